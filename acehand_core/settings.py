@@ -17,6 +17,23 @@ from acehand_core.errors import InputError, nearest
 
 _KEY = "acehand"
 
+#: Flags and values that are no more, and what serves instead.
+_TURNS_ALONE = "the gyroscope is not read; the camera's turns are found from the pictures alone"
+REMOVED: Mapping[str, str] = {
+    "--camera-motion full": "where the camera is is not found from its pictures any more; give a "
+    "table of poses, as COLMAP, ARKit or Project Aria's MPS find them, with --camera-poses FILE, "
+    "or a bag with transforms (docs/my_camera.md)",
+    "--scene-scale": "it went with --camera-motion full; poses of --camera-poses are in metres",
+    "--camera-up": "it went with --camera-motion full; the world is that of --camera-poses",
+    "--imu": _TURNS_ALONE,
+    "--imu-topic": _TURNS_ALONE,
+    "--pages": "report.html shows every episode; acehand view DATASET --episode N --save FILE.html "
+    "writes the page of one",
+    "--sha256": "hashes that the hub, SHA256SUMS or the configuration state are compared anyway",
+    "--dtype": "weights keep the precision that they are stored in",
+    "--protocol": "the paper's protocol is the only one",
+}
+
 #: Whether a setting is part of what tells one episode from another: always, where it is not the
 #: default (so that datasets from before it was there can be resumed), or never.
 Identity = Literal["always", "given", "never"]
@@ -249,6 +266,8 @@ def check_values(settings: Any) -> None:
         low, high = leaf.setting.low, leaf.setting.high
         for entry in value if isinstance(value, tuple) else (value,):
             if leaf.choices and entry not in leaf.choices:
+                if instead := REMOVED.get(f"--{leaf.flag} {entry}"):
+                    raise InputError(f"--{leaf.flag} {entry}: {instead}.")
                 raise InputError(f"--{leaf.flag} {entry!r}; {nearest(str(entry), leaf.choices)}")
             if (low is not None and entry < low) or (high is not None and entry > high):
                 valid = f"{low:g} or more" if high is None else f"{low:g} to {high:g}"

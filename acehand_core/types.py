@@ -68,7 +68,6 @@ SplitMode = Literal["none", "auto", "tasks"]  # what becomes an episode of its o
 Existing = Literal["refuse", "append", "overwrite", "resume"]  # what to do with a dataset
 Latency = Literal["off", "on", "ahead"]  # of the hand, from command to motion
 TurnsMode = Literal["off", "rotation"]  # whether trackers find out how the camera turns
-CameraMotionMode = Literal["off", "rotation", "full"]  # the same, and where it is
 Quality = Literal["fast", "balanced", "best"]  # of tracking, against its time
 
 # Images.

@@ -64,11 +64,9 @@ BENCHMARKS = (
     Benchmark("dataset", "dataset", 9, slow=True),
     # Its clips are rendered beforehand: see benchmarks/camera_motion.py.
     Benchmark("camera_motion", "camera_motion --clips out/camera_motion", 12, slow=True),
-    Benchmark("camera_path", "camera_path --clips out/camera_motion", 15, slow=True),
     Benchmark("moving_camera", "moving_camera --clips out/camera_motion", 6, slow=True),
     # Its clips: see benchmarks/tracker.py.
     Benchmark("tracker", "tracker --clips out/tracker --retarget inspire", 10, slow=True),
-    Benchmark("gyroscope", "gyroscope --clips out/camera_motion", 2, slow=True),
     # Clips of 21 frames: the rate of frames is what counts, and full-size ones take seconds each.
     Benchmark("synth", "synth --clips 8 --frames 21", 1.6),
     Benchmark("overfit", "overfit --draw 11 --steps 1500", 2),

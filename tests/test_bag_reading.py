@@ -10,6 +10,7 @@ import av
 import numpy as np
 import pytest
 
+from acehand_core.bags import scan
 from acehand_core.bags.bag import Bag, is_bag
 from acehand_core.bags.images import ENCODINGS
 from acehand_core.bags.library import COMPRESSED_VIDEO, DISTROS, FFMPEG_PACKET
@@ -341,7 +342,12 @@ def test_coefficients_that_no_model_has_are_not_left_out(
     assert any(message in note for note in index.notes)
 
 
-def test_camera_poses_from_transforms(tmp_path: Path) -> None:
+@pytest.mark.parametrize("prune_every", [4, 1000])
+def test_camera_poses_from_transforms(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prune_every: int
+) -> None:
+    """Also where transforms that lead elsewhere are thrown away now and then."""
+    monkeypatch.setattr(scan, "_PRUNE_EVERY", prune_every)
     times = stamps(6)
     turn = rotations.exp(np.array([0.0, 0.3, 0.0]))
     q = rotations.to_quaternion(turn)

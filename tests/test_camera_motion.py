@@ -8,8 +8,7 @@ import cv2
 import numpy as np
 import pytest
 
-from acehand_core.camera_motion import estimate_rotations, hand_mask, loops
-from acehand_core.camera_motion.averaging import Closure, agreed
+from acehand_core.camera_motion import estimate_rotations, hand_mask
 from acehand_core.camera_motion.lens import Lens
 from acehand_core.camera_motion.masks import DarkBorder
 from acehand_core.camera_motion.pose import Points, Pose, agreed_turn, fit_pose, tangents
@@ -168,17 +167,6 @@ def test_rgb_is_as_good_as_grey():
     assert np.allclose(grey.rotations, rgb.rotations, atol=1e-4)
 
 
-def test_a_head_that_looks_away_and_back_has_not_drifted():
-    """40 degrees away and back, moving by 10 cm before walls 1 m away."""
-    share = np.clip(np.abs(np.arange(70) - 35) / 15 - 0.6, 0, 1)
-    eased = share**2 * (3 - 2 * share)
-    still = rotations.exp(0.1 * rotations.log(swaying(70)))
-    R = rotations.exp(np.outer((1 - eased) * np.radians(40), [0.2, 1, 0])) @ still
-    motion = estimate_rotations(drawn(PINHOLE, R, 0.1), PINHOLE, 30.0)
-    assert not motion.broken.any()
-    assert max(turned_wrong(motion, R, a, b) for a, b in ((5, 60), (5, 65), (8, 69))) < 0.5
-
-
 def test_the_example_and_what_sigma_says_of_it():
     """Rendered, with hands that move; the truth is that of the renderer."""
     truth = read_hand_motion(EXAMPLES / "two_hands_truth.parquet")
@@ -244,22 +232,6 @@ def test_a_picture_that_hands_nearly_fill():
     assert (off[~motion.doubtful[1:]] < 1.0).all()
 
 
-def test_keyframes_do_not_fill_the_memory(monkeypatch):
-    monkeypatch.setattr(loops, "MOST_KEYFRAMES", 5)
-    monkeypatch.setattr(loops, "_APART_FRAMES", 2)
-    kept = []
-    add = loops.Loops.add
-
-    def adds(self, done, run):
-        add(self, done, run)
-        kept.append(len(self._kept))
-
-    monkeypatch.setattr(loops.Loops, "add", adds)
-    R = swaying(60)
-    motion = estimate_rotations(drawn(PINHOLE, R, 0.05), PINHOLE, 30.0)
-    assert max(kept) == 5 and off_degrees(motion, R, 1) < 0.1
-
-
 def test_progress_is_told():
     said = []
     estimate_rotations(drawn(PINHOLE, swaying(4)), PINHOLE, 30.0, progress=said.append)
@@ -267,18 +239,6 @@ def test_progress_is_told():
 
 
 # --- what cannot be estimated is said ---
-
-
-def test_a_few_black_frames_are_passed_over():
-    R = swaying(30)
-    frames = drawn(PINHOLE, R)
-    for t in (12, 13):
-        frames[t] = np.zeros_like(frames[t])
-    motion = estimate_rotations(frames, PINHOLE, 30.0)
-    assert not motion.broken.any() and not motion.inliers[[12, 13]].any()
-    assert off_degrees(motion, R, 1) < 0.3
-    assert turned_wrong(motion, R, 3, 20) < 1.0
-    assert (motion.sigma_rad[12:15] > 3 * motion.sigma_rad[5]).all()
 
 
 def test_black_frames_and_what_lies_between():
@@ -464,33 +424,3 @@ def test_tables_say_what_the_camera_says(model, distortion):
         True, True, False, False,
     ]  # fmt: skip
     assert np.isnan(lens.project(np.array([[0.0, 0.0, -1.0]]))).all()
-
-
-def closure(a: int, b: int, degrees: float, sigma: float = 0.1) -> Closure:
-    return Closure(a, b, about_y(degrees), np.radians(sigma))
-
-
-def about_y(degrees: float | np.ndarray) -> np.ndarray:
-    return rotations.exp(np.radians(np.multiply.outer(degrees, [0.0, 1.0, 0.0])))
-
-
-def test_a_closure_takes_the_drift_from_all_steps_alike():
-    """Ten steps of 1 degree, in truth 0.9 each: the closure says 9."""
-    R, sigma = about_y(np.arange(11.0)), np.full(11, np.radians(0.5))
-    none = np.zeros(11, bool)
-    made, _, broken = agreed(R, sigma, none, none, [closure(0, 10, 9.0, 0.001)])
-    assert np.allclose(made, about_y(0.9 * np.arange(11)), atol=1e-4) and not broken.any()
-    wrong = [closure(0, 10, 9.0, 0.001), closure(0, 10, 60.0, 0.001)]
-    made, _, _ = agreed(R, sigma, none, none, wrong)
-    assert np.allclose(made, about_y(0.9 * np.arange(11)), atol=0.01)
-
-
-def test_pieces_are_joined_where_a_closure_leads_over_the_break():
-    turned = np.array([0.0, 1, 2, 3, 0, 1, 2, 3])  # of each piece from its own first frame
-    sigma, broken, none = np.full(8, 1e-4), np.arange(8) == 4, np.zeros(8, bool)
-    R, _, still = agreed(about_y(turned), sigma, broken, none, [closure(1, 6, 12.0)])
-    assert not still.any()
-    assert np.allclose(R, about_y(np.array([0.0, 1, 2, 3, 11, 12, 13, 14])), atol=1e-4)
-    # One that is not known well joins nothing.
-    R, _, still = agreed(about_y(turned), sigma, broken, none, [closure(1, 6, 12.0, 2.0)])
-    assert np.flatnonzero(still).tolist() == [4] and np.allclose(R[4], np.eye(3))

@@ -53,18 +53,6 @@ def test_odd_numbers_survive(tmp_path):
     assert_same_bits(read_hand_motion(tmp_path / "m.parquet"), motion)
 
 
-def test_confidence_in_camera_poses_is_kept(tmp_path):
-    motion = random_motion(3, 6)
-    sure = replace(motion, pose_confidence=np.linspace(0, 1, 6))
-    write_hand_motion(sure, tmp_path / "m.parquet")
-    assert_same_bits(read_hand_motion(tmp_path / "m.parquet"), sure)
-    part = sure.at(np.array([1, 4]), sure.timestamps_ns[[1, 4]], 30.0)
-    np.testing.assert_array_equal(part.pose_confidence, [0.2, 0.8])
-    for change in ({"pose_confidence": np.full(6, 1.5)}, {"T_world_camera": None}):
-        with pytest.raises(SchemaError, match="pose_confidence"):
-            replace(sure, **change)
-
-
 def test_a_folder_name_is_not_read_as_a_column(tmp_path):
     """Table readers take "hand=left" in a path for data of their own."""
     path = tmp_path / "hand=left" / "frame=7" / "m.parquet"

@@ -137,8 +137,6 @@ def test_unusable_datasets(version_3: Path, tmp_path: Path) -> None:
         open_recording(version_3, options)
     with pytest.raises(InputError, match=r"not a LeRobot dataset, .*: --video-key"):
         open_recording(EXAMPLE, RecordingOptions(video_key=EGO))
-    with pytest.raises(InputError, match="--imu does not apply to an episode"):
-        open_recording(version_3 / "episode_000000", RecordingOptions(imu=tmp_path / "imu.csv"))
     folder = tmp_path / "set"
     shutil.copytree(version_3, folder)
     path, info_file = folder / "episode_000000", folder / "meta/info.json"

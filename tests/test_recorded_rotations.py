@@ -14,7 +14,7 @@ from acehand_core.camera_motion.recorded import SEGMENT_FRAMES, bridged, joined,
 from acehand_core.errors import InputError
 from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
-from acehand_core.motion import CameraMotion, Imu, Recording
+from acehand_core.motion import CameraMotion, Recording
 from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.mediapipe import redetection, tracker
 from acehand_core.trackers.mediapipe.linking import assign_slots
@@ -263,7 +263,7 @@ def asked(monkeypatch):
         questions.append((landmarks, wanted))
         return known(np.tile(np.eye(3), (len(recording), 1, 1)), [52])
 
-    def run(seen, mode="rotation", poses=None, imu=None):
+    def run(seen, mode="rotation", poses=None):
         (world,) = right_hands(np.random.default_rng(0), 1)
         frames = [
             [replace(detection((300.0, 200.0), 0.95, seed=t), world=world)] if s else []
@@ -274,9 +274,8 @@ def asked(monkeypatch):
         monkeypatch.setattr(tracker, "recorded_rotations", answer)
         stamps = np.arange(len(seen)) * 33_333_333
         clip = Recording(
-            "clip", None, stamps, 30.0, 640, 480, Numbered(len(seen)), None, T_world_camera=poses,
-            imu=imu,
-        )  # fmt: skip
+            "clip", None, stamps, 30.0, 640, 480, Numbered(len(seen)), None, T_world_camera=poses
+        )
         return MediaPipeTracker(TrackerSettings(camera_motion=mode)).track(clip, no_progress)
 
     return run, questions
@@ -307,16 +306,6 @@ def test_and_not_where_nothing_depends_on_it(asked, why):
     assert (motion.fill_frame is not None) == (why == "poses")
     said = {"seen": "rotation", "off": "off", "poses": "poses"}[why]
     assert motion.provenance.settings["camera_motion"] == said
-
-
-def test_a_gyroscope_tells_what_the_pictures_do_not(asked):
-    """The pictures lose a step inside the gap; the gyroscope does not turn either."""
-    run, _ = asked
-    times = np.arange(0, 3_400_000_000, 5_000_000)
-    rates = np.random.default_rng(0).normal(0, 1e-3, (len(times), 3))
-    motion = run(away(100, (50, 60)), imu=Imu(times, rates, None, np.eye(3), "imu.csv"))
-    notes = " ".join(motion.provenance.notes)
-    assert "imu.csv" in notes and "camera's turn is not known" not in notes
 
 
 def test_what_was_not_known_is_said(asked):

@@ -287,6 +287,18 @@ def test_world_frame_and_an_absent_hand_under_a_moving_camera():
         assert np.abs(offset - offset[0]).max() < 1e-9
 
 
+def test_bases_before_a_camera_that_is_nowhere_stay_where_they_were():
+    """Where the last camera pose is known the bases are known last."""
+    poses = moving_camera(40)
+    poses[30:] = np.nan
+    motion = motion_of(moving_hands(40), T_world_camera=poses)
+    trajectory = retarget_motion(motion, ROBOT, base_limits=None)
+    assert trajectory.frame == "world" and np.isfinite(trajectory.T_frame_base).all()
+    np.testing.assert_allclose(
+        trajectory.T_frame_base[30:], np.broadcast_to(trajectory.T_frame_base[29], (10, 2, 4, 4))
+    )
+
+
 def test_an_absent_hand_keeps_its_joints_close():
     """During a gap the hand neither jumps nor leaves its limits, and nothing counts it."""
     joints = moving_hands(60)

@@ -380,11 +380,11 @@ def test_options_of_offline_bag(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "choices"),
-    [("camera_motion", ("off", "rotation", "full")), ("quality", ("fast", "balanced", "best"))],
+    [("camera_motion", ("off", "rotation")), ("quality", ("fast", "balanced", "best"))],
 )
 @pytest.mark.parametrize("node", [OFFLINE_BAG, CLIP_RECORDER])
 def test_what_the_tracker_is_told(node, name: str, choices: tuple[str, ...]) -> None:
-    """Choices as docs/formats.md has them; of full motion the tracker itself needs the turns."""
+    """Choices as docs/formats.md has them."""
     given = values(node) | {"bag": "in.mcap", "output_dir": "out"}
     for choice in choices:
         check(node, {name: choice})
@@ -393,8 +393,7 @@ def test_what_the_tracker_is_told(node, name: str, choices: tuple[str, ...]) -> 
         else:
             job = clip_options(given | {name: choice}, Path("clip"), Path("bag"), "").job
         assert getattr(job, name) == choice
-        told = "rotation" if choice == "full" else choice
-        assert getattr(job.tracking, name) == told
+        assert getattr(job.tracking, name) == choice
     for wrong in ("ful", "fasst", ""):
         with pytest.raises(InputError, match=rf"{name}: '{wrong}'; .*{choices[0]}"):
             check(node, {name: wrong})

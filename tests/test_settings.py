@@ -115,6 +115,33 @@ def test_who_gives_an_old_name_is_told_the_new_one() -> None:
             given("a", *words)
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--camera-motion", "full"], "--camera-poses"),
+        (["--camera-motion=full"], "--camera-motion full: where"),
+        (["--scene-scale", "0,1,2,3,4,0.5"], "--scene-scale: "),
+        (["--camera-up=0,-1,0"], "the world is that of --camera-poses"),
+        (["--imu", "data.csv"], "--imu: the gyroscope is not read"),
+        (["--imu-topic", "/imu"], "found from the pictures alone"),
+    ],
+)
+def test_what_is_no_more_says_what_serves_instead(words: list[str], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        parse("acehand-retarget", ["video.mp4", *words], JobSettings)
+
+
+def test_a_value_that_is_no_more_says_so_in_a_table_too() -> None:
+    @dataclass(frozen=True, slots=True)
+    class Row:
+        camera_motion: str = like(JobSettings, "camera_motion", "rotation")
+
+    with pytest.raises(InputError, match=r"--camera-motion full: .*--camera-poses FILE"):
+        check_values(Row("full"))
+    with pytest.raises(InputError, match="'none'; valid: off, rotation"):
+        check_values(Row("none"))
+
+
 def test_identity_is_of_contents(tmp_path: Path) -> None:
     file = tmp_path / "a"
     file.write_text("one")

@@ -133,8 +133,7 @@ class BagOptions:
     """Which topics and frame of a bag are used; None: found by type.
 
     ``world_frame`` "none": no poses. None takes map, world or odom where transforms or odometry
-    lead from it to the camera. ``imu_topic`` "none": no gyroscope. None takes the only one, or of
-    several the one that is fixed to the camera by the bag's transforms.
+    lead from it to the camera.
     """
 
     image_topic: str | None = setting(
@@ -148,10 +147,4 @@ class BagOptions:
         "the frame that a bag's camera moves in; none leaves its transforms alone",
         metavar="FRAME",
         default_text="map, world or odom where there is one",
-    )
-    imu_topic: str | None = setting(
-        None,
-        "the gyroscope on the camera (sensor_msgs/Imu); none leaves it alone",
-        metavar="TOPIC",
-        default_text="the only one, or the one fixed to the camera",
     )

@@ -1,7 +1,6 @@
 """One pass over a bag: where its pictures are, when and by which camera they were taken, and where.
 
-``FrameTree`` turns the transforms and odometry of a bag into T_world_camera, and says how an
-inertial sensor is mounted.
+``FrameTree`` turns the transforms and odometry of a bag into T_world_camera.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Int
 
 from acehand_core.bags import topics
 from acehand_core.bags.bag import Bag
@@ -31,13 +30,11 @@ from acehand_core.bags.records import UNKNOWN_TOPIC, DroppedMessages, Message, T
 from acehand_core.errors import CalibrationError, InputError, SchemaError, nearest
 from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
-from acehand_core.types import CameraPoses, Rotation, TimestampsNs
+from acehand_core.types import CameraPoses, TimestampsNs
 
 #: Names that are taken for the world where none is given (REP-105), best first.
 WORLD_FRAMES = ("map", "world", "odom")
 _ANY_TIME = -1
-#: Rotations of a transform that differ by less, rad, are one.
-_SAME_TURN = 1e-4
 
 
 @dataclass(slots=True)
@@ -52,12 +49,6 @@ class _Edge:
             self.stamps, self.values = array("q"), array("d")
         self.stamps.append(stamp_ns)
         self.values.extend(row)
-
-    def turn(self) -> Rotation | None:
-        """Return the rotation that it has at all times; None: it turns."""
-        R = rotations.from_quaternion(np.array(self.values).reshape(-1, 7)[:, 3:])
-        same = np.linalg.norm(rotations.log(R[0].T @ R), axis=-1) < _SAME_TURN
-        return np.asarray(R[0]) if same.all() else None
 
     def at(self, times: TimestampsNs, tolerance_ns: float) -> CameraPoses:
         """Return the transforms at some times; they must lie within the known ones."""
@@ -109,9 +100,9 @@ class FrameTree:
         parent, child = _name(message.header.frame_id), _name(message.child_frame_id)
         self._add(parent, child, _ns(message.header.stamp), row)
 
-    def prune(self, *kept: str) -> None:
-        """Drop what does not lie between any world and these frames, to keep memory small."""
-        pending, seen = [_name(frame) for frame in kept], set()
+    def prune(self, kept: str) -> None:
+        """Drop what does not lie between any world and this frame, to keep memory small."""
+        pending, seen = [_name(kept)], set()
         while pending:
             child = pending.pop()
             if child not in seen:
@@ -131,23 +122,6 @@ class FrameTree:
             child = next(iter(parents))
             above.append(child)
         return above
-
-    def fixed_rotation(self, frame: str, other: str) -> Rotation | None:
-        """Return R_other_frame; None: no transforms link the two, or one of them turns."""
-        one, two = self._turns_above(_name(frame)), self._turns_above(_name(other))
-        common = next((name for name in one if name in two), None)
-        return None if common is None else np.asarray(two[common].T @ one[common])
-
-    def _turns_above(self, frame: str) -> dict[str, Rotation]:
-        """Return R_above_frame of every frame above that never turns against it, and of itself."""
-        child, turns = frame, {frame: np.eye(3)}
-        for parent in self.worlds(frame):
-            turn = self._edges[child][parent].turn()
-            if turn is None or parent in turns or (parent, child) in self._useless:
-                break
-            turns[parent] = turn @ turns[child]
-            child = parent
-        return turns
 
     def poses(
         self, camera: str, world: str | None, times: TimestampsNs
@@ -206,23 +180,8 @@ _PRUNE_EVERY = 20_000
 
 
 @dataclass(slots=True)
-class ImuSamples:
-    """Samples of one topic as stored: header stamps, times of receipt, rad/s and m/s^2."""
-
-    frame_id: str = ""
-    stamps: array[int] = field(default_factory=lambda: array("q"))
-    logs: array[int] = field(default_factory=lambda: array("q"))
-    values: array[float] = field(default_factory=lambda: array("d"))
-    has_force: bool = True
-
-    def table(self) -> Float[np.ndarray, "N 6"]:
-        """Return angular velocity and specific force of each sample."""
-        return np.array(self.values, np.float64).reshape(-1, 6)
-
-
-@dataclass(slots=True)
 class Scan:
-    """What one pass found, one row per usable picture message, as stored. ``imus``: by topic."""
+    """What one pass found, one row per usable picture message, as stored."""
 
     topic: str
     msgtype: str
@@ -235,7 +194,6 @@ class Scan:
     frame_id: str = ""
     cameras: dict[str, Camera | None] = field(default_factory=dict)
     tree: FrameTree = field(default_factory=FrameTree)
-    imus: dict[str, ImuSamples] = field(default_factory=dict)
     read: Counter[str] = field(default_factory=Counter)
 
     def table(self) -> Int[np.ndarray, "N 4"]:
@@ -251,7 +209,6 @@ def scan_bag(
     bag: Bag,
     image: Topic,
     infos: tuple[Topic, ...],
-    imus: tuple[Topic, ...],
     poses: bool,
     dropped: DroppedMessages,
     read: Callable[[int], None],
@@ -266,9 +223,9 @@ def scan_bag(
     """
     scan = Scan(image.name, image.msgtype)
     known = bag.topics
-    names = {topic.name for topic in (image, *infos, *imus)}
-    if poses or imus:
-        moving = (topics.TF, topics.ODOMETRY) if poses else (topics.TF,)
+    names = {topic.name for topic in (image, *infos)}
+    if poses:
+        moving = (topics.TF, topics.ODOMETRY)
         names |= {name for name, topic in known.items() if topic.msgtype in moving}
     for message in bag.messages(names, dropped):
         scan.read[message.topic] += 1
@@ -279,7 +236,7 @@ def scan_bag(
         except (SchemaError, CalibrationError) as error:
             dropped.count(message.topic, str(error).rstrip("."))
         if sum(scan.read.values()) % _PRUNE_EVERY == 0 and scan.frame_id:
-            scan.tree.prune(scan.frame_id, *(imu.frame_id for imu in scan.imus.values()))
+            scan.tree.prune(scan.frame_id)
 
     # Count what metadata.yaml lists and the files no longer hold.
     for name in sorted(names & bag.promised.keys()):
@@ -304,27 +261,10 @@ def _add_message(scan: Scan, message: Message, kind: str, dropped: DroppedMessag
         known = scan.cameras.setdefault(message.topic, camera)
         if known is not None and camera is not None and not same_camera(known, camera):
             dropped.remark(f"{message.topic}: the calibration changes; the first one is used")
-    elif kind == topics.IMU:
-        _add_imu(scan, message, content)
     elif kind == topics.TF:
         scan.tree.add_tf(content, static=message.topic.endswith("tf_static"))
     else:
         scan.tree.add_odometry(content)
-
-
-def _add_imu(scan: Scan, message: Message, content: Any) -> None:
-    """Take in a sample; REP 145: a covariance that begins with -1 says that there is none."""
-    rate, force = content.angular_velocity, content.linear_acceleration
-    if content.angular_velocity_covariance[0] == -1:
-        raise SchemaError("says that it has no angular velocity")
-    row = (rate.x, rate.y, rate.z, force.x, force.y, force.z)
-    if not np.isfinite(row).all():
-        raise SchemaError("a value that is not finite")
-    samples = scan.imus.setdefault(message.topic, ImuSamples(content.header.frame_id.lstrip("/")))
-    samples.has_force &= content.linear_acceleration_covariance[0] != -1
-    samples.stamps.append(_ns(content.header.stamp))
-    samples.logs.append(message.log_ns)
-    samples.values.extend(row)
 
 
 def _add_picture(scan: Scan, message: Message, content: Any) -> None:

@@ -18,7 +18,6 @@ from acehand_core.types import Progress
 
 TF = "tf2_msgs/msg/TFMessage"
 ODOMETRY = "nav_msgs/msg/Odometry"
-IMU = "sensor_msgs/msg/Imu"
 #: Types that hold pictures; of two forms of the same pictures the first is taken.
 PICTURES = (IMAGE, COMPRESSED_IMAGE, FFMPEG_PACKET, COMPRESSED_VIDEO)
 _TRANSPORTS = ("compressed", "ffmpeg", "h264", "image_raw", "image_color", "image_rect_color",
@@ -94,21 +93,6 @@ def choose_camera_info(
     ]
     own = [topic for topic in infos if camera_namespace(topic.name) == camera_namespace(image)]
     return tuple(own[:1] or (infos if len(infos) == 1 else ()))
-
-
-def choose_imus(
-    topics: Mapping[str, Topic], counts: Mapping[str, int], given: str | None, bag: str
-) -> tuple[Topic, ...]:
-    """Return the topics that may be the camera's inertial sensor: the given one, or all; or none.
-
-    Raises:
-        InputError: the given one is not such a topic, or has no message.
-    """
-    if given is not None:
-        if given == "none":
-            return ()
-        return (_named(topics, counts, given, "imu-topic", (IMU,), bag),)
-    return tuple(t for name, t in topics.items() if t.msgtype == IMU and counts.get(name, 1))
 
 
 def camera_namespace(topic: str) -> str:

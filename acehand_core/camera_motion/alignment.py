@@ -16,7 +16,6 @@ from acehand_core.camera_motion.lens import Lens
 from acehand_core.camera_motion.pose import Matrix3
 from acehand_core.camera_motion.tracks import Grey
 from acehand_core.geometry import rotations
-from acehand_core.geometry.cameras import Camera
 
 #: Widths of the pictures, the first for the search, the last for the result.
 _WIDTHS = (40, 80, 160)
@@ -54,7 +53,7 @@ class Turn:
 class Aligner:
     """Finds turns between frames of one camera."""
 
-    def __init__(self, camera: Camera | Lens) -> None:
+    def __init__(self, camera: Lens) -> None:
         self._lens = camera
         self._sizes: list[tuple[int, int]] = []
         self._rays, self._slopes = [], []

@@ -50,18 +50,15 @@ _CENTRE_RIDGE = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A frame that will not change any more, in the reference of the first one of its window.
+    """A frame that will not change any more, in the reference of the first one of its piece.
 
-    ``sigma``: of its step from the frame before, rad. ``inverse_distance`` and ``variance``: of the
-    points that it observed, from this frame.
+    ``begins``: it is that first one. ``sigma``: of its step from the frame before, rad.
     """
 
-    seen: Observations
     pose: Pose
     inliers: int
     sigma: float
-    inverse_distance: Float[np.ndarray, "N"]
-    variance: Float[np.ndarray, "N"]
+    begins: bool
 
 
 class Window:
@@ -145,13 +142,10 @@ class Window:
 
     def _drop(self, count: int) -> list[Done]:
         count = max(count, 0)
-        done = []
-        for i in range(count):
-            points = self._points(self.frames[i])
-            reach = np.linalg.norm(points.places(self.poses[i]), axis=1)
-            rho, variance = points.inverse_distance / reach, points.variance / reach**2
-            sigma = self._step_sigma(i)
-            done.append(Done(self.frames[i], self.poses[i], self._inliers[i], sigma, rho, variance))
+        done = [
+            Done(self.poses[i], self._inliers[i], self._step_sigma(i), self.frames[i].turn is None)
+            for i in range(count)
+        ]
         if count:
             self._before = self.poses[count - 1]
         used = {int(host) for frame in self.frames[count:] for host in frame.host}

@@ -7,9 +7,7 @@ from collections.abc import Callable, Iterable
 import cv2
 import numpy as np
 
-from acehand_core.camera_motion.averaging import agreed
 from acehand_core.camera_motion.bundle import Done, Window
-from acehand_core.camera_motion.loops import Loops
 from acehand_core.camera_motion.odometry import Odometry
 from acehand_core.camera_motion.tracks import Mask
 from acehand_core.errors import InputError
@@ -45,7 +43,7 @@ def estimate_rotations(
     scale = min(1.0, LONGEST_SIDE / max(camera.width, camera.height))
     size = (max(1, round(camera.width * scale)), max(1, round(camera.height * scale)))
     odometry = Odometry(camera if scale == 1.0 else camera.rescaled(*size), fps)
-    rows = _Rows(odometry)
+    done: list[Done] = []
     window: Window | None = None
     for number, picture in enumerate(frames):
         mask = mask_of(number) if mask_of is not None else None
@@ -53,15 +51,20 @@ def estimate_rotations(
 
         # Where the step is not known the piece ends, and the next begins.
         if window is not None and seen.turn is None:
-            rows.take(window.finish())
+            done += window.finish()
         if window is None or seen.turn is None:
             window = Window(fps)
-        rows.take(window.add(seen))
+        done += window.add(seen)
         if progress is not None:
             progress(number + 1)
     if window is not None:
-        rows.take(window.finish())
-    return rows.motion()
+        done += window.finish()
+    return CameraMotion(
+        np.array([frame.pose.R for frame in done]).reshape(-1, 3, 3),
+        np.array([frame.inliers for frame in done], int),
+        np.array([frame.begins and number > 0 for number, frame in enumerate(done)], bool),
+        np.array([frame.sigma for frame in done], float),
+    )
 
 
 def prepared(
@@ -83,34 +86,3 @@ def prepared(
             small = cv2.resize(mask.astype(np.uint8) * 255, size, interpolation=cv2.INTER_AREA)
             mask = small > 0
     return np.asarray(grey, np.uint8), mask
-
-
-class _Rows:
-    """The result, as frames are done with."""
-
-    def __init__(self, odometry: Odometry) -> None:
-        self._loops, self._run = Loops(odometry), -1
-        self._rotations: list[np.ndarray] = []
-        self._inliers: list[int] = []
-        self._sigma: list[float] = []
-        self._broken: list[bool] = []
-
-    def take(self, done: list[Done]) -> None:
-        for frame in done:
-            begins = frame.seen.turn is None
-            self._run += begins
-            self._loops.add(frame, self._run)
-            self._rotations.append(frame.pose.R)
-            self._inliers.append(frame.inliers)
-            self._sigma.append(frame.sigma)
-            self._broken.append(begins)
-
-    def motion(self) -> CameraMotion:
-        R, inliers = np.array(self._rotations).reshape(-1, 3, 3), np.array(self._inliers, int)
-        sigma, begins = np.array(self._sigma, float), np.array(self._broken, bool)
-        empty = begins & np.append(begins[1:], True) & (inliers == 0)
-        broken = begins.copy()
-        broken[:1] = False
-        R, sigma, broken = agreed(R, sigma, broken, empty, self._loops.closures)
-        sigma = np.where(broken, 0.0, sigma)
-        return CameraMotion(R, inliers, broken, sigma)

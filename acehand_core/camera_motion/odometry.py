@@ -32,7 +32,7 @@ _WARP = np.radians(3.0)
 #: two and four times smaller.
 _FAST = np.radians([3.0, 8.0])
 #: Two small pictures that are less alike than this, or share less, are not of one scene.
-LEAST_LIKENESS, LEAST_OVERLAP = 0.6, 0.25
+_LEAST_LIKENESS, _LEAST_OVERLAP = 0.6, 0.25
 #: Below this the turn is looked for everywhere, not only near the last one.
 _SURE_LIKENESS = 0.75
 
@@ -43,9 +43,8 @@ class Observations:
 
     ``known``: square roots of the information on the bearings, along ``pose.tangents`` of them.
     ``turn``: R_before_frame as whole pictures tell it, for a camera that does not move otherwise;
-    None where they are not of one scene. Earlier points are gone then. ``picture`` and ``small``:
-    the frame, where it is one to come back to. ``scale``: points were followed in pictures so many
-    times smaller, since it is blurred.
+    None where they are not of one scene. Earlier points are gone then. ``scale``: points were
+    followed in pictures so many times smaller, since it is blurred.
     """
 
     frame: int
@@ -57,8 +56,6 @@ class Observations:
     known: Float[np.ndarray, "N 2 2"]
     turn: Matrix3 | None
     scale: int = 1
-    picture: Grey | None = None
-    small: Small | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +110,10 @@ class Odometry:
 
     def __init__(self, camera: Camera, fps: float) -> None:
         self._fps = fps
-        self.lens = lens = Lens(camera)
+        self._lens = lens = Lens(camera)
         grid = np.stack(np.meshgrid(np.arange(camera.width), np.arange(camera.height)), -1)
         self._seen = np.asarray(np.isfinite(lens.unproject(grid.astype(float))).all(-1))
-        self.aligner, self._border = Aligner(lens), DarkBorder()
+        self._aligner, self._border = Aligner(lens), DarkBorder()
         self._small: Small | None = None
         self._turn = np.eye(3)
         self._count = 0
@@ -129,7 +126,7 @@ class Odometry:
         if mask is not None:
             usable &= ~mask
         picture, noise = tracks.smooth(grey), tracks.noise_of(grey)
-        small = self.aligner.shrink(picture, usable)
+        small = self._aligner.shrink(picture, usable)
         turn = None if self._small is None else self._turn_to(small)
         self._small = small
 
@@ -145,25 +142,22 @@ class Odometry:
 
         self._since += 1
         few = len(shown) < _REFILL * self._filled
-        keyframe = few or self._since >= _KEYFRAME_FRAMES or turn is None
-        if keyframe:
+        if few or self._since >= _KEYFRAME_FRAMES or turn is None:
             self._make_keyframe(frame, picture, usable, noise)
-        sharp = keyframe and scale == 1
         return Observations(
             frame, shown.number, shown.host, shown.host_bearing, before, shown.bearing, known,
-            None if turn is None else turn.R, scale, picture if sharp else None,
-            small if sharp else None,
+            None if turn is None else turn.R, scale,
         )  # fmt: skip
 
     def _turn_to(self, small: Small) -> Turn | None:
         before = self._small
         assert before is not None
-        turn = self.aligner.turn(before, small, self._turn, search=False)
+        turn = self._aligner.turn(before, small, self._turn, search=False)
         if turn is None or turn.likeness < _SURE_LIKENESS:
-            other = self.aligner.turn(before, small, self._turn, search=True)
+            other = self._aligner.turn(before, small, self._turn, search=True)
             if other is not None and (turn is None or other.likeness > turn.likeness):
                 turn = other
-        if turn is None or turn.likeness < LEAST_LIKENESS or turn.overlap < LEAST_OVERLAP:
+        if turn is None or turn.likeness < _LEAST_LIKENESS or turn.overlap < _LEAST_OVERLAP:
             return None
         return turn
 
@@ -174,14 +168,14 @@ class Odometry:
         small = smaller(picture, scale)
         pixel, ok, misfit = self._found(small, turn, scale)
         at = np.clip(np.round(pixel).astype(int), 0, np.array(usable.shape)[::-1] - 1)
-        seen = self.lens.unproject(pixel)
+        seen = self._lens.unproject(pixel)
         ok &= usable[at[:, 1], at[:, 0]] & np.isfinite(seen).all(1)
 
         kept, seen, pixel = self._followed.pick(ok), seen[ok], pixel[ok]
         self._followed = replace(kept, bearing=seen)
         tensor = tracks.tensors(small, (pixel + 0.5) / scale - 0.5, noise / scale)
         information = tracks.square_root_information(tensor, misfit[ok]) / scale
-        known = information @ tracks.pixel_per_turn(self.lens, seen, tangents(seen))
+        known = information @ tracks.pixel_per_turn(self._lens, seen, tangents(seen))
         known *= 1.0 if scale == 1 else _BLURRED
         # Far from where its host shows it a patch looks another: foreshortened, larger or smaller.
         off = np.linalg.norm(seen - kept.host_bearing, axis=1) / _FORESHORTENED
@@ -193,13 +187,13 @@ class Odometry:
         """Return where the points are now, which were found, and how much their patches differ."""
         followed, n = self._followed, len(self._followed)
         pixel, ok, misfit = np.zeros((n, 2)), np.zeros(n, bool), np.zeros(n)
-        guess = self.lens.project(followed.bearing @ turn)
-        expected = self.lens.contains(guess)
+        guess = self._lens.project(followed.bearing @ turn)
+        expected = self._lens.contains(guess)
         for number, host in self._hosts.items():
             shown = host.shown(turn, scale)
             of = np.flatnonzero((followed.host == number) & expected)
-            start = self.lens.project(followed.host_bearing[of] @ host.R_shown)
-            inside = self.lens.contains(start)
+            start = self._lens.project(followed.host_bearing[of] @ host.R_shown)
+            inside = self._lens.contains(start)
             of, start = of[inside], start[inside]
             if len(of):
                 there, ok[of], misfit[of] = tracks.follow(
@@ -211,17 +205,17 @@ class Odometry:
 
     def _make_keyframe(self, frame: int, picture: Grey, usable: Mask, noise: float) -> None:
         old = self._followed
-        taken = self.lens.project(old.bearing) if len(old) else np.zeros((0, 2))
+        taken = self._lens.project(old.bearing) if len(old) else np.zeros((0, 2))
         count = max(POINTS - len(old), 20)
         pixel = tracks.new_points(picture, usable, taken, count, noise)
-        ray = self.lens.unproject(pixel)
+        ray = self._lens.unproject(pixel)
         fine = np.isfinite(ray).all(1)
         pixel, ray, n = pixel[fine], ray[fine], int(fine.sum())
         tensor = tracks.tensors(picture, pixel, noise)
         new = _Followed(self._count + np.arange(n), np.full(n, frame), tensor, ray, ray)
         self._count += n
         followed = old.with_more(new)
-        self._hosts[frame] = _Host(self.lens, picture)
+        self._hosts[frame] = _Host(self._lens, picture)
         young = [h for h in sorted(set(followed.host.tolist())) if frame - h < _OLDEST][-_HOSTS:]
         self._hosts = {h: self._hosts[h] for h in young}
         self._followed = followed.pick(np.isin(followed.host, young))

@@ -46,11 +46,6 @@ class Points:
     inverse_distance: Float[np.ndarray, "N"]
     variance: Float[np.ndarray, "N"]
 
-    def directions(self, pose: Pose) -> Bearings:
-        """Return unit directions of the points in the camera frame of ``pose``."""
-        moved = self.places(pose)
-        return moved / np.linalg.norm(moved, axis=1, keepdims=True)
-
     def places(self, pose: Pose) -> Float[np.ndarray, "N 3"]:
         """Return the points in the camera frame of ``pose``, scaled by their inverse distances."""
         world = np.einsum("nij,nj->ni", self.R_host, self.bearings)

@@ -17,7 +17,6 @@ from jaxtyping import Bool, Float
 from acehand_core.atomic import atomic_path
 from acehand_core.camera_motion.estimate import estimate_rotations
 from acehand_core.camera_motion.masks import hand_mask
-from acehand_core.camera_motion.poses import CameraPath, estimate_path
 from acehand_core.errors import InputError
 from acehand_core.files.safe_files import safe_load_npz
 from acehand_core.geometry.cameras import Camera
@@ -26,7 +25,7 @@ from acehand_core.processes import one_blas_thread, thread_count
 from acehand_core.types import Progress, no_progress
 
 #: Counts up with whatever changes the result, so that no older one is taken for it.
-VERSION = 1
+VERSION = 2
 #: Frames of a segment; fixed, so that a result does not depend on the machine. One that continues
 #: another begins so many frames earlier than its own, from which it finds distances.
 SEGMENT_FRAMES, LEAD_FRAMES = 320, 30
@@ -120,32 +119,6 @@ def recorded_rotations(
                 future.result()
     made = {segment: future.result() for segment, future in zip(segments, futures, strict=True)}
     return joined(made, len(recording))
-
-
-@one_blas_thread()
-def recorded_path(
-    recording: Recording,
-    camera: Camera,
-    landmarks: Landmarks,
-    rotation: CameraMotion,
-    progress: Progress = no_progress,
-) -> CameraPath:
-    """Return where the camera of a recording was, or why that is not known (``estimate_path``).
-
-    Args:
-        camera, landmarks: as for ``recorded_rotations``.
-        rotation: how the camera turned.
-
-    Raises:
-        InputError: the recording has no pictures.
-    """
-    if recording.frames is None:
-        raise InputError(f"{recording.source}: it has no pictures to tell the camera's poses by.")
-    hands, size = bridged(landmarks, recording.fps), (recording.width, recording.height)
-    return estimate_path(
-        recording.frames.read(0, len(recording)), camera, recording.fps, rotation,
-        lambda number: hand_mask(hands[number], *size), progress,
-    )  # fmt: skip
 
 
 def segments_of(wanted: Bool[np.ndarray, "T"], margin: int) -> list[Segment]:

@@ -14,7 +14,6 @@ import numpy as np
 from jaxtyping import Bool, Float, UInt8
 
 from acehand_core.camera_motion.lens import Lens
-from acehand_core.geometry.cameras import Camera
 
 Grey = UInt8[np.ndarray, "H W"]
 Mask = Bool[np.ndarray, "H W"]
@@ -152,7 +151,7 @@ def new_points(
     return np.stack([x, y], axis=-1).astype(float)
 
 
-def pixel_per_turn(camera: Camera | Lens, bearings: np.ndarray, across: np.ndarray) -> Tensors:
+def pixel_per_turn(camera: Lens, bearings: np.ndarray, across: np.ndarray) -> Tensors:
     """Return how a pixel moves as its bearing does, along two unit vectors across it."""
     step = 1e-3
     here = camera.project(bearings)

@@ -255,7 +255,7 @@ class Filter:
 
         applied = apply_decisions(
             self.folder, read_decisions(self.decisions), keep=self.keep, progress=terminal.bars,
-            **how,
+            delete=self.delete, dry_run=self.dry_run,
         )  # fmt: skip
         if applied.stale:
             console.say(

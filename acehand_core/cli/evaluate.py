@@ -80,9 +80,7 @@ class Evaluate:
     time: int = setting(0, "time N passes over the first segment", low=0)
     hands: Hands = like(JobSettings, "hands", "both", "which hands to look for")
     hand_length_m: float | None = like(JobSettings, "hand_length_m", None)
-    camera_motion: TurnsMode = like(
-        JobSettings, "camera_motion", "rotation", choices=("off", "rotation")
-    )
+    camera_motion: TurnsMode = like(JobSettings, "camera_motion", "rotation")
     quality: Quality = like(JobSettings, "quality", "balanced")
     ace: AceSettings = group(AceSettings, "tracker ace")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, field, make_dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from tyro import conf
 from tyro.constructors import PrimitiveConstructorSpec
 
 from acehand_core.errors import InputError
-from acehand_core.settings import Group, Leaf, built, default_text, leaves
+from acehand_core.settings import REMOVED, Group, Leaf, built, default_text, leaves
 
 #: What stands for a value whose setting does not say.
 _METAVARS = {int: "N", float: "X", Path: "PATH", str: "TEXT"}
@@ -24,7 +25,8 @@ def parse(program: str, words: Sequence[str], *kinds: type[Any]) -> tuple[Any, .
 
     Raises:
         SystemExit: 2 for flags that are unknown, misspelt or without their value, 0 for ``--help``.
-        InputError: a value that the settings refuse, or an argument is missing.
+        InputError: a value that the settings refuse, an argument is missing, or a flag is no more;
+            says what serves instead.
     """
     trees = {kind: leaves(kind) for kind in kinds}
     flat = [leaf for tree in trees.values() for leaf in tree]
@@ -129,10 +131,14 @@ def _value(leaf: Leaf, given: Mapping[str, Any]) -> Any:
 
 
 def _checked(words: Sequence[str], tree: Sequence[Leaf]) -> Iterator[str]:
-    """Yield the words of a command line. Raises InputError: a flag has another name now."""
+    """Yield the words of a command line. Raises InputError: a flag is gone, or has another name."""
     old = {f"--{leaf.setting.old}": f"--{leaf.flag}" for leaf in tree if leaf.setting.old}
-    for word in words:
-        name = word.partition("=")[0]
+    there = {f"--{leaf.flag}" for leaf in tree}
+    for word, after in itertools.zip_longest(words, words[1:], fillvalue=""):
+        name, _, value = word.partition("=")
+        for gone in {name} - there | {f"{name} {value or after}"}:
+            if gone in REMOVED:
+                raise InputError(f"{gone}: {REMOVED[gone]}.")
         if name in old:
             raise InputError(f"{name} is gone; instead: {old[name]}.")
         yield word

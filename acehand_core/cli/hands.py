@@ -10,11 +10,11 @@ from acehand_core.cli import console
 from acehand_core.cli.ace import usable_weights
 from acehand_core.cli.console import OVERWRITE
 from acehand_core.errors import InputError, NoHandError
-from acehand_core.pipeline.settings import JobSettings, WorldSettings
+from acehand_core.pipeline.settings import JobSettings
 from acehand_core.recordings.options import RecordingOptions
 from acehand_core.settings import check_values, group, like, setting
 from acehand_core.trackers.ace_settings import AceSettings
-from acehand_core.types import CameraMotionMode, Hands, Latency, Quality
+from acehand_core.types import Hands, Latency, Quality, TurnsMode
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,10 +39,9 @@ class Reconstruct:
     overwrite: bool = setting(False, OVERWRITE)
     reading: RecordingOptions = group(RecordingOptions)
     hand_length_m: float | None = like(JobSettings, "hand_length_m", None)
-    camera_motion: CameraMotionMode = like(JobSettings, "camera_motion", "rotation")
+    camera_motion: TurnsMode = like(JobSettings, "camera_motion", "rotation")
     quality: Quality = like(JobSettings, "quality", "balanced")
     palm_calibration: float = like(JobSettings, "palm_calibration", 1.0)
-    world: WorldSettings = group(WorldSettings)
     work_dir: Path | None = setting(
         None,
         "keep partial results there; the same command again resumes from them",
@@ -53,7 +52,6 @@ class Reconstruct:
     def run(self, terminal: console.Terminal) -> int:
         """Track and write."""
         from acehand_core.pipeline.report import how_well_known, said
-        from acehand_core.pipeline.world import in_world
         from acehand_core.recordings.hands_file import (
             TABLE_SUFFIXES,
             check_table_path,
@@ -62,7 +60,6 @@ class Reconstruct:
         from acehand_core.trackers.base import TrackerSettings
         from acehand_core.trackers.choose import open_input
 
-        self.world.check_used(self.camera_motion)
         output = self.output or self.input.with_suffix(".hands.parquet")
         check_table_path(output, self.overwrite, TABLE_SUFFIXES)
         settings = TrackerSettings(
@@ -70,7 +67,7 @@ class Reconstruct:
             hand_length_m=self.hand_length_m,
             work_dir=self.work_dir,
             ace=usable_weights(self.ace, self.tracker).if_weights,
-            camera_motion="off" if self.camera_motion == "off" else "rotation",
+            camera_motion=self.camera_motion,
             quality=self.quality,
             palm_calibration=self.palm_calibration,
         )
@@ -78,8 +75,6 @@ class Reconstruct:
         motion = tracker.track(recording, terminal.bars)
         if not motion.known.any():
             raise NoHandError(f"{self.input}: no hand was found in {len(motion)} frames.")
-        if self.camera_motion == "full":
-            motion = in_world(motion, recording, self.world, self.work_dir, terminal.bars)
         write_hand_motion(motion, output, self.overwrite)
         left, right = motion.observed.mean(0)
         known = how_well_known(motion)

@@ -45,9 +45,8 @@ class HandMotion:
     ``joints_camera = hand(global_orient, hand_pose, betas) + translation``: ``translation`` places
     the model's own joints, so the wrist is ``J0(betas) + translation``. A joint that nothing is
     known about is NaN. Where rotations are not known they are NaN and ``hand_model`` is "none".
-    ``T_world_camera`` is NaN in frames whose camera pose is not known; ``pose_confidence``, 0 to 1,
-    is there where it was estimated from pictures. ``joints_image`` is the
-    tracker's own 2D evidence, never a projection. ``joint_sigma`` are standard deviations of
+    ``T_world_camera`` is NaN in frames whose camera pose is not known. ``joints_image`` is
+    the tracker's own 2D evidence, never a projection. ``joint_sigma`` are standard deviations of
     ``joints_camera`` in metres: across the camera's line of sight, in each of the two directions,
     and along it; NaN where a joint is not known, None where the tracker does not tell.
     """
@@ -75,7 +74,6 @@ class HandMotion:
     #: In which frame gap filling wrote a hand: its number in ``FILL_FRAMES`` plus one, 0 where it
     #: did not; None where nothing was known of the camera's motion.
     fill_frame: Int[np.ndarray, "T 2"] | None = None
-    pose_confidence: Float[np.ndarray, "T"] | None = None
     joint_sigma: Float[np.ndarray, "T 2 21 2"] | None = None
 
     def __post_init__(self) -> None:
@@ -106,14 +104,6 @@ class HandMotion:
                 raise SchemaError(
                     f"HandMotion.fill_frame must have shape ({frames}, 2) and numbers from 0 to "
                     f"{len(FILL_FRAMES)}."
-                )
-        sure = self.pose_confidence
-        if sure is not None:
-            if self.T_world_camera is None:
-                raise SchemaError("HandMotion.pose_confidence: there are no camera poses.")
-            if sure.shape != (frames,) or not ((sure >= 0) & (sure <= 1)).all():
-                raise SchemaError(
-                    f"HandMotion.pose_confidence must have shape ({frames},) and lie in 0..1."
                 )
         sigma = self.joint_sigma
         if sigma is not None and (sigma.shape != (frames, 2, 21, 2) or (sigma < 0).any()):
@@ -185,7 +175,7 @@ class HandMotion:
         rows: slice | Int[np.ndarray, "N"] = index
         if len(index) > 0 and index[0] >= 0 and (np.diff(index) == 1).all():
             rows = slice(int(index[0]), int(index[-1]) + 1)
-        poses, filled_in, sure = self.T_world_camera, self.fill_frame, self.pose_confidence
+        poses, filled_in = self.T_world_camera, self.fill_frame
         sigma = self.joint_sigma
         return replace(
             self,
@@ -193,7 +183,6 @@ class HandMotion:
             fps=fps,
             fill_frame=None if filled_in is None else filled_in[rows],
             T_world_camera=None if poses is None else poses[rows],
-            pose_confidence=None if sure is None else sure[rows],
             joint_sigma=None if sigma is None else sigma[rows],
             **{name: getattr(self, name)[rows] for name in _PER_FRAME},
         )

@@ -1,4 +1,4 @@
-"""A recording, the inertial sensor beside its camera, and how that camera turned."""
+"""A recording, and how its camera turned."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from acehand_core.geometry.cameras import Camera
 from acehand_core.types import (
     CameraPoses,
     ImageRgb,
-    Rotation,
     TimestampsNs,
 )
 
@@ -40,38 +39,6 @@ class FrameSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Imu:
-    """N samples of an inertial sensor, in its own frame.
-
-    Attributes:
-        timestamps_ns: increasing, on the clock of the recording's frames; a part of a recording, or
-            it at another rate, keeps all of them.
-        angular_velocity: rad/s.
-        specific_force: what an accelerometer shows, m/s^2: at rest it points up. None: there is
-            none.
-        R_camera_imu: takes vectors of the sensor's frame to that of the camera whose pictures the
-            recording shows: turned upright, and turned back where they were mirrored. None: not
-            known.
-        source: the topic or file, for messages.
-    """
-
-    timestamps_ns: Int[np.ndarray, "N"]
-    angular_velocity: Float[np.ndarray, "N 3"]
-    specific_force: Float[np.ndarray, "N 3"] | None
-    R_camera_imu: Rotation | None
-    source: str
-
-    def __post_init__(self) -> None:
-        if len(self.timestamps_ns) < 2 or (np.diff(self.timestamps_ns) <= 0).any():
-            raise SchemaError(
-                f"{self.source}: at least two samples at increasing times are needed."
-            )
-        force = np.zeros(0) if self.specific_force is None else self.specific_force
-        if not (np.isfinite(self.angular_velocity).all() and np.isfinite(force).all()):
-            raise SchemaError(f"{self.source}: a sample of the inertial sensor is not finite.")
-
-
-@dataclass(frozen=True, slots=True)
 class Recording:
     """A recording with T frames. ``frames`` is None where only joints are known.
 
@@ -82,7 +49,6 @@ class Recording:
     messages; ``name`` is what results call it, by default the file's name without its folders.
     ``camera_frame`` is the ROS frame that a bag's pictures name, "" where none is named.
     ``source_timestamps_ns`` are, after resampling, the times of the source's frames that are shown.
-    ``imu`` is the inertial sensor that is fixed to the camera.
     """
 
     source: str
@@ -100,7 +66,6 @@ class Recording:
     name: str = ""
     camera_frame: str = ""
     source_timestamps_ns: Int[np.ndarray, "T"] | None = None
-    imu: Imu | None = None
 
     def __post_init__(self) -> None:
         if not self.name:

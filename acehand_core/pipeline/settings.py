@@ -15,17 +15,17 @@ from acehand_core.recordings.options import RecordingOptions
 from acehand_core.recordings.resized import Fit
 from acehand_core.recordings.video_encode import VideoEncoding, even_size
 from acehand_core.self_calibration import VERSION
-from acehand_core.settings import file_identity, group, identity_of, numbers, pixels, setting
+from acehand_core.settings import file_identity, group, identity_of, pixels, setting
 from acehand_core.trackers.ace_settings import AceSettings
 from acehand_core.trackers.base import Tracker, TrackerSettings, resolved_name
 from acehand_core.types import (
-    CameraMotionMode,
     Existing,
     Hands,
     ImageFit,
     Latency,
     Quality,
     SplitMode,
+    TurnsMode,
 )
 from retarget.robots.robot import Robot, find_robot_file, robot_names, split_variant
 from retarget.solve.arm_attachment import ArmSettings
@@ -54,37 +54,6 @@ class Span:
     task: str | None = None
     number: tuple[int, int] | None = None
     cut: Mapping[str, Any] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class WorldSettings:
-    """What the user knows of the world that the pictures do not tell."""
-
-    scene_scale: tuple[float, ...] | None = setting(
-        None,
-        "with --camera-motion full: two pixels of a frame, and how many metres they are apart in "
-        "the scene, instead of the scale by hands",
-        metavar="FRAME,U1,V1,U2,V2,M",
-        parse=numbers,
-    )
-    camera_up: tuple[float, ...] | None = setting(
-        None,
-        "with --camera-motion full: up before the first frame's camera (x right, y down, z ahead), "
-        "instead of by an accelerometer or the table",
-        metavar="X,Y,Z",
-        parse=numbers,
-    )
-
-    def __post_init__(self) -> None:
-        given = (("--scene-scale", self.scene_scale, 6), ("--camera-up", self.camera_up, 3))
-        for flag, value, count in given:
-            if value is not None and len(value) != count:
-                raise InputError(f"{flag}: {len(value)} numbers; {count} are needed.")
-
-    def check_used(self, mode: CameraMotionMode) -> None:
-        """Raise InputError where something is said of a world that is not asked for."""
-        if mode != "full" and (self.scene_scale or self.camera_up):
-            raise InputError("--scene-scale and --camera-up go with --camera-motion full.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,14 +131,12 @@ class JobSettings:
         metavar="M",
         identity="always",
     )
-    camera_motion: CameraMotionMode = setting(
+    camera_motion: TurnsMode = setting(
         "rotation",
-        "what to find out of the camera's motion where the recording has no camera poses: nothing; "
-        "how it turns, so that hands out of sight are filled where they stayed; or also where it "
-        "is, so that base poses are in the world (refused where the pictures do not tell)",
+        "what to find out of the camera's motion where the recording has no camera poses: nothing, "
+        "or how it turns, so that hands out of sight are filled where they stayed",
         identity="always",
     )
-    world: WorldSettings = group(WorldSettings)
     quality: Quality = setting(
         "balanced",
         "of the mediapipe tracker, against its time: in how many crops the landmark network sees "
@@ -265,7 +232,6 @@ class JobSettings:
             raise InputError("--split tasks cuts by the rows of --task-file; give it.")
         if self.split != "auto" and self.cutting != CutRules():
             raise InputError("--cut-... are rules of --split auto; give both or neither.")
-        self.world.check_used(self.camera_motion)
         if self.output.absolute().name in ("", ".."):
             raise InputError(f"--output {self.output}: give the name of a folder to make.")
         if self.calibration is not None:
@@ -332,7 +298,6 @@ class JobSettings:
         elif (
             recording.T_world_camera is not None
             or getattr(tracker, "posed", False)  # a table of hands may have poses of its own
-            or self.camera_motion == "full"
         ):
             frame = "world"
 
@@ -364,7 +329,7 @@ class JobSettings:
             hand_length_m=self.hand_length_m,
             ace=self.ace.if_weights,
             work_dir=None if self.dry_run else self.work_dir,
-            camera_motion="off" if self.camera_motion == "off" else "rotation",
+            camera_motion=self.camera_motion,
             quality=self.quality,
             palm_calibration=self.palm_calibration,
         )

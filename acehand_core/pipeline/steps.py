@@ -7,6 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from acehand_core.camera_motion import recorded_rotations
 from acehand_core.errors import AcehandError, NoHandError
 from acehand_core.lerobot import format as files
 from acehand_core.motion import (
@@ -17,7 +20,6 @@ from acehand_core.motion import (
     RobotTrajectory,
 )
 from acehand_core.pipeline.settings import JobSettings
-from acehand_core.pipeline.world import camera_turns, in_world
 from acehand_core.processes import release_memory
 from acehand_core.recordings.hands_file import read_hand_motion
 from acehand_core.recordings.selection import only_hands
@@ -83,9 +85,6 @@ class Steps:
             NoHandError: there is none that could be followed.
         """
         motion = only_hands(tracker.track(recording, self.progress), self.settings.hands or "both")
-        if self.settings.camera_motion == "full":
-            work_dir = self.settings.tracking.work_dir
-            motion = in_world(motion, recording, self.settings.world, work_dir, self.progress)
         topic = recording.processing.get("topic")
         if topic is not None:  # which topic and frame of a bag the pictures are of
             said = {"image_topic": topic, "camera_frame": recording.camera_frame}
@@ -106,12 +105,20 @@ class Steps:
         return motion, self.retargeter.calibrate([motion], self.robot, given)
 
     def turns(self, recording: Recording, motion: HandMotion) -> CameraMotion | None:
-        """Return how the camera turned while hands that ``track`` found were there, if known."""
+        """Return how the camera turned while hands that ``track`` found were there.
+
+        None where nobody knows or wants it.
+        """
         settings = self.settings
+        if motion.T_world_camera is not None:
+            return CameraMotion.from_poses(motion.T_world_camera)
+        if settings.camera_motion == "off" or recording.frames is None or motion.camera is None:
+            return None
         fit = settings.fit_of(recording)
-        shown = fit.recording(recording) if fit else recording
-        work_dir = settings.tracking.work_dir
-        return camera_turns(motion, shown, settings.camera_motion, work_dir, self.progress)
+        return recorded_rotations(
+            fit.recording(recording) if fit else recording, motion.camera, motion.joints_image,
+            np.asarray(motion.known.any(axis=1)), settings.tracking.work_dir, self.progress,
+        )  # fmt: skip
 
     def retarget(
         self,

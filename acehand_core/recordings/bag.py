@@ -19,13 +19,12 @@ from acehand_core.bags.frames import BagFrames, PacketFrames
 from acehand_core.bags.library import UnpackedFiles
 from acehand_core.bags.records import BagOptions, BytesRead, DroppedMessages
 from acehand_core.bags.scan import Scan, scan_bag
-from acehand_core.bags.topics import choose_camera_info, choose_image_topic, choose_imus
-from acehand_core.errors import CalibrationError, InputError
+from acehand_core.bags.topics import choose_camera_info, choose_image_topic
+from acehand_core.errors import CalibrationError
 from acehand_core.files.safe_files import content_sha256
 from acehand_core.geometry.cameras import Camera
-from acehand_core.motion import Imu, Recording
+from acehand_core.motion import Recording
 from acehand_core.recordings.cameras import fit_camera_to
-from acehand_core.recordings.inertial import checked_imu
 from acehand_core.types import CameraPoses, Progress, TimestampsNs
 
 #: A stamp that is off by more than this is wrong; less is a late message.
@@ -152,7 +151,6 @@ class BagIndex:
     camera: Camera | None
     world: str | None
     T_world_camera: CameraPoses | None
-    imu: Imu | None
     frames: BagFrames
     topics: Mapping[str, str | None]
     dropped: DroppedMessages
@@ -177,7 +175,6 @@ class BagIndex:
             notes=self.notes,
             processing={"topic": self.topics["image"], "mirrored": mirrored},
             camera_frame=self.frame_id,
-            imu=self.imu,
         )
 
 
@@ -199,9 +196,8 @@ def index_bag(path: Path, options: BagOptions, progress: Progress | None = None)
         infos = choose_camera_info(
             bag.topics, counts, choice.topic.name, options.camera_info_topic, str(path)
         )
-        imus = choose_imus(bag.topics, counts, options.imu_topic, str(path))
         poses_wanted = options.world_frame != "none"
-        scan = scan_bag(bag, choice.topic, infos, imus, poses_wanted, dropped, read.add)
+        scan = scan_bag(bag, choice.topic, infos, poses_wanted, dropped, read.add)
 
     read.end_pass(1)
     if choice.note:
@@ -217,7 +213,6 @@ def index_bag(path: Path, options: BagOptions, progress: Progress | None = None)
         dropped.remark(f"{scan.topic}: about {missing} frames were dropped while recording")
     info, camera = _camera(scan, size, options, dropped)
     world, poses = _poses(scan, options, times, dropped)
-    imu = _imu(scan, options, times, dropped)
     places = scan.table()[order]
     frames = BagFrames(path, scan.topic, scan.msgtype, places, size, False, dropped, copies)
     if scan.codec is not None:
@@ -239,13 +234,11 @@ def index_bag(path: Path, options: BagOptions, progress: Progress | None = None)
         camera=camera,
         world=world,
         T_world_camera=poses,
-        imu=imu,
         frames=frames,
         topics={
             "image": scan.topic,
             "camera_info": info,
             "world_frame": world,
-            "imu": None if imu is None else imu.source,
         },
         dropped=dropped,
         notes=dropped.sentences(),
@@ -326,38 +319,3 @@ def _poses(
         dropped.remark(f"no camera poses: {error}")
         return None, None
     return poses if poses is not None else (None, None)
-
-
-def _imu(
-    scan: Scan, options: BagOptions, times: FrameTimes, dropped: DroppedMessages
-) -> Imu | None:
-    """Return the camera's inertial sensor; one that nobody named may be unusable."""
-    # A driver with two topics for gyroscope and accelerometer leaves the other one's fields at 0.
-    found = {topic: s for topic, s in scan.imus.items() if s.table()[:, :3].any()}
-    mounted = {t: scan.tree.fixed_rotation(s.frame_id, scan.frame_id) for t, s in found.items()}
-    if len(found) > 1:
-        found = {topic: s for topic, s in found.items() if mounted[topic] is not None} or found
-    if len(found) > 1:
-        dropped.remark(f"several gyroscopes, none is used: {', '.join(found)}; choose one with "
-                       "--imu-topic")  # fmt: skip
-        return None
-    if not found:
-        if options.imu_topic not in (None, "none"):
-            raise InputError(f"--imu-topic {options.imu_topic!r}: it has no angular velocity.")
-        return None
-
-    topic, samples = next(iter(found.items()))
-    stamps = np.array(samples.logs if times.from_log else samples.stamps, np.int64)
-    stamps, order = np.unique(stamps, return_index=True)
-    rows = samples.table()[order]
-    force = rows[:, 3:] if samples.has_force and rows[:, 3:].any() else None
-    try:
-        if times.breaks:
-            raise InputError(f"{topic}: the clock was set while it was recorded.")
-        frames = times.timestamps_ns
-        return checked_imu(topic, stamps, rows[:, :3], force, mounted[topic], frames)
-    except InputError as error:
-        if options.imu_topic is not None:
-            raise
-        dropped.remark(f"no gyroscope: {error}")
-        return None

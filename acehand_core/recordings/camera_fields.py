@@ -10,12 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from acehand_core.errors import CalibrationError
-from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera, CameraModel, opencv_distortion
-from acehand_core.types import Rotation
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,18 +82,6 @@ def matrix(value: Any, key: str) -> tuple[float, float, float, float]:
         raise CalibrationError(f"{key!r} is no camera matrix: fx 0 cx, 0 fy cy, 0 0 1 is needed.")
     check_skew(skew, fx, key)
     return fx, fy, cx, cy
-
-
-def rotation_in(value: Any, key: str) -> Rotation:
-    """Return the rotation of a rigid transform: rows, or EuRoC's cols, rows and data.
-
-    Raises CalibrationError.
-    """
-    data = value.get("data") if isinstance(value, Mapping) else value
-    R = np.reshape(numbers(data, key, 16), (4, 4))[:3, :3]
-    if not np.allclose(R @ R.T, np.eye(3), atol=1e-3) or np.linalg.det(R) < 0:
-        raise CalibrationError(f"{key!r} holds no rotation.")
-    return rotations.project_to_rotation(R)
 
 
 def check_skew(skew: float, fx: float, key: str) -> None:

@@ -20,9 +20,8 @@ import yaml
 from acehand_core.errors import CalibrationError, nearest
 from acehand_core.geometry.cameras import Camera
 from acehand_core.recordings.camera_fields import Said
-from acehand_core.recordings.camera_formats import FORMATS, CameraFormat, kalibr_mounting
+from acehand_core.recordings.camera_formats import FORMATS, CameraFormat
 from acehand_core.recordings.colmap import ColmapCameras, is_colmap_text, read_binary, read_text
-from acehand_core.types import Rotation
 
 #: Larger files are no camera files: an hour of Aria's online calibration has some 200 MB.
 _MAX_BYTES = 512 << 20
@@ -35,7 +34,6 @@ class CameraFile:
     """A camera, and where it was found: the file's format, the camera's name in it.
 
     ``names`` are those of all cameras in the file; ``note`` is empty where nothing is to be said.
-    ``R_camera_imu``: how an inertial sensor is mounted, where the file says it.
     """
 
     camera: Camera
@@ -43,7 +41,6 @@ class CameraFile:
     name: str
     names: tuple[str, ...]
     note: str
-    R_camera_imu: Rotation | None = None
 
 
 def load_camera(path: Path | str) -> Camera:
@@ -91,13 +88,13 @@ def read_camera(path: Path | str, said: Said | None = None) -> CameraFile:
     name = name or next(iter(cameras))
     where = f"{file}:{name}" if len(cameras) > 1 else str(file)
     try:
-        camera, mounting = cameras[name](said), kalibr_mounting(content, name)
+        camera = cameras[name](said)
     except CalibrationError as error:
         raise CalibrationError(
             f"{where} ({kind.title}): {str(error).replace('FILE', where)}"
         ) from None
     _check_said(camera, said, where)
-    return CameraFile(camera, kind.title, name, tuple(cameras), kind.note(content), mounting)
+    return CameraFile(camera, kind.title, name, tuple(cameras), kind.note(content))
 
 
 def _file_and_name(text: str) -> tuple[Path, str]:

@@ -31,11 +31,9 @@ from acehand_core.recordings.camera_fields import (
     matrix,
     model_without_name,
     numbers,
-    rotation_in,
     size,
 )
 from acehand_core.recordings.colmap import ColmapCamera, ColmapCameras
-from acehand_core.types import Rotation
 
 
 def _silent(content: Any) -> str:
@@ -104,19 +102,6 @@ def _kalibr_parts(content: Any) -> dict[str, Any]:
 
 def _kalibr(content: Any) -> Mapping[str, Make]:
     return {name: partial(_kalibr_camera, part) for name, part in _kalibr_parts(content).items()}
-
-
-def kalibr_mounting(content: Any, name: str) -> Rotation | None:
-    """Return R_camera_imu of a camera of Kalibr's or EuRoC's files; None: it says none.
-
-    Kalibr has T_cam_imu. EuRoC has T_BS, to the body, whose axes its IMU has.
-    """
-    part = _kalibr_parts(content).get(name, {})
-    key = next((key for key in ("T_cam_imu", "T_BS") if key in part), None)
-    if key is None:
-        return None
-    R = rotation_in(part[key], key)
-    return R if key == "T_cam_imu" else R.T
 
 
 def _kalibr_camera(part: Any, said: Said) -> Camera:

@@ -129,7 +129,6 @@ COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
 OPTIONAL_COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
     ("fill_frame", pa.int8(), "in which frame it was filled: 0 not filled, 1 the camera's, "
      "2 one that the camera turns in, 3 the world"),
-    ("pose_confidence", pa.float64(), "of a camera pose estimated from pictures, 0 to 1"),
     ("joint_sigma", _vector(42), "standard deviations of the 21 keypoints, m: across the line of "
      "sight, in each of two directions, and along it"),
 )  # fmt: skip
@@ -169,8 +168,6 @@ def to_table(motion: HandMotion) -> pa.Table:
         given["fill_frame"] = motion.fill_frame.reshape(-1)
     if motion.joint_sigma is not None:
         given["joint_sigma"] = _fixed(motion.joint_sigma.reshape(2 * frames, -1))
-    if motion.pose_confidence is not None:
-        given["pose_confidence"] = np.repeat(motion.pose_confidence, 2)
     for name, kind, _ in OPTIONAL_COLUMNS:
         if name in given:
             fields.append((name, kind))
@@ -298,7 +295,7 @@ def _motion(values: dict[str, np.ndarray], header: dict[str, Any], where: str) -
         name: values[name].reshape(-1, 2, *_ARRAYS.get(name, ())) for name in (*_SCALARS, *_ARRAYS)
     }
     poses, camera = values["T_world_camera"], header["camera"]
-    filled_in, sure, sigma = (values.get(name) for name, _, _ in OPTIONAL_COLUMNS)
+    filled_in, sigma = (values.get(name) for name, _, _ in OPTIONAL_COLUMNS)
     provenance = header["provenance"]
     lists = {name: tuple(provenance[name]) for name in ("licenses", "notes")}
     return HandMotion(
@@ -313,7 +310,6 @@ def _motion(values: dict[str, np.ndarray], header: dict[str, Any], where: str) -
         T_world_camera=poses.reshape(-1, 4, 4)[::2] if len(poses) else None,
         placed=bool(header["placed"]),
         fill_frame=None if filled_in is None else filled_in.reshape(-1, 2),
-        pose_confidence=None if sure is None else sure[::2],
         joint_sigma=None if sigma is None else sigma.reshape(-1, 2, 21, 2),
     )
 

@@ -57,12 +57,6 @@ class RecordingOptions:
         metavar="FILE",
         identity="always",
     )
-    imu: Path | None = setting(
-        None,
-        "the gyroscope on the camera: EuRoC's data.csv, a table, or the GoPro video it was in "
-        "(docs/my_camera.md)",
-        metavar="FILE",
-    )
     mirrored: bool = setting(
         False, "a selfie video; it is turned back on reading, and stored so", identity="always"
     )

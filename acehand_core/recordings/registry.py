@@ -37,7 +37,6 @@ from acehand_core.recordings.hands_file import (
     read_motion_file,
     refuse_flags,
 )
-from acehand_core.recordings.inertial import read_imu, with_gopro_imu
 from acehand_core.recordings.options import RecordingOptions
 from acehand_core.recordings.selection import part
 from acehand_core.recordings.video import EXTENSIONS, frames_between, open_video, videos_in
@@ -123,7 +122,6 @@ class HandsFile(RecordingFormat):
             "--camera-preset": options.camera_preset is not None,
             "--camera-estimate": options.camera_estimate,
             "--mirrored": options.mirrored,
-            "--imu": options.imu is not None,
         }
         refuse_flags(path, given)
 
@@ -167,8 +165,6 @@ class LeRobotEpisode(RecordingFormat):
         return lerobot_video.episode_sha256(path, options.video_key, self._videos)
 
     def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> Opened:
-        if options.imu is not None:
-            raise InputError(f"{path}: --imu does not apply to an episode of a dataset.")
         return Opened(
             lerobot_video.open_episode(path, options.video_key, options.mirrored, self._videos)
         )
@@ -251,8 +247,7 @@ class VideoFile(RecordingFormat):
         return videos_in(folder)
 
     def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> Opened:
-        recording = open_video(path, mirrored=options.mirrored)
-        return Opened(recording if options.imu else with_gopro_imu(recording, path))
+        return Opened(open_video(path, mirrored=options.mirrored))
 
     def described(self, path: Path, recording: Recording) -> Described | None:
         return described_by_video(path, recording.width, recording.height)
@@ -334,9 +329,6 @@ class Registry:
         self._refuse_options_of_others(path, kind, options)
         opened = kind.open(path, options, progress)
         recording = opened.recording
-        if options.imu is not None:
-            imu = read_imu(options.imu, recording.timestamps_ns)
-            recording = replace(recording, imu=imu)
         bounds = frames_between(
             str(path), recording.timestamps_ns, recording.fps, options.start_s, options.duration_s
         )
@@ -349,9 +341,6 @@ class Registry:
             named = f"camera {found.name} of a {found.format}" if len(found.names) > 1 else ""
             notes = (note for note in (named, found.note) if note)
             recording = replace(recording, notes=(*recording.notes, *notes))
-            if recording.imu is not None and recording.imu.R_camera_imu is None:
-                mounted = replace(recording.imu, R_camera_imu=found.R_camera_imu)
-                recording = replace(recording, imu=mounted)
         elif options.intrinsics is not None:
             camera = cameras.parse_intrinsics(options.intrinsics, *size)
         elif options.camera_preset is not None:
@@ -412,7 +401,7 @@ def open_recording(
     """
     if not isinstance(given.get("intrinsics", ""), str | None):
         given["intrinsics"] = ",".join(str(float(number)) for number in given["intrinsics"])
-    for name in ("camera", "camera_poses", "imu"):
+    for name in ("camera", "camera_poses"):
         if isinstance(given.get(name), str):
             given[name] = Path(given[name])
     for name in ("start_s", "duration_s", "frame_rate"):

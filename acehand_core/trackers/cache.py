@@ -73,9 +73,7 @@ class CachedTracker:
         arrays = {
             "times": recording.timestamps_ns,
             "poses": recording.T_world_camera,
-            **({f"imu {name}": v for name, v in asdict(recording.imu).items()}
-               if recording.imu is not None else {}),
-        }  # fmt: skip
+        }
         return {
             "recording": [recording.sha256, recording.name, recording.width, recording.height],
             "read": {**recording.processing, "notes": recording.notes, "fps": recording.fps},

@@ -73,9 +73,12 @@ def mirrored(recording: Recording) -> Recording:
         assert camera.model == "pinhole"
         camera = replace(camera, cx=camera.width - 1 - camera.cx)
     return replace(
-        recording, frames=_Mirrored(recording.frames), camera=camera, T_world_camera=None,
-        imu=None, sha256=None,
-    )  # fmt: skip
+        recording,
+        frames=_Mirrored(recording.frames),
+        camera=camera,
+        T_world_camera=None,
+        sha256=None,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool
 
-from acehand_core.camera_motion import from_gyroscope, recorded_rotations
+from acehand_core.camera_motion import recorded_rotations
 from acehand_core.errors import InputError
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import CameraMotion, HandModelName, HandMotion, Recording
@@ -97,7 +97,7 @@ class MediaPipeTracker:
         fps = recording.fps
         slots = assign_slots(detections, fps=fps)
         unclear = side_by_view(detections, fps)
-        motion, note = self._camera_motion(recording, camera, slots, unclear, progress)
+        motion = self._camera_motion(recording, camera, slots, unclear, progress)
         turned: Turned = unturned
         worn = False
         if motion is not None:
@@ -108,9 +108,9 @@ class MediaPipeTracker:
         for frame, detection in again:
             detections[frame].append(detection)
         slots = assign_slots(detections, turned, worn, fps)
-        others = frames_with_others(detections, slots)
+        others, note = frames_with_others(detections, slots), ""
         if others:
-            note = "; ".join(filter(None, [note, _OTHERS.format(others, len(recording))]))
+            note = _OTHERS.format(others, len(recording))
         return slots, motion, note
 
     def _camera_motion(
@@ -120,16 +120,16 @@ class MediaPipeTracker:
         slots: Slots,
         unclear: Bool[np.ndarray, "T"],
         progress: Progress,
-    ) -> tuple[CameraMotion | None, str]:
-        """Return how the camera turned, and a note; None where nobody knows, wants, or needs it.
+    ) -> CameraMotion | None:
+        """Return how the camera turned; None where nobody knows, wants, or needs it.
 
         Args:
             unclear: frames in which a hand's side depends on whether the camera is worn.
         """
         if recording.T_world_camera is not None:
-            return CameraMotion.from_poses(recording.T_world_camera), ""
+            return CameraMotion.from_poses(recording.T_world_camera)
         if self._settings.camera_motion == "off":
-            return None, ""
+            return None
 
         # Where hands are seen all the time, nothing else depends on it.
         wanted = unclear & (np.cumsum(unclear) <= WORN_FRAMES)
@@ -140,18 +140,14 @@ class MediaPipeTracker:
             if short and gap.before is not None and gap.after is not None:
                 wanted[gap.start : gap.stop] = True
         if not wanted.any():
-            return None, ""
+            return None
         landmarks = np.full((len(recording), len(SIDES), 21, 2), np.nan)
         for frame, pair in enumerate(slots):
             for slot, hand in enumerate(pair):
                 if hand is not None:
                     landmarks[frame, slot] = hand.pixels
         work_dir = self._settings.work_dir
-        motion = recorded_rotations(recording, camera, landmarks, wanted, work_dir, progress)
-        if recording.imu is None:
-            return motion, ""
-        measured = from_gyroscope(recording.imu, recording.timestamps_ns, motion)
-        return measured.motion, measured.note
+        return recorded_rotations(recording, camera, landmarks, wanted, work_dir, progress)
 
     def _assemble(
         self,
