@@ -1,8 +1,8 @@
 """One episode as its dataset holds it: what is to be judged are the columns that train.
 
 The table of hands beside an episode adds what no column has: the tracker's own 2D landmarks, and
-which frames it observed. Datasets without a robot (``acehand dataset annotate``) have no columns of
-one; everything else here is there for any dataset with ``observation.hand.*``.
+which frames it observed. Hands without a robot (``hands_as_episode``) have no columns of one;
+everything else here is there for any dataset with ``observation.hand.*``.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ class DatasetReader:
         self._joints = next((key for key in _JOINTS if key in features), "")
         if not self._joints:
             raise InputError(
-                f"{dataset}: has no {_JOINTS[0]!r}: nothing here is known of hands. acehand "
-                "dataset annotate adds the hands that its video shows."
+                f"{dataset}: has no {_JOINTS[0]!r}: nothing here is known of hands. "
+                "acehand-retarget makes a dataset with the hands that its videos show."
             )
         rows = sorted(layout.read_episode_rows(dataset), key=lambda row: row["episode_index"])
         self._rows = {row["episode_index"]: row for row in rows}
