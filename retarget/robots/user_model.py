@@ -21,15 +21,17 @@ from acehand_core.geometry import rotations
 from acehand_core.mujoco_gl import import_mujoco, quiet_mujoco
 from acehand_core.types import Side
 from retarget.robots.anatomy import Posture
-from retarget.robots.authoring import COLLISION_GROUP, VISUAL_GROUP, skeleton_urdf
 from retarget.robots.body import ROOT_LINK, Simulation, Vector
 from retarget.robots.hand_spec import HandSpec
 from retarget.robots.model_file import compiled, files_of, load_spec
 from retarget.robots.parameters import Section, unmirrored
+from retarget.robots.skeleton_urdf import skeleton_urdf
 
 if TYPE_CHECKING:
     import mujoco
 
+#: Geom groups of the MJCF files: what pictures show, and what touches.
+VISUAL_GROUP, COLLISION_GROUP = 2, 3
 #: Part of every cache key; to be raised when the rewriting changes.
 _FORMAT = "4"
 #: Joints nearer to each other than this leave no room for what is between them (m).
