@@ -167,7 +167,12 @@ def _drafted(facts: ModelFacts, found: FoundHand, side: Side | None) -> DraftedH
     named = named_side(facts.model, facts.file, found)
     if len(found.fingers) == 2:
         gripper = _gripper(facts, found, drive, rest, lower, upper)
-        return gripper if (side or named) != "left" else _as_left(gripper)
+        if (side or named) != "left":
+            return gripper
+        # Its thumb is towards -y.
+        half_turn = np.diag([-1.0, -1.0, 1.0])
+        turn, origin = half_turn @ gripper.turn, half_turn @ gripper.origin
+        return replace(gripper, side="left", turn=turn, origin=origin)
 
     bends = anatomy.bends(model, found.fingers, rest, lower, upper)
     names, palm, doubts = _named(model, found, bends)
@@ -218,7 +223,9 @@ def _named(
             names[place] = name
     elif names[seen] != "thumb":
         doubts["keypoints"] = f"the names say thumb, by its place {names[seen]} looks like it"
-    elif palm.side is not None and _ordered(names, palm.order):
+    elif palm.side is not None and list(palm.order) != sorted(
+        palm.order, key=lambda i: FINGERS.index(names[i])
+    ):
         doubts["keypoints"] = "beside the thumb stands another finger than the index finger"
 
     if not all(bend.sure for bend in bends):
@@ -245,12 +252,6 @@ def _within_limits(drive: Drive, lower: JointValues, upper: JointValues) -> Driv
             doubt = f"the file has factor {one.factor:g}, which its limits forbid"
             follows[joint] = replace(one, factor=factor, doubt=doubt)
     return Drive(drive.actuators, follows)
-
-
-def _ordered(names: Sequence[str], order: Sequence[int]) -> bool:
-    """Whether the fingers beside the thumb come in another order than their names say."""
-    ranks = [FINGERS.index(names[i]) for i in order]
-    return ranks != sorted(ranks)
 
 
 def at_commands(drive: Drive, values: JointValues) -> JointValues:
@@ -317,14 +318,6 @@ def _gripper(
         opened=opened,
         closed=closed,
         doubts={},
-    )
-
-
-def _as_left(gripper: DraftedHand) -> DraftedHand:
-    """Return a right gripper as a left one, whose thumb is towards -y: half a turn about z."""
-    half_turn = np.diag([-1.0, -1.0, 1.0])
-    return replace(
-        gripper, side="left", turn=half_turn @ gripper.turn, origin=half_turn @ gripper.origin
     )
 
 

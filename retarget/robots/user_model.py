@@ -245,7 +245,11 @@ def _rename_joints(
         if theirs is None:
             raise SchemaError(f"{file}: no joint {named!r} for {name}; {nearest(named, joints)}")
         joint = joints.pop(theirs)
-        _check_joint(joint, theirs, file)
+        kinds = (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE)
+        if joint.type not in kinds or len(joint.parent.joints) > 1:
+            raise SchemaError(
+                f"{file}: joint {theirs!r}: one hinge or slide per link is supported."
+            )
         joint.name = hand.full_name(name)
         if name in entry.reversed:
             joint.axis = -joint.axis
@@ -269,12 +273,6 @@ def _rename_joints(
             f"{file}: joints {', '.join(joints)} have no place in robot.yaml; name a `root` below "
             "them, or add them to its joints."
         )
-
-
-def _check_joint(joint: Any, name: str, file: Path) -> None:
-    kinds = import_mujoco().mjtJoint
-    if joint.type not in (kinds.mjJNT_HINGE, kinds.mjJNT_SLIDE) or len(joint.parent.joints) > 1:
-        raise SchemaError(f"{file}: joint {name!r}: one hinge or slide per link is supported.")
 
 
 def _rename_frames(
