@@ -201,6 +201,13 @@ def find_palm(found: Sequence[Bend], thumb: int | None) -> Palm:
     return Palm(rotation, tuple(order), place, float(np.degrees(alike)))
 
 
+def opening(model: mujoco.MjModel, jaws: Sequence[Finger], values: JointValues) -> float:
+    """Return how far the tips of a gripper's first two jaws are apart (m)."""
+    posture = Posture(model, values)
+    first, second = (posture.point(jaw.link, jaw.tip) for jaw in jaws[:2])
+    return float(np.linalg.norm(first - second))
+
+
 def find_jaws(
     model: mujoco.MjModel, jaws: Sequence[Finger], opened: JointValues, closed: JointValues
 ) -> Float[np.ndarray, "3 3"]:

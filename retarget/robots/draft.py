@@ -277,7 +277,7 @@ def _gripper(
         values = rest.copy()
         values[list(drive.actuators)] = limit[list(drive.actuators)]
         ends.append(at_commands(drive, values))
-    gaps = [_gap(model, found.fingers, values) for values in ends]
+    gaps = [anatomy.opening(model, found.fingers, values) for values in ends]
     opened, closed = ends if gaps[0] > gaps[1] else ends[::-1]
     frame = anatomy.find_jaws(model, found.fingers, opened, closed)
     jaws = _jaw_tips(model, found.fingers, closed, frame)
@@ -319,12 +319,6 @@ def _gripper(
         closed=closed,
         doubts={},
     )
-
-
-def _gap(model: mujoco.MjModel, jaws: Sequence[Finger], values: JointValues) -> float:
-    posture = Posture(model, values)
-    first, second = (posture.point(jaw.link, jaw.tip) for jaw in jaws)
-    return float(np.linalg.norm(first - second))
 
 
 def _jaw_tips(
