@@ -30,7 +30,6 @@ from retarget.robots.hand_spec import Commands, HandSpec, limit_violations, spee
 from retarget.robots.kinematics import KinematicTree
 from retarget.robots.robot import Robot
 from retarget.solve.base import BaseLimits, smooth_bases
-from retarget.solve.costs import Weights
 from retarget.solve.methods import (
     Retargeter,
     Solution,
@@ -72,7 +71,6 @@ def retarget_motion(
     motion: HandMotion,
     robot: Robot,
     method: str | Retargeter = "trajectory",
-    weights: Weights = Weights(),
     base_limits: BaseLimits | None = BaseLimits(),
     calibrations: Mapping[Side, Calibration] | None = None,
     physics: Physics = PHYSICS,
@@ -90,8 +88,7 @@ def retarget_motion(
         motion: joints (T, 2, 21, 3) of the left and the right hand, metres, in the camera frame or
             relative to the wrist.
         robot: what ``load_robot`` returned. It needs the hands that the motion has.
-        method: one of ``methods.METHODS``, or a ``Retargeter``, which has its weights already.
-        weights: of the costs.
+        method: one of ``methods.METHODS``, or a ``Retargeter``, as one of other weights.
         base_limits: how smooth the bases move; None: every base is fixed to its palm, however that
             moves.
         calibrations: of the sides that are known; the others are fitted to this motion.
@@ -114,7 +111,7 @@ def retarget_motion(
     """
     retargeter = method
     if isinstance(retargeter, str):
-        retargeter = retargeter_named(retargeter, weights, physics.second_pass)
+        retargeter = retargeter_named(retargeter, physics.second_pass)
     targets = [robot_targets(motion, robot, side) for side in SIDES]
     seen = [side for side, target in zip(SIDES, targets, strict=True) if target is not None]
     if not unchecked:
@@ -281,19 +278,13 @@ def _in_frame(
 
 
 @one_blas_thread()
-def calibrate_motion(
-    motion: HandMotion,
-    robot: Robot,
-    weights: Weights = Weights(),
-    known: Mapping[Side, Calibration] | None = None,
-) -> dict[Side, Calibration]:
+def calibrate_motion(motion: HandMotion, robot: Robot) -> dict[Side, Calibration]:
     """Return what carries each human hand of a motion over to the robot's, to be used again.
 
     Args:
-        motion, robot, weights: see ``retarget_motion``.
-        known: calibrations that are not fitted again.
+        motion, robot: see ``retarget_motion``.
 
     Raises:
         InputError: the robot lacks a hand that the motion has.
     """
-    return TrajectoryRetargeter(weights).calibrate([motion], robot, known or {})
+    return TrajectoryRetargeter().calibrate([motion], robot, {})

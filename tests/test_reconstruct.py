@@ -1,7 +1,5 @@
 """One hand over a clip: hands that are known, seen by a perfect or a poor network."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -151,30 +149,6 @@ def test_a_known_length_sets_the_scale_and_an_unknown_one_the_mean():
         wrists[length] = np.median(track.joints[:, 0, 2])
     assert wrists[None] == pytest.approx(wrists[LENGTH], rel=0.01)
     assert wrists[0.9 * LENGTH] == pytest.approx(0.9 * wrists[LENGTH], rel=0.02)
-
-
-def test_mixed_placement_lies_at_the_depth_of_apparent_size():
-    _, joints = motion("right", 30)
-    mixed = replace(KNOWN_LENGTH, placement="mixed")
-    track = reconstruct(seen(joints, PINHOLE, "right"), "right", PINHOLE, stamps(30), mixed)
-    assert track.observed.all()
-    assert_consistent(track, "right")
-    assert np.median(np.abs(track.joints[:, 0, 2] / joints[:, 0, 2] - 1)) < 0.06
-    off = np.linalg.norm(PINHOLE.project(track.joints) - track.pixels, axis=-1)
-    assert 0.5 < np.median(off) < 4.0  # 1.8: the place is not refined; the default reaches 0.2
-
-
-def test_mixed_placement_keeps_the_hand_that_was_fitted():
-    """The network's own 3D hand is flat: placed as it is, it would be turned and too far away."""
-    _, joints = motion("right", 30)
-    flat = [replace(d, world=d.world * [1, 1, 0.4]) for d in seen(joints, PINHOLE, "right")]
-    tracks = [
-        reconstruct(flat, "right", PINHOLE, stamps(30), replace(KNOWN_LENGTH, placement=name))
-        for name in ("rigid", "mixed")
-    ]
-    np.testing.assert_allclose(tracks[1].hand_pose, tracks[0].hand_pose, atol=0.05)
-    away, true = (points - points[:, :1] for points in (tracks[1].joints, joints))
-    assert 1e3 * np.median(np.linalg.norm(away - true, axis=-1)) < 6.0
 
 
 # --- gaps --------------------------------------------------------------------------------------

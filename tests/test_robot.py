@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from acehand_core.errors import InputError, SchemaError
-from retarget.robots.authoring import link_inertia, write_models
 from retarget.robots.body import Link, Shape
 from retarget.robots.kinematics import KinematicTree
 from retarget.robots.robot import OURS, find_robot_file, load_robot, robot_names
+from tools.robot_models import link_inertia, write_models
 
 SIDES = ("left", "right")
 HANDS = [(side, variant) for side in SIDES for variant in ("default", "other")]
@@ -211,7 +211,7 @@ def test_model_files_are_what_the_parameter_file_says(tmp_path):
     for path in written:
         committed = source.parent / path.name
         assert committed.read_text() == path.read_text(), (
-            f"{committed.name} is stale: python -m retarget.robots.authoring {source}"
+            f"{committed.name} is stale: python -m tools.robot_models {source}"
         )
 
 

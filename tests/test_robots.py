@@ -22,7 +22,6 @@ from helpers.retarget_samples import FPS, IDENTITY, human_joints, motion_of, rob
 from retarget.replay.simulate import self_penetration
 from retarget.retargeting import retarget_motion
 from retarget.robots import robot as robots
-from retarget.robots.authoring import write_models
 from retarget.robots.check import check_hand
 from retarget.robots.hand_spec import (
     CommandLimits,
@@ -36,6 +35,7 @@ from retarget.solve.objective import PoseObjective
 from retarget.solve.pinch import CLOSE_M, OPENING_M
 from retarget.solve.targets import palm_frames
 from retarget.solve.trajectory import solve_trajectory
+from tools.robot_models import write_models
 
 pytest.importorskip("mujoco")
 
@@ -99,7 +99,7 @@ def test_model_files_are_what_the_parameter_file_says(tmp_path, name):
     shutil.copy(source, tmp_path)
     for path in write_models(tmp_path / "robot.yaml"):
         assert (source.parent / path.name).read_text() == path.read_text(), (
-            f"{name}/{path.name} is stale: python -m retarget.robots.authoring {source}"
+            f"{name}/{path.name} is stale: python -m tools.robot_models {source}"
         )
 
 

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from acehand_core.errors import InputError
-from retarget.replay.simulate import ReplayOptions, replay, self_penetration
+from retarget.replay import simulate
+from retarget.replay.simulate import replay, self_penetration
+from retarget.robots.kinematics import load_mjcf
 from retarget.robots.robot import load_robot
 
 pytest.importorskip("mujoco")
@@ -64,6 +66,21 @@ def test_slow_motion_is_followed(hand):
     assert report.max_penetration_mm == pytest.approx(result.penetration_m.max() * 1e3)
 
 
+def as_fast_as_its_servos(hand):
+    return dataclasses.replace(hand, command_velocity=np.full(len(hand.rest), np.inf))
+
+
+def with_springs(monkeypatch, stiffness):
+    """Pull every joint to 1 rad; ``stiffness`` in N m/rad."""
+
+    def load(path):
+        model = load_mjcf(path)
+        model.jnt_stiffness[:], model.qpos_spring[:] = stiffness, 1.0
+        return model
+
+    monkeypatch.setattr(simulate, "load_mjcf", load)
+
+
 def test_speed_limit_is_followed_closely(right):
     """A ramp at the very speed limit: only the servo's delay of about 30 ms remains."""
     t = times(14)
@@ -84,7 +101,7 @@ MEASURED = {
 }
 
 
-def step_response(hand, name, options):
+def step_response(hand, name, latency_s=0.0):
     """Return rise and settle time, and the simulated share of the step, at 1 kHz."""
     k, t = hand.command_names.index(name), np.arange(900) / 1000
     registers = np.full(6, 1000.0)
@@ -92,7 +109,7 @@ def step_response(hand, name, options):
     registers[k] = 500.0
     after = hand.from_controller(registers)
     commands = np.where(t[:, None] < 0.1, before, after)
-    joints = hand.reduce(replay(hand, commands, t, options=options).joints)
+    joints = hand.reduce(replay(hand, commands, t, latency_s=latency_s).joints)
     share = (joints[:, k] - before[k]) / (after[k] - before[k])
     rise = t[np.argmax(share > 0.9)] - t[np.argmax(share > 0.1)]
     settle = t[np.flatnonzero(np.abs(share - 1) > 0.02)[-1] + 1] - t[np.argmax(t >= 0.1)]
@@ -103,7 +120,7 @@ def step_response(hand, name, options):
 @pytest.mark.parametrize("name", MEASURED)
 def test_step_response_is_the_measured_one(side, name):
     hand = load_robot("inspire").hand(side)
-    rise, settle, share = step_response(hand, name, ReplayOptions())
+    rise, settle, share = step_response(hand, name)
     assert rise == pytest.approx(MEASURED[name][0], rel=0.06)
     assert settle == pytest.approx(MEASURED[name][1], rel=0.06)
     assert share.max() < 1.005  # no overshoot
@@ -117,13 +134,13 @@ def test_step_response_is_the_measured_one(side, name):
 
 def test_without_the_rate_limit_the_step_is_too_fast(right):
     """The speed limit, not the servo, sets the rise time."""
-    rise, _, _ = step_response(right, "index", ReplayOptions(limit_speed=False))
+    rise, _, _ = step_response(as_fast_as_its_servos(right), "index")
     assert rise < 0.5 * MEASURED["index"][0]
 
 
 def test_the_latency_comes_before_the_step(right):
-    _, _, prompt = step_response(right, "index", ReplayOptions())
-    _, _, late = step_response(right, "index", ReplayOptions(latency_s=right.latency_s))
+    _, _, prompt = step_response(right, "index")
+    _, _, late = step_response(right, "index", right.latency_s)
     assert np.argmax(late > 0.5) - np.argmax(prompt > 0.5) == pytest.approx(66, abs=2)
 
 
@@ -140,13 +157,13 @@ def test_a_step_faster_than_the_hand_is_reported(right):
     assert replay(right, ramp, t).report.rms_tracking_rad < 0.03
 
 
-def test_a_torque_too_small_saturates(right):
-    """Heavy gravity: the servos reach their limits and the hand sags."""
+def test_a_torque_too_small_saturates(right, monkeypatch):
+    """Strong springs: the servos reach their limits and the hand gives way."""
     commands = open_hand(right, 30)
     calm = replay(right, commands, times(30)).report
     assert calm.saturation_share == 0 and calm.rms_tracking_rad < 1e-4
-    options = ReplayOptions(gravity=(4000.0, 0.0, 0.0))
-    pressed = replay(right, commands, times(30), options=options).report
+    with_springs(monkeypatch, 100.0)
+    pressed = replay(right, commands, times(30)).report
     assert pressed.saturation_share > 0.3 and pressed.rms_tracking_rad > 0.3
 
 
@@ -154,7 +171,7 @@ def test_latency_delays_the_hand(right):
     commands, t = slow_sine(right)
     index = right.command_names.index("index")
     prompt = right.reduce(replay(right, commands, t).joints)[:, index]
-    late = replay(right, commands, t, options=ReplayOptions(latency_s=2 / FPS))
+    late = replay(right, commands, t, latency_s=2 / FPS)
     assert right.reduce(late.joints)[2:, index] == pytest.approx(prompt[:-2], abs=5e-3)
     assert late.report.rms_tracking_rad > 2 * replay(right, commands, t).report.rms_tracking_rad
 
@@ -187,7 +204,7 @@ def test_only_active_frames_count(right):
     assert nothing.rms_tracking_rad == 0
 
 
-def test_irregular_times_and_other_steps_agree(right):
+def test_irregular_times_and_other_steps_agree(right, tmp_path):
     commands, t = slow_sine(right)
     rng = np.random.default_rng(0)
     keep = np.sort(rng.choice(np.arange(1, len(t)), len(t) // 2, replace=False))
@@ -196,14 +213,16 @@ def test_irregular_times_and_other_steps_agree(right):
     sparse = replay(right, commands[keep], t[keep])
     # Linear interpolation across the dropped frames is the only difference.
     assert np.abs(sparse.joints - regular.joints[keep]).max() < 0.03
-    fine = replay(right, commands, t, options=ReplayOptions(timestep_s=0.0005))
+    model = tmp_path / "fine.xml"
+    model.write_text(right.mjcf_path.read_text().replace('timestep="0.002"', 'timestep="0.0005"'))
+    fine = replay(dataclasses.replace(right, mjcf_path=model), commands, t)
     assert np.abs(fine.joints - regular.joints).max() < 5e-3
 
 
 def test_an_exploding_simulation_is_counted_and_leaves_no_log(right, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    options = ReplayOptions(gravity=(1e14, 0.0, 0.0))
-    result = replay(right, open_hand(right, 3), times(3), options=options)
+    with_springs(monkeypatch, 1e14)
+    result = replay(right, open_hand(right, 3), times(3))
     assert result.report.unstable_steps > 0
     assert np.isfinite(result.joints).all()
     assert list(tmp_path.iterdir()) == []
@@ -291,10 +310,10 @@ def test_the_coupling_residual_is_the_largest_of_any_step(right):
             residual = max(abs(at[q] - (k * at[s] + b)) for q, s, k, b in COUPLINGS)
             worst[frame] = max(worst[frame], residual)
     assert 0 < worst.argmax() < len(t) - 1 and worst.max() > 2 * worst[-1]
-    free = ReplayOptions(limit_speed=False)
-    report = replay(right, commands, t, options=free).report
+    free = as_fast_as_its_servos(right)
+    report = replay(free, commands, t).report
     assert report.coupling_residual_rad == pytest.approx(worst.max(), rel=1e-6)
     # Over intervals that end in an active frame.
     active = np.arange(len(t)) > worst.argmax()
-    report = replay(right, commands, t, active, free).report
+    report = replay(free, commands, t, active).report
     assert report.coupling_residual_rad == pytest.approx(worst[active].max(), rel=1e-6)

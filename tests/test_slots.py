@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acehand_core.trackers.mediapipe import linking
+from acehand_core.trackers.mediapipe import linking, search
 from acehand_core.trackers.mediapipe.linking import (
     assign_slots,
     frames_with_others,
@@ -208,7 +208,7 @@ def test_nothing_is_invented_and_nothing_is_used_twice(seed, count, crowd):
         assert right is None or any(right is d for d in detections)
         if left is not None and right is not None:
             assert left is not right
-            assert linking.distance(left, right) > linking.DUPLICATE_DISTANCE
+            assert search.apart(left, right) > linking.DUPLICATE_DISTANCE
 
 
 def test_mirrored_clips_have_mirrored_slots():

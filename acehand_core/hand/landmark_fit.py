@@ -51,15 +51,13 @@ class Evidence:
     already turned to the ray on which the hand was seen. ``spread`` are covariances of the bearings
     over several looks, None where there was one. ``offset`` is where the network's landmarks lie
     from the hand model's keypoints that move with the palm: distal, dorsal, radial, as shares of
-    the hand's length. ``direction_sigma`` is the noise of each direction, by which bones of any
-    length are weighed; None: ``DIRECTION_SIGMA``.
+    the hand's length.
     """
 
     bearing: Bearings
     direction: Float[np.ndarray, "N 20 3"]
     spread: Float[np.ndarray, "N 21 2 2"] | None = None
     offset: Float[np.ndarray, "21 3"] | None = None
-    direction_sigma: Float[np.ndarray, "N 20"] | None = None
 
     @classmethod
     def from_landmarks(
@@ -79,8 +77,7 @@ class Evidence:
     def rows(self, index: np.ndarray) -> Evidence:
         """Return the evidence of some frames."""
         spread = None if self.spread is None else self.spread[index]
-        sigma = None if self.direction_sigma is None else self.direction_sigma[index]
-        return Evidence(self.bearing[index], self.direction[index], spread, self.offset, sigma)
+        return Evidence(self.bearing[index], self.direction[index], spread, self.offset)
 
     def landmarks(self, side: Side, rest: Float[np.ndarray, "21 3"]) -> Float[np.ndarray, "21 3"]:
         """Return where landmarks lie from the keypoints of the unturned hand, metres."""
@@ -297,11 +294,7 @@ class FrameProblem:
         seen = rest + self._offset
         bones = seen[_CHILDREN] - seen[_PARENTS]
         self._bone_length = np.linalg.norm(bones, axis=-1)[None, :, None]
-        sigma = evidence.direction_sigma
-        if sigma is None:
-            same = DIRECTION_SIGMA["beside pixels" if use_pixels else "alone"]
-            sigma = np.broadcast_to(same, evidence.direction.shape[:2])
-        self._direction_sigma = sigma[..., None]
+        self._direction_sigma = DIRECTION_SIGMA["beside pixels" if use_pixels else "alone"]
         self._whitening = evidence.whitening()
 
     def pose(self, x: np.ndarray) -> Pose:
@@ -337,9 +330,9 @@ class FrameProblem:
         # An angle turns the keypoints beyond its joint; a bone with its far end, by itself.
         angle, moved, joint = articulation.moves()
         near = np.stack([joint, _PARENTS[moved - 1]])
-        bent = _cross(axes[:, None, angle], points[:, None, moved] - points[:, near])
+        bent = rotations.cross(axes[:, None, angle], points[:, None, moved] - points[:, near])
         bones = jacobian[:, :60].reshape(-1, 20, 3, self.UNKNOWNS)
-        scale = (self._bone_length * self._direction_sigma[rows])[..., None]
+        scale = (self._bone_length * self._direction_sigma)[..., None]
         bones[..., :3] = (by_turn[:, _CHILDREN] - by_turn[:, _PARENTS]) / scale
         bones[:, moved - 1, :, 6 + angle] = np.swapaxes(bent[:, 1] / scale[:, moved - 1, 0], 0, 1)
 
@@ -377,7 +370,7 @@ class FrameProblem:
         """
         bones = (arms[:, _CHILDREN] - arms[:, _PARENTS]) / self._bone_length
         off = bones - self._evidence.direction[rows]
-        parts, by_point = [off / self._direction_sigma[rows]], None
+        parts, by_point = [off / self._direction_sigma], None
         if self._use_pixels:
             points = arms + (np.exp(x[:, 5:6]) * _ray(x))[:, None]
             residual, by_point = _pixel_residual(
@@ -406,11 +399,3 @@ def _pixel_residual(
 def _ray(x: np.ndarray) -> np.ndarray:
     """Return (x/z, y/z, 1) of the wrists (n, 3)."""
     return np.concatenate([x[:, 3:5], np.ones((len(x), 1))], axis=1)
-
-
-def _cross(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return the cross product over the last axis; NumPy's takes three times as long."""
-    out = np.empty(np.broadcast_shapes(a.shape, b.shape))
-    for i, j, k in ((0, 1, 2), (1, 2, 0), (2, 0, 1)):
-        out[..., i] = a[..., j] * b[..., k] - a[..., k] * b[..., j]
-    return out

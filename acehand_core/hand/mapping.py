@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from acehand_core.geometry import frames
-from acehand_core.hand.pose_fit import AcehandPoses, FreePoses
+from acehand_core.hand.pose_fit import Poses, acehand_poses, free_poses
 from acehand_core.hand.shape import (
     PALM,
     HandModel,
@@ -69,20 +69,25 @@ def fit_to_joints(
     target = np.where(seen[..., None], joints, 0.0)[usable]
     weight = weight[usable]
     mean, gradients = rest_shape(model, side)
-    fit_pose = AcehandPoses(side) if model.name == "acehand" else FreePoses(model, side)
     start = None if near is None else near[usable]
+
+    def fit_pose(betas: np.ndarray, rows: slice | np.ndarray) -> Poses:
+        rest = shaped(mean, gradients, betas)
+        if model.name == "acehand":
+            return acehand_poses(side, rest, target[rows], weight[rows])
+        beside = None if start is None else start[rows]
+        return free_poses(model, side, rest, betas, target[rows], weight[rows], beside)
+
     if betas is None:
         betas = shape_from_lengths(mean, gradients, target, weight)
         some = np.unique(np.linspace(0, len(target) - 1, min(len(target), _SHAPE_ROWS)).astype(int))
-        sample, trust = target[some], weight[some]
         for _ in range(2):
-            rest = shaped(mean, gradients, betas)
-            pose = fit_pose(rest, betas, sample, trust, None if start is None else start[some])
+            pose = fit_pose(betas, some)
             betas = refine_shape(
                 mean, gradients, betas, pose.global_orient, pose.hand_pose, pose.wrist,
-                sample, trust,
+                target[some], weight[some],
             )  # fmt: skip
-    pose = fit_pose(shaped(mean, gradients, betas), betas, target, weight, start)
+    pose = fit_pose(betas, slice(None))
 
     # Put usable rows back among the others and measure the error with the model itself.
     shape = np.broadcast_to(betas, (len(weight), 10))

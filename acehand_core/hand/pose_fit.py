@@ -147,93 +147,67 @@ class Poses:
     wrist: np.ndarray
 
 
-class AcehandPoses:
-    """Finds the 22 angles, the orientation and the wrist of the default hand."""
+def acehand_poses(side: Side, rest: np.ndarray, target: np.ndarray, weight: np.ndarray) -> Poses:
+    """Find the 22 angles, the orientation and the wrist of the default hand; see ``free_poses``."""
+    comfortable = articulation.comfortable()
+    low, high = articulation.limits()
 
-    def __init__(self, side: Side) -> None:
-        self._side = side
+    def chain(angles: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return articulation.keypoints_with_jacobian(angles, side, rest)
 
-    def __call__(
-        self,
-        rest: np.ndarray,
-        betas: np.ndarray,
-        target: np.ndarray,
-        weight: np.ndarray,
-        near: np.ndarray | None = None,
-    ) -> Poses:
-        """Return the poses; see ``FreePoses``, but ``betas`` and ``near`` are not needed."""
-        comfortable = articulation.comfortable()
-        low, high = articulation.limits()
-
-        def chain(angles: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            return articulation.keypoints_with_jacobian(angles, self._side, rest)
-
-        orient = _align_palm(rest, target, weight)
-        start = np.tile(comfortable, (len(target), 1))
-        pull = np.full(len(comfortable), _ANGLE_PULL)
-        angles, orient, wrist = _solve(
-            chain, start, comfortable, pull, low, high, orient, target, weight
-        )
-        return Poses(orient, articulation.angles_to_pose(angles, self._side), wrist)
+    orient = _align_palm(rest, target, weight)
+    start = np.tile(comfortable, (len(target), 1))
+    pull = np.full(len(comfortable), _ANGLE_PULL)
+    angles, orient, wrist = _solve(
+        chain, start, comfortable, pull, low, high, orient, target, weight
+    )
+    return Poses(orient, articulation.angles_to_pose(angles, side), wrist)
 
 
-class FreePoses:
-    """Finds 15 free rotations, the orientation and the wrist of any model."""
+def free_poses(
+    model: HandModel,
+    side: Side,
+    rest: np.ndarray,
+    betas: np.ndarray,
+    target: np.ndarray,
+    weight: np.ndarray,
+    near: np.ndarray | None = None,
+) -> Poses:
+    """Find 15 free rotations, the orientation and the wrist that lay a hand on the keypoints.
 
-    def __init__(self, model: HandModel, side: Side) -> None:
-        self._model, self._side = model, side
-
-    def __call__(
-        self,
-        rest: np.ndarray,
-        betas: np.ndarray,
-        target: np.ndarray,
-        weight: np.ndarray,
-        near: np.ndarray | None = None,
-    ) -> Poses:
-        """Return the poses that lay the shaped hand on the keypoints.
-
-        Args:
-            rest: keypoints (21, 3) of the flat hand at ``betas`` (10,).
-            target: keypoints (N, 21, 3), any finite value where ``weight`` (N, 21) is 0.
-            near: finger rotations (N, 15, 3, 3) to stay near.
-        """
-        count = len(target)
-        orient = _align_palm(rest, target, weight)
-        rest = np.tile(rest, (count, 1, 1))
-        base = _smallest_turns(rest, orient, target, weight) if near is None else near.astype(float)
-        wrist, turns = np.zeros((count, 3)), np.zeros((count, 45))
-        limit = np.full(45, np.pi)
-        for _ in range(3):
-            # Skin deforms, so a tip is not rigid with its last joint: measure it where it is.
-            rest = self._with_posed_tips(rest, betas, base @ _exp15(turns))
-
-            def chain(
-                turns: np.ndarray, rows: np.ndarray, rest: np.ndarray = rest
-            ) -> tuple[np.ndarray, np.ndarray]:
-                return _free_chain(base[rows], turns, rest[rows])
-
-            turns, orient, wrist = _solve(
-                chain, turns, np.zeros(45), np.full(45, _TURN_PULL), -limit, limit,
-                orient, target, weight,
-            )  # fmt: skip
-        return Poses(orient, base @ _exp15(turns), wrist)
-
-    def _with_posed_tips(
-        self, rest: np.ndarray, betas: np.ndarray, hand_pose: np.ndarray
-    ) -> np.ndarray:
-        count = len(rest)
-        eye = np.broadcast_to(np.eye(3), (count, 3, 3))
-        posed = self._model.joints(
-            self._side, eye, hand_pose, np.broadcast_to(betas, (count, 10))
-        ).astype(float)
+    Args:
+        rest: keypoints (21, 3) of the flat hand at ``betas`` (10,).
+        target: keypoints (N, 21, 3), any finite value where ``weight`` (N, 21) is 0.
+        near: finger rotations (N, 15, 3, 3) to stay near.
+    """
+    count = len(target)
+    orient = _align_palm(rest, target, weight)
+    rest = np.tile(rest, (count, 1, 1))
+    base = _smallest_turns(rest, orient, target, weight) if near is None else near.astype(float)
+    wrist, turns = np.zeros((count, 3)), np.zeros((count, 45))
+    limit = np.full(45, np.pi)
+    shape, eye = np.broadcast_to(betas, (count, 10)), np.broadcast_to(np.eye(3), (count, 3, 3))
+    for _ in range(3):
+        # Skin deforms, so a tip is not rigid with its last joint: measure it where it is.
+        hand_pose = base @ _exp15(turns)
+        posed = model.joints(side, eye, hand_pose, shape).astype(float)
         _, world = articulation.pose_keypoints(eye, hand_pose, rest)
         rest = rest.copy()
         for tip, distal in zip(TIPS, DISTALS, strict=True):
             turn = world[:, TREE_TO_KEYPOINT.index(distal)]
             bone = (posed[:, tip] - posed[:, distal])[..., None]
             rest[:, tip] = rest[:, distal] + (np.swapaxes(turn, -1, -2) @ bone)[..., 0]
-        return rest
+
+        def chain(
+            turns: np.ndarray, rows: np.ndarray, rest: np.ndarray = rest
+        ) -> tuple[np.ndarray, np.ndarray]:
+            return _free_chain(base[rows], turns, rest[rows])
+
+        turns, orient, wrist = _solve(
+            chain, turns, np.zeros(45), np.full(45, _TURN_PULL), -limit, limit,
+            orient, target, weight,
+        )  # fmt: skip
+    return Poses(orient, base @ _exp15(turns), wrist)
 
 
 def _solve(

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Float
 
 from acehand_core.errors import SchemaError
+from acehand_core.geometry.rotations import unit
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.skeleton import BONES, FINGERS, KNUCKLES, WRIST, finger_keypoints
 from acehand_core.keypoints.mapping import UNITS_M
@@ -195,10 +196,10 @@ def _bends(hand: _Hand, slot: int) -> int:
     if len(knuckles) < 2:
         return 0
     with np.errstate(invalid="ignore", divide="ignore"):
-        across = _unit(hand[:, knuckles[0]] - hand[:, knuckles[-1]])
+        across = unit(hand[:, knuckles[0]] - hand[:, knuckles[-1]])
         turns = []
         for finger in FINGERS[1:]:
-            bones = _unit(np.diff(hand[:, list(finger_keypoints(finger))], axis=1))
+            bones = unit(np.diff(hand[:, list(finger_keypoints(finger))], axis=1))
             axis = np.cross(bones[:, :-1], bones[:, 1:])
             turns.append(np.sum(axis * across[:, None], axis=-1))
     bent = np.concatenate(turns, axis=1) * (1 if slot == 1 else -1)
@@ -215,7 +216,3 @@ def _tip_speed(hand: _Hand, times_ns: np.ndarray) -> float:
     speed = np.linalg.norm(np.diff(tips, axis=0), axis=-1) / (np.diff(times_ns)[:, None] / 1e9)
     speed = speed[np.isfinite(speed)]
     return float(np.percentile(speed, 99)) if len(speed) else 0.0
-
-
-def _unit(vectors: np.ndarray) -> np.ndarray:
-    return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)

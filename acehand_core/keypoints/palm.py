@@ -50,7 +50,10 @@ def completed(
     able = known[:, 0] & (known.sum(1) >= LEAST_POINTS) & ~known.all(1)
     for pattern in np.unique(known[able], axis=0):
         rows = np.flatnonzero(able & (known == pattern).all(1))
-        placed = _placed(template, points[rows], pattern)
+        # The template where each frame's known points are.
+        seen = points[rows][:, pattern]
+        moves = _moves(np.broadcast_to(template[pattern], seen.shape), seen)
+        placed = frames.apply(moves, np.broadcast_to(template, points[rows].shape))
         points[np.ix_(rows, ~pattern)] = placed[:, ~pattern]
 
     complete = joints.copy()
@@ -75,14 +78,16 @@ def _wrist_bridged(points: PalmPoints, known: Bool[np.ndarray, "T 5"], fps: floa
 
     # The line of knuckles is known throughout; how far the palm is turned about it is interpolated.
     line = points[:, 1:][:, given]
-    middle, along = line.mean(1), _unit(line[:, 0] - line[:, -1])
+    middle, along = line.mean(1), rotations.unit(line[:, 0] - line[:, -1])
     offset = points[:, 0] - middle
     part = np.sum(offset * along, axis=-1)
     beside = offset - part[:, None] * along
     length = np.linalg.norm(beside, axis=-1)
 
     toward = np.stack([np.interp(gap, at, column) for column in beside[at].T], axis=1)
-    toward = _unit(toward - np.sum(toward * along[gap], axis=-1, keepdims=True) * along[gap])
+    toward = rotations.unit(
+        toward - np.sum(toward * along[gap], axis=-1, keepdims=True) * along[gap]
+    )
     part, length = np.interp(gap, at, part[at]), np.interp(gap, at, length[at])
     points[gap, 0] = middle[gap] + part[:, None] * along[gap] + length[:, None] * toward
     return points
@@ -112,20 +117,6 @@ def _template(
     template = scale * mean @ turn.T + shift
     template[ever] = rigid
     return template
-
-
-def _placed(
-    template: Float[np.ndarray, "5 3"], points: PalmPoints, known: Bool[np.ndarray, "5"]
-) -> PalmPoints:
-    """Return the template where each frame's known points are."""
-    moves = _moves(
-        np.broadcast_to(template[known], (len(points), known.sum(), 3)), points[:, known]
-    )
-    return frames.apply(moves, np.broadcast_to(template, points.shape))
-
-
-def _unit(vectors: Float[np.ndarray, "*n 3"]) -> Float[np.ndarray, "*n 3"]:
-    return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
 
 
 def _moves(

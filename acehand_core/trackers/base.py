@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Literal, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from acehand_core.errors import InputError, MissingDependencyError, nearest
 from acehand_core.motion import HandModelName, HandMotion, Recording
@@ -31,7 +31,6 @@ class TrackerSettings:
     Attributes:
         hands: which hands to look for.
         hand_length_m: wrist to middle fingertip; fixes the scale a single camera cannot know.
-        placement: "rigid" full PnP, or "mixed" closed-form PnP at the depth of apparent size.
         work_dir: folder for partial results of long work, or None; a second run with the same
             input and settings resumes from them.
         ace: weights and settings of the ace tracker, or None.
@@ -44,7 +43,6 @@ class TrackerSettings:
 
     hands: Hands = "both"
     hand_length_m: float | None = None
-    placement: Literal["rigid", "mixed"] = "rigid"
     work_dir: Path | None = None
     ace: AceSettings | None = None
     keypoints: str | None = None

@@ -32,23 +32,6 @@ if TYPE_CHECKING:
 PENETRATION_LIMIT_M = 1e-3
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayOptions:
-    """How to replay.
-
-    timestep_s: longest step; None takes the model's. limit_speed: ramp the servo's set point at the
-    hand's speed limits. latency_s: delay from command to motion; 0 measures the servo alone,
-    ``HandSpec.latency_s`` the whole hand. gravity: m/s2 in the base frame. contact: links stop each
-    other.
-    """
-
-    timestep_s: float | None = None
-    limit_speed: bool = True
-    latency_s: float = 0.0
-    gravity: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    contact: bool = True
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Replay:
     """The report and, at every frame, the simulated joints and deepest contact (m).
@@ -67,8 +50,9 @@ def replay(
     commands: Float[np.ndarray, "T C"],
     timestamps_s: Float[np.ndarray, "T"],
     active: Bool[np.ndarray, "T"] | None = None,
-    options: ReplayOptions = ReplayOptions(),
     sent: Float[np.ndarray, "T C"] | None = None,
+    latency_s: float = 0.0,
+    contact: bool = True,
 ) -> Replay:
     """Simulate the hand from rest at the first command.
 
@@ -77,8 +61,10 @@ def replay(
         commands: driven joint angles in command order, radians.
         timestamps_s: increasing times of the commands.
         active: frames that the report counts; all are simulated. Default all.
-        options: see there.
         sent: what is sent to the hand instead, when ``commands`` are what it should do.
+        latency_s: delay from command to motion; 0 measures the servo alone, ``HandSpec.latency_s``
+            the whole hand.
+        contact: whether links stop each other.
 
     Returns:
         The report compares simulated and commanded driven joints at the frames. Saturation is the
@@ -91,15 +77,15 @@ def replay(
     """
     active = np.ones(len(commands), bool) if active is None else active
     _check(hand, commands, timestamps_s, active)
-    run = _Run(hand, options)
+    run = _Run(hand, contact)
     run.reset(commands[0])  # at rest where the motion begins
     joints = np.empty((len(commands), len(hand.joint_names)))
     penetration = np.empty(len(commands))
     sent = commands if sent is None else sent
     _check(hand, sent, timestamps_s, active)
 
-    if options.latency_s:
-        earlier = timestamps_s - options.latency_s
+    if latency_s:
+        earlier = timestamps_s - latency_s
         columns = [np.interp(earlier, timestamps_s, column) for column in sent.T]
         sent = np.stack(columns, axis=1)
     with quiet_mujoco():
@@ -119,7 +105,7 @@ def self_penetration(hand: HandSpec, joints: Float[np.ndarray, "T Q"]) -> Float[
     Without dynamics: this is what was commanded, where ``replay`` tells what the hand could do.
     """
     mujoco = import_mujoco()
-    run = _Run(hand, ReplayOptions())
+    run = _Run(hand)
     depths = np.empty(len(joints))
     for row, angles in enumerate(joints):
         run.data.qpos[run.qpos] = angles
@@ -133,14 +119,14 @@ def self_penetration(hand: HandSpec, joints: Float[np.ndarray, "T Q"]) -> Float[
 class _Run:
     """One simulation of one hand and its running counts."""
 
-    def __init__(self, hand: HandSpec, options: ReplayOptions) -> None:
+    def __init__(self, hand: HandSpec, contact: bool = True) -> None:
         self._mujoco: Any = import_mujoco()
         self.hand = hand
         self.model: mujoco.MjModel = load_mjcf(hand.mjcf_path)
-        self.model.opt.gravity[:] = options.gravity
-        if not options.contact:
+        self.model.opt.gravity[:] = 0.0
+        if not contact:
             self.model.opt.disableflags |= int(self._mujoco.mjtDisableBit.mjDSBL_CONTACT)
-        self._timestep = options.timestep_s or float(self.model.opt.timestep)
+        self._timestep = float(self.model.opt.timestep)
         self.data = self._mujoco.MjData(self.model)
         self.qpos = self._ids("joint", hand.joint_names, "qposadr")
         self._ctrl = self._ids("actuator", hand.command_names, "id")
@@ -150,8 +136,6 @@ class _Run:
         self._torque = self.model.actuator_forcerange[self._ctrl, 1] * (1 - 1e-6)
         limited = self.model.actuator_forcelimited[self._ctrl].astype(bool)
         self._torque[~limited] = np.inf
-        speed = hand.command_velocity if options.limit_speed else np.full(len(self._ctrl), np.inf)
-        self._speed = speed
         self._target = np.zeros(len(self._ctrl))
         self.steps = self.saturated = self.unstable = 0
         self.coupling_residual = 0.0
@@ -176,7 +160,7 @@ class _Run:
         model, data, step = self.model, self.data, self._mujoco.mj_step
         steps = max(1, math.ceil(seconds / self._timestep - 1e-6))
         model.opt.timestep = seconds / steps
-        stride = self._speed * model.opt.timestep
+        stride = self.hand.command_velocity * model.opt.timestep
         joints = np.empty((steps, len(self.qpos)))
 
         torques = np.empty((steps, len(self._ctrl)))
@@ -302,7 +286,7 @@ def play(
     times = np.arange(len(commands)) / fps
     late = 0.0 if latency == "off" else hand.latency_s
     sent = sent_commands(hand, commands, fps, latency)
-    return replay(hand, commands, times, active, ReplayOptions(latency_s=late), sent=sent)
+    return replay(hand, commands, times, active, sent, late)
 
 
 def second_pass(

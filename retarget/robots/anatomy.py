@@ -201,6 +201,13 @@ def find_palm(found: Sequence[Bend], thumb: int | None) -> Palm:
     return Palm(rotation, tuple(order), place, float(np.degrees(alike)))
 
 
+def opening(model: mujoco.MjModel, jaws: Sequence[Finger], values: JointValues) -> float:
+    """Return how far the tips of a gripper's first two jaws are apart (m)."""
+    posture = Posture(model, values)
+    first, second = (posture.point(jaw.link, jaw.tip) for jaw in jaws[:2])
+    return float(np.linalg.norm(first - second))
+
+
 def find_jaws(
     model: mujoco.MjModel, jaws: Sequence[Finger], opened: JointValues, closed: JointValues
 ) -> Float[np.ndarray, "3 3"]:
@@ -210,7 +217,8 @@ def find_jaws(
     y = _unit((first[0] - second[0]) - (first[1] - second[1]))
     roots = [wide.anchors[j.joints[0]] for j in jaws]
     bodies = [wide.positions[model.body_parentid[model.jnt_bodyid[j.joints[0]]]] for j in jaws]
-    z = (first[0] + second[0]) / 2 - np.mean(bodies if _near(roots) else roots, axis=0)
+    at_one_place = np.ptp(roots, axis=0).max() < 1e-3
+    z = (first[0] + second[0]) / 2 - np.mean(bodies if at_one_place else roots, axis=0)
     z = _unit(z - (z @ y) * y)
     return np.stack([np.cross(y, z), y, z], axis=1)
 
@@ -229,10 +237,6 @@ def _unlike(found: Sequence[Bend]) -> float:
         return 0.0
     cosines = [np.clip([a.axis @ b.axis, a.along @ b.along], -1, 1) for a, b in pairs]
     return float(np.arccos(cosines).mean())
-
-
-def _near(points: Sequence[Point]) -> bool:
-    return bool(np.ptp(points, axis=0).max() < 1e-3)
 
 
 def _unit(vector: Any) -> Point:

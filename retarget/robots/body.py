@@ -1,20 +1,16 @@
 """The physical side of a robot.yaml: links, shapes, tips and how they behave in MuJoCo.
 
-Model files are written from this by ``retarget.robots.authoring``. Metres, radians, kilograms;
+Model files are written from this by ``tools.robot_models``. Metres, radians, kilograms;
 rotations are roll, pitch, yaw about fixed axes, as in URDF.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
-from jaxtyping import Float
 
-from acehand_core.errors import InputError
-from acehand_core.geometry import rotations
 from acehand_core.types import Side
 from retarget.robots.parameters import Section, unmirrored
 
@@ -22,8 +18,6 @@ Vector = tuple[float, ...]
 ShapeKind = Literal["capsule", "cylinder", "sphere", "box"]
 ROOT_LINK = "base"
 MOTIONS = ("hinge", "slide")
-
-Inertia = Float[np.ndarray, "3 3"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,66 +204,3 @@ def _read_shape(entry: Section, materials: dict[str, Material] | None) -> Shape:
         entry.fail("to", "must differ from `from`.")
 
     return Shape(kind, start, end, radius, material=material)
-
-
-def link_inertia(link: Link) -> tuple[np.ndarray, Inertia]:
-    """Return a link's centre of mass (3,) and inertia about it in the link's axes (kg m2).
-
-    The mass is spread evenly over the collision shapes (their overlaps count twice, which matters
-    little); a measured centre of mass moves the result without changing the inertia about it.
-    """
-    shapes = link.collisions or link.visuals
-    if not shapes:
-        raise InputError(f"Link {link.name!r} needs shapes: its inertia comes from them.")
-    volumes = np.array([_solid(s)[0] for s in shapes])
-    masses = link.mass * volumes / volumes.sum()
-    centers = np.array([shape_center(s) for s in shapes])
-    com = masses @ centers / link.mass
-    inertia = np.zeros((3, 3))
-
-    for shape, mass, center in zip(shapes, masses, centers, strict=True):
-        turn = np.eye(3)
-        if shape.kind != "sphere":
-            turn = rotations.from_rpy(np.array(shape_rpy(shape)))
-        arm = center - com
-        inertia += mass * (turn @ np.diag(_solid(shape)[1]) @ turn.T)
-        inertia += mass * (arm @ arm * np.eye(3) - np.outer(arm, arm))
-
-    return (com if link.com is None else np.array(link.com)), inertia
-
-
-def _solid(shape: Shape) -> tuple[float, tuple[float, float, float]]:
-    """Return the volume and the principal moments per unit mass, long axis z."""
-    if shape.kind == "box":
-        x, y, z = shape.size
-        return x * y * z, ((y * y + z * z) / 12, (x * x + z * z) / 12, (x * x + y * y) / 12)
-
-    r, length = shape.radius, math.dist(shape.start, shape.end)
-    ball = 4 / 3 * math.pi * r**3
-    if shape.kind == "sphere":
-        return ball, (0.4 * r * r,) * 3
-    rod = math.pi * r * r * length
-    across, along = rod * (3 * r * r + length * length) / 12, rod * r * r / 2
-    if shape.kind == "cylinder":
-        return rod, (across / rod, across / rod, along / rod)
-
-    # The two half balls sit at the ends: parallel axes from their own centres of mass, 3/8 r out.
-    across += ball * (0.4 * r * r + length * length / 4 + 3 / 8 * r * length)
-    along += ball * 0.4 * r * r
-    volume = rod + ball
-
-    return volume, (across / volume, across / volume, along / volume)
-
-
-def shape_center(shape: Shape) -> np.ndarray:
-    if shape.kind in ("box", "sphere"):
-        return np.array(shape.start)
-    return (np.array(shape.start) + np.array(shape.end)) / 2
-
-
-def shape_rpy(shape: Shape) -> Vector:
-    """Return the turn that carries z to the long axis of a capsule or cylinder; a box's own."""
-    if shape.kind == "box":
-        return shape.rpy
-    x, y, z = np.subtract(shape.end, shape.start)
-    return (0.0, math.atan2(math.hypot(x, y), z), math.atan2(y, x))

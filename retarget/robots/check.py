@@ -12,12 +12,7 @@ import numpy as np
 from acehand_core.errors import AcehandError, InputError
 from acehand_core.mujoco_gl import import_mujoco, quiet_mujoco
 from acehand_core.types import Side
-from retarget.replay.simulate import (
-    PENETRATION_LIMIT_M,
-    ReplayOptions,
-    replay,
-    self_penetration,
-)
+from retarget.replay.simulate import PENETRATION_LIMIT_M, replay, self_penetration
 from retarget.robots import check_anatomy
 from retarget.robots.anatomy import NoHingeError
 from retarget.robots.file_facts import compare_couplings, compare_limits, compare_shapes
@@ -304,7 +299,7 @@ def _servos(hand: HandSpec) -> str:
         share = np.minimum(1.0, hand.command_velocity[i] / (span[i] * np.pi / 9))
         commands = np.tile(hand.rest, (SWEEP_FRAMES, 1))
         commands[:, i] += away * share * span[i] * phase
-        followed = replay(hand, commands, times, options=ReplayOptions(contact=False))
+        followed = replay(hand, commands, times, contact=False)
         if followed.report.unstable_steps:
             raise _Failed(f"{command}: the simulation is unstable")
         error = (hand.reduce(followed.joints) - commands)[:, i]

@@ -306,9 +306,4 @@ def _ends(hand: HandSpec, body: Anatomy) -> tuple[JointValues, JointValues]:
 
 def _openings(hand: HandSpec, body: Anatomy) -> list[float]:
     """Return how far the jaws are apart at the commands' lower and upper ends (m)."""
-    gaps = []
-    for values in _ends(hand, body):
-        posture = Posture(body.model, values)
-        first, second = (posture.point(f.link, f.tip) for f in body.fingers[:2])
-        gaps.append(float(np.linalg.norm(first - second)))
-    return gaps
+    return [anatomy.opening(body.model, body.fingers, values) for values in _ends(hand, body)]

@@ -138,6 +138,24 @@ def colliding_pairs(model: mujoco.MjModel) -> Int[np.ndarray, "P 2"]:
     return np.unique(np.concatenate([free, named]), axis=0).astype(int)
 
 
+def link_places(
+    posture: Posture,
+    links: Int[np.ndarray, "G"],
+    centres: Float[np.ndarray, "G 3"],
+    turns: Float[np.ndarray, "G 3 3"],
+) -> tuple[Float[np.ndarray, "T G 3"], Float[np.ndarray, "T G 3 3"]]:
+    """Return centres and turns of shapes fixed to links, in the base frame; link -1 is the base."""
+    count = posture.positions.shape[1]
+    base = np.broadcast_to(np.eye(3), (1, count, 3, 3))
+    link_turns = np.concatenate([posture.turns, base])[links]
+    positions = np.concatenate([posture.positions, np.zeros((1, count, 3))])[links]
+    where = positions + (link_turns @ centres[:, None, :, None])[..., 0]
+    turned = link_turns @ turns[:, None]
+    # Frames are posed one by one, from rows that lie together.
+    where, turned = (np.ascontiguousarray(np.swapaxes(a, 0, 1)) for a in (where, turned))
+    return where, turned
+
+
 def closest_points(
     a: Float[np.ndarray, "*n 3"],
     b: Float[np.ndarray, "*n 3"],

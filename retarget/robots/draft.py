@@ -167,7 +167,12 @@ def _drafted(facts: ModelFacts, found: FoundHand, side: Side | None) -> DraftedH
     named = named_side(facts.model, facts.file, found)
     if len(found.fingers) == 2:
         gripper = _gripper(facts, found, drive, rest, lower, upper)
-        return gripper if (side or named) != "left" else _as_left(gripper)
+        if (side or named) != "left":
+            return gripper
+        # Its thumb is towards -y.
+        half_turn = np.diag([-1.0, -1.0, 1.0])
+        turn, origin = half_turn @ gripper.turn, half_turn @ gripper.origin
+        return replace(gripper, side="left", turn=turn, origin=origin)
 
     bends = anatomy.bends(model, found.fingers, rest, lower, upper)
     names, palm, doubts = _named(model, found, bends)
@@ -218,7 +223,9 @@ def _named(
             names[place] = name
     elif names[seen] != "thumb":
         doubts["keypoints"] = f"the names say thumb, by its place {names[seen]} looks like it"
-    elif palm.side is not None and _ordered(names, palm.order):
+    elif palm.side is not None and list(palm.order) != sorted(
+        palm.order, key=lambda i: FINGERS.index(names[i])
+    ):
         doubts["keypoints"] = "beside the thumb stands another finger than the index finger"
 
     if not all(bend.sure for bend in bends):
@@ -247,12 +254,6 @@ def _within_limits(drive: Drive, lower: JointValues, upper: JointValues) -> Driv
     return Drive(drive.actuators, follows)
 
 
-def _ordered(names: Sequence[str], order: Sequence[int]) -> bool:
-    """Whether the fingers beside the thumb come in another order than their names say."""
-    ranks = [FINGERS.index(names[i]) for i in order]
-    return ranks != sorted(ranks)
-
-
 def at_commands(drive: Drive, values: JointValues) -> JointValues:
     """Return joint values with those that follow where the driven ones take them."""
     result = values.copy()
@@ -276,7 +277,7 @@ def _gripper(
         values = rest.copy()
         values[list(drive.actuators)] = limit[list(drive.actuators)]
         ends.append(at_commands(drive, values))
-    gaps = [_gap(model, found.fingers, values) for values in ends]
+    gaps = [anatomy.opening(model, found.fingers, values) for values in ends]
     opened, closed = ends if gaps[0] > gaps[1] else ends[::-1]
     frame = anatomy.find_jaws(model, found.fingers, opened, closed)
     jaws = _jaw_tips(model, found.fingers, closed, frame)
@@ -318,20 +319,6 @@ def _gripper(
         closed=closed,
         doubts={},
     )
-
-
-def _as_left(gripper: DraftedHand) -> DraftedHand:
-    """Return a right gripper as a left one, whose thumb is towards -y: half a turn about z."""
-    half_turn = np.diag([-1.0, -1.0, 1.0])
-    return replace(
-        gripper, side="left", turn=half_turn @ gripper.turn, origin=half_turn @ gripper.origin
-    )
-
-
-def _gap(model: mujoco.MjModel, jaws: Sequence[Finger], values: JointValues) -> float:
-    posture = Posture(model, values)
-    first, second = (posture.point(jaw.link, jaw.tip) for jaw in jaws)
-    return float(np.linalg.norm(first - second))
 
 
 def _jaw_tips(

@@ -223,7 +223,7 @@ class KinematicTree:
             chain = self.chain(int(index))  # from the point towards the base
             for place, outer in enumerate(chain):
                 by_joint = self._by_joint(posture, outer, points[:, k])
-                across = _cross(by_joint, forces[:, k])
+                across = rotations.cross(by_joint, forces[:, k])
                 for inner in chain[place:]:
                     if self._slides[inner]:
                         continue
@@ -288,7 +288,11 @@ class KinematicTree:
     def _by_joint(self, posture: Posture, column: int, points: np.ndarray) -> np.ndarray:
         """Return the derivative of points (T, 3) by one joint on whose link's branch they are."""
         axis = posture.axes[column]
-        return axis if self._slides[column] else _cross(axis, points - posture.anchors[column])
+        return (
+            axis
+            if self._slides[column]
+            else rotations.cross(axis, points - posture.anchors[column])
+        )
 
 
 def load_mjcf(path: Path) -> mujoco.MjModel:
@@ -318,12 +322,6 @@ def _check_joints(path: Path, names: Sequence[str], order: Sequence[str]) -> Non
 def _times(turns: np.ndarray, matrix: np.ndarray) -> np.ndarray:
     # One large product: numpy takes many small ones one at a time.
     return (turns.reshape(-1, 3) @ matrix).reshape(len(turns), 3, *matrix.shape[1:])
-
-
-def _cross(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    # np.cross spends most of its time on axis bookkeeping.
-    (ax, ay, az), (bx, by, bz) = a.T, b.T
-    return np.stack([ay * bz - az * by, az * bx - ax * bz, ax * by - ay * bx], axis=-1)
 
 
 def _read_link(

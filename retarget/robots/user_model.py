@@ -21,15 +21,17 @@ from acehand_core.geometry import rotations
 from acehand_core.mujoco_gl import import_mujoco, quiet_mujoco
 from acehand_core.types import Side
 from retarget.robots.anatomy import Posture
-from retarget.robots.authoring import COLLISION_GROUP, VISUAL_GROUP, skeleton_urdf
 from retarget.robots.body import ROOT_LINK, Simulation, Vector
 from retarget.robots.hand_spec import HandSpec
 from retarget.robots.model_file import compiled, files_of, load_spec
 from retarget.robots.parameters import Section, unmirrored
+from retarget.robots.skeleton_urdf import skeleton_urdf
 
 if TYPE_CHECKING:
     import mujoco
 
+#: Geom groups of the MJCF files: what pictures show, and what touches.
+VISUAL_GROUP, COLLISION_GROUP = 2, 3
 #: Part of every cache key; to be raised when the rewriting changes.
 _FORMAT = "4"
 #: Joints nearer to each other than this leave no room for what is between them (m).
@@ -243,7 +245,11 @@ def _rename_joints(
         if theirs is None:
             raise SchemaError(f"{file}: no joint {named!r} for {name}; {nearest(named, joints)}")
         joint = joints.pop(theirs)
-        _check_joint(joint, theirs, file)
+        kinds = (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE)
+        if joint.type not in kinds or len(joint.parent.joints) > 1:
+            raise SchemaError(
+                f"{file}: joint {theirs!r}: one hinge or slide per link is supported."
+            )
         joint.name = hand.full_name(name)
         if name in entry.reversed:
             joint.axis = -joint.axis
@@ -267,12 +273,6 @@ def _rename_joints(
             f"{file}: joints {', '.join(joints)} have no place in robot.yaml; name a `root` below "
             "them, or add them to its joints."
         )
-
-
-def _check_joint(joint: Any, name: str, file: Path) -> None:
-    kinds = import_mujoco().mjtJoint
-    if joint.type not in (kinds.mjJNT_HINGE, kinds.mjJNT_SLIDE) or len(joint.parent.joints) > 1:
-        raise SchemaError(f"{file}: joint {name!r}: one hinge or slide per link is supported.")
 
 
 def _rename_frames(

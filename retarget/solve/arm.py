@@ -15,7 +15,7 @@ from acehand_core.geometry import frames
 from acehand_core.mujoco_gl import import_mujoco
 from acehand_core.types import RigidTransform
 from retarget.robots.collision_shapes import FrameSet
-from retarget.robots.kinematics import KinematicTree
+from retarget.robots.kinematics import KinematicTree, Posture
 from retarget.robots.model_file import compiled_model
 
 if TYPE_CHECKING:
@@ -96,13 +96,17 @@ class Arm:
     ) -> Float[np.ndarray, "N 3 J"]:
         """Return the derivatives of points (base frame) that are fixed to links; -1: the base."""
         rates = np.zeros((len(rows), 3, joints.shape[1]))
-        posture, eye = self.tree.posture(self.all_joints(joints)), np.eye(len(self.posture))
+        posture, eye = self.posture_at(joints), np.eye(len(self.posture))
         for link in np.unique(links[links >= 0]):
             here = np.flatnonzero(links == link)
             at, moved = posture.at(rows[here]), points[here, None]
             by_joint = self.tree.jacobian(at, np.array([link]), moved, eye)[:, 0]
             rates[here] = by_joint[..., list(self.columns)]
         return rates
+
+    def posture_at(self, joints: ArmJoints) -> Posture:
+        """Return where every link of the file is."""
+        return self.tree.posture(self.all_joints(joints))
 
     def all_joints(self, joints: ArmJoints) -> Float[np.ndarray, "T Q"]:
         """Return the angles of all joints of the file."""

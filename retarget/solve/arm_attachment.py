@@ -368,22 +368,13 @@ def _too_close(
     inside, near = distance < 0, (distance >= 0) & (distance < keep_m)
     if inside.any():
         depth, share = -1e3 * distance.min(), inside.mean()
-        yield (
-            status,
-            (
-                f"{who} go{'' if who == 'the arms' else 'es'} up to {depth:.1f} mm into {what} in "
-                f"{share:.1%} of the frames ({_listed(inside)})"
-            ),
-        )
+        verb = "go" if who == "the arms" else "goes"
+        text = f"{who} {verb} up to {depth:.1f} mm into {what} in {share:.1%} of the frames"
+        yield status, f"{text} ({_listed(inside)})"
     elif near.any():
         gap = 1e3 * distance[near].min()
-        yield (
-            "warn",
-            (
-                f"{who} come{'' if who == 'the arms' else 's'} within {gap:.1f} mm of {what} "
-                f"({_listed(near)})"
-            ),
-        )
+        verb = "come" if who == "the arms" else "comes"
+        yield "warn", f"{who} {verb} within {gap:.1f} mm of {what} ({_listed(near)})"
 
 
 def spans(flags: Bool[np.ndarray, "T"]) -> list[tuple[int, int]]:

@@ -84,8 +84,8 @@ def refine(
         stop = min(first + CHUNK_FRAMES, len(start))
         rows = slice(first, min(stop + LOOK_AHEAD, len(start)))
         history = joints[max(0, first - 2) : first]
-        chunk = _Chunk(arm, targets[rows], weights[rows], rows, history, fps, avoid)
-        joints[first:stop] = _refine(chunk, start[rows])[: stop - first]
+        refined = _refine(arm, start[rows], targets[rows], weights[rows], rows, history, fps, avoid)
+        joints[first:stop] = refined[: stop - first]
     return joints
 
 
@@ -155,36 +155,26 @@ def sweep(
     return shaped, sums.reshape(stands, _WAYS)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Chunk:
-    """One run of frames to be refined; it follows ``history``."""
-
-    arm: Arm
-    targets: Float[np.ndarray, "T 4 3"]
-    weights: Float[np.ndarray, "T"]
-    rows: slice
-    history: Float[np.ndarray, "H J"]
-    fps: float
-    avoid: Avoid | None
-
-    def nearby(self, joints: ArmJoints) -> Nearby:
-        """Return where the arm is too close to something."""
-        if self.avoid is not None:
-            return self.avoid(joints, self.rows)
-        return Nearby(np.zeros(0, int), np.zeros(0), np.zeros((0, joints.shape[1])))
-
-
-def _refine(chunk: _Chunk, x: ArmJoints) -> ArmJoints:
-    """Gauss-Newton over one run of frames; never worse than ``x``."""
-    arm, targets, weights, history = chunk.arm, chunk.targets, chunk.weights, chunk.history
+def _refine(
+    arm: Arm,
+    x: ArmJoints,
+    targets: Float[np.ndarray, "T 4 3"],
+    weights: Float[np.ndarray, "T"],
+    frames: slice,
+    history: Float[np.ndarray, "H J"],
+    fps: float,
+    avoid: Avoid | None,
+) -> ArmJoints:
+    """Gauss-Newton over one run of frames that follows ``history``; never worse than ``x``."""
     count, size = x.shape
-    done, step = len(history), arm.speed / chunk.fps
+    done, step = len(history), arm.speed / fps
+    nothing = Nearby(np.zeros(0, int), np.zeros(0), np.zeros((0, size)))
     eye = sp.eye_array(size)
     total = count + done
     steps = sp.eye_array(total, format="csr")[1:] - sp.eye_array(total, format="csr")[:-1]
     second = sp.kron(steps[1:] - steps[:-1], eye).tocsr()
     first = sp.kron(steps, eye).tocsr()[max(done - 1, 0) * size :]
-    smooth = _SMOOTH * (chunk.fps / 30) ** 4
+    smooth = _SMOOTH * (fps / 30) ** 4
     middle = np.tile((arm.lower + arm.upper) / 2, (count, 1))
     x = _within(arm, x, step, history)
 
@@ -196,7 +186,7 @@ def _refine(chunk: _Chunk, x: ArmJoints) -> ArmJoints:
         close = _AVOID * near.shortfall @ near.shortfall
         return float(gap + close + smooth * bend @ bend + _REST * ((joints - middle) ** 2).sum())
 
-    near = chunk.nearby(x)
+    near = nothing if avoid is None else avoid(x, frames)
     best, trust = cost(x, near), 0.5
     for _ in range(_ROUNDS):
         points, jacobian = arm.points_and_jacobian(x)
@@ -228,7 +218,7 @@ def _refine(chunk: _Chunk, x: ArmJoints) -> ArmJoints:
             solver.setup(hessian, gradient, None, None, None, None, None, low, high)
         solver.solve()
         trial = _within(arm, x + solver.result.x.reshape(x.shape), step, history)
-        trial_near = chunk.nearby(trial)
+        trial_near = nothing if avoid is None else avoid(trial, frames)
         reached = cost(trial, trial_near)
         if not reached < best:
             trust *= 0.25

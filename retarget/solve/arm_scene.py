@@ -18,15 +18,15 @@ from acehand_core.geometry import frames, rotations
 from acehand_core.motion import RobotTrajectory
 from acehand_core.mujoco_gl import import_mujoco
 from acehand_core.types import SIDES, RigidTransform
-from retarget.robots.hand_spec import HandSpec
+from retarget.robots.collision_shapes import link_places
 from retarget.robots.kinematics import KinematicTree, load_mjcf
 from retarget.robots.robot import Robot
 from retarget.solve.arm import Arm, ArmJoints
 from retarget.solve.arm_path import Avoid, Nearby
-from retarget.solve.arm_shapes import Places, add_shape, arm_places, link_places, solid_shapes
+from retarget.solve.arm_shapes import Places, add_shape, solid_shapes
 
 if TYPE_CHECKING:
-    import mujoco
+    pass
 
 #: Distances are measured up to here; what is further apart counts as this far.
 FAR_M = 1.0
@@ -105,7 +105,8 @@ class ArmScene:
         for slot in slots:
             self._arm_range[slot] = range(count, count + len(shapes))
             hand = None if robot is None else robot.hands.get(SIDES[slot])
-            read[slot] = hand, *((None, np.zeros(0, int)) if hand is None else _of_hand(hand))
+            model = None if hand is None else load_mjcf(hand.mjcf_path)
+            read[slot] = hand, model, np.zeros(0, int) if model is None else solid_shapes(model, ())
             count += len(shapes)
             self._hand_range[slot] = range(count, count + len(read[slot][2]))
             count = self._hand_range[slot].stop
@@ -127,7 +128,8 @@ class ArmScene:
             if hand is not None:
                 own, tree = self._hand_range[slot], KinematicTree.of(hand)
                 links, joints = model.geom_bodyid[which] - 1, trajectory.joints[:, slot]
-                places = link_places(tree, joints, links, self._model.geom_pos[own], turns[own])
+                centres, posture = self._model.geom_pos[own], tree.posture(joints)
+                places = Places(*link_places(posture, links, centres, turns[own]))
             self._hands[slot] = places
 
         self._between = self._pairs_between(slots)
@@ -206,7 +208,7 @@ class ArmScene:
     ) -> Places:
         """Return where an arm and its hand are; ``rows`` are the frames of these joints."""
         links = self._arm_bodies - 1
-        own = arm_places(self.arm, joints, links, *self._local)
+        own = Places(*link_places(self.arm.posture_at(joints), links, *self._local))
         hand = self._hands[slot].at(rows).moved(self.arm.base_poses(joints))
         return own.beside(hand).moved(np.broadcast_to(T_frame_arm, (len(joints), 4, 4)))
 
@@ -374,8 +376,3 @@ class ArmScene:
         first, second = pair.tolist()
         found = self._mujoco.mj_geomDistance(self._model, self._data, first, second, within, points)
         return float(found), points.reshape(2, 3)
-
-
-def _of_hand(hand: HandSpec) -> tuple[mujoco.MjModel, Int[np.ndarray, "G"]]:
-    model = load_mjcf(hand.mjcf_path)
-    return model, solid_shapes(model, ())

@@ -10,8 +10,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from acehand_core.mujoco_gl import import_mujoco
-from retarget.robots.kinematics import KinematicTree
-from retarget.solve.arm import Arm, ArmJoints
+from retarget.solve.arm import Arm
 
 if TYPE_CHECKING:
     import mujoco
@@ -88,31 +87,3 @@ def add_shape(
         mesh.inertia = mujoco.mjtMeshInertia.mjMESH_INERTIA_SHELL
         geom.meshname = name
     return geom
-
-
-def link_places(
-    tree: KinematicTree,
-    joints: Float[np.ndarray, "T Q"],
-    links: Int[np.ndarray, "G"],
-    centres: Float[np.ndarray, "G 3"],
-    turns: Float[np.ndarray, "G 3 3"],
-) -> Places:
-    """Return where shapes are that are fixed to links, in the base frame; link -1 is the base."""
-    posture = tree.posture(joints)
-    count = len(joints)
-    base = np.broadcast_to(np.eye(3), (1, count, 3, 3))
-    link_turns = np.concatenate([posture.turns, base])[links]
-    positions = np.concatenate([posture.positions, np.zeros((1, count, 3))])[links]
-    where = positions + (link_turns @ centres[:, None, :, None])[..., 0]
-    return Places(np.swapaxes(where, 0, 1), np.swapaxes(link_turns @ turns[:, None], 0, 1))
-
-
-def arm_places(
-    arm: Arm,
-    joints: ArmJoints,
-    links: Int[np.ndarray, "G"],
-    centres: Float[np.ndarray, "G 3"],
-    turns: Float[np.ndarray, "G 3 3"],
-) -> Places:
-    """Return where shapes of an arm are, in its base frame."""
-    return link_places(arm.tree, arm.all_joints(joints), links, centres, turns)

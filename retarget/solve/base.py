@@ -162,7 +162,8 @@ def _smooth_rotations(
         return start
     current = start
     for _ in range(_ROUNDS):
-        turns = _turns(current)
+        # From each frame to the next, about the frame's axes.
+        turns = current[1:] @ np.swapaxes(current[:-1], -1, -2)
         second = np.diff(rotations.log(turns), axis=0)
         offset = rotations.log(current @ np.swapaxes(measured, -1, -2))
         step = window.solve(turns, second, offset, window.limits.angular_acceleration)
@@ -170,11 +171,6 @@ def _smooth_rotations(
         if np.abs(step).max() < 1e-4:
             break
     return current
-
-
-def _turns(rotation: Float[np.ndarray, "T 2 3 3"]) -> Float[np.ndarray, "M 2 3 3"]:
-    """Return the rotation from each frame to the next, about the frame's axes."""
-    return rotation[1:] @ np.swapaxes(rotation[:-1], -1, -2)
 
 
 def _second_differences(turns: Float[np.ndarray, "M 2 3 3"], active: PerHandFlag) -> sp.csr_array:

@@ -235,12 +235,12 @@ def fitted_robot(hand: HandSpec, tree: KinematicTree) -> Fitted:
     return Fitted(fit_robot(hand, tree), SOURCE, fingerprint(hand, tree))
 
 
-def fit_robot(hand: HandSpec, tree: KinematicTree, first: Calibration | None = None) -> Calibration:
-    """Fit a robot hand to the canonical poses, beginning at ``first`` where that is known."""
+def fit_robot(hand: HandSpec, tree: KinematicTree) -> Calibration:
+    """Fit a robot hand to the canonical poses."""
     joints = canonical_joints(hand.side)
     targets = _still(hand.side, joints, np.ones(len(joints)))
     start = _from_knuckles(hand, tree, joints)
-    fitted = fit(hand, tree, targets, Weights(), start, ROBOT_SPREAD, first)
+    fitted = fit(hand, tree, targets, Weights(), start, ROBOT_SPREAD)
     # The robot's own is a similarity: offsets and lengths of fingers are the subject's.
     return replace(fitted, finger_offsets=np.zeros((5, 3)), lengths=np.ones(5))
 
@@ -300,7 +300,6 @@ def fit(
     weights: Weights,
     start: Calibration,
     spread: Spread,
-    first: Calibration | None = None,
 ) -> Calibration:
     """Fit all parameters to frames of some weight; their order does not matter.
 
@@ -310,9 +309,8 @@ def fit(
             throughout is calibrated alike. One that tells how far joints may be off (``share``)
             leaves more to the start.
         weights: of the objective; its pinches and contacts are left out.
-        start: what every parameter is pulled to.
+        start: where the fit begins, and what every parameter is pulled to.
         spread: how firmly.
-        first: where the fit begins, if not there.
     """
     count = len(targets.weight)
     weight = targets.weight / targets.weight.mean()
@@ -322,7 +320,7 @@ def fit(
     # Pinches and contact are wishes on top: they must not bend what all frames share.
     weights = replace(weights, pinch=0.0, contact=0.0)
     pull = count / spread.of_parameters() ** 2
-    calibration = first or start
+    calibration = start
 
     commands = np.tile(hand.rest, (count, 1))
     for _ in range(ROUNDS):

@@ -17,6 +17,7 @@ from jaxtyping import Float, Int
 
 from acehand_core.geometry import rotations
 from acehand_core.mujoco_gl import import_mujoco
+from retarget.robots.collision_shapes import link_places
 from retarget.robots.hand_spec import HandSpec
 from retarget.robots.kinematics import KinematicTree, Posture, load_mjcf
 from retarget.solve.collision import CONTACT_M, NEAR_M, separation_rates
@@ -89,7 +90,7 @@ class HullPairs:
         parts = []
         for start in range(0, count, _BLOCK):
             rows = np.arange(start, min(start + _BLOCK, count))
-            origins, turns = self._places(posture.at(rows))
+            origins, turns = link_places(posture.at(rows), self._links, self._offsets, self._turns)
             frames, pairs = self._candidates(origins, turns, within)
             distance, points = self._distances(origins, turns, frames, pairs, within)
             near = distance < within
@@ -110,20 +111,6 @@ class HullPairs:
         )
         room = close.distance + CONTACT_M
         return Gaps(close.frames, close.pairs, room, gradient, np.full(len(room), weight))
-
-    def _places(
-        self, posture: Posture
-    ) -> tuple[Float[np.ndarray, "T G 3"], Float[np.ndarray, "T G 3 3"]]:
-        """Return origins and turns of the shapes; those that hang on no link are at the base."""
-        count = posture.positions.shape[1]
-        base = np.broadcast_to(np.eye(3), (1, count, 3, 3))
-        turns = np.concatenate([posture.turns, base])[self._links]
-        origins = np.concatenate([posture.positions, np.zeros((1, count, 3))])[self._links]
-        origins = origins + (turns @ self._offsets[:, None, :, None])[..., 0]
-        turns = turns @ self._turns[:, None]
-        # Frames are posed one by one, from rows that lie together.
-        origins, turns = (np.ascontiguousarray(np.swapaxes(a, 0, 1)) for a in (origins, turns))
-        return origins, turns
 
     def _candidates(
         self,
@@ -172,7 +159,8 @@ class HullPairs:
         """Return the pairs that may come near in some pose."""
         found = [np.zeros(0, int)]
         for start in range(0, _SAMPLES, _BLOCK):
-            places = self._places(posture.at(np.arange(start, start + _BLOCK)))
+            rows = np.arange(start, start + _BLOCK)
+            places = link_places(posture.at(rows), self._links, self._offsets, self._turns)
             found.append(self._candidates(*places, NEAR_M / 2)[1])
         return np.unique(np.concatenate(found))
 

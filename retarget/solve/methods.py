@@ -273,10 +273,8 @@ class DexRetargeter:
 METHODS = (TrajectoryRetargeter.name, *(f"dex-{mode}" for mode in DEX_MODES))
 
 
-def retargeter_named(
-    method: str, weights: Weights = Weights(), lower_unfollowed: bool = True
-) -> Retargeter:
-    """Return a method by its name; the other arguments are those of ``TrajectoryRetargeter``.
+def retargeter_named(method: str, lower_unfollowed: bool = True) -> Retargeter:
+    """Return a method by its name; ``lower_unfollowed`` is that of ``TrajectoryRetargeter``.
 
     Raises:
         InputError: unknown method.
@@ -284,7 +282,7 @@ def retargeter_named(
     if method not in METHODS:
         raise InputError(f"Unknown solver {method!r}; {nearest(method, METHODS)}")
     if method == TrajectoryRetargeter.name:
-        return TrajectoryRetargeter(weights, lower_unfollowed)
+        return TrajectoryRetargeter(lower_unfollowed=lower_unfollowed)
     return DexRetargeter(method.removeprefix("dex-"))
 
 

@@ -196,7 +196,10 @@ def hand_targets(motion: HandMotion, side: Side) -> HandTargets | None:
     local[usable] = frames.apply(frames.inverse(poses[usable]), joints[usable])
     _fill_short_gaps(local, usable, motion.fps)
     _estimate_from_fingers(local)
-    filled, sigma = motion.filled[:, slot], motion.joint_sigma
+    filled, share = motion.filled[:, slot], None
+    if motion.joint_sigma is not None:
+        sigma = palm_sigma(motion.joint_sigma[:, slot])  # NaN: hardly anything is known
+        share = np.maximum(np.nan_to_num(1 / (1 + (sigma / HALF_SHARE_M) ** 2)), LEAST_SHARE)
 
     return HandTargets(
         side=side,
@@ -205,14 +208,8 @@ def hand_targets(motion: HandMotion, side: Side) -> HandTargets | None:
         active=active,
         T_camera_hand=poses if motion.placed else None,
         filled=filled if filled.any() else None,
-        share=None if sigma is None else _shares(palm_sigma(sigma[:, slot])),
+        share=share,
     )
-
-
-def _shares(sigma: Float[np.ndarray, "T 21"]) -> Float[np.ndarray, "T 21"]:
-    """Return what joints count that are known so well in the palm (m); NaN: hardly anything."""
-    share = 1 / (1 + (sigma / HALF_SHARE_M) ** 2)
-    return np.maximum(np.nan_to_num(share), LEAST_SHARE)
 
 
 def palm_sigma(sigma: Float[np.ndarray, "T 21 2"]) -> Float[np.ndarray, "T 21"]:

@@ -60,11 +60,9 @@ class Detector:
     Not thread-safe: give each thread its own.
     """
 
-    def __init__(
-        self, fps: float, quality: Quality = "balanced", max_hands: int = MAX_HANDS
-    ) -> None:
+    def __init__(self, fps: float, quality: Quality = "balanced") -> None:
         self._networks = hand_networks()
-        self._quality, self._max_hands = quality, max_hands
+        self._quality = quality
         self._fps = fps
         self.reset()
 
@@ -84,7 +82,7 @@ class Detector:
                 self._changed()
             else:
                 seen.append(hand)
-        if self._wait <= 0 and len(seen) < self._max_hands:
+        if self._wait <= 0 and len(seen) < MAX_HANDS:
             seen += self._new_hands(image, seen)
         self._wait -= 1
         self._most = max(self._most, min(len(seen), WANTED_HANDS))
@@ -98,7 +96,7 @@ class Detector:
     def _new_hands(self, image: ImageRgb, seen: list[Look]) -> list[Look]:
         """Search, and say when to search again."""
         fresh = search.new_hands(
-            self._networks, image, self._squares(image, seen), seen, self._max_hands - len(seen)
+            self._networks, image, self._squares(image, seen), seen, MAX_HANDS - len(seen)
         )
         known = len(seen) + len(fresh)
         pause = round((SEARCH_MISSING_S if known < self._most else SEARCH_EVERY_S) * self._fps)

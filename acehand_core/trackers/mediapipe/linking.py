@@ -24,6 +24,7 @@ from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.skeleton import KNUCKLES
 from acehand_core.motion import CameraMotion
 from acehand_core.trackers.mediapipe.detector import Detection
+from acehand_core.trackers.mediapipe.search import apart
 
 #: Two detections closer than this share of their size are one hand. (The duplicates of a real
 #: clip lie within 0.6; clasped hands measured on renders stay beyond 1.)
@@ -82,17 +83,11 @@ def unturned(hand: Detection, a: int, b: int) -> Detection | None:
     return None
 
 
-def distance(a: Detection, b: Detection) -> float:
-    """Return the mean landmark distance over the mean size."""
-    gap = np.linalg.norm(a.pixels - b.pixels, axis=1).mean()
-    return float(gap / max(0.5 * (a.size + b.size), 1e-6))
-
-
 def without_duplicates(detections: Sequence[Detection]) -> list[Detection]:
     """Keep the surer of detections that lie on one hand."""
     kept: list[Detection] = []
     for detection in sorted(detections, key=lambda d: -d.confidence):
-        if all(distance(detection, other) > DUPLICATE_DISTANCE for other in kept):
+        if all(apart(detection, other) > DUPLICATE_DISTANCE for other in kept):
             kept.append(detection)
     return kept
 
@@ -157,7 +152,7 @@ class _Track:
             return 0.0
         last, then = first.detections[-1], second.detections[0]
         in_room = turned(last, first.frames[-1], second.frames[0])
-        off = min(distance(place, then) for place in (last, in_room) if place is not None)
+        off = min(apart(place, then) for place in (last, in_room) if place is not None)
         return max(0.0, 1 - off / NEAR) * float(np.exp(-wait / NEAR_FRAMES))
 
     def expected(self, frame: int, turned: Turned) -> list[Detection]:
@@ -226,7 +221,7 @@ def frames_with_others(frames: Sequence[Sequence[Detection]], slots: Slots) -> i
     for detections, pair in zip(frames, slots, strict=True):
         taken = [hand for hand in pair if hand is not None]
         count += len(without_duplicates(detections)) > 2 and any(
-            all(distance(d, hand) > DUPLICATE_DISTANCE for hand in taken) for d in detections
+            all(apart(d, hand) > DUPLICATE_DISTANCE for hand in taken) for d in detections
         )
     return count
 
@@ -295,9 +290,7 @@ def _link(frames: Sequence[Sequence[Detection]], turned: Turned, pace: float) ->
         unused = set(range(len(detections)))
         if active and detections:
             places = [t.expected(frame, turned) for t in active]
-            cost = np.array(
-                [[min(distance(p, d) for p in at) for d in detections] for at in places]
-            )
+            cost = np.array([[min(apart(p, d) for p in at) for d in detections] for at in places])
             waits = np.array([frame - t.frames[-1] for t in active])
             reach = pace * (LINK_DISTANCE + LINK_GROWTH * waits)
             other_side = np.array(

@@ -143,8 +143,8 @@ def reconstruct_hands(
     fitted = {
         side: hand
         for side, sightings in seen.items()
-        if (hand := _fit_frames(sightings, poses[side], side, rests[side], timestamps_ns, camera,
-                                motion, settings)) is not None
+        if (hand := _fit_frames(sightings, poses[side], side, rests[side], timestamps_ns, motion,
+                                settings.hand_length_m is not None)) is not None
     }  # fmt: skip
     for side, hand in fitted.items():
         track, frames = tracks[side], hand.sightings.frames
@@ -180,9 +180,8 @@ def _fit_frames(
     side: Side,
     rest: Float[np.ndarray, "21 3"],
     timestamps_ns: TimestampsNs,
-    camera: Camera,
     motion: CameraMotion | None,
-    settings: TrackerSettings,
+    known_size: bool,
 ) -> _Fitted | None:
     """Fit all frames of a hand of known shape; None where no hand explains any of them."""
     # Rms angle between fitted and seen landmarks over the palm's apparent length.
@@ -196,18 +195,15 @@ def _fit_frames(
 
     sure = np.clip((sightings.confidence - 0.5) / 0.4, 0.2, 1.0)
     trust = sure / (1 + (misfit / HALF_TRUST_MISFIT) ** 2) ** 2
-    known_size = settings.hand_length_m is not None
-    fit = _fit_together(sightings, pose, trust, side, rest, timestamps_ns, motion, known_size)
-    pose, turn_sigma = fit.pose, fit.turn_sigma
+    pose, sigma, turn_sigma = _fit_together(
+        sightings, pose, trust, side, rest, timestamps_ns, motion, known_size
+    )
     known = (turn_sigma < doubt.MAX_TURN_SIGMA_RAD) & (sightings.presence > doubt.MIN_PRESENCE)
     certain = 1 / (1 + (turn_sigma / doubt.MAX_TURN_SIGMA_RAD) ** 2)
-    if settings.placement == "mixed":
-        held = Pose(pose.global_orient, pose.angles, np.zeros_like(pose.wrist))
-        pose = _place(held, sightings, side, rest, camera, settings)
 
     # A doubtful hand was seen, but nothing is trusted of it.
     quality = np.where(known, sure * (1 - misfit / MAX_MISFIT) * certain, 0.0)
-    return _Fitted(sightings, pose, quality, fit.sigma)
+    return _Fitted(sightings, pose, quality, sigma)
 
 
 def _sightings(
@@ -271,7 +267,7 @@ def _fit(
         evidence = sightings.evidence
         rest = model.rest_keypoints(side, np.zeros(10))
         articulated = landmark_fit.articulate(evidence, side, rest)
-        pose = _place(articulated, sightings, side, rest, camera, settings)
+        pose = _place(articulated, sightings, side, rest, camera)
         poses[side] = landmark_fit.refine(pose, evidence, side, rest, try_relaxed=True)
 
     hands = [(poses[side], sightings.evidence, side) for side, sightings in seen.items()]
@@ -280,15 +276,6 @@ def _fit(
         rest = model.rest_keypoints(side, betas)
         poses[side] = landmark_fit.refine(poses[side], sightings.evidence, side, rest, iterations=3)
     return poses, betas
-
-
-@dataclass(frozen=True, slots=True)
-class _Together:
-    """Poses of N sightings, standard deviations of joints (m) and of the palm's orientation."""
-
-    pose: Pose
-    sigma: Float[np.ndarray, "N 21 2"]
-    turn_sigma: Float[np.ndarray, "N"]
 
 
 def _fit_together(
@@ -300,11 +287,15 @@ def _fit_together(
     timestamps_ns: TimestampsNs,
     motion: CameraMotion | None,
     known_size: bool,
-) -> _Together:
-    """Fit the frames of each appearance of the hand together; long ones in parts that overlap."""
+) -> tuple[Pose, Float[np.ndarray, "N 21 2"], Float[np.ndarray, "N"]]:
+    """Fit the frames of each appearance of the hand together; long ones in parts that overlap.
+
+    Returns poses, and standard deviations of joints (m) and of the palm's orientation.
+    """
     seen = np.zeros(len(timestamps_ns), bool)
     seen[sightings.frames] = True
-    parts: list[_Together] = []
+    poses: list[Pose] = []
+    sigmas, turn_sigmas = [], []
     for span in spans(seen, timestamps_ns, MAX_FILL_S):
         in_span = np.flatnonzero((sightings.frames >= span.start) & (sightings.frames < span.stop))
         for begin in range(0, len(in_span), TOGETHER):
@@ -325,14 +316,13 @@ def _fit_together(
             apart = doubt.disagreement(sightings.evidence.rows(rows), one_crop)
 
             own = np.arange(before, min(before + TOGETHER, len(rows)))
-            sigma = doubt.joint_sigma(fit, side, rest, apart, known_size)
-            parts.append(_Together(fit.pose.rows(own), sigma[own], doubt.turn_sigma(fit)[own]))
+            poses.append(fit.pose.rows(own))
+            sigmas.append(doubt.joint_sigma(fit, side, rest, apart, known_size)[own])
+            turn_sigmas.append(doubt.turn_sigma(fit)[own])
 
-    joined = [np.concatenate([getattr(part.pose, name) for part in parts])
+    joined = [np.concatenate([getattr(part, name) for part in poses])
               for name in ("global_orient", "angles", "wrist")]  # fmt: skip
-    sigma, turn_sigma = (np.concatenate([getattr(part, name) for part in parts])
-                         for name in ("sigma", "turn_sigma"))  # fmt: skip
-    return _Together(Pose(*joined), sigma, turn_sigma)
+    return Pose(*joined), np.concatenate(sigmas), np.concatenate(turn_sigmas)
 
 
 def _place(
@@ -341,15 +331,12 @@ def _place(
     side: Side,
     rest: Float[np.ndarray, "21 3"],
     camera: Camera,
-    settings: TrackerSettings,
 ) -> Pose:
-    """Place articulated hands, wrists at the origin, before the camera by the chosen PnP."""
+    """Place articulated hands, wrists at the origin, before the camera."""
     canonical = pose.keypoints(side, rest) + _offsets(pose, sightings, side, rest)
     depth = pnp.weak_perspective_depth(canonical, sightings.pixels, camera)
     depth = np.maximum(depth, MIN_DEPTH_M)
     wrist = pnp.mixed_pnp(canonical, depth, sightings.pixels, camera).translation
-    if settings.placement == "mixed":
-        return Pose(pose.global_orient, pose.angles, wrist)
     bearing, weights = sightings.evidence.bearing, landmark_fit.KEYPOINT_WEIGHTS
     turn, wrist = pnp.rigid_pnp(canonical, bearing, wrist, np.tile(weights, (len(wrist), 1)))
     # The solver turns about the wrist's landmark.

@@ -14,9 +14,15 @@ import numpy as np
 
 from acehand_core.motion import FrameSource
 from acehand_core.trackers.mediapipe.detector import MAX_HANDS, Detection, Detector
-from acehand_core.trackers.mediapipe.linking import Slots, Turned, distance, unturned
+from acehand_core.trackers.mediapipe.linking import Slots, Turned, unturned
 from acehand_core.trackers.mediapipe.networks import HandNetworks, crop_of, hand_networks, naming
-from acehand_core.trackers.mediapipe.search import SAME_HAND, SURROUNDINGS, followed, new_hands
+from acehand_core.trackers.mediapipe.search import (
+    SAME_HAND,
+    SURROUNDINGS,
+    apart,
+    followed,
+    new_hands,
+)
 from acehand_core.trackers.mediapipe.segments import Frames, PerFrame, SegmentCache, in_segments
 from acehand_core.types import ImageRgb, Progress, Quality
 
@@ -87,8 +93,10 @@ def look_again(
     for index, gap in enumerate(gaps):
         progress("look again", index, len(gaps))
         seen: dict[int, Detection] = {}
-        for walk in _walks(gap):
-            _follow(walk, frames, networks, present, turned, seen)
+        for backwards, sighting in ((False, gap.before), (True, gap.after)):
+            if sighting is not None:
+                walk = _Walk(gap, backwards, sighting)
+                _follow(walk, frames, networks, present, turned, seen)
         for frame, hand in seen.items():
             present[frame].append(hand)
         yield from seen.items()
@@ -118,13 +126,6 @@ class _Walk:
             yield from zip(range(start, stop), frames.read(start, stop), strict=True)
 
 
-def _walks(gap: Gap) -> Iterator[_Walk]:
-    if gap.before is not None:
-        yield _Walk(gap, False, gap.before)
-    if gap.after is not None:
-        yield _Walk(gap, True, gap.after)
-
-
 def _follow(
     walk: _Walk,
     frames: FrameSource,
@@ -144,7 +145,7 @@ def _follow(
             with naming(frame):
                 match = _found(networks, np.ascontiguousarray(image), places, look, walk, misses)
             if match is not None and any(
-                distance(match, other) < SAME_HAND for other in present[frame]
+                apart(match, other) < SAME_HAND for other in present[frame]
             ):
                 match = None
 
@@ -188,7 +189,7 @@ def _expected(
     """
 
     def off(found: Detection) -> float:
-        return min(distance(found, place) for place in places)
+        return min(apart(found, place) for place in places)
 
     def alike(found: Detection) -> bool:
         return any(0.5 < found.size / place.size < 2.0 for place in places)

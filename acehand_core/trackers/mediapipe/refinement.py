@@ -18,7 +18,7 @@ import numpy as np
 from acehand_core.motion import FrameSource
 from acehand_core.trackers.mediapipe import search
 from acehand_core.trackers.mediapipe.detector import Detection
-from acehand_core.trackers.mediapipe.linking import Slots, distance
+from acehand_core.trackers.mediapipe.linking import Slots
 from acehand_core.trackers.mediapipe.networks import (
     Crop,
     HandNetworks,
@@ -132,7 +132,7 @@ def _refined(
     if len(looks) < 2:
         return hand
     found = merged(looks, hand)
-    return found if distance(found, hand) < SAME else hand
+    return found if search.apart(found, hand) < SAME else hand
 
 
 def merged(looks: Sequence[Look], first: Detection) -> Detection:

@@ -11,12 +11,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float
 
 from acehand_core.trackers.mediapipe.networks import Crop, HandNetworks, Look, crop_of
 from acehand_core.types import ImageRgb, Quality
+
+if TYPE_CHECKING:
+    from acehand_core.trackers.mediapipe.detector import Detection
 
 #: Of palms that are looked at.
 PALM_CONFIDENCE = 0.3
@@ -129,7 +133,7 @@ def log_odds(hand: Look, again: Look) -> float:
     return float(np.log(p / (1 - p)).mean()) - APART * apart(hand, again) - SHORT * too_short
 
 
-def apart(a: Look, b: Look) -> float:
+def apart(a: Look | Detection, b: Look | Detection) -> float:
     """Return the mean distance of two hands' landmarks over their mean size."""
     gap = np.linalg.norm(a.pixels - b.pixels, axis=1).mean()
     return float(gap / max(0.5 * (size(a.pixels) + size(b.pixels)), 1e-6))

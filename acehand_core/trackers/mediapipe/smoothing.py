@@ -7,8 +7,6 @@ have weight zero and are filled in from their neighbours.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy import sparse
@@ -26,18 +24,13 @@ BEARING_HZ, DEPTH_HZ, ORIENT_HZ, ANGLE_HZ = 8.0, 2.5, 6.0, 7.0
 TENSION_S = 0.13
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Frames ``start`` to ``stop - 1`` between the first and last sighting of one appearance."""
-
-    start: int
-    stop: int
-
-
 def spans(
     observed: Bool[np.ndarray, "T"], timestamps_ns: Int[np.ndarray, "T"], max_gap_s: float
-) -> list[Span]:
-    """Split the sightings of a hand where it was away for longer than ``max_gap_s``."""
+) -> list[slice]:
+    """Return the frames of each appearance of a hand, from its first to its last sighting.
+
+    One ends where the hand was away for longer than ``max_gap_s``.
+    """
     seen = np.flatnonzero(observed)
     if len(seen) == 0:
         return []
@@ -46,7 +39,7 @@ def spans(
     cuts = np.flatnonzero(away - frame > max_gap_s)
     starts = seen[np.concatenate([[0], cuts + 1])]
     stops = seen[np.concatenate([cuts, [len(seen) - 1]])] + 1
-    return [Span(int(a), int(b)) for a, b in zip(starts, stops, strict=True)]
+    return [slice(int(a), int(b)) for a, b in zip(starts, stops, strict=True)]
 
 
 def smooth(

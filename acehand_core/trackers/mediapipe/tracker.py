@@ -217,7 +217,7 @@ class MediaPipeTracker:
             settings={
                 "hands": settings.hands,
                 "hand_length_m": settings.hand_length_m,
-                "placement": settings.placement,
+                "placement": "rigid",
                 "palm_calibration": settings.palm_calibration,
                 "quality": settings.quality,
                 "camera_motion": "poses"

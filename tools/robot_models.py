@@ -1,9 +1,8 @@
 """Write a robot's MJCF and URDF files from its robot.yaml.
 
-``python -m retarget.robots.authoring robots/inspire/robot.yaml`` rewrites every side and variant.
+``python -m tools.robot_models robots/inspire/robot.yaml`` rewrites every side and variant.
 Both formats get the same tree, limits, masses, couplings and primitive shapes. URDF has no capsule:
-there it becomes a cylinder between two spheres. ``skeleton_urdf`` writes the kinematics of any
-compiled hand without shapes: for tools that read nothing else.
+there it becomes a cylinder between two spheres.
 """
 
 from __future__ import annotations
@@ -11,35 +10,21 @@ from __future__ import annotations
 import argparse
 import math
 import xml.etree.ElementTree as ET
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+from jaxtyping import Float
 
 from acehand_core.errors import InputError
 from acehand_core.geometry import rotations
-from acehand_core.mujoco_gl import import_mujoco
-from retarget.robots.body import (
-    ROOT_LINK,
-    HandBody,
-    Link,
-    Shape,
-    Vector,
-    link_inertia,
-    shape_center,
-    shape_rpy,
-)
+from retarget.robots.body import ROOT_LINK, HandBody, Link, Shape, Vector
 from retarget.robots.hand_spec import HandSpec
 from retarget.robots.robot import OURS, load_robot
+from retarget.robots.skeleton_urdf import Numbers, joined, urdf_joint, urdf_limits, xml_text
+from retarget.robots.user_model import COLLISION_GROUP, VISUAL_GROUP
 
-if TYPE_CHECKING:
-    import mujoco
-
-Numbers = Sequence[int | float] | np.ndarray
+#: Word for word what the committed files have.
 _NOTICE = " Written by retarget.robots.authoring from robot.yaml; change that file instead. "
-#: Geom groups of the MJCF files: what pictures show, and what touches.
-VISUAL_GROUP, COLLISION_GROUP = 2, 3
 
 
 def _n(value: float) -> str:
@@ -47,12 +32,8 @@ def _n(value: float) -> str:
     return f"{float(value):.12g}" if abs(value) > 1e-15 else "0"
 
 
-def _exact(value: float) -> str:
-    return repr(float(value))
-
-
-def _v(values: Numbers, number: Callable[[float], str] = _n) -> str:
-    return " ".join(number(v) for v in np.asarray(values, float).tolist())
+def _v(values: Numbers) -> str:
+    return joined(values, _n)
 
 
 def write_models(robot_file: Path) -> list[Path]:
@@ -110,7 +91,7 @@ def mjcf_text(hand: HandSpec) -> str:
                       joint=name(joint), ctrlrange=_v((hand.command_lower[i],
                       hand.command_upper[i])), **limits)  # fmt: skip
 
-    return _text(root)
+    return xml_text(root)
 
 
 def urdf_text(hand: HandSpec) -> str:
@@ -126,63 +107,16 @@ def urdf_text(hand: HandSpec) -> str:
         _urdf_link(root, hand, link)
         kind = ("prismatic" if link.slides else "revolute") if link.joint else "fixed"
         # A moving joint has its own name; a fixed one is called after the link it carries.
-        joint = _urdf_joint(root, name(link.joint or f"{link.name}_fixed"), kind, name(link.parent),
-                            name(link.name), link.xyz, link.rpy)  # fmt: skip
+        joint = urdf_joint(root, name(link.joint or f"{link.name}_fixed"), kind, name(link.parent),
+                            name(link.name), link.xyz, link.rpy, _n)  # fmt: skip
         if link.joint:
-            _urdf_limits(joint, hand, hand.joint_names.index(link.joint), link.axis)
+            urdf_limits(joint, hand, hand.joint_names.index(link.joint), link.axis, _n)
 
     for tip in body.tips:
         ET.SubElement(root, "link", name=name(tip.name))
-        _urdf_joint(root, name(f"{tip.name}_fixed"), "fixed", name(tip.link), name(tip.name),
-                    tip.xyz, (0.0, 0.0, 0.0))  # fmt: skip
-    return _text(root)
-
-
-def skeleton_urdf(model: mujoco.MjModel, hand: HandSpec) -> str:
-    """Return links, joints with limits and couplings, and sites as fixed links.
-
-    URDF turns a link about its own origin, so a joint beside it gets a link of its own.
-    """
-    root = ET.Element("robot", name=f"{hand.robot}_{hand.side}")
-    names = {hand.full_name(name): row for row, name in enumerate(hand.joint_names)}
-
-    slide = int(import_mujoco().mjtJoint.mjJNT_SLIDE)
-    for body in range(1, model.nbody):
-        name = model.body(body).name
-        parent = model.body(model.body_parentid[body]).name
-        position, turn = model.body_pos[body], rotations.from_quaternion(model.body_quat[body])
-        if not model.body_jntnum[body]:
-            if model.body_parentid[body] == 0:
-                ET.SubElement(root, "link", name=name)
-            else:
-                _fixed_link(root, name, parent, position, turn)
-            continue
-
-        joint = int(model.body_jntadr[body])
-        anchor = model.jnt_pos[joint]
-        moving = f"{name}_joint" if anchor.any() else name
-        label = model.joint(joint).name
-        kind = "prismatic" if model.jnt_type[joint] == slide else "revolute"
-        ET.SubElement(root, "link", name=moving)
-        element = _urdf_joint(root, label, kind, parent, moving, position + turn @ anchor,
-                              rotations.to_rpy(turn), _exact)  # fmt: skip
-        _urdf_limits(element, hand, names[label], model.jnt_axis[joint], _exact)
-        if anchor.any():
-            _fixed_link(root, name, moving, -anchor, np.eye(3))
-
-    for site in range(model.nsite):
-        parent = model.body(model.site_bodyid[site]).name
-        turn = rotations.from_quaternion(model.site_quat[site])
-        _fixed_link(root, model.site(site).name, parent, model.site_pos[site], turn)
-    return _text(root)
-
-
-def _fixed_link(
-    root: ET.Element, name: str, parent: str, xyz: np.ndarray, turn: np.ndarray
-) -> None:
-    ET.SubElement(root, "link", name=name)
-    rpy = rotations.to_rpy(turn)
-    _urdf_joint(root, f"{name}_fixed", "fixed", parent, name, xyz, rpy, _exact)
+        urdf_joint(root, name(f"{tip.name}_fixed"), "fixed", name(tip.link), name(tip.name),
+                    tip.xyz, (0.0, 0.0, 0.0), _n)  # fmt: skip
+    return xml_text(root)
 
 
 def _mjcf_defaults(root: ET.Element, hand: HandSpec, body: HandBody) -> None:
@@ -286,47 +220,10 @@ def _urdf_shapes(shape: Shape) -> list[tuple[Vector, Vector, ET.Element]]:
         return [(shape.start, none, ET.Element("sphere", ball))]
     length = math.dist(shape.start, shape.end)
     rod = ET.Element("cylinder", ball | {"length": _n(length)})
-    parts = [(tuple(shape_center(shape)), shape_rpy(shape), rod)]
+    parts = [(tuple(_shape_center(shape)), _shape_rpy(shape), rod)]
     if shape.kind == "capsule":
         parts += [(end, none, ET.Element("sphere", ball)) for end in (shape.start, shape.end)]
     return parts
-
-
-def _urdf_joint(
-    root: ET.Element,
-    label: str,
-    kind: str,
-    parent: str,
-    child: str,
-    xyz: Numbers,
-    rpy: Numbers,
-    number: Callable[[float], str] = _n,
-) -> ET.Element:
-    joint = ET.SubElement(root, "joint", name=label, type=kind)
-    ET.SubElement(joint, "parent", link=parent)
-    ET.SubElement(joint, "child", link=child)
-    ET.SubElement(joint, "origin", xyz=_v(xyz, number), rpy=_v(rpy, number))
-    return joint
-
-
-def _urdf_limits(
-    joint: ET.Element, hand: HandSpec, row: int, axis: Numbers, number: Callable[[float], str] = _n
-) -> None:
-    """Add axis, limits and coupling of the hand's joint ``row``."""
-    source = int(np.abs(hand.coupling[row]).argmax())
-    factor = hand.coupling[row, source]
-    ET.SubElement(joint, "axis", xyz=_v(axis, number))
-
-    # URDF demands effort and velocity; where nothing is known a bound no hand reaches.
-    speed = min(abs(factor) * hand.command_velocity[source], 100.0)
-    effort = min(hand.command_torque[source], 100.0)
-    ET.SubElement(joint, "limit", lower=number(hand.lower[row]), upper=number(hand.upper[row]),
-                  effort=number(effort), velocity=number(speed))  # fmt: skip
-
-    if hand.joint_names[row] not in hand.command_joints:
-        ET.SubElement(joint, "mimic", joint=hand.full_name(hand.command_joints[source]),
-                      multiplier=number(factor),
-                      offset=number(hand.coupling_offset[row]))  # fmt: skip
 
 
 def _body(hand: HandSpec) -> HandBody:
@@ -335,9 +232,67 @@ def _body(hand: HandSpec) -> HandBody:
     return hand.body
 
 
-def _text(root: ET.Element) -> str:
-    ET.indent(root)
-    return ET.tostring(root, encoding="unicode", xml_declaration=False) + "\n"
+def link_inertia(link: Link) -> tuple[np.ndarray, Float[np.ndarray, "3 3"]]:
+    """Return a link's centre of mass (3,) and inertia about it in the link's axes (kg m2).
+
+    The mass is spread evenly over the collision shapes (their overlaps count twice, which matters
+    little); a measured centre of mass moves the result without changing the inertia about it.
+    """
+    shapes = link.collisions or link.visuals
+    if not shapes:
+        raise InputError(f"Link {link.name!r} needs shapes: its inertia comes from them.")
+    volumes = np.array([_solid(s)[0] for s in shapes])
+    masses = link.mass * volumes / volumes.sum()
+    centers = np.array([_shape_center(s) for s in shapes])
+    com = masses @ centers / link.mass
+    inertia = np.zeros((3, 3))
+
+    for shape, mass, center in zip(shapes, masses, centers, strict=True):
+        turn = np.eye(3)
+        if shape.kind != "sphere":
+            turn = rotations.from_rpy(np.array(_shape_rpy(shape)))
+        arm = center - com
+        inertia += mass * (turn @ np.diag(_solid(shape)[1]) @ turn.T)
+        inertia += mass * (arm @ arm * np.eye(3) - np.outer(arm, arm))
+
+    return (com if link.com is None else np.array(link.com)), inertia
+
+
+def _solid(shape: Shape) -> tuple[float, tuple[float, float, float]]:
+    """Return the volume and the principal moments per unit mass, long axis z."""
+    if shape.kind == "box":
+        x, y, z = shape.size
+        return x * y * z, ((y * y + z * z) / 12, (x * x + z * z) / 12, (x * x + y * y) / 12)
+
+    r, length = shape.radius, math.dist(shape.start, shape.end)
+    ball = 4 / 3 * math.pi * r**3
+    if shape.kind == "sphere":
+        return ball, (0.4 * r * r,) * 3
+    rod = math.pi * r * r * length
+    across, along = rod * (3 * r * r + length * length) / 12, rod * r * r / 2
+    if shape.kind == "cylinder":
+        return rod, (across / rod, across / rod, along / rod)
+
+    # The two half balls sit at the ends: parallel axes from their own centres of mass, 3/8 r out.
+    across += ball * (0.4 * r * r + length * length / 4 + 3 / 8 * r * length)
+    along += ball * 0.4 * r * r
+    volume = rod + ball
+
+    return volume, (across / volume, across / volume, along / volume)
+
+
+def _shape_center(shape: Shape) -> np.ndarray:
+    if shape.kind in ("box", "sphere"):
+        return np.array(shape.start)
+    return (np.array(shape.start) + np.array(shape.end)) / 2
+
+
+def _shape_rpy(shape: Shape) -> Vector:
+    """Return the turn that carries z to the long axis of a capsule or cylinder; a box's own."""
+    if shape.kind == "box":
+        return shape.rpy
+    x, y, z = np.subtract(shape.end, shape.start)
+    return (0.0, math.atan2(math.hypot(x, y), z), math.atan2(y, x))
 
 
 if __name__ == "__main__":
