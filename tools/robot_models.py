@@ -24,7 +24,7 @@ from retarget.robots.skeleton_urdf import Numbers, joined, urdf_joint, urdf_limi
 from retarget.robots.user_model import COLLISION_GROUP, VISUAL_GROUP
 
 #: Word for word what the committed files have.
-_NOTICE = " Written by retarget.robots.authoring from robot.yaml; change that file instead. "
+_NOTICE = " Written by tools.robot_models from robot.yaml; change that file instead. "
 
 
 def _n(value: float) -> str:
