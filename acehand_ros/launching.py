@@ -106,7 +106,7 @@ def end_with(node: Any, name: str, others: Iterable[Any], then: Iterable[Any] = 
 
     These alone, and not all of the launch, which may hold another robot: it ends with its last
     node. ``ros2 launch`` exits with 1 where an event handler raises, and with 0 for any other end,
-    whatever the node's own exit code.
+    whatever the node's own exit code. How somebody else's node ends on Ctrl-C is its own.
     """
     from launch.actions import EmitEvent, RegisterEventHandler
     from launch.event_handlers import OnProcessExit
@@ -114,8 +114,9 @@ def end_with(node: Any, name: str, others: Iterable[Any], then: Iterable[Any] = 
 
     ended, following = tuple(others), tuple(then)
 
-    def done(event: Any, _: Any) -> list[Any]:
-        if event.returncode != 0:
+    def done(event: Any, context: Any) -> list[Any]:
+        ours = node.node_package == PACKAGE
+        if event.returncode != 0 and (ours or not context.is_shutdown):
             raise RuntimeError(f"{name} ended with exit code {event.returncode}")
         shutdown = ShutdownProcess(process_matcher=lambda process: process in ended)
         return [EmitEvent(event=shutdown), *following]

@@ -6,7 +6,12 @@ ros2 launch acehand_ros inspire_ros2_control.launch.py source:=dataset namespace
 """
 
 import yaml
-from launch.actions import DeclareLaunchArgument, OpaqueFunction, RegisterEventHandler
+from launch.actions import (
+    DeclareLaunchArgument,
+    OpaqueFunction,
+    RegisterEventHandler,
+    UnregisterEventHandler,
+)
 from launch.event_handlers import OnProcessExit
 from launch_ros.actions import Node
 from launch_ros.parameter_descriptions import ParameterValue
@@ -92,23 +97,27 @@ def start(context):
         ],
     )  # fmt: skip
 
-    then = [player] if given["player"] == "true" else []
-
-    def spawned(event, _):
+    def spawned(event, context):
+        if context.is_shutdown:
+            return []
         if event.returncode != 0:
             raise RuntimeError(f"the controllers did not start: exit code {event.returncode}")
-        return then
+        return [player] if given["player"] == "true" else []
 
     viewer = launching.viewer(
         given["view"], False, launching.Scene(namespace, given["frame_prefix"])
     )
+    others = (publisher, spawner, player, *viewer)
+    managed = launching.end_with(manager, "ros2_control_node", others)
+    # Once the player is done, the manager's own end is no failure.
+    then = [UnregisterEventHandler(managed.event_handler)]
     return [
         publisher,
         manager,
         spawner,
         RegisterEventHandler(OnProcessExit(target_action=spawner, on_exit=spawned)),
-        launching.end_with(manager, "ros2_control_node", (publisher, spawner, player, *viewer)),
-        launching.end_with(player, "trajectory_player", (publisher, manager, *viewer)),
+        managed,
+        launching.end_with(player, "trajectory_player", (publisher, manager, *viewer), then),
         *viewer,
     ]
 

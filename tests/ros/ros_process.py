@@ -81,9 +81,12 @@ class Process:
 
 
 class Launched(Process):
-    """A launch file of ours, as ``ros2 launch`` starts it from a sourced colcon workspace."""
+    """A launch file of ours, as ``ros2 launch`` starts it from a sourced colcon workspace.
 
-    def __init__(self, name: str, arguments: Mapping[str, Any]) -> None:
+    By its name, or a path where another file includes one of ours.
+    """
+
+    def __init__(self, name: str | Path, arguments: Mapping[str, Any]) -> None:
         from ament_index_python.packages import PackageNotFoundError, get_package_share_directory
 
         try:
@@ -93,8 +96,9 @@ class Launched(Process):
         if shutil.which("ros2") is None:
             pytest.skip("the ros2 command is not installed")
         given = [f"{key}:={_text(value)}" for key, value in arguments.items()]
+        file = [str(name)] if isinstance(name, Path) else ["acehand_ros", f"{name}.launch.py"]
         self.popen = subprocess.Popen(
-            ["ros2", "launch", "acehand_ros", f"{name}.launch.py", *given],
+            ["ros2", "launch", *file, *given],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
