@@ -97,12 +97,14 @@ def start(context):
         ],
     )  # fmt: skip
 
+    started = [player] if given["player"] == "true" else []
+
     def spawned(event, context):
         if context.is_shutdown:
             return []
         if event.returncode != 0:
             raise RuntimeError(f"the controllers did not start: exit code {event.returncode}")
-        return [player] if given["player"] == "true" else []
+        return started
 
     viewer = launching.viewer(
         given["view"], False, launching.Scene(namespace, given["frame_prefix"])

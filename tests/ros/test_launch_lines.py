@@ -38,6 +38,7 @@ class Started:
         self.handlers: list[Any] = []
         self.around = around
         monkeypatch.setattr(self.context, "register_event_handler", self._register)
+        monkeypatch.setattr(self.context, "unregister_event_handler", lambda _: None)
         for kind in (Node, LifecycleNode):
             monkeypatch.setattr(kind, "execute", lambda node, _: self._start(node))
         monkeypatch.setattr("acehand_ros.launching.share", lambda *parts: ROOT.joinpath(*parts))
