@@ -366,8 +366,8 @@ def test_commands_for_controllers_that_forward_them(
     for side in SIDES:
         hand = ROBOT.hand(side)
         _, path = measured.of(side)
-        # A cycle of 0.01 s meets one command, and sometimes two, for the clocks are not one.
-        assert (np.abs(np.diff(path, axis=0)) <= hand.command_velocity * 0.02 * 1.01).all()
+        # A cycle of 0.01 s meets one command; where the player was late, up to three.
+        assert (np.abs(np.diff(path, axis=0)) <= hand.command_velocity * 0.03 * 1.01).all()
         sent = np.array([message.data for message in commands[side]])
         assert (np.abs(np.diff(sent, axis=0)) <= hand.command_velocity * 0.01 * 1.001).all()
 
