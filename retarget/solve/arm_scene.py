@@ -125,7 +125,7 @@ class ArmScene:
         self._hands = {}
         for slot, (hand, model, which) in read.items():
             places = Places(np.zeros((len(trajectory), 0, 3)), np.zeros((len(trajectory), 0, 3, 3)))
-            if hand is not None:
+            if hand is not None and model is not None:
                 own, tree = self._hand_range[slot], KinematicTree.of(hand)
                 links, joints = model.geom_bodyid[which] - 1, trajectory.joints[:, slot]
                 centres, posture = self._model.geom_pos[own], tree.posture(joints)
