@@ -60,14 +60,12 @@ acehand robots init own_robot/hand.xml --output my_robot
 acehand camera presets
 acehand camera show gopro_wide video.mp4 --output gopro.png
 acehand camera convert phone --size 1280x720 --output phone.json
-acehand camera motion video.mp4 --hands hands.parquet --output motion.csv
 acehand batch run recordings.csv --robot inspire --output kitchen
 acehand batch status kitchen --json
 acehand inspect my_dataset --json
 acehand dataset info my_dataset --json
-acehand dataset stats my_dataset --feature observation.state
+acehand dataset info my_dataset --feature observation.state
 acehand dataset merge cut my_dataset --output week
-acehand dataset split week --by task --output parts
 acehand dataset check week --json
 acehand dataset trim cut --rules trim.yaml --json
 acehand dataset filter week --rules rules.yaml --json
@@ -79,7 +77,6 @@ acehand synth --clips 2 --seed 1 --fast --cameras pinhole --output small
 acehand data segments --clips small --output list.json
 acehand evaluate --tracker mediapipe --ground-truth small --output mp.json
 acehand report mp.json --output report
-acehand-train plan experiment=tiny data.sources.synthetic.root=small
 acehand-train experiment=tiny --cfg job
 """
 
