@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from acehand_core.cli import evaluate
+from acehand_core.cli import evaluate, retarget
 from acehand_core.cli.ace import usable_weights
 from acehand_core.cli.flags import parse
 from acehand_core.cli.main import main
@@ -789,8 +789,8 @@ def test_the_main_job_takes_the_model(weights_folder, tmp_path, monkeypatch, cap
     monkeypatch.delenv("ACEHAND_MANO", raising=False)
     ace_tracker._load.cache_clear()
     output = tmp_path / "dataset"
-    done = main(
-        ["retarget", str(EXAMPLE), "--weights", str(weights_folder), "--duration", "0.5",
+    done = retarget.main(
+        [str(EXAMPLE), "--weights", str(weights_folder), "--duration", "0.5",
          "--encode-width", "64", "--precision", "float32", "--no-overlay", "--quiet", "--json",
          "--output", str(output)]
     )  # fmt: skip
@@ -816,22 +816,22 @@ def test_changed_weights_are_noticed_when_resuming(weights_folder, tmp_path, mon
     weights, output = tmp_path / "weights", tmp_path / "dataset"
     write_repackaged(weights, load_weights(weights_folder))
 
-    def retarget(*more):
-        done = main(
-            ["retarget", str(EXAMPLE), "--tracker", "ace", "--duration", "0.3", "--encode-width",
+    def run(*more):
+        done = retarget.main(
+            [str(EXAMPLE), "--tracker", "ace", "--duration", "0.3", "--encode-width",
              "64", "--precision", "float32", "--no-overlay", "--quiet", "--output", str(output),
              *more]
         )  # fmt: skip
         return done, capsys.readouterr().err
 
-    assert retarget("--weights", str(weights))[0] == 0
+    assert run("--weights", str(weights))[0] == 0
     made = FinishedEpisodes.of(output)
-    assert retarget("--weights", str(weights), "--resume")[0] == 0
+    assert run("--weights", str(weights), "--resume")[0] == 0
     shutil.copytree(weights, tmp_path / "copy")
-    assert retarget("--weights", str(tmp_path / "copy"), "--resume")[0] == 0
+    assert run("--weights", str(tmp_path / "copy"), "--resume")[0] == 0
     assert FinishedEpisodes.of(output) == made
     change_one_number(weights / "kfree" / "projector" / "model.safetensors")
-    done, said = retarget("--weights", str(weights), "--resume")
+    done, said = run("--weights", str(weights), "--resume")
     assert done == 2 and "made with other settings: --ace" in said
     assert FinishedEpisodes.of(output) == made
     # Nor does the model that is in memory stand for other weights.

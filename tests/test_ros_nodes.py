@@ -565,7 +565,7 @@ def test_what_is_left_of_a_clip_that_cannot_be_recovered(tmp_path: Path) -> None
     first, second = mine.recover()
     assert "nothing of this clip had reached the disk" in first and not empty.parent.exists()
     assert [path.name for path in folder.iterdir()] == ["clip_000001_unreadable"]
-    assert str(folder / "clip_000001_unreadable") in second and "not an MCAP file" in second
+    assert str(folder / "clip_000001_unreadable") in second and "damaged in its header" in second
     (kept,) = folder.rglob("*.mcap")
     assert kept.read_bytes() == b"\x89MCAP0"
     mine.close()

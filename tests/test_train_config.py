@@ -23,7 +23,7 @@ from acehand_core.training.compose import CONF, compose, read_settings
 from acehand_core.training.config import TrainConfig
 from acehand_core.training.main import main as entry_point
 from acehand_core.training.step import factor, rate
-from benchmarks.step_size import step_size
+from benchmarks.train_step import step_size
 
 #: Transcribed from the paper: appendix "Optimization", "Loss Weights", "Architecture", "Datasets".
 PAPER = {
