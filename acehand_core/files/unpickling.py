@@ -224,6 +224,11 @@ def _tensor(call: _Call, data: _Data) -> np.ndarray:
     return view.copy()
 
 
+def _from_buffer(call: _Call, data: _Data) -> np.ndarray:
+    raw, dtype, shape, order = call.args
+    return _array(raw, dtype, shape, order, data)
+
+
 #: What is made of calls once the whole file is read, with a word for it.
 _MADE: dict[str, tuple[str, Callable[[_Call, _Data], Any]]] = {
     "numpy.dtype": ("a type", _dtype),
