@@ -28,7 +28,6 @@ from acehand_core.trackers.base import Tracker
 from acehand_core.types import SIDES, Progress, Side, TimestampsNs
 from retarget.replay.judgements import JUDGEMENTS, Judgements, read_gates
 from retarget.replay.simulate import Physics
-from retarget.replay.verdict import judge
 from retarget.retargeting import retarget_motion
 from retarget.robots.check import refuse_faulty
 from retarget.robots.robot import Robot, load_robot
@@ -139,8 +138,6 @@ class Steps:
         )  # fmt: skip
         if self.arm is not None:
             trajectory = attach_arms(trajectory, self.arm, settings.arm, self.robot)
-            verdict = judge(episode, trajectory, self.gates, self.robot, source_ns)
-            trajectory = replace(trajectory, verdict=verdict)
         self.progress("retarget", 1, 1)
         return trajectory
 
