@@ -19,6 +19,7 @@ from acehand_core.motion import ArmMotion, RobotTrajectory, Verdict
 from acehand_core.processes import one_blas_thread
 from acehand_core.settings import numbers, setting
 from acehand_core.types import SIDES, RigidTransform
+from retarget.replay.judgements import JUDGEMENTS
 from retarget.robots.robot import Robot
 from retarget.solve.arm import Arm, ArmJoints, BasePath, load_arm
 from retarget.solve.arm_path import follow_path, refine
@@ -35,8 +36,6 @@ from retarget.solve.arm_search import (
 
 #: How often each arm moves aside for the other.
 _AVOID_ROUNDS = 3
-#: An arm that reaches less than this share of the frames is of no use.
-_UNUSABLE = 0.5
 
 #: Where the arm's base z axis points: in the camera frame against y (a level camera is assumed), in
 #: the world along z.
@@ -332,7 +331,7 @@ def _reach_findings(
             alone = np.mean(~motion.reached_alone[active])
             way = f"; with nothing in its way {alone:.1%}" if alone < share else ""
             yield (
-                "fail" if share > _UNUSABLE else "warn",
+                "fail" if share > JUDGEMENTS["reach"].rejected else "warn",
                 f"the {SIDES[slot]} arm does not reach {share:.1%} of the frames{base} "
                 f"({_listed(active & ~motion.reached)}){way}",
             )
