@@ -131,9 +131,9 @@ class Inspection:
             "by_task": counted("task"), "by_subject": counted("subject"),
             "limits": {
                 check: {**{level: limit if np.isfinite(limit) else None for level, limit in
-                           (("doubtful", told.doubtful), ("rejected", told.rejected))},
-                        "unit": told.unit, "meaning": told.meaning}
-                for check, told in self.limits.items()
+                           (("doubtful", limit.doubtful), ("rejected", limit.rejected))},
+                        "unit": limit.unit, "meaning": limit.meaning}
+                for check, limit in self.limits.items()
             },
             "episodes": [episode.to_json() for episode in self.episodes],
         }  # fmt: skip

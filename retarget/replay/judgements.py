@@ -27,7 +27,7 @@ Source = Literal["clip", "replay", "dataset", "pictures", "batch"]
 class Judgement:
     """What is measured, and what it may be: above ``doubtful`` or ``rejected`` the clip is that.
 
-    ``told``: it is said wherever it is not 0, though within its limits.
+    ``noted``: where it is not 0 it is named among the reasons, even within its limits.
     """
 
     doubtful: int | float
@@ -35,7 +35,7 @@ class Judgement:
     unit: str
     source: Source
     meaning: str
-    told: bool = False
+    noted: bool = False
 
 
 Judgements = Mapping[str, Judgement]
@@ -53,7 +53,7 @@ JUDGEMENTS: Judgements = {
     "filled": Judgement(0.4, 0.5, "", "clip", "share of a hand's frames that are filled in or of "
                         "confidence 0"),
     "untrusted": Judgement(_NEVER, _NEVER, "", "clip", "share of a hand's frames that are of "
-                           "confidence 0; always told", told=True),
+                           "confidence 0; always noted", noted=True),
     "uncertain_tips": Judgement(0.4, 0.5, "", "clip", "share of human fingertips, where the hand "
                                 "is followed, whose standard deviation in the palm is over 30 mm "
                                 "per direction"),
@@ -114,7 +114,7 @@ JUDGEMENTS: Judgements = {
     "cannot": Judgement(0, _NEVER, "", "replay", "1 for each thing that the robot cannot do of "
                         "what the human did"),
     "verdict": Judgement(1.5, 1.5, "", "dataset", "what the conversion said of itself: 1 warn, 2 "
-                         "fail", told=True),
+                         "fail", noted=True),
     "principal_point": Judgement(0.08, 0.2, "", "dataset", "distance of the principal point from "
                                  "the middle of the picture, over the picture's width"),
     "field_of_view": Judgement(0.5, 1.5, "", "dataset", "1 for an angle across the wider side that "
@@ -137,7 +137,7 @@ JUDGEMENTS: Judgements = {
                               "the worst column"),
     "licences": Judgement(1.5, _NEVER, "", "dataset", "1 where something it was made with is for "
                           "non-commercial use, 2 where a licence is not known or none is recorded",
-                          told=True),
+                          noted=True),
     "unreadable": Judgement(0.5, 0.5, "", "dataset", "1 where a file of the episode cannot be "
                             "read"),
     "repeated_pictures": Judgement(0.04, 0.2, "", "pictures", "share of frames whose picture "
@@ -209,7 +209,7 @@ def findings(
             level: Level = "rejected"
         elif measure.value > limit.doubtful and measure.check not in shared:
             level = "doubtful"
-        elif (limit.told or measure.check in shared) and measure.value:
+        elif (limit.noted or measure.check in shared) and measure.value:
             level = "note"
         else:
             continue
