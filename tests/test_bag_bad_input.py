@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import resource
 import struct
+import sys
 import tempfile
 from pathlib import Path
 
@@ -123,7 +124,8 @@ def test_a_compressed_file_is_decompressed_once(compressed_file: Path) -> None:
     assert list(copies.iterdir()) == []
 
 
-def test_no_room_to_decompress(compressed_file: Path) -> None:
+def test_no_room_to_decompress(compressed_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # a .pyc would be cut off too
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
     try:

@@ -426,7 +426,10 @@ def _heed_interrupts() -> None:
 
 
 def test_full_disk(clip: Path, tmp_path: Path) -> None:
-    child = _child(clip, "--output", tmp_path / "out", "--quiet", preexec_fn=_no_large_files)
+    child = _child(
+        clip, "--output", tmp_path / "out", "--quiet",
+        preexec_fn=_no_large_files, env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
+    )  # fmt: skip
     out, err = child.communicate(timeout=120)
     assert child.returncode == 4, err
     message = json.loads(out.splitlines()[-1])["errors"][0]["message"]

@@ -280,6 +280,7 @@ import numpy as np
 import test_video_encode as tests
 from acehand_core.errors import OutputError
 noise = np.random.default_rng(0).integers(0, 255, (30, 128, 128, 3), dtype=np.uint8)
+sys.dont_write_bytecode = True  # a cut-off .pyc would break every later process
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]),) * 2)
 try:
     tests.encode_video(tests.in_memory(list(noise)), Path(sys.argv[1]), 30)

@@ -281,6 +281,7 @@ def append_with_little_room(root: Path, limit: int) -> None:
     from acehand_core.errors import AcehandError
 
     path = video(root.with_suffix(".mp4"), MORE[1], seed=3)
+    sys.dont_write_bytecode = True  # a cut-off .pyc would break every later process
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     try:
         with open_for_append(root, FPS, FEATURES, ROBOT) as writer:
