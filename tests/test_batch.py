@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -467,7 +468,9 @@ def test_a_driver_that_is_ended(
     output = tmp_path / "out"
     words = ["batch", "run", str(manifest), "--output", str(output), "--workers", "1", "--quiet"]
     command = [sys.executable, "-m", "acehand_core.cli.main", *words]
-    driver = subprocess.Popen(command)
+    # A shell that runs the tests in its background has children ignore Ctrl-C.
+    heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    driver = subprocess.Popen(command, preexec_fn=heed)
     first = tmp_path / "out.batch/recordings"
     wait_for(lambda: list(first.glob("*/convert.json")))
     workers = children(driver.pid)
