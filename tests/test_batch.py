@@ -223,7 +223,7 @@ def test_the_same_command_again_does_nothing(
 
     # Another setting makes another output of it. One that somebody has changed is kept.
     assert Acehand(capsys, *words, "--latency", "on").code == 0
-    assert Acehand(capsys, "dataset", "task", output, "--task", "mine").code == 0
+    assert Acehand(capsys, "dataset", "filter", output, 0).code == 0
     changed = tree(output)
     refused = Acehand(capsys, *words)
     assert refused.code == 4 and "--overwrite" in refused.err

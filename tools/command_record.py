@@ -69,7 +69,7 @@ acehand dataset merge cut my_dataset --output week
 acehand dataset check week --json
 acehand dataset trim cut --rules trim.yaml --json
 acehand dataset filter week --rules rules.yaml --json
-acehand dataset card my_dataset
+acehand dataset info my_dataset --card my_dataset/README.md
 acehand bag write my_dataset --output demonstrations.mcap
 acehand bag info recording --json
 acehand bag convert recording --robot inspire --output from_bag --bag-output again.mcap
