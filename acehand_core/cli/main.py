@@ -63,7 +63,7 @@ REMOVED: Mapping[str, str] = {
     "dataset annotate": "acehand-retarget DATASET, which makes a dataset of its own of the hands",
     "weights hands": "acehand weights fetch hands",
     "weights export": "acehand weights convert RUN --to acehand --output DIR",
-    "weights verify": "acehand weights inspect PATH --hashes",
+    "weights verify": "acehand weights inspect PATH",
 }
 
 
