@@ -45,7 +45,7 @@ class Convert:
         check_values(self)
 
     def run(self, terminal: console.Terminal) -> int:
-        """Convert and compare with the paper's counts."""
+        """Convert, and say what came of it."""
         from acehand_core.datasets.readers.base import ReadOptions
         from acehand_core.datasets.readers.pictures import ClipOptions
         from acehand_core.datasets.readers.run import RunOptions, run
@@ -87,19 +87,10 @@ def find_named_mano(mano: Path | None) -> Path | None:
 
 
 def _say(report: dict[str, Any]) -> None:
-    for entry in report["paper"]:
-        paper = (
-            f"paper {entry['paper_clips']} and {entry['paper_frames']}"
-            if entry["paper_clips"] is not None
-            else "not in the paper"
-        )
-        console.say(
-            f"{report['dataset']} {entry['split']}: {entry['clips']} clips, {entry['frames']} "
-            f"frames ({paper})"
-        )
-        for line in entry["explanation"]:
-            console.say(f"  {line}")
     for split, counts in report["splits"].items():
+        console.say(
+            f"{report['dataset']} {split}: {counts['clips']} clips, {counts['frames']} frames"
+        )
         if counts["unlabelled_frames"]:
             console.say(
                 f"{split}: {counts['unlabelled_frames']} frames have no label; they teach nothing "

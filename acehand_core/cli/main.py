@@ -73,6 +73,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Flags that all commands have may stand before the action's name.
     names = [word for word in words[:3] if not word.startswith("-")]
     for name in (" ".join(names[:2]), *names[:1]):
+        if name in REMOVED:
+            break
         if name in COMMANDS:
             for word in name.split():
                 words.remove(word)

@@ -97,7 +97,7 @@ def fetch(name: str, revision: str | None = None, quiet: bool = False) -> Fetche
         raise InputError(f"no weights are called {name!r}; {nearest(name, SOURCES)}")
     source = SOURCES[name]
     try:
-        import huggingface_hub as hub
+        import huggingface_hub
         import huggingface_hub.errors
         import huggingface_hub.utils
     except ImportError as error:
@@ -105,6 +105,7 @@ def fetch(name: str, revision: str | None = None, quiet: bool = False) -> Fetche
             "fetching weights needs huggingface_hub: pip install '.[ace]' in the checkout."
         ) from error
 
+    hub: Any = huggingface_hub  # it does not say which of its names are public
     if quiet:
         hub.utils.disable_progress_bars()
     try:
