@@ -17,8 +17,12 @@ from acehand_core.errors import InputError, nearest
 
 _KEY = "acehand"
 
-#: Flags and values that are no more, and what serves instead.
 _TURNS_ALONE = "the gyroscope is not read; the camera's turns are found from the pictures alone"
+_NOT_DRAWN = (
+    "training draws no predictions; acehand evaluate --tracker ace --weights RUN/weights "
+    "--keep DIR and acehand render do"
+)
+#: Flags, values and settings of training that are no more, and what serves instead.
 REMOVED: Mapping[str, str] = {
     "--camera-motion full": "where the camera is is not found from its pictures any more; give a "
     "table of poses, as COLMAP, ARKit or Project Aria's MPS find them, with --camera-poses FILE, "
@@ -29,8 +33,13 @@ REMOVED: Mapping[str, str] = {
     "--imu-topic": _TURNS_ALONE,
     "--pages": "report.html shows every episode; acehand view DATASET --episode N --save FILE.html "
     "writes the page of one",
-    "--sha256": "hashes that the hub, SHA256SUMS or the configuration state are compared anyway",
+    "--sha256": "weights fetch compares what it downloads, and weights in acehand's own format are "
+    "compared whenever they are read",
+    "--hashes": "weights in acehand's own format are compared whenever they are read; of others "
+    "sha256sum --check SHA256SUMS in their folder",
     "--dtype": "weights keep the precision that they are stored in",
+    "log.pictures": _NOT_DRAWN,
+    "log.pictures_every": _NOT_DRAWN,
     "--protocol": "the paper's protocol is the only one",
 }
 

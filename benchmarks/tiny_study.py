@@ -113,7 +113,7 @@ def train_one(
             f"optim.warmup_steps={max(1, min(200, arguments.steps // 10))}",
             # All networks are compared at the same, last, step.
             f"validation.every={max(1, arguments.steps // 4)}", "validation.windows=8",
-            f"log.pictures_every={arguments.steps}", "checkpoints.every=100",
+            "checkpoints.every=100",
         ]
     )  # fmt: skip
 

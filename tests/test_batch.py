@@ -166,7 +166,9 @@ def test_status_says_what_a_recording_is_in(manifest: Path, tmp_path: Path, caps
     folder.begin(manifest, entries)
 
     def states() -> dict[str, int]:
-        return Acehand(capsys, "batch", "status", tmp_path / "out").json["states"]
+        return Acehand(
+            capsys, "batch", "run", manifest, "--output", tmp_path / "out", "--status"
+        ).json["states"]
 
     assert states() == {"waiting": 3}
     first, second, _ = (folder.recording(entry.id) for entry in entries)
@@ -224,7 +226,7 @@ def test_the_same_command_again_does_nothing(
 
     # Another setting makes another output of it. One that somebody has changed is kept.
     assert Acehand(capsys, *words, "--latency", "on").code == 0
-    assert Acehand(capsys, "dataset", "task", output, "--task", "mine").code == 0
+    assert Acehand(capsys, "dataset", "filter", output, 0).code == 0
     changed = tree(output)
     refused = Acehand(capsys, *words)
     assert refused.code == 4 and "--overwrite" in refused.err
@@ -417,7 +419,7 @@ def test_a_recording_that_kills_its_worker_twice_is_quarantined(
     words = ("batch", "run", videos, "--tracker", "odd", "--output", output, *limits)
     assert acehand(*words, **odd) == 1
 
-    status = Acehand(capsys, "batch", "status", output)
+    status = Acehand(capsys, "batch", "run", "x.csv", "--output", output, "--status")
     assert status.json["states"] == {"done": 1, "quarantined": 1}
     (problem,) = status.json["problems"]
     assert problem["recording"].endswith(f"{name}.mp4") and reason in problem["reason"]
@@ -445,7 +447,7 @@ def test_a_fault_of_ours_costs_one_recording(
         write_video(videos / f"{video}.mp4", FRAMES)
     (videos / "broken.mp4").write_bytes(b"no video")
     assert acehand("batch", "run", videos, "--tracker", "odd", "--output", output, **odd) == 1
-    status = Acehand(capsys, "batch", "status", output)
+    status = Acehand(capsys, "batch", "run", "x.csv", "--output", output, "--status")
     assert status.json["states"] == {"done": 1, "failed": 2}
     said = {Path(p["recording"]).name: p["reason"] for p in status.json["problems"]}
     assert "a fault of ours" in said["bug.mp4"] and "broken.mp4" in said["broken.mp4"]

@@ -381,13 +381,15 @@ def test_every_method_of_the_paper_has_an_importer():
 
 def test_import_on_the_command_line(capsys, tmp_path, truth):
     save(tmp_path, joints=truth.joints_camera, unit="m", joint_order="openpose")
-    words = ("evaluate", "import", "egoforce", tmp_path / "raw", "--ground-truth",
-             tmp_path / "truth", "--output", tmp_path / "out")  # fmt: skip
-    run = Acehand(capsys, *words)
-    assert run.code == 0 and run.json["segments"] == 1
-    assert Acehand(capsys, *words).code == 4  # it exists
-    assert Acehand(capsys, *words, "--overwrite").code == 0
-    run = Acehand(capsys, "evaluate", "import", "egoforse", *words[3:])
+    words = ["evaluate", "--predictions", tmp_path / "raw", "--ground-truth", tmp_path / "truth",
+             "--keep", tmp_path / "out", "--method"]  # fmt: skip
+    run = Acehand(capsys, *words, "egoforce")
+    # Kept before they are scored, which this ground truth needs MANO for.
+    assert "1 predictions" in run.err and "MANO is needed" in run.err
+    assert len(list((tmp_path / "out").iterdir())) == 1
+    assert Acehand(capsys, *words, "egoforce").code == 4  # it exists
+    assert "1 predictions" in Acehand(capsys, *words, "egoforce", "--overwrite").err
+    run = Acehand(capsys, *words, "egoforse")
     assert run.code == 2 and "Did you mean 'egoforce'" in run.err
-    listed = Acehand(capsys, "evaluate", "import", "list")
-    assert listed.code == 0 and set(listed.json["methods"]) == set(METHODS)
+    run = Acehand(capsys, "evaluate", "--tracker", "do-nothing", *words[3:], "egoforce")
+    assert run.code == 2 and "--method is for --predictions" in run.err

@@ -165,15 +165,16 @@ def test_a_known_perturbation_of_mano_labels(capsys, tmp_path, mano_file, name, 
     acehand("data", "convert", name, "--root", tmp_path / "native", "--output", store.parent,
             "--mano", mano_file, "--images", "none" if name == "h2o" else "auto",
             "--split", "test")  # fmt: skip
-    listed = acehand("data", "segments", "--clips", store, "--output", chosen, "--length", count)
+    listed = acehand("evaluate", "--ground-truth", store, "--write-segments", chosen,
+                     "--segment-length", count)  # fmt: skip
     assert listed["count"] == 1
-    raw, guess = tmp_path / "raw", tmp_path / "guess"
+    raw = tmp_path / "raw"
     raw.mkdir()
     (clip,) = (path.name for path in (store / "clips").iterdir())
     np.savez(raw / f"{name}--{clip}--000000.npz", **prediction(case))
     truth = ("--ground-truth", store, "--segments", chosen, "--mano", mano_file)
-    acehand("evaluate", "import", "generic", raw, *truth, "--output", guess)
-    found = acehand("evaluate", "--predictions", guess, *truth, "--picture-size", "stored")
+    found = acehand("evaluate", "--predictions", raw, "--method", "generic", *truth,
+                    "--picture-size", "stored")  # fmt: skip
     assert found["hand_model"] == "mano" and found["segments"]["sha256"] == listed["sha256"]
     assert found["counts"]["iv"] == case.truth.present.sum() and found["counts"]["fp"] == 0
     assert found["counts"]["unlabelled"] == case.unlabelled.sum() > 0

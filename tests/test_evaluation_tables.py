@@ -148,7 +148,7 @@ def test_rows_made_otherwise_than_the_quoted_ones_are_marked(evaluation, capsys,
     assert told == ["pictures: 832 x 480, the paper does not say"]
     assert differences(scored(evaluation, dataset="mine")) == []
 
-    run = Acehand(capsys, "report", evaluation, "--output", tmp_path / "report")
+    run = Acehand(capsys, "evaluate", evaluation, "--report", tmp_path / "report")
     assert run.code == 0 and "warning: one.json does not compare" in run.err
     for name in ("md", "tex", "html"):
         text = (tmp_path / f"report/report.{name}").read_text()
@@ -221,14 +221,14 @@ def test_digits_are_not_invented():
 
 def test_the_command(capsys, tmp_path, evaluation):
     output = tmp_path / "report"
-    run = Acehand(capsys, "report", evaluation, "--row", "sigma", "mine", evaluation,
-                  "--output", output)  # fmt: skip
+    run = Acehand(capsys, "evaluate", evaluation, "--row", "sigma", "mine", evaluation,
+                  "--report", output)  # fmt: skip
     assert run.code == 0 and len(run.json["files"]) == 3 and run.json["rows"] > 5
     html = (output / "report.html").read_text()
     assert "A &lt;method&gt;" in html and "A <method>" not in html
     assert html.count("Plotly.newPlot(") >= 5
     assert not re.search(r"""(src|href)=["'](?!#|data:,)""", html.partition("<body>")[2])
-    assert Acehand(capsys, "report", evaluation, "--output", output).code == 4
+    assert Acehand(capsys, "evaluate", evaluation, "--report", output).code == 4
     broken = tmp_path / "broken.json"
     for content, message in (
         ("{", "not JSON"),
@@ -236,7 +236,7 @@ def test_the_command(capsys, tmp_path, evaluation):
         ('{"format": "acehand-evaluation", "version": 9}', "version 9"),
     ):
         broken.write_text(content)
-        run = Acehand(capsys, "report", broken, "--output", tmp_path / "other")
+        run = Acehand(capsys, "evaluate", broken, "--report", tmp_path / "other")
         assert run.code == 2 and message in run.err
     assert not (tmp_path / "other").exists()
 
@@ -277,7 +277,7 @@ def test_a_damaged_evaluation_is_refused_with_its_entry(
         inner[keys[-1]] = value
     broken = tmp_path / "broken.json"
     broken.write_text(json.dumps(content))
-    run = Acehand(capsys, "report", broken, "--output", tmp_path / "other")
+    run = Acehand(capsys, "evaluate", broken, "--report", tmp_path / "other")
     assert run.code == 2 and f"{broken}: {message}" in run.err
     assert not (tmp_path / "other").exists()
 
@@ -355,7 +355,7 @@ def test_the_radar_tells_quoted_rows_from_others_and_says_how_it_is_scaled(evalu
 
 def test_without_plotly_nothing_is_written(capsys, tmp_path, evaluation, monkeypatch):
     monkeypatch.setitem(sys.modules, "plotly", None)
-    run = Acehand(capsys, "report", evaluation, "--output", tmp_path / "report")
+    run = Acehand(capsys, "evaluate", evaluation, "--report", tmp_path / "report")
     assert run.code == 2 and "acehand[view]" in run.err
     assert not (tmp_path / "report").exists()
 

@@ -22,7 +22,7 @@ from acehand_core.errors import InputError, OutputError, SchemaError, VideoError
 from acehand_core.lerobot.check import check_dataset
 from acehand_core.lerobot.combine import merge_datasets
 from acehand_core.lerobot.dataset import create
-from acehand_core.lerobot.edit import change_task, remove_episodes
+from acehand_core.lerobot.edit import remove_episodes
 from acehand_core.lerobot.repair import plan_repair, repair
 from helpers import lerobot_samples as samples
 from helpers.commands import Acehand, Run, hands_file, run_helper
@@ -198,7 +198,7 @@ def test_what_cannot_be_removed_is_refused_and_nothing_changes(shared: Path) -> 
     assert samples.snapshot(shared) == whole and samples.names_in(shared.parent) == ["data"]
     (shared / VIDEO.format(0)).write_bytes(before[VIDEO.format(0)])
     shutil.copy(shared / DATA.format(0), shared / DATA.format(5))
-    with pytest.raises(SchemaError, match=r"file-005.parquet belongs to no episode; run .* repair"):
+    with pytest.raises(SchemaError, match=r"file-005.parquet belongs to no episode; run .*-repair"):
         remove_episodes(shared, [0])
 
 
@@ -228,72 +228,19 @@ def test_a_killed_edit_is_undone_or_finished_by_the_repair(tmp_path: Path) -> No
     done = run_helper("lerobot_samples", "die-editing", tmp_path)
     assert done.returncode == 0, done.stderr
     three, seeds = list(samples.EPISODES), [0, 1, 2]
-    stirred = [("stir", 13), ("grasp a cup", 7), ("stir", 5)]
-    less = [three[0], three[2]]
-    edited = {"remove": less, "task": stirred, "repair": less}
     left = set()
     for name, step in json.loads((tmp_path / "steps.json").read_text()):
         kind, root = name.split("-")[0], tmp_path / name / "data"
         said = repair(root)
         assert check_dataset(root) == [], (name, step)
         count = len(rows_of(root))
-        tasks = pq.read_table(root / "meta/tasks.parquet")["task"].to_pylist()
-        is_new = kind == "repair" or count == 2 or "stir" in tasks
-        kept = seeds if kind == "task" or not is_new else [0, 2]
-        samples.assert_holds(root, edited[kind] if is_new else three, kept)
+        is_new = kind == "repair" or count == 2
+        kept = [0, 2] if is_new else seeds
+        samples.assert_holds(root, [three[seed] for seed in kept], kept)
         assert samples.names_in(root.parent) == ["data"] and repair(root) == []
-        assert (root / ".unreferenced").exists() == (is_new and kind in ("remove", "repair"))
+        assert (root / ".unreferenced").exists() == is_new
         left.add((kind, is_new, bool(said)))
-    assert {(kind, new) for kind, new, _ in left} >= {
-        (kind, new) for kind in ("remove", "task") for new in (False, True)
-    }
-
-
-# Tasks
-
-
-def test_a_task_is_renamed_everywhere(own: Path, dataset: Path, capsys) -> None:
-    run = Acehand(capsys, "dataset", "task", own, "--from", "wave", "--task", "say hello")
-    assert run.code == 0 and run.json["episodes"] == [0, 2]
-    assert run.json["tasks"] == ["say hello", "grasp a cup", "let go"]
-    assert_is(own, dataset, [0, 1, 2, 3], ["say hello", "grasp a cup", "let go"])
-    assert [row["tasks"] for row in rows_of(own)] == [
-        ["say hello"], ["grasp a cup"], ["say hello"], ["let go"]
-    ]  # fmt: skip
-    for number in range(4):  # the number of the task is the same, so the files are
-        assert pq.read_table(own / DATA.format(number)).equals(
-            pq.read_table(dataset / DATA.format(number))
-        )
-
-
-@pytest.mark.parametrize(
-    ("arguments", "names", "indices"),
-    [
-        ([2, "--task", "let go"], ["wave", "let go", "grasp a cup"], [0, 2, 1, 1]),
-        (["--task", "all the same"], ["all the same"], [0, 0, 0, 0]),
-        ([0, 1, "--from", "wave", "--task", "stir"], ["stir", "wave", "grasp a cup", "let go"],
-         [0, 2, 1, 3]),
-    ],
-)  # fmt: skip
-def test_some_episodes_get_another_task(
-    arguments: list, names: list[str], indices: list[int], shared: Path, dataset: Path, capsys
-) -> None:
-    run = Acehand(capsys, "dataset", "task", shared, *arguments)
-    assert run.code == 0, run.err
-    assert run.json["tasks"] == names
-    assert_is(shared, dataset, [0, 1, 2, 3], names)
-    wanted = [i for i, (_, length) in zip(indices, FOUR, strict=True) for _ in range(length)]
-    assert pq.read_table(shared / DATA.format(0))["task_index"].to_pylist() == wanted
-
-
-def test_a_task_that_is_not_there_is_refused(own: Path) -> None:
-    before = samples.snapshot(own)
-    with pytest.raises(InputError, match=r"no task 'wav'; .*Did you mean 'wave'"):
-        change_task(own, "x", old="wav")
-    with pytest.raises(InputError, match="empty"):
-        change_task(own, " ")
-    assert change_task(own, "wave", [0]).episodes == ()
-    assert samples.snapshot(own) == before
+    assert {(kind, new) for kind, new, _ in left} >= {("remove", False), ("remove", True)}
 
 
 # Repair
@@ -309,23 +256,23 @@ def eleven(tmp_path: Path) -> Path:
 
 def test_one_lost_file_costs_one_episode_and_only_with_leave(eleven: Path, capsys) -> None:
     before = samples.snapshot(eleven)
-    dry = Acehand(capsys, "dataset", "repair", eleven, "--dry-run")
+    dry = Acehand(capsys, "dataset", "check", eleven, "--repair", "--dry-run")
     assert dry.code == 1 and samples.snapshot(eleven) == before
     assert dry.json["lost"] == [f"episode 4: {DATA.format(4)} is missing"]
     assert f"move {VIDEO.format(4)} to .unreferenced" in dry.json["to_do"]
     assert dry.json["to_do"][-1] == "keep 10 whole episodes, 30 frames, as 0 to 9"
 
-    run = Acehand(capsys, "dataset", "repair", eleven)  # nobody is there to be asked
+    run = Acehand(capsys, "dataset", "check", eleven, "--repair")  # nobody is there to be asked
     assert run.code == 2 and samples.snapshot(eleven) == before
     assert "episode 4" in run.messages and "--yes" in run.messages
     assert "to do: keep 10 whole episodes" in run.err
 
-    run = Acehand(capsys, "dataset", "repair", eleven, "--yes")
+    run = Acehand(capsys, "dataset", "check", eleven, "--repair", "--yes")
     assert run.code == 0 and run.json["problems"] == []
     samples.assert_holds(eleven, [("wave", 3)] * 10, [0, 1, 2, 3, 5, 6, 7, 8, 9, 10])
     aside = samples.snapshot(eleven / ".unreferenced")
     assert aside == {name.format(4): before[name.format(4)] for name in (ROWS, VIDEO)}
-    assert Acehand(capsys, "dataset", "repair", eleven).json["repaired"] == []
+    assert Acehand(capsys, "dataset", "check", eleven, "--repair").json["repaired"] == []
     assert plan_repair(eleven).steps == ()
 
 
@@ -341,7 +288,7 @@ def test_on_a_terminal_it_asks(
             return answer
 
     monkeypatch.setattr(sys, "stdin", Terminal())
-    run = Acehand(capsys, "dataset", "repair", eleven)
+    run = Acehand(capsys, "dataset", "check", eleven, "--repair")
     assert run.code == code and "[y/N]" in run.err
     assert len(rows_of(eleven)) == kept
 
@@ -596,9 +543,10 @@ def test_rules_that_cannot_be_meant(judged: Path, capsys, rules: str, message: s
 
 
 def test_a_card_says_what_is_in_a_dataset(judged: Path, capsys) -> None:
-    run = Acehand(capsys, "dataset", "card", judged)
+    card = ["dataset", "info", judged, "--card", judged / "README.md"]
+    run = Acehand(capsys, *card)
     assert run.code == 4 and "README.md exists" in run.err
-    card = ["dataset", "card", judged, "--overwrite"]
+    card.append("--overwrite")
     run = Acehand(capsys, *card, "--license", "cc-by-4.0", "--consent", "All three signed form B.")
     text = (judged / "README.md").read_text()
     _, head, body = text.split("---\n", 2)
@@ -624,7 +572,7 @@ def test_a_card_of_the_main_job_names_tracker_and_licences(tmp_path: Path, capsy
     root = tmp_path / "out"
     joints = hands_file(tmp_path / "joints.npz")
     assert Run(capsys, joints, "--output", root, "--task", "a | b").code == 0
-    assert Acehand(capsys, "dataset", "card", root).code == 0
+    assert Acehand(capsys, "dataset", "info", root, "--card", root / "README.md").code == 0
     text = (root / "README.md").read_text()
     assert "| a \\| b | 1 | 12 |" in text and "- robot: `inspire`" in text
     assert "robot model inspire" in text and "robot's fingertips from the human's, mm" in text

@@ -23,7 +23,7 @@ from acehand_core.lerobot import format as layout
 from acehand_core.lerobot.check import check_dataset
 from acehand_core.lerobot.combine import merge_datasets
 from acehand_core.lerobot.dataset import create
-from acehand_core.lerobot.edit import change_task, filter_episodes, remove_episodes
+from acehand_core.lerobot.edit import filter_episodes, remove_episodes
 from acehand_core.lerobot.format import HANDS
 from acehand_core.lerobot.repair import repair
 from acehand_core.lerobot.rules import Rule
@@ -56,11 +56,9 @@ def test_the_real_loader_reads_whatever_a_writer_leaves(
     for root in list(folder.iterdir()):
         np.savez(root.with_suffix(".npz"), **samples.expected(episodes))
     assert len(list(folder.iterdir())) >= 2 * 10
-    # Another episode at the end is removed, a task renamed twice: the same again.
+    # Another episode at the end is removed: the same again.
     edited = samples.append(shutil.copytree(folder / "finished", folder / "edited"))
     remove_episodes(edited, [len(samples.EPISODES)])
-    change_task(edited, "greet", old="wave")
-    change_task(edited, "wave", [0, 2])
     shutil.copy(folder / "finished.npz", folder / "edited.npz")
     # And merged of two.
     with create(tmp_path / "last", samples.FPS, samples.FEATURES, samples.ROBOT) as writer:
@@ -207,20 +205,18 @@ def _check_edited(edited: Path) -> None:
 def _check_same_edits(source: Path, edited: Path, ours: Path) -> None:
     """Hold our edits of a dataset against what lerobot's tools made of it."""
     remove_episodes(shutil.copytree(source, ours / "delete_episodes"), [0])
-    change_task(shutil.copytree(source, ours / "modify_tasks"), "something")
-    for name in ("delete_episodes", "modify_tasks"):
-        mine, theirs = ours / name, edited / f"{source.name}-{name}"
-        assert layout.read_tasks(mine) == layout.read_tasks(theirs)
-        infos = [layout.read_json(root / layout.INFO_PATH) for root in (mine, theirs)]
-        counts = ("total_episodes", "total_frames", "total_tasks", "splits", "fps")
-        assert all(infos[0][key] == infos[1][key] for key in counts)
-        tables = [pq.read_table(root / "data", partitioning=None) for root in (mine, theirs)]
-        for key in tables[0].column_names:
-            assert tables[0][key].to_pylist() == tables[1][key].to_pylist(), (name, key)
-        rows = [layout.read_episode_rows(root) for root in (mine, theirs)]
-        for one, other in zip(*rows, strict=True):
-            places = [key for key in one if not key.startswith(("stats/", "meta/"))]
-            assert {key: one[key] for key in places} == {key: other[key] for key in places}
+    mine, theirs = ours / "delete_episodes", edited / f"{source.name}-delete_episodes"
+    assert layout.read_tasks(mine) == layout.read_tasks(theirs)
+    infos = [layout.read_json(root / layout.INFO_PATH) for root in (mine, theirs)]
+    counts = ("total_episodes", "total_frames", "total_tasks", "splits", "fps")
+    assert all(infos[0][key] == infos[1][key] for key in counts)
+    tables = [pq.read_table(root / "data", partitioning=None) for root in (mine, theirs)]
+    for key in tables[0].column_names:
+        assert tables[0][key].to_pylist() == tables[1][key].to_pylist(), key
+    rows = [layout.read_episode_rows(root) for root in (mine, theirs)]
+    for one, other in zip(*rows, strict=True):
+        places = [key for key in one if not key.startswith(("stats/", "meta/"))]
+        assert {key: one[key] for key in places} == {key: other[key] for key in places}
 
 
 def _judge(folder: Path, cache: Path, **more: str) -> None:

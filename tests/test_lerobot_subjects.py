@@ -37,12 +37,13 @@ def test_the_main_job_keeps_the_subject(tmp_path: Path, capsys) -> None:
     assert Acehand(capsys, "dataset", "filter", root, *rules).json["removed"][0]["episode"] == 1
 
     # A card tells how many, not who.
-    assert Acehand(capsys, "dataset", "card", root).code == 0
+    card = ("dataset", "info", root, "--card", root / "README.md")
+    assert Acehand(capsys, *card).code == 0
     text = (root / "README.md").read_text()
     assert "2 episodes of 1 recordings of 1 subject and others," in text
     assert "s01" not in text
     assert Acehand(capsys, "dataset", "filter", root, 1).code == 0
-    assert Acehand(capsys, "dataset", "card", root, "--overwrite").code == 0
+    assert Acehand(capsys, *card, "--overwrite").code == 0
     text = (root / "README.md").read_text()
     assert "1 episodes of 1 recordings of 1 subject," in text and "- robot: `inspire`" in text
     assert "s01" not in text

@@ -534,7 +534,6 @@ def test_one_bad_recording_does_not_stop_the_others(datasets, mano_file, tmp_pat
     assert [error["source"] for error in report.errors] == ["subject1_h1_0_cam4"]
     assert "000003.txt" in report.errors[0]["message"] and "124" in report.errors[0]["message"]
     assert report.clips == {"test": 1}
-    assert any("could not be converted" in t for e in report.comparison for t in e["explanation"])
 
 
 def test_a_changed_label_or_mano_is_converted_anew(mano_file, tmp_path):
@@ -638,9 +637,6 @@ def test_command_line(datasets, mano_file, tmp_path, capsys):
     assert out["splits"] == {
         "test": {"clips": 1, "frames": 8, "unlabelled_frames": 5, "left_out_frames": 1}
     }
-    entry = out["paper"][0]
-    assert (entry["paper_clips"], entry["paper_frames"]) == (166, 49800)
-    assert any("165 clips fewer" in text for text in entry["explanation"])
     texts = " ".join(finding["text"] for finding in out["findings"])
     for part in ("1 damaged", "3 of 8", "intrin.npy", "output.log", "kps2D", "1 labels lie beyond"):
         assert part in texts, part

@@ -132,6 +132,19 @@ def test_settings_of_the_camera_and_the_hand_count(tmp_path: Path, capsys) -> No
     assert run.code == 0 and run.json["skipped"] == [str(video)]
 
 
+def test_an_episode_whose_task_lerobot_changed_is_known(tmp_path: Path, capsys) -> None:
+    import pyarrow.parquet as pq
+
+    out = tmp_path / "out"
+    words = (hands_file(tmp_path / "h.npz"), "--output", out)
+    assert Run(capsys, *words).code == 0
+    before = read_provenance(out)
+    for path in out.glob("data/*/*.parquet"):  # modify_tasks of lerobot 0.6.1 leaves no metadata
+        pq.write_table(pq.read_table(path).replace_schema_metadata(None), path)
+    assert read_provenance(out) == before
+    assert Run(capsys, *words, "--resume").json["skipped"] == [str(words[0])]
+
+
 def test_another_cut_is_another_episode(tmp_path: Path, capsys) -> None:
     hands, out = hands_file(tmp_path / "h.npz", 30), tmp_path / "out"
     assert Run(capsys, hands, "--output", out, "--duration", "0.5", "--task", "a").code == 0

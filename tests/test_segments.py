@@ -102,7 +102,7 @@ def test_command_line(tmp_path, capsys):
     from acehand_core.cli.main import main
 
     make_store(tmp_path / "store", {"long": 170, "short": 80})
-    arguments = ["data", "segments", "--clips", str(tmp_path / "store"), "--output",
+    arguments = ["evaluate", "--ground-truth", str(tmp_path / "store"), "--write-segments",
                  str(tmp_path / "s.json"), "--json"]  # fmt: skip
     assert main(arguments) == 0
     out = json.loads(capsys.readouterr().out.splitlines()[-1])
@@ -110,5 +110,5 @@ def test_command_line(tmp_path, capsys):
     assert out == {**made.summary(), "output": str(tmp_path / "s.json")}
     assert [s.id for s in made.segments] == ["toy--long--000000", "toy--long--000081"]
     assert main(arguments) == 4
-    assert main([*arguments, "--overwrite", "--count", "3"]) == 2
+    assert main([*arguments, "--overwrite", "--segment-count", "3"]) == 2
     assert "3 of 2 segments" in capsys.readouterr().err

@@ -46,7 +46,7 @@ def test_weights_of_an_unfinished_run(tmp_path, capsys) -> None:
     folder = tmp_path / "run"
     settings = compose([
         "experiment=smoke", f"data.sources.synthetic.root={tmp_path / 'clips'}", f"run={folder}",
-        "checkpoints.whole=false", "checkpoints.every=1", "log.pictures=1",
+        "checkpoints.whole=false", "checkpoints.every=1",
     ])  # fmt: skip
     assert train(settings, quiet, stop_at=2).weights is None
     assert run("convert", folder, "--to", "acehand", "--output", tmp_path / "newest", "--json") == 0
@@ -82,7 +82,7 @@ def settings(folder, *sources, more=()):
     off = [] if "synthetic" in names else ["data.sources.synthetic.weight=0"]
     return compose([
         "experiment=smoke", *(f"++data.sources.{n}.root={folder / n}" for n in names), *off,
-        f"run={folder / '-'.join((*names, 'run'))}", "log.pictures=1", "optim.steps=1",
+        f"run={folder / '-'.join((*names, 'run'))}", "optim.steps=1",
         "optim.warmup_steps=0", "data.window.latents=2", *more,
     ])  # fmt: skip
 

@@ -34,7 +34,7 @@ def clips(tmp_path_factory):
 
 def settings(clips, run, *more):
     return compose(["experiment=smoke", f"data.sources.synthetic.root={clips}",
-                    "validation.sources.synthetic.weight=0", f"run={run}", "log.pictures=1",
+                    "validation.sources.synthetic.weight=0", f"run={run}",
                     *more])  # fmt: skip
 
 

@@ -80,7 +80,7 @@ def test_a_run_killed_before_its_pictures_is_finished_by_resume(
     assert "overlay.mp4" in str(problem) and "--resume" in str(problem)
 
     # The repair removes what was half written and says that the recording is needed.
-    repaired = Acehand(capsys, "dataset", "repair", root)
+    repaired = Acehand(capsys, "dataset", "check", root, "--repair")
     assert repaired.code == 1 and any("--resume" in text for text in repaired.json["problems"])
     half = [text for text in repaired.json["repaired"] if "never completed" in text]
     # The sheet is written while the overlay is.
@@ -186,7 +186,7 @@ def test_a_run_killed_before_its_statistics_is_finished(tmp_path: Path, capsys) 
     assert_exact(root)
     assert check_dataset(root) == []
 
-    repaired = Acehand(capsys, "dataset", "repair", other)
+    repaired = Acehand(capsys, "dataset", "check", other, "--repair")
     assert repaired.code == 0 and "quantiles" in repaired.json["repaired"][0]
     assert_exact(other)
     assert repair(other) == []

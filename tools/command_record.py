@@ -61,7 +61,7 @@ acehand camera presets
 acehand camera show gopro_wide video.mp4 --output gopro.png
 acehand camera convert phone --size 1280x720 --output phone.json
 acehand batch run recordings.csv --robot inspire --output kitchen
-acehand batch status kitchen --json
+acehand batch run recordings.csv --output kitchen --status --json
 acehand inspect my_dataset --json
 acehand dataset info my_dataset --json
 acehand dataset info my_dataset --feature observation.state
@@ -69,14 +69,14 @@ acehand dataset merge cut my_dataset --output week
 acehand dataset check week --json
 acehand dataset trim cut --rules trim.yaml --json
 acehand dataset filter week --rules rules.yaml --json
-acehand dataset card my_dataset
+acehand dataset info my_dataset --card my_dataset/README.md
 acehand bag write my_dataset --output demonstrations.mcap
 acehand bag info recording --json
 acehand bag convert recording --robot inspire --output from_bag --bag-output again.mcap
 acehand synth --clips 2 --seed 1 --fast --cameras pinhole --output small
-acehand data segments --clips small --output list.json
+acehand evaluate --ground-truth small --write-segments list.json
 acehand evaluate --tracker mediapipe --ground-truth small --output mp.json
-acehand report mp.json --output report
+acehand evaluate mp.json --report report
 acehand-train experiment=tiny --cfg job
 """
 

@@ -37,6 +37,9 @@ class Run:
     )
     retry: bool = setting(False, "try recordings again that failed or were quarantined")
     merge: bool = setting(False, "only merge what is finished; nothing is begun")
+    status: bool = setting(
+        False, "only say how far the batch is, and what went wrong; also while it runs"
+    )
 
     def run(self, terminal: console.Terminal) -> int:
         """Convert, merge and report."""
@@ -53,6 +56,9 @@ class Run:
             )
         overwrite = job.existing == "overwrite"
         folder = BatchFolder(job.output)
+        if self.status:
+            _report(folder, terminal)
+            return console.EXIT_OK
         if self.retry:
             for name in retry(folder):
                 console.say(f"is tried again: {name}")
@@ -69,20 +75,6 @@ class Run:
             merge(folder, per_layout=self.per_layout, overwrite=overwrite, progress=terminal.bars)
             terminal.bars.close()
         return _report(folder, terminal)
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """Say how far a batch is, and what went wrong; also while it runs."""
-
-    output: Path = setting(..., "as given to acehand batch run", metavar="OUTPUT", positional=True)
-
-    def run(self, terminal: console.Terminal) -> int:
-        """Report."""
-        from acehand_core.batch.folder import BatchFolder
-
-        _report(BatchFolder(self.output), terminal)
-        return console.EXIT_OK
 
 
 def _report(folder: BatchFolder, terminal: console.Terminal) -> int:

@@ -1,4 +1,4 @@
-"""``acehand data``: datasets into clips, clips into lists of segments."""
+"""``acehand data``: datasets into clips."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from acehand_core.cli import console
-from acehand_core.cli.console import OVERWRITE
 from acehand_core.settings import check_values, setting
 
 Split = Literal["train", "val", "test"]
@@ -46,7 +45,7 @@ class Convert:
         check_values(self)
 
     def run(self, terminal: console.Terminal) -> int:
-        """Convert and compare with the paper's counts."""
+        """Convert, and say what came of it."""
         from acehand_core.datasets.readers.base import ReadOptions
         from acehand_core.datasets.readers.pictures import ClipOptions
         from acehand_core.datasets.readers.run import RunOptions, run
@@ -88,19 +87,10 @@ def find_named_mano(mano: Path | None) -> Path | None:
 
 
 def _say(report: dict[str, Any]) -> None:
-    for entry in report["paper"]:
-        paper = (
-            f"paper {entry['paper_clips']} and {entry['paper_frames']}"
-            if entry["paper_clips"] is not None
-            else "not in the paper"
-        )
-        console.say(
-            f"{report['dataset']} {entry['split']}: {entry['clips']} clips, {entry['frames']} "
-            f"frames ({paper})"
-        )
-        for line in entry["explanation"]:
-            console.say(f"  {line}")
     for split, counts in report["splits"].items():
+        console.say(
+            f"{report['dataset']} {split}: {counts['clips']} clips, {counts['frames']} frames"
+        )
         if counts["unlabelled_frames"]:
             console.say(
                 f"{split}: {counts['unlabelled_frames']} frames have no label; they teach nothing "
@@ -121,48 +111,3 @@ def _say(report: dict[str, Any]) -> None:
         console.say(f"and {len(report['findings']) - 20} further findings; see the clips' source.")
     for error in report["errors"]:
         console.say(f"failed: {error['source']}: {error['message']}")
-
-
-@dataclass(frozen=True, slots=True)
-class Segments:
-    """Make a fixed list of segments of a store."""
-
-    clips: Path = setting(..., "a store of clips", metavar="DIR")
-    output: Path = setting(..., "the list", metavar="JSON")
-    name: str | None = setting(
-        None, "of the list", default_text="made from dataset, split and length"
-    )
-    length: int = setting(81, "frames of a segment")
-    stride: int | None = setting(
-        None, "frames from one segment to the next", default_text="no overlap"
-    )
-    count: int | None = setting(None, "draw so many", default_text="all")
-    seed: int = setting(0, "of the draw")
-    overwrite: bool = setting(False, OVERWRITE)
-
-    def run(self, terminal: console.Terminal) -> int:
-        """Write the list."""
-        from acehand_core.datasets.clips.store import ClipStore
-        from acehand_core.datasets.segments import make_segments, write_segments
-
-        store = ClipStore(self.clips)
-        info = store.info
-        drawn = "" if self.count is None else f"-{self.count}-seed{self.seed}"
-        segments = make_segments(
-            [(name, clip.frames) for name, clip in store.infos().items()],
-            self.name or f"{info.dataset}-{info.split}-{self.length}{drawn}",
-            info.dataset,
-            info.split,
-            self.length,
-            self.stride,
-            self.count,
-            self.seed,
-        )
-        write_segments(segments, self.output, self.overwrite)
-        summary = segments.summary()
-        console.say(
-            f"{self.output}: {summary['count']} segments of {self.length} frames, "
-            f"{summary['name']} {summary['sha256'][:12]}"
-        )
-        terminal.print_json({**summary, "output": str(self.output)})
-        return console.EXIT_OK

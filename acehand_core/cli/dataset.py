@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,6 +15,7 @@ from acehand_core.settings import setting
 
 if TYPE_CHECKING:
     from acehand_core.lerobot.edit import Removal
+    from acehand_core.lerobot.repair import Plan
     from acehand_core.lerobot.trim import Trimming
 
 
@@ -23,16 +23,35 @@ if TYPE_CHECKING:
 class Info:
     """Say what a LeRobot dataset holds.
 
-    With --feature exact statistics of that feature over all frames, entry by entry.
+    With --feature exact statistics of that feature over all frames, entry by entry. With --card
+    the same and more as a card: what is in it, how it was made, licences, quality.
     """
 
     folder: Path = setting(..., "the dataset", metavar="DATASET", positional=True)
     feature: str | None = setting(None, "e.g. action", metavar="KEY", default_text="none")
+    card: Path | None = setting(
+        None, "write a card for the Hugging Face Hub there, e.g. README.md in the dataset",
+        metavar="FILE", default_text="none",
+    )  # fmt: skip
+    license: str | None = setting(
+        None, "of --card: the recordings' licence, as the hub calls it, e.g. cc-by-4.0",
+        metavar="ID", default_text="nobody has said it",
+    )  # fmt: skip
+    consent: str | None = setting(
+        None, "of --card: what the people in the recordings agreed to",
+        default_text="nobody has said it",
+    )  # fmt: skip
+    overwrite: bool = setting(False, "of --card: replace what is there")
 
     def run(self, terminal: console.Terminal) -> int:
         """Print counts, tasks, verdicts, sources and sizes."""
+        from acehand_core.lerobot.card import card
         from acehand_core.lerobot.summary import summarize
 
+        if self.card is not None:
+            text = card(self.folder, self.license, self.consent)
+            with atomic_path(self.card, self.overwrite) as partial:
+                partial.write_text(text, "utf-8")
         summary = summarize(self.folder)
         console.say(
             f"{self.folder}: {summary.episodes} episodes of {summary.recordings} recordings, "
@@ -57,6 +76,9 @@ class Info:
         report = summary.to_json()
         if self.feature is not None:
             report |= {"feature": self.feature, "stats": self._say_stats(self.feature)}
+        if self.card is not None:
+            console.say(f"wrote {self.card}")
+            report["card"] = str(self.card)
         terminal.print_json(report)
         return console.EXIT_OK
 
@@ -70,36 +92,6 @@ class Info:
         for name, values in stats.items():
             console.say(f"{name:<{wide}} " + " ".join(f"{v:>10.4g}" for v in values.values()))
         return stats
-
-
-@dataclass(frozen=True, slots=True)
-class Card:
-    """Write the card of a LeRobot dataset: what is in it, how it was made, licences, quality."""
-
-    folder: Path = setting(..., "the dataset", metavar="DATASET", positional=True)
-    license: str | None = setting(
-        None, "the recordings' licence, as the Hugging Face Hub calls it, e.g. cc-by-4.0",
-        metavar="ID", default_text="nobody has said it",
-    )  # fmt: skip
-    consent: str | None = setting(
-        None, "what the people in the recordings agreed to", default_text="nobody has said it"
-    )
-    output: Path | None = setting(
-        None, "where it is written", metavar="FILE", default_text="README.md in the dataset"
-    )
-    overwrite: bool = setting(False, console.OVERWRITE)
-
-    def run(self, terminal: console.Terminal) -> int:
-        """Write it."""
-        from acehand_core.lerobot.card import card
-
-        output = self.output or self.folder / "README.md"
-        text = card(self.folder, self.license, self.consent)
-        with atomic_path(output, self.overwrite) as partial:
-            partial.write_text(text, "utf-8")
-        console.say(f"wrote {output}")
-        terminal.print_json({"dataset": str(self.folder), "output": str(output)})
-        return console.EXIT_OK
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,75 +124,62 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Check a LeRobot dataset."""
+    """Say what is wrong with a LeRobot dataset, or repair it.
 
-    folder: Path = setting(..., "the dataset", metavar="DATASET", positional=True)
-
-    def run(self, terminal: console.Terminal) -> int:
-        """Name the problems; exit code 0 only without any."""
-        return _check(self.folder, (), terminal)
-
-
-@dataclass(frozen=True, slots=True)
-class Repair:
-    """Finish what a killed writer left, and keep the whole episodes of a broken LeRobot dataset.
-
+    The repair finishes what a killed writer left and keeps the whole episodes of a broken dataset.
     It says what it will do. Where episodes would be lost it asks, and needs --yes where nobody can
     answer. Their files are kept in DATASET/.unreferenced.
     """
 
     folder: Path = setting(..., "the dataset", metavar="DATASET", positional=True)
-    yes: bool = setting(False, "go on without asking where episodes are lost")
-    dry_run: bool = setting(False, "say what would be done, and change nothing")
+    repair: bool = setting(False, "repair it")
+    yes: bool = setting(False, "of --repair: go on without asking where episodes are lost")
+    dry_run: bool = setting(False, "of --repair: say what would be done, and change nothing")
 
     def run(self, terminal: console.Terminal) -> int:
-        """Repair, then name the problems that are left; exit code 0 only without any."""
-        from acehand_core.lerobot.repair import Plan, plan_repair, repair
+        """Name the problems, after a repair those left; exit code 0 only without any."""
+        from acehand_core.lerobot.check import check_dataset
+        from acehand_core.lerobot.repair import plan_repair, repair
 
-        def said(plan: Plan) -> None:
-            for line in plan.steps:
-                console.say(f"to do: {line}")
-            for line in plan.lost:
-                console.say(f"lost: {line}")
-
-        def agree(plan: Plan) -> bool:
-            said(plan)
-            if not plan.lost or self.yes:
-                return True
-            if sys.stdin.isatty():
-                console.say(
-                    f"{len(plan.lost)} would go to {self.folder}/.unreferenced. Repair? [y/N]"
-                )
-                return sys.stdin.readline().strip().lower() in ("y", "yes")
-            raise InputError(
-                f"{self.folder}: not repaired, for episodes would be lost: {'; '.join(plan.lost)}. "
-                "--yes repairs it all the same; their files are kept in .unreferenced."
-            )
-
-        if self.dry_run:
+        if self.dry_run and self.repair:
             plan = plan_repair(self.folder)
-            said(plan)
+            _say_plan(plan)
             if not plan.steps:
                 console.say(f"{self.folder}: nothing to repair")
             terminal.print_json({"to_do": plan.steps, "lost": plan.lost})
             return console.EXIT_SOME_FAILED if plan.steps else console.EXIT_OK
-        done = repair(self.folder, agree)
+        if not self.repair and (self.yes or self.dry_run):
+            raise InputError("--yes and --dry-run belong to --repair.")
+        done = repair(self.folder, self._agree) if self.repair else []
         for line in done:
             console.say(f"repaired: {line}")
-        return _check(self.folder, done, terminal)
+        problems = [str(problem) for problem in check_dataset(self.folder)]
+        for problem in problems:
+            console.say(f"problem: {problem}")
+        if not problems:
+            console.say(f"{self.folder}: no problem found")
+        terminal.print_json({"repaired": [*done], "problems": problems})
+        return console.EXIT_SOME_FAILED if problems else console.EXIT_OK
+
+    def _agree(self, plan: Plan) -> bool:
+        """Say what a repair would do; where episodes would be lost, ask. Raises InputError."""
+        _say_plan(plan)
+        if not plan.lost or self.yes:
+            return True
+        if sys.stdin.isatty():
+            console.say(f"{len(plan.lost)} would go to {self.folder}/.unreferenced. Repair? [y/N]")
+            return sys.stdin.readline().strip().lower() in ("y", "yes")
+        raise InputError(
+            f"{self.folder}: not repaired, for episodes would be lost: {'; '.join(plan.lost)}. "
+            "--yes repairs it all the same; their files are kept in .unreferenced."
+        )
 
 
-def _check(folder: Path, repaired: Sequence[str], terminal: console.Terminal) -> int:
-    """Name the problems of a dataset; return the exit code."""
-    from acehand_core.lerobot.check import check_dataset
-
-    problems = [str(problem) for problem in check_dataset(folder)]
-    for problem in problems:
-        console.say(f"problem: {problem}")
-    if not problems:
-        console.say(f"{folder}: no problem found")
-    terminal.print_json({"repaired": [*repaired], "problems": problems})
-    return console.EXIT_SOME_FAILED if problems else console.EXIT_OK
+def _say_plan(plan: Plan) -> None:
+    for line in plan.steps:
+        console.say(f"to do: {line}")
+    for line in plan.lost:
+        console.say(f"lost: {line}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,27 +312,3 @@ def _say_trimming(folder: Path, trimming: Trimming, dry_run: bool) -> None:
             f"{folder / trimming.set_aside}"
         )
     console.say(f"{folder}: {trimming.episodes} episodes, {trimming.frames} frames")
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """Give episodes of a LeRobot dataset another task."""
-
-    folder: Path = setting(..., "the dataset", metavar="DATASET", positional=True)
-    task: str = setting(..., "the new task")
-    episodes: tuple[int, ...] = setting(
-        (), "their numbers", metavar="EPISODE", positional=True, default_text="all"
-    )
-    old: str | None = setting(None, "only where this was the task", flag="from", metavar="TEXT")
-
-    def run(self, terminal: console.Terminal) -> int:
-        """Rename and say which tasks there are."""
-        from acehand_core.lerobot.edit import change_task
-
-        change = change_task(self.folder, self.task, self.episodes, old=self.old)
-        numbers = ", ".join(map(str, change.episodes)) or "none"
-        console.say(f"{self.folder}: changed the task of episodes: {numbers}")
-        for task in change.tasks:
-            console.say(f"  - {task}")
-        terminal.print_json({"dataset": str(self.folder), **change.to_json()})
-        return console.EXIT_OK

@@ -23,17 +23,13 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "camera estimate": ("the focal length of a video from its pictures", "camera:Estimate"),
     "camera convert": ("a camera file of any format as ours", "camera:Convert"),
     "batch run": ("many recordings into one dataset, with many workers", "batch:Run"),
-    "batch status": ("how far a batch is, and what went wrong", "batch:Status"),
     "inspect": ("which episodes are good enough, as a page and JSON", "review:Inspect"),
     "review": ("look through episodes in a browser, and decide", "review:Review"),
     "dataset info": ("what a dataset holds, and statistics of a feature", "dataset:Info"),
-    "dataset card": ("a card for the Hugging Face Hub", "dataset:Card"),
     "dataset merge": ("several datasets as one", "dataset:Merge"),
-    "dataset check": ("what is wrong with a dataset", "dataset:Check"),
-    "dataset repair": ("keep the whole episodes of a broken dataset", "dataset:Repair"),
+    "dataset check": ("what is wrong with a dataset; with --repair mend it", "dataset:Check"),
     "dataset filter": ("remove episodes, by number or by rules", "dataset:Filter"),
     "dataset trim": ("cut idle ends, gaps and bad frames off episodes", "dataset:Trim"),
-    "dataset task": ("give episodes of a dataset another task", "dataset:Task"),
     "bag info": ("what is in a ROS 2 bag, and what is damaged", "bag:Info"),
     "bag convert": ("a bag into a dataset and, if wanted, another bag", "bag:Convert"),
     "bag write": ("a dataset or a table of hands into a bag", "bag:Write"),
@@ -41,11 +37,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "weights convert": ("write weights, also of a training run, in a layout", "weights:Convert"),
     "weights inspect": ("what weights hold, and whether all of it is right", "weights:Inspect"),
     "data convert": ("a dataset in its native layout as stores of clips", "data:Convert"),
-    "data segments": ("a fixed list of segments of a store", "data:Segments"),
     "golden-check": ("reproduce reference outputs of the released model", "golden:GoldenCheck"),
-    "evaluate": ("score predictions or a tracker by the paper's protocol", "evaluate:Evaluate"),
-    "evaluate import": ("another method's output into predictions", "evaluate:Import"),
-    "report": ("tables and plots of evaluations, beside the paper's numbers", "report:Report"),
+    "evaluate": ("scores by the paper's protocol, and reports of them", "evaluate:Evaluate"),
     "synth": ("render clips of hands with ground truth, to train on", "synth:Synth"),
     "doctor": ("what is installed and what each missing piece would add", "doctor:Doctor"),
 }
@@ -55,6 +48,13 @@ REMOVED: Mapping[str, str] = {
     "camera motion": "acehand reconstruct or acehand-retarget, which find it by themselves",
     "batch retry": "acehand batch run MANIFEST ... --retry",
     "batch merge": "acehand batch run MANIFEST ... --merge",
+    "batch status": "acehand batch run MANIFEST --output OUTPUT --status",
+    "data segments": "acehand evaluate --ground-truth STORE --write-segments FILE",
+    "evaluate import": "acehand evaluate --predictions DIR --method NAME --keep DIR",
+    "report": "acehand evaluate FILE ... --report DIR",
+    "dataset card": "acehand dataset info DATASET --card DATASET/README.md",
+    "dataset repair": "acehand dataset check DATASET --repair",
+    "dataset task": "lerobot-edit-dataset, --operation.type modify_tasks (docs/formats.md)",
     "dataset stats": "acehand dataset info DATASET --feature KEY",
     "dataset push": "hf upload OWNER/NAME DATASET . --repo-type dataset (docs/formats.md)",
     "dataset remove": "acehand dataset filter DATASET EPISODE ...",
@@ -63,7 +63,7 @@ REMOVED: Mapping[str, str] = {
     "dataset annotate": "acehand-retarget DATASET, which makes a dataset of its own of the hands",
     "weights hands": "acehand weights fetch hands",
     "weights export": "acehand weights convert RUN --to acehand --output DIR",
-    "weights verify": "acehand weights inspect PATH --hashes",
+    "weights verify": "acehand weights inspect PATH",
 }
 
 
@@ -73,6 +73,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Flags that all commands have may stand before the action's name.
     names = [word for word in words[:3] if not word.startswith("-")]
     for name in (" ".join(names[:2]), *names[:1]):
+        if name in REMOVED:
+            break
         if name in COMMANDS:
             for word in name.split():
                 words.remove(word)

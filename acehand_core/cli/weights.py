@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -186,40 +185,22 @@ class Inspect:
     path: Path | None = setting(None, "the weights", metavar="PATH", positional=True)
     variant: Variant | None = setting(None, _VARIANT)
     accounting: bool = setting(False, "count parameters; without PATH those of the released model")
-    hashes: bool = setting(False, "compare hashes, too, wherever somebody states them")
 
     def run(self, terminal: console.Terminal) -> int:
         """Describe them; exit code 0 only without problems."""
         from acehand_core.errors import InputError
         from acehand_core.model.config import ModelConfig
         from acehand_core.model.weights.accounting import account, table
-        from acehand_core.model.weights.inspection import inspect, verify
+        from acehand_core.model.weights.inspection import inspect
 
         if self.path is None and not self.accounting:
             raise InputError("give a PATH, or --accounting for the released model's table.")
         data: dict[str, Any] = {}
         config: ModelConfig | None = ModelConfig()
-        if self.path is not None and not self.hashes:
+        if self.path is not None:
             found = inspect(self.path, self.variant)
             config, data = found.config, found.to_json()
             _describe(found)
-        elif self.path is not None:
-            result = verify(self.path, self.variant)
-            known: Sequence[str] = ()
-            if result.inspection is not None:
-                config, data = result.inspection.config, result.inspection.to_json()
-                _describe(result.inspection)
-                known = result.inspection.problems
-            for problem in result.problems:
-                if problem not in known:
-                    console.say(f"problem: {problem}")
-            compared = f"{len(result.compared)} of {len(result.sha256s)} hashes compared"
-            if not result.problems:
-                console.say(f"{self.path}: no problem found; {compared}")
-            data |= {
-                "ok": not result.problems, "problems": list(result.problems),
-                "sha256": result.sha256s, "compared": list(result.compared),
-            }  # fmt: skip
         if self.accounting:
             if config is None:
                 raise InputError(f"{self.path}: a piece without sizes of a model.")

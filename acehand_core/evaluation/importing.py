@@ -306,7 +306,7 @@ class Method:
 
 
 _FREE = Generic({})
-#: Methods by the name that ``acehand evaluate import`` takes.
+#: Methods by the name that ``acehand evaluate --method`` takes.
 METHODS: dict[str, Method] = {
     "hamer": Method(read_crops, "HaMeR: npz of crops per segment"),
     "wilor": Method(read_crops, "WiLoR: npz of crops per segment"),

@@ -232,12 +232,20 @@ class StoreTruth:
     """Segments of a store of clips.
 
     Args:
-        segments: a list as ``acehand data segments`` writes it; without one the store's clips are
-            cut from their first frame on, without overlap.
+        segments: a list as ``acehand evaluate --write-segments`` writes it; without one the clips
+            are cut as the other arguments say (``make_segments``).
+
+    ``listed`` is the list.
     """
 
     def __init__(
-        self, store: ClipStore, segments: Path | None = None, length: int = SEGMENT_FRAMES
+        self,
+        store: ClipStore,
+        segments: Path | None = None,
+        length: int = SEGMENT_FRAMES,
+        stride: int | None = None,
+        count: int | None = None,
+        seed: int = 0,
     ) -> None:
         from acehand_core.datasets.segments import make_segments, read_segments
 
@@ -246,11 +254,14 @@ class StoreTruth:
         self.dataset = info.dataset
         if segments is None:
             clips = [(name, clip.frames) for name, clip in sorted(store.infos().items())]
-            name = f"{info.dataset}-{info.split}-{length}"
-            listed = make_segments(clips, name, info.dataset, info.split, length, length)
+            drawn = "" if count is None else f"-{count}-seed{seed}"
+            name = f"{info.dataset}-{info.split}-{length}{drawn}"
+            self.listed = make_segments(
+                clips, name, info.dataset, info.split, length, stride, count, seed
+            )
         else:
-            listed = read_segments(segments)
-        self._by_id = listed.by_id()
+            self.listed = read_segments(segments)
+        self._by_id = self.listed.by_id()
         if not self._by_id:
             raise InputError(
                 f"{store.root}: no clip has {length} frames; choose shorter segments "
@@ -269,7 +280,7 @@ class StoreTruth:
                     f"{segment.clip!r} has {frames[segment.clip]}."
                 )
         self.segments = tuple(self._by_id)
-        self.summary: Mapping[str, Any] = listed.summary()
+        self.summary: Mapping[str, Any] = self.listed.summary()
         self._hands = functools.lru_cache(maxsize=4)(store.hands)
 
     def truth(self, segment: str) -> HandMotion:
@@ -293,10 +304,10 @@ class StoreTruth:
         return recording
 
 
-def open_ground_truth(
-    path: Path, segments: Path | None = None, length: int = SEGMENT_FRAMES
-) -> GroundTruth:
+def open_ground_truth(path: Path, segments: Path | None = None, **cut: Any) -> GroundTruth:
     """Return what a path holds: a store of clips, or a folder of tables.
+
+    ``cut`` is how a store's clips are cut without a list, as ``StoreTruth`` takes it.
 
     Raises:
         InputError: neither is there, or a list of segments for a folder of tables.
@@ -304,7 +315,7 @@ def open_ground_truth(
     if not path.is_dir():
         raise InputError(f"{path}: no such folder of ground truth.")
     if (path / "store.json").is_file():
-        return StoreTruth(ClipStore(path), segments, length)
+        return StoreTruth(ClipStore(path), segments, **cut)
     if segments is not None:
         raise InputError(
             f"{path}: --segments cuts a store of clips; here every table is one segment."

@@ -51,7 +51,7 @@ def plotly() -> tuple[Any, str]:
         from plotly import graph_objects, offline
     except ImportError as error:
         raise MissingDependencyError(
-            "The plots of acehand report need plotly: pip install 'acehand[view]'."
+            "The plots of a report need plotly: pip install 'acehand[view]'."
         ) from error
     return graph_objects, offline.get_plotlyjs()
 

@@ -23,8 +23,6 @@ from acehand_core.recordings.video_encode import copy_parts, probe_video
 ROWS_TOGETHER = 1000
 
 Row = Mapping[str, Any]
-#: The task that an episode, by its number in its dataset, has in place of another.
-Renamed = Callable[[int, str], str]
 
 
 class Assembly:
@@ -72,13 +70,7 @@ class Assembly:
         """Tasks so far, in the order of task_index."""
         return tuple(self._tasks)
 
-    def add(
-        self,
-        root: Path,
-        rows: Sequence[Row],
-        tasks: Sequence[str],
-        renamed: Renamed = lambda number, task: task,
-    ) -> None:
+    def add(self, root: Path, rows: Sequence[Row], tasks: Sequence[str]) -> None:
         """Add episodes of a dataset.
 
         Args:
@@ -88,23 +80,20 @@ class Assembly:
         Raises SchemaError for a file that does not hold what its rows say, VideoError for one that
         cannot be cut, OSError.
         """
-        pairs = [(row["episode_index"], task) for row in rows for task in row["tasks"]]
-        pairs.sort(key=lambda pair: tasks.index(pair[1]))
-        self._tasks = list(dict.fromkeys([*self._tasks, *(renamed(*pair) for pair in pairs)]))
+        theirs = sorted({task for row in rows for task in row["tasks"]}, key=tasks.index)
+        self._tasks = list(dict.fromkeys([*self._tasks, *theirs]))
 
         added: list[dict[str, Any]] = []
         start = self.frames
         for number, row in enumerate(rows, self.episodes):
-            named = [renamed(row["episode_index"], task) for task in row["tasks"]]
             stop = start + row["length"]
             counts = {"dataset_from_index": start, "dataset_to_index": stop}
-            own = {"episode_index": number, "tasks": list(dict.fromkeys(named))}
-            added.append({**row, **own, **counts})
+            added.append({**row, "episode_index": number, **counts})
             start = stop
         if self._renumber:
             self._renumber_files(added)
 
-        self._write_data(root, rows, added, tasks, renamed)
+        self._write_data(root, rows, added, tasks)
         for key in self._video_keys:
             self._write_videos(root, rows, added, key)
         for old, new in zip(rows, added, strict=True):
@@ -160,7 +149,6 @@ class Assembly:
         rows: Sequence[Row],
         added: Sequence[dict[str, Any]],
         tasks: Sequence[str],
-        renamed: Renamed,
     ) -> None:
         """Write the data files; put the statistics of what changes in them into ``added``."""
         for name, places in _grouped([layout.data_file(row) for row in rows]).items():
@@ -174,12 +162,10 @@ class Assembly:
                 if len(part) != new["length"]:
                     raise SchemaError(
                         f"{root / name}: {len(part)} frames of episode {number}, "
-                        f"meta/episodes says {new['length']}; run acehand dataset repair first."
+                        f"meta/episodes says {new['length']}; acehand dataset check --repair "
+                        "mends it."
                     )
-                task_of = {
-                    tasks.index(task): self._tasks.index(renamed(number, task))
-                    for task in old["tasks"]
-                }
+                task_of = {tasks.index(task): self._tasks.index(task) for task in old["tasks"]}
                 if strange := {*pc.unique(part["task_index"]).to_pylist()} - {*task_of}:
                     raise SchemaError(
                         f"{root / name}: task_index {strange.pop()} is none of the tasks "
@@ -255,11 +241,10 @@ def write_episodes(
     rows: Sequence[Row],
     tasks: Sequence[str],
     step: Step,
-    renamed: Renamed = lambda number, task: task,
 ) -> None:
     """Write some episodes of one dataset, ``root``, as a dataset. See ``Assembly.add``."""
     assembly = Assembly(target, info, step)
-    assembly.add(root, rows, tasks, renamed)
+    assembly.add(root, rows, tasks)
     assembly.finish()
 
 

@@ -44,7 +44,7 @@ def card(root: Path, license_id: str | None = None, consent: str | None = None) 
     summary = summarize(root)
     with opened(root.resolve()) as (info, rows, _):
         entries = [entries_of(root, info, row) for row in rows]
-        records = [layout.read_origin(root, row) for row in rows]
+        records = [layout.read_record(root, row) or {} for row in rows]
 
     head = {
         "license": license_id or "other",

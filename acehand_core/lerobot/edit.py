@@ -1,9 +1,9 @@
-"""Edit a LeRobot v3 dataset: episodes go, those that stay are numbered anew, tasks are renamed.
+"""Edit a LeRobot v3 dataset: episodes go, those that stay are numbered anew.
 
 The edited dataset is built beside the old one, with hard links to whatever stays as it is, and
 takes its place in one step (``transaction.publish``): a reader sees the old dataset or the new one,
 and what a killed process leaves is removed or restored by ``repair.repair``. Files keep their
-numbers, unused tasks go, as with lerobot's own ``delete_episodes`` and ``modify_tasks``.
+numbers, unused tasks go, as with lerobot's own ``delete_episodes``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from acehand_core.atomic import DirectoryLock, output_errors
-from acehand_core.errors import InputError, SchemaError, nearest
+from acehand_core.errors import InputError, SchemaError
 from acehand_core.lerobot import format as layout
 from acehand_core.lerobot.assemble import Row, link, write_episodes
 from acehand_core.lerobot.check import check_info, check_rows, read_rows
@@ -141,64 +141,6 @@ def _said(rows: Sequence[Row], removed: Mapping[int, Sequence[str]]) -> tuple[di
     )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class TaskChange:
-    """What ``change_task`` did: numbers of the episodes that changed, and all tasks there are."""
-
-    episodes: tuple[int, ...]
-    tasks: tuple[str, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the object that ``acehand dataset task --json`` prints."""
-        return asdict(self)
-
-
-def change_task(
-    root: Path,
-    task: str,
-    episodes: Sequence[int] = (),
-    *,
-    old: str | None = None,
-    on_step: Step | None = None,
-) -> TaskChange:
-    """Give episodes another task.
-
-    Args:
-        episodes: numbers of those that get it; empty: all.
-        old: only where this was the task.
-        on_step: as of ``remove_episodes``.
-
-    Raises:
-        InputError: the task is empty, or there is no such dataset, episode or old task.
-        SchemaError: the dataset needs the repair first. OutputError: it cannot be written or is in
-            use. Nothing has changed.
-    """
-    root = root.resolve()
-    if not task.strip():
-        raise InputError("The new task is empty; say in a few words what the hands do.")
-    with output_errors(root), opened(root) as (info, rows, tasks):
-        if unknown := sorted(set(episodes) - {row["episode_index"] for row in rows}):
-            raise InputError(f"{root}: no episode {unknown[0]}; it has 0 to {len(rows) - 1}.")
-        if old is not None and old not in tasks:
-            raise InputError(f"{root}: no task {old!r}; {nearest(old, tasks)}")
-
-        def renamed(number: int, before: str) -> str:
-            meant = (not episodes or number in episodes) and old in (None, before)
-            return task if meant else before
-
-        def fill(base: Path, step: Step) -> None:
-            write_episodes(base, info, root, rows, tasks, step, renamed)
-
-        changed = tuple(
-            row["episode_index"]
-            for row in rows
-            if any(renamed(row["episode_index"], t) != t for t in row["tasks"])
-        )
-        if changed:
-            replace_dataset(root, fill, on_step)
-        return TaskChange(changed, tuple(layout.read_tasks(root)))
-
-
 @contextlib.contextmanager
 def opened(root: Path) -> Iterator[Content]:
     """Yield info.json, the rows of meta/episodes and the tasks of a dataset that nobody writes to.
@@ -218,7 +160,7 @@ def opened(root: Path) -> Iterator[Content]:
         unused = [] if faults else unused_files(root, info, rows)
         if faults or unused:
             fault = faults[0] if faults else f"{unused[0]} belongs to no episode"
-            raise SchemaError(f"{root}: {fault}; run acehand dataset repair first.")
+            raise SchemaError(f"{root}: {fault}; run acehand dataset check --repair first.")
         yield info, rows, tasks
 
 

@@ -308,23 +308,16 @@ def data_file(row: Mapping[str, Any]) -> str:
 def read_record(root: Path, row: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return what a writer of ours stored about an episode's origin, None where nothing is stored.
 
-    Raises SchemaError where the data file cannot be read.
+    It is in the data file; lerobot's ``modify_tasks`` writes that anew without it, but leaves the
+    report beside the episode, which has it too. Raises SchemaError where one cannot be read.
     """
     path = root / data_file(row)
     try:
         content = (pq.read_schema(path).metadata or {}).get(PROVENANCE_KEY)
-        return None if content is None else json.loads(content)
+        said = None if content is None else json.loads(content)
     except (OSError, ValueError, pa.ArrowException) as error:
         raise SchemaError(f"{path} cannot be read as parquet: {error}.") from error
-
-
-def read_origin(root: Path, row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an episode's provenance: of its data file, else of the report beside it, else empty.
-
-    Raises SchemaError where one cannot be read.
-    """
-    said = read_record(root, row)
-    return read_report(root, row["episode_index"]).get("provenance", {}) if said is None else said
+    return read_report(root, row["episode_index"]).get("provenance") if said is None else said
 
 
 def read_report(root: Path, number: int) -> dict[str, Any]:

@@ -61,7 +61,7 @@ def summarize(root: Path) -> Summary:
             said = layout.read_report(root, number)
             subjects[said.get("subject", "unknown")] += 1
             verdicts[said.get("verdict", "unknown")] += 1
-            record = layout.read_origin(root, row)
+            record = layout.read_record(root, row) or {}
             trackers[record.get("tracker", "unknown")] += 1
             licenses.update(record.get("licenses", ()))
             recordings.add(record.get("source_sha256") or f"episode {number}")

@@ -308,8 +308,8 @@ def _there_already(path: Path, number: int) -> InputError:
 def _other_task(path: Path, number: int, task: str | None) -> InputError:
     return InputError(
         f"{path}: episode {number} of the dataset has another task than {task or TASK!r}. "
-        "Resume with the same task text (acehand dataset task changes it later), or --append it "
-        "as another episode."
+        "Resume with the same task text (lerobot-edit-dataset changes it later: docs/formats.md), "
+        "or --append it as another episode."
     )
 
 

@@ -222,7 +222,7 @@ def _episode(
         motion=motion,
         columns={name: column.reshape(count, -1) for name, column in values.items()},
         report={key: value for key, value in report.items() if key != "provenance"},
-        origin=layout.read_origin(dataset, row),
+        origin=layout.read_record(dataset, row) or {},
         fingerprint=digest.hexdigest()[:32],
     )
 

@@ -212,10 +212,6 @@ class LogConfig:
 
     every: int = _above_zero(10)
     """Steps between lines of metrics.jsonl."""
-    pictures_every: int = _above_zero(1000)
-    """Steps between pictures of predictions."""
-    pictures: int = _above_zero(4)
-    """Clips in such a picture."""
     wandb: bool = False
     """Write to wandb too, where it is installed."""
 

@@ -135,7 +135,7 @@ class Run:
         for name, count in self.plan.mixture.skipped.items():
             if count and main:
                 self.progress(f"{name}: {count} recordings are shorter than a window", 0, 0)
-        fixed, watched = self._fixed_batches()
+        watched = self._watched_batches()
         report: StepReport | None = None
         stopped = 0
         self.model.train()
@@ -158,8 +158,6 @@ class Run:
                 self.score = self.step, values[SCORE]
                 if book is not None:
                     book.write(self.step, {f"validation/{name}": v for name, v in values.items()})
-            if book is not None and (self.step % config.log.pictures_every == 0 or done):
-                self._draw(book, fixed)
             if self.step % config.checkpoints.every == 0 or self.step == last or self._new_best():
                 self._save()
 
@@ -238,32 +236,21 @@ class Run:
 
         self.accelerator.wait_for_everyone()
 
-    def _fixed_batches(self) -> tuple[list[Batch], list[tuple[Batch, bool]]]:
-        """Return the batch that pictures are drawn of, and this process's part of validation.
-
-        Of a part that does not count, see ``batches.shares``.
-        """
-        config = self.config
+    def _watched_batches(self) -> list[tuple[Batch, bool]]:
+        """Return this process's part of validation; of a part that does not count, see
+        ``batches.shares``."""
         if self.watched is None:
-            samples, reader, mine = self.plan.mixture.fixed(0, config.log.pictures), self.reader, []
-        else:
-            mixture, stores = self.watched
-            reader = Reader(
-                stores, config.model.source, self.reader.hands, self.reader.fixed,
-                self.reader.cache,
-            )  # fmt: skip
-            samples = mixture.fixed(_VALIDATION_SEED, config.validation.windows)
-            part = batches.shares(
-                samples, self.accelerator.num_processes, self.accelerator.process_index
-            )
-            mine = [(reader.read([sample]), counts) for sample, counts in part]
-            samples = samples[: config.log.pictures]
-
-        self._picture_reader = reader
-        main = self.accelerator.is_main_process
-        shown = [reader.read([s]) for s in samples] if main else []
-
-        return shown, mine
+            return []
+        mixture, stores = self.watched
+        reader = Reader(
+            stores, self.config.model.source, self.reader.hands, self.reader.fixed,
+            self.reader.cache,
+        )  # fmt: skip
+        part = batches.shares(
+            mixture.fixed(_VALIDATION_SEED, self.config.validation.windows),
+            self.accelerator.num_processes, self.accelerator.process_index,
+        )  # fmt: skip
+        return [(reader.read([sample]), counts) for sample, counts in part]
 
     def _count_skipped(self, report: StepReport) -> None:
         self.skipped = self.skipped + 1 if report.skipped else 0
@@ -288,14 +275,6 @@ class Run:
             values |= {f"train/{name}": value for name, value in report.terms.items()}
             values |= {f"rate/{name}": value for name, value in report.rates.items()}
             book.write(self.step, values | {"gradient_norm": report.gradient_norm})
-
-    def _draw(self, book: logs.Logs, fixed: list[Batch]) -> None:
-        device = self.accelerator.device
-        sheet = logs.stacked(
-            [logs.draw(self.bare, self._picture_reader, batch, device) for batch in fixed]
-        )
-        logs.save_png(self.folder / "pictures" / f"step-{self.step:08d}.png", sheet)
-        book.picture(self.step, sheet)
 
     def _new_best(self) -> bool:
         """Whether this step was validated, and is the best so far; then it is to be kept."""

@@ -339,6 +339,8 @@ def export(
     try:
         settings = json.loads((run / "config.json").read_text("utf-8"))
         settings["optim"].pop("parallel", None)
+        for name in ("pictures", "pictures_every"):  # they were drawn by older versions
+            settings["log"].pop(name, None)
         config = read_settings(settings)
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise InputError(

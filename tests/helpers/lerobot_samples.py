@@ -208,7 +208,6 @@ def break_and_repair(root: Path, step: Callable[[str], None]) -> None:
 
 EDITING = {
     "remove": lambda root, step: edit.remove_episodes(root, [1], on_step=step),
-    "task": lambda root, step: edit.change_task(root, "stir", old="wave", on_step=step),
     "repair": break_and_repair,
 }
 

@@ -36,7 +36,7 @@ from acehand_core.datasets.readers.hot3d_clips import Hot3dClipsReader
 from acehand_core.datasets.readers.interhand import ReInterHandReader
 from acehand_core.datasets.readers.oakink2 import OakInk2Reader
 from acehand_core.datasets.readers.pictures import ClipOptions
-from acehand_core.datasets.readers.splits import compare, read_split_file
+from acehand_core.datasets.readers.splits import read_split_file
 from acehand_core.datasets.readers.stills import FreiHandReader, RhdReader
 from acehand_core.errors import AcehandError, InputError, Interrupted, OutputError, nearest
 from acehand_core.types import Progress
@@ -136,7 +136,6 @@ class RunReport:
     changed_split: Counter[tuple[str, str]] = field(default_factory=Counter)
     findings: Counter[str] = field(default_factory=Counter)
     errors: list[dict[str, str]] = field(default_factory=list)
-    comparison: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, split: str, info: ClipInfo, kept: bool) -> None:
         """Count one clip."""
@@ -167,7 +166,6 @@ class RunReport:
                 {"from": old, "to": new, "clips": count}
                 for (old, new), count in sorted(self.changed_split.items())
             ],
-            "paper": self.comparison,
             "findings": [
                 {"text": text, "clips": count} for text, count in self.findings.most_common(200)
             ],
@@ -232,7 +230,6 @@ def run(name: str, options: RunOptions, progress: Progress) -> RunReport:
         for split in sorted({item.split for item in items if report.clips[item.split]}):
             conversion.writer(split).write_index()
 
-    report.comparison = compare(name, report.clips, report.frames, items)
     schema.write_json(options.output / f"conversion-{name}.json", report.to_store(options.root))
     return report
 

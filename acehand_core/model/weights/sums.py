@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from acehand_core.errors import InputError, SchemaError, UnsafeFileError
+from acehand_core.errors import InputError
 
 SUMS_FILE = "SHA256SUMS"
 CHECKPOINT = (
@@ -38,24 +37,6 @@ def write_sums(folder: Path) -> None:
     files = {f.relative_to(folder).as_posix(): f for f in sorted(folder.rglob("*")) if f.is_file()}
     lines = (f"{digest}  {name}\n" for name, digest in sha256s(files).items())
     (folder / SUMS_FILE).write_text("".join(lines), "utf-8")
-
-
-def read_sums(folder: Path) -> dict[str, str]:
-    """Return the sums in ``SHA256SUMS`` of a folder, none without one.
-
-    Raises SchemaError for another format, UnsafeFileError for a path outside the folder.
-    """
-    path = folder / SUMS_FILE
-    if not path.is_file():
-        return {}
-    text = path.read_text("utf-8")
-    rows = re.findall(r"^([0-9a-f]{64}) [ *](.+)$", text, re.MULTILINE)
-    if len(rows) != len(text.splitlines()):
-        raise SchemaError(f"{path}: not a list of SHA-256 as sha256sum writes it.")
-    for _, name in rows:
-        if Path(name).is_absolute() or ".." in Path(name).parts:
-            raise UnsafeFileError(f"{path}: names {name!r}, which is outside the folder.")
-    return {name: digest for digest, name in rows}
 
 
 def sha256(path: Path) -> str:
