@@ -64,10 +64,6 @@ class Timeline:
         """Return the playhead in the recording's own time."""
         return self._start_ns + self.position_ns(now_ns)
 
-    def frame_stamp_ns(self, frame: int) -> int:
-        """Return the recorded stamp of a frame."""
-        return self._start_ns + int(self._offsets[frame])
-
     def start(self, now_ns: int) -> None:
         """Let time run from here on; before, the playhead waits at the start."""
         self._move(self._origin_ns, now_ns)

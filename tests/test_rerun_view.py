@@ -154,28 +154,6 @@ def test_links_are_where_mujoco_has_them(name: str) -> None:
                 assert inside.all()
 
 
-def test_normals_of_an_octahedron_point_away_from_its_middle() -> None:
-    corners = np.array([[1, 0, 0], [-1, 0, 0], [0, 1, 0], [0, -1, 0], [0, 0, 1], [0, 0, -1.0]])
-    faces = [[x, y, z] if (x + y + z) % 2 == 0 else [x, z, y]
-             for x in (0, 1) for y in (2, 3) for z in (4, 5)]  # fmt: skip
-    shifted = np.stack([0.1 * corners + 3, 0.2 * corners])
-    found = scene.mesh_normals(shifted, np.array(faces))
-    np.testing.assert_allclose(found, np.stack([corners, corners]), atol=1e-9)
-
-
-def test_a_thinned_mesh_has_vertices_of_the_hand_and_its_size() -> None:
-    hand = CapsuleHand()
-    vertices, faces = hand.rest_vertices("left", np.zeros(10)), hand.faces("left")
-    kept, joined = scene.thinned(vertices, faces)
-    assert len(kept) < len(vertices) / 2 and joined.max() == len(kept) - 1
-    assert all(len({*face}) == 3 for face in joined.tolist())
-    few = vertices[kept]
-    assert np.abs(np.ptp(few, axis=0) - np.ptp(vertices, axis=0)).max() < 0.01
-    a, b, c = few[joined].swapaxes(0, 1)
-    d, e, f = vertices[faces].swapaxes(0, 1)
-    assert np.sum(a * np.cross(b, c)) == pytest.approx(np.sum(d * np.cross(e, f)), rel=0.1)
-
-
 def test_doubtful_bones_are_dashed() -> None:
     joints = np.random.default_rng(0).normal(size=(21, 3))
     joints[20] = np.nan
@@ -367,28 +345,18 @@ def test_a_recording_shows_pictures_through_the_camera(dataset: Path, recorded: 
 
 
 def test_filled_and_doubtful_hands_look_different(recorded: Recorded) -> None:
-    bones, mesh = "scene/camera/hand/left/bones", "scene/camera/hand/left/mesh"
+    bones = "scene/camera/hand/left/bones"
 
-    def look(frame: int) -> tuple[int, int, int]:
+    def look(frame: int) -> tuple[int, int]:
         strips = recorded.at(bones, "LineStrips3D:strips", frame)
-        vertices = recorded.at(mesh, "Mesh3D:vertex_positions", frame)
         colour = recorded.at(bones, "LineStrips3D:colors", frame)
-        return len(strips), len(vertices), int(colour[0]) >> 8
+        return len(strips), int(colour[0]) >> 8
 
     blue = 86 << 16 | 156 << 8 | 233
-    strips, vertices, colour = look(0)
-    assert (strips, colour) == (20, blue) and vertices > 500
-    assert look(12)[:2] == (0, 0)
-    assert look(22)[:2] == (20, vertices) and look(22)[2] != blue
-    assert look(31) == (60, 0, 150 << 16 | 150 << 8 | 150)
-
-    motion = hands()
-    for frame in (15, 24):  # the first ones after others
-        pose = motion.global_orient[frame, 0], motion.hand_pose[frame, 0], motion.betas[0]
-        whole = CapsuleHand().vertices("left", *pose) + motion.translation[frame, 0]
-        shown = recorded.at(mesh, "Mesh3D:vertex_positions", frame)
-        away = np.linalg.norm(shown[:, None] - whole, axis=-1).min(1)
-        assert len(shown) == vertices and away.max() < 1e-6
+    assert look(0) == (20, blue)
+    assert look(12)[0] == 0
+    assert look(22)[0] == 20 and look(22)[1] != blue
+    assert look(31) == (60, 150 << 16 | 150 << 8 | 150)
 
     robot = "scene/robot/left/index_proximal"
     there = [bool(len(recorded.at(robot, "Mesh3D:vertex_positions", k))) for k in (9, 10, 14, 15)]

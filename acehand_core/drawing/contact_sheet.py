@@ -45,8 +45,8 @@ SHEET_COLUMNS, SHEET_ROWS = 3, 4
 _MARGIN, _NEARLY_ALL = 0.25, 0.85
 _MARKER_WIDTH = 36
 _BACKDROP = (38, 41, 47)
-#: The sheet of a store: pictures per clip, how many get the truth drawn in, and their width.
-_COLUMNS, _MARKED, _WIDTH = 6, 2, 224
+#: The sheet of a store: clips, pictures of each, how many get the truth drawn in, and their width.
+_ROWS, _COLUMNS, _MARKED, _WIDTH = 8, 6, 2, 224
 _FRAME = (235, 235, 235)
 _COLOURS = ((255, 190, 60), (80, 220, 255))  # left, right
 
@@ -276,7 +276,7 @@ def _camera_poses(motion: HandMotion, trajectory: RobotTrajectory) -> np.ndarray
     return trajectory.T_frame_base
 
 
-def write_sheet(store: ClipStore, path: Path, rows: int = 8) -> None:
+def write_sheet(store: ClipStore, path: Path) -> None:
     """Write a png with one row per clip, spread over the store.
 
     Raises:
@@ -285,7 +285,7 @@ def write_sheet(store: ClipStore, path: Path, rows: int = 8) -> None:
     names = store.ids()
     if not names:
         raise InputError(f"{store.root}: no clips to show.")
-    chosen = [names[i] for i in np.linspace(0, len(names) - 1, min(rows, len(names))).astype(int)]
+    chosen = [names[i] for i in np.linspace(0, len(names) - 1, min(_ROWS, len(names))).astype(int)]
     write_png(np.concatenate([_row(store.open(name)) for name in chosen]), path)
 
 

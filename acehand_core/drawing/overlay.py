@@ -32,7 +32,7 @@ _TEXT = (245, 245, 245)
 _PANEL = (24, 26, 30)
 _HEADER = 30
 #: Parts of a bone that are drawn of a doubtful hand.
-_DASHES = ((0.0, 0.2), (0.4, 0.6), (0.8, 1.0))
+DASHES = ((0.0, 0.2), (0.4, 0.6), (0.8, 1.0))
 #: Joints around which a circle says how far they may be off.
 _CIRCLED = (WRIST, *TIPS)
 #: What pictures of hands with known standard deviations mean.
@@ -125,7 +125,7 @@ def draw_skeleton(image: ImageRgb, pixels: Float[np.ndarray, "21 2"], dashed: bo
     bones = [bone for bone in BONES if finite[list(bone)].all()]
     if dashed:
         start, end = (pixels[[bone[i] for bone in bones]] for i in (0, 1))
-        for low, high in _DASHES:
+        for low, high in DASHES:
             ends = (subpixels(start + share * (end - start)).tolist() for share in (low, high))
             for first, last, (_, child) in zip(*ends, bones, strict=True):
                 colour = FINGER_COLOURS[(child - 1) // 4]

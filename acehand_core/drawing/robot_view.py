@@ -190,7 +190,15 @@ class RobotRenderer:
         T_camera_base: Float[np.ndarray, "2 4 4"],
     ) -> None:
         """Lay the hands that are active in one frame over a picture of this renderer's size."""
-        joints, poses = _active(trajectory, frame, T_camera_base)
+        self._paint(picture, camera, *_active(trajectory, frame, T_camera_base))
+
+    def _paint(
+        self,
+        picture: ImageRgb,
+        camera: Camera,
+        joints: Mapping[Side, JointVector],
+        poses: Mapping[Side, RigidTransform],
+    ) -> None:
         self._check(camera, joints, poses)
         box = self._arrange(camera, joints, poses, {})
         if box is not None:
@@ -198,11 +206,6 @@ class RobotRenderer:
             inside = picture[_part(box)]
             clear = cv2.cvtColor(255 - cover, cv2.COLOR_GRAY2RGB)
             inside[:] = cv2.add(colours, cv2.multiply(inside, clear, scale=1 / 255))
-
-    def portrait(self, side: Side, joints: JointVector) -> ImageRgb:
-        """Return one hand on a plain backdrop, seen before its palm from the thumb's side."""
-        viewer = np.array([0.80, 0.55 if side == "right" else -0.55, 0.25])
-        return self.seen(side, joints, self.framed(side, [joints], viewer))
 
     def framed(
         self,
@@ -243,9 +246,10 @@ class RobotRenderer:
 
     def seen(self, side: Side, joints: JointVector, T_camera_base: RigidTransform) -> ImageRgb:
         """Return one hand on a plain backdrop before the camera of portraits."""
-        picture = self.render(self.portrait_camera, {side: joints}, {side: T_camera_base})
-        shade = np.linspace(250, 226, self.height)[:, None, None]
-        return composite(picture, np.broadcast_to(shade, (*picture.shape[:2], 3)).astype(np.uint8))
+        shade = np.linspace(250, 226, self.height).astype(np.uint8)[:, None, None]
+        picture = np.tile(shade, (1, self.width, 3))
+        self._paint(picture, self.portrait_camera, {side: joints}, {side: T_camera_base})
+        return picture
 
     def _check(
         self, camera: Camera, joints: Mapping[Side, np.ndarray], poses: Mapping[Side, np.ndarray]
@@ -353,28 +357,6 @@ class RobotRenderer:
             for image in (rgb, solid)
         )
         return colours, cover, depth
-
-
-def portrait(
-    robot: Robot, side: Side, joints: JointVector, width: int = 640, height: int = 640
-) -> ImageRgb:
-    """Return a third-person picture of one hand on a plain backdrop."""
-    with RobotRenderer(robot, width, height) as renderer:
-        return renderer.portrait(side, joints)
-
-
-def composite(picture: ImageRgba, background: ImageRgb) -> ImageRgb:
-    """Return a picture laid over a background of the same size."""
-    result = background.copy()
-    rows = np.flatnonzero(picture[..., 3].any(axis=1))
-    if len(rows) == 0:
-        return result
-    columns = np.flatnonzero(picture[..., 3].any(axis=0))
-    box = np.s_[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
-    alpha = picture[box][..., 3:].astype(np.uint16)
-    mixed = picture[box][..., :3] * alpha + background[box] * (255 - alpha)
-    result[box] = (mixed + 127) // 255
-    return result
 
 
 def _active(

@@ -7,7 +7,7 @@ Entities, all below ``scene`` in metres; the scene's frame is the world where ev
 known, else the camera's:
 
     scene/camera                 where the camera is; image: its frustum, with video and landmarks
-    scene/camera/hand/SIDE       the human hand in the camera frame: bones, joints, mesh
+    scene/camera/hand/SIDE       the human hand in the camera frame: bones, joints
     scene/wrist/SIDE             the path of the wrist
     scene/robot/SIDE/LINK        a link of the robot hand
     curves/PLOT, commands/SIDE   what is plotted
@@ -37,10 +37,8 @@ from acehand_core.drawing.overlay import HAND_COLOURS
 from acehand_core.drawing.robot_parts import robot_parts
 from acehand_core.errors import InputError, MissingDependencyError, OutputError, VideoError
 from acehand_core.geometry import frames, rotations
-from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.skeleton import WRIST
 from acehand_core.lerobot.trim_rules import runs
-from acehand_core.motion import HandMotion
 from acehand_core.recordings.video_encode import probe_video
 from acehand_core.review import scene
 from acehand_core.review.episode import ABSENT, DOUBTFUL, FILLED, OBSERVED, Episode
@@ -57,8 +55,6 @@ _GREY: Colour = (150, 150, 150)
 _ROBOT: Colour = (196, 200, 206)
 _LIMIT: Colour = (200, 80, 80)
 _FRUSTUM_M = 0.08
-#: Of the human hand's mesh, so that the robot hand in it is seen.
-_OPACITY = 120
 #: Where the viewer listens, and how long it may take to start.
 _PORT, _START_S = 9876, 30.0
 #: Stamps above this count nanoseconds since 1970, others those since a recording's start.
@@ -176,11 +172,9 @@ def shade(colour: Colour, state: int) -> Colour:
     return red, green, blue
 
 
-def packed(
-    colour: Colour, state: Int[np.ndarray, "T"], opacity: int = 255
-) -> UInt32[np.ndarray, "T"]:
+def packed(colour: Colour, state: Int[np.ndarray, "T"]) -> UInt32[np.ndarray, "T"]:
     """Return a hand's colours in some frames as rerun packs them, 0xRRGGBBAA."""
-    table = [(*shade(colour, value), opacity) for value in range(DOUBTFUL + 1)]
+    table = [(*shade(colour, value), 255) for value in range(DOUBTFUL + 1)]
     return np.array(table, np.uint8).view(">u4")[state, 0].astype(np.uint32)
 
 
@@ -320,28 +314,6 @@ def _send_hand(sender: _Sender, slot: int, side: Side, state: Int[np.ndarray, "T
             f"scene/wrist/{side}",
             rr.LineStrips3D(way, colors=[HAND_COLOURS[side]], radii=[0.001]),
         )
-        if motion is not None and motion.hand_model == "acehand":
-            _send_mesh(sender, f"{entity}/mesh", motion, slot, state)
-
-
-def _send_mesh(
-    sender: _Sender, entity: str, motion: HandMotion, slot: int, state: Int[np.ndarray, "T"]
-) -> None:
-    rr, side, model = sender.rr, SIDES[slot], CapsuleHand()
-    kept, faces = scene.thinned(model.rest_vertices(side, motion.betas[slot]), model.faces(side))
-    rows = np.flatnonzero((state != ABSENT) & (state != DOUBTFUL) & motion.known[:, slot])
-    pose = motion.global_orient[rows, slot], motion.hand_pose[rows, slot], motion.betas[slot]
-    vertices = model.vertices(side, *pose)[:, kept] + motion.translation[rows, slot, None]
-    shape = rr.Mesh3D.columns(
-        vertex_positions=vertices.reshape(-1, 3),
-        vertex_normals=scene.mesh_normals(vertices, faces).reshape(-1, 3),
-    )
-    lengths = np.zeros(len(state), int)
-    lengths[rows] = len(kept)
-    colours = packed(HAND_COLOURS[side], state, _OPACITY)
-    tint = rr.Mesh3D.columns(albedo_factor=colours)
-    sender.columns(entity, [*shape.partition(lengths), *tint])
-    sender.static(entity, rr.Mesh3D.from_fields(triangle_indices=faces))
 
 
 def _send_robot(

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
-from jaxtyping import Float, Int
-from scipy import sparse
+from jaxtyping import Float
 
+from acehand_core.drawing.overlay import DASHES
 from acehand_core.drawing.robot_parts import RobotParts
 from acehand_core.geometry import frames
 from acehand_core.hand.skeleton import BONES
 from acehand_core.review.episode import DOUBTFUL, Episode
-from acehand_core.types import Faces, Vertices
 from retarget.replay.clip import in_camera
 from retarget.robots.hand_spec import HandSpec
 from retarget.robots.kinematics import KinematicTree
 
-#: Parts of a doubtful hand's bones that are drawn, as in the overlay.
-_DASHES = ((0.0, 0.2), (0.4, 0.6), (0.8, 1.0))
-#: Vertices of the hand's mesh that lie this close together (m) are sent as one: a mesh is sent
-#: anew in every frame.
-_CELL_M = 0.008
 #: Hands whose place is not known lie apart (m), the robot's below them.
 APART_M, BELOW_M = 0.15, 0.25
 
@@ -67,36 +61,11 @@ def link_surface(
     return corners[real].reshape(-1, 3), normals
 
 
-def thinned(
-    vertices: Vertices, faces: Faces
-) -> tuple[Int[np.ndarray, "N"], Int[np.ndarray, "M 3"]]:
-    """Return which vertices of a mesh stand for it, and its triangles between those."""
-    cells = np.floor(vertices / _CELL_M).astype(int)
-    _, kept, group = np.unique(cells, axis=0, return_index=True, return_inverse=True)
-    joined = group.reshape(-1)[faces]
-    different = (joined != np.roll(joined, 1, axis=1)).all(1)
-    return kept, joined[different]
-
-
-def mesh_normals(
-    vertices: Float[np.ndarray, "N V 3"], faces: Int[np.ndarray, "M 3"]
-) -> Float[np.ndarray, "N V 3"]:
-    """Return the vertices' normals in N frames."""
-    a, b, c = (vertices[:, faces[:, corner]] for corner in range(3))
-    across = np.cross(b - a, c - a)  # as long as a triangle is large: it counts for as much
-    count, size = len(vertices), vertices.shape[1]
-    rows, columns = faces.reshape(-1), np.repeat(np.arange(len(faces)), 3)
-    around = sparse.csr_array((np.ones(len(rows)), (rows, columns)), (size, len(faces)))
-    summed = around @ across.transpose(1, 0, 2).reshape(len(faces), -1)
-    normals = summed.reshape(size, count, 3).transpose(1, 0, 2)
-    return normals / np.maximum(np.linalg.norm(normals, axis=-1, keepdims=True), 1e-12)
-
-
 def strips(joints: Float[np.ndarray, "21 D"], state: int) -> Float[np.ndarray, "S 2 D"]:
     """Return the bones that are known as pairs of points; a doubtful hand's are dashed."""
     ends = joints[np.array(BONES)]
     ends = ends[np.isfinite(ends).all((1, 2))]
     if state == DOUBTFUL:
         start, along = ends[:, :1], ends[:, 1:] - ends[:, :1]
-        ends = np.concatenate([start + along * np.array(dash)[:, None] for dash in _DASHES])
+        ends = np.concatenate([start + along * np.array(dash)[:, None] for dash in DASHES])
     return ends

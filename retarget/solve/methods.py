@@ -180,9 +180,9 @@ class TrajectoryRetargeter:
     name = "trajectory"
     calibrates = True
 
-    def __init__(self, weights: Weights = Weights(), lower_unfollowed: bool = True) -> None:
-        """Use these weights; ``lower_unfollowed`` adds a second pass (``simulate.second_pass``)."""
-        self._weights, self._lower_unfollowed = weights, lower_unfollowed
+    def __init__(self, lower_unfollowed: bool = True) -> None:
+        """``lower_unfollowed`` adds a second pass (``simulate.second_pass``)."""
+        self._lower_unfollowed = lower_unfollowed
 
     def check(self, robot: str, hands: Sequence[HandSpec]) -> None:
         """Accept any hand."""
@@ -211,12 +211,12 @@ class TrajectoryRetargeter:
         tree, limits = KinematicTree.of(hand), CommandLimits.of(hand, fps)
         fitted = calibration or self._fitted(hand, targets)
         started = time.perf_counter()
-        commands = solve_hand(hand, tree, targets, fitted, limits, self._weights)
+        commands = solve_hand(hand, tree, targets, fitted, limits)
         seconds = time.perf_counter() - started
         if self._lower_unfollowed:
             commands = second_pass(
                 hand, commands, fps, targets.active,
-                lambda near: solve_hand(hand, tree, targets, fitted, limits, self._weights, near),
+                lambda near: solve_hand(hand, tree, targets, fitted, limits, near=near),
             )  # fmt: skip
         return Solution(commands, fitted, seconds)
 
@@ -224,7 +224,7 @@ class TrajectoryRetargeter:
         tree = KinematicTree.of(hand)
         if hand.tracks == "opening":
             return opening_calibration(hand, tree, targets)
-        return calibrate(hand, tree, targets, self._weights)
+        return calibrate(hand, tree, targets, Weights())
 
 
 class DexRetargeter:
