@@ -107,7 +107,6 @@ def test_a_head_that_only_turns(lens):
     assert not motion.broken.any()
     # A slow turn and a slow movement look nearly alike at this size: most of the error is that.
     assert off_degrees(motion, R, 1) < 0.1 and off_degrees(motion, R, 30) < 1.0
-    assert (motion.inliers[1:] > 40).all()
     assert np.allclose(motion.rotations[0], np.eye(3))
     # The direction of R_reference_camera: what the camera's axis is in the first frame.
     axis = R[0].T @ R[40] @ [0, 0, 1]
@@ -266,7 +265,7 @@ def test_no_texture(level):
     frames = [np.full((240, 320), level, np.uint8)] * 4
     motion = estimate_rotations(frames, PINHOLE, 30.0)
     assert motion.broken.tolist() == [False, True, True, True]
-    assert np.allclose(motion.rotations, np.eye(3)) and not motion.inliers.any()
+    assert np.allclose(motion.rotations, np.eye(3))
 
 
 def test_everything_masked():
@@ -280,7 +279,7 @@ def test_everything_masked():
 def test_short_recordings(count):
     R = swaying(max(count, 1))[:count]
     motion = estimate_rotations(drawn(PINHOLE, R), PINHOLE, 30.0)
-    assert len(motion) == count == len(motion.inliers) == len(motion.broken)
+    assert len(motion) == count == len(motion.broken)
     assert not motion.broken.any()
     for t in range(1, count):
         assert off_degrees(motion, R, t) < 0.3
@@ -333,7 +332,7 @@ def test_pictures_and_masks_of_another_size_are_refused():
     with pytest.raises(InputError, match="fps 0"):
         estimate_rotations([right], PINHOLE, 0.0)
     with pytest.raises(SchemaError, match="frame 0"):
-        CameraMotion(np.eye(3)[None], np.zeros(1, int), np.ones(1, bool), np.zeros(1))
+        CameraMotion(np.eye(3)[None], np.ones(1, bool), np.zeros(1))
 
 
 # --- parts ---

@@ -172,7 +172,7 @@ def turned_head(lasts: float) -> tuple[CameraMotion, np.ndarray]:
     angle = np.radians(25) * (1 - np.cos(np.pi * seconds))
     turn = rotations.exp(angle[:, None] * np.array([0.0, 1.0, 0.0]))
     count = len(turn)
-    return CameraMotion(turn, np.full(count, 50), np.zeros(count, bool), np.zeros(count)), turn
+    return CameraMotion(turn, np.zeros(count, bool), np.zeros(count)), turn
 
 
 def seen_from(motion: HandMotion, turn: np.ndarray, moved: np.ndarray | float = 0.0) -> HandMotion:

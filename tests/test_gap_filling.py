@@ -46,8 +46,7 @@ def yawed(angle):
 
 def motion_of(turns, **entries):
     count = len(turns)
-    given = {"inliers": np.full(count, 100), "broken": np.zeros(count, bool),
-             "sigma_rad": np.zeros(count)}  # fmt: skip
+    given = {"broken": np.zeros(count, bool), "sigma_rad": np.zeros(count)}
     return CameraMotion(turns, **(given | entries))
 
 

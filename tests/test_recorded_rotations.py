@@ -62,9 +62,7 @@ def turning(count, seed=0):
 
 
 def known(R, broken=()):
-    return CameraMotion(
-        R, np.full(len(R), 9), np.isin(np.arange(len(R)), broken), np.full(len(R), 1e-3)
-    )
+    return CameraMotion(R, np.isin(np.arange(len(R)), broken), np.full(len(R), 1e-3))
 
 
 @pytest.fixture

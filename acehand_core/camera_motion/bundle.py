@@ -33,9 +33,8 @@ ACCELERATION = 0.004
 LEVER = 0.05
 #: Inverse distances are about 1, give or take this, before anything is known.
 _SPREAD = 0.6
-#: Residuals beyond this many standard deviations lose their weight; beyond ``AGREES`` they count
-#: as wrong.
-_ROBUST, AGREES = 2.0, 4.0
+#: Residuals beyond this many standard deviations lose their weight.
+_ROBUST = 2.0
 #: What a turn from whole pictures is worth, rad, and per rad of it: near things that shift turn it.
 TURN_SIGMA, TURN_SHARE = np.radians(0.4), 0.05
 #: A step's standard deviation: these shares of that of its fit, and of what the two differ by.
@@ -56,7 +55,6 @@ class Done:
     """
 
     pose: Pose
-    inliers: int
     sigma: float
     begins: bool
 
@@ -70,7 +68,6 @@ class Window:
         self.poses: list[Pose] = []
         #: Inverse distance and variance of each point by its number.
         self.distances: dict[int, tuple[float, float]] = {}
-        self._inliers: list[int] = []
         self._sigma: list[float] = []
         #: Poses of frames that are done with, while points that were found in them are followed.
         self.past: dict[int, Pose] = {}
@@ -81,16 +78,15 @@ class Window:
     def add(self, seen: Observations) -> list[Done]:
         """Take a frame; return those that will not change any more."""
         if not self.frames:
-            pose, count, sigma = Pose(np.eye(3), np.zeros(3)), 0, 0.0
+            pose, sigma = Pose(np.eye(3), np.zeros(3)), 0.0
         else:
             assert seen.turn is not None
             last = self.poses[-1]
             move = last.centre - self.poses[-2].centre if len(self.poses) > 1 else np.zeros(3)
             turn = agreed_turn(seen.before, seen.bearing, seen.known, seen.turn)
-            pose, count, sigma = self._fit(seen, Pose(last.R @ turn, last.centre + move))
+            pose, sigma = self._fit(seen, Pose(last.R @ turn, last.centre + move))
         self.frames.append(seen)
         self.poses.append(pose)
-        self._inliers.append(count)
         self._sigma.append(sigma)
 
         self._since += 1
@@ -111,11 +107,11 @@ class Window:
         ]
         return float(np.clip(np.median(last), 0.2, 5.0)) if len(last) > 20 else 1.0
 
-    def _fit(self, seen: Observations, start: Pose) -> tuple[Pose, int, float]:
+    def _fit(self, seen: Observations, start: Pose) -> tuple[Pose, float]:
         assert seen.turn is not None
         sigma = float(turn_sigma(seen.turn))
         if not len(seen.number):
-            return start, 0, sigma
+            return start, sigma
         points, usual = self._points(seen), self.usual()
         before = self.frames[-1].turn
         turns = np.stack([np.eye(3) if before is None else before, seen.turn])
@@ -125,7 +121,7 @@ class Window:
             if int(n) not in self.distances:
                 self.distances[int(n)] = (float(d), max(float(v), (0.3 * usual) ** 2))
         sigma = float(np.sqrt(np.trace(fit.covariance[:3, :3])))
-        return fit.pose, int(fit.inliers.sum()), sigma
+        return fit.pose, sigma
 
     def _points(self, seen: Observations) -> Points:
         """Return what is known of the points that a frame observes; of new ones next to nothing."""
@@ -143,7 +139,7 @@ class Window:
     def _drop(self, count: int) -> list[Done]:
         count = max(count, 0)
         done = [
-            Done(self.poses[i], self._inliers[i], self._step_sigma(i), self.frames[i].turn is None)
+            Done(self.poses[i], self._step_sigma(i), self.frames[i].turn is None)
             for i in range(count)
         ]
         if count:
@@ -151,7 +147,7 @@ class Window:
         used = {int(host) for frame in self.frames[count:] for host in frame.host}
         gone = {f.frame: p for f, p in zip(self.frames[:count], self.poses, strict=False)}
         self.past = {host: pose for host, pose in (self.past | gone).items() if host in used}
-        for rows in (self.frames, self.poses, self._inliers, self._sigma):
+        for rows in (self.frames, self.poses, self._sigma):
             del rows[:count]
         self._begun = self._begun and count == 0
         return done
@@ -180,7 +176,6 @@ class Window:
             self.poses[i] = Pose(problem.R[past + i], problem.centre[past + i])
         found = zip(problem.numbers, problem.rho, problem.variance, strict=True)
         self.distances = {int(n): (float(rho), float(variance)) for n, rho, variance in found}
-        self._inliers[fixed:] = problem.inliers()[past + fixed :]
 
 
 def turn_sigma(turn: Float[np.ndarray, "*batch 3 3"]) -> Float[np.ndarray, "*batch"]:
@@ -261,11 +256,6 @@ class _Problem:
             if done:
                 break
         self.variance = 1 / C
-
-    def inliers(self) -> list[int]:
-        """Return how many points agree with each frame."""
-        size = np.linalg.norm(self._residuals()[0], axis=1)
-        return np.bincount(self.frame[size < AGREES], minlength=len(self.R)).tolist()
 
     def _residuals(self) -> tuple[Float[np.ndarray, "N 2"], Bearings, Bearings]:
         """Return what each point is off by in standard deviations.

@@ -61,7 +61,6 @@ def estimate_rotations(
         done += window.finish()
     return CameraMotion(
         np.array([frame.pose.R for frame in done]).reshape(-1, 3, 3),
-        np.array([frame.inliers for frame in done], int),
         np.array([frame.begins and number > 0 for number, frame in enumerate(done)], bool),
         np.array([frame.sigma for frame in done], float),
     )

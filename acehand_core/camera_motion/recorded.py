@@ -25,7 +25,7 @@ from acehand_core.processes import one_blas_thread, thread_count
 from acehand_core.types import Progress, no_progress
 
 #: Counts up with whatever changes the result, so that no older one is taken for it.
-VERSION = 2
+VERSION = 3
 #: Frames of a segment; fixed, so that a result does not depend on the machine. One that continues
 #: another begins so many frames earlier than its own, from which it finds distances.
 SEGMENT_FRAMES, LEAD_FRAMES = 320, 30
@@ -143,17 +143,16 @@ def joined(segments: Mapping[Segment, CameraMotion], count: int) -> CameraMotion
     The frame before a segment's own, where it holds that too, carries it on from the one before.
     """
     rotations = np.tile(np.eye(3), (count, 1, 1))
-    inliers, broken, sigma = np.zeros(count, int), np.arange(count) > 0, np.zeros(count)
+    broken, sigma = np.arange(count) > 0, np.zeros(count)
     for segment, motion in segments.items():
         own, at = segment.first - segment.start, slice(segment.first, segment.stop)
         carry = np.eye(3)
         if own:
             carry = rotations[segment.first - 1] @ motion.rotations[own - 1].T
         rotations[at] = carry @ motion.rotations[own:]
-        inliers[at], sigma[at] = motion.inliers[own:], motion.sigma_rad[own:]
-        broken[at] = motion.broken[own:]
+        broken[at], sigma[at] = motion.broken[own:], motion.sigma_rad[own:]
         broken[segment.first] |= not own and segment.first > 0
-    return CameraMotion(rotations, inliers, broken, sigma)
+    return CameraMotion(rotations, broken, sigma)
 
 
 def bridged(landmarks: Landmarks, fps: float) -> Landmarks:
@@ -214,9 +213,8 @@ class _Cache:
             return
         with atomic_path(path, overwrite=True) as partial, partial.open("wb") as file:
             np.savez_compressed(
-                file, rotations=motion.rotations, inliers=motion.inliers, broken=motion.broken,
-                sigma_rad=motion.sigma_rad,
-            )  # fmt: skip
+                file, rotations=motion.rotations, broken=motion.broken, sigma_rad=motion.sigma_rad
+            )
 
     def _path(self, segment: Segment) -> Path | None:
         if self._folder is None:

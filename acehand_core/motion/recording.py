@@ -94,13 +94,11 @@ class CameraMotion:
 
     Attributes:
         rotations: R_reference_camera, which takes vectors of a frame's camera to the reference.
-        inliers: points that agree with a frame's rotation; 0 where it does not come from points.
         broken: the step from the frame before is not known: here a piece begins. Never in frame 0.
         sigma_rad: standard deviation of the step from the frame before, radians.
     """
 
     rotations: Float[np.ndarray, "T 3 3"]
-    inliers: Int[np.ndarray, "T"]
     broken: Bool[np.ndarray, "T"]
     sigma_rad: Float[np.ndarray, "T"]
 
@@ -117,7 +115,7 @@ class CameraMotion:
         rotations = np.where(known[:, None, None], T_world_camera[:, :3, :3], np.eye(3))
         broken = np.zeros(len(known), bool)
         broken[1:] = ~(known[1:] & known[:-1])
-        return cls(rotations, np.zeros(len(known), int), broken, np.zeros(len(known)))
+        return cls(rotations, broken, np.zeros(len(known)))
 
     def __len__(self) -> int:
         return len(self.rotations)
@@ -165,7 +163,7 @@ class CameraMotion:
         rows = slice(start, stop)
         broken = self.broken[rows].copy()
         broken[:1] = False
-        return CameraMotion(self.rotations[rows], self.inliers[rows], broken, self.sigma_rad[rows])
+        return CameraMotion(self.rotations[rows], broken, self.sigma_rad[rows])
 
 
 def check_times(timestamps_ns: np.ndarray, fps: float) -> None:

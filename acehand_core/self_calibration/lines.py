@@ -55,7 +55,7 @@ def agreement(
             )
             tried = [corners[at - 1 if number == 0 else at + 1]] if at != way[0] or number else []
             if number == 0:
-                tried += [*lines.guesses(focals[at], rng)]
+                tried.append(lines.guess(focals[at], rng))
             for corner in tried:
                 corner, value = lines.refined(corner, focals[at])
                 if value > likely[at]:
@@ -72,8 +72,8 @@ class _Lines:
         # Without a direction the end of a segment may be anywhere around its middle.
         self._stray = _STRAY * 2 / (np.pi * self._length)
 
-    def guesses(self, focal: float, rng: np.random.Generator) -> np.ndarray:
-        """Return the likeliest of corners through two lines that meet and a third (3, 3, 3)."""
+    def guess(self, focal: float, rng: np.random.Generator) -> np.ndarray:
+        """Return the likeliest of corners through two lines that meet and a third (3, 3)."""
         count, chance = len(self._segments), self._length / self._length.sum()
         picks = np.stack([rng.choice(count, _PAIRS * _THIRDS, p=chance) for _ in range(3)])
         picks[:2] = np.repeat(picks[:2, :_PAIRS], _THIRDS, axis=1)
@@ -88,7 +88,7 @@ class _Lines:
         first, second = first[good] / sizes[0][good, None], second[good] / sizes[1][good, None]
         corners = np.stack([first, second, np.cross(first, second)], axis=1)
         values = self._likelihood(self._off(corners, focal)).sum(axis=-1)
-        return corners[np.argsort(-values)[:3]]
+        return corners[values.argmax()] if len(corners) else np.eye(3)
 
     def refined(self, corner: np.ndarray, focal: float) -> tuple[np.ndarray, float]:
         """Return a corner turned to where the lines are likeliest, and their log-likelihood."""
