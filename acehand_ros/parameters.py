@@ -193,7 +193,7 @@ class ClipRecorder:
 class Player:
     """The parameters of trajectory_player."""
 
-    source: str = setting("", "LeRobot dataset, table of hands (.parquet, .npz), or bag of ours")
+    source: str = setting("", "LeRobot dataset, or table of hands (.parquet, .npz)")
     robot: str = like(JobSettings, "robot", "inspire", "robot name, or the path of a robot.yaml")
     episode: int = setting(0, "which episode of a dataset", low=0, high=1000000)
     rate: float = setting(1.0, "speed; 0.5 is half as fast", low=0.01, high=10.0, changeable=True)

@@ -1,4 +1,4 @@
-"""An episode of a dataset, a table of hands or a bag, replayed as joint states and trajectories.
+"""An episode of a dataset or a table of hands, replayed as joint states and trajectories.
 
 ros2 launch acehand_ros replay.launch.py source:=dataset episode:=0 rate:=0.5
 """

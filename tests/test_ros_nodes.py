@@ -37,11 +37,9 @@ from acehand_core.errors import (
 from acehand_core.lerobot.dataset import prepare_output
 from acehand_core.pipeline.bag_convert import ConvertReport
 from acehand_core.pipeline.bag_write import (
-    WriteOptions,
     courses,
     load_demonstrations,
     seen_by,
-    write_bag,
 )
 from acehand_core.pipeline.report import Failure, JobReport
 from acehand_core.recordings.hands_file import read_hand_motion, write_hand_motion
@@ -187,19 +185,6 @@ def test_topics_are_relative_to_the_node_but_for_the_shared_ones() -> None:
     assert in_namespace(plain, "/") == plain
     status = in_namespace(plain, "/cell/one").fields["status"][0]
     assert status == {**plain.fields["status"][0], "name": "cell/one/n"}
-
-
-def test_a_bag_of_ours_gives_the_hands_and_their_places_back(tmp_path: Path) -> None:
-    write_bag(WriteOptions(TRUTH, tmp_path / "bag", mesh=False))
-    table, bag = (next(iter(load_demonstrations(p)))[0] for p in (TRUTH, tmp_path / "bag"))
-    assert np.array_equal(table.stamps_ns, bag.stamps_ns)
-    np.testing.assert_allclose(bag.T_camera_wrist, table.T_camera_wrist, atol=1e-9)
-    np.testing.assert_allclose(bag.T_camera_base, table.T_camera_base, atol=1e-9)
-    np.testing.assert_allclose(bag.motion.joints_camera, table.motion.joints_camera, atol=1e-9)
-    said = [{m.topic for m in frame_messages(demo, 20)} for demo in (table, bag)]
-    assert said[0] == said[1] and "/acehand/camera_info" in said[1]
-    assert bag.camera == table.camera is not None
-    assert seen_by(tmp_path / "bag") == ("camera_optical_frame", None)
 
 
 def test_a_table_says_which_frame_its_pictures_named(tmp_path: Path) -> None:

@@ -194,7 +194,7 @@ def sources(recorded: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     return {**out, "clip": recorded / "dataset", "bag of clip": bag}
 
 
-@pytest.mark.parametrize("name", ["example", "lost", "bag of example", "clip"])
+@pytest.mark.parametrize("name", ["example", "lost", "clip"])
 def test_the_controllers_take_and_track(
     node: Any, start: Start, hands: Hands, sources: dict[str, Path], name: str
 ) -> None:
