@@ -243,7 +243,6 @@ class WriteOptions:
     robot_model: Path | None = None
     episodes: tuple[int, ...] | None = None
     storage: Storage = "mcap"
-    mesh: bool = True
     overwrite: bool = False
     distro: str = LATEST
 
@@ -289,7 +288,7 @@ def write_bag(
                 demo, note = _after(demo, end_ns)
                 notes += note
                 end_ns = int(demo.log_ns[-1]) if end_ns is None else max(end_ns, demo.log_ns[-1])
-                write_demonstration(writer, demo, options.mesh, {}, progress)
+                write_demonstration(writer, demo, {}, progress)
             if not writer.counts:
                 raise InputError(f"{options.source}: there is no episode to write.")
     except KeyboardInterrupt as stop:
@@ -314,7 +313,6 @@ def _after(demo: Demonstration, end_ns: int | None) -> tuple[Demonstration, list
 def write_demonstration(
     writer: BagWriter,
     demo: Demonstration,
-    mesh: bool,
     renamed: Mapping[str, str],
     progress: Progress,
 ) -> None:
@@ -326,7 +324,7 @@ def write_demonstration(
     for message in trajectory_messages(demo):
         put(message)
     for index in range(len(demo)):
-        for message in frame_messages(demo, index, mesh):
+        for message in frame_messages(demo, index):
             put(message)
         progress("write messages", index + 1, len(demo))
     for message in diagnostics_messages(demo):

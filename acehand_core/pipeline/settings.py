@@ -100,7 +100,6 @@ class JobSettings:
         "how commands are found: trajectory, dex-vector, dex-dexpilot or dex-position",
         metavar="NAME",
         identity="always",
-        old="solver",
     )
     calibration: Path | None = setting(
         None,

@@ -189,7 +189,7 @@ def sources(recorded: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     out = {"example": TRUTH, "lost": folder / "lost.parquet"}
     for name in ("example", "lost"):
         out[f"bag of {name}"] = folder / f"{name}.mcap"
-        write_bag(WriteOptions(source=out[name], output=out[f"bag of {name}"], mesh=False))
+        write_bag(WriteOptions(source=out[name], output=out[f"bag of {name}"]))
     (bag,) = (recorded / "bags").iterdir()
     return {**out, "clip": recorded / "dataset", "bag of clip": bag}
 
