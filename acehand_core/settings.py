@@ -18,6 +18,7 @@ from acehand_core.errors import InputError, nearest
 _KEY = "acehand"
 
 _TURNS_ALONE = "the gyroscope is not read; the camera's turns are found from the pictures alone"
+_NO_MESH = "bags have the hands as skeletons; acehand view shows their surfaces"
 _NOT_DRAWN = (
     "training draws no predictions; acehand evaluate --tracker ace --weights RUN/weights "
     "--keep DIR and acehand render do"
@@ -31,6 +32,12 @@ REMOVED: Mapping[str, str] = {
     "--camera-up": "it went with --camera-motion full; the world is that of --camera-poses",
     "--imu": _TURNS_ALONE,
     "--imu-topic": _TURNS_ALONE,
+    "--episodes": "--episode-topic TOPIC cuts a bag by a topic; pauses of more than 1.5 s end an "
+    "episode anyway, and --split tasks --task-file FILE.csv cuts at times of your own "
+    "(docs/cutting.md)",
+    "--mesh": _NO_MESH,
+    "--no-mesh": _NO_MESH,
+    "--solver": "it is called --method",
     "--pages": "report.html shows every episode; acehand view DATASET --episode N --save FILE.html "
     "writes the page of one",
     "--sha256": "weights fetch compares what it downloads, and weights in acehand's own format are "
@@ -69,7 +76,6 @@ class Setting:
         repeat: a flag that may be given several times, one value each.
         changeable: of a ROS parameter, whether it may be set while the node runs.
         short: its one letter.
-        old: a name that the flag had; who gives it is told the new one.
         default_text: what the help says of the default; None: the value.
     """
 
@@ -88,7 +94,6 @@ class Setting:
     repeat: bool = False
     changeable: bool = False
     short: str | None = None
-    old: str | None = None
     default_text: str | None = None
 
 

@@ -14,7 +14,6 @@ from typing import Any
 from acehand_core import ConvertOptions, JobSettings
 from acehand_core.bags.records import BagOptions
 from acehand_core.errors import AcehandError, InputError, nearest
-from acehand_core.pipeline.bag_episodes import MODES
 from acehand_core.settings import group, leaves, like, setting
 from retarget.robots.robot import load_robot
 
@@ -143,25 +142,13 @@ class OfflineBag:
         "bag to write: the recording's topics and ours; empty: OUTPUT_DIR_bag beside the dataset; "
         "none: no bag",
     )
-    episodes: str = like(
-        ConvertOptions,
-        "episodes",
-        "whole",
-        "how the recording is cut: whole, gaps, topic, or a times.csv",
-    )
-    episode_topic: str = like(
-        ConvertOptions,
-        "episode_topic",
-        "",
-        "the topic that marks episodes, for episodes:=topic",
-    )
+    episode_topic: str = like(ConvertOptions, "episode_topic", "")
     existing: str = setting(
         "refuse",
         "what to do where the dataset exists",
         choices=("refuse", "append", "overwrite", "resume"),
     )
     storage: str = like(ConvertOptions, "storage", "mcap", "storage of the written bag")
-    mesh: bool = like(ConvertOptions, "mesh", True, "also write the hand's surface as markers")
     autostart: bool = setting(True, "start at once; otherwise wait for ~/start")
     exit_when_done: bool = setting(True, "end the node, with an exit code, when the job has ended")
 
@@ -193,7 +180,7 @@ class ClipRecorder:
 class Player:
     """The parameters of trajectory_player."""
 
-    source: str = setting("", "LeRobot dataset, table of hands (.parquet, .npz), or bag of ours")
+    source: str = setting("", "LeRobot dataset, or table of hands (.parquet, .npz)")
     robot: str = like(JobSettings, "robot", "inspire", "robot name, or the path of a robot.yaml")
     episode: int = setting(0, "which episode of a dataset", low=0, high=1000000)
     rate: float = setting(1.0, "speed; 0.5 is half as fast", low=0.01, high=10.0, changeable=True)
@@ -217,7 +204,6 @@ class Player:
     publish_description: bool = setting(True, "publish the robot_description of each hand")
     frame_prefix: str = setting("", "put before the name of every frame, for example robot1/")
     markers: bool = setting(True, "publish the skeleton, 21 joints and camera of the human hand")
-    mesh: bool = setting(False, "publish the surface of the human hand as well")
     wait_for_subscriber: float = setting(
         0.0, "wait up to so many seconds for one before starting", low=0.0, high=60.0
     )
@@ -280,8 +266,8 @@ def as_parameters(text: str) -> str:
         if parameter is None:
             others.append(f"--{option}")
             return match[0]
-        words = MODES if parameter.name == "episodes" else parameter.choices
-        if value[:1].isdigit() or value[:1] == "'" or value.isupper() or value in words:
+        given = value[:1].isdigit() or value[:1] == "'" or value.isupper()
+        if given or value in parameter.choices:
             return f"{parameter.name}:={value}"
         return f"{parameter.name}:={left}"
 

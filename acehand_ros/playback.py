@@ -29,7 +29,7 @@ from retarget.robots.robot import Robot
 from retarget.solve.qp import nearest_path
 
 Stamps = Literal["recorded", "now"]
-_HUMAN = ("wrist_pose", "joints", "skeleton", "mesh", "camera_info")
+_HUMAN = ("wrist_pose", "joints", "skeleton", "camera_info")
 
 
 class Drives(Protocol):
@@ -65,7 +65,6 @@ class PlayerSettings:
     tf: bool = True
     descriptions: bool = True
     markers: bool = True
-    mesh: bool = False
 
 
 class Playback:
@@ -250,7 +249,7 @@ class Playback:
 
     def _frame(self, frame: int) -> list[PlainMessage]:
         settings = self._settings
-        messages = frame_messages(self._demonstration, frame, settings.mesh)
+        messages = frame_messages(self._demonstration, frame)
         return [
             m
             for m in messages

@@ -49,7 +49,6 @@ class TrajectoryPlayer:
             tf=bool(values["publish_tf"]),
             descriptions=bool(values["publish_description"]),
             markers=bool(values["markers"]),
-            mesh=bool(values["mesh"]),
         )
         timeline = Timeline(
             demonstration.stamps_ns,

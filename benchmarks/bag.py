@@ -186,7 +186,7 @@ def memory(
         write_bag(path, images, stamps(round(60 * length * fps), fps), kind)
         peaks[length] = command(
             "bag", "convert", path, "--output", folder / f"{path.name}_set", "--no-overlay",
-            "--no-mesh", "--bag-output", folder / f"{path.name}.mcap",
+            "--bag-output", folder / f"{path.name}.mcap",
         )  # fmt: skip
         shutil.rmtree(path)  # a long one takes gigabytes
         (folder / f"{path.name}.mcap").unlink()

@@ -319,7 +319,8 @@ def _bag(result: Result) -> str:
         f"| converting {converting['frames']} frames of `examples/two_hands.mp4` from a bag | "
         f"{converting['ratio_to_video']:.1f} x the main job on the video; "
         f"{converting['ratio_to_rosbags_alone']:.0f} x reading alone |",
-        f"| with `--bag-output` and meshes | {with_bag:.1f} x without |",
+        "| with `--bag-output`, and surfaces, which are not written any more | "
+        f"{with_bag:.1f} x without |",
     ]  # fmt: skip
     for kind, one in memory.items():
         lines.append(

@@ -20,8 +20,8 @@ SHOWN = launching.pick(
     OFFLINE_BAG,
     (
         "bag", "output_dir", "robot", "hands", "tracker", "weights", "device", "image_topic",
-        "camera_info_topic", "bag_output", "task", "episodes", "episode_topic", "world_frame",
-        "hand_length", "camera_motion", "quality", "existing", "overlay", "storage", "mesh",
+        "camera_info_topic", "bag_output", "task", "episode_topic", "world_frame",
+        "hand_length", "camera_motion", "quality", "existing", "overlay", "storage",
     ),
 )  # fmt: skip
 PLAY = ("play", "false", "replay the result when it is done", ("true", "false"))

@@ -1,4 +1,4 @@
-"""An episode of a dataset, a table of hands or a bag, replayed as joint states and trajectories.
+"""An episode of a dataset or a table of hands, replayed as joint states and trajectories.
 
 ros2 launch acehand_ros replay.launch.py source:=dataset episode:=0 rate:=0.5
 """
@@ -17,7 +17,7 @@ SHOWN = launching.pick(
     PLAYER,
     (
         "source", "robot", "episode", "rate", "loop", "paused", "position", "stamps",
-        "publish_clock", "clock_rate", "publish_tf", "frame_prefix", "markers", "mesh",
+        "publish_clock", "clock_rate", "publish_tf", "frame_prefix", "markers",
         "wait_for_subscriber",
         "exit_when_done", "output", "command_rate", "controllers", "hands", "left_controller",
         "right_controller", "wait_for_controller", "path_tolerance",

@@ -59,9 +59,8 @@ def test_every_message_is_of_its_type(demo: Demonstration, distro: str) -> None:
         build(store, "std_msgs/msg/String", {"dato": "x"})
 
 
-def test_all_topics_are_said_but_the_mesh_of_unknown_hands(demo: Demonstration) -> None:
-    meshes = {"/left_hand/mesh", "/right_hand/mesh"}
-    assert {m.topic for m in said(demo)} == set(TOPICS) - meshes
+def test_all_topics_are_said(demo: Demonstration) -> None:
+    assert {m.topic for m in said(demo)} == set(TOPICS)
 
 
 def test_a_hand_that_is_away(demo: Demonstration) -> None:
@@ -117,7 +116,7 @@ def test_viewers_show_topics_that_there_are() -> None:
     shown |= {layer["topic"] for layer in layout["configById"]["3D!hands"]["layers"].values()
               if "topic" in layer}  # fmt: skip
     assert shown - {""} <= set(TOPICS)  # pictures: the recording's own
-    assert {f"/{s}_hand/{n}" for s in ("left", "right") for n in ("mesh", "skeleton")} <= shown
+    assert {f"/{s}_hand/skeleton" for s in ("left", "right")} <= shown
     panels = json.dumps(layout["layout"])
     assert all(f'"{name}"' in panels for name in layout["configById"])
 

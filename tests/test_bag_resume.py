@@ -17,9 +17,11 @@ from rosbags.rosbag2 import Reader
 from acehand_core.bags.bag import Bag
 from acehand_core.bags.writer import BagWriter, clean_beside
 from acehand_core.cli.main import main as acehand
-from acehand_core.errors import OutputError
+from acehand_core.errors import InputError, OutputError
 from acehand_core.lerobot.check import check_dataset
+from acehand_core.motion import HandMotion, RobotTrajectory
 from acehand_core.pipeline.bag_convert import ConvertReport, convert_bag
+from acehand_core.pipeline.steps import Steps
 from acehand_core.types import Progress
 from acehand_ros import offline_bag
 from acehand_ros.options import offline_options
@@ -44,13 +46,13 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         for image, ns in zip(pictures(2 * COUNT), times, strict=True):
             bag.image(image, ns)
             bag.camera_info(ns)
-    return folder / "bag", hands_file(folder / "hands.npz", COUNT)
+    return folder / "bag", hands_file(folder / "hands.npz", 2 * COUNT)
 
 
 def job(inputs: tuple[Path, Path], folder: Path, *more: object, out: str = "out") -> list[object]:
     bag, hands = inputs
     return ["bag", "convert", bag, "--tracker", hands, "--output", folder / "dataset",
-            "--bag-output", folder / out, "--episodes", "gaps", "--no-overlay", *more]  # fmt: skip
+            "--bag-output", folder / out, "--no-overlay", *more]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +155,7 @@ def test_bags_of_sqlite_are_completed_too(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    sqlite = ("--storage", "sqlite3", "--no-mesh")
+    sqlite = ("--storage", "sqlite3")
     for name in ("whole", "stopped"):
         (tmp_path / name).mkdir()
     assert Acehand(capsys, *job(inputs, tmp_path / "whole", *sqlite)).code == 0
@@ -191,18 +193,16 @@ def test_another_bag_in_its_place_is_refused(
     shutil.rmtree(place)
 
     shutil.copytree(whole / "out", place)
-    other = ("--resume", "--storage", "sqlite3", "--no-mesh")
-    refused(
-        capsys, job(inputs, tmp_path, *other), tmp_path,
-        "--storage was 'mcap', not 'sqlite3'", "--mesh was True, not False",
-    )  # fmt: skip
+    other = ("--resume", "--storage", "sqlite3")
+    unfit = "not the bag of this conversion"
+    refused(capsys, job(inputs, tmp_path, *other), tmp_path, unfit)
     with SampleBag(tmp_path / "another") as bag:
         for image, ns in zip(pictures(COUNT), stamps(COUNT), strict=True):
             bag.image(image, ns)
     another = job((tmp_path / "another", inputs[1]), tmp_path, "--resume")
-    refused(capsys, another, tmp_path, "made from another bag")
+    refused(capsys, another, tmp_path, unfit)
     shutil.rmtree(tmp_path / "dataset")
-    refused(capsys, job(inputs, tmp_path, "--resume"), tmp_path, "no such episode 0, 1 of this bag")
+    refused(capsys, job(inputs, tmp_path, "--resume"), tmp_path, unfit)
 
 
 def test_a_bag_of_other_hands_is_refused(
@@ -210,23 +210,32 @@ def test_a_bag_of_other_hands_is_refused(
 ) -> None:
     """The dataset was made anew, with an episode of the same number."""
     shutil.copytree(whole / "out", tmp_path / "out")
-    hands = hands_file(tmp_path / "hands.npz", COUNT, fps=20)
+    hands = hands_file(tmp_path / "hands.npz", 2 * COUNT, fps=20)
     first = job((inputs[0], hands), tmp_path, "--hands", "left", out="first")
     assert Acehand(capsys, *first).code == 0
     again = job((inputs[0], hands), tmp_path, "--hands", "left", "--resume")
-    refused(capsys, again, tmp_path, "no such episode 0, 1 of this bag")
+    refused(capsys, again, tmp_path, "episodes that the dataset does not have")
 
 
 def test_a_bag_without_the_newest_episodes_is_written_anew(
-    inputs: tuple[Path, Path], whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    inputs: tuple[Path, Path],
+    whole: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    table = tmp_path / "times.csv"
     folder = tmp_path / "made"
     folder.mkdir()
-    table.write_text(f"start_s,end_s\n0,{(COUNT - 1) / 30 + 0.01}\n")
-    arguments = job(inputs, folder)
-    arguments[arguments.index("gaps")] = table
-    assert Acehand(capsys, *arguments).code == 0
+    retarget = Steps.retarget
+
+    def fails_later(steps: Steps, episode: HandMotion, *more: Any) -> RobotTrajectory:
+        if episode.timestamps_ns[0] > stamps(COUNT)[-1]:
+            raise InputError("not now")
+        return retarget(steps, episode, *more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Steps, "retarget", fails_later)
+        assert Acehand(capsys, *job(inputs, folder)).code == 1
     topics = [topic for topic, _, _ in messages(folder / "out")]
     assert topics.count("/left_hand/joint_states") == COUNT
     run = Acehand(capsys, *job(inputs, folder, "--resume"))
@@ -309,7 +318,7 @@ def test_the_node_resumes(inputs: tuple[Path, Path], whole: Path, tmp_path: Path
     bag, hands = inputs
     values = {parameter.name: parameter.default for parameter in OFFLINE_BAG} | {
         "bag": str(bag), "output_dir": str(tmp_path / "dataset"), "tracker": str(hands),
-        "episodes": "gaps", "bag_output": str(tmp_path / "out"),
+        "bag_output": str(tmp_path / "out"),
     }  # fmt: skip
 
     def run(existing: str, stop_at: str = "") -> tuple[int, str]:

@@ -40,7 +40,7 @@ class Settings:
     """A command of this test."""
 
     names: tuple[str, ...] = setting(..., "who", metavar="NAME", positional=True)
-    speed: float = setting(1.0, "how fast", old="velocity")
+    speed: float = setting(1.0, "how fast")
     way: Literal["up", "down"] = setting("up", "where to")
     loud: bool = setting(False, "make noise", short="l", identity="never")
     picture: bool = setting(True, "draw")
@@ -109,9 +109,9 @@ def test_what_is_wrong_is_said(capsys: pytest.CaptureFixture[str]) -> None:
         assert stop.value.code == 2 and message in capsys.readouterr().err
 
 
-def test_who_gives_an_old_name_is_told_the_new_one() -> None:
-    for words in (["--velocity", "3"], ["--velocity=3"]):
-        with pytest.raises(InputError, match="--velocity is gone; instead: --speed"):
+def test_who_gives_a_removed_flag_is_told_what_serves_instead() -> None:
+    for words in (["--solver", "dex-vector"], ["--solver=dex-vector"]):
+        with pytest.raises(InputError, match="--solver: it is called --method"):
             given("a", *words)
 
 

@@ -238,8 +238,8 @@ def test_bags_are_cut_by_rows_too(tmp_path: Path, capsys) -> None:
     rows.write_text("start,end,task\n0,0.1,a\n0.2,0.4,b\n")
     job = ["bag", "convert", tmp_path / "bag", "--tracker", hands, "--output", out, "--no-overlay",
            "--task-file", rows, "--split", "tasks"]  # fmt: skip
-    refused = Acehand(capsys, *job, "--episodes", "gaps")
-    assert refused.code == 2 and "--split tasks and --episodes both cut" in refused.err
+    refused = Acehand(capsys, *job, "--episode-topic", "/episode")
+    assert refused.code == 2 and "--split tasks and --episode-topic both cut" in refused.err
     run = Acehand(capsys, *job)
     assert run.code == 0, run.err
     assert tasks_of(out) == ["a", "b"]

@@ -21,7 +21,6 @@ from acehand_core.bags.ros_fields import (
     header_of,
     joint_poses,
     key_values,
-    mesh_markers,
     pose_of,
     rigid_transform,
     skeleton_markers,
@@ -45,8 +44,6 @@ STRING = "std_msgs/msg/String"
 CAMERA_LINK, OPTICAL = "camera_link", "camera_optical_frame"
 #: rpy (-pi/2, 0, -pi/2) of the optical frame in the camera's body: xyzw.
 _OPTICAL_TURN = (-0.5, 0.5, -0.5, 0.5)
-#: Most meshes a second; they are large.
-MESH_HZ = 10.0
 _DIAGNOSTICS_HZ = 1.0
 _OK, _WARN, _ERROR = 0, 1, 2
 _LEVELS = {"pass": _OK, "warn": _WARN, "fail": _ERROR}
@@ -72,7 +69,6 @@ TOPICS: Mapping[str, TopicSpec] = {
     **_per_hand("wrist_pose", TopicSpec(POSE)),
     **_per_hand("joints", TopicSpec(POSES)),
     **_per_hand("skeleton", TopicSpec(MARKERS)),
-    **_per_hand("mesh", TopicSpec(MARKERS)),
     **_per_hand("robot_description", TopicSpec(STRING, latched=True, depth=1)),
     "/acehand/camera_info": TopicSpec(CAMERA_INFO),
     "/acehand/task": TopicSpec(STRING, latched=True, depth=1),
@@ -225,18 +221,14 @@ def latched_messages(demo: Demonstration) -> list[PlainMessage]:
     return messages
 
 
-def frame_messages(demo: Demonstration, index: int, mesh: bool = True) -> list[PlainMessage]:
-    """Return everything that is published of one frame; of the joints of absent hands nothing.
-
-    ``mesh`` adds the hand's surface, at most ``MESH_HZ`` times a second, where the hand model is
-    the default one.
-    """
+def frame_messages(demo: Demonstration, index: int) -> list[PlainMessage]:
+    """Return everything that is published of one frame; of the joints of absent hands nothing."""
     messages = [joint_state(demo, index, slot) for slot in range(2) if demo.known[index, slot]]
     transforms = []
     if demo.T_camera_wrist is not None:
         transforms = _transforms(demo, index)
     for slot in range(2):
-        messages += _hand_messages(demo, index, slot, mesh)
+        messages += _hand_messages(demo, index, slot)
     if transforms:
         messages.append(_message("/tf", demo, index, {"transforms": transforms}))
 
@@ -302,7 +294,7 @@ def verdict_status(demo: Demonstration) -> dict[str, Any]:
     }
 
 
-def _hand_messages(demo: Demonstration, index: int, slot: int, mesh: bool) -> list[PlainMessage]:
+def _hand_messages(demo: Demonstration, index: int, slot: int) -> list[PlainMessage]:
     side, stamp = SIDES[slot], int(demo.stamps_ns[index])
     motion, known = demo.motion, bool(demo.known[index, slot])
     in_camera = demo.T_camera_wrist is not None
@@ -325,15 +317,6 @@ def _hand_messages(demo: Demonstration, index: int, slot: int, mesh: bool) -> li
 
     markers = skeleton_markers(header, side, points)
     messages.append(_message(f"/{side}_hand/skeleton", demo, index, {"markers": markers}))
-
-    if (
-        mesh
-        and motion.hand_model == "acehand"
-        and index % max(1, round(_rate(demo) / MESH_HZ)) == 0
-    ):
-        surface = mesh_markers(header, side, motion, index if points is not None else None)
-        messages.append(_message(f"/{side}_hand/mesh", demo, index, {"markers": surface}))
-
     return messages
 
 

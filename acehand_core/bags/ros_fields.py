@@ -1,38 +1,29 @@
 """Fields of ROS messages as nested dicts: headers, poses, transforms, and the markers of a hand.
 
-Markers are visualization_msgs/MarkerArray: joints and bones, and the hand's surface.
+Markers are visualization_msgs/MarkerArray: joints and bones.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from acehand_core.geometry import rotations
-from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.skeleton import BONES
-from acehand_core.motion import HandMotion
 from acehand_core.types import Side
 
 MARKERS = "visualization_msgs/msg/MarkerArray"
-_LINE_LIST, _SPHERE_LIST, _TRIANGLE_LIST = 5, 7, 11
+_LINE_LIST, _SPHERE_LIST = 5, 7
 _ADD, _DELETE = 0, 2
 #: Wrist, then thumb to pinky: distinct also for those who do not see red and green alike.
 _COLOURS = (
     (0.85, 0.85, 0.85), (0.90, 0.62, 0.00), (0.34, 0.71, 0.91), (0.00, 0.62, 0.45),
     (0.94, 0.89, 0.26), (0.80, 0.47, 0.65),
 )  # fmt: skip
-_SKIN: dict[Side, tuple[float, float, float]] = {
-    "left": (0.45, 0.62, 0.85),
-    "right": (0.88, 0.67, 0.52),
-}
 _JOINT_M, _BONE_M = 0.010, 0.004
-#: Vertices closer than this in the flat hand become one: meshes in messages are large.
-_MERGE_M = 0.006
 
 
 def header_of(stamp_ns: int, frame: str) -> dict[str, Any]:
@@ -110,36 +101,6 @@ def skeleton_markers(
     ends = [joint for bone in BONES for joint in bone]
     shades = [_colour(child) for _, child in BONES for _ in range(2)]
     return [joints, _marker(header, f"{side}_bones", _LINE_LIST, _BONE_M, points[ends], shades)]
-
-
-def mesh_markers(
-    header: dict[str, Any], side: Side, motion: HandMotion, index: int | None
-) -> list[dict[str, Any]]:
-    """Return the surface of the default hand at one frame, or what removes it (None)."""
-    name = f"{side}_mesh"
-    if index is None:
-        return [_removed(header, name)]
-    slot = 0 if side == "left" else 1
-    corners, faces = _coarse(side)
-    vertices = CapsuleHand().vertices(
-        side, motion.global_orient[index, slot], motion.hand_pose[index, slot], motion.betas[slot]
-    )
-    points = (vertices + motion.translation[index, slot])[corners][faces].reshape(-1, 3)
-    marker = _marker(header, name, _TRIANGLE_LIST, 1.0, points, [])
-    marker["color"] = _rgba((*_SKIN[side], 0.9))
-    return [marker]
-
-
-@functools.cache
-def _coarse(side: Side) -> tuple[Int[np.ndarray, "N"], Int[np.ndarray, "M 3"]]:
-    """Return the vertices that are kept of the mesh, and the triangles between them."""
-    hand = CapsuleHand()
-    cells = np.round(hand.rest_vertices(side, np.zeros(10)) / _MERGE_M).astype(np.int64)
-    _, kept, cell_of = np.unique(cells, axis=0, return_index=True, return_inverse=True)
-    faces = cell_of.reshape(-1)[hand.faces(side)]
-    a, b, c = faces.T
-    faces = faces[(a != b) & (b != c) & (a != c)]
-    return kept, faces
 
 
 def _colour(joint: int) -> dict[str, float]:

@@ -170,8 +170,8 @@ def key_of(path: Path, settings: JobSettings) -> str:
     said = {
         "files": stats, "cut": settings.cut, "settings": settings.shaping(settings.fps),
         "version": __version__, "task-file": file_identity(settings.task_file),
-        "overlay": settings.overlay, "encoding": asdict(settings.encoding),
-        "robot-model": file_identity(settings.robot_model), "unchecked": settings.robot_unchecked,
+        "overlay": settings.overlay, "robot-model": file_identity(settings.robot_model),
+        "unchecked": settings.robot_unchecked,
     }  # fmt: skip
     return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()
 

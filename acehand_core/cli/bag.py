@@ -94,7 +94,6 @@ class Write:
     )
     overwrite: bool = setting(False, OVERWRITE)
     storage: Literal["mcap", "sqlite3"] = setting("mcap", "of the written bag")
-    mesh: bool = setting(True, "write the hands' surfaces, too", pair=True)
 
     def run(self, terminal: console.Terminal) -> int:
         """Write the bag."""
@@ -108,7 +107,6 @@ class Write:
             robot_model=self.robot_model,
             episodes=self.episode or None,
             storage=self.storage,
-            mesh=self.mesh,
             overwrite=self.overwrite,
             distro=self.distro or LATEST,
         )

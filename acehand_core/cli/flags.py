@@ -131,14 +131,11 @@ def _value(leaf: Leaf, given: Mapping[str, Any]) -> Any:
 
 
 def _checked(words: Sequence[str], tree: Sequence[Leaf]) -> Iterator[str]:
-    """Yield the words of a command line. Raises InputError: a flag is gone, or has another name."""
-    old = {f"--{leaf.setting.old}": f"--{leaf.flag}" for leaf in tree if leaf.setting.old}
+    """Yield the words of a command line. Raises InputError: a flag is gone."""
     there = {f"--{leaf.flag}" for leaf in tree}
     for word, after in itertools.zip_longest(words, words[1:], fillvalue=""):
         name, _, value = word.partition("=")
         for gone in {name} - there | {f"{name} {value or after}"}:
             if gone in REMOVED:
                 raise InputError(f"{gone}: {REMOVED[gone]}.")
-        if name in old:
-            raise InputError(f"{name} is gone; instead: {old[name]}.")
         yield word

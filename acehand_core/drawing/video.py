@@ -14,9 +14,9 @@ from typing import TypeVar
 
 from acehand_core.motion import Recording
 from acehand_core.recordings.video_encode import (
-    EncodedVideo,
     EncodingCancelledError,
     VideoEncoding,
+    VideoFacts,
     encode_video,
 )
 from acehand_core.types import ImageRgb
@@ -75,7 +75,7 @@ class DrawnFrames:
     def __len__(self) -> int:
         return self._count
 
-    def put(self, picture: ImageRgb, reader: Future[EncodedVideo]) -> bool:
+    def put(self, picture: ImageRgb, reader: Future[VideoFacts]) -> bool:
         """Hand over the next picture as soon as there is room; tell whether ``reader`` goes on."""
         while not self._room.acquire(timeout=0.2):
             if reader.done():

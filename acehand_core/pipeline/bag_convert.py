@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,20 @@ from jaxtyping import Float, Int
 
 from acehand_core.atomic import check_free
 from acehand_core.bags.bag import Bag
-from acehand_core.bags.messages import OPTICAL, SHARED, TOPICS, Demonstration
+from acehand_core.bags.library import decode
+from acehand_core.bags.messages import OPTICAL, SHARED, STRING, TOPICS, Demonstration
 from acehand_core.bags.records import DroppedMessages
 from acehand_core.bags.writer import BagWriter, Storage, clean_beside, load_library
-from acehand_core.errors import AcehandError, InputError, Interrupted, OutputError
+from acehand_core.errors import (
+    AcehandError,
+    InputError,
+    Interrupted,
+    OutputError,
+    SchemaError,
+    nearest,
+)
 from acehand_core.lerobot.dataset import episode_contents, is_dataset
 from acehand_core.motion import Recording
-from acehand_core.pipeline.bag_episodes import cuts
 from acehand_core.pipeline.bag_write import of_episode, stoppable, write_demonstration
 from acehand_core.pipeline.demonstrations import read_episodes
 from acehand_core.pipeline.job import run_job
@@ -38,6 +45,7 @@ from acehand_core.types import Progress, TimestampsNs, no_progress
 from retarget.robots.robot import load_stored_robot
 
 _REPORT_EVERY = 200
+_BOOL = "std_msgs/msg/Bool"
 #: Name of the custom data (rosbag2) of a bag that was made of a dataset.
 BAG_ORIGIN = "acehand_origin"
 
@@ -77,32 +85,16 @@ class BagOrigin:
         return {BAG_ORIGIN: json.dumps(asdict(self), sort_keys=True)}
 
     def check_fits(self, path: Path, wanted: BagOrigin) -> None:
-        """Refuse a bag at ``path`` that could not be completed to the wanted one.
-
-        One that only lacks episodes fits.
+        """Refuse a bag at ``path`` that differs by more than episodes it lacks.
 
         Raises:
-            OutputError: says what differs.
+            OutputError: it does.
         """
-        differences = [
-            f"--{name} was {self.settings.get(name)!r}, not {value!r}"
-            for name, value in wanted.settings.items()
-            if self.settings.get(name) != value
-        ]
-        if self.source_sha256 != wanted.source_sha256:
-            differences.append("it was made from another bag")
-
-        others = [
-            number for number, sha256 in self.episodes.items()
-            if wanted.episodes.get(number) != sha256
-        ]  # fmt: skip
-        if others:
-            numbers = ", ".join(map(str, others))
-            differences.append(f"the dataset has no such episode {numbers} of this bag")
-
-        if differences:
+        same = (self.source_sha256, self.settings) == (wanted.source_sha256, wanted.settings)
+        if not same or self.episodes.items() - wanted.episodes.items():
             raise OutputError(
-                f"{path} exists and is not the bag of this conversion: {'; '.join(differences)}. "
+                f"{path} exists and is not the bag of this conversion: it was made from another "
+                "bag, with another --storage, or has episodes that the dataset does not have. "
                 "Resume with what it was made of, move it away, or choose another name."
             )
 
@@ -118,20 +110,17 @@ class ConvertOptions:
         "write a bag (.mcap file or folder) with the original topics and ours",
         metavar="OUT",
     )
-    episodes: str = setting(
-        "whole",
-        "whole, gaps (after pauses of a second), topic (marked by a Bool or String topic), or a "
-        "csv file with start_s,end_s[,task] or start_ns,end_ns[,task]",
-        metavar="HOW",
+    episode_topic: str | None = setting(
+        None,
+        "cut into episodes by this topic: while a Bool is true, or from a String with a text, the "
+        "task, to an empty one",
+        metavar="TOPIC",
     )
-    episode_topic: str | None = setting(None, "for --episodes topic", metavar="TOPIC")
     storage: Storage = setting("mcap", "of the written bag")
-    mesh: bool = setting(True, "write the hands' surfaces, too", pair=True)
 
     def origin(self, index: BagIndex, episodes: Mapping[int, str]) -> BagOrigin:
         """Return what the written bag is made from."""
-        settings = {"storage": self.storage, "mesh": self.mesh}
-        return BagOrigin(index.sha256, settings, episodes)
+        return BagOrigin(index.sha256, {"storage": self.storage}, episodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,9 +189,7 @@ def convert_bag(
 def _convert(
     options: ConvertOptions, index: BagIndex, registry: Registry, progress: Progress
 ) -> ConvertReport:
-    spans = [Span(c.start, c.stop, c.task) for c in
-             cuts(index, options.episodes, options.episode_topic)]  # fmt: skip
-    job = replace(options.job, spans_of=_split(options, spans))
+    job = replace(options.job, spans_of=_split(options, index))
 
     def report(
         done: JobReport, written: Mapping[str, int] | None, passed: DroppedMessages
@@ -239,20 +226,57 @@ def _convert(
     return report(done, written, passed)
 
 
-def _split(options: ConvertOptions, spans: list[Span]) -> Callable[[Recording], list[Span]] | None:
-    """Return how the main job cuts the bag; None where it takes it whole."""
-    reading = options.job.reading
-    if options.episodes == "whole":
+def _split(
+    options: ConvertOptions, index: BagIndex
+) -> Callable[[Recording], Sequence[Span]] | None:
+    """Return how the main job cuts the bag; None: by its own settings."""
+    topic, reading = options.episode_topic, options.job.reading
+    if topic is None:
         return None
     if options.job.split != "none":
-        raise InputError(f"--split {options.job.split} and --episodes both cut; give one of them.")
+        raise InputError(
+            f"--split {options.job.split} and --episode-topic both cut; give one of them."
+        )
     if reading.start_s is not None or reading.duration_s is not None:
-        raise InputError("--start and --duration do not go with --episodes; cut by a times.csv.")
+        raise InputError("--start and --duration do not go with --episode-topic.")
+    spans = _marked_episodes(index, topic)
+    return lambda recording: spans
 
-    def split(recording: Recording) -> list[Span]:
-        return spans
 
-    return split
+def _marked_episodes(index: BagIndex, topic: str) -> list[Span]:
+    """Return the frames from a true or a text to a false or an empty text of a topic.
+
+    Raises:
+        InputError: it is no std_msgs Bool or String topic, or marks no frame.
+    """
+    with index.bag() as bag:
+        fitting = [n for n, t in bag.topics.items() if t.msgtype in (_BOOL, STRING)]
+        if topic not in fitting:
+            raise InputError(
+                f"{index.path}: --episode-topic {topic!r} is no std_msgs Bool or String topic; "
+                f"{nearest(topic, fitting)}"
+            )
+        kind = bag.topics[topic].msgtype
+        events = []
+        for message in bag.messages({topic}, DroppedMessages()):
+            try:
+                events.append((message.log_ns, decode(message.data, kind).data))
+            except SchemaError as error:
+                index.dropped.count(topic, str(error))
+
+    # These messages have no header: they are compared with the frames' times of receipt.
+    log = np.maximum.accumulate(index.log_ns)
+    found: list[Span] = []
+    start: tuple[int, str | None] | None = None
+    for time, value in [*sorted(events, key=lambda e: e[0]), (int(log[-1]) + 1, False)]:
+        at = int(np.searchsorted(log, time))
+        if start is not None and at > start[0]:
+            found.append(Span(start[0], at, start[1]))
+        start = (at, value if isinstance(value, str) else None) if value else None
+
+    if not found:
+        raise InputError(f"{index.path}: {topic} marks no episode with a frame in it.")
+    return found
 
 
 def _write_beside(
@@ -305,7 +329,7 @@ def _write_beside(
                 demo = _on_clock(of_episode(episode, robot), episode.source_ns, index)
                 del episode
                 release_memory()
-                write_demonstration(writer, demo, options.mesh, renamed, progress)
+                write_demonstration(writer, demo, renamed, progress)
         return dict(writer.counts)
 
 

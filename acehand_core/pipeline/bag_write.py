@@ -5,6 +5,7 @@ Each becomes a ``Demonstration``, from which messages are made.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Mapping
@@ -16,7 +17,6 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from acehand_core.atomic import check_free
-from acehand_core.bags.bag import Bag
 from acehand_core.bags.library import LATEST
 from acehand_core.bags.messages import (
     CAMERA_LINK,
@@ -27,20 +27,14 @@ from acehand_core.bags.messages import (
     latched_messages,
     trajectory_messages,
 )
-from acehand_core.bags.topics import choose_image_topic
 from acehand_core.bags.writer import BagWriter, Storage
 from acehand_core.errors import AcehandError, InputError, Interrupted
 from acehand_core.geometry import frames
 from acehand_core.lerobot.dataset import read_provenance
 from acehand_core.motion import Course, HandMotion, RobotTrajectory
-from acehand_core.pipeline.demonstrations import (
-    StoredEpisode,
-    read_bag_joints,
-    read_episodes,
-    read_wrist_frame,
-)
+from acehand_core.pipeline.demonstrations import StoredEpisode, read_episodes
 from acehand_core.recordings.hands_file import read_motion_file
-from acehand_core.recordings.registry import BagFile, HandsFile, LeRobotDataset, format_of
+from acehand_core.recordings.registry import HandsFile, LeRobotDataset, format_of
 from acehand_core.recordings.selection import steady
 from acehand_core.types import SIDES, Progress, Side, no_progress
 from retarget.retargeting import retarget_motion
@@ -55,13 +49,13 @@ def load_demonstrations(
     episodes: tuple[int, ...] | None = None,
     models: Path | None = None,
 ) -> Iterator[tuple[Demonstration, Robot]]:
-    """Yield the episodes of a dataset, a table of hands, or a bag with our joint states.
+    """Yield the episodes of a dataset, or a table of hands.
 
-    Their frames are ``1 / fps`` apart, so that the robot keeps its limits; those of a table or bag
-    are brought there from their true stamps.
+    Their frames are ``1 / fps`` apart, so that the robot keeps its limits; those of a table are
+    brought there from their true stamps.
 
     Args:
-        path: dataset's folder, HandMotion .parquet, joints .npz, or bag.
+        path: dataset's folder, HandMotion .parquet or joints .npz.
         robot: follows the hands of a table; None: inspire. A dataset names its own robot, and one
             that is not packaged is found if it is given here as a robot.yaml.
         episodes: numbers of the wanted episodes; None: all.
@@ -79,30 +73,10 @@ def load_demonstrations(
         known = load_robot(robot or DEFAULT_ROBOT, models=models)
         trajectory = retarget_motion(motion, known)
         yield demonstration(motion, trajectory, known, path.name, "hand motion"), known
-    elif kind is BagFile and path.exists():
-        demo = read_bag_joints(path)
-        known = load_robot(robot or DEFAULT_ROBOT, models=models)
-        driven = next(iter(known.hands.values())).command_joints
-        if missing := [name for name in driven if name not in demo.joint_names]:
-            raise InputError(
-                f"{path}: its joint states have no {missing[0]!r} of the robot {known.label!r}; "
-                f"they name {', '.join(demo.joint_names)}. Give the robot that they are of."
-            )
-
-        commands = demo.joints[:, :, [demo.joint_names.index(name) for name in driven]]
-        demo = replace(
-            demo,
-            command_joints=driven,
-            commands=commands,
-            courses=courses(known, commands, demo.known, demo.fps),
-            descriptions=_descriptions(known),
-            base_links=_base_links(known),
-        )
-        yield demo, known
     else:
         raise InputError(
-            f"{path}: give a LeRobot dataset, a HandMotion table (.parquet), a joints file (.npz) "
-            "or a bag with joint states of ours."
+            f"{path}: give a LeRobot dataset, a HandMotion table (.parquet) or a joints file "
+            "(.npz). A bag of ours is played by ros2 bag play."
         )
 
 
@@ -218,22 +192,14 @@ def seen_by(source: Path, episode: int = 0) -> tuple[str, str | None]:
     Quick: neither the hands nor the pictures are read. Of a source that cannot be read, the
     defaults: who plays it says what is wrong.
     """
-    frame, topic = CAMERA_LINK, None
-    try:
+    record: Mapping[str, Any] = {}
+    with contextlib.suppress(AcehandError, OSError, LookupError):
         if (kind := format_of(source)) is LeRobotDataset:
             record = read_provenance(source)[episode] or {}
         elif kind is HandsFile and source.is_file():
             record = asdict(read_motion_file(source, "both").provenance)
-        else:
-            frame = read_wrist_frame(source) or frame
-            with Bag(source) as bag:
-                topic = choose_image_topic(bag.topics, {}, None, str(source)).topic.name
-            return frame, topic
-
-        said = record.get("settings", {})
-        return said.get("camera_frame") or frame, said.get("image_topic")
-    except (AcehandError, OSError, LookupError):
-        return frame, topic
+    said = record.get("settings", {})
+    return said.get("camera_frame") or CAMERA_LINK, said.get("image_topic")
 
 
 def _wrists(motion: HandMotion) -> np.ndarray | None:
@@ -277,7 +243,6 @@ class WriteOptions:
     robot_model: Path | None = None
     episodes: tuple[int, ...] | None = None
     storage: Storage = "mcap"
-    mesh: bool = True
     overwrite: bool = False
     distro: str = LATEST
 
@@ -323,7 +288,7 @@ def write_bag(
                 demo, note = _after(demo, end_ns)
                 notes += note
                 end_ns = int(demo.log_ns[-1]) if end_ns is None else max(end_ns, demo.log_ns[-1])
-                write_demonstration(writer, demo, options.mesh, {}, progress)
+                write_demonstration(writer, demo, {}, progress)
             if not writer.counts:
                 raise InputError(f"{options.source}: there is no episode to write.")
     except KeyboardInterrupt as stop:
@@ -348,7 +313,6 @@ def _after(demo: Demonstration, end_ns: int | None) -> tuple[Demonstration, list
 def write_demonstration(
     writer: BagWriter,
     demo: Demonstration,
-    mesh: bool,
     renamed: Mapping[str, str],
     progress: Progress,
 ) -> None:
@@ -360,7 +324,7 @@ def write_demonstration(
     for message in trajectory_messages(demo):
         put(message)
     for index in range(len(demo)):
-        for message in frame_messages(demo, index, mesh):
+        for message in frame_messages(demo, index):
             put(message)
         progress("write messages", index + 1, len(demo))
     for message in diagnostics_messages(demo):

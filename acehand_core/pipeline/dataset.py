@@ -60,11 +60,9 @@ class Dataset:
         robot: Robot,
         existing: Existing = "refuse",
         fps: int | None = None,
-        encoding: VideoEncoding | None = None,
     ) -> None:
         self.output, self.robot, self.fps = output, robot, fps
         self._existing: Existing = existing
-        self._encoding = encoding or VideoEncoding()
         self._writer: lerobot.LeRobotWriter | None = None
         self._layout: Layout | None = None
         self._shapes: dict[str, tuple[int, ...]] = {}
@@ -230,7 +228,7 @@ class Dataset:
             path = writer.scratch_video(IMAGE_KEY)
             clip = part(view, start, end)
             try:
-                encode_video(clip, path, round(clip.fps), self._encoding, None, stop.is_set)
+                encode_video(clip, path, round(clip.fps), VideoEncoding(), stop.is_set)
             except OutputError as error:
                 raise OutputError(f"{self.output}: its video failed: {error}") from error
             return path

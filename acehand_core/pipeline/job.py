@@ -75,7 +75,7 @@ def run_job(
         shaping = {k: v for k, v in steps.shaping(fps).items() if k != "task" or not narration}
         finished.check_settings(origins, settings.cut, shaping)
 
-    dataset = Dataset(settings.output, steps.robot, settings.existing, fps, settings.encoding)
+    dataset = Dataset(settings.output, steps.robot, settings.existing, fps)
     outcome = _Outcome()
     if settings.hands is None and (side := steps.settings.hands) != "both":
         note = f"robot {steps.robot.label} has a {side} hand only: the other is not looked for"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,7 +13,7 @@ from acehand_core.pipeline.cutting import VERSION as CUTTING_VERSION
 from acehand_core.pipeline.cutting import CutRules
 from acehand_core.recordings.options import RecordingOptions
 from acehand_core.recordings.resized import Fit
-from acehand_core.recordings.video_encode import VideoEncoding, even_size
+from acehand_core.recordings.video_encode import even_size
 from acehand_core.self_calibration import VERSION
 from acehand_core.settings import file_identity, group, identity_of, pixels, setting
 from acehand_core.trackers.ace_settings import AceSettings
@@ -100,7 +100,6 @@ class JobSettings:
         "how commands are found: trajectory, dex-vector, dex-dexpilot or dex-position",
         metavar="NAME",
         identity="always",
-        old="solver",
     )
     calibration: Path | None = setting(
         None,
@@ -214,7 +213,6 @@ class JobSettings:
     )
     overlay: bool = setting(True, "write an overlay video per episode", pair=True, identity="never")
     dry_run: bool = setting(False, "track, retarget and judge, but write nothing", identity="never")
-    encoding: VideoEncoding = field(default_factory=VideoEncoding)
     spans_of: Callable[[Recording], Sequence[Span]] | None = None
 
     def __post_init__(self) -> None:

@@ -90,9 +90,6 @@ _ENCODERS: Mapping[str, Literal["libx264", "libsvtav1"]] = {"h264": "libx264", "
 _DEFAULTS = {"h264": ("superfast", 23), "av1": ("10", 30)}
 _PICTURE_TYPE_UNSET = 0
 _MUXER = {"movflags": "faststart"}  # the table of frames first: readable while it downloads
-_RE_ENCODE = "Encode it instead (codec h264)."
-#: Times in some containers are whole milliseconds; a copy gets exact ones anyway.
-_COPY_JITTER_S = 1e-3
 #: Filters that turn a picture counter-clockwise by 0 to 3 quarters.
 _TURNS: dict[int, tuple[tuple[str, str | None], ...]] = {
     0: (),
@@ -101,15 +98,14 @@ _TURNS: dict[int, tuple[tuple[str, str | None], ...]] = {
     3: (("transpose", "clock"),),
 }
 
-Codec = Literal["h264", "av1", "copy"]
-Progress = Callable[[int, int], None]
+Codec = Literal["h264", "av1"]
 
 
 @dataclass(frozen=True, slots=True)
 class VideoEncoding:
     """How to encode: ``preset`` and ``crf`` None mean superfast and 23 for h264, 10 and 30 for av1.
 
-    ``gop`` is the distance of key frames. "copy" keeps the source's h264 stream as it is.
+    ``gop`` is the distance of key frames.
     """
 
     codec: Codec = "h264"
@@ -124,23 +120,6 @@ class VideoEncoding:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedVideo:
-    """What was written: sizes in pixels (even, except for a copy) and the number of frames."""
-
-    path: Path
-    width: int
-    height: int
-    frames: int
-    fps: int
-    codec: str
-
-    @property
-    def seconds(self) -> float:
-        """Duration in seconds."""
-        return self.frames / self.fps
-
-
 class EncodingCancelledError(AcehandError):
     """The caller asked to stop; nothing was written."""
 
@@ -150,13 +129,12 @@ class DecodedSource(Protocol):
     """A frame source backed by a file: it can hand out frames as they were decoded.
 
     ``rotation`` (degrees, counter-clockwise) turns them upright, then ``mirrored`` flips them left
-    to right. ``source_indices`` are the file's frames that the recording uses.
+    to right.
     """
 
     path: Path
     rotation: int
     mirrored: bool
-    source_indices: np.ndarray
 
     def decode(self, start: int, stop: int) -> Iterator[av.VideoFrame]:
         """Yield frames ``start`` to ``stop - 1`` as they are stored."""
@@ -168,14 +146,12 @@ def encode_video(
     path: Path,
     fps: int,
     settings: VideoEncoding | None = None,
-    progress: Progress | None = None,
     cancelled: Callable[[], bool] | None = None,
-) -> EncodedVideo:
+) -> VideoFacts:
     """Write all frames of a recording to ``path`` (mp4, replaced if it exists), at k / fps.
 
-    ``progress(done, total)`` is called after each frame; ``cancelled()`` before it, and a true
-    answer raises EncodingCancelledError. Raises OutputError when the file cannot be written or, for
-    "copy", when the source is not fit to be copied. The file appears only when complete.
+    ``cancelled()`` is called before each frame; a true answer raises EncodingCancelledError. Raises
+    OutputError when the file cannot be written. The file appears only when complete.
     """
     settings = settings or VideoEncoding()
     if recording.frames is None:
@@ -183,17 +159,13 @@ def encode_video(
 
     with atomic_path(path, overwrite=True) as temporary:
         try:
-            if settings.codec == "copy":
-                _copy(recording, temporary, fps)
-            else:
-                _encode(recording, recording.frames, temporary, fps, settings, progress, cancelled)
+            _encode(recording, recording.frames, temporary, fps, settings, cancelled)
         except av.FFmpegError as error:
             if isinstance(error, OSError):
                 raise
             raise OutputError(f"{path}: encoding failed: {error}.") from error
 
-    facts = probe_video(path)
-    return EncodedVideo(path, facts.width, facts.height, len(facts.times_s), fps, facts.codec)
+    return probe_video(path)
 
 
 def even_size(width: int, height: int) -> tuple[int, int]:
@@ -207,7 +179,6 @@ def _encode(
     path: Path,
     fps: int,
     settings: VideoEncoding,
-    progress: Progress | None,
     cancelled: Callable[[], bool] | None,
 ) -> None:
     total = len(recording)
@@ -223,8 +194,6 @@ def _encode(
             frame.pts, frame.time_base = index, Fraction(1, fps)
             frame.pict_type = _PICTURE_TYPE_UNSET  # else the source's key frames are kept
             container.mux(stream.encode(frame))
-            if progress is not None:
-                progress(index + 1, total)
 
         if stream is None:
             raise OutputError(f"{recording.source} has no frames to encode.")
@@ -322,23 +291,6 @@ def _turn_and_crop(
     return graph
 
 
-def _copy(recording: Recording, path: Path, fps: int) -> None:
-    """Remux the source's packets with exact times. Raises OutputError where that would not do."""
-    source = recording.frames
-    if not isinstance(source, DecodedSource):
-        raise OutputError(
-            f"{recording.source} cannot be copied: it is not a video file. {_RE_ENCODE}"
-        )
-
-    with open_container(source.path) as original:
-        stream = video_stream(original, source.path)
-        packets = [packet for packet in original.demux(stream) if packet.size]
-        reason = _why_not_copy(source, stream, packets, fps)
-        if reason:
-            raise OutputError(f"{source.path} cannot be copied: {reason}. {_RE_ENCODE}")
-        _remux(packets, stream, path, fps)
-
-
 def _remux(packets: Sequence[VideoPacket], stream: av.VideoStream, path: Path, fps: int) -> None:
     """Write packets in the order of decoding; frame k is then shown at k / fps."""
     ranks = np.argsort(np.argsort(np.array([packet.pts for packet in packets])))
@@ -379,26 +331,3 @@ def copy_parts(source: Path, parts: Sequence[tuple[float, int]], path: Path, fps
             _remux(chosen, stream, path, fps)
     except (OSError, av.FFmpegError) as error:
         raise VideoError(f"{source} cannot be cut: {error}.") from error
-
-
-def _why_not_copy(
-    source: DecodedSource, stream: av.VideoStream, packets: list[VideoPacket], fps: int
-) -> str | None:
-    context = stream.codec_context
-    if context.codec.canonical_name != "h264" or context.pix_fmt != "yuv420p":
-        return f"it is {context.codec.canonical_name} {context.pix_fmt}, not h264 yuv420p"
-    if source.rotation or source.mirrored:
-        return "it has to be turned or flipped to be upright"
-    if not np.array_equal(source.source_indices, np.arange(len(packets))):
-        return "only part of its frames is used, or some twice"
-    if any(packet.is_discard or packet.pts is None for packet in packets):
-        return "it hides some of its frames, or does not say when they are shown"
-    if not packets[0].is_keyframe:
-        return "it does not start with a key frame"
-    ticks = np.sort([packet.pts for packet in packets]).astype(np.float64)
-    times = (ticks - ticks[0]) * float(packets[0].time_base)
-
-    if np.abs(times - np.arange(len(times)) / fps).max() > _COPY_JITTER_S:
-        rate = (len(times) - 1) / times[-1]
-        return f"its frames do not come at a constant {fps} per second (mean {rate:.3f})"
-    return None

@@ -37,7 +37,7 @@ def messages(demonstration: Demonstration) -> list[Any]:
         *latched_messages(demonstration),
         *trajectory_messages(demonstration),
         *diagnostics_messages(demonstration),
-        *frame_messages(demonstration, 39, mesh=True),
+        *frame_messages(demonstration, 39),
     ]
 
 
@@ -71,7 +71,7 @@ def test_messages_of_the_nodes_pass_the_field_checks() -> None:
 
 
 def test_stamps_can_be_replaced(demonstration: Demonstration) -> None:
-    for plain in frame_messages(demonstration, 3, mesh=False):
+    for plain in frame_messages(demonstration, 3):
         built = to_ros(plain, 5_000_000_007)
         inner = getattr(built, "transforms", None) or getattr(built, "markers", None) or [built]
         assert all((m.header.stamp.sec, m.header.stamp.nanosec) == (5, 7) for m in inner)

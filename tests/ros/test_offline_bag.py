@@ -76,7 +76,7 @@ def test_a_bag_becomes_a_dataset_and_a_bag(
     node: Any, start: Start, bag: Path, tmp_path: Path
 ) -> None:
     told = Told(node, "offline_bag")
-    work = start("offline_bag", bag=bag, output_dir=tmp_path / "data", task="wave", mesh=False)
+    work = start("offline_bag", bag=bag, output_dir=tmp_path / "data", task="wave")
     spin_until(node, lambda: work.popen.poll() is not None, 240)
     code, output = work.wait(5)
     assert code == 0, output
@@ -87,7 +87,7 @@ def test_a_bag_becomes_a_dataset_and_a_bag(
     assert (tmp_path / "data_bag" / "metadata.yaml").is_file()
     shutil.rmtree(tmp_path / "data_bag")
     again = start(
-        "offline_bag", bag=bag, output_dir=tmp_path / "data", task="wave", mesh=False,
+        "offline_bag", bag=bag, output_dir=tmp_path / "data", task="wave",
         existing="resume",
     )  # fmt: skip
     code, output = again.wait(120)
@@ -131,7 +131,7 @@ def test_it_starts_again_with_other_parameters(
     client = node.create_client(SetParameters, "/offline_bag/set_parameters")
     told = Told(node, "offline_bag")
     work = start(
-        "offline_bag", bag=tmp_path / "none", output_dir=tmp_path / "one", mesh=False,
+        "offline_bag", bag=tmp_path / "none", output_dir=tmp_path / "one",
         exit_when_done=False, bag_output="none",
     )  # fmt: skip
     spin_until(node, lambda: told.state == "failed", 60)
@@ -171,7 +171,7 @@ def test_what_is_wrong_is_said_and_is_the_exit_code(
 def test_the_launch_file(launch: Callable[..., Launched], bag: Path, tmp_path: Path) -> None:
     """``ros2 launch`` of the colcon-installed package finishes by itself."""
     made = tmp_path / "data"
-    given = {"task": 12, "mesh": False, "quality": "fast", "camera_motion": "off"}
+    given = {"task": 12, "overlay": False, "quality": "fast", "camera_motion": "off"}
     code, output = launch("offline_bag", bag=bag, output_dir=made, **given).wait(240)
     assert code == 0, output
     assert "process has finished cleanly" in output
