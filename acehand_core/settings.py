@@ -37,6 +37,8 @@ REMOVED: Mapping[str, str] = {
     "(docs/cutting.md)",
     "--mesh": _NO_MESH,
     "--no-mesh": _NO_MESH,
+    "--engine slurm": "start a Ray cluster in the job (--engine ray), or let every task of an "
+    "array job do a part of the manifest and merge the parts (docs/scale.md)",
     "--solver": "it is called --method",
     "--pages": "report.html shows every episode; acehand view DATASET --episode N --save FILE.html "
     "writes the page of one",

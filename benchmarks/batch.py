@@ -107,7 +107,7 @@ def timed(
     entries, folder = read_manifest(recordings, settings), BatchFolder(output)
     engine = EngineSettings(workers=workers)
     started = time.perf_counter()
-    report = run_batch(recordings, entries, folder, lambda place: LocalEngine(engine))
+    report = run_batch(recordings, entries, folder, lambda: LocalEngine(engine))
     wall = time.perf_counter() - started
     started = time.perf_counter()
     merge(folder)
@@ -219,7 +219,7 @@ def disturbed(
                 driver.wait(rng.uniform(*CALM_S))
             note_finished()
             there = processes(mark)
-            kinds = ("batch.worker", "ray::run_tasks")
+            kinds = ("batch.worker", "ray::run_task")
             workers = [p for p, words in there.items() if any(kind in words for kind in kinds)]
             if not workers:
                 continue

@@ -144,7 +144,6 @@ LAZY = {
     "tensorboard",
     "wandb",
     "ray",
-    "submitit",
 }
 
 #: Packages that are torch: they, and ``*_torch.py`` elsewhere, may import it at the top.

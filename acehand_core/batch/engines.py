@@ -1,16 +1,13 @@
-"""Where workers run: processes of this machine, a Ray cluster, or jobs of Slurm."""
+"""Where workers run: processes of this machine, or a Ray cluster."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import math
 import os
 import threading
-from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from acehand_core.batch.folder import Result, Task
@@ -19,25 +16,21 @@ from acehand_core.errors import InputError, MissingDependencyError
 from acehand_core.processes import thread_count
 from acehand_core.settings import setting
 
-EngineName = Literal["local", "ray", "slurm"]
-Results = tuple[Result, ...]
-_POLL_S = 1.0
+EngineName = Literal["local", "ray"]
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
     """Which engine does the work, and with how much of the machines."""
 
-    engine: EngineName = setting(
-        "local", "processes of this machine, a Ray cluster, or jobs of Slurm"
-    )
+    engine: EngineName = setting("local", "processes of this machine, or a Ray cluster")
     workers: int | None = setting(
         None, "recordings at once, at most", low=1,
         default_text="as many as processors; with ray, as the cluster has room for",
     )  # fmt: skip
     threads: int = setting(1, "that one worker computes with", low=1)
     gpus: float = setting(
-        0.0, "with ray and slurm: GPUs that tracking one recording takes; 0.5: two share one",
+        0.0, "with ray: GPUs that tracking one recording takes; 0.5: two share one",
         low=0.0,
     )  # fmt: skip
     time_limit_s: float | None = setting(
@@ -56,13 +49,6 @@ class EngineSettings:
         None, "of a Ray cluster that runs", metavar="ADDRESS",
         default_text="RAY_ADDRESS, else one is started on this machine",
     )  # fmt: skip
-    slurm: dict[str, str] | None = setting(
-        None, "parameters of submitit, e.g. slurm_partition=gpu,timeout_min=240",
-        metavar="NAME=VALUE,...", parse=lambda text: parse_pairs(text),
-    )  # fmt: skip
-    slurm_cluster: Literal["slurm", "local", "debug"] = setting(
-        "slurm", "slurm, or submitit's stand-ins for a test on this machine"
-    )
 
     @property
     def limits(self) -> Limits:
@@ -70,26 +56,15 @@ class EngineSettings:
         return Limits(self.time_limit_s, self.stall_limit_s, self.memory_limit_mb, self.threads)
 
 
-def parse_pairs(text: str) -> dict[str, str]:
-    """Return {"a": "1", "b": "x"} of "a=1,b=x". Raises ValueError."""
-    pairs = {}
-    for entry in text.split(","):
-        name, equals, value = entry.strip().partition("=")
-        if not equals or not name:
-            raise ValueError(f"{entry!r} is not NAME=VALUE")
-        pairs[name] = value
-    return pairs
-
-
 @runtime_checkable
 class Engine(Protocol):
     """Does tasks in any order."""
 
-    def submit(self, tasks: Sequence[Task]) -> list[tuple[tuple[Task, ...], Future[Results]]]:
-        """Take tasks; return futures and which tasks each is of.
+    def submit(self, task: Task) -> Future[Result]:
+        """Take a task.
 
-        A future raises OutputError where nothing can be written, and anything where a machine or a
-        job died: then what is kept of its tasks counts.
+        The future raises OutputError where nothing can be written, and anything where a machine
+        died: then what is kept of the task counts.
         """
         ...
 
@@ -98,15 +73,13 @@ class Engine(Protocol):
         ...
 
 
-def open_engine(settings: EngineSettings, folder: Path) -> Engine:
-    """Return an engine; ``folder`` is for its own files.
+def open_engine(settings: EngineSettings) -> Engine:
+    """Return an engine.
 
     Raises:
         MissingDependencyError: its package is not installed. InputError: it cannot be reached.
     """
-    if settings.engine == "ray":
-        return RayEngine(settings)
-    return SlurmEngine(settings, folder) if settings.engine == "slurm" else LocalEngine(settings)
+    return RayEngine(settings) if settings.engine == "ray" else LocalEngine(settings)
 
 
 class LocalEngine:
@@ -122,13 +95,9 @@ class LocalEngine:
         self._own.worker = Worker(self._limits)
         self._workers.append(self._own.worker)
 
-    def submit(self, tasks: Sequence[Task]) -> list[tuple[tuple[Task, ...], Future[Results]]]:
-        """Take tasks: see ``Engine``."""
-
-        def run(task: Task) -> Results:
-            return (self._own.worker.run(task),)
-
-        return [((task,), self._pool.submit(run, task)) for task in tasks]
+    def submit(self, task: Task) -> Future[Result]:
+        """Take a task: see ``Engine``."""
+        return self._pool.submit(lambda: self._own.worker.run(task))
 
     def close(self) -> None:
         """End all that runs."""
@@ -138,10 +107,9 @@ class LocalEngine:
         self._pool.shutdown(wait=True)
 
 
-def run_tasks(tasks: Sequence[Task], limits: Limits) -> Results:
-    """Do tasks one after the other, in a process of a cluster. Raises OutputError."""
-    worker = _worker(limits)
-    return tuple(worker.run(task) for task in tasks)
+def run_task(task: Task, limits: Limits) -> Result:
+    """Do a task in a process of a cluster. Raises OutputError."""
+    return _worker(limits).run(task)
 
 
 @functools.lru_cache(maxsize=1)
@@ -172,23 +140,21 @@ class RayEngine:
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise InputError(f"--engine ray: cannot start or reach Ray: {error}.") from error
         # Ray runs a task again whose machine died; what a recording does to its worker is ours.
-        self._run = ray.remote(max_retries=3)(run_tasks)
+        self._run = ray.remote(max_retries=3)(run_task)
         self._given: list[Any] = []
 
-    def submit(self, tasks: Sequence[Task]) -> list[tuple[tuple[Task, ...], Future[Results]]]:
-        """Take tasks: see ``Engine``."""
-        futures: list[tuple[tuple[Task, ...], Future[Results]]] = []
-        for task in tasks:
-            # A subject's recordings are tracked before they are converted.
-            tracks = task.stage == "track" or (
-                task.stage == "convert" and task.settings.subject is None
-            )
-            gpus = self._settings.gpus if tracks else 0.0
-            options = self._run.options(num_cpus=self._settings.threads, num_gpus=gpus)
-            given = options.remote([task], self._settings.limits)
-            self._given.append(given)
-            futures.append(((task,), given.future()))
-        return futures
+    def submit(self, task: Task) -> Future[Result]:
+        """Take a task: see ``Engine``."""
+        # A subject's recordings are tracked before they are converted.
+        tracks = task.stage == "track" or (
+            task.stage == "convert" and task.settings.subject is None
+        )
+        gpus = self._settings.gpus if tracks else 0.0
+        options = self._run.options(num_cpus=self._settings.threads, num_gpus=gpus)
+        given = options.remote(task, self._settings.limits)
+        self._given.append(given)
+        future: Future[Result] = given.future()
+        return future
 
     def close(self) -> None:
         """End all that runs."""
@@ -196,64 +162,3 @@ class RayEngine:
             with contextlib.suppress(Exception):
                 self._ray.cancel(given, force=True)
         self._ray.shutdown()
-
-
-class SlurmEngine:
-    """Jobs of Slurm, each of which does a share of the recordings, through submitit."""
-
-    def __init__(self, settings: EngineSettings, folder: Path) -> None:
-        try:
-            import submitit
-        except ImportError as error:
-            raise MissingDependencyError(
-                f"--engine slurm needs submitit ({error}); pip install '.[slurm]' in the checkout."
-            ) from error
-        self._settings = settings
-        parameters: dict[str, Any] = {"cpus_per_task": settings.threads, "timeout_min": 24 * 60}
-        if settings.gpus:
-            parameters["gpus_per_node"] = math.ceil(settings.gpus)
-        if settings.workers:
-            parameters["slurm_array_parallelism"] = settings.workers
-        said = settings.slurm or {}
-        parameters |= {n: int(v) if v.isdecimal() else v for n, v in said.items()}
-        try:
-            self._executor = submitit.AutoExecutor(folder, cluster=settings.slurm_cluster)
-            self._executor.update_parameters(**parameters)
-        except (RuntimeError, NameError, TypeError, ValueError) as error:
-            raise InputError(f"--engine slurm: {error}.") from error
-        self._jobs: list[tuple[Any, Future[Results]]] = []
-        self._closed = threading.Event()
-        threading.Thread(target=self._watch, daemon=True).start()
-
-    def submit(self, tasks: Sequence[Task]) -> list[tuple[tuple[Task, ...], Future[Results]]]:
-        """Take tasks: see ``Engine``. One job does several, so that a queue is not flooded."""
-        if not tasks:
-            return []
-        each = math.ceil(len(tasks) / (4 * (self._settings.workers or 64)))
-        shares = [tuple(tasks[i : i + each]) for i in range(0, len(tasks), each)]
-        limits = [self._settings.limits] * len(shares)
-        jobs = self._executor.map_array(run_tasks, shares, limits)
-        futures: list[tuple[tuple[Task, ...], Future[Results]]] = []
-        for share, job in zip(shares, jobs, strict=True):
-            future: Future[Results] = Future()
-            self._jobs.append((job, future))
-            futures.append((share, future))
-        return futures
-
-    def _watch(self) -> None:
-        while not self._closed.wait(_POLL_S):
-            for job, future in self._jobs:
-                if future.done() or not job.done():
-                    continue
-                try:
-                    future.set_result(job.result())
-                except Exception as error:
-                    future.set_exception(error)
-
-    def close(self) -> None:
-        """End all that runs."""
-        self._closed.set()
-        for job, future in self._jobs:
-            if not future.done():
-                with contextlib.suppress(Exception):
-                    job.cancel()

@@ -95,13 +95,13 @@ class BatchFolder:
 
     ``recordings/ID`` has a dataset of that recording's episodes, the results of its stages, a log
     and ``attempts.jsonl``; ``subjects/NAME`` calibrations that a subject's recordings share;
-    ``cache`` tracked hands; ``batch.json`` the recordings in their order; ``progress.html`` a page.
+    ``cache`` tracked hands; ``batch.json`` the recordings in their order.
     """
 
     def __init__(self, output: Path) -> None:
         output = output.absolute()
         self.output, self.root = output, output.with_name(f"{output.name}.batch")
-        self.cache, self.page = self.root / "cache", self.root / "progress.html"
+        self.cache = self.root / "cache"
         self.merged = self.root / "merged.json"
 
     def recording(self, name: str) -> Path:

@@ -21,7 +21,7 @@ from acehand_core.settings import Leaf, changed, leaves, value_of
 #: Column that names the recording.
 RECORDING = "recording"
 #: Settings that recordings of one dataset may differ in, beside how they are read.
-_OWN = ("calibration", "camera-motion", "camera-up", "hand-length", "hands", "scene-scale",
+_OWN = ("calibration", "camera-motion", "hand-length", "hands",
         "split", "subject", "task", "task-file", "tracker")  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from acehand_core.batch.engines import Engine, Results
+from acehand_core.batch.engines import Engine
 from acehand_core.batch.folder import (
     PROBLEMS,
     Attempts,
@@ -22,15 +22,11 @@ from acehand_core.batch.folder import (
 )
 from acehand_core.batch.manifest import Entry
 from acehand_core.batch.merge import as_left
-from acehand_core.batch.page import write_page
 from acehand_core.batch.work import CALIBRATION
 from acehand_core.errors import OutputError
 from acehand_core.pipeline.settings import JobSettings
 from acehand_core.types import Progress, no_progress
 from retarget.solve.methods import retargeter_named
-
-#: Seconds between two versions of the page.
-PAGE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +46,7 @@ def run_batch(
     manifest: Path,
     entries: Sequence[Entry],
     folder: BatchFolder,
-    open_engine: Callable[[Path], Engine],
+    open_engine: Callable[[], Engine],
     progress: Progress = no_progress,
     *,
     overwrite: bool = False,
@@ -60,7 +56,7 @@ def run_batch(
     It may be killed at any moment, as may any worker; called again, it resumes.
 
     Args:
-        open_engine: makes the engine, given a folder for its own files.
+        open_engine: makes the engine.
         overwrite: a dataset at the output may be replaced by what comes of it.
 
     Raises:
@@ -71,19 +67,18 @@ def run_batch(
         folder.begin(manifest, entries)
         run = _Run(folder, {entry.id: entry for entry in entries}, progress)
         first = run.first_tasks()
-        run.before = len(run.results)
         if first and not overwrite and not as_left(folder):
             raise OutputError(
                 f"{folder.output} exists, and this batch did not leave it so; choose another "
                 "--output, or --overwrite it when the recordings are converted."
             )
         if first:
-            engine = open_engine(folder.root / "engine")
+            engine = open_engine()
             try:
                 run.loop(engine, first)
             finally:
                 engine.close()
-        run.show(force=True)
+        run.show()
         return run.report()
 
 
@@ -96,8 +91,6 @@ class _Run:
     progress: Progress
     results: dict[str, Result] = field(default_factory=dict)
     begun: float = field(default_factory=time.monotonic)
-    shown: float = 0.0
-    before: int = 0
     #: Of each subject: recordings whose hands are not tracked yet, and files of those that are.
     untracked: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     tracked: dict[str, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
@@ -117,14 +110,15 @@ class _Run:
 
     def loop(self, engine: Engine, tasks: Sequence[Task]) -> None:
         """Do tasks and those that follow from their ends. Raises OutputError."""
-        running: dict[Future[Results], tuple[Task, ...]] = {}
-        ended: queue.SimpleQueue[Future[Results]] = queue.SimpleQueue()
+        running: dict[Future[Result], Task] = {}
+        ended: queue.SimpleQueue[Future[Result]] = queue.SimpleQueue()
 
         def submit(more: Sequence[Task]) -> None:
             for task in more:  # of other settings or an older file: not to be merged
                 (task.folder / "convert.json").unlink(missing_ok=True)
-            for given, future in engine.submit(more):
-                running[future] = given
+            for task in more:
+                future = engine.submit(task)
+                running[future] = task
                 future.add_done_callback(ended.put)
 
         submit(tasks)
@@ -135,43 +129,35 @@ class _Run:
             except queue.Empty:
                 continue
 
-            given = running.pop(future)
-            for task, result in zip(given, self._ends(given, future), strict=True):
-                if result.state == "killed":
-                    self.progress(f"{task.id}: {result.reason}; once more", 0, 0)
-                    submit([task])
-                else:
-                    submit(self._next(task, result))
+            task = running.pop(future)
+            result = self._end(task, future)
+            if result.state == "killed":
+                self.progress(f"{task.id}: {result.reason}; once more", 0, 0)
+                submit([task])
+            else:
+                submit(self._next(task, result))
 
     def report(self) -> BatchReport:
         """Return what became of the recordings."""
         ordered = {name: self.results[name] for name in self.entries if name in self.results}
         return BatchReport(ordered, time.monotonic() - self.begun)
 
-    def show(self, force: bool = False) -> None:
-        """Show how far it is, on the terminal and, now and then, on the page."""
+    def show(self) -> None:
+        """Show how far it is."""
         self.progress("recordings", len(self.results), len(self.entries))
-        if force or time.monotonic() - self.shown > PAGE_S:
-            self.shown = time.monotonic()
-            write_page(
-                self.folder, self.report().results, len(self.entries), self.before,
-                self.shown - self.begun,
-            )  # fmt: skip
 
-    def _ends(self, given: Sequence[Task], future: Future[Results]) -> Results:
-        """Return how tasks ended; a job or machine that died took the unfinished ones along."""
+    @staticmethod
+    def _end(task: Task, future: Future[Result]) -> Result:
+        """Return how a task ended; a machine that died took an unfinished one along."""
         error = future.exception()
         if error is None:
             return future.result()
         if isinstance(error, OutputError) or isinstance(error.__cause__, OutputError):
             raise error
-        ends = []
-        said = f"its job or machine ended: {(str(error) or repr(error)).splitlines()[-1]}"
-        for task in given:
-            if (kept := task.kept()) is None:
-                Attempts(task.folder).add("end", task.stage, said)
-            ends.append(kept or Result(task.id, task.stage, "killed", task.key, said))
-        return tuple(ends)
+        said = f"its machine ended: {(str(error) or repr(error)).splitlines()[-1]}"
+        if (kept := task.kept()) is None:
+            Attempts(task.folder).add("end", task.stage, said)
+        return kept or Result(task.id, task.stage, "killed", task.key, said)
 
     def _next(self, task: Task, result: Result) -> list[Task]:
         """Note an end; return what can be done now."""

@@ -23,7 +23,7 @@ class Run:
 
     MANIFEST is a CSV or Parquet table with a column "recording" and, where recordings differ,
     columns named like flags (task, subject, hand_length, camera, ...), or a folder of recordings.
-    What is finished, tracked hands and a page on the progress are in OUTPUT.batch (docs/scale.md).
+    What is finished and tracked hands are in OUTPUT.batch (docs/scale.md).
 
     exit codes: 0 all done; 1 some recordings failed, the good ones are merged; 2 usage or input
     error; 3 no hand in any recording; 4 output could not be written; 130 interrupted
@@ -66,7 +66,7 @@ class Run:
         if not self.merge:
             entries = read_manifest(self.manifest, replace(job, existing="refuse"))
             report = run_batch(
-                self.manifest, entries, folder, lambda place: open_engine(self.batch, place),
+                self.manifest, entries, folder, lambda: open_engine(self.batch),
                 terminal.bars, overwrite=overwrite,
             )  # fmt: skip
             terminal.bars.close()
@@ -94,7 +94,6 @@ def _report(folder: BatchFolder, terminal: console.Terminal) -> int:
     states = said["states"]
     if {"failed", "quarantined"} & states.keys():
         console.say("  acehand batch run with --retry tries those again that failed")
-    console.say(f"  page: {folder.page}")
     terminal.print_json(said)
     if "done" not in states:
         none = set(states) == {"no_hand"}

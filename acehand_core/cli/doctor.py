@@ -76,8 +76,6 @@ _PACKAGES = (
     ("rclpy", "rclpy", False, "ROS 2 nodes and launch files",
      "ROS 2 Jazzy or newer, then source its setup.bash"),
     ("ray", "ray", False, "acehand batch run --engine ray: many machines", "pip install '.[ray]'"),
-    ("submitit", "submitit", False, "acehand batch run --engine slurm: jobs of Slurm",
-     "pip install '.[slurm]'"),
     ("plotly", "plotly", False, "the page of acehand inspect and acehand review",
      "pip install '.[view]'"),
     ("rerun-sdk", "rerun", False, "acehand view: a viewer of episodes and hands",
