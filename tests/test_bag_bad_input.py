@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import gc
+import resource
 import struct
+import sys
+import tempfile
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
-from backports import zstd
 
 from acehand_core.bags.bag import Bag
 from acehand_core.bags.records import BagOptions
 from acehand_core.bags.topics import bag_info
-from acehand_core.errors import CalibrationError, InputError
+from acehand_core.errors import CalibrationError, InputError, OutputError
 from acehand_core.recordings.bag import BagIndex, index_bag
 from helpers.bag_samples import IMAGE, START, TOPIC, SampleBag, pictures, simple_bag, stamps
 
@@ -94,18 +97,56 @@ def test_a_truncated_database_gives_what_is_there(tmp_path: Path) -> None:
         assert np.array_equal(index.frames.at(frame), images[number])
 
 
-@pytest.mark.parametrize("storage", ["mcap", "sqlite3"])
-def test_a_file_that_is_compressed_as_a_whole_says_what_to_do(tmp_path: Path, storage: str) -> None:
-    images = simple_bag(tmp_path / "bag", storage=storage, compression="file")
-    (file,) = (tmp_path / "bag").glob("bag.*.zstd")
-    with pytest.raises(InputError, match=rf"{file.name}: compressed as a whole.*zstd -d"):
+@pytest.fixture
+def compressed_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A bag that is compressed as a whole, and a place of its own for decompressed copies."""
+    simple_bag(tmp_path / "bag", 12, compression="file")
+    (tmp_path / "copies").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "copies"))
+    return tmp_path / "bag"
+
+
+def test_a_compressed_file_is_decompressed_once(compressed_file: Path) -> None:
+    copies = compressed_file.parent / "copies"
+    index = index_of(compressed_file)
+    (copy,) = copies.glob("*/bag.mcap")
+    before = copy.stat().st_mtime_ns
+    for frames in (index.frames, index.frames.mirrored()):
+        assert sum(1 for _ in frames.read(0, 12)) == 12
+    with index.bag() as again:
+        assert sum(1 for _ in again.messages(None, again.dropped)) == 24
+    assert [path.stat().st_mtime_ns for path in copies.glob("*/bag.mcap")] == [before]
+    with Bag(compressed_file):  # shares with nobody
+        assert len(list(copies.iterdir())) == 2
+    assert index.frames.at(0).any() and len(list(copies.iterdir())) == 1
+    del index, frames, again
+    gc.collect()
+    assert list(copies.iterdir()) == []
+
+
+def test_no_room_to_decompress(compressed_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # a .pyc would be cut off too
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        with pytest.raises(OutputError, match=r"bag.mcap.zstd.*TMPDIR"):
+            Bag(compressed_file)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list((compressed_file.parent / "copies").iterdir()) == []
+
+
+def test_a_compressed_file_that_is_cut_off(tmp_path: Path) -> None:
+    big_bag(tmp_path / "bag", 10, compression="file")
+    file = tmp_path / "bag" / "bag.mcap.zstd"
+    cut(file, 0.6)
+    index = index_of(tmp_path / "bag")
+    assert 0 < len(index.frames) < 10
+    assert index.dropped.by_topic == {TOPIC: 10 - len(index.frames)}
+    assert any("bag.mcap.zstd: damaged compression" in note for note in index.notes)
+    cut(file, 0.001)
+    with pytest.raises(InputError, match=r"bag/bag.mcap.zstd: .*damaged compression"):
         Bag(tmp_path / "bag")
-    file.with_suffix("").write_bytes(zstd.decompress(file.read_bytes()))
-    for _ in range(2):
-        index = index_of(tmp_path / "bag")
-        assert all(map(np.array_equal, index.frames.read(0, 12), images))
-        assert index.dropped.total == 0
-        (tmp_path / "bag" / "metadata.yaml").unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize("content", [None, "nothing: of ours\n", "{broken: [\n"])

@@ -52,8 +52,8 @@ def assert_same(index: BagIndex, images: list[np.ndarray]) -> None:
 
 @pytest.mark.parametrize(
     ("storage", "compression"),
-    [("mcap", "none"), ("mcap", "storage"), ("mcap", "message"),
-     ("sqlite3", "none"), ("sqlite3", "message")],
+    [("mcap", "none"), ("mcap", "storage"), ("mcap", "file"), ("mcap", "message"),
+     ("sqlite3", "none"), ("sqlite3", "file"), ("sqlite3", "message")],
 )  # fmt: skip
 def test_frames_and_stamps_come_back_exactly(
     tmp_path: Path, storage: str, compression: str
@@ -91,9 +91,10 @@ def test_a_folder_of_bags_and_videos_gives_both(tmp_path: Path) -> None:
         Registry().expand([folder])
 
 
-@pytest.mark.parametrize("kind", ["mcap", "sqlite3", "no index"])
+@pytest.mark.parametrize("kind", ["mcap", "sqlite3", "no index", "file"])
 def test_indexing_says_how_far_it_is_and_can_be_stopped(tmp_path: Path, kind: str) -> None:
     options = {"storage": "sqlite3"} if kind == "sqlite3" else {}
+    options |= {"compression": "file"} if kind == "file" else {}
     simple_bag(tmp_path / "bag", 6, **options)
     if kind == "no index":
         file = tmp_path / "bag" / "bag.mcap"

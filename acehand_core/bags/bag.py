@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from acehand_core.bags.library import DISTROS, LATEST, OLDEST, needs_rosbags
+from acehand_core.bags.library import DISTROS, LATEST, OLDEST, UnpackedFiles, needs_rosbags
 from acehand_core.bags.records import (
     Data,
     DroppedMessages,
@@ -45,16 +45,25 @@ def is_bag(path: Path) -> bool:
 class Bag:
     """An open bag. Not for two threads at once; every thread opens its own.
 
-    ``still`` is called now and then where opening takes long: of a bag without an index.
-    ``dropped`` collects what opening found out; ``messages`` adds to the dropped it is given.
+    ``still`` is called now and then where opening takes long: of a bag without an index or
+    compressed as a whole. ``copies`` are decompressed files that it shares with others; None: it
+    has its own. ``dropped`` collects what opening found out; ``messages`` adds to the dropped it is
+    given.
 
     Raises:
         InputError: it is not a bag, or nothing of it can be read.
+        OutputError: a file of it is compressed and there is no room to decompress it.
     """
 
-    def __init__(self, path: Path, still: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        still: Callable[[], None] | None = None,
+        copies: UnpackedFiles | None = None,
+    ) -> None:
         self.path = path
         self._still = still
+        self._copies, self._owns_copies = copies or UnpackedFiles(), copies is None
         self.dropped = DroppedMessages()
         self._metadata: dict[str, Any] = {}
         self._files: list[McapFile | SqliteFile] = []
@@ -188,6 +197,8 @@ class Bag:
         """Close the files."""
         for file in self._files:
             file.close()
+        if self._owns_copies:
+            self._copies.remove()
 
     def __enter__(self) -> Bag:
         return self
@@ -225,8 +236,7 @@ class Bag:
         try:
             content = yaml.safe_load(path.read_text("utf-8"))
             information = content["rosbag2_bagfile_information"]
-            names = (PurePosixPath(name).name for name in information["relative_file_paths"])
-            listed = [_decompressed(self.path / name) for name in names]
+            listed = [self.path / PurePosixPath(f).name for f in information["relative_file_paths"]]
             self._metadata = dict(information)
             _ = self.promised
         except FileNotFoundError:
@@ -255,32 +265,31 @@ class Bag:
         return files
 
     def _open_file(self, file: Path) -> None:
+        opened = file
         try:
             if file.suffix in _PACKED:
-                raise InputError(
-                    f"{file}: compressed as a whole, which is not read; zstd -d writes the plain "
-                    "file beside it, which is then taken in its place."
-                )
+                opened = self._copies.unpack(file, self.dropped, self._still)
+
             packed = self.compression == "message"
-            if file.suffix == ".mcap":
+            if opened.suffix == ".mcap":
                 try:
                     from acehand_core.bags.mcap import McapFile
                 except ImportError as error:
                     raise needs_rosbags("a bag") from error
-                self._files.append(McapFile(file, packed, self.dropped, self._still))
+                self._files.append(McapFile(opened, packed, self.dropped, self._still))
             else:
-                self._files.append(SqliteFile(file, packed, self.dropped))
+                self._files.append(SqliteFile(opened, packed, self.dropped))
         except InputError as error:
+            text = str(error).replace(str(opened), str(file))  # not the name of the copy
             if len(self.storage_paths) == 1:
-                raise InputError(" ".join([str(error), *self.dropped.sentences()])) from error
-            self.dropped.remark(str(error))
+                raise InputError(" ".join([text, *self.dropped.sentences()])) from error
+            self.dropped.remark(text)
             self.dropped.count("*", "in a file that cannot be opened")
 
 
 def storage_files(folder: Path) -> list[Path]:
     """Return the storage files directly in a folder, in order."""
-    files = {_decompressed(p) for p in folder.iterdir() if _is_storage(p) and p.is_file()}
-    return sorted(files, key=_number)
+    return sorted((p for p in folder.iterdir() if _is_storage(p) and p.is_file()), key=_number)
 
 
 def _split_of(folder: Path) -> list[Path]:
@@ -290,12 +299,6 @@ def _split_of(folder: Path) -> list[Path]:
     names = {re.sub(r"_\d+\.", ".", file.name) for file in files}
     numbered = all(_number(file)[0] >= 0 for file in files)
     return files if len(files) == 1 or (len(names) == 1 and numbered) else []
-
-
-def _decompressed(path: Path) -> Path:
-    """Return the plain file beside one that is compressed as a whole, if it is there."""
-    plain = path.with_suffix("")
-    return plain if path.suffix in _PACKED and plain.is_file() else path
 
 
 def _is_storage(path: Path) -> bool:

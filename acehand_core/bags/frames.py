@@ -18,7 +18,7 @@ from jaxtyping import Int
 
 from acehand_core.bags.bag import Bag
 from acehand_core.bags.images import decode_image
-from acehand_core.bags.library import FFMPEG_PACKET, decode
+from acehand_core.bags.library import FFMPEG_PACKET, UnpackedFiles, decode
 from acehand_core.bags.records import Data, DroppedMessages
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.files.pyav import rgb_options
@@ -31,8 +31,8 @@ class BagFrames:
     """A ``FrameSource`` over T picture messages of a bag.
 
     ``places`` (T, 4) says where each lies (file, place in it). Every thread opens the bag for
-    itself, and holds two chunks of it at most. A picture that turns out not to decode shows the one
-    before it and is counted, once, in ``dropped``.
+    itself, and holds two chunks of it at most; ``copies`` are for all of them. A picture that turns
+    out not to decode shows the one before it and is counted, once, in ``dropped``.
     """
 
     def __init__(
@@ -44,10 +44,11 @@ class BagFrames:
         size: tuple[int, int],
         mirrored: bool,
         dropped: DroppedMessages,
+        copies: UnpackedFiles,
     ) -> None:
         self.path, self.topic, self.msgtype = path, topic, msgtype
         self._places, self._size, self._mirrored = places, size, mirrored
-        self.dropped = dropped
+        self.dropped, self.copies = dropped, copies
         self._broken: set[int] = set()
         self._local = threading.local()
 
@@ -82,13 +83,13 @@ class BagFrames:
     def mirrored(self) -> BagFrames:
         """Return the same frames with left and right exchanged."""
         return BagFrames(self.path, self.topic, self.msgtype, self._places, self._size,
-                         not self._mirrored, self.dropped)  # fmt: skip
+                         not self._mirrored, self.dropped, self.copies)  # fmt: skip
 
     def _read(self, row: Int[np.ndarray, "4"]) -> Data:
         """Return one message's data from the bag as the calling thread has it open."""
         bag = self._local.__dict__.get("bag")
         if bag is None:
-            bag = self._local.bag = Bag(self.path)
+            bag = self._local.bag = Bag(self.path, copies=self.copies)
         file, *place = row.tolist()
         return bag.read(file, tuple(place))
 
@@ -125,7 +126,7 @@ class PacketFrames(BagFrames):
         keys: list[int],
     ) -> None:
         super().__init__(base.path, base.topic, base.msgtype, stream[packet], base._size,
-                         base._mirrored, base.dropped)  # fmt: skip
+                         base._mirrored, base.dropped, base.copies)  # fmt: skip
         self._stream, self._packet, self._keys, self._codec = stream, packet, keys, codec
         self._frame_of = {int(p): i for i, p in enumerate(packet)}
 

@@ -1,17 +1,30 @@
 """What the library rosbags and its decompressors give: types, messages as objects, plain bytes.
 
 Only types known here are decoded: definitions inside a bag are carried along as text and never
-compiled, since the library would run code made from them.
+compiled, since the library would run code made from them. A storage file that is compressed as a
+whole is decompressed once, for everyone who reads it.
 """
 
 from __future__ import annotations
 
 import functools
+import shutil
+import tempfile
+import threading
+import weakref
+from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from acehand_core.bags.records import Data
-from acehand_core.errors import InputError, MissingDependencyError, SchemaError, nearest
+from acehand_core.bags.records import UNKNOWN_TOPIC, Data, DroppedMessages
+from acehand_core.errors import (
+    InputError,
+    MissingDependencyError,
+    OutputError,
+    SchemaError,
+    nearest,
+)
 
 #: Distributions whose types can be written, oldest first.
 DISTROS = ("humble", "iron", "jazzy", "kilted", "lyrical")
@@ -94,7 +107,7 @@ def needs_rosbags(what: str) -> MissingDependencyError:
 
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-_PIECE = 1 << 12
+_BLOCK, _PIECE = 1 << 20, 1 << 12
 
 
 def zstd_module() -> ModuleType:
@@ -148,3 +161,94 @@ def unpacked_message(data: Data, packed: bool) -> Data:
         return bytes(zstd.decompress(data))
     except zstd.ZstdError as error:
         raise ValueError(str(error)) from error
+
+
+class UnpackedFiles:
+    """Decompressed copies of storage files, each made once for all who share this object.
+
+    They lie in the system's folder for temporary files, and go with this object or by ``remove``.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._copies: dict[Path, tuple[Path, str]] = {}  # and what is wrong with the original
+        self._removals: list[Callable[[], object]] = []
+
+    def unpack(
+        self, file: Path, dropped: DroppedMessages, still: Callable[[], None] | None = None
+    ) -> Path:
+        """Return the copy of a file. ``still`` is called at intervals, and may raise to stop.
+
+        Raises:
+            InputError: the file cannot be read. OutputError: the copy cannot be written.
+            MissingDependencyError: zstd is not installed.
+        """
+        with self._lock:
+            if file not in self._copies:
+                self._copies[file] = self._decompressed(file, still)
+            copy, problem = self._copies[file]
+        if problem:
+            dropped.remark(f"{file.name}: damaged compression ({problem})")
+            dropped.count(UNKNOWN_TOPIC, "behind the damaged part of a compressed file")
+        return copy
+
+    def remove(self) -> None:
+        """Remove the copies."""
+        for remove in self._removals:
+            remove()
+        self._copies.clear()
+
+    def _decompressed(self, file: Path, still: Callable[[], None] | None) -> tuple[Path, str]:
+        try:
+            folder = tempfile.mkdtemp(prefix="acehand-bag-")
+        except OSError as error:
+            raise _no_room(file, error) from error
+        removal = weakref.finalize(self, shutil.rmtree, folder, True)
+        self._removals.append(removal)
+        copy = Path(folder) / file.stem
+        try:
+            return copy, _decompress(file, copy, still)
+        except BaseException:
+            removal()
+            raise
+
+
+def _decompress(file: Path, target: Path, still: Callable[[], None] | None) -> str:
+    zstd = zstd_module()
+    try:
+        source, copy = zstd.ZstdFile(file), target.open("wb")
+    except OSError as error:
+        raise _unreadable(file, error) from error
+
+    with source, copy:
+        while True:
+            if still is not None:
+                still()
+            try:
+                block = source.read1(_BLOCK)
+            except (zstd.ZstdError, EOFError) as error:
+                problem = str(error)
+                break
+            except OSError as error:
+                raise _unreadable(file, error) from error
+            if not block:
+                problem = ""
+                break
+            try:
+                copy.write(block)
+                copy.flush()
+            except OSError as error:
+                raise _no_room(file, error) from error
+
+    return problem
+
+
+def _unreadable(file: Path, error: OSError) -> InputError:
+    return InputError(f"{file}: cannot be read ({error.strerror or error}).")
+
+
+def _no_room(file: Path, error: OSError) -> OutputError:
+    return OutputError(
+        f"{file}: compressed as a whole, and cannot be decompressed into {tempfile.gettempdir()}: "
+        f"{error.strerror or error}. TMPDIR names another place for it."
+    )

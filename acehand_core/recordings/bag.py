@@ -16,6 +16,7 @@ from scipy.ndimage import median_filter
 
 from acehand_core.bags.bag import Bag
 from acehand_core.bags.frames import BagFrames, PacketFrames
+from acehand_core.bags.library import UnpackedFiles
 from acehand_core.bags.records import BagOptions, BytesRead, DroppedMessages
 from acehand_core.bags.scan import Scan, scan_bag
 from acehand_core.bags.topics import choose_camera_info, choose_image_topic
@@ -156,8 +157,8 @@ class BagIndex:
     notes: tuple[str, ...]
 
     def bag(self) -> Bag:
-        """Return the bag, opened anew."""
-        return Bag(self.path)
+        """Return the bag, opened anew; decompressed files are shared with the frames."""
+        return Bag(self.path, copies=self.frames.copies)
 
     def recording(self, mirrored: bool = False) -> Recording:
         """Return the whole bag as a recording; ``mirrored`` turns selfie pictures back."""
@@ -187,7 +188,8 @@ def index_bag(path: Path, options: BagOptions, progress: Progress | None = None)
         CalibrationError: a named camera info topic or world frame cannot be used.
     """
     read = BytesRead(_STAGE, path, progress, passes=2)
-    with Bag(path, read.still) as bag:
+    copies = UnpackedFiles()
+    with Bag(path, read.still, copies) as bag:
         dropped = bag.dropped
         counts = bag.counts if bag.counted else {}
         choice = choose_image_topic(bag.topics, counts, options.image_topic, str(path))
@@ -212,7 +214,7 @@ def index_bag(path: Path, options: BagOptions, progress: Progress | None = None)
     info, camera = _camera(scan, size, options, dropped)
     world, poses = _poses(scan, options, times, dropped)
     places = scan.table()[order]
-    frames = BagFrames(path, scan.topic, scan.msgtype, places, size, False, dropped)
+    frames = BagFrames(path, scan.topic, scan.msgtype, places, size, False, dropped, copies)
     if scan.codec is not None:
         frames = PacketFrames(frames, scan.codec, scan.table(), order, scan.keys)
     sha256 = content_sha256(path, read.add)
