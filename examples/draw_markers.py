@@ -2,8 +2,8 @@
 
     python examples/draw_markers.py BAG PICTURE.png [--at SECONDS]
 
-Left: joints and bones as the camera sees them. Right: the surface too, from beside. Only what the
-messages hold is drawn: points, colours and sizes of line, sphere and triangle lists.
+Left: as the camera sees them. Right: from the side. Only what the messages hold is drawn: points,
+colours and sizes of line and sphere lists.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ import numpy as np
 from rosbags.highlevel import AnyReader
 from rosbags.typesys import Stores, get_typestore
 
-SPHERE, LINE_LIST, SPHERE_LIST, TRIANGLE_LIST = 2, 5, 7, 11
+SPHERE, LINE_LIST, SPHERE_LIST = 2, 5, 7
 WIDTH, HEIGHT, SCALE = 640, 400, 3  # pixels of a panel; drawn larger and reduced
-LIGHT = np.array([-0.4, -0.7, -0.6])
 
 
 @dataclass
@@ -67,22 +66,12 @@ def shapes_of(marker: object) -> Iterator[Shape]:
     single = marker.type == SPHERE
     points = turned(marker, np.zeros((1, 3)) if single else points_of(marker.points))
     colors = np.array([[c.r, c.g, c.b] for c in marker.colors]).reshape(-1, 3)
-    step = {LINE_LIST: 2, TRIANGLE_LIST: 3}.get(marker.type, 1)
-    if marker.type not in (SPHERE, LINE_LIST, SPHERE_LIST, TRIANGLE_LIST):
+    if marker.type not in (SPHERE, LINE_LIST, SPHERE_LIST):
         return
+    step = 2 if marker.type == LINE_LIST else 1
     for start in range(0, len(points) - step + 1, step):
         color = colors[start : start + step].mean(0) if len(colors) == len(points) else one
         yield Shape(points[start : start + step], color, marker.scale.x)
-
-
-def shaded(shape: Shape, corners: np.ndarray) -> np.ndarray:
-    """Return a triangle's colour by how it faces the light; anything else keeps its own."""
-    if len(corners) != 3:
-        return shape.color
-    normal = np.cross(corners[1] - corners[0], corners[2] - corners[0])
-    length = np.linalg.norm(normal)
-    facing = abs(normal @ LIGHT) / (length * np.linalg.norm(LIGHT)) if length else 0.0
-    return shape.color * (0.35 + 0.65 * facing)
 
 
 def panel(shapes: list[Shape], angle: float) -> np.ndarray:
@@ -102,14 +91,12 @@ def panel(shapes: list[Shape], angle: float) -> np.ndarray:
     for shape in sorted(shapes, key=lambda s: -seen(s.corners)[:, 2].mean()):
         corners = seen(shape.corners)
         pixels = np.round((corners[:, :2] - (low + high) / 2) * zoom + size / 2).astype(np.int32)
-        color = tuple(float(c) for c in np.clip(255 * shaded(shape, corners), 0, 255)[::-1])
+        color = tuple(float(c) for c in np.clip(255 * shape.color, 0, 255)[::-1])
         thick = max(1, round(shape.width * zoom))
         if len(pixels) == 1:
             cv2.circle(image, pixels[0].tolist(), max(1, thick // 2), color, -1, cv2.LINE_AA)
-        elif len(pixels) == 2:
-            cv2.line(image, pixels[0].tolist(), pixels[1].tolist(), color, thick, cv2.LINE_AA)
         else:
-            cv2.fillConvexPoly(image, pixels, color, cv2.LINE_AA)
+            cv2.line(image, pixels[0].tolist(), pixels[1].tolist(), color, thick, cv2.LINE_AA)
     return cv2.resize(image, (WIDTH, HEIGHT), interpolation=cv2.INTER_AREA)
 
 
@@ -124,8 +111,7 @@ def main() -> None:
     shapes = [s for array in arrays for marker in array.markers for s in shapes_of(marker)]
     if not shapes:
         parser.error(f"{arguments.bag}: no markers to draw")
-    skeleton = [shape for shape in shapes if len(shape.corners) < 3] or shapes
-    picture = np.hstack([panel(skeleton, 0.0), panel(shapes, 0.9)])
+    picture = np.hstack([panel(shapes, 0.0), panel(shapes, 0.9)])
     cv2.imwrite(str(arguments.picture), picture)
 
 
