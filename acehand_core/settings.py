@@ -18,7 +18,7 @@ from acehand_core.errors import InputError, nearest
 _KEY = "acehand"
 
 _TURNS_ALONE = "the gyroscope is not read; the camera's turns are found from the pictures alone"
-_NO_MESH = "bags have the hands as skeletons; acehand view shows their surfaces"
+_NO_MESH = "bags have the hands as skeletons; acehand render draws their surfaces"
 _NOT_DRAWN = (
     "training draws no predictions; acehand evaluate --tracker ace --weights RUN/weights "
     "--keep DIR and acehand render do"
