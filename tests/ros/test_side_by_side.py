@@ -93,7 +93,7 @@ def test_two_robots_do_not_meet(
     shared = {"/diagnostics", "/tf", "/tf_static", "/rosout", "/parameter_events"}
     for topic, _ in node.get_topic_names_and_types():
         for publisher in node.get_publishers_info_by_topic(topic):
-            own = publisher.node_namespace.split("/")[1]
+            own = publisher.node_namespace.strip("/").split("/")[0]
             if own in STARTS:
                 assert topic.split("/")[1] == own or topic in shared
     for name in STARTS:
