@@ -1,4 +1,4 @@
-"""Shape checks on, shared data found, and nothing else.
+"""Shape checks on, shared data found, Ctrl-C heard, and nothing else.
 
 Every function of ours checks the arrays it is given and returns. In a loop that costs more than the
 work itself, so a function is checked in its first calls of every test, and in all of them with
@@ -9,11 +9,15 @@ only then: each takes many seconds, and faster ones look at the same code.
 import functools
 import json
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jaxtyping
+
+# A shell has what it runs in the background ignore Ctrl-C, and so would every process of a test.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 #: Calls of one function that are checked in one test.
 CHECKED_CALLS = 40

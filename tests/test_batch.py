@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -468,9 +467,7 @@ def test_a_driver_that_is_ended(
     output = tmp_path / "out"
     words = ["batch", "run", str(manifest), "--output", str(output), "--workers", "1", "--quiet"]
     command = [sys.executable, "-m", "acehand_core.cli.main", *words]
-    # A shell that runs the tests in its background has children ignore Ctrl-C.
-    heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    driver = subprocess.Popen(command, preexec_fn=heed)
+    driver = subprocess.Popen(command)
     first = tmp_path / "out.batch/recordings"
     wait_for(lambda: list(first.glob("*/convert.json")))
     workers = children(driver.pid)

@@ -420,11 +420,6 @@ def _no_large_files() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))
 
 
-def _heed_interrupts() -> None:
-    """Undo what a shell does to the signals of a test run in the background."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 def test_full_disk(clip: Path, tmp_path: Path) -> None:
     child = _child(
         clip, "--output", tmp_path / "out", "--quiet",
@@ -466,7 +461,7 @@ def test_interrupting_and_resuming(made: Made, tmp_path: Path, capsys) -> None:
     second = write_video(tmp_path / "b.mp4", frames, options=X264)
     out = tmp_path / "out"
     words = (first, second, "--output", out, "--no-overlay", *made.calibration)
-    child = _child(*words, preexec_fn=_heed_interrupts)
+    child = _child(*words)
     deadline = time.monotonic() + 100
     while not (out / "acehand" / "episode_000000" / "contact_sheet.png").exists():
         assert time.monotonic() < deadline and child.poll() is None
