@@ -567,6 +567,9 @@ def test_a_card_says_what_is_in_a_dataset(judged: Path, capsys) -> None:
     text = (judged / "README.md").read_text()
     assert "license: other" in text and "Nobody has said whether the people" in text
 
+    run = Acehand(capsys, "dataset", "info", judged, "--license", "cc-by-4.0")
+    assert run.code == 2 and "belong to --card" in run.err
+
 
 def test_a_card_of_the_main_job_names_tracker_and_licences(tmp_path: Path, capsys) -> None:
     root = tmp_path / "out"

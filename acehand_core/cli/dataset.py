@@ -35,11 +35,11 @@ class Info:
     )  # fmt: skip
     license: str | None = setting(
         None, "of --card: the recordings' licence, as the hub calls it, e.g. cc-by-4.0",
-        metavar="ID", default_text="nobody has said it",
+        metavar="ID", default_text="not stated",
     )  # fmt: skip
     consent: str | None = setting(
         None, "of --card: what the people in the recordings agreed to",
-        default_text="nobody has said it",
+        default_text="not stated",
     )  # fmt: skip
     overwrite: bool = setting(False, "of --card: replace what is there")
 
@@ -48,6 +48,8 @@ class Info:
         from acehand_core.lerobot.card import card
         from acehand_core.lerobot.summary import summarize
 
+        if self.card is None and (self.license or self.consent or self.overwrite):
+            raise InputError("--license, --consent and --overwrite belong to --card.")
         if self.card is not None:
             text = card(self.folder, self.license, self.consent)
             with atomic_path(self.card, self.overwrite) as partial:
@@ -171,7 +173,7 @@ class Check:
             return sys.stdin.readline().strip().lower() in ("y", "yes")
         raise InputError(
             f"{self.folder}: not repaired, for episodes would be lost: {'; '.join(plan.lost)}. "
-            "--yes repairs it all the same; their files are kept in .unreferenced."
+            "--yes repairs it anyway; their files are kept in .unreferenced."
         )
 
 
