@@ -171,13 +171,15 @@ class ForwardDrive(_Drive):
     """The commands themselves, for controllers that only forward them, at those controllers' rate.
 
     At the clip's rate each would be a step: as far in one cycle as the limit of speed allows in
-    several.
+    several. A thread that woke late leaves commands out to be in time again, as far as the limit
+    allows from one to the next.
     """
 
     def __init__(self, *args: Any, command_hz: float = 100.0) -> None:
         super().__init__(*args)
-        self._commands: dict[Side, Float[np.ndarray, "K C"]] = {}
-        self._period_s, self._started_s, self._next = 1 / command_hz, 0.0, 0
+        self._paths: dict[Side, Float[np.ndarray, "K C"]] = {}
+        self._period_s, self._started_s, self._sent_s = 1 / command_hz, 0.0, 0.0
+        self._next, self._count = 1, 0
 
     @property
     def stopped(self) -> bool:
@@ -187,7 +189,7 @@ class ForwardDrive(_Drive):
     @property
     def busy(self) -> bool:
         """Whether there are commands to send."""
-        return any(self._next < len(one) for one in self._commands.values())
+        return self._next < self._count
 
     def begin(self, frame: int, rate: float) -> float:
         """Prepare the commands from a frame on; return after how many seconds they pass it.
@@ -198,51 +200,68 @@ class ForwardDrive(_Drive):
         self.problem = None
         start = self._controllers.measure()
         courses, begin = self._courses(frame, rate, start)
+        lasts_s = max((course.seconds[-1] for course in courses.values()), default=0.0)
         with self._lock:
-            self._commands = {
-                side: self._maps[side].values(_sampled(course, start[side], self._period_s))
+            self._count = int(np.ceil(round(lasts_s / self._period_s, 6))) + 1
+            self._paths = {
+                side: _sampled(course, start[side], np.arange(self._count) * self._period_s)
                 for side, course in courses.items()
             }
-            self._started_s, self._next = time.monotonic(), 0
+            self._started_s = self._sent_s = time.monotonic()
+            self._next = 1
         return begin
 
     def stop(self) -> None:
         """Send nothing more; a controller keeps what it had last."""
         with self._lock:
-            self._commands = {}
+            self._count = 0
 
     def step(self) -> float | None:
         """Send the command that is due; return seconds until the next, None if there is none."""
         with self._lock:
             if not self.busy:
                 return None
-            due = self._started_s + self._next * self._period_s
             now = time.monotonic()
+            # Two commands in one cycle of the controller would make a hand jump.
+            soonest = self._sent_s + 0.9 * self._period_s
+            due = max(self._started_s + self._next * self._period_s, soonest)
             if now < due:
                 return due - now
-            if now - due > self._period_s / 10:
-                # A late thread sends later, not faster: two in one cycle make a hand jump.
-                self._started_s += now - due
-            for side, commands in self._commands.items():
-                if self._next < len(commands):
-                    self._controllers.command(side, commands[self._next])
+            on_time = min(int((now - self._started_s) / self._period_s), self._count - 1)
+            last = self._next - 1
+            while self._next < on_time and self._within_limits(last, self._next + 1):
+                self._next += 1
+            for side, path in self._paths.items():
+                self._controllers.command(side, self._maps[side].values(path[self._next]))
+            self._sent_s = now
             self._next += 1
-            return max(0.0, due + self._period_s - time.monotonic())
+            return max(0.0, self._started_s + self._next * self._period_s - time.monotonic())
+
+    def _within_limits(self, last: int, following: int) -> bool:
+        """Whether every hand may go from one command to another within one period."""
+        return all(
+            (
+                np.abs(path[following] - path[last])
+                <= self._robot.hand(side).command_velocity * self._period_s
+            ).all()
+            for side, path in self._paths.items()
+        )
 
     def values(self) -> dict[str, str]:
         """Return what diagnostics tell."""
-        return {"commands_sent": str(self._next)}
+        return {"command": f"{self._next - 1} of {max(0, self._count - 1)}"}
 
 
 Drive = ActionDrive | ForwardDrive
 
 
-def _sampled(course: Course, start: Float[np.ndarray, "C"], period_s: float) -> np.ndarray:
-    """Return a trajectory from a hand at rest on, every period (K, C), as a controller does."""
+def _sampled(
+    course: Course, start: Float[np.ndarray, "C"], seconds: Float[np.ndarray, "K"]
+) -> Float[np.ndarray, "K C"]:
+    """Return where a hand at rest is on its course at some times, as a controller has it."""
     path = CubicHermiteSpline(
         np.concatenate([[0.0], course.seconds]),
         np.concatenate([[start], course.positions]),
         np.concatenate([np.zeros((1, len(start))), course.velocities]),
     )
-    count = int(np.ceil(round(course.seconds[-1] / period_s, 6)))
-    return path(np.minimum(np.arange(1, count + 1) * period_s, course.seconds[-1]))
+    return path(np.minimum(seconds, course.seconds[-1]))

@@ -151,15 +151,35 @@ def test_after_a_late_command_the_next_comes_a_period_later(loaded, monkeypatch)
     """Two that come at once meet in one cycle of the controller."""
     drive, controllers = driven(loaded, ForwardDrive)
     drive.begin(90, 1.0)
-    now = drive._started_s
+    now = drive._started_s + 0.01
     monkeypatch.setattr("acehand_ros.drive.time.monotonic", lambda: now)
     drive.step()
     now += 0.018  # the second was due after 0.01 s
     drive.step()
-    for later, sent in ((0.009, 2), (0.002, 3)):
+    for later, sent in ((0.008, 2), (0.002, 3)):
         now += later
         drive.step()
         assert len(controllers.commands["left"]) == sent
+
+
+@pytest.mark.parametrize("late_s", [0.0015, 0.004])
+def test_a_thread_that_is_always_late_keeps_the_clips_time(loaded, monkeypatch, late_s):
+    """Late by so much at every waking, a clip of 4 s takes 4 s, and no step is beyond the limit."""
+    drive, controllers = driven(loaded, ForwardDrive)
+    begin = drive.begin(0, 1.0)
+    now = started = drive._started_s
+    monkeypatch.setattr("acehand_ros.drive.time.monotonic", lambda: now)
+    times = []
+    while (wait := drive.step()) is not None:
+        if len(controllers.commands["left"]) > len(times):
+            times.append(now)
+        now += wait + late_s if wait > 1e-6 else 1e-6
+    assert now - started == pytest.approx(begin + len(loaded[0]) / 30, abs=0.2)
+    assert np.diff(times).min() > 0.0089
+    for side, sent in controllers.commands.items():
+        path = np.array([controllers.at[side], *sent])
+        limit = loaded[1].hand(side).command_velocity / 100
+        assert (np.abs(np.diff(path, axis=0)) <= limit * (1 + 1e-6)).all()
 
 
 def test_forwarded_registers_are_whole(loaded):
@@ -171,6 +191,7 @@ def test_forwarded_registers_are_whole(loaded):
     }
     drive, controllers = driven(loaded, ForwardDrive, maps)
     drive.begin(110, 1.0)
+    time.sleep(drive.step())
     drive.step()
     (first,) = controllers.commands["left"]
     assert first.tolist() == np.round(first).tolist()
