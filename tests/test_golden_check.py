@@ -1,4 +1,4 @@
-"""``acehand golden-check``: all public cases pass, and everything that can be wrong is noticed."""
+"""``tools.golden_check``: all public cases pass, and everything that can be wrong is noticed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from acehand_core.cli.main import main as acehand
+from tools.golden_check import main
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def golden(golden_folder: Path) -> Path:
 def check(folder: Path, capsys, *flags: str) -> tuple[int, dict[str, Any], list[str]]:
     """Return exit code, JSON and the lines before it."""
     capsys.readouterr()
-    code = acehand(["golden-check", str(folder), *flags])
+    code = main([str(folder), *flags])
     *lines, last = capsys.readouterr().out.splitlines()
     return code, json.loads(last), lines
 
@@ -132,12 +132,12 @@ def test_a_changed_recipe_fails(golden, tmp_path, capsys) -> None:
 def test_unusable_manifests(tmp_path, capsys) -> None:
     for text, message in (("{", "JSON"), ('{"format": "other"}', "ace-golden-1")):
         (tmp_path / "manifest.json").write_text(text)
-        assert acehand(["golden-check", str(tmp_path)]) == 2
+        assert main([str(tmp_path)]) == 2
         assert message in capsys.readouterr().err
 
 
 def test_one_case_by_name(golden, capsys) -> None:
     code, summary, _ = check(golden, capsys, "--case", "mano_public")
     assert code == 0 and summary["cases"] == 1
-    assert acehand(["golden-check", str(golden), "--case", "mano_publik"]) == 2
+    assert main([str(golden), "--case", "mano_publik"]) == 2
     assert "Did you mean 'mano_public'" in capsys.readouterr().err

@@ -17,8 +17,6 @@ from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.hands_torch import TorchHands
 from acehand_core.hand.mano import load_mano
 from acehand_core.model.config import DecoderConfig, ModelConfig, TrunkConfig, VaeConfig
-from acehand_core.model.golden_cases import GivenLatents, recording_of
-from acehand_core.model.golden_check import Recipe, draw, retrained
 from acehand_core.model.inference.loading import InferenceOptions, WeightsRecord
 from acehand_core.model.inference.reconstruction import reconstruct
 from acehand_core.model.network import RELEASED, AceModel
@@ -31,6 +29,8 @@ from acehand_core.trackers.base import TrackerSettings
 from acehand_core.types import SIDES
 from helpers.video_fixtures import Images
 from helpers.weights_samples import Release
+from tools.golden_cases import GivenLatents, recording_of
+from tools.golden_check import Recipe, draw, retrained
 
 DRAWN = WeightsRecord("drawn", "0" * 64)
 

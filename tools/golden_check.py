@@ -1,13 +1,18 @@
-"""Compare every case of a manifest with our outputs, tensor by tensor.
+"""Are we still the released model? Every case of a manifest, compared tensor by tensor.
 
-Weights are drawn by the manifest's recipe, under official names, and compared by checksum first.
+    python -m tools.golden_check DIR [--case NAME ...]
+
+Prints one line per tensor and a JSON summary; exits with 0 only if every case passes. Weights are
+drawn by the manifest's recipe, under official names, and compared by checksum first.
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 import re
+import sys
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,9 +25,33 @@ import torch
 from acehand_core.errors import AcehandError, SchemaError, nearest
 from acehand_core.files.safe_files import safe_load_npz
 from acehand_core.hand.mano import ManoHand, load_mano
-from acehand_core.model import golden_cases
+from tools import golden_cases
 
 RECIPE_FORMAT = "ace-golden-recipe-1"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Check the cases; 1 where one fails, 2 where the manifest cannot be used."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("manifest", type=Path, help="folder with manifest.json, or that file")
+    parser.add_argument("--case", action="append", metavar="NAME", help="only this case")
+    wanted = parser.parse_args(arguments)
+    results = []
+    try:
+        for name, checks in check_manifest(wanted.manifest, wanted.case):
+            results.append(checks)
+            for check in checks:
+                state = "pass" if check.passed else "FAIL"
+                about = f"largest {check.largest:.2e}, {check.ratio:.2f} of tolerance"
+                print(f"{state} {name} {check.tensor} {check.problem or about}", flush=True)
+    except AcehandError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+    passed = sum(all(check.passed for check in checks) for checks in results)
+    worst = max((check for checks in results for check in checks), key=lambda check: check.ratio)
+    print(json.dumps({"cases": len(results), "passed": passed, "worst": worst.to_json()}))
+    return int(passed != len(results))
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,3 +300,7 @@ def _failure(case: str, tensor: str, problem: str) -> TensorCheck:
 def _share(value: float, tolerated: float) -> float:
     """Return value / tolerated, where nothing is all of a tolerance of nothing."""
     return float(value / tolerated) if tolerated > 0 else (1.0 if value <= 0 else np.inf)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
