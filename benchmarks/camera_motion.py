@@ -117,13 +117,13 @@ Result = tuple[np.ndarray, np.ndarray, np.ndarray | None]
 
 def ours(case: Case) -> Result:
     """Return what the package says."""
-    made = estimate_rotations(case.grey, case.camera, case.fps, lambda t: case.masks[t])
+    made = estimate_rotations(case.grey, case.camera, lambda t: case.masks[t])
     return made.rotations, made.broken, made.sigma_rad
 
 
 def ours_without_masks(case: Case) -> Result:
     """The same, looking at hands as well."""
-    made = estimate_rotations(case.grey, case.camera, case.fps)
+    made = estimate_rotations(case.grey, case.camera)
     return made.rotations, made.broken, made.sigma_rad
 
 

@@ -71,7 +71,7 @@ def truth(monkeypatch):
     R = turning(1000)
     masks = {}
 
-    def estimate(pictures, camera, fps, mask_of):
+    def estimate(pictures, camera, mask_of):
         numbers = []
         for number, picture in enumerate(pictures):
             numbers.append(int(picture[0, 0, 0]) * 256 + int(picture[0, 0, 1]))

@@ -5,9 +5,7 @@ hands that are seen in it.
 
 ``estimate_rotations`` takes frames, the camera and what not to look at (``hand_mask``) and
 returns a ``CameraMotion``. The turn from frame to frame comes from whole small pictures
-(``alignment``), for a camera that does nothing but turn; points are followed from keyframes
-(``odometry``, ``tracks``), and poses of the last frames and distances of their points are
-adjusted together (``bundle``, ``pose``), so that near things that shift are not taken for a turn.
+(``alignment``), for a camera that does nothing but turn.
 """
 
 from acehand_core.camera_motion.estimate import estimate_rotations

@@ -1,7 +1,6 @@
-"""The turn between two frames from all of their pixels, for when points cannot be followed.
+"""The turn between two frames from all of their pixels, in small pictures.
 
-Small pictures and a camera that only turns: a guess for what follows points, and all that is known
-of frames that are too blurred for them.
+It holds where no corners could be followed: in blur, fast turns and pictures of edges alone.
 """
 
 from __future__ import annotations
@@ -10,12 +9,11 @@ from dataclasses import dataclass
 
 import cv2
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, UInt8
 
-from acehand_core.camera_motion.lens import Lens
-from acehand_core.camera_motion.pose import Matrix3
-from acehand_core.camera_motion.tracks import Grey
 from acehand_core.geometry import rotations
+from acehand_core.geometry.cameras import Camera
+from acehand_core.types import Rotation
 
 #: Widths of the pictures, the first for the search, the last for the result.
 _WIDTHS = (40, 80, 160)
@@ -45,7 +43,7 @@ class Turn:
     ``overlap``: share of the pixels of the first frame that the second shows as well.
     """
 
-    R: Matrix3
+    R: Rotation
     likeness: float
     overlap: float
 
@@ -53,8 +51,8 @@ class Turn:
 class Aligner:
     """Finds turns between frames of one camera."""
 
-    def __init__(self, camera: Lens) -> None:
-        self._lens = camera
+    def __init__(self, camera: Camera) -> None:
+        self._camera = camera
         self._sizes: list[tuple[int, int]] = []
         self._rays, self._slopes = [], []
         for width in _WIDTHS:
@@ -72,10 +70,10 @@ class Aligner:
             self._slopes.append((np.stack(turned, -1) - np.stack(back, -1)) / (2 * step))
 
     def _project(self, rays: Float[np.ndarray, "N 3"], level: int) -> Float[np.ndarray, "N 2"]:
-        scale = np.array(self._sizes[level]) / (self._lens.width, self._lens.height)
-        return np.asarray((self._lens.project(rays) + 0.5) * scale - 0.5)
+        scale = np.array(self._sizes[level]) / (self._camera.width, self._camera.height)
+        return np.asarray((self._camera.project(rays) + 0.5) * scale - 0.5)
 
-    def shrink(self, grey: Grey, usable: Bool[np.ndarray, "_ _"]) -> Small:
+    def shrink(self, grey: UInt8[np.ndarray, "H W"], usable: Bool[np.ndarray, "_ _"]) -> Small:
         """Return the small pictures of a frame; ``usable`` may be of a size of its own."""
         pictures, masks = [], []
         for size in self._sizes:
@@ -85,7 +83,7 @@ class Aligner:
             masks.append(share > 230)
         return Small(tuple(pictures), tuple(masks))
 
-    def turn(self, before: Small, after: Small, start: Matrix3, search: bool) -> Turn | None:
+    def turn(self, before: Small, after: Small, start: Rotation, search: bool) -> Turn | None:
         """Return the turn from one frame to the next, near ``start`` or, in a ``search``, anywhere.
 
         None where there is nothing to see.
@@ -104,7 +102,7 @@ class Aligner:
             R = result.R
         return result
 
-    def _search(self, before: Small, after: Small, start: Matrix3) -> Matrix3 | None:
+    def _search(self, before: Small, after: Small, start: Rotation) -> Rotation | None:
         """Return the best of many turns about the picture's own axes, at the smallest size."""
         picture = before.pictures[0].ravel()
         which = np.flatnonzero(before.usable[0].ravel() & np.isfinite(self._slopes[0]).all((1, 2)))
@@ -132,7 +130,7 @@ class Aligner:
         return float(a @ b / (np.linalg.norm(a) * np.linalg.norm(b) + 1e-9)), float(ok.mean())
 
     def _sample(
-        self, after: Small, R: Matrix3, level: int, which: np.ndarray
+        self, after: Small, R: Rotation, level: int, which: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the later picture where pixels of the earlier one are, and which are in it."""
         width, height = self._sizes[level]
@@ -146,7 +144,7 @@ class Aligner:
         ok &= after.usable[level][near[:, 1], near[:, 0]]
         return value, ok
 
-    def _refine(self, before: Small, after: Small, R: Matrix3, level: int) -> Turn | None:
+    def _refine(self, before: Small, after: Small, R: Rotation, level: int) -> Turn | None:
         """Return the turn near ``R`` under which brightness agrees best, by Gauss and Newton."""
         picture = before.pictures[level]
         slopes = [cv2.Scharr(picture, cv2.CV_32F, *axis).ravel() for axis in ((1, 0), (0, 1))]

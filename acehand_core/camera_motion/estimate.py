@@ -1,4 +1,4 @@
-"""Rotations of a moving camera, frame by frame, in bounded memory."""
+"""How a moving camera turned, frame by frame, from whole pictures."""
 
 from __future__ import annotations
 
@@ -7,66 +7,87 @@ from collections.abc import Callable, Iterable
 import cv2
 import numpy as np
 
-from acehand_core.camera_motion.bundle import Done, Window
-from acehand_core.camera_motion.odometry import Odometry
-from acehand_core.camera_motion.tracks import Mask
+from acehand_core.camera_motion.alignment import Aligner, Small, Turn
+from acehand_core.camera_motion.masks import DarkBorder, Mask
 from acehand_core.errors import InputError
+from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import CameraMotion
+from acehand_core.types import Rotation
 
 #: Larger pictures are made smaller: pixels along the longer side.
 LONGEST_SIDE = 640
+#: Two small pictures that are less alike than this, or share less, are not of one scene.
+_LEAST_LIKENESS, _LEAST_OVERLAP = 0.6, 0.25
+#: Below this the turn is looked for everywhere, not only near the last one.
+_SURE_LIKENESS = 0.75
+#: Standard deviation of a turn, rad, and per rad of it: near things that shift turn it.
+_SIGMA, _SIGMA_SHARE = np.radians(0.2), 0.06
 
 
 def estimate_rotations(
     frames: Iterable[np.ndarray],
     camera: Camera,
-    fps: float,
     mask_of: Callable[[int], Mask | None] | None = None,
-    progress: Callable[[int], None] | None = None,
 ) -> CameraMotion:
     """Estimate how the camera turned; frames are read once, in order, and not kept.
+
+    The camera is taken to do nothing but turn. Of one that also moves, the result is the turn that
+    explains best how the picture as a whole moved, so that what stands still in the room does too.
 
     Args:
         frames: (H, W) grey or (H, W, 3) RGB pictures, uint8, of the camera's size.
         camera: of these pictures.
-        fps: their rate, from which follows how much a head's velocity may change between two.
         mask_of: from the number of a frame to the pixels that are not to be looked at, (H, W),
             because hands, forearms and the like are there; None: all may be.
-        progress: called after each frame with how many are done.
 
     Raises:
-        InputError: a picture or mask of another size, or a rate that is not positive.
+        InputError: a picture or mask of another size.
     """
-    if not (np.isfinite(fps) and fps > 0):
-        raise InputError(f"fps {fps}: the rate of the frames must be a positive number.")
     scale = min(1.0, LONGEST_SIDE / max(camera.width, camera.height))
     size = (max(1, round(camera.width * scale)), max(1, round(camera.height * scale)))
-    odometry = Odometry(camera if scale == 1.0 else camera.rescaled(*size), fps)
-    done: list[Done] = []
-    window: Window | None = None
+    seen = camera if scale == 1.0 else camera.rescaled(*size)
+    grid = np.stack(np.meshgrid(np.arange(seen.width), np.arange(seen.height)), -1)
+    in_view = np.isfinite(seen.unproject(grid.astype(float))).all(-1)
+
+    aligner, border = Aligner(seen), DarkBorder()
+    before: Small | None = None
+    last = np.eye(3)
+    R: list[Rotation] = []
+    broken, sigma = [], []
     for number, picture in enumerate(frames):
         mask = mask_of(number) if mask_of is not None else None
-        seen = odometry.step(number, *prepared(number, picture, mask, camera, size))
+        grey, mask = _prepared(number, picture, mask, camera, size)
+        usable = in_view & ~border.add(grey)
+        if mask is not None:
+            usable &= ~mask
 
-        # Where the step is not known the piece ends, and the next begins.
-        if window is not None and seen.turn is None:
-            done += window.finish()
-        if window is None or seen.turn is None:
-            window = Window(fps)
-        done += window.add(seen)
-        if progress is not None:
-            progress(number + 1)
-    if window is not None:
-        done += window.finish()
+        small = aligner.shrink(grey, usable)
+        turn = None if before is None else _turn(aligner, before, small, last)
+        before, last = small, np.eye(3) if turn is None else turn.R
+        broken.append(turn is None and number > 0)
+        R.append(last if turn is None else R[-1] @ last)
+        turned = np.linalg.norm(rotations.log(last))
+        sigma.append(0.0 if turn is None else _SIGMA + _SIGMA_SHARE * turned)
     return CameraMotion(
-        np.array([frame.pose.R for frame in done]).reshape(-1, 3, 3),
-        np.array([frame.begins and number > 0 for number, frame in enumerate(done)], bool),
-        np.array([frame.sigma for frame in done], float),
+        np.array(R).reshape(-1, 3, 3), np.array(broken, bool), np.array(sigma, float)
     )
 
 
-def prepared(
+def _turn(aligner: Aligner, before: Small, after: Small, last: Rotation) -> Turn | None:
+    """Return the turn between two frames, None where they are not of one scene."""
+    turn = aligner.turn(before, after, last, search=False)
+    if turn is None or turn.likeness < _SURE_LIKENESS:
+        other = aligner.turn(before, after, last, search=True)
+        if other is not None and (turn is None or other.likeness > turn.likeness):
+            turn = other
+
+    if turn is None or turn.likeness < _LEAST_LIKENESS or turn.overlap < _LEAST_OVERLAP:
+        return None
+    return turn
+
+
+def _prepared(
     number: int, picture: np.ndarray, mask: Mask | None, camera: Camera, size: tuple[int, int]
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Return a frame in grey and its mask, both of the size that is worked in."""

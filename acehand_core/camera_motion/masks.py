@@ -6,6 +6,8 @@ import cv2
 import numpy as np
 from jaxtyping import Bool, Float, UInt8
 
+Mask = Bool[np.ndarray, "H W"]
+
 #: Borders: what never gets brighter than this (grey levels), is grown by this share of the width.
 _BLACK, _BORDER = 18, 0.02
 #: Grown by this share of the hand's length (wrist to middle fingertip when stretched).
@@ -14,9 +16,7 @@ _MARGIN = 0.25
 _FOREARM, _HALF_WIDTH = 3.5, 0.55
 
 
-def hand_mask(
-    landmarks: Float[np.ndarray, "S 21 2"], width: int, height: int
-) -> Bool[np.ndarray, "H W"]:
+def hand_mask(landmarks: Float[np.ndarray, "S 21 2"], width: int, height: int) -> Mask:
     """Return the pixels that S hands and their forearms may cover, (height, width).
 
     Args:
@@ -64,7 +64,7 @@ class DarkBorder:
     def __init__(self) -> None:
         self._brightest: np.ndarray | None = None
 
-    def add(self, grey: UInt8[np.ndarray, "H W"]) -> Bool[np.ndarray, "H W"]:
+    def add(self, grey: UInt8[np.ndarray, "H W"]) -> Mask:
         """Take a picture; return the border as all pictures so far show it."""
         height, width = grey.shape
         small = cv2.resize(

@@ -25,9 +25,9 @@ from acehand_core.processes import one_blas_thread, thread_count
 from acehand_core.types import Progress, no_progress
 
 #: Counts up with whatever changes the result, so that no older one is taken for it.
-VERSION = 3
+VERSION = 4
 #: Frames of a segment; fixed, so that a result does not depend on the machine. One that continues
-#: another begins so many frames earlier than its own, from which it finds distances.
+#: another begins so many frames earlier than its own, which tell what stays dark along the edge.
 SEGMENT_FRAMES, LEAD_FRAMES = 320, 30
 #: What is looked at begins so long before the frames that are asked for, and ends so long after.
 MARGIN_S = 0.5
@@ -100,7 +100,7 @@ def recorded_rotations(
             advance(len(motion))
             return motion
         motion = estimate_rotations(
-            pictures(segment), camera, recording.fps, lambda number: mask(segment.start + number)
+            pictures(segment), camera, lambda number: mask(segment.start + number)
         )
         if not stop.is_set():
             cache.put(segment, motion)
