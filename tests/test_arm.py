@@ -18,7 +18,7 @@ from retarget.retargeting import retarget_motion
 from retarget.robots.robot import load_robot
 from retarget.solve import arm_path, arm_search
 from retarget.solve.arm import ASSUMED_SPEED, load_arm, pose_points
-from retarget.solve.arm_attachment import ArmSettings, attach_arms, spans
+from retarget.solve.arm_attachment import ArmSettings, attach_arms
 from retarget.solve.arm_path import follow_path
 from test_base import FPS, wandering
 
@@ -187,11 +187,6 @@ def test_chunks_and_short_clips(arm, still, monkeypatch: pytest.MonkeyPatch) -> 
     assert (np.abs(np.diff(joints, axis=0)) * FPS <= arm.speed + 1e-9).all()
     for count in (1, 2):
         assert attach_arms(along(still, [path[:count]]), arm, settings).arms[1].reached.all()
-
-
-def test_spans() -> None:
-    assert spans(np.array([True, False, True, True, False])) == [(0, 0), (2, 3)]
-    assert spans(np.zeros(3, bool)) == []
 
 
 def test_the_verdict_names_what_is_not_reached(arm, tmp_path: Path) -> None:

@@ -57,10 +57,6 @@ class Frames:
         assert 0 <= start <= stop <= self.count
         yield from map(self.at, range(start, stop))
 
-    def read_reversed(self, start, stop):
-        assert 0 <= start <= stop <= self.count
-        yield from map(self.at, range(stop - 1, start - 1, -1))
-
 
 def image_of(index):
     return np.full((SIZE[1], SIZE[0], 3), (index % 256, index // 256, 7), np.uint8)

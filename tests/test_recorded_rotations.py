@@ -14,7 +14,7 @@ from acehand_core.camera_motion.recorded import SEGMENT_FRAMES, bridged, joined,
 from acehand_core.errors import InputError
 from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
-from acehand_core.motion import CameraMotion, Recording
+from acehand_core.motion import CameraMotion, Recording, runs
 from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.mediapipe import redetection, tracker
 from acehand_core.trackers.mediapipe.linking import assign_slots
@@ -44,8 +44,6 @@ class Numbered:
 
     def at(self, index):
         raise AssertionError
-
-    read_reversed = at
 
 
 def recording(frames):
@@ -348,9 +346,6 @@ class Pictures:
     def at(self, index):
         return self.pictures[index]
 
-    def read_reversed(self, start, stop):
-        yield from self.pictures[start:stop][::-1]
-
 
 @pytest.mark.parametrize(
     ("kind", "count", "fps"),
@@ -450,3 +445,9 @@ def test_hands_are_found_again_by_the_cameras_turn():
 
     slots = assign_slots(frames, turned)
     assert all(slots[t][0] is frames[t][0] and slots[t][1] is frames[t][1] for t in range(40))
+
+
+def test_runs():
+    assert runs(np.array([True, False, True, True, False])) == [(0, 1), (2, 4)]
+    assert runs(np.zeros(3, bool)) == [] and runs(np.ones(2, bool)) == [(0, 2)]
+    assert runs(np.zeros(0, bool)) == []

@@ -20,7 +20,7 @@ from acehand_core.camera_motion.masks import hand_mask
 from acehand_core.errors import InputError
 from acehand_core.files.safe_files import safe_load_npz
 from acehand_core.geometry.cameras import Camera
-from acehand_core.motion import CameraMotion, Recording
+from acehand_core.motion import CameraMotion, Recording, runs
 from acehand_core.processes import one_blas_thread, thread_count
 from acehand_core.types import Progress, no_progress
 
@@ -125,9 +125,8 @@ def segments_of(wanted: Bool[np.ndarray, "T"], margin: int) -> list[Segment]:
     """Return segments of the wanted frames and ``margin`` more on both sides."""
     count = len(wanted)
     near = np.convolve(wanted, np.ones(2 * margin + 1))[margin : margin + count] > 0.5
-    edges = np.flatnonzero(np.diff(np.concatenate([[0], near, [0]])))
     segments = []
-    for first, stop in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+    for first, stop in runs(near):
         pieces = -(-(stop - first) // SEGMENT_FRAMES)
         cuts = np.linspace(first, stop, pieces + 1).round().astype(int).tolist()
         segments += [

@@ -22,7 +22,7 @@ from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.mano import ManoHand
 from acehand_core.hand.shape import HandModel
-from acehand_core.motion import HandModelName
+from acehand_core.motion import HandModelName, runs
 from acehand_core.types import SIDES, HandPose, JointsCamera, Keypoints, PerHand, PerHandFlag, Side
 
 
@@ -328,10 +328,9 @@ def jitter_runs(
     In mm per frame squared, mean over joints. ``assembled`` are joints relative to the wrist plus
     the translation, metres; frames that are not matched end a run and are not read.
     """
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], matched, [False]]).astype(int)))
-    runs = []
-    for start, stop in edges.reshape(-1, 2):
+    found = []
+    for start, stop in runs(matched):
         if stop - start >= 3:
             second = np.linalg.norm(np.diff(assembled[start:stop], 2, axis=0), axis=-1)
-            runs.append((1e3 * float(second.mean()), int(stop - start - 2)))
-    return runs
+            found.append((1e3 * float(second.mean()), stop - start - 2))
+    return found

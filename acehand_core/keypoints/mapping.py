@@ -18,7 +18,6 @@ from acehand_core.errors import InputError, SchemaError, nearest
 from acehand_core.keypoints.orders import PRESETS, keypoint_named, order_named
 from acehand_core.types import SIDES, Side
 
-Unit = Literal["m", "cm", "mm", "in"]
 UNITS_M: Mapping[str, float] = {"m": 1.0, "cm": 0.01, "mm": 0.001, "in": 0.0254}
 TIME_UNITS_NS: Mapping[str, float] = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
 JointFrame = Literal["camera", "wrist", "world"]

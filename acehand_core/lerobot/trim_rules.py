@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -24,7 +23,7 @@ from jaxtyping import Bool, Float
 from acehand_core.errors import InputError, SchemaError, nearest
 from acehand_core.lerobot.features import CONFIDENCE_KEY, VALID_KEY
 from acehand_core.lerobot.rules import read_mapping
-from acehand_core.motion import Recording
+from acehand_core.motion import Recording, runs
 from acehand_core.types import SIDES
 
 #: Keypoints of both hands; the latter are relative to the wrist.
@@ -199,13 +198,7 @@ def left_of(cuts: Sequence[Cut], frames: int) -> list[tuple[int, int]]:
     kept = np.ones(frames, bool)
     for cut in cuts:
         kept[cut.start : cut.stop] = False
-    return list(runs(kept))
-
-
-def runs(flags: Bool[np.ndarray, "T"]) -> Iterator[tuple[int, int]]:
-    """Yield first frame and the one after the last of each stretch that is true."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], flags, [False]]).astype(int)))
-    yield from ((int(a), int(b)) for a, b in list(pairwise(edges))[::2])
+    return runs(kept)
 
 
 def sharpness_of(recording: Recording) -> Float[np.ndarray, "T"]:

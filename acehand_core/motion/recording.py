@@ -29,10 +29,6 @@ class FrameSource(Protocol):
         """Yield frames ``start`` to ``stop - 1``."""
         ...
 
-    def read_reversed(self, start: int, stop: int) -> Iterator[ImageRgb]:
-        """Yield frames ``stop - 1`` down to ``start`` in bounded memory."""
-        ...
-
     def at(self, index: int) -> ImageRgb:
         """Return one frame."""
         ...
@@ -164,6 +160,12 @@ class CameraMotion:
         broken = self.broken[rows].copy()
         broken[:1] = False
         return CameraMotion(self.rotations[rows], broken, self.sigma_rad[rows])
+
+
+def runs(flags: Bool[np.ndarray, "T"]) -> list[tuple[int, int]]:
+    """Return first frame and the one after the last of each stretch that is true."""
+    edges = np.flatnonzero(np.diff(flags, prepend=False, append=False))
+    return [(int(start), int(stop)) for start, stop in edges.reshape(-1, 2)]
 
 
 def check_times(timestamps_ns: np.ndarray, fps: float) -> None:

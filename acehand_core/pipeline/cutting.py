@@ -8,10 +8,9 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool
 
 from acehand_core.errors import InputError
-from acehand_core.motion import CameraMotion, HandMotion
+from acehand_core.motion import CameraMotion, HandMotion, runs
 from acehand_core.pipeline.activity import Activity, activity
 from acehand_core.settings import numbers, setting
 
@@ -174,16 +173,10 @@ def cut_demonstrations(
     return Cutting(tuple(cuts), left_out, acts, rules)
 
 
-def _runs(flags: Bool[np.ndarray, "T"]) -> list[slice]:
-    """Return the runs of frames in which a flag is set."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], flags, [False]]).astype(np.int8)))
-    return [slice(int(a), int(b)) for a, b in zip(edges[::2], edges[1::2], strict=True)]
-
-
 def _joined(acts: Activity, rules: CutRules) -> list[slice]:
     """Return the runs of movement, joined over rests that are too short to end a demonstration."""
     out: list[slice] = []
-    for run in _runs(acts.moving):
+    for run in (slice(*edges) for edges in runs(acts.moving)):
         if out:
             rest = slice(out[-1].stop, run.start)
             lasts = acts.seconds[run.start] - acts.seconds[rest.start - 1]

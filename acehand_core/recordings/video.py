@@ -32,15 +32,13 @@ EXTENSIONS = (
 )  # fmt: skip
 #: A conversion stays in its own thread. Before PyAV 17 every one does, and none can be told to.
 _ONE_THREAD: dict[str, Any] = {"threads": 1} if int(av.__version__.partition(".")[0]) >= 17 else {}
-#: Decoded frames that reading backwards may hold at once.
-_CHUNK_BYTES = 200_000_000
 
 
 class VideoFrames:
     """The frames of a video file as a ``FrameSource`` of T frames.
 
     ``source_indices`` (T,) are the file's frames shown here, in order; a frame may be left out or
-    repeated. Every call of ``read``, ``read_reversed`` and ``decode`` opens the file anew, and
+    repeated. Every call of ``read`` and ``decode`` opens the file anew, and
     ``at`` keeps one decoder per thread, so several threads may read at once.
     """
 
@@ -91,17 +89,6 @@ class VideoFrames:
         for frame in self.decode(start, stop):
             yield convert(frame)
 
-    def read_reversed(self, start: int, stop: int) -> Iterator[ImageRgb]:
-        """Yield frames ``stop - 1`` down to ``start`` in bounded memory."""
-        self._check(start, stop)
-        convert = _Converter(self._index)
-        while stop > start:
-            begin = self._chunk_start(start, stop)
-            held = list(self.decode(begin, stop))
-            stop = begin
-            while held:
-                yield convert(held.pop())
-
     def at(self, index: int) -> ImageRgb:
         """Return one frame; cheap where the calling thread asks for frames in order."""
         self._check(index, index + 1)
@@ -128,13 +115,6 @@ class VideoFrames:
             while position < len(targets) and targets[position] == index:
                 yield frame
                 position += 1
-
-    def _chunk_start(self, start: int, stop: int) -> int:
-        """Return where a backwards chunk begins: at a key frame if one is within the budget."""
-        lowest = max(start, stop - max(1, _CHUNK_BYTES // self._index.frame_bytes))
-        keyframes = np.searchsorted(self.source_indices, self._index.keyframes)
-        aligned = keyframes[(keyframes >= lowest) & (keyframes < stop)]
-        return int(aligned[0]) if len(aligned) else lowest
 
     def _check(self, start: int, stop: int) -> None:
         if not 0 <= start <= stop <= len(self):

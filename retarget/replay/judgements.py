@@ -166,8 +166,6 @@ JUDGEMENTS: Judgements = {
     "batch_twice": Judgement(0.5, _NEVER, "", "batch", "1 where another episode of the batch has "
                              "the very same values"),
 }  # fmt: skip
-#: Names that files of limits may still have.
-_OLD_NAMES = {"unsure": "filled", "tips": "far_tips"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,9 +234,9 @@ def read_gates(path: Path) -> dict[str, Judgement]:
             no numbers or in the wrong order.
     """
     root, judgements = read_yaml(path), dict(JUDGEMENTS)
-    root.known([*JUDGEMENTS, *_OLD_NAMES], "something that is judged")
-    for given in root:
-        entry, name = root.section(given), _OLD_NAMES.get(given, given)
+    root.known(JUDGEMENTS, "something that is judged")
+    for name in root:
+        entry = root.section(name)
         entry.only("doubtful rejected warn fail")
         low, high = judgements[name].doubtful, judgements[name].rejected
         for key in entry:
@@ -246,6 +244,6 @@ def read_gates(path: Path) -> dict[str, Judgement]:
             low, high = (value, high) if key in ("doubtful", "warn") else (low, value)
         if not 0 <= low <= high:
             words = "warn <= fail" if {"warn", "fail"} & {*entry} else "doubtful <= rejected"
-            root.fail(given, f"must have 0 <= {words}, not {low:g} and {high:g}.")
+            root.fail(name, f"must have 0 <= {words}, not {low:g} and {high:g}.")
         judgements[name] = replace(judgements[name], doubtful=low, rejected=high)
     return judgements

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float
 
 from acehand_core.errors import InputError
 from acehand_core.geometry import frames, rotations
-from acehand_core.motion import ArmMotion, RobotTrajectory, Verdict
+from acehand_core.motion import ArmMotion, RobotTrajectory, Verdict, runs
 from acehand_core.processes import one_blas_thread
 from acehand_core.settings import numbers, setting
 from acehand_core.types import SIDES, RigidTransform
@@ -376,13 +376,7 @@ def _too_close(
         yield "warn", f"{who} {verb} within {gap:.1f} mm of {what} ({_listed(near)})"
 
 
-def spans(flags: Bool[np.ndarray, "T"]) -> list[tuple[int, int]]:
-    """Return first and last frame of every run of True."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], flags, [False]]).astype(int)))
-    return [(int(a), int(b) - 1) for a, b in edges.reshape(-1, 2)]
-
-
 def _listed(flags: Bool[np.ndarray, "T"]) -> str:
-    runs = [f"{a} to {b}" if b > a else str(a) for a, b in spans(flags)]
-    more = f" and {len(runs) - _LISTED_SPANS} more spans" if len(runs) > _LISTED_SPANS else ""
-    return ", ".join(runs[:_LISTED_SPANS]) + more
+    spans = [f"{a} to {b - 1}" if b - a > 1 else str(a) for a, b in runs(flags)]
+    more = f" and {len(spans) - _LISTED_SPANS} more spans" if len(spans) > _LISTED_SPANS else ""
+    return ", ".join(spans[:_LISTED_SPANS]) + more

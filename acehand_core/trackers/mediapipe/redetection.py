@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from acehand_core.motion import FrameSource
+from acehand_core.motion import FrameSource, runs
 from acehand_core.trackers.mediapipe.detector import MAX_HANDS, Detection, Detector
 from acehand_core.trackers.mediapipe.linking import Slots, Turned, unturned
 from acehand_core.trackers.mediapipe.networks import HandNetworks, crop_of, hand_networks, naming
@@ -28,6 +28,8 @@ from acehand_core.types import ImageRgb, Progress, Quality
 
 #: Another look gives up after this many frames without the hand.
 GIVE_UP = 8
+#: Pictures held at once on the way back: recordings are read forwards.
+_HELD = 16
 #: A second look must land this close to where the hand is expected, in hand sizes.
 EXPECTED = 1.6
 
@@ -64,8 +66,7 @@ def find_gaps(slots: Slots) -> list[Gap]:
     gaps = []
     for slot in (0, 1):
         empty = np.array([pair[slot] is None for pair in slots])
-        edges = np.flatnonzero(np.diff(np.concatenate([[0], empty, [0]])))
-        for start, stop in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+        for start, stop in runs(empty):
             before = slots[start - 1][slot] if start > 0 else None
             after = slots[stop][slot] if stop < len(slots) else None
             if before is not None or after is not None:
@@ -119,11 +120,15 @@ class _Walk:
     def images(self, frames: FrameSource) -> Iterator[tuple[int, ImageRgb]]:
         """Yield (frame, image) in walking order."""
         start, stop = self.gap.start, self.gap.stop
-        if self.backwards:
-            images = frames.read_reversed(start, stop)
-            yield from zip(range(stop - 1, start - 1, -1), images, strict=True)
-        else:
+        if not self.backwards:
             yield from zip(range(start, stop), frames.read(start, stop), strict=True)
+            return
+
+        for end in range(stop, start, -_HELD):
+            begin = max(start, end - _HELD)
+            held = list(frames.read(begin, end))
+            for frame in range(end - 1, begin - 1, -1):
+                yield frame, held.pop()
 
 
 def _follow(
