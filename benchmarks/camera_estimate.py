@@ -54,9 +54,6 @@ class Frames:
     def read(self, start: int, stop: int):
         return iter(self.images[start:stop])
 
-    def read_reversed(self, start: int, stop: int):
-        return iter(self.images[start:stop][::-1])
-
     def at(self, index: int):
         return self.images[index]
 

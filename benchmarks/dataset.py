@@ -243,9 +243,6 @@ class Frames:
     def read(self, start: int, stop: int) -> Any:
         yield from self._frames[start:stop]
 
-    def read_reversed(self, start: int, stop: int) -> Any:
-        yield from self._frames[start:stop][::-1]
-
     def at(self, index: int) -> np.ndarray:
         picture: np.ndarray = self._frames[index]
         return picture

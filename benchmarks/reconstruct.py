@@ -145,10 +145,6 @@ class Frames:
         """Yield frames."""
         return map(self.at, range(start, stop))
 
-    def read_reversed(self, start: int, stop: int) -> Iterator[np.ndarray]:
-        """Yield frames backwards."""
-        return map(self.at, reversed(range(start, stop)))
-
 
 def peak_mb() -> float:
     """Return the largest resident set of this process so far (Linux counts in KiB)."""

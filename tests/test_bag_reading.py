@@ -231,7 +231,6 @@ def test_video_packets_by_index_in_any_order(tmp_path: Path, kind: str) -> None:
 
     assert [shown(i) for i in source.read(0, 12)] == list(range(12))
     assert [shown(i) for i in source.read(7, 9)] == [7, 8]
-    assert [shown(i) for i in source.read_reversed(2, 12)] == list(range(11, 1, -1))
     assert [shown(source.at(i)) for i in (11, 3, 4, 0)] == [11, 3, 4, 0]
     assert index.dropped.total == 0
 
@@ -252,8 +251,8 @@ def test_frames_are_sought_in_any_order(tmp_path: Path) -> None:
     source = index_of(tmp_path / "bag").frames
     for i in (11, 0, 5, 4, 11):
         assert np.array_equal(source.at(i), images[i])
-    read = list(source.read_reversed(3, 9))
-    assert all(np.array_equal(a, b) for a, b in zip(read, images[8:2:-1], strict=True))
+    read = list(source.read(3, 9))
+    assert all(np.array_equal(a, b) for a, b in zip(read, images[3:9], strict=True))
     with pytest.raises(IndexError, match="valid: 0 to 11"):
         source.at(12)
 

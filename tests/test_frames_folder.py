@@ -39,9 +39,6 @@ def test_pictures_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     assert recording.fps == 25 and recording.notes == ()
     for number, image in enumerate(recording.frames.read(0, 12)):
         np.testing.assert_array_equal(image, colour(number))
-    backwards = list(recording.frames.read_reversed(3, 5))
-    np.testing.assert_array_equal(backwards[0], colour(4))
-    np.testing.assert_array_equal(backwards[1], colour(3))
 
 
 def test_without_a_rate_thirty_is_assumed_and_said(tmp_path: Path) -> None:

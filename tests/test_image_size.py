@@ -55,7 +55,6 @@ def test_frames_and_hands_follow() -> None:
     fitted = fit.recording(recording)
     assert (fitted.width, fitted.height) == (64, 64) and fitted.camera == fit.camera(LENS)
     assert [image[0, 0, 0] for image in fitted.frames.read(1, 4)] == [20, 40, 60]
-    assert [image[0, 0, 0] for image in fitted.frames.read_reversed(1, 4)] == [60, 40, 20]
     assert fitted.frames.at(4)[63, 63, 0] == 80
 
     joints = np.random.default_rng(0).uniform([-1.2, -0.5, 0.5], [1.2, 0.5, 1.0], (4, 2, 21, 3))

@@ -57,10 +57,6 @@ class Frames:
         assert 0 <= start <= stop <= self.count
         yield from map(self.at, range(start, stop))
 
-    def read_reversed(self, start, stop):
-        assert 0 <= start <= stop <= self.count
-        yield from map(self.at, range(stop - 1, start - 1, -1))
-
 
 def image_of(index):
     return np.full((SIZE[1], SIZE[0], 3), (index % 256, index // 256, 7), np.uint8)
@@ -614,6 +610,16 @@ def test_a_faint_hand_is_followed_forwards_and_backwards(network):
         5: "forward again", 6: "forward again", 7: "forward again",
         26: "backward", 25: "backward", 24: "backward",
     }  # fmt: skip
+
+
+def test_walking_back_holds_few_pictures(monkeypatch):
+    frames, asked = Frames(200), []
+    read = frames.read
+    monkeypatch.setattr(frames, "read", lambda a, b: asked.append(b - a) or read(a, b))
+    monkeypatch.setattr(redetection, "HELD_BYTES", 20 * image_of(0).nbytes)
+    walked = [(k, int(image[0, 0, 0])) for k, image in redetection._backwards(frames, 30, 190)]
+    assert walked == [(k, k) for k in range(189, 29, -1)]
+    assert asked[:3] == [8, 16, 20] and max(asked) == 20
 
 
 def test_a_faint_hand_that_moves_is_followed(network):

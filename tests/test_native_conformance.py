@@ -60,9 +60,6 @@ class GrayFrames:
     def read(self, start, stop):
         return map(self.at, range(start, stop))
 
-    def read_reversed(self, start, stop):
-        return map(self.at, range(stop - 1, start - 1, -1))
-
 
 @pytest.fixture(scope="module")
 def datasets(mano_file, tmp_path_factory):
@@ -204,8 +201,6 @@ def check_pictures(native, truth):
         assert abs(int(np.median(image)) - int(truth.gray[index])) <= 2
     last = len(truth.gray) - 1
     np.testing.assert_array_equal(native.frames.at(last), image)
-    back = next(iter(native.frames.read_reversed(last, last + 1)))
-    np.testing.assert_array_equal(back, image)
 
 
 def test_wrong_conventions_do_not_pass(datasets, mano):

@@ -45,8 +45,6 @@ class Numbered:
     def at(self, index):
         raise AssertionError
 
-    read_reversed = at
-
 
 def recording(frames):
     stamps = np.arange(len(frames)) * 33_000_000
@@ -347,9 +345,6 @@ class Pictures:
 
     def at(self, index):
         return self.pictures[index]
-
-    def read_reversed(self, start, stop):
-        yield from self.pictures[start:stop][::-1]
 
 
 @pytest.mark.parametrize(

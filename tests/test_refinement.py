@@ -79,9 +79,6 @@ class Part:
             self.read_frames += 1
             yield image
 
-    def read_reversed(self, start: int, stop: int):
-        raise NotImplementedError
-
     def at(self, index: int):
         raise NotImplementedError
 

@@ -258,8 +258,6 @@ class Pictures:
     def read(self, start, stop):
         yield from ()
 
-    read_reversed = read
-
     def at(self, index):
         raise AssertionError
 

@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 
 from acehand_core.errors import InputError, VideoError
 from acehand_core.motion import Recording
-from acehand_core.recordings import video
-from acehand_core.recordings.registry import Registry
+from acehand_core.recordings.registry import Registry, open_recording
 from acehand_core.recordings.selection import at_rate
 from acehand_core.recordings.video import open_video
 from acehand_core.recordings.video_scan import repair_times
@@ -43,10 +42,8 @@ def check_exact(path: Path, count: int) -> None:
     assert len(frames) == count
     expected = list(range(count))
     assert numbers(frames.read(0, count)) == expected
-    assert numbers(frames.read_reversed(0, count)) == expected[::-1]
     for start, stop in ((count // 3, count // 2), (count - 1, count), (0, 0)):
         assert numbers(frames.read(start, stop)) == expected[start:stop]
-        assert numbers(frames.read_reversed(start, stop)) == expected[start:stop][::-1]
     shuffled = np.random.default_rng(0).permutation(count)[:25].tolist()
     assert [read_number(frames.at(i)) for i in shuffled] == shuffled
     assert [read_number(frames.at(i)) for i in range(min(count, 40))] == expected[:40]
@@ -59,7 +56,7 @@ def long_gop(tmp_path_factory) -> Path:
 
 
 def resampled(path, fps: int, **cut):
-    return at_rate(open_video(path, **cut), fps)[0]
+    return at_rate(open_recording(path, **cut), fps)[0]
 
 
 def test_exact_frames_with_long_gop_and_b_frames(long_gop: Path) -> None:
@@ -141,7 +138,6 @@ def test_single_frame(tmp_path) -> None:
     recording = open_video(write_video(tmp_path / "one.mp4", 1))
     assert len(recording) == 1 and recording.fps == pytest.approx(30)
     assert numbers(recording.frames.read(0, 1)) == [0]
-    assert numbers(recording.frames.read_reversed(0, 1)) == [0]
     assert read_number(recording.frames.at(0)) == 0
 
 
@@ -296,22 +292,6 @@ def test_edit_list_hides_frames(long_gop: Path, tmp_path) -> None:
     assert read_number(frames.at(20)) == 30
 
 
-def test_reading_backwards_holds_few_frames(long_gop: Path, monkeypatch) -> None:
-    frames = open_video(long_gop).frames
-    one_frame = 96 * 64 * 3 // 2
-    monkeypatch.setattr(video, "_CHUNK_BYTES", 16 * one_frame)
-    asked = []
-    original = video.VideoFrames.decode
-
-    def decode(self, start: int, stop: int):
-        asked.append(stop - start)
-        return original(self, start, stop)
-
-    monkeypatch.setattr(video.VideoFrames, "decode", decode)
-    assert numbers(frames.read_reversed(100, 300)) == list(range(100, 300))[::-1]
-    assert max(asked) <= 16
-
-
 def test_threads_read_at_once(long_gop: Path) -> None:
     frames = open_video(long_gop).frames
     barrier = threading.Barrier(4)
@@ -320,11 +300,8 @@ def test_threads_read_at_once(long_gop: Path) -> None:
         barrier.wait()
         picks = np.random.default_rng(seed).integers(0, 300, 12).tolist()
         ahead = numbers(frames.read(seed * 20, seed * 20 + 40))
-        back = numbers(frames.read_reversed(seed * 20, seed * 20 + 40))
-        return (
-            [read_number(frames.at(i)) for i in picks] == picks
-            and ahead == list(range(seed * 20, seed * 20 + 40))
-            and back == ahead[::-1]
+        return [read_number(frames.at(i)) for i in picks] == picks and ahead == list(
+            range(seed * 20, seed * 20 + 40)
         )
 
     with ThreadPoolExecutor(4) as pool:
@@ -351,7 +328,7 @@ def test_indices_outside_are_refused(long_gop: Path) -> None:
         lambda: frames.at(300),
         lambda: frames.at(-1),
         lambda: list(frames.read(290, 301)),
-        lambda: list(frames.read_reversed(5, 3)),
+        lambda: list(frames.read(5, 3)),
         lambda: list(frames.decode(-1, 3)),
     ):
         with pytest.raises(IndexError, match="valid: 0 to 299"):
@@ -364,7 +341,6 @@ def test_selected_frames(long_gop: Path) -> None:
     assert numbers(frames.read(0, 5)) == [6, 6, 13, 14, 253]
     frames = open_video(long_gop).frames.select(chosen)
     assert numbers(frames.read(0, 7)) == chosen.tolist()
-    assert numbers(frames.read_reversed(0, 7)) == chosen.tolist()[::-1]
     assert [read_number(frames.at(i)) for i in range(7)] == chosen.tolist()
     first, second = frames.read(0, 2)
     first[:] = 0
@@ -395,7 +371,6 @@ def test_resampling_takes_the_nearest_frame(tmp_path, fps: int) -> None:
     recording = resampled(write_video(tmp_path / "v.mp4", 30), fps)
     shown = numbers(recording.frames.read(0, len(recording)))
     assert shown == recording.frames.source_indices.tolist()
-    assert shown[::-1] == numbers(recording.frames.read_reversed(0, len(recording)))
     distance = recording.timestamps_ns - recording.frames.source_timestamps_ns
     assert np.abs(distance).max() <= 1e9 / 60 + 1
     assert len(recording) == {60: 59}.get(fps, fps)
@@ -419,13 +394,13 @@ def test_resampling_to_the_own_rate_changes_nothing(long_gop: Path) -> None:
 
 
 def test_start_and_duration_cut_exactly(long_gop: Path) -> None:
-    recording = open_video(long_gop, start_s=2.0, duration_s=1.5)
+    recording = open_recording(long_gop, start_s=2.0, duration_s=1.5)
     assert numbers(recording.frames.read(0, len(recording))) == list(range(60, 105))
     assert recording.timestamps_ns[0] == 2_000_000_000
     assert read_number(recording.frames.at(44)) == 104
-    assert len(open_video(long_gop, start_s=9.99)) == 1
-    assert len(open_video(long_gop, duration_s=1e-6)) == 1
-    assert len(open_video(long_gop, start_s=1, duration_s=1e6)) == 270
+    assert len(open_recording(long_gop, start_s=9.99)) == 1
+    assert len(open_recording(long_gop, duration_s=1e-6)) == 1
+    assert len(open_recording(long_gop, start_s=1, duration_s=1e6)) == 270
     both = resampled(long_gop, 10, start_s=2.0, duration_s=1.0)
     assert numbers(both.frames.read(0, len(both))) == list(range(60, 90, 3))
 
@@ -442,7 +417,7 @@ def test_start_and_duration_cut_exactly(long_gop: Path) -> None:
 )
 def test_impossible_cuts(long_gop: Path, arguments: dict, message: str) -> None:
     with pytest.raises(InputError, match=message) as error:
-        open_video(long_gop, **arguments)
+        open_recording(long_gop, **arguments)
     assert str(long_gop) in str(error.value)
 
 
@@ -470,7 +445,6 @@ def test_file_cut_off_after_its_table_yields_what_is_there(tmp_path) -> None:
     shown = numbers(recording.frames.read(0, count))
     assert shown == sorted(set(shown)) and shown[:5] == [0, 1, 2, 3, 4]
     np.testing.assert_allclose(recording.timestamps_ns / 1e9 * 30, shown, atol=1e-3)
-    assert numbers(recording.frames.read_reversed(0, count)) == shown[::-1]
     assert [read_number(recording.frames.at(i)) for i in range(count)] == shown
 
 
@@ -498,7 +472,6 @@ def test_hole_in_a_file_repeats_the_frame_before(tmp_path, caplog) -> None:
     shown = numbers(frames.read(0, 60))
     assert shown[:26] == [*range(25), 24] and shown[40:] == list(range(40, 60))
     assert "frame 25 cannot be decoded" in caplog.text
-    assert numbers(frames.read_reversed(0, 60)) == shown[::-1]
     assert read_number(frames.at(25)) == 24
 
 
@@ -646,5 +619,4 @@ def test_real_video(shared) -> None:
     for image, other in zip(recording.frames.read(0, 40), expected, strict=True):
         np.testing.assert_array_equal(image, other)
     np.testing.assert_array_equal(recording.frames.at(17), expected[17])
-    backwards = next(iter(recording.frames.read_reversed(30, 40)))
-    np.testing.assert_array_equal(backwards, expected[39])
+    np.testing.assert_array_equal(next(recording.frames.read(39, 40)), expected[39])

@@ -315,8 +315,6 @@ class _BlankFrames:
     def read(self, start: int, stop: int) -> Iterator[ImageRgb]:
         return (self.picture for _ in range(start, stop))
 
-    read_reversed = read
-
     def at(self, index: int) -> ImageRgb:
         return self.picture
 

@@ -1,4 +1,4 @@
-"""The frames of a bag by index, any number of times and in either direction.
+"""The frames of a bag by index, any number of times.
 
 Pictures that are a video stream have one packet per message (h264 and others).
 """
@@ -23,8 +23,6 @@ from acehand_core.bags.records import Data, DroppedMessages
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.files.pyav import rgb_options
 from acehand_core.types import ImageRgb
-
-_REVERSED_BYTES = 200_000_000
 
 
 class BagFrames:
@@ -59,12 +57,6 @@ class BagFrames:
         """Yield frames ``start`` to ``stop - 1``."""
         self._check(start, stop)
         for index in range(start, stop):
-            yield self.at(index)
-
-    def read_reversed(self, start: int, stop: int) -> Iterator[ImageRgb]:
-        """Yield frames ``stop - 1`` down to ``start`` in bounded memory."""
-        self._check(start, stop)
-        for index in range(stop - 1, start - 1, -1):
             yield self.at(index)
 
     def at(self, index: int) -> ImageRgb:
@@ -158,17 +150,6 @@ class PacketFrames(BagFrames):
                 raise InputError(f"{self.path}: packet {missing} of {self.topic} does not decode.")
             self._count_broken(missing, "a packet that does not decode")
             yield held
-
-    def read_reversed(self, start: int, stop: int) -> Iterator[ImageRgb]:
-        """Yield frames ``stop - 1`` down to ``start``, a bounded number decoded at a time."""
-        self._check(start, stop)
-        chunk = max(1, _REVERSED_BYTES // (3 * self._size[0] * self._size[1]))
-        while stop > start:
-            begin = max(start, stop - chunk)
-            held = list(self.read(begin, stop))
-            stop = begin
-            while held:
-                yield held.pop()
 
     def at(self, index: int) -> ImageRgb:
         """Return one frame; cheap where the calling thread asks for frames in order."""

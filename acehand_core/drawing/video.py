@@ -96,10 +96,6 @@ class DrawnFrames:
             self._room.release()
             yield picture
 
-    def read_reversed(self, start: int, stop: int) -> Iterator[ImageRgb]:
-        """Pictures made on the way cannot be read backwards."""
-        raise NotImplementedError("Pictures made one after another are read forwards only.")
-
     def at(self, index: int) -> ImageRgb:
         """Pictures made on the way cannot be read again."""
         raise NotImplementedError("Pictures made one after another are read forwards only.")

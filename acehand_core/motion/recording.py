@@ -21,16 +21,12 @@ from acehand_core.types import (
 
 @runtime_checkable
 class FrameSource(Protocol):
-    """RGB frames of a recording by index, any number of times and in either direction."""
+    """RGB frames of a recording by index, any number of times."""
 
     def __len__(self) -> int: ...
 
     def read(self, start: int, stop: int) -> Iterator[ImageRgb]:
         """Yield frames ``start`` to ``stop - 1``."""
-        ...
-
-    def read_reversed(self, start: int, stop: int) -> Iterator[ImageRgb]:
-        """Yield frames ``stop - 1`` down to ``start`` in bounded memory."""
         ...
 
     def at(self, index: int) -> ImageRgb:

@@ -224,10 +224,6 @@ class UndistortedFrames:
         """Yield frames ``start`` to ``stop - 1``."""
         return map(self._undistort, self._frames.read(start, stop))
 
-    def read_reversed(self, start: int, stop: int) -> Iterator[ImageRgb]:
-        """Yield frames ``stop - 1`` down to ``start``."""
-        return map(self._undistort, self._frames.read_reversed(start, stop))
-
     def at(self, index: int) -> ImageRgb:
         """Return one frame."""
         return self._undistort(self._frames.at(index))

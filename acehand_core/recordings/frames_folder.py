@@ -39,10 +39,6 @@ class FolderFrames:
         """Yield frames ``start`` to ``stop - 1``."""
         return map(self.at, range(start, stop))
 
-    def read_reversed(self, start: int, stop: int) -> Iterator[ImageRgb]:
-        """Yield frames ``stop - 1`` down to ``start``."""
-        return map(self.at, range(stop - 1, start - 1, -1))
-
     def at(self, index: int) -> ImageRgb:
         """Return one frame. Raises VideoError: it is damaged or of another size than the first."""
         image = _read(self.paths[index])

@@ -121,8 +121,5 @@ class _FittedFrames:
     def read(self, start: int, stop: int) -> Iterator[ImageRgb]:
         return map(self.fit.image, self.frames.read(start, stop))
 
-    def read_reversed(self, start: int, stop: int) -> Iterator[ImageRgb]:
-        return map(self.fit.image, self.frames.read_reversed(start, stop))
-
     def at(self, index: int) -> ImageRgb:
         return self.fit.image(self.frames.at(index))

@@ -247,12 +247,6 @@ class _SelectedFrames:
             images = self.frames.read(int(index[0]), int(index[-1]) + 1)
             yield from _every(images, np.diff(index))
 
-    def read_reversed(self, start: int, stop: int) -> Iterator[ImageRgb]:
-        index = self.index[start:stop]
-        if len(index):
-            images = self.frames.read_reversed(int(index[0]), int(index[-1]) + 1)
-            yield from _every(images, np.diff(index)[::-1])
-
     def at(self, index: int) -> ImageRgb:
         return self.frames.at(int(self.index[index]))
 

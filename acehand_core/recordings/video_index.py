@@ -39,8 +39,7 @@ class VideoIndex:
     ``pts`` identifies a frame while reading; None where the file's stamps cannot, and frames are
     counted from the file's beginning. ``keyframes`` are frames at which decoding can start; the
     first is 0. ``rotation`` is counter-clockwise in degrees, ``mirrored`` flips left and right
-    after it. ``frame_bytes`` is the memory of one decoded frame. ``warned`` are the frames of
-    which a warning was logged: one is enough.
+    after it. ``warned`` are the frames of which a warning was logged: one is enough.
     """
 
     path: Path
@@ -52,7 +51,6 @@ class VideoIndex:
     height: int
     rotation: int
     mirrored: bool
-    frame_bytes: int
     damaged: bool
     notes: tuple[str, ...]
     warned: set[int] = field(default_factory=set, repr=False, compare=False)

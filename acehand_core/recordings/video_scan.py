@@ -78,7 +78,6 @@ def scan(path: Path) -> VideoIndex:
         height=first.width if turned else first.height,
         rotation=rotation,
         mirrored=mirrored,
-        frame_bytes=sum(plane.buffer_size for plane in first.planes),
         damaged=listing.damaged,
         notes=tuple(notes),
     )

@@ -91,9 +91,6 @@ class _Mirrored:
     def read(self, start: int, stop: int) -> Iterator[ImageRgb]:
         return (_flipped(image) for image in self.frames.read(start, stop))
 
-    def read_reversed(self, start: int, stop: int) -> Iterator[ImageRgb]:
-        return (_flipped(image) for image in self.frames.read_reversed(start, stop))
-
     def at(self, index: int) -> ImageRgb:
         return _flipped(self.frames.at(index))
 

@@ -50,9 +50,6 @@ class Pictures:
             self.reads += 1
             yield self.at(index)
 
-    def read_reversed(self, start, stop):
-        return iter([self.at(i) for i in reversed(range(start, stop))])
-
 
 def recording(count=50, fps=30.0, camera=CAMERA, seconds=None, **changes) -> Recording:
     seconds = np.arange(count) / fps if seconds is None else seconds

@@ -30,9 +30,6 @@ class Images:
     def read(self, start: int, stop: int) -> Iterator[np.ndarray]:
         yield from self.images[start:stop]
 
-    def read_reversed(self, start: int, stop: int) -> Iterator[np.ndarray]:
-        yield from reversed(self.images[start:stop])
-
     def at(self, index: int) -> np.ndarray:
         return self.images[index]
 

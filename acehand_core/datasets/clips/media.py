@@ -41,10 +41,6 @@ class ByIndex:
         """Yield frames ``start`` to ``stop - 1``."""
         return (self.at(index) for index in range(start, stop))
 
-    def read_reversed(self, start: int, stop: int) -> Iterator[ImageRgb]:
-        """Yield frames ``stop - 1`` down to ``start``."""
-        return (self.at(index) for index in range(stop - 1, start - 1, -1))
-
 
 class ImageFrames(ByIndex):
     """One picture of (width, height) ``size``, from a png file, as a ``FrameSource``."""

@@ -188,10 +188,6 @@ class UprightFrames:
         """Yield frames ``start`` to ``stop - 1``."""
         return map(_rotated, self._frames.read(start, stop))
 
-    def read_reversed(self, start: int, stop: int) -> Iterator[ImageRgb]:
-        """Yield frames ``stop - 1`` down to ``start``."""
-        return map(_rotated, self._frames.read_reversed(start, stop))
-
     def at(self, index: int) -> ImageRgb:
         """Return one frame."""
         return _rotated(self._frames.at(index))
