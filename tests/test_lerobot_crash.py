@@ -54,7 +54,10 @@ def test_a_full_disk_at_any_step_of_appending_changes_nothing(
     for at in range(13):
         root = shutil.copytree(dataset, tmp_path / str(at) / "data")
         before, disk = samples.snapshot(root), FullDisk(at)
-        with open_for_append(root, 30, samples.FEATURES, samples.ROBOT, on_step=disk) as writer:
+        with (
+            samples.steps_to(disk),
+            open_for_append(root, 30, samples.FEATURES, samples.ROBOT) as writer,
+        ):
             with pytest.raises(OutputError, match="No space left on device"):
                 samples.add(writer, *MORE, seed=3)
             assert samples.snapshot(root) == before and samples.names_in(root.parent) == ["data"]
@@ -75,8 +78,8 @@ def test_an_undo_that_fails_is_finished_by_the_next_writer(
 
     with monkeypatch.context() as patch:
         patch.setattr(transaction, "_undo", broken)
-        disk = FullDisk(11)
-        writer = open_for_append(own, 30, samples.FEATURES, samples.ROBOT, on_step=disk)
+        patch.setattr(transaction, "step", FullDisk(11))
+        writer = open_for_append(own, 30, samples.FEATURES, samples.ROBOT)
         with pytest.raises(OutputError, match="Input/output error"):
             samples.add(writer, *MORE, seed=3)
         with pytest.raises(OutputError, match="closed"):
@@ -88,14 +91,16 @@ def test_an_undo_that_fails_is_finished_by_the_next_writer(
 
 def test_a_full_disk_while_tidying_up_is_no_failure(own: Path) -> None:
     disk = FullDisk(13)
-    samples.append(own, disk)
+    with samples.steps_to(disk):
+        samples.append(own)
     assert disk.seen[13] == "clean" and check_dataset(own) == []
 
 
 def test_a_full_disk_while_starting_a_dataset_leaves_nothing(tmp_path: Path) -> None:
     for at in (0, 3, 6, 9, 12, 14, 15):
-        with pytest.raises(OutputError, match="No space left on device"):
-            samples.write(tmp_path / "data", on_step=FullDisk(at))
+        full = samples.steps_to(FullDisk(at))
+        with full, pytest.raises(OutputError, match="No space left on device"):
+            samples.write(tmp_path / "data")
         assert samples.names_in(tmp_path) == []
 
 

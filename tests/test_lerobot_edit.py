@@ -204,7 +204,8 @@ def test_what_cannot_be_removed_is_refused_and_nothing_changes(shared: Path) -> 
 
 def test_a_full_disk_changes_nothing(dataset: Path, tmp_path: Path) -> None:
     steps: list[str] = []
-    remove_episodes(shutil.copytree(dataset, tmp_path / "trial"), [1], on_step=steps.append)
+    with samples.steps_to(steps.append):
+        remove_episodes(shutil.copytree(dataset, tmp_path / "trial"), [1])
     for at, name in enumerate(steps):
         root = shutil.copytree(dataset, tmp_path / str(at) / "data")
         seen = []
@@ -215,10 +216,14 @@ def test_a_full_disk_changes_nothing(dataset: Path, tmp_path: Path) -> None:
                 raise OSError(28, "No space left on device")
 
         if name == "publish: remove the old dataset":  # the new one stands
-            remove_episodes(root, [1], on_step=full)
+            with samples.steps_to(full):
+                remove_episodes(root, [1])
             continue
-        with pytest.raises(OutputError, match="No space left on device"):
-            remove_episodes(root, [1], on_step=full)
+        with (
+            samples.steps_to(full),
+            pytest.raises(OutputError, match="No space left on device"),
+        ):
+            remove_episodes(root, [1])
         assert samples.snapshot(root) == samples.snapshot(dataset), name
         assert samples.names_in(root.parent) == ["data"]
 
@@ -408,7 +413,8 @@ def test_datasets_that_do_not_fit_are_not_merged(own: Path, dataset: Path, tmp_p
 def test_a_full_disk_leaves_no_merged_dataset(dataset: Path, tmp_path: Path) -> None:
     other = write_some(tmp_path / "b", [1])
     steps: list[str] = []
-    merge_datasets([dataset, other], tmp_path / "trial", on_step=steps.append)
+    with samples.steps_to(steps.append):
+        merge_datasets([dataset, other], tmp_path / "trial")
     shutil.rmtree(tmp_path / "trial")
     for at in range(len(steps) - 1):  # the last one finds no old dataset to remove
         seen: list[str] = []
@@ -418,8 +424,11 @@ def test_a_full_disk_leaves_no_merged_dataset(dataset: Path, tmp_path: Path) -> 
             if len(seen) == at + 1:
                 raise OSError(28, "No space left on device")
 
-        with pytest.raises(OutputError, match="No space left on device"):
-            merge_datasets([dataset, other], tmp_path / "both", on_step=full)
+        with (
+            samples.steps_to(full),
+            pytest.raises(OutputError, match="No space left on device"),
+        ):
+            merge_datasets([dataset, other], tmp_path / "both")
         assert samples.names_in(tmp_path) == ["b"]
 
 

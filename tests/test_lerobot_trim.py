@@ -263,7 +263,8 @@ def test_a_full_disk_changes_nothing(dataset: Path, tmp_path: Path) -> None:
     rules: TrimRules = read_trim_rules(tmp_path / "rules.yaml")
     trial = shutil.copytree(dataset, tmp_path / "trial" / "data")
     steps: list[str] = []
-    trim_episodes(trial, rules, write_beside, on_step=steps.append)
+    with samples.steps_to(steps.append):
+        trim_episodes(trial, rules, write_beside)
     assert "cut episode 1" in steps and len(steps) > 10
 
     for at, name in enumerate(steps):
@@ -276,10 +277,14 @@ def test_a_full_disk_changes_nothing(dataset: Path, tmp_path: Path) -> None:
                 raise OSError(28, "No space left on device")
 
         if name == "publish: remove the old dataset":  # the new one stands
-            trim_episodes(root, rules, write_beside, on_step=full)
+            with samples.steps_to(full):
+                trim_episodes(root, rules, write_beside)
             continue
-        with pytest.raises(OutputError, match="No space left on device"):
-            trim_episodes(root, rules, write_beside, on_step=full)
+        with (
+            samples.steps_to(full),
+            pytest.raises(OutputError, match="No space left on device"),
+        ):
+            trim_episodes(root, rules, write_beside)
         assert samples.snapshot(root) == samples.snapshot(dataset), name
         assert samples.names_in(root.parent) == ["data"]
         shutil.rmtree(root.parent)

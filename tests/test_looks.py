@@ -612,6 +612,16 @@ def test_a_faint_hand_is_followed_forwards_and_backwards(network):
     }  # fmt: skip
 
 
+def test_walking_back_holds_few_pictures(monkeypatch):
+    frames, asked = Frames(200), []
+    read = frames.read
+    monkeypatch.setattr(frames, "read", lambda a, b: asked.append(b - a) or read(a, b))
+    monkeypatch.setattr(redetection, "HELD_BYTES", 20 * image_of(0).nbytes)
+    walked = [(k, int(image[0, 0, 0])) for k, image in redetection._backwards(frames, 30, 190)]
+    assert walked == [(k, k) for k in range(189, 29, -1)]
+    assert asked[:3] == [8, 16, 20] and max(asked) == 20
+
+
 def test_a_faint_hand_that_moves_is_followed(network):
     """Far beyond where it was last seen plainly, step by step."""
     count = 60

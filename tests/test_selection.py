@@ -105,7 +105,7 @@ def test_rates_that_make_no_sense():
     cut=st.tuples(st.integers(0, 21), st.integers(0, 21)),
 )
 def test_taken_frames_are_read_in_every_way(steps, cut):
-    """Repeated and left out frames, forwards and one by one."""
+    """Repeated and left out frames, one after another and one by one."""
     index = np.cumsum([2, *steps])
     source = recording(np.arange(80) * 1000)
     frames = _SelectedFrames(source.frames, index)

@@ -404,6 +404,7 @@ def test_mirrored_pictures_and_hands():
                           Pictures([image, other]), camera)  # fmt: skip
     turned = clips.mirrored(recording)
     np.testing.assert_array_equal(next(turned.frames.read(0, 2)), image[:, ::-1])
+    np.testing.assert_array_equal(next(iter(turned.frames.read(0, 2))), image[:, ::-1])
     np.testing.assert_array_equal(turned.frames.at(0), image[:, ::-1])
 
     # A point and its mirror image fall on pixels that mirror each other.

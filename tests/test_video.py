@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from acehand_core.errors import InputError, VideoError
 from acehand_core.motion import Recording
-from acehand_core.recordings.registry import Registry
+from acehand_core.recordings.registry import Registry, open_recording
 from acehand_core.recordings.selection import at_rate
 from acehand_core.recordings.video import open_video
 from acehand_core.recordings.video_scan import repair_times
@@ -56,7 +56,7 @@ def long_gop(tmp_path_factory) -> Path:
 
 
 def resampled(path, fps: int, **cut):
-    return at_rate(open_video(path, **cut), fps)[0]
+    return at_rate(open_recording(path, **cut), fps)[0]
 
 
 def test_exact_frames_with_long_gop_and_b_frames(long_gop: Path) -> None:
@@ -328,6 +328,7 @@ def test_indices_outside_are_refused(long_gop: Path) -> None:
         lambda: frames.at(300),
         lambda: frames.at(-1),
         lambda: list(frames.read(290, 301)),
+        lambda: list(frames.read(5, 3)),
         lambda: list(frames.decode(-1, 3)),
     ):
         with pytest.raises(IndexError, match="valid: 0 to 299"):
@@ -393,13 +394,13 @@ def test_resampling_to_the_own_rate_changes_nothing(long_gop: Path) -> None:
 
 
 def test_start_and_duration_cut_exactly(long_gop: Path) -> None:
-    recording = open_video(long_gop, start_s=2.0, duration_s=1.5)
+    recording = open_recording(long_gop, start_s=2.0, duration_s=1.5)
     assert numbers(recording.frames.read(0, len(recording))) == list(range(60, 105))
     assert recording.timestamps_ns[0] == 2_000_000_000
     assert read_number(recording.frames.at(44)) == 104
-    assert len(open_video(long_gop, start_s=9.99)) == 1
-    assert len(open_video(long_gop, duration_s=1e-6)) == 1
-    assert len(open_video(long_gop, start_s=1, duration_s=1e6)) == 270
+    assert len(open_recording(long_gop, start_s=9.99)) == 1
+    assert len(open_recording(long_gop, duration_s=1e-6)) == 1
+    assert len(open_recording(long_gop, start_s=1, duration_s=1e6)) == 270
     both = resampled(long_gop, 10, start_s=2.0, duration_s=1.0)
     assert numbers(both.frames.read(0, len(both))) == list(range(60, 90, 3))
 
@@ -416,7 +417,7 @@ def test_start_and_duration_cut_exactly(long_gop: Path) -> None:
 )
 def test_impossible_cuts(long_gop: Path, arguments: dict, message: str) -> None:
     with pytest.raises(InputError, match=message) as error:
-        open_video(long_gop, **arguments)
+        open_recording(long_gop, **arguments)
     assert str(long_gop) in str(error.value)
 
 
@@ -618,3 +619,4 @@ def test_real_video(shared) -> None:
     for image, other in zip(recording.frames.read(0, 40), expected, strict=True):
         np.testing.assert_array_equal(image, other)
     np.testing.assert_array_equal(recording.frames.at(17), expected[17])
+    np.testing.assert_array_equal(next(recording.frames.read(39, 40)), expected[39])

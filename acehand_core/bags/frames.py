@@ -1,4 +1,4 @@
-"""The frames of a bag by index, any number of times and in either direction.
+"""The frames of a bag by index, any number of times.
 
 Pictures that are a video stream have one packet per message (h264 and others).
 """

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 
 from acehand_core.errors import SchemaError
 from acehand_core.lerobot import format as layout
+from acehand_core.lerobot import transaction
 from acehand_core.lerobot.stats import dataset_stats, feature_stats, stats_to_json
-from acehand_core.lerobot.transaction import Step
 from acehand_core.recordings.video_encode import copy_parts, probe_video
 
 #: Episodes whose rows share a file, where files are numbered anew.
@@ -38,7 +38,6 @@ class Assembly:
         self,
         target: Path,
         info: Mapping[str, Any],
-        step: Step,
         *,
         renumber: bool = False,
         place: Callable[[Path, Path], None] | None = None,
@@ -46,7 +45,6 @@ class Assembly:
     ) -> None:
         self._target = target
         self._info = info
-        self._step = step
         self._renumber = renumber
         self._place = place or link
         self._tasks: list[str] = [*tasks]
@@ -105,13 +103,13 @@ class Assembly:
     def finish(self) -> None:
         """Write rows of episodes, tasks, statistics and counts. Raises SchemaError, OSError."""
         for name, places in _grouped([row["path"] for row in self._rows]).items():
-            self._step(f"write {name}")
+            transaction.step(f"write {name}")
             chunk, file = (int(p.split("-")[1]) for p in Path(name).with_suffix("").parts[-2:])
             own = {"meta/episodes/chunk_index": chunk, "meta/episodes/file_index": file}
             listed = [{**self._rows[place], **own} for place in places]
             self._write_table(pa.Table.from_pylist(listed, self._schema[name]), name)
 
-        self._step(f"write {layout.INFO_PATH}")
+        transaction.step(f"write {layout.INFO_PATH}")
         self._write_table(layout.tasks_table(self._tasks), layout.TASKS_PATH)
         stats = stats_to_json(dataset_stats(self._target, self._info["features"], self._rows))
         (self._target / layout.STATS_PATH).write_bytes(layout.to_json_bytes(stats))
@@ -153,7 +151,7 @@ class Assembly:
         """Write the data files; put the statistics of what changes in them into ``added``."""
         for name, places in _grouped([layout.data_file(row) for row in rows]).items():
             target = layout.data_file(added[places[0]])
-            self._step(f"write {target}")
+            transaction.step(f"write {target}")
             table = layout.read_parquet(root / name)
             parts = []
             for old, new in ((rows[place], added[place]) for place in places):
@@ -187,7 +185,7 @@ class Assembly:
         fps = self._info["fps"]
         for name, places in _grouped([layout.video_file(row, key) for row in rows]).items():
             target = layout.video_file(added[places[0]], key)
-            self._step(f"write {target}")
+            transaction.step(f"write {target}")
             own = sorted((added[place] for place in places), key=lambda row: row[begin])
             if len(probe_video(root / name).times_s) == sum(row["length"] for row in own):
                 self._place(root / name, self._target / target)
@@ -203,7 +201,7 @@ class Assembly:
     def _link_extras(self, root: Path, old: int, new: int) -> None:
         """Link the files beside an episode; its report names its number."""
         before, after = (layout.episode_folder(number) for number in (old, new))
-        self._step(f"write {after}")
+        transaction.step(f"write {after}")
         for path in sorted((root / before).rglob("*")):
             place = self._target / after / path.relative_to(root / before)
             if path.name == layout.REPORT and old != new:
@@ -240,10 +238,9 @@ def write_episodes(
     root: Path,
     rows: Sequence[Row],
     tasks: Sequence[str],
-    step: Step,
 ) -> None:
     """Write some episodes of one dataset, ``root``, as a dataset. See ``Assembly.add``."""
-    assembly = Assembly(target, info, step)
+    assembly = Assembly(target, info)
     assembly.add(root, rows, tasks)
     assembly.finish()
 

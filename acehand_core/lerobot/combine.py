@@ -14,7 +14,7 @@ from acehand_core.errors import InputError, OutputError
 from acehand_core.lerobot.assemble import Assembly, link
 from acehand_core.lerobot.dataset import dataset_differences
 from acehand_core.lerobot.edit import opened
-from acehand_core.lerobot.transaction import Step, built_beside, clean_siblings
+from acehand_core.lerobot.transaction import built_beside, clean_siblings
 from acehand_core.recordings.lerobot_video import is_dataset
 from acehand_core.types import Progress, no_progress
 
@@ -40,7 +40,6 @@ def merge_datasets(
     hard_links: bool = False,
     overwrite: bool = False,
     progress: Progress = no_progress,
-    on_step: Step | None = None,
 ) -> Merger:
     """Make one dataset of the episodes of several, in the order given.
 
@@ -51,7 +50,6 @@ def merge_datasets(
         hard_links: videos and files beside episodes become hard links, where the file system has
             them, in place of copies: who changes one inside a source then changes it in both.
         overwrite: replace a dataset at ``output``, when the new one is complete.
-        on_step: for tests, called with a name before everything that touches the disk.
 
     Raises:
         InputError: there is no source, one is none or comes twice, or they do not fit together
@@ -64,7 +62,6 @@ def merge_datasets(
     if twice := [root for root, count in Counter(roots).items() if count > 1]:
         raise InputError(f"{twice[0]} is named twice; its episodes would be in there twice.")
     place = link if hard_links else _copied
-    step = on_step or (lambda name: None)
     with output_errors(output):
         if overwrite and is_dataset(output):
             DirectoryLock(output).release()  # refused while somebody writes to it
@@ -72,8 +69,8 @@ def merge_datasets(
             raise OutputError(f"{output} exists; choose a folder that does not.")
         output.parent.mkdir(parents=True, exist_ok=True)
         clean_siblings(output)
-        with built_beside(output, step) as base:
-            return _merge(roots, base, place, progress, step)
+        with built_beside(output) as base:
+            return _merge(roots, base, place, progress)
 
 
 def _merge(
@@ -81,7 +78,6 @@ def _merge(
     base: Path,
     place: Callable[[Path, Path], None],
     progress: Progress,
-    step: Step,
 ) -> Merger:
     """Write the merged dataset to a folder."""
     assembly: Assembly | None = None
@@ -92,7 +88,7 @@ def _merge(
         with opened(root) as (info, rows, tasks):
             if assembly is None:
                 shared = info
-                assembly = Assembly(base, info, step, renumber=True, place=place)
+                assembly = Assembly(base, info, renumber=True, place=place)
             if differences := dataset_differences(info, shared):
                 raise InputError(
                     f"{root} does not fit {roots[0]}, here called the dataset: "

@@ -36,7 +36,7 @@ from acehand_core.lerobot.format import (
     missing_files,
     video_feature,
 )
-from acehand_core.lerobot.transaction import STAGING, Step, clean_siblings, recover
+from acehand_core.lerobot.transaction import STAGING, clean_siblings, recover
 from acehand_core.lerobot.writer import LeRobotWriter
 from acehand_core.recordings.lerobot_video import is_dataset
 from acehand_core.types import Existing
@@ -61,14 +61,12 @@ def create(
     robot_type: str,
     *,
     overwrite: bool = False,
-    on_step: Step | None = None,
 ) -> LeRobotWriter:
     """Start a new dataset; ``root`` appears when its first episode is complete.
 
-    With ``overwrite`` a dataset at ``root`` is replaced at that moment, not before. ``on_step`` is
-    for tests: it is called with a name before everything that touches the disk. Raises OutputError
-    when ``root`` exists (or, with ``overwrite``, is not a dataset) or cannot be written,
-    SchemaError for features that the format does not allow.
+    With ``overwrite`` a dataset at ``root`` is replaced at that moment, not before. Raises
+    OutputError when ``root`` exists (or, with ``overwrite``, is not a dataset) or cannot be
+    written, SchemaError for features that the format does not allow.
     """
     if fps <= 0:
         raise SchemaError(f"A dataset's rate is a positive whole number of frames, not {fps}.")
@@ -89,7 +87,7 @@ def create(
             DirectoryLock(root).release()  # refused while somebody writes to it
         base = root.with_name(f".{root.name}.partial-{os.getpid()}")
         base.mkdir(exist_ok=True)
-        return LeRobotWriter(root, base, info, DirectoryLock(base), on_step)
+        return LeRobotWriter(root, base, info, DirectoryLock(base))
 
 
 def open_for_append(
@@ -97,8 +95,6 @@ def open_for_append(
     fps: int,
     features: Sequence[FeatureSpec],
     robot_type: str,
-    *,
-    on_step: Step | None = None,
 ) -> LeRobotWriter:
     """Open a dataset to add episodes, after tidying up behind an interrupted writer.
 
@@ -123,7 +119,7 @@ def open_for_append(
             differences = dataset_differences(ours, info)
             if differences:
                 raise SchemaError(f"{root}: cannot append: " + "; ".join(differences) + ".")
-            writer = LeRobotWriter(root, root, info, lock, on_step)
+            writer = LeRobotWriter(root, root, info, lock)
             writer.load()
         except BaseException:
             lock.release()

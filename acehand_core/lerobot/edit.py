@@ -17,10 +17,11 @@ from typing import Any
 from acehand_core.atomic import DirectoryLock, output_errors
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.lerobot import format as layout
+from acehand_core.lerobot import transaction
 from acehand_core.lerobot.assemble import Row, link, write_episodes
 from acehand_core.lerobot.check import check_info, check_rows, read_rows
 from acehand_core.lerobot.rules import Rule, broken_rules
-from acehand_core.lerobot.transaction import STAGING, Step, built_beside, clean_siblings, recover
+from acehand_core.lerobot.transaction import STAGING, built_beside, clean_siblings, recover
 from acehand_core.recordings.lerobot_video import is_dataset
 
 #: Folder of a dataset for what is no longer part of it.
@@ -57,13 +58,11 @@ def remove_episodes(
     *,
     delete: bool = False,
     dry_run: bool = False,
-    on_step: Step | None = None,
 ) -> Removal:
     """Remove episodes by number, of a mapping with the reasons, and number the later ones anew.
 
     The removed ones are kept as a dataset of their own inside ``.unreferenced``, unless ``delete``.
-    ``dry_run``: say what would be removed, and change nothing. ``on_step`` is for tests: it is
-    called with a name before everything that touches the disk.
+    ``dry_run``: say what would be removed, and change nothing.
 
     Raises:
         InputError: there is no such dataset or episode, or none would be left.
@@ -76,7 +75,7 @@ def remove_episodes(
         if unknown := sorted(set(episodes) - there):
             raise InputError(f"{root}: no episode {unknown[0]}; it has 0 to {len(there) - 1}.")
         reasons = episodes if isinstance(episodes, Mapping) else dict.fromkeys(episodes, ())
-        return _remove(root, content, reasons, delete, dry_run, on_step)
+        return _remove(root, content, reasons, delete, dry_run)
 
 
 def filter_episodes(
@@ -85,7 +84,6 @@ def filter_episodes(
     *,
     delete: bool = False,
     dry_run: bool = False,
-    on_step: Step | None = None,
 ) -> Removal:
     """Remove the episodes that break rules; ``removed`` has the reasons of each.
 
@@ -101,7 +99,7 @@ def filter_episodes(
     with output_errors(root), opened(root) as content:
         info, rows, _ = content
         broken = broken_rules(root, info, rows, rules)
-        return _remove(root, content, broken, delete, dry_run or not broken, on_step)
+        return _remove(root, content, broken, delete, dry_run or not broken)
 
 
 def _remove(
@@ -110,7 +108,6 @@ def _remove(
     removed: Mapping[int, Sequence[str]],
     delete: bool,
     dry_run: bool,
-    on_step: Step | None,
 ) -> Removal:
     """Remove episodes, by number with the reasons of each; the caller holds the lock."""
     info, rows, tasks = content
@@ -123,13 +120,13 @@ def _remove(
         raise InputError(f"{root}: no episode would be left; delete the folder instead.")
     place = None if delete else free_name(root / SET_ASIDE / "removed").relative_to(root)
 
-    def fill(base: Path, step: Step) -> None:
-        write_episodes(base, info, root, kept, tasks, step)
+    def fill(base: Path) -> None:
+        write_episodes(base, info, root, kept, tasks)
         if place is not None:
-            write_episodes(base / place, info, root, gone, tasks, step)
+            write_episodes(base / place, info, root, gone, tasks)
             (base / place / REMOVED).write_bytes(layout.to_json_bytes({"removed": said}))
 
-    replace_dataset(root, fill, on_step)
+    replace_dataset(root, fill)
     return Removal(said, len(kept), frames, None if place is None else place.as_posix())
 
 
@@ -182,20 +179,15 @@ def _of_episodes(root: Path) -> list[str]:
     return [path.relative_to(root).as_posix() for path in paths]
 
 
-def replace_dataset(
-    root: Path,
-    fill: Callable[[Path, Step], None],
-    on_step: Step | None = None,
-) -> None:
+def replace_dataset(root: Path, fill: Callable[[Path], None]) -> None:
     """Build a dataset beside ``root`` and let it take its place; on failure nothing has changed.
 
     ``fill`` writes the episodes to a folder. What is neither theirs nor in their metadata comes
     along as it is. The caller holds the lock of ``root``. Raises OSError.
     """
-    step = on_step or (lambda name: None)
-    with built_beside(root, step) as base:
-        fill(base, step)
-        step("link the rest")
+    with built_beside(root) as base:
+        fill(base)
+        transaction.step("link the rest")
         theirs = _of_episodes(root)
         theirs += [layout.INFO_PATH, layout.STATS_PATH, layout.TASKS_PATH, STAGING]
         for path in sorted(root.rglob("*")):

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from acehand_core.atomic import DirectoryLock, abandoned, output_errors
 from acehand_core.errors import AcehandError, InputError, SchemaError
 from acehand_core.lerobot import format as layout
+from acehand_core.lerobot import transaction
 from acehand_core.lerobot.assemble import Row, link, write_episodes
 from acehand_core.lerobot.check import (
     check_info,
@@ -32,7 +33,7 @@ from acehand_core.lerobot.stats import (
     read_stats,
     stats_to_json,
 )
-from acehand_core.lerobot.transaction import STAGING, Step, Transaction, clean_siblings, recover
+from acehand_core.lerobot.transaction import STAGING, Transaction, clean_siblings, recover
 from acehand_core.recordings.lerobot_video import is_dataset
 from acehand_core.recordings.video_encode import probe_video
 
@@ -48,12 +49,7 @@ class Plan:
     lost: tuple[str, ...] = ()
 
 
-def repair(
-    root: Path,
-    agree: Callable[[Plan], bool] = lambda plan: True,
-    *,
-    on_step: Step | None = None,
-) -> list[str]:
+def repair(root: Path, agree: Callable[[Plan], bool] = lambda plan: True) -> list[str]:
     """Bring a dataset back to its whole episodes; return what was done.
 
     Finishes or drops an interrupted addition. Then, if the counts and the files disagree (a
@@ -64,7 +60,6 @@ def repair(
 
     Args:
         agree: is asked before episodes are numbered anew or go.
-        on_step: for tests, as of ``replace_dataset``.
 
     Raises:
         InputError: ``root`` is not a dataset, or ``agree`` did not; then no episode was touched.
@@ -81,7 +76,7 @@ def repair(
             if not found.is_sound():
                 if not agree(found.plan()):
                     raise InputError(f"{root}: not repaired; its episodes are as they were.")
-                done += found.mend(on_step)
+                done += found.mend()
             done += _finish_statistics(root)
             for path in _never_completed(root):
                 path.unlink()
@@ -134,11 +129,11 @@ def _finish_statistics(root: Path) -> list[str]:
     if not are_provisional(root, rows):
         return []
     features = layout.read_json(root / layout.INFO_PATH)["features"]
-    transaction = Transaction(root)
+    update = Transaction(root)
     stats = stats_to_json(dataset_stats(root, features, rows))
-    transaction.stage("stats.json").write_bytes(layout.to_json_bytes(stats))
-    transaction.add("stats.json", layout.STATS_PATH)
-    transaction.commit()
+    update.stage("stats.json").write_bytes(layout.to_json_bytes(stats))
+    update.add("stats.json", layout.STATS_PATH)
+    update.commit()
     return [f"{root}: computed the quantiles of {layout.STATS_PATH} over all frames"]
 
 
@@ -212,19 +207,19 @@ class _Found:
                      f"{len(self.rows) - 1}")  # fmt: skip
         return Plan(tuple(steps), tuple(self.lost))
 
-    def mend(self, on_step: Step | None) -> list[str]:
+    def mend(self) -> list[str]:
         """Keep the whole episodes, put the rest aside; return what was done. Raises OSError."""
 
-        def fill(base: Path, step: Step) -> None:
-            write_episodes(base, self.info, self.root, self.rows, self.tasks, step)
+        def fill(base: Path) -> None:
+            write_episodes(base, self.info, self.root, self.rows, self.tasks)
             for name in self.aside:
                 source, target = self.root / name, self._place(name)
-                step(f"set aside {name}")
+                transaction.step(f"set aside {name}")
                 for path in [source] if source.is_file() else sorted(source.rglob("*")):
                     if path.is_file():
                         link(path, base / SET_ASIDE / target / path.relative_to(source))
 
-        replace_dataset(self.root, fill, on_step)
+        replace_dataset(self.root, fill)
         frames = sum(row["length"] for row in self.rows)
         done = [f"moved {name} to {SET_ASIDE}" for name in self.aside]
         return [*done, f"{self.root}: kept {len(self.rows)} whole episodes, {frames} frames"]

@@ -15,7 +15,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -26,7 +26,9 @@ STAGING = ".acehand-append"
 _JOURNAL = "journal.json"
 _UNDO = "journal-undo.json"
 
-Step = Callable[[str], None]
+
+def step(name: str) -> None:
+    """Announce what touches the disk next; tests put in its place what fails or kills there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +45,10 @@ class Transaction:
     interrupted group only while that file is still the one the group was built on.
     """
 
-    def __init__(self, root: Path, on_step: Step | None = None) -> None:
+    def __init__(self, root: Path) -> None:
         self.root = root
         self.folder = root / STAGING
         self._moves: list[_Move] = []
-        self._on_step = on_step
-
-    def step(self, name: str) -> None:
-        """Announce the next action; tests kill or fail the process here."""
-        if self._on_step is not None:
-            self._on_step(name)
 
     def stage(self, name: str) -> Path:
         """Return the path of a file to be written before ``commit``."""
@@ -77,7 +73,7 @@ class Transaction:
                 except OSError:  # a file system without hard links
                     shutil.copy2(path, copy)
 
-        self.step("journal")
+        step("journal")
         journal = {
             "moves": [asdict(move) for move in self._moves],
             "guard_sha256": _digest(self.root / self._moves[-1].target),
@@ -88,7 +84,7 @@ class Transaction:
 
         try:
             for move in self._moves:
-                self.step(f"place {move.target}")
+                step(f"place {move.target}")
                 _place(self.root, move)
         except BaseException:
             (self.folder / _JOURNAL).rename(self.folder / _UNDO)
@@ -96,7 +92,7 @@ class Transaction:
             raise
 
         with contextlib.suppress(OSError):  # everything is in place; the rest is tidying
-            self.step("clean")
+            step("clean")
             self.clear()
 
         self._moves.clear()
@@ -146,10 +142,10 @@ def recover(root: Path) -> str | None:
     return outcome
 
 
-def publish(base: Path, root: Path, step: Step) -> None:
+def publish(base: Path, root: Path) -> None:
     """Let a finished folder appear as ``root``, in place of the dataset that is there.
 
-    ``step`` is called before everything that touches the disk. Raises OSError after undoing it.
+    Raises OSError after undoing it.
     """
     aside = root.with_name(f".{root.name}.replaced-{os.getpid()}")
     step("publish: set the old dataset aside")
@@ -170,7 +166,7 @@ def publish(base: Path, root: Path, step: Step) -> None:
 
 
 @contextlib.contextmanager
-def built_beside(root: Path, step: Step) -> Iterator[Path]:
+def built_beside(root: Path) -> Iterator[Path]:
     """Yield a hidden folder beside ``root`` that then takes its place; on failure it is gone.
 
     Raises OSError.
@@ -183,7 +179,7 @@ def built_beside(root: Path, step: Step) -> Iterator[Path]:
             yield base
             for path in base.rglob("*"):
                 sync(path)
-            publish(base, root, step)
+            publish(base, root)
         except BaseException:
             shutil.rmtree(base, ignore_errors=True)
             raise

@@ -2,7 +2,7 @@
 
 An episode from whose middle frames go becomes several: one with a jump in it would teach a policy
 that jump. The episodes as they were are kept as a dataset in ``.unreferenced``, and each piece says
-of which it is (``TRIM``), so that ``restore.restore_episodes`` can put them back in its place.
+of which it is (``TRIM``).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from acehand_core.atomic import output_errors
 from acehand_core.errors import InputError, SchemaError, VideoError
 from acehand_core.lerobot import format as layout
+from acehand_core.lerobot import transaction
 from acehand_core.lerobot.assemble import Assembly, Row, write_episodes
 from acehand_core.lerobot.edit import (
     REMOVED,
@@ -33,7 +34,6 @@ from acehand_core.lerobot.edit import (
 )
 from acehand_core.lerobot.episode import index_columns
 from acehand_core.lerobot.stats import feature_stats, image_stats
-from acehand_core.lerobot.transaction import Step
 from acehand_core.lerobot.trim_rules import (
     HAND_KEYS,
     Cut,
@@ -106,7 +106,6 @@ def trim_episodes(
     delete: bool = False,
     dry_run: bool = False,
     progress: Progress = no_progress,
-    on_step: Step | None = None,
 ) -> Trimming:
     """Cut frames off; later episodes are numbered anew.
 
@@ -115,7 +114,6 @@ def trim_episodes(
         beside: writes the files beside a piece, ``trim.json`` excepted.
         delete: do not keep the episodes as they were.
         dry_run: say what would be cut, and change nothing.
-        on_step: for tests, called with a name before everything that touches the disk.
 
     Raises:
         InputError: there is no such dataset, it lacks what a rule reads, an episode is unfinished,
@@ -156,7 +154,7 @@ def trim_episodes(
                 _check_finished(root, row)
         aside = None
         if found and not dry_run:
-            aside = _trim(root, content, whole, said, beside, delete, progress, on_step)
+            aside = _trim(root, content, whole, said, beside, delete, progress)
         return Trimming(said, len(lengths), sum(lengths), aside)
 
 
@@ -204,7 +202,6 @@ def _trim(
     beside: Beside,
     delete: bool,
     progress: Progress,
-    on_step: Step | None,
 ) -> str | None:
     """Write the trimmed dataset; ``pieces`` of each row. Return where episodes are set aside."""
     info, rows, tasks = content
@@ -212,7 +209,7 @@ def _trim(
     changed = [row for row, own in zip(rows, pieces, strict=True) if own != [(0, row["length"])]]
     identity = _identity(root, changed, said)
 
-    def fill(base: Path, step: Step) -> None:
+    def fill(base: Path) -> None:
         scratch = base / ".pieces"
         parts: list[tuple[Path, list[Row], list[str]]] = []
         for number, (row, own) in enumerate(zip(rows, pieces, strict=True)):
@@ -222,26 +219,26 @@ def _trim(
                     parts.append((root, [], tasks))
                 parts[-1][1].append(row)
             elif own:
-                step(f"cut episode {row['episode_index']}")
+                transaction.step(f"cut episode {row['episode_index']}")
                 said_of_it = {"id": identity, "episode": row["episode_index"]}
                 made = _Cutting(root, info, row, tasks, scratch / str(number), said_of_it)
                 parts.append((made.target, made.write(own, beside), tasks))
 
         there = {task for _, listed, _ in parts for row in listed for task in row["tasks"]}
         used = [task for task in tasks if task in there]
-        assembly = Assembly(base, info, step, renumber=True, tasks=used)
+        assembly = Assembly(base, info, renumber=True, tasks=used)
         for source, listed, own_tasks in parts:
             assembly.add(source, listed, own_tasks)
         assembly.finish()
         shutil.rmtree(scratch, ignore_errors=True)
 
         if not delete:
-            write_episodes(base / place, info, root, changed, tasks, step)
+            write_episodes(base / place, info, root, changed, tasks)
             record = {"id": identity, "removed": [*said]}
             (base / place / REMOVED).write_bytes(layout.to_json_bytes(record))
         progress("trim", len(rows), len(rows))
 
-    replace_dataset(root, fill, on_step)
+    replace_dataset(root, fill)
     return None if delete else place.as_posix()
 
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 from acehand_core.atomic import DirectoryLock, output_errors
 from acehand_core.errors import OutputError, SchemaError, nearest
 from acehand_core.lerobot import format as layout
+from acehand_core.lerobot import transaction
 from acehand_core.lerobot.check import expected_columns, unusable
 from acehand_core.lerobot.episode import (
     check_columns,
@@ -37,7 +38,7 @@ from acehand_core.lerobot.stats import (
     read_stats,
     stats_to_json,
 )
-from acehand_core.lerobot.transaction import Step, Transaction, publish
+from acehand_core.lerobot.transaction import Transaction, publish
 from acehand_core.recordings.video_encode import VideoFacts
 
 
@@ -48,14 +49,7 @@ class LeRobotWriter:
     episodes stay either way.
     """
 
-    def __init__(
-        self,
-        root: Path,
-        base: Path,
-        info: dict[str, Any],
-        lock: DirectoryLock,
-        on_step: Step | None,
-    ) -> None:
+    def __init__(self, root: Path, base: Path, info: dict[str, Any], lock: DirectoryLock) -> None:
         self.root = root
         self._base = base  # where files go: root, or the hidden sibling before it appears
         self._info = info
@@ -66,8 +60,7 @@ class LeRobotWriter:
         self._next_files = dict.fromkeys(names, (0, 0))
         self._added = 0
         self._closed = False
-        self._on_step = on_step
-        self._transaction = Transaction(base, on_step)
+        self._transaction = Transaction(base)
 
     @property
     def total_episodes(self) -> int:
@@ -160,12 +153,12 @@ class LeRobotWriter:
             # Let the dataset appear; on failure the writer is closed and nothing has changed.
             try:
                 with output_errors(self.root):
-                    publish(self._base, self.root, self._transaction.step)
+                    publish(self._base, self.root)
             except BaseException:
                 self.close()
                 raise
             self._base = self.root
-            self._transaction = Transaction(self.root, self._on_step)
+            self._transaction = Transaction(self.root)
 
         return self.total_episodes - 1
 
@@ -281,7 +274,7 @@ class LeRobotWriter:
 
     def _stage_video(self, key: str, fact: VideoFacts) -> Stats:
         stats = image_stats(fact.path)
-        self._transaction.step(f"stage {key}")
+        transaction.step(f"stage {key}")
         staged = self._transaction.stage(f"{key}.mp4")
         if fact.path.absolute() != staged:
             shutil.copyfile(fact.path, staged)
@@ -291,14 +284,14 @@ class LeRobotWriter:
         return stats
 
     def _stage_table(self, name: str, template: str, table: pa.Table) -> None:
-        self._transaction.step(f"stage {name}")
+        transaction.step(f"stage {name}")
         staged = self._transaction.stage(name.replace("/", "-") + ".parquet")
         layout.write_parquet(table, staged)
         chunk, file = self._next_files.get(name, (0, 0))
         self._transaction.add(staged.name, template.format(chunk_index=chunk, file_index=file))
 
     def _stage_bytes(self, name: str, target: str, content: Mapping[str, Any]) -> None:
-        self._transaction.step(f"stage {name}")
+        transaction.step(f"stage {name}")
         staged = self._transaction.stage(f"{name}.json")
         staged.write_bytes(layout.to_json_bytes(content))
         self._transaction.add(staged.name, target)

@@ -21,7 +21,7 @@ from acehand_core.types import (
 
 @runtime_checkable
 class FrameSource(Protocol):
-    """RGB frames of a recording by index, any number of times and in either direction."""
+    """RGB frames of a recording by index, any number of times."""
 
     def __len__(self) -> int: ...
 

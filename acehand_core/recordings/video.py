@@ -1,4 +1,4 @@
-"""Video files as recordings: frames by exact index, any number of times, in either direction."""
+"""Video files as recordings: frames by exact index, any number of times."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,6 @@ from acehand_core.recordings.video_index import VideoIndex
 from acehand_core.recordings.video_scan import scan
 from acehand_core.types import ImageRgb, TimestampsNs
 
-Number = float | int | Fraction
-
 #: File names that are taken for videos.
 EXTENSIONS = (
     ".mp4", ".mov", ".m4v", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts", ".mts", ".m2ts",
@@ -38,8 +35,8 @@ class VideoFrames:
     """The frames of a video file as a ``FrameSource`` of T frames.
 
     ``source_indices`` (T,) are the file's frames shown here, in order; a frame may be left out or
-    repeated. Every call of ``read`` and ``decode`` opens the file anew, and
-    ``at`` keeps one decoder per thread, so several threads may read at once.
+    repeated. Every call of ``read`` and ``decode`` opens the file anew, and ``at`` keeps one
+    decoder per thread, so several threads may read at once.
     """
 
     def __init__(self, index: VideoIndex, source_indices: Int[np.ndarray, "T"]) -> None:
@@ -172,39 +169,29 @@ class _Cursor:
         return self._frame
 
 
-def open_video(
-    path: Path | str,
-    start_s: Number | None = None,
-    duration_s: Number | None = None,
-    mirrored: bool = False,
-) -> Recording:
+def open_video(path: Path | str, mirrored: bool = False) -> Recording:
     """Return a video file as a recording whose ``frames`` are ``VideoFrames``.
 
     Args:
         path: the video file; its audio is ignored, its rotation applied.
-        start_s, duration_s: keep frames from ``start_s`` on, for ``duration_s``, in seconds after
-            the first frame.
         mirrored: the video shows a mirror image (a selfie); turn it back.
 
     Raises:
         VideoError: the file cannot be read.
-        InputError: the wanted part is not there.
     """
     path = Path(path)
     index = scan(path)
     if mirrored:
         index = replace(index, mirrored=not index.mirrored)
-    times = index.timestamps_ns
-    first, last = frames_between(str(path), times, index.fps, start_s, duration_s)
 
     return Recording(
         source=str(path),
         sha256=content_sha256(path),
-        timestamps_ns=times[first:last],
+        timestamps_ns=index.timestamps_ns,
         fps=index.fps,
         width=index.width,
         height=index.height,
-        frames=VideoFrames(index, np.arange(first, last)),
+        frames=VideoFrames(index, np.arange(len(index))),
         notes=index.notes,
         processing={"rotation": index.rotation, "mirrored": index.mirrored},
     )
@@ -223,8 +210,8 @@ def frames_between(
     source: str,
     timestamps_ns: TimestampsNs,
     fps: float,
-    start_s: Number | None,
-    duration_s: Number | None,
+    start_s: float | None,
+    duration_s: float | None,
 ) -> tuple[int, int]:
     """Return the first frame from ``start_s`` on and the one after ``duration_s`` of them.
 

@@ -9,6 +9,7 @@ full ROOT BYTES   append under a limit on file sizes; print the error
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -17,12 +18,13 @@ import sys
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
+from unittest import mock
 
 import av
 import numpy as np
 import pyarrow.parquet as pq
 
-from acehand_core.lerobot import edit
+from acehand_core.lerobot import edit, transaction
 from acehand_core.lerobot import format as layout
 from acehand_core.lerobot.dataset import (
     FeatureSpec,
@@ -110,19 +112,18 @@ def add(writer: LeRobotWriter, task: str, frames: int, seed: int) -> int:
 def write(
     root: Path,
     episodes: Sequence[tuple[str, int]] = EPISODES,
-    on_step: Callable[[str], None] | None = None,
     overwrite: bool = False,
 ) -> Path:
     """Write a new dataset; episode k has seed k."""
-    with create(root, FPS, FEATURES, ROBOT, overwrite=overwrite, on_step=on_step) as writer:
+    with create(root, FPS, FEATURES, ROBOT, overwrite=overwrite) as writer:
         for seed, (task, frames) in enumerate(episodes):
             add(writer, task, frames, seed)
     return root
 
 
-def append(root: Path, on_step: Callable[[str], None] | None = None) -> Path:
+def append(root: Path) -> Path:
     """Add one episode, ``MORE``, with seed 3."""
-    with open_for_append(root, FPS, FEATURES, ROBOT, on_step=on_step) as writer:
+    with open_for_append(root, FPS, FEATURES, ROBOT) as writer:
         add(writer, *MORE, seed=3)
     return root
 
@@ -183,38 +184,41 @@ def names_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
+def steps_to(step: Callable[[str], None]) -> contextlib.AbstractContextManager[object]:
+    """Call ``step`` with a name before everything that touches a dataset's disk."""
+    return mock.patch.object(transaction, "step", step)
+
+
 def _killed_at(number: int) -> Callable[[str], None]:
     seen = []
 
-    def on_step(name: str) -> None:
+    def step(name: str) -> None:
         seen.append(name)
         if len(seen) == number + 1:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    return on_step
+    return step
 
 
 WRITING = {
-    "create": lambda root, step: write(root, EPISODES[:1], step),
-    "append": lambda root, step: append(root, step),
-    "replace": lambda root, step: write(root, [MORE], step, overwrite=True),
+    "create": lambda root: write(root, EPISODES[:1]),
+    "append": append,
+    "replace": lambda root: write(root, [MORE], overwrite=True),
 }
 
 
-def break_and_repair(root: Path, step: Callable[[str], None]) -> None:
+def break_and_repair(root: Path) -> None:
     (root / "data/chunk-000/file-001.parquet").unlink()
-    repair(root, on_step=step)
+    repair(root)
 
 
 EDITING = {
-    "remove": lambda root, step: edit.remove_episodes(root, [1], on_step=step),
+    "remove": lambda root: edit.remove_episodes(root, [1]),
     "repair": break_and_repair,
 }
 
 
-def die_everywhere(
-    folder: Path, kinds: dict[str, Callable[[Path, Callable[[str], None]], object]]
-) -> None:
+def die_everywhere(folder: Path, kinds: dict[str, Callable[[Path], object]]) -> None:
     """Kill a process at every step of what it does to a dataset.
 
     Leaves ``folder/<kind>-<step number>/data`` and a list of [name, step] in ``folder/steps.json``.
@@ -235,7 +239,8 @@ def die_everywhere(
         trial, listed = start(f"{kind}-trial", kind), folder / "names.json"
 
         def rehearse(run=run, trial=trial, names=names, listed=listed) -> None:
-            run(trial, names.append)
+            with steps_to(names.append):
+                run(trial)
             listed.write_text(json.dumps(names))
 
         _in_child(rehearse)
@@ -251,7 +256,12 @@ def die_everywhere(
             ):
                 continue  # of files beside the dataset one is like the other
             root = start(f"{kind}-{number}", kind)
-            if not _in_child(lambda run=run, root=root, at=number: run(root, _killed_at(at))):
+
+            def die(run=run, root=root, at=number) -> None:
+                with steps_to(_killed_at(at)):
+                    run(root)
+
+            if not _in_child(die):
                 raise SystemExit(f"{kind} was not killed at step {number}, {name}")
             made.append([root.parent.name, name])
         listed.unlink()

@@ -169,7 +169,8 @@ def die_trimming(folder: Path, rules: Path) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
 
         try:
-            trim_episodes(root, read_trim_rules(rules), write_beside, on_step=step)
+            with samples.steps_to(step):
+                trim_episodes(root, read_trim_rules(rules), write_beside)
         finally:
             os._exit(1)
 

@@ -28,8 +28,8 @@ from acehand_core.types import ImageRgb, Progress, Quality
 
 #: Another look gives up after this many frames without the hand.
 GIVE_UP = 8
-#: Pictures held at once on the way back: recordings are read forwards.
-_HELD = 16
+#: Pictures that a walk backwards holds at once, from its first few on.
+HELD_BYTES = 400_000_000
 #: A second look must land this close to where the hand is expected, in hand sizes.
 EXPECTED = 1.6
 
@@ -120,15 +120,24 @@ class _Walk:
     def images(self, frames: FrameSource) -> Iterator[tuple[int, ImageRgb]]:
         """Yield (frame, image) in walking order."""
         start, stop = self.gap.start, self.gap.stop
-        if not self.backwards:
+        if self.backwards:
+            yield from _backwards(frames, start, stop)
+        else:
             yield from zip(range(start, stop), frames.read(start, stop), strict=True)
-            return
 
-        for end in range(stop, start, -_HELD):
-            begin = max(start, end - _HELD)
-            held = list(frames.read(begin, end))
-            for frame in range(end - 1, begin - 1, -1):
-                yield frame, held.pop()
+
+def _backwards(frames: FrameSource, start: int, stop: int) -> Iterator[tuple[int, ImageRgb]]:
+    """Yield (frame, image) from ``stop - 1`` down to ``start``.
+
+    Few pictures are read at a time at first, since most walks end soon.
+    """
+    count = GIVE_UP
+    while stop > start:
+        begin = max(start, stop - count)
+        held = list(enumerate(frames.read(begin, stop), begin))
+        count, stop = min(2 * count, max(1, HELD_BYTES // held[0][1].nbytes)), begin
+        while held:
+            yield held.pop()
 
 
 def _follow(
