@@ -8,9 +8,10 @@ Clips are those of ``acehand synth``, in stores below ``--clips``, and the examp
 Peers, frame to frame with OpenCV: corners followed by optical flow, then the smaller turn of the
 essential matrix (``recoverPose`` often takes the other one where the head hardly moves), or of a
 homography taken as a pure turn. Both on points through the camera's model, so that fisheyes are no
-disadvantage. ``error_deg``: rms over steps, and over all spans of a second; ``error_deg_again``:
-between frames at least 1.5 s apart that look the same way, where a loop closure takes the drift
-away. ``normalised_error``: rms of the errors of steps by their own standard deviation; 1 is right.
+disadvantage. ``error_deg``: rms over steps, and over all spans of a second, of the camera's own
+turn: ours takes a movement for a turn, so that of a head that walks it is large by design;
+``error_deg_again``: between frames at least 1.5 s apart that look the same way.
+``normalised_error``: rms of the errors of steps by their own standard deviation; 1 is right.
 A frame is lost where a step is off by more than ``LOST_DEG``: a flagged one is broken, or doubtful
 by its standard deviation; a lost step that is not flagged is what must not be.
 """
