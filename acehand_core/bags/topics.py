@@ -186,12 +186,7 @@ class BagInfo:
         return values
 
 
-def bag_info(
-    path: Path,
-    image_topic: str | None = None,
-    camera_info_topic: str | None = None,
-    progress: Progress | None = None,
-) -> BagInfo:
+def bag_info(path: Path, progress: Progress | None = None) -> BagInfo:
     """Read a whole bag once and return what is in it.
 
     Raises:
@@ -221,9 +216,9 @@ def bag_info(
         image, info, remark = None, None, None
         totals = {name: counts[name] for name in bag.topics}
         try:
-            choice = choose_image_topic(bag.topics, totals, image_topic, str(path))
+            choice = choose_image_topic(bag.topics, totals, None, str(path))
             image, remark = choice.topic.name, choice.note
-            infos = choose_camera_info(bag.topics, totals, image, camera_info_topic, str(path))
+            infos = choose_camera_info(bag.topics, totals, image, None, str(path))
             info = infos[0].name if infos else None
         except InputError as error:
             remark = str(error)

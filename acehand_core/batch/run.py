@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -34,7 +33,6 @@ class BatchReport:
     """What became of all recordings: ``results`` by name, in the manifest's order."""
 
     results: dict[str, Result]
-    seconds: float
 
     @property
     def counts(self) -> dict[str, int]:
@@ -90,7 +88,6 @@ class _Run:
     entries: dict[str, Entry]
     progress: Progress
     results: dict[str, Result] = field(default_factory=dict)
-    begun: float = field(default_factory=time.monotonic)
     #: Of each subject: recordings whose hands are not tracked yet, and files of those that are.
     untracked: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     tracked: dict[str, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
@@ -140,7 +137,7 @@ class _Run:
     def report(self) -> BatchReport:
         """Return what became of the recordings."""
         ordered = {name: self.results[name] for name in self.entries if name in self.results}
-        return BatchReport(ordered, time.monotonic() - self.begun)
+        return BatchReport(ordered)
 
     def show(self) -> None:
         """Show how far it is."""

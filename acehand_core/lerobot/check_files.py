@@ -195,7 +195,7 @@ def _stats_against(root: Path, ranges: Mapping[str, list[np.ndarray]]) -> list[P
     return problems
 
 
-def check_videos(root: Path, info: Row, rows: Sequence[Row], decode_all: bool) -> Iterator[Problem]:
+def check_videos(root: Path, info: Row, rows: Sequence[Row]) -> Iterator[Problem]:
     """Yield the faults of the video files, given rows of meta/episodes without faults."""
     for key in layout.video_keys(info["features"]):
         episodes: dict[str, list[Row]] = defaultdict(list)
@@ -206,7 +206,7 @@ def check_videos(root: Path, info: Row, rows: Sequence[Row], decode_all: bool) -
                 facts = probe_video(root / name)
                 faults = [*_video_faults(facts, info, key, users)]
                 if not faults:
-                    faults = [*_decoding_faults(facts, info["fps"], key, users, decode_all)]
+                    faults = [*_decoding_faults(facts, info["fps"], key, users)]
             except AcehandError as error:
                 faults = [str(error)]
             yield from (Problem(name, fault) for fault in faults)
@@ -253,12 +253,9 @@ def _distance(times: Float[np.ndarray, "T"], due: Float[np.ndarray, "N"]) -> Flo
     return np.minimum(np.abs(times[after] - due), np.abs(times[before] - due))
 
 
-def _decoding_faults(
-    facts: VideoFacts, fps: int, key: str, users: Sequence[Row], decode_all: bool
-) -> Iterator[str]:
-    due = [_due(row, key, fps) for row in users]
-    sought = [stamps if decode_all else stamps[[0, -1]] for stamps in due]
-    for row, stamps in zip(users, sought, strict=True):
+def _decoding_faults(facts: VideoFacts, fps: int, key: str, users: Sequence[Row]) -> Iterator[str]:
+    for row in users:
+        stamps = _due(row, key, fps)[[0, -1]]
         missed = _undecodable(facts.path, stamps)
         if missed:
             yield (
@@ -275,8 +272,6 @@ def _undecodable(path: Path, stamps: Float[np.ndarray, "N"]) -> list[float]:
         with av.open(f"file:{path}", metadata_errors="ignore") as container:
             stream = container.streams.video[0]
             assert stream.time_base is not None  # a demuxer sets it
-            if len(stamps) > 2:
-                stream.thread_type = "AUTO"
             frames: Iterator[av.VideoFrame] | None = None
             shown = -np.inf
             for stamp in stamps:
