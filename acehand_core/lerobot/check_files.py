@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,21 +33,13 @@ class Problem:
         return f"{self.path}: {self.message}"
 
 
-@dataclass(slots=True)
-class _Loaded:
-    """All data files: the index columns end to end, and each file's rows."""
-
-    columns: dict[str, list[np.ndarray]] = field(default_factory=lambda: defaultdict(list))
-    rows_of: dict[str, tuple[int, int]] = field(default_factory=dict)
-    rows: int = 0
-
-
 def check_data(root: Path, info: Row, rows: Sequence[Row], tasks: Sequence[str]) -> list[Problem]:
     """Return the faults of the data files, given rows of meta/episodes without faults."""
     problems: list[Problem] = []
-    loaded = _Loaded()
-
+    parts: dict[str, list[np.ndarray]] = defaultdict(list)  # of the index columns
     ranges: dict[str, list[np.ndarray]] = defaultdict(list)
+    rows_of: dict[str, tuple[int, int]] = {}
+    total = 0
     for path in layout.parquet_files(root / "data"):
         name = path.relative_to(root).as_posix()
         try:
@@ -57,21 +49,22 @@ def check_data(root: Path, info: Row, rows: Sequence[Row], tasks: Sequence[str])
             continue
         faults = [*_schema_faults(table.schema, info["features"])]
         if not faults:
-            faults = [*_value_faults(table, info["features"], loaded, ranges)]
+            faults = [*_value_faults(table, info["features"], parts, ranges)]
             faults = faults or [*_absence_faults(table, info["features"])]
-            loaded.rows_of[name] = (loaded.rows, loaded.rows + len(table))
-            loaded.rows += len(table)
+            rows_of[name] = (total, total + len(table))
+            total += len(table)
         problems += [Problem(name, fault) for fault in faults]
 
     if problems:
         return problems
-    if loaded.rows != info["total_frames"]:
-        message = f"{loaded.rows} rows, info.json counts {info['total_frames']}"
+    if total != info["total_frames"]:
+        message = f"{total} rows, info.json counts {info['total_frames']}"
         problems.append(Problem("data", message))
 
-    columns = {key: np.concatenate(parts) for key, parts in loaded.columns.items()}
+    columns = {key: np.concatenate(values) for key, values in parts.items()}
     for row in rows:
-        for fault in _episode_faults(columns, loaded, row, info["fps"], tasks):
+        place = rows_of.get(layout.data_file(row), (0, 0))
+        for fault in _episode_faults(columns, place, row, info["fps"], tasks):
             problems.append(
                 Problem(layout.data_file(row), f"episode {row['episode_index']}: {fault}")
             )
@@ -103,7 +96,10 @@ def _schema_faults(schema: pa.Schema, features: Row) -> Iterator[str]:
 
 
 def _value_faults(
-    table: pa.Table, features: Row, loaded: _Loaded, ranges: dict[str, list[np.ndarray]]
+    table: pa.Table,
+    features: Row,
+    parts: dict[str, list[np.ndarray]],
+    ranges: dict[str, list[np.ndarray]],
 ) -> Iterator[str]:
     for key in table.column_names:
         feature = features[key]
@@ -121,7 +117,7 @@ def _value_faults(
             yield f"column {key!r} is NaN or infinite at row {frame}"
 
         if key in layout.MANDATORY:
-            loaded.columns[key].append(values[:, 0])
+            parts[key].append(values[:, 0])
         elif len(values):
             flat = values.reshape(-1, values.shape[-1]).astype(np.float64)
             ranges[key].append(np.stack([flat.min(axis=0), flat.max(axis=0)]))
@@ -145,13 +141,13 @@ def _absence_faults(table: pa.Table, features: Row) -> Iterator[str]:
 
 def _episode_faults(
     columns: Mapping[str, Shaped[np.ndarray, "N"]],
-    loaded: _Loaded,
+    place: tuple[int, int],
     row: Row,
     fps: int,
     tasks: Sequence[str],
 ) -> Iterator[str]:
     start, stop = row["dataset_from_index"], row["dataset_to_index"]
-    first, last = loaded.rows_of.get(layout.data_file(row), (0, 0))
+    first, last = place
     if not first <= start < stop <= last:
         yield f"frames {start} to {stop} are not in its file, which holds {first} to {last}"
     part = {key: column[start:stop] for key, column in columns.items()}
