@@ -107,17 +107,18 @@ def timed(
     entries, folder = read_manifest(recordings, settings), BatchFolder(output)
     engine = EngineSettings(workers=workers)
     started = time.perf_counter()
-    report = run_batch(recordings, entries, folder, lambda: LocalEngine(engine))
+    results = run_batch(recordings, entries, folder, lambda: LocalEngine(engine))
     wall = time.perf_counter() - started
     started = time.perf_counter()
     merge(folder)
     merged = time.perf_counter() - started
-    worked = sum(result.seconds for result in report.results.values())
+    worked = sum(result.seconds for result in results.values())
+    states = Counter(result.state for result in results.values())
     return {
-        "workers": workers, "states": report.counts, "wall_s": wall, "worker_s": worked,
+        "workers": workers, "states": dict(states), "wall_s": wall, "worker_s": worked,
         "overhead_ms_per_recording": 1e3 * (wall * workers - worked) / len(entries),
         "merge_s": merged, "merge_ms_per_recording": 1e3 * merged / len(entries),
-        "peak_mb": max(result.peak_mb for result in report.results.values()),
+        "peak_mb": max(result.peak_mb for result in results.values()),
     }  # fmt: skip
 
 

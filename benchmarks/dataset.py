@@ -210,7 +210,8 @@ def write_ours(
     root: Path, frames: np.ndarray, vectors: Mapping[str, np.ndarray], episodes: int
 ) -> Spent:
     """Write a dataset as the main job does; return wall and CPU seconds."""
-    from acehand_core.lerobot.dataset import FeatureSpec, create, video_feature
+    from acehand_core.lerobot.dataset import create
+    from acehand_core.lerobot.format import FeatureSpec, video_feature
     from acehand_core.motion import Recording
     from acehand_core.recordings.video_encode import encode_video
 
@@ -250,7 +251,7 @@ class Frames:
 
 def merging(folder: Path, counts: list[int], runs: int) -> list[dict[str, Any]]:
     """Time merging N datasets of one episode each."""
-    from acehand_core.lerobot.combine import merge_datasets
+    from acehand_core.lerobot.edit import merge_datasets
 
     frames = source_frames(30, (64, 48))
     random = np.random.default_rng(0)

@@ -18,7 +18,8 @@ from acehand_core.cli import console, retarget
 from acehand_core.cli.flags import parse
 from acehand_core.errors import CalibrationError, InputError
 from acehand_core.geometry.cameras import Camera
-from acehand_core.lerobot.dataset import LeRobotWriter, read_provenance
+from acehand_core.lerobot.dataset import read_provenance
+from acehand_core.lerobot.writer import LeRobotWriter
 from acehand_core.pipeline.settings import JobSettings
 from acehand_core.recordings.camera_presets import PRESETS, preset_camera, presets_for
 from acehand_core.recordings.options import RecordingOptions

@@ -26,7 +26,8 @@ from acehand_core.cli.main import COMMANDS, REMOVED
 from acehand_core.cli.main import main as acehand
 from acehand_core.errors import InputError, OutputError
 from acehand_core.lerobot.check import check_dataset
-from acehand_core.lerobot.dataset import LeRobotWriter, read_provenance
+from acehand_core.lerobot.dataset import read_provenance
+from acehand_core.lerobot.writer import LeRobotWriter
 from acehand_core.recordings.hands_file import read_hand_motion, read_motion_file
 from acehand_core.recordings.registry import Registry
 from helpers.commands import Acehand, Run, first_run, hands_file
@@ -88,7 +89,7 @@ def test_a_clip_becomes_a_dataset(made: Made) -> None:
     assert check_dataset_limits(made.dataset) == 2
     assert episode["coupling_residual_rad"] < 1e-6
     assert episode["verdict"] in ("pass", "warn") and isinstance(episode["reasons"], list)
-    assert check_dataset(made.dataset, decode_all=True) == []
+    assert check_dataset(made.dataset) == []
     names = {"hand_motion.parquet", "report.json", "contact_sheet.png", "overlay.mp4",
              "calibration.json"}  # fmt: skip
     assert {p.name for p in made.extras.iterdir()} == names
@@ -109,7 +110,7 @@ def test_several_inputs_and_appending(clip: Path, made: Made, tmp_path: Path, ca
     assert [e["frames"] for e in run.json["episodes"]] == [8, 4] and run.code == 0
     run = Run(capsys, folder / "b.mp4", "--output", out, "--append", *known, "--task", "two")
     assert run.code == 0 and run.json["episodes"][0]["episode_index"] == 2
-    assert check_dataset(out, decode_all=True) == []
+    assert check_dataset(out) == []
     # Another robot rate would not be the same dataset.
     run = Run(capsys, clip, "--output", out, "--append", "--fps", "15", "--no-overlay")
     assert run.code == 2 and "fps is 15" in run.messages
@@ -263,7 +264,7 @@ def test_odd_videos(make, frames: int | None, size, made: Made, tmp_path: Path, 
     assert min(episode["coverage"].values()) > 0.9
     info = json.loads((tmp_path / "out" / "meta" / "info.json").read_text())
     assert tuple(info["features"]["observation.images.ego"]["shape"][:2]) == size
-    assert check_dataset(tmp_path / "out", decode_all=True) == []
+    assert check_dataset(tmp_path / "out") == []
 
 
 def test_a_truncated_video_gives_what_is_there(made: Made, tmp_path: Path, capsys) -> None:
@@ -451,7 +452,7 @@ def test_an_output_that_fails_keeps_what_was_finished(
     assert run.code == 4 and run.json["dataset"] == str(tmp_path / "out")
     assert [episode["source"] for episode in run.json["episodes"]] == [str(first)]
     assert [error["source"] for error in run.json["errors"]] == [str(second)]
-    assert check_dataset(tmp_path / "out", decode_all=True) == []
+    assert check_dataset(tmp_path / "out") == []
     assert left_behind(tmp_path) == ["out"]
 
 
@@ -470,12 +471,12 @@ def test_interrupting_and_resuming(made: Made, tmp_path: Path, capsys) -> None:
     os.kill(child.pid, signal.SIGINT)
     _, err = child.communicate(timeout=60)
     assert child.returncode == 130 and "Interrupted" in err and "Traceback" not in err
-    assert check_dataset(out, decode_all=True) == []
+    assert check_dataset(out) == []
     assert set(left_behind(tmp_path)) <= {"out", ".out.acehand-work"}
     run = Run(capsys, *words, "--resume")
     assert run.code == 0 and run.json["skipped"] == [str(first)]
     assert [e["frames"] for e in run.json["episodes"]] == [120]
-    assert check_dataset(out, decode_all=True) == [] and left_behind(tmp_path) == ["out"]
+    assert check_dataset(out) == [] and left_behind(tmp_path) == ["out"]
 
 
 @pytest.mark.parametrize("output", [".", "", "folder/.."])

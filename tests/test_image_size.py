@@ -81,7 +81,7 @@ def test_one_dataset_of_several_sizes(tmp_path, capsys, fit: str) -> None:
     inputs = [EXAMPLE, tmp_path / "b.mp4", tmp_path / "upright.mp4"]
     run = Run(capsys, *inputs, *job, "--image-size", "480x270", "--image-fit", fit)
     assert run.code == 0 and len(run.json["episodes"]) == 3
-    assert check_dataset(tmp_path / "out", decode_all=True) == []
+    assert check_dataset(tmp_path / "out") == []
 
     table = pq.read_table(tmp_path / "out" / "data", partitioning=None)
     episodes, rows = table["episode_index"].to_pylist(), table["observation.camera"].to_pylist()

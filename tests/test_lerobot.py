@@ -16,14 +16,9 @@ from hypothesis import strategies as st
 from acehand_core.errors import InputError, OutputError, SchemaError, VideoError
 from acehand_core.lerobot import format as layout
 from acehand_core.lerobot.check import check_dataset
-from acehand_core.lerobot.dataset import (
-    FeatureSpec,
-    create,
-    max_episode_frames,
-    open_for_append,
-    read_provenance,
-    video_feature,
-)
+from acehand_core.lerobot.dataset import create, open_for_append, read_provenance
+from acehand_core.lerobot.episode import max_episode_frames
+from acehand_core.lerobot.format import FeatureSpec, video_feature
 from acehand_core.lerobot.stats import QUANTILES, feature_stats, image_stats, merge
 from helpers import lerobot_samples as samples
 
@@ -52,7 +47,7 @@ def mp4(tmp_path: Path) -> Path:
 
 
 def test_a_new_dataset_holds_what_was_added_and_is_sound(dataset: Path) -> None:
-    assert check_dataset(dataset, decode_all=True) == []
+    assert check_dataset(dataset) == []
     samples.assert_holds(dataset, list(EPISODES), [0, 1, 2])
     assert [entry["source"] for entry in read_provenance(dataset)] == ["0.mp4", "1.mp4", "2.mp4"]
     assert [path.name for path in dataset.parent.iterdir()] == ["data"]
@@ -317,7 +312,7 @@ def test_an_episode_is_never_too_long_for_its_timestamps(tmp_path: Path) -> None
 def test_appending_continues_every_count(own: Path) -> None:
     before = samples.snapshot(own)
     samples.append(own)
-    assert check_dataset(own, decode_all=True) == []
+    assert check_dataset(own) == []
     samples.assert_holds(own, [*EPISODES, MORE], [0, 1, 2, 3])
     changed = {
         name for name, content in samples.snapshot(own).items() if before.get(name) != content

@@ -281,7 +281,7 @@ def test_the_repair_keeps_the_whole_episodes_and_loses_no_file(
     count = len([path for path in own.rglob("*") if path.is_file()])
     done = repair(own)
     assert f"kept {kept} whole episodes" in done[-1]
-    assert check_dataset(own, decode_all=True) == []
+    assert check_dataset(own) == []
     assert len(layout.read_episode_rows(own)) == kept
     after = len([path for path in own.rglob("*") if path.is_file()])
     assert after == count + (name == "no stats")

@@ -20,9 +20,8 @@ import yaml
 
 from acehand_core.errors import InputError, OutputError, SchemaError, VideoError
 from acehand_core.lerobot.check import check_dataset
-from acehand_core.lerobot.combine import merge_datasets
 from acehand_core.lerobot.dataset import create
-from acehand_core.lerobot.edit import remove_episodes
+from acehand_core.lerobot.edit import merge_datasets, remove_episodes
 from acehand_core.lerobot.repair import plan_repair, repair
 from helpers import lerobot_samples as samples
 from helpers.commands import Acehand, Run, hands_file, run_helper
@@ -86,7 +85,7 @@ def shared(own: Path) -> Path:
     joined.replace(own / VIDEO.format(0))
     pq.write_table(data, own / DATA.format(0))
     pq.write_table(pa.Table.from_pylist(rows, schema), own / ROWS.format(0))
-    assert check_dataset(own, decode_all=True) == []
+    assert check_dataset(own) == []
     return own
 
 
@@ -110,7 +109,7 @@ def pictures_of(root: Path, row: dict) -> np.ndarray:
 
 def assert_is(root: Path, source: Path, numbers: Sequence[int], tasks: Sequence[str]) -> None:
     """Check that a dataset holds episodes of another, in every pixel, and counts them from 0 on."""
-    assert check_dataset(root, decode_all=True) == []
+    assert check_dataset(root) == []
     info = json.loads((root / "meta/info.json").read_text())
     lengths = [FOUR[number][1] for number in numbers]
     assert info["total_episodes"] == len(numbers) and info["total_frames"] == sum(lengths)

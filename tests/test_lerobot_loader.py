@@ -21,9 +21,8 @@ from acehand_core.cli import retarget
 from acehand_core.errors import InputError
 from acehand_core.lerobot import format as layout
 from acehand_core.lerobot.check import check_dataset
-from acehand_core.lerobot.combine import merge_datasets
 from acehand_core.lerobot.dataset import create
-from acehand_core.lerobot.edit import filter_episodes, remove_episodes
+from acehand_core.lerobot.edit import filter_episodes, merge_datasets, remove_episodes
 from acehand_core.lerobot.format import HANDS
 from acehand_core.lerobot.repair import repair
 from acehand_core.lerobot.rules import Rule
@@ -72,8 +71,8 @@ def test_the_real_loader_reads_whatever_a_writer_leaves(
     _judge(folder, tmp_path / "cache", ACEHAND_LEROBOT_KEEP=str(kept))
 
     # And the other way round: what lerobot wrote is sound to our validator, and can be added to.
-    assert check_dataset(kept / "recorded", decode_all=True) == []
-    assert check_dataset(kept / "resumed", decode_all=True) == []
+    assert check_dataset(kept / "recorded") == []
+    assert check_dataset(kept / "resumed") == []
     samples.append(kept / "resumed")
     assert check_dataset(kept / "resumed") == []
     assert repair(kept / "recorded") == []
@@ -103,7 +102,7 @@ def test_edits_of_ours_and_of_lerobots_in_turn(tmp_path: Path) -> None:
 
     # lerobot's results are sound to our validator, and our tools go on with them.
     for name in ("delete_episodes", "split/train", "split/val"):
-        assert check_dataset(edited / f"chain-{name}", decode_all=True) == [], name
+        assert check_dataset(edited / f"chain-{name}") == [], name
     again = tmp_path / "again" / "datasets"
     merge_datasets([edited / "chain-delete_episodes", edited / "chain-split" / "val"], again / "x")
     with pytest.raises(InputError, match="no episode would be left"):
@@ -113,7 +112,7 @@ def test_edits_of_ours_and_of_lerobots_in_turn(tmp_path: Path) -> None:
     values = {key: np.concatenate([value[55:105], value[135:], value[135:]])
               for key, value in values.items()}  # fmt: skip
     np.savez(again / "x.npz", task=["wave"] * (50 + 35 + 35), **values)
-    assert check_dataset(again / "x", decode_all=True) == []
+    assert check_dataset(again / "x") == []
     _judge(again, tmp_path / "cache")
 
 
@@ -191,7 +190,7 @@ def _check_edited(edited: Path) -> None:
     found = {path.parent.parent for path in edited.rglob("meta/info.json")}
     assert len(found) == 2 * 9
     for root in found:
-        problems = [str(problem) for problem in check_dataset(root, decode_all=True)]
+        problems = [str(problem) for problem in check_dataset(root)]
         if root.name.endswith(("add_features", "modify_features")):
             # These tools leave the new features without statistics.
             assert problems and all("stats/" in p or "q99 missing" in p for p in problems)

@@ -12,9 +12,9 @@ import yaml
 
 from acehand_core.cli import retarget
 from acehand_core.cli.main import main as acehand
+from acehand_core.keypoints.joints import WRIST_GAP_S
 from acehand_core.keypoints.mapping import KeypointMap, load_map
 from acehand_core.keypoints.orders import PRESETS
-from acehand_core.keypoints.palm import WRIST_GAP_S
 from acehand_core.lerobot.check import check_dataset
 from acehand_core.recordings.hands_file import read_hand_motion
 from helpers import keypoint_files as made

@@ -103,9 +103,8 @@ def test_robot_depth_is_metric() -> None:
         for distance in (0.5, 0.8):
             pose = frames.rigid(turn, np.array([0, 0, distance]))
             joints = hand.expand(hand.rest)
-            picture, depth = renderer.render_with_depth(camera, {"right": joints}, {"right": pose})
+            picture, depth = renderer.render(camera, {"right": joints}, {"right": pose})
             assert (np.isfinite(depth) == (picture[..., 3] > 0)).all()
-            assert (renderer.render(camera, {"right": joints}, {"right": pose}) == picture).all()
             nearest.append(float(depth.min()))
     assert nearest[1] - nearest[0] == pytest.approx(0.3, abs=0.003)
     assert 0.3 < nearest[0] < 0.75

@@ -54,7 +54,7 @@ def test_the_whole_video(job) -> None:
     assert entry["coupling_residual_rad"] < 1e-6
     assert entry["physics"]["rms_tracking_rad"] < 0.05
     assert entry["physics"]["max_penetration_mm"] < 1.0
-    assert check_dataset(out, decode_all=True) == []
+    assert check_dataset(out) == []
     info = json.loads((out / "meta" / "info.json").read_text())
     assert info["total_frames"] == 621 and info["total_episodes"] == 1
 

@@ -44,6 +44,10 @@ def renderer(robot):
         yield opened
 
 
+def picture_of(renderer, *arguments):
+    return renderer.render(*arguments)[0]
+
+
 def project(camera, points):
     return np.stack(
         [camera.fx * points[..., 0] / points[..., 2] + camera.cx,
@@ -78,7 +82,9 @@ def test_a_ball_lands_on_its_projection(ball, where):
     pose = np.eye(4)
     pose[:3, 3] = (*where, 0.5)
     with RobotRenderer(ball, CAMERA.width, CAMERA.height) as renderer:
-        alpha = renderer.render(CAMERA, {"right": np.zeros(1)}, {"right": pose})[..., 3] / 255.0
+        alpha = (
+            picture_of(renderer, CAMERA, {"right": np.zeros(1)}, {"right": pose})[..., 3] / 255.0
+        )
     rows, columns = np.mgrid[: CAMERA.height, : CAMERA.width]
     centroid = np.array([(alpha * columns).sum(), (alpha * rows).sum()]) / alpha.sum()
     expected = project(CAMERA, pose[:3, :3] @ (0.03, 0, 0) + pose[:3, 3])
@@ -91,7 +97,7 @@ def test_edges_have_the_balls_colour(ball):
     pose = np.eye(4)
     pose[2, 3] = 0.1
     with RobotRenderer(ball, CAMERA.width, CAMERA.height) as renderer:
-        picture = renderer.render(CAMERA, {"right": np.zeros(1)}, {"right": pose})
+        picture = picture_of(renderer, CAMERA, {"right": np.zeros(1)}, {"right": pose})
     alpha = picture[..., 3]
     edge = (alpha > 0) & (alpha < 255)
     assert edge.any() and picture[edge][:, :3].min() > 40
@@ -102,7 +108,7 @@ def test_edges_have_the_balls_colour(ball):
 def test_tips_are_where_they_project(robot, renderer, side):
     hand = robot.hand(side)
     joints = hand.expand(hand.command_lower)
-    picture = renderer.render(CAMERA, {side: joints}, {side: FACING})
+    picture = picture_of(renderer, CAMERA, {side: joints}, {side: FACING})
     tips = KinematicTree.of(hand).points(joints[None], hand.tip_names)[0]
     pixels = project(CAMERA, tips @ FACING[:3, :3].T + FACING[:3, 3])
     # Fingers point up in the image, so a tip is the first covered pixel of its column.
@@ -116,13 +122,13 @@ def test_a_larger_image_shows_the_same_hand(robot, renderer):
     hand = robot.hand("right")
     joints = {"right": hand.expand(hand.command_upper / 2)}
     poses = {"right": at(x=-0.29)}  # partly outside of the small image
-    small = renderer.render(CAMERA, joints, poses)
+    small = picture_of(renderer, CAMERA, joints, poses)
     wide = dataclasses.replace(
         CAMERA, width=520, height=440, cx=CAMERA.cx + 100, cy=CAMERA.cy + 100
     )
     with RobotRenderer(robot, 520, 440) as other:
-        large = other.render(wide, joints, poses)
-    again = renderer.render(CAMERA, joints, poses)  # its context still works
+        large = picture_of(other, wide, joints, poses)
+    again = picture_of(renderer, CAMERA, joints, poses)  # its context still works
     assert np.array_equal(small, again)
     difference = np.abs(large[100:-100, 100:-100].astype(int) - small)
     assert small[:, 0, 3].any() and (difference.max(axis=-1) > 8).mean() < 1e-3
@@ -131,33 +137,33 @@ def test_a_larger_image_shows_the_same_hand(robot, renderer):
 def test_only_the_given_hands_are_drawn(robot, renderer):
     joints = {side: robot.hand(side).expand(np.zeros(6)) for side in ("left", "right")}
     poses = {"left": at(x=-0.12), "right": at(x=0.1)}
-    both = renderer.render(CAMERA, joints, poses)
-    right = renderer.render(CAMERA, {"right": joints["right"]}, poses)
-    left = renderer.render(CAMERA, {"left": joints["left"]}, poses)
+    both = picture_of(renderer, CAMERA, joints, poses)
+    right = picture_of(renderer, CAMERA, {"right": joints["right"]}, poses)
+    left = picture_of(renderer, CAMERA, {"left": joints["left"]}, poses)
     assert right[..., 3].any() and left[..., 3].any()
     assert not (right[..., 3] > 0)[(left[..., 3] > 0)].any()
     assert np.array_equal(both[..., 3] > 0, (right[..., 3] > 0) | (left[..., 3] > 0))
-    assert not renderer.render(CAMERA, {}, {}).any()
+    assert not picture_of(renderer, CAMERA, {}, {}).any()
 
 
 def test_a_hand_that_was_drawn_before_is_not_in_the_way(robot, renderer):
     joints = {side: robot.hand(side).expand(np.zeros(6)) for side in ("left", "right")}
     left = {"left": joints["left"]}, {"left": at()}
     with RobotRenderer(robot, CAMERA.width, CAMERA.height) as other:
-        alone = other.render(CAMERA, *left)
-    both = renderer.render(CAMERA, joints, {"left": at(), "right": at(z=-0.1)})
-    assert (both != alone).any() and np.array_equal(renderer.render(CAMERA, *left), alone)
+        alone = picture_of(other, CAMERA, *left)
+    both = picture_of(renderer, CAMERA, joints, {"left": at(), "right": at(z=-0.1)})
+    assert (both != alone).any() and np.array_equal(picture_of(renderer, CAMERA, *left), alone)
 
 
 @pytest.mark.parametrize("pose", [at(z=-1.5), at(x=5.0)], ids=["behind", "beside"])
 def test_a_hand_out_of_view_leaves_nothing(robot, renderer, pose):
     joints = robot.hand("right").expand(np.zeros(6))
-    assert not renderer.render(CAMERA, {"right": joints}, {"right": pose}).any()
+    assert not picture_of(renderer, CAMERA, {"right": joints}, {"right": pose}).any()
 
 
 def test_a_hand_around_the_camera_is_drawn(robot, renderer):
     joints = robot.hand("right").expand(np.zeros(6))
-    assert renderer.render(CAMERA, {"right": joints}, {"right": at(z=-0.45)})[..., 3].any()
+    assert picture_of(renderer, CAMERA, {"right": joints}, {"right": at(z=-0.45)})[..., 3].any()
 
 
 @pytest.mark.parametrize("active", [(True, True), (False, True), (False, False)])
@@ -183,7 +189,7 @@ def test_only_visual_shapes_are_drawn(ball, tmp_path, group):
     more = f'<geom size="0.05" pos="0.03 0 0" group="{group}"/><site'
     file.write_text(file.read_text().replace("<site", more))
     with RobotRenderer(load_robot(tmp_path), CAMERA.width, CAMERA.height) as opened:
-        picture = opened.render(CAMERA, {"right": np.zeros(1)}, {"right": FACING})
+        picture = picture_of(opened, CAMERA, {"right": np.zeros(1)}, {"right": FACING})
     radius = 280 * (0.05 if group == 2 else 0.004) / 0.47
     assert (picture[..., 3] / 255).sum() == pytest.approx(np.pi * radius**2, rel=0.3)
 
@@ -194,7 +200,7 @@ def test_small_hands_have_the_same_outline_with_fewer_triangles(robot):
     pictures = []
     for scale in (np.inf, 600.0):
         with RobotRenderer(robot, CAMERA.width, CAMERA.height, None, scale) as opened:
-            pictures.append(opened.render(CAMERA, joints, poses).astype(int))
+            pictures.append(picture_of(opened, CAMERA, joints, poses).astype(int))
             assert opened._model.vis.quality.numslices == (28 if scale > 1e4 else 20)
     fine, coarse = (picture[..., 3] for picture in pictures)
     assert coarse.sum() == pytest.approx(fine.sum(), rel=0.02)
@@ -234,11 +240,11 @@ def test_wrong_requests_are_refused(robot, renderer):
     with pytest.raises(InputError, match="rescale"):
         renderer.render(dataclasses.replace(CAMERA, width=640), joints, pose)
     with pytest.raises(InputError, match="11 angles"):
-        renderer.render(CAMERA, {"right": np.zeros(11)}, pose)
+        picture_of(renderer, CAMERA, {"right": np.zeros(11)}, pose)
     with pytest.raises(InputError, match="not finite"):
-        renderer.render(CAMERA, {"right": np.full(12, np.nan)}, pose)
+        picture_of(renderer, CAMERA, {"right": np.full(12, np.nan)}, pose)
     with pytest.raises(InputError, match="no pose"):
-        renderer.render(CAMERA, joints, {"left": FACING})
+        picture_of(renderer, CAMERA, joints, {"left": FACING})
 
 
 def test_closing_twice_is_harmless(robot, renderer):

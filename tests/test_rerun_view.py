@@ -23,7 +23,7 @@ from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.skeleton import BONES, TIPS
 from acehand_core.lerobot import format as layout
 from acehand_core.recordings.hands_file import write_hand_motion
-from acehand_core.review import rerun_view, scene
+from acehand_core.review import rerun_view
 from acehand_core.review.episode import DatasetReader
 from acehand_core.types import SIDES
 from helpers import lerobot_samples as samples
@@ -108,7 +108,7 @@ def test_links_are_where_mujoco_has_them(name: str) -> None:
         model = mujoco.MjModel.from_xml_path(str(hand.mjcf_path))
         data = mujoco.MjData(model)
         joints = np.random.default_rng(0).uniform(hand.lower, hand.upper, (3, len(hand.lower)))
-        parts, poses = robot_parts(hand), scene.link_poses(hand, joints)
+        parts, poses = robot_parts(hand), rerun_view.link_poses(hand, joints)
         assert len(parts.links) == model.nbody - 1
         for row, values in enumerate(joints):
             for joint, value in zip(hand.joint_names, values, strict=True):
@@ -120,7 +120,7 @@ def test_links_are_where_mujoco_has_them(name: str) -> None:
 
             for link in range(len(parts.links)):
                 geoms = np.flatnonzero((model.geom_bodyid == link + 1) & (model.geom_group == 2))
-                corners, normals = scene.link_surface(parts, link)
+                corners, normals = rerun_view.link_surface(parts, link)
                 assert bool(len(corners)) == bool(len(geoms))
                 if not len(geoms):
                     continue
@@ -157,8 +157,8 @@ def test_links_are_where_mujoco_has_them(name: str) -> None:
 def test_doubtful_bones_are_dashed() -> None:
     joints = np.random.default_rng(0).normal(size=(21, 3))
     joints[20] = np.nan
-    whole = scene.strips(joints, rerun_view.OBSERVED)
-    dashed = scene.strips(joints, scene.DOUBTFUL)
+    whole = rerun_view.strips(joints, rerun_view.OBSERVED)
+    dashed = rerun_view.strips(joints, rerun_view.DOUBTFUL)
     assert len(whole) == len(BONES) - 1 and len(dashed) == 3 * len(whole)
     lengths = [np.linalg.norm(np.diff(s, axis=1), axis=-1).sum() for s in (whole, dashed)]
     assert lengths[1] == pytest.approx(0.6 * lengths[0])

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from acehand_core.lerobot.check import check_dataset
-from acehand_core.lerobot.dataset import JOB, LeRobotWriter, read_provenance
+from acehand_core.lerobot.dataset import JOB, read_provenance
+from acehand_core.lerobot.writer import LeRobotWriter
 from acehand_core.pipeline import job as pipeline
 from helpers.commands import Run, hands_file
 from helpers.example_video import example_frames
@@ -73,7 +74,7 @@ def test_a_split_video_goes_on_with_its_own_pictures(
         assert Run(capsys, video, "--output", out, "--no-overlay").code == 130
     run = Run(capsys, video, "--output", out, "--no-overlay", "--resume")
     assert run.code == 0 and [e["frames"] for e in run.json["episodes"]] == [4]
-    assert check_dataset(out, decode_all=True) == []
+    assert check_dataset(out) == []
 
 
 CHANGES = {

@@ -553,7 +553,7 @@ def test_another_report_is_not_written_over(dataset: Path, tmp_path: Path, capsy
 def test_a_damaged_episode_is_rejected_and_the_rest_inspected(
     dataset: Path, tmp_path: Path
 ) -> None:
-    from acehand_core.lerobot.combine import merge_datasets
+    from acehand_core.lerobot.edit import merge_datasets
 
     merged = tmp_path / "merged"
     merge_datasets((dataset, shutil.copytree(dataset, tmp_path / "copy")), merged)
@@ -599,7 +599,7 @@ def decided(path: Path, *entries: dict) -> Path:
 @pytest.fixture
 def three(dataset: Path, tmp_path: Path) -> Path:
     """Three episodes: the whole one, and two pieces of it, which differ."""
-    from acehand_core.lerobot.combine import merge_datasets
+    from acehand_core.lerobot.edit import merge_datasets
     from acehand_core.lerobot.trim import trim_episodes
     from acehand_core.lerobot.trim_rules import Cut
     from acehand_core.pipeline.trimming import write_beside

@@ -8,7 +8,7 @@ import pytest
 
 from acehand_core import JobSettings, run_job
 from acehand_core.lerobot.check import check_dataset
-from acehand_core.lerobot.combine import merge_datasets
+from acehand_core.lerobot.edit import merge_datasets
 from acehand_core.lerobot.format import read_episode_rows
 from acehand_core.recordings.hands_file import write_hand_motion
 from benchmarks.reviewing import damages, recordings

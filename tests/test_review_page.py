@@ -114,7 +114,7 @@ def test_the_page_needs_its_folder_and_the_videos(report: Path, dataset: Path) -
 def test_an_episode_without_overlay_plays_its_part_of_the_datasets_video(
     dataset: Path, tmp_path: Path
 ) -> None:
-    from acehand_core.lerobot.combine import merge_datasets
+    from acehand_core.lerobot.edit import merge_datasets
 
     merge_datasets((dataset, shutil.copytree(dataset, tmp_path / "copy")), tmp_path / "both")
     reader = DatasetReader(tmp_path / "both")

@@ -230,7 +230,7 @@ def test_a_disk_that_is_full_when_statistics_are_written(
 def test_an_interrupted_run_has_exact_statistics(
     tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from acehand_core.lerobot.dataset import LeRobotWriter
+    from acehand_core.lerobot.writer import LeRobotWriter
 
     paths = [hands_file(tmp_path / f"{count}.npz", count) for count in (9, 5, 7)]
     add = LeRobotWriter.add_episode

@@ -26,19 +26,12 @@ _DEPTH = re.compile(r"depth|disparity|/range|points", re.IGNORECASE)
 _RIGHT = ((r"right", "left"), (r"infra2", "infra1"), (r"cam1(?!\d)", "cam0"), (r"_r(?=/|$)", "_l"))
 
 
-@dataclass(frozen=True, slots=True)
-class ImageChoice:
-    """The topic whose pictures are read; ``note`` says what was decided for the user."""
-
-    topic: Topic
-    note: str | None = None
-
-
 def choose_image_topic(
     topics: Mapping[str, Topic], counts: Mapping[str, int], given: str | None, bag: str
-) -> ImageChoice:
+) -> tuple[Topic, str | None]:
     """Return the topic with pictures: the given one, the only one, or the left of two eyes.
 
+    And what was decided for the user, if something was.
     ``counts`` has the number of messages where it is known; an empty topic is never chosen.
 
     Raises:
@@ -46,7 +39,7 @@ def choose_image_topic(
     """
     pictures = {name: t for name, t in topics.items() if t.msgtype in PICTURES}
     if given is not None:
-        return ImageChoice(_named(topics, counts, given, "image-topic", PICTURES, bag))
+        return _named(topics, counts, given, "image-topic", PICTURES, bag), None
 
     if not pictures:
         kinds = sorted({t.msgtype for t in topics.values()})
@@ -64,11 +57,11 @@ def choose_image_topic(
         cameras.setdefault(camera_namespace(topic.name), topic)
 
     if len(cameras) == 1:
-        return ImageChoice(next(iter(cameras.values())))
+        return next(iter(cameras.values())), None
     if len(cameras) == 2 and (left := _left_of(list(cameras))) is not None:
         other = next(name for name in cameras if name != left)
         note = f"stereo: {cameras[left].name} is read, {cameras[other].name} is not"
-        return ImageChoice(cameras[left], note)
+        return cameras[left], note
 
     raise InputError(
         f"{bag}: several topics with pictures: {', '.join(t.name for t in cameras.values())}; "
@@ -186,12 +179,7 @@ class BagInfo:
         return values
 
 
-def bag_info(
-    path: Path,
-    image_topic: str | None = None,
-    camera_info_topic: str | None = None,
-    progress: Progress | None = None,
-) -> BagInfo:
+def bag_info(path: Path, progress: Progress | None = None) -> BagInfo:
     """Read a whole bag once and return what is in it.
 
     Raises:
@@ -221,9 +209,9 @@ def bag_info(
         image, info, remark = None, None, None
         totals = {name: counts[name] for name in bag.topics}
         try:
-            choice = choose_image_topic(bag.topics, totals, image_topic, str(path))
-            image, remark = choice.topic.name, choice.note
-            infos = choose_camera_info(bag.topics, totals, image, camera_info_topic, str(path))
+            topic, remark = choose_image_topic(bag.topics, totals, None, str(path))
+            image = topic.name
+            infos = choose_camera_info(bag.topics, totals, image, None, str(path))
             info = infos[0].name if infos else None
         except InputError as error:
             remark = str(error)

@@ -47,7 +47,6 @@ class BagWriter:
         storage: Storage = "mcap",
         overwrite: bool = False,
         distro: str = LATEST,
-        compress: bool = True,
         keep_partial: bool = False,
         recorded_on: str = "",
     ) -> None:
@@ -79,7 +78,7 @@ class BagWriter:
             self._writer: Any = Writer(
                 self._partial, version=_METADATA_VERSION, storage_plugin=plugin
             )
-            if compress and storage == "mcap":
+            if storage == "mcap":
                 self._writer.set_compression(CompressionMode.STORAGE, CompressionFormat.ZSTD)
             self._writer.open()
 
@@ -287,10 +286,9 @@ def _qos(topic: Topic | None, spec: TopicSpec | None) -> list[Any]:
     if spec is None:
         return []
     latched = QosDurability.TRANSIENT_LOCAL if spec.latched else QosDurability.VOLATILE
-    reliable = QosReliability.RELIABLE if spec.reliable else QosReliability.BEST_EFFORT
     never = QosTime(9223372036, 854775807)
     return [
-        Qos(QosHistory.KEEP_LAST, spec.depth, reliable, latched, never, never,
+        Qos(QosHistory.KEEP_LAST, spec.depth, QosReliability.RELIABLE, latched, never, never,
             QosLiveliness.AUTOMATIC, never, False)
     ]  # fmt: skip
 

@@ -11,7 +11,7 @@ from typing import Any
 from acehand_core.batch.folder import BatchFolder, write_json
 from acehand_core.errors import InputError, OutputError
 from acehand_core.lerobot import format as layout
-from acehand_core.lerobot.combine import merge_datasets
+from acehand_core.lerobot.edit import merge_datasets
 from acehand_core.recordings.lerobot_video import is_dataset
 from acehand_core.types import Progress, no_progress
 

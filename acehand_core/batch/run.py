@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import queue
-import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -29,19 +28,6 @@ from acehand_core.types import Progress, no_progress
 from retarget.solve.methods import retargeter_named
 
 
-@dataclass(frozen=True, slots=True)
-class BatchReport:
-    """What became of all recordings: ``results`` by name, in the manifest's order."""
-
-    results: dict[str, Result]
-    seconds: float
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """How many recordings are in each state."""
-        return dict(Counter(result.state for result in self.results.values()))
-
-
 def run_batch(
     manifest: Path,
     entries: Sequence[Entry],
@@ -50,10 +36,11 @@ def run_batch(
     progress: Progress = no_progress,
     *,
     overwrite: bool = False,
-) -> BatchReport:
+) -> dict[str, Result]:
     """Convert every recording that is not converted yet with the same settings.
 
-    It may be killed at any moment, as may any worker; called again, it resumes.
+    It may be killed at any moment, as may any worker; called again, it resumes. Returned is what
+    became of all of them, by name, in the manifest's order.
 
     Args:
         open_engine: makes the engine.
@@ -79,7 +66,7 @@ def run_batch(
             finally:
                 engine.close()
         run.show()
-        return run.report()
+        return {name: run.results[name] for name in run.entries if name in run.results}
 
 
 @dataclass(slots=True)
@@ -90,7 +77,6 @@ class _Run:
     entries: dict[str, Entry]
     progress: Progress
     results: dict[str, Result] = field(default_factory=dict)
-    begun: float = field(default_factory=time.monotonic)
     #: Of each subject: recordings whose hands are not tracked yet, and files of those that are.
     untracked: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     tracked: dict[str, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
@@ -136,11 +122,6 @@ class _Run:
                 submit([task])
             else:
                 submit(self._next(task, result))
-
-    def report(self) -> BatchReport:
-        """Return what became of the recordings."""
-        ordered = {name: self.results[name] for name in self.entries if name in self.results}
-        return BatchReport(ordered, time.monotonic() - self.begun)
 
     def show(self) -> None:
         """Show how far it is."""

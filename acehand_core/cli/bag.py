@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from acehand_core.cli import console
-from acehand_core.cli.console import OVERWRITE
 from acehand_core.cli.retarget import summarise, with_weights
 from acehand_core.pipeline.bag_convert import ConvertOptions
-from acehand_core.pipeline.settings import JobSettings
-from acehand_core.settings import group, like, setting
+from acehand_core.pipeline.bag_write import WriteOptions
+from acehand_core.settings import group, setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,43 +73,13 @@ class Convert:
 class Write:
     """Turn a dataset or a table of hands into a bag."""
 
-    source: Path = setting(
-        ...,
-        "LeRobot dataset, HandMotion .parquet or joints .npz",
-        metavar="DATASET",
-        positional=True,
-    )
-    output: Path = setting(..., ".mcap file, or folder of a rosbag2", metavar="OUT")
-    robot: str | None = setting(
-        None,
-        "follows a table's hands",
-        metavar="NAME|FILE",
-        default_text="inspire; of a dataset its own robot.yaml",
-    )
-    robot_model: Path | None = like(JobSettings, "robot_model", None)
-    episode: tuple[int, ...] = setting((), "only this episode", repeat=True)
-    distro: str | None = setting(
-        None, "whose message definitions, from humble on", metavar="NAME", default_text="newest"
-    )
-    overwrite: bool = setting(False, OVERWRITE)
-    storage: Literal["mcap", "sqlite3"] = setting("mcap", "of the written bag")
+    options: WriteOptions = group(WriteOptions)
 
     def run(self, terminal: console.Terminal) -> int:
         """Write the bag."""
-        from acehand_core.bags.library import LATEST
-        from acehand_core.pipeline.bag_write import WriteOptions, write_bag
+        from acehand_core.pipeline.bag_write import write_bag
 
-        options = WriteOptions(
-            source=self.source,
-            output=self.output,
-            robot=self.robot,
-            robot_model=self.robot_model,
-            episodes=self.episode or None,
-            storage=self.storage,
-            overwrite=self.overwrite,
-            distro=self.distro or LATEST,
-        )
-        report = write_bag(options, terminal.bars)
+        report = write_bag(self.options, terminal.bars)
         terminal.bars.close()
         for note in report.notes:
             console.say(f"  - {note}")

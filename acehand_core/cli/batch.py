@@ -65,12 +65,12 @@ class Run:
         done = self.merge
         if not self.merge:
             entries = read_manifest(self.manifest, replace(job, existing="refuse"))
-            report = run_batch(
+            results = run_batch(
                 self.manifest, entries, folder, lambda: open_engine(self.batch),
                 terminal.bars, overwrite=overwrite,
             )  # fmt: skip
             terminal.bars.close()
-            done = "done" in report.counts
+            done = any(result.state == "done" for result in results.values())
         if done:
             merge(folder, per_layout=self.per_layout, overwrite=overwrite, progress=terminal.bars)
             terminal.bars.close()

@@ -45,8 +45,7 @@ class Info:
 
     def run(self, terminal: console.Terminal) -> int:
         """Print counts, tasks, verdicts, sources and sizes."""
-        from acehand_core.lerobot.card import card
-        from acehand_core.lerobot.summary import summarize
+        from acehand_core.lerobot.summary import card, summarize
 
         if self.card is None and (self.license or self.consent or self.overwrite):
             raise InputError("--license, --consent and --overwrite belong to --card.")
@@ -111,7 +110,7 @@ class Merge:
 
     def run(self, terminal: console.Terminal) -> int:
         """Merge them and say which episodes came from where."""
-        from acehand_core.lerobot.combine import merge_datasets
+        from acehand_core.lerobot.edit import merge_datasets
 
         merger = merge_datasets(
             self.folders, self.output, hard_links=self.hard_links, progress=terminal.bars

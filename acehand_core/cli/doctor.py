@@ -7,7 +7,7 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from acehand_core import __version__
@@ -23,13 +23,6 @@ class Piece:
     found: str | None
     adds: str
     get: str
-
-    def to_json(self) -> dict[str, object]:
-        """Return the piece as ``--json`` prints it."""
-        return {
-            "name": self.name, "needed": self.needed, "found": self.found, "adds": self.adds,
-            "get": self.get,
-        }  # fmt: skip
 
 
 _HERE = "pip install . in the checkout"
@@ -105,7 +98,7 @@ class Doctor:
         ready = all(piece.found for piece in pieces if piece.needed)
         console.say("The main job can run." if ready else "The main job cannot run: see MISSING.")
 
-        found = [piece.to_json() for piece in pieces]
+        found = [asdict(piece) for piece in pieces]
         terminal.print_json({"acehand": __version__, "ready": ready, "pieces": found})
         return console.EXIT_OK if ready else console.EXIT_SOME_FAILED
 
@@ -165,10 +158,9 @@ def _version(distribution: str, module: str, needed: bool) -> str | None:
     except Exception:  # what a broken package raises is not only ImportError
         return None
     try:
-        version = importlib.metadata.version(distribution)
+        return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
         return "installed"
-    return version
 
 
 def _hand_networks() -> str | None:

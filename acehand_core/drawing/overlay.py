@@ -49,7 +49,6 @@ class Painter:
 
     motion: HandMotion
     model: HandModel | None
-    opacity: float = _MESH_OPACITY
 
     def __call__(self, image: ImageRgb, frame: int) -> None:
         """Draw mesh and skeleton of both hands into an image."""
@@ -67,7 +66,7 @@ class Painter:
         vertices = hand_vertices(self.model, motion, frame, slot)
         size, faces = (image.shape[1], image.shape[0]), self.model.faces(SIDES[slot])
         mesh = seen_mesh(vertices, camera.project(vertices), faces, *size)
-        opacity = self.opacity * (1.0 if motion.observed[frame, slot] else 0.5)
+        opacity = _MESH_OPACITY * (1.0 if motion.observed[frame, slot] else 0.5)
         if mesh.places.size:
             below = image[mesh.part]
             layer = lit(mesh, HAND_COLOURS[SIDES[slot]])

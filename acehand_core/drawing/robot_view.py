@@ -9,6 +9,7 @@ needs no OpenGL; making a ``RobotRenderer`` does.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,16 +17,16 @@ import cv2
 import numpy as np
 from jaxtyping import Float, Float32, UInt8
 
-from acehand_core.drawing.drawn_arms import DrawnArms, add_arms
 from acehand_core.errors import InputError
 from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import RobotTrajectory
 from acehand_core.mujoco_gl import import_mujoco, no_opengl, open_context
 from acehand_core.types import SIDES, ImageRgb, RigidTransform, Side
+from retarget.robots.collision_shapes import link_places
 from retarget.robots.robot import Robot
 from retarget.solve.arm import Arm
-from retarget.solve.arm_shapes import Places
+from retarget.solve.arm_shapes import Places, add_shape, visible_shapes
 
 if TYPE_CHECKING:
     import mujoco
@@ -50,6 +51,9 @@ _SMOOTH, _COARSE = (28, 16), (20, 6)
 _SMALL_FINGER, _FINGER_M = 15.0, 0.008
 #: MuJoCo warns about hands attached without one.
 _PREFIX = "hand:"
+_ARM_PREFIX = "arm:"
+#: Of an arm in a frame in which it collides.
+_COLLIDES = (0.85, 0.15, 0.12, 1.0)
 
 
 class RobotRenderer:
@@ -87,7 +91,7 @@ class RobotRenderer:
             own = self._model.body_rootid[self._model.geom_bodyid] == mount
             shown = self._model.geom_group == _VISUAL_GROUP
             self._visuals[side] = np.flatnonzero(own & shown)
-        self._arms = None if arm is None else DrawnArms(arm, self._model)
+        self._arms = None if arm is None else _DrawnArms(arm, self._model)
         self._gl = open_context(*size)
 
         try:
@@ -125,33 +129,22 @@ class RobotRenderer:
         camera: Camera,
         joints: Mapping[Side, JointVector],
         T_camera_base: Mapping[Side, RigidTransform],
-    ) -> ImageRgba:
-        """Return the hands as the camera would see them, everything else transparent.
+        arms: Mapping[Side, Places] | None = None,
+    ) -> tuple[ImageRgba, DepthImage]:
+        """Return the hands as the camera would see them, and the distance along its axis.
 
         Args:
             camera: pinhole of this renderer's size.
             joints: all joint angles of each hand to draw, radians, in ``joint_names`` order.
             T_camera_base: pose of each of these hands' bases.
+            arms: where the arms' shapes are, before the camera.
 
         Returns:
-            Straight alpha: colours are not multiplied with it.
+            Straight alpha, transparent where nothing is: colours are not multiplied with it.
+            Metres, infinite where nothing is; at edges those of the nearest part of the pixel.
 
         Raises:
             InputError: another camera model or size, a side this robot lacks, NaN.
-        """
-        return self.render_with_depth(camera, joints, T_camera_base)[0]
-
-    def render_with_depth(
-        self,
-        camera: Camera,
-        joints: Mapping[Side, JointVector],
-        T_camera_base: Mapping[Side, RigidTransform],
-        arms: Mapping[Side, Places] | None = None,
-    ) -> tuple[ImageRgba, DepthImage]:
-        """Return what ``render`` does, and the distance along the axis, infinite where nothing is.
-
-        Metres. At edges the depth is that of the nearest part of the pixel. ``arms``: where the
-        arms' shapes are, before the camera.
         """
         picture = np.zeros((self.height, self.width, 4), np.uint8)
         depth = np.full((self.height, self.width), np.inf, np.float32)
@@ -179,7 +172,7 @@ class RobotRenderer:
         arms: Mapping[Side, Places] = {}
         if with_arms and self._arms is not None:
             arms = self._arms.of(self._model, trajectory, frame, T_camera_base)
-        return self.render_with_depth(camera, joints, poses, arms)
+        return self.render(camera, joints, poses, arms)
 
     def paint_frame(
         self,
@@ -406,7 +399,7 @@ def _build_scene(
         spec.attach(child, frame=mount.add_frame(), prefix=_PREFIX)
 
     if arm is not None:
-        add_arms(spec, arm, _VISUAL_GROUP)
+        _add_arms(spec, arm, _VISUAL_GROUP)
 
     for direction, diffuse, specular in (
         ((0.40, 0.60, 0.75), 0.70, 0.4),  # key light: from above left behind the camera
@@ -428,3 +421,62 @@ def _build_scene(
     model.vis.headlight.diffuse[:] = 0.3
     model.vis.headlight.specular[:] = 0.1
     return model
+
+
+def _add_arms(spec: mujoco.MjSpec, arm: Arm, group: int) -> None:
+    """Add the shapes of a left and a right arm to the world of a scene, in their own colours."""
+    model = arm.model
+    for side, shape in itertools.product(SIDES, visible_shapes(arm).tolist()):
+        geom = add_shape(spec, spec.worldbody, model, shape, f"{_ARM_PREFIX}{side} {shape}")
+        geom.group, material = group, int(model.geom_matid[shape])
+        geom.rgba = model.geom_rgba[shape] if material < 0 else model.mat_rgba[material]
+
+
+class _DrawnArms:
+    """The shapes that ``_add_arms`` put into a scene."""
+
+    def __init__(self, arm: Arm, model: mujoco.MjModel) -> None:
+        """Find them in the compiled scene."""
+        self._arm, self._links = arm, arm.model.geom_bodyid[visible_shapes(arm)] - 1
+        names = [model.geom(i).name for i in range(model.ngeom)]
+        self._geoms = {
+            side: np.array(
+                [i for i, n in enumerate(names) if n.startswith(f"{_ARM_PREFIX}{side} ")], int
+            )
+            for side in SIDES
+        }
+        self._colours = model.geom_rgba.copy()
+        one = self._geoms[SIDES[0]]
+        self._local = model.geom_pos[one], rotations.from_quaternion(model.geom_quat[one])
+
+    def of(
+        self,
+        model: mujoco.MjModel,
+        trajectory: RobotTrajectory,
+        frame: int,
+        T_camera_base: Float[np.ndarray, "2 4 4"],
+    ) -> dict[Side, Places]:
+        """Return where the arms of one frame are before the camera; those that collide turn red."""
+        places: dict[Side, Places] = {}
+        if trajectory.T_frame_base is None:
+            return places
+        for slot, (side, motion) in enumerate(zip(SIDES, trajectory.arms, strict=True)):
+            if motion is None:
+                continue
+            geoms, T_frame_base = self._geoms[side], trajectory.T_frame_base[frame, slot]
+            collides = motion.clearance_m[frame] < 0
+            model.geom_rgba[geoms] = _COLLIDES if collides else self._colours[geoms]
+            T_camera_arm = T_camera_base[slot] @ frames.inverse(T_frame_base) @ motion.T_frame_arm
+            joints = motion.joints[frame : frame + 1]
+            own = Places(*link_places(self._arm.posture_at(joints), self._links, *self._local))
+            places[side] = own.moved(T_camera_arm[None])
+        return places
+
+    def place(self, data: mujoco.MjData, places: Mapping[Side, Places]) -> list[np.ndarray]:
+        """Put arms where they are, others behind the camera; return the geoms of the former."""
+        for side, geoms in self._geoms.items():
+            data.geom_xpos[geoms] = (0, 0, -10)
+            if side in places:
+                data.geom_xpos[geoms] = places[side].centres[0]
+                data.geom_xmat[geoms] = places[side].turns[0].reshape(-1, 9)
+        return [self._geoms[side] for side in places]

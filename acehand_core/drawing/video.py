@@ -48,13 +48,12 @@ def write_video(
     size: tuple[int, int],
     fps: float,
     path: Path,
-    encoding: VideoEncoding = OVERLAY_ENCODING,
 ) -> None:
     """Encode one picture of ``size`` (width, height) per frame of a recording, as they are made."""
     frames = DrawnFrames(len(recording))
     drawn = replace(recording, width=size[0], height=size[1], camera=None, frames=frames)
     with ThreadPoolExecutor(1, "encode") as pool:
-        encoded = pool.submit(encode_video, drawn, path, round(fps), encoding)
+        encoded = pool.submit(encode_video, drawn, path, round(fps), OVERLAY_ENCODING)
         try:
             for picture in pictures:
                 if not frames.put(picture, encoded):

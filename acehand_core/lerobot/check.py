@@ -23,12 +23,11 @@ Row = Mapping[str, Any]
 T = TypeVar("T")
 
 
-def check_dataset(root: Path, decode_all: bool = False) -> list[Problem]:
+def check_dataset(root: Path) -> list[Problem]:
     """Return every fault found in the dataset at ``root``; an empty list means that it is sound.
 
     Every frame of every video is compared with the data by its packet's time, and decoded at both
-    edges of each episode, or everywhere with ``decode_all``. A broken info.json or episode table
-    hides what depends on it.
+    edges of each episode. A broken info.json or episode table hides what depends on it.
     """
     problems: list[Problem] = []
     if (root / STAGING).exists():
@@ -55,7 +54,7 @@ def check_dataset(root: Path, decode_all: bool = False) -> list[Problem]:
     if faults:
         return problems
     problems += check_data(root, info, rows, tasks or [])
-    problems += check_videos(root, info, rows, decode_all)
+    problems += check_videos(root, info, rows)
     problems += _guarded(problems, "data", lambda: list(_check_finished(root, rows))) or []
 
     return problems

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,21 +33,13 @@ class Problem:
         return f"{self.path}: {self.message}"
 
 
-@dataclass(slots=True)
-class _Loaded:
-    """All data files: the index columns end to end, and each file's rows."""
-
-    columns: dict[str, list[np.ndarray]] = field(default_factory=lambda: defaultdict(list))
-    rows_of: dict[str, tuple[int, int]] = field(default_factory=dict)
-    rows: int = 0
-
-
 def check_data(root: Path, info: Row, rows: Sequence[Row], tasks: Sequence[str]) -> list[Problem]:
     """Return the faults of the data files, given rows of meta/episodes without faults."""
     problems: list[Problem] = []
-    loaded = _Loaded()
-
+    parts: dict[str, list[np.ndarray]] = defaultdict(list)  # of the index columns
     ranges: dict[str, list[np.ndarray]] = defaultdict(list)
+    rows_of: dict[str, tuple[int, int]] = {}
+    total = 0
     for path in layout.parquet_files(root / "data"):
         name = path.relative_to(root).as_posix()
         try:
@@ -57,21 +49,22 @@ def check_data(root: Path, info: Row, rows: Sequence[Row], tasks: Sequence[str])
             continue
         faults = [*_schema_faults(table.schema, info["features"])]
         if not faults:
-            faults = [*_value_faults(table, info["features"], loaded, ranges)]
+            faults = [*_value_faults(table, info["features"], parts, ranges)]
             faults = faults or [*_absence_faults(table, info["features"])]
-            loaded.rows_of[name] = (loaded.rows, loaded.rows + len(table))
-            loaded.rows += len(table)
+            rows_of[name] = (total, total + len(table))
+            total += len(table)
         problems += [Problem(name, fault) for fault in faults]
 
     if problems:
         return problems
-    if loaded.rows != info["total_frames"]:
-        message = f"{loaded.rows} rows, info.json counts {info['total_frames']}"
+    if total != info["total_frames"]:
+        message = f"{total} rows, info.json counts {info['total_frames']}"
         problems.append(Problem("data", message))
 
-    columns = {key: np.concatenate(parts) for key, parts in loaded.columns.items()}
+    columns = {key: np.concatenate(values) for key, values in parts.items()}
     for row in rows:
-        for fault in _episode_faults(columns, loaded, row, info["fps"], tasks):
+        place = rows_of.get(layout.data_file(row), (0, 0))
+        for fault in _episode_faults(columns, place, row, info["fps"], tasks):
             problems.append(
                 Problem(layout.data_file(row), f"episode {row['episode_index']}: {fault}")
             )
@@ -103,7 +96,10 @@ def _schema_faults(schema: pa.Schema, features: Row) -> Iterator[str]:
 
 
 def _value_faults(
-    table: pa.Table, features: Row, loaded: _Loaded, ranges: dict[str, list[np.ndarray]]
+    table: pa.Table,
+    features: Row,
+    parts: dict[str, list[np.ndarray]],
+    ranges: dict[str, list[np.ndarray]],
 ) -> Iterator[str]:
     for key in table.column_names:
         feature = features[key]
@@ -121,7 +117,7 @@ def _value_faults(
             yield f"column {key!r} is NaN or infinite at row {frame}"
 
         if key in layout.MANDATORY:
-            loaded.columns[key].append(values[:, 0])
+            parts[key].append(values[:, 0])
         elif len(values):
             flat = values.reshape(-1, values.shape[-1]).astype(np.float64)
             ranges[key].append(np.stack([flat.min(axis=0), flat.max(axis=0)]))
@@ -145,13 +141,13 @@ def _absence_faults(table: pa.Table, features: Row) -> Iterator[str]:
 
 def _episode_faults(
     columns: Mapping[str, Shaped[np.ndarray, "N"]],
-    loaded: _Loaded,
+    place: tuple[int, int],
     row: Row,
     fps: int,
     tasks: Sequence[str],
 ) -> Iterator[str]:
     start, stop = row["dataset_from_index"], row["dataset_to_index"]
-    first, last = loaded.rows_of.get(layout.data_file(row), (0, 0))
+    first, last = place
     if not first <= start < stop <= last:
         yield f"frames {start} to {stop} are not in its file, which holds {first} to {last}"
     part = {key: column[start:stop] for key, column in columns.items()}
@@ -195,7 +191,7 @@ def _stats_against(root: Path, ranges: Mapping[str, list[np.ndarray]]) -> list[P
     return problems
 
 
-def check_videos(root: Path, info: Row, rows: Sequence[Row], decode_all: bool) -> Iterator[Problem]:
+def check_videos(root: Path, info: Row, rows: Sequence[Row]) -> Iterator[Problem]:
     """Yield the faults of the video files, given rows of meta/episodes without faults."""
     for key in layout.video_keys(info["features"]):
         episodes: dict[str, list[Row]] = defaultdict(list)
@@ -206,7 +202,7 @@ def check_videos(root: Path, info: Row, rows: Sequence[Row], decode_all: bool) -
                 facts = probe_video(root / name)
                 faults = [*_video_faults(facts, info, key, users)]
                 if not faults:
-                    faults = [*_decoding_faults(facts, info["fps"], key, users, decode_all)]
+                    faults = [*_decoding_faults(facts, info["fps"], key, users)]
             except AcehandError as error:
                 faults = [str(error)]
             yield from (Problem(name, fault) for fault in faults)
@@ -253,12 +249,9 @@ def _distance(times: Float[np.ndarray, "T"], due: Float[np.ndarray, "N"]) -> Flo
     return np.minimum(np.abs(times[after] - due), np.abs(times[before] - due))
 
 
-def _decoding_faults(
-    facts: VideoFacts, fps: int, key: str, users: Sequence[Row], decode_all: bool
-) -> Iterator[str]:
-    due = [_due(row, key, fps) for row in users]
-    sought = [stamps if decode_all else stamps[[0, -1]] for stamps in due]
-    for row, stamps in zip(users, sought, strict=True):
+def _decoding_faults(facts: VideoFacts, fps: int, key: str, users: Sequence[Row]) -> Iterator[str]:
+    for row in users:
+        stamps = _due(row, key, fps)[[0, -1]]
         missed = _undecodable(facts.path, stamps)
         if missed:
             yield (
@@ -275,8 +268,6 @@ def _undecodable(path: Path, stamps: Float[np.ndarray, "N"]) -> list[float]:
         with av.open(f"file:{path}", metadata_errors="ignore") as container:
             stream = container.streams.video[0]
             assert stream.time_base is not None  # a demuxer sets it
-            if len(stamps) > 2:
-                stream.thread_type = "AUTO"
             frames: Iterator[av.VideoFrame] | None = None
             shown = -np.inf
             for stamp in stamps:

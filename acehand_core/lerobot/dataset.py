@@ -28,30 +28,16 @@ from acehand_core.errors import InputError, OutputError, SchemaError
 from acehand_core.files.safe_files import content_sha256
 from acehand_core.lerobot import format as layout
 from acehand_core.lerobot.check import check_info
-from acehand_core.lerobot.episode import max_episode_frames
 from acehand_core.lerobot.format import (
     HANDS,
     FeatureSpec,
     episode_folder,
     missing_files,
-    video_feature,
 )
 from acehand_core.lerobot.transaction import STAGING, clean_siblings, recover
 from acehand_core.lerobot.writer import LeRobotWriter
 from acehand_core.recordings.lerobot_video import is_dataset
 from acehand_core.types import Existing
-
-__all__ = [
-    "FeatureSpec",
-    "LeRobotWriter",
-    "create",
-    "dataset_differences",
-    "is_dataset",
-    "max_episode_frames",
-    "open_for_append",
-    "read_provenance",
-    "video_feature",
-]
 
 
 def create(

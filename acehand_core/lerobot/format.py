@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from acehand_core.errors import SchemaError
@@ -188,6 +189,18 @@ def read_parquet(path: Path, columns: list[str] | None = None) -> pa.Table:
         return table
     except (OSError, ValueError, pa.ArrowException) as error:
         raise SchemaError(f"{path} cannot be read as parquet: {error}.") from error
+
+
+def read_frames(
+    root: Path, row: Mapping[str, Any], columns: Sequence[str] | None = None
+) -> pa.Table:
+    """Return the frames of the episode of a row of meta/episodes; ``columns`` None: all.
+
+    Raises SchemaError, ArrowException.
+    """
+    names = None if columns is None else [*dict.fromkeys([*columns, "episode_index"])]
+    table = read_parquet(root / data_file(row), names)
+    return table.filter(pc.equal(table["episode_index"], row["episode_index"]))
 
 
 def write_parquet(table: pa.Table, path: Path) -> None:

@@ -256,7 +256,7 @@ def _faults(
         return
 
     try:
-        own = _frames_of(root, row)
+        own = layout.read_frames(root, row, [*layout.MANDATORY])
         if not np.array_equal(own["frame_index"].to_numpy(), np.arange(row["length"])):
             yield f"{layout.data_file(row)} does not hold its {row['length']} frames"
         named = {tasks.index(task) for task in row["tasks"]}
@@ -270,15 +270,9 @@ def _faults(
         yield str(error)
 
 
-def _frames_of(root: Path, row: Row) -> pa.Table:
-    """Return the counting columns of an episode. Raises SchemaError, ArrowException."""
-    table = layout.read_parquet(root / layout.data_file(row), list(layout.MANDATORY))
-    return table.filter(pc.equal(table["episode_index"], row["episode_index"]))
-
-
 def _is_in_place(root: Path, row: Row) -> bool:
     frames = np.arange(row["dataset_from_index"], row["dataset_to_index"])
-    return np.array_equal(_frames_of(root, row)["index"].to_numpy(), frames)
+    return np.array_equal(layout.read_frames(root, row, ["index"])["index"].to_numpy(), frames)
 
 
 def _partly_used(root: Path, info: Mapping[str, Any], rows: Sequence[Row]) -> Iterator[str]:

@@ -1,19 +1,41 @@
-"""What a LeRobot v3 dataset holds, in numbers: counts, tasks, verdicts, sources, sizes."""
+"""What a LeRobot v3 dataset holds: in numbers, and as its card.
+
+The card is README.md as the Hugging Face Hub reads it: what is in the dataset, how it was made.
+"""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
 from acehand_core.errors import InputError, nearest
 from acehand_core.lerobot import format as layout
 from acehand_core.lerobot.edit import opened
+from acehand_core.lerobot.features import CONFIDENCE_KEY
+from acehand_core.lerobot.rules import entries_of
 from acehand_core.lerobot.stats import QUANTILES
+
+#: Measures of the reports that the card has quantiles of, and what they are.
+MEASURES = {
+    "coverage.left": "share of frames in which the left hand was seen",
+    "coverage.right": "share of frames in which the right hand was seen",
+    "filled_share": "share of known hands that were filled in",
+    "doubtful_share": "share of known hands that are doubtful",
+    "reprojection_px.median": "fitted joints from 2D evidence, px",
+    "tip_sigma_mm.across": "fingertips' standard deviation across the line of sight, mm",
+    "tip_sigma_mm.along": "fingertips' standard deviation along it, mm",
+    "tip_error_mm.mean": "robot's fingertips from the human's, mm",
+}
+NO_CONSENT = (
+    "Nobody has said whether the people in the recordings agreed to their publication. Ask them "
+    "before you publish this dataset."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,3 +151,115 @@ def exact_quantiles(root: Path, key: str) -> dict[str, dict[str, float]]:
             "std": float(column.std()),
         }
     return out
+
+
+def card(root: Path, license_id: str | None = None, consent: str | None = None) -> str:
+    """Return the card of a dataset (Markdown with a YAML head).
+
+    Args:
+        license_id: the dataset's own licence, as the Hub calls it; None: "other".
+        consent: what the people in the recordings agreed to, in a sentence.
+
+    Raises InputError, SchemaError, OutputError (in use).
+    """
+    summary = summarize(root)
+    with opened(root.resolve()) as (info, rows, _):
+        entries = [entries_of(root, info, row) for row in rows]
+        records = [layout.read_record(root, row) or {} for row in rows]
+
+    head = {
+        "license": license_id or "other",
+        "task_categories": ["robotics"],
+        "tags": ["LeRobot", "acehand", *([summary.robot] if summary.robot else [])],
+        "configs": [{"config_name": "default", "data_files": "data/*/*.parquet"}],
+    }
+    seconds = summary.seconds
+    lasting = f"{seconds / 60:.1f} minutes" if seconds >= 120 else f"{seconds:.1f} seconds"
+    parts = [
+        f"---\n{yaml.safe_dump(head, sort_keys=False)}---",
+        f"# {summary.dataset}",
+        f"{_kind(summary)}: {summary.episodes} episodes of {summary.recordings} recordings"
+        f"{_people(summary)}, {summary.frames} frames at {summary.fps} per second, {lasting}.",
+        "## Tasks",
+        _table(("task", "episodes", "frames"), (
+            (task, counts["episodes"], counts["frames"]) for task, counts in summary.tasks.items()
+        )),
+        "## Quality",
+        _quality(summary, entries),
+        "## How it was made",
+        _making(records),
+        "## Licences",
+        _licences(summary, license_id),
+        "## People",
+        consent or NO_CONSENT,
+    ]  # fmt: skip
+    return "\n\n".join(parts) + "\n"
+
+
+def _kind(summary: Summary) -> str:
+    """Return whose motion the dataset has."""
+    if "observation.joints.robot" in summary.features:
+        made = "made of recordings of human hands by acehand"
+        return f"Demonstrations of the robot hand {summary.robot}, {made}"
+    found = ", with human hands that acehand found" if CONFIDENCE_KEY in summary.features else ""
+    return f"Episodes of {summary.robot or 'an unnamed robot'}{found}"
+
+
+def _people(summary: Summary) -> str:
+    """Return how many subjects there are; who they are is nobody's business."""
+    known = [name for name in summary.subjects if name != "unknown"]
+    if not known:
+        return ""
+    more = " and others" if "unknown" in summary.subjects else ""
+    return f" of {len(known)} subject{'s' if len(known) > 1 else ''}{more}"
+
+
+def _quality(summary: Summary, entries: Sequence[Mapping[str, Any]]) -> str:
+    """Return how episodes were judged and what their reports measured, over episodes."""
+    judged = ", ".join(f"{count} {verdict}" for verdict, count in summary.verdicts.items())
+    rows = []
+    for entry, meaning in MEASURES.items():
+        values = [e[entry] for e in entries if isinstance(e.get(entry), int | float)]
+        if values:
+            quantiles = np.quantile(values, [0.1, 0.5, 0.9])
+            rows.append((meaning, *(f"{q:.3g}" for q in quantiles), len(values)))
+    said = f"Verdicts of episodes: {judged}."
+    if not rows:
+        return said
+    names = ("of an episode", "10 %", "median", "90 %", "episodes")
+    return f"{said} The tracker's own measures, none of them against truth:\n\n" + _table(
+        names, rows
+    )
+
+
+def _making(records: Sequence[Mapping[str, Any]]) -> str:
+    """Return trackers with their weights, and the settings that all episodes share."""
+    used = dict.fromkeys(
+        (str(r.get("tracker", "unknown")), str(r.get("weights", "unknown"))) for r in records
+    )
+    lines = [f"- tracker {tracker}; weights: {weights}" for tracker, weights in used]
+    settings = [(record.get("job") or {}).get("settings") or {} for record in records]
+    shared = {
+        key: value
+        for key, value in settings[0].items()
+        if value is not None
+        and key != "subject"
+        and all(other.get(key) == value for other in settings)
+    }
+    lines += [f"- {key}: `{value}`" for key, value in shared.items()]
+    notes = dict.fromkeys(note for record in records for note in record.get("notes", ()))
+    return "\n".join([*lines, *(f"- {note}" for note in notes)])
+
+
+def _licences(summary: Summary, license_id: str | None) -> str:
+    """Return the dataset's own licence and those of what it was made with."""
+    own = license_id or "nobody has said under which licence the recordings may be used"
+    return "\n".join([f"- recordings: {own}", *(f"- {text}" for text in summary.licenses)])
+
+
+def _table(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Return a Markdown table; a bar inside an entry stays in it."""
+    lines = [names, ["---"] * len(names), *rows]
+    return "\n".join(
+        "| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines
+    )

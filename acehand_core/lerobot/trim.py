@@ -177,7 +177,7 @@ def _cuts_of(
     keys = [key for key in HAND_KEYS if key in features]
     columns: dict[str, np.ndarray] = {}
     if rules.idle or rules.gaps or rules.confidence:
-        table = _frames_of(root, row, keys)
+        table = layout.read_frames(root, row, keys)
         columns = {key: layout.column_values(table[key], features[key]["shape"]) for key in keys}
 
     sharpness = None
@@ -185,13 +185,6 @@ def _cuts_of(
         path = root / f"episode_{row['episode_index']:06d}"
         sharpness = sharpness_of(open_episode(path, rules.blur.video, kept=videos))
     return find_cuts(rules, columns, sharpness, row["length"], info["fps"])
-
-
-def _frames_of(root: Path, row: Row, keys: Sequence[str] | None = None) -> pa.Table:
-    """Return the rows of an episode's frames."""
-    columns = None if keys is None else [*keys, "episode_index"]
-    table = layout.read_parquet(root / layout.data_file(row), columns)
-    return table.filter(pc.equal(table["episode_index"], row["episode_index"]))
 
 
 def _trim(
@@ -272,7 +265,7 @@ class _Cutting:
 
     def write(self, pieces: Sequence[tuple[int, int]], beside: Beside) -> list[Row]:
         """Write the pieces and return their rows of meta/episodes."""
-        table = _frames_of(self._root, self._row)
+        table = layout.read_frames(self._root, self._row)
         rows = []
         for number, (start, stop) in enumerate(pieces):
             piece = Piece(start, stop, self._row["length"])

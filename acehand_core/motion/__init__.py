@@ -6,7 +6,13 @@ Frozen, checked on construction, numpy only. Axes, frames and units: ``acehand_c
 from __future__ import annotations
 
 from acehand_core.motion.hands import FILL_FRAMES, FillFrame, HandModelName, HandMotion
-from acehand_core.motion.recording import CameraMotion, FrameSource, Recording, runs
+from acehand_core.motion.recording import (
+    CameraMotion,
+    ChangedFrames,
+    FrameSource,
+    Recording,
+    runs,
+)
 from acehand_core.motion.robot import (
     ArmMotion,
     Calibration,
@@ -23,6 +29,7 @@ __all__ = [
     "ArmMotion",
     "Calibration",
     "CameraMotion",
+    "ChangedFrames",
     "Course",
     "FillFrame",
     "FlexionReport",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any, Protocol, runtime_checkable
@@ -32,6 +32,25 @@ class FrameSource(Protocol):
     def at(self, index: int) -> ImageRgb:
         """Return one frame."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedFrames:
+    """A ``FrameSource`` of another one's frames, each as ``change`` makes it."""
+
+    frames: FrameSource
+    change: Callable[[ImageRgb], ImageRgb]
+
+    def __len__(self) -> int:
+        return len(self.frames)
+
+    def read(self, start: int, stop: int) -> Iterator[ImageRgb]:
+        """Yield frames ``start`` to ``stop - 1``."""
+        return map(self.change, self.frames.read(start, stop))
+
+    def at(self, index: int) -> ImageRgb:
+        """Return one frame."""
+        return self.change(self.frames.at(index))
 
 
 @dataclass(frozen=True, slots=True)

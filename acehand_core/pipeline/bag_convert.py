@@ -29,7 +29,7 @@ from acehand_core.errors import (
     SchemaError,
     nearest,
 )
-from acehand_core.lerobot.dataset import episode_contents, is_dataset
+from acehand_core.lerobot.dataset import episode_contents
 from acehand_core.motion import Recording
 from acehand_core.pipeline.bag_write import of_episode, stoppable, write_demonstration
 from acehand_core.pipeline.demonstrations import read_episodes
@@ -38,6 +38,7 @@ from acehand_core.pipeline.report import Failure, JobReport
 from acehand_core.pipeline.settings import JobSettings, Span
 from acehand_core.processes import release_memory
 from acehand_core.recordings.bag import BagIndex
+from acehand_core.recordings.lerobot_video import is_dataset
 from acehand_core.recordings.registry import Registry
 from acehand_core.recordings.selection import hands_at, poses_at
 from acehand_core.settings import group, setting

@@ -33,9 +33,11 @@ from acehand_core.geometry import frames
 from acehand_core.lerobot.dataset import read_provenance
 from acehand_core.motion import Course, HandMotion, RobotTrajectory
 from acehand_core.pipeline.demonstrations import StoredEpisode, read_episodes
+from acehand_core.pipeline.settings import JobSettings
 from acehand_core.recordings.hands_file import read_motion_file
 from acehand_core.recordings.registry import HandsFile, LeRobotDataset, format_of
 from acehand_core.recordings.selection import steady
+from acehand_core.settings import like, setting
 from acehand_core.types import SIDES, Progress, Side, no_progress
 from retarget.retargeting import retarget_motion
 from retarget.robots.robot import DEFAULT_ROBOT, Robot, load_robot, load_stored_robot
@@ -237,14 +239,26 @@ PAUSE_NS = 2_000_000_000
 class WriteOptions:
     """What to turn into a bag: a dataset's folder, a HandMotion table or a joints file."""
 
-    source: Path
-    output: Path
-    robot: str | None = None
-    robot_model: Path | None = None
-    episodes: tuple[int, ...] | None = None
-    storage: Storage = "mcap"
-    overwrite: bool = False
-    distro: str = LATEST
+    source: Path = setting(
+        ...,
+        "LeRobot dataset, HandMotion .parquet or joints .npz",
+        metavar="DATASET",
+        positional=True,
+    )
+    output: Path = setting(..., ".mcap file, or folder of a rosbag2", metavar="OUT")
+    robot: str | None = setting(
+        None,
+        "follows a table's hands",
+        metavar="NAME|FILE",
+        default_text="inspire; of a dataset its own robot.yaml",
+    )
+    robot_model: Path | None = like(JobSettings, "robot_model", None)
+    episodes: tuple[int, ...] = setting((), "only this episode", flag="episode", repeat=True)
+    distro: str = setting(
+        LATEST, "whose message definitions, from humble on", metavar="NAME", default_text="newest"
+    )
+    overwrite: bool = setting(False, "replace what is there")
+    storage: Storage = setting("mcap", "of the written bag")
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +295,7 @@ def write_bag(
             options.output, options.storage, options.overwrite, options.distro
         ) as writer:
             found = load_demonstrations(
-                options.source, options.robot, options.episodes, options.robot_model
+                options.source, options.robot, options.episodes or None, options.robot_model
             )
             end_ns, notes = None, []
             for demo, _ in found:

@@ -14,9 +14,9 @@ import numpy as np
 
 from acehand_core.atomic import DirectoryLock, atomic_path, output_errors, sync
 from acehand_core.errors import InputError, OutputError
-from acehand_core.lerobot import dataset as lerobot
 from acehand_core.lerobot import format as files
-from acehand_core.lerobot.dataset import JOB, EpisodeJob, prepare_output
+from acehand_core.lerobot.dataset import JOB, EpisodeJob, create, open_for_append, prepare_output
+from acehand_core.lerobot.episode import max_episode_frames
 from acehand_core.lerobot.features import (
     ADDED_KEYS,
     IMAGE_KEY,
@@ -27,12 +27,14 @@ from acehand_core.lerobot.features import (
 )
 from acehand_core.lerobot.format import INFO_PATH, read_json
 from acehand_core.lerobot.repair import finish_statistics
+from acehand_core.lerobot.writer import LeRobotWriter
 from acehand_core.motion import HandMotion, Recording, RobotTrajectory
 from acehand_core.pipeline.pictures import draw
 from acehand_core.pipeline.report import EpisodeReport, episode_provenance, episode_report
 from acehand_core.pipeline.settings import TASK
 from acehand_core.processes import release_memory
 from acehand_core.recordings.hands_file import write_hand_motion
+from acehand_core.recordings.lerobot_video import is_dataset
 from acehand_core.recordings.selection import part
 from acehand_core.recordings.video_encode import VideoEncoding, encode_video, even_size
 from acehand_core.types import SIDES, Existing, Progress, no_progress
@@ -63,7 +65,7 @@ class Dataset:
     ) -> None:
         self.output, self.robot, self.fps = output, robot, fps
         self._existing: Existing = existing
-        self._writer: lerobot.LeRobotWriter | None = None
+        self._writer: LeRobotWriter | None = None
         self._layout: Layout | None = None
         self._shapes: dict[str, tuple[int, ...]] = {}
 
@@ -171,7 +173,7 @@ class Dataset:
                 "before retargeting."
             )
 
-        if len(times) > (limit := lerobot.max_episode_frames(fps)):
+        if len(times) > (limit := max_episode_frames(fps)):
             raise InputError(f"{name}: {len(times)} frames; one episode holds at most {limit}.")
 
     @property
@@ -200,13 +202,13 @@ class Dataset:
             return
 
         fps, robot = self.rate_of(recording), self.robot.label
-        if self._existing in ("append", "resume") and lerobot.is_dataset(self.output):
+        if self._existing in ("append", "resume") and is_dataset(self.output):
             stored = read_json(self.output / INFO_PATH).get("features")
             specs = of_same_shape(layout, stored if isinstance(stored, Mapping) else {})
-            self._writer = lerobot.open_for_append(self.output, fps, specs, robot)
+            self._writer = open_for_append(self.output, fps, specs, robot)
         else:
             overwrite, specs = self._existing == "overwrite", features(layout)
-            self._writer = lerobot.create(self.output, fps, specs, robot, overwrite=overwrite)
+            self._writer = create(self.output, fps, specs, robot, overwrite=overwrite)
         self._layout = layout
         self._shapes = {spec.key: spec.shape for spec in specs}
 
@@ -345,7 +347,7 @@ class Dataset:
         """Complete the dataset's statistics and let go of it. Raises OutputError."""
         if self._writer is not None:
             self._writer.finish()
-        elif self._existing == "resume" and lerobot.is_dataset(self.output):
+        elif self._existing == "resume" and is_dataset(self.output):
             finish_statistics(self.output)
 
     def close(self) -> None:

@@ -18,12 +18,8 @@ from typing import Any
 from acehand_core.bags.records import DroppedMessages
 from acehand_core.errors import AcehandError, InputError, Interrupted, OutputError
 from acehand_core.lerobot import format as files
-from acehand_core.lerobot.dataset import (
-    EpisodeJob,
-    FinishedEpisodes,
-    max_episode_frames,
-    prepare_output,
-)
+from acehand_core.lerobot.dataset import EpisodeJob, FinishedEpisodes, prepare_output
+from acehand_core.lerobot.episode import max_episode_frames
 from acehand_core.motion import Recording
 from acehand_core.pipeline.dataset import Dataset
 from acehand_core.pipeline.pictures import draw

@@ -192,16 +192,16 @@ def index_bag(path: Path, options: BagOptions, progress: Progress | None = None)
     with Bag(path, read.still, copies) as bag:
         dropped = bag.dropped
         counts = bag.counts if bag.counted else {}
-        choice = choose_image_topic(bag.topics, counts, options.image_topic, str(path))
+        topic, note = choose_image_topic(bag.topics, counts, options.image_topic, str(path))
         infos = choose_camera_info(
-            bag.topics, counts, choice.topic.name, options.camera_info_topic, str(path)
+            bag.topics, counts, topic.name, options.camera_info_topic, str(path)
         )
         poses_wanted = options.world_frame != "none"
-        scan = scan_bag(bag, choice.topic, infos, poses_wanted, dropped, read.add)
+        scan = scan_bag(bag, topic, infos, poses_wanted, dropped, read.add)
 
     read.end_pass(1)
-    if choice.note:
-        dropped.remark(choice.note)
+    if note:
+        dropped.remark(note)
     keep, size = _of_one_size(scan, dropped)
     stamps, logs = (np.array(values, np.int64)[keep] for values in (scan.stamps, scan.logs))
     times = frame_times(stamps, logs)

@@ -5,8 +5,9 @@ A new one is a function from the file's content to its cameras by name.
 
 Sources: Kalibr's "Supported models" and "YAML formats"; OpenCV's calibration samples; Project
 Aria's "Calibration sensor data"; Gyroflow's lens profiles; OpenImuCameraCalibrator, whose
-intrinsics are those of Theia; examples of ORB-SLAM3. ROS and COLMAP: ``ros_camera``,
-``colmap``.
+intrinsics are those of Theia; examples of ORB-SLAM3. ROS: sensor_msgs/CameraInfo,
+as camera_calibration writes it and ``ros2 topic echo`` prints it; the values go the way that
+messages of a bag go, ``bags.images.camera_of``. COLMAP: ``colmap``.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
+from acehand_core.bags.images import camera_of
 from acehand_core.errors import CalibrationError, nearest
 from acehand_core.geometry.cameras import Camera, CameraModel, opencv_distortion
-from acehand_core.recordings import ros_camera
 from acehand_core.recordings.camera_fields import (
     Make,
     Said,
@@ -34,10 +36,6 @@ from acehand_core.recordings.camera_fields import (
     size,
 )
 from acehand_core.recordings.colmap import ColmapCamera, ColmapCameras
-
-
-def _silent(content: Any) -> str:
-    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +57,7 @@ class CameraFormat:
     recognises: Callable[[Any], bool]
     cameras: Callable[[Any], Mapping[str, Make]]
     which: str = ""
-    note: Callable[[Any], str] = _silent
+    note: Callable[[Any], str] = lambda content: ""
 
 
 _Focal = tuple[float, float, float, float]
@@ -336,13 +334,107 @@ def _orb_slam_camera(part: Mapping[str, Any], both: Mapping[str, Any], said: Sai
     return _lens(kind == "KannalaBrandt8", pixels, (fx, fy, cx, cy), d)
 
 
+#: What to say where a file of ROS has the matrices of both pictures.
+_ROS_WHICH = " raw: the picture as the camera gives it; rectified: that of an image_rect topic."
+
+
+def _is_ros_calibration(content: Any) -> bool:
+    """Tell whether a content is what camera_calibration writes (ost.yaml)."""
+    key = "camera_matrix"
+    return is_mapping_with(content, key) and isinstance(content[key], Mapping)
+
+
+def _ros_calibration(content: Any) -> Mapping[str, Make]:
+    """Return the cameras of a calibration."""
+
+    def data(key: str) -> list[float]:
+        return numbers(field(field(content, key), "data"), f"{key}: data")
+
+    return _ros_cameras(
+        {
+            "width": content.get("image_width"),
+            "height": content.get("image_height"),
+            "distortion_model": content.get("distortion_model"),
+            "k": data("camera_matrix"),
+            "d": data("distortion_coefficients"),
+            "p": data("projection_matrix") if "projection_matrix" in content else [],
+        }
+    )
+
+
+def _is_ros_message(content: Any) -> bool:
+    """Tell whether a content is one printed CameraInfo, or the list of several."""
+    first = content[0] if isinstance(content, list) and content else content
+    return is_mapping_with(first, "distortion_model") and ("k" in first or "K" in first)
+
+
+def _ros_message(content: Any) -> Mapping[str, Make]:
+    """Return the cameras of a printed CameraInfo; several in a row have to say the same."""
+    messages = [
+        {str(key).lower(): value for key, value in entry.items() if key != "header"}
+        for entry in (content if isinstance(content, list) else [content])
+        if isinstance(entry, Mapping)
+    ]
+    for number, entry in enumerate(messages, 1):
+        if entry != messages[0]:
+            raise CalibrationError(
+                f"message {number} is of another camera than message 1; keep one of them."
+            )
+    values = {key: numbers(field(messages[0], key), key) for key in ("k", "d", "p")}
+    return _ros_cameras({**messages[0], **values})
+
+
+def _ros_cameras(info: Mapping[str, Any]) -> Mapping[str, Make]:
+    """Return the camera of the raw picture and, where that differs, of the rectified one."""
+    k, d, p = info["k"], info["d"], info["p"]
+    if k[:1] == [0]:
+        raise CalibrationError("the camera is not calibrated: its focal length is 0.")
+    matrix(k, "k")
+    if p:
+        numbers(p, "p", 12)
+
+    # Without distortion and with the same matrix, rectification leaves the picture as it is.
+    same = bool(p) and [p[0], p[2], p[5], p[6]] == [k[0], k[2], k[4], k[5]] and not any(d)
+    if not p or p[0] <= 0 or same:
+        return {"camera": partial(_ros_camera, info, False)}
+    return {"raw": partial(_ros_camera, info, False), "rectified": partial(_ros_camera, info, True)}
+
+
+def _ros_camera(info: Mapping[str, Any], rectified: bool, said: Said) -> Camera:
+    k, d = info["k"], info["d"]
+    width, height = size((info.get("width"), info.get("height")), said, (k[2], k[5]))
+    name = info.get("distortion_model")
+    if not name and not rectified:
+        model, _ = model_without_name(d, said)
+        name = "equidistant" if model == "kannala_brandt" else "rational_polynomial"
+
+    def whole(values: Any, key: str) -> int:
+        return int(numbers(values.get(key, 0), key, 1)[0]) if isinstance(values, Mapping) else 0
+
+    region = ("x_offset", "y_offset", "width", "height")
+    values = SimpleNamespace(
+        width=width,
+        height=height,
+        distortion_model=name,
+        k=k,
+        d=d,
+        p=info["p"],
+        roi=SimpleNamespace(**{key: whole(info.get("roi"), key) for key in region}),
+        binning_x=whole(info, "binning_x"),
+        binning_y=whole(info, "binning_y"),
+    )
+    camera = camera_of(values, rectified)
+    assert camera is not None, "k is not 0"
+    return camera
+
+
 #: All formats; exactly one must recognise a file.
 FORMATS: tuple[CameraFormat, ...] = (
     CameraFormat("acehand camera file", "model, fx", _is_ours, _ours),
     CameraFormat("ROS camera calibration", "camera_matrix: rows, cols, data",
-                 ros_camera.is_calibration, ros_camera.calibration, ros_camera.WHICH),
+                 _is_ros_calibration, _ros_calibration, _ROS_WHICH),
     CameraFormat("ROS CameraInfo message", "distortion_model, k, d, p",
-                 ros_camera.is_message, ros_camera.message, ros_camera.WHICH),
+                 _is_ros_message, _ros_message, _ROS_WHICH),
     CameraFormat("Kalibr camchain", "cam0: camera_model, intrinsics",
                  lambda content: bool(_kalibr_parts(content)), _kalibr),
     CameraFormat("OpenCV calibration", "camera_matrix, distortion_coefficients or M1, D1, ...",

@@ -14,7 +14,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import av
 import cv2
@@ -30,7 +30,7 @@ from acehand_core.recordings.camera_presets import (
     preset_note,
 )
 from acehand_core.recordings.cameras import same_shape
-from acehand_core.recordings.video_index import open_container
+from acehand_core.recordings.video_index import boxes, open_container
 from acehand_core.self_calibration import VERSION
 from acehand_core.types import Progress
 
@@ -282,8 +282,8 @@ def _gopro_header(path: Path) -> dict[str, Any] | None:
     with path.open("rb") as file:
         start, end = 0, path.stat().st_size
         for name in (b"moov", b"udta", b"GPMF"):
-            found = next(((a, b) for kind, a, b in _boxes(file, start, end) if kind == name), None)
-            if found is None:
+            found = next(((a, b) for kind, a, b in boxes(file, start, end) if kind == name), None)
+            if found is None or found[1] > end:
                 return None
             start, end = found
         if end - start > _MAX_BOX:
@@ -294,23 +294,6 @@ def _gopro_header(path: Path) -> dict[str, Any] | None:
     for key, value in gpmf_keys(data):
         values.setdefault(key, value)
     return values
-
-
-def _boxes(file: BinaryIO, start: int, end: int) -> Iterator[tuple[bytes, int, int]]:
-    """Yield kind, start and end of the content of an MP4 file's boxes (ISO/IEC 14496-12)."""
-    while start + 8 <= end:
-        file.seek(start)
-        head = file.read(16)
-        if len(head) < 8:
-            return
-        size, kind, header = int.from_bytes(head[:4]), head[4:8], 8
-        if size == 1:
-            size, header = int.from_bytes(head[8:16]), 16
-        size = end - start if size == 0 else size
-        if size < header or start + size > end:
-            return
-        yield kind, start + header, start + size
-        start += size
 
 
 def gpmf_keys(data: bytes, depth: int = 0) -> Iterator[tuple[str, Any]]:

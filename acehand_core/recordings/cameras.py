@@ -6,8 +6,8 @@ Formats: docs/formats.md; camera files: ``camera_files``.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import cv2
@@ -19,7 +19,7 @@ import pyarrow.parquet
 from acehand_core.errors import CalibrationError, InputError, nearest
 from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
-from acehand_core.motion import FrameSource, Recording
+from acehand_core.motion import ChangedFrames, FrameSource, Recording
 from acehand_core.types import CameraPoses, ImageRgb, TimestampsNs
 
 #: Columns of a camera pose table: camera to world, metres, wxyz unit quaternion.
@@ -207,29 +207,16 @@ def _check_file(path: Path, what: str) -> None:
         raise CalibrationError(f"{path} does not exist; give {what}.")
 
 
-class UndistortedFrames:
-    """A ``FrameSource`` that shows another one's frames, taken by ``camera``, through a pinhole.
+def undistorted_frames(frames: FrameSource, camera: Camera, pinhole: Camera) -> ChangedFrames:
+    """Return frames that were taken by ``camera`` as a pinhole shows them.
 
     Pixels are interpolated linearly; black where ``camera`` does not see.
     """
+    return ChangedFrames(frames, partial(_remapped, undistortion_maps(camera, pinhole)))
 
-    def __init__(self, frames: FrameSource, camera: Camera, pinhole: Camera) -> None:
-        self._frames = frames
-        self._maps = undistortion_maps(camera, pinhole)
 
-    def __len__(self) -> int:
-        return len(self._frames)
-
-    def read(self, start: int, stop: int) -> Iterator[ImageRgb]:
-        """Yield frames ``start`` to ``stop - 1``."""
-        return map(self._undistort, self._frames.read(start, stop))
-
-    def at(self, index: int) -> ImageRgb:
-        """Return one frame."""
-        return self._undistort(self._frames.at(index))
-
-    def _undistort(self, image: ImageRgb) -> ImageRgb:
-        return cv2.remap(image, *self._maps, interpolation=cv2.INTER_LINEAR)
+def _remapped(maps: tuple[np.ndarray, np.ndarray], image: ImageRgb) -> ImageRgb:
+    return cv2.remap(image, *maps, interpolation=cv2.INTER_LINEAR)
 
 
 def undistortion_maps(camera: Camera, pinhole: Camera) -> tuple[np.ndarray, np.ndarray]:
@@ -258,7 +245,7 @@ def undistort(recording: Recording) -> Recording:
     pinhole = camera.whole_view()
     return replace(
         recording,
-        frames=UndistortedFrames(recording.frames, camera, pinhole),
+        frames=undistorted_frames(recording.frames, camera, pinhole),
         camera=pinhole,
         processing={**recording.processing, "undistorted": camera.to_json()},
     )

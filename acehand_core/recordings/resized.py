@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from acehand_core.geometry.cameras import Camera
-from acehand_core.motion import FrameSource, HandMotion, Recording
+from acehand_core.motion import ChangedFrames, HandMotion, Recording
 from acehand_core.types import ImageFit, ImageRgb
 
 
@@ -88,7 +88,7 @@ class Fit:
             recording,
             width=self.size[0],
             height=self.size[1],
-            frames=_FittedFrames(recording.frames, self),
+            frames=ChangedFrames(recording.frames, self.image),
             camera=None if camera is None else self.camera(camera),
         )
 
@@ -108,18 +108,3 @@ class Fit:
         return replace(
             motion, camera=camera, joints_image=pixels, visible=visible, provenance=provenance
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _FittedFrames:
-    frames: FrameSource
-    fit: Fit
-
-    def __len__(self) -> int:
-        return len(self.frames)
-
-    def read(self, start: int, stop: int) -> Iterator[ImageRgb]:
-        return map(self.fit.image, self.frames.read(start, stop))
-
-    def at(self, index: int) -> ImageRgb:
-        return self.fit.image(self.frames.at(index))

@@ -172,9 +172,10 @@ def _why_unreadable(path: Path, error: Exception) -> str:
 
     with path.open("rb") as file:
         head = file.read(4096)
-        boxes = _top_level_boxes(file)[0] if head[4:8] == b"ftyp" else ()
+        is_mp4 = head[4:8] == b"ftyp"
+        names = [name for name, _, _ in boxes(file, 0, path.stat().st_size)] if is_mp4 else []
 
-    if boxes and b"moov" not in boxes:
+    if names and b"moov" not in names:
         return (
             f"{path} is cut off: an MP4 file without its table of frames ('moov'). The recording "
             "or the copy was interrupted; copy it again, or repair it with a recovery tool."
@@ -188,25 +189,27 @@ def _why_unreadable(path: Path, error: Exception) -> str:
 
 def is_cut_off(path: Path) -> bool:
     """Whether an MP4 file ends before its last box does."""
+    size = path.stat().st_size
     with path.open("rb") as file:
-        return _top_level_boxes(file)[1] > path.stat().st_size
+        return any(end > size for _, _, end in boxes(file, 0, size))
 
 
-def _top_level_boxes(file: BinaryIO) -> tuple[tuple[bytes, ...], int]:
-    """Return the names of an MP4 file's boxes, and where they say that the last one ends."""
-    names: list[bytes] = []
-    position = 0
-    while True:
-        file.seek(position)
-        header = file.read(16)
-        if len(header) < 8:
-            return tuple(names), position
-        size, name = int.from_bytes(header[:4]), header[4:8]
-        names.append(name)
-        size = int.from_bytes(header[8:16]) if size == 1 else size
-        if size < 8:  # 0: up to the end of the file
-            return tuple(names), position
-        position += size
+def boxes(file: BinaryIO, start: int, end: int) -> Iterator[tuple[bytes, int, int]]:
+    """Yield name, start and end of the content of an MP4 file's boxes (ISO/IEC 14496-12).
+
+    The last one may say that it ends beyond ``end``.
+    """
+    while start + 8 <= end:
+        file.seek(start)
+        head = file.read(16)
+        size, name, header = int.from_bytes(head[:4]), head[4:8], 8
+        if size == 1:
+            size, header = int.from_bytes(head[8:16]), 16
+        size = end - start if size == 0 else size
+        if size < header:
+            return
+        yield name, start + header, start + size
+        start += size
 
 
 def video_stream(container: InputContainer, path: Path) -> VideoStream:

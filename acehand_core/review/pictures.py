@@ -18,7 +18,6 @@ from jaxtyping import Float, Int
 from acehand_core.motion import Recording
 from acehand_core.recordings.resized import resized
 from acehand_core.review.episode import Episode
-from acehand_core.types import Progress, no_progress
 from retarget.replay.clip import extent, project
 from retarget.replay.judgements import Measure
 
@@ -51,9 +50,7 @@ class Sighting:
     look: Look
 
 
-def picture_measures(
-    episode: Episode, recording: Recording, looks: int = LOOKS, progress: Progress = no_progress
-) -> list[Measure]:
+def picture_measures(episode: Episode, recording: Recording, looks: int = LOOKS) -> list[Measure]:
     """Measure an episode against its video.
 
     Args:
@@ -62,21 +59,17 @@ def picture_measures(
     Raises:
         VideoError: the video cannot be read. MissingDependencyError: the networks are missing.
     """
-    measures = _pace(picture_changes(recording, progress))
+    measures = _pace(picture_changes(recording))
     if looks and episode.placed and episode.camera is not None:
-        measures += _compared(episode, sightings(episode, recording, looks, progress))
+        measures += _compared(episode, sightings(episode, recording, looks))
     return measures
 
 
-def picture_changes(
-    recording: Recording, progress: Progress = no_progress
-) -> Float[np.ndarray, "S"]:
+def picture_changes(recording: Recording) -> Float[np.ndarray, "S"]:
     """Return by how many grey levels each picture differs from the one before, on average."""
     height = max(round(_SMALL * recording.height / recording.width / 2) * 2, 2)
     changes, before = [], None
-    for index, image in enumerate(resized(recording, (_SMALL, height))):
-        if index % 100 == 0:
-            progress("pictures", index, len(recording))
+    for image in resized(recording, (_SMALL, height)):
         grey = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)
         if before is not None:
             changes.append(float(cv2.absdiff(grey, before).mean()))
@@ -111,9 +104,7 @@ def _pace(changes: Float[np.ndarray, "S"]) -> list[Measure]:
     ]  # fmt: skip
 
 
-def sightings(
-    episode: Episode, recording: Recording, looks: int, progress: Progress = no_progress
-) -> list[Sighting]:
+def sightings(episode: Episode, recording: Recording, looks: int) -> list[Sighting]:
     """Search frames for hands; return those that lie near a stored one.
 
     Frames are spread over the episode; in each part it is the one in which hands move fastest in
@@ -127,8 +118,7 @@ def sightings(
     if recording.frames is None or not len(frames):
         return []
     networks, found = hand_networks(), []
-    for place, frame in enumerate(frames.tolist()):
-        progress("hands again", place, len(frames))
+    for frame in frames.tolist():
         image = np.ascontiguousarray(recording.frames.at(frame))
         for look in search.new_hands(networks, image, [search.whole(image)], (), room=4):
             middle, size = look.pixels.mean(0), search.size(look.pixels)

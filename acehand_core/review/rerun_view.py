@@ -33,18 +33,19 @@ import numpy as np
 from jaxtyping import Float, Int, UInt32
 
 from acehand_core.atomic import atomic_path, check_free
-from acehand_core.drawing.overlay import HAND_COLOURS
-from acehand_core.drawing.robot_parts import robot_parts
+from acehand_core.drawing.overlay import DASHES, HAND_COLOURS
+from acehand_core.drawing.robot_parts import RobotParts, robot_parts
 from acehand_core.errors import InputError, MissingDependencyError, OutputError, VideoError
 from acehand_core.geometry import frames, rotations
-from acehand_core.hand.skeleton import WRIST
+from acehand_core.hand.skeleton import BONES, WRIST
 from acehand_core.lerobot.trim_rules import runs
 from acehand_core.recordings.video_encode import probe_video
-from acehand_core.review import scene
 from acehand_core.review.episode import ABSENT, DOUBTFUL, FILLED, OBSERVED, Episode
 from acehand_core.review.payload import curves
 from acehand_core.types import SIDES, Side
+from retarget.replay.clip import in_camera
 from retarget.robots.hand_spec import HandSpec
+from retarget.robots.kinematics import KinematicTree
 from retarget.robots.robot import Robot
 
 APPLICATION = "acehand"
@@ -59,6 +60,8 @@ _FRUSTUM_M = 0.08
 _PORT, _START_S = 9876, 30.0
 #: Stamps above this count nanoseconds since 1970, others those since a recording's start.
 _SINCE_1970 = 10**17
+#: Hands whose place is not known lie apart (m), the robot's below them.
+APART_M, BELOW_M = 0.15, 0.25
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -252,7 +255,7 @@ def _send(rr: Any, stream: Any, shown: Shown) -> None:
 
 
 def _send_camera(sender: _Sender, shown: Shown) -> None:
-    rr, episode, poses = sender.rr, shown.episode, scene.world_poses(shown.episode)
+    rr, episode, poses = sender.rr, shown.episode, world_poses(shown.episode)
     up = rr.ViewCoordinates.RIGHT_HAND_Z_UP if poses is not None else rr.ViewCoordinates.RDF
     sender.static("scene", up)
     if poses is not None:
@@ -284,7 +287,7 @@ def _send_hand(sender: _Sender, slot: int, side: Side, state: Int[np.ndarray, "T
     colours = packed(HAND_COLOURS[side], state)
     entity = f"scene/camera/hand/{side}"
     if not episode.placed:
-        apart = [(2 * slot - 1) * scene.APART_M, 0.0, 0.0]
+        apart = [(2 * slot - 1) * APART_M, 0.0, 0.0]
         sender.static(entity, rr.Transform3D(translation=apart))
 
     drawn = [(entity, episode.joints[:, slot], rr.LineStrips3D, rr.Points3D, 0.0025)]
@@ -294,7 +297,7 @@ def _send_hand(sender: _Sender, slot: int, side: Side, state: Int[np.ndarray, "T
         picture = f"{_picture(episode)}/landmarks/{side}"
         drawn.append((picture, marks, rr.LineStrips2D, rr.Points2D, 1.5))
     for place, points, lines, dots, radius in drawn:
-        bones = [scene.strips(p, int(value)) for p, value in zip(points, state, strict=True)]
+        bones = [strips(p, int(value)) for p, value in zip(points, state, strict=True)]
         known = np.isfinite(points).all(-1)
         pairs = np.concatenate(bones)
         kind = lines.columns(strips=pairs).partition([len(bone) for bone in bones])
@@ -305,7 +308,7 @@ def _send_hand(sender: _Sender, slot: int, side: Side, state: Int[np.ndarray, "T
         sender.static(f"{place}/joints", dots.from_fields(radii=[2 * radius]))
 
     if episode.placed:
-        poses = scene.world_poses(episode)
+        poses = world_poses(episode)
         wrist = episode.joints[:, slot, WRIST]
         wrist = wrist if poses is None else frames.apply(poses, wrist[:, None])[:, 0]
         parts = runs(np.isfinite(wrist).all(1))
@@ -319,18 +322,18 @@ def _send_hand(sender: _Sender, slot: int, side: Side, state: Int[np.ndarray, "T
 def _send_robot(
     sender: _Sender, robot: Robot | None, slot: int, side: Side, state: Int[np.ndarray, "T"]
 ) -> None:
-    rr, episode, bases = sender.rr, sender.episode, scene.scene_bases(sender.episode)
+    rr, episode, bases = sender.rr, sender.episode, scene_bases(sender.episode)
     if robot is None or episode.robot is None or bases is None or side not in robot.hands:
         return
     hand = robot.hands[side]
     parts = robot_parts(hand)
-    poses = bases[:, slot, None] @ scene.link_poses(hand, episode.robot.joints[:, slot])
+    poses = bases[:, slot, None] @ link_poses(hand, episode.robot.joints[:, slot])
     there = (state != ABSENT) & np.isfinite(bases[:, slot]).all((1, 2))
     looks = np.where(there, state, ABSENT)
     rows = np.flatnonzero(np.r_[True, np.diff(looks) != 0])  # where it comes, goes, or looks other
     colours = packed(_ROBOT, looks[rows])
     for link, told in enumerate(parts.links):
-        corners, normals = scene.link_surface(parts, link)
+        corners, normals = link_surface(parts, link)
         if not len(corners):
             continue
         entity = f"scene/robot/{side}/{told.name.removeprefix(f'{side}_')}"
@@ -385,7 +388,7 @@ def about(shown: Shown) -> str:
                                       ("doubtful (dashed)", DOUBTFUL))
                   if (count[:, slot] == value).any()]  # fmt: skip
         lines.append(f"- {side} hand: {', '.join(shares) or 'absent'}")
-    frame = "camera" if scene.world_poses(episode) is None else "world"
+    frame = "camera" if world_poses(episode) is None else "world"
     lines.append(f"- the scene is in the {frame} frame")
     lines += ["", f"## Verdict: {report.get('verdict') or 'none'}", ""]
     lines += [f"- {reason}" for reason in report.get("reasons") or ()]
@@ -447,3 +450,59 @@ def _commanded(shown: Shown) -> list[tuple[int, Side, HandSpec]]:
 
 def _slug(name: str) -> str:
     return re.sub(r"\W+", "_", name)
+
+
+# An episode as shapes in a scene: where things are, and their surfaces.
+
+
+def world_poses(episode: Episode) -> Float[np.ndarray, "T 4 4"] | None:
+    """Return ``T_world_camera``; None where the scene is in the camera frame."""
+    poses = None if episode.motion is None else episode.motion.T_world_camera
+    if poses is None or not episode.placed or not np.isfinite(poses).all():
+        return None
+    return poses
+
+
+def scene_bases(episode: Episode) -> Float[np.ndarray, "T 2 4 4"] | None:
+    """Return the robots' base poses in the scene's frame; NaN where they are not known."""
+    if episode.robot is None:
+        return None
+    bases, poses = in_camera(episode), world_poses(episode)
+    if bases is None:
+        if episode.robot.T_frame_base is not None:
+            return None
+        bases = np.tile(np.eye(4), (len(episode), 2, 1, 1))
+        bases[:, :, :3, 3] = [[side * APART_M, BELOW_M, 0] for side in (-1, 1)]
+    return bases if poses is None else poses[:, None] @ bases
+
+
+def link_poses(hand: HandSpec, joints: Float[np.ndarray, "T Q"]) -> Float[np.ndarray, "T L 4 4"]:
+    """Return where links are in the base frame, in the order of ``robot_parts(hand).links``."""
+    posture = KinematicTree.of(hand).posture(joints)
+    turns, positions = (np.swapaxes(a, 0, 1) for a in (posture.turns, posture.positions))
+    return frames.rigid(turns, positions)
+
+
+def link_surface(
+    parts: RobotParts, link: int
+) -> tuple[Float[np.ndarray, "V 3"], Float[np.ndarray, "V 3"]]:
+    """Return the corners of a link's triangles, three by three, and a normal for each corner.
+
+    In the link's frame, metres; corners are not shared, so that edges are seen.
+    """
+    corners = parts.vertices[parts.faces[parts.vertex_links[parts.faces[:, 0]] == link]]
+    across = np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0])
+    size = np.linalg.norm(across, axis=1)
+    real = size > 1e-15  # a sphere drawn out to a capsule of no length has triangles of no size
+    normals = np.repeat(across[real] / size[real, None], 3, axis=0)
+    return corners[real].reshape(-1, 3), normals
+
+
+def strips(joints: Float[np.ndarray, "21 D"], state: int) -> Float[np.ndarray, "S 2 D"]:
+    """Return the bones that are known as pairs of points; a doubtful hand's are dashed."""
+    ends = joints[np.array(BONES)]
+    ends = ends[np.isfinite(ends).all((1, 2))]
+    if state == DOUBTFUL:
+        start, along = ends[:, :1], ends[:, 1:] - ends[:, :1]
+        ends = np.concatenate([start + along * np.array(dash)[:, None] for dash in DASHES])
+    return ends

@@ -208,8 +208,8 @@ def _converted(
         writer.writerows([{**row, "recording": row["recording"].absolute()} for row in rows])
     entries, batch = read_manifest(manifest, settings), BatchFolder(settings.output)
     engine = EngineSettings(workers=workers)
-    report = run_batch(manifest, entries, batch, lambda place: LocalEngine(engine))
-    for name, result in report.results.items():
+    results = run_batch(manifest, entries, batch, lambda place: LocalEngine(engine))
+    for name, result in results.items():
         if result.state not in ("done", "no_hand"):
             raise SystemExit(f"{name}: {result.state}: {result.reason}")
     return [batch.recording(entry.id) / "dataset" for entry in entries]

@@ -26,14 +26,10 @@ import pyarrow.parquet as pq
 
 from acehand_core.lerobot import edit, transaction
 from acehand_core.lerobot import format as layout
-from acehand_core.lerobot.dataset import (
-    FeatureSpec,
-    LeRobotWriter,
-    create,
-    open_for_append,
-    video_feature,
-)
+from acehand_core.lerobot.dataset import create, open_for_append
+from acehand_core.lerobot.format import FeatureSpec, video_feature
 from acehand_core.lerobot.repair import repair
+from acehand_core.lerobot.writer import LeRobotWriter
 
 FPS = 30
 HEIGHT, WIDTH = 48, 64

@@ -19,7 +19,8 @@ import av
 import cv2
 import numpy as np
 
-from acehand_core.lerobot.dataset import FeatureSpec, create, video_feature
+from acehand_core.lerobot.dataset import create
+from acehand_core.lerobot.format import FeatureSpec, video_feature
 from acehand_core.lerobot.trim import trim_episodes
 from acehand_core.lerobot.trim_rules import read_trim_rules
 from acehand_core.motion import HandMotion

@@ -38,11 +38,12 @@ from acehand_core.datasets.readers.hot3d_files import (
     HandTrack,
     find_rows,
 )
-from acehand_core.datasets.readers.pictures import UPRIGHT, UprightFrames, open_vrs, upright_camera
+from acehand_core.datasets.readers.pictures import UPRIGHT, open_vrs, upright_camera, upright_image
 from acehand_core.datasets.readers.splits import hashed_split
 from acehand_core.errors import InputError
 from acehand_core.geometry import frames
 from acehand_core.geometry.cameras import Camera
+from acehand_core.motion import ChangedFrames
 
 CONVENTION = Convention("components", False, "mano", True, "world")
 _FPS = 30.0
@@ -140,7 +141,7 @@ class Hot3dReader:
             findings.append("no recording.vrs; no pictures.")
         if not quest:
             camera, T_world_camera = upright_camera(camera), T_world_camera @ UPRIGHT
-            pictures = None if pictures is None else UprightFrames(pictures)
+            pictures = None if pictures is None else ChangedFrames(pictures, upright_image)
 
         return NativeRecording(
             item=item,

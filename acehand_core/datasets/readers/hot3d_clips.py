@@ -32,16 +32,16 @@ from acehand_core.datasets.readers.hot3d_files import fisheye624, read_pose
 from acehand_core.datasets.readers.pictures import (
     UPRIGHT,
     TarImages,
-    UprightFrames,
     list_tar,
     read_member,
     upright_camera,
+    upright_image,
 )
 from acehand_core.datasets.readers.splits import hashed_split
 from acehand_core.errors import SchemaError
 from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
-from acehand_core.motion import FrameSource
+from acehand_core.motion import ChangedFrames, FrameSource
 from acehand_core.types import SIDES
 
 _FPS = 30.0
@@ -126,7 +126,7 @@ class Hot3dClipsReader:
             findings.append(f"{len(every) - len(pictures)} of {len(every)} frames have no picture.")
         if item.key["device"] == "aria":
             camera, T_world_camera = upright_camera(camera), T_world_camera @ UPRIGHT
-            source = UprightFrames(source)
+            source = ChangedFrames(source, upright_image)
         present, orient, fingers, betas, translation = track
         unlabelled_presence[~posed] = np.maximum(
             unlabelled_presence[~posed], np.where(present[~posed], 1, 0.5)

@@ -23,7 +23,7 @@ from acehand_core.errors import CalibrationError, InputError, MissingDependencyE
 from acehand_core.files.safe_files import content_sha256
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import FrameSource
-from acehand_core.recordings.cameras import UndistortedFrames
+from acehand_core.recordings.cameras import undistorted_frames
 from acehand_core.recordings.video import VideoFrames
 from acehand_core.types import ImageRgb, TimestampsNs
 
@@ -175,24 +175,6 @@ class VrsImages(ByIndex):
 UPRIGHT = np.array([[0.0, 1, 0, 0], [-1, 0, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]])
 
 
-class UprightFrames:
-    """A ``FrameSource`` of another one's frames, rotated by a quarter turn clockwise."""
-
-    def __init__(self, frames: FrameSource) -> None:
-        self._frames = frames
-
-    def __len__(self) -> int:
-        return len(self._frames)
-
-    def read(self, start: int, stop: int) -> Iterator[ImageRgb]:
-        """Yield frames ``start`` to ``stop - 1``."""
-        return map(_rotated, self._frames.read(start, stop))
-
-    def at(self, index: int) -> ImageRgb:
-        """Return one frame."""
-        return _rotated(self._frames.at(index))
-
-
 def upright_camera(camera: Camera) -> Camera:
     """Return the camera of the rotated picture: exact, lens parameters change places and signs.
 
@@ -217,7 +199,7 @@ def upright_camera(camera: Camera) -> Camera:
     )
 
 
-def _rotated(image: UInt8[np.ndarray, "H W 3"]) -> UInt8[np.ndarray, "W H 3"]:
+def upright_image(image: UInt8[np.ndarray, "H W 3"]) -> UInt8[np.ndarray, "W H 3"]:
     return np.ascontiguousarray(np.rot90(image, 3))
 
 
@@ -279,7 +261,7 @@ def pictures(
     if undistort and camera is not None and camera.model != "pinhole":
         done.append(f"undistorted from {camera.model} to a pinhole of the same focal length")
         plain = camera.pinhole_like()
-        source = None if source is None else UndistortedFrames(source, camera, plain)
+        source = None if source is None else undistorted_frames(source, camera, plain)
         camera = plain
 
     target = size
