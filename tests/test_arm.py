@@ -11,6 +11,7 @@ import pytest
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.geometry import frames, rotations
 from acehand_core.lerobot.check import check_dataset
+from acehand_core.motion import runs
 from helpers.arm_samples import along
 from helpers.commands import Run, hands_file
 from helpers.retarget_samples import motion_of, moving_hands
@@ -18,7 +19,7 @@ from retarget.retargeting import retarget_motion
 from retarget.robots.robot import load_robot
 from retarget.solve import arm_path, arm_search
 from retarget.solve.arm import ASSUMED_SPEED, load_arm, pose_points
-from retarget.solve.arm_attachment import ArmSettings, attach_arms, spans
+from retarget.solve.arm_attachment import ArmSettings, attach_arms
 from retarget.solve.arm_path import follow_path
 from test_base import FPS, wandering
 
@@ -189,9 +190,9 @@ def test_chunks_and_short_clips(arm, still, monkeypatch: pytest.MonkeyPatch) -> 
         assert attach_arms(along(still, [path[:count]]), arm, settings).arms[1].reached.all()
 
 
-def test_spans() -> None:
-    assert spans(np.array([True, False, True, True, False])) == [(0, 0), (2, 3)]
-    assert spans(np.zeros(3, bool)) == []
+def test_runs() -> None:
+    assert runs(np.array([True, False, True, True, False])) == [(0, 1), (2, 4)]
+    assert runs(np.zeros(3, bool)) == []
 
 
 def test_the_verdict_names_what_is_not_reached(arm, tmp_path: Path) -> None:

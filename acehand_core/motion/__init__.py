@@ -16,6 +16,7 @@ from acehand_core.motion.robot import (
     RobotTrajectory,
     Verdict,
     held_index,
+    runs,
 )
 
 __all__ = [
@@ -34,4 +35,5 @@ __all__ = [
     "RobotTrajectory",
     "Verdict",
     "held_index",
+    "runs",
 ]

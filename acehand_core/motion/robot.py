@@ -53,7 +53,6 @@ class ReplayReport:
     rms_tracking_rad: float
     max_penetration_mm: float
     commanded_penetration_mm: float
-    penetration_share: float
     saturation_share: float
     coupling_residual_rad: float
     unstable_steps: int
@@ -114,7 +113,6 @@ class ArmMotion:
     reached: Bool[np.ndarray, "T"]
     reached_alone: Bool[np.ndarray, "T"]
     position_error_m: Float[np.ndarray, "T"]
-    rotation_error_rad: Float[np.ndarray, "T"]
     to_other_m: Float[np.ndarray, "T"]
     to_itself_m: Float[np.ndarray, "T"]
     to_table_m: Float[np.ndarray, "T"]
@@ -184,3 +182,9 @@ def held_index(valid: Bool[np.ndarray, "T"]) -> Int[np.ndarray, "T"]:
     """
     last = np.maximum.accumulate(np.where(valid, np.arange(len(valid)), -1))
     return np.where(last < 0, np.argmax(valid), last)
+
+
+def runs(flags: Bool[np.ndarray, "T"]) -> list[tuple[int, int]]:
+    """Return the first frame of every run of True, and the one after its last."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], flags, [False]]).astype(int)))
+    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float
 
 from acehand_core.geometry import frames, rotations
 from acehand_core.hand.skeleton import BONES, FINGERS, KNUCKLES, TIPS, WRIST, finger_keypoints
-from acehand_core.motion import HandMotion, RobotTrajectory
+from acehand_core.motion import HandMotion, RobotTrajectory, runs
 from acehand_core.types import (
     SIDES,
     JointsCamera,
@@ -221,12 +221,7 @@ def _frames(clip: Clip) -> Iterator[Measure]:
 
 def _longest(flags: Bool[np.ndarray, "T"]) -> tuple[int, int]:
     """Return first frame and the one after the last of the longest stretch that is true."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], flags, [False]]).astype(int)))
-    if not len(edges):
-        return 0, 0
-    starts, stops = edges[::2], edges[1::2]
-    best = int(np.argmax(stops - starts))
-    return int(starts[best]), int(stops[best])
+    return max(runs(flags), key=lambda run: run[1] - run[0], default=(0, 0))
 
 
 # What no hand does, and what only a fault of tracking looks like.

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float
 
 from acehand_core.errors import InputError
 from acehand_core.geometry import frames, rotations
-from acehand_core.motion import ArmMotion, RobotTrajectory, Verdict
+from acehand_core.motion import ArmMotion, RobotTrajectory, Verdict, runs
 from acehand_core.processes import one_blas_thread
 from acehand_core.settings import numbers, setting
 from acehand_core.types import SIDES, RigidTransform
@@ -264,7 +264,7 @@ def _motion(
     distances: Distances,
 ) -> ArmMotion:
     table, path = placement.table, frames.inverse(placement.bases[slot]) @ task.poses
-    off, angle, reached = _off(arm, task, path, joints)
+    off, reached = _off(arm, task, path, joints)
     T_frame_table = None
     if table is not None:
         foot = placement.bases[slot][:3, 3]
@@ -278,9 +278,8 @@ def _motion(
         T_frame_arm=placement.bases[slot],
         joints=joints,
         reached=reached,
-        reached_alone=_off(arm, task, path, alone)[2],
+        reached_alone=_off(arm, task, path, alone)[1],
         position_error_m=np.where(task.active, off, np.nan),
-        rotation_error_rad=np.where(task.active, angle, np.nan),
         notes=arm.notes,
         to_other_m=distances.other,
         to_itself_m=distances.own,
@@ -291,12 +290,12 @@ def _motion(
 
 def _off(
     arm: Arm, task: Task, path: BasePath, joints: ArmJoints
-) -> tuple[Float[np.ndarray, "T"], Float[np.ndarray, "T"], Bool[np.ndarray, "T"]]:
-    """Return how far the hand's base is off, metres and radians, and where it is reached."""
+) -> tuple[Float[np.ndarray, "T"], Bool[np.ndarray, "T"]]:
+    """Return how far the hand's base is off, metres, and where place and turn are reached."""
     there = arm.base_poses(joints)
     off = np.linalg.norm((there - path)[:, :3, 3], axis=1)
     angle = rotations.angle_between(there[:, :3, :3], path[:, :3, :3])
-    return off, angle, task.active & (off <= REACHED_M) & (angle <= REACHED_RAD)
+    return off, task.active & (off <= REACHED_M) & (angle <= REACHED_RAD)
 
 
 def _faults(motions: Mapping[int, ArmMotion], tasks: Mapping[int, Task]) -> tuple[int, int]:
@@ -376,13 +375,7 @@ def _too_close(
         yield "warn", f"{who} {verb} within {gap:.1f} mm of {what} ({_listed(near)})"
 
 
-def spans(flags: Bool[np.ndarray, "T"]) -> list[tuple[int, int]]:
-    """Return first and last frame of every run of True."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], flags, [False]]).astype(int)))
-    return [(int(a), int(b) - 1) for a, b in edges.reshape(-1, 2)]
-
-
 def _listed(flags: Bool[np.ndarray, "T"]) -> str:
-    runs = [f"{a} to {b}" if b > a else str(a) for a, b in spans(flags)]
-    more = f" and {len(runs) - _LISTED_SPANS} more spans" if len(runs) > _LISTED_SPANS else ""
-    return ", ".join(runs[:_LISTED_SPANS]) + more
+    spans = [f"{a} to {b - 1}" if b - 1 > a else str(a) for a, b in runs(flags)]
+    more = f" and {len(spans) - _LISTED_SPANS} more spans" if len(spans) > _LISTED_SPANS else ""
+    return ", ".join(spans[:_LISTED_SPANS]) + more
