@@ -5,19 +5,25 @@ A life-cycle node: configured it holds its output, active it listens to the came
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from acehand_core.bags.messages import latched_messages, trajectory_messages, verdict_status
+from acehand_core import ConvertReport
+from acehand_core.bags.messages import (
+    Demonstration,
+    latched_messages,
+    trajectory_messages,
+    verdict_status,
+)
 from acehand_core.errors import EXIT_OK, AcehandError, InputError
-from acehand_core.types import SIDES
+from acehand_core.types import SIDES, Progress
 from acehand_ros import runtime
 from acehand_ros.clips import (
     CAMERA_INFO,
     ClipFolder,
     ClipRecorder,
-    ClipResult,
     camera_info_topic,
     convert_clip,
     image_msgtype,
@@ -49,6 +55,7 @@ class ClipRecorderNode:
         self._clip, self._worker, self._outlet = ClipRecorder(), Worker(), Outlet(node)
         self._clips: ClipFolder | None = None
         self._subscriptions: list[Any] = []
+        self._demonstration: Demonstration | None = None  # of the clip that is converted
         self._verdict: list[dict[str, Any]] = []  # of the last clip
         self._active = self._ended = False
         self._log = JobLog(node.get_logger(), self._worker)
@@ -206,7 +213,14 @@ class ClipRecorderNode:
         info = self._info_topic if self._clip.camera_infos else ""
         values: Mapping[str, Any] = {**self._values, "image_topic": self._image_topic}
         options = clip_options(values, clip, self._folder / "bags" / clip.name, info)
-        self._worker.start(lambda progress, cancel: convert_clip(options, progress, cancel))
+
+        self._demonstration = None
+
+        def convert(progress: Progress, cancel: threading.Event) -> ConvertReport:
+            report, self._demonstration = convert_clip(options, progress, cancel)
+            return report
+
+        self._worker.start(convert)
         return f"{clip}: {self._clip.images} images, converting"
 
     def _cancel(self) -> str:
@@ -228,9 +242,7 @@ class ClipRecorderNode:
 
     def _publish_clip(self, status: JobStatus) -> None:
         """Publish the trajectory of a clip whose work has ended."""
-        result = status.report
-        if isinstance(result, ClipResult) and result.demonstration is not None:
-            demonstration = result.demonstration
+        if (demonstration := self._demonstration) is not None:
             self._outlet.publish(latched_messages(demonstration))
             self._outlet.publish(trajectory_messages(demonstration))
             self._verdict = [verdict_status(demonstration)]

@@ -12,9 +12,7 @@ import re
 import shutil
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from acehand_core import ConvertOptions, ConvertReport, convert_bag, load_demonstrations
 from acehand_core.atomic import DirectoryLock, LockedError, output_errors
@@ -222,41 +220,13 @@ class ClipRecorder:
         return self.path
 
 
-@dataclass(frozen=True, slots=True)
-class ClipResult:
-    """What became of a clip; ``demonstration`` is None where no hand was found."""
-
-    convert: ConvertReport
-    demonstration: Demonstration | None
-
-    @property
-    def job(self) -> Any:
-        """The report of the main job."""
-        return self.convert.job
-
-    @property
-    def bag(self) -> str | None:
-        """The bag written."""
-        return self.convert.bag
-
-    @property
-    def losses(self) -> tuple[str, ...]:
-        """What was lost on reading the clip, in sentences."""
-        return self.convert.losses
-
-    @property
-    def lost_messages(self) -> dict[str, int]:
-        """Messages that could not be read, by topic."""
-        return dict(self.convert.lost_messages)
-
-
 def convert_clip(
     options: ConvertOptions, progress: Progress, cancel: threading.Event
-) -> ClipResult:
-    """Make a clip an episode of its dataset and return it, ready to be published."""
+) -> tuple[ConvertReport, Demonstration | None]:
+    """Make a clip an episode of its dataset; return it too, None where no hand was found."""
     report = convert_bag(options, progress, cancel)
     numbers = [e.episode_index for e in report.job.episodes if e.episode_index is not None]
     if report.job.dataset is None or not numbers:
-        return ClipResult(report, None)
+        return report, None
     found = load_demonstrations(Path(report.job.dataset), options.job.robot, (numbers[-1],))
-    return ClipResult(report, next((demonstration for demonstration, _ in found), None))
+    return report, next((demonstration for demonstration, _ in found), None)

@@ -8,7 +8,7 @@ from typing import Any
 
 from acehand_core.errors import InputError, nearest
 from acehand_core.types import SIDES, Side
-from acehand_ros.joint_maps import JointMap, own_names
+from acehand_ros.joint_maps import own_names
 from retarget.robots.hand_spec import HandSpec
 from retarget.robots.robot import Robot
 
@@ -116,21 +116,16 @@ def controller_parameters(
         manager[one.controller] = {"type": KINDS[kind]}
         values: dict[str, Any] = {"joints": list(one.joints)}
         if kind == "action":
-            values = _trajectories(one, path_tolerance, goal_tolerance)
+            allowed = {"trajectory": path_tolerance, "goal": goal_tolerance}
+            values |= {
+                "command_interfaces": ["position"],
+                "state_interfaces": ["position", "velocity"],
+                "constraints": {"goal_time": 1.0, **{name: {**allowed} for name in one.joints}},
+            }
         elif kind == "forward":  # a position group knows its interface
             values["interface_name"] = "position"
         out[f"/**/{one.controller}"] = {"ros__parameters": values}
     return out
-
-
-def _trajectories(one: JointMap, path: float, goal: float) -> dict[str, Any]:
-    tolerances = {name: {"trajectory": path, "goal": goal} for name in one.joints}
-    return {
-        "joints": list(one.joints),
-        "command_interfaces": ["position"],
-        "state_interfaces": ["position", "velocity"],
-        "constraints": {"goal_time": 1.0, **tolerances},
-    }
 
 
 def _system(hand: HandSpec, plugin: str, parameters: Mapping[str, str]) -> ElementTree.Element:

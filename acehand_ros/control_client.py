@@ -59,7 +59,11 @@ class RosControllers:
             self._publishers = {side: self._publisher(one) for side, one in maps.items()}
 
     def measure(self) -> Measured:
-        """Wait for the controllers and for new joint states; return the driven angles (C,)."""
+        """Wait for the controllers and for new joint states; return the driven angles (C,).
+
+        Raises:
+            InputError: none come, they lack a joint, or a controller is not there.
+        """
         for side, joint_map in self._maps.items():
             self._until_ready(side, joint_map)
         since = time.monotonic()
@@ -83,12 +87,12 @@ class RosControllers:
             lambda: self._fresh(joint_map, since).keys() >= set(joint_map.joints),
             lambda: self._missing(joint_map, since),
         )
-        angles = self._fresh(joint_map, since)
-        return joint_map.measured(list(angles), list(angles.values()))
+        return joint_map.measured(self._fresh(joint_map, since))
 
     def send(self, side: Side, goal: int, trajectory: Mapping[str, Any]) -> None:
-        """Send a goal: from the thread that spins, which else may drop the answer.
+        """Send a JointTrajectory's fields as a goal; ``ActionDrive.result`` hears how it ends.
 
+        They are sent from the thread that spins, which else may drop the answer:
         rclpy 7 notes a goal only after it was sent.
         """
         from control_msgs.action import FollowJointTrajectory
@@ -135,7 +139,7 @@ class RosControllers:
         self._node.executor.create_task(start)
 
     def cancel(self, side: Side) -> None:
-        """Cancel a hand's goal."""
+        """Cancel a hand's goal, also one that is not accepted yet."""
 
         def accepted(future: Any) -> None:
             if future.result().accepted:
@@ -151,7 +155,7 @@ class RosControllers:
             sent.add_done_callback(accepted)
 
     def command(self, side: Side, values: Any) -> None:
-        """Send positions."""
+        """Send the positions that a controller is to have now."""
         from std_msgs.msg import Float64MultiArray
 
         self._publishers[side].publish(Float64MultiArray(data=values.tolist()))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float
@@ -21,34 +21,13 @@ from acehand_ros.joint_maps import JointMap
 from acehand_ros.playback import rest_of
 from retarget.robots.robot import Robot
 
+if TYPE_CHECKING:
+    from acehand_ros.control_client import RosControllers
+
 Measured = Mapping[Side, Float[np.ndarray, "C"]]
 #: Goals start so much later than they are sent, so that both hands have theirs by then.
 START_NS = 200_000_000
 _CANCEL_S = 2.0
-
-
-class Controllers(Protocol):
-    """The controllers of some hands, in their own names and units."""
-
-    def measure(self) -> Measured:
-        """Wait for joint states that are newer than the call; return the driven angles (C,).
-
-        Raises:
-            InputError: none come, they lack a joint, or a controller is not there.
-        """
-        ...
-
-    def send(self, side: Side, goal: int, trajectory: Mapping[str, Any]) -> None:
-        """Send a JointTrajectory's fields as a goal; ``ActionDrive.result`` hears how it ends."""
-        ...
-
-    def cancel(self, side: Side) -> None:
-        """Cancel a hand's goal, also one that is not accepted yet."""
-        ...
-
-    def command(self, side: Side, values: Float[np.ndarray, "C"]) -> None:
-        """Send the positions that a controller is to have now."""
-        ...
 
 
 class _Drive:
@@ -59,7 +38,7 @@ class _Drive:
         demonstration: Demonstration,
         robot: Robot,
         maps: Mapping[Side, JointMap],
-        controllers: Controllers,
+        controllers: RosControllers,
         now_ns: Callable[[], int],
     ) -> None:
         self._demonstration, self._robot, self._maps = demonstration, robot, maps

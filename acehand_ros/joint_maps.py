@@ -6,7 +6,7 @@ A file says it per hand; ``config/controllers/inspire.yaml`` documents the schem
 from __future__ import annotations
 
 import importlib.resources
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -46,7 +46,7 @@ class JointMap:
         """Return driven angles (rad) as the controller's values, whole where it takes registers."""
         if self.unit == "rad":
             return commands[..., list(self.commands)]
-        found = self.hand.to_controller(commands)[..., list(self.commands)]
+        found = self.hand.controller.of(commands)[..., list(self.commands)]
         return np.round(found) if self.hand.controller.whole else found
 
     def course(self, course: Course) -> Course:
@@ -63,23 +63,11 @@ class JointMap:
         order = list(self.commands)
         return Course(course.seconds, positions[:, order], velocities[:, order])
 
-    def measured(self, names: Sequence[str], positions: Sequence[float]) -> Commands:
-        """Return the driven angles (C,) out of a JointState's names and positions.
-
-        Raises:
-            InputError: a joint of the controller is not among them, or has no finite position.
-        """
-        # Positions may be left out of a JointState, all of them.
-        angles = dict(zip(names, positions, strict=False))
-        missing = [name for name in self.joints if not np.isfinite(angles.get(name, np.nan))]
-        if missing:
-            raise InputError(
-                f"{self.joint_states}: no position of {', '.join(missing)}; it has those of "
-                f"{', '.join(angles) or 'no joint'}."
-            )
+    def measured(self, positions: Mapping[str, float]) -> Commands:
+        """Return the driven angles (C,) out of measured joints by the controller's names."""
         out = np.empty(len(self.joints))
-        out[list(self.commands)] = [angles[name] for name in self.joints]
-        return out if self.unit == "rad" else self.hand.from_controller(out)
+        out[list(self.commands)] = [positions[name] for name in self.joints]
+        return out if self.unit == "rad" else self.hand.controller.inverse(out)
 
 
 def own_names(robot: Robot) -> dict[Side, JointMap]:

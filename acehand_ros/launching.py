@@ -9,7 +9,7 @@ import atexit
 import json
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -20,31 +20,29 @@ import yaml
 from acehand_core.bags.messages import CAMERA_LINK
 from acehand_core.errors import InputError, nearest
 from acehand_ros.messages import live_topic
-from acehand_ros.parameters import Parameter, Table
+from acehand_ros.parameters import Table, described
 
 PACKAGE = "acehand_ros"
-VIEWERS: Mapping[str, tuple[str, str]] = {
-    "rviz": ("rviz2", "rviz2"),
-    "foxglove": ("foxglove_bridge", "foxglove_bridge"),
-}
+#: The packages of viewers, whose executables are called the same.
+VIEWERS: Mapping[str, str] = {"rviz": "rviz2", "foxglove": "foxglove_bridge"}
 
 
-def pick(table: Table, names: Iterable[str]) -> list[Parameter]:
+def pick(table: Table, names: Iterable[str]) -> Table:
     """Return parameters of a table by name, in the order of the names.
 
     Raises:
         InputError: the table has no such parameter.
     """
-    known = {parameter.name: parameter for parameter in table}
+    known = {leaf.parameter: leaf for leaf in table}
     for name in (names := list(names)):
         if name not in known:
             raise InputError(f"No parameter {name!r}; {nearest(name, known)}")
-    return [known[name] for name in names]
+    return tuple(known[name] for name in names)
 
 
 def arguments(
-    parameters: Iterable[Parameter],
-    required: Iterable[str] = (),
+    parameters: Table,
+    required: Collection[str] = (),
     defaults: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Any]:
     """Return launch arguments with the parameters' names, defaults, descriptions and choices.
@@ -53,40 +51,22 @@ def arguments(
     """
     from launch.actions import DeclareLaunchArgument
 
-    required = set(required)
     out = []
-    for parameter in parameters:
-        choices: tuple[str, ...] | None = parameter.choices or None
-        if isinstance(parameter.default, bool):
-            choices = ("true", "false")
+    for leaf in parameters:
+        name, switch = leaf.parameter, isinstance(leaf.default, bool)
+        usual = str(leaf.default).lower() if switch else str(leaf.default)
         out.append(
             DeclareLaunchArgument(
-                parameter.name,
-                default_value=(
-                    None
-                    if parameter.name in required
-                    else defaults.get(parameter.name, text(parameter.default))
-                ),
-                description=description(parameter),
-                choices=choices,
+                name,
+                default_value=None if name in required else defaults.get(name, usual),
+                description=described(leaf),
+                choices=("true", "false") if switch else leaf.choices or None,
             )
         )
     return out
 
 
-def text(value: Any) -> str:
-    """Return a default as launch files write it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def description(parameter: Parameter) -> str:
-    """Return a parameter's description with its range."""
-    if parameter.low is None or parameter.high is None:
-        return parameter.description
-    return f"{parameter.description} ({parameter.low:g} to {parameter.high:g})"
-
-
-def values(parameters: Iterable[Parameter], given: Mapping[str, str]) -> dict[str, Any]:
+def values(parameters: Table, given: Mapping[str, str]) -> dict[str, Any]:
     """Return what to give a node for these launch arguments: each as its own type.
 
     Without the type a task called 12 would arrive as a number. The values are those of now: a node
@@ -96,8 +76,10 @@ def values(parameters: Iterable[Parameter], given: Mapping[str, str]) -> dict[st
     from launch_ros.parameter_descriptions import ParameterValue
 
     return {
-        p.name: ParameterValue(TextSubstitution(text=given[p.name]), value_type=p.type)
-        for p in parameters
+        leaf.parameter: ParameterValue(
+            TextSubstitution(text=given[leaf.parameter]), value_type=type(leaf.default)
+        )
+        for leaf in parameters
     }
 
 
@@ -214,8 +196,7 @@ def viewer(choice: str, use_sim_time: bool, scene: Scene) -> list[Any]:
         return []
     wanted = list(VIEWERS) if choice == "auto" else [choice]
     for name in wanted:
-        package, executable = VIEWERS[name]
-        if installed(package):
+        if installed(package := VIEWERS[name]):
             if name == "rviz":
                 text = yaml.safe_dump(rviz_config(scene), sort_keys=False)
                 config, hints = ["-d", temporary("acehand.rviz", text)], []
@@ -228,14 +209,14 @@ def viewer(choice: str, use_sim_time: bool, scene: Scene) -> list[Any]:
                 *hints,
                 Node(
                     package=package,
-                    executable=executable,
+                    executable=package,
                     namespace=scene.namespace,
                     arguments=config,
                     remappings=own_clock(scene.namespace),
                     parameters=[{"use_sim_time": use_sim_time}],
                 ),
             ]
-    packages = " or ".join(VIEWERS[name][0] for name in wanted)
+    packages = " or ".join(VIEWERS[name] for name in wanted)
     return [LogInfo(msg=f"No viewer is started: install {packages} for one.")]
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from acehand_core.bags.ros_fields import time_of
 
 from acehand_core.bags.messages import SHARED, TOPICS, PlainMessage, TopicSpec
 
@@ -28,7 +29,7 @@ def to_ros(message: PlainMessage, stamp_ns: int | None = None) -> Any:
 
 def _filled(kind: Any, fields: Mapping[str, Any], stamp_ns: int | None) -> Any:
     if stamp_ns is not None and fields.keys() == {"stamp", "frame_id"}:
-        fields = {**fields, "stamp": stamp_fields(stamp_ns)}
+        fields = {**fields, "stamp": time_of(stamp_ns)}
     nested, octets = _plan(kind)
     values = {}
     for name, value in fields.items():
@@ -61,11 +62,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray) and value.dtype == np.uint8:
         return array.array("B", value.tobytes())
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
-
-
-def stamp_fields(stamp_ns: int) -> dict[str, int]:
-    """Return the fields of a builtin_interfaces/Time."""
-    return {"sec": stamp_ns // 1_000_000_000, "nanosec": stamp_ns % 1_000_000_000}
 
 
 def live_topic(topic: str) -> str:

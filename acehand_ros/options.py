@@ -22,23 +22,17 @@ def offline_options(values: Mapping[str, Any]) -> ConvertOptions:
     for name in ("bag", "output_dir"):
         if not values[name].strip():
             raise InputError(f"The parameter {name!r} is empty; give {name}:=PATH.")
+    output = Path(values["output_dir"]).expanduser()
+    bag_output: Path | None = output.with_name(f"{output.name}_bag")
+    if values["bag_output"]:
+        bag_output = Path(values["bag_output"]).expanduser()
     return _options(
         values,
         bag=Path(values["bag"]).expanduser(),
-        output=Path(values["output_dir"]).expanduser(),
-        bag_output=bag_path(values),
+        output=output,
+        bag_output=None if values["bag_output"] == NO_BAG else bag_output,
         existing=values["existing"],
     )
-
-
-def bag_path(values: Mapping[str, Any]) -> Path | None:
-    """Return where offline_bag writes its bag, or None."""
-    if values["bag_output"] == NO_BAG:
-        return None
-    if values["bag_output"]:
-        return Path(values["bag_output"]).expanduser()
-    output = Path(values["output_dir"]).expanduser()
-    return output.with_name(f"{output.name}_bag")
 
 
 def clip_options(

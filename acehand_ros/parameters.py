@@ -14,67 +14,14 @@ from typing import Any
 from acehand_core import ConvertOptions, JobSettings
 from acehand_core.bags.records import BagOptions
 from acehand_core.errors import AcehandError, InputError, nearest
-from acehand_core.settings import group, leaves, like, setting
+from acehand_core.settings import Leaf, group, leaves, like, setting
 from retarget.robots.robot import load_robot
 
 Value = str | bool | int | float
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """One parameter: its default, what it is for, and what it may be.
-
-    Attributes:
-        choices: the values that a text may have; empty for any.
-        low, high: the range of a number.
-        changeable: whether it may be set while the node runs.
-    """
-
-    name: str
-    default: Value
-    description: str
-    choices: tuple[str, ...] = ()
-    low: float | None = None
-    high: float | None = None
-    changeable: bool = False
-
-    def problem(self, value: Any) -> str | None:
-        """Return what is wrong with a value, or None."""
-        wanted = type(self.default)
-        if wanted is float and type(value) is int:
-            value = float(value)
-        if type(value) is not wanted:
-            return f"{self.name}: {value!r} is not of type {wanted.__name__}."
-        if self.choices and value not in self.choices:
-            return f"{self.name}: {value!r}; {nearest(str(value), self.choices)}"
-        low, high = self.low, self.high
-        if low is not None and high is not None and not low <= float(value) <= high:
-            return f"{self.name}: {value}; valid: {self.low:g} to {self.high:g}."
-        return None
-
-    @property
-    def type(self) -> type:
-        """The type of its values."""
-        return type(self.default)
-
-
-Table = tuple[Parameter, ...]
-
-
-def table(settings: type) -> Table:
-    """Return the parameters of a class of settings."""
-    return tuple(
-        Parameter(
-            leaf.parameter,
-            leaf.default,
-            leaf.setting.help,
-            leaf.choices,
-            leaf.setting.low,
-            leaf.setting.high,
-            leaf.setting.changeable,
-        )
-        for leaf in leaves(settings)
-    )
+#: The settings that are a node's parameters; each is called as its ``Leaf.parameter``.
+Table = tuple[Leaf, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,13 +185,16 @@ class Player:
 
 
 #: All but autostart hold for the next start.
-OFFLINE_BAG: Table = tuple(replace(p, changeable=p.name != "autostart") for p in table(OfflineBag))
-CLIP_RECORDER = table(ClipRecorder)
-PLAYER = table(Player)
+OFFLINE_BAG: Table = tuple(
+    replace(leaf, setting=replace(leaf.setting, changeable=leaf.name != "autostart"))
+    for leaf in leaves(OfflineBag)
+)
+CLIP_RECORDER: Table = leaves(ClipRecorder)
+PLAYER: Table = leaves(Player)
 
 TABLES = {"offline_bag": OFFLINE_BAG, "clip_recorder": CLIP_RECORDER, "trajectory_player": PLAYER}
 
-_KNOWN = {parameter.name: parameter for parameter in (*CLIP_RECORDER, *OFFLINE_BAG)}
+_KNOWN = {leaf.parameter: leaf for leaf in (*CLIP_RECORDER, *OFFLINE_BAG)}
 _EXISTING = _KNOWN["existing"].choices
 #: An option of a command, and a value if one seems to follow.
 _OPTION = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]*)(?: ('[^']*'|[\w.]+))?")
@@ -262,14 +212,14 @@ def as_parameters(text: str) -> str:
         left = f" {value}" if value else ""
         if option in _EXISTING:
             return f"existing:={option}{left}"
-        parameter = _KNOWN.get("output_dir" if option == "output" else option.replace("-", "_"))
-        if parameter is None:
+        known = _KNOWN.get("output_dir" if option == "output" else option.replace("-", "_"))
+        if known is None:
             others.append(f"--{option}")
             return match[0]
         given = value[:1].isdigit() or value[:1] == "'" or value.isupper()
-        if given or value in parameter.choices:
-            return f"{parameter.name}:={value}"
-        return f"{parameter.name}:={left}"
+        if given or value in known.choices:
+            return f"{known.parameter}:={value}"
+        return f"{known.parameter}:={left}"
 
     out = _OPTION.sub(name, text)
     if not others:
@@ -286,13 +236,13 @@ def check(table: Table, values: Mapping[str, Any]) -> None:
     Raises:
         InputError: with all that is wrong, one sentence each. SchemaError: of the robot's file.
     """
-    known = {parameter.name: parameter for parameter in table}
+    known = {leaf.parameter: leaf for leaf in table}
     unknown = [name for name in values if name not in known]
     wrong = [f"{name!r} is no parameter; {nearest(name, known)}" for name in unknown]
     wrong += [
         problem
         for name, value in values.items()
-        if name in known and (problem := known[name].problem(value)) is not None
+        if name in known and (problem := _problem(known[name], value)) is not None
     ]
     if wrong:
         raise InputError(" ".join(sorted(wrong)))
@@ -300,14 +250,35 @@ def check(table: Table, values: Mapping[str, Any]) -> None:
         load_robot(values["robot"])  # at once, not when the hands are found
 
 
+def _problem(leaf: Leaf, value: Any) -> str | None:
+    """Return what is wrong with a parameter's value, or None."""
+    wanted = type(leaf.default)
+    if wanted is float and type(value) is int:
+        value = float(value)
+    if type(value) is not wanted:
+        return f"{leaf.parameter}: {value!r} is not of type {wanted.__name__}."
+    if leaf.choices and value not in leaf.choices:
+        return f"{leaf.parameter}: {value!r}; {nearest(str(value), leaf.choices)}"
+    low, high = leaf.setting.low, leaf.setting.high
+    if low is not None and high is not None and not low <= float(value) <= high:
+        return f"{leaf.parameter}: {value}; valid: {low:g} to {high:g}."
+    return None
+
+
+def described(leaf: Leaf) -> str:
+    """Return what a parameter is for, and its range."""
+    low, high = leaf.setting.low, leaf.setting.high
+    if low is None or high is None:
+        return leaf.setting.help
+    return f"{leaf.setting.help} ({low:g} to {high:g})"
+
+
 def usage(name: str) -> str:
     """Return the help of a node: its parameters, what each may be, and its default."""
     lines = [f"usage: ros2 run acehand_ros {name} --ros-args -p NAME:=VALUE ...", ""]
-    for p in TABLES[name]:
-        valid = f" ({', '.join(p.choices)})" if p.choices else ""
-        if p.low is not None and p.high is not None:
-            valid = f" ({p.low:g} to {p.high:g})"
-        lines.append(f"  {p.name}: {p.description}{valid}; default: {p.default!r}")
+    for leaf in TABLES[name]:
+        valid = f" ({', '.join(leaf.choices)})" if leaf.choices else ""
+        lines.append(f"  {leaf.parameter}: {described(leaf)}{valid}; default: {leaf.default!r}")
     return "\n".join(lines)
 
 
@@ -320,14 +291,12 @@ def declare(node: Any, table: Table) -> dict[str, Value]:
     from rclpy.exceptions import InvalidParameterTypeException, InvalidParameterValueException
 
     values: dict[str, Value] = {}
-    for parameter in table:
+    for leaf in table:
         try:
-            declared = node.declare_parameter(
-                parameter.name, parameter.default, _descriptor(parameter)
-            )
+            declared = node.declare_parameter(leaf.parameter, leaf.default, _descriptor(leaf))
         except (InvalidParameterTypeException, InvalidParameterValueException) as error:
-            raise InputError(f"{parameter.name}: {error}") from error
-        values[parameter.name] = declared.value
+            raise InputError(f"{leaf.parameter}: {error}") from error
+        values[leaf.parameter] = declared.value
     check(table, values)
     return values
 
@@ -336,7 +305,7 @@ def refuse_bad_values(node: Any, table: Table, apply: Any) -> None:
     """Let a node's changeable parameters be set: ``apply(name, value)`` may raise InputError."""
     from rcl_interfaces.msg import SetParametersResult
 
-    known = {parameter.name: parameter for parameter in table}
+    known = {leaf.parameter for leaf in table}
 
     def on_set(changes: Sequence[Any]) -> Any:
         try:
@@ -351,20 +320,20 @@ def refuse_bad_values(node: Any, table: Table, apply: Any) -> None:
     node.add_on_set_parameters_callback(on_set)
 
 
-def _descriptor(parameter: Parameter) -> Any:
+def _descriptor(leaf: Leaf) -> Any:
     from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor
 
-    choices = f"one of: {', '.join(parameter.choices)}" if parameter.choices else ""
+    low, high = leaf.setting.low, leaf.setting.high
     descriptor = ParameterDescriptor(
-        description=parameter.description,
-        additional_constraints=choices,
-        read_only=not parameter.changeable,
+        description=leaf.setting.help,
+        additional_constraints=f"one of: {', '.join(leaf.choices)}" if leaf.choices else "",
+        read_only=not leaf.setting.changeable,
     )
-    if parameter.low is not None and parameter.high is not None:
-        if parameter.type is int:
-            ends = {"from_value": int(parameter.low), "to_value": int(parameter.high)}
-            descriptor.integer_range = [IntegerRange(**ends, step=1)]
+    if low is not None and high is not None:
+        if isinstance(leaf.default, int):
+            whole = IntegerRange(from_value=int(low), to_value=int(high), step=1)
+            descriptor.integer_range = [whole]
         else:
-            low, high = float(parameter.low), float(parameter.high)
-            descriptor.floating_point_range = [FloatingPointRange(from_value=low, to_value=high)]
+            span = FloatingPointRange(from_value=float(low), to_value=float(high))
+            descriptor.floating_point_range = [span]
     return descriptor

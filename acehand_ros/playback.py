@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -20,40 +20,19 @@ from acehand_core.bags.messages import (
     trajectory_messages,
     verdict_status,
 )
-from acehand_core.errors import InputError, nearest
 from acehand_core.pipeline.bag_write import courses
 from acehand_core.types import SIDES, Side
+from acehand_ros.messages import Outlet
 from acehand_ros.timeline import Timeline
 from retarget.robots.hand_spec import CommandLimits
 from retarget.robots.robot import Robot
 from retarget.solve.qp import nearest_path
 
+if TYPE_CHECKING:
+    from acehand_ros.drive import Drive
+
 Stamps = Literal["recorded", "now"]
 _HUMAN = ("wrist_pose", "joints", "skeleton", "camera_info")
-
-
-class Drives(Protocol):
-    """What moves a robot's hands (``acehand_ros.drive``)."""
-
-    problem: str | None
-    on_problem: Callable[[], None]
-
-    @property
-    def busy(self) -> bool: ...
-
-    def begin(self, frame: int, rate: float) -> float: ...
-
-    def stop(self) -> None: ...
-
-    def step(self) -> float | None: ...
-
-
-class Publishes(Protocol):
-    """Where messages go."""
-
-    def prepare(self, messages: Sequence[PlainMessage]) -> None: ...
-
-    def publish(self, messages: Sequence[PlainMessage], stamp_ns: int | None = None) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +61,11 @@ class Playback:
         demonstration: Demonstration,
         robot: Robot,
         timeline: Timeline,
-        outlet: Publishes,
+        outlet: Outlet,
         settings: PlayerSettings,
         now_ns: Callable[[], int],
         publish_clock: Callable[[int], None],
-        drive: Drives | None = None,
+        drive: Drive | None = None,
     ) -> None:
         self._recorded, self._robot = demonstration, robot
         self._timeline, self._outlet = timeline, outlet
@@ -216,7 +195,7 @@ class Playback:
                     wait = driving_s if wait is None else min(wait, driving_s)
                 self._wake.wait(wait)
 
-    def _begin(self, drive: Drives, frame: int) -> None:
+    def _begin(self, drive: Drive, frame: int) -> None:
         """Let the hands come to a frame, and play on from it when they are there."""
         until_ns = round(drive.begin(frame, self._timeline.rate) * 1e9) + time.monotonic_ns()
         with self._wake:
@@ -293,17 +272,3 @@ def rest_of(
         demonstration,
         courses=courses(robot, commands, known, demonstration.fps * rate, start),
     )
-
-
-def choose_episode(
-    demonstrations: Sequence[tuple[Demonstration, Robot]], episode: int, source: str
-) -> tuple[Demonstration, Robot]:
-    """Return one of a source's episodes.
-
-    Raises:
-        InputError: there is no such episode.
-    """
-    if not 0 <= episode < len(demonstrations):
-        numbers = [str(number) for number in range(len(demonstrations))]
-        raise InputError(f"{source}: no episode {episode}; {nearest(str(episode), numbers)}")
-    return demonstrations[episode]

@@ -39,12 +39,13 @@ def run(
     """
     import rclpy
     from rclpy.executors import SingleThreadedExecutor
+    from rclpy.node import Node
     from rclpy.signals import SignalHandlerOptions
 
     rclpy.init(args=argv, signal_handler_options=SignalHandlerOptions.NO)
     node: Any = None
     try:
-        node = _node(name, lifecycle)
+        node = _lifecycle_node(name) if lifecycle else Node(name)
         executor = SingleThreadedExecutor()
         executor.add_node(node)
         app = build(node)
@@ -61,14 +62,6 @@ def run(
         if node is not None:
             node.destroy_node()
         rclpy.try_shutdown()
-
-
-def _node(name: str, lifecycle: bool) -> Any:
-    if lifecycle:
-        return _lifecycle_node(name)
-    from rclpy.node import Node
-
-    return Node(name)
 
 
 def _lifecycle_node(name: str) -> Any:
@@ -123,17 +116,18 @@ def now_ns(node: Any) -> int:
     return int(node.get_clock().now().nanoseconds)
 
 
-def answer(response: Any, action: Callable[[], str]) -> Any:
-    """Fill a std_srvs/Trigger response with what an action says, or why it could not be done."""
-    try:
-        response.message, response.success = action(), True
-    except AcehandError as error:
-        response.message, response.success = as_parameters(str(error)), False
-    return response
-
-
 def add_trigger(node: Any, name: str, action: Callable[[], str]) -> None:
-    """Offer a std_srvs/Trigger service in the node's own namespace."""
+    """Offer a std_srvs/Trigger service in the node's own namespace.
+
+    It tells what the action says, or why it could not be done.
+    """
     from std_srvs.srv import Trigger
 
-    node.create_service(Trigger, f"~/{name}", lambda _, response: answer(response, action))
+    def answer(_: Any, response: Any) -> Any:
+        try:
+            response.message, response.success = action(), True
+        except AcehandError as error:
+            response.message, response.success = as_parameters(str(error)), False
+        return response
+
+    node.create_service(Trigger, f"~/{name}", answer)

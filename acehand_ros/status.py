@@ -6,8 +6,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from acehand_core.bags.ros_fields import header_of, key_values
+
 from acehand_core.bags.messages import PlainMessage
-from acehand_ros.messages import DIAGNOSTICS, stamp_fields
+from acehand_ros.messages import DIAGNOSTICS
 from acehand_ros.parameters import as_parameters
 from acehand_ros.worker import JobStatus, Worker
 
@@ -30,10 +32,9 @@ def diagnostics(
         "name": name,
         "message": message,
         "hardware_id": "acehand",
-        "values": [{"key": key, "value": str(value)} for key, value in values.items()],
+        "values": key_values(values),
     }
-    header = {"stamp": stamp_fields(now_ns), "frame_id": ""}
-    fields = {"header": header, "status": [status, *more]}
+    fields = {"header": header_of(now_ns, ""), "status": [status, *more]}
     return PlainMessage(DIAGNOSTICS, "diagnostic_msgs/msg/DiagnosticArray", now_ns, fields)
 
 

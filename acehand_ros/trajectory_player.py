@@ -11,14 +11,14 @@ from typing import Any
 
 from acehand_core import load_demonstrations
 from acehand_core.bags.messages import Demonstration, with_frame_prefix
-from acehand_core.errors import EXIT_OK, EXIT_SOME_FAILED, InputError
+from acehand_core.errors import EXIT_OK, EXIT_SOME_FAILED, InputError, nearest
 from acehand_core.types import SIDES
 from acehand_ros import runtime
 from acehand_ros.drive import ActionDrive, Drive, ForwardDrive
 from acehand_ros.joint_maps import choose_hands, read_joint_maps
 from acehand_ros.messages import Outlet
 from acehand_ros.parameters import PLAYER, declare, refuse_bad_values
-from acehand_ros.playback import Playback, PlayerSettings, choose_episode
+from acehand_ros.playback import Playback, PlayerSettings
 from acehand_ros.status import ERROR, OK, diagnostics
 from acehand_ros.timeline import Timeline
 from retarget.robots.robot import Robot
@@ -176,8 +176,12 @@ def load_episode(source: str, robot: str, episode: int) -> tuple[Demonstration, 
     """
     if not source.strip():
         raise InputError("The parameter 'source' is empty; give source:=PATH.")
-    found = load_demonstrations(Path(source).expanduser(), robot)
-    return choose_episode(list(itertools.islice(found, episode + 1)), episode, source)
+    demonstrations = load_demonstrations(Path(source).expanduser(), robot)
+    found = list(itertools.islice(demonstrations, episode + 1))
+    if episode >= len(found):
+        numbers = [str(number) for number in range(len(found))]
+        raise InputError(f"{source}: no episode {episode}; {nearest(str(episode), numbers)}")
+    return found[episode]
 
 
 def _clock_publisher(node: Any) -> Any:

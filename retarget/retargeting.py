@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeVar
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -17,14 +17,15 @@ from acehand_core.motion import (
     HandMotion,
     ReplayReport,
     RobotTrajectory,
+    Verdict,
     held_index,
 )
 from acehand_core.processes import one_blas_thread
 from acehand_core.types import SIDES, Latency, Side, TimestampsNs
-from retarget.replay.judgements import JUDGEMENTS, Judgements
+from retarget.replay.clip import Clip, clip_measures, clip_of
+from retarget.replay.judgements import JUDGEMENTS, Judgements, Measure, findings, status_of
 from retarget.replay.metrics import flexion_report
 from retarget.replay.simulate import Physics, play, sent_commands
-from retarget.replay.verdict import judge
 from retarget.robots.check import faults, refuse_faulty
 from retarget.robots.hand_spec import Commands, HandSpec, limit_violations, speed_violations
 from retarget.robots.kinematics import KinematicTree
@@ -40,30 +41,27 @@ from retarget.solve.methods import (
 from retarget.solve.pinch import impossible_pinches, missed_pinches
 from retarget.solve.targets import HandTargets, bridged_poses, calibrated, unseen_fingers
 
-Value = TypeVar("Value")
 PHYSICS = Physics()
+#: Of these the reason says all: there is no number of which a limit would tell more.
+_PLAIN = ("one_frame", "frame_s", "absent", "wrong_side", "joint_limits", "speed_limits",
+          "unstable", "cannot")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class _Hand:
-    """One robot hand over T frames: what it tracks, if anything, and its result."""
+    """One robot hand over T frames; without ``targets`` it is absent and keeps its rest pose."""
 
     spec: HandSpec
     targets: HandTargets | None
-    result: _Result | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Result:
     commands: Commands
     sent: Commands
-    calibration: Calibration
     tip_error_m: Float[np.ndarray, "T K"]
-    T_camera_base: Float[np.ndarray, "T 4 4"] | None
-    report: ReplayReport
-    flexion: FlexionReport | None
-    seconds: float
-    notes: tuple[str, ...]
+    calibration: Calibration | None = None
+    T_camera_base: Float[np.ndarray, "T 4 4"] | None = None
+    report: ReplayReport | None = None
+    flexion: FlexionReport | None = None
+    seconds: float = 0.0
+    notes: tuple[str, ...] = ()
 
 
 @one_blas_thread()
@@ -126,12 +124,14 @@ def retarget_motion(
 
     hands = []
     for side, spec, target in zip(SIDES, specs, targets, strict=True):
-        result = None
-        if target is not None:
+        if target is None:
+            idle = np.tile(spec.rest, (len(motion), 1))
+            unknown = np.full((len(motion), len(spec.tip_names)), np.nan)
+            hands.append(_Hand(spec, None, idle, idle, unknown))
+        else:
             known = (calibrations or {}).get(side)
             solution = retargeter.solve(spec, target, motion.fps, known)
-            result = _measured(spec, target, motion.fps, solution, physics.latency)
-        hands.append(_Hand(spec, target, result))
+            hands.append(_measured(spec, target, motion.fps, solution, physics.latency))
     trajectory = _assemble(motion, robot, retargeter.name, hands, base_limits)
     if wrong := faults(robot, seen):
         notes = (f"the robot does not pass its checks: {'; '.join(wrong)}", *trajectory.notes)
@@ -141,7 +141,7 @@ def retarget_motion(
 
 def _measured(
     hand: HandSpec, targets: HandTargets, fps: float, solution: Solution, latency: Latency
-) -> _Result:
+) -> _Hand:
     """Return a solution with what becomes of it: base pose, replay, distances, notes."""
     tree = KinematicTree.of(hand)
     commands, calibration = solution.commands, solution.calibration
@@ -158,8 +158,10 @@ def _measured(
         ours = np.where(np.isfinite(human), robot, np.nan)  # of the same tips
         touching = np.nanmean(human[seen], (0, 1)) - turn @ np.nanmean(ours[seen], (0, 1))
         poses = poses @ frames.rigid(turn, touching)
-    return _Result(
-        commands=commands,
+    return _Hand(
+        hand,
+        targets,
+        commands,
         sent=sent_commands(hand, commands, fps, latency),
         calibration=calibration,
         tip_error_m=np.linalg.norm(robot - goals.tips_of(hand.fingers), axis=-1),
@@ -181,12 +183,8 @@ def _assemble(
     base_limits: BaseLimits | None,
 ) -> RobotTrajectory:
     """Return both hands as one trajectory, without a verdict."""
-    count, specs = len(motion), [hand.spec for hand in hands]
-    results = [hand.result for hand in hands]
-    idle = [np.tile(spec.rest, (count, 1)) for spec in specs]
-    commands = _both(results, lambda r: r.commands, idle)
-    sent = _both(results, lambda r: r.sent, idle)
-    unknown = [np.full((count, len(spec.tip_names)), np.nan) for spec in specs]
+    count, specs, (left, right) = len(motion), [hand.spec for hand in hands], hands
+    commands, sent = np.stack([left.commands, right.commands], 1), (left.sent, right.sent)
     joints = np.stack([spec.expand(commands[:, i]) for i, spec in enumerate(specs)], axis=1)
     active = np.stack(
         [hand.targets.active if hand.targets else np.zeros(count, bool) for hand in hands], axis=1
@@ -211,45 +209,25 @@ def _assemble(
         command_joints=specs[0].command_joints,
         joints=joints,
         commands=commands,
-        registers=np.stack([s.to_controller(sent[:, i]) for i, s in enumerate(specs)], axis=1),
+        registers=np.stack([s.controller.of(sent[i]) for i, s in enumerate(specs)], axis=1),
         frame=frame,
         T_frame_base=poses,
         confidence=np.where(active, motion.quality, 0.0),
         active=active,
-        tip_error_m=_both(results, lambda r: r.tip_error_m, unknown),
-        calibration=_pair(results, lambda r: r.calibration),
+        tip_error_m=np.stack([left.tip_error_m, right.tip_error_m], axis=1),
+        calibration=(left.calibration, right.calibration),
         limit_violations=sum(limit_violations(s, joints[:, i]) for i, s in enumerate(specs)),
         speed_violations=sum(
             speed_violations(s, commands[:, i], rates) for i, s in enumerate(specs)
         ),
         coupling_residual_rad=max(s.coupling_residual(joints[:, i]) for i, s in enumerate(specs)),
         method=method,
-        solve_seconds=sum((result.seconds for result in results if result), 0.0),
+        solve_seconds=left.seconds + right.seconds,
         provenance=motion.provenance,
-        replay=_pair(results, lambda r: r.report),
-        flexion=_pair(results, lambda r: r.flexion),
-        notes=tuple(note for result in results if result for note in result.notes),
+        replay=(left.report, right.report),
+        flexion=(left.flexion, right.flexion),
+        notes=(*left.notes, *right.notes),
     )
-
-
-def _pair(
-    results: Sequence[_Result | None], value: Callable[[_Result], Value | None]
-) -> tuple[Value | None, Value | None]:
-    """Return one value of the left and the right hand; None where there is no result."""
-    left, right = (None if result is None else value(result) for result in results)
-    return left, right
-
-
-def _both(
-    results: Sequence[_Result | None],
-    value: Callable[[_Result], np.ndarray],
-    absent: Sequence[np.ndarray],
-) -> Float[np.ndarray, "T 2 D"]:
-    """Return one value of both hands, side by side; an absent hand's where there is no result."""
-    values = [
-        value(r) if r is not None else other for r, other in zip(results, absent, strict=True)
-    ]
-    return np.stack(values, axis=1)
 
 
 def _in_frame(
@@ -260,9 +238,9 @@ def _in_frame(
         return "none", None
     poses = np.broadcast_to(np.eye(4), (len(motion), 2, 4, 4)).copy()
     for slot, hand in enumerate(hands):
-        if hand.targets is None or hand.result is None or hand.result.T_camera_base is None:
+        if hand.targets is None or hand.T_camera_base is None:
             continue
-        pose = hand.result.T_camera_base
+        pose = hand.T_camera_base
         if motion.T_world_camera is not None:
             # In the world: between two trusted frames the camera moves as well.
             placed = np.isfinite(motion.T_world_camera).all((1, 2))
@@ -275,6 +253,72 @@ def _in_frame(
             pose = bridged_poses(motion.T_world_camera @ pose, known)
         poses[hand.targets.active, slot] = pose[hand.targets.active]
     return ("camera" if motion.T_world_camera is None else "world"), poses
+
+
+def judge(
+    motion: HandMotion,
+    trajectory: RobotTrajectory,
+    gates: Judgements = JUDGEMENTS,
+    robot: Robot | None = None,
+    source_ns: TimestampsNs | None = None,
+) -> Verdict:
+    """Return the verdict over both hands of one clip.
+
+    A hand that never appears is no fault; a clip without any hand fails. Frames of confidence 0
+    are named among the reasons even where they are too few to change the status.
+
+    Args:
+        robot: that of the trajectory, to measure how far its hands are from the human ones.
+        source_ns: stamps of the source's frames; None: those of the motion.
+    """
+    if not trajectory.active.any():
+        return Verdict("fail", ("no hand was found",))
+    clip = Clip(**clip_of(motion, trajectory, source_ns))
+    counted = {"joint_limits": (trajectory.limit_violations, "outside the joint limits"),
+               "speed_limits": (trajectory.speed_violations, "faster than the hand")}  # fmt: skip
+    measures = [Measure(name, count, f"{count} joint-frames are {what}")
+                for name, (count, what) in counted.items()]  # fmt: skip
+    measures += [Measure("cannot", 1, note) for note in trajectory.notes]
+    measures += [
+        measure
+        for measure in clip_measures(clip, robot, trajectory.tip_error_m)
+        if measure.check not in counted  # exactly, before they were stored
+    ]
+    for slot, side in enumerate(SIDES):
+        if clip.valid[:, slot].any():
+            measures += _replay_measures(trajectory, slot, side)
+
+    found, reasons = findings(measures, gates), []
+    for finding in found:
+        limit = getattr(gates[finding.check], finding.level, None)
+        named = limit is not None and finding.check not in _PLAIN
+        reasons.append(f"{finding.text} (limit {limit:g})" if named else finding.text)
+    words = {"accepted": "pass", "doubtful": "warn", "rejected": "fail"}
+    return Verdict(words[status_of(found)], tuple(reasons))  # type: ignore[arg-type]
+
+
+def _replay_measures(trajectory: RobotTrajectory, slot: int, side: Side) -> Iterator[Measure]:
+    if (flexion := trajectory.flexion[slot]) is not None:
+        # The finger that bends least like the human's: a mean would hide one of four.
+        worst = int(np.argmax(flexion.error_deg))
+        degrees, finger = float(flexion.error_deg[worst]), flexion.fingers[worst]
+        text = f"the {side} robot's {finger} finger is bent {degrees:.0f} degrees otherwise than "
+        text += f"the human's (mean {flexion.robot_deg[worst]:.0f} and "
+        yield Measure("flexion_deg", degrees, f"{text}{flexion.human_deg[worst]:.0f})", side)
+    if (replay := trajectory.replay[slot]) is None:
+        return
+    turning, sliding = replay.rms_tracking_rad, replay.rms_tracking_m
+    depth = max(replay.max_penetration_mm, replay.commanded_penetration_mm)
+    share, follows = replay.saturation_share, f"the simulated {side} hand follows with"
+    for name, value, text in (
+        ("tracking_rad", turning, f"{follows} {turning:.2f} rad rms error"),
+        ("tracking_m", sliding, f"{follows} {sliding * 1e3:.1f} mm rms error"),
+        ("penetration_mm", depth, f"the {side} hand would reach {depth:.1f} mm into itself"),
+        ("saturation", share, f"{share:.0%} of the {side} hand's actuator steps are saturated"),
+        ("unstable", replay.unstable_steps,
+         f"the {side} simulation was unstable in {replay.unstable_steps} steps"),
+    ):  # fmt: skip
+        yield Measure(name, value, text, side)
 
 
 @one_blas_thread()

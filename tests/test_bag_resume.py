@@ -316,7 +316,7 @@ def test_what_came_meanwhile_is_not_replaced(tmp_path: Path) -> None:
 def test_the_node_resumes(inputs: tuple[Path, Path], whole: Path, tmp_path: Path) -> None:
     """offline_bag with existing:=resume, stopped while it writes messages; without ROS."""
     bag, hands = inputs
-    values = {parameter.name: parameter.default for parameter in OFFLINE_BAG} | {
+    values = {leaf.parameter: leaf.default for leaf in OFFLINE_BAG} | {
         "bag": str(bag), "output_dir": str(tmp_path / "dataset"), "tracker": str(hands),
         "bag_output": str(tmp_path / "out"),
     }  # fmt: skip

@@ -39,8 +39,8 @@ def test_the_names_of_the_renesas_driver():
         "middle_proximal_joint", "ring_proximal_joint", "pinky_proximal_joint",
     )  # fmt: skip
     assert found.values(HALF).tolist() == HALF[::-1].tolist()
-    names, positions = ["wrist", *found.joints[::-1]], [9.0, *HALF]
-    np.testing.assert_array_equal(found.measured(names, positions), HALF)
+    positions = {"wrist": 9.0, **dict(zip(found.joints[::-1], HALF, strict=True))}
+    np.testing.assert_array_equal(found.measured(positions), HALF)
 
 
 def test_registers(tmp_path):
@@ -49,7 +49,7 @@ def test_registers(tmp_path):
     assert found.joints == ("5", "4", "3", "2", "1", "0") and found.joint_states == "registers"
     assert found.values(HALF).tolist() == [750, 500, 500, 500, 500, 500]
     assert found.values(np.array([0.001] * 6)).tolist() == [999, 998, 999, 999, 999, 999]
-    back = found.measured(["0", "1", "2", "3", "4", "5"], [500, 500, 500, 500, 500, 750])
+    back = found.measured({"0": 500, "1": 500, "2": 500, "3": 500, "4": 500, "5": 750})
     np.testing.assert_allclose(back, HALF)
     course = Course(np.array([1.0]), HALF[None], np.full((1, 6), 1.47))
     sent = found.course(course)
@@ -90,14 +90,6 @@ def test_a_joint_driven_twice_and_a_file_that_is_not_there(tmp_path):
         read_joint_maps(str(registers(tmp_path, joints=twice | {"k": "ring_proximal"})), ROBOT)
     with pytest.raises(InputError, match=r"no file 'inspir'; valid: inspire, renesas.* 'inspire'"):
         read_joint_maps("inspir", ROBOT)
-
-
-def test_measured_joints_that_are_missing():
-    left = own_names(ROBOT)["left"]
-    with pytest.raises(InputError, match=r"no position of left_ring_proximal.*has those of"):
-        left.measured([n for n in left.joints if "ring" not in n], HALF[:5].tolist())
-    with pytest.raises(InputError, match="no position of left_pinky_proximal"):
-        left.measured(left.joints, [np.nan, *HALF[1:]])
 
 
 def test_the_hands_to_drive():

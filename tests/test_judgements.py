@@ -18,7 +18,7 @@ from acehand_core.review.inspect import robot_of
 from helpers.commands import Run, hands_file
 from helpers.retarget_samples import moving_hands
 from retarget.replay.judgements import JUDGEMENTS, findings, status_of
-from retarget.replay.verdict import judge
+from retarget.retargeting import judge
 
 WORDS = {"accepted": "pass", "doubtful": "warn", "rejected": "fail"}
 COUNT = 60

@@ -233,9 +233,7 @@ def test_official_files_with_chumpy(tmp_path, synthetic, monkeypatch, mano64, pr
             )
 
 
-@pytest.mark.parametrize(
-    "how", ["npz folder", "numpy-2 pkl", "mapping", "long basis", "environment"]
-)
+@pytest.mark.parametrize("how", ["npz folder", "numpy-2 pkl", "long basis", "environment"])
 def test_other_ways_to_hand_over_the_files(tmp_path, synthetic, mano64, how, monkeypatch):
     files = {side: tmp_path / f"MANO_{side.upper()}.npz" for side in SIDES}
     for side in SIDES:
@@ -250,7 +248,7 @@ def test_other_ways_to_hand_over_the_files(tmp_path, synthetic, mano64, how, mon
         monkeypatch.setenv("ACEHAND_MANO", str(tmp_path))
         hand = load_mano()
     else:
-        hand = load_mano(files if how == "mapping" else tmp_path)
+        hand = load_mano(tmp_path)
     np.testing.assert_array_equal(hand.arrays["left"].shapedirs, mano64.arrays["left"].shapedirs)
     np.testing.assert_array_equal(
         hand.arrays["right"].J_regressor, mano64.arrays["right"].J_regressor

@@ -118,8 +118,14 @@ def slow_directions(hand, tree, targets, calibration, weights, points, frame):
     return total
 
 
+def evaluated(objective, commands, rows=slice(None)):
+    """Residuals and their derivatives by the commands."""
+    window = objective.window(rows)
+    return window.residuals(window.at(commands))
+
+
 def test_value(hand, tree, targets, objective, commands):
-    residual, _ = objective(commands)
+    residual, _ = evaluated(objective, commands)
     expected = slow_cost(hand, tree, targets, CALIBRATION, WEIGHTS, commands)
     assert np.sum(residual**2) == pytest.approx(expected, rel=1e-12)
 
@@ -127,22 +133,25 @@ def test_value(hand, tree, targets, objective, commands):
 def test_value_where_joints_are_known_unequally(hand, tree, targets, commands):
     share = np.random.default_rng(1).uniform(0.02, 1, (6, 21))
     targets = dataclasses.replace(targets, share=share)
-    residual, _ = PoseObjective(hand, tree, targets, CALIBRATION, WEIGHTS)(commands)
+    residual, _ = evaluated(PoseObjective(hand, tree, targets, CALIBRATION, WEIGHTS), commands)
     expected = slow_cost(hand, tree, targets, CALIBRATION, WEIGHTS, commands)
     assert np.sum(residual**2) == pytest.approx(expected, rel=1e-12)
 
 
 def test_jacobian_by_commands(hand, objective, commands):
-    _, jacobian = objective(commands)
+    _, jacobian = evaluated(objective, commands)
     step = 1e-6
     for column in range(len(hand.rest)):
         move = step * np.eye(len(hand.rest))[column]
-        numeric = (objective(commands + move)[0] - objective(commands - move)[0]) / (2 * step)
+        numeric = (
+            evaluated(objective, commands + move)[0] - evaluated(objective, commands - move)[0]
+        ) / (2 * step)
         assert jacobian[..., column] == pytest.approx(numeric, abs=1e-6)
 
 
 def test_jacobian_by_calibration(hand, tree, targets, objective, commands):
-    analytic = objective.by_calibration()
+    window = objective.window(slice(None))
+    analytic = window.by_calibration(window.at(commands))
     step = 1e-6
 
     def moved(row, sign):
@@ -155,7 +164,8 @@ def test_jacobian_by_calibration(hand, tree, targets, objective, commands):
             CALIBRATION.finger_offsets + delta[7:22].reshape(5, 3),
             CALIBRATION.lengths * np.exp(delta[22:]),
         )
-        return PoseObjective(hand, tree, targets, calibration, WEIGHTS)(commands)[0]
+        objective = PoseObjective(hand, tree, targets, calibration, WEIGHTS)
+        return evaluated(objective, commands)[0]
 
     for row in range(27):
         numeric = (moved(row, 1) - moved(row, -1)) / (2 * step)
@@ -218,7 +228,7 @@ def test_contact_is_part_of_the_cost(hand, tree, targets):
 
 
 def test_missing_joints_and_weightless_frames_pull_nothing(hand, objective, commands):
-    residual, jacobian = objective(commands)
+    residual, jacobian = evaluated(objective, commands)
     terms = len(hand.rest)
     assert np.isfinite(residual).all() and np.isfinite(jacobian).all()
     assert not residual[3, :-terms].any() and not jacobian[3, :-terms].any()
@@ -232,21 +242,17 @@ def test_missing_joints_and_weightless_frames_pull_nothing(hand, objective, comm
 
 
 def test_a_run_of_frames(objective, commands):
-    residual, jacobian = objective(commands)
-    part, part_jacobian = objective(commands[2:5], slice(2, 5))
+    residual, jacobian = evaluated(objective, commands)
+    part, part_jacobian = evaluated(objective, commands[2:5], slice(2, 5))
     assert part == pytest.approx(residual[2:5], abs=0)
     assert part_jacobian == pytest.approx(jacobian[2:5], abs=0)
     assert len(objective) == 6
 
 
 def test_links_can_be_switched_off(hand, tree, targets, commands):
-    residual, _ = PoseObjective(
-        hand,
-        tree,
-        targets,
-        CALIBRATION,
-        dataclasses.replace(WEIGHTS, link=0.0, direction=0.0, pinch=0.0),
-    )(commands)
+    weights = dataclasses.replace(WEIGHTS, link=0.0, direction=0.0, pinch=0.0)
+    objective = PoseObjective(hand, tree, targets, CALIBRATION, weights)
+    residual, _ = evaluated(objective, commands)
     assert residual.shape[1] == 3 * 5 + len(hand.rest)
 
 
@@ -256,7 +262,7 @@ def test_knuckles_belong_to_the_calibration(hand, tree, targets, commands):
     other = dataclasses.replace(targets, joints_hand=moved)
     # Where a finger is stretched its knuckle matters.
     plain = dataclasses.replace(CALIBRATION, lengths=np.ones(5))
-    value = [PoseObjective(hand, tree, t, plain, WEIGHTS)(commands)[0]
+    value = [evaluated(PoseObjective(hand, tree, t, plain, WEIGHTS), commands)[0]
              for t in (targets, other)]  # fmt: skip
     assert value[0] == pytest.approx(value[1], abs=0)
 

@@ -19,7 +19,7 @@ from hypothesis.extra.numpy import arrays
 
 from acehand_core.errors import InputError, SchemaError
 from retarget.robots.body import Link, Shape
-from retarget.robots.kinematics import KinematicTree
+from retarget.robots.kinematics import KinematicTree, load_mjcf
 from retarget.robots.robot import OURS, find_robot_file, load_robot, robot_names
 from tools.robot_models import link_inertia, write_models
 
@@ -76,7 +76,7 @@ def test_command_limits_keep_every_joint_within_its_own(hand):
 
 def test_driven_joints_can_use_their_whole_range(hand):
     """What the widened thumb limits are for."""
-    rows = list(hand.command_indices)
+    rows = [hand.joint_names.index(name) for name in hand.command_joints]
     assert hand.command_lower == pytest.approx(hand.lower[rows], abs=1e-12)
     assert hand.command_upper == pytest.approx(hand.upper[rows], abs=1e-12)
 
@@ -103,23 +103,23 @@ def test_tight_coupled_limits_and_speeds_bind_the_driven_joint(tmp_path):
 
 
 def test_registers_are_zero_closed_and_thousand_open(hand):
-    assert hand.to_controller(hand.command_upper) == pytest.approx(0)
-    assert hand.to_controller(hand.command_lower) == pytest.approx(1000)
+    assert hand.controller.of(hand.command_upper) == pytest.approx(0)
+    assert hand.controller.of(hand.command_lower) == pytest.approx(1000)
 
 
 def test_register_polarity_is_configurable(tmp_path):
     values = copy.deepcopy(VALUES)
     values["commands"]["thumb_rotation"]["register_zero"] = "lower"
     hand = load_robot(write(tmp_path, values)).hand("right")
-    assert hand.to_controller(hand.command_upper).tolist() == [0, 0, 0, 0, 0, 1000]
+    assert hand.controller.of(hand.command_upper).tolist() == [0, 0, 0, 0, 0, 1000]
 
 
 @settings(deadline=None)  # the first example reads the file
 @given(arrays(float, (3, 6), elements=st.floats(0, 1000)))
 def test_registers_round_trip(registers):
     hand = inspire_right()
-    commands = hand.from_controller(registers)
-    assert hand.to_controller(commands) == pytest.approx(registers, abs=1e-9)
+    commands = hand.controller.inverse(registers)
+    assert hand.controller.of(commands) == pytest.approx(registers, abs=1e-9)
     assert (commands >= hand.command_lower).all() and (commands <= hand.command_upper).all()
 
 
@@ -343,7 +343,7 @@ def test_a_users_own_robot_with_one_side_and_its_own_model(tmp_path):
     with pytest.raises(InputError, match="no links"):
         write_models(robot.path)
     assert hand.command_velocity.tolist() == [np.inf] and hand.fingers == ("index",)
-    assert hand.to_controller(np.array([0.05])).tolist() == [255]
+    assert hand.controller.of(np.array([0.05])).tolist() == [255]
     tree = KinematicTree.of(hand)
     joints = hand.expand(np.array([[0.01], [0.04]]))
     model = mujoco.MjModel.from_xml_string(GRIPPER_XML)
@@ -371,12 +371,13 @@ def test_a_missing_model_file_and_a_foreign_joint_are_named(tmp_path):
         KinematicTree.of(hand)
     shorter = hand.joint_names[:-1]
     spare = f"joint '{hand.joint_names[-1]}' has no place in the joint order; valid: "
-    (tmp_path / "right.xml").write_text(GRIPPER_XML)
+    model = tmp_path / "right.xml"
+    model.write_text(GRIPPER_XML)
     with pytest.raises(SchemaError, match=spare + ", ".join(sorted(shorter))):
-        KinematicTree.from_mjcf(tmp_path / "right.xml", shorter, "right_")
+        KinematicTree(load_mjcf(model), model, shorter, "right_")
     longer = (*hand.joint_names, "nale")
     with pytest.raises(SchemaError, match=r"joint 'nale' is not in the model.*mean 'nail'"):
-        KinematicTree.from_mjcf(tmp_path / "right.xml", longer, "right_")
+        KinematicTree(load_mjcf(model), model, longer, "right_")
     (tmp_path / "right.xml").write_text("<mujoco>")
     with pytest.raises(InputError, match="cannot read"):
         KinematicTree.of(hand)

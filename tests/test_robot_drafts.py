@@ -19,7 +19,7 @@ from helpers.robot_models import FINGERS, HEIGHT, LINKS, SPACING, hand_mjcf
 from retarget.robots.check import check_hand, faults
 from retarget.robots.draft import draft_hands
 from retarget.robots.draft_text import checks_of, robot_name, write_draft
-from retarget.robots.kinematics import KinematicTree
+from retarget.robots.kinematics import KinematicTree, load_mjcf
 from retarget.robots.robot import OURS, load_robot, robot_names
 
 mujoco = pytest.importorskip("mujoco")
@@ -273,7 +273,9 @@ def test_what_our_robots_files_say_is_what_robot_yaml_says(tmp_path, name, kind)
             low, high = one.facts.model.jnt_range[number]
             assert (low, high) == pytest.approx((hand.lower[row], hand.upper[row]), abs=1e-5)
 
-        tree = KinematicTree.from_mjcf(hand.mjcf_path, hand.joint_names, f"{side}_")
+        tree = KinematicTree(
+            load_mjcf(hand.mjcf_path), hand.mjcf_path, hand.joint_names, f"{side}_"
+        )
         zero = np.zeros((1, len(hand.joint_names)))
         for finger, tip in zip(hand.fingers, hand.tip_names, strict=True):
             chain = one.found.fingers[one.names.index(finger)]

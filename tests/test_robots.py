@@ -28,7 +28,7 @@ from retarget.robots.hand_spec import (
     limit_violations,
     speed_violations,
 )
-from retarget.robots.kinematics import KinematicTree
+from retarget.robots.kinematics import KinematicTree, load_mjcf
 from retarget.robots.robot import OURS, find_robot_file, load_robot, robot_names
 from retarget.solve.costs import Weights
 from retarget.solve.objective import PoseObjective
@@ -191,7 +191,7 @@ def test_follows_a_recorded_hand(name, human):
     assert trajectory.tip_error_m.shape[-1] == len(hand.fingers)
     assert np.nanmean(trajectory.tip_error_m) * 1e3 < FOLLOWS_WITHIN_MM[name]
     assert np.ptp(trajectory.commands[:, 1], axis=0).max() > 0.003  # it does move
-    back = hand.from_controller(trajectory.registers[:, 1])
+    back = hand.controller.inverse(trajectory.registers[:, 1])
     assert np.abs(back - trajectory.commands[:, 1]).max() < 1e-9
 
 
@@ -207,7 +207,8 @@ def test_the_order_of_joints_in_the_model_file_does_not_matter(tmp_path, name, h
         body.extend(reversed(children))
     tree.write(model)
     robot, shuffled = load_robot(name, models=OURS), load_robot(path, models=OURS)
-    spec = KinematicTree.from_mjcf(model), KinematicTree.from_mjcf(robot.hand("right").mjcf_path)
+    spec = [KinematicTree(load_mjcf(path), path)
+            for path in (model, robot.hand("right").mjcf_path)]  # fmt: skip
     assert sorted(spec[0].joint_names) == sorted(spec[1].joint_names)
     assert spec[0].joint_names != spec[1].joint_names
     short = human.at(np.arange(40), human.timestamps_ns[:40], human.fps)
@@ -326,14 +327,14 @@ def test_native_units(name):
     hand = load_robot(name, models=OURS).hand("right")
     commands = hand.rest.copy()
     commands[hand.command_names.index(command)] = angle
-    registers = hand.to_controller(commands)
+    registers = hand.controller.of(commands)
     assert registers[hand.command_names.index(command)] == pytest.approx(value, abs=1e-6)
 
 
 def test_allegros_left_hand_counts_abduction_the_other_way():
     left, right = (load_robot("allegro", models=OURS).hand(side) for side in SIDES)
     commands = 0.3 * np.ones(16)
-    a, b = left.to_controller(commands), right.to_controller(commands)
+    a, b = left.controller.of(commands), right.controller.of(commands)
     signs = [-1 if name.endswith("abduction") and "thumb" not in name else 1
              for name in right.command_names]  # fmt: skip
     assert a == pytest.approx(b * signs)
@@ -349,8 +350,8 @@ def test_range_and_polarity_can_be_set_per_joint(tmp_path):
 
     robot = load_robot(changed(own_copy(tmp_path, "inspire"), change))
     right, left = robot.hand("right"), robot.hand("left")
-    assert right.to_controller(right.command_lower).tolist() == [900, 20, 1000, 1000, 1000, 0]
-    assert left.to_controller(left.command_lower)[-1] == 1000
+    assert right.controller.of(right.command_lower).tolist() == [900, 20, 1000, 1000, 1000, 0]
+    assert left.controller.of(left.command_lower)[-1] == 1000
 
 
 BROKEN = {

@@ -71,8 +71,8 @@ def test_help_lists_the_parameters() -> None:
     assert done.returncode == 0 and done.stdout.startswith(
         "usage: ros2 run acehand_ros offline_bag"
     )
-    for parameter in parameters.OFFLINE_BAG:
-        assert f"  {parameter.name}: {parameter.description}" in done.stdout
+    for leaf in parameters.OFFLINE_BAG:
+        assert f"  {leaf.parameter}: {leaf.setting.help}" in done.stdout
 
 
 def test_an_unknown_robot_is_refused_when_it_is_set() -> None:

@@ -48,9 +48,10 @@ from acehand_ros import clips, launching, offline_bag
 from acehand_ros.messages import in_namespace, live_topic
 from acehand_ros.options import clip_options, offline_options
 from acehand_ros.parameters import CLIP_RECORDER, OFFLINE_BAG, PLAYER, as_parameters, check
-from acehand_ros.playback import Playback, PlayerSettings, at_rate, choose_episode, rest_of
+from acehand_ros.playback import Playback, PlayerSettings, at_rate, rest_of
 from acehand_ros.status import diagnostics, job_diagnostics, report_values
 from acehand_ros.timeline import Timeline
+from acehand_ros.trajectory_player import load_episode
 from acehand_ros.worker import JobStatus, Worker
 from retarget.robots.robot import load_robot
 
@@ -339,15 +340,15 @@ def test_faster_than_the_hand_it_follows_as_fast_as_it_can(rate: float) -> None:
     assert at_rate(demonstration, robot, 1.0) is demonstration
 
 
-def test_no_such_episode(demonstration: Demonstration) -> None:
-    found = demonstration, load_robot("inspire")
-    assert choose_episode([found], 0, "x") is found
-    with pytest.raises(InputError, match="no episode 3; valid: 0, 1"):
-        choose_episode([found, found], 3, "x")
+def test_no_such_episode() -> None:
+    demonstration, robot = load_episode(str(TRUTH), "inspire", 0)
+    assert demonstration.fps > 0 and robot.name == "inspire"
+    with pytest.raises(InputError, match="no episode 3; valid: 0"):
+        load_episode(str(TRUTH), "inspire", 3)
 
 
 def values(table) -> dict:
-    return {parameter.name: parameter.default for parameter in table}
+    return {leaf.parameter: leaf.default for leaf in table}
 
 
 def test_options_of_offline_bag(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from acehand_core.errors import InputError, Interrupted
 from acehand_ros import launching, parameters
-from acehand_ros.parameters import CLIP_RECORDER, OFFLINE_BAG, PLAYER, Parameter
+from acehand_ros.parameters import CLIP_RECORDER, OFFLINE_BAG, PLAYER
 from acehand_ros.worker import Worker
 
 TABLES = {"offline_bag": OFFLINE_BAG, "clip_recorder": CLIP_RECORDER, "trajectory_player": PLAYER}
@@ -72,13 +72,13 @@ def test_a_failure_is_told(error: Exception, message: str) -> None:
 @pytest.mark.parametrize("name", TABLES)
 def test_tables_describe_every_parameter_once(name: str) -> None:
     table = TABLES[name]
-    names = [parameter.name for parameter in table]
+    names = [leaf.parameter for leaf in table]
     assert len(set(names)) == len(names)
-    parameters.check(table, {parameter.name: parameter.default for parameter in table})
-    for parameter in table:
-        assert len(parameter.description) > 10, parameter.name
-        numeric = type(parameter.default) in (int, float)
-        assert numeric == (parameter.low is not None and parameter.high is not None)
+    parameters.check(table, {leaf.parameter: leaf.default for leaf in table})
+    for leaf in table:
+        assert len(leaf.setting.help) > 10, leaf.parameter
+        numeric = type(leaf.default) in (int, float)
+        assert numeric == (leaf.setting.low is not None and leaf.setting.high is not None)
 
 
 @pytest.mark.parametrize(
@@ -103,9 +103,8 @@ def test_a_whole_number_is_a_number() -> None:
 
 def test_launch_arguments_come_from_the_tables() -> None:
     chosen = launching.pick(PLAYER, ("rate", "source"))
-    assert [parameter.name for parameter in chosen] == ["rate", "source"]
-    assert launching.description(chosen[0]).endswith("(0.01 to 10)")
-    assert launching.text(True) == "true" and launching.text(1.0) == "1.0"
+    assert [leaf.parameter for leaf in chosen] == ["rate", "source"]
+    assert parameters.described(chosen[0]).endswith("(0.01 to 10)")
     with pytest.raises(InputError, match="Did you mean 'source'"):
         launching.pick(PLAYER, ("sourc",))
 
@@ -117,6 +116,7 @@ def test_descriptions_are_the_urdf_of_each_hand() -> None:
 
 
 def test_a_range_is_inclusive() -> None:
-    parameter = Parameter("x", 0.5, "a number", low=0.0, high=1.0)
-    assert parameter.problem(0.0) is None and parameter.problem(1.0) is None
-    assert parameter.problem(1.5) is not None
+    for rate in (0.01, 10.0):
+        parameters.check(PLAYER, {"rate": rate})
+    with pytest.raises(InputError, match="rate"):
+        parameters.check(PLAYER, {"rate": 10.5})

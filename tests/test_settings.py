@@ -22,7 +22,7 @@ from acehand_core.settings import (
     like,
     setting,
 )
-from acehand_ros.parameters import OFFLINE_BAG, check, table
+from acehand_ros.parameters import OFFLINE_BAG, check
 from tools.flag_tables import flag_table
 
 
@@ -78,11 +78,11 @@ def test_a_new_flag_is_one_field() -> None:
     class Node:
         sharpness: float = like(More, "sharpness", 0.5)
 
-    (parameter,) = table(Node)
-    assert parameter.description == "how sharp pictures are"
-    assert (parameter.low, parameter.high, parameter.default) == (0.0, 1.0, 0.5)
+    (leaf,) = leaves(Node)
+    assert leaf.setting.help == "how sharp pictures are"
+    assert (leaf.setting.low, leaf.setting.high, leaf.default) == (0.0, 1.0, 0.5)
     with pytest.raises(InputError, match=r"sharpness: 2\.0; valid: 0 to 1"):
-        check(table(Node), {"sharpness": 2.0})
+        check(leaves(Node), {"sharpness": 2.0})
 
 
 def test_flags_of_every_kind() -> None:
@@ -185,12 +185,11 @@ def test_settings_of_parts() -> None:
 def test_parameters_share_the_flags_settings() -> None:
     """A node's parameter of a flag's name has its choices."""
     flags = {leaf.parameter: leaf for leaf in leaves(JobSettings)}
-    shared = [p for p in OFFLINE_BAG if p.name in flags and p.choices and p.name != "device"]
-    assert {p.name for p in shared} >= {"hands"}
-    for parameter in shared:
-        expected = flags[parameter.name].choices or (
-            "refuse", *dict(flags[parameter.name].setting.switches or {})
-        )  # fmt: skip
+    shared = [p for p in OFFLINE_BAG if p.parameter in flags and p.choices and p.name != "device"]
+    assert {p.parameter for p in shared} >= {"hands"}
+    for own in shared:
+        flag = flags[own.parameter]
+        expected = flag.choices or ("refuse", *dict(flag.setting.switches or {}))
         # Of one that cannot be None "auto" says the same.
-        assert tuple(c for c in parameter.choices if c != "auto") == expected
+        assert tuple(c for c in own.choices if c != "auto") == expected
     assert dataclasses.is_dataclass(JobSettings)

@@ -12,10 +12,10 @@ from acehand_core.motion import FlexionReport, ReplayReport, RobotTrajectory
 from acehand_core.provenance import Provenance
 from helpers.retarget_samples import motion_of, moving_hands
 from retarget.replay.judgements import JUDGEMENTS, read_gates
-from retarget.replay.verdict import judge
+from retarget.retargeting import judge
 
 COUNT = 100
-CALM = ReplayReport(0.01, 0.0, 0.0, 0.0, 0.0, 1e-4, 0)
+CALM = ReplayReport(0.01, 0.0, 0.0, 0.0, 1e-4, 0)
 
 
 @pytest.fixture(scope="module")

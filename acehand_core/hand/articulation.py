@@ -54,20 +54,6 @@ DIRECTIONS = {
     "pinky": ((0.968, -0.05, -0.245), (0.05, 1.0, 0.0)),
 }
 
-#: What each beta changes.
-SHAPE_NAMES = (
-    "size",
-    "palm breadth",
-    "finger to palm length",
-    "thumb length",
-    "index to ring length",
-    "pinky length",
-    "middle finger length",
-    "proximal to distal phalanges",
-    "finger thickness",
-    "palm thickness",
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Proportions:
@@ -82,6 +68,9 @@ class Proportions:
 
 def proportion_gradients() -> list[Proportions]:
     """Return, per beta, the change of every multiplier for one standard deviation.
+
+    In their order: size, palm breadth, fingers to palm, thumb, index to ring, pinky, middle finger,
+    proximal to distal phalanges, thickness of the fingers, of the palm.
 
     Size is 5.5 % per standard deviation (hand length of adults of both sexes: coefficient of
     variation 5 to 6 % in the ANSUR and ACOPLA surveys). The residual variation of a single

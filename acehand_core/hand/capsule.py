@@ -63,15 +63,10 @@ def _template(side: Side) -> tuple[np.ndarray, np.ndarray]:
     return place(articulation.Proportions()), gradients
 
 
-def _rest_vertices(side: Side, betas: Betas) -> Vertices:
-    mesh = _mesh(side)
-    return mesh.vertices + np.tensordot(betas, mesh.shape_directions, axes=1)
-
-
 @functools.lru_cache(maxsize=4)  # of a recording every frame has the same betas
 def _skin(side: Side, betas: bytes) -> Float[np.ndarray, "V 64"]:
     """Return, per vertex, its 16 weights times its homogeneous rest position."""
-    rest = _rest_vertices(side, np.frombuffer(betas))
+    rest = CapsuleHand().rest_vertices(side, np.frombuffer(betas))
     homogeneous = np.concatenate([rest, np.ones((len(rest), 1))], axis=1)
     return (_mesh(side).weights[:, :, None] * homogeneous[:, None, :]).reshape(len(rest), 64)
 
@@ -100,15 +95,13 @@ class CapsuleHand:
 
     def rest_vertices(self, side: Side, betas: Betas) -> Vertices:
         """Return the mesh of the flat hand in metres; linear in betas."""
-        return _rest_vertices(side, betas)
+        mesh = _mesh(side)
+        return mesh.vertices + np.tensordot(betas, mesh.shape_directions, axes=1)
 
     def vertices(
         self, side: Side, global_orient: GlobalOrient, hand_pose: HandPose, betas: Betas
     ) -> Vertices:
-        """Return the posed mesh in metres (see ``HandModel.vertices``).
-
-        Fastest where ``betas`` has no leading axes: then all poses are one matrix product.
-        """
+        """Return the posed mesh in metres (see ``HandModel.vertices``): one matrix product."""
         rest = self.rest_keypoints(side, betas)
         points, world = pose_keypoints(global_orient, hand_pose, rest)
         batch = points.shape[:-2]
@@ -120,21 +113,9 @@ class CapsuleHand:
         bones = np.concatenate([np.swapaxes(world, -1, -2), moved[..., None, :]], axis=-2)
         bones = bones.reshape(-1, 64, 3)
 
-        shape = np.broadcast_to(betas, (*batch, 10)).reshape(-1, 10)
-        if betas.ndim == 1:
-            skin = _skin(side, betas.astype(float).tobytes())
-            flat = skin @ bones.transpose(1, 0, 2).reshape(64, -1)
-            skinned = flat.reshape(len(flat), -1, 3).transpose(1, 0, 2)
-        else:
-            rows = [
-                _skin(side, row.astype(float).tobytes()) @ bone
-                for row, bone in zip(shape, bones, strict=True)
-            ]
-            if rows:
-                skinned = np.stack(rows)
-            else:
-                skinned = np.empty((0, *self.rest_vertices(side, betas).shape))
-
+        skin = _skin(side, betas.astype(float).tobytes())
+        flat = skin @ bones.transpose(1, 0, 2).reshape(64, -1)
+        skinned = flat.reshape(len(flat), -1, 3).transpose(1, 0, 2)
         return skinned.reshape(*batch, -1, 3)
 
     def faces(self, side: Side) -> Faces:

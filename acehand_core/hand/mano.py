@@ -258,14 +258,14 @@ def find_mano(path: Path | None = None) -> Path:
 
 
 def load_mano(
-    files: Path | Mapping[Side, Path] | None = None,
+    path: Path | None = None,
     left_shapedirs_fixed: bool = False,
     dtype: Literal["float32", "float64"] = "float32",
 ) -> ManoHand:
     """Return the user's MANO.
 
     Args:
-        files: a folder, one ``.npz`` of both hands, or a path per side; default ``$ACEHAND_MANO``.
+        path: a folder, or one ``.npz`` of both hands; default ``$ACEHAND_MANO``.
         left_shapedirs_fixed: see ``ManoHand``.
         dtype: in which smplx computes.
 
@@ -273,17 +273,11 @@ def load_mano(
         UnsafeFileError: a file asks for code to be run. SchemaError: naming file and key.
         MissingDependencyError, InputError: as ``find_mano``.
     """
-    if isinstance(files, Mapping):
-        missing = [side for side in SIDES if side not in files]
-        if missing:
-            raise InputError(f"MANO: no file for the {missing[0]} hand; both are needed.")
-        arrays = {side: _read_side(files[side]) for side in SIDES}
+    place = find_mano(path)
+    if place.is_file():
+        arrays = _read_both(place)
     else:
-        place = find_mano(files)
-        if place.is_file():
-            arrays = _read_both(place)
-        else:
-            arrays = {side: _read_side(_candidates(place, side)[0]) for side in SIDES}
+        arrays = {side: _read_side(_candidates(place, side)[0]) for side in SIDES}
     return ManoHand(arrays["left"], arrays["right"], left_shapedirs_fixed, dtype)
 
 

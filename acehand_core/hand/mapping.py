@@ -116,12 +116,11 @@ def convert(
     hand_pose: Float[np.ndarray, "N 15 3 3"],
     betas: Float[np.ndarray, "10"],
     translation: Float[np.ndarray, "N 3"],
-    target_betas: Float[np.ndarray, "10"] | None = None,
 ) -> HandFit:
     """Return the target model's parameters for a motion of the source model, error stated."""
     shape = np.broadcast_to(betas, (len(global_orient), 10))
     joints = source.joints(side, global_orient, hand_pose, shape) + translation[:, None]
-    return fit_to_joints(target, side, joints.astype(float), target_betas, near=hand_pose)
+    return fit_to_joints(target, side, joints.astype(float), near=hand_pose)
 
 
 def change_frame(

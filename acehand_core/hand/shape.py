@@ -35,7 +35,7 @@ class HandModel(Protocol):
     def vertices(
         self, side: Side, global_orient: GlobalOrient, hand_pose: HandPose, betas: Betas
     ) -> Vertices:
-        """Return the skinned mesh in metres; leading axes broadcast."""
+        """Return the skinned mesh in metres, of poses that share one shape: betas (10,)."""
         ...
 
     def faces(self, side: Side) -> Faces:

@@ -53,7 +53,6 @@ class ReplayReport:
     rms_tracking_rad: float
     max_penetration_mm: float
     commanded_penetration_mm: float
-    penetration_share: float
     saturation_share: float
     coupling_residual_rad: float
     unstable_steps: int
@@ -114,7 +113,6 @@ class ArmMotion:
     reached: Bool[np.ndarray, "T"]
     reached_alone: Bool[np.ndarray, "T"]
     position_error_m: Float[np.ndarray, "T"]
-    rotation_error_rad: Float[np.ndarray, "T"]
     to_other_m: Float[np.ndarray, "T"]
     to_itself_m: Float[np.ndarray, "T"]
     to_table_m: Float[np.ndarray, "T"]

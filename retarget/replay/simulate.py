@@ -28,20 +28,19 @@ from retarget.solve.costs import CommandTarget
 if TYPE_CHECKING:
     import mujoco
 
-#: Deeper contacts count towards ``penetration_share``.
+#: Deeper contacts count as penetration.
 PENETRATION_LIMIT_M = 1e-3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Replay:
-    """The report and, at every frame, the simulated joints and deepest contact (m).
+    """The report and, at every frame, the simulated joints.
 
     Joints are in rad, in m where they slide; ``slides`` says so of the driven ones.
     """
 
     report: ReplayReport
     joints: Float[np.ndarray, "T Q"]
-    penetration_m: Float[np.ndarray, "T"]
     slides: Bool[np.ndarray, "C"]
 
 
@@ -96,7 +95,7 @@ def replay(
             joints[frame], penetration[frame] = run.joints(), run.penetration()
 
     report = _report(hand, run, commands, joints, penetration, active)
-    return Replay(report, joints, penetration, run.slides)
+    return Replay(report, joints, run.slides)
 
 
 def self_penetration(hand: HandSpec, joints: Float[np.ndarray, "T Q"]) -> Float[np.ndarray, "T"]:
@@ -198,7 +197,7 @@ def _report(
     active: np.ndarray,
 ) -> ReplayReport:
     if not active.any():
-        return ReplayReport(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, run.unstable)
+        return ReplayReport(0.0, 0.0, 0.0, 0.0, 0.0, run.unstable)
     error = (hand.reduce(joints) - commands)[active]
     turning, sliding = error[:, ~run.slides], error[:, run.slides]
     depth = penetration[active]
@@ -210,7 +209,6 @@ def _report(
         commanded_penetration_mm=float(
             self_penetration(hand, hand.expand(commands[active])).max() * 1e3
         ),
-        penetration_share=float(np.mean(depth > PENETRATION_LIMIT_M)),
         saturation_share=run.saturated / max(1, run.steps * len(hand.command_names)),
         coupling_residual_rad=run.coupling_residual,
         unstable_steps=run.unstable,

@@ -223,13 +223,6 @@ def find_jaws(
     return np.stack([np.cross(y, z), y, z], axis=1)
 
 
-def axis_angles(
-    stated: Float[np.ndarray, "3 3"], found: Float[np.ndarray, "3 3"]
-) -> Float[np.ndarray, "3"]:
-    """Return by how many degrees each axis of one frame is off the other's."""
-    return np.degrees(np.arccos(np.clip(np.sum(stated * found, axis=0), -1, 1)))
-
-
 def _unlike(found: Sequence[Bend]) -> float:
     """Return the mean angle between fingers' directions and axes (rad)."""
     pairs = list(itertools.combinations(found, 2))

@@ -15,6 +15,7 @@ from acehand_core.types import Side
 from retarget.replay.simulate import PENETRATION_LIMIT_M, replay, self_penetration
 from retarget.robots import check_anatomy
 from retarget.robots.anatomy import NoHingeError
+from retarget.robots.check_anatomy import Wrong
 from retarget.robots.file_facts import compare_couplings, compare_limits, compare_shapes
 from retarget.robots.hand_spec import HandSpec
 from retarget.robots.kinematics import KinematicTree, load_mjcf
@@ -40,10 +41,6 @@ class Finding:
     name: str
     passed: bool | None
     detail: str
-
-
-class _Failed(Exception):
-    """A check's own verdict."""
 
 
 def check_hand(
@@ -120,7 +117,7 @@ def _finding(name: str, check: Callable[[HandSpec], str], hand: HandSpec) -> Fin
         return Finding(name, None, f"not installed: {error}")
     except NoHingeError as error:
         return Finding(name, None, f"cannot be told: {error}")
-    except (_Failed, AcehandError) as error:
+    except AcehandError as error:
         return Finding(name, False, str(error))
 
 
@@ -141,7 +138,7 @@ def _limits(hand: HandSpec) -> str:
         hand.joint_names, away, model.jnt_range[rows], strict=True
     ):
         if distance > SAME_LIMIT:
-            raise _Failed(f"{name} has [{low:g}, {high:g}] in the model file, not as robot.yaml")
+            raise Wrong(f"{name} has [{low:g}, {high:g}] in the model file, not as robot.yaml")
     if hand.user_model is None:
         return "as in robot.yaml"
     return "; ".join(["within the file's", *said])
@@ -156,7 +153,7 @@ def _of_file(
     wrong, said = compare(hand, compiled_model(hand.user_model))
     if wrong:
         more = f"; and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
-        raise _Failed("; ".join(wrong[:SHOWN]) + more)
+        raise Wrong("; ".join(wrong[:SHOWN]) + more)
     return said
 
 
@@ -165,7 +162,7 @@ def _coupling(hand: HandSpec) -> str:
         joints = hand.expand(commands)
         outside = (joints < hand.lower - SAME_LIMIT) | (joints > hand.upper + SAME_LIMIT)
         if outside.any():
-            raise _Failed(f"{hand.joint_names[int(outside.argmax())]} leaves its limits")
+            raise Wrong(f"{hand.joint_names[int(outside.argmax())]} leaves its limits")
 
     coupled = [name for name in hand.joint_names if name not in hand.command_joints]
     model = load_mjcf(hand.mjcf_path)
@@ -177,7 +174,7 @@ def _coupling(hand: HandSpec) -> str:
         row = hand.joint_names.index(name)
         stated = (hand.coupling_offset[row], hand.coupling[row].sum())
         if not np.allclose(tied.get(hand.full_name(name), np.nan), stated, atol=SAME_LIMIT):
-            raise _Failed(f"the model file does not couple {name} as robot.yaml does")
+            raise Wrong(f"the model file does not couple {name} as robot.yaml does")
     kept = f"{len(coupled)} coupled joints stay within their limits"
     return "; ".join([kept, *_of_file(hand, compare_couplings)])
 
@@ -188,7 +185,7 @@ def _tips(hand: HandSpec) -> str:
     _, jacobian = tree.points_and_jacobian(joints, hand.tip_names)
     reach = np.abs(jacobian[0] @ hand.coupling).max((1, 2))
     if (reach < SAME_POINT_M).any():
-        raise _Failed(f"nothing moves {hand.tip_names[int(reach.argmin())]}")
+        raise Wrong(f"nothing moves {hand.tip_names[int(reach.argmin())]}")
     return "; ".join([", ".join(hand.fingers), *_of_file(hand, compare_shapes)])
 
 
@@ -198,13 +195,13 @@ def _actuators(hand: HandSpec) -> str:
         try:
             servo = model.actuator(hand.full_name(command)).id
         except KeyError as error:
-            raise _Failed(f"{hand.mjcf_path.name}: {error.args[0]}") from error
+            raise Wrong(f"{hand.mjcf_path.name}: {error.args[0]}") from error
         driven = model.joint(int(model.actuator_trnid[servo, 0])).name
         if driven != hand.full_name(joint):
-            raise _Failed(f"{command} drives {driven}, not {hand.full_name(joint)}")
+            raise Wrong(f"{command} drives {driven}, not {hand.full_name(joint)}")
         limits = (hand.command_lower[i], hand.command_upper[i])
         if np.abs(model.actuator_ctrlrange[servo] - limits).max() > SAME_LIMIT:
-            raise _Failed(f"{command} takes {model.actuator_ctrlrange[servo]}, not {limits}")
+            raise Wrong(f"{command} takes {model.actuator_ctrlrange[servo]}, not {limits}")
     return ", ".join(hand.command_names)
 
 
@@ -213,7 +210,7 @@ def _registers(hand: HandSpec) -> str:
     share = np.random.default_rng(0).random((9, len(hand.rest)))
     commands = hand.command_lower + share * (hand.command_upper - hand.command_lower)
     if np.abs(registers.inverse(registers.of(commands)) - commands).max() > SAME_LIMIT:
-        raise _Failed("register values do not lead back to the angles")
+        raise Wrong("register values do not lead back to the angles")
     low = min(registers.at_lower.min(), registers.at_upper.min())
     high = max(registers.at_lower.max(), registers.at_upper.max())
     return f"{low:g} to {high:g} ({registers.unit})"
@@ -232,7 +229,7 @@ def _compare(hand: HandSpec, theirs: Callable[[np.ndarray], np.ndarray], what: s
     away = np.linalg.norm(ours - np.stack([theirs(row) for row in joints]), axis=-1).max(0)
     if away.max() > SAME_POINT_M:
         worst = int(away.argmax())
-        raise _Failed(f"{names[worst]} is {away[worst] * 1e3:.3g} mm from where {what} has it")
+        raise Wrong(f"{names[worst]} is {away[worst] * 1e3:.3g} mm from where {what} has it")
     return f"agrees within {away.max() * 1e3:.1g} mm"
 
 
@@ -256,12 +253,12 @@ def _against_pinocchio(hand: HandSpec) -> str:
     import pinocchio as pin
 
     if not hand.urdf_path.is_file():
-        raise _Failed(f"{hand.urdf_path}: not found")
+        raise Wrong(f"{hand.urdf_path}: not found")
     model = pin.buildModelFromUrdf(str(hand.urdf_path))
     data = model.createData()
     missing = [n for n in hand.joint_names if not model.existJointName(hand.full_name(n))]
     if missing:
-        raise _Failed(f"{hand.urdf_path.name} has no joint {hand.full_name(missing[0])}")
+        raise Wrong(f"{hand.urdf_path.name} has no joint {hand.full_name(missing[0])}")
 
     def points(row: np.ndarray) -> np.ndarray:
         configuration = pin.neutral(model)
@@ -277,7 +274,7 @@ def _against_pinocchio(hand: HandSpec) -> str:
 def _idle_pose(hand: HandSpec) -> str:
     depth = float(self_penetration(hand, hand.expand(hand.rest[None]))[0])
     if depth > PENETRATION_LIMIT_M:
-        raise _Failed(f"the idle hand reaches {depth * 1e3:.1f} mm into itself: see no_contact")
+        raise Wrong(f"the idle hand reaches {depth * 1e3:.1f} mm into itself: see no_contact")
     apart = "touches nothing of itself"
     if hand.user_model is None:
         return apart
@@ -301,12 +298,12 @@ def _servos(hand: HandSpec) -> str:
         commands[:, i] += away * share * span[i] * phase
         followed = replay(hand, commands, times, contact=False)
         if followed.report.unstable_steps:
-            raise _Failed(f"{command}: the simulation is unstable")
+            raise Wrong(f"{command}: the simulation is unstable")
         error = (hand.reduce(followed.joints) - commands)[:, i]
         lag = float(np.sqrt(np.mean(error**2))) / span[i]
         if lag > worst:
             worst, name = lag, command
 
     if worst > SWEEP_LAG:
-        raise _Failed(f"{name} lags by {worst:.0%} of its range in a slow sweep")
+        raise Wrong(f"{name} lags by {worst:.0%} of its range in a slow sweep")
     return f"follow a slow sweep within {worst:.1%} of their range"

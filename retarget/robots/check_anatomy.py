@@ -52,28 +52,35 @@ class Wrong(AcehandError):
 
 @dataclass(frozen=True, slots=True)
 class Anatomy:
-    """A hand's fingers as its model has them, in the base frame; joints by the model's number."""
+    """A hand's fingers as its model has them, in the base frame; joints by the model's number.
+
+    ``ends`` are all joints at the commands' lower and upper ends.
+    """
 
     model: mujoco.MjModel
     fingers: tuple[Finger, ...]
     rest: JointValues
-    lower: JointValues
-    upper: JointValues
+    ends: tuple[JointValues, JointValues]
 
     @property
     def bends(self) -> list[Bend]:
         """How each finger stands and closes."""
-        return anatomy.bends(self.model, self.fingers, self.rest, self.lower, self.upper)
+        lower, upper = np.minimum(*self.ends), np.maximum(*self.ends)
+        return anatomy.bends(self.model, self.fingers, self.rest, lower, upper)
+
+    @property
+    def openings(self) -> list[float]:
+        """How far the jaws are apart at the commands' lower and upper ends (m)."""
+        return [anatomy.opening(self.model, self.fingers, values) for values in self.ends]
 
 
 def read_anatomy(hand: HandSpec) -> Anatomy:
     """Return the fingers of a hand and what its commands do to its joints."""
     model = load_mjcf(hand.mjcf_path)
     rows = [model.joint(hand.full_name(name)).id for name in hand.joint_names]
-    ends = [hand.expand(c) for c in (hand.command_lower, hand.command_upper)]
     zero = hand.expand(np.clip(0.0, hand.command_lower, hand.command_upper))
     values = np.zeros((3, model.njnt))
-    values[:, rows] = [zero, np.minimum(*ends), np.maximum(*ends)]
+    values[:, rows] = [zero, hand.expand(hand.command_lower), hand.expand(hand.command_upper)]
     sites = {model.site(i).name: i for i in range(model.nsite)}
 
     fingers = []
@@ -83,7 +90,7 @@ def read_anatomy(hand: HandSpec) -> Anatomy:
         place = model.site_pos[sites[name]].copy() if name in sites else np.zeros(3)
         joints = [int(model.body_jntadr[b]) for b in ancestors(model, link) if model.body_jntnum[b]]
         fingers.append(Finger(tuple(joints[::-1]), link, place))
-    return Anatomy(model, tuple(fingers), *values)
+    return Anatomy(model, tuple(fingers), values[0], (values[1], values[2]))
 
 
 def size(hand: HandSpec, hands: tuple[HandSpec, ...] = ()) -> str:
@@ -92,7 +99,7 @@ def size(hand: HandSpec, hands: tuple[HandSpec, ...] = ()) -> str:
     lengths: dict[str, float] = {}
     if hand.tracks == "opening":
         what, long, typical = "jaws open", "", _HUMAN_OPENING_M
-        length = max(_openings(hand, body))
+        length = max(body.openings)
     else:
         what, long, typical = "fingers are", " long", _HUMAN_FINGER_M
         lengths = _lengths(hand, body)
@@ -219,9 +226,8 @@ def palm_frame(hand: HandSpec) -> str:
     body = read_anatomy(hand)
     note = ""
     if hand.tracks == "opening":
-        low, high = _ends(hand, body)
-        gaps = _openings(hand, body)
-        opened, closed = (low, high) if gaps[0] > gaps[1] else (high, low)
+        gaps = body.openings
+        opened, closed = body.ends if gaps[0] > gaps[1] else body.ends[::-1]
         order = sorted(range(len(body.fingers)), key=lambda i: hand.fingers[i] != "thumb")
         jaws = [body.fingers[i] for i in (order if hand.side == "right" else order[::-1])]
         found = anatomy.find_jaws(body.model, jaws, opened, closed)
@@ -242,7 +248,7 @@ def palm_frame(hand: HandSpec) -> str:
             found = found * (-1, -1, 1)
             note = "; which way fingers close is not sure"
 
-    angles = anatomy.axis_angles(np.eye(3), found)
+    angles = np.degrees(np.arccos(np.clip(np.diag(found), -1, 1)))
     said = ", ".join(f"{axis} {angle:.0f}" for axis, angle in zip("xyz", angles, strict=True))
     if angles.max() > PALM_DEG:
         raise Wrong(f"the base frame is off by {said} degrees from {what}; {_better(hand, found)}")
@@ -279,7 +285,7 @@ def open_and_closed(hand: HandSpec) -> tuple[JointVector, JointVector]:
     body = read_anatomy(hand)
     if hand.tracks == "opening":
         ends = (hand.command_lower, hand.command_upper)
-        gaps = _openings(hand, body)
+        gaps = body.openings
         opened, closed = ends if gaps[0] > gaps[1] else ends[::-1]
         return hand.expand(opened), hand.expand(closed)
 
@@ -294,16 +300,3 @@ def open_and_closed(hand: HandSpec) -> tuple[JointVector, JointVector]:
                 end = hand.command_upper[i] if share > 0 else hand.command_lower[i]
                 closed[i] = opened[i] + _CLOSED * (end - opened[i])
     return hand.expand(opened), hand.expand(closed)
-
-
-def _ends(hand: HandSpec, body: Anatomy) -> tuple[JointValues, JointValues]:
-    """Return all joints at the commands' lower and upper ends."""
-    rows = [body.model.joint(hand.full_name(name)).id for name in hand.joint_names]
-    values = np.zeros((2, body.model.njnt))
-    values[:, rows] = [hand.expand(hand.command_lower), hand.expand(hand.command_upper)]
-    return values[0], values[1]
-
-
-def _openings(hand: HandSpec, body: Anatomy) -> list[float]:
-    """Return how far the jaws are apart at the commands' lower and upper ends (m)."""
-    return [anatomy.opening(body.model, body.fingers, values) for values in _ends(hand, body)]

@@ -38,10 +38,6 @@ class Boxes:
     turns: Float[np.ndarray, "B 3 3"]
     halves: Float[np.ndarray, "B 3"]
 
-    def frames(self) -> FrameSet:
-        """Return the B centres."""
-        return FrameSet(self.links, self.centres, self.turns)
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Capsules:
@@ -161,8 +157,8 @@ def closest_points(
     b: Float[np.ndarray, "*n 3"],
     c: Float[np.ndarray, "*n 3"],
     d: Float[np.ndarray, "*n 3"],
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return the nearest points of segments a-b and c-d, and their shares of the way along.
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the nearest points of segments a-b and c-d.
 
     The pair inside both segments if there is one; else the nearest of the four pairs of an end
     and its foot on the other segment, which is exact because the distance is convex.
@@ -194,7 +190,7 @@ def closest_points(
         best_s, best_t = np.where(better, s_try, best_s), np.where(better, t_try, best_t)
         best = np.where(better, distance, best)
 
-    return a + best_s[..., None] * u, c + best_t[..., None] * v, best_s, best_t
+    return a + best_s[..., None] * u, c + best_t[..., None] * v
 
 
 def nearest_to_boxes(
@@ -265,7 +261,7 @@ def distances_to_boxes(
     given: few are near, and the search along the segment costs more than all else here.
     """
     axes = np.swapaxes(posture.turns[boxes.links] @ boxes.turns[:, None], 0, 1)[:, which]
-    centres = posture.points(boxes.frames())[:, which]
+    centres = posture.points(FrameSet(boxes.links, boxes.centres, boxes.turns))[:, which]
     halves = np.broadcast_to(boxes.halves[which], centres.shape)
 
     middle, half = (starts + stops) / 2, np.linalg.norm(stops - starts, axis=-1) / 2

@@ -129,9 +129,12 @@ def _tendons(model: mujoco.MjModel, joints: Sequence[int]) -> list[tuple[int, li
     mujoco = import_mujoco()
     data: Any = mujoco.MjData(model)
     mujoco.mj_forward(model, data)
+    # By how much each tendon changes with each degree of freedom.
     lengths = np.zeros((model.ntendon, model.nv))
     if model.ntendon:
-        lengths = _dense(model, data)
+        mujoco.mju_sparse2dense(
+            lengths, data.ten_J, model.ten_J_rownnz, model.ten_J_rowadr, model.ten_J_colind
+        )
     found = []
     for i in range(model.nu):
         if int(model.actuator_trntype[i]) != int(mujoco.mjtTrn.mjTRN_TENDON):
@@ -141,27 +144,6 @@ def _tendons(model: mujoco.MjModel, joints: Sequence[int]) -> list[tuple[int, li
         if group:
             found.append((i, group))
     return found
-
-
-def _dense(model: mujoco.MjModel, data: Any) -> Float[np.ndarray, "N V"]:
-    """Return by how much each tendon changes with each degree of freedom."""
-    rows = np.zeros((model.ntendon, model.nv))
-    values = np.ravel(data.ten_J)
-    if values.size == rows.size and not hasattr(data, "ten_J_rownnz"):
-        return values.reshape(rows.shape)
-    for i in range(model.ntendon):
-        first, count = (
-            int(_sparse(model, data, "rowadr")[i]),
-            int(_sparse(model, data, "rownnz")[i]),
-        )
-        columns = np.ravel(_sparse(model, data, "colind"))[first : first + count]
-        rows[i, columns] = values[first : first + count]
-    return rows
-
-
-def _sparse(model: mujoco.MjModel, data: Any, part: str) -> Any:
-    name = f"ten_J_{part}"
-    return getattr(data, name) if hasattr(data, name) else getattr(model, name)
 
 
 def _fixed(model: mujoco.MjModel, actuator: int) -> bool:

@@ -5,7 +5,6 @@ What they do not say is marked (``draft_text.py``), nothing is invented silently
 
 from __future__ import annotations
 
-import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +21,7 @@ from retarget.robots import anatomy
 from retarget.robots.anatomy import Finger, JointValues, Point, Posture, slides
 from retarget.robots.couplings import Drive, find_drive, joint_ranges
 from retarget.robots.fingers import FoundHand, find_hands, hand_roots, link_points
-from retarget.robots.model_file import compiled, load_spec
+from retarget.robots.model_file import compiled, load_spec, urdf_limits
 from retarget.robots.naming import named_fingers, named_side, our_joints
 
 if TYPE_CHECKING:
@@ -82,13 +81,7 @@ class DraftedHand:
 def read_facts(file: Path) -> ModelFacts:
     """Read a user's MJCF or URDF. Raises InputError."""
     spec = load_spec(file)
-    velocity, effort = {}, {}
-    if file.suffix.lower() == ".urdf":
-        for joint in ET.parse(file).getroot().iter("joint"):
-            limit = joint.find("limit")
-            if limit is not None:
-                velocity[joint.get("name", "")] = float(limit.get("velocity", 0))
-                effort[joint.get("name", "")] = float(limit.get("effort", 0))
+    velocity, effort = urdf_limits(file, "velocity"), urdf_limits(file, "effort")
     degrees = file.suffix.lower() != ".urdf" and bool(spec.compiler.degree)
     return ModelFacts(file, compiled(spec, file), degrees, velocity, effort)
 

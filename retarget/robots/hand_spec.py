@@ -156,30 +156,17 @@ class HandSpec:
         """Return a joint, command, link or tip name as model files and datasets write it."""
         return f"{self.side}_{name}"
 
-    @property
-    def command_indices(self) -> tuple[int, ...]:
-        """Position in ``joint_names`` of the joint that each command drives."""
-        return tuple(self.joint_names.index(name) for name in self.command_joints)
-
     def expand(self, commands: CommandBatch) -> Joints:
         """Return all joints for driven angles in command order."""
         return commands @ self.coupling.T + self.coupling_offset
 
     def reduce(self, joints: Joints) -> CommandBatch:
         """Return the driven angles in command order out of all joints."""
-        return joints[..., list(self.command_indices)]
+        return joints[..., [self.joint_names.index(name) for name in self.command_joints]]
 
     def coupling_residual(self, joints: Joints) -> float:
         """Return the largest ``|q - (factor * q_driven + offset)|`` of any coupled joint."""
         return float(np.abs(joints - self.expand(self.reduce(joints))).max(initial=0.0))
-
-    def to_controller(self, commands: CommandBatch) -> CommandBatch:
-        """Return the vendor's units for driven angles; angles beyond the limits are clipped."""
-        return self.controller.of(commands)
-
-    def from_controller(self, registers: CommandBatch) -> CommandBatch:
-        """Return driven angles for the vendor's units; the inverse of ``to_controller``."""
-        return self.controller.inverse(registers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from acehand_core.errors import InputError, SchemaError, nearest
 from acehand_core.geometry import frames as rigid_frames
 from acehand_core.geometry import rotations
 from acehand_core.mujoco_gl import import_mujoco, quiet_mujoco
-from retarget.robots.collision_shapes import Capsules, FrameSet, read_capsules
+from retarget.robots.collision_shapes import FrameSet, read_capsules
 from retarget.robots.hand_spec import HandSpec
 
 if TYPE_CHECKING:
@@ -72,18 +72,38 @@ class KinematicTree:
 
     def __init__(
         self,
-        joint_names: tuple[str, ...],
-        links: tuple[_Link, ...],
-        frames: dict[str, tuple[int, np.ndarray, np.ndarray]],
-        capsules: Capsules,
+        model: mujoco.MjModel,
+        path: Path,
+        joint_names: Sequence[str] | None = None,
+        prefix: str = "",
     ) -> None:
-        """Use ``of`` or ``from_mjcf``."""
-        self.joint_names = joint_names
-        self.capsules = capsules
-        self._links = links
-        self._frames = frames
-        sliding = {link.column for link in links if link.slides}
-        self._slides = [column in sliding for column in range(len(joint_names))]
+        """Read a model whose world frame is the hand's base frame.
+
+        Args:
+            model: a compiled MJCF or URDF.
+            path: of its file, for messages.
+            joint_names: order of the joint vectors; default the file's. All of its joints.
+            prefix: dropped from the names in the file.
+
+        Raises:
+            SchemaError: a joint is missing, unknown, or neither hinge nor slide.
+        """
+        names = [model.joint(i).name.removeprefix(prefix) for i in range(model.njnt)]
+        self.joint_names = order = tuple(names if joint_names is None else joint_names)
+        _check_joints(path, names, order)
+        self._links = [_read_link(path, model, i, order, prefix) for i in range(1, model.nbody)]
+        sliding = {link.column for link in self._links if link.slides}
+        self._slides = [column in sliding for column in range(len(order))]
+
+        self._frames: dict[str, tuple[int, np.ndarray, np.ndarray]] = {}
+        for i in range(1, model.nbody):
+            name = model.body(i).name.removeprefix(prefix)
+            self._frames[name] = (i - 1, np.zeros(3), np.eye(3))
+        for i in range(model.nsite):
+            name = model.site(i).name.removeprefix(prefix)
+            turn = rotations.from_quaternion(model.site_quat[i])
+            self._frames[name] = (int(model.site_bodyid[i]) - 1, model.site_pos[i].copy(), turn)
+        self.capsules = read_capsules(model, prefix)
 
     def slides(self, name: str) -> bool:
         """Whether a joint slides, in metres, instead of turning, in radians."""
@@ -96,54 +116,10 @@ class KinematicTree:
 
         One for each hand: others keep what they find out about a hand and its tree.
         """
-        tree = cls.from_mjcf(hand.mjcf_path, hand.joint_names, prefix=f"{hand.side}_")
+        model = load_mjcf(hand.mjcf_path)
+        tree = cls(model, hand.mjcf_path, hand.joint_names, prefix=f"{hand.side}_")
         tree.frames((*hand.tip_names, *hand.target_frames))  # every promised frame exists
         return tree
-
-    @classmethod
-    def from_mjcf(
-        cls, path: Path, joint_names: Sequence[str] | None = None, prefix: str = ""
-    ) -> KinematicTree:
-        """Read a model whose world frame is the hand's base frame.
-
-        Args:
-            path: MJCF or URDF file.
-            joint_names: order of the joint vectors; default the file's. All of its joints.
-            prefix: dropped from the names in the file.
-
-        Raises:
-            InputError: the file is missing or MuJoCo cannot read it.
-            SchemaError: a joint is missing, unknown, or neither hinge nor slide.
-        """
-        return cls.from_model(load_mjcf(path), path, joint_names, prefix)
-
-    @classmethod
-    def from_model(
-        cls,
-        model: mujoco.MjModel,
-        path: Path,
-        joint_names: Sequence[str] | None = None,
-        prefix: str = "",
-    ) -> KinematicTree:
-        """Read a compiled model, as ``from_mjcf`` does; ``path`` is for messages."""
-        names = [model.joint(i).name.removeprefix(prefix) for i in range(model.njnt)]
-        order = tuple(names if joint_names is None else joint_names)
-        _check_joints(path, names, order)
-        links = tuple(_read_link(path, model, i, order, prefix) for i in range(1, model.nbody))
-        table = {}
-        for i in range(1, model.nbody):
-            name = model.body(i).name.removeprefix(prefix)
-            table[name] = (i - 1, np.zeros(3), np.eye(3))
-        for i in range(model.nsite):
-            turn = rotations.from_quaternion(model.site_quat[i])
-            body = int(model.site_bodyid[i]) - 1
-            table[model.site(i).name.removeprefix(prefix)] = (body, model.site_pos[i].copy(), turn)
-        return cls(order, links, table, read_capsules(model, prefix))
-
-    @property
-    def frame_names(self) -> tuple[str, ...]:
-        """Every link and site."""
-        return tuple(self._frames)
 
     def frames(self, names: Sequence[str]) -> FrameSet:
         """Return named links and sites as a set; InputError for an unknown name."""

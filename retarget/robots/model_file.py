@@ -107,6 +107,15 @@ def unread_meshes(file: Path) -> dict[str, set[str]]:
     return unread
 
 
+def urdf_limits(file: Path, kind: str) -> dict[str, float]:
+    """Return the ``velocity`` or ``effort`` of a URDF's joints, of those where it is not 0."""
+    if file.suffix.lower() != ".urdf":
+        return {}
+    limits = {joint.get("name", ""): joint.find("limit") for joint in ET.parse(file).iter("joint")}
+    values = {n: float(limit.get(kind, 0)) for n, limit in limits.items() if limit is not None}
+    return {name: value for name, value in values.items() if value > 0}
+
+
 def _read(file: Path) -> mujoco.MjSpec:
     mujoco = import_mujoco()
     if not file.is_file():

@@ -44,10 +44,7 @@ class Section:
 
     def only(self, names: str) -> None:
         """Refuse any key that is not among the blank-separated names."""
-        valid = names.split()
-        for name in self._values:
-            if name not in valid:
-                self.fail(name, f"is not a known key; {nearest(name, valid)}")
+        self.known(names.split(), "a known key")
 
     def known(self, valid: Iterable[str], what: str = "known here") -> None:
         """Refuse any key that is not valid; ``what`` says in the message what it is not."""

@@ -119,7 +119,9 @@ def adopt(hand: HandSpec, entry: ModelEntry, file: Path) -> HandSpec:
     if not file.is_file():
         raise InputError(f"{file}: robot model file not found; robot.yaml names {entry.file!r}.")
     sim = hand.body.simulation if hand.body else SIMULATION
-    folder = cache_folder() / _cache_key(hand, entry, file, sim)
+    # Rewritten models can be deleted at any time.
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = cache / "acehand" / "robots" / _cache_key(hand, entry, file, sim)
     mjcf, urdf = folder / f"{hand.side}.xml", folder / f"{hand.side}.urdf"
 
     if not (mjcf.is_file() and urdf.is_file()):
@@ -147,12 +149,6 @@ def _cache_key(hand: HandSpec, entry: ModelEntry, file: Path, sim: Simulation) -
         key.update(f"\0{part}\0".encode())
         key.update(part.read_bytes() if part.is_file() else b"")
     return key.hexdigest()[:16]
-
-
-def cache_folder() -> Path:
-    """Return where rewritten models are kept; they can be deleted at any time."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "acehand" / "robots"
 
 
 def _rewritten(hand: HandSpec, entry: ModelEntry, file: Path, sim: Simulation) -> mujoco.MjSpec:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,8 +14,9 @@ from acehand_core.geometry import frames
 from acehand_core.mujoco_gl import import_mujoco
 from acehand_core.types import RigidTransform
 from retarget.robots.collision_shapes import FrameSet
+from retarget.robots.fingers import ancestors
 from retarget.robots.kinematics import KinematicTree, Posture
-from retarget.robots.model_file import compiled_model
+from retarget.robots.model_file import compiled_model, urdf_limits
 
 if TYPE_CHECKING:
     import mujoco
@@ -64,13 +64,10 @@ class Arm:
     @property
     def shapeless(self) -> tuple[str, ...]:
         """The moving links that have no shape: nothing is known of what they touch."""
-        model, body = self.model, self.body
-        names: list[str] = []
-        while body > 0:
-            if model.body_jntnum[body] and not model.body_geomnum[body]:
-                names.insert(0, model.body(body).name)
-            body = int(model.body_parentid[body])
-        return tuple(names)
+        model = self.model
+        shapeless = [b for b in ancestors(model, self.body)
+                     if model.body_jntnum[b] and not model.body_geomnum[b]]  # fmt: skip
+        return tuple(model.body(b).name for b in shapeless[::-1])
 
     def base_poses(self, joints: ArmJoints) -> Float[np.ndarray, "T 4 4"]:
         """Return the pose of the hand's base in the arm's base frame."""
@@ -136,7 +133,7 @@ def load_arm(path: Path, link: str | None = None, mount: RigidTransform | None =
         SchemaError: the link hangs on no joint, or on one that neither turns nor slides.
     """
     model = compiled_model(path)
-    tree = KinematicTree.from_model(model, path)
+    tree = KinematicTree(model, path)
     bodies = {model.body(i).name: i for i in range(1, model.nbody)}
     bodies |= {model.site(i).name: int(model.site_bodyid[i]) for i in range(model.nsite)}
     if link is None:
@@ -149,7 +146,7 @@ def load_arm(path: Path, link: str | None = None, mount: RigidTransform | None =
     limited = model.jnt_limited.astype(bool)
     ranges = np.where(limited[:, None], model.jnt_range, ASSUMED_RANGE)
     names = tuple(model.joint(i).name for i in chain)
-    speeds = _speeds(path)
+    speeds = urdf_limits(path, "velocity")
     speed = np.array([speeds.get(name, ASSUMED_SPEED) for name in names])
     posture = np.clip(np.zeros(model.njnt), ranges[:, 0], ranges[:, 1])
     notes = []
@@ -172,27 +169,17 @@ def load_arm(path: Path, link: str | None = None, mount: RigidTransform | None =
         posture=posture,
         model=model,
         body=bodies[link],
-        carried=_hanging_on(model, bodies[link]),
+        carried=frozenset(
+            b for b in range(1, model.nbody) if bodies[link] in ancestors(model, b)[1:]
+        ),
         rests=tuple(rest[chain] for rest in (posture, *model.key_qpos[:1])),
     )
 
 
-def _hanging_on(model: mujoco.MjModel, body: int) -> frozenset[int]:
-    found: set[int] = set()
-    for other in range(body + 1, model.nbody):
-        if model.body_parentid[other] in {body, *found}:
-            found.add(other)
-    return frozenset(found)
-
-
 def _joints_of(model: mujoco.MjModel, body: int) -> list[int]:
     """Return the joints between the world and a body, from the base on."""
-    chain: list[int] = []
-    while body > 0:
-        first, count = model.body_jntadr[body], model.body_jntnum[body]
-        chain[:0] = range(first, first + count)
-        body = int(model.body_parentid[body])
-    return chain
+    links = ancestors(model, body)[::-1]
+    return [j for b in links for j in np.flatnonzero(model.jnt_bodyid == b).tolist()]
 
 
 def _far_end(model: mujoco.MjModel) -> str:
@@ -203,16 +190,3 @@ def _far_end(model: mujoco.MjModel) -> str:
         return int((model.jnt_type[_joints_of(model, body)] == hinge).sum())
 
     return model.body(max(range(1, model.nbody), key=lambda b: (turns(b), -b))).name
-
-
-def _speeds(path: Path) -> dict[str, float]:
-    """Return the joint speeds that a URDF gives."""
-    if path.suffix.lower() != ".urdf":
-        return {}
-    speeds = {}
-    for joint in ET.parse(path).getroot().findall("joint"):
-        limit = joint.find("limit")
-        speed = float(limit.get("velocity", 0)) if limit is not None else 0.0
-        if speed > 0:
-            speeds[joint.get("name", "")] = speed
-    return speeds

@@ -264,7 +264,7 @@ def _motion(
     distances: Distances,
 ) -> ArmMotion:
     table, path = placement.table, frames.inverse(placement.bases[slot]) @ task.poses
-    off, angle, reached = _off(arm, task, path, joints)
+    off, reached = _off(arm, task, path, joints)
     T_frame_table = None
     if table is not None:
         foot = placement.bases[slot][:3, 3]
@@ -278,9 +278,8 @@ def _motion(
         T_frame_arm=placement.bases[slot],
         joints=joints,
         reached=reached,
-        reached_alone=_off(arm, task, path, alone)[2],
+        reached_alone=_off(arm, task, path, alone)[1],
         position_error_m=np.where(task.active, off, np.nan),
-        rotation_error_rad=np.where(task.active, angle, np.nan),
         notes=arm.notes,
         to_other_m=distances.other,
         to_itself_m=distances.own,
@@ -291,12 +290,12 @@ def _motion(
 
 def _off(
     arm: Arm, task: Task, path: BasePath, joints: ArmJoints
-) -> tuple[Float[np.ndarray, "T"], Float[np.ndarray, "T"], Bool[np.ndarray, "T"]]:
-    """Return how far the hand's base is off, metres and radians, and where it is reached."""
+) -> tuple[Float[np.ndarray, "T"], Bool[np.ndarray, "T"]]:
+    """Return how far the hand's base is off, metres, and where place and turn are reached."""
     there = arm.base_poses(joints)
     off = np.linalg.norm((there - path)[:, :3, 3], axis=1)
     angle = rotations.angle_between(there[:, :3, :3], path[:, :3, :3])
-    return off, angle, task.active & (off <= REACHED_M) & (angle <= REACHED_RAD)
+    return off, task.active & (off <= REACHED_M) & (angle <= REACHED_RAD)
 
 
 def _faults(motions: Mapping[int, ArmMotion], tasks: Mapping[int, Task]) -> tuple[int, int]:

@@ -211,11 +211,7 @@ def _refine(
         moves, bound = first @ whole, np.tile(step, first.shape[0] // size)
         solver = piqp.SparseSolver()
         rates = first[:, done * size :].tocsc()
-        if first.shape[0]:
-            solver.setup(hessian, gradient, None, None, rates, -bound - moves, bound - moves,
-                         low, high)  # fmt: skip
-        else:
-            solver.setup(hessian, gradient, None, None, None, None, None, low, high)
+        solver.setup(hessian, gradient, None, None, rates, -bound - moves, bound - moves, low, high)
         solver.solve()
         trial = _within(arm, x + solver.result.x.reshape(x.shape), step, history)
         trial_near = nothing if avoid is None else avoid(trial, frames)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -24,9 +24,6 @@ from retarget.robots.robot import Robot
 from retarget.solve.arm import Arm, ArmJoints
 from retarget.solve.arm_path import Avoid, Nearby
 from retarget.solve.arm_shapes import Places, add_shape, solid_shapes
-
-if TYPE_CHECKING:
-    pass
 
 #: Distances are measured up to here; what is further apart counts as this far.
 FAR_M = 1.0

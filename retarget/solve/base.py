@@ -122,11 +122,7 @@ class _Window:
         # Per axis, so that the length of the vector keeps the limit.
         bound = np.full(len(rows), acceleration / np.sqrt(3) / self.fps**2)
         solver = piqp.SparseSolver()
-        if len(rows):
-            solver.setup(hessian, gradient, None, None, operator, -bound - bends, bound - bends)
-        else:
-            solver.setup(hessian, gradient)
-
+        solver.setup(hessian, gradient, None, None, operator, -bound - bends, bound - bends)
         solver.solve()
         flat = np.zeros(free.size)
         flat[columns] = solver.result.x

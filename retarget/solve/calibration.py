@@ -83,10 +83,6 @@ class Spread:
     def __mul__(self, share: float) -> Spread:
         return Spread(*(share * value for value in astuple(self)))
 
-    def of_parameters(self) -> Float[np.ndarray, "27"]:
-        """Return one value per parameter, see ``targets.named_parameters``."""
-        return np.repeat(astuple(self), tuple(PARAMETERS.values()))
-
 
 #: How firmly a recording in which the fingertips move by ``MOVING_M`` or more is held to its start.
 #: Where they move less all of it shrinks with the third power, down to ``LEAST``: with 10 mm of
@@ -319,7 +315,7 @@ def fit(
 
     # Pinches and contact are wishes on top: they must not bend what all frames share.
     weights = replace(weights, pinch=0.0, contact=0.0)
-    pull = count / spread.of_parameters() ** 2
+    pull = count / np.repeat(astuple(spread), tuple(PARAMETERS.values())) ** 2
     calibration = start
 
     commands = np.tile(hand.rest, (count, 1))
@@ -347,7 +343,9 @@ def _step(
     deviation: Float[np.ndarray, "27"],
 ) -> Float[np.ndarray, "27"]:
     """Return the step of all parameters, see ``targets.named_parameters``; within bounds."""
-    residual, by_command = objective(commands)
+    window = objective.window(slice(None))
+    pose = window.at(commands)
+    residual, by_command = window.residuals(pose)
     # A joint at its limit cannot answer a change of the targets.
     free = (commands > limits.lower + 1e-6) & (commands < limits.upper - 1e-6)
     by_command = by_command * free[:, None, :]
@@ -357,7 +355,7 @@ def _step(
     def unanswered(columns: np.ndarray) -> np.ndarray:
         return columns - by_command @ np.linalg.solve(normal, transposed @ columns)
 
-    columns = unanswered(objective.by_calibration())
+    columns = unanswered(window.by_calibration(pose))
     residual = unanswered(residual[..., None])[..., 0]
     hessian = np.einsum("nrb,nrc->bc", columns, columns)
     gradient = np.einsum("nrb,nr->b", columns, residual) + pull * deviation

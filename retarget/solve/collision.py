@@ -120,8 +120,8 @@ class CollisionPairs:
     def _nearest(self, posture: Posture) -> _Nearest:
         ends = posture.points(self._ends)
         a, b = self._pairs.T
-        first, second, _, _ = closest_points(ends[:, 2 * a], ends[:, 2 * a + 1], ends[:, 2 * b],
-                                             ends[:, 2 * b + 1])  # fmt: skip
+        starts, stops = ends[:, ::2], ends[:, 1::2]
+        first, second = closest_points(starts[:, a], stops[:, a], starts[:, b], stops[:, b])
         apart = first - second
         distance = np.linalg.norm(apart, axis=-1)
         normal = apart / np.maximum(distance, 1e-9)[..., None]
@@ -130,7 +130,7 @@ class CollisionPairs:
 
         segment, at = self._boxed_segments, self._boxed.start
         boxed = distances_to_boxes(
-            posture, ends[:, 2 * segment], ends[:, 2 * segment + 1], self._boxes, self._box,
+            posture, starts[:, segment], stops[:, segment], self._boxes, self._box,
             self._clearance[self._boxed] + NEAR_M,
         )  # fmt: skip
         return _Nearest(*(
@@ -179,7 +179,7 @@ def _meeting(
     starts, stops = ends[:, ::2], ends[:, 1::2]
 
     a, b = shapes.pairs.T
-    first, second, _, _ = closest_points(starts[:, a], stops[:, a], starts[:, b], stops[:, b])
+    first, second = closest_points(starts[:, a], stops[:, a], starts[:, b], stops[:, b])
     between = np.linalg.norm(first - second, axis=-1) - shapes.radii[shapes.pairs].sum(1)
 
     capsule, box = shapes.box_pairs.T

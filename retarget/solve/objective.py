@@ -62,18 +62,6 @@ class PoseObjective(Problem):
         """Return the objective less some of its costs."""
         return replace(self, costs=tuple(cost for cost in self.costs if cost not in costs))
 
-    def __call__(
-        self, commands: Commands, rows: slice = slice(None)
-    ) -> tuple[Float[np.ndarray, "T M"], Float[np.ndarray, "T M C"]]:
-        """Return residuals and their derivatives for a run of frames."""
-        window = self.window(rows)
-        return window.residuals(window.at(commands))
-
-    def by_calibration(self) -> Float[np.ndarray, "T M P"]:
-        """Return the residuals' derivatives by the calibration's parameters, see ``Window``."""
-        window = self.window(slice(None))
-        return window.by_calibration(window.at(np.tile(self.hand.rest, (len(self), 1))))
-
 
 class Window:
     """A ``PoseObjective`` over a run of frames."""

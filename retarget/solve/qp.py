@@ -49,7 +49,7 @@ class TrajectoryProgram:
         pull = np.asarray(smooth[done:, :done] @ history) if done else np.zeros(self._shape)
         self._pull = pull * share
 
-        rows, past, bounds = [], [], []
+        rows, past, bounds = [sp.csr_array((0, count * size))], [np.zeros(0)], [np.zeros(0)]
         for order, limit in ((1, limits.step), (2, limits.bend)):
             if limits.fps > 0 and np.isfinite(limit).any() and total > order:
                 matrix = _differences(total, order).tocsr()[max(0, done - order) :]
@@ -57,9 +57,8 @@ class TrajectoryProgram:
                 past.append(np.asarray(matrix[:, :done] @ history).reshape(-1))
                 bounds.append(np.tile(limit, matrix.shape[0]))
 
-        self._rates = sp.vstack(rows).tocsr() if rows else None
-        if rows:
-            self._past, self._bounds = np.concatenate(past), np.concatenate(bounds)
+        self._rates = sp.vstack(rows).tocsr()
+        self._past, self._bounds = np.concatenate(past), np.concatenate(bounds)
 
     def cost(self, x: Commands) -> float:
         """Return the cost of the motion alone."""
@@ -90,42 +89,29 @@ class TrajectoryProgram:
         gaps = gaps.within_reach(low, high)
         size, extra = x.size, len(gaps.room)
         low, high = low.reshape(-1), high.reshape(-1)
-        rows, least, most = [], [], []
 
-        if self._rates is not None:
-            now = self._past + self._rates @ flat
-            # What no step within the trust region can break needs no row.
-            reach = abs(self._rates) @ np.repeat(trust, x.shape[1])
-            tight = np.flatnonzero(np.abs(now) + reach > self._bounds)
-            now, bounds = now[tight], self._bounds[tight]
-            rows, least, most = [self._rates[tight]], [-bounds - now], [bounds - now]
+        now = self._past + self._rates @ flat
+        # What no step within the trust region can break needs no row.
+        reach = abs(self._rates) @ np.repeat(trust, x.shape[1])
+        tight = np.flatnonzero(np.abs(now) + reach > self._bounds)
+        rows, bounds, now = self._rates[tight], self._bounds[tight], now[tight]
+        least, most = -bounds - now, bounds - now
 
         if extra:
             # Slack is counted in units of 1 / sqrt(weight): all variables are of similar size.
-            unit = 1 / np.sqrt(gaps.weight)
+            unit, free = 1 / np.sqrt(gaps.weight), np.full(extra, np.inf)
             quadratic = sp.block_diag((quadratic, sp.eye_array(extra)))
             linear = np.concatenate([linear, np.zeros(extra)])
-            low = np.concatenate([low, np.zeros(extra)])
-            high = np.concatenate([high, np.full(extra, np.inf)])
-            if rows:
-                rows[0] = sp.hstack([rows[0], sp.csc_array((rows[0].shape[0], extra))])
-            rows.append(_gap_rows(gaps, x.shape, unit))
-            least.append(-gaps.room)
-            most.append(np.full(extra, np.inf))
+            low, high = np.concatenate([low, np.zeros(extra)]), np.concatenate([high, free])
+            wider = sp.hstack([rows, sp.csc_array((rows.shape[0], extra))])
+            rows = sp.vstack([wider, _gap_rows(gaps, x.shape, unit)])
+            least, most = np.concatenate([least, -gaps.room]), np.concatenate([most, free])
 
         solver = piqp.SparseSolver()
         settings = solver.settings
         settings.eps_abs = settings.eps_duality_gap_abs = TOLERANCE
         settings.eps_rel = settings.eps_duality_gap_rel = TOLERANCE / 10
-
-        quadratic = quadratic.tocsc()
-        if rows:
-            matrix = sp.vstack(rows).tocsc()
-            solver.setup(quadratic, linear, None, None, matrix, np.concatenate(least),
-                         np.concatenate(most), low, high)  # fmt: skip
-        else:
-            solver.setup(quadratic, linear, None, None, None, None, None, low, high)
-
+        solver.setup(quadratic.tocsc(), linear, None, None, rows.tocsc(), least, most, low, high)
         solved = solver.solve() == piqp.PIQP_SOLVED
         step = np.asarray(solver.result.x[:size]).reshape(x.shape)
         return (step if solved else np.zeros_like(x)), solved

@@ -180,7 +180,7 @@ def check_dataset_limits(dataset: Path, robot: str = "inspire") -> int:
             registers = registers[:, :half] if side == "left" else registers[:, half:]
             driven = [f"{side}_{name}" for name in hand.command_joints]
             check_urdf_limits(
-                hand.urdf_path, driven, seconds, hand.from_controller(registers), 1e-3
+                hand.urdf_path, driven, seconds, hand.controller.inverse(registers), 1e-3
             )
             moved += bool(np.ptp(registers, axis=0).any())
     return moved
