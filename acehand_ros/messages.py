@@ -90,9 +90,7 @@ def quality(spec: TopicSpec) -> Any:
 
     return QoSProfile(
         depth=spec.depth,
-        reliability=(
-            ReliabilityPolicy.RELIABLE if spec.reliable else ReliabilityPolicy.BEST_EFFORT
-        ),
+        reliability=ReliabilityPolicy.RELIABLE,
         durability=(
             DurabilityPolicy.TRANSIENT_LOCAL if spec.latched else DurabilityPolicy.VOLATILE
         ),
