@@ -10,9 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from acehand_core.bags.ros_fields import time_of
 
-from acehand_core.bags.messages import SHARED, TOPICS, PlainMessage, TopicSpec
+from acehand_core.bags.messages import SHARED, TOPICS, PlainMessage, TopicSpec, time_of
 
 DIAGNOSTICS = "/diagnostics"
 
