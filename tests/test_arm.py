@@ -199,7 +199,7 @@ def test_the_verdict_names_what_is_not_reached(arm, tmp_path: Path) -> None:
     short = ArmSettings(urdf(tmp_path / "short.urdf", speed=0.001))
     bad = attach_arms(trajectory, short.load(), short)
     assert bad.verdict.status == "fail"  # more than 20 %
-    assert "the right arm does not reach 9" in bad.verdict.reasons[-1]
+    assert "the right arm does not reach " in bad.verdict.reasons[-1]
     with pytest.raises(InputError, match="relative to the"):
         unplaced = retarget_motion(motion_of(moving_hands(5), placed=False), load_robot("inspire"))
         attach_arms(unplaced, settings.load(), settings)
