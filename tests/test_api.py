@@ -21,6 +21,7 @@ import retarget
 from acehand_core.lerobot.check import check_dataset
 from acehand_core.recordings.hands_file import read_hand_motion
 from helpers.example_video import example_frames
+from helpers.lerobot_samples import check_every_frame
 from helpers.video_fixtures import write_video
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -50,7 +51,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]
 def test_the_page_makes_whole_datasets(ran: tuple[Path, dict[str, Any]]) -> None:
     folder, names = ran
     for name, fps, frames in (("pour", 30, FRAMES), ("at_20", 20, FRAMES * 20 // 30)):
-        assert check_dataset(folder / name) == []
+        assert check_every_frame(folder / name) == []
         rows = pq.read_table(next((folder / name / "data").rglob("*.parquet")))
         assert len(rows) == frames
         times = rows["timestamp"].to_numpy()
@@ -141,7 +142,7 @@ def test_own_video(tmp_path: Path) -> None:
     write_video(tmp_path / "mine.mp4", example_frames(12))
     lines = example("own_video", tmp_path, "mine.mp4", "--hand-length", "0.19", "--task", "lift")
     assert lines[0] == "my_dataset" and lines[1].startswith("  - ")
-    assert check_dataset(tmp_path / "my_dataset") == []
+    assert check_every_frame(tmp_path / "my_dataset") == []
     rows = pq.read_table(next((tmp_path / "my_dataset/data").rglob("*.parquet")))
     assert len(rows) == 12
 

@@ -25,7 +25,6 @@ from acehand_core.cli import retarget
 from acehand_core.cli.main import COMMANDS, REMOVED
 from acehand_core.cli.main import main as acehand
 from acehand_core.errors import InputError, OutputError
-from acehand_core.lerobot.check import check_dataset
 from acehand_core.lerobot.dataset import read_provenance
 from acehand_core.lerobot.writer import LeRobotWriter
 from acehand_core.recordings.hands_file import read_hand_motion, read_motion_file
@@ -33,6 +32,7 @@ from acehand_core.recordings.registry import Registry
 from helpers.commands import Acehand, Run, first_run, hands_file
 from helpers.controller_rules import check_dataset_limits
 from helpers.example_video import ROOT, empty_frames, example_frames
+from helpers.lerobot_samples import check_every_frame
 from helpers.retarget_samples import moving_hands
 from helpers.video_fixtures import write_audio, write_video
 from retarget.retargeting import retarget_motion
@@ -89,7 +89,7 @@ def test_a_clip_becomes_a_dataset(made: Made) -> None:
     assert check_dataset_limits(made.dataset) == 2
     assert episode["coupling_residual_rad"] < 1e-6
     assert episode["verdict"] in ("pass", "warn") and isinstance(episode["reasons"], list)
-    assert check_dataset(made.dataset) == []
+    assert check_every_frame(made.dataset) == []
     names = {"hand_motion.parquet", "report.json", "contact_sheet.png", "overlay.mp4",
              "calibration.json"}  # fmt: skip
     assert {p.name for p in made.extras.iterdir()} == names
@@ -110,11 +110,11 @@ def test_several_inputs_and_appending(clip: Path, made: Made, tmp_path: Path, ca
     assert [e["frames"] for e in run.json["episodes"]] == [8, 4] and run.code == 0
     run = Run(capsys, folder / "b.mp4", "--output", out, "--append", *known, "--task", "two")
     assert run.code == 0 and run.json["episodes"][0]["episode_index"] == 2
-    assert check_dataset(out) == []
+    assert check_every_frame(out) == []
     # Another robot rate would not be the same dataset.
     run = Run(capsys, clip, "--output", out, "--append", "--fps", "15", "--no-overlay")
     assert run.code == 2 and "fps is 15" in run.messages
-    assert check_dataset(out) == []
+    assert check_every_frame(out) == []
 
 
 def test_one_hand_only(clip: Path, made: Made, tmp_path: Path, capsys) -> None:
@@ -264,7 +264,7 @@ def test_odd_videos(make, frames: int | None, size, made: Made, tmp_path: Path, 
     assert min(episode["coverage"].values()) > 0.9
     info = json.loads((tmp_path / "out" / "meta" / "info.json").read_text())
     assert tuple(info["features"]["observation.images.ego"]["shape"][:2]) == size
-    assert check_dataset(tmp_path / "out") == []
+    assert check_every_frame(tmp_path / "out") == []
 
 
 def test_a_truncated_video_gives_what_is_there(made: Made, tmp_path: Path, capsys) -> None:
@@ -342,7 +342,7 @@ def test_a_bad_input_does_not_stop_the_good_one(
     run = Run(capsys, bad, clip, "--output", tmp_path / "out", *known)
     assert run.code == 1 and len(run.json["episodes"]) == 1
     assert [error["source"] for error in run.json["errors"]] == [str(bad)]
-    assert check_dataset(tmp_path / "out") == []
+    assert check_every_frame(tmp_path / "out") == []
 
 
 @pytest.mark.parametrize(
@@ -452,7 +452,7 @@ def test_an_output_that_fails_keeps_what_was_finished(
     assert run.code == 4 and run.json["dataset"] == str(tmp_path / "out")
     assert [episode["source"] for episode in run.json["episodes"]] == [str(first)]
     assert [error["source"] for error in run.json["errors"]] == [str(second)]
-    assert check_dataset(tmp_path / "out") == []
+    assert check_every_frame(tmp_path / "out") == []
     assert left_behind(tmp_path) == ["out"]
 
 
@@ -471,12 +471,12 @@ def test_interrupting_and_resuming(made: Made, tmp_path: Path, capsys) -> None:
     os.kill(child.pid, signal.SIGINT)
     _, err = child.communicate(timeout=60)
     assert child.returncode == 130 and "Interrupted" in err and "Traceback" not in err
-    assert check_dataset(out) == []
+    assert check_every_frame(out) == []
     assert set(left_behind(tmp_path)) <= {"out", ".out.acehand-work"}
     run = Run(capsys, *words, "--resume")
     assert run.code == 0 and run.json["skipped"] == [str(first)]
     assert [e["frames"] for e in run.json["episodes"]] == [120]
-    assert check_dataset(out) == [] and left_behind(tmp_path) == ["out"]
+    assert check_every_frame(out) == [] and left_behind(tmp_path) == ["out"]
 
 
 @pytest.mark.parametrize("output", [".", "", "folder/.."])
@@ -508,7 +508,7 @@ def test_nothing_is_in_a_dataset_twice(tmp_path: Path, capsys) -> None:
     # A part of it is another episode, and so is all of it made otherwise.
     for words in (("--duration", "0.2"), ("--method", "dex-vector"), ("--task", "three")):
         assert Run(capsys, hands, "--output", out, "--append", "--task", "two", *words).code == 0
-    assert check_dataset(out) == [] and len(read_provenance(out)) == 6
+    assert check_every_frame(out) == [] and len(read_provenance(out)) == 6
 
 
 def test_the_dataset_one_stands_in(tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -517,7 +517,7 @@ def test_the_dataset_one_stands_in(tmp_path: Path, capsys, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path / "out")
     run = Run(capsys, hands, "--output", ".", "--append", "--task", "another")
     assert run.code == 0 and run.json["episodes"][0]["episode_index"] == 1
-    assert check_dataset(tmp_path / "out") == [] and left_behind(tmp_path) == ["out"]
+    assert check_every_frame(tmp_path / "out") == [] and left_behind(tmp_path) == ["out"]
 
 
 def test_verbose_adds_tracebacks_and_changes_nothing_else(tmp_path: Path, capsys) -> None:
@@ -733,7 +733,7 @@ def test_a_library_that_mujoco_gl_names_and_that_is_not_there(tmp_path: Path) ->
     )  # fmt: skip
     _, err = child.communicate(timeout=120)
     assert child.returncode == 0 and "Traceback" not in err
-    assert check_dataset(tmp_path / "out") == []
+    assert check_every_frame(tmp_path / "out") == []
     assert "no pictures of the robot" in err and "libosmesa" not in err
     assert ("The library of MUJOCO_GL=egl is here" in err) == _can_load("libEGL.so.1")
 

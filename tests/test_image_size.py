@@ -10,13 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from acehand_core.geometry.cameras import Camera
-from acehand_core.lerobot.check import check_dataset
 from acehand_core.motion import Recording
 from acehand_core.recordings.resized import Fit
 from acehand_core.recordings.video import open_video
 from helpers.commands import Run
 from helpers.example_video import EXAMPLE
 from helpers.fake_motion import random_motion
+from helpers.lerobot_samples import check_every_frame
 from helpers.video_fixtures import Images, write_video
 
 LENS = Camera("kannala_brandt", 160, 120, 70.0, 71.0, 77.0, 63.0, (0.02, -0.01, 0.0, 0.0))
@@ -81,7 +81,7 @@ def test_one_dataset_of_several_sizes(tmp_path, capsys, fit: str) -> None:
     inputs = [EXAMPLE, tmp_path / "b.mp4", tmp_path / "upright.mp4"]
     run = Run(capsys, *inputs, *job, "--image-size", "480x270", "--image-fit", fit)
     assert run.code == 0 and len(run.json["episodes"]) == 3
-    assert check_dataset(tmp_path / "out") == []
+    assert check_every_frame(tmp_path / "out") == []
 
     table = pq.read_table(tmp_path / "out" / "data", partitioning=None)
     episodes, rows = table["episode_index"].to_pylist(), table["observation.camera"].to_pylist()

@@ -21,6 +21,7 @@ from acehand_core.lerobot.episode import max_episode_frames
 from acehand_core.lerobot.format import FeatureSpec, video_feature
 from acehand_core.lerobot.stats import QUANTILES, feature_stats, image_stats, merge
 from helpers import lerobot_samples as samples
+from helpers.lerobot_samples import check_every_frame
 
 EPISODES, MORE, EGO = samples.EPISODES, samples.MORE, samples.EGO
 
@@ -47,7 +48,7 @@ def mp4(tmp_path: Path) -> Path:
 
 
 def test_a_new_dataset_holds_what_was_added_and_is_sound(dataset: Path) -> None:
-    assert check_dataset(dataset) == []
+    assert check_every_frame(dataset) == []
     samples.assert_holds(dataset, list(EPISODES), [0, 1, 2])
     assert [entry["source"] for entry in read_provenance(dataset)] == ["0.mp4", "1.mp4", "2.mp4"]
     assert [path.name for path in dataset.parent.iterdir()] == ["data"]
@@ -267,7 +268,7 @@ def test_videos_and_tasks_that_do_not_fit_are_refused(own: Path, mp4: Path, tmp_
                 writer.add_episode(columns, task, videos)
         assert writer.add_episode(columns, "wave", {EGO: mp4}) == 3
     assert mp4.exists(), "a file of the caller's is copied, not moved"
-    assert check_dataset(own) == []
+    assert check_every_frame(own) == []
 
 
 @pytest.mark.parametrize(
@@ -312,7 +313,7 @@ def test_an_episode_is_never_too_long_for_its_timestamps(tmp_path: Path) -> None
 def test_appending_continues_every_count(own: Path) -> None:
     before = samples.snapshot(own)
     samples.append(own)
-    assert check_dataset(own) == []
+    assert check_every_frame(own) == []
     samples.assert_holds(own, [*EPISODES, MORE], [0, 1, 2, 3])
     changed = {
         name for name, content in samples.snapshot(own).items() if before.get(name) != content

@@ -20,6 +20,7 @@ from acehand_core.lerobot.check import check_dataset
 from acehand_core.lerobot.repair import SET_ASIDE, repair
 from acehand_core.lerobot.transaction import STAGING
 from helpers import lerobot_samples as samples
+from helpers.lerobot_samples import check_every_frame
 
 EGO = samples.EGO
 DATA = "data/chunk-000/file-{:03d}.parquet"
@@ -244,7 +245,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
 
 @pytest.mark.parametrize("name", DAMAGES)
 def test_the_validator_finds(own: Path, name: str) -> None:
-    assert check_dataset(own) == []
+    assert check_every_frame(own) == []
     damage, message = DAMAGES[name]
     damage(own)
     problems = [str(problem) for problem in check_dataset(own)]
@@ -281,14 +282,14 @@ def test_the_repair_keeps_the_whole_episodes_and_loses_no_file(
     count = len([path for path in own.rglob("*") if path.is_file()])
     done = repair(own)
     assert f"kept {kept} whole episodes" in done[-1]
-    assert check_dataset(own) == []
+    assert check_every_frame(own) == []
     assert len(layout.read_episode_rows(own)) == kept
     after = len([path for path in own.rglob("*") if path.is_file()])
     assert after == count + (name == "no stats")
     assert (own / SET_ASIDE).exists() == (kept < 3 or name == "orphan data")
     assert repair(own) == []
     samples.append(own)
-    assert check_dataset(own) == []
+    assert check_every_frame(own) == []
 
 
 @pytest.mark.parametrize(
@@ -318,7 +319,7 @@ def test_the_repair_cuts_files_that_several_episodes_share(own: Path) -> None:
         numbered = sorted(own.glob("meta/episodes/*/*.parquet"))
         for path in numbered:
             edit_table(path.relative_to(own).as_posix(), zeros)(own)
-    assert check_dataset(own) == []
+    assert check_every_frame(own) == []
     (own / VIDEO.format(2)).unlink()
     assert "kept 2 whole episodes, 20 frames" in repair(own)[-1]
-    assert check_dataset(own) == []
+    assert check_every_frame(own) == []

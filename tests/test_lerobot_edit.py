@@ -25,6 +25,7 @@ from acehand_core.lerobot.edit import merge_datasets, remove_episodes
 from acehand_core.lerobot.repair import plan_repair, repair
 from helpers import lerobot_samples as samples
 from helpers.commands import Acehand, Run, hands_file, run_helper
+from helpers.lerobot_samples import check_every_frame
 
 DATA = "data/chunk-000/file-{:03d}.parquet"
 ROWS = "meta/episodes/chunk-000/file-{:03d}.parquet"
@@ -85,7 +86,7 @@ def shared(own: Path) -> Path:
     joined.replace(own / VIDEO.format(0))
     pq.write_table(data, own / DATA.format(0))
     pq.write_table(pa.Table.from_pylist(rows, schema), own / ROWS.format(0))
-    assert check_dataset(own) == []
+    assert check_every_frame(own) == []
     return own
 
 
@@ -109,7 +110,7 @@ def pictures_of(root: Path, row: dict) -> np.ndarray:
 
 def assert_is(root: Path, source: Path, numbers: Sequence[int], tasks: Sequence[str]) -> None:
     """Check that a dataset holds episodes of another, in every pixel, and counts them from 0 on."""
-    assert check_dataset(root) == []
+    assert check_every_frame(root) == []
     info = json.loads((root / "meta/info.json").read_text())
     lengths = [FOUR[number][1] for number in numbers]
     assert info["total_episodes"] == len(numbers) and info["total_frames"] == sum(lengths)
@@ -170,7 +171,7 @@ def test_removed_episodes_are_gone_and_the_rest_is_as_it_was(
         assert record == {"source": "3.mp4"}
         shutil.rmtree(extras)  # the writer of samples makes none
         samples.append(root)
-        assert check_dataset(root) == []
+        assert check_every_frame(root) == []
         samples.assert_holds(root, [FOUR[0], FOUR[3], FOUR[3]], [0, 3, 3])
 
 
@@ -236,7 +237,7 @@ def test_a_killed_edit_is_undone_or_finished_by_the_repair(tmp_path: Path) -> No
     for name, step in json.loads((tmp_path / "steps.json").read_text()):
         kind, root = name.split("-")[0], tmp_path / name / "data"
         said = repair(root)
-        assert check_dataset(root) == [], (name, step)
+        assert check_every_frame(root) == [], (name, step)
         count = len(rows_of(root))
         is_new = kind == "repair" or count == 2
         kept = [0, 2] if is_new else seeds

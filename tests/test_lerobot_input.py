@@ -13,7 +13,6 @@ import pytest
 
 from acehand_core.errors import InputError, SchemaError, VideoError
 from acehand_core.lerobot import format as layout
-from acehand_core.lerobot.check import check_dataset
 from acehand_core.lerobot.dataset import create
 from acehand_core.lerobot.format import video_feature
 from acehand_core.recordings import lerobot_video
@@ -21,6 +20,7 @@ from acehand_core.recordings.options import RecordingOptions
 from acehand_core.recordings.registry import Registry, open_recording
 from helpers.commands import Run
 from helpers.example_video import EXAMPLE, example_frames
+from helpers.lerobot_samples import check_every_frame
 from helpers.video_fixtures import write_video
 
 EGO = "observation.images.head"
@@ -110,7 +110,7 @@ def test_the_main_job_and_its_resume(version_3: Path, tmp_path: Path, capsys) ->
     run = Run(capsys, *arguments, "--resume")
     assert run.code == 0 and run.json["skipped"] == [str(version_3 / "episode_000001")]
     assert [episode["frames"] for episode in run.json["episodes"]] == [8, 7]
-    assert check_dataset(out) == []
+    assert check_every_frame(out) == []
     assert layout.read_tasks(out) == ["wave", "lift a cup"]
     run = Run(capsys, version_3, "--output", tmp_path / "named", "--no-overlay", "--task", "rest")
     assert run.code == 0 and layout.read_tasks(tmp_path / "named") == ["rest"]

@@ -34,6 +34,7 @@ from helpers import lerobot_samples as samples
 from helpers import trim_samples
 from helpers.commands import run_helper
 from helpers.example_video import EXAMPLE
+from helpers.lerobot_samples import check_every_frame
 
 pytestmark = pytest.mark.lerobot
 HERE = Path(__file__).resolve().parent
@@ -71,10 +72,10 @@ def test_the_real_loader_reads_whatever_a_writer_leaves(
     _judge(folder, tmp_path / "cache", ACEHAND_LEROBOT_KEEP=str(kept))
 
     # And the other way round: what lerobot wrote is sound to our validator, and can be added to.
-    assert check_dataset(kept / "recorded") == []
-    assert check_dataset(kept / "resumed") == []
+    assert check_every_frame(kept / "recorded") == []
+    assert check_every_frame(kept / "resumed") == []
     samples.append(kept / "resumed")
-    assert check_dataset(kept / "resumed") == []
+    assert check_every_frame(kept / "resumed") == []
     assert repair(kept / "recorded") == []
 
 
@@ -102,7 +103,7 @@ def test_edits_of_ours_and_of_lerobots_in_turn(tmp_path: Path) -> None:
 
     # lerobot's results are sound to our validator, and our tools go on with them.
     for name in ("delete_episodes", "split/train", "split/val"):
-        assert check_dataset(edited / f"chain-{name}") == [], name
+        assert check_every_frame(edited / f"chain-{name}") == [], name
     again = tmp_path / "again" / "datasets"
     merge_datasets([edited / "chain-delete_episodes", edited / "chain-split" / "val"], again / "x")
     with pytest.raises(InputError, match="no episode would be left"):
@@ -112,7 +113,7 @@ def test_edits_of_ours_and_of_lerobots_in_turn(tmp_path: Path) -> None:
     values = {key: np.concatenate([value[55:105], value[135:], value[135:]])
               for key, value in values.items()}  # fmt: skip
     np.savez(again / "x.npz", task=["wave"] * (50 + 35 + 35), **values)
-    assert check_dataset(again / "x") == []
+    assert check_every_frame(again / "x") == []
     _judge(again, tmp_path / "cache")
 
 
@@ -190,7 +191,7 @@ def _check_edited(edited: Path) -> None:
     found = {path.parent.parent for path in edited.rglob("meta/info.json")}
     assert len(found) == 2 * 9
     for root in found:
-        problems = [str(problem) for problem in check_dataset(root)]
+        problems = [str(problem) for problem in check_every_frame(root)]
         if root.name.endswith(("add_features", "modify_features")):
             # These tools leave the new features without statistics.
             assert problems and all("stats/" in p or "q99 missing" in p for p in problems)

@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from acehand_core.errors import OutputError
-from acehand_core.lerobot.check import check_dataset
 from acehand_core.lerobot.repair import repair
 from acehand_core.lerobot.trim import trim_episodes
 from acehand_core.lerobot.trim_rules import TrimRules, find_cuts, read_trim_rules, speeds
@@ -24,6 +23,7 @@ from helpers import lerobot_samples as samples
 from helpers import trim_samples
 from helpers.commands import Acehand, Run, run_helper
 from helpers.example_video import EXAMPLE
+from helpers.lerobot_samples import check_every_frame
 
 FPS = samples.FPS
 EPISODES = trim_samples.EPISODES
@@ -68,7 +68,7 @@ def video_of(root: Path, row: dict) -> np.ndarray:
 
 def assert_trimmed(root: Path, dataset: Path, kept: list[tuple[int, int, int]]) -> None:
     """Check every number and picture against slices of the dataset: (episode, start, stop)."""
-    assert check_dataset(root) == []
+    assert check_every_frame(root) == []
     before, after = data_of(dataset), data_of(root)
     starts = np.cumsum([0, *(len(values["hand.valid"]) for values, _, _ in EPISODES)])
     wanted = pa.concat_tables([before.slice(starts[e] + a, b - a) for e, a, b in kept])
@@ -120,7 +120,7 @@ def test_frames_that_rules_name_go_from_every_file(own: Path, dataset: Path, cap
     assert all(reason in run.err for own_reasons in reasons.values() for reason in own_reasons)
     aside = own / run.json["set_aside"]
     assert json.loads((aside / "removed.json").read_text())["removed"] == run.json["trimmed"]
-    assert check_dataset(aside) == [] and len(rows_of(aside)) == 3
+    assert check_every_frame(aside) == [] and len(rows_of(aside)) == 3
 
     # What lies beside an episode, and its provenance, say of what it is a piece.
     folder = own / "acehand/episode_000002"
@@ -153,7 +153,7 @@ def test_av1_is_cut_too(tmp_path: Path, capsys) -> None:
     root = trim_samples.write(tmp_path / "data", episodes, "libsvtav1")
     before = [video_of(root, row) for row in rows_of(root)]
     assert trim(capsys, root, "gaps: {seconds: 0.5}").code == 0
-    assert check_dataset(root) == []
+    assert check_every_frame(root) == []
     odd, even = [video_of(root, row) for row in rows_of(root)][1::2]
     error = np.abs(odd.astype(int) - before[0][41:])
     assert error.mean(axis=(1, 2)).max() < 2
@@ -300,7 +300,7 @@ def test_a_killed_trim_is_undone_or_finished_by_the_repair(tmp_path: Path) -> No
     for number, step in enumerate(trim_samples.DEATHS):
         root = tmp_path / str(number) / "data"
         repair(root)
-        assert check_dataset(root) == [] and samples.names_in(root.parent) == ["data"], step
+        assert check_every_frame(root) == [] and samples.names_in(root.parent) == ["data"], step
         is_new = step == trim_samples.DEATHS[-1]
         assert [row["length"] for row in rows_of(root)] == [55 if is_new else 90], step
         assert is_new or samples.snapshot(root) == whole, step
@@ -325,7 +325,7 @@ def test_an_episode_of_the_main_job_is_cut_with_all_that_lies_beside_it(
         patch.setattr("acehand_core.lerobot.trim.sharpness_of", sharpness)
         run = trim(capsys, root, "blur: {}")
     assert run.code == 0 and run.json["frames"] == frames - 8
-    assert check_dataset(root) == []
+    assert check_every_frame(root) == []
     after = read_hand_motion(hands)
     assert np.array_equal(after.joints_camera, before.joints_camera[8:], equal_nan=True)
     assert np.array_equal(after.timestamps_ns, before.timestamps_ns[8:])

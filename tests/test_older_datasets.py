@@ -20,6 +20,7 @@ from helpers import lerobot_samples as samples
 from helpers import older_datasets
 from helpers.commands import Acehand, Run, hands_file
 from helpers.example_video import example_frames
+from helpers.lerobot_samples import check_every_frame
 from helpers.video_fixtures import write_video
 
 COUNT = 6
@@ -65,7 +66,7 @@ def test_it_is_sound_and_needs_no_repair(old: Path, new: Path) -> None:
     shape = json.loads((old / layout.INFO_PATH).read_text())["features"][JOINTS]["shape"]
     assert shape == [2, 21, 3]
     before = samples.snapshot(old)
-    assert check_dataset(old) == [] and repair(old) == []
+    assert check_every_frame(old) == [] and repair(old) == []
     assert samples.snapshot(old) == before
     assert np.array_equal(joints_of(old), joints_of(new))
 

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 from acehand_core.cli import retarget
-from acehand_core.lerobot.check import check_dataset
 from acehand_core.motion import FrameSource, HandMotion
 from acehand_core.recordings.hands_file import read_hand_motion
 from acehand_core.recordings.video import open_video
 from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.mediapipe.tracker import MediaPipeTracker
 from helpers.controller_rules import check_dataset_limits
+from helpers.lerobot_samples import check_every_frame
 from helpers.video_fixtures import write_video
 
 X264 = {"preset": "ultrafast", "crf": "20"}
@@ -54,7 +54,7 @@ def test_the_whole_video(job) -> None:
     assert entry["coupling_residual_rad"] < 1e-6
     assert entry["physics"]["rms_tracking_rad"] < 0.05
     assert entry["physics"]["max_penetration_mm"] < 1.0
-    assert check_dataset(out) == []
+    assert check_every_frame(out) == []
     info = json.loads((out / "meta" / "info.json").read_text())
     assert info["total_frames"] == 621 and info["total_episodes"] == 1
 

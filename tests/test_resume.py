@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from acehand_core.lerobot.check import check_dataset
 from acehand_core.lerobot.dataset import JOB, read_provenance
 from acehand_core.lerobot.writer import LeRobotWriter
 from acehand_core.pipeline import job as pipeline
 from helpers.commands import Run, hands_file
 from helpers.example_video import example_frames
+from helpers.lerobot_samples import check_every_frame
 from helpers.video_fixtures import write_video
 
 
@@ -58,7 +58,7 @@ def test_the_missing_parts_of_a_split_recording_are_made(
     assert [e["frames"] for e in run.json["episodes"]] == [10, 10, 6][finished:]
     assert run.json["skipped"] == [f"{hands}: {finished} of 3 parts"]
     assert stamps(out) == [round(k * 1e9 / 30) for k in range(26)]
-    assert check_dataset(out) == []
+    assert check_every_frame(out) == []
     again = Run(capsys, hands, "--output", out, "--resume")
     assert again.code == 0 and again.json["skipped"] == [str(hands)]
     assert len(read_provenance(out)) == 3
@@ -74,7 +74,7 @@ def test_a_split_video_goes_on_with_its_own_pictures(
         assert Run(capsys, video, "--output", out, "--no-overlay").code == 130
     run = Run(capsys, video, "--output", out, "--no-overlay", "--resume")
     assert run.code == 0 and [e["frames"] for e in run.json["episodes"]] == [4]
-    assert check_dataset(out) == []
+    assert check_every_frame(out) == []
 
 
 CHANGES = {

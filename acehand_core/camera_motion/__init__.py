@@ -4,8 +4,8 @@
 hands that are seen in it.
 
 ``estimate_rotations`` takes frames, the camera and what not to look at (``hand_mask``) and
-returns a ``CameraMotion``. The turn from frame to frame comes from whole small pictures
-(``alignment``), for a camera that does nothing but turn.
+returns a ``CameraMotion``. Small versions of whole frames are aligned one to the next
+(``alignment``), as for a camera that only turns.
 """
 
 from acehand_core.camera_motion.estimate import estimate_rotations

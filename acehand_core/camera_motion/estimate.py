@@ -21,7 +21,7 @@ LONGEST_SIDE = 640
 _LEAST_LIKENESS, _LEAST_OVERLAP = 0.6, 0.25
 #: Below this the turn is looked for everywhere, not only near the last one.
 _SURE_LIKENESS = 0.75
-#: Standard deviation of a turn, rad, and per rad of it: near things that shift turn it.
+#: Standard deviation of a turn: a constant in rad, and a share of the turn itself.
 _SIGMA, _SIGMA_SHARE = np.radians(0.2), 0.06
 
 
@@ -32,8 +32,8 @@ def estimate_rotations(
 ) -> CameraMotion:
     """Estimate how the camera turned; frames are read once, in order, and not kept.
 
-    The camera is taken to do nothing but turn. Of one that also moves, the result is the turn that
-    explains best how the picture as a whole moved, so that what stands still in the room does too.
+    The model is a camera that only turns. If it also moves, the result is the turn that best
+    explains how the whole picture shifted: what is at rest in the room stays in place under it.
 
     Args:
         frames: (H, W) grey or (H, W, 3) RGB pictures, uint8, of the camera's size.

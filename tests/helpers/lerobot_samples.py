@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 
 from acehand_core.lerobot import edit, transaction
 from acehand_core.lerobot import format as layout
+from acehand_core.lerobot.check import check_dataset
 from acehand_core.lerobot.dataset import create, open_for_append
 from acehand_core.lerobot.format import FeatureSpec, video_feature
 from acehand_core.lerobot.repair import repair
@@ -164,6 +165,19 @@ def assert_holds(root: Path, episodes: Sequence[tuple[str, int]], seeds: Sequenc
         wanted = np.concatenate(wanted)
         assert np.array_equal(view[key].reshape(wanted.shape), wanted), key
     assert view["task"].tolist() == [task for task, n in episodes for _ in range(n)]
+
+
+def check_every_frame(root: Path) -> list[str]:
+    """Return the faults of a dataset: also of frames within episodes that do not decode."""
+    faults = [str(problem) for problem in check_dataset(root)]
+    for path in sorted((root / "videos").rglob("*.mp4")):
+        with av.open(str(path)) as container:
+            packets = sum(packet.size > 0 for packet in container.demux(video=0))
+        with av.open(str(path)) as container:
+            decoded = sum(not frame.is_corrupt for frame in container.decode(video=0))
+        if decoded != packets:
+            faults.append(f"{path}: {decoded} of {packets} frames can be decoded")
+    return faults
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:
