@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from acehand_ros.drive import Drive
 
 Stamps = Literal["recorded", "now"]
-_HUMAN = ("wrist_pose", "joints", "skeleton", "camera_info")
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,14 +226,8 @@ class Playback:
         return self._kept
 
     def _frame(self, frame: int) -> list[PlainMessage]:
-        settings = self._settings
-        messages = frame_messages(self._demonstration, frame)
-        return [
-            m
-            for m in messages
-            if (settings.tf or m.topic != "/tf")
-            and (settings.markers or m.topic.rsplit("/", 1)[-1] not in _HUMAN)
-        ]
+        messages = frame_messages(self._demonstration, frame, human=self._settings.markers)
+        return [m for m in messages if self._settings.tf or m.topic != "/tf"]
 
 
 def at_rate(demonstration: Demonstration, robot: Robot, rate: float) -> Demonstration:

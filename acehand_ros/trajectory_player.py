@@ -74,10 +74,12 @@ class TrajectoryPlayer:
         runtime.add_timer(node, _STATUS_S, self._tell)
         self._playback.prepare()
         self._wait_for_subscriber(float(values["wait_for_subscriber"]))
-        self._playback.start()
+        # Before playing: rclpy looks its first caller up in every module, for seconds where a fast
+        # playback keeps this process busy, and until then Ctrl-C is not heeded.
         node.get_logger().info(
             f"{self._source}: {timeline.frames} frames, {timeline.length_ns / 1e9:.2f} s"
         )
+        self._playback.start()
 
     @property
     def finished(self) -> bool:

@@ -218,18 +218,22 @@ def latched_messages(demo: Demonstration) -> list[PlainMessage]:
     return messages
 
 
-def frame_messages(demo: Demonstration, index: int) -> list[PlainMessage]:
-    """Return everything that is published of one frame; of the joints of absent hands nothing."""
+def frame_messages(demo: Demonstration, index: int, human: bool = True) -> list[PlainMessage]:
+    """Return everything that is published of one frame; of the joints of absent hands nothing.
+
+    ``human``: with the human's wrists, joints and skeleton, and the camera that saw them.
+    """
     messages = [joint_state(demo, index, slot) for slot in range(2) if demo.known[index, slot]]
     transforms = []
     if demo.T_camera_wrist is not None:
         transforms = _transforms(demo, index)
-    for slot in range(2):
-        messages += _hand_messages(demo, index, slot)
+    if human:
+        for slot in range(2):
+            messages += _hand_messages(demo, index, slot)
     if transforms:
         messages.append(_message("/tf", demo, index, {"transforms": transforms}))
 
-    if demo.camera is not None:
+    if human and demo.camera is not None:
         header = header_of(int(demo.stamps_ns[index]), demo.camera_frame)
         try:
             content = {"header": header, **camera_info_fields(demo.camera)}
