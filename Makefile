@@ -39,6 +39,7 @@ lint: $(VENV)/.full
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
 
 # The judge of our datasets: the real loader, with this package in the same environment (Python 3.12,
 # 5 GB). Another lerobot:  make test-lerobot LEROBOT=FOLDER[dataset] LEROBOT_VENV=.venv-lerobot-other

@@ -23,11 +23,11 @@ setup(
     # All data is named below; without this setuptools takes each of its folders for a package.
     include_package_data=False,
     package_data={
-        "acehand_core.evaluation": ["*.json"],
+        "acehand_core.ace.evaluation": ["*.json"],
         "acehand_core.hand": ["assets/*.npz"],
         "acehand_core.review": ["page_files/*"],
         "acehand_ros": ["config/*", "config/controllers/*.yaml"],
-        "acehand_core.training": ["conf/*.yaml", "conf/*/*.yaml"],
+        "acehand_core.ace.training": ["conf/*.yaml", "conf/*/*.yaml"],
         "retarget": ["*.json"],
         "robots": ["*/*.yaml", "*/*.xml", "*/*.urdf", "*/*.json"],
     },
@@ -49,7 +49,7 @@ setup(
             "clip_recorder = acehand_ros.entry:clip_recorder",
             "offline_bag = acehand_ros.entry:offline_bag",
             "trajectory_player = acehand_ros.entry:trajectory_player",
-            "acehand-train = acehand_core.training.main:main",
+            "acehand-train = acehand_core.ace.training.main:main",
         ]
     },
     zip_safe=False,

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from acehand_core.pipeline.job import run_job
     from acehand_core.pipeline.settings import JobSettings
     from acehand_core.recordings.hands_file import read_hand_motion, write_hand_motion
+    from acehand_core.recordings.keypoints.joints import motion_from_joints
     from acehand_core.recordings.options import RecordingOptions
     from acehand_core.recordings.registry import open_recording
     from acehand_core.recordings.selection import resample
@@ -39,6 +40,7 @@ _HOME = {
     "RecordingOptions": "recordings.options",
     "open_recording": "recordings.registry",
     "resample": "recordings.selection",
+    "motion_from_joints": "recordings.keypoints.joints",
     "read_hand_motion": "recordings.hands_file",
     "write_hand_motion": "recordings.hands_file",
     "Tracker": "trackers.base",
@@ -81,6 +83,7 @@ __all__ = [
     "convert_bag",
     "inspect",
     "load_demonstrations",
+    "motion_from_joints",
     "open_recording",
     "read_hand_motion",
     "resample",

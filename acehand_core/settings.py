@@ -320,7 +320,7 @@ def file_identity(value: str | Path | None) -> str | None:
         file, _, name = file.rpartition(":")
         if not name or not Path(file).is_file():
             return str(value)
-    from acehand_core.files.safe_files import content_sha256
+    from acehand_core.safe_files import content_sha256
 
     return f"file {content_sha256(Path(file))[:16]}" + (f":{name}" if name else "")
 

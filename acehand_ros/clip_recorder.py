@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from acehand_core import ConvertReport
-from acehand_core.bags.messages import (
+from acehand_core.errors import EXIT_OK, AcehandError, InputError
+from acehand_core.recordings.bags.messages import (
     Demonstration,
     latched_messages,
     trajectory_messages,
     verdict_status,
 )
-from acehand_core.errors import EXIT_OK, AcehandError, InputError
 from acehand_core.types import SIDES, Progress
 from acehand_ros import runtime
 from acehand_ros.clips import (

@@ -16,11 +16,11 @@ from pathlib import Path
 
 from acehand_core import ConvertOptions, ConvertReport, convert_bag, load_demonstrations
 from acehand_core.atomic import DirectoryLock, LockedError, output_errors
-from acehand_core.bags.bag import Bag
-from acehand_core.bags.messages import Demonstration
-from acehand_core.bags.records import DroppedMessages
-from acehand_core.bags.writer import BagWriter
 from acehand_core.errors import InputError, OutputError
+from acehand_core.recordings.bags.bag import Bag
+from acehand_core.recordings.bags.messages import Demonstration
+from acehand_core.recordings.bags.records import DroppedMessages
+from acehand_core.recordings.bags.writer import BagWriter
 from acehand_core.types import Progress
 
 IMAGE, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"

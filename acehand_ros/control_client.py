@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from acehand_core.bags.messages import JOINT_TRAJECTORY, PlainMessage
 from acehand_core.errors import InputError
+from acehand_core.recordings.bags.messages import JOINT_TRAJECTORY, PlainMessage
 from acehand_core.types import Side
 from acehand_ros.drive import ActionDrive, Measured
 from acehand_ros.joint_maps import JointMap

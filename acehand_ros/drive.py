@@ -14,8 +14,8 @@ import numpy as np
 from jaxtyping import Float
 from scipy.interpolate import CubicHermiteSpline
 
-from acehand_core.bags.messages import Demonstration, trajectory_fields
 from acehand_core.motion import Course
+from acehand_core.recordings.bags.messages import Demonstration, trajectory_fields
 from acehand_core.types import SIDES, Side
 from acehand_ros.joint_maps import JointMap
 from acehand_ros.playback import rest_of

@@ -17,8 +17,8 @@ from typing import Any
 
 import yaml
 
-from acehand_core.bags.messages import CAMERA_LINK
 from acehand_core.errors import InputError, nearest
+from acehand_core.recordings.bags.messages import CAMERA_LINK
 from acehand_ros.messages import live_topic
 from acehand_ros.parameters import Table, described
 

@@ -1,4 +1,4 @@
-"""Plain messages (``acehand_core.bags.messages``) as rclpy messages, and their publishers."""
+"""Plain messages (``recordings.bags.messages``) as rclpy messages, and their publishers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from acehand_core.bags.messages import SHARED, TOPICS, PlainMessage, TopicSpec, time_of
+from acehand_core.recordings.bags.messages import SHARED, TOPICS, PlainMessage, TopicSpec, time_of
 
 DIAGNOSTICS = "/diagnostics"
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from acehand_core import ConvertOptions, JobSettings
-from acehand_core.bags.records import BagOptions
 from acehand_core.errors import AcehandError, InputError, nearest
+from acehand_core.recordings.bags.records import BagOptions
 from acehand_core.settings import Leaf, group, leaves, like, setting
 from retarget.robots.robot import load_robot
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from jaxtyping import Float
 
-from acehand_core.bags.messages import (
+from acehand_core.pipeline.bag_write import courses
+from acehand_core.recordings.bags.messages import (
     Demonstration,
     PlainMessage,
     frame_messages,
@@ -20,7 +21,6 @@ from acehand_core.bags.messages import (
     trajectory_messages,
     verdict_status,
 )
-from acehand_core.pipeline.bag_write import courses
 from acehand_core.types import SIDES, Side
 from acehand_ros.messages import Outlet
 from acehand_ros.timeline import Timeline

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from acehand_core.bags.messages import PlainMessage, header_of, key_values
+from acehand_core.recordings.bags.messages import PlainMessage, header_of, key_values
 from acehand_ros.messages import DIAGNOSTICS
 from acehand_ros.parameters import as_parameters
 from acehand_ros.worker import JobStatus, Worker

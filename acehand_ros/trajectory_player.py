@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from acehand_core import load_demonstrations
-from acehand_core.bags.messages import Demonstration, with_frame_prefix
 from acehand_core.errors import EXIT_OK, EXIT_SOME_FAILED, InputError, nearest
+from acehand_core.recordings.bags.messages import Demonstration, with_frame_prefix
 from acehand_core.types import SIDES
 from acehand_ros import runtime
 from acehand_ros.drive import ActionDrive, Drive, ForwardDrive

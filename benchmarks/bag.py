@@ -111,8 +111,8 @@ def source_images() -> list[np.ndarray]:
 
 def reading(folder: Path, kind: str, runs: int) -> dict[str, float]:
     """Time reading every picture once: rosbags alone, and as a Recording."""
-    from acehand_core.bags.records import BagOptions
     from acehand_core.recordings.bag import index_bag
+    from acehand_core.recordings.bags.records import BagOptions
 
     path = folder / f"reading_{kind}"
     write_bag(path, source_images(), stamps(300), kind)

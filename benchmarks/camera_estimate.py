@@ -25,12 +25,12 @@ from pathlib import Path
 
 import numpy as np
 
-from acehand_core.datasets.clips.store import ClipStore
+from acehand_core.ace.labelled.clips.store import ClipStore
+from acehand_core.ace.synthetic.episode import SynthOptions, make_episode
+from acehand_core.ace.synthetic.rendering import render_episode, truth_of
+from acehand_core.camera.focal_length import Estimate, estimate
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import Recording
-from acehand_core.self_calibration.estimate import Estimate, estimate
-from acehand_core.synthetic.episode import SynthOptions, make_episode
-from acehand_core.synthetic.rendering import render_episode, truth_of
 from benchmarks import provenance
 
 WIDTH, HEIGHT, FRAMES, FPS = 480, 352, 121, 15.0

@@ -17,9 +17,9 @@ from benchmarks.evaluation_reference import evaluate, random_pair
 def main() -> int:
     """Run the benchmark; exit code 1 where the twin disagrees."""
     run = provenance.start(__file__)
-    from acehand_core.evaluation.protocol import HandLibrary, Protocol
-    from acehand_core.evaluation.segment import score_segment
-    from acehand_core.evaluation.summary import summarise
+    from acehand_core.ace.evaluation.protocol import HandLibrary, Protocol
+    from acehand_core.ace.evaluation.segment import score_segment
+    from acehand_core.ace.evaluation.summary import summarise
     from acehand_core.hand.capsule import CapsuleHand
 
     parser = argparse.ArgumentParser(description=__doc__)

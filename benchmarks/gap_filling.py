@@ -31,13 +31,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from acehand_core.ace.synthetic.episode import SynthOptions, make_episode
+from acehand_core.ace.synthetic.script import camera_path, hand_path
 from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.landmark_fit import Pose
 from acehand_core.motion import CameraMotion
-from acehand_core.synthetic.episode import SynthOptions, make_episode
-from acehand_core.synthetic.script import camera_path, hand_path
 from acehand_core.trackers.mediapipe import gaps
 from acehand_core.trackers.mediapipe.reconstruct import MAX_FILL_S, MIN_DEPTH_M
 from acehand_core.trackers.mediapipe.smoothing import smooth_pose, smooth_turning_pose, spans

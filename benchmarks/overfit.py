@@ -22,17 +22,17 @@ from pathlib import Path
 
 import torch
 
-from acehand_core.model.batch import Readout
-from acehand_core.model.camera_fit import guarded_pinhole
-from acehand_core.synthetic.episode import SynthOptions
-from acehand_core.synthetic.job import SynthJob
-from acehand_core.synthetic.job import run as synth
-from acehand_core.training.batches import Batch
-from acehand_core.training.compose import compose
-from acehand_core.training.loop import Run
-from acehand_core.training.losses import TERMS, Masks, term_sums
-from acehand_core.training.step import MIN_RAY_DEPTH, optimise
-from acehand_core.training.targets import Prediction, Targets
+from acehand_core.ace.model.batch import Readout
+from acehand_core.ace.model.camera_fit import guarded_pinhole
+from acehand_core.ace.synthetic.episode import SynthOptions
+from acehand_core.ace.synthetic.job import SynthJob
+from acehand_core.ace.synthetic.job import run as synth
+from acehand_core.ace.training.batches import Batch
+from acehand_core.ace.training.compose import compose
+from acehand_core.ace.training.loop import Run
+from acehand_core.ace.training.losses import TERMS, Masks, term_sums
+from acehand_core.ace.training.step import MIN_RAY_DEPTH, optimise
+from acehand_core.ace.training.targets import Prediction, Targets
 from benchmarks import provenance
 
 #: The clips of which two are learned.

@@ -28,8 +28,8 @@ from acehand_core.pipeline.pictures import draw_robot
 from acehand_core.recordings.hands_file import read_motion_file
 from acehand_core.types import SIDES
 from benchmarks import provenance
+from retarget.check import check_hand
 from retarget.retargeting import retarget_motion
-from retarget.robots.check import check_hand
 from retarget.robots.draft import draft_hands
 from retarget.robots.draft_text import checks_of, write_draft
 from retarget.robots.robot import Robot, load_robot

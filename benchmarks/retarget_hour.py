@@ -25,7 +25,7 @@ from retarget.robots.kinematics import KinematicTree
 from retarget.robots.robot import load_robot
 from retarget.solve import trajectory
 from retarget.solve.methods import solve_hand
-from retarget.solve.targets import HandTargets
+from retarget.targets import HandTargets
 
 FPS = 30.0
 #: Beyond a limit by less than this share is rounding.

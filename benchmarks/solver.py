@@ -17,13 +17,13 @@ import numpy as np
 import torch
 from scipy.ndimage import gaussian_filter
 
+from acehand_core.ace.model.bearings import calibrated_bearings, sampled_bearings
+from acehand_core.ace.model.camera_fit import fit_pinhole, fit_radial, guarded_pinhole
+from acehand_core.ace.model.pnp import RigidSettings, mixed_pnp, rigid_pnp
 from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand import articulation
 from acehand_core.hand.capsule import CapsuleHand
-from acehand_core.model.bearings import calibrated_bearings, sampled_bearings
-from acehand_core.model.camera_fit import fit_pinhole, fit_radial, guarded_pinhole
-from acehand_core.model.pnp import RigidSettings, mixed_pnp, rigid_pnp
 from benchmarks import provenance
 
 WIDTH, HEIGHT, COLUMNS, ROWS = 672, 480, 21, 15

@@ -12,8 +12,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from acehand_core.synthetic.episode import SynthOptions
-from acehand_core.synthetic.job import SynthJob, run
+from acehand_core.ace.synthetic.episode import SynthOptions
+from acehand_core.ace.synthetic.job import SynthJob, run
 from benchmarks import provenance
 
 CASES = {

@@ -29,11 +29,11 @@ from typing import Any
 
 import numpy as np
 
-from acehand_core.datasets.clips.schema import Split
-from acehand_core.datasets.clips.store import ClipStore
-from acehand_core.synthetic.episode import SynthOptions
-from acehand_core.synthetic.job import SynthJob
-from acehand_core.synthetic.job import run as synth
+from acehand_core.ace.labelled.clips.schema import Split
+from acehand_core.ace.labelled.clips.store import ClipStore
+from acehand_core.ace.synthetic.episode import SynthOptions
+from acehand_core.ace.synthetic.job import SynthJob
+from acehand_core.ace.synthetic.job import run as synth
 from benchmarks import provenance
 
 FRAMES = 81
@@ -101,8 +101,8 @@ def train_one(
     run: Path, seed: int, overrides: tuple[str, ...], arguments: argparse.Namespace
 ) -> Any:
     """Train one network, or go on; return its configuration."""
-    from acehand_core.training.compose import compose
-    from acehand_core.training.loop import train
+    from acehand_core.ace.training.compose import compose
+    from acehand_core.ace.training.loop import train
 
     config = compose(
         [
@@ -129,9 +129,9 @@ def score_model(run: Path, config: Any, val: ClipStore) -> dict[str, float]:
     """Return the metrics of a run's last checkpoint."""
     import torch
 
-    from acehand_core.datasets.clips.windows import Sample
-    from acehand_core.training.batches import Reader
-    from acehand_core.training.loop import Run
+    from acehand_core.ace.labelled.clips.windows import Sample
+    from acehand_core.ace.training.batches import Reader
+    from acehand_core.ace.training.loop import Run
 
     whole = Run(config, lambda stage, done, total: None)  # resumes at the last step
     assert whole.step == config.optim.steps, f"{run}: at step {whole.step}"

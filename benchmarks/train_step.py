@@ -20,19 +20,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from acehand_core.datasets.clips.schema import ClipInfo
+from acehand_core.ace.labelled.clips.schema import ClipInfo
+from acehand_core.ace.model.batch import ClipBatch
+from acehand_core.ace.model.config import TEMPORAL_STRIDE, TOKEN_PIXELS, ModelConfig
+from acehand_core.ace.model.network import SolveOptions
+from acehand_core.ace.model.weights import accounting
+from acehand_core.ace.training import build
+from acehand_core.ace.training.compose import compose
+from acehand_core.ace.training.config import TrainConfig
+from acehand_core.ace.training.losses import LossWeights, Masks, total
+from acehand_core.ace.training.step import TrainingModel, make_optimizer
+from acehand_core.ace.training.targets import Targets, targets_of
 from acehand_core.hand.hands_torch import TorchHands
-from acehand_core.model.batch import ClipBatch
-from acehand_core.model.config import TEMPORAL_STRIDE, TOKEN_PIXELS, ModelConfig
-from acehand_core.model.network import SolveOptions
-from acehand_core.model.weights import accounting
 from acehand_core.recordings.hands_file import read_hand_motion
-from acehand_core.training import build
-from acehand_core.training.compose import compose
-from acehand_core.training.config import TrainConfig
-from acehand_core.training.losses import LossWeights, Masks, total
-from acehand_core.training.step import TrainingModel, make_optimizer
-from acehand_core.training.targets import Targets, targets_of
 from benchmarks import provenance
 
 

@@ -23,7 +23,7 @@ theirs = 1000 * truth.joints_camera[:, 1, order]  # (T, 21, 3)
 theirs[30:60, 17] = np.nan  # the tip of the index finger; a joint that is not known is NaN
 
 # Said instead of computed; in the camera's frame, so that there is a wrist pose.
-motion = ah.HandMotion.from_joints(
+motion = ah.motion_from_joints(
     theirs, order="mano", unit="mm", fps=30, side="right", frame="camera"
 )
 robot = retarget.load_robot("inspire")

@@ -16,7 +16,7 @@ for finding in retarget.check_hand(robot.hand("right")):
     print(f"{finding.name}: {'FAILED, ' if finding.passed is False else ''}{finding.detail}")
 
 truth = ah.read_hand_motion(HERE / "two_hands_truth.parquet")
-motion = ah.HandMotion.from_joints(
+motion = ah.motion_from_joints(
     truth.joints_camera[:, 1], timestamps_ns=truth.timestamps_ns, side="right", frame="camera"
 )
 trajectory = retarget.retarget(motion, robot)

@@ -53,7 +53,7 @@ class SkinTracker:
                 joints[number, side] = self.hand * (2 * side - 1, 1, 1) + DEPTH_M * ray
             if progress is not None:
                 progress(self.name, number + 1, len(recording))
-        return ah.HandMotion.from_joints(
+        return ah.motion_from_joints(
             joints, timestamps_ns=recording.timestamps_ns, fps=recording.fps, frame="camera"
         )
 

@@ -1,7 +1,7 @@
 """Renders the example clip and its ground truth: ``python examples/render_clip.py [FOLDER]``.
 
 ``two_hands`` and ``one_hand`` are scripts: who moves when, written out by hand. World frame of
-``acehand_core.synthetic.layout``.
+``acehand_core.ace.synthetic.layout``.
 """
 
 from __future__ import annotations
@@ -14,15 +14,22 @@ from pathlib import Path
 import av
 import numpy as np
 
+from acehand_core.ace.synthetic.grasp_fit import OFF_M
+from acehand_core.ace.synthetic.grasps import pinch_from_above
+from acehand_core.ace.synthetic.hand_geometry import bend
+from acehand_core.ace.synthetic.rendering import pose_clip
+from acehand_core.ace.synthetic.scene import Prop
+from acehand_core.ace.synthetic.script import (
+    CameraKey,
+    HandKey,
+    Hold,
+    Script,
+    Vector,
+    hand_rotation,
+)
 from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.recordings.hands_file import write_hand_motion
-from acehand_core.synthetic.grasp_fit import OFF_M
-from acehand_core.synthetic.grasps import pinch_from_above
-from acehand_core.synthetic.hand_geometry import bend
-from acehand_core.synthetic.rendering import pose_clip
-from acehand_core.synthetic.scene import Prop
-from acehand_core.synthetic.script import CameraKey, HandKey, Hold, Script, Vector, hand_rotation
 from acehand_core.types import SIDES, ImageRgb, RigidTransform, Rotation, Side
 
 #: The camera the clip is seen through, 68 degrees wide; also in the metadata of the truth.

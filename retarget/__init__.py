@@ -18,11 +18,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from retarget.check import check_hand
     from retarget.replay.judgements import read_gates
     from retarget.replay.simulate import Physics
     from retarget.retargeting import calibrate_motion as calibrate
     from retarget.retargeting import retarget_motion as retarget
-    from retarget.robots.check import check_hand
     from retarget.robots.robot import Robot, load_robot, robot_names
     from retarget.solve.arm_attachment import ArmSettings, attach_arms
     from retarget.solve.base import BaseLimits
@@ -40,7 +40,7 @@ _PUBLIC = {
     "Weights": "solve.costs:Weights",
     "attach_arms": "solve.arm_attachment:attach_arms",
     "calibrate": "retargeting:calibrate_motion",
-    "check_hand": "robots.check:check_hand",
+    "check_hand": "check:check_hand",
     "load_robot": "robots.robot:load_robot",
     "read_calibrations": "solve.calibration_file:known_calibrations",
     "read_gates": "replay.judgements:read_gates",

@@ -22,11 +22,11 @@ from acehand_core.motion import (
 )
 from acehand_core.processes import one_blas_thread
 from acehand_core.types import SIDES, Latency, Side, TimestampsNs
+from retarget.check import faults, refuse_faulty
 from retarget.replay.clip import Clip, clip_measures, clip_of
 from retarget.replay.judgements import JUDGEMENTS, Judgements, Measure, findings, status_of
 from retarget.replay.metrics import flexion_report
 from retarget.replay.simulate import Physics, play, sent_commands
-from retarget.robots.check import faults, refuse_faulty
 from retarget.robots.hand_spec import Commands, HandSpec, limit_violations, speed_violations
 from retarget.robots.kinematics import KinematicTree
 from retarget.robots.robot import Robot
@@ -39,7 +39,7 @@ from retarget.solve.methods import (
     robot_targets,
 )
 from retarget.solve.pinch import impossible_pinches, missed_pinches
-from retarget.solve.targets import HandTargets, bridged_poses, calibrated, unseen_fingers
+from retarget.targets import HandTargets, bridged_poses, calibrated, unseen_fingers
 
 PHYSICS = Physics()
 #: Of these the reason says all: there is no number of which a limit would tell more.

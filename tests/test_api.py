@@ -79,7 +79,7 @@ def test_the_dataset_refuses_what_does_not_belong_together(
         with pytest.raises(ah.InputError, match=r"not 30 a second; resample"):
             dataset.add(recording, motion, trajectory)
         with pytest.raises(ah.InputError, match="the hands and the recording have other times"):
-            dataset.add(recording, ah.HandMotion.from_joints(names["joints"], side="left"),
+            dataset.add(recording, ah.motion_from_joints(names["joints"], side="left"),
                         trajectory)  # fmt: skip
     with (
         ah.Dataset.open(tmp_path / "b", "leap", fps=20) as dataset,

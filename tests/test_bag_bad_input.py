@@ -13,11 +13,11 @@ import cv2
 import numpy as np
 import pytest
 
-from acehand_core.bags.bag import Bag
-from acehand_core.bags.records import BagOptions
-from acehand_core.bags.topics import bag_info
 from acehand_core.errors import CalibrationError, InputError, OutputError
 from acehand_core.recordings.bag import BagIndex, index_bag
+from acehand_core.recordings.bags.bag import Bag
+from acehand_core.recordings.bags.records import BagOptions
+from acehand_core.recordings.bags.topics import bag_info
 from helpers.bag_samples import IMAGE, START, TOPIC, SampleBag, pictures, simple_bag, stamps
 
 

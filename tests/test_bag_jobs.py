@@ -18,9 +18,6 @@ import pytest
 import yaml
 from rosbags.highlevel import AnyReader
 
-from acehand_core.bags.library import typestore
-from acehand_core.bags.records import BagOptions
-from acehand_core.bags.topics import bag_info
 from acehand_core.errors import Interrupted
 from acehand_core.lerobot.check import check_dataset
 from acehand_core.motion import HandMotion, Recording
@@ -28,6 +25,9 @@ from acehand_core.pipeline.bag_convert import ConvertOptions, convert_bag
 from acehand_core.pipeline.bag_write import load_demonstrations, seen_by
 from acehand_core.pipeline.settings import JobSettings
 from acehand_core.recordings.bag import index_bag
+from acehand_core.recordings.bags.library import typestore
+from acehand_core.recordings.bags.records import BagOptions
+from acehand_core.recordings.bags.topics import bag_info
 from acehand_core.recordings.hands_file import read_hand_motion
 from acehand_core.recordings.selection import part
 from acehand_core.recordings.video import open_video

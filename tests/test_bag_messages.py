@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 import yaml
 
-from acehand_core.bags.images import camera_info_fields, camera_of
-from acehand_core.bags.library import DISTROS, typestore
-from acehand_core.bags.messages import (
+from acehand_core.errors import CalibrationError, SchemaError
+from acehand_core.geometry.cameras import Camera
+from acehand_core.pipeline.bag_write import load_demonstrations
+from acehand_core.recordings.bags.images import camera_info_fields, camera_of
+from acehand_core.recordings.bags.library import DISTROS, typestore
+from acehand_core.recordings.bags.messages import (
     TOPICS,
     Demonstration,
     diagnostics_messages,
@@ -20,10 +23,7 @@ from acehand_core.bags.messages import (
     latched_messages,
     trajectory_messages,
 )
-from acehand_core.bags.writer import build
-from acehand_core.errors import CalibrationError, SchemaError
-from acehand_core.geometry.cameras import Camera
-from acehand_core.pipeline.bag_write import load_demonstrations
+from acehand_core.recordings.bags.writer import build
 from helpers.retarget_samples import moving_hands
 
 CONFIG = Path(__file__).resolve().parent.parent / "acehand_ros" / "config"

@@ -10,12 +10,6 @@ import av
 import numpy as np
 import pytest
 
-from acehand_core.bags import scan
-from acehand_core.bags.bag import Bag, is_bag
-from acehand_core.bags.images import ENCODINGS
-from acehand_core.bags.library import COMPRESSED_VIDEO, DISTROS, FFMPEG_PACKET
-from acehand_core.bags.records import BagOptions
-from acehand_core.bags.topics import bag_info
 from acehand_core.errors import CalibrationError, InputError
 from acehand_core.geometry import frames, rotations
 from acehand_core.recordings.bag import (
@@ -25,6 +19,12 @@ from acehand_core.recordings.bag import (
     index_bag,
     missing_frames,
 )
+from acehand_core.recordings.bags import scan
+from acehand_core.recordings.bags.bag import Bag, is_bag
+from acehand_core.recordings.bags.images import ENCODINGS
+from acehand_core.recordings.bags.library import COMPRESSED_VIDEO, DISTROS, FFMPEG_PACKET
+from acehand_core.recordings.bags.records import BagOptions
+from acehand_core.recordings.bags.topics import bag_info
 from acehand_core.recordings.options import RecordingOptions
 from acehand_core.recordings.registry import Registry, open_recording
 from helpers.bag_samples import (

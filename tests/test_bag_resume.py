@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 from rosbags.rosbag2 import Reader
 
-from acehand_core.bags.bag import Bag
-from acehand_core.bags.writer import BagWriter, clean_beside
 from acehand_core.cli.main import main as acehand
 from acehand_core.errors import InputError, OutputError
 from acehand_core.lerobot.check import check_dataset
 from acehand_core.motion import HandMotion, RobotTrajectory
 from acehand_core.pipeline.bag_convert import ConvertReport, convert_bag
 from acehand_core.pipeline.steps import Steps
+from acehand_core.recordings.bags.bag import Bag
+from acehand_core.recordings.bags.writer import BagWriter, clean_beside
 from acehand_core.types import Progress
 from acehand_ros import offline_bag
 from acehand_ros.options import offline_options

@@ -19,9 +19,16 @@ import pytest
 
 from acehand_core import JobSettings
 from acehand_core.atomic import DirectoryLock
-from acehand_core.batch.folder import Attempts, BatchFolder, Result, Task, retry, write_result
-from acehand_core.batch.manifest import read_manifest
 from acehand_core.errors import InputError, SchemaError
+from acehand_core.pipeline.batch.folder import (
+    Attempts,
+    BatchFolder,
+    Result,
+    Task,
+    retry,
+    write_result,
+)
+from acehand_core.pipeline.batch.manifest import read_manifest
 from helpers.commands import Acehand, first_run, hands_file
 from helpers.example_video import example_frames
 from helpers.retarget_samples import moving_hands

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from acehand_core.ace.model.inference.assembly import SourceFrames, assemble
+from acehand_core.ace.model.inference.blend import HandFrames, exchanged, merge, mix
+from acehand_core.ace.model.inference.reading import plan_input
+from acehand_core.ace.model.inference.windows import Window
 from acehand_core.geometry import rotations
-from acehand_core.model.inference.assembly import SourceFrames, assemble
-from acehand_core.model.inference.blend import HandFrames, exchanged, merge, mix
-from acehand_core.model.inference.reading import plan_input
-from acehand_core.model.inference.windows import Window
 from helpers import fake_ace as fake
 
 

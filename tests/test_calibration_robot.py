@@ -19,7 +19,7 @@ from retarget.robots.kinematics import KinematicTree
 from retarget.robots.robot import load_robot
 from retarget.solve.calibration import Spread, calibrate, fit, for_subject, robot_calibration
 from retarget.solve.costs import Weights
-from retarget.solve.targets import LENGTH_RANGE, SCALE_RANGE, palm_frames
+from retarget.targets import LENGTH_RANGE, SCALE_RANGE, palm_frames
 
 HANDS = {side: load_robot("inspire").hand(side) for side in SIDES}
 TREES = {side: KinematicTree.of(hand) for side, hand in HANDS.items()}

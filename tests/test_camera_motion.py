@@ -8,8 +8,8 @@ import cv2
 import numpy as np
 import pytest
 
-from acehand_core.camera_motion import estimate_rotations, hand_mask
-from acehand_core.camera_motion.masks import DarkBorder
+from acehand_core.camera.masks import DarkBorder, hand_mask
+from acehand_core.camera.turns import estimate_rotations
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from acehand_core.camera.focal_length import Estimate, Finding
 from acehand_core.cli import console, retarget
 from acehand_core.cli.flags import parse
 from acehand_core.errors import CalibrationError, InputError
@@ -24,7 +25,6 @@ from acehand_core.pipeline.settings import JobSettings
 from acehand_core.recordings.camera_presets import PRESETS, preset_camera, presets_for
 from acehand_core.recordings.options import RecordingOptions
 from acehand_core.recordings.registry import Registry, open_recording
-from acehand_core.self_calibration.estimate import Estimate, Finding
 from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.mediapipe.tracker import MediaPipeTracker
 from helpers.commands import Acehand, Run, hands_file
@@ -241,7 +241,7 @@ def estimates(monkeypatch: pytest.MonkeyPatch):
             return estimated(self.camera)
 
     stub = Stub()
-    monkeypatch.setattr("acehand_core.self_calibration.estimate.estimate", stub)
+    monkeypatch.setattr("acehand_core.camera.focal_length.estimate", stub)
     return stub
 
 

@@ -8,13 +8,19 @@ import multiprocessing
 import numpy as np
 import pytest
 
-from acehand_core.datasets.clips import media
-from acehand_core.datasets.clips import store as clips
-from acehand_core.datasets.clips.schema import ClipInfo, Reference, StoreInfo, Supervision, clip_id
-from acehand_core.datasets.clips.store import ClipStore, ClipWriter
+from acehand_core.ace.labelled.clips import media
+from acehand_core.ace.labelled.clips import store as clips
+from acehand_core.ace.labelled.clips.schema import (
+    ClipInfo,
+    Reference,
+    StoreInfo,
+    Supervision,
+    clip_id,
+)
+from acehand_core.ace.labelled.clips.store import ClipStore, ClipWriter
 from acehand_core.errors import InputError, OutputError, SchemaError
-from acehand_core.files.safe_files import content_sha256
 from acehand_core.geometry.cameras import Camera
+from acehand_core.safe_files import content_sha256
 from helpers.fake_motion import random_motion
 
 STORE = StoreInfo("arctic", "train", "test", "none", {"width": 32})

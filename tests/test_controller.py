@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acehand_core.bags.messages import frame_messages, trajectory_messages
 from acehand_core.geometry import frames, rotations
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.pipeline.bag_write import courses, load_demonstrations
+from acehand_core.recordings.bags.messages import frame_messages, trajectory_messages
 from acehand_core.recordings.hands_file import read_motion_file
 from acehand_core.recordings.selection import hands_at, poses_at, steady, ticks
 from acehand_core.types import SIDES

@@ -8,10 +8,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from acehand_core.errors import InputError
-from acehand_core.model.batch import Readout
-from acehand_core.model.config import DecoderConfig
-from acehand_core.model.decoder import (
+from acehand_core.ace.model.batch import Readout
+from acehand_core.ace.model.config import DecoderConfig
+from acehand_core.ace.model.decoder import (
     Decoder,
     RayEncoding,
     over_time,
@@ -20,6 +19,7 @@ from acehand_core.model.decoder import (
     rotate,
     soft_argmax,
 )
+from acehand_core.errors import InputError
 
 TINY = DecoderConfig(feature_dim=24, width=32, num_heads=2)
 VARIANTS = {

@@ -25,7 +25,7 @@ from retarget.robots.kinematics import KinematicTree
 from retarget.robots.robot import load_robot
 from retarget.solve import methods
 from retarget.solve.methods import solve_dex
-from retarget.solve.targets import hand_targets, palm_frames
+from retarget.targets import hand_targets, palm_frames
 
 installed = pytest.mark.skipif(
     importlib.util.find_spec("dex_retargeting") is None,

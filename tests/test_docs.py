@@ -16,13 +16,13 @@ from acehand_core.cli.main import COMMANDS, command_named
 from acehand_core.cli.main import main as acehand
 from acehand_core.errors import InputError
 from acehand_core.geometry.cameras import Camera, CameraModel
-from acehand_core.keypoints.joints import ENTRIES, REACHES_M
 from acehand_core.lerobot.features import Layout, features
 from acehand_core.pipeline.job import run_job
 from acehand_core.pipeline.report import Failure, JobReport
 from acehand_core.pipeline.settings import JobSettings
 from acehand_core.recordings.cameras import POSE_COLUMNS
 from acehand_core.recordings.hands_file import COLUMNS
+from acehand_core.recordings.keypoints.joints import ENTRIES, REACHES_M
 from acehand_core.trackers.base import Tracker
 from helpers.commands import hands_file
 from retarget.robots.robot import load_robot
@@ -154,7 +154,7 @@ def test_commands_of_the_readme_parse(line: str) -> None:
     program, *words = shlex.split(line, comments=True)
     if program == "acehand-train":
         pytest.importorskip("hydra")
-        from acehand_core.training.compose import compose
+        from acehand_core.ace.training.compose import compose
 
         compose(words)  # refuses what it does not know
         return

@@ -9,9 +9,14 @@ import pytest
 import torch
 from peft.tuners.lora import LoraLayer
 
+from acehand_core.ace.model.config import TrunkConfig
+from acehand_core.ace.model.encoder.trunk import (
+    Trunk,
+    adapter_parameters,
+    add_adapters,
+    merge_adapters,
+)
 from acehand_core.errors import InputError, SchemaError
-from acehand_core.model.config import TrunkConfig
-from acehand_core.model.encoder.trunk import Trunk, adapter_parameters, add_adapters, merge_adapters
 from helpers import tiny_model
 
 
@@ -62,7 +67,7 @@ def test_a_prefix_has_the_same_latents(encoder, frames, latents, count) -> None:
 
 def test_diffusers_encodes_the_same(encoder, frames, latents) -> None:
     """One plain call of the whole autoencoder's ``_encode`` on the same weights."""
-    from acehand_core.model.encoder.vae import LATENT_MEAN, LATENT_STD
+    from acehand_core.ace.model.encoder.vae import LATENT_MEAN, LATENT_STD
 
     pixels = torch.from_numpy(frames).permute(3, 0, 1, 2)[None].float() / 255 * 2 - 1
     vae = encoder.vae

@@ -10,14 +10,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from acehand_core.datasets.clips.schema import ClipInfo, StoreInfo
-from acehand_core.datasets.clips.store import ClipStore, ClipWriter, made_from
-from acehand_core.datasets.segments import make_segments, write_segments
+from acehand_core.ace.evaluation.inputs import find_predictions, open_ground_truth, read_prediction
+from acehand_core.ace.evaluation.protocol import HandLibrary
+from acehand_core.ace.evaluation.run import Options, evaluate_predictions, evaluate_tracker
+from acehand_core.ace.evaluation.tracking import Decoding, DoNothing, throughput, track_segments
+from acehand_core.ace.labelled.clips.schema import ClipInfo, StoreInfo
+from acehand_core.ace.labelled.clips.store import ClipStore, ClipWriter, made_from
+from acehand_core.ace.labelled.segments import make_segments, write_segments
 from acehand_core.errors import InputError, SchemaError
-from acehand_core.evaluation.inputs import find_predictions, open_ground_truth, read_prediction
-from acehand_core.evaluation.protocol import HandLibrary
-from acehand_core.evaluation.run import Options, evaluate_predictions, evaluate_tracker
-from acehand_core.evaluation.tracking import Decoding, DoNothing, throughput, track_segments
 from acehand_core.provenance import Provenance
 from acehand_core.recordings.hands_file import read_hand_motion, write_hand_motion
 from benchmarks.evaluation_reference import CAMERA, motion_of

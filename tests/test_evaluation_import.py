@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from acehand_core.ace.evaluation.importing import METHODS, full_translation, import_predictions
+from acehand_core.ace.evaluation.inputs import open_ground_truth
+from acehand_core.ace.evaluation.protocol import HandLibrary
+from acehand_core.ace.evaluation.run import Options, evaluate_predictions
 from acehand_core.errors import InputError, SchemaError, UnsafeFileError
-from acehand_core.evaluation.importing import METHODS, full_translation, import_predictions
-from acehand_core.evaluation.inputs import open_ground_truth
-from acehand_core.evaluation.protocol import HandLibrary
-from acehand_core.evaluation.run import Options, evaluate_predictions
 from acehand_core.geometry import rotations
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.recordings.hands_file import read_hand_motion, write_hand_motion
@@ -366,7 +366,7 @@ def test_an_import_that_fails_leaves_nothing_behind(tmp_path, truth, monkeypatch
         write_hand_motion(motion, path, overwrite)
 
     with monkeypatch.context() as patch:
-        patch.setattr("acehand_core.evaluation.importing.write_hand_motion", stopping)
+        patch.setattr("acehand_core.ace.evaluation.importing.write_hand_motion", stopping)
         with pytest.raises(KeyboardInterrupt):
             run()
     assert len(calls) == 2 and not list(out.iterdir())

@@ -9,22 +9,22 @@ import numpy as np
 import pytest
 import torch
 
-from acehand_core.datasets.clips.store import ClipStore
+from acehand_core.ace.evaluation.run import Options, evaluate_tracker
+from acehand_core.ace.evaluation.tracking import Decoding, DoNothing, suited, track_segments
+from acehand_core.ace.labelled.clips.store import ClipStore
+from acehand_core.ace.model.batch import ClipBatch, pinhole_batch
+from acehand_core.ace.model.config import InferenceConfig
+from acehand_core.ace.model.inference.loading import load_model
+from acehand_core.ace.model.inference.windows import latents_over
+from acehand_core.ace.model.network import SolveOptions, place
+from acehand_core.ace.model.weights import own
+from acehand_core.ace.settings import AceSettings
+from acehand_core.ace.tracker import AceTracker
 from acehand_core.errors import InputError
-from acehand_core.evaluation.run import Options, evaluate_tracker
-from acehand_core.evaluation.tracking import Decoding, DoNothing, suited, track_segments
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.hands_torch import TorchHands
-from acehand_core.model.batch import ClipBatch, pinhole_batch
-from acehand_core.model.config import InferenceConfig
-from acehand_core.model.inference.loading import load_model
-from acehand_core.model.inference.windows import latents_over
-from acehand_core.model.network import SolveOptions, place
-from acehand_core.model.weights import own
 from acehand_core.recordings.hands_file import read_hand_motion
 from acehand_core.recordings.selection import part
-from acehand_core.trackers.ace import AceTracker
-from acehand_core.trackers.ace_settings import AceSettings
 from acehand_core.trackers.base import TrackerSettings
 from benchmarks.evaluation_reference import motion_of
 from helpers import fake_ace as fake
@@ -222,8 +222,8 @@ TRAINED = {
 def test_evaluation_without_flags_uses_what_was_trained(name, tmp_path, capsys, monkeypatch):
     """A model is trained, then scored by the command line; its hands against steps by hand."""
     pytest.importorskip("accelerate")
-    from acehand_core.training.compose import compose
-    from acehand_core.training.loop import train
+    from acehand_core.ace.training.compose import compose
+    from acehand_core.ace.training.loop import train
     from helpers.training_samples import store
 
     monkeypatch.delenv("ACEHAND_WEIGHTS", raising=False)

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acehand_core.errors import InputError, SchemaError
-from acehand_core.evaluation.protocol import (
+from acehand_core.ace.evaluation.protocol import (
     HandLibrary,
     Protocol,
     boxes_around,
@@ -23,8 +22,9 @@ from acehand_core.evaluation.protocol import (
     pa_mm,
     picture_size,
 )
-from acehand_core.evaluation.segment import score_segment
-from acehand_core.evaluation.summary import METRICS, mixture, summarise
+from acehand_core.ace.evaluation.segment import score_segment
+from acehand_core.ace.evaluation.summary import METRICS, mixture, summarise
+from acehand_core.errors import InputError, SchemaError
 from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.capsule import CapsuleHand

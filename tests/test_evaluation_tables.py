@@ -10,14 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from acehand_core.errors import InputError
-from acehand_core.evaluation.import_hands import CONVENTIONS
-from acehand_core.evaluation.importing import METHODS
-from acehand_core.evaluation.inputs import open_ground_truth
-from acehand_core.evaluation.page import page, plots
-from acehand_core.evaluation.run import Options, evaluate_predictions, write_evaluation
-from acehand_core.evaluation.summary import METRICS, mixture
-from acehand_core.evaluation.tables import (
+from acehand_core.ace.evaluation.import_hands import CONVENTIONS
+from acehand_core.ace.evaluation.importing import METHODS
+from acehand_core.ace.evaluation.inputs import open_ground_truth
+from acehand_core.ace.evaluation.page import page, plots
+from acehand_core.ace.evaluation.run import Options, evaluate_predictions, write_evaluation
+from acehand_core.ace.evaluation.summary import METRICS, mixture
+from acehand_core.ace.evaluation.tables import (
     STUDIES,
     TABLES,
     Entry,
@@ -28,6 +27,7 @@ from acehand_core.evaluation.tables import (
     markdown,
     quoted,
 )
+from acehand_core.errors import InputError
 from acehand_core.recordings.hands_file import write_hand_motion
 from benchmarks.evaluation_reference import motion_of
 from helpers import quoted_from_paper

@@ -11,23 +11,23 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from acehand_core.errors import InputError, MissingDependencyError, SchemaError  # noqa: E402
-from acehand_core.model.batch import FeatureSource  # noqa: E402
-from acehand_core.model.config import ModelConfig, TrunkConfig  # noqa: E402
-from acehand_core.model.encoder.sources import (  # noqa: E402
+from acehand_core.ace.model.batch import FeatureSource  # noqa: E402
+from acehand_core.ace.model.config import ModelConfig, TrunkConfig  # noqa: E402
+from acehand_core.ace.model.encoder.sources import (  # noqa: E402
     SOURCES,
     Rgb,
     VaeLatent,
     make_source,
     source_kind,
 )
-from acehand_core.model.encoder.video_backbones import (  # noqa: E402
+from acehand_core.ace.model.encoder.video_backbones import (  # noqa: E402
     PIXEL_MEAN,
     PIXEL_STD,
     VideoMae,
     VJepa2,
     window_starts,
 )
+from acehand_core.errors import InputError, MissingDependencyError, SchemaError  # noqa: E402
 
 FRAME_SOURCES = ("rgb", "vjepa2", "videomae")
 BACKBONES = {"vjepa2": VJepa2, "videomae": VideoMae}

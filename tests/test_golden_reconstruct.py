@@ -12,19 +12,19 @@ import numpy as np
 import pytest
 import torch
 
+from acehand_core.ace import tracker as ace_tracker
+from acehand_core.ace.model.config import DecoderConfig, ModelConfig, TrunkConfig, VaeConfig
+from acehand_core.ace.model.inference.loading import InferenceOptions, WeightsRecord
+from acehand_core.ace.model.inference.reconstruction import reconstruct
+from acehand_core.ace.model.network import RELEASED, AceModel
+from acehand_core.ace.model.weights.official_files import from_official_tensors
+from acehand_core.ace.settings import AceSettings
+from acehand_core.ace.tracker import AceTracker
 from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.hands_torch import TorchHands
 from acehand_core.hand.mano import load_mano
-from acehand_core.model.config import DecoderConfig, ModelConfig, TrunkConfig, VaeConfig
-from acehand_core.model.inference.loading import InferenceOptions, WeightsRecord
-from acehand_core.model.inference.reconstruction import reconstruct
-from acehand_core.model.network import RELEASED, AceModel
-from acehand_core.model.weights.official_files import from_official_tensors
 from acehand_core.motion import Recording
-from acehand_core.trackers import ace as ace_tracker
-from acehand_core.trackers.ace import AceTracker
-from acehand_core.trackers.ace_settings import AceSettings
 from acehand_core.trackers.base import TrackerSettings
 from acehand_core.types import SIDES
 from helpers.video_fixtures import Images

@@ -6,12 +6,12 @@ import os
 import numpy as np
 import pytest
 
+from acehand_core.ace.synthetic import appearance, layout, surfaces
+from acehand_core.ace.synthetic.hand_geometry import HandPoints
+from acehand_core.ace.synthetic.layout import Prop
 from acehand_core.geometry import frames, rotations
 from acehand_core.hand import articulation
 from acehand_core.hand.capsule import CapsuleHand
-from acehand_core.synthetic import appearance, layout, surfaces
-from acehand_core.synthetic.hand_geometry import HandPoints
-from acehand_core.synthetic.layout import Prop
 from acehand_core.types import SIDES
 from helpers.grasp_measures import KINDS, grasps, signed_distance
 

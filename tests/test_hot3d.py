@@ -10,9 +10,9 @@ import shutil
 import numpy as np
 import pytest
 
-from acehand_core.datasets.readers import hot3d, hot3d_files
-from acehand_core.datasets.readers.base import ReadOptions
-from acehand_core.datasets.readers.conventions import to_camera
+from acehand_core.ace.labelled.readers import hot3d, hot3d_files
+from acehand_core.ace.labelled.readers.base import ReadOptions
+from acehand_core.ace.labelled.readers.conventions import to_camera
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.geometry import frames, rotations
 from acehand_core.hand.mano import load_mano

@@ -12,39 +12,39 @@ import numpy as np
 import pytest
 import torch
 
+from acehand_core.ace import tracker as ace_tracker
+from acehand_core.ace.evaluation.tracking import Decoding
+from acehand_core.ace.model.batch import ClipBatch, Readout, pinhole_batch
+from acehand_core.ace.model.config import InferenceConfig, ModelConfig
+from acehand_core.ace.model.encoder.vae import PixelEncoder, VideoEncoder, unpack
+from acehand_core.ace.model.inference import loading, reading
+from acehand_core.ace.model.inference.blend import HandFrames, exchanged, mix, recording_betas
+from acehand_core.ace.model.inference.loading import InferenceOptions, load_model, solve_options
+from acehand_core.ace.model.inference.reading import plan_input
+from acehand_core.ace.model.inference.reconstruction import reconstruct
+from acehand_core.ace.model.inference.windows import latents_of
+from acehand_core.ace.model.network import RELEASED, AceModel, SolveOptions, place
+from acehand_core.ace.model.weights import own
+from acehand_core.ace.model.weights.load import load_weights
+from acehand_core.ace.model.weights.state import TrainingSource
+from acehand_core.ace.settings import AceSettings, read_betas
+from acehand_core.ace.tracker import AceTracker
 from acehand_core.cli import evaluate, retarget
 from acehand_core.cli.ace import usable_weights
 from acehand_core.cli.flags import parse
 from acehand_core.cli.main import main
 from acehand_core.errors import InputError, SchemaError
-from acehand_core.evaluation.tracking import Decoding
-from acehand_core.files.safe_files import content_sha256
 from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.hands_torch import TorchHands
 from acehand_core.hand.mano import load_mano
 from acehand_core.lerobot.dataset import FinishedEpisodes
-from acehand_core.model.batch import ClipBatch, Readout, pinhole_batch
-from acehand_core.model.config import InferenceConfig, ModelConfig
-from acehand_core.model.encoder.vae import PixelEncoder, VideoEncoder, unpack
-from acehand_core.model.inference import loading, reading
-from acehand_core.model.inference.blend import HandFrames, exchanged, mix, recording_betas
-from acehand_core.model.inference.loading import InferenceOptions, load_model, solve_options
-from acehand_core.model.inference.reading import plan_input
-from acehand_core.model.inference.reconstruction import reconstruct
-from acehand_core.model.inference.windows import latents_of
-from acehand_core.model.network import RELEASED, AceModel, SolveOptions, place
-from acehand_core.model.weights import own
-from acehand_core.model.weights.load import load_weights
-from acehand_core.model.weights.state import TrainingSource
 from acehand_core.motion import HandMotion
 from acehand_core.pipeline.settings import JobSettings
 from acehand_core.progress import Bars
 from acehand_core.recordings.hands_file import read_hand_motion, write_hand_motion
-from acehand_core.trackers import ace as ace_tracker
-from acehand_core.trackers.ace import AceTracker
-from acehand_core.trackers.ace_settings import AceSettings, read_betas
+from acehand_core.safe_files import content_sha256
 from acehand_core.trackers.base import Tracker, TrackerSettings, resolved_name
 from helpers import fake_ace as fake
 from helpers import tiny_model
@@ -202,7 +202,7 @@ def test_every_slot_is_given_for_scoring(tmp_path):
 def test_evaluation_scores_every_slot(monkeypatch):
     asked = []
     monkeypatch.setattr(
-        "acehand_core.evaluation.run.evaluate_tracker", lambda *a: asked.append(a) or {}
+        "acehand_core.ace.evaluation.run.evaluate_tracker", lambda *a: asked.append(a) or {}
     )
     (command,) = parse("", ["--tracker", "ace", "--weights", "x"], evaluate.Evaluate)
     truth = SimpleNamespace(dataset="made-up")

@@ -10,13 +10,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from acehand_core import motion_from_joints
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.skeleton import KEYPOINT_NAMES
-from acehand_core.keypoints.mapping import load_map
-from acehand_core.keypoints.orders import PRESETS, keypoint_named
 from acehand_core.motion import HandMotion
 from acehand_core.recordings.hands_file import read_motion_file
+from acehand_core.recordings.keypoints.mapping import load_map
+from acehand_core.recordings.keypoints.orders import PRESETS, keypoint_named
 from helpers import keypoint_files as made
 from helpers.commands import Run
 from helpers.retarget_samples import moving_hands
@@ -37,7 +38,7 @@ PUBLISHED = {
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_orders_are_the_published_ones(name: str) -> None:
     theirs = made.written(RIGHT, PUBLISHED[name])
-    motion = HandMotion.from_joints(theirs, order=name, side="right", fps=30)
+    motion = motion_from_joints(theirs, order=name, side="right", fps=30)
     known = np.isin(np.arange(21), PUBLISHED[name])
     np.testing.assert_array_equal(motion.joints_camera[:, 1, known], RIGHT[:, known])
     assert np.isnan(motion.joints_camera[:, 1, ~known]).all()
@@ -51,7 +52,7 @@ def test_every_preset_was_compared() -> None:
 def test_mano_without_tips_says_what_is_missing() -> None:
     theirs = made.written(RIGHT, made.MANO[:16])
     with pytest.raises(SchemaError, match=r"fingertips are never given; the least is the wrist"):
-        HandMotion.from_joints(theirs, order="mano16", side="right")
+        motion_from_joints(theirs, order="mano16", side="right")
 
 
 @pytest.mark.parametrize(
@@ -89,16 +90,16 @@ def test_other_names_are_no_joints(name: str) -> None:
 def test_some_joints_by_name() -> None:
     names = ["index_tip", "-", "wrist", "index_mcp", "ring_mcp", "thumb_tip"]
     theirs = np.stack([RIGHT[:, k] for k in (8, 3, 0, 5, 13, 4)], axis=1)
-    motion = HandMotion.from_joints(theirs, order=names, side="right")
+    motion = motion_from_joints(theirs, order=names, side="right")
     known = np.isfinite(motion.joints_camera[:, 1]).all((0, 2))
     # The knuckles in between follow from the palm of the mean hand.
     assert np.flatnonzero(known).tolist() == [0, 4, 5, 8, 9, 13, 17]
     with pytest.raises(
         SchemaError, match=r"'indx_tip', which is no joint.*Did you mean 'index_tip"
     ):
-        HandMotion.from_joints(theirs, order=["indx_tip", *names[1:]], side="right")
+        motion_from_joints(theirs, order=["indx_tip", *names[1:]], side="right")
     with pytest.raises(SchemaError, match="wrist more than once"):
-        HandMotion.from_joints(theirs, order=["wrist", *names[1:]], side="right")
+        motion_from_joints(theirs, order=["wrist", *names[1:]], side="right")
 
 
 # Files. Each holds the same motion.
@@ -325,7 +326,7 @@ def test_a_knuckle_that_is_never_given_is_that_of_the_mean_hand() -> None:
     joints = 1.2 * RIGHT
     missing = joints.copy()
     missing[:, 17:] = np.nan
-    motion = HandMotion.from_joints(missing, side="right")
+    motion = motion_from_joints(missing, side="right")
     np.testing.assert_allclose(motion.joints_camera[:, 1, 17], joints[:, 17], atol=1e-9)
     assert np.isnan(motion.joints_camera[:, 1, 18:]).all() and motion.known[:, 1].all()
     assert any("a knuckle of the right hand was estimated" in n for n in motion.provenance.notes)
@@ -338,7 +339,7 @@ def test_a_knuckle_that_is_never_given_is_that_of_the_mean_hand() -> None:
 def test_the_wrist_is_interpolated_over_short_gaps() -> None:
     joints = RIGHT.copy()
     joints[5:8, 0] = joints[10:20, 0] = joints[25:, 0] = np.nan
-    motion = HandMotion.from_joints(joints, side="right", fps=30)
+    motion = motion_from_joints(joints, side="right", fps=30)
     off = np.linalg.norm(motion.joints_camera[:, 1, 0] - RIGHT[:, 0], axis=-1)
     assert off[:8].max() < 0.001 and 0 < off[10:20].max() < 0.008
     assert motion.known[:25, 1].all() and not motion.known[25:, 1].any()
@@ -353,4 +354,4 @@ def test_the_wrist_is_interpolated_over_short_gaps() -> None:
         with pytest.raises(
             SchemaError, match=f"of the right hand {name} are never given; the least"
         ):
-            HandMotion.from_joints(joints, side="right")
+            motion_from_joints(joints, side="right")

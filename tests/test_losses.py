@@ -5,14 +5,14 @@ import dataclasses
 import pytest
 import torch
 
+from acehand_core.ace.model.batch import ClipBatch
+from acehand_core.ace.model.network import AceModel, SolveOptions
+from acehand_core.ace.training import losses
+from acehand_core.ace.training.losses import TERMS, LossWeights, Masks, term_sums, total
+from acehand_core.ace.training.step import TrainingModel
+from acehand_core.ace.training.targets import Targets
 from acehand_core.errors import InputError
 from acehand_core.geometry import rotations_torch
-from acehand_core.model.batch import ClipBatch
-from acehand_core.model.network import AceModel, SolveOptions
-from acehand_core.training import losses
-from acehand_core.training.losses import TERMS, LossWeights, Masks, term_sums, total
-from acehand_core.training.step import TrainingModel
-from acehand_core.training.targets import Targets
 from helpers.training_samples import HANDS, moved, targets, truth, turns
 
 YES = torch.tensor([True])

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 import retarget
+from acehand_core import motion_from_joints
 from acehand_core.errors import InputError
-from acehand_core.motion import HandMotion, RobotTrajectory
+from acehand_core.motion import RobotTrajectory
 from helpers.commands import Run, hands_file
 from helpers.retarget_samples import motion_of, moving_hands
 from retarget.solve.calibration import tip_motion
-from retarget.solve.targets import hand_targets
+from retarget.targets import hand_targets
 
 #: Four seconds; a tip that is missing for two of them.
 COUNT, GAP = 120, slice(30, 90)
@@ -29,7 +30,7 @@ def without(*keypoints: int, rows: slice = slice(None)) -> np.ndarray:
 
 
 def followed(joints: np.ndarray, robot: str) -> RobotTrajectory:
-    motion = HandMotion.from_joints(joints, fps=30, frame="camera")
+    motion = motion_from_joints(joints, fps=30, frame="camera")
     return retarget.retarget(motion, retarget.load_robot(robot))
 
 
@@ -92,7 +93,7 @@ def test_far_tips_are_counted_beside_a_missing_one(whole: RobotTrajectory) -> No
         side: replace(found, translation=found.translation + np.array([0.0, 0.0, 0.15]))
         for side, found in zip(("left", "right"), whole.calibration, strict=True)
     }
-    motion = HandMotion.from_joints(without(18, 19, 20), fps=30, frame="camera")
+    motion = motion_from_joints(without(18, 19, 20), fps=30, frame="camera")
     robot = retarget.load_robot("inspire")
     trajectory = retarget.retarget(motion, robot, calibrations=away)
     assert any("fingertips are over 30 mm off" in r for r in trajectory.verdict.reasons)

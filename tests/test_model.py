@@ -7,16 +7,16 @@ from dataclasses import fields, replace
 import pytest
 import torch
 
+from acehand_core.ace.model.batch import ClipBatch, PinholeBatch, Readout, pinhole_batch
+from acehand_core.ace.model.config import DecoderConfig, ModelConfig
+from acehand_core.ace.model.decoder import Decoder
+from acehand_core.ace.model.encoder import trunk
+from acehand_core.ace.model.inference.placing import predicted_camera
+from acehand_core.ace.model.network import RELEASED, AceModel, SolveOptions, place
+from acehand_core.ace.model.weights.state import LoadedWeights
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.hands_torch import TorchHands
-from acehand_core.model.batch import ClipBatch, PinholeBatch, Readout, pinhole_batch
-from acehand_core.model.config import DecoderConfig, ModelConfig
-from acehand_core.model.decoder import Decoder
-from acehand_core.model.encoder import trunk
-from acehand_core.model.inference.placing import predicted_camera
-from acehand_core.model.network import RELEASED, AceModel, SolveOptions, place
-from acehand_core.model.weights.state import LoadedWeights
 from helpers import tiny_model
 
 SIZE = torch.tensor([[192.0, 128.0]])

@@ -21,9 +21,9 @@ from helpers.makers_files import (
     write_urdf,
 )
 from helpers.retarget_samples import motion_of, moving_hands
+from retarget.check import check_hand
 from retarget.replay.simulate import self_penetration
 from retarget.retargeting import retarget_motion
-from retarget.robots.check import check_hand
 from retarget.robots.draft_text import write_draft
 from retarget.robots.kinematics import KinematicTree
 from retarget.robots.model_file import compiled_model, files_of, load_spec, unread_meshes

@@ -12,14 +12,14 @@ import yaml
 
 from acehand_core.cli import retarget
 from acehand_core.cli.main import main as acehand
-from acehand_core.keypoints.joints import WRIST_GAP_S
-from acehand_core.keypoints.mapping import KeypointMap, load_map
-from acehand_core.keypoints.orders import PRESETS
 from acehand_core.lerobot.check import check_dataset
 from acehand_core.recordings.hands_file import read_hand_motion
+from acehand_core.recordings.keypoints.joints import WRIST_GAP_S
+from acehand_core.recordings.keypoints.mapping import KeypointMap, load_map
+from acehand_core.recordings.keypoints.orders import PRESETS
 from helpers import keypoint_files as made
 from helpers.retarget_samples import moving_hands
-from retarget.solve.targets import JOINT_GAP_S, UNSEEN_SHARE
+from retarget.targets import JOINT_GAP_S, UNSEEN_SHARE
 
 PAGE = (Path(__file__).resolve().parent.parent / "docs/my_keypoints.md").read_text("utf-8")
 MOVING = moving_hands(20)

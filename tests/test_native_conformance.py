@@ -16,14 +16,14 @@ import cv2
 import numpy as np
 import pytest
 
-from acehand_core.datasets.clips.store import ClipStore
-from acehand_core.datasets.readers import run as registry
-from acehand_core.datasets.readers.base import Convention, ManoTrack, ReadOptions
-from acehand_core.datasets.readers.conventions import to_camera
-from acehand_core.datasets.readers.convert import hand_motion, mano_source
-from acehand_core.datasets.readers.pictures import ClipOptions
-from acehand_core.datasets.readers.run import RunOptions, run
-from acehand_core.datasets.readers.splits import hashed_split
+from acehand_core.ace.labelled.clips.store import ClipStore
+from acehand_core.ace.labelled.readers import run as registry
+from acehand_core.ace.labelled.readers.base import Convention, ManoTrack, ReadOptions
+from acehand_core.ace.labelled.readers.conventions import to_camera
+from acehand_core.ace.labelled.readers.convert import hand_motion, mano_source
+from acehand_core.ace.labelled.readers.pictures import ClipOptions
+from acehand_core.ace.labelled.readers.run import RunOptions, run
+from acehand_core.ace.labelled.readers.splits import hashed_split
 from acehand_core.errors import (
     InputError,
     Interrupted,
@@ -474,7 +474,7 @@ def test_a_malicious_pickle_runs_nothing(name, mano_file, tmp_path):
 def test_tensors_inside_pickles_are_read_and_nothing_else(tmp_path):
     import torch
 
-    from acehand_core.files.unpickling import TORCH_PKL, restricted_load
+    from acehand_core.unpickling import TORCH_PKL, restricted_load
 
     base = torch.arange(24.0).reshape(4, 6)
     value = {
@@ -716,7 +716,7 @@ def test_real_hot3d_sample_through_the_reader(shared, mano_file, tmp_path):
 
 
 def test_the_lens_of_a_rotated_picture_is_exact():
-    from acehand_core.datasets.readers.pictures import UPRIGHT, upright_camera
+    from acehand_core.ace.labelled.readers.pictures import UPRIGHT, upright_camera
     from acehand_core.geometry.cameras import Camera
 
     random = np.random.default_rng(0)

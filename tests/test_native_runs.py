@@ -15,17 +15,17 @@ import numpy as np
 import pytest
 
 from acehand_core import atomic
-from acehand_core.datasets.clips import store
-from acehand_core.datasets.clips.store import ClipStore
-from acehand_core.datasets.readers import run as native_run
-from acehand_core.datasets.readers.base import ReadOptions
-from acehand_core.datasets.readers.conventions import to_camera
-from acehand_core.datasets.readers.pictures import ClipOptions
-from acehand_core.datasets.readers.run import RunOptions, find_reader, run
+from acehand_core.ace.evaluation.inputs import open_ground_truth
+from acehand_core.ace.evaluation.protocol import HandLibrary
+from acehand_core.ace.evaluation.run import Options, evaluate_predictions
+from acehand_core.ace.labelled.clips import store
+from acehand_core.ace.labelled.clips.store import ClipStore
+from acehand_core.ace.labelled.readers import run as native_run
+from acehand_core.ace.labelled.readers.base import ReadOptions
+from acehand_core.ace.labelled.readers.conventions import to_camera
+from acehand_core.ace.labelled.readers.pictures import ClipOptions
+from acehand_core.ace.labelled.readers.run import RunOptions, find_reader, run
 from acehand_core.errors import InputError, OutputError, SchemaError
-from acehand_core.evaluation.inputs import open_ground_truth
-from acehand_core.evaluation.protocol import HandLibrary
-from acehand_core.evaluation.run import Options, evaluate_predictions
 from acehand_core.hand.mano import load_mano
 from acehand_core.recordings.hands_file import write_hand_motion
 from helpers import native_samples
@@ -115,7 +115,7 @@ def test_a_move_that_is_stopped_leaves_one_whole_clip_or_none(samples, tmp_path,
                 lambda p, **named: interrupted() if p.exists() else real(p, **named),
             )
         else:
-            patch.setattr("acehand_core.datasets.readers.convert.hand_motion", interrupted)
+            patch.setattr("acehand_core.ace.labelled.readers.convert.hand_motion", interrupted)
         with pytest.raises(KeyboardInterrupt):
             convert("h2o", root, output, split_file=splits)
     found = {split: ClipStore(output / split).ids() for split in ("train", "test")}
@@ -502,9 +502,9 @@ def test_masks_that_say_nothing_or_nonsense(samples, tmp_path):
 @pytest.mark.parametrize("with_mano", [True, False])
 def test_unlabelled_frames_teach_nothing(samples, mano_file, tmp_path, with_mano):
     """From ARCTIC's files to the targets of training: neither presence nor absence of a hand."""
+    from acehand_core.ace.training.losses import Masks
+    from acehand_core.ace.training.targets import targets_of
     from acehand_core.hand.hands_torch import TorchHands
-    from acehand_core.training.losses import Masks
-    from acehand_core.training.targets import targets_of
 
     root = samples("arctic", tmp_path)
     clips = ClipOptions(images="none", mano=mano_file if with_mano else None)

@@ -10,10 +10,10 @@ import cv2
 import numpy as np
 import pytest
 
+from acehand_core.ace.labelled.clips.schema import StoreInfo
+from acehand_core.ace.labelled.clips.store import ClipWriter
+from acehand_core.ace.labelled.segments import segment_place
 from acehand_core.cli.main import main as acehand
-from acehand_core.datasets.clips.schema import StoreInfo
-from acehand_core.datasets.clips.store import ClipWriter
-from acehand_core.datasets.segments import segment_place
 from acehand_core.drawing import render_inputs
 from acehand_core.drawing.overlay import FINGER_COLOURS
 from acehand_core.drawing.panels import (

@@ -62,14 +62,14 @@ def exists(file, name):
     ("file", "name", "there"),
     [
         ("tests/test_paper_doc.py", "exists", True),
-        ("acehand_core/model/batch.py", "Readout.rays", True),
-        ("acehand_core/model/batch.py", "Readout.betas", True),
-        ("acehand_core/model/batch.py", "rays", False),
-        ("acehand_core/model/batch.py", "Readout.detach", False),
+        ("acehand_core/ace/model/batch.py", "Readout.rays", True),
+        ("acehand_core/ace/model/batch.py", "Readout.betas", True),
+        ("acehand_core/ace/model/batch.py", "rays", False),
+        ("acehand_core/ace/model/batch.py", "Readout.detach", False),
         ("acehand_core/bath.py", "Readout", False),
-        ("acehand_core/training/conf/experiment/kfree.yaml", "losses.fit", True),
-        ("acehand_core/training/conf/experiment/kfree.yaml", "losses.fits", False),
-        ("acehand_core/training/conf/experiment/kfree.yaml", "losses.fit.weight", False),
+        ("acehand_core/ace/training/conf/experiment/kfree.yaml", "losses.fit", True),
+        ("acehand_core/ace/training/conf/experiment/kfree.yaml", "losses.fits", False),
+        ("acehand_core/ace/training/conf/experiment/kfree.yaml", "losses.fit.weight", False),
     ],
 )
 def test_a_reference_that_is_not_there_is_found_out(file, name, there):
@@ -112,13 +112,13 @@ def test_every_flag_exists():
 
 def test_every_setting_of_training_exists():
     """By name: a group's file, or a field; tests/test_train_config.py composes them."""
-    files = ("acehand_core/training/config.py", "acehand_core/datasets/clips/windows.py")
+    files = ("acehand_core/ace/training/config.py", "acehand_core/ace/labelled/clips/windows.py")
     fields = {name.partition(".")[2] for file in files for name in names_in(ROOT / file)}
     settings = {word for line in SETTINGS.findall(TEXT) for word in line.split()}
     assert len(settings) > 10
     for setting in settings:
         name, _, value = setting.partition("=")
-        group = ROOT / "acehand_core/training/conf" / name
+        group = ROOT / "acehand_core/ace/training/conf" / name
         if "." in name:
             assert name.rpartition(".")[2] in fields, setting
         else:

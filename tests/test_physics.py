@@ -12,9 +12,10 @@ from retarget.replay.simulate import play, second_pass, sent_commands, unfollowe
 from retarget.robots.hand_spec import CommandLimits
 from retarget.robots.kinematics import KinematicTree
 from retarget.robots.robot import load_robot
-from retarget.solve.costs import CommandTarget, Weights
+from retarget.solve.costs import Weights
 from retarget.solve.methods import solve_hand
 from retarget.solve.objective import PoseObjective
+from retarget.targets import CommandTarget
 
 HAND = load_robot("inspire").hand("right")
 TREE = KinematicTree.of(HAND)

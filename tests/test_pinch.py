@@ -28,8 +28,8 @@ from retarget.solve.pinch import (
     pinch_fingers,
     tip_reach,
 )
-from retarget.solve.targets import calibrated, palm_frames
 from retarget.solve.trajectory import solve_trajectory
+from retarget.targets import calibrated, palm_frames
 from tools.gestures import pinching_hand
 
 HANDS = {side: load_robot("inspire").hand(side) for side in SIDES}

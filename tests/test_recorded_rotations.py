@@ -9,8 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acehand_core.camera_motion import recorded, recorded_rotations
-from acehand_core.camera_motion.recorded import SEGMENT_FRAMES, bridged, joined, segments_of
+from acehand_core.camera import recorded
+from acehand_core.camera.recorded import (
+    SEGMENT_FRAMES,
+    bridged,
+    joined,
+    recorded_rotations,
+    segments_of,
+)
 from acehand_core.errors import InputError
 from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera

@@ -38,8 +38,8 @@ from retarget.solve.calibration import calibrate
 from retarget.solve.costs import Weights
 from retarget.solve.methods import METHODS, Retargeter, Solution, retargeter_named
 from retarget.solve.objective import PoseObjective
-from retarget.solve.targets import calibrated, hand_targets, palm_frames
 from retarget.solve.trajectory import solve_trajectory
+from retarget.targets import calibrated, hand_targets, palm_frames
 
 ROBOT = load_robot("inspire")
 

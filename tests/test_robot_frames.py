@@ -18,8 +18,8 @@ from acehand_core.errors import InputError
 from acehand_core.geometry import rotations
 from helpers.retarget_samples import motion_of
 from helpers.robot_models import hand_mjcf
+from retarget.check import check_hand
 from retarget.retargeting import retarget_motion
-from retarget.robots.check import check_hand
 from retarget.robots.draft_text import write_draft
 from retarget.robots.robot import OURS, find_robot_file, load_robot, robot_names
 
@@ -306,7 +306,7 @@ def test_our_frames_are_within_the_tolerance(name):
 
 
 def test_a_packaged_robot_is_not_checked_again(monkeypatch):
-    from retarget.robots import check
+    from retarget import check
 
     monkeypatch.setattr(check, "check_hand", lambda *_, **__: pytest.fail("checked"))
     check._faults.cache_clear()

@@ -19,10 +19,10 @@ from acehand_core.types import SIDES
 from benchmarks.retargeting import trials
 from benchmarks.retargeting.measures import rate_excess
 from helpers.retarget_samples import FPS, IDENTITY, human_joints, motion_of, robot_targets
+from retarget.check import check_hand
 from retarget.replay.simulate import self_penetration
 from retarget.retargeting import retarget_motion
 from retarget.robots import robot as robots
-from retarget.robots.check import check_hand
 from retarget.robots.hand_spec import (
     CommandLimits,
     limit_violations,
@@ -33,8 +33,8 @@ from retarget.robots.robot import OURS, find_robot_file, load_robot, robot_names
 from retarget.solve.costs import Weights
 from retarget.solve.objective import PoseObjective
 from retarget.solve.pinch import CLOSE_M, OPENING_M
-from retarget.solve.targets import palm_frames
 from retarget.solve.trajectory import solve_trajectory
+from retarget.targets import palm_frames
 from tools.robot_models import write_models
 
 pytest.importorskip("mujoco")

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from acehand_core.bags.writer import BagWriter
 from acehand_core.errors import AcehandError, InputError
 from acehand_core.pipeline.bag_convert import ConvertReport
 from acehand_core.pipeline.report import Failure, JobReport
+from acehand_core.recordings.bags.writer import BagWriter
 from acehand_ros import clips, control, launching, parameters
 from acehand_ros.status import JobLog
 from acehand_ros.worker import Worker

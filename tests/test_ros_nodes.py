@@ -17,15 +17,6 @@ import numpy as np
 import pytest
 
 from acehand_core import atomic
-from acehand_core.bags.messages import (
-    TOPICS,
-    Demonstration,
-    PlainMessage,
-    frame_messages,
-    latched_messages,
-    quality_status,
-    with_frame_prefix,
-)
 from acehand_core.cli import console
 from acehand_core.errors import (
     AcehandError,
@@ -42,6 +33,15 @@ from acehand_core.pipeline.bag_write import (
     seen_by,
 )
 from acehand_core.pipeline.report import Failure, JobReport
+from acehand_core.recordings.bags.messages import (
+    TOPICS,
+    Demonstration,
+    PlainMessage,
+    frame_messages,
+    latched_messages,
+    quality_status,
+    with_frame_prefix,
+)
 from acehand_core.recordings.hands_file import read_hand_motion, write_hand_motion
 from acehand_core.types import SIDES
 from acehand_ros import clips, launching, offline_bag

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acehand_core.datasets.clips.schema import ClipInfo, StoreInfo
-from acehand_core.datasets.clips.store import ClipStore, ClipWriter
-from acehand_core.datasets.segments import make_segments, read_segments, write_segments
+from acehand_core.ace.labelled.clips.schema import ClipInfo, StoreInfo
+from acehand_core.ace.labelled.clips.store import ClipStore, ClipWriter
+from acehand_core.ace.labelled.segments import make_segments, read_segments, write_segments
 from acehand_core.errors import InputError, OutputError, SchemaError
 from acehand_core.motion import HandMotion
 from acehand_core.provenance import Provenance

@@ -10,14 +10,14 @@ import cv2
 import numpy as np
 import pytest
 
+from acehand_core.camera import focal_length as estimating
+from acehand_core.camera.focal_length import Finding, agreed, finding, focal_lengths
+from acehand_core.camera.lines import agreement
+from acehand_core.camera.structure import Lens, profile
+from acehand_core.camera.tracks import windows
 from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.recordings.registry import open_recording
-from acehand_core.self_calibration import estimate as estimating
-from acehand_core.self_calibration.estimate import Finding, agreed, finding, focal_lengths
-from acehand_core.self_calibration.lines import agreement
-from acehand_core.self_calibration.structure import Lens, profile
-from acehand_core.self_calibration.tracks import windows
 from helpers.commands import Acehand
 from helpers.video_fixtures import write_video
 

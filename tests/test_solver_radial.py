@@ -6,10 +6,16 @@ import torch
 from scipy.ndimage import gaussian_filter
 from torch.autograd import gradcheck
 
+from acehand_core.ace.model import bearings
+from acehand_core.ace.model.camera_fit import (
+    RadialFit,
+    _lens,
+    fit_pinhole,
+    fit_radial,
+    guarded_pinhole,
+)
 from acehand_core.errors import InputError
 from acehand_core.geometry.cameras import Camera
-from acehand_core.model import bearings
-from acehand_core.model.camera_fit import RadialFit, _lens, fit_pinhole, fit_radial, guarded_pinhole
 from helpers import solver_reference as slow
 
 WIDTH, HEIGHT = 672, 480

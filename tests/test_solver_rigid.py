@@ -8,9 +8,9 @@ import torch
 from scipy.optimize import minimize
 from torch.autograd import gradcheck
 
+from acehand_core.ace.model.bearings import calibrated_bearings
+from acehand_core.ace.model.pnp import RigidSettings, _project, mixed_pnp, rigid_pnp
 from acehand_core.errors import InputError
-from acehand_core.model.bearings import calibrated_bearings
-from acehand_core.model.pnp import RigidSettings, _project, mixed_pnp, rigid_pnp
 from helpers import solver_reference as slow
 from helpers.fake_hands import right_hands
 

@@ -5,24 +5,24 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from acehand_core.errors import InputError
-from acehand_core.geometry.cameras import Camera
-from acehand_core.model.bearings import (
+from acehand_core.ace.model.bearings import (
     Bearings,
     calibrated_bearings,
     fitted_bearings,
     radial_bearings,
     sampled_bearings,
 )
-from acehand_core.model.camera_fit import (
+from acehand_core.ace.model.camera_fit import (
     FittedPinhole,
     RadialFit,
     fit_pinhole,
     guarded_pinhole,
     reported_intrinsics,
 )
-from acehand_core.model.network import RELEASED
-from acehand_core.model.pnp import direct, inverse_projection, mixed_pnp
+from acehand_core.ace.model.network import RELEASED
+from acehand_core.ace.model.pnp import direct, inverse_projection, mixed_pnp
+from acehand_core.errors import InputError
+from acehand_core.geometry.cameras import Camera
 from acehand_core.trackers.mediapipe import pnp
 from helpers import solver_reference as slow
 from helpers.fake_hands import right_hands

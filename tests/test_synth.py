@@ -16,24 +16,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acehand_core.cli.main import main as acehand
-from acehand_core.datasets.clips.store import ClipStore
-from acehand_core.errors import InputError, MissingDependencyError, SchemaError
-from acehand_core.geometry import frames, rotations
-from acehand_core.geometry.cameras import Camera
-from acehand_core.hand import articulation
-from acehand_core.hand.capsule import CapsuleHand
-from acehand_core.hand.skeleton import BONES
-from acehand_core.recordings.hands_file import write_hand_motion
-from acehand_core.synthetic import job as jobs
-from acehand_core.synthetic.appearance import MAX_ANGLE, Lens, Sensor, random_camera
-from acehand_core.synthetic.episode import SynthOptions, make_episode
-from acehand_core.synthetic.hand_geometry import enclose
-from acehand_core.synthetic.layout import Prop
-from acehand_core.synthetic.real_motion import read_real_motion
-from acehand_core.synthetic.rendering import pose_clip, render_episode, truth_of
-from acehand_core.synthetic.scene import Appearance, Moment, Quality, Room, Scene
-from acehand_core.synthetic.script import (
+from acehand_core.ace.labelled.clips.store import ClipStore
+from acehand_core.ace.synthetic import job as jobs
+from acehand_core.ace.synthetic.appearance import MAX_ANGLE, Lens, Sensor, random_camera
+from acehand_core.ace.synthetic.episode import SynthOptions, make_episode
+from acehand_core.ace.synthetic.hand_geometry import enclose
+from acehand_core.ace.synthetic.layout import Prop
+from acehand_core.ace.synthetic.real_motion import read_real_motion
+from acehand_core.ace.synthetic.rendering import pose_clip, render_episode, truth_of
+from acehand_core.ace.synthetic.scene import Appearance, Moment, Quality, Room, Scene
+from acehand_core.ace.synthetic.script import (
     MAX_WRIST_BEND,
     Body,
     CameraKey,
@@ -42,6 +34,14 @@ from acehand_core.synthetic.script import (
     elbow_within_limits,
     hand_path,
 )
+from acehand_core.cli.main import main as acehand
+from acehand_core.errors import InputError, MissingDependencyError, SchemaError
+from acehand_core.geometry import frames, rotations
+from acehand_core.geometry.cameras import Camera
+from acehand_core.hand import articulation
+from acehand_core.hand.capsule import CapsuleHand
+from acehand_core.hand.skeleton import BONES
+from acehand_core.recordings.hands_file import write_hand_motion
 from acehand_core.types import SIDES
 
 OPTIONS = SynthOptions(128, 96, frames=5)
@@ -504,7 +504,7 @@ def nap(job, index, real):
     time.sleep(600)
 
 if __name__ == "__main__":
-    from acehand_core.synthetic import job
+    from acehand_core.ace.synthetic import job
     import napping
     job._attempt = napping.nap
     job.run(job.SynthJob(Path(sys.argv[1]), clips=4, processes=2))
@@ -582,8 +582,8 @@ def test_mistakes_are_named(flags, message, tmp_path, capsys):
 
 def test_mujoco_is_not_imported_before_something_is_drawn():
     code = (
-        "import sys, acehand_core.synthetic.job, acehand_core.synthetic.rendering;"
-        "import acehand_core.synthetic.grasps;"
+        "import sys, acehand_core.ace.synthetic.job, acehand_core.ace.synthetic.rendering;"
+        "import acehand_core.ace.synthetic.grasps;"
         "assert 'mujoco' not in sys.modules and 'torch' not in sys.modules"
     )
     root = Path(__file__).resolve().parent.parent

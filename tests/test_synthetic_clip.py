@@ -8,20 +8,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from acehand_core.ace.synthetic.appearance import Lens
+from acehand_core.ace.synthetic.hand_geometry import bend, reach
+from acehand_core.ace.synthetic.rendering import (
+    pose_clip,
+    unoccluded_joints,
+)
+from acehand_core.ace.synthetic.scene import Moment, Prop, Scene
+from acehand_core.ace.synthetic.script import CameraKey, HandKey, Script, hand_rotation
 from acehand_core.errors import CalibrationError, InputError, MissingDependencyError, SchemaError
 from acehand_core.geometry import frames
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.articulation import angles_to_pose
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.recordings.hands_file import read_hand_motion
-from acehand_core.synthetic.appearance import Lens
-from acehand_core.synthetic.hand_geometry import bend, reach
-from acehand_core.synthetic.rendering import (
-    pose_clip,
-    unoccluded_joints,
-)
-from acehand_core.synthetic.scene import Moment, Prop, Scene
-from acehand_core.synthetic.script import CameraKey, HandKey, Script, hand_rotation
 from examples.render_clip import one_hand, two_hands, write_video
 from helpers.grasp_measures import measure, signed_distance
 

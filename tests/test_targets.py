@@ -9,7 +9,7 @@ from acehand_core.geometry import frames, rotations
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.types import SIDES
 from helpers.retarget_samples import human_joints, motion_of, moving_hands, random_rigid
-from retarget.solve.targets import hand_targets, palm_frames
+from retarget.targets import hand_targets, palm_frames
 
 
 def flat_hand(side):

@@ -5,20 +5,20 @@ import dataclasses
 import pytest
 import torch
 
-from acehand_core.errors import InputError
-from acehand_core.model.batch import ClipBatch
-from acehand_core.model.config import DecoderConfig, ModelConfig, TinyConfig
-from acehand_core.model.decoder import Decoder
-from acehand_core.model.encoder.sources import (
+from acehand_core.ace.model.batch import ClipBatch
+from acehand_core.ace.model.config import DecoderConfig, ModelConfig, TinyConfig
+from acehand_core.ace.model.decoder import Decoder
+from acehand_core.ace.model.encoder.sources import (
     TinySource,
     make_source,
     rotary_angles,
     rotate,
 )
-from acehand_core.model.network import AceModel
-from acehand_core.model.weights.load import load_weights
-from acehand_core.model.weights.own import save_own
-from acehand_core.model.weights.state import LoadedWeights
+from acehand_core.ace.model.network import AceModel
+from acehand_core.ace.model.weights.load import load_weights
+from acehand_core.ace.model.weights.own import save_own
+from acehand_core.ace.model.weights.state import LoadedWeights
+from acehand_core.errors import InputError
 
 
 def tiny_config(variant: str = "k", temporal_attention: bool = True) -> ModelConfig:

@@ -19,9 +19,9 @@ from acehand_core.errors import (
     SchemaError,
     UnsafeFileError,
 )
-from acehand_core.keypoints.joints import ENTRIES
 from acehand_core.motion import Recording
 from acehand_core.recordings.hands_file import read_joints_file, write_hand_motion
+from acehand_core.recordings.keypoints.joints import ENTRIES
 from acehand_core.recordings.registry import HandsFile, format_of
 from acehand_core.trackers import base
 from acehand_core.trackers.base import Tracker, TrackerSettings, make_tracker, tracker_names

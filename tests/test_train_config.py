@@ -13,16 +13,16 @@ import torch
 
 pytest.importorskip("hydra")
 
+from acehand_core.ace.model.config import ModelConfig
+from acehand_core.ace.model.decoder import Decoder
+from acehand_core.ace.model.encoder.sources import make_source
+from acehand_core.ace.model.encoder.video_backbones import VideoMae, VJepa2
+from acehand_core.ace.model.network import AceModel, SolveOptions
+from acehand_core.ace.training.compose import CONF, compose, read_settings
+from acehand_core.ace.training.config import TrainConfig
+from acehand_core.ace.training.main import main as entry_point
+from acehand_core.ace.training.step import factor, rate
 from acehand_core.errors import AcehandError
-from acehand_core.model.config import ModelConfig
-from acehand_core.model.decoder import Decoder
-from acehand_core.model.encoder.sources import make_source
-from acehand_core.model.encoder.video_backbones import VideoMae, VJepa2
-from acehand_core.model.network import AceModel, SolveOptions
-from acehand_core.training.compose import CONF, compose, read_settings
-from acehand_core.training.config import TrainConfig
-from acehand_core.training.main import main as entry_point
-from acehand_core.training.step import factor, rate
 from benchmarks.train_step import step_size
 
 #: Transcribed from the paper: appendix "Optimization", "Loss Weights", "Architecture", "Datasets".
@@ -291,7 +291,7 @@ def test_cfg_job_prints_the_recipe_and_loads_no_data(monkeypatch, capsys) -> Non
     def refuse(*_):
         raise AssertionError("training was started")
 
-    monkeypatch.setattr("acehand_core.training.loop.train", refuse)
+    monkeypatch.setattr("acehand_core.ace.training.loop.train", refuse)
     monkeypatch.setattr("sys.argv", ["acehand-train", "experiment=standard", "--cfg", "job"])
     entry_point()
     said = capsys.readouterr().out

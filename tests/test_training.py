@@ -23,16 +23,24 @@ pytest.importorskip("hydra")
 from accelerate import Accelerator
 from safetensors.torch import load_file
 
+from acehand_core.ace.model.batch import ClipBatch
+from acehand_core.ace.model.network import AceModel, SolveOptions
+from acehand_core.ace.model.weights.load import load_weights
+from acehand_core.ace.training import checkpoints, config
+from acehand_core.ace.training.batches import Batch
+from acehand_core.ace.training.compose import compose
+from acehand_core.ace.training.loop import Run, train
+from acehand_core.ace.training.losses import (
+    TERMS,
+    LossWeights,
+    Masks,
+    Term,
+    absolute,
+    term_sums,
+    total,
+)
+from acehand_core.ace.training.step import DivergedError, TrainingModel, validate
 from acehand_core.errors import InputError, OutputError, SchemaError
-from acehand_core.model.batch import ClipBatch
-from acehand_core.model.network import AceModel, SolveOptions
-from acehand_core.model.weights.load import load_weights
-from acehand_core.training import checkpoints, config
-from acehand_core.training.batches import Batch
-from acehand_core.training.compose import compose
-from acehand_core.training.loop import Run, train
-from acehand_core.training.losses import TERMS, LossWeights, Masks, Term, absolute, term_sums, total
-from acehand_core.training.step import DivergedError, TrainingModel, validate
 from helpers.training_samples import HANDS, store, targets, truth
 
 
@@ -127,7 +135,9 @@ def _launch(arguments, world=1) -> list:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     context = multiprocessing.get_context("forkserver")  # what it imports, it imports once
-    context.set_forkserver_preload(["acehand_core.training.loop", "acehand_core.training.main"])
+    context.set_forkserver_preload(
+        ["acehand_core.ace.training.loop", "acehand_core.ace.training.main"]
+    )
     processes = [
         context.Process(target=_child, args=(arguments, rank, world, port), daemon=True)
         for rank in range(world)
@@ -211,7 +221,7 @@ def test_asked_to_stop_it_saves_and_goes_on_exactly(data, tmp_path, whole, numbe
     """As Slurm does before a job's end: the signal goes to all processes, loaders included."""
     run = tmp_path / "run"
     arguments = overrides(data, run, "data.workers=1")
-    command = [sys.executable, "-m", "acehand_core.training.main", *arguments]
+    command = [sys.executable, "-m", "acehand_core.ace.training.main", *arguments]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
     while process.poll() is None and not (run / "tensorboard").exists():  # the steps begin
         time.sleep(0.01)

@@ -8,26 +8,33 @@ import torch
 
 pytest.importorskip("accelerate")
 
-from acehand_core.datasets.clips.schema import Supervision
-from acehand_core.datasets.clips.store import ClipStore
-from acehand_core.datasets.clips.windows import WindowSettings, mixture
+from acehand_core.ace.labelled.clips.schema import Supervision
+from acehand_core.ace.labelled.clips.store import ClipStore
+from acehand_core.ace.labelled.clips.windows import WindowSettings, mixture
+from acehand_core.ace.model import bearings as bearings_torch
+from acehand_core.ace.model import pnp
+from acehand_core.ace.model.batch import ClipBatch
+from acehand_core.ace.model.encoder import trunk
+from acehand_core.ace.model.encoder.trunk import Trunk
+from acehand_core.ace.model.network import AceModel, SolveOptions
+from acehand_core.ace.model.weights.official_export import export_official
+from acehand_core.ace.model.weights.own import load_own, save_own
+from acehand_core.ace.training import build
+from acehand_core.ace.training.batches import (
+    LatentCache,
+    Plan,
+    Reader,
+    batches,
+    encoder_key,
+    shares,
+)
+from acehand_core.ace.training.compose import read_settings
+from acehand_core.ace.training.config import TrainConfig
+from acehand_core.ace.training.losses import LossWeights, Masks, total
+from acehand_core.ace.training.step import TrainingModel, group_of, make_optimizer
+from acehand_core.ace.training.targets import targets_of
 from acehand_core.errors import InputError
 from acehand_core.geometry.cameras import Camera
-from acehand_core.model import bearings as bearings_torch
-from acehand_core.model import pnp
-from acehand_core.model.batch import ClipBatch
-from acehand_core.model.encoder import trunk
-from acehand_core.model.encoder.trunk import Trunk
-from acehand_core.model.network import AceModel, SolveOptions
-from acehand_core.model.weights.official_export import export_official
-from acehand_core.model.weights.own import load_own, save_own
-from acehand_core.training import build
-from acehand_core.training.batches import LatentCache, Plan, Reader, batches, encoder_key, shares
-from acehand_core.training.compose import read_settings
-from acehand_core.training.config import TrainConfig
-from acehand_core.training.losses import LossWeights, Masks, total
-from acehand_core.training.step import TrainingModel, group_of, make_optimizer
-from acehand_core.training.targets import targets_of
 from helpers import tiny_model
 from helpers.training_samples import HANDS, camera, motion, store
 
@@ -239,7 +246,7 @@ def latent_batch(stores, tmp_path):
     mix = mixture({"a": stores["a"]}, {"a": 1.0}, WindowSettings(latents=3), lambda info: (64, 64))
     samples = mix.draw(0, 0, 2)
     encoder = tiny_model.encoder()
-    from acehand_core.training.batches import resized
+    from acehand_core.ace.training.batches import resized
 
     clips = [(stores["a"].open(n), (64, 64)) for n in stores["a"].ids()]
     assert cache.ensure(clips, encoder, resized) == 3

@@ -12,21 +12,21 @@ pytest.importorskip("hydra")
 
 from safetensors.torch import load_file
 
+from acehand_core.ace.labelled.clips.schema import StoreInfo
+from acehand_core.ace.model.config import InferenceConfig
+from acehand_core.ace.model.decoder import Decoder
+from acehand_core.ace.model.network import AceModel
+from acehand_core.ace.model.weights import own
+from acehand_core.ace.model.weights.load import load_weights
+from acehand_core.ace.settings import AceSettings
+from acehand_core.ace.training import build, checkpoints
+from acehand_core.ace.training.compose import compose, read_settings
+from acehand_core.ace.training.config import TrainConfig
+from acehand_core.ace.training.loop import Run, train
 from acehand_core.cli.ace import usable_weights
 from acehand_core.cli.main import main as acehand
-from acehand_core.datasets.clips.schema import StoreInfo
 from acehand_core.errors import InputError
-from acehand_core.model.config import InferenceConfig
-from acehand_core.model.decoder import Decoder
-from acehand_core.model.network import AceModel
-from acehand_core.model.weights import own
-from acehand_core.model.weights.load import load_weights
-from acehand_core.trackers.ace_settings import AceSettings
 from acehand_core.trackers.base import TrackerSettings, resolved_name
-from acehand_core.training import build, checkpoints
-from acehand_core.training.compose import compose, read_settings
-from acehand_core.training.config import TrainConfig
-from acehand_core.training.loop import Run, train
 from helpers import tiny_model
 from helpers.training_samples import store
 

@@ -8,9 +8,9 @@ import torch
 
 pytest.importorskip("accelerate")
 
-from acehand_core.training import checkpoints, main, run_folder
-from acehand_core.training.config import CheckpointConfig
-from acehand_core.training.loop import RunReport
+from acehand_core.ace.training import checkpoints, main, run_folder
+from acehand_core.ace.training.config import CheckpointConfig
+from acehand_core.ace.training.loop import RunReport
 
 
 def git(folder, *words) -> str:
@@ -20,7 +20,7 @@ def git(folder, *words) -> str:
 
 def test_the_commit_is_that_of_the_package(tmp_path) -> None:
     package = tmp_path / "acehand_core"
-    file = package / "training" / "logs.py"
+    file = package / "ace" / "training" / "logs.py"
     file.parent.mkdir(parents=True)
     file.write_text("code")
     git(tmp_path, "init", "-q")
@@ -53,7 +53,7 @@ def test_checkpoints_have_the_permissions_of_other_files(tmp_path) -> None:
 
 
 def test_a_finished_run_started_again_says_so(tmp_path, monkeypatch, capsys) -> None:
-    from acehand_core.training import loop
+    from acehand_core.ace.training import loop
 
     report = RunReport(tmp_path, 4, None, None, tmp_path / "weights")
     monkeypatch.setattr(loop, "train", lambda *_: report)

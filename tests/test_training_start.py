@@ -13,13 +13,13 @@ pytest.importorskip("hydra")
 
 from safetensors.torch import save_file
 
+from acehand_core.ace.model.config import ModelConfig
+from acehand_core.ace.model.weights import official
+from acehand_core.ace.model.weights.own import load_own
+from acehand_core.ace.training import batches, build, checkpoints
+from acehand_core.ace.training.compose import compose
+from acehand_core.ace.training.loop import Run, train
 from acehand_core.errors import AcehandError, InputError, OutputError, SchemaError
-from acehand_core.model.config import ModelConfig
-from acehand_core.model.weights import official
-from acehand_core.model.weights.own import load_own
-from acehand_core.training import batches, build, checkpoints
-from acehand_core.training.compose import compose
-from acehand_core.training.loop import Run, train
 from helpers import tiny_model
 from helpers.training_samples import HANDS, store
 

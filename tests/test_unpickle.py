@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
+from acehand_core import unpickling
 from acehand_core.errors import InputError, SchemaError, UnsafeFileError
-from acehand_core.files import unpickling
-from acehand_core.files.safe_files import safe_load_npz
-from acehand_core.files.unpickling import MANO_PKL, NPY_OBJECT, load_npy_object, restricted_load
+from acehand_core.safe_files import safe_load_npz
+from acehand_core.unpickling import MANO_PKL, NPY_OBJECT, load_npy_object, restricted_load
 
 PROTOCOLS = range(6)
 

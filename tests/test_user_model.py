@@ -13,8 +13,8 @@ import yaml
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.geometry import rotations
 from helpers.retarget_samples import motion_of, moving_hands
+from retarget.check import check_hand
 from retarget.retargeting import retarget_motion
-from retarget.robots.check import check_hand
 from retarget.robots.kinematics import KinematicTree
 from retarget.robots.robot import MODELS_VARIABLE, load_robot
 

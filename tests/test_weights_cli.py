@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from acehand_core.ace.model.weights.load import load_weights
 from acehand_core.cli.main import main as acehand
-from acehand_core.model.weights.load import load_weights
 from helpers import weights_samples as samples
 from helpers.weights_samples import release
 
@@ -96,7 +96,7 @@ def test_list_of_what_can_be_fetched(capsys: pytest.CaptureFixture[str]) -> None
 def test_fetch_prints_where_and_under_which_licence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from acehand_core.model.weights import fetch
+    from acehand_core.ace.model.weights import fetch
 
     asked = []
 

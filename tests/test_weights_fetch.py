@@ -26,7 +26,7 @@ RUN = """
 import json, sys
 from huggingface_hub import constants
 constants.DOWNLOAD_CHUNK_SIZE = 10_000  # what arrives is written in such pieces
-from acehand_core.model.weights.fetch import fetch
+from acehand_core.ace.model.weights.fetch import fetch
 from acehand_core.errors import AcehandError
 for arguments in json.loads(sys.argv[1]):
     try:

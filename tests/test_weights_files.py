@@ -14,18 +14,16 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from acehand_core.cli.main import main
-from acehand_core.errors import InputError, OutputError, SchemaError
-from acehand_core.model.config import DecoderConfig, InferenceConfig, ModelConfig
-from acehand_core.model.weights import (
+from acehand_core.ace.model.config import DecoderConfig, InferenceConfig, ModelConfig
+from acehand_core.ace.model.weights import (
     official,
     official_files,
     own,
     sums,
     tables,
 )
-from acehand_core.model.weights.inspection import inspect
-from acehand_core.model.weights.load import (
+from acehand_core.ace.model.weights.inspection import inspect
+from acehand_core.ace.model.weights.load import (
     convert,
     detect,
     identity,
@@ -34,9 +32,11 @@ from acehand_core.model.weights.load import (
     save_official,
     sort_sources,
 )
-from acehand_core.model.weights.official_files import from_official_tensors
-from acehand_core.model.weights.state import LoadedWeights, TrainingSource
-from acehand_core.model.weights.storage import store_of
+from acehand_core.ace.model.weights.official_files import from_official_tensors
+from acehand_core.ace.model.weights.state import LoadedWeights, TrainingSource
+from acehand_core.ace.model.weights.storage import store_of
+from acehand_core.cli.main import main
+from acehand_core.errors import InputError, OutputError, SchemaError
 from helpers import weights_samples as samples
 from helpers.weights_samples import TINY, equal, release, write_repackaged
 
@@ -496,7 +496,7 @@ def test_drawn_values_depend_on_seed_and_name_alone(checkpoint: Path, tmp_path: 
 
 def test_initial_values_are_those_of_fresh_layers() -> None:
     """Against layers of PyTorch itself, by their spread."""
-    from acehand_core.model.weights.official_export import initial
+    from acehand_core.ace.model.weights.official_export import initial
 
     config = DecoderConfig(feature_dim=96, width=96, num_layers=2)
     shapes = official.projectors(config, 1)

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
+from acehand_core.ace.model.config import DecoderConfig, ModelConfig, TrunkConfig, VaeConfig
+from acehand_core.ace.model.weights import official, repackaged, tables
+from acehand_core.ace.model.weights.accounting import account, table
+from acehand_core.ace.model.weights.state import state_shapes
+from acehand_core.ace.model.weights.tables import Shapes, shapes_of
 from acehand_core.errors import SchemaError
-from acehand_core.model.config import DecoderConfig, ModelConfig, TrunkConfig, VaeConfig
-from acehand_core.model.weights import official, repackaged, tables
-from acehand_core.model.weights.accounting import account, table
-from acehand_core.model.weights.state import state_shapes
-from acehand_core.model.weights.tables import Shapes, shapes_of
 
 VARIANTS = [
     {},
@@ -137,7 +137,7 @@ def test_repackaged_values_come_from_the_right_rows(golden_folder: Path) -> None
 
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
 def test_decoder_names_are_those_of_the_running_module(changes: dict[str, Any]) -> None:
-    from acehand_core.model.decoder import Decoder
+    from acehand_core.ace.model.decoder import Decoder
 
     for config in (DecoderConfig(**changes), DecoderConfig(**SMALL, **changes)):
         with torch.device("meta"):
@@ -167,8 +167,8 @@ def test_a_tensor_without_a_place_is_refused() -> None:
 
 
 def test_encoder_names_are_those_of_the_running_modules() -> None:
-    from acehand_core.model.encoder.trunk import Trunk, adapter_parameters, add_adapters
-    from acehand_core.model.encoder.vae import VideoEncoder
+    from acehand_core.ace.model.encoder.trunk import Trunk, adapter_parameters, add_adapters
+    from acehand_core.ace.model.encoder.vae import VideoEncoder
 
     vae = VaeConfig(base_dim=8)
     assert state_shapes(ModelConfig(vae=vae))["vae"] == shapes_of(
@@ -209,8 +209,8 @@ def test_accounting_is_the_papers() -> None:
 
 def test_accounting_of_the_running_model_at_released_sizes() -> None:
     """The modules themselves hold what the table says, counted without allocating them."""
-    from acehand_core.model.decoder import Decoder
-    from acehand_core.model.encoder.trunk import Trunk
+    from acehand_core.ace.model.decoder import Decoder
+    from acehand_core.ace.model.encoder.trunk import Trunk
 
     config = ModelConfig()
     with torch.device("meta"):

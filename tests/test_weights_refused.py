@@ -14,9 +14,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from acehand_core.ace.model.weights.inspection import inspect
+from acehand_core.ace.model.weights.load import convert, load_weights, sort_sources
 from acehand_core.errors import AcehandError, InputError, SchemaError, UnsafeFileError
-from acehand_core.model.weights.inspection import inspect
-from acehand_core.model.weights.load import convert, load_weights, sort_sources
 from helpers import weights_samples as samples
 from helpers.weights_samples import TINY, release, write_repackaged
 

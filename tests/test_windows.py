@@ -6,9 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from acehand_core.errors import InputError
-from acehand_core.geometry.cameras import Camera
-from acehand_core.model.inference.windows import (
+from acehand_core.ace.model.inference.windows import (
     OVERLAP_LATENTS,
     PAPER_LATENTS,
     _blended,
@@ -21,6 +19,8 @@ from acehand_core.model.inference.windows import (
     plan_windows,
     released_starts,
 )
+from acehand_core.errors import InputError
+from acehand_core.geometry.cameras import Camera
 
 
 @pytest.fixture(scope="module")

@@ -20,14 +20,9 @@ import numpy as np
 import torch
 from jaxtyping import Float, UInt8
 
-from acehand_core.errors import SchemaError, nearest
-from acehand_core.geometry import rotations_torch
-from acehand_core.geometry.cameras import Camera
-from acehand_core.hand.hands_torch import TorchHands
-from acehand_core.hand.mano import ManoHand
-from acehand_core.model.batch import ClipBatch, PinholeBatch, Readout
-from acehand_core.model.camera_fit import reported_intrinsics
-from acehand_core.model.config import (
+from acehand_core.ace.model.batch import ClipBatch, PinholeBatch, Readout
+from acehand_core.ace.model.camera_fit import reported_intrinsics
+from acehand_core.ace.model.config import (
     TEMPORAL_STRIDE,
     DecoderConfig,
     ModelConfig,
@@ -35,12 +30,17 @@ from acehand_core.model.config import (
     TrunkConfig,
     VaeConfig,
 )
-from acehand_core.model.encoder.vae import VideoEncoder
-from acehand_core.model.inference.loading import InferenceOptions, WeightsRecord
-from acehand_core.model.inference.reconstruction import reconstruct
-from acehand_core.model.inference.windows import latents_of, plan_windows
-from acehand_core.model.network import RELEASED, AceModel, load_trunk, place
-from acehand_core.model.weights.official_files import from_official_tensors
+from acehand_core.ace.model.encoder.vae import VideoEncoder
+from acehand_core.ace.model.inference.loading import InferenceOptions, WeightsRecord
+from acehand_core.ace.model.inference.reconstruction import reconstruct
+from acehand_core.ace.model.inference.windows import latents_of, plan_windows
+from acehand_core.ace.model.network import RELEASED, AceModel, load_trunk, place
+from acehand_core.ace.model.weights.official_files import from_official_tensors
+from acehand_core.errors import SchemaError, nearest
+from acehand_core.geometry import rotations_torch
+from acehand_core.geometry.cameras import Camera
+from acehand_core.hand.hands_torch import TorchHands
+from acehand_core.hand.mano import ManoHand
 from acehand_core.motion import Recording
 from acehand_core.types import SIDES, ImageRgb
 

@@ -23,8 +23,8 @@ import numpy as np
 import torch
 
 from acehand_core.errors import AcehandError, SchemaError, nearest
-from acehand_core.files.safe_files import safe_load_npz
 from acehand_core.hand.mano import ManoHand, load_mano
+from acehand_core.safe_files import safe_load_npz
 from tools import golden_cases
 
 RECIPE_FORMAT = "ace-golden-recipe-1"

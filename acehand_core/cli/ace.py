@@ -6,9 +6,9 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+from acehand_core.ace.settings import ENVIRONMENT_VARIABLE, AceSettings
 from acehand_core.cli import console
 from acehand_core.errors import AcehandError, InputError
-from acehand_core.trackers.ace_settings import ENVIRONMENT_VARIABLE, AceSettings
 
 #: Why ``--tracker auto`` leaves weights alone (see ``trackers.base.resolved_name``).
 _NOT_AUTOMATIC = {

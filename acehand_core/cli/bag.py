@@ -21,7 +21,7 @@ class Info:
 
     def run(self, terminal: console.Terminal) -> int:
         """Read the bag once."""
-        from acehand_core.bags.topics import bag_info
+        from acehand_core.recordings.bags.topics import bag_info
 
         info = bag_info(self.bag, progress=terminal.bars)
         terminal.bars.close()

@@ -6,15 +6,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from acehand_core.batch.engines import EngineSettings
 from acehand_core.cli import console
 from acehand_core.cli.retarget import with_weights
 from acehand_core.errors import InputError
+from acehand_core.pipeline.batch.engines import EngineSettings
 from acehand_core.pipeline.settings import JobSettings
 from acehand_core.settings import group, setting
 
 if TYPE_CHECKING:
-    from acehand_core.batch.folder import BatchFolder
+    from acehand_core.pipeline.batch.folder import BatchFolder
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +43,11 @@ class Run:
 
     def run(self, terminal: console.Terminal) -> int:
         """Convert, merge and report."""
-        from acehand_core.batch.engines import open_engine
-        from acehand_core.batch.folder import BatchFolder, retry
-        from acehand_core.batch.manifest import read_manifest
-        from acehand_core.batch.merge import merge
-        from acehand_core.batch.run import run_batch
+        from acehand_core.pipeline.batch.engines import open_engine
+        from acehand_core.pipeline.batch.folder import BatchFolder, retry
+        from acehand_core.pipeline.batch.manifest import read_manifest
+        from acehand_core.pipeline.batch.merge import merge
+        from acehand_core.pipeline.batch.run import run_batch
 
         job = with_weights(self.job)
         if job.existing in ("append", "resume") or job.dry_run:
@@ -79,7 +79,7 @@ class Run:
 
 def _report(folder: BatchFolder, terminal: console.Terminal) -> int:
     """Say how far a batch is; return the exit code of a run that ended so."""
-    from acehand_core.batch.folder import summary
+    from acehand_core.pipeline.batch.folder import summary
 
     said = summary(folder)
     states = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in said["states"].items())

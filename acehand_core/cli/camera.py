@@ -14,10 +14,10 @@ from acehand_core.recordings.options import RecordingOptions
 from acehand_core.settings import like, pixels, setting
 
 if TYPE_CHECKING:
+    from acehand_core.camera.focal_length import Estimate as FocalEstimate
     from acehand_core.motion import Recording
     from acehand_core.recordings.camera_fields import Said
     from acehand_core.recordings.camera_files import CameraFile
-    from acehand_core.self_calibration.estimate import Estimate as FocalEstimate
     from acehand_core.types import ImageRgb
 
 _FILE = "a camera file (:NAME says which of several cameras), or a preset"
@@ -157,9 +157,9 @@ class Estimate:
     def run(self, terminal: console.Terminal) -> int:
         """Estimate; write camera and picture."""
         from acehand_core.atomic import atomic_path, check_free
+        from acehand_core.camera.focal_length import estimate
         from acehand_core.drawing.camera_view import lines_in
         from acehand_core.drawing.overlay import write_png
-        from acehand_core.self_calibration.estimate import estimate
 
         for path in (self.output, self.picture):
             if path is not None:
@@ -182,7 +182,7 @@ class Estimate:
 
 
 def _estimate_report(video: Path, found: FocalEstimate) -> dict[str, Any]:
-    from acehand_core.self_calibration.estimate import field_of_view
+    from acehand_core.camera.focal_length import field_of_view
 
     def number(value: float, digits: int = 4) -> float | None:
         return round(value, digits) if math.isfinite(value) else None

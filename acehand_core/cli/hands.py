@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from acehand_core.ace.settings import AceSettings
 from acehand_core.cli import console
 from acehand_core.cli.ace import usable_weights
 from acehand_core.cli.console import OVERWRITE
@@ -13,7 +14,6 @@ from acehand_core.errors import InputError, NoHandError
 from acehand_core.pipeline.settings import JobSettings
 from acehand_core.recordings.options import RecordingOptions
 from acehand_core.settings import check_values, group, like, setting
-from acehand_core.trackers.ace_settings import AceSettings
 from acehand_core.types import Hands, Latency, Quality, TurnsMode
 
 if TYPE_CHECKING:

@@ -11,35 +11,50 @@ from acehand_core import __version__
 from acehand_core.cli import console
 from acehand_core.errors import nearest
 
-#: Commands and their actions: what each does, and where it is. Modules are loaded when needed.
+#: Commands and their actions: what each does, and where it is in acehand_core. Loaded when used.
 COMMANDS: Mapping[str, tuple[str, str]] = {
-    "reconstruct": ("hands of a video as a table", "hands:Reconstruct"),
-    "export": ("a table of hands in another form, or as robot commands", "hands:Export"),
-    "view": ("an episode or a table of hands in a viewer, or pictures", "hands:View"),
-    "render": ("film and strip of hands and robot", "render:Render"),
-    "robots": ("list, check or draw the robots", "robots:Robots"),
-    "camera show": ("what a camera file says, and a picture of it", "camera:Show"),
-    "camera presets": ("kinds of cameras by their published fields of view", "camera:Presets"),
-    "camera estimate": ("the focal length of a video from its pictures", "camera:Estimate"),
-    "camera convert": ("a camera file of any format as ours", "camera:Convert"),
-    "batch run": ("many recordings into one dataset, with many workers", "batch:Run"),
-    "inspect": ("which episodes are good enough, as a page and JSON", "review:Inspect"),
-    "review": ("look through episodes in a browser, and decide", "review:Review"),
-    "dataset info": ("what a dataset holds, and statistics of a feature", "dataset:Info"),
-    "dataset merge": ("several datasets as one", "dataset:Merge"),
-    "dataset check": ("what is wrong with a dataset; with --repair mend it", "dataset:Check"),
-    "dataset filter": ("remove episodes, by number or by rules", "dataset:Filter"),
-    "dataset trim": ("cut idle ends, gaps and bad frames off episodes", "dataset:Trim"),
-    "bag info": ("what is in a ROS 2 bag, and what is damaged", "bag:Info"),
-    "bag convert": ("a bag into a dataset and, if wanted, another bag", "bag:Convert"),
-    "bag write": ("a dataset or a table of hands into a bag", "bag:Write"),
-    "weights fetch": ("download released weights, or the mediapipe tracker's", "weights:Fetch"),
-    "weights convert": ("write weights, also of a training run, in a layout", "weights:Convert"),
-    "weights inspect": ("what weights hold, and whether all of it is right", "weights:Inspect"),
-    "data convert": ("a dataset in its native layout as stores of clips", "data:Convert"),
-    "evaluate": ("scores by the paper's protocol, and reports of them", "evaluate:Evaluate"),
-    "synth": ("render clips of hands with ground truth, to train on", "synth:Synth"),
-    "doctor": ("what is installed and what each missing piece would add", "doctor:Doctor"),
+    "reconstruct": ("hands of a video as a table", "cli.hands:Reconstruct"),
+    "export": ("a table of hands in another form, or as robot commands", "cli.hands:Export"),
+    "view": ("an episode or a table of hands in a viewer, or pictures", "cli.hands:View"),
+    "render": ("film and strip of hands and robot", "cli.render:Render"),
+    "robots": ("list, check or draw the robots", "cli.robots:Robots"),
+    "camera show": ("what a camera file says, and a picture of it", "cli.camera:Show"),
+    "camera presets": ("kinds of cameras by their published fields of view", "cli.camera:Presets"),
+    "camera estimate": ("the focal length of a video from its pictures", "cli.camera:Estimate"),
+    "camera convert": ("a camera file of any format as ours", "cli.camera:Convert"),
+    "batch run": ("many recordings into one dataset, with many workers", "cli.batch:Run"),
+    "inspect": ("which episodes are good enough, as a page and JSON", "cli.review:Inspect"),
+    "review": ("look through episodes in a browser, and decide", "cli.review:Review"),
+    "dataset info": ("what a dataset holds, and statistics of a feature", "cli.dataset:Info"),
+    "dataset merge": ("several datasets as one", "cli.dataset:Merge"),
+    "dataset check": ("what is wrong with a dataset; with --repair mend it", "cli.dataset:Check"),
+    "dataset filter": ("remove episodes, by number or by rules", "cli.dataset:Filter"),
+    "dataset trim": ("cut idle ends, gaps and bad frames off episodes", "cli.dataset:Trim"),
+    "bag info": ("what is in a ROS 2 bag, and what is damaged", "cli.bag:Info"),
+    "bag convert": ("a bag into a dataset and, if wanted, another bag", "cli.bag:Convert"),
+    "bag write": ("a dataset or a table of hands into a bag", "cli.bag:Write"),
+    "weights fetch": (
+        "download released weights, or the mediapipe tracker's",
+        "ace.commands.weights:Fetch",
+    ),
+    "weights convert": (
+        "write weights, also of a training run, in a layout",
+        "ace.commands.weights:Convert",
+    ),
+    "weights inspect": (
+        "what weights hold, and whether all of it is right",
+        "ace.commands.weights:Inspect",
+    ),
+    "data convert": (
+        "a dataset in its native layout as stores of clips",
+        "ace.commands.data:Convert",
+    ),
+    "evaluate": (
+        "scores by the paper's protocol, and reports of them",
+        "ace.commands.evaluate:Evaluate",
+    ),
+    "synth": ("render clips of hands with ground truth, to train on", "ace.commands.synth:Synth"),
+    "doctor": ("what is installed and what each missing piece would add", "cli.doctor:Doctor"),
 }
 #: Commands that are gone: what to do instead.
 REMOVED: Mapping[str, str] = {
@@ -85,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def command_named(name: str) -> type[console.Runnable]:
     """Return the class of a command."""
     module, _, kind = COMMANDS[name][1].partition(":")
-    loaded: type[console.Runnable] = getattr(import_module(f"acehand_core.cli.{module}"), kind)
+    loaded: type[console.Runnable] = getattr(import_module(f"acehand_core.{module}"), kind)
     return loaded
 
 

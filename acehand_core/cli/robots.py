@@ -225,7 +225,7 @@ def _check(robots: list[Robot], terminal: console.Terminal) -> int:
 
 def _checked(robots: list[Robot]) -> tuple[dict[str, Any], int]:
     """Check robots and say what was found; return it, and how many checks failed."""
-    from retarget.robots.check import check_hand
+    from retarget.check import check_hand
 
     record: dict[str, Any] = {}
     failed = 0

@@ -1,4 +1,4 @@
-"""The pictures of one episode, an overlay video and a contact sheet, and the sheet of a store."""
+"""The pictures of one episode: an overlay video and a contact sheet."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from acehand_core.datasets.clips.schema import Clip
-from acehand_core.datasets.clips.store import ClipStore
 from acehand_core.drawing.overlay import (
     LEGEND,
     Painter,
@@ -23,11 +21,10 @@ from acehand_core.drawing.overlay import (
 from acehand_core.drawing.panels import NOT_PLACED, Panels
 from acehand_core.drawing.robot_view import RobotRenderer
 from acehand_core.drawing.video import ahead, write_video
-from acehand_core.errors import InputError
 from acehand_core.geometry import frames
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.capsule import CapsuleHand
-from acehand_core.hand.skeleton import BONES, TIPS
+from acehand_core.hand.skeleton import TIPS
 from acehand_core.motion import HandMotion, Recording, RobotTrajectory
 from acehand_core.recordings.resized import resized
 from acehand_core.types import SIDES, ImageRgb, Picture, Progress
@@ -45,10 +42,7 @@ SHEET_COLUMNS, SHEET_ROWS = 3, 4
 _MARGIN, _NEARLY_ALL = 0.25, 0.85
 _MARKER_WIDTH = 36
 _BACKDROP = (38, 41, 47)
-#: The sheet of a store: clips, pictures of each, how many get the truth drawn in, and their width.
-_ROWS, _COLUMNS, _MARKED, _WIDTH = 8, 6, 2, 224
 _FRAME = (235, 235, 235)
-_COLOURS = ((255, 190, 60), (80, 220, 255))  # left, right
 
 
 def picture_size(recording: Recording) -> tuple[int, int]:
@@ -274,44 +268,3 @@ def _camera_poses(motion: HandMotion, trajectory: RobotTrajectory) -> np.ndarray
     if trajectory.frame == "world" and motion.T_world_camera is not None:
         return frames.inverse(motion.T_world_camera)[:, None] @ trajectory.T_frame_base
     return trajectory.T_frame_base
-
-
-def write_sheet(store: ClipStore, path: Path) -> None:
-    """Write a png with one row per clip, spread over the store.
-
-    Raises:
-        InputError: the store is empty. OutputError: it cannot be written.
-    """
-    names = store.ids()
-    if not names:
-        raise InputError(f"{store.root}: no clips to show.")
-    chosen = [names[i] for i in np.linspace(0, len(names) - 1, min(_ROWS, len(names))).astype(int)]
-    write_png(np.concatenate([_row(store.open(name)) for name in chosen]), path)
-
-
-def _row(clip: Clip) -> Picture:
-    if clip.frames is None:
-        raise InputError(f"clip {clip.info.id} has no pictures.")
-    moments = np.linspace(0, clip.info.frames - 1, _COLUMNS).astype(int)
-
-    cells = []
-    for column, frame in enumerate(moments):
-        image = clip.frames.at(int(frame))
-        scale = _WIDTH / image.shape[1]
-        # Small pictures are shown as they are: pixels, not a blur.
-        how = cv2.INTER_AREA if scale < 1 else cv2.INTER_NEAREST
-        cell = cv2.resize(image, (_WIDTH, round(image.shape[0] * scale)), interpolation=how)
-        if column >= _COLUMNS - _MARKED:
-            _mark(cell, clip.motion.joints_image[frame], scale)
-        cells.append(cell)
-    return np.concatenate(cells, axis=1)
-
-
-def _mark(cell: ImageRgb, joints: np.ndarray, scale: float) -> None:
-    """Draw both skeletons into a picture; what is outside is cut off."""
-    for slot in (0, 1):
-        points = (joints[slot] + 0.5) * scale - 0.5
-        for a, b in BONES:
-            if np.isfinite(points[[a, b]]).all() and np.abs(points[[a, b]]).max() < 1e4:
-                ends = [tuple(int(v) for v in np.round(points[k])) for k in (a, b)]
-                cv2.line(cell, ends[0], ends[1], _COLOURS[slot], 1, cv2.LINE_AA)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from acehand_core.datasets.clips.store import ClipStore
-from acehand_core.datasets.segments import segment_place
+from acehand_core.ace.labelled.clips.store import ClipStore
+from acehand_core.ace.labelled.segments import segment_place
 from acehand_core.drawing.panels import Panel
 from acehand_core.errors import InputError, SchemaError, nearest
 from acehand_core.lerobot.features import IMAGE_KEY

@@ -20,10 +20,9 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from acehand_core.errors import InputError, MissingDependencyError, SchemaError, nearest
-from acehand_core.files.safe_files import safe_load_npz
-from acehand_core.files.unpickling import MANO_PKL, restricted_load
 from acehand_core.geometry import rotations
 from acehand_core.hand.skeleton import KEYPOINT_TO_TREE, TIPS, TREE_PARENTS
+from acehand_core.safe_files import safe_load_npz
 from acehand_core.types import (
     SIDES,
     Betas,
@@ -34,6 +33,7 @@ from acehand_core.types import (
     Side,
     Vertices,
 )
+from acehand_core.unpickling import MANO_PKL, restricted_load
 
 #: Vertices that smplx takes as fingertips, thumb to pinky. Other toolkits choose others, a few
 #: millimetres away.

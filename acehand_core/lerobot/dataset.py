@@ -25,7 +25,6 @@ from typing import Any
 
 from acehand_core.atomic import DirectoryLock, LockedError, output_errors
 from acehand_core.errors import InputError, OutputError, SchemaError
-from acehand_core.files.safe_files import content_sha256
 from acehand_core.lerobot import format as layout
 from acehand_core.lerobot.check import check_info
 from acehand_core.lerobot.format import (
@@ -37,6 +36,7 @@ from acehand_core.lerobot.format import (
 from acehand_core.lerobot.transaction import STAGING, clean_siblings, recover
 from acehand_core.lerobot.writer import LeRobotWriter
 from acehand_core.recordings.lerobot_video import is_dataset
+from acehand_core.safe_files import content_sha256
 from acehand_core.types import Existing
 
 

@@ -16,7 +16,6 @@ import numpy as np
 from jaxtyping import Int
 
 from acehand_core.errors import SchemaError, VideoError
-from acehand_core.files.pyav import rgb_options
 from acehand_core.lerobot.format import (
     ARROW_TYPES,
     STATS_PATH,
@@ -26,6 +25,7 @@ from acehand_core.lerobot.format import (
     read_parquet,
     read_record,
 )
+from acehand_core.recordings.pyav import rgb_options
 
 QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
 STAT_NAMES = ("min", "max", "mean", "std", "count", *QUANTILES)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -23,7 +22,6 @@ from acehand_core.types import (
     PerHandFlag,
     PointCamera,
     RotationsCamera,
-    Side,
     TimestampsNs,
 )
 
@@ -115,52 +113,6 @@ class HandMotion:
                 f"HandMotion.T_world_camera has {len(self.T_world_camera)} poses for "
                 f"{frames} frames."
             )
-
-    @classmethod
-    def from_joints(
-        cls,
-        joints: np.ndarray,
-        *,
-        fps: float | int | None = None,
-        timestamps_ns: np.ndarray | None = None,
-        side: Side | None = None,
-        confidence: np.ndarray | None = None,
-        frame: Literal["camera", "wrist", "world"] | None = None,
-        order: str | Sequence[str] | None = None,
-        unit: Literal["m", "cm", "mm", "in"] = "m",
-        missing: float | int | str | Sequence[float | int | str] | None = None,
-        wrist_pose: np.ndarray | None = None,
-        source: str = "joints",
-    ) -> HandMotion:
-        """Return the motion that anybody's keypoints show; rotations stay unknown.
-
-        Args:
-            joints: (T, J, 3) of one hand or (T, 2, J, 3), left first, in ``unit``; or their poses,
-                4 x 4. NaN where a joint is not known.
-            fps: frames per second; None: 30, or what the stamps show.
-            timestamps_ns: (T,) increasing integers; None: steady at ``fps``.
-            side: which hand a single one is.
-            confidence: (T,) or (T, 2) in 0..1, or one per joint: 0 is a joint that is not known.
-            frame: OpenCV camera frame, world (z up), or relative to the wrist: then there is no
-                wrist pose. None: wrist, or world where ``wrist_pose`` is given.
-            order: of the J joints, a preset's name or their names (docs/my_keypoints.md); None:
-                the 21 of docs/conventions.md.
-            unit: of lengths.
-            missing: numbers that stand for a joint that is not known, or "zeros" for (0, 0, 0).
-            wrist_pose: (T, 4, 4) or (T, 2, 4, 4), metres: where joints relative to the wrist are.
-            source: what messages and files call it.
-
-        Raises:
-            SchemaError: another shape, times that do not increase, a missing side, or joints that
-                look like those of another order, unit or hand.
-        """
-        from acehand_core.keypoints.joints import motion_from_joints
-
-        given = {"joints": joints, "fps": fps, "timestamps_ns": timestamps_ns, "side": side,
-                 "confidence": confidence, "frame": frame, "order": order, "unit": unit,
-                 "missing": missing, "wrist_pose": wrist_pose}  # fmt: skip
-        entries = {name: np.asarray(value) for name, value in given.items() if value is not None}
-        return motion_from_joints(source, entries)
 
     def __len__(self) -> int:
         return len(self.timestamps_ns)

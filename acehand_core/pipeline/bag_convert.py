@@ -16,11 +16,6 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from acehand_core.atomic import check_free
-from acehand_core.bags.bag import Bag
-from acehand_core.bags.library import decode
-from acehand_core.bags.messages import OPTICAL, SHARED, STRING, TOPICS, Demonstration
-from acehand_core.bags.records import DroppedMessages
-from acehand_core.bags.writer import BagWriter, Storage, clean_beside, load_library
 from acehand_core.errors import (
     AcehandError,
     InputError,
@@ -38,6 +33,11 @@ from acehand_core.pipeline.report import Failure, JobReport
 from acehand_core.pipeline.settings import JobSettings, Span
 from acehand_core.processes import release_memory
 from acehand_core.recordings.bag import BagIndex
+from acehand_core.recordings.bags.bag import Bag
+from acehand_core.recordings.bags.library import decode
+from acehand_core.recordings.bags.messages import OPTICAL, SHARED, STRING, TOPICS, Demonstration
+from acehand_core.recordings.bags.records import DroppedMessages
+from acehand_core.recordings.bags.writer import BagWriter, Storage, clean_beside, load_library
 from acehand_core.recordings.lerobot_video import is_dataset
 from acehand_core.recordings.registry import Registry
 from acehand_core.recordings.selection import hands_at, poses_at

@@ -17,8 +17,14 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from acehand_core.atomic import check_free
-from acehand_core.bags.library import LATEST
-from acehand_core.bags.messages import (
+from acehand_core.errors import AcehandError, InputError, Interrupted
+from acehand_core.geometry import frames
+from acehand_core.lerobot.dataset import read_provenance
+from acehand_core.motion import Course, HandMotion, RobotTrajectory
+from acehand_core.pipeline.demonstrations import StoredEpisode, read_episodes
+from acehand_core.pipeline.settings import JobSettings
+from acehand_core.recordings.bags.library import LATEST
+from acehand_core.recordings.bags.messages import (
     CAMERA_LINK,
     Demonstration,
     PlainMessage,
@@ -27,13 +33,7 @@ from acehand_core.bags.messages import (
     latched_messages,
     trajectory_messages,
 )
-from acehand_core.bags.writer import BagWriter, Storage
-from acehand_core.errors import AcehandError, InputError, Interrupted
-from acehand_core.geometry import frames
-from acehand_core.lerobot.dataset import read_provenance
-from acehand_core.motion import Course, HandMotion, RobotTrajectory
-from acehand_core.pipeline.demonstrations import StoredEpisode, read_episodes
-from acehand_core.pipeline.settings import JobSettings
+from acehand_core.recordings.bags.writer import BagWriter, Storage
 from acehand_core.recordings.hands_file import read_motion_file
 from acehand_core.recordings.registry import HandsFile, LeRobotDataset, format_of
 from acehand_core.recordings.selection import steady
@@ -42,7 +42,7 @@ from acehand_core.types import SIDES, Progress, Side, no_progress
 from retarget.retargeting import retarget_motion
 from retarget.robots.robot import DEFAULT_ROBOT, Robot, load_robot, load_stored_robot
 from retarget.solve.qp import course, lead_s
-from retarget.solve.targets import hand_targets
+from retarget.targets import hand_targets
 
 
 def load_demonstrations(

@@ -15,7 +15,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from acehand_core.bags.records import DroppedMessages
 from acehand_core.errors import AcehandError, InputError, Interrupted, OutputError
 from acehand_core.lerobot import format as files
 from acehand_core.lerobot.dataset import EpisodeJob, FinishedEpisodes, prepare_output
@@ -28,6 +27,7 @@ from acehand_core.pipeline.settings import TASK, JobSettings, Span
 from acehand_core.pipeline.spans import Tracked, duration_s, find_spans, told_of
 from acehand_core.pipeline.steps import Steps
 from acehand_core.processes import release_memory
+from acehand_core.recordings.bags.records import DroppedMessages
 from acehand_core.recordings.narration import Narration, task_of
 from acehand_core.recordings.registry import Registry
 from acehand_core.recordings.selection import at_rate, hands_at, part

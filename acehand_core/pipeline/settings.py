@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from acehand_core.ace.settings import AceSettings
+from acehand_core.camera import FOCAL_LENGTH_VERSION
 from acehand_core.errors import InputError
 from acehand_core.motion import Recording
 from acehand_core.pipeline.cutting import VERSION as CUTTING_VERSION
@@ -14,9 +16,7 @@ from acehand_core.pipeline.cutting import CutRules
 from acehand_core.recordings.options import RecordingOptions
 from acehand_core.recordings.resized import Fit
 from acehand_core.recordings.video_encode import even_size
-from acehand_core.self_calibration import VERSION
 from acehand_core.settings import file_identity, group, identity_of, pixels, setting
-from acehand_core.trackers.ace_settings import AceSettings
 from acehand_core.trackers.base import Tracker, TrackerSettings, resolved_name
 from acehand_core.types import (
     Existing,
@@ -271,7 +271,7 @@ class JobSettings:
         if self.split == "auto":
             said["split"] = f"auto {CUTTING_VERSION}"
         if self.reading.camera_estimate:  # another version may find another camera
-            said["camera-estimate"] = VERSION
+            said["camera-estimate"] = FOCAL_LENGTH_VERSION
         return (
             identity_of(self)
             | said

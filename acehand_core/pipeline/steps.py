@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from acehand_core.camera_motion import recorded_rotations
+from acehand_core.camera.recorded import recorded_rotations
 from acehand_core.errors import AcehandError, NoHandError
 from acehand_core.lerobot import format as files
 from acehand_core.motion import (
@@ -26,10 +26,10 @@ from acehand_core.recordings.selection import only_hands
 from acehand_core.settings import file_identity
 from acehand_core.trackers.base import Tracker
 from acehand_core.types import SIDES, Progress, Side, TimestampsNs
+from retarget.check import refuse_faulty
 from retarget.replay.judgements import JUDGEMENTS, Judgements, read_gates
 from retarget.replay.simulate import Physics
 from retarget.retargeting import retarget_motion
-from retarget.robots.check import refuse_faulty
 from retarget.robots.robot import Robot, load_robot
 from retarget.solve.arm import Arm
 from retarget.solve.arm_attachment import attach_arms
@@ -40,7 +40,7 @@ from retarget.solve.calibration_file import (
     read_calibrations,
 )
 from retarget.solve.methods import Retargeter, retargeter_named
-from retarget.solve.targets import hand_targets
+from retarget.targets import hand_targets
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,17 +14,17 @@ import numpy as np
 from jaxtyping import Int
 from scipy.ndimage import median_filter
 
-from acehand_core.bags.bag import Bag
-from acehand_core.bags.frames import BagFrames, PacketFrames
-from acehand_core.bags.library import UnpackedFiles
-from acehand_core.bags.records import BagOptions, BytesRead, DroppedMessages
-from acehand_core.bags.scan import Scan, scan_bag
-from acehand_core.bags.topics import choose_camera_info, choose_image_topic
 from acehand_core.errors import CalibrationError
-from acehand_core.files.safe_files import content_sha256
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import Recording
+from acehand_core.recordings.bags.bag import Bag
+from acehand_core.recordings.bags.frames import BagFrames, PacketFrames
+from acehand_core.recordings.bags.library import UnpackedFiles
+from acehand_core.recordings.bags.records import BagOptions, BytesRead, DroppedMessages
+from acehand_core.recordings.bags.scan import Scan, scan_bag
+from acehand_core.recordings.bags.topics import choose_camera_info, choose_image_topic
 from acehand_core.recordings.cameras import fit_camera_to
+from acehand_core.safe_files import content_sha256
 from acehand_core.types import CameraPoses, Progress, TimestampsNs
 
 #: A stamp that is off by more than this is wrong; less is a late message.

@@ -20,9 +20,9 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from acehand_core.bags.images import camera_of
 from acehand_core.errors import CalibrationError, nearest
 from acehand_core.geometry.cameras import Camera, CameraModel, opencv_distortion
+from acehand_core.recordings.bags.images import camera_of
 from acehand_core.recordings.camera_fields import (
     Make,
     Said,

@@ -21,6 +21,7 @@ import cv2
 import numpy as np
 
 from acehand_core.atomic import atomic_path
+from acehand_core.camera import FOCAL_LENGTH_VERSION
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import Recording
 from acehand_core.recordings.camera_presets import (
@@ -31,7 +32,6 @@ from acehand_core.recordings.camera_presets import (
 )
 from acehand_core.recordings.cameras import same_shape
 from acehand_core.recordings.video_index import boxes, open_container
-from acehand_core.self_calibration import VERSION
 from acehand_core.types import Progress
 
 #: Diagonal of a picture on 35 mm film, 36 x 24 mm.
@@ -132,10 +132,16 @@ def described_by_pictures(
     ``work_dir``: where it is kept, so that a second run with the same pictures need not do it
     again; None: nowhere.
     """
-    from acehand_core.self_calibration.estimate import estimate, field_of_view
+    from acehand_core.camera.focal_length import estimate, field_of_view
 
     times = hashlib.sha256(recording.timestamps_ns.tobytes()).hexdigest()
-    key = [VERSION, cv2.__version__, recording.sha256, times, dict(recording.processing)]
+    key = [
+        FOCAL_LENGTH_VERSION,
+        cv2.__version__,
+        recording.sha256,
+        times,
+        dict(recording.processing),
+    ]
     name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
     kept = (
         None if work_dir is None or recording.sha256 is None else work_dir / f"camera_{name}.json"

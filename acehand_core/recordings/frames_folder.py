@@ -15,8 +15,8 @@ import cv2
 import numpy as np
 
 from acehand_core.errors import InputError, VideoError
-from acehand_core.files.safe_files import content_sha256
 from acehand_core.motion import Recording
+from acehand_core.safe_files import content_sha256
 from acehand_core.types import ImageRgb, TimestampsNs
 
 #: File names that are taken for pictures.

@@ -22,12 +22,12 @@ import pyarrow.parquet as pq
 
 from acehand_core.atomic import atomic_path, check_free
 from acehand_core.errors import InputError, SchemaError, nearest
-from acehand_core.files.safe_files import content_sha256
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import HandModelName, HandMotion, Recording
 from acehand_core.provenance import Provenance
 from acehand_core.recordings.keypoint_files import read_joints_file
 from acehand_core.recordings.selection import only_hands
+from acehand_core.safe_files import content_sha256
 from acehand_core.types import SIDES, Hands
 
 #: Endings of files of hands.

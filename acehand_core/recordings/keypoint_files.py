@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 
 from acehand_core.errors import InputError, SchemaError, UnsafeFileError, nearest
-from acehand_core.files.safe_files import content_sha256, safe_load_npz
 from acehand_core.hand.skeleton import KEYPOINT_NAMES, WRIST
-from acehand_core.keypoints.joints import ENTRIES, motion_from_joints
-from acehand_core.keypoints.mapping import KeypointMap, load_map
-from acehand_core.keypoints.orders import keypoint_named
 from acehand_core.motion import HandMotion
 from acehand_core.recordings.keypoint_tables import read_table, stamps_ns
+from acehand_core.recordings.keypoints.joints import ENTRIES, motion_from_entries
+from acehand_core.recordings.keypoints.mapping import KeypointMap, load_map
+from acehand_core.recordings.keypoints.orders import keypoint_named
+from acehand_core.safe_files import content_sha256, safe_load_npz
 from acehand_core.types import SIDES, Hands
 
 #: What a frame's time may be called, and its unit; None: found by the rate.
@@ -60,7 +60,7 @@ def read_joints_file(path: Path, hands: Hands = "both", keypoints: str | None = 
     mapping_left = replace(mapping, order=None) if named else mapping
     entries = mapping_left.added_to(str(path), entries)
     notes = () if keypoints is None else (f"keypoints as {keypoints}",)
-    motion = motion_from_joints(
+    motion = motion_from_entries(
         str(path), entries, hands, content_sha256(path), mapping.min_confidence, notes
     )
     return replace(motion, provenance=replace(motion.provenance, source=path.name))

@@ -20,9 +20,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from acehand_core.errors import InputError, SchemaError, VideoError, nearest
-from acehand_core.files.safe_files import content_sha256
 from acehand_core.motion import Recording
 from acehand_core.recordings.video import VideoFrames, open_video
+from acehand_core.safe_files import content_sha256
 
 _INFO = "meta/info.json"
 _NAME = re.compile(r"episode_(\d+)")

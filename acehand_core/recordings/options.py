@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from acehand_core.bags.records import BagOptions
 from acehand_core.errors import InputError
+from acehand_core.recordings.bags.records import BagOptions
 from acehand_core.settings import group, setting
 from acehand_core.types import Hands
 

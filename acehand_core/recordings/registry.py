@@ -14,14 +14,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from acehand_core.bags.bag import METADATA, is_bag, storage_files
-from acehand_core.bags.records import BagOptions, DroppedMessages
 from acehand_core.errors import InputError, VideoError
-from acehand_core.files.safe_files import content_sha256
-from acehand_core.keypoints.joints import DOUBT
 from acehand_core.motion import HandMotion, Recording
 from acehand_core.recordings import cameras, frames_folder, lerobot_video
 from acehand_core.recordings.bag import BagIndex, index_bag
+from acehand_core.recordings.bags.bag import METADATA, is_bag, storage_files
+from acehand_core.recordings.bags.records import BagOptions, DroppedMessages
 from acehand_core.recordings.camera_files import read_camera
 from acehand_core.recordings.camera_metadata import (
     Described,
@@ -37,9 +35,11 @@ from acehand_core.recordings.hands_file import (
     read_motion_file,
     refuse_flags,
 )
+from acehand_core.recordings.keypoints.joints import DOUBT
 from acehand_core.recordings.options import RecordingOptions
 from acehand_core.recordings.selection import part
 from acehand_core.recordings.video import EXTENSIONS, frames_between, open_video, videos_in
+from acehand_core.safe_files import content_sha256
 from acehand_core.settings import identity_of
 from acehand_core.types import Progress, no_progress
 

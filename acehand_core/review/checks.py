@@ -27,7 +27,7 @@ from retarget.replay.judgements import Measure
 from retarget.robots.kinematics import KinematicTree
 from retarget.robots.robot import Robot
 from retarget.solve.calibration_file import read_calibrations
-from retarget.solve.targets import calibrated, palm_frames
+from retarget.targets import calibrated, palm_frames
 
 # What is known of an episode without looking at hands.
 

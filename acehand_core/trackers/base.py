@@ -13,9 +13,9 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from acehand_core.ace.settings import AceSettings
 from acehand_core.errors import InputError, MissingDependencyError, nearest
 from acehand_core.motion import HandModelName, HandMotion, Recording
-from acehand_core.trackers.ace_settings import AceSettings
 from acehand_core.types import Hands, Progress, Quality, TurnsMode, no_progress
 
 ENTRY_POINT_GROUP = "acehand.trackers"
@@ -95,7 +95,7 @@ def _ace(settings: TrackerSettings) -> Tracker:
         raise InputError(
             "--tracker ace needs its weights: give --weights PATH, or set ACEHAND_WEIGHTS."
         )
-    from acehand_core.trackers.ace import AceTracker
+    from acehand_core.ace.tracker import AceTracker
 
     return AceTracker(settings, settings.ace)
 

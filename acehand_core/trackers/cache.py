@@ -21,8 +21,8 @@ from acehand_core.trackers.base import Tracker, TrackerSettings
 from acehand_core.types import Progress, no_progress
 
 #: Whose code decides what a tracker returns.
-_CODE = ("bags", "camera_motion", "files", "geometry", "hand", "keypoints", "model", "motion",
-         "recordings", "trackers")  # fmt: skip
+_CODE = ("*.py", "ace/*.py", *(f"{room}/**/*.py" for room in (
+    "ace/model", "camera", "geometry", "hand", "motion", "recordings", "trackers")))  # fmt: skip
 #: Libraries whose other versions may track differently.
 _LIBRARIES = ("numpy", "openvino", "opencv-python-headless", "av", "torch", "diffusers")
 
@@ -95,8 +95,8 @@ def _digest(values: Any) -> str:
 def _code() -> str:
     """Return a hash of the sources that decide what a tracker returns."""
     root, digest = Path(__file__).resolve().parent.parent, hashlib.sha256()
-    for package in _CODE:
-        for path in sorted((root / package).rglob("*.py")):
+    for pattern in _CODE:
+        for path in sorted(root.glob(pattern)):
             digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
     return digest.hexdigest()
 

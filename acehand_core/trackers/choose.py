@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from acehand_core.ace.settings import AceSettings
 from acehand_core.errors import InputError, NoHandError
 from acehand_core.motion import HandMotion, Recording
 from acehand_core.recordings.hands_file import refuse_flags
 from acehand_core.recordings.options import RecordingOptions
 from acehand_core.recordings.registry import HandsFile, Opened, Registry, format_of
-from acehand_core.trackers.ace_settings import AceSettings
 from acehand_core.trackers.base import BUILT_IN, Tracker, TrackerSettings, make_tracker
 from acehand_core.trackers.cache import CachedTracker
 from acehand_core.trackers.files import FileTracker

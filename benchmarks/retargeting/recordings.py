@@ -10,18 +10,18 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
+from acehand_core.ace.synthetic.episode import SynthOptions, make_episode
+from acehand_core.ace.synthetic.rendering import truth_of
 from acehand_core.errors import InputError
 from acehand_core.geometry import frames, rotations
 from acehand_core.hand.skeleton import WRIST
 from acehand_core.motion import Calibration
 from acehand_core.recordings.hands_file import read_joints_file
-from acehand_core.synthetic.episode import SynthOptions, make_episode
-from acehand_core.synthetic.rendering import truth_of
 from acehand_core.types import SIDES, Side
 from benchmarks.retargeting import trials
 from retarget.robots.hand_spec import HandSpec
 from retarget.robots.kinematics import KinematicTree
-from retarget.solve.targets import HandTargets, hand_targets, palm_frames
+from retarget.targets import HandTargets, hand_targets, palm_frames
 from tools.gestures import fast_hand, pinching_hand
 
 JOINTS_FILE = "data/human_joint_right.npz"

@@ -18,7 +18,7 @@ from retarget.replay.simulate import PENETRATION_LIMIT_M, replay, self_penetrati
 from retarget.robots import hand_spec
 from retarget.robots.hand_spec import HandSpec
 from retarget.robots.kinematics import KinematicTree
-from retarget.solve.targets import HandTargets
+from retarget.targets import HandTargets
 
 #: Beyond the joint limits by more than this: dex-retargeting's own margin is 1 mrad.
 CLEARLY_BEYOND_RAD = 2e-3

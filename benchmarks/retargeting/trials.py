@@ -11,7 +11,7 @@ from acehand_core.hand.skeleton import WRIST
 from acehand_core.motion import Calibration
 from retarget.robots.hand_spec import Commands, HandSpec
 from retarget.robots.kinematics import KinematicTree
-from retarget.solve.targets import HandTargets
+from retarget.targets import HandTargets
 
 #: Share of its range that a thumb uses: it stays where it meets no finger.
 THUMB_SHARE = 0.4

@@ -19,11 +19,11 @@ from pathlib import Path
 import av
 import numpy as np
 
+from acehand_core.ace.synthetic.appearance import random_appearance
+from acehand_core.ace.synthetic.episode import Episode, SynthOptions, make_episode
+from acehand_core.ace.synthetic.rendering import render_episode, truth_of
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import HandMotion
-from acehand_core.synthetic.appearance import random_appearance
-from acehand_core.synthetic.episode import Episode, SynthOptions, make_episode
-from acehand_core.synthetic.rendering import render_episode, truth_of
 from acehand_core.types import ImageRgb
 
 #: The head camera of the lab: 87 degrees across.

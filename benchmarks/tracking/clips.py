@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from acehand_core.datasets.clips.store import ClipStore
+from acehand_core.ace.labelled.clips.store import ClipStore
 from acehand_core.motion import FrameSource, HandMotion, Recording
 from acehand_core.recordings.hands_file import read_hand_motion
 from acehand_core.recordings.registry import open_recording

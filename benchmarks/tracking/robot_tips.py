@@ -21,7 +21,7 @@ from retarget.retargeting import retarget_motion
 from retarget.robots.kinematics import KinematicTree
 from retarget.robots.robot import Robot
 from retarget.solve.methods import robot_targets
-from retarget.solve.targets import calibrated
+from retarget.targets import calibrated
 
 
 @dataclass(frozen=True, slots=True)

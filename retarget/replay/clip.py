@@ -28,7 +28,7 @@ from retarget.replay.judgements import Measure
 from retarget.robots.hand_spec import HandSpec
 from retarget.robots.kinematics import KinematicTree
 from retarget.robots.robot import Robot
-from retarget.solve.targets import palm_frames, palm_sigma
+from retarget.targets import palm_frames, palm_sigma
 
 #: Wrist to middle fingertip of a mean adult hand, m.
 ADULT_HAND_M = 0.187

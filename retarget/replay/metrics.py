@@ -18,7 +18,7 @@ from acehand_core.hand.skeleton import finger_keypoints
 from acehand_core.motion import FlexionReport
 from retarget.robots.hand_spec import Commands, HandSpec
 from retarget.robots.kinematics import KinematicTree
-from retarget.solve.targets import HandTargets, palm_rotation
+from retarget.targets import HandTargets, palm_rotation
 
 SCALE_RANGE = (0.9, 1.3)
 #: Tips that are nearer count as a closed pinch.

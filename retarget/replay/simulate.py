@@ -23,7 +23,7 @@ from acehand_core.mujoco_gl import import_mujoco, quiet_mujoco
 from acehand_core.types import Latency
 from retarget.robots.hand_spec import Commands, HandSpec
 from retarget.robots.kinematics import load_mjcf
-from retarget.solve.costs import CommandTarget
+from retarget.targets import CommandTarget
 
 if TYPE_CHECKING:
     import mujoco

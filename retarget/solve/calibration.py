@@ -41,7 +41,8 @@ from retarget.robots.kinematics import KinematicTree
 from retarget.solve.calibration_file import Fitted, read_made_for
 from retarget.solve.costs import Weights
 from retarget.solve.objective import PoseObjective
-from retarget.solve.targets import (
+from retarget.solve.trajectory import solve_trajectory
+from retarget.targets import (
     CALIBRATION_SIZE,
     LENGTH_RANGE,
     PARAMETERS,
@@ -52,7 +53,6 @@ from retarget.solve.targets import (
     palm_frames,
     palm_rotation,
 )
-from retarget.solve.trajectory import solve_trajectory
 
 #: How far a palm frame that five points span may be turned from the robot's base.
 ROTATION_RAD = np.radians(15.0)

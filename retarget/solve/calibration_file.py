@@ -25,7 +25,7 @@ from acehand_core.motion import Calibration
 from acehand_core.provenance import without_folder
 from acehand_core.types import SIDES, Side
 from retarget.robots.robot import Robot
-from retarget.solve.targets import LENGTH_RANGE, SCALE_RANGE
+from retarget.targets import LENGTH_RANGE, SCALE_RANGE
 
 SCHEMA = "acehand-calibration/1"
 _ROOT = ("schema", "robot", "variant", "source", "source_sha256", "hands")

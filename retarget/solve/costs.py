@@ -20,7 +20,7 @@ from acehand_core.motion import Calibration
 from retarget.robots.hand_spec import Commands, HandSpec
 from retarget.robots.kinematics import KinematicTree, Posture
 from retarget.solve.pinch import Pinches, pinch_fingers
-from retarget.solve.targets import HandTargets
+from retarget.targets import CommandTarget, HandTargets
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +47,6 @@ class Weights:
     contact: float = 1e4
     length_m: float = 0.01
     slide_m: float = 0.08
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class CommandTarget:
-    """Commands to stay near, and the weight of a squared radian (see ``Weights.slide_m``)."""
-
-    commands: Commands
-    weight: Float[np.ndarray, "T C"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,10 +28,16 @@ from retarget.robots.hand_spec import CommandLimits, Commands, HandSpec
 from retarget.robots.kinematics import KinematicTree
 from retarget.robots.robot import Robot
 from retarget.solve.calibration import calibrate, sampled, together
-from retarget.solve.costs import CommandTarget, Weights
+from retarget.solve.costs import Weights
 from retarget.solve.objective import PoseObjective
-from retarget.solve.targets import HandTargets, hand_targets, opening_calibration, opening_targets
 from retarget.solve.trajectory import solve_trajectory
+from retarget.targets import (
+    CommandTarget,
+    HandTargets,
+    hand_targets,
+    opening_calibration,
+    opening_targets,
+)
 
 DEX_MODES = ("vector", "dexpilot", "position")
 #: The library's own values for this hand: how much longer the robot's vectors are, and the filter.

@@ -11,7 +11,6 @@ from retarget.robots.hand_spec import Commands
 from retarget.solve.collision import CollisionCost
 from retarget.solve.costs import Cost, Gaps, PostureCost, Problem, State
 from retarget.solve.hulls import HullCost
-from retarget.solve.targets import CALIBRATION_SIZE
 from retarget.solve.vector_costs import (
     DirectionCost,
     KeypointCost,
@@ -19,6 +18,7 @@ from retarget.solve.vector_costs import (
     VectorCost,
     VectorCosts,
 )
+from retarget.targets import CALIBRATION_SIZE
 
 #: What a pose costs. Smoothness and limits join frames: they are the trajectory's (``qp.py``).
 COSTS: tuple[type[Cost] | type[VectorCost], ...] = (

@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from retarget.replay.metrics import PINCH_ROBOT_M
 from retarget.robots.hand_spec import HandSpec
 from retarget.robots.kinematics import KinematicTree
-from retarget.solve.targets import HandTargets
+from retarget.targets import HandTargets
 
 CLOSE_M = 0.030
 RELEASE_M = 0.045

@@ -21,10 +21,10 @@ from jaxtyping import Float, Int
 
 from retarget.robots.hand_spec import CommandLimits, Commands
 from retarget.solve.collision import CollisionCost
-from retarget.solve.costs import CommandTarget
 from retarget.solve.hulls import HullCost
 from retarget.solve.objective import Pose, PoseObjective, Window
 from retarget.solve.qp import TrajectoryProgram
+from retarget.targets import CommandTarget
 
 #: Frames solved together, and how far a chunk looks beyond the frames it keeps.
 CHUNK_FRAMES = 4096

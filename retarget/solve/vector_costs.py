@@ -17,7 +17,7 @@ from jaxtyping import Float
 from acehand_core.geometry import rotations
 from acehand_core.hand.skeleton import DISTALS, INTERMEDIATES, TIPS, finger_keypoints
 from retarget.solve.costs import Cost, Problem, State
-from retarget.solve.targets import CALIBRATION_SIZE, finger_bases, named_parameters
+from retarget.targets import CALIBRATION_SIZE, finger_bases, named_parameters
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,12 @@ import cv2
 import numpy as np
 from rosbags.rosbag2 import CompressionFormat, CompressionMode, StoragePlugin, Writer
 
-from acehand_core.bags.library import COMPRESSED_VIDEO, FFMPEG_PACKET, type_hash, typestore
+from acehand_core.recordings.bags.library import (
+    COMPRESSED_VIDEO,
+    FFMPEG_PACKET,
+    type_hash,
+    typestore,
+)
 
 IMAGE, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
 INFO, TF, ODOMETRY = (

@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from acehand_core import atomic, progress
-from acehand_core.bags import writer as bag_writer
-from acehand_core.bags.writer import BagWriter
 from acehand_core.cli import retarget
 from acehand_core.cli.main import main as acehand
 from acehand_core.lerobot import writer as lerobot_writer
 from acehand_core.lerobot.writer import LeRobotWriter
 from acehand_core.pipeline import bag_convert, job
+from acehand_core.recordings.bags import writer as bag_writer
+from acehand_core.recordings.bags.writer import BagWriter
 from acehand_core.trackers.files import FileTracker
 
 NAMES = {"sheet": "contact_sheet.png.partial", "overlay": "overlay.mp4.partial"}

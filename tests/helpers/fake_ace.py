@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 
+from acehand_core.ace.model.batch import Readout
+from acehand_core.ace.model.config import ModelConfig
+from acehand_core.ace.model.inference.loading import WeightsRecord
 from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.hands_torch import TorchHands
-from acehand_core.model.batch import Readout
-from acehand_core.model.config import ModelConfig
-from acehand_core.model.inference.loading import WeightsRecord
 from acehand_core.motion import Recording
 
 SIZE = (64, 32)

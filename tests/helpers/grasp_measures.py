@@ -15,12 +15,12 @@ from unittest import mock
 
 import numpy as np
 
+from acehand_core.ace.synthetic import appearance, surfaces
+from acehand_core.ace.synthetic import episode as episodes
+from acehand_core.ace.synthetic.script import hand_path, prop_paths
 from acehand_core.geometry import frames
 from acehand_core.hand.articulation import angles_to_pose
 from acehand_core.hand.capsule import CapsuleHand
-from acehand_core.synthetic import appearance, surfaces
-from acehand_core.synthetic import episode as episodes
-from acehand_core.synthetic.script import hand_path, prop_paths
 from acehand_core.types import SIDES
 
 KINDS = ("box", "mug", "can", "bottle", "bowl", "ball", "shared")

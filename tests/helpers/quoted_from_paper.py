@@ -10,7 +10,7 @@ import re
 import sys
 from pathlib import Path
 
-TARGET = Path(__file__).resolve().parents[2] / "acehand_core/evaluation/quoted.json"
+TARGET = Path(__file__).resolve().parents[2] / "acehand_core/ace/evaluation/quoted.json"
 VIDIHAND = "published by ViDiHand; the paper quotes it"
 OWN = "the paper's own run"
 MAIN = ["facc", "recall", "f1", "mpjpe_p", "pa_p", "mpjpe_plus_oos", "epe_p", "go_p", "ct_p",

@@ -12,7 +12,7 @@ from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.motion import Calibration, HandMotion
 from acehand_core.provenance import Provenance
 from acehand_core.types import SIDES
-from retarget.solve.targets import HandTargets
+from retarget.targets import HandTargets
 
 FPS = 30.0
 IDENTITY = Calibration(1.0, np.eye(3), np.zeros(3), 0.0)

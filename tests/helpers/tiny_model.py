@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from acehand_core.model.config import DecoderConfig, ModelConfig, TrunkConfig, VaeConfig
-from acehand_core.model.encoder.trunk import Trunk
-from acehand_core.model.encoder.vae import VideoEncoder
-from acehand_core.model.weights.state import LoadedWeights, state_shapes
+from acehand_core.ace.model.config import DecoderConfig, ModelConfig, TrunkConfig, VaeConfig
+from acehand_core.ace.model.encoder.trunk import Trunk
+from acehand_core.ace.model.encoder.vae import VideoEncoder
+from acehand_core.ace.model.weights.state import LoadedWeights, state_shapes
 
 VAE = VaeConfig(base_dim=16)
 TRUNK = TrunkConfig(

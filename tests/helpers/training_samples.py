@@ -8,14 +8,14 @@ import math
 import numpy as np
 import torch
 
+from acehand_core.ace.model.batch import PinholeBatch, Readout
+from acehand_core.ace.training.losses import project
+from acehand_core.ace.training.targets import Prediction, Targets
 from acehand_core.geometry import rotations_torch
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.hands_torch import TorchHands
-from acehand_core.model.batch import PinholeBatch, Readout
 from acehand_core.motion import HandMotion
 from acehand_core.provenance import Provenance
-from acehand_core.training.losses import project
-from acehand_core.training.targets import Prediction, Targets
 
 HANDS = TorchHands.acehand()
 
@@ -147,8 +147,8 @@ def store(
     """A store of clips whose pictures show the joints as coloured blobs; returns its folder."""
     import cv2
 
-    from acehand_core.datasets.clips.schema import ClipInfo, StoreInfo
-    from acehand_core.datasets.clips.store import ClipWriter
+    from acehand_core.ace.labelled.clips.schema import ClipInfo, StoreInfo
+    from acehand_core.ace.labelled.clips.store import ClipWriter
 
     view = view or camera(*size)
     writer = ClipWriter(root, StoreInfo(name, "train", made_by, "none"))

@@ -19,11 +19,11 @@ import av
 import cv2
 import numpy as np
 
+from acehand_core import motion_from_joints
 from acehand_core.lerobot.dataset import create
 from acehand_core.lerobot.format import FeatureSpec, video_feature
 from acehand_core.lerobot.trim import trim_episodes
 from acehand_core.lerobot.trim_rules import read_trim_rules
-from acehand_core.motion import HandMotion
 from acehand_core.pipeline.trimming import write_beside
 from acehand_core.recordings.hands_file import write_hand_motion
 from helpers import lerobot_samples as samples
@@ -140,7 +140,7 @@ def write(
     for number in range(len(episodes)):
         folder = root / "acehand" / f"episode_{number:06d}"
         folder.mkdir(parents=True)
-        motion = HandMotion.from_joints(
+        motion = motion_from_joints(
             moving_hands(len(episodes[number][0]["hand.valid"])), fps=samples.FPS, frame="camera"
         )
         write_hand_motion(motion, folder / "hand_motion.parquet")

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from acehand_core.model.config import DecoderConfig, ModelConfig, TrunkConfig, VaeConfig
-from acehand_core.model.weights import official, repackaged, sums
-from acehand_core.model.weights.state import LoadedWeights
+from acehand_core.ace.model.config import DecoderConfig, ModelConfig, TrunkConfig, VaeConfig
+from acehand_core.ace.model.weights import official, repackaged, sums
+from acehand_core.ace.model.weights.state import LoadedWeights
 
 TINY = ModelConfig(
     variant="kfree",

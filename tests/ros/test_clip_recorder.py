@@ -12,8 +12,8 @@ from ros_process import Process, call, spin_until, trigger
 from rosbags.rosbag2 import Reader
 from test_offline_bag import EXAMPLE, START, STEP, Told, image_fields
 
-from acehand_core.bags.messages import PlainMessage
 from acehand_core.lerobot.check import check_dataset
+from acehand_core.recordings.bags.messages import PlainMessage
 from acehand_core.recordings.video import open_video
 from acehand_ros.clips import ClipFolder
 from acehand_ros.messages import to_ros

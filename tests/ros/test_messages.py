@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from acehand_core.bags.messages import (
+from acehand_core.pipeline.bag_write import load_demonstrations
+from acehand_core.recordings.bags.messages import (
     TOPICS,
     Demonstration,
     PlainMessage,
@@ -17,8 +18,7 @@ from acehand_core.bags.messages import (
     latched_messages,
     trajectory_messages,
 )
-from acehand_core.bags.writer import BagWriter
-from acehand_core.pipeline.bag_write import load_demonstrations
+from acehand_core.recordings.bags.writer import BagWriter
 from acehand_ros.messages import quality, to_ros
 from acehand_ros.status import job_diagnostics
 from acehand_ros.worker import JobStatus
@@ -114,7 +114,7 @@ def test_quality_of_service_as_documented() -> None:
 
 
 def test_numbers_are_exact(demonstration: Demonstration) -> None:
-    from acehand_core.bags.messages import joint_state
+    from acehand_core.recordings.bags.messages import joint_state
 
     built = to_ros(joint_state(demonstration, 17, 1))
     assert np.array_equal(built.position, demonstration.joints[17, 1])

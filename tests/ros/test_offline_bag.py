@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from ros_process import Launched, Process, spin_until, trigger
 
-from acehand_core.bags.messages import PlainMessage
-from acehand_core.bags.writer import BagWriter
 from acehand_core.lerobot.check import check_dataset
 from acehand_core.lerobot.format import HANDS, episode_folder
+from acehand_core.recordings.bags.messages import PlainMessage
+from acehand_core.recordings.bags.writer import BagWriter
 from acehand_core.recordings.hands_file import read_hand_motion
 from acehand_core.recordings.video import open_video
 

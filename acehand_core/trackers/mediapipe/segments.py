@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from acehand_core.errors import InputError, OutputError
-from acehand_core.files.safe_files import safe_load_npz
 from acehand_core.motion import FrameSource
 from acehand_core.processes import thread_count
+from acehand_core.safe_files import safe_load_npz
 from acehand_core.trackers.mediapipe.detector import Detection
 from acehand_core.trackers.mediapipe.networks import naming
 from acehand_core.types import ImageRgb, Progress

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool
 
-from acehand_core.camera_motion import recorded_rotations
+from acehand_core.camera.recorded import recorded_rotations
 from acehand_core.errors import InputError
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import CameraMotion, HandModelName, HandMotion, Recording

@@ -1,0 +1,1 @@
+"""The commands of the paper's system: weights, labelled clips, synthetic clips, evaluation."""

@@ -1,0 +1,290 @@
+"""``acehand evaluate``: scores of predictions or a tracker, lists of segments, reports."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from acehand_core.ace.settings import AceSettings
+from acehand_core.cli import console
+from acehand_core.cli.ace import usable_weights
+from acehand_core.cli.console import OVERWRITE
+from acehand_core.errors import InputError
+from acehand_core.pipeline.settings import JobSettings
+from acehand_core.progress import Bars
+from acehand_core.settings import check_values, group, leaves, like, setting
+from acehand_core.types import Hands, Quality, TurnsMode
+
+if TYPE_CHECKING:
+    from acehand_core.ace.evaluation.inputs import GroundTruth
+    from acehand_core.ace.evaluation.protocol import HandLibrary
+
+#: Of the table for people: key, heading, digits.
+_SHOWN = (
+    ("facc", "FAcc", 3), ("recall", "Recall", 3), ("f1", "F1", 3), ("mpjpe_p", "MPJPE-p mm", 2),
+    ("pa_p", "PA-p mm", 2), ("epe_p", "EPE2D-p px", 2), ("go_p", "GO-p deg", 2),
+    ("ct_p", "CT-p m", 3), ("jitter", "Jitter mm/f2", 2), ("mpjpe_iv", "MPJPE in view mm", 2),
+    ("mpjpe_oos", "MPJPE-OOS mm", 2), ("mpjpe_plus_oos", "MPJPE+OOS mm", 2),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """Where the true hands are."""
+
+    ground_truth: Path | None = setting(
+        None, "store of clips, or folder of one HandMotion table per segment", metavar="DIR"
+    )
+    segments: Path | None = setting(None, "list of segments", metavar="FILE")
+    segment_length: int = setting(81, "without --segments: frames of a segment")
+    segment_stride: int | None = setting(
+        None, "frames from one segment to the next", default_text="no overlap"
+    )
+    segment_count: int | None = setting(None, "draw so many", default_text="all")
+    segment_seed: int = setting(0, "of the draw")
+    write_segments: Path | None = setting(
+        None, "write the list of segments there; nothing needs to be scored", metavar="FILE"
+    )
+    mano: Path | None = setting(None, "your MANO", default_text="$ACEHAND_MANO")
+
+    def open(self) -> GroundTruth:
+        """Open it. Raises InputError."""
+        from acehand_core.ace.evaluation.inputs import open_ground_truth
+
+        if self.ground_truth is None:
+            raise InputError("--ground-truth DIR is needed.")
+        return open_ground_truth(
+            self.ground_truth, self.segments, length=self.segment_length,
+            stride=self.segment_stride, count=self.segment_count, seed=self.segment_seed,
+        )  # fmt: skip
+
+    def write_list(self, truth: GroundTruth, path: Path, overwrite: bool) -> dict[str, Any]:
+        """Write the list of segments; return what it holds. Raises InputError, OutputError."""
+        from acehand_core.ace.evaluation.inputs import StoreTruth
+        from acehand_core.ace.labelled.segments import write_segments
+
+        if not isinstance(truth, StoreTruth):
+            raise InputError("--write-segments lists pieces of a store of clips.")
+        write_segments(truth.listed, path, overwrite)
+        made = truth.listed.summary()
+        console.say(
+            f"{path}: {made['count']} segments of {made['frames']} frames, {made['name']} "
+            f"{made['sha256'][:12]}"
+        )
+        return {**made, "output": str(path)}
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluate:
+    """Score predictions or a tracker by the paper's protocol.
+
+    --method reads another method's own output. --report makes tables and plots of evaluations,
+    beside the paper's numbers; of no evaluation the paper's rows alone.
+    """
+
+    evaluations: tuple[Path, ...] = setting(
+        (), "of --report: JSON of --output", metavar="FILE", positional=True
+    )
+    predictions: Path | None = setting(None, "one HandMotion table per segment", metavar="DIR")
+    method: str | None = setting(
+        None, "the predictions are this method's own output (docs/evaluation.md)", metavar="NAME"
+    )
+    tracker: str | None = setting(None, "run this tracker, or do-nothing", metavar="NAME")
+    anchors: Literal["auto", "own", "reprojected"] = setting("auto", "2D joints that EPE scores")
+    picture_size: str = setting(
+        "paper",
+        "pixels that EPE counts: paper (its size for its datasets), stored, or WxH",
+        metavar="SIZE",
+    )
+    label: str | None = setting(None, "name of the method in reports")
+    output: Path | None = setting(None, "write the JSON there too", metavar="FILE")
+    overwrite: bool = setting(False, OVERWRITE)
+    truth: Truth = group(Truth, "ground truth")
+    keep: Path | None = setting(
+        None,
+        "keep predictions there, of --tracker or --method; with --tracker the same command again "
+        "resumes from them",
+        metavar="DIR",
+    )
+    decode_frames: int | None = setting(
+        None,
+        "frames that the tracker sees at once, 0 for the whole recording (the segment's; with "
+        "--windows the recording is cut as in any other run)",
+    )
+    time: int = setting(0, "time N passes over the first segment", low=0)
+    hands: Hands = like(JobSettings, "hands", "both", "which hands to look for")
+    hand_length_m: float | None = like(JobSettings, "hand_length_m", None)
+    camera_motion: TurnsMode = like(JobSettings, "camera_motion", "rotation")
+    quality: Quality = like(JobSettings, "quality", "balanced")
+    report: Path | None = setting(
+        None, "write report.md, report.tex and report.html there", metavar="DIR"
+    )
+    row: tuple[tuple[str, str, str], ...] = setting(
+        (), "of --report: a row of a study: features, decoder, tap or sigma",
+        metavar="STUDY LABEL FILE", repeat=True,
+    )  # fmt: skip
+    ace: AceSettings = group(AceSettings, "tracker ace")
+
+    def __post_init__(self) -> None:
+        check_values(self)
+
+    def run(self, terminal: console.Terminal) -> int:
+        """Score and report."""
+        from acehand_core.ace.evaluation.protocol import HandLibrary, Protocol, picture_size
+        from acehand_core.ace.evaluation.run import Options, evaluate_predictions, write_evaluation
+        from acehand_core.atomic import check_free
+
+        if self.report is not None:
+            if self.predictions is not None or self.tracker is not None:
+                raise InputError("--report is of evaluations that are there: give their files.")
+            return _report(self.report, self.evaluations, self.row, self.overwrite, terminal)
+        if self.evaluations or self.row:
+            raise InputError("evaluations and --row are for --report DIR.")
+        only_list = self.truth.write_segments is not None and not (self.predictions or self.tracker)
+        if not only_list and (self.predictions is None) == (self.tracker is None):
+            raise InputError("give either --predictions DIR or --tracker NAME.")
+        if self.method is not None and self.predictions is None:
+            raise InputError("--method is for --predictions DIR, the method's output.")
+        if self.tracker is None:
+            self._check_no_tracker_flags()
+        if self.output is not None:
+            check_free(self.output, self.overwrite)
+        protocol = Protocol(anchors=self.anchors)
+        library = HandLibrary(self.truth.mano)
+        options = Options(protocol, library, self.label, self.picture_size)
+        picture_size(options.picture, "", 1, 1)  # refused before any work
+        truth = self.truth.open()
+        if self.truth.write_segments is not None:
+            listed = self.truth.write_list(truth, self.truth.write_segments, self.overwrite)
+            if only_list:
+                terminal.print_json(listed)
+                return console.EXIT_OK
+        if self.predictions is not None and self.method is not None:
+            with tempfile.TemporaryDirectory() as made:
+                folder = self.keep or Path(made)
+                self._import(self.predictions, self.method, truth, folder, library, terminal.bars)
+                result = evaluate_predictions(folder, truth, options, terminal.bars)
+        elif self.predictions is not None:
+            result = evaluate_predictions(self.predictions, truth, options, terminal.bars)
+        elif self.tracker is not None:
+            result = self._track(self.tracker, truth, options, terminal.bars)
+        if self.output is not None:
+            write_evaluation(result, self.output, self.overwrite)
+            console.say(str(self.output))
+        _say(result)
+        terminal.print_json(result)
+        return console.EXIT_OK
+
+    def _check_no_tracker_flags(self) -> None:
+        """Raise InputError for a flag of trackers that says something else than its default."""
+        of_trackers = {
+            "keep", "decode_frames", "time", "hands", "hand_length_m", "camera_motion",
+            "quality", "ace",
+        } - ({"keep"} if self.method else set())  # fmt: skip
+        for leaf in leaves(Evaluate):
+            if leaf.path[0] in of_trackers and leaf.value(self) != leaf.default:
+                raise InputError(
+                    f"{leaf.spelled} is for --tracker; predictions are scored as they are."
+                )
+
+    def _import(
+        self, source: Path, method: str, truth: GroundTruth, folder: Path, library: HandLibrary,
+        bars: Bars,
+    ) -> None:  # fmt: skip
+        """Turn another method's output into a folder of predictions."""
+        from acehand_core.ace.evaluation.importing import import_predictions
+
+        report = import_predictions(method, source, truth, folder, library, self.overwrite, bars)
+        console.say(f"{method}: {report['segments']} predictions")
+        for note in report["notes"]:
+            console.say(f"  {note}")
+
+    def _track(self, tracker: str, truth: GroundTruth, options: Any, bars: Bars) -> dict[str, Any]:
+        from acehand_core.ace.evaluation.protocol import PAPER_WIDTHS
+        from acehand_core.ace.evaluation.run import evaluate_tracker
+        from acehand_core.ace.evaluation.tracking import Decoding, DoNothing
+        from acehand_core.trackers.base import TrackerSettings, make_tracker
+
+        chosen = usable_weights(self.ace, tracker)
+        if chosen.weights is not None:
+            # The second scoring pass takes whatever a slot holds, present or not. Labels are of the
+            # dataset's own frames.
+            rate = chosen.read_rate or "source"
+            chosen = replace(chosen, every_slot=True, read_rate=rate)
+            width = PAPER_WIDTHS.get(truth.dataset)
+            if width and chosen.encode_width is None and chosen.trained().encode_width is None:
+                chosen = replace(chosen, encode_width=str(width))
+        settings = TrackerSettings(
+            hands=self.hands,
+            hand_length_m=self.hand_length_m,
+            ace=chosen.if_weights,
+            camera_motion=self.camera_motion,
+            quality=self.quality,
+        )
+        made = DoNothing() if tracker == DoNothing.name else make_tracker(tracker, settings)
+        decoding = Decoding(self.decode_frames, in_windows=self.ace.windows is not None)
+        used = {
+            "hands": settings.hands,
+            "hand_length_m": settings.hand_length_m,
+            "camera_motion": settings.camera_motion,
+            "quality": settings.quality,
+            "ace": settings.ace,
+        }
+        return evaluate_tracker(
+            made, truth, options, used, decoding, self.keep, self.time, bars,
+        )  # fmt: skip
+
+
+def _say(result: dict[str, Any]) -> None:
+    segments, counts = result["segments"], result["counts"]
+    console.say(
+        f"{result['method']['label']} on {segments['name']} ({segments['count']} segments, "
+        f"{counts['frames']} frames, list sha256 {segments['sha256'][:12]})"
+    )
+    for key, heading, digits in _SHOWN:
+        value = result["metrics"][key]
+        console.say(f"  {heading:17} {'n/a' if value is None else f'{value:.{digits}f}'}")
+
+
+def _report(
+    output: Path,
+    evaluations: Sequence[Path],
+    rows: Sequence[tuple[str, str, str]],
+    overwrite: bool,
+    terminal: console.Terminal,
+) -> int:
+    """Write report.md, report.tex and report.html."""
+    from acehand_core.ace.evaluation.page import page, plotly
+    from acehand_core.ace.evaluation.run import read_evaluation
+    from acehand_core.ace.evaluation.tables import (
+        Entry,
+        build_tables,
+        check_study,
+        differences,
+        latex,
+        markdown,
+    )
+    from acehand_core.atomic import atomic_path, check_free
+
+    plotly()  # missing, nothing is written
+    entries = [Entry(path.name, read_evaluation(path)) for path in evaluations]
+    for study, label, file in rows:
+        path = Path(file)
+        entries.append(Entry(path.name, read_evaluation(path), check_study(study), label))
+    files = {name: output / f"report.{name}" for name in ("md", "tex", "html")}
+    for path in files.values():
+        check_free(path, overwrite)
+    tables = build_tables(entries)
+    for entry in entries:
+        for other in differences(entry):
+            console.say(f"warning: {entry.file} does not compare with the quoted rows: {other}")
+    for name, render in (("md", markdown), ("tex", latex), ("html", page)):
+        with atomic_path(files[name], overwrite) as partial:
+            partial.write_text(render(tables, entries), "utf-8")
+        console.say(str(files[name]))
+    own = sum(not row.quoted for t in tables for block in t.blocks.values() for row in block)
+    terminal.print_json({"files": [str(p) for p in files.values()], "rows": own})
+    return console.EXIT_OK

@@ -1,0 +1,107 @@
+"""``acehand synth``: render clips of hands with ground truth, to train and test on."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from acehand_core.cli import console
+from acehand_core.errors import InputError
+from acehand_core.processes import thread_count
+from acehand_core.settings import check_values, setting
+
+if TYPE_CHECKING:
+    from acehand_core.ace.synthetic.job import SynthJob
+
+
+@dataclass(frozen=True, slots=True)
+class Synth:
+    """Render clips of hands with ground truth, to train on."""
+
+    clips: int = setting(..., "how many")
+    output: Path = setting(..., "store of clips", metavar="DIR")
+    seed: int = setting(0, "of everything that is drawn", metavar="S")
+    first: int = setting(0, "index of the first clip", metavar="I")
+    split: Literal["train", "val", "test", "all"] = setting("train", "which subjects and scenes")
+    frames: int = setting(121, "of each clip, 4k + 1")
+    size: str | None = setting(
+        None, "multiples of 32", metavar="WxH", default_text="640x480; 128x96 with --fast"
+    )
+    cameras: Literal["mixed", "pinhole", "fisheye"] = setting("mixed", "lenses")
+    head_motion: Literal["ordinary", "walking", "looking-back", "bending"] = setting(
+        "ordinary", "how the head moves, and its camera with it"
+    )
+    motion: Path | None = setting(
+        None, "hands to move by: a HandMotion table, or an npz of joints_world", metavar="FILE"
+    )
+    real_share: float | None = setting(
+        None,
+        "share of the clips that move by --motion",
+        metavar="P",
+        low=0,
+        high=1,
+        default_text="0.4",
+    )
+    fast: bool = setting(False, "small clips for training: no masks or depth, simpler light")
+    clean: bool = setting(False, "no blur, no noise, even exposure")
+    processes: int = setting(0, "side by side; 0: one per core")
+    overwrite: bool = setting(False, "remove the clips of a store made with other settings")
+    sheet: bool = setting(False, "also write a contact sheet, sheet.png")
+
+    def __post_init__(self) -> None:
+        check_values(self)
+
+    def run(self, terminal: console.Terminal) -> int:
+        """Render them."""
+        from acehand_core.ace.labelled.clips.sheet import write_sheet
+        from acehand_core.ace.labelled.clips.store import ClipStore
+        from acehand_core.ace.synthetic import job
+
+        work = self._job()
+        report = job.run(work, lambda done, total: terminal.bars("clips", done, total))
+        sheet = None
+        if self.sheet:
+            sheet = self.output / "sheet.png"
+            write_sheet(ClipStore(self.output), sheet)
+        for name, message in report.errors.items():
+            console.say(f"error: {name}: {message}")
+        console.say(f"{self.output}: {len(report.made)} clips made, {len(report.kept)} kept")
+        result: dict[str, Any] = {
+            "output": str(self.output), "made": list(report.made),
+            "kept": list(report.kept), "sheet": str(sheet) if sheet else None,
+        }  # fmt: skip
+        if report.errors:
+            result["errors"] = [{"source": n, "message": m} for n, m in report.errors.items()]
+        terminal.print_json(result)
+        return console.EXIT_SOME_FAILED if report.errors else console.EXIT_OK
+
+    def _job(self) -> SynthJob:
+        from acehand_core.ace.synthetic.episode import SynthOptions
+        from acehand_core.ace.synthetic.job import SynthJob
+
+        text = self.size or ("128x96" if self.fast else "640x480")
+        size = re.fullmatch(r"(\d{1,5})x(\d{1,5})", text)
+        if size is None:
+            raise InputError(f"--size {text!r}: WxH in pixels, for example 640x480.")
+        share = self.real_share
+        if share is not None and self.motion is None:
+            raise InputError(
+                "--real-share is the share of clips that move by --motion; give that too."
+            )
+        options = SynthOptions(
+            width=int(size[1]),
+            height=int(size[2]),
+            frames=self.frames,
+            cameras=self.cameras,
+            real_share=SynthOptions().real_share if share is None else share,
+            clean=self.clean,
+            fast=self.fast,
+            head_motion=self.head_motion,
+        )
+        return SynthJob(
+            self.output, self.clips, self.seed, self.first, self.split,
+            options, self.motion, self.processes or thread_count(),
+            self.overwrite,
+        )  # fmt: skip

@@ -1,0 +1,245 @@
+"""``acehand weights``: fetch, convert and inspect weights of the model and of trackers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from acehand_core.cli import console
+from acehand_core.cli.console import OVERWRITE
+from acehand_core.settings import setting
+
+if TYPE_CHECKING:
+    from acehand_core.ace.model.config import ModelConfig
+    from acehand_core.ace.model.weights.inspection import Inspection
+
+Variant = Literal["k", "kfree"]
+_VARIANT = "where the path does not say"
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Download released weights into the hub's cache.
+
+    "hands" are the two networks of the mediapipe tracker (Apache-2.0), fetched once; nothing else
+    is asked of the net afterwards.
+    """
+
+    names: tuple[str, ...] = setting((), "see --list", metavar="NAME", positional=True)
+    list: bool = setting(False, "say what can be fetched")
+    revision: str | None = setting(None, "branch, tag or commit on the hub", metavar="REV")
+    wheel: Path | None = setting(
+        None,
+        "of hands: MediaPipe's wheel, where this computer has no way to PyPI",
+        metavar="FILE",
+        default_text="pip downloads it, whatever this Python",
+    )
+
+    def run(self, terminal: console.Terminal) -> int:
+        """Download, and check hashes."""
+        from acehand_core.errors import InputError
+
+        if self.names == ("hands",):
+            return self._hands(terminal)
+        from acehand_core.ace.model.weights import sums
+        from acehand_core.ace.model.weights.fetch import SOURCES, fetch
+
+        if self.list or not self.names:
+            if not self.list:
+                raise InputError(f"name what to fetch; valid: hands, {', '.join(SOURCES)}.")
+            console.say("hands: the two networks of the mediapipe tracker (Apache-2.0)")
+            for name, source in SOURCES.items():
+                console.say(f"{name}: {source.about} ({source.gigabytes:g} GB, {source.repo})")
+                console.say(f"  {source.licence}")
+            listed = {
+                name: {"repo": s.repo, "gigabytes": s.gigabytes, "licence": s.licence,
+                       "about": s.about}
+                for name, s in SOURCES.items()
+            }  # fmt: skip
+            terminal.print_json({"sources": listed})
+            return console.EXIT_OK
+        console.say(sums.NOT_BUNDLED)
+        done = []
+        for name in self.names:
+            fetched = fetch(name, self.revision, terminal.quiet)
+            done.append(fetched.to_json())
+            console.say(f"{name}: {fetched.folder}")
+            console.say(f"  {fetched.licence}")
+            for file in fetched.unchecked:
+                console.say(f"  {file}: no hash is stated for it; it was not checked")
+        terminal.print_json({"fetched": done})
+        return console.EXIT_OK
+
+    def _hands(self, terminal: console.Terminal) -> int:
+        """Fetch, unpack and check the networks; where they are there already, say where."""
+        from acehand_core.trackers.mediapipe import networks
+
+        folder = networks.installed() if self.wheel is None else None
+        if folder is None:
+            if self.wheel is not None:
+                networks.unpack(self.wheel)
+            else:
+                networks.download()
+            folder = networks.folder()
+        networks.check(folder)
+        console.say(f"the hand networks of mediapipe {networks.VERSION}: {folder}")
+        terminal.print_json({"folder": str(folder), "version": networks.VERSION})
+        return console.EXIT_OK
+
+
+@dataclass(frozen=True, slots=True)
+class Convert:
+    """Write weights in another layout, or those of a training run at one of its checkpoints.
+
+    --base, --vae and --caption are then the run's own, where they were moved.
+    """
+
+    sources: tuple[Path, ...] = setting(
+        ...,
+        "a checkpoint or a folder of a model, pieces of the released one may follow; or the folder "
+        "of a training run or of a checkpoint of it",
+        metavar="SRC",
+        positional=True,
+    )
+    to: Literal["official", "acehand"] = setting(..., "the layout")
+    output: Path = setting(..., "folder to write", metavar="DIR")
+    variant: Variant | None = setting(None, _VARIANT)
+    base: Path | None = setting(None, "Wan2.2-Fun-5B-Control", metavar="DIR")
+    vae: Path | None = setting(None, "Wan2.2_VAE.pth", metavar="FILE")
+    caption: Path | None = setting(None, "caption embedding", metavar="FILE")
+    config: Path | None = setting(
+        None,
+        "sizes, as inspect shows them",
+        metavar="FILE",
+        default_text="those that the checkpoint states, else the released ones",
+    )
+    seed: int = setting(0, "of what --to official fills in")
+    step: int | None = setting(
+        None, "which checkpoint of a run", default_text="best by validation, else newest"
+    )
+    weights: Path | None = setting(None, "start.weights of a run, if it was moved")
+    overwrite: bool = setting(False, OVERWRITE)
+
+    def run(self, terminal: console.Terminal) -> int:
+        """Convert and report what is not the source's."""
+        from acehand_core.ace.model.weights.load import convert, is_of_a_run, sort_sources
+
+        if len(self.sources) == 1 and is_of_a_run(self.sources[0]):
+            return self._export(terminal)
+        sources = sort_sources(self.sources, self.base, self.vae, self.caption)
+        weights, exported = convert(
+            sources,
+            self.to,
+            self.output,
+            variant=self.variant,
+            config=_config(self.config),
+            seed=self.seed,
+            overwrite=self.overwrite,
+        )
+        console.say(f"{self.output}: {self.to}, variant {weights.config.variant}")
+        console.say(f"  {weights.licence}")
+        for name in weights.report.filled:
+            console.say(f"  {name}: not in the source; holds its initial value")
+        if exported:
+            console.say(
+                f"  {len(exported['drawn'])} tensors are not part of the running model and were "
+                "filled with initial values"
+            )
+        terminal.print_json(
+            {
+                "output": str(self.output), "layout": self.to,
+                "variant": weights.config.variant, "licence": weights.licence,
+                "sources": weights.sha256s, "report": weights.report.to_json(),
+                "export": exported,
+            }
+        )  # fmt: skip
+        return console.EXIT_OK
+
+    def _export(self, terminal: console.Terminal) -> int:
+        """Write the weights of a training run."""
+        from acehand_core.ace.training.config import StartConfig
+        from acehand_core.ace.training.run_folder import export
+        from acehand_core.errors import InputError
+
+        if self.to != "acehand":
+            raise InputError("of a training run --to acehand; convert what that gives once more.")
+        pieces = (self.weights, self.base, self.vae, self.caption)
+        weights, base, vae, caption = (None if path is None else str(path) for path in pieces)
+        moved = StartConfig(weights, base, vae, caption)
+        checkpoint = export(self.sources[0], self.output, self.step, moved, self.overwrite)
+        score = (
+            "not validated" if checkpoint.score is None else f"validation {checkpoint.score:.4f}"
+        )
+        console.say(f"{self.output}: step {checkpoint.step}, {score}")
+        terminal.print_json(
+            {"output": str(self.output), "step": checkpoint.step, "score": checkpoint.score}
+        )
+        return console.EXIT_OK
+
+
+@dataclass(frozen=True, slots=True)
+class Inspect:
+    """Say what a file or folder of weights holds, and what is wrong with it."""
+
+    path: Path | None = setting(None, "the weights", metavar="PATH", positional=True)
+    variant: Variant | None = setting(None, _VARIANT)
+    accounting: bool = setting(False, "count parameters; without PATH those of the released model")
+
+    def run(self, terminal: console.Terminal) -> int:
+        """Describe them; exit code 0 only without problems."""
+        from acehand_core.ace.model.config import ModelConfig
+        from acehand_core.ace.model.weights.accounting import account, table
+        from acehand_core.ace.model.weights.inspection import inspect
+        from acehand_core.errors import InputError
+
+        if self.path is None and not self.accounting:
+            raise InputError("give a PATH, or --accounting for the released model's table.")
+        data: dict[str, Any] = {}
+        config: ModelConfig | None = ModelConfig()
+        if self.path is not None:
+            found = inspect(self.path, self.variant)
+            config, data = found.config, found.to_json()
+            _describe(found)
+        if self.accounting:
+            if config is None:
+                raise InputError(f"{self.path}: a piece without sizes of a model.")
+            counted = account(config)
+            data["accounting"] = counted.to_json()
+            for line in table(counted):
+                console.say(line)
+        terminal.print_json(data)
+        return console.EXIT_SOME_FAILED if data.get("problems") else console.EXIT_OK
+
+
+def _describe(found: Inspection) -> None:
+    from acehand_core.ace.model.weights import state
+
+    console.say(f"layout {found.layout}, variant {found.variant or 'either'}")
+    console.say(f"  {found.licence or 'licence not stated'}")
+    if found.variant is not None and found.config is not None:
+        trunk, decoder = found.config.trunk, found.config.decoder
+        console.say(
+            f"  transformer: width {trunk.dim}, read after block {trunk.tap} of "
+            f"{trunk.num_layers}, adapters of rank {trunk.lora_rank}; decoder: width "
+            f"{decoder.width}"
+        )
+    if found.variant is not None:
+        console.say(f"  {state.describe_training(found.trained_on)}")
+        console.say(f"  {found.inference.describe()}")
+    for part in found.parts:
+        kinds = ", ".join(f"{count} {dtype}" for dtype, count in part.dtypes.items())
+        size = f"{part.parameters:,} values in {part.tensors} tensors"
+        console.say(f"  {part.name}: {size} ({kinds})")
+    for component in found.report.components:
+        if component.unused:
+            console.say(f"  {component.component}: {len(component.unused)} tensors do not run")
+    for problem in found.problems:
+        console.say(f"problem: {problem}")
+
+
+def _config(path: Path | None) -> ModelConfig | None:
+    from acehand_core.ace.model.config import ModelConfig
+    from acehand_core.ace.model.weights.storage import read_json
+
+    return None if path is None else ModelConfig.from_json(read_json(path), str(path))

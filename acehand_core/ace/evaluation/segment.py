@@ -1,0 +1,385 @@
+"""One segment scored: every hand-frame of it, before any averaging.
+
+A prediction's orientation, translation and 2D joints are compared where its hand model and camera
+allow it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from acehand_core.ace.evaluation.protocol import (
+    Anchors,
+    HandLibrary,
+    Placement,
+    Protocol,
+    both_canonical,
+    boxes_around,
+    dilated,
+    epe_px,
+    go_deg,
+    jitter_runs,
+    joints_in_image,
+    match,
+    mpjpe_mm,
+    pa_mm,
+    placement,
+)
+from acehand_core.errors import SchemaError
+from acehand_core.geometry.cameras import Camera
+from acehand_core.hand.mapping import convert
+from acehand_core.motion import HandMotion
+from acehand_core.types import (
+    SIDES,
+    JointsCamera,
+    PerHand,
+    PerHandFlag,
+    PointCamera,
+    RotationsCamera,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Pose:
+    """Orientation and translation in the ground truth's hand model; NaN where not comparable.
+
+    ``error_mm`` is the mean joint error of a conversion between two hand models, None without one.
+    """
+
+    global_orient: RotationsCamera
+    translation: PointCamera
+    comparable: bool
+    error_mm: float | None = None
+
+
+def comparable_pose(
+    prediction: HandMotion, truth: HandMotion, emitted: PerHandFlag, library: HandLibrary
+) -> Pose:
+    """Return the prediction's orientation and translation as the truth's hand model has them.
+
+    Joints alone have neither. Two different hand models are joined by ``hand.mapping`` where both
+    are there; otherwise they are not comparable.
+    """
+    if prediction.hand_model == truth.hand_model:
+        return Pose(prediction.global_orient, prediction.translation, True)
+    orient = np.full((len(prediction), 2, 3, 3), np.nan)
+    translation = np.full((len(prediction), 2, 3), np.nan)
+    source = library.find(prediction.hand_model, prediction.left_shapedirs_fixed)
+    target = library.find(truth.hand_model, truth.left_shapedirs_fixed)
+    if source is None or target is None:
+        return Pose(orient, translation, False)
+
+    errors = [np.zeros(0)]
+    for slot, side in enumerate(SIDES):
+        rows = emitted[:, slot]
+        if not rows.any():
+            continue
+        fit = convert(
+            source, target, side, prediction.global_orient[rows, slot],
+            prediction.hand_pose[rows, slot], prediction.betas[slot],
+            prediction.translation[rows, slot],
+        )  # fmt: skip
+        orient[rows, slot], translation[rows, slot] = fit.global_orient, fit.translation
+        errors.append(fit.error_m)
+
+    error_m = np.concatenate(errors)
+    return Pose(orient, translation, True, float(1e3 * error_m.mean()) if len(error_m) else None)
+
+
+def uses_own_anchors(prediction: HandMotion, camera: Camera, anchors: Anchors) -> bool:
+    """Return whether EPE scores the tracker's own 2D joints rather than projected ones.
+
+    "auto" projects where the prediction says that no intrinsics were used (paper, "One case needs
+    stating separately"), and where its 2D joints belong to another image than the ground truth's.
+    """
+    if anchors != "auto":
+        return anchors == "own"
+    settings = prediction.provenance.settings
+    solve = settings.get("solve")
+    bearings = solve.get("bearings", "intrinsics") if isinstance(solve, dict) else "intrinsics"
+    if bearings != "intrinsics" or settings.get("intrinsics_used") is False:
+        return False
+    other = prediction.camera
+    return other is None or (
+        (other.model, other.width, other.height) == (camera.model, camera.width, camera.height)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """What a tracker saw at once: frames, latents of its network, or the ``whole`` recording."""
+
+    frames: int
+    latents: int | None
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentScore:
+    """Everything that metrics are averaged from, for one segment of T frames.
+
+    Errors hold the error of a matched hand, the charge of a missed one, and NaN elsewhere. Those
+    named ``gated`` are of the second pass, which uses only the ground truth: NaN where it has no
+    hand. All of ``go_deg``, ``ct_m`` and ``gated_ct_m`` is NaN where the two hand models cannot be
+    compared (``pose_comparable``).
+
+    Attributes:
+        exists: hand-frames of the ground truth. on_screen: those that pass the gate.
+        unlabelled: hand-frames of which the ground truth says neither; nothing is scored there.
+        shown: active predictions that pass it. matched: true positives.
+        emitted: hand-frames where the prediction holds a hand, active or not.
+        epe_px: mean over the joints in the image. epe_joints: how many those are.
+        radius: distance of the hand's projected centre from the principal point over half the
+            image diagonal, on-screen hands.
+        jitter: (mean, number of second differences) per run and hand.
+        placement: where hands are absolutely, second pass.
+        picture: width and height in pixels that EPE is measured at.
+        decoded: what the tracker saw at once, where the prediction says.
+        conversion_mm: mean joint error of turning one hand model's parameters into the other's.
+    """
+
+    identifier: str
+    exists: PerHandFlag
+    on_screen: PerHandFlag
+    unlabelled: PerHandFlag
+    shown: PerHandFlag
+    matched: PerHandFlag
+    emitted: PerHandFlag
+    mpjpe_mm: PerHand
+    pa_mm: PerHand
+    epe_px: PerHand
+    epe_joints: PerHand
+    go_deg: PerHand
+    ct_m: PerHand
+    gated_mpjpe_mm: PerHand
+    gated_ct_m: PerHand
+    radius: PerHand
+    jitter: tuple[tuple[float, int], ...]
+    placement: Placement
+    pose_comparable: bool
+    own_anchors: bool
+    picture: tuple[int, int]
+    conversion_mm: float | None = None
+    decoded: Decoded | None = None
+
+    @property
+    def missed(self) -> PerHandFlag:
+        """False negatives."""
+        return self.on_screen & ~self.matched
+
+    @property
+    def spurious(self) -> PerHandFlag:
+        """False positives."""
+        return self.shown & ~self.matched
+
+
+def score_segment(
+    identifier: str,
+    prediction: HandMotion,
+    truth: HandMotion,
+    library: HandLibrary,
+    protocol: Protocol,
+    picture: tuple[int, int] | None = None,
+) -> SegmentScore:
+    """Score one segment.
+
+    Args:
+        identifier: of the segment, for messages.
+        prediction: checked by ``inputs.check_prediction``.
+        truth: with the calibrated camera; a hand exists where it is known and its presence is above
+            0.5, is unlabelled where it is not known and its presence is above 0, and is absent
+            elsewhere.
+        picture: width and height in pixels that EPE is measured at; None those of the camera.
+
+    Raises:
+        SchemaError: the ground truth has no camera, hand model or placement.
+    """
+    _check_truth(identifier, truth)
+    camera = truth.camera
+    assert camera is not None
+
+    model = library.get(truth.hand_model, truth.left_shapedirs_fixed)
+    canonical = both_canonical(model)
+    exists = truth.known & (truth.presence > 0.5)
+    unlabelled = ~truth.known & (truth.presence > 0)
+    emitted = np.isfinite(prediction.joints_camera).all((-1, -2))
+    active = emitted & (prediction.presence > protocol.presence_above)
+    in_image = joints_in_image(truth.joints_camera, camera, protocol.z_min_m)
+    on_screen = exists & in_image.any(-1)
+    seen = joints_in_image(prediction.joints_camera, camera, protocol.z_min_m)
+    shown = active & seen.any(-1) & ~unlabelled
+    matched = match(
+        _mesh_boxes(prediction, shown, camera, library, protocol), shown,
+        dilated(_mesh_boxes(truth, on_screen, camera, library, protocol), protocol.dilation),
+        on_screen,
+    )  # fmt: skip
+
+    stand_in = np.broadcast_to(canonical, truth.joints_camera.shape)
+    penalised = np.where(matched[..., None, None], prediction.joints_camera, stand_in)
+    second = np.where(emitted[..., None, None], prediction.joints_camera, stand_in)
+    pose = comparable_pose(prediction, truth, emitted, library)
+    own = uses_own_anchors(prediction, camera, protocol.anchors)
+    picture = picture or (camera.width, camera.height)
+    epe = _epe(prediction, truth, in_image, matched, own, picture)
+
+    joints = in_image.sum(-1).astype(float)
+    return SegmentScore(
+        identifier,
+        exists, on_screen, unlabelled, shown, matched, emitted,
+        mpjpe_mm=_rows(mpjpe_mm, penalised, truth.joints_camera, on_screen),
+        pa_mm=_rows(pa_mm, penalised, truth.joints_camera, on_screen),
+        epe_px=np.where(on_screen, epe, np.nan),
+        epe_joints=np.where(on_screen, joints, 0.0),
+        go_deg=_orientation(pose.global_orient, truth, matched, on_screen),
+        ct_m=_translation(pose.translation, truth, matched, on_screen),
+        gated_mpjpe_mm=_rows(mpjpe_mm, second, truth.joints_camera, exists),
+        gated_ct_m=_translation(pose.translation, truth, emitted, exists),
+        radius=_radius(truth.joints_camera, in_image, camera, on_screen),
+        jitter=_jitter(prediction, matched),
+        placement=placement(prediction.joints_camera, truth.joints_camera, emitted & exists),
+        pose_comparable=pose.comparable,
+        own_anchors=own,
+        picture=picture,
+        conversion_mm=pose.error_mm,
+        decoded=_decoded(prediction.provenance.settings),
+    )  # fmt: skip
+
+
+def _decoded(settings: Mapping[str, Any]) -> Decoded | None:
+    frames, latents = settings.get("decoded_frames"), settings.get("decoded_latents")
+    if not isinstance(frames, int):
+        return None
+    latents = latents if isinstance(latents, int) else None
+    return Decoded(frames, latents, settings.get("decoded_whole") is True)
+
+
+def _check_truth(identifier: str, truth: HandMotion) -> None:
+    if truth.camera is None:
+        raise SchemaError(
+            f"{identifier}: the ground truth has no camera; projection needs intrinsics."
+        )
+    if truth.hand_model == "none":
+        raise SchemaError(
+            f"{identifier}: the ground truth has joints only; a hand model is needed for boxes, "
+            "orientation and the hand that misses are charged with."
+        )
+    if not truth.placed:
+        raise SchemaError(
+            f"{identifier}: the ground truth is relative to the wrist; the camera frame is needed."
+        )
+
+
+def _epe(
+    prediction: HandMotion,
+    truth: HandMotion,
+    in_image: np.ndarray,
+    matched: PerHandFlag,
+    own: bool,
+    picture: tuple[int, int],
+) -> PerHand:
+    """Return the mean distance over a hand's joints in the image; the diagonal for a miss."""
+    camera, diagonal = truth.camera, math.hypot(*picture)
+    assert camera is not None
+    # Plain ratios, as pictures are encoded: a shift between the conventions would cancel.
+    scale = np.array(picture) / (camera.width, camera.height)
+    errors = np.full(matched.shape, diagonal)
+    if matched.any():
+        pixels = camera.project(prediction.joints_camera[matched])
+        if own:
+            anchors = prediction.joints_image[matched]
+            pixels = np.where(np.isfinite(anchors).all(-1, keepdims=True), anchors, pixels)
+        target = camera.project(truth.joints_camera[matched])
+        distance = epe_px(pixels * scale, target * scale, in_image[matched], diagonal)
+        errors[matched] = np.nanmean(distance, axis=-1)
+    return errors
+
+
+def _orientation(
+    predicted: np.ndarray, truth: HandMotion, matched: PerHandFlag, on_screen: PerHandFlag
+) -> PerHand:
+    """Return the angle to the truth, that of the identity for a miss."""
+    orient = np.where(matched[..., None, None], predicted, np.eye(3))
+    errors = np.full(matched.shape, np.nan)
+    usable = on_screen & np.isfinite(orient).all((-1, -2))
+    errors[usable] = go_deg(orient[usable], truth.global_orient[usable])
+    return errors
+
+
+def _mesh_boxes(
+    motion: HandMotion,
+    counted: PerHandFlag,
+    camera: Camera,
+    library: HandLibrary,
+    protocol: Protocol,
+) -> Float[np.ndarray, "T 2 4"]:
+    """Return boxes of the counted hands: of their mesh, or of the joints where none is known."""
+    boxes = np.full((*counted.shape, 4), np.nan)
+    model = library.find(motion.hand_model, motion.left_shapedirs_fixed)
+    for slot, side in enumerate(SIDES):
+        rows = counted[:, slot]
+        if not rows.any():
+            continue
+        points = motion.joints_camera[rows, slot]
+        if model is not None:
+            points = model.vertices(
+                side, motion.global_orient[rows, slot], motion.hand_pose[rows, slot],
+                motion.betas[slot],
+            ) + motion.translation[rows, slot, None]  # fmt: skip
+        boxes[rows, slot] = boxes_around(points.astype(float), camera, protocol.z_min_m)
+    return boxes
+
+
+def _rows(
+    error: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    predicted: JointsCamera,
+    truth: JointsCamera,
+    counted: PerHandFlag,
+) -> PerHand:
+    """Return an error of joints at the counted hand-frames, NaN elsewhere."""
+    errors = np.full(counted.shape, np.nan)
+    errors[counted] = error(predicted[counted], truth[counted])
+    return errors
+
+
+def _translation(
+    predicted: np.ndarray, truth: HandMotion, taken: PerHandFlag, counted: PerHandFlag
+) -> PerHand:
+    """Return the distance to the true translation, that of the origin where nothing is taken."""
+    translation = np.where(taken[..., None], predicted, 0.0)
+    distance = np.linalg.norm(translation - truth.translation, axis=-1)
+    return np.where(counted, distance, np.nan)
+
+
+def _radius(
+    joints: JointsCamera, in_image: np.ndarray, camera: Camera, on_screen: PerHandFlag
+) -> PerHand:
+    """Return the normalised distance of projected centres from the principal point.
+
+    The centre is the mean of the 21 joints; where that cannot be projected, the mean of the
+    projected joints in the image.
+    """
+    centre = camera.project(joints.mean(-2))
+    count = np.maximum(in_image.sum(-1), 1)[..., None]
+    seen = np.where(in_image[..., None], camera.project(joints), 0.0).sum(-2) / count
+    centre = np.where(np.isfinite(centre).all(-1, keepdims=True), centre, seen)
+    half = math.hypot(camera.width, camera.height) / 2
+    radius = np.linalg.norm(centre - (camera.cx, camera.cy), axis=-1) / half
+    return np.where(on_screen, radius, np.nan)
+
+
+def _jitter(prediction: HandMotion, matched: PerHandFlag) -> tuple[tuple[float, int], ...]:
+    """Return the runs of both hands.
+
+    Joints relative to the wrist plus the translation; of joints alone the camera joints, which
+    differ from that by the constant rest wrist.
+    """
+    joints = prediction.joints_camera
+    if prediction.hand_model != "none":
+        joints = joints - joints[:, :, :1] + prediction.translation[:, :, None]
+    return tuple(run for slot in (0, 1) for run in jitter_runs(joints[:, slot], matched[:, slot]))

@@ -1,0 +1,247 @@
+"""Running any tracker over the recordings that segments are cut from, and timing it."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from acehand_core.ace.evaluation.inputs import GroundTruth
+from acehand_core.ace.labelled.clips.media import ByIndex
+from acehand_core.errors import InputError
+from acehand_core.motion import HandModelName, HandMotion, Recording
+from acehand_core.provenance import Provenance
+from acehand_core.recordings.cameras import undistort
+from acehand_core.recordings.selection import part
+from acehand_core.types import ImageRgb
+
+
+@runtime_checkable
+class Tracker(Protocol):
+    """What is needed of a tracker (``acehand_core.trackers.base.Tracker`` has it)."""
+
+    name: str
+
+    def track(self, recording: Recording, progress: Any = ...) -> HandMotion:
+        """Return the hands of the recording."""
+        ...
+
+
+@runtime_checkable
+class OnePassTracker(Tracker, Protocol):
+    """A tracker with a network that reads many frames at once; the caller chooses which.
+
+    ``trained_frames`` is how many it learned from, None where that is not known.
+    """
+
+    trained_frames: int | None
+
+    def track_passes(
+        self, recording: Recording, spans: Sequence[tuple[int, int]], progress: Any = ...
+    ) -> Iterator[HandMotion]:
+        """Yield the hands of parts of the recording, each read in one pass."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """How much of a recording a tracker sees at once.
+
+    Attributes:
+        frames: so many from the segment's first on, moved back where the recording ends; 0 the
+            whole recording; None those of the segment (paper, "Decoded Sequence Length").
+        in_windows: the recording is tracked as any other, in the tracker's own windows.
+    """
+
+    frames: int | None = None
+    in_windows: bool = False
+
+    def __post_init__(self) -> None:
+        if self.in_windows and self.frames:
+            raise InputError(
+                f"--decode-frames {self.frames} reads a segment in one pass, --windows cuts the "
+                "recording; give one of them."
+            )
+
+
+#: As in the paper's tables: each segment by itself.
+ONE_PASS = Decoding()
+
+
+class DoNothing:
+    """The tracker that never sees a hand: what every miss costs, and nothing else."""
+
+    name = "do-nothing"
+    placed = True
+    hand_model: HandModelName = "acehand"
+
+    def track(self, recording: Recording, progress: Any = None) -> HandMotion:
+        """Return a motion without hands."""
+        frames = len(recording)
+
+        def empty(*shape: int) -> np.ndarray:
+            return np.full((frames, 2, *shape), np.nan)
+
+        return HandMotion(
+            timestamps_ns=recording.timestamps_ns,
+            fps=recording.fps,
+            presence=np.zeros((frames, 2)),
+            visible=np.zeros((frames, 2)),
+            quality=np.zeros((frames, 2)),
+            observed=np.zeros((frames, 2), bool),
+            filled=np.zeros((frames, 2), bool),
+            global_orient=empty(3, 3),
+            hand_pose=empty(15, 3, 3),
+            betas=np.zeros((2, 10)),
+            translation=empty(3),
+            joints_camera=empty(21, 3),
+            joints_image=empty(21, 2),
+            hand_model=self.hand_model,
+            provenance=Provenance(recording.name, recording.sha256, self.name),
+            camera=recording.camera,
+        )
+
+
+def suited(tracker: Tracker, truth: GroundTruth, decoding: Decoding) -> Decoding:
+    """Return how to decode where nothing was asked for.
+
+    A tracker reads a segment in one pass, as in the paper's tables, but for weights that learned
+    from less: these read the recording in windows of the length that they learned from.
+    """
+    if decoding != ONE_PASS or not isinstance(tracker, OnePassTracker):
+        return decoding
+    learned = tracker.trained_frames
+    places = [truth.place(segment) for segment in truth.segments]
+    longest = max(stop - start for _, start, stop in places)
+    return Decoding(in_windows=learned is not None and learned < longest)
+
+
+def track_segments(
+    tracker: Tracker,
+    truth: GroundTruth,
+    segments: Sequence[str],
+    decoding: Decoding = ONE_PASS,
+) -> Iterator[tuple[str, HandMotion]]:
+    """Yield the given segments, recording by recording, each with a tracker's hands.
+
+    A recording is tracked, or encoded, once however many segments it has.
+    """
+    by_clip: dict[str, list[str]] = {}
+    for segment in segments:
+        by_clip.setdefault(truth.place(segment)[0], []).append(segment)
+    for clip, of_clip in by_clip.items():
+        whole = truth.recording(clip)
+        # A network that needs a pinhole undistorts itself; one without calibration sees the lens.
+        distorted = whole.camera is not None and whole.camera.model != "pinhole"
+        if distorted and not isinstance(tracker, OnePassTracker):
+            whole = undistort(whole)
+        yield from _tracked(tracker, whole, {s: truth.place(s)[1:] for s in of_clip}, decoding)
+
+
+def _tracked(
+    tracker: Tracker,
+    whole: Recording,
+    places: Mapping[str, tuple[int, int]],
+    decoding: Decoding,
+) -> Iterator[tuple[str, HandMotion]]:
+    """Yield the segments of a recording, given by start and stop, with their hands."""
+    one_pass = isinstance(tracker, OnePassTracker)
+    if decoding.in_windows or (decoding.frames == 0 and not one_pass):
+        motion = tracker.track(whole)
+        latents = motion.provenance.settings.get("decoded_latents")
+        seen = len(whole) if latents is None else min(len(whole), 4 * (latents - 1) + 1)
+        for segment, place in places.items():
+            yield segment, _cut(motion, place, 0, seen, decoding)
+        return
+
+    seen_for: dict[tuple[int, int], list[str]] = {}
+    for segment, place in places.items():
+        seen_for.setdefault(_span(*place, len(whole), decoding.frames), []).append(segment)
+    motions: Iterable[HandMotion]
+    if isinstance(tracker, OnePassTracker):
+        motions = tracker.track_passes(whole, list(seen_for))
+    else:
+        motions = (tracker.track(part(whole, *span)) for span in seen_for)
+    for (first, stop), motion in zip(seen_for, motions, strict=True):
+        for segment in seen_for[first, stop]:
+            yield segment, _cut(motion, places[segment], first, stop - first, decoding)
+
+
+def _cut(
+    motion: HandMotion, place: tuple[int, int], first: int, seen: int, decoding: Decoding
+) -> HandMotion:
+    """Return a segment of a motion that begins at frame ``first`` of the recording."""
+    rows = np.arange(place[0] - first, place[1] - first)
+    motion = motion.at(rows, motion.timestamps_ns[rows], motion.fps)
+    whole = decoding.frames == 0 and not decoding.in_windows
+    settings = dict(motion.provenance.settings)
+    settings |= {"decoded_frames": seen, "decoded_whole": whole}
+    return replace(motion, provenance=replace(motion.provenance, settings=settings))
+
+
+def _span(start: int, stop: int, total: int, decode_frames: int | None) -> tuple[int, int]:
+    """Return the frames that are seen at once for a segment: the first, and one past the last."""
+    if decode_frames is None:
+        return start, stop
+    if decode_frames == 0:
+        return 0, total
+    if decode_frames < stop - start:
+        raise InputError(
+            f"--decode-frames {decode_frames}: the segments have {stop - start} frames; valid: "
+            "at least as many, or 0 for whole recordings."
+        )
+    first = max(0, min(start, total - decode_frames))
+    return first, min(total, first + decode_frames)
+
+
+@dataclass(frozen=True)
+class Memory(ByIndex):
+    """Decoded frames held in memory, so that timing leaves decoding out."""
+
+    images: tuple[ImageRgb, ...]
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def at(self, index: int) -> ImageRgb:
+        """Return one frame."""
+        return self.images[index]
+
+
+def throughput(
+    tracker: Tracker, truth: GroundTruth, segment: str, passes: int = 3
+) -> dict[str, Any]:
+    """Time a tracker on one segment as the paper does.
+
+    From decoded frames in memory to hands in memory; one full pass to warm up, then the median of
+    ``passes``. ``hands_per_frame`` counts the hands returned, so that misses cannot pass for
+    speed. (Paper, "Inference Throughput".)
+    """
+    clip, start, stop = truth.place(segment)
+    seen = part(truth.recording(clip), start, stop)
+    if seen.camera is not None and seen.camera.model != "pinhole":
+        seen = undistort(seen)
+    assert seen.frames is not None
+    held = replace(seen, frames=Memory(tuple(seen.frames.read(0, len(seen)))))
+    times = []
+    motion = tracker.track(held)
+
+    for _ in range(passes):
+        began = time.perf_counter()
+        motion = tracker.track(held)
+        times.append(time.perf_counter() - began)
+
+    seconds = statistics.median(times)
+    there = np.isfinite(motion.joints_camera).all((-1, -2)) & (motion.presence > 0.5)
+    return {
+        "segment": segment,
+        "frames": len(held),
+        "passes": passes,
+        "seconds": seconds,
+        "fps": len(held) / seconds,
+        "hands_per_frame": float(there.sum() / len(held)),
+    }

@@ -1,0 +1,222 @@
+"""Which part of which clip a training step sees: drawn from the step's number alone. numpy.
+
+Every batch is of one dataset, and within it of one size, length and kind of camera, so clips can be
+stacked. A draw depends on the seed, the step and the place in the step's whole batch, never on the
+number of processes or on what was drawn before: a resumed run draws what it would have drawn.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from acehand_core.ace.labelled.clips.schema import ClipInfo, Kind
+from acehand_core.ace.labelled.clips.store import ClipStore
+from acehand_core.errors import InputError
+
+#: Frames per latent after the first.
+STRIDE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class WindowSettings:
+    """Length of windows: ``latents`` of a video, ``image_frames`` copies of an image.
+
+    ``aligned``: windows start at multiples of four frames, where cached latents do.
+    ``weighting``: all recordings of a dataset are as likely (the paper's), or by their length.
+    ``dataset_per``: one dataset for the whole batch of a "step", or one for each "process" (and
+    each part that its gradients are accumulated over).
+    """
+
+    latents: int = 21
+    image_frames: int = 5
+    aligned: bool = True
+    weighting: str = "recording"
+    dataset_per: str = "step"
+
+    def __post_init__(self) -> None:
+        if self.latents < 2:
+            raise InputError(f"latents is {self.latents}; 2 latents or more.")
+        if self.image_frames < 1 or self.image_frames % STRIDE != 1:
+            raise InputError(f"image_frames is {self.image_frames}; valid: 1, 5, 9, ...")
+        if self.weighting not in ("recording", "frame"):
+            raise InputError(f"weighting is {self.weighting!r}; valid: recording, frame.")
+        if self.dataset_per not in ("step", "process"):
+            raise InputError(f"dataset_per is {self.dataset_per!r}; valid: step, process.")
+
+    def frames(self, kind: Kind) -> int:
+        """Return the frames of a window."""
+        return self.image_frames if kind == "image" else STRIDE * (self.latents - 1) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Clips that may share a batch; ``size`` is the (width, height) they are encoded at."""
+
+    dataset: str
+    kind: Kind
+    size: tuple[int, int]
+    camera: str
+    clips: tuple[str, ...]
+    lengths: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Frames ``start`` to ``start + frames - 1`` of a clip; of an image, that many copies."""
+
+    dataset: str
+    clip: str
+    start: int
+    frames: int
+    size: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """Datasets with their weights, sorted by name, and how much of them cannot be used.
+
+    ``skipped`` says per dataset how many recordings are shorter than a window.
+    """
+
+    buckets: Mapping[str, tuple[Bucket, ...]]
+    weights: Mapping[str, float]
+    settings: WindowSettings
+    skipped: Mapping[str, int]
+
+    def draw(self, seed: int, step: int, count: int, group: int = 0) -> list[Sample]:
+        """Return ``count`` samples of one dataset and one size.
+
+        Group 0 is the whole batch of a step, over all processes and in order. With a dataset per
+        process the groups from 0 on are what each process reads at once.
+        """
+        rng = np.random.default_rng([seed, step + 1, group, 0])
+        names = sorted(self.weights)
+        shares = np.array([self.weights[name] for name in names], float)
+        name = names[int(rng.choice(len(names), p=shares / shares.sum()))]
+        buckets = self.buckets[name]
+        sizes = np.array([self._mass(bucket).sum() for bucket in buckets], float)
+        bucket = buckets[int(rng.choice(len(buckets), p=sizes / sizes.sum()))]
+        places = range(group * count, (group + 1) * count)
+        return [self._sample(bucket, seed, step, place) for place in places]
+
+    def fixed(self, seed: int, count: int) -> list[Sample]:
+        """Return windows for watching a run: from all datasets in turn, the same every time.
+
+        No window comes twice, and no second one of a recording before each had one; fewer than
+        ``count`` where there are no more.
+        """
+        datasets = [
+            _in_turn([self._windows(b, seed, n) for n, b in enumerate(self.buckets[name])])
+            for name in sorted(self.weights)
+        ]
+        return list(itertools.islice(_in_turn(datasets), count))
+
+    def _windows(self, bucket: Bucket, seed: int, number: int) -> Iterator[Sample]:
+        """Yield every window of a bucket once, in an order drawn from the seed."""
+        order = np.random.default_rng([seed, number, 2]).permutation(len(bucket.clips))
+        frames, places = self.settings.frames(bucket.kind), np.ones(len(order), int)
+        if bucket.kind == "video":
+            places = (np.array(bucket.lengths) - frames) // self._stride + 1
+        for turn in range(int(places.max())):
+            for clip in order[places[order] > turn]:
+                rng = np.random.default_rng([seed, number, int(clip), 3])
+                start = self._stride * int(rng.permutation(places[clip])[turn])
+                yield Sample(bucket.dataset, bucket.clips[clip], start, frames, bucket.size)
+
+    @property
+    def _stride(self) -> int:
+        return STRIDE if self.settings.aligned else 1
+
+    def _sample(self, bucket: Bucket, seed: int, step: int, place: int) -> Sample:
+        rng = np.random.default_rng([seed, step + 1, place, 1])
+        mass = self._mass(bucket)
+        clip = int(rng.choice(len(mass), p=mass / mass.sum()))
+        frames = self.settings.frames(bucket.kind)
+        start = 0
+        if bucket.kind == "video":
+            places = (bucket.lengths[clip] - frames) // self._stride + 1
+            start = self._stride * int(rng.integers(places))
+        return Sample(bucket.dataset, bucket.clips[clip], start, frames, bucket.size)
+
+    def _mass(self, bucket: Bucket) -> np.ndarray:
+        if self.settings.weighting == "frame":
+            return np.array(bucket.lengths, float)
+        return np.ones(len(bucket.clips))
+
+
+def _in_turn(sources: Sequence[Iterator[Sample]]) -> Iterator[Sample]:
+    """Yield from several iterators in turn, until all are used up."""
+    left = deque(sources)
+    while left:
+        source = left.popleft()
+        for sample in source:
+            yield sample
+            left.append(source)
+            break
+
+
+def mixture(
+    stores: Mapping[str, ClipStore],
+    weights: Mapping[str, float],
+    settings: WindowSettings,
+    encoded: Callable[[ClipInfo], tuple[int, int]],
+    leave_out: Collection[str] = (),
+) -> Mixture:
+    """Sort the clips of stores into buckets.
+
+    Args:
+        weights: of each dataset with a store; any positive scale.
+        encoded: the (width, height) at which a clip's pictures are encoded.
+        leave_out: clips that are not drawn, each as DATASET/CLIP.
+
+    Raises:
+        InputError: weights and stores differ, a clip to leave out is not there, or a dataset has
+            no clip that is long enough.
+    """
+    if set(stores) != set(weights) or not stores or min(weights.values()) <= 0:
+        raise InputError(
+            f"mixture: weights of {sorted(weights)}, stores of {sorted(stores)}; the same names "
+            "and weights above 0 are needed."
+        )
+
+    for name in leave_out:
+        dataset, _, clip = name.partition("/")
+        if dataset in stores and clip not in stores[dataset].infos():
+            raise InputError(
+                f"leave_out: {name!r}: no such clip in {stores[dataset].root}; valid: DATASET/CLIP."
+            )
+
+    buckets: dict[str, tuple[Bucket, ...]] = {}
+    skipped = {}
+    for name, store in stores.items():
+        groups: dict[tuple[Kind, tuple[int, int], str], list[ClipInfo]] = {}
+        wanted = [i for i in store.infos().values() if f"{name}/{i.id}" not in leave_out]
+        usable = [
+            info
+            for info in wanted
+            if (
+                info.media != "none"
+                and (info.kind == "image" or info.frames >= settings.frames("video"))
+            )
+        ]
+        skipped[name] = len(wanted) - len(usable)
+        for info in usable:
+            lens = "none" if info.camera is None else info.camera.model
+            groups.setdefault((info.kind, encoded(info), lens), []).append(info)
+        if not usable:
+            raise InputError(
+                f"{store.root}: none of {len(wanted)} clips has {settings.frames('video')} frames "
+                "or is an image; give longer recordings or fewer latents."
+            )
+        buckets[name] = tuple(
+            Bucket(name, kind, size, lens, tuple(i.id for i in infos),
+                   tuple(i.frames for i in infos))
+            for (kind, size, lens), infos in sorted(groups.items())
+        )  # fmt: skip
+
+    return Mixture(buckets, dict(weights), settings, skipped)

@@ -1,0 +1,238 @@
+"""ARCTIC: Vicon-fitted MANO of both hands in a world frame, one egocentric and eight fixed cameras.
+
+Layout: ``raw_seqs/<subject>/<sequence>.{mano,egocam.dist}.npy``, ``meta/misc.json`` and, if there,
+``images/<subject>/<sequence>/<view>/00001.jpg``. The number of an image is its row of labels plus
+the subject's ``ioi_offset``; pictures before the first and after the last row are frames without a
+label. Pictures of view 0 are distorted and kept with their camera.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from acehand_core.ace.labelled.readers.base import (
+    Convention,
+    Item,
+    ManoTrack,
+    NativeRecording,
+    ReadOptions,
+    Record,
+    Split,
+    array,
+    entry_of,
+    flat,
+    frame_times,
+    get,
+    integer,
+    need_folder,
+    numbers,
+    pinhole,
+    read_json,
+    read_npy_dict,
+    safe_name,
+    subfolders,
+    unknown_unless,
+)
+from acehand_core.ace.labelled.readers.pictures import ImageFiles, image_size, numbered_images
+from acehand_core.errors import InputError
+from acehand_core.geometry import frames
+from acehand_core.geometry.cameras import Camera
+from acehand_core.types import SIDES
+
+CONVENTION = Convention("vectors", False, "mano", False, "world")
+_FPS = 30.0
+_TEST_SUBJECT = "s05"
+
+
+class ArcticReader:
+    """``Reader`` of ARCTIC. The test subject is s05, as in the paper; its own site calls it val."""
+
+    name = "arctic"
+    title = "ARCTIC"
+    views = tuple(str(view) for view in range(9))
+
+    def items(self, root: Path, options: ReadOptions) -> Sequence[Item]:
+        """List sequences with labels; s03's are withheld by the authors."""
+        labels = need_folder(
+            root, ("raw_seqs", "data/raw_seqs", "arctic_data/data/raw_seqs"), self.title
+        )
+        view = options.view or "0"
+        items = []
+        for subject in subfolders(labels):
+            for path in sorted(subject.glob("*.mano.npy")):
+                sequence = path.name.removesuffix(".mano.npy")
+                split: Split = "test" if subject.name == _TEST_SUBJECT else "train"
+                name = safe_name(subject.name, sequence, f"view{view}")
+                key = {"subject": subject.name, "sequence": sequence, "view": view}
+                items.append(Item(self.name, name, split, labels.parent, key, subject.name))
+        return items
+
+    def sources(self, item: Item) -> Sequence[Path]:
+        """Return the files and folders that a recording is read from."""
+        subject, sequence, view = (item.key[k] for k in ("subject", "sequence", "view"))
+        labels = item.path / "raw_seqs" / subject
+        return [
+            labels / f"{sequence}.mano.npy",
+            labels / f"{sequence}.egocam.dist.npy",
+            item.path / "meta" / "misc.json",
+            item.path / "images" / subject / sequence / view,
+            item.path / "cropped_images" / subject / sequence / view,
+        ]
+
+    def read(self, item: Item, options: ReadOptions) -> NativeRecording:
+        """Read one sequence as seen by one camera."""
+        subject, sequence, view = (item.key[k] for k in ("subject", "sequence", "view"))
+        folder = item.path / "raw_seqs" / subject
+        labels = read_npy_dict(folder / f"{sequence}.mano.npy", "ARCTIC .mano.npy")
+        where = str(folder / f"{sequence}.mano.npy")
+        sides = [_read_side(get(labels, side, where), f"{where} {side}") for side in SIDES]
+        count = min(len(pose) for pose, *_ in sides)
+        path = item.path / "meta" / "misc.json"
+        misc = get(read_json(path), subject, str(path))
+        camera, T_camera_world = _camera(item.path, subject, sequence, int(view), misc, count)
+        count = min(count, len(T_camera_world))
+        rows, source, size, findings = _pictures(item, misc, count)
+        labelled = (rows >= 0) & (rows < count)
+        if size is not None and size != (camera.width, camera.height):
+            findings.append(
+                f"pictures are {size[0]} x {size[1]}, the camera {camera.width} x {camera.height}; "
+                "the camera was rescaled."
+            )
+            camera = camera.rescaled(*size)
+        dtypes = sorted({str(np.asarray(labels[s]["pose"]).dtype) for s in SIDES})
+        shapes = sorted({str(np.asarray(labels[s]["shape"]).shape) for s in SIDES})
+        findings.append(
+            f"labels are stored as {', '.join(dtypes)}; shape has {', '.join(shapes)} numbers."
+        )
+        if len(sides[0][0]) != len(sides[1][0]):
+            findings.append("the two hands have different numbers of rows; the shorter counts.")
+        findings.append("30 frames per second are assumed: no file says it.")
+
+        pose, translation, betas = (
+            _at_rows(np.stack([side[k][:count] for side in sides], 1), rows) for k in range(3)
+        )
+        present = np.isfinite(pose).all(-1) & np.isfinite(translation).all(-1)
+        if view == "0":
+            T_camera_world = _at_rows(T_camera_world, rows)
+        else:  # a fixed camera is where it is in frames without a label too
+            T_camera_world = np.repeat(T_camera_world[:1], len(rows), axis=0)
+        return NativeRecording(
+            item=item,
+            timestamps_ns=frame_times(rows, _FPS),
+            fps=_FPS,
+            width=camera.width,
+            height=camera.height,
+            frames=source,
+            camera=camera,
+            mano=ManoTrack.of_vectors(
+                CONVENTION, present, pose, betas, translation, T_camera_world
+            ),
+            present=present,
+            T_world_camera=frames.inverse(T_camera_world),
+            licences=("ARCTIC: non-commercial research, https://arctic.is.tue.mpg.de",),
+            findings=tuple(findings),
+            unlabelled_presence=unknown_unless(labelled),
+            left_out=count - int(labelled.sum()),
+            undistort=True,
+        )
+
+
+def _at_rows(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Return the values of these rows, NaN for rows that there are not."""
+    there = (rows >= 0) & (rows < len(values))
+    chosen = np.full((len(rows), *values.shape[1:]), np.nan)
+    chosen[there] = values[rows[there]]
+    return chosen
+
+
+def _read_side(side: object, where: str) -> tuple[np.ndarray, ...]:
+    """Return pose (48), translation and betas per row; NaN is let through as missing."""
+    rot = _rows(get(side, "rot", where), 3, f"{where} rot")
+    pose = _rows(get(side, "pose", where), 45, f"{where} pose")
+    translation = _rows(get(side, "trans", where), 3, f"{where} trans")
+    if not len(rot) == len(pose) == len(translation):
+        raise InputError(f"{where}: rot, pose and trans differ in length.")
+    shape = numbers(get(side, "shape", where), f"{where} shape")
+    if shape.size == 10:
+        betas = np.tile(flat(shape, 10, f"{where} shape"), (len(rot), 1))
+    else:
+        betas = array(shape, (len(rot), 10), f"{where} shape")
+    return np.concatenate([rot, pose], axis=1), translation, betas
+
+
+def _rows(value: object, width: int, where: str) -> np.ndarray:
+    values = numbers(value, where)
+    array(np.nan_to_num(values), (None, width), where)
+    return values
+
+
+def _camera(
+    data: Path, subject: str, sequence: str, view: int, misc: Record, count: int
+) -> tuple[Camera, np.ndarray]:
+    """Return a view's camera and ``T_camera_world`` per row of labels."""
+    where = f"{data / 'meta' / 'misc.json'} {subject} view {view}"
+
+    def of_view(name: str, index: int) -> object:
+        return entry_of(get(misc, name, where), index, f"{where} {name}")
+
+    sizes = of_view("image_size", view)
+    width, height = (
+        integer(entry_of(sizes, n, f"{where} image_size"), f"{where} image_size") for n in (0, 1)
+    )
+    if view > 0:
+        K = array(of_view("intris_mat", view - 1), (3, 3), f"{where} intris_mat")
+        pose = array(of_view("world2cam", view - 1), (4, 4), f"{where} world2cam")
+        return pinhole(K, (width, height)), np.broadcast_to(pose, (count, 4, 4)).copy()
+    path = data / "raw_seqs" / subject / f"{sequence}.egocam.dist.npy"
+    values = read_npy_dict(path, "ARCTIC .egocam.dist.npy")
+    K = array(get(values, "intrinsics", str(path)), (3, 3), f"{path} intrinsics")
+    lens = flat(get(values, "dist8", str(path)), 8, f"{path} dist8")
+    R = array(get(values, "R_k_cam_np", str(path)), (None, 3, 3), f"{path} R_k_cam_np")
+    t = flat(get(values, "T_k_cam_np", str(path)), 3 * len(R), f"{path} T_k_cam_np")
+    t = t.reshape(-1, 3)
+    # dist8 is in OpenCV's order, as is Camera's.
+    camera = pinhole(K, (width, height))
+    camera = replace(camera, model="brown_conrady", distortion=tuple(map(float, lens)))
+    return camera, frames.rigid(R, t)
+
+
+def _pictures(
+    item: Item, misc: Record, count: int
+) -> tuple[np.ndarray, ImageFiles | None, tuple[int, int] | None, list[str]]:
+    """Return each picture's row of labels, the pictures, their size and findings.
+
+    A picture without a label has a row below 0 or from ``count`` on. Without pictures every row of
+    labels is a frame.
+    """
+    subject, sequence, view = (item.key[k] for k in ("subject", "sequence", "view"))
+    where = f"{item.path / 'meta' / 'misc.json'} {subject}"
+    offset = integer(get(misc, "ioi_offset", where), f"{where} ioi_offset")
+    names = ["images"]
+    if view == "0":  # the cropped pictures of this view are the whole ones, made smaller
+        names.append("cropped_images")
+
+    for name in names:
+        images = numbered_images(item.path / name / subject / sequence / view)
+        if not images:
+            continue
+        rows, paths = np.array(list(images)) - offset, list(images.values())
+        labelled = int(((rows >= 0) & (rows < count)).sum())
+        if not labelled:
+            raise InputError(
+                f"{item.path / name / subject / sequence / view}: no picture has a row of labels; "
+                f"{len(images)} pictures from number {min(images)}, offset {offset}, {count} rows."
+            )
+        findings = [
+            f"{len(images)} pictures, {count} rows of labels, offset {offset}: "
+            f"{labelled} belong together, {len(images) - labelled} pictures have no label, "
+            f"{count - labelled} rows no picture."
+        ]
+        if (np.diff(rows) != 1).any():
+            findings.append(f"{int((np.diff(rows) - 1).sum())} pictures are missing in between.")
+        return rows, ImageFiles(paths), image_size(paths[0]), findings
+
+    return np.arange(count), None, None, ["no pictures; every row of labels is a frame."]

@@ -1,0 +1,342 @@
+"""One recording of a dataset as one clip of the shared format, unless it is unchanged."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from acehand_core.ace.labelled.clips.schema import ClipInfo, Supervision, clip_id
+from acehand_core.ace.labelled.clips.store import ClipStore, ClipWriter, made_from
+from acehand_core.ace.labelled.readers import pictures
+from acehand_core.ace.labelled.readers.base import Item, NativeRecording, Reader, ReadOptions
+from acehand_core.ace.labelled.readers.conventions import CameraHands, ManoSource, to_camera
+from acehand_core.errors import InputError
+from acehand_core.geometry.cameras import Camera
+from acehand_core.hand.mano import ManoHand, load_mano
+from acehand_core.motion import HandMotion
+from acehand_core.provenance import Provenance
+from acehand_core.safe_files import content_sha256
+from acehand_core.types import PerHandFlag
+
+#: Files above this size are distinguished by size and time, not by content.
+_HASHED_BYTES = 64 << 20
+
+
+#: 4: unlabelled frames stay, masks of HOT3D, one meaning of ``visible``; 3: hands that are there
+#: without a pose; 2: empty clips keep their hand model.
+_VERSION = 4
+
+
+class Converter:
+    """Converts recordings of one dataset; MANO and hashes of files are kept between them."""
+
+    def __init__(self, reader: Reader, options: pictures.ClipOptions, read: ReadOptions) -> None:
+        self.reader, self.options, self.read = reader, options, read
+        self.mano = mano_source(options.mano)
+        self._hashes: dict[tuple[Path, int, int], str] = {}
+
+    def check_mano(self) -> None:
+        """Load MANO before any work. Raises InputError, SchemaError, MissingDependencyError."""
+        path = self.options.mano
+        if self.mano is not None and path is not None:
+            if not path.exists():
+                raise InputError(f"{path}: no such file or folder of MANO.")
+            self.mano(False)
+
+    def convert(self, item: Item, writer: ClipWriter) -> tuple[ClipInfo, bool]:
+        """Write one recording as a clip; return its description and whether it was there already.
+
+        Raises: what the reader raises; OutputError.
+        """
+        options, read = self.options, self.read
+        key = self._key(item)
+        name = clip_id(item.name)
+        if writer.has(name, key):
+            return ClipStore(writer.root).info_of(name), True
+
+        if options.images == "none":
+            read = replace(read, pictures=False)
+        native = self.reader.read(item, read)
+        hands, findings = None, list(native.findings)
+        if native.mano is not None:
+            hands = to_camera(native.mano, self.mano)
+            findings += hands.findings
+            if self.mano is not None and native.mano.present.any():
+                native, without = _only_with_mano(native, native.mano.present)
+                findings += without
+            findings += _agreement(native, hands)
+
+        reference = pictures.reference(native, options)
+        if reference is None:
+            frames, camera, size, done = pictures.pictures(native, options)
+        else:
+            frames, camera, size, done = None, native.camera, (native.width, native.height), []
+        motion, complete = hand_motion(native, hands, camera, size, self.mano is not None)
+
+        info = ClipInfo(
+            id=name,
+            dataset=item.dataset,
+            split=item.split,
+            kind="image" if native.still else "video",
+            frames=len(motion),
+            fps=native.fps,
+            width=size[0],
+            height=size[1],
+            camera=camera,
+            media="none" if reference is None else "reference",
+            reference=reference,
+            hand_model=motion.hand_model,
+            supervision=_supervision(native, motion, complete, camera),
+            left_shapedirs_fixed=motion.left_shapedirs_fixed,
+            source=_source(native, motion, done, findings),
+            made_from=key,
+        )
+        extra = _native_arrays(native)
+        return writer.write(info, motion, frames, extra=extra, quality=options.quality), False
+
+    def _key(self, item: Item) -> str:
+        """Return what decides whether a clip must be made again: inputs, settings and MANO."""
+        options = self.options
+        settings: dict[str, Any] = {
+            "version": _VERSION,
+            "item": [item.dataset, item.name, item.split],
+            "images": options.images,
+            "width": options.width,
+            "quality": options.quality,
+            "media": options.media,
+            "pictures": self.read.pictures,
+        }
+        files = [self._fingerprint(path) for path in self.reader.sources(item)]
+        mano = [] if options.mano is None else [self._fingerprint(options.mano)]
+        return made_from([*files, "mano", *mano], settings)
+
+    def _fingerprint(self, path: Path) -> str:
+        """Return one line that changes with a file or folder; "absent" where there is none.
+
+        Files by content, large ones by size and time; folders by the names, sizes and times in
+        them.
+        """
+        if path.is_dir():
+            lines = sorted(
+                f"{p.name} {p.stat().st_size} {p.stat().st_mtime_ns}"
+                for p in path.iterdir()
+                if p.is_file()
+            )
+            return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+        if not path.is_file():
+            return "absent"
+
+        status = path.stat()
+        if status.st_size > _HASHED_BYTES:
+            return f"{path.name} {status.st_size} {status.st_mtime_ns}"
+        key = path, status.st_size, status.st_mtime_ns
+        if key not in self._hashes:  # items of an image dataset share their files of labels
+            self._hashes[key] = content_sha256(path)
+        return self._hashes[key]
+
+
+def hand_motion(
+    native: NativeRecording,
+    hands: CameraHands | None,
+    camera: Camera | None,
+    size: tuple[int, int],
+    with_mano: bool,
+) -> tuple[HandMotion, bool]:
+    """Return the labels as a HandMotion, and whether MANO's parameters are complete.
+
+    Joints are MANO's where MANO is known, else the dataset's own. Without complete parameters the
+    hand model is "none"; what is known of them stays. A recording of a MANO dataset in which nobody
+    shows a hand is a MANO clip like the others where ``with_mano`` says that MANO is there: its
+    frames are known to be empty, and a store has one hand model.
+
+    ``visible`` is the share of the keypoints inside the picture, hidden or not; of a hand whose
+    keypoints are not known 1 where it is labelled or the dataset says that some of it is seen.
+    """
+    present = native.present
+    hands = CameraHands.unknown(len(present), False) if hands is None else hands
+    joints = hands.joints_camera
+    known = np.isfinite(joints).all((-1, -2))
+    complete = native.mano is not None and bool(known[present].all())
+    complete &= with_mano or bool(present.any())
+    if not complete and native.joints_camera is not None:
+        joints = native.joints_camera
+    orient, pose = hands.global_orient, hands.hand_pose
+    if complete:
+        orient = np.where(present[..., None, None], orient, np.eye(3))
+        pose = np.where(present[..., None, None, None], pose, np.eye(3))
+
+    image = np.full((len(present), 2, 21, 2), np.nan)
+    if native.joints_image is not None:
+        scale = np.array(size) / (native.width, native.height)
+        image = (native.joints_image + 0.5) * scale - 0.5
+    given = native.joints_image is not None
+    if camera is not None and not (given and camera.model == pictures.native_model(native)):
+        image = camera.project(joints)
+
+    presence = present.astype(np.float32)
+    if native.unlabelled_presence is not None:
+        presence = np.where(present, presence, native.unlabelled_presence).astype(np.float32)
+    visible = _visible(native, joints, image, camera, size) * (presence > 0.5)
+    licences = ("MANO: non-commercial, https://mano.is.tue.mpg.de",) if complete else ()
+    motion = HandMotion(
+        timestamps_ns=native.timestamps_ns,
+        fps=native.fps,
+        presence=presence,
+        visible=visible.astype(np.float32),
+        quality=present.astype(np.float32),
+        observed=present,
+        filled=np.zeros_like(present),
+        global_orient=orient,
+        hand_pose=pose,
+        betas=hands.betas,
+        translation=hands.translation,
+        joints_camera=joints,
+        joints_image=image,
+        hand_model="mano" if complete else "none",
+        provenance=Provenance(
+            source=native.item.name,
+            source_sha256=None,
+            tracker=f"{native.item.dataset} ground truth",
+            licenses=(*native.licences, *licences),
+        ),
+        left_shapedirs_fixed=hands.left_shapedirs_fixed,
+        camera=camera,
+        T_world_camera=native.T_world_camera,
+    )
+    return motion, complete
+
+
+def _source(
+    native: NativeRecording, motion: HandMotion, changed: list[str], findings: list[str]
+) -> dict[str, Any]:
+    """Return ``ClipInfo.source``; ``changed`` says what was done to the pictures."""
+    item = native.item
+    # Of these frames nothing is known of any hand that the dataset labels.
+    unlabelled = (motion.presence > 0) & ~motion.observed
+    slots = np.array(native.slots)
+    return {
+        "recording": item.name,
+        "group": item.group,
+        **{k: v for k, v in item.key.items() if not Path(v).is_absolute()},
+        "native_fps": native.fps,
+        "native_size": [native.width, native.height],
+        "native_camera": native.camera.to_json() if native.camera else None,
+        "convention": dataclasses.asdict(native.mano.convention) if native.mano else None,
+        "pictures": changed,
+        "unlabelled_frames": int((unlabelled[:, slots].all(1) & slots.any()).sum()),
+        "left_out_frames": native.left_out,
+        "findings": findings,
+    }
+
+
+def _only_with_mano(
+    native: NativeRecording, labelled: PerHandFlag
+) -> tuple[NativeRecording, list[str]]:
+    """Leave out hands that have joints but no MANO: a clip has one hand model throughout.
+
+    They are present nonetheless.
+    """
+    count = int((native.present & ~labelled).sum())
+    if count == 0:
+        return native, []
+    text = f"{count} hands have joints but no MANO; they count as unlabelled (see native.npz)."
+    presence = native.unlabelled_presence
+    presence = np.zeros(labelled.shape, np.float32) if presence is None else presence
+    presence = np.where(native.present & ~labelled, 1, presence).astype(np.float32)
+    return replace(native, present=labelled, unlabelled_presence=presence), [text]
+
+
+def mano_source(path: Path | None) -> ManoSource | None:
+    """Return how ``to_camera`` gets MANO, loaded once; None without files."""
+    if path is None:
+        return None
+
+    @functools.cache
+    def load(left_shapedirs_fixed: bool) -> ManoHand:
+        return load_mano(path, left_shapedirs_fixed=left_shapedirs_fixed, dtype="float64")
+
+    return load
+
+
+def _visible(
+    native: NativeRecording,
+    joints: np.ndarray,
+    image: np.ndarray,
+    camera: Camera | None,
+    size: tuple[int, int],
+) -> np.ndarray:
+    """Return ``HandMotion.visible`` as ``hand_motion`` defines it; ``image`` are stored pixels."""
+    if camera is not None:
+        posed = np.isfinite(joints).any((-1, -2), keepdims=True)
+        image = np.where(posed, camera.project(joints), image)
+    inside = (image >= -0.5).all(-1) & (image < np.array(size) - 0.5).all(-1)
+    inside &= ~(joints[..., 2] <= 0)
+    known = np.isfinite(image).any((-1, -2))
+    labelled = native.present if native.visible is None else native.visible > 0
+    return np.where(known, inside.mean(-1), labelled)
+
+
+def _supervision(
+    native: NativeRecording, motion: HandMotion, complete: bool, camera: Camera | None
+) -> Supervision:
+    present = native.present
+    taught = complete and bool(present.any())  # a clip without hands teaches that alone
+    joints = bool(np.isfinite(motion.joints_camera[present]).all()) and bool(present.any())
+    anchors = bool(np.isfinite(motion.joints_image[present]).any())
+    labelled = native.mano is not None or native.joints_camera is not None
+    fisheye = camera is not None and camera.model in ("kannala_brandt", "fisheye624")
+
+    return Supervision(
+        rotations=taught,
+        shape=taught,
+        translation=taught,
+        joints=joints,
+        anchors=anchors,
+        presence=labelled,
+        camera=camera is not None,
+        pinhole_fit=camera is not None and not fisheye,
+        slots=native.slots,
+    )
+
+
+def _agreement(native: NativeRecording, hands: CameraHands) -> list[str]:
+    """Report how far MANO's joints lie from the dataset's own, in 3D or in the picture."""
+    findings = []
+    if native.joints_camera is not None:
+        distance = np.linalg.norm(hands.joints_camera - native.joints_camera, axis=-1)
+        if np.isfinite(distance).any():
+            findings.append(
+                f"MANO's joints lie {np.nanmean(distance) * 1e3:.2f} mm (mean) from the dataset's."
+            )
+
+    if native.joints_image is not None and native.camera is not None:
+        pixels = native.camera.project(hands.joints_camera) - native.joints_image
+        distance = np.linalg.norm(pixels, axis=-1)
+        if np.isfinite(distance).any():
+            mean = np.nanmean(distance)
+            findings.append(f"MANO's joints project {mean:.2f} px (mean) from kps2D.")
+    return findings
+
+
+def _native_arrays(native: NativeRecording) -> dict[str, dict[str, np.ndarray]]:
+    """Return the labels as stored, kept next to the converted ones so that nothing is lost."""
+    arrays: dict[str, np.ndarray] = {}
+    if native.mano is not None:
+        for name in ("present", "global_orient", "fingers", "betas", "translation"):
+            arrays[f"mano_{name}"] = np.array(getattr(native.mano, name))
+        if native.mano.T_camera_world is not None:
+            arrays["T_camera_world"] = native.mano.T_camera_world
+    if native.joints_camera is not None:
+        arrays["joints_camera"] = native.joints_camera
+    if native.joints_image is not None:
+        arrays["joints_image"] = native.joints_image
+    if native.visible is not None:
+        arrays["visible"] = native.visible
+    arrays |= native.stored
+    return {"native": arrays} if arrays else {}

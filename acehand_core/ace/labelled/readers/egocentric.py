@@ -1,0 +1,99 @@
+"""Folders of egocentric video without labels: HoloAssist, Xperience-10M and others alike.
+
+Every video file below the folder is a recording. Its camera is a camera file (docs/formats.md)
+named ``<video>.camera.json`` or ``camera.json``, next to the video or in a folder above it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from acehand_core.ace.labelled.readers.base import Item, NativeRecording, ReadOptions, safe_name
+from acehand_core.errors import InputError
+from acehand_core.recordings.camera_files import load_camera
+from acehand_core.recordings.cameras import fit_camera_to
+from acehand_core.recordings.video import EXTENSIONS, open_video
+
+
+class EgocentricReader:
+    """``Reader`` of plain recordings; nothing in them is labelled."""
+
+    name = "egocentric"
+    title = "egocentric video"
+    views = ("video",)
+
+    def items(self, root: Path, options: ReadOptions) -> Sequence[Item]:
+        """List videos, by path."""
+        videos = [
+            p for p in sorted(root.rglob("*")) if p.suffix.lower() in EXTENSIONS and p.is_file()
+        ]
+        if not videos:
+            raise InputError(f"{root}: it has no video ({', '.join(EXTENSIONS)}).")
+
+        names = [safe_name(*p.relative_to(root).with_suffix("").parts) for p in videos]
+        twice = {name for name in names if names.count(name) > 1}
+        # Two files that differ in suffix alone keep it in their names.
+        names = [
+            safe_name(n, p.suffix[1:]) if n in twice else n
+            for n, p in zip(names, videos, strict=True)
+        ]
+        return [
+            Item(self.name, name, "test", path, {"root": str(root)})
+            for name, path in zip(names, videos, strict=True)
+        ]
+
+    def sources(self, item: Item) -> Sequence[Path]:
+        """Return the files and folders that a recording is read from."""
+        camera = _camera_file(item)
+        return [item.path] if camera is None else [item.path, camera]
+
+    def read(self, item: Item, options: ReadOptions) -> NativeRecording:
+        """Open one video; its frames are read when they are asked for."""
+        recording = open_video(item.path)
+        size = recording.width, recording.height
+        path = _camera_file(item)
+        camera = None if path is None else fit_camera_to(load_camera(path), *size)
+        return NativeRecording(
+            item=item,
+            timestamps_ns=recording.timestamps_ns,
+            fps=recording.fps,
+            width=size[0],
+            height=size[1],
+            frames=recording.frames,
+            camera=camera,
+            present=np.zeros((len(recording), 2), bool),
+            slots=(False, False),
+            plain=True,
+            licences=("unlabelled video: its own terms",),
+            findings=(
+                *recording.notes,
+                "no camera file; the camera is not known."
+                if path is None
+                else f"camera: {path.relative_to(item.key['root'])}.",
+            ),
+        )
+
+
+def _camera_file(item: Item) -> Path | None:
+    root = Path(item.key["root"])
+    names = [item.path.with_suffix(".camera.json")]
+    for folder in item.path.parents:
+        names.append(folder / "camera.json")
+        if folder == root:
+            break
+    return next((path for path in names if path.is_file()), None)
+
+
+class HoloAssistReader(EgocentricReader):
+    """``Reader`` of HoloAssist's videos."""
+
+    name = "holoassist"
+
+
+class Xperience10MReader(EgocentricReader):
+    """``Reader`` of Xperience-10M's videos."""
+
+    name = "xperience10m"

@@ -1,0 +1,332 @@
+"""HOT3D recordings of Project Aria and Quest 3; ``hot3d_files`` reads their files.
+
+A sequence stores every moment twice, about 90 microseconds apart: once at the time of the colour
+image and once at that of the two grey ones. A stream's moments are the times of its own boxes, and
+every pose is looked up at exactly that time. Pictures come from ``recording.vrs`` through an
+optional package. Those of Aria are stored lying on their side; they, their lens and the camera
+frame are rotated upright here, which is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from acehand_core.ace.labelled.readers import hot3d_files
+from acehand_core.ace.labelled.readers.base import (
+    Convention,
+    Item,
+    ManoTrack,
+    NativeRecording,
+    ReadOptions,
+    mapping,
+    need_items,
+    read_json,
+    safe_name,
+    subfolders,
+)
+from acehand_core.ace.labelled.readers.hot3d_files import (
+    CAMERAS_FILE,
+    HEADSET_FILE,
+    MANO_FILE,
+    STREAMS,
+    HandBoxes,
+    HandTrack,
+    find_rows,
+)
+from acehand_core.ace.labelled.readers.pictures import (
+    UPRIGHT,
+    open_vrs,
+    upright_camera,
+    upright_image,
+)
+from acehand_core.ace.labelled.readers.splits import hashed_split
+from acehand_core.errors import InputError
+from acehand_core.geometry import frames
+from acehand_core.geometry.cameras import Camera
+from acehand_core.motion import ChangedFrames
+
+CONVENTION = Convention("components", False, "mano", True, "world")
+_FPS = 30.0
+#: Participants whose labels the authors keep.
+_WITHHELD = ("P0004", "P0005", "P0006", "P0008", "P0016", "P0020")
+LICENCES = ("HOT3D: the dataset's own licence, https://www.projectaria.com/datasets/hot3d",)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPoses:
+    """A stream's moments: times, the camera of each, and where it was; NaN where not known."""
+
+    timestamps_ns: Int[np.ndarray, "M"]
+    cameras: tuple[Camera, ...]
+    T_world_camera: Float[np.ndarray, "M 4 4"]
+
+
+class Hot3dReader:
+    """``Reader`` of HOT3D recordings. "main" is the colour camera of Aria, the left one of Quest 3.
+
+    The paper's 126 and 72 recordings are not published; ours are split by hash of the name.
+    """
+
+    name = "hot3d"
+    title = "HOT3D"
+    views = ("main", *STREAMS)
+
+    def items(self, root: Path, options: ReadOptions) -> Sequence[Item]:
+        """List sequences with MANO labels."""
+        view = options.view or self.views[0]
+        items = []
+        folders = [root, *subfolders(root), *(p for f in subfolders(root) for p in subfolders(f))]
+        for folder in folders:
+            labels = folder / MANO_FILE
+            if not labels.is_file() or not labels.stat().st_size:
+                continue
+            recording = _recording_name(folder)
+            participant = recording.split("_")[0]
+            if participant in _WITHHELD:
+                continue
+            quest = (folder / CAMERAS_FILE).is_file()
+            stream = ("1201-1" if quest else "214-1") if view == "main" else view
+            if quest and stream == "214-1":
+                continue
+            key = {"stream": stream, "device": "quest3" if quest else "aria"}
+            split, name = hashed_split(recording, "hot3d"), safe_name(recording, stream)
+            items.append(Item(self.name, name, split, folder, key, participant))
+
+        need_items(items, root, self.title, f"sequence folder with a non-empty {MANO_FILE}")
+        return sorted(items, key=lambda item: item.name)
+
+    def sources(self, item: Item) -> Sequence[Path]:
+        """Return the files and folders that a recording is read from."""
+        return [item.path, *(item.path / name for name in ("mps/slam", "masks")),
+                item.path / MANO_FILE]  # fmt: skip
+
+    def read(self, item: Item, options: ReadOptions) -> NativeRecording:
+        """Read one sequence as seen by one camera."""
+        stream, quest = item.key["stream"], item.key["device"] == "quest3"
+        boxes = hot3d_files.read_boxes(item.path)
+        poses, findings = stream_poses(item.path, stream, boxes)
+        findings.append(_version_of_labels(item.path / "metadata.json"))
+        motion, missing = motion_at(item.path, poses.timestamps_ns)
+        masks, notes = _masks(item.path, stream, poses.timestamps_ns)
+        findings += missing + notes
+
+        visible = visibility(boxes, stream, poses.timestamps_ns)
+        visible[~masks["hand_visible"]] = 0
+        if boxed := int(((visible > 0) & ~motion.present).sum()):
+            findings.append(f"{boxed} hands have a visible box but no MANO pose.")
+        posed = motion.present & np.isfinite(poses.T_world_camera).all((-1, -2))[:, None]
+        present = _labelled(posed, visible, masks)
+        if lost := int((posed & ~present).sum()):
+            findings.append(f"{lost} hands with a pose are unlabelled, because of masks.")
+
+        camera, T_world_camera = poses.cameras[len(poses.cameras) // 2], poses.T_world_camera
+        if change := np.ptp([c.fx for c in poses.cameras]):
+            findings.append(
+                "the camera is calibrated per frame; the one of the middle frame is used (the "
+                f"focal length changes by {change:.3g} px over the recording)."
+            )
+        if (item.path / hot3d_files.UMETRACK_FILE).is_file():
+            # Every transform is tested at once.
+            wrists = hot3d_files.read_umetrack(item.path)
+            inside, total = wrists_in_boxes(wrists, boxes, stream, poses)
+            findings.append(f"UmeTrack wrists lie inside {inside} of {total} non-empty boxes.")
+        else:
+            findings.append("no UmeTrack poses to check boxes with.")
+
+        pictures = None
+        path = item.path / "recording.vrs"
+        if path.is_file() and options.pictures:
+            pictures = (options.open_frames or open_vrs)(path, stream, poses.timestamps_ns)
+        elif not path.is_file():
+            findings.append("no recording.vrs; no pictures.")
+        if not quest:
+            camera, T_world_camera = upright_camera(camera), T_world_camera @ UPRIGHT
+            pictures = None if pictures is None else ChangedFrames(pictures, upright_image)
+
+        return NativeRecording(
+            item=item,
+            timestamps_ns=poses.timestamps_ns,
+            fps=_FPS,
+            width=camera.width,
+            height=camera.height,
+            frames=pictures,
+            camera=camera,
+            present=present,
+            mano=ManoTrack(
+                CONVENTION, present, motion.T_world_hand[..., :3, :3], motion.numbers,
+                np.broadcast_to(motion.betas, (len(present), 2, 10)),
+                motion.T_world_hand[..., :3, 3], frames.inverse(T_world_camera),
+            ),
+            visible=visible,
+            # A missing label is not a sign of absence: poses get lost. A hand with one is present.
+            unlabelled_presence=np.where(motion.present | (visible > 0), 1, 0.5).astype(np.float32),
+            stored={f"mask_{name}": values for name, values in masks.items()},
+            T_world_camera=T_world_camera,
+            licences=LICENCES,
+            undistort=True,
+            findings=tuple(findings),
+        )  # fmt: skip
+
+
+def _version_of_labels(path: Path) -> str:
+    """Say which version of the labels ``metadata.json`` names."""
+    if not path.is_file():
+        return "no metadata.json: the version of the labels is not known."
+    values = mapping(read_json(path), str(path))
+    if version := values.get("dataset_version", values.get("version")):
+        return f"labels of version {version}."
+    return "metadata.json names no version of the labels; MANO thumbs of version 1 are wrong."
+
+
+def _labelled(posed: np.ndarray, visible: np.ndarray, masks: dict[str, np.ndarray]) -> np.ndarray:
+    """Return which hands with a pose are labelled, by the masks, (T, 2).
+
+    ``hand_pose_available`` is also False where one hand lacks its pose: the other keeps its label.
+    Where it is False and both have one, nothing tells which of them is not valid. Exposure concerns
+    what is seen: a hand out of the picture keeps its label. ``hand_visible`` takes no label away,
+    for hands out of sight are labelled.
+    """
+    present = posed & (masks["headset_pose_available"] & masks["qa_pass"])[:, None]
+    present &= (masks["hand_pose_available"] | ~posed.all(1))[:, None]
+    present &= masks["good_exposure"][:, None] | (visible == 0)
+    return present
+
+
+def _masks(folder: Path, stream: str, times: np.ndarray) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Return each of ``MASKS`` at these times, True where it has no entry, and findings."""
+    masks, findings, missing = {}, [], []
+    for name, meaning in hot3d_files.MASKS.items():
+        mask = hot3d_files.read_mask(folder, name, stream, times)
+        values, known = mask or (np.ones(len(times), bool), np.ones(len(times), bool))
+        masks[name] = values
+        if mask is None:
+            missing.append(name)
+        if not known.all():
+            findings.append(
+                f"mask_{name}.csv says nothing of {int((~known).sum())} of {len(times)} frames; "
+                "they are taken as good."
+            )
+        if not values.all():
+            findings.append(
+                f"mask_{name}.csv is False in {int((~values).sum())} of {len(times)} frames (True: "
+                f"{meaning})."
+            )
+
+    if missing:
+        findings.append(f"no masks of {', '.join(missing)}.")
+    return masks, findings
+
+
+def _recording_name(folder: Path) -> str:
+    """Return the name in metadata.json, which a renamed folder does not change; else the folder's.
+
+    The split of a recording depends on it.
+    """
+    path = folder / "metadata.json"
+    try:
+        values = read_json(path) if path.is_file() else {}
+    except InputError:  # of this recording alone: reading it says so, the others are listed
+        values = {}
+    name = values.get("recording_name") if isinstance(values, dict) else None
+    return name if isinstance(name, str) and name else folder.name
+
+
+def stream_poses(folder: Path, stream: str, boxes: HandBoxes) -> tuple[StreamPoses, list[str]]:
+    """Return the moments of a stream, its camera at each, and what had to be assumed.
+
+    Cameras of Quest 3 do not change over a recording. Aria's calibration is stored in device time,
+    which only the recording itself relates to the others: where lines and moments are as many they
+    pair up; else they are paired by place in the file. At moments without a headset pose nothing
+    says where the camera was.
+
+    Raises: InputError for an unknown stream or one without any headset pose; SchemaError.
+    """
+    times, notes = np.unique(boxes.timestamps_ns[boxes.of_stream(stream)]), []
+    if (folder / CAMERAS_FILE).is_file():
+        camera, T_device_camera = hot3d_files.read_quest_camera(folder, stream)
+        cameras = (camera,) * len(times)
+    else:
+        calibration = hot3d_files.read_calibration(folder, stream)
+        lines = np.arange(len(times))
+        if len(times) != len(calibration.cameras):
+            last = len(calibration.cameras) - 1
+            lines = np.round(np.linspace(0, last, len(times))).astype(int)
+            notes.append(
+                f"{len(times)} moments of stream {stream} but {last + 1} lines of calibration: "
+                "paired by place."
+            )
+        T_device_camera = calibration.T_device_camera[lines]
+        cameras = tuple(calibration.cameras[line] for line in lines)
+
+    headset = hot3d_files.read_headset(folder)
+    rows, known = find_rows(headset.timestamps_ns, times)
+    if not known.any():
+        raise InputError(f"{folder / HEADSET_FILE}: no row at the time of any frame.")
+    if not known.all():
+        notes.append(
+            f"{int((~known).sum())} of {len(known)} frames have no headset pose in {HEADSET_FILE}: "
+            "neither hand is labelled there."
+        )
+    poses = np.where(known[:, None, None], headset.T_world_device[rows], np.nan)
+    return StreamPoses(times, cameras, poses @ T_device_camera), notes
+
+
+def motion_at(folder: Path, timestamps_ns: Int[np.ndarray, "M"]) -> tuple[HandTrack, list[str]]:
+    """Return a sequence's MANO motion at these times, and how many of them have no line.
+
+    Without a hand in any line its shape is MANO's mean.
+
+    Raises: SchemaError with file and line; InputError where no time has a line.
+    """
+    track = hot3d_files.read_mano(folder)
+    _, known = find_rows(track.timestamps_ns, timestamps_ns)
+    if not known.any():
+        raise InputError(f"{folder / MANO_FILE}: no line at the time of any frame.")
+    notes = []
+    if not known.all():
+        notes.append(
+            f"{int((~known).sum())} of {len(known)} frames have no line in {MANO_FILE}: neither "
+            "hand is labelled there."
+        )
+    return track.at(timestamps_ns), notes
+
+
+def wrists_in_boxes(
+    wrists: HandTrack, boxes: HandBoxes, stream: str, poses: StreamPoses
+) -> tuple[int, int]:
+    """Return how many UmeTrack wrists project into the box of their hand, and how many boxes.
+
+    Boxes are in the stored picture, so ``poses`` must be of it too.
+    """
+    inside = total = 0
+    T_camera_world = frames.inverse(poses.T_world_camera)
+    for row in boxes.of_stream(stream):
+        box = boxes.box[row]
+        track = np.flatnonzero(wrists.timestamps_ns == boxes.timestamps_ns[row])
+        if np.isnan(box).any() or not len(track):
+            continue
+        moments = np.flatnonzero(poses.timestamps_ns == boxes.timestamps_ns[row])
+        if not len(moments) or np.isnan(T_camera_world[moments[0]]).any():
+            continue
+        moment = int(moments[0])
+        point = wrists.T_world_hand[track[0], boxes.slot[row], :3, 3]
+        pixel = poses.cameras[moment].project(frames.apply(T_camera_world[moment], point))
+        total += 1
+        inside += bool((pixel >= box[:2]).all() and (pixel <= box[2:]).all())
+
+    return inside, total
+
+
+def visibility(boxes: HandBoxes, stream: str, times: np.ndarray) -> np.ndarray:
+    """Return the share of each hand's surface that is seen (T, 2), 0 to 1, by the box file."""
+    share = np.zeros((len(times), 2), np.float32)
+    rows = boxes.of_stream(stream)
+    moment, exact = find_rows(times, boxes.timestamps_ns[rows])
+    rows, moment = rows[exact], moment[exact]
+    share[moment, boxes.slot[rows]] = np.clip(boxes.visibility[rows], 0, 1)
+    return share

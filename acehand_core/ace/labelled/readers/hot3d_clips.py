@@ -1,0 +1,242 @@
+"""HOT3D-Clips: five seconds per tar, pictures, cameras and hands of every frame inside.
+
+Nothing is unpacked. The test clips come without hands and are not listed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from acehand_core.ace.labelled.readers.base import (
+    Item,
+    ManoTrack,
+    NativeRecording,
+    ReadOptions,
+    Record,
+    array,
+    flat,
+    frame_times,
+    get,
+    mapping,
+    need_items,
+    parse_json,
+    read_json,
+    safe_name,
+)
+from acehand_core.ace.labelled.readers.hot3d import CONVENTION, LICENCES
+from acehand_core.ace.labelled.readers.hot3d_files import fisheye624, read_pose
+from acehand_core.ace.labelled.readers.pictures import (
+    UPRIGHT,
+    TarImages,
+    list_tar,
+    read_member,
+    upright_camera,
+    upright_image,
+)
+from acehand_core.ace.labelled.readers.splits import hashed_split
+from acehand_core.errors import SchemaError
+from acehand_core.geometry import frames, rotations
+from acehand_core.geometry.cameras import Camera
+from acehand_core.motion import ChangedFrames, FrameSource
+from acehand_core.types import SIDES
+
+_FPS = 30.0
+_FOLDERS = ("train_aria", "train_quest3")
+_SHAPES = "__hand_shapes.json__"
+
+
+class Hot3dClipsReader:
+    """``Reader`` of HOT3D-Clips. A clip goes with its recording: split as in ``Hot3dReader``."""
+
+    name = "hot3d_clips"
+    title = "HOT3D-Clips"
+    views = ("main", "214-1", "1201-1", "1201-2")
+
+    def items(self, root: Path, options: ReadOptions) -> Sequence[Item]:
+        """List clips of the training participants."""
+        view = options.view or self.views[0]
+        path = root / "clip_definitions.json"
+        definitions = mapping(read_json(path), str(path)) if path.is_file() else {}
+
+        items = []
+        for folder in _FOLDERS:
+            device = folder.removeprefix("train_")
+            stream = ("214-1" if device == "aria" else "1201-1") if view == "main" else view
+            if device == "quest3" and stream == "214-1":
+                continue
+            for archive in sorted((root / folder).glob("clip-*.tar")):
+                number = archive.stem.removeprefix("clip-").lstrip("0") or "0"
+                entry = mapping(definitions.get(number, {}), f"{path} {number}")
+                sequence = str(entry.get("sequence_id") or entry.get("sequence", ""))
+                split = hashed_split(sequence or archive.stem, "hot3d")
+                key = {"stream": stream, "device": device, "sequence": sequence}
+                name = safe_name(archive.stem, stream)
+                items.append(Item(self.name, name, split, archive, key, sequence.split("_")[0]))
+
+        archives = "train_aria/clip-*.tar or train_quest3/clip-*.tar"
+        need_items(items, root, self.title, archives)
+        return sorted(items, key=lambda item: item.name)
+
+    def sources(self, item: Item) -> Sequence[Path]:
+        """Return the files and folders that a recording is read from."""
+        return [item.path]
+
+    def read(self, item: Item, options: ReadOptions) -> NativeRecording:
+        """Read one clip as seen by one camera."""
+        stream, archive = item.key["stream"], item.path
+        members = list_tar(archive)
+        image = f".image_{stream}.jpg"
+        every = sorted({n.split(".")[0] for n in members if n.endswith((".cameras.json", image))})
+        pictures = [key for key in every if key + image in members]
+        keys = pictures or every
+        if not any(f"{key}.cameras.json" in members for key in keys):
+            raise SchemaError(f"{archive}: no frame with .cameras.json.")
+
+        def load(name: str) -> Record | None:
+            if name not in members:
+                return None
+            where = f"{archive}:{name}"
+            return mapping(parse_json(read_member(archive, members[name]), where), where)
+
+        cameras, T_world_camera, findings = _cameras(
+            {f"{archive}:{key}.cameras.json": load(f"{key}.cameras.json") for key in keys}, stream
+        )
+        posed = np.isfinite(T_world_camera).all((-1, -2))
+        shapes = load(_SHAPES)
+        track, visible, unlabelled_presence = _hands(
+            [load(f"{key}.hands.json") for key in keys], shapes, stream, archive
+        )
+        labelled = any(f"{key}.hands.json" in members for key in keys)
+        if not labelled:
+            findings.append("no hands.json: nothing is labelled.")
+        elif not track[0].any():
+            findings.append("no hands in this clip.")
+        times, notes = _times([load(f"{key}.info.json") for key in keys], stream)
+        findings += notes
+        camera = cameras[len(cameras) // 2]
+        focal = np.ptp([c.fx for c in cameras])
+        if focal > 0:
+            findings.append(f"the focal length changes by {focal:.3g} px; the middle one is used.")
+        source: FrameSource = TarImages(archive, [members[key + image] for key in pictures])
+        if len(pictures) < len(every):
+            findings.append(f"{len(every) - len(pictures)} of {len(every)} frames have no picture.")
+        if item.key["device"] == "aria":
+            camera, T_world_camera = upright_camera(camera), T_world_camera @ UPRIGHT
+            source = ChangedFrames(source, upright_image)
+        present, orient, fingers, betas, translation = track
+        unlabelled_presence[~posed] = np.maximum(
+            unlabelled_presence[~posed], np.where(present[~posed], 1, 0.5)
+        )
+        present = present & posed[:, None]
+        mano = ManoTrack(
+            CONVENTION, present, orient, fingers, betas, translation, frames.inverse(T_world_camera)
+        )
+        return NativeRecording(
+            item=item,
+            timestamps_ns=times,
+            fps=_FPS,
+            width=camera.width,
+            height=camera.height,
+            frames=source if pictures else None,
+            camera=camera,
+            present=present,
+            mano=mano if labelled else None,
+            visible=visible,
+            unlabelled_presence=unlabelled_presence,
+            T_world_camera=T_world_camera,
+            licences=LICENCES,
+            undistort=True,
+            findings=tuple(findings),
+            left_out=len(every) - len(keys),
+        )
+
+
+def _cameras(
+    entries: dict[str, Record | None], stream: str
+) -> tuple[list[Camera], np.ndarray, list[str]]:
+    """Return the cameras of a stream, ``T_world_camera`` per frame and what was found.
+
+    ``entries`` are files and what is in them; where there is none the pose is NaN.
+    """
+    cameras, poses = [], np.full((len(entries), 4, 4), np.nan)
+    for row, (name, frame) in enumerate(entries.items()):
+        if frame is None:
+            continue
+        where = f"{name} {stream}"
+        entry = get(frame, stream, where)
+        cameras.append(fisheye624(get(entry, "calibration", where), where))
+        poses[row] = read_pose(get(entry, "T_world_from_camera", where), where)
+    findings = [f"{len(entries)} frames."]
+    if len(cameras) < len(entries):
+        lost = len(entries) - len(cameras)
+        findings.append(f"{lost} of {len(entries)} frames have no cameras.json and so no label.")
+    return cameras, poses, findings
+
+
+def _hands(
+    hands: list[Record | None], shapes: Record | None, stream: str, archive: Path
+) -> tuple[tuple[np.ndarray, ...], np.ndarray, np.ndarray]:
+    """Return (present, orientation, components, betas, translation), visible, unlabelled presence.
+
+    A hand without a pose is there where the clip says that some of it is seen; a frame without
+    ``hands.json`` leaves both hands unknown.
+    """
+    count = len(hands)
+    values = np.full((count, 2, 21), np.nan)
+    visible = np.zeros((count, 2), np.float32)
+
+    unlabelled_presence = np.zeros((count, 2), np.float32)
+    for row, entry in enumerate(hands):
+        unlabelled_presence[row] = 0.5 if entry is None else 0
+        for slot, side in enumerate(SIDES):
+            where = f"{archive}: hands of frame {row}, {side}"
+            hand = mapping((entry or {}).get(side) or {}, where)
+            pose = hand.get("mano_pose")
+            field = f"{where} visibilities_modeled"
+            ratio = mapping(hand.get("visibilities_modeled") or {}, field).get(stream)
+            if ratio is not None:
+                visible[row, slot] = np.clip(array(ratio, (), field), 0, 1)
+            if pose is None:
+                if visible[row, slot] > 0:
+                    unlabelled_presence[row, slot] = 1
+                continue
+            if ratio is None:
+                visible[row, slot] = 1
+            thetas = array(get(pose, "thetas", where), (15,), f"{where} thetas")
+            wrist = flat(get(pose, "wrist_xform", where), 6, f"{where} wrist_xform")
+            values[row, slot] = np.concatenate([wrist, thetas])
+
+    present = np.isfinite(values).all(-1)
+    betas = np.zeros(10)
+
+    if present.any():
+        if shapes is None:
+            raise SchemaError(f"{archive}: hands but no {_SHAPES}.")
+        where = f"{archive}:{_SHAPES}"
+        betas = array(get(shapes, "mano", where), (10,), f"{where} mano")
+
+    orient = rotations.exp(np.nan_to_num(values[..., :3]))
+    every = np.broadcast_to(betas, (count, 2, 10))
+    return (present, orient, values[..., 6:], every, values[..., 3:6]), visible, unlabelled_presence
+
+
+def _times(infos: list[Record | None], stream: str) -> tuple[np.ndarray, list[str]]:
+    """Return the times of a stream; by frame number at 30 Hz where the clip does not say them."""
+    times = []
+    for info in infos:
+        stamps = (info or {}).get("image_timestamps_ns") or (info or {}).get("timestamps_ns")
+        stamp = stamps.get(stream) if isinstance(stamps, dict) else None
+        if isinstance(stamp, int):
+            times.append(stamp)
+    if len(times) == len(infos) and (np.diff(times) > 0).all():
+        return np.array(times, np.int64), []
+    if infos and infos[0] is not None:
+        there = json.dumps(sorted(infos[0]))[:200]
+        note = f"info.json has no usable times (it has {there}); 30 frames per second are assumed."
+    else:
+        note = "no info.json; 30 frames per second are assumed."
+    return frame_times(np.arange(len(infos)), _FPS), [note]

@@ -1,0 +1,380 @@
+"""The files of one HOT3D sequence folder (Aria or Quest 3), each read into arrays as stored.
+
+Times are nanoseconds of one clock; world, device and wrist poses are metres, ``T_a_b`` maps points
+of b to a; slot 0 is the left hand. The images (``recording.vrs``) are not read.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from acehand_core.ace.labelled.readers.base import Record, array, get, integer, mapping, read_json
+from acehand_core.errors import InputError, SchemaError, nearest
+from acehand_core.geometry import frames, rotations
+from acehand_core.geometry.cameras import Camera
+from acehand_core.types import RigidTransform
+
+MANO_FILE = "mano_hand_pose_trajectory.jsonl"
+UMETRACK_FILE = "umetrack_hand_pose_trajectory.jsonl"
+HEADSET_FILE = "headset_trajectory.csv"
+BOXES_FILE = "box2d_hands.csv"
+#: Cameras of Quest 3, which do not change over a recording; Aria has ``CALIBRATION_FILE``.
+CAMERAS_FILE = "camera_models.json"
+CALIBRATION_FILE = "mps/slam/online_calibration.jsonl"
+
+#: What a mask says of a camera's frame, by the dataset's README. Masks of objects are not read.
+MASKS = {
+    "headset_pose_available": "the headset has a pose",
+    "hand_pose_available": "both hands have a pose",
+    "hand_visible": "some part of a hand is in the picture",
+    "good_exposure": "what is seen of hands and objects is not over-exposed",
+    "qa_pass": "people found no fault with the poses of what is in the picture",
+}
+
+#: Stream to camera label, width and height. The sizes stand in the recording alone; those in the
+#: calibration are of another use.
+STREAMS = {
+    "214-1": ("camera-rgb", 1408, 1408),
+    "1201-1": ("camera-slam-left", 640, 480),
+    "1201-2": ("camera-slam-right", 640, 480),
+}
+
+_BOX_COLUMNS = ("x_min[pixel]", "y_min[pixel]", "x_max[pixel]", "y_max[pixel]")
+_POSE_COLUMNS = (
+    "t_wo_x[m]", "t_wo_y[m]", "t_wo_z[m]", "q_wo_w", "q_wo_x", "q_wo_y", "q_wo_z",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class HeadsetTrajectory:
+    """Where the headset was: ``T_world_device`` per row."""
+
+    timestamps_ns: Int[np.ndarray, "T"]
+    T_world_device: Float[np.ndarray, "T 4 4"]
+
+
+@dataclass(frozen=True, slots=True)
+class HandBoxes:
+    """Boxes of whole hands, hidden parts included, in the raw unturned image; may leave it.
+
+    ``box`` is x_min, y_min, x_max, y_max in pixels, NaN where the hand is out of view.
+    ``visibility`` is the visible share, 0 to 1.
+    """
+
+    stream: tuple[str, ...]
+    slot: Int[np.ndarray, "N"]
+    timestamps_ns: Int[np.ndarray, "N"]
+    box: Float[np.ndarray, "N 4"]
+    visibility: Float[np.ndarray, "N"]
+
+    def of_stream(self, stream: str) -> np.ndarray:
+        """Return the rows of one stream, in file order."""
+        return np.flatnonzero(np.array(self.stream) == stream)
+
+
+@dataclass(frozen=True, slots=True)
+class HandTrack:
+    """A pose per row and slot: ``T_world_hand`` and the numbers stored with it, NaN where absent.
+
+    UmeTrack: the pose is the wrist's and the numbers are 22 joint angles. MANO: the pose holds the
+    global orientation and MANO's translation, which is not the wrist, and the numbers are 15
+    principal components without the mean pose. Both hands share ``betas``, which belong to MANO
+    with repaired left shape directions; zero where no line has a hand.
+    """
+
+    timestamps_ns: Int[np.ndarray, "T"]
+    present: Bool[np.ndarray, "T 2"]
+    T_world_hand: Float[np.ndarray, "T 2 4 4"]
+    numbers: Float[np.ndarray, "T 2 K"]
+    betas: Float[np.ndarray, "10"]
+
+    def at(self, timestamps_ns: Int[np.ndarray, "M"]) -> HandTrack:
+        """Return the rows of exactly these times; both hands are absent where there is none."""
+        rows, exact = find_rows(self.timestamps_ns, timestamps_ns)
+        return HandTrack(
+            timestamps_ns,
+            self.present[rows] & exact[:, None],
+            np.where(exact[:, None, None, None], self.T_world_hand[rows], np.nan),
+            np.where(exact[:, None, None], self.numbers[rows], np.nan),
+            self.betas,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StreamCalibration:
+    """One camera over the recording: row i belongs to the stream's i-th moment."""
+
+    cameras: tuple[Camera, ...]
+    T_device_camera: Float[np.ndarray, "M 4 4"]
+
+
+def find_rows(
+    available: Int[np.ndarray, "N"], times: Int[np.ndarray, "M"]
+) -> tuple[Int[np.ndarray, "M"], Bool[np.ndarray, "M"]]:
+    """Return the rows of exactly these times, and where there is one; elsewhere any row."""
+    rows = np.minimum(np.searchsorted(available, times), len(available) - 1)
+    return rows, available[rows] == times
+
+
+def read_headset(folder: Path) -> HeadsetTrajectory:
+    """Read ``headset_trajectory.csv``. Raises SchemaError with file and line."""
+    path = folder / HEADSET_FILE
+    times, poses = [], []
+    for where, row in _csv_rows(path, ("object_uid", "timestamp[ns]", *_POSE_COLUMNS)):
+        times.append(_time(row["timestamp[ns]"], where))
+        values = array([row[name] for name in _POSE_COLUMNS], (7,), f"{where}: pose")
+        poses.append(_rigid(values[:3], values[3:], where))
+    return HeadsetTrajectory(_increasing(times, path), np.array(poses))
+
+
+def read_boxes(folder: Path) -> HandBoxes:
+    """Read ``box2d_hands.csv``. Raises SchemaError with file and line."""
+    path = folder / BOXES_FILE
+    columns = ("stream_id", "hand_index", "timestamp[ns]", *_BOX_COLUMNS, "visibility_ratio[%]")
+
+    streams, slots, times, boxes, visibility = [], [], [], [], []
+    for where, row in _csv_rows(path, columns):
+        if row["hand_index"] not in ("0", "1"):
+            raise SchemaError(f"{where}: hand_index is {row['hand_index']!r}; valid: 0, 1.")
+        streams.append(row["stream_id"])
+        slots.append(int(row["hand_index"]))
+        times.append(_time(row["timestamp[ns]"], where))
+        corners = [row[name] for name in _BOX_COLUMNS]
+        hidden = not any(corners)
+        boxes.append(np.full(4, np.nan) if hidden else array(corners, (4,), f"{where}: box"))
+        visibility.append(array(row["visibility_ratio[%]"], (), f"{where}: visibility"))
+
+    if not streams:
+        raise SchemaError(f"{path}: no rows.")
+    return HandBoxes(
+        tuple(streams), np.array(slots), np.array(times), np.array(boxes), np.array(visibility)
+    )
+
+
+def read_mask(
+    folder: Path, name: str, stream: str, times: Int[np.ndarray, "M"]
+) -> tuple[Bool[np.ndarray, "M"], Bool[np.ndarray, "M"]] | None:
+    """Read what one of ``MASKS`` says of a stream at these times, and at which it says anything.
+
+    Returns None without the file: not every sequence has every mask. Raises SchemaError with file
+    and line.
+    """
+    path = folder / "masks" / f"mask_{name}.csv"
+    if not path.is_file():
+        return None
+    stated: dict[int, bool] = {}
+    for where, row in _csv_rows(path, ("timestamp[ns]", "stream_id", "mask")):
+        if row["mask"] not in ("True", "False"):
+            raise SchemaError(f"{where}: mask is {row['mask']!r}; valid: True, False.")
+        if row["stream_id"] == stream:
+            stated[_time(row["timestamp[ns]"], where)] = row["mask"] == "True"
+    values = np.array([stated.get(int(time), True) for time in times], bool)
+    return values, np.array([int(time) in stated for time in times], bool)
+
+
+def read_umetrack(folder: Path) -> HandTrack:
+    """Read UmeTrack's wrists and joint angles. Raises SchemaError with file and line."""
+    return _read_hands(folder / UMETRACK_FILE, "joint_angles", 22, with_betas=False)
+
+
+def read_mano(folder: Path) -> HandTrack:
+    """Read MANO's orientation, translation, 15 components and betas.
+
+    Raises: SchemaError with file and line, also where betas are not those of the first line.
+    """
+    return _read_hands(folder / MANO_FILE, "pose", 15, with_betas=True)
+
+
+def read_calibration(folder: Path, stream: str) -> StreamCalibration:
+    """Read the calibration of one stream that was refined while recording.
+
+    Raises: InputError for an unknown stream; SchemaError with file and line.
+    """
+    if stream not in STREAMS:
+        raise InputError(f"HOT3D has no stream {stream!r}; {nearest(stream, STREAMS)}")
+    label, width, height = STREAMS[stream]
+    cameras, poses = [], []
+    for where, line in _json_lines(folder / CALIBRATION_FILE):
+        entries = get(line, "CameraCalibrations", where)
+        if not isinstance(entries, list):
+            raise SchemaError(f"{where}: 'CameraCalibrations' must be a list.")
+        entries = [entry for entry in entries if get(entry, "Label", where) == label]
+        if len(entries) != 1:
+            raise SchemaError(f"{where}: {len(entries)} calibrations of {label!r}; one is needed.")
+
+        projection = get(entries[0], "Projection", where)
+        if get(projection, "Name", where) != "FisheyeRadTanThinPrism":
+            raise SchemaError(
+                f"{where}: projection {projection['Name']!r}; valid: FisheyeRadTanThinPrism."
+            )
+        parameters = array(get(projection, "Params", where), (15,), f"{where}: Params")
+        f, cx, cy, *distortion = map(float, parameters)
+        cameras.append(Camera("fisheye624", width, height, f, f, cx, cy, tuple(distortion)))
+
+        pose = get(entries[0], "T_Device_Camera", where)
+        quaternion = get(pose, "UnitQuaternion", where)
+        if not isinstance(quaternion, list) or len(quaternion) != 2:
+            raise SchemaError(f"{where}: UnitQuaternion must be [w, [x, y, z]].")
+        w = array(quaternion[0], (), f"{where}: UnitQuaternion")
+        xyz = array(quaternion[1], (3,), f"{where}: UnitQuaternion")
+        translation = array(get(pose, "Translation", where), (3,), f"{where}: Translation")
+        poses.append(_rigid(translation, np.concatenate([[w], xyz]), where))
+    return StreamCalibration(tuple(cameras), np.array(poses))
+
+
+def read_quest_camera(folder: Path, stream: str) -> tuple[Camera, RigidTransform]:
+    """Return a stream's camera and ``T_device_camera``. Raises SchemaError with the file."""
+    path = folder / CAMERAS_FILE
+    entries = read_json(path)
+    if not isinstance(entries, list):
+        raise SchemaError(f"{path}: a list of cameras is needed, not {type(entries).__name__}.")
+    where = f"{path} {stream}"
+    cameras = [e for e in entries if get(e, "stream_id", str(path)) == stream]
+    if len(cameras) != 1:
+        raise SchemaError(f"{path}: {len(cameras)} cameras of stream {stream!r}; one is needed.")
+    return fisheye624(cameras[0], where), read_pose(
+        get(cameras[0], "T_Device_Camera", where), where
+    )
+
+
+def fisheye624(entry: Record, where: str) -> Camera:
+    """Return the camera of a HOT3D calibration entry with 15 (one focal length) or 16 numbers.
+
+    Accepts the spelling of recordings (``projectionParams``) and of clips (``projection_params``).
+    """
+    entry = mapping(entry, where)
+    spelled = "projectionParams" if "projectionParams" in entry else "projection_params"
+    numbers = array(get(entry, spelled, where), (None,), f"{where} {spelled}")
+
+    kind = str(entry.get("projectionModelType", entry.get("projection_model_type", "")))
+    if not kind.endswith("FISHEYE624") or len(numbers) not in (15, 16):
+        raise SchemaError(
+            f"{where}: projection {kind!r} with {len(numbers)} numbers; FISHEYE624 with 15 or 16 "
+            "is needed."
+        )
+
+    if len(numbers) == 15:
+        numbers = np.concatenate([numbers[:1], numbers])
+    width, height = (
+        integer(get(entry, name, where), f"{where} {name}")
+        for name in (
+            "imageWidth" if "imageWidth" in entry else "image_width",
+            "imageHeight" if "imageHeight" in entry else "image_height",
+        )
+    )
+    fx, fy, cx, cy, *lens = map(float, numbers)
+
+    return Camera("fisheye624", width, height, fx, fy, cx, cy, tuple(lens))
+
+
+def read_pose(value: Record, where: str) -> RigidTransform:
+    """Return a pose of a HOT3D calibration entry. Raises SchemaError with ``where``."""
+    quaternion = array(get(value, "quaternion_wxyz", where), (4,), f"{where} quaternion_wxyz")
+    translation = array(get(value, "translation_xyz", where), (3,), f"{where} translation_xyz")
+    return frames.rigid(rotations.from_quaternion(quaternion), translation)
+
+
+def _read_hands(path: Path, key: str, count: int, with_betas: bool) -> HandTrack:
+    times, poses, numbers, betas = [], [], [], None
+    for where, line in _json_lines(path):
+        times.append(_time(get(line, "timestamp_ns", where), where))
+        pose, values = np.full((2, 4, 4), np.nan), np.full((2, count), np.nan)
+        for name, hand in mapping(get(line, "hand_poses", where), f"{where}: hand_poses").items():
+            if name not in ("0", "1"):
+                raise SchemaError(f"{where}: hand {name!r}; valid: '0' left, '1' right.")
+            wrist = get(hand, "wrist_xform", where)
+            pose[int(name)] = _rigid(
+                array(get(wrist, "t_xyz", where), (3,), f"{where}: t_xyz"),
+                array(get(wrist, "q_wxyz", where), (4,), f"{where}: q_wxyz"),
+                where,
+            )
+            values[int(name)] = array(get(hand, key, where), (count,), f"{where}: {key}")
+            if with_betas:
+                shape = array(get(hand, "betas", where), (10,), f"{where}: betas")
+                betas = shape if betas is None else betas
+                if not np.array_equal(shape, betas):
+                    raise SchemaError(f"{where}: betas differ from the first ones of the file.")
+        poses.append(pose)
+        numbers.append(values)
+
+    stacked = np.array(poses)
+    return HandTrack(
+        timestamps_ns=_increasing(times, path),
+        present=np.isfinite(stacked).all(axis=(-1, -2)),
+        T_world_hand=stacked,
+        numbers=np.array(numbers),
+        betas=np.zeros(10) if betas is None else betas,
+    )
+
+
+def _rigid(translation: np.ndarray, quaternion: np.ndarray, where: str) -> np.ndarray:
+    norm = float(np.linalg.norm(quaternion))
+    if abs(norm - 1) > 1e-3:
+        raise SchemaError(f"{where}: the quaternion has length {norm:.4f}, not 1.")
+    return frames.rigid(rotations.from_quaternion(quaternion), translation)
+
+
+def _open_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise InputError(
+            f"{path}: not there. A HOT3D sequence folder of a training participant has it; those "
+            "of the test participants come without ground truth."
+        ) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read as text ({error}).") from error
+
+
+def _csv_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
+    reader = csv.reader(_open_text(path).splitlines())
+    header = next(reader, [])
+    if sorted(header) != sorted(columns):
+        odd = sorted(set(header) ^ set(columns)) or header
+        raise SchemaError(
+            f"{path}:1: wrong columns ({', '.join(odd)}); valid: {', '.join(columns)}."
+        )
+    for values in reader:
+        where = f"{path}:{reader.line_num}"
+        if len(values) != len(header):
+            raise SchemaError(f"{where}: {len(values)} values for {len(header)} columns.")
+        yield where, dict(zip(header, values, strict=True))
+
+
+def _json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    lines = _open_text(path).splitlines()
+    if not lines:
+        raise SchemaError(f"{path}: empty.")
+    for number, text in enumerate(lines, 1):
+        where = f"{path}:{number}"
+        try:
+            value = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise SchemaError(f"{where}: not a JSON object ({error}).") from error
+        if not isinstance(value, dict):
+            raise SchemaError(f"{where}: not a JSON object.")
+        yield where, value
+
+
+def _time(value: Any, where: str) -> int:
+    try:
+        return int(np.int64(int(value)))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise SchemaError(f"{where}: the timestamp {value!r} is not a whole number.") from error
+
+
+def _increasing(values: list[int], path: Path) -> np.ndarray:
+    times = np.array(values, np.int64)
+    if len(times) == 0:
+        raise SchemaError(f"{path}: no rows.")
+    if (np.diff(times) <= 0).any():
+        raise SchemaError(f"{path}: timestamps must increase; row {np.argmin(np.diff(times)) + 2}.")
+    return times

@@ -1,0 +1,214 @@
+"""OakInk2: mocap-fitted hands as quaternions, one pickle per sequence with torch tensors in it.
+
+Layout: ``anno_preview/<token>.pkl`` and ``data/<token>/<camera serial>/<frame>.png|jpg``. Frame
+numbers count mocap frames at 120 Hz; pictures come at about every fourth. Every picture is a frame;
+one without a camera or without an entry in ``raw_mano`` has no label. Hand translations are wrist
+positions. The pickle is read by the restricted unpickler, without torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from acehand_core.ace.labelled.readers.base import (
+    Convention,
+    Item,
+    ManoTrack,
+    NativeRecording,
+    ReadOptions,
+    Record,
+    array,
+    flat,
+    frame_times,
+    get,
+    integer,
+    mapping,
+    need_folder,
+    pinhole,
+    safe_name,
+    subfolders,
+    unknown_unless,
+)
+from acehand_core.ace.labelled.readers.pictures import ImageFiles, image_size, numbered_images
+from acehand_core.ace.labelled.readers.splits import hashed_split
+from acehand_core.errors import InputError, SchemaError, nearest
+from acehand_core.geometry import frames, rotations
+from acehand_core.unpickling import TORCH_PKL, restricted_load
+
+CONVENTION = Convention("rotations", True, "wrist", False, "world")
+_MOCAP_HZ = 120.0
+_VIEWER_SIZE = (848, 480)
+_LABELS = ("anno_preview", "data/anno_preview")
+_PREFIXES = ("lh__", "rh__")
+
+
+class OakInk2Reader:
+    """``Reader`` of OakInk2. The paper's split is not published; ours is by hash of the token."""
+
+    name = "oakink2"
+    title = "OakInk2"
+    views = ("egocentric", "allocentric_top", "allocentric_left", "allocentric_right")
+
+    def items(self, root: Path, options: ReadOptions) -> Sequence[Item]:
+        """List sequences: one pickle each."""
+        folder = need_folder(root, _LABELS, self.title)
+        view = options.view or self.views[0]
+        return [
+            Item(
+                self.name, safe_name(token.replace("++", "__"), view),
+                hashed_split(token, self.name), root, {"token": token, "view": view},
+            )
+            for token in (path.stem for path in sorted(folder.glob("*.pkl")))
+        ]  # fmt: skip
+
+    def sources(self, item: Item) -> Sequence[Path]:
+        """Return the files and folders that a recording is read from."""
+        token = item.key["token"]
+        folder = need_folder(item.path, _LABELS, self.title)
+        cameras = subfolders(item.path / "data" / token) + subfolders(item.path / token)
+        return [folder / f"{token}.pkl", *cameras]
+
+    def read(self, item: Item, options: ReadOptions) -> NativeRecording:
+        """Read one sequence as seen by one camera."""
+        token, view = item.key["token"], item.key["view"]
+        path = need_folder(item.path, _LABELS, self.title) / f"{token}.pkl"
+        labels, where = restricted_load(path, TORCH_PKL, "OakInk2 annotation"), str(path)
+        serial, intrinsics, extrinsics, findings = _camera_tables(labels, view, where)
+        listed = get(labels, "frame_id_list", where)
+        if not isinstance(listed, list | tuple | np.ndarray):
+            kind = type(listed).__name__
+            raise SchemaError(f"{where} frame_id_list: a list is needed, not {kind}.")
+        ids = [integer(number, f"{where} frame_id_list") for number in listed]
+        images = (
+            numbered_images(item.path / "data" / token / serial)
+            or numbered_images(item.path / "data" / token / view)
+            or numbered_images(item.path / token / serial)
+            or numbered_images(item.path / token / view)
+        )
+
+        shown = sorted(images) if images else sorted(set(ids))
+        posed = [n for n in shown if n in extrinsics and n in intrinsics]
+        if not posed:
+            raise InputError(f"{where}: no frame of {view} has a camera and a picture.")
+        findings += _frame_findings(ids, shown, posed, images)
+
+        K = np.stack([array(intrinsics[n], (3, 3), f"{where} cam_intr") for n in posed])
+        T = np.full((len(shown), 4, 4), np.nan)
+        for row, number in zip(np.searchsorted(shown, posed), posed, strict=True):
+            T[row] = array(extrinsics[number], (4, 4), f"{where} cam_extr")
+        size = image_size(images[shown[0]]) if images else _VIEWER_SIZE
+        if np.ptp(K, axis=0).max() > 0:
+            findings.append(f"intrinsics change by up to {np.ptp(K, axis=0).max():.3g} px.")
+
+        raw = mapping(get(labels, "raw_mano", where), f"{where} raw_mano")
+        track, unit = _hands(raw, shown, T, where)
+        findings += unit
+        labelled = np.array([n in raw for n in shown]) & np.isfinite(T).all((-1, -2))
+        step = float(np.median(np.diff(shown))) if len(shown) > 1 else 4.0  # pictures come at 30 Hz
+        return NativeRecording(
+            item=item,
+            timestamps_ns=frame_times(np.array(shown), _MOCAP_HZ),
+            fps=_MOCAP_HZ / step,
+            width=size[0],
+            height=size[1],
+            frames=ImageFiles([images[n] for n in shown]) if images else None,
+            camera=pinhole(K[len(K) // 2], size),
+            present=track.present,
+            mano=track,
+            T_world_camera=frames.inverse(T),
+            licences=("OakInk2: CC BY-NC-SA 4.0 for data, https://oakink.net/v2",),
+            findings=tuple(findings),
+            unlabelled_presence=unknown_unless(labelled),
+            left_out=len(set(ids) - set(shown)),
+        )
+
+
+def _frame_findings(
+    ids: list[int], shown: list[int], posed: list[int], images: dict[int, Path]
+) -> list[str]:
+    """Report how the listed frames, those of the clip and those with a camera differ."""
+    steps = sorted(set(np.diff(shown).tolist())) if len(shown) > 1 else []
+    findings = [f"frame numbers step by {', '.join(map(str, steps)) or 'nothing'} at 120 Hz."]
+    if len(posed) < len(shown):
+        findings.append(
+            f"{len(shown) - len(posed)} of {len(shown)} frames have no camera and so no label."
+        )
+    if not images:
+        width, height = _VIEWER_SIZE
+        return [*findings, f"no pictures; a size of {width} x {height} is assumed."]
+
+    suffixes = sorted({path.suffix for path in images.values()})
+    return [
+        *findings,
+        f"pictures are {', '.join(suffixes)}; {len(set(ids) - set(shown))} of {len(ids)} listed "
+        f"frames lack one and are left out; {len(set(shown) - set(ids))} pictures are not listed.",
+    ]
+
+
+def _camera_tables(labels: Record, view: str, where: str) -> tuple[str, Record, Record, list[str]]:
+    """Return serial, frame to K, frame to world-to-camera; keyed by camera name or by serial."""
+    named = mapping(get(labels, "cam_def", where), f"{where} cam_def")
+    names = {str(k): str(v) for k, v in named.items()}
+    serials = [serial for serial, name in names.items() if name == view]
+    if not serials:
+        raise InputError(f"{where}: no camera {view!r}; {nearest(view, names.values())}")
+
+    intrinsics, extrinsics = (
+        mapping(get(labels, name, where), f"{where} {name}") for name in ("cam_intr", "cam_extr")
+    )
+    for key, how in ((view, "name"), (serials[0], "serial number")):
+        if key in intrinsics and key in extrinsics:
+            return (
+                serials[0],
+                mapping(intrinsics[key], f"{where} cam_intr {key}"),
+                mapping(extrinsics[key], f"{where} cam_extr {key}"),
+                [f"cameras are keyed by {how}."],
+            )
+
+    raise SchemaError(f"{where}: cam_intr and cam_extr have neither {view!r} nor {serials[0]!r}.")
+
+
+def _hands(raw: Record, shown: list[int], T: np.ndarray, where: str) -> tuple[ManoTrack, list[str]]:
+    """Return the labels of each frame and what was found; a hand needs the frame's camera."""
+    count = len(shown)
+    quaternion = np.full((count, 2, 16, 4), np.nan)
+
+    wrist, betas = np.full((count, 2, 3), np.nan), np.full((count, 2, 10), np.nan)
+    for row, number in enumerate(shown):
+        entry = mapping(raw.get(number, {}), f"{where} raw_mano[{number}]")
+        for slot, prefix in enumerate(_PREFIXES):
+            if f"{prefix}pose_coeffs" not in entry:
+                continue  # the format has no other sign of a missing hand
+            at = f"{where} raw_mano[{number}] {prefix}"
+            coefficients = flat(entry[f"{prefix}pose_coeffs"], 64, at + "pose_coeffs")
+            quaternion[row, slot] = coefficients.reshape(16, 4)
+            wrist[row, slot] = flat(get(entry, f"{prefix}tsl", at), 3, at + "tsl")
+            betas[row, slot] = flat(get(entry, f"{prefix}betas", at), 10, at + "betas")
+
+    present = np.isfinite(wrist).all(-1) & np.isfinite(T).all((-1, -2))[:, None]
+    length = np.linalg.norm(quaternion[present], axis=-1)
+    if length.size and abs(length - 1).max() > 1e-2:
+        raise SchemaError(f"{where}: quaternions of length {length.min():.3f}..{length.max():.3f}.")
+    quaternion[np.isnan(wrist).any(-1)] = (1.0, 0.0, 0.0, 0.0)
+    matrices = rotations.from_quaternion(quaternion)
+    findings = []
+    if present.any():
+        distances = np.linalg.norm(frames.apply(T, np.nan_to_num(wrist))[present], axis=-1)
+        distance = float(np.median(distances))
+        findings.append(
+            f"wrists lie {distance:.2f} m from the camera in the median, so the unit is the metre."
+            if 0.05 < distance < 5
+            else f"wrists lie {distance:.2f} units from the camera in the median: not plausible "
+            "metres."
+        )
+    findings.append(
+        f"hand missing in {int((~present[:, 0]).sum())} (left) and {int((~present[:, 1]).sum())} "
+        f"(right) of {count} frames."
+    )
+
+    return ManoTrack(
+        CONVENTION, present, matrices[:, :, 0], matrices[:, :, 1:], betas, wrist, T
+    ), findings

@@ -1,0 +1,347 @@
+"""A whole dataset into stores of clips, one per split: parallel, resumable, counted.
+
+``READERS`` lists the datasets that can be read; a new reader is added there. A clip of a recording
+that now belongs to another split is removed from the store of its old one.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import traceback
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from acehand_core.ace.labelled.clips import schema
+from acehand_core.ace.labelled.clips.schema import CONVERTED_BY, ClipInfo, StoreInfo, clip_id
+from acehand_core.ace.labelled.clips.store import ClipStore, ClipWriter, changed_settings
+from acehand_core.ace.labelled.readers.arctic import ArcticReader
+from acehand_core.ace.labelled.readers.base import SPLITS, Item, Reader, ReadOptions, Split
+from acehand_core.ace.labelled.readers.convert import Converter
+from acehand_core.ace.labelled.readers.egocentric import (
+    EgocentricReader,
+    HoloAssistReader,
+    Xperience10MReader,
+)
+from acehand_core.ace.labelled.readers.h2o import H2OReader
+from acehand_core.ace.labelled.readers.hoi4d import Hoi4dReader
+from acehand_core.ace.labelled.readers.hot3d import Hot3dReader
+from acehand_core.ace.labelled.readers.hot3d_clips import Hot3dClipsReader
+from acehand_core.ace.labelled.readers.interhand import ReInterHandReader
+from acehand_core.ace.labelled.readers.oakink2 import OakInk2Reader
+from acehand_core.ace.labelled.readers.pictures import ClipOptions
+from acehand_core.ace.labelled.readers.splits import read_split_file
+from acehand_core.ace.labelled.readers.stills import FreiHandReader, RhdReader
+from acehand_core.errors import AcehandError, InputError, Interrupted, OutputError, nearest
+from acehand_core.types import Progress
+
+#: Readers by the name that the command line takes. To add one: import its class, add a line.
+READERS: dict[str, type[Reader]] = {
+    reader.name: reader
+    for reader in (
+        ArcticReader,
+        Hot3dReader,
+        Hot3dClipsReader,
+        H2OReader,
+        OakInk2Reader,
+        ReInterHandReader,
+        FreiHandReader,
+        RhdReader,
+        Hoi4dReader,
+        EgocentricReader,
+        HoloAssistReader,
+        Xperience10MReader,
+    )
+}
+
+
+def find_reader(name: str) -> Reader:
+    """Return a new reader of a dataset. Raises InputError with the valid names."""
+    if name not in READERS:
+        raise InputError(f"No dataset {name!r}; {nearest(name, READERS)}")
+    return READERS[name]()
+
+
+def leave_other_splits(
+    output: Path, dataset: str, items: Sequence[Item]
+) -> Counter[tuple[str, str]]:
+    """Remove from each split's store the clips of recordings that belong to another split.
+
+    A split file, or another rule than at the last conversion, changes the split of recordings. If
+    their old clips were left, a recording could be trained on and tested on.
+
+    Args:
+        output: the folder of the stores. items: all of the dataset, with their splits.
+
+    Returns: how many clips, by (old split, new split).
+
+    Raises: SchemaError for a store that cannot be read; OutputError.
+    """
+    split_of = {clip_id(item.name): item.split for item in items}
+    changed: Counter[tuple[str, str]] = Counter()
+    for split in SPLITS:
+        if not (output / split / "store.json").is_file():
+            continue
+        store = ClipStore(output / split)
+        if store.info.dataset != dataset:
+            continue
+        gone = [name for name in store.ids() if split_of.get(name, split) != split]
+        if gone:
+            ClipWriter(store.root, store.info).remove(gone)
+            changed.update((split, split_of[name]) for name in gone)
+    return changed
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What to convert.
+
+    Attributes:
+        splits: which; empty for all.
+        split_file: JSON of split to names that replaces the reader's own splits.
+        jobs: processes; more than one needs ``read.open_frames`` to be picklable.
+    """
+
+    root: Path
+    output: Path
+    splits: tuple[Split, ...] = ()
+    split_file: Path | None = None
+    jobs: int = 1
+    clips: ClipOptions = field(default_factory=ClipOptions)
+    read: ReadOptions = field(default_factory=ReadOptions)
+
+
+@dataclass(slots=True)
+class RunReport:
+    """Results of a conversion: clips and frames per split; findings with how many clips share them.
+
+    Of the frames ``unlabelled`` have no label of any hand; ``left_out`` frames of the dataset have
+    no picture where others have one and so are in no clip. ``changed_split`` counts, by (old split,
+    new split), clips that were removed from the old split's store.
+    """
+
+    dataset: str
+    output: Path
+    clips: Counter[str] = field(default_factory=Counter)
+    frames: Counter[str] = field(default_factory=Counter)
+    unlabelled: Counter[str] = field(default_factory=Counter)
+    left_out: Counter[str] = field(default_factory=Counter)
+    kept: int = 0
+    changed_split: Counter[tuple[str, str]] = field(default_factory=Counter)
+    findings: Counter[str] = field(default_factory=Counter)
+    errors: list[dict[str, str]] = field(default_factory=list)
+
+    def add(self, split: str, info: ClipInfo, kept: bool) -> None:
+        """Count one clip."""
+        self.clips[split] += 1
+        self.frames[split] += info.frames
+        self.unlabelled[split] += info.source["unlabelled_frames"]
+        self.left_out[split] += info.source["left_out_frames"]
+        self.kept += kept
+        self.findings.update(info.source.get("findings", ()))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that ``--json`` prints and ``conversion.json`` holds."""
+        return {
+            "dataset": self.dataset,
+            "output": str(self.output),
+            "splits": {
+                split: {
+                    "clips": self.clips[split],
+                    "frames": self.frames[split],
+                    "unlabelled_frames": self.unlabelled[split],
+                    "left_out_frames": self.left_out[split],
+                }
+                for split in SPLITS
+                if self.clips[split]
+            },
+            "already_there": self.kept,
+            "moved": [
+                {"from": old, "to": new, "clips": count}
+                for (old, new), count in sorted(self.changed_split.items())
+            ],
+            "findings": [
+                {"text": text, "clips": count} for text, count in self.findings.most_common(200)
+            ],
+            "errors": self.errors,
+        }
+
+    def to_store(self, root: Path) -> dict[str, Any]:
+        """Return what stays with the clips: the same, without the folders where things lie here."""
+        below = f"{root}{os.sep}"
+        errors = [{**e, "message": e["message"].replace(below, "")} for e in self.errors]
+        return {**self.to_json(), "output": self.output.name, "errors": errors}
+
+
+def run(name: str, options: RunOptions, progress: Progress) -> RunReport:
+    """Convert a dataset; clips that are there already and unchanged are kept.
+
+    A recording that cannot be read, whatever the reason, is reported and does not stop the others.
+    A clip of a recording that now belongs to another split is removed from its old store before
+    anything is converted, so that no recording is ever in two splits.
+
+    Raises:
+        InputError: unknown dataset, view or split; ``root`` is not that dataset.
+        OutputError: the output cannot be written. MissingDependencyError: a package is needed, as
+            it is for every recording. Interrupted: with the report of what is done.
+    """
+    reader = find_reader(name)
+    view = options.read.view
+    if view is not None and view not in reader.views:
+        raise InputError(f"{reader.title} has no view {view!r}; {nearest(view, reader.views)}")
+    if options.clips.images == "none":
+        options = replace(options, read=replace(options.read, pictures=False))
+    conversion = _Conversion(reader, options)
+    conversion.converter.check_mano()
+
+    every = list_items(reader, options)
+    items = [item for item in every if not options.splits or item.split in options.splits]
+    if not items:
+        counts = Counter(item.split for item in every)
+        raise InputError(
+            f"{options.root}: no recording in {', '.join(options.splits)}; there are "
+            + (", ".join(f"{count} in {split}" for split, count in counts.items()) or "none")
+            + "."
+        )
+
+    report = RunReport(name, options.output)
+    for split in sorted({item.split for item in items}):
+        changed = changed_settings(options.output / split, conversion.store_info(split))
+        if changed:
+            words = f"{split}: other settings than before ({'; '.join(changed)})"
+            progress(f"{words}: every clip is made anew", 0, 0)
+    try:
+        report.changed_split = leave_other_splits(options.output, name, every)
+        for done, (item, outcome) in enumerate(_outcomes(conversion, items), 1):
+            if isinstance(outcome, Exception):
+                report.errors.append({"source": item.name, "message": str(outcome)})
+            else:
+                report.add(item.split, *outcome)
+            progress(f"convert {name}", done, len(items))
+    except KeyboardInterrupt as stop:
+        raise Interrupted(report) from stop
+    finally:
+        for split in sorted({item.split for item in items if report.clips[item.split]}):
+            conversion.writer(split).write_index()
+
+    schema.write_json(options.output / f"conversion-{name}.json", report.to_store(options.root))
+    return report
+
+
+def list_items(reader: Reader, options: RunOptions) -> list[Item]:
+    """Return every recording with the split it belongs to. Raises InputError."""
+    items = list(reader.items(options.root, options.read))
+    twice = [name for name, count in Counter(item.name for item in items).items() if count > 1]
+    if twice:
+        raise InputError(f"{options.root}: two recordings are named {twice[0]!r}.")
+    if options.split_file is not None:
+        splits = read_split_file(options.split_file, items)
+        items = [replace(i, split=splits[i.name]) for i in items if i.name in splits]
+    return items
+
+
+class _Conversion:
+    """A reader with the options of a run; every process has its own."""
+
+    def __init__(self, reader: Reader, options: RunOptions) -> None:
+        self.options, self.reader = options, reader
+        self.converter = Converter(reader, options.clips, options.read)
+        self._writers: dict[str, ClipWriter] = {}
+
+    def convert(self, item: Item) -> Any:
+        """Return (description, whether it was there), or the error that is the recording's own."""
+        try:
+            return self.converter.convert(item, self.writer(item.split))
+        except InputError as error:
+            return error
+        except AcehandError:  # the disk is full, or a package missing: the same for all recordings
+            raise
+        except Exception as error:  # files that no reader foresaw must not end the conversion
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{Path(frame.filename).name}:{frame.lineno}"
+            return InputError(f"could not be read: {type(error).__name__}: {error} (in {where}).")
+
+    def writer(self, split: Split) -> ClipWriter:
+        """Return the writer of a split's store."""
+        if split not in self._writers:
+            folder = self.options.output / split
+            self._writers[split] = ClipWriter(folder, self.store_info(split), other_settings=True)
+        return self._writers[split]
+
+    def store_info(self, split: Split) -> StoreInfo:
+        """Return the description of a split's store."""
+        return StoreInfo(
+            dataset=self.reader.name,
+            split=split,
+            made_by=CONVERTED_BY,
+            license=f"that of {self.reader.title}",
+            settings={
+                "images": self.options.clips.images,
+                "width": self.options.clips.width,
+                "quality": self.options.clips.quality,
+                "mano": self.options.clips.mano is not None,
+                "view": self.options.read.view,
+            },
+        )
+
+
+def _outcomes(conversion: _Conversion, items: Sequence[Item]) -> Iterator[tuple[Item, Any]]:
+    """Yield each item with what ``_Conversion.convert`` returns for it."""
+    options = conversion.options
+    if options.jobs <= 1 or len(items) == 1:
+        for item in items:
+            yield item, conversion.convert(item)
+        return
+
+    pool = ProcessPoolExecutor(
+        options.jobs,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=_start_process,
+        initargs=(conversion.reader.name, options),
+    )
+    try:
+        waiting: dict[Future[Any], Item] = {}
+        rest = iter(items)
+        while True:
+            # Few at a time: an image dataset has more items than futures should exist.
+            for item in rest:
+                waiting[pool.submit(_convert_here, item)] = item
+                if len(waiting) >= 4 * options.jobs:
+                    break
+            if not waiting:
+                return
+
+            done, _ = wait(waiting, return_when=FIRST_COMPLETED)
+            for future in done:
+                outcome = future.result()  # first: who ended a process is among all that wait
+                yield waiting.pop(future), outcome
+    except BrokenProcessPool as error:
+        names = ", ".join(item.name for item in waiting.values())
+        raise OutputError(
+            f"{options.output}: a process that converts was ended from outside (memory may be "
+            f"short; fewer --jobs need less) while it was at one of {names}. Converted clips stay, "
+            "and the same command resumes."
+        ) from error
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+#: Of a process of the pool.
+_here: _Conversion
+
+
+def _start_process(name: str, options: RunOptions) -> None:
+    # The parent handles Ctrl-C: a clip under way is finished or left out, never half there.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    global _here
+    _here = _Conversion(find_reader(name), options)
+
+
+def _convert_here(item: Item) -> Any:
+    return _here.convert(item)

@@ -1,0 +1,305 @@
+"""Feature sources by name: whatever turns a clip into features on the decoder's token grid.
+
+The names are the rows of the paper's table "Feature-source ablation", which does not define them
+(those without weights, video latents and pixels, are defined here), and "tiny", the small model's
+own. A latent frame i stands for video frame 4i, a token for 32 x 32 pixels of the encoded image: 21
+x 15 tokens for 672 x 480.
+
+"tiny" has a small causal video encoder and a small transformer in place of the Wan ones: the same
+order of things at a size that two CPU cores can train. Frames become clean latents in the video
+VAE's layout (the first frame alone, then one latent per four frames, nothing looks ahead), a
+transformer reads all latents of the clip at once, and its last block's output is what the decoder
+reads. Everything learns from the first step, so there are no adapters, no caption and no noise
+level, and latents cannot be cached. A latent cell covers 8 x 8 pixels and a token 16 x 16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import nn
+from torch.nn import functional
+
+from acehand_core.ace.model.batch import FeatureSource
+from acehand_core.ace.model.config import (
+    SPATIAL_STRIDE,
+    TEMPORAL_STRIDE,
+    TINY_TOKEN_PIXELS,
+    TOKEN_PIXELS,
+    ModelConfig,
+    TinyConfig,
+    TrunkConfig,
+)
+from acehand_core.ace.model.encoder.video_backbones import Frames, VideoMae, VJepa2, token_grid
+from acehand_core.errors import InputError, nearest
+
+#: Returns the trunk of these sizes with its weights. None: one without, on the meta device.
+LoadTrunk = Callable[[TrunkConfig], FeatureSource] | None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceKind:
+    """One entry of the registry."""
+
+    needs: Literal["latents", "frames"]
+    build: Callable[[ModelConfig, LoadTrunk], FeatureSource]
+
+
+def make_source(config: ModelConfig, load_trunk: LoadTrunk = None) -> FeatureSource:
+    """Return the source of a model.
+
+    Raises:
+        InputError: there is no such source, or its weights cannot be read.
+        SchemaError: its weights are not what they should be.
+        MissingDependencyError: transformers is needed and absent.
+    """
+    return source_kind(config.source).build(config, load_trunk)
+
+
+def source_kind(name: str) -> SourceKind:
+    """Return what is known of a source before it is built. Raises InputError listing the names."""
+    if name not in SOURCES:
+        raise InputError(f"unknown feature source {name!r}; {nearest(name, SOURCES)}")
+    return SOURCES[name]
+
+
+def _trunk(model: ModelConfig, load_trunk: LoadTrunk) -> FeatureSource:
+    """Return the trunk; "wan_frozen" has no adapters, and its patch embedding does not learn."""
+    frozen = model.source == "wan_frozen"
+    config = replace(model.trunk, lora_rank=0) if frozen else model.trunk
+    if load_trunk is not None:
+        trunk = load_trunk(config)
+    else:
+        # diffusers is heavy and no other source needs it.
+        from acehand_core.ace.model.encoder.trunk import Trunk
+
+        trunk = Trunk(config)
+    trunk.name = model.source
+    return trunk.requires_grad_(False) if frozen else trunk
+
+
+#: The sources that are a trunk, with its weights.
+TRUNK_SOURCES = ("wan", "wan_frozen")
+#: Name -> how it is built. ``wan`` is the model, the others are its ablations.
+SOURCES: Mapping[str, SourceKind] = MappingProxyType(
+    {
+        "wan": SourceKind("latents", _trunk),
+        "wan_frozen": SourceKind("latents", _trunk),
+        "vjepa2": SourceKind("frames", lambda config, _: VJepa2.from_pretrained()),
+        "videomae": SourceKind("frames", lambda config, _: VideoMae.from_pretrained()),
+        "vae_latent": SourceKind("latents", lambda config, _: VaeLatent(config.vae.z_dim)),
+        "rgb": SourceKind("frames", lambda config, _: Rgb()),
+        "tiny": SourceKind("frames", lambda config, _: TinySource(config.tiny)),
+    }
+)
+
+
+#: Latent cells along one side of a token.
+_FOLD = TOKEN_PIXELS // SPATIAL_STRIDE
+
+
+class VaeLatent(FeatureSource):
+    """Clean normalised latents, the 2 x 2 cells of a token stacked on its channels.
+
+    Channel ``4 c + 2 row + column`` of a token is latent channel c of its cell (row, column).
+    Nothing is lost and nothing is learned: a linear layer after it is the trunk's patch embedding.
+    """
+
+    name = "vae_latent"
+    needs = "latents"
+
+    def __init__(self, z_dim: int = 48) -> None:
+        super().__init__()
+        self.feature_dim = z_dim * _FOLD**2
+
+    def forward(self, clip: Float[torch.Tensor, "B z F H W"]) -> Float[torch.Tensor, "B C F h w"]:
+        """Fold latents. Raises InputError for an odd number of rows or columns."""
+        batch, channels, count, height, width = clip.shape
+        if height % _FOLD or width % _FOLD:
+            raise InputError(f"latents of {width} x {height} cells: both must be even.")
+        h, w = height // _FOLD, width // _FOLD
+        cells = clip.reshape(batch, channels, count, h, _FOLD, w, _FOLD)
+        return cells.permute(0, 1, 4, 6, 2, 3, 5).reshape(batch, self.feature_dim, count, h, w)
+
+
+class Rgb(FeatureSource):
+    """The pixels that a token stands for: 4 frames of 32 x 32, averaged down to 16 x 16.
+
+    Latent i stands for frames 4i - 3 to 4i, as in the video VAE; latent 0 for frame 0 alone, which
+    is taken four times. Channel ``((frame * 3 + colour) * 16 + row) * 16 + column``, values -1..1:
+    4 * 3 * 16 * 16 = 3072 channels, the trunk's width, so the decoder keeps its size.
+    """
+
+    name = "rgb"
+    needs = "frames"
+    patch = 16
+    feature_dim = TEMPORAL_STRIDE * 3 * patch**2
+
+    def forward(self, clip: Frames) -> Float[torch.Tensor, "B C F h w"]:
+        """Cut a clip into patches. Raises InputError as ``token_grid`` does."""
+        count, h, w = token_grid(clip)
+        first = 1 - TEMPORAL_STRIDE
+        index = torch.arange(first, clip.shape[2], device=clip.device).clamp(min=0)
+        scale = TOKEN_PIXELS // self.patch
+        pixels = functional.avg_pool3d(clip[:, :, index], (1, scale, scale))
+        parts = pixels.reshape(
+            len(clip), 3, count, TEMPORAL_STRIDE, h, self.patch, w, self.patch
+        ).permute(0, 3, 1, 5, 7, 2, 4, 6)
+        return parts.reshape(len(clip), self.feature_dim, count, h, w)
+
+
+_PATCH = 2
+_ROTARY_BASE = 100.0
+
+Latents = Float[torch.Tensor, "B z F rows columns"]
+Tokens = Float[torch.Tensor, "B L D"]
+Angles = Float[torch.Tensor, "L half"]
+
+
+class TinySource(FeatureSource):
+    """Feature source "tiny": frames in, (B, dim, F, H/16, W/16) out."""
+
+    name = "tiny"
+    needs = "frames"
+
+    def __init__(self, config: TinyConfig | None = None) -> None:
+        super().__init__()
+        self.config = config or TinyConfig()
+        self.feature_dim = self.config.dim
+        self.encoder = TinyVideoEncoder(self.config)
+        self.trunk = TinyTrunk(self.config)
+
+    def forward(self, clip: Frames) -> Float[torch.Tensor, "B C F h w"]:
+        """Return features, float32.
+
+        Raises InputError: not 4k + 1 frames, or a side that is not a multiple of 16 pixels.
+        """
+        return self.trunk(self.encoder(clip)).float()
+
+
+class TinyVideoEncoder(nn.Module):
+    """RGB in -1..1 to latents; latent i depends on frames 0 to 4i alone."""
+
+    def __init__(self, config: TinyConfig) -> None:
+        super().__init__()
+        stem, z = config.stem, config.z_dim
+        # 2 x 2 pixels become channels first, as in the Wan VAE.
+        self.first = nn.Conv2d(3 * _PATCH**2, stem, 3, stride=2, padding=1)
+        # Four frames and 2 x 2 cells at once; the frames' overlap is the next layer's business.
+        self.down = nn.Conv3d(
+            stem, z, (TEMPORAL_STRIDE, 3, 3), stride=(TEMPORAL_STRIDE, 2, 2), padding=(0, 1, 1)
+        )
+        self.causal = CausalBlock(z)
+
+    def forward(self, clip: Frames) -> Latents:
+        """Encode clips. Raises InputError as ``TinySource.forward``."""
+        count, height, width = clip.shape[2:]
+        if count % TEMPORAL_STRIDE != 1:
+            raise InputError(f"a clip of {count} frames: valid: 1, 5, 9, ...")
+        side = TINY_TOKEN_PIXELS
+        if not height or not width or height % side or width % side:
+            raise InputError(f"frames of {width} x {height}: both must be multiples of {side}.")
+        x = functional.pixel_unshuffle(clip.transpose(1, 2).flatten(0, 1), _PATCH)
+        x = functional.gelu(self.first(x))
+        x = x.unflatten(0, (len(clip), count)).transpose(1, 2)
+        # The first frame stands for a whole group, as in ``sources.Rgb``.
+        x = torch.cat([x[:, :, :1].expand(-1, -1, TEMPORAL_STRIDE - 1, -1, -1), x], dim=2)
+        return self.causal(self.down(x))
+
+
+class CausalBlock(nn.Module):
+    """A residual 3 x 3 x 3 convolution over this latent and the two before it."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        # Over channels alone: a norm over time would let latents see the future.
+        self.norm = nn.LayerNorm(channels)
+        self.conv = nn.Conv3d(channels, channels, 3, padding=(0, 1, 1))
+
+    def forward(self, x: Latents) -> Latents:
+        """Return updated latents."""
+        y = functional.gelu(self.norm(x.movedim(1, -1)).movedim(-1, 1))
+        y = torch.cat([y[:, :, :1].expand(-1, -1, 2, -1, -1), y], dim=2)
+        return x + self.conv(y)
+
+
+class TinyTrunk(nn.Module):
+    """Patches of 2 x 2 latent cells, then blocks of attention over the whole clip."""
+
+    def __init__(self, config: TinyConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.patch_embedding = nn.Conv3d(config.z_dim, config.dim, (1, 2, 2), (1, 2, 2))
+        self.blocks = nn.ModuleList(TinyBlock(config) for _ in range(config.num_layers))
+
+    def forward(self, latents: Latents) -> Float[torch.Tensor, "B D F h w"]:
+        """Return the output of the last block."""
+        grid = self.patch_embedding(latents)
+        frames, height, width = grid.shape[2:]
+        tokens = grid.flatten(2).transpose(1, 2)
+        angles = rotary_angles(frames, height, width, self.config, grid.device)
+        for block in self.blocks:
+            tokens = block(tokens, angles, None if self.config.temporal_attention else frames)
+        return tokens.transpose(1, 2).unflatten(2, (frames, height, width))
+
+
+class TinyBlock(nn.Module):
+    """Pre-norm self-attention with rotary positions, then an MLP."""
+
+    def __init__(self, config: TinyConfig) -> None:
+        super().__init__()
+        self.num_heads = config.num_heads
+        self.norm1 = nn.LayerNorm(config.dim)
+        self.qkv = nn.Linear(config.dim, 3 * config.dim)
+        self.output = nn.Linear(config.dim, config.dim)
+        self.norm2 = nn.LayerNorm(config.dim)
+        self.ffn = nn.Sequential(
+            nn.Linear(config.dim, config.ffn_dim),
+            nn.GELU(approximate="tanh"),
+            nn.Linear(config.ffn_dim, config.dim),
+        )
+
+    def forward(self, tokens: Tokens, angles: Angles, frames: int | None) -> Tokens:
+        """Return updated tokens; with ``frames`` each of that many frames is on its own."""
+        parts = self.qkv(self.norm1(tokens)).unflatten(-1, (3, self.num_heads, -1))
+        query, key, value = parts.permute(2, 0, 3, 1, 4)
+        query, key = rotate(query, angles), rotate(key, angles)
+        if frames is not None:
+            query, key, value = (x.unflatten(2, (frames, -1)) for x in (query, key, value))
+        mixed = functional.scaled_dot_product_attention(query, key, value)
+        if frames is not None:
+            mixed = mixed.flatten(2, 3)
+        tokens = tokens + self.output(mixed.transpose(1, 2).flatten(2))
+        return tokens + self.ffn(self.norm2(tokens))
+
+
+def rotary_angles(
+    frames: int, height: int, width: int, config: TinyConfig, device: torch.device
+) -> Angles:
+    """Return the angle of every channel pair of every token, radians.
+
+    As in Wan, each head's pairs are shared between time, rows and columns; time takes the rest.
+    """
+    half = config.dim // config.num_heads // 2
+    space = half // 3
+    parts = []
+    for axis, pairs in enumerate((half - 2 * space, space, space)):
+        speed = _ROTARY_BASE ** -(torch.arange(pairs, device=device) / pairs)
+        size = (frames, height, width)[axis]
+        shape = [1, 1, 1, pairs]
+        shape[axis] = size
+        turn = (torch.arange(size, device=device)[:, None] * speed).reshape(shape)
+        parts.append(turn.expand(frames, height, width, pairs))
+    return torch.cat(parts, dim=-1).flatten(0, 2)
+
+
+def rotate(x: Float[torch.Tensor, "B H L d"], angles: Angles) -> Float[torch.Tensor, "B H L d"]:
+    """Turn channel i with channel i + d/2 by their token's angles."""
+    a, b = x.chunk(2, dim=-1)
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)

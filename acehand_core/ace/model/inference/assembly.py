@@ -1,0 +1,257 @@
+"""From hands at the model's rate to the motion of the recording: its frames, flags and joints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+
+from acehand_core.ace.model.inference.blend import GATE, HandFrames, mix
+from acehand_core.ace.model.inference.placing import posed_joints
+from acehand_core.ace.model.inference.reading import ModelInput
+from acehand_core.hand.capsule import CapsuleHand
+from acehand_core.hand.hands_torch import TorchHands
+from acehand_core.hand.mapping import fit_to_joints
+from acehand_core.hand.shape import HandModel
+from acehand_core.types import SIDES, TimestampsNs
+
+#: Quality of a hand that is there but out of sight, at full presence.
+FILLED_QUALITY = 0.25
+#: Frames that the default hand's shape is found on.
+_SHAPE_FRAMES = 100
+#: Source frames handled at once.
+_ROWS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The arrays of a ``HandMotion`` of T frames, float32; NaN where no hand is.
+
+    ``anchors`` are 0..1 of the image and NaN out of sight. ``fit_error_m`` is the mean distance of
+    the default hand from the network's own joints, or None where those were not fitted.
+    """
+
+    presence: Float[np.ndarray, "T 2"]
+    visible: Float[np.ndarray, "T 2"]
+    quality: Float[np.ndarray, "T 2"]
+    observed: Bool[np.ndarray, "T 2"]
+    filled: Bool[np.ndarray, "T 2"]
+    global_orient: Float[np.ndarray, "T 2 3 3"]
+    hand_pose: Float[np.ndarray, "T 2 15 3 3"]
+    betas: Float[np.ndarray, "2 10"]
+    translation: Float[np.ndarray, "T 2 3"]
+    joints: Float[np.ndarray, "T 2 21 3"]
+    anchors: Float[np.ndarray, "T 2 21 2"]
+    fit_error_m: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Posed:
+    """What a hand model makes of N frames: absolute rotations, joints and translation."""
+
+    global_orient: Float[np.ndarray, "N 2 3 3"]
+    hand_pose: Float[np.ndarray, "N 2 15 3 3"]
+    translation: Float[np.ndarray, "N 2 3"]
+    joints: Float[np.ndarray, "N 2 21 3"]
+    error_m: Float[np.ndarray, "N 2"]
+
+
+Poser = Callable[[HandFrames, Bool[np.ndarray, "N 2"]], Posed]
+
+
+def assemble(
+    frames: HandFrames,
+    offset: int,
+    source: SourceFrames,
+    requested: range,
+    hands: TorchHands | None,
+    betas: Float[np.ndarray, "2 10"] | None,
+    slots: tuple[bool, bool],
+    keep_tail: bool,
+    progress: Callable[[int, int], None],
+    every_slot: bool = False,
+) -> Result:
+    """Return the hands in the ``requested`` frames of the recording, T of them.
+
+    A hand is present from a presence of 0.5 on (``GATE``); then it is observed if its visibility
+    also reaches 0.5, else filled: the network's estimate of a hand out of sight. Quality is
+    presence x visibility x trust where observed, 0.25 x presence where filled, 0 elsewhere.
+
+    Args:
+        frames: at the model's rate, from its frame ``offset`` on.
+        hands: the model the rotations belong to; None fits the default hand to the joints.
+        betas: the shape; without it (default hand only) it is found from the joints.
+        slots: which slots to look for, left and right.
+        keep_tail: False leaves out what lies behind the last encoded frame.
+        progress: called with the frames done and the number of all.
+        every_slot: give pose and anchors of absent hands too, and anchors of hands out of sight;
+            presence, flags and quality stay as they are.
+    """
+    total = len(requested)
+    if hands is None:
+        shape = _default_shapes(frames) if betas is None else betas
+        pose: Poser = _DefaultHand(shape)
+    else:
+        assert betas is not None, "rotations need a shape"
+        shape, pose = betas, _Parametric(hands, betas)
+
+    def nan(*shape: int) -> np.ndarray:
+        return np.full((total, 2, *shape), np.nan, np.float32)
+
+    numbers, flags = ("presence", "visible", "quality"), ("observed", "filled")
+    arrays = {name: np.zeros((total, 2), np.float32) for name in numbers}
+    arrays |= {name: np.zeros((total, 2), bool) for name in flags}
+    poses = {"global_orient": nan(3, 3), "hand_pose": nan(15, 3, 3), "translation": nan(3)}
+    poses |= {"joints": nan(21, 3)}
+    anchors = nan(21, 2)
+
+    errors = []
+    for start in range(0, total, _ROWS):
+        rows = slice(start, min(start + _ROWS, total))
+        recorded = slice(requested.start + rows.start, requested.start + rows.stop)
+        part = source.rows(frames, recorded, offset)
+        requested_slots = np.array(slots) & (keep_tail | source.encoded[recorded, None])
+        rated = _rated(part, requested_slots)
+        for name, values in rated.items():
+            arrays[name][rows] = values
+        there = rated["observed"] | rated["filled"]
+
+        # Poses of hands that are not given stay NaN.
+        given = np.broadcast_to(requested_slots, there.shape) if every_slot else there
+        posed = pose(part, given)
+        for name, values in poses.items():
+            values[rows][given] = getattr(posed, name)[given]
+        # Out of sight an anchor is no evidence, but a scorer may want the network's.
+        seen = given if every_slot else rated["observed"]
+        anchors[rows][seen] = part.anchors[seen]
+        errors.append(posed.error_m[there])
+        progress(rows.stop, total)
+
+    error = np.concatenate(errors)
+    fit_error = float(error.mean()) if hands is None and len(error) else None
+    return Result(**arrays, **poses, anchors=anchors, betas=shape, fit_error_m=fit_error)
+
+
+def _rated(part: HandFrames, requested: Bool[np.ndarray, "N 2"]) -> dict[str, np.ndarray]:
+    """Return the numbers and flags per hand, by name: see ``assemble``."""
+    presence = np.where(requested, np.clip(part.presence, 0, 1), 0.0)
+    visible = np.where(requested, np.clip(part.visible, 0, 1), 0.0)
+    there = presence >= GATE
+    observed = there & (visible >= GATE)
+    seen_quality = presence * visible * part.trust
+    unseen_quality = np.where(there, FILLED_QUALITY * presence, 0.0)
+    return {
+        "presence": presence,
+        "visible": visible,
+        "observed": observed,
+        "filled": there & ~observed,
+        "quality": np.where(observed, seen_quality, unseen_quality),
+    }
+
+
+class SourceFrames:
+    """Where each frame of the recording lies among those that the model read.
+
+    Args:
+        timestamps_ns: of the recording as it was.
+    """
+
+    def __init__(self, reading: ModelInput, timestamps_ns: TimestampsNs) -> None:
+        encoded = min(reading.count, len(reading.shown))
+        shown = reading.shown[:encoded]
+        frames = np.arange(len(timestamps_ns))
+        first = np.searchsorted(shown, frames, "left")  # the first that shows it, or a later one
+        last = np.searchsorted(shown, frames, "right") - 1  # the last that shows it, or an earlier
+        self.encoded: Bool[np.ndarray, "T"] = frames <= shown[-1]
+        before, after = np.minimum(last, encoded - 1), np.minimum(first, encoded - 1)
+
+        # A frame that was read, once or several times: where it stands nearest to its own time.
+        ticks = reading.recording.timestamps_ns[:encoded]
+        nearest = np.searchsorted(ticks[:-1] + np.diff(ticks) // 2, timestamps_ns)
+        own = np.clip(nearest, np.minimum(first, last), np.maximum(first, last))
+        read = shown[before] == frames
+        span = timestamps_ns[shown[after]] - timestamps_ns[shown[before]]
+        share = (timestamps_ns - timestamps_ns[shown[before]]) / np.maximum(span, 1)
+        self._before: Int[np.ndarray, "T"] = np.where(read, np.minimum(own, encoded - 1), before)
+        self._after: Int[np.ndarray, "T"] = np.where(read, self._before, after)
+        self._share = np.where(self._before == self._after, 0.0, np.clip(share, 0, 1))
+
+    def needed(self, first: int, stop: int) -> tuple[int, int]:
+        """Return the model's frames, start and stop, that some of the recording's need."""
+        return int(self._before[first:stop].min()), int(self._after[first:stop].max()) + 1
+
+    def rows(self, frames: HandFrames, rows: slice, offset: int) -> HandFrames:
+        """Return the hands in some frames of the recording.
+
+        Args:
+            offset: which of the model's frames is the first of ``frames``.
+        """
+        before, after = self._before[rows] - offset, self._after[rows] - offset
+        share = self._share[rows]
+        if not share.any():
+            return frames.rows(before)
+        return mix(frames.rows(before), frames.rows(after), share)
+
+
+class _Parametric:
+    """Poses a hand model with the network's rotations."""
+
+    def __init__(self, hands: TorchHands, betas: Float[np.ndarray, "2 10"]) -> None:
+        self._hands, self._betas = hands, betas
+
+    def __call__(self, frames: HandFrames, there: Bool[np.ndarray, "N 2"]) -> Posed:
+        rotations = torch.from_numpy(frames.rotations)
+        joints = posed_joints(self._hands, rotations, self._betas).numpy()
+        fingers = self._hands.absolute_pose(rotations[None, :, :, 1:])[0].numpy()
+        translation = frames.wrist - joints[:, :, 0]
+        return Posed(
+            frames.rotations[:, :, 0],
+            fingers,
+            translation,
+            joints + translation[:, :, None],
+            np.zeros(there.shape),
+        )
+
+
+class _DefaultHand:
+    """Fits the default hand to the network's own joints."""
+
+    def __init__(self, betas: Float[np.ndarray, "2 10"]) -> None:
+        self._betas, self._model = betas, CapsuleHand()
+
+    def __call__(self, frames: HandFrames, there: Bool[np.ndarray, "N 2"]) -> Posed:
+        orient, pose, translation, joints = (
+            np.full((len(frames), 2, *shape), np.nan, np.float32)
+            for shape in ((3, 3), (15, 3, 3), (3,), (21, 3))
+        )
+        hands = Posed(orient, pose, translation, joints, np.zeros(there.shape))
+        for slot, side in enumerate(SIDES):
+            rows = np.flatnonzero(there[:, slot])
+            if not len(rows):
+                continue
+            target = (frames.wrist[rows, slot, None] + frames.arms[rows, slot]).astype(float)
+            fit = fit_to_joints(self._model, side, target, betas=self._betas[slot])
+            for name in ("global_orient", "hand_pose", "translation", "error_m"):
+                getattr(hands, name)[rows, slot] = getattr(fit, name)
+            betas = np.broadcast_to(self._betas[slot], (len(rows), 10))
+            posed = self._model.joints(side, fit.global_orient, fit.hand_pose, betas)
+            hands.joints[rows, slot] = posed + fit.translation[:, None]
+
+        return hands
+
+
+def _default_shapes(frames: HandFrames) -> Float[np.ndarray, "2 10"]:
+    """Return the default hand's betas from frames spread over where each hand is surest."""
+    model: HandModel = CapsuleHand()
+    betas = np.zeros((2, 10))
+    for slot, side in enumerate(SIDES):
+        sure = frames.there[:, slot] & (frames.visible[:, slot] >= GATE)
+        rows = np.flatnonzero(sure if sure.any() else frames.there[:, slot])
+        if len(rows):
+            spread = np.linspace(0, len(rows) - 1, min(len(rows), _SHAPE_FRAMES)).astype(int)
+            joints = frames.arms[rows[np.unique(spread)], slot].astype(float)
+            betas[slot] = fit_to_joints(model, side, joints).betas
+    return betas

@@ -1,0 +1,155 @@
+"""Downloading the weights of others from the Hugging Face hub into its own cache.
+
+The hub's client downloads; every file is compared with the hash under which its cache keeps it, the
+one that the hub states: SHA-256 of large files, git's of small ones. ``HF_HOME`` and
+``HF_HUB_OFFLINE`` are honoured.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from acehand_core.ace.model.weights import sums
+from acehand_core.ace.model.weights.sums import sha256
+from acehand_core.errors import InputError, MissingDependencyError, SchemaError, nearest
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """Something to fetch. ``files`` are patterns, ``needed`` are names that must be there."""
+
+    repo: str
+    files: tuple[str, ...]
+    needed: tuple[str, ...]
+    gigabytes: float
+    licence: str
+    about: str
+
+
+_RELEASE = "acerobotics2025/ACE-Ego-Hand"
+_REPACKAGED = "blanchon/ACE-Ego-Hand-Safetensors"
+_WAN_FILES = ("config.json", "diffusion_pytorch_model*.safetensors*", "Wan2.2_VAE.pth")
+_CAPTION = "caption_embedding.safetensors"
+
+SOURCES: dict[str, Download] = {
+    "official-k": Download(
+        _RELEASE, ("ace_ego_hand_k.pt",), ("ace_ego_hand_k.pt",), 0.7, sums.CHECKPOINT,
+        "released checkpoint for footage with a calibration",
+    ),
+    "official-kfree": Download(
+        _RELEASE, ("ace_ego_hand_kfree.pt",), ("ace_ego_hand_kfree.pt",), 0.7,
+        sums.CHECKPOINT, "released checkpoint for footage without a calibration",
+    ),
+    "wan-base": Download(
+        "alibaba-pai/Wan2.2-Fun-5B-Control", _WAN_FILES, ("config.json", "Wan2.2_VAE.pth"), 12.8,
+        sums.BASE, "base transformer and video VAE that the released checkpoints need",
+    ),
+    "caption": Download(
+        _REPACKAGED, (_CAPTION,), (_CAPTION,), 0.001, sums.RELEASED,
+        "caption embedding that the released checkpoints need",
+    ),
+    "repackaged": Download(
+        _REPACKAGED, ("dit/*", "vae/*", "k/*", "kfree/*", _CAPTION),
+        ("dit/model.safetensors", "vae/model.safetensors", _CAPTION), 6.5, sums.RELEASED,
+        "both released models as safetensors, only what runs; needs nothing else",
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """Where the files are. ``unchecked`` are those that nobody states a hash for."""
+
+    name: str
+    repo: str
+    revision: str
+    folder: Path
+    files: dict[str, Path]
+    sha256s: dict[str, str]
+    unchecked: tuple[str, ...]
+    licence: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain types."""
+        return {
+            "name": self.name, "repo": self.repo, "revision": self.revision,
+            "folder": str(self.folder), "sha256": self.sha256s,
+            "unchecked": list(self.unchecked), "licence": self.licence,
+        }  # fmt: skip
+
+
+def fetch(name: str, revision: str | None = None, quiet: bool = False) -> Fetched:
+    """Fetch a source, or find it in the cache when the hub is switched off; check every hash.
+
+    Args:
+        revision: branch, tag or commit; default the repository's main branch.
+
+    Raises:
+        InputError: unknown name, no connection, or not in the cache.
+        SchemaError: a file's hash is wrong, after one more download.
+        MissingDependencyError: huggingface_hub is not installed.
+    """
+    if name not in SOURCES:
+        raise InputError(f"no weights are called {name!r}; {nearest(name, SOURCES)}")
+    source = SOURCES[name]
+    try:
+        import huggingface_hub
+        import huggingface_hub.errors
+        import huggingface_hub.utils
+    except ImportError as error:
+        raise MissingDependencyError(
+            "fetching weights needs huggingface_hub: pip install '.[ace]' in the checkout."
+        ) from error
+
+    hub: Any = huggingface_hub  # it does not say which of its names are public
+    if quiet:
+        hub.utils.disable_progress_bars()
+    try:
+        folder = Path(
+            hub.snapshot_download(source.repo, revision=revision, allow_patterns=list(source.files))
+        )
+        # The folder also has what was fetched of the same repository under another name.
+        names = {
+            path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
+        }
+        wanted = hub.utils.filter_repo_objects(sorted(names), allow_patterns=list(source.files))
+        files = {file: folder / file for file in wanted}
+        for needed in source.needed:
+            if needed not in files:
+                listed = ", ".join(files) or "nothing"
+                raise InputError(f"{name}: {source.repo} has no {needed} (found: {listed}).")
+        for file, path in files.items():
+            if _is_right(path) is False and not hub.is_offline_mode():
+                hub.hf_hub_download(source.repo, file, revision=revision, force_download=True)
+            if _is_right(path) is False:
+                if not hub.is_offline_mode():
+                    path.resolve().unlink()
+                raise SchemaError(f"{path}: its hash is not the one that the hub states: damaged.")
+    except (hub.errors.HTTPError, OSError) as error:
+        reason = str(error).strip().split("\n", 1)[0]
+        raise InputError(
+            f"{name}: cannot get {source.repo} ({reason}). With HF_HUB_OFFLINE set, only what is "
+            "in the cache (HF_HOME) can be had; else check the connection and run again: files "
+            "that are whole are kept."
+        ) from error
+    return Fetched(
+        name, source.repo, folder.name, folder, files,
+        {file: sha256(path) for file, path in files.items()},
+        tuple(file for file, path in files.items() if _is_right(path) is None), source.licence,
+    )  # fmt: skip
+
+
+def _is_right(path: Path) -> bool | None:
+    """Return whether a file of the cache has the hash that it is kept under; None: it has none."""
+    stated = path.resolve().name
+    if re.fullmatch(r"[0-9a-f]{64}", stated):
+        return sha256(path) == stated
+    if re.fullmatch(r"[0-9a-f]{40}", stated):
+        content = path.read_bytes()
+        header = f"blob {len(content)}\0".encode()
+        return hashlib.sha1(header + content, usedforsecurity=False).hexdigest() == stated
+    return None

@@ -1,0 +1,176 @@
+"""What a path holds, and whether its names, shapes and precisions are right. No value is read."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from acehand_core.ace.model.config import AS_RELEASED, InferenceConfig, ModelConfig, Variant
+from acehand_core.ace.model.weights import own, repackaged, sums
+from acehand_core.ace.model.weights.load import Layout, detect, find_checkpoint
+from acehand_core.ace.model.weights.official_files import (
+    CAPTION_KEY,
+    VAE_FILE,
+    checkpoint_config,
+    open_base,
+    open_checkpoint,
+    open_vae,
+    read_caption,
+    released_sections,
+)
+from acehand_core.ace.model.weights.state import (
+    RELEASED_TRAINING,
+    ComponentReport,
+    LoadReport,
+    TrainingData,
+    compare,
+    training_to_json,
+)
+from acehand_core.ace.model.weights.storage import TensorStore, store_of
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One list of tensors of what was looked at."""
+
+    name: str
+    where: str
+    tensors: int
+    parameters: int
+    dtypes: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """What a path holds."""
+
+    layout: Layout
+    config: ModelConfig | None
+    licence: str
+    parts: tuple[Part, ...]
+    report: LoadReport
+    #: What is wrong beyond single tensors.
+    others: tuple[str, ...] = ()
+    #: Of a whole model; None where it was not recorded.
+    trained_on: TrainingData = None
+    #: How to run it; what is not recorded is as released.
+    inference: InferenceConfig = AS_RELEASED
+
+    @property
+    def problems(self) -> list[str]:
+        """A sentence for everything that is not right."""
+        return [*self.report.problems, *self.others]
+
+    @property
+    def variant(self) -> str | None:
+        """Which configuration it serves; None for a piece that serves both."""
+        return self.config.variant if self.config and self.layout in _MODELS else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain types."""
+        return {
+            "layout": self.layout,
+            "variant": self.variant,
+            "tap": self.config.trunk.tap if self.config and self.variant else None,
+            "config": self.config.to_json() if self.config else None,
+            "licence": self.licence,
+            "training_data": training_to_json(self.trained_on),
+            "inference": self.inference.to_json(),
+            "parts": [asdict(part) for part in self.parts],
+            "report": self.report.to_json(),
+            "problems": self.problems,
+        }
+
+
+_MODELS = ("acehand", "repackaged", "official")
+
+
+def inspect(path: Path, variant: Variant | None = None) -> Inspection:
+    """Look at a path without reading values.
+
+    Raises InputError, SchemaError or UnsafeFileError when it is nothing known or cannot be opened.
+    """
+    layout = detect(path)
+    if layout == "acehand":
+        return _own(path)
+    if layout == "repackaged":
+        return _repackaged(path, variant)
+    if layout == "official":
+        return _checkpoint(find_checkpoint(path, variant))
+    return _piece(path, layout)
+
+
+def _own(path: Path) -> Inspection:
+    manifest = own.read_manifest(path)
+    stores, reports = own.open_own(manifest)
+    caption = path / own.CAPTION_FILE
+    if caption.name in manifest.files:
+        stores[caption.name] = _caption_store(caption)
+    return Inspection(
+        "acehand", manifest.config, manifest.licence, _parts(stores),
+        LoadReport(tuple(reports.values()), manifest.filled),
+        tuple(own.unlisted_files(manifest)), manifest.training_data, manifest.inference,
+    )  # fmt: skip
+
+
+def _repackaged(path: Path, variant: Variant | None) -> Inspection:
+    variant = repackaged.find_variant(path, variant)
+    config, stores, reports = repackaged.open_repackaged(path, variant)
+    stores["caption"] = _caption_store(path / repackaged.CAPTION_FILE)
+    return Inspection(
+        "repackaged", config, sums.RELEASED, _parts(stores), LoadReport(tuple(reports.values())),
+        trained_on=RELEASED_TRAINING,
+    )  # fmt: skip
+
+
+def _checkpoint(path: Path) -> Inspection:
+    opened = open_checkpoint(path)
+    # Which variant it is does not change what it holds; one is needed.
+    variant: Variant = "kfree" if opened.variant == "kfree" else "k"
+    config = checkpoint_config(opened, variant)
+    reports = compare(released_sections(config, opened.parts), opened.parts)
+    keys = ComponentReport("checkpoint", str(path), ignored=opened.ignored)
+    training, inference = opened.recorded()
+    return Inspection(
+        "official", config, str(opened.record.get("licence") or sums.CHECKPOINT),
+        _parts(opened.parts), LoadReport((keys, *reports.values())), trained_on=training,
+        inference=inference,
+    )  # fmt: skip
+
+
+def _piece(path: Path, layout: Layout) -> Inspection:
+    if layout == "caption":
+        parts = _parts({"caption": _caption_store(path)})
+        return Inspection(layout, None, sums.BASE, parts, LoadReport())
+
+    opened: dict[str, TensorStore] = {}
+    if layout == "wan-base":
+        opened["dit"] = open_base(path)
+        if (path / VAE_FILE).is_file():
+            opened["vae"] = open_vae(path / VAE_FILE)
+    else:
+        opened["vae"] = open_vae(path)
+    config = ModelConfig()
+    report = LoadReport(tuple(compare(released_sections(config, opened), opened).values()))
+    return Inspection(layout, config, sums.BASE, _parts(opened), report)
+
+
+def _caption_store(path: Path) -> TensorStore:
+    return store_of({CAPTION_KEY: read_caption(path)}, str(path))
+
+
+def _parts(stores: Mapping[str, TensorStore]) -> tuple[Part, ...]:
+    return tuple(
+        Part(
+            name.removesuffix(".safetensors").removesuffix("/model"),
+            store.where,
+            len(store.shapes),
+            sum(math.prod(shape) for shape in store.shapes.values()),
+            dict(sorted(Counter(store.dtypes.values()).items())),
+        )
+        for name, store in stores.items()
+    )

@@ -1,0 +1,236 @@
+"""Our own format: one folder of safetensors that run, their config, hashes and licence.
+
+``config.json`` holds ``format`` and ``version``, the model's sizes, the licence, where the weights
+came from (file names and SHA-256), what they were trained on, how they are to be run, and size and
+SHA-256 of every other file. Tensors have the running model's names.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from acehand_core import __version__
+from acehand_core.ace.model.config import InferenceConfig, ModelConfig
+from acehand_core.ace.model.encoder.sources import TRUNK_SOURCES
+from acehand_core.ace.model.weights import sums
+from acehand_core.ace.model.weights.official_files import CAPTION_KEY, choose_variant, read_caption
+from acehand_core.ace.model.weights.state import (
+    ComponentReport,
+    LoadedWeights,
+    LoadReport,
+    TrainingData,
+    check_caption,
+    check_parts,
+    compare,
+    read_parts,
+    state_shapes,
+    training_from_json,
+    training_to_json,
+)
+from acehand_core.ace.model.weights.storage import (
+    TensorStore,
+    open_safetensors,
+    read_json,
+    save_safetensors,
+)
+from acehand_core.ace.model.weights.sums import sha256, sha256s
+from acehand_core.ace.model.weights.tables import Section, Table, meta, shapes_of
+from acehand_core.atomic import atomic_folder
+from acehand_core.errors import InputError, SchemaError, UnsafeFileError
+
+FORMAT = "acehand-weights"
+VERSION = 1
+CONFIG_FILE = "config.json"
+CAPTION_FILE = f"{CAPTION_KEY}.safetensors"
+LICENCE_FILE = "LICENSE.txt"
+#: Ray head and decoder share a file; all others are parts as they are.
+_TABLES = {"decoder": {"ray_head": Table(prefix="ray_head."), "decoder": Table()}}
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The contents of ``config.json``."""
+
+    path: Path
+    config: ModelConfig
+    licence: str
+    sources: dict[str, str]
+    filled: tuple[str, ...]
+    files: dict[str, dict[str, Any]]
+    training_data: TrainingData
+    inference: InferenceConfig
+
+
+def is_own(path: Path) -> bool:
+    """Whether a folder is in this format."""
+    try:
+        return read_json(path / CONFIG_FILE).get("format") == FORMAT
+    except InputError:  # SchemaError included
+        return False
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Read ``config.json``. Raises SchemaError naming the field, UnsafeFileError for a bad path."""
+    where = path / CONFIG_FILE
+    data = read_json(where)
+    if data.get("format") != FORMAT or data.get("version") != VERSION:
+        raise SchemaError(
+            f"{where}: format {data.get('format')!r}, version {data.get('version')!r}; valid: "
+            f"{FORMAT!r}, {VERSION}."
+        )
+
+    kinds = {"licence": str, "sources": dict, "filled": list, "files": dict}
+    for name, kind in kinds.items():
+        if not isinstance(data.get(name), kind):
+            raise SchemaError(f"{where}: {name} must be a {kind.__name__}.")
+
+    for name, entry in data["files"].items():
+        if Path(name).name != name:
+            raise UnsafeFileError(f"{where}: names the file {name!r}; valid are plain file names.")
+        if not isinstance(entry, dict) or not isinstance(entry.get("sha256"), str):
+            raise SchemaError(f"{where}: files: {name}: sha256 is missing.")
+
+    config = ModelConfig.from_json(data.get("config"), f"{where}: config")
+    return Manifest(
+        path, config, data["licence"], data["sources"], tuple(map(str, data["filled"])),
+        data["files"], training_from_json(data.get("training_data"), str(where)),
+        InferenceConfig.from_json(data.get("inference"), f"{where}: inference"),
+    )  # fmt: skip
+
+
+def needed_files(config: ModelConfig) -> tuple[str, ...]:
+    """Return the names of all files beside ``config.json``."""
+    caption = (CAPTION_FILE,) if config.source in TRUNK_SOURCES else ()
+    return (*sections(config), *caption, LICENCE_FILE)
+
+
+def unlisted_files(manifest: Manifest) -> list[str]:
+    """Return a sentence for every file that is needed and not listed."""
+    return [
+        f"{manifest.path / CONFIG_FILE}: files: {name!r} is missing."
+        for name in needed_files(manifest.config)
+        if name not in manifest.files
+    ]
+
+
+def sections(config: ModelConfig) -> dict[str, Section]:
+    """Return the list of each file of tensors."""
+    shapes = state_shapes(config)
+    canonical = {part: meta(listed) for part, listed in shapes.items()}
+    lists = {}
+    for part in shapes:
+        if part == "ray_head":
+            continue
+        section = Section(part, {}, _TABLES.get(part, {part: Table()}))
+        shapes_there = shapes_of(section.write(canonical))
+        lists[f"{part}.safetensors"] = replace(section, shapes=shapes_there)
+    return lists
+
+
+def open_own(manifest: Manifest) -> tuple[dict[str, TensorStore], dict[str, ComponentReport]]:
+    """Open every file of tensors and compare it with its list; nothing is read."""
+    lists = sections(manifest.config)
+    stores = {file: open_safetensors(manifest.path / file) for file in lists}
+    reports = compare(lists, stores)
+    for file, store in stores.items():
+        stated = manifest.files.get(file, {}).get("dtypes")
+        if stated is not None and stated != _dtypes(store.dtypes):
+            wrong = (f"of {file}", f"are {_dtypes(store.dtypes)}, not {stated} as config.json says")
+            reports[file] = replace(reports[file], wrong=(*reports[file].wrong, wrong))
+    return stores, reports
+
+
+def load_own(path: Path, variant: str | None = None, check_hashes: bool = True) -> LoadedWeights:
+    """Load a folder of this format, strictly.
+
+    Raises:
+        SchemaError: a wrong hash, or a missing, unexpected or wrong tensor, with its file.
+        InputError: a file is missing, or it holds another variant.
+    """
+    manifest = read_manifest(path)
+    config = manifest.config
+    choose_variant(variant, config.variant, str(path))
+    stated = {name: entry["sha256"] for name, entry in manifest.files.items()}
+
+    if check_hashes:
+        missing = [name for name in stated if not (path / name).is_file()]
+        problems = [f"{path / name}: the file is missing." for name in missing]
+        problems += unlisted_files(manifest)
+        digests = sha256s({name: path / name for name in stated if name not in missing})
+        problems += [
+            f"{path / name}: SHA-256 is {digest}, not {stated[name]}: damaged or changed."
+            for name, digest in digests.items()
+            if digest != stated[name]
+        ]
+        if problems:
+            raise SchemaError(" ".join(problems))
+
+    stores, reports = open_own(manifest)
+    parts = read_parts(sections(config), stores, reports)
+
+    caption = None
+    if config.source in TRUNK_SOURCES:
+        caption = read_caption(path / CAPTION_FILE)
+        check_caption(config, caption, str(path / CAPTION_FILE))
+
+    return LoadedWeights(
+        config,
+        **parts,
+        caption=caption,
+        report=LoadReport(tuple(reports.values()), manifest.filled),
+        licence=manifest.licence,
+        sha256s={**stated, CONFIG_FILE: sha256(path / CONFIG_FILE)},
+        training_data=manifest.training_data,
+        inference=manifest.inference,
+    )
+
+
+def save_own(path: Path, weights: LoadedWeights, overwrite: bool = False) -> None:
+    """Write a folder of this format; it appears whole or not at all.
+
+    Raises:
+        SchemaError: names each missing, unexpected or wrong tensor.
+        OutputError: it exists, or cannot be written.
+    """
+    config, parts = weights.config, weights.parts()
+    check_parts(parts, state_shapes(config))
+    lists = sections(config)
+    names = [f"{part}.safetensors" for part in parts if part != "ray_head"]
+    files = {name: lists[name].write(parts) for name in names}
+    if config.source in TRUNK_SOURCES:
+        if weights.caption is None:
+            raise SchemaError("the model: the caption embedding is missing.")
+        check_caption(config, weights.caption, "the model")
+        files[CAPTION_FILE] = {CAPTION_KEY: weights.caption}
+
+    with atomic_folder(path, overwrite, is_own) as folder:
+        entries: dict[str, dict[str, Any]] = {}
+        for file, tensors in files.items():
+            save_safetensors(folder / file, tensors)
+            dtypes = {name: str(t.dtype).removeprefix("torch.") for name, t in tensors.items()}
+            entries[file] = {"tensors": len(tensors), "dtypes": _dtypes(dtypes)}
+
+        (folder / LICENCE_FILE).write_text(sums.licence_text(weights.licence), "utf-8")
+        entries[LICENCE_FILE] = {}
+        digests = sha256s({name: folder / name for name in entries})
+        for name, entry in entries.items():
+            entry |= {"bytes": (folder / name).stat().st_size, "sha256": digests[name]}
+
+        data = {
+            "format": FORMAT, "version": VERSION, "acehand": __version__,
+            "config": config.to_json(), "licence": weights.licence,
+            "sources": weights.sha256s,
+            "filled": list(weights.report.filled),
+            "training_data": training_to_json(weights.training_data),
+            "inference": weights.inference.to_json(), "files": entries,
+        }  # fmt: skip
+        (folder / CONFIG_FILE).write_text(json.dumps(data, indent=2) + "\n", "utf-8")
+
+
+def _dtypes(dtypes: Mapping[str, str]) -> dict[str, int]:
+    return dict(sorted(Counter(dtypes.values()).items()))

@@ -1,0 +1,259 @@
+"""The safetensors re-packaging: one folder of components, with the two variants side by side.
+
+``dit/`` and ``vae/`` are shared; ``k/`` and ``kfree/`` each hold what was trained. Layer names are
+its own, fused query, key and value rows are split and only the executed blocks are stored. It has
+no place for the direct wrist head and one unused norm, which hold initial values then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from acehand_core.ace.model.config import (
+    AS_RELEASED,
+    DecoderConfig,
+    ModelConfig,
+    TrunkConfig,
+    VaeConfig,
+    Variant,
+)
+from acehand_core.ace.model.weights import official, sums
+from acehand_core.ace.model.weights.official_export import initial
+from acehand_core.ace.model.weights.official_files import CAPTION_KEY, choose_variant, read_caption
+from acehand_core.ace.model.weights.state import (
+    RELEASED_TRAINING,
+    ComponentReport,
+    LoadedWeights,
+    LoadReport,
+    check_caption,
+    compare,
+    read_parts,
+    state_shapes,
+)
+from acehand_core.ace.model.weights.storage import (
+    TensorStore,
+    open_safetensors,
+    read_json,
+)
+from acehand_core.ace.model.weights.sums import sha256s
+from acehand_core.ace.model.weights.tables import (
+    EMBEDDINGS,
+    PATCH_EMBEDDING,
+    Section,
+    Table,
+    Tensors,
+    meta,
+    same,
+    shapes_of,
+    under,
+)
+from acehand_core.errors import AcehandError, InputError, SchemaError
+
+CAPTION_FILE = f"{CAPTION_KEY}.safetensors"
+#: A buffer that the re-packaging stores and the running decoder computes.
+RAY_FREQUENCIES = "ray_encoding.frequency_bands"
+_LINEARS = [
+    *(
+        (f"blocks.*.{attention}.{theirs}", f"blocks.*.{ours}.{projection}")
+        for attention, ours in (("self_attention", "attn1"), ("cross_attention", "attn2"))
+        for theirs, projection in (
+            ("query", "to_q"), ("key", "to_k"), ("value", "to_v"), ("output", "to_out.0")
+        )
+    ),
+    ("blocks.*.feed_forward.0", "blocks.*.ffn.net.0.proj"),
+    ("blocks.*.feed_forward.2", "blocks.*.ffn.net.2"),
+]  # fmt: skip
+_NORMS = [("query_norm", "norm_q"), ("key_norm", "norm_k")]
+TRUNK = Table(
+    [
+        *EMBEDDINGS,
+        ("time_modulation.1", "condition_embedder.time_proj"),
+        *_LINEARS,
+        *under("blocks.*.self_attention", "blocks.*.attn1", _NORMS),
+        *under("blocks.*.cross_attention", "blocks.*.attn2", _NORMS),
+        ("blocks.*.cross_attention_norm", "blocks.*.norm2"),
+    ]
+)
+ADAPTERS = Table(
+    (f"{theirs}.{side}", f"{ours}.{side}.default")
+    for theirs, ours in _LINEARS
+    for side in ("lora_A", "lora_B")
+)
+_RESNET = [
+    ("norm1.weight", "norm1.gamma"), ("norm2.weight", "norm2.gamma"),
+    *same("conv1", "conv2"), ("shortcut", "conv_shortcut"),
+]  # fmt: skip
+_VAE_PAIRS = [
+    *under("down_blocks.*.resnets.*", "encoder.down_blocks.*.resnets.*", _RESNET),
+    *under("down_blocks.*.downsampler", "encoder.down_blocks.*.downsampler",
+           [("space", "resample.1"), ("time.conv", "time_conv")]),
+    *under("mid_block.block_in", "encoder.mid_block.resnets.0", _RESNET),
+    *under("mid_block.attention", "encoder.mid_block.attentions.0",
+           [("norm.weight", "norm.gamma"), ("qkv", "to_qkv"), ("output", "proj")]),
+    *under("mid_block.block_out", "encoder.mid_block.resnets.1", _RESNET),
+    ("norm_out.weight", "encoder.norm_out.gamma"),
+    ("conv_in", "encoder.conv_in"),
+    ("conv_out", "encoder.conv_out"),
+    *same("quant_conv"),
+]  # fmt: skip
+_READ_PATCHES = [*same("query", "key", "value"), ("output", "out_proj")]
+DECODER = Table(
+    [
+        *same("spatial_encoding", "ray_encoding", "patch_projection", "slot_embedding"),
+        *same("hand_token", "joint_token", "register_token", "final_norm", "hand_fuse"),
+        *same("layers.*.query_norm", "layers.*.context_norm", "layers.*.temporal"),
+        *under("layers.*.spatial", "layers.*.spatial", _READ_PATCHES),
+        *same("readout_query_norm", "readout_context_norm"),
+        *under("readout", "readout", _READ_PATCHES),
+        *same("head_joint_3d", "head_global_orient", "head_hand_pose", "head_camera"),
+        *same("head_presence", "head_visible", "head_betas"),
+    ],
+    fused_inside=r"readout|layers\.\d+\.spatial",
+)
+RAY_HEAD = Table(prefix="ray_head.")
+#: Their field -> ours, per component.
+_DIT = {"in_channels": "in_channels", "latent_channels": "out_channels", "dim": "dim",
+        "ffn_dim": "ffn_dim", "num_heads": "num_heads", "freq_dim": "freq_dim",
+        "text_dim": "text_dim", "text_length": "text_length"}  # fmt: skip
+_VAE = {"base_dim": "base_dim", "z_dim": "z_dim"}
+_PROJECTOR = {"feature_dim": "feature_dim", "hidden_dim": "width", "num_heads": "num_heads",
+              "ffn_mult": "mlp_ratio", "num_layers": "num_layers",
+              "num_registers": "num_registers", "spatial_encoding_size": "spatial_grid",
+              "ray_frequency_bands": "ray_frequencies"}  # fmt: skip
+
+
+def is_repackaged(path: Path) -> bool:
+    """Whether a folder looks like the re-packaging."""
+    return (path / "dit" / "config.json").is_file() and (path / "vae" / "config.json").is_file()
+
+
+def find_variant(path: Path, asked: Variant | None) -> Variant:
+    """Return the variant to read. Raises InputError when there are two and none is asked for."""
+    present = [name for name in ("k", "kfree") if (path / name / "projector").is_dir()]
+    if asked is not None and asked not in present:
+        raise InputError(f"{path}: variant {asked} is not here; valid: {', '.join(present)}.")
+    return choose_variant(asked, present[0] if len(present) == 1 else None, str(path))
+
+
+def read_config(path: Path, variant: Variant) -> ModelConfig:
+    """Return the sizes that its config files state. Raises SchemaError."""
+    adapters = read_json(path / variant / "config.json")
+    dit = read_json(path / "dit" / "config.json")
+    try:
+        executed = int(dit["num_layers"])
+        plain = TrunkConfig()
+        layers = plain.num_layers if executed == plain.executed else executed
+        trunk = TrunkConfig(
+            **_fields(dit, _DIT), num_layers=layers, tap=executed - 1,
+            lora_rank=int(adapters["rank"]), lora_alpha=float(adapters["alpha"]),
+        )  # fmt: skip
+        vae = VaeConfig(**_fields(read_json(path / "vae" / "config.json"), _VAE))
+        projector = read_json(path / variant / "projector" / "config.json")
+        decoder = DecoderConfig(**_fields(projector, _PROJECTOR))
+    except (KeyError, TypeError, ValueError, AcehandError) as error:
+        raise SchemaError(f"{path}: its config files do not describe a model ({error}).") from error
+
+    return ModelConfig(variant=variant, vae=vae, trunk=trunk, decoder=decoder)
+
+
+def sections(config: ModelConfig) -> dict[str, Section]:
+    """Return the list of each file."""
+    shapes, v = state_shapes(config), config.variant
+    canonical = {part: meta(listed) for part, listed in shapes.items()}
+
+    # Gains of norms are one-dimensional there and broadcast over an image here.
+    flat = {name: s for name, s in shapes.get("vae", {}).items() if name.endswith(".gamma")}
+    lists = {
+        # The retrained patch embedding is in the variant's folder.
+        "dit/model.safetensors": Section(
+            "dit", {}, {"trunk": TRUNK}, lambda name: not name.startswith(official.PATCH)
+        ),
+        "vae/model.safetensors": Section("vae", {}, {"vae": Table(_VAE_PAIRS, flat=flat)}),
+        f"{v}/backbone_delta.safetensors": Section(
+            f"{v}/backbone_delta", {}, {"trunk": PATCH_EMBEDDING, "adapters": ADAPTERS}
+        ),
+        f"{v}/projector/model.safetensors": Section(
+            f"{v}/projector", {}, {"ray_head": RAY_HEAD, "decoder": DECODER},
+            computed=(RAY_FREQUENCIES,),
+        ),
+    }  # fmt: skip
+    listed = {file: shapes_of(section.write(canonical)) for file, section in lists.items()}
+    listed[f"{v}/projector/model.safetensors"][RAY_FREQUENCIES] = (config.decoder.ray_frequencies,)
+
+    return {file: replace(section, shapes=listed[file]) for file, section in lists.items()}
+
+
+def open_repackaged(
+    path: Path, variant: Variant
+) -> tuple[ModelConfig, dict[str, TensorStore], dict[str, ComponentReport]]:
+    """Open every file and compare it with its list; nothing is read."""
+    config = read_config(path, variant)
+    lists = sections(config)
+    stores = {file: open_safetensors(path / file) for file in lists}
+    return config, stores, compare(lists, stores)
+
+
+def load_repackaged(
+    path: Path,
+    variant: Variant | None = None,
+    caption: Path | None = None,
+    check_hashes: bool = True,
+) -> LoadedWeights:
+    """Load one variant of the re-packaging, strictly.
+
+    What it has no place for is filled with initial values and listed in the report.
+
+    Raises:
+        SchemaError: names each missing, unexpected or wrong tensor and its file.
+        InputError: a file is missing, or the variant is not known.
+    """
+    variant = find_variant(path, variant)
+    config, stores, reports = open_repackaged(path, variant)
+    parts = read_parts(sections(config), stores, reports)
+    filled = _initial_values(config, parts["decoder"])
+    parts["decoder"] |= filled
+
+    caption_file = caption or path / CAPTION_FILE
+    embedding = read_caption(caption_file)
+    check_caption(config, embedding, str(caption_file))
+    files = {file: path / file for file in stores} | {caption_file.name: caption_file}
+    return LoadedWeights(
+        config,
+        **parts,
+        caption=embedding,
+        report=LoadReport(tuple(reports.values()), tuple(filled)),
+        licence=sums.RELEASED,
+        sha256s=sha256s(files) if check_hashes else {},
+        training_data=RELEASED_TRAINING,
+        inference=AS_RELEASED,
+    )
+
+
+def _initial_values(config: ModelConfig, decoder: Tensors) -> Tensors:
+    """Return what the re-packaging has no place for, at its start values."""
+    section = official.sections(config)["projectors"]
+    drawn = {
+        name: initial(name, section.shapes, 0)
+        for name in section.shapes
+        if "shape_norm" in name or "wrist_cam" in name
+    }
+    live = section.read(drawn)["decoder"]
+    return {name: tensor for name, tensor in live.items() if name not in decoder}
+
+
+def files_of(path: Path, variant: Variant, caption: Path | None = None) -> list[Path]:
+    """Return every file that ``load_repackaged`` reads, the configurations included."""
+    parts = ("dit", "vae", variant, f"{variant}/projector")
+    names = [*sections(read_config(path, variant)), *(f"{part}/config.json" for part in parts)]
+    return [*(path / name for name in names), caption or path / CAPTION_FILE]
+
+
+def _fields(data: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, Any]:
+    values = {ours: data[theirs] for theirs, ours in fields.items() if theirs in data}
+    for name, value in values.items():
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise TypeError(f"{name} is {value!r}; a whole number is needed")
+    return values

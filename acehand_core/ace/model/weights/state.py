@@ -1,0 +1,340 @@
+"""A model's weights in their one form inside, and what strict loading finds in a file.
+
+Inside there are parts by name, tensors under the names of the running modules (``state_shapes``
+lists them), one caption embedding, and what the model learned from. Every outside layout is turned
+into that form where it is read and, all but the re-packaging, out of it where it is written, by the
+tables of its ``Section`` lists (``tables``):
+
+- ``official``, ``official_files``, ``official_export``: the released checkpoints and their base;
+- ``repackaged``: the safetensors re-packaging of them;
+- ``own``: our folder, which has the names of the running modules already.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal, get_args
+
+import torch
+from jaxtyping import Float
+
+from acehand_core.ace.model.config import AS_RELEASED, InferenceConfig, ModelConfig
+from acehand_core.ace.model.encoder.sources import TRUNK_SOURCES, TinySource
+from acehand_core.ace.model.weights import official
+from acehand_core.ace.model.weights.storage import TensorStore, store_of
+from acehand_core.ace.model.weights.tables import Section, Shapes, Tensors, shapes_of
+from acehand_core.errors import SchemaError, nearest
+
+#: The parts that are dicts of tensors.
+PARTS = ("vae", "trunk", "adapters", "decoder", "ray_head", "tiny")
+#: Precisions that a tensor of the model may be stored in.
+FLOATING = ("bfloat16", "float16", "float32", "float64")
+_SHOWN = 8
+
+Caption = Float[torch.Tensor, "tokens text"]
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentReport:
+    """One list of tensors against one file.
+
+    ``unused`` stand in the list of the layout and are not part of the model; ``ignored`` are
+    outside the list and known to be of no use (the VAE's decoder, other keys of a checkpoint).
+    ``wrong`` is per tensor what its shape or type is and what it should be.
+    """
+
+    component: str
+    where: str
+    read: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    unexpected: tuple[str, ...] = ()
+    wrong: tuple[tuple[str, str], ...] = ()
+    unused: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+
+    @property
+    def problems(self) -> list[str]:
+        """One sentence per tensor that is not as it should be."""
+        sentences = []
+        for name in self.missing:
+            close = difflib.get_close_matches(name, self.unexpected, n=1)
+            hint = f" (is it {close[0]!r}?)" if close else ""
+            sentences.append(f"tensor {name!r} is missing{hint}")
+        sentences += [f"tensor {name!r} is unexpected" for name in self.unexpected]
+        return sentences + [f"tensor {name!r} {text}" for name, text in self.wrong]
+
+    def require(self) -> ComponentReport:
+        """Return itself, or raise SchemaError naming the file and the tensors."""
+        problems = self.problems
+        if problems:
+            more = len(problems) - _SHOWN
+            tail = f"; and {more} more" if more > 0 else ""
+            text = "; ".join(problems[:_SHOWN])
+            raise SchemaError(f"{self.where}: {self.component}: {text}{tail}.")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReport:
+    """Everything that was looked at to load one model.
+
+    ``filled`` are tensors of the running model that the layout has no place for; they hold their
+    initial values.
+    """
+
+    components: tuple[ComponentReport, ...] = ()
+    filled: tuple[str, ...] = ()
+
+    @property
+    def problems(self) -> list[str]:
+        """All problems, each with its file."""
+        return [f"{c.where}: {c.component}: {text}" for c in self.components for text in c.problems]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain types; tensors that were read are counted, the others named."""
+        parts = [{**asdict(c), "read": len(c.read)} for c in self.components]
+        return {"components": parts, "filled": list(self.filled)}
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedWeights:
+    """Only what runs: blocks after the tap and readouts that are never used are not here.
+
+    A part is None when its source lacks it. ``trunk`` has diffusers' names and includes
+    ``condition_embedder.*``; ``vae`` holds the encoder; ``adapters`` have peft's names; ``caption``
+    is the text embedding of the one caption, (valid tokens, text width). Precisions are as stored.
+    """
+
+    config: ModelConfig
+    vae: Tensors | None = None
+    trunk: Tensors | None = None
+    adapters: Tensors | None = None
+    decoder: Tensors | None = None
+    ray_head: Tensors | None = None
+    caption: Caption | None = None
+    report: LoadReport = field(default_factory=LoadReport)
+    licence: str = ""
+    #: SHA-256 by file name, of every file that was read.
+    sha256s: dict[str, str] = field(default_factory=dict)
+    #: The whole source "tiny".
+    tiny: Tensors | None = None
+    #: None where it was not recorded.
+    training_data: TrainingData = None
+    inference: InferenceConfig = AS_RELEASED
+
+    def parts(self) -> dict[str, Tensors]:
+        """Return the parts that are there, by name; the caption is not among them."""
+        parts = {name: getattr(self, name) for name in PARTS}
+        return {name: tensors for name, tensors in parts.items() if tensors is not None}
+
+    def part(self, name: str) -> Tensors:
+        """Return a part that has to be there. Raises SchemaError."""
+        tensors: Tensors | None = getattr(self, name)
+        if tensors is None:
+            raise SchemaError(f"the weights have no {name}.")
+        return tensors
+
+    def record(self) -> dict[str, Any]:
+        """Return what the released layout is to say of our weights, as plain types."""
+        return {
+            "config": self.config.to_json(),
+            "licence": self.licence,
+            "training_data": training_to_json(self.training_data),
+            "inference": self.inference.to_json(),
+        }
+
+
+def state_shapes(config: ModelConfig) -> dict[str, Shapes]:
+    """Return every name and shape, by part, of a model with this feature source.
+
+    They follow from the lists of the released files and their tables; of the trunk up to its tap,
+    the layers of its constants included. ``tests/test_weights_lists.py`` compares them with the
+    running modules.
+    """
+    sections = official.sections(config, retrained=False)
+    wan = config.source in TRUNK_SOURCES
+    parts: dict[str, Shapes] = {}
+    if wan or config.source == "vae_latent":
+        parts |= sections["vae"].live()
+    if wan:
+        parts |= sections["dit"].live()
+    if config.source == "wan" and config.trunk.lora_rank:
+        parts["adapters"] = sections["backbone_trainable"].live()["adapters"]
+    if config.source == "tiny":
+        with torch.device("meta"):
+            parts["tiny"] = shapes_of(TinySource(config.tiny).state_dict())
+    return parts | sections["projectors"].live() | sections["raymap_heads"].live()
+
+
+def check(section: Section, store: TensorStore, complete: bool = True) -> ComponentReport:
+    """Compare what a file holds with a list; without ``complete`` only what is needed must be."""
+    needed = section.needed or section.runs
+    wrong = []
+    for name in sorted(store.shapes.keys() & section.shapes.keys()):
+        shape, expected = tuple(store.shapes[name]), tuple(section.shapes[name])
+        if shape != expected:
+            wrong.append((name, f"has shape {_size(shape)}, not {_size(expected)}"))
+        elif store.dtypes[name] not in FLOATING:
+            wrong.append((name, f"is {store.dtypes[name]}; valid: {', '.join(FLOATING)}"))
+
+    present = sorted(store.shapes.keys() & section.shapes.keys())
+    outside = sorted(store.shapes.keys() - section.shapes.keys())
+    return ComponentReport(
+        component=section.component,
+        where=store.where,
+        read=tuple(name for name in present if section.runs(name)),
+        missing=tuple(
+            n for n in section.shapes if n not in store.shapes and (complete or needed(n))
+        ),
+        unexpected=tuple(name for name in outside if not name.startswith(section.ignored)),
+        wrong=tuple(wrong),
+        unused=tuple(name for name in present if not section.runs(name)),
+        ignored=tuple(name for name in outside if name.startswith(section.ignored)),
+    )
+
+
+def _size(shape: tuple[int, ...]) -> str:
+    return " x ".join(map(str, shape)) or "scalar"
+
+
+def compare(
+    sections: Mapping[str, Section], stores: Mapping[str, TensorStore], complete: bool = True
+) -> dict[str, ComponentReport]:
+    """Return the report of every list whose file is open; no values are read."""
+    return {
+        name: check(section, stores[name], complete)
+        for name, section in sections.items()
+        if name in stores
+    }
+
+
+def read_parts(
+    sections: Mapping[str, Section],
+    stores: Mapping[str, TensorStore],
+    reports: Mapping[str, ComponentReport],
+) -> dict[str, Tensors]:
+    """Return the parts of a model out of the files of any layout.
+
+    A tensor that several lists hold is the last one's.
+
+    Raises:
+        SchemaError: names each missing, unexpected or wrong tensor; nothing was read then.
+    """
+    for report in reports.values():
+        report.require()
+
+    parts: dict[str, Tensors] = {}
+    for name, report in reports.items():
+        tensors = stores[name].read(report.read)
+        for part, canonical in sections[name].read(tensors, stores[name].where).items():
+            parts[part] = parts.get(part, {}) | canonical
+    return parts
+
+
+def check_parts(parts: Mapping[str, Tensors], shapes: Mapping[str, Shapes]) -> None:
+    """Raise SchemaError naming each missing, unexpected or wrong tensor of a running model."""
+    for part in PARTS:
+        store = store_of(parts.get(part, {}), "the model")
+        check(Section(part, shapes.get(part, {})), store).require()
+
+
+def check_caption(config: ModelConfig, caption: torch.Tensor, where: str) -> None:
+    """Raise SchemaError for a text embedding of another size."""
+    most, width = config.trunk.text_length, config.trunk.text_dim
+    if caption.ndim != 2 or caption.shape[1] != width or not 1 <= len(caption) <= most:
+        raise SchemaError(
+            f"{where}: caption embedding of shape {tuple(caption.shape)}; (n, {width}) with n from "
+            f"1 to {most} is needed."
+        )
+
+
+#: "real": pictures of people; "synthetic": rendered pictures; "unknown": nobody recorded it.
+Kind = Literal["real", "synthetic", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingSource:
+    """A dataset that a model was trained on.
+
+    ``store_sha256`` is the hash of the store's ``store.json``, ``clips_sha256`` that of the files
+    of all its clips; both are empty for datasets that are known by name only.
+    """
+
+    name: str
+    kind: Kind
+    store_sha256: str = ""
+    clips_sha256: str = ""
+    clips: int = 0
+    license: str = ""
+
+    def __str__(self) -> str:
+        extent = f", {self.clips} clips" if self.clips else ""
+        store = f", store {self.store_sha256[:12]}" if self.store_sha256 else ""
+        return f"{self.name} ({self.kind}{extent}{store})"
+
+
+_FIELDS = {f.name: int if f.name == "clips" else str for f in fields(TrainingSource)}
+
+#: None: not recorded.
+TrainingData = tuple[TrainingSource, ...] | None
+
+#: Files in a released layout that do not say they are ours: the release was trained on recordings.
+RELEASED_TRAINING: TrainingData = (TrainingSource("ACE-Ego-Hand release", "real"),)
+
+
+def training_kind(data: TrainingData) -> Kind:
+    """Return "real" where any dataset is, "synthetic" where all are, else "unknown"."""
+    kinds = {source.kind for source in data or ()}
+    if "real" in kinds:
+        return "real"
+    return "synthetic" if kinds == {"synthetic"} else "unknown"
+
+
+def join_training(*parts: Iterable[TrainingSource]) -> TrainingData:
+    """Return the datasets of several trainings, one after the other, each once."""
+    return tuple(dict.fromkeys(source for part in parts for source in part))
+
+
+def describe_training(data: TrainingData) -> str:
+    """Return what is known in one line."""
+    if not data:
+        return "trained on: not recorded"
+    return f"trained on: {'; '.join(map(str, data))}"
+
+
+def training_to_json(data: TrainingData) -> list[dict[str, Any]] | None:
+    """Return plain values, as ``from_json`` takes them."""
+    return None if data is None else [asdict(source) for source in data]
+
+
+def training_from_json(value: Any, where: str) -> TrainingData:
+    """Return what ``to_json`` wrote; None for what was written before it was recorded.
+
+    Raises SchemaError.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, list) or not all(isinstance(entry, Mapping) for entry in value):
+        raise SchemaError(f"{where}: training_data must be a list of objects.")
+    for entry in value:
+        odd = [name for name in entry if not isinstance(entry[name], _FIELDS.get(name, ()))]
+        odd += [name for name in ("name", "kind") if name not in entry]
+        if odd:
+            raise SchemaError(f"{where}: training_data: {odd[0]} is missing, unknown or no value.")
+        if entry["kind"] not in get_args(Kind):
+            valid = nearest(entry["kind"], get_args(Kind))
+            raise SchemaError(f"{where}: training_data: kind {entry['kind']!r}; {valid}")
+    return tuple(TrainingSource(**entry) for entry in value)
+
+
+def read_record(record: Any, where: str) -> tuple[TrainingData, InferenceConfig]:
+    """Return what a model was trained on and how it is to be run, from its ``record``.
+
+    Without one it is a released model. Raises SchemaError.
+    """
+    if not record:
+        return RELEASED_TRAINING, AS_RELEASED
+    training = training_from_json(record.get("training_data"), where)
+    return training, InferenceConfig.from_json(record.get("inference"), f"{where}: inference")

@@ -1,0 +1,310 @@
+"""Names outside and inside: one table per list of tensors of an outside layout.
+
+Inside, a model's weights have one form (``state``): the names and shapes of the running modules.
+A ``Table`` maps the names of one outside list to the names of one part of that form, both ways,
+and knows what is split, fused or flat outside. A ``Section`` is one outside list (a file, or a part
+of a checkpoint) with the tables of all parts that it holds. Readers and writers of every layout go
+through ``Section.read`` and ``Section.write``.
+
+No values are copied but where rows are fused. Everything also runs on tensors of the ``meta``
+device, which is how lists of names and shapes are made: there is one rule for values and lists.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from acehand_core.ace.model.config import DecoderConfig
+from acehand_core.errors import SchemaError
+
+Shapes = dict[str, tuple[int, ...]]
+Tensors = dict[str, torch.Tensor]
+#: Stems outside and inside. ``*`` stands for a number that both share. A stem matches a whole
+#: number of dotted parts at the start of a name, the rest is kept.
+Pairs = Iterable[tuple[str, str]]
+
+_ROWS = ("query", "key", "value")
+
+
+def meta(shapes: Mapping[str, tuple[int, ...]]) -> Tensors:
+    """Return tensors of these shapes that take no memory."""
+    return {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
+
+
+def shapes_of(tensors: Mapping[str, torch.Tensor]) -> Shapes:
+    """Return the shapes of tensors."""
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+
+
+class Table:
+    """Names of an outside list <-> names of one part of the canonical form.
+
+    Args:
+        pairs: stems outside and inside, the first that matches counts. Without pairs names are
+            kept as they are.
+        prefix: stands before every name outside.
+        fused_outside, fused_inside: stems inside (patterns) whose rows of query, key and value are
+            one tensor there and three on the other side.
+        flat: tensors that are one-dimensional outside, with their shapes inside.
+    """
+
+    def __init__(
+        self,
+        pairs: Pairs = (),
+        *,
+        prefix: str = "",
+        fused_outside: str = "",
+        fused_inside: str = "",
+        flat: Mapping[str, tuple[int, ...]] | None = None,
+    ) -> None:
+        pairs = list(pairs) or [("", "")]
+        self._inwards = [(_pattern(outside), inside) for outside, inside in pairs]
+        self._outwards = [(_pattern(inside), outside) for outside, inside in pairs]
+        self._prefix, self._flat = prefix, flat or {}
+        self._fused_outside, self._fused_inside = fused_outside, fused_inside
+
+    def inside(self, name: str) -> str | None:
+        """Return the canonical name, or None for one that the table does not have."""
+        if not name.startswith(self._prefix):
+            return None
+        return _renamed(self._inwards, name.removeprefix(self._prefix))
+
+    def outside(self, name: str) -> str | None:
+        """Return the name outside, or None for one that the table does not have."""
+        renamed = _renamed(self._outwards, name)
+        return None if renamed is None else self._prefix + renamed
+
+    def fit_inside(self, tensors: Tensors) -> Tensors:
+        """Return renamed tensors, rows split, fused and shaped as they are inside."""
+        tensors = _fuse_rows(_split_rows(tensors, self._fused_outside), self._fused_inside)
+        return {n: t.reshape(self._flat[n]) if n in self._flat else t for n, t in tensors.items()}
+
+    def fit_outside(self, tensors: Tensors) -> Tensors:
+        """Undo ``fit_inside``; what was part of the canonical form may lack some tensors."""
+        flat = {n: t.reshape(-1) if n in self._flat else t for n, t in tensors.items()}
+        return _fuse_rows(_split_rows(flat, self._fused_inside), self._fused_outside)
+
+
+def _pattern(stem: str) -> re.Pattern[str]:
+    number = re.escape(stem).replace(r"\*", r"(\d+)")
+    return re.compile(number + r"(?=\.|$)" if stem else "")
+
+
+def _renamed(rules: list[tuple[re.Pattern[str], str]], name: str) -> str | None:
+    for pattern, target in rules:
+        match = pattern.match(name)
+        if match:
+            for number in match.groups():
+                target = target.replace("*", number, 1)
+            return target + name[match.end() :]
+    return None
+
+
+def _split_rows(tensors: Tensors, stems: str) -> Tensors:
+    """Replace fused query, key and value rows under the matching stems by three tensors."""
+    fused = re.compile(rf"({stems})\.in_proj_(weight|bias)")
+    split = {}
+    for name, tensor in tensors.items():
+        match = fused.fullmatch(name)
+        if match is None:
+            split[name] = tensor
+            continue
+        for part, rows in zip(_ROWS, tensor.chunk(3), strict=True):
+            split[f"{match[1]}.{part}.{match[2]}"] = rows
+    return split
+
+
+def _fuse_rows(tensors: Tensors, stems: str) -> Tensors:
+    """Undo ``_split_rows``; the dict is emptied of what is fused, so nothing is held twice."""
+    part = re.compile(rf"({stems})\.query\.(weight|bias)")
+    fused = dict(tensors)
+    for name in tensors:
+        match = part.fullmatch(name)
+        if match is not None:
+            rows = [fused.pop(f"{match[1]}.{which}.{match[2]}") for which in _ROWS]
+            fused[f"{match[1]}.in_proj_{match[2]}"] = torch.cat(rows)
+    return fused
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One list of tensors of an outside layout, and where they go in the canonical form.
+
+    Attributes:
+        component: what reports call it.
+        shapes: every name and shape of the list.
+        tables: part of the canonical form -> its table; the first that has a name takes it.
+        runs: which names of the list are part of the running model; only these are read.
+        needed: which names may not be missing where not the whole list is demanded; by default
+            those that run.
+        ignored: prefixes of names outside the list that are of no use and no harm.
+        computed: names whose values the running model computes, 1, 2, 4, ...: compared and dropped.
+    """
+
+    component: str
+    shapes: Shapes
+    tables: Mapping[str, Table] = field(default_factory=dict)
+    runs: Callable[[str], bool] = lambda name: True
+    needed: Callable[[str], bool] | None = None
+    ignored: tuple[str, ...] = ()
+    computed: tuple[str, ...] = ()
+
+    def read(
+        self, tensors: Mapping[str, torch.Tensor], where: str = "tensors"
+    ) -> dict[str, Tensors]:
+        """Return tensors of the list by part, in the canonical form.
+
+        Raises SchemaError for one that has no place, and for computed values that differ.
+        """
+        parts: dict[str, Tensors] = {}
+        for name, tensor in tensors.items():
+            if name in self.computed:
+                # The running decoder computes them: a file with others would be another model.
+                if not torch.equal(tensor.float(), powers_of_two(len(tensor))):
+                    raise SchemaError(
+                        f"{where}: tensor {name!r} is {tensor.float().tolist()}; 1, 2, 4, ... is "
+                        "needed."
+                    )
+                continue
+            places = ((part, table.inside(name)) for part, table in self.tables.items())
+            part, inside = next((place for place in places if place[1] is not None), ("", None))
+            if inside is None or inside in parts.setdefault(part, {}):
+                raise SchemaError(f"{where}: tensor {name!r} has no place in the model.")
+            parts[part][inside] = tensor
+        return {part: self.tables[part].fit_inside(named) for part, named in parts.items()}
+
+    def write(self, parts: Mapping[str, Tensors]) -> Tensors:
+        """Return what a model has of the list, under its names; other tensors are left out."""
+        written = {}
+        for part, table in self.tables.items():
+            for name, tensor in table.fit_outside(parts.get(part, {})).items():
+                outside = table.outside(name)
+                if outside is not None:
+                    written[outside] = tensor
+        return written
+
+    def live(self) -> dict[str, Shapes]:
+        """Return the names and shapes, by part of the canonical form, of what runs of the list."""
+        running = {n: s for n, s in self.shapes.items() if self.runs(n) and n not in self.computed}
+        return {part: shapes_of(tensors) for part, tensors in self.read(meta(running)).items()}
+
+
+def powers_of_two(count: int) -> torch.Tensor:
+    """Return 1, 2, 4, ...: the frequencies of the ray encoding, which some layouts store."""
+    return 2.0 ** torch.arange(count, dtype=torch.float32)
+
+
+def same(*stems: str) -> Pairs:
+    """Return pairs of stems that are the same on both sides."""
+    return [(stem, stem) for stem in stems]
+
+
+def under(outside: str, inside: str, pairs: Pairs) -> Pairs:
+    """Return pairs below a stem of their own on each side."""
+    return [(f"{outside}.{a}", f"{inside}.{b}") for a, b in pairs]
+
+
+#: Only the patch embedding of the transformer, which is stored with what was trained.
+PATCH_EMBEDDING = Table(same("patch_embedding"))
+
+# --- the released layout ---
+
+#: What the released transformer and its re-packaging call alike.
+EMBEDDINGS = [
+    *same("patch_embedding"),
+    ("text_embedding.0", "condition_embedder.text_embedder.linear_1"),
+    ("text_embedding.2", "condition_embedder.text_embedder.linear_2"),
+    ("time_embedding.0", "condition_embedder.time_embedder.linear_1"),
+    ("time_embedding.2", "condition_embedder.time_embedder.linear_2"),
+    ("blocks.*.modulation", "blocks.*.scale_shift_table"),
+]
+_ATTENTION = [
+    ("q", "to_q"), ("k", "to_k"), ("v", "to_v"), ("o", "to_out.0"), *same("norm_q", "norm_k")
+]  # fmt: skip
+#: The transformer, adapters included (their suffixes are the same).
+TRUNK = Table(
+    [
+        *EMBEDDINGS,
+        ("time_projection.1", "condition_embedder.time_proj"),
+        *under("blocks.*.self_attn", "blocks.*.attn1", _ATTENTION),
+        *under("blocks.*.cross_attn", "blocks.*.attn2", _ATTENTION),
+        ("blocks.*.norm3", "blocks.*.norm2"),
+        ("blocks.*.ffn.0", "blocks.*.ffn.net.0.proj"),
+        ("blocks.*.ffn.2", "blocks.*.ffn.net.2"),
+        ("head.modulation", "scale_shift_table"),
+        ("head.head", "proj_out"),
+        *same("ref_conv"),
+    ]
+)
+
+_VAE_RESIDUAL = [
+    ("residual.0", "norm1"), ("residual.2", "conv1"), ("residual.3", "norm2"),
+    ("residual.6", "conv2"), ("shortcut", "conv_shortcut"),
+]  # fmt: skip
+_DOWN = "encoder.downsamples.*.downsamples"
+#: The encoder of the video VAE.
+VAE = Table(
+    [
+        ("encoder.conv1", "encoder.conv_in"),
+        (f"{_DOWN}.2.resample.1", "encoder.down_blocks.*.downsampler.resample.1"),
+        (f"{_DOWN}.2.time_conv", "encoder.down_blocks.*.downsampler.time_conv"),
+        *under(f"{_DOWN}.*", "encoder.down_blocks.*.resnets.*", _VAE_RESIDUAL),
+        *under("encoder.middle.0", "encoder.mid_block.resnets.0", _VAE_RESIDUAL),
+        *under("encoder.middle.1", "encoder.mid_block.attentions.0",
+                same("norm", "to_qkv", "proj")),
+        *under("encoder.middle.2", "encoder.mid_block.resnets.1", _VAE_RESIDUAL),
+        ("encoder.head.0", "encoder.norm_out"),
+        ("encoder.head.2", "encoder.conv_out"),
+        ("conv1", "quant_conv"),
+    ]
+)  # fmt: skip
+
+
+def decoder(config: DecoderConfig, tap: int) -> Table:
+    """Return the table of ``projectors``: the decoder behind the features of block ``tap``."""
+    layer = [("norm_q", "query_norm"), ("norm_kv", "context_norm"), ("cross_attn", "spatial")]
+    rotary = [
+        *same("norm1", "norm2"), ("mlp.0", "mlp.0"), ("mlp.3", "mlp.2"),
+        ("q", "query"), ("k", "key"), ("v", "value"), ("proj", "output"),
+    ]  # fmt: skip
+    absolute = [
+        *same("norm1", "norm2"), ("linear1", "mlp.0"), ("linear2", "mlp.2"),
+        ("self_attn.out_proj", "output"), ("self_attn.in_proj_weight", "in_proj_weight"),
+        ("self_attn.in_proj_bias", "in_proj_bias"),
+    ]  # fmt: skip
+    temporal = rotary if config.temporal_encoding == "rotary" else absolute
+    encoder = [
+        *same("hand_token", "joint_token", "register_token", "final_norm", "shape_norm"),
+        ("readout_qnorm", "readout_query_norm"),
+        ("readout_kvnorm", "readout_context_norm"),
+        ("readout_attn", "readout"),
+        *same("head_joint_3d"),
+        *under("layers.*", "layers.*", layer),
+        *under("layers.*.temporal", "layers.*.temporal", temporal),
+    ]
+    shape = "head_betas_hand" if config.shape_from == "hands" else "head_betas_segment"
+
+    return Table(
+        [
+            ("spatial_pe_grid", "spatial_encoding"),
+            ("latent_temporal_pe", "temporal_encoding"),
+            ("slot_embed", "slot_embedding"),
+            ("ray_pe.ray_proj", "ray_encoding.projection"),
+            ("input_proj", "patch_projection"),
+            *same("hand_fuse", "head_global_orient", "head_hand_pose"),
+            ("head_cam_trans", "head_camera"),
+            ("head_exists_2d", "head_visible"),
+            ("head_exists_3d", "head_presence"),
+            ("head_direct_wrist_cam", "head_wrist"),
+            ("head_direct_joints_rootrel", "head_joints_relative"),
+            ("head_direct_joints2d", "head_anchors"),
+            (shape, "head_betas"),
+            *((f"alternating_encoder.{a}", b) for a, b in encoder),
+        ],
+        prefix=f"l{tap}.",
+        fused_outside="" if config.temporal_encoding == "rotary" else r"layers\.\d+\.temporal",
+    )

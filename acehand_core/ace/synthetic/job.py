@@ -1,0 +1,233 @@
+"""Many clips into one store, in many processes; what is there already is not drawn again."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from acehand_core.ace.labelled.clips.schema import ClipInfo, Split, StoreInfo, Supervision, clip_id
+from acehand_core.ace.labelled.clips.store import ClipStore, ClipWriter, changed_settings, made_from
+from acehand_core.ace.synthetic.episode import VERSION, SynthOptions, make_episode
+from acehand_core.ace.synthetic.real_motion import RealMotion, read_real_motion
+from acehand_core.ace.synthetic.rendering import render_episode, truth_of
+from acehand_core.errors import (
+    AcehandError,
+    InputError,
+    MissingDependencyError,
+    OutputError,
+    SchemaError,
+)
+
+DATASET = "synthetic"
+_LICENCE = "Apache-2.0"
+
+
+@dataclass(frozen=True, slots=True)
+class SynthJob:
+    """A store to make: clips ``first`` to ``first + clips - 1`` of a seed."""
+
+    output: Path
+    clips: int
+    seed: int = 0
+    first: int = 0
+    split: Split = "train"
+    options: SynthOptions = field(default_factory=SynthOptions)
+    motion: Path | None = None
+    processes: int = 1
+    #: Clips of a store made with other settings are removed, instead of refusing to mix them.
+    overwrite: bool = False
+
+    def __post_init__(self) -> None:
+        if self.clips < 1 or self.seed < 0 or self.first < 0 or self.processes < 1:
+            raise InputError(
+                f"{self.clips} clips from {self.first}, seed {self.seed}, {self.processes} "
+                "processes; clips and processes from 1, the others from 0."
+            )
+        options = self.options
+        if options.width % 32 or options.height % 32 or min(options.width, options.height) < 32:
+            raise InputError(f"size {options.width}x{options.height}: multiples of 32 are valid.")
+        if options.frames < 1 or options.frames % 4 != 1:
+            raise InputError(f"{options.frames} frames: valid: 1, 5, 9, ... (4k + 1).")
+
+    def name(self, index: int) -> str:
+        """Return the identifier of a clip."""
+        return clip_id("synth", self.seed, f"{index:06d}")
+
+
+@dataclass(frozen=True, slots=True)
+class SynthReport:
+    """What a job did: names made now, names that were there, and what went wrong by name."""
+
+    made: tuple[str, ...]
+    kept: tuple[str, ...]
+    errors: dict[str, str]
+
+
+def run(
+    job: SynthJob, progress: Callable[[int, int], None] = lambda done, total: None
+) -> SynthReport:
+    """Make every clip that is not there yet, made from the same seed and settings.
+
+    Interrupted, finished clips stay, and the same call resumes from them.
+
+    Raises:
+        InputError, SchemaError: unusable motion, a folder of something else, or a store made with
+            other settings, unless ``job.overwrite``.
+        OutputError: the store cannot be written, or a process was ended from outside.
+        MissingDependencyError: nothing can be rendered here.
+    """
+    real = read_real_motion(job.motion) if job.motion else None
+
+    # The clips of other settings are removed, one by one, where that was asked for.
+    info = _store_info(job, real)
+    changed = changed_settings(job.output, info)
+    if changed and not job.overwrite:
+        raise SchemaError(
+            f"{job.output}: holds clips made with other settings ({'; '.join(changed)}); use the "
+            "same, another --output, or --overwrite to remove them."
+        )
+    if changed:
+        store = ClipStore(job.output)
+        ClipWriter(job.output, store.info).remove(store.ids())
+    writer = ClipWriter(job.output, info)
+
+    indices = range(job.first, job.first + job.clips)
+    missing = [i for i in indices if not writer.has(job.name(i), _key(job, i, real))]
+    kept = [job.name(i) for i in indices if i not in set(missing)]
+    progress(len(kept), job.clips)
+
+    made, errors = [], {}
+    for index, error in _render_all(job, missing, real):
+        if error is None:
+            made.append(job.name(index))
+        else:
+            errors[job.name(index)] = error
+        progress(len(kept) + len(made) + len(errors), job.clips)
+
+    writer.write_index()
+    return SynthReport(tuple(sorted(made)), tuple(kept), errors)
+
+
+def make_clip(job: SynthJob, index: int, real: RealMotion | None) -> ClipInfo:
+    """Draw one clip and put it into the store."""
+    episode = make_episode(job.seed, index, job.options, real)
+    clip, motion = truth_of(episode)
+    drawn = render_episode(episode, clip, motion)
+
+    options, camera = job.options, episode.camera
+    info = ClipInfo(
+        id=job.name(index),
+        dataset=DATASET,
+        split=job.split,
+        kind="video" if options.frames > 1 else "image",
+        frames=options.frames,
+        fps=options.fps,
+        width=options.width,
+        height=options.height,
+        camera=camera,
+        hand_model="acehand",
+        supervision=Supervision(pinhole_fit=camera.model == "pinhole"),
+        source={
+            "seed": job.seed, "index": index, "story": episode.scenario, "lens": camera.model,
+            "head_motion": options.head_motion,
+        },
+        made_from=_key(job, index, real),
+    )  # fmt: skip
+    extra: dict[str, Any] = {
+        "sight": {"joints_seen": drawn.seen, "out_of_sight": drawn.out_of_sight}
+    }
+    if drawn.masks is not None:
+        extra |= {"masks": {"hands": drawn.masks}, "depth": {"depth": drawn.depth}}
+
+    writer = ClipWriter(job.output, _store_info(job, real))
+    return writer.write(info, motion, drawn.frames, extra, "visual")
+
+
+def _render_all(
+    job: SynthJob, indices: list[int], real: RealMotion | None
+) -> Iterator[tuple[int, str | None]]:
+    """Yield (index, None or what went wrong) as clips are done; OutputError ends everything."""
+    if job.processes == 1 or len(indices) < 2:
+        for index in indices:
+            yield index, _attempt(job, index, real)
+        return
+
+    # Fresh processes: a forked one would share the parent's OpenGL.
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(min(job.processes, len(indices)), context, _start_worker)
+    try:
+        waiting: dict[Future[str | None], int] = {}
+        rest = iter(indices)
+        for index in rest:
+            waiting[pool.submit(_attempt, job, index, real)] = index
+            if len(waiting) < 2 * job.processes:
+                continue
+            yield from _finished(waiting)
+        while waiting:
+            yield from _finished(waiting)
+    except BrokenProcessPool as error:
+        lost = [i for f, i in waiting.items() if not f.done() or f.exception() is not None]
+        names = ", ".join(job.name(index) for index in sorted(lost))
+        raise OutputError(
+            f"{job.output}: a process that draws clips was ended from outside (memory may be "
+            f"short; fewer --processes need less). Not done are {names} and those after them; "
+            "finished clips stay, and the same command resumes."
+        ) from error
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _finished(waiting: dict[Future[str | None], int]) -> Iterator[tuple[int, str | None]]:
+    done, _ = wait(waiting, return_when=FIRST_COMPLETED)
+    for future in done:
+        error = future.result()  # first: who ended a process is to be named with all that waits
+        yield waiting.pop(future), error
+
+
+def _start_worker() -> None:
+    """Leave Ctrl-C to the parent, end with it, and leave one thread to each process."""
+    import signal
+    import threading
+
+    # Killed, the parent cannot end its workers, and they would wait for work for ever.
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ.setdefault("LP_NUM_THREADS", "1")
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)  # clips appear whole or not at all, so nothing is to be tidied up
+
+
+def _attempt(job: SynthJob, index: int, real: RealMotion | None) -> str | None:
+    try:
+        make_clip(job, index, real)
+    except (OutputError, MissingDependencyError):  # the same for all clips
+        raise
+    except AcehandError as error:
+        return str(error)
+    return None
+
+
+def _settings(job: SynthJob, real: RealMotion | None) -> dict[str, Any]:
+    return {
+        "generator": VERSION, "seed": job.seed, **job.options.to_json(),
+        "motion_sha256": real.sha256 if real else None,
+    }  # fmt: skip
+
+
+def _key(job: SynthJob, index: int, real: RealMotion | None) -> str:
+    return made_from(job.name(index), {**_settings(job, real), "split": job.split})
+
+
+def _store_info(job: SynthJob, real: RealMotion | None) -> StoreInfo:
+    return StoreInfo(DATASET, job.split, "acehand synth", _LICENCE, _settings(job, real))

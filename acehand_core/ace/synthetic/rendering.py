@@ -1,0 +1,309 @@
+"""Scripts and episodes become pictures, and a HandMotion that is exactly what these show.
+
+``pose_clip`` draws a script as it is; ``render_episode`` draws an episode through its lens and
+sensor, with masks and depth.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from jaxtyping import Bool, Float, Float16, UInt8
+
+from acehand_core.ace.synthetic.appearance import Lens, displacement
+from acehand_core.ace.synthetic.episode import Episode
+from acehand_core.ace.synthetic.scene import Appearance, Moment, Quality, Scene
+from acehand_core.ace.synthetic.script import (
+    HandPath,
+    Script,
+    Times,
+    camera_path,
+    elbow_path,
+    hand_path,
+    prop_paths,
+)
+from acehand_core.geometry import frames
+from acehand_core.geometry.cameras import Camera
+from acehand_core.hand.articulation import angles_to_pose
+from acehand_core.hand.capsule import CapsuleHand
+from acehand_core.motion import HandMotion
+from acehand_core.provenance import Provenance
+from acehand_core.types import SIDES, CameraPoses, ImageRgb, TimestampsNs
+
+_CUFF_M = 0.034
+
+
+@dataclass(frozen=True, slots=True)
+class PosedClip:
+    """A posed script: everything known before the first pixel is drawn."""
+
+    script: Script
+    camera: Camera
+    truth: HandMotion
+    moments: tuple[Moment, ...]
+    appearance: Appearance
+
+    def frames(self) -> Iterator[ImageRgb]:
+        """Draw the frames one by one."""
+        with Scene(self.camera, self.script.props, self.appearance) as scene:
+            for moment in self.moments:
+                yield scene.render(moment)
+
+
+def pose_clip(
+    script: Script, camera: Camera, appearance: Appearance | None = None, times: Times | None = None
+) -> PosedClip:
+    """Work out where everything is in each frame, or at ``times`` (seconds) for the moments alone.
+
+    The truth holds ``joints_image`` as exact projections; ``visible`` is the share of keypoints
+    inside the image, whether or not something is before them.
+    """
+    times = script.timestamps_ns * 1e-9 if times is None else times
+    paths = [hand_path(keys, times) if keys else None for keys in script.hands]
+    T_world_camera = camera_path(script.cameras, times)
+    truth = _truth(script, camera, T_world_camera, paths, np.round(times * 1e9).astype(np.int64))
+    meshes = [_meshes(truth, slot, T_world_camera) for slot in (0, 1)]
+    sleeves = [_sleeves(script, slot, paths[slot], times) for slot in (0, 1)]
+    props = prop_paths(script, (paths[0], paths[1]), times)
+    moments = [
+        Moment(
+            T_world_camera[t],
+            (meshes[0][t], meshes[1][t]),
+            np.stack([sleeves[0][t], sleeves[1][t]]),
+            {name: poses[t] for name, poses in props.items()},
+        )
+        for t in range(len(times))
+    ]
+
+    return PosedClip(script, camera, truth, tuple(moments), appearance or Appearance())
+
+
+def _truth(
+    script: Script,
+    camera: Camera,
+    T_world_camera: CameraPoses,
+    paths: Sequence[HandPath | None],
+    timestamps_ns: TimestampsNs,
+) -> HandMotion:
+    count = len(T_world_camera)
+    hand = CapsuleHand()
+    presence = np.zeros((count, 2), np.float32)
+    orient = np.full((count, 2, 3, 3), np.nan)
+    pose = np.full((count, 2, 15, 3, 3), np.nan)
+    translation = np.full((count, 2, 3), np.nan)
+
+    joints = np.full((count, 2, 21, 3), np.nan)
+    for slot, (side, path) in enumerate(zip(SIDES, paths, strict=True)):
+        if path is None:
+            continue
+        T_camera_hand = frames.inverse(T_world_camera) @ path.T_world_hand
+        presence[:, slot] = 1
+        orient[:, slot] = T_camera_hand[:, :3, :3]
+        pose[:, slot] = angles_to_pose(path.angles, side)
+        rest_wrist = hand.rest_keypoints(side, script.betas[slot])[0]
+        translation[:, slot] = T_camera_hand[:, :3, 3] - rest_wrist
+        local = hand.joints(side, orient[:, slot], pose[:, slot], script.betas[slot])
+        joints[:, slot] = local + translation[:, slot, None]
+
+    pixels = camera.project(joints)
+    visible = camera.contains(pixels).mean(-1).astype(np.float32)
+    return HandMotion(
+        timestamps_ns=timestamps_ns,
+        fps=script.fps,
+        presence=presence,
+        visible=visible,
+        quality=visible,
+        observed=presence > 0,
+        filled=np.zeros((count, 2), bool),
+        global_orient=orient,
+        hand_pose=pose,
+        betas=script.betas,
+        translation=translation,
+        joints_camera=joints,
+        joints_image=pixels,
+        hand_model="acehand",
+        provenance=Provenance(
+            source=script.name,
+            source_sha256=None,
+            tracker="ground truth",
+            notes=("rendered by acehand_core.ace.synthetic; joints_image are exact projections",),
+        ),
+        camera=camera,
+        T_world_camera=T_world_camera,
+    )
+
+
+def _meshes(truth: HandMotion, slot: int, T_world_camera: CameraPoses) -> list[np.ndarray | None]:
+    """Return the hand's vertices in the world for each frame, None where a hand is missing."""
+    if not truth.presence[:, slot].any():
+        return [None] * len(truth)
+    vertices = CapsuleHand().vertices(
+        SIDES[slot], truth.global_orient[:, slot], truth.hand_pose[:, slot], truth.betas[slot]
+    )
+    return list(frames.apply(T_world_camera, vertices + truth.translation[:, slot, None]))
+
+
+def _sleeves(script: Script, slot: int, path: HandPath | None, times: Times) -> CameraPoses:
+    """Return the cuff's pose: a little behind the wrist, its axis towards the elbow."""
+    if path is None:
+        return np.broadcast_to(np.eye(4), (len(times), 4, 4)).copy()
+    elbow_world = elbow_path(script, slot, path, times)
+    R_world_hand, wrist = path.T_world_hand[:, :3, :3], path.T_world_hand[:, :3, 3]
+    to_elbow = elbow_world - wrist
+    to_elbow = to_elbow / np.linalg.norm(to_elbow, axis=1, keepdims=True)
+    forearm = R_world_hand[..., 0]
+    forearm = forearm * np.sign(np.sum(forearm * to_elbow, axis=1, keepdims=True))
+    across = R_world_hand[..., 2]
+    across = across - np.sum(across * to_elbow, axis=1, keepdims=True) * to_elbow
+    across = across / np.linalg.norm(across, axis=1, keepdims=True)
+    turned = np.stack([across, np.cross(to_elbow, across), to_elbow], axis=-1)
+    return frames.rigid(turned, wrist + _CUFF_M * forearm)
+
+
+#: A keypoint lies inside the hand, this far at most from the skin in front of it.
+_FLESH_M = 0.024
+#: A picture that moves by more than this many pixels while light is gathered is drawn in parts.
+_BLUR_STEP_PX = 1.5
+_MOST_PARTS = 5
+_FAST_BLUR_STEP_PX, _FAST_MOST_PARTS = 3.0, 3
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedClip:
+    """A clip as drawn.
+
+    ``masks``: 0 nothing, 1 left hand, 2 right hand, without sleeves or forearms; None of fast
+    clips. ``depth``: metres along the optical axis, half precision, 0 where a fisheye sees nothing.
+    ``seen``: see ``unoccluded_joints``.
+    """
+
+    motion: HandMotion
+    frames: tuple[ImageRgb, ...]
+    masks: UInt8[np.ndarray, "T H W"] | None
+    depth: Float16[np.ndarray, "T H W"]
+    seen: Bool[np.ndarray, "T 2 21"]
+
+    @property
+    def out_of_sight(self) -> Bool[np.ndarray, "T 2"]:
+        """Hands that exist with no keypoint in the picture."""
+        return (self.motion.presence > 0) & (self.motion.visible == 0)
+
+
+def truth_of(episode: Episode) -> tuple[PosedClip, HandMotion]:
+    """Return the posed clip and its hands as a store keeps them; nothing is drawn.
+
+    ``visible`` is the share of keypoints in the picture (in the circle, for a fisheye), occluded or
+    not; a hand that is not there has identity rotations and no joints.
+    """
+    clip = pose_clip(episode.script, episode.camera, episode.appearance)
+    truth = clip.truth
+    visible = Lens.of(episode.camera, 1).sees(truth.joints_camera).mean(-1).astype(np.float32)
+    present = truth.presence > 0
+    eye = np.eye(3)
+    motion = replace(
+        truth,
+        visible=visible * present,
+        quality=truth.presence,
+        global_orient=np.where(present[..., None, None], truth.global_orient, eye),
+        hand_pose=np.where(present[..., None, None, None], truth.hand_pose, eye),
+        provenance=replace(
+            truth.provenance,
+            notes=("rendered; joints_image are exact projections at the middle of the exposure",),
+        ),
+    )
+
+    return clip, motion
+
+
+def render_episode(episode: Episode, clip: PosedClip, motion: HandMotion) -> RenderedClip:
+    """Draw a clip."""
+    small = episode.camera.width * episode.camera.height <= 200 * 200
+    quality = Quality(2, 512) if small else Quality(1, 2048)
+    lens = Lens.of(episode.camera, quality.oversampling)
+    parts = _parts(episode, motion)
+    rng = np.random.default_rng(episode.noise_seed)
+    count = len(motion)
+
+    frames, masks, depth = [], [], []
+    with Scene(lens.drawn, episode.script.props, episode.appearance, quality) as scene:
+        for frame, moments in enumerate(_moments(episode, clip, parts)):
+            light = np.zeros((episode.camera.height, episode.camera.width, 3))
+            for number, moment in enumerate(moments):
+                colour, metres = scene.samples(moment)
+                light += lens.pixels(lens.bend(colour)).mean((1, 3)) / len(moments)
+                if number == len(moments) // 2:
+                    if not episode.fast:
+                        masks.append(_centre(lens, scene.labels(moment)))
+                    depth.append(_centre(lens, metres).astype(np.float16))
+            frames.append(episode.sensor.expose(light, frame / max(count - 1, 1), rng))
+
+    everything = np.stack(depth)
+    labels = np.stack(masks) if masks else None
+    return RenderedClip(
+        motion, tuple(frames), labels, everything, unoccluded_joints(lens, motion, everything)
+    )
+
+
+def _centre(lens: Lens, samples: np.ndarray) -> np.ndarray:
+    """Return one sample per pixel: the one nearest its centre, past it where there is none."""
+    middle = lens.samples // 2
+    return lens.pixels(lens.bend(samples))[:, middle, :, middle].copy()
+
+
+def _parts(episode: Episode, motion: HandMotion) -> list[int]:
+    """Return into how many moments each exposure is split."""
+    span = episode.sensor.shutter / episode.script.fps
+    if not span:
+        return [1] * len(motion)
+    step, most = (_BLUR_STEP_PX, _MOST_PARTS)
+    if episode.fast:
+        step, most = _FAST_BLUR_STEP_PX, _FAST_MOST_PARTS
+    camera, poses = episode.camera, motion.T_world_camera
+    assert poses is not None
+    joints = motion.joints_camera.reshape(len(motion), 42, 3)
+
+    # What does not move in the world moves in the picture when the head does.
+    still = np.array([[x, y, 0.0] for x in (-0.3, 0.0, 0.3) for y in (0.0, 0.3)] + [[0, 1.5, 0.5]])
+    parts = []
+    for frame in range(len(motion)):
+        other = frame + 1 if frame + 1 < len(motion) else frame - 1
+        table = [(still - pose[:3, 3]) @ pose[:3, :3] for pose in (poses[frame], poses[other])]
+        moved = max(
+            displacement(camera.project(joints[frame]), camera.project(joints[other])),
+            displacement(camera.project(table[0]), camera.project(table[1])),
+        )
+        blur = moved * span * episode.script.fps
+        parts.append(int(np.clip(math.ceil(blur / step), 1, most)))
+
+    return parts
+
+
+def _moments(episode: Episode, clip: PosedClip, parts: list[int]) -> Iterator[list[Moment]]:
+    """Yield the moments of each exposure; the middle of an exposure is the frame's own time."""
+    span = episode.sensor.shutter / episode.script.fps
+    centres = episode.script.timestamps_ns * 1e-9
+    for frame, count in enumerate(parts):
+        if count == 1:
+            yield [clip.moments[frame]]
+            continue
+        count += 1 - count % 2  # odd, so that the middle one is the truth's
+        share = (np.arange(count) + 0.5) / count - 0.5
+        times = centres[frame] + share * span
+        moments = list(pose_clip(episode.script, episode.camera, episode.appearance, times).moments)
+        moments[count // 2] = clip.moments[frame]
+        yield moments
+
+
+def unoccluded_joints(
+    lens: Lens, motion: HandMotion, depth: Float[np.ndarray, "T H W"]
+) -> Bool[np.ndarray, "T 2 21"]:
+    """Return which keypoints lie in the picture with nothing but their own flesh before them."""
+    inside = lens.sees(motion.joints_camera)
+    pixels = np.where(inside[..., None], np.round(motion.joints_image), 0).astype(int)
+    frame = np.arange(len(motion))[:, None, None]
+    surface = depth[frame, pixels[..., 1], pixels[..., 0]].astype(float)
+    with np.errstate(invalid="ignore"):
+        return inside & (motion.joints_camera[..., 2] - surface < _FLESH_M)

@@ -1,0 +1,241 @@
+"""The truth of a batch of windows, and which of it may teach; a prediction to compare it with.
+
+Axes: B clips, N video frames, 2 slots, 21 joints, h w tokens. Camera frame, metres. A number that
+is not known is 0 and masked; NaN never gets here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+
+from acehand_core.ace.labelled.clips.schema import ClipInfo
+from acehand_core.ace.model.batch import PinholeBatch, Readout
+from acehand_core.errors import InputError
+from acehand_core.geometry import rotations_torch
+from acehand_core.geometry.cameras import Camera
+from acehand_core.hand.hands_torch import TorchHands
+from acehand_core.motion import HandMotion
+
+PerHand = Float[torch.Tensor, "B N 2"]
+HandFlag = Bool[torch.Tensor, "B N 2"]
+ClipFlag = Bool[torch.Tensor, "B"]
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """The truth of B clips.
+
+    Attributes:
+        hand_pose: relative to the hand model's mean pose, as the network predicts it.
+        anchors: keypoints in the image, 0..1 of it as placement counts (``model.bearings``).
+        hand: the hand is there, labelled, and its slot may teach; out-of-sight hands included.
+        joints_known, inside: per keypoint: it has a label; and it projects inside the image.
+        presence, visible: 0 or 1.
+        rays: unit directions through the token centres under the calibrated camera.
+        camera: pinhole of the encoded image; meaningless where ``pinhole`` is False.
+        rotations, translation_taught, joints_taught, anchors_taught, rays_taught: what may
+            be supervised; ``shape`` also per slot, ``presence_taught`` also per frame: not where a
+            hand may be there without a label. ``pinhole_fit`` is False for fisheye clips.
+    """
+
+    global_orient: Float[torch.Tensor, "B N 2 3 3"]
+    hand_pose: Float[torch.Tensor, "B N 2 15 3 3"]
+    betas: Float[torch.Tensor, "B 2 10"]
+    translation: Float[torch.Tensor, "B N 2 3"]
+    joints: Float[torch.Tensor, "B N 2 21 3"]
+    anchors: Float[torch.Tensor, "B N 2 21 2"]
+    hand: HandFlag
+    joints_known: Bool[torch.Tensor, "B N 2 21"]
+    inside: Bool[torch.Tensor, "B N 2 21"]
+    presence: PerHand
+    visible: PerHand
+    rays: Float[torch.Tensor, "B 3 h w"]
+    camera: PinholeBatch
+    rotations: ClipFlag
+    shape: Bool[torch.Tensor, "B 2"]
+    translation_taught: ClipFlag
+    joints_taught: ClipFlag
+    anchors_taught: ClipFlag
+    presence_taught: HandFlag
+    rays_taught: ClipFlag
+    pinhole: ClipFlag
+    pinhole_fit: ClipFlag
+
+    def to(self, device: torch.device | str) -> Targets:
+        """Return the targets on a device."""
+        return _map(lambda tensors: tensors[0].to(device), [self])
+
+    @classmethod
+    def stack(cls, targets: Sequence[Targets]) -> Targets:
+        """Return the clips of several as one batch; all of one length and size."""
+        return _map(torch.cat, list(targets))
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What a model predicts for a batch, with its hands posed and placed.
+
+    ``joints`` are canonical: of the hand model, turned to the camera, not placed. ``translation``
+    comes out of the solve. The fit (shares of the image) is there in the K-free configuration;
+    ``fit_within``: the paper's two guards hold (``FittedPinhole.within``).
+    """
+
+    readout: Readout
+    joints: Float[torch.Tensor, "B N 2 21 3"]
+    translation: Float[torch.Tensor, "B N 2 3"]
+    fit_focal: Float[torch.Tensor, "B 2"] | None = None
+    fit_centre: Float[torch.Tensor, "B 2"] | None = None
+    fit_within: ClipFlag | None = None
+
+    @property
+    def joints_camera(self) -> Float[torch.Tensor, "B N 2 21 3"]:
+        """The hand model's joints in the camera frame."""
+        return self.joints + self.translation[..., None, :]
+
+
+def _map(merge: Callable[[list[torch.Tensor]], torch.Tensor], targets: list[Targets]) -> Targets:
+    values: dict[str, Any] = {}
+    for field in fields(Targets):
+        parts = [getattr(target, field.name) for target in targets]
+        if field.name == "camera":
+            cameras = [
+                merge([getattr(part, f.name) for part in parts]) for f in fields(PinholeBatch)
+            ]
+            values["camera"] = PinholeBatch(*cameras)
+        else:
+            values[field.name] = merge(parts)
+    return Targets(**values)
+
+
+def targets_of(
+    info: ClipInfo,
+    motion: HandMotion,
+    size: tuple[int, int],
+    grid: tuple[int, int],
+    hands: TorchHands,
+    left_shapedirs_fixed: bool = False,
+) -> Targets:
+    """Return the truth of one window.
+
+    A camera is taken as its numbers stand, scaled by plain ratios, as placement does: anchors are
+    ``(f X / Z + c) / size`` and token centres ``(j + 0.5) / w`` of the image.
+
+    Args:
+        motion: the window's N frames.
+        size: width and height of the encoded pictures.
+        grid: rows and columns of tokens.
+        left_shapedirs_fixed: of ``hands``; left shapes under the other flag teach nothing.
+
+    Raises:
+        InputError: the clip's hands are those of another hand model.
+    """
+    if info.hand_model not in ("none", hands.name):
+        raise InputError(
+            f"{info.dataset}/{info.id}: its hands are {info.hand_model!r}, this run's "
+            f"{hands.name!r}; use hand={info.hand_model}, or leave the source out."
+        )
+
+    taught = info.supervision
+    slots = np.array(taught.slots)
+    there = (motion.presence > 0.5) & motion.observed
+
+    # A hand that may be there, but has no label, is neither a hand to learn from nor an absence.
+    unlabelled = ~motion.observed & (motion.presence > 0)
+    joints = motion.joints_camera
+    known = np.isfinite(joints).all(-1) & there[..., None]
+    anchors = _anchors(info, motion)
+    inside = np.isfinite(anchors).all(-1)
+    with np.errstate(invalid="ignore"):
+        inside &= ((anchors >= 0) & (anchors < 1)).all(-1)
+    same_left = motion.hand_model == "acehand" or (
+        info.left_shapedirs_fixed == left_shapedirs_fixed
+    )
+    shape = slots & taught.shape & np.array([same_left, True])
+    orient, pose = _rotations(motion, there, hands)
+
+    return Targets(
+        global_orient=orient,
+        hand_pose=pose,
+        betas=_known(motion.betas, np.isfinite(motion.betas)),
+        translation=_known(motion.translation, there[..., None]),
+        joints=_known(joints, known[..., None]),
+        anchors=_known(anchors, inside[..., None]),
+        hand=torch.from_numpy(there & slots)[None],
+        joints_known=torch.from_numpy(known)[None],
+        inside=torch.from_numpy(inside)[None],
+        presence=torch.from_numpy(there).float()[None],
+        visible=torch.from_numpy(there & (motion.visible > 0)).float()[None],
+        rays=_rays(info.camera, grid),
+        camera=_pinhole(info, size),
+        rotations=_flag(taught.rotations and info.hand_model != "none"),
+        shape=torch.from_numpy(shape)[None],
+        translation_taught=_flag(taught.translation and info.hand_model != "none"),
+        joints_taught=_flag(taught.joints),
+        anchors_taught=_flag(taught.anchors),
+        presence_taught=torch.from_numpy(slots & taught.presence & ~unlabelled)[None],
+        rays_taught=_flag(taught.camera and info.camera is not None),
+        pinhole=_flag(info.camera is not None and info.camera.model == "pinhole"),
+        pinhole_fit=_flag(taught.pinhole_fit),
+    )
+
+
+def _anchors(info: ClipInfo, motion: HandMotion) -> Float[np.ndarray, "N 2 21 2"]:
+    """Return keypoints in shares of the image; NaN where unknown or behind the camera."""
+    pixels = motion.joints_image
+    if info.camera is not None:
+        pixels = info.camera.project(motion.joints_camera)
+        with np.errstate(invalid="ignore"):
+            behind = ~(motion.joints_camera[..., 2] > 0)
+        pixels = np.where(behind[..., None] & (info.camera.model == "pinhole"), np.nan, pixels)
+    return pixels / (info.width, info.height)
+
+
+def _rotations(
+    motion: HandMotion, there: Bool[np.ndarray, "N 2"], hands: TorchHands
+) -> tuple[Float[torch.Tensor, "1 N 2 3 3"], Float[torch.Tensor, "1 N 2 15 3 3"]]:
+    """Return orientation, and finger rotations relative to the mean pose; identity if unknown."""
+    eye = np.eye(3)
+    orient = np.where(there[..., None, None], motion.global_orient, eye)
+    pose = np.where(there[..., None, None, None], motion.hand_pose, eye)
+    orient, pose = (np.where(np.isfinite(R).all((-1, -2), keepdims=True), R, eye)
+                    for R in (orient, pose))  # fmt: skip
+    fingers = torch.from_numpy(pose)[None]
+    if hands.name == "mano":
+        fingers = rotations_torch.exp(rotations_torch.log(fingers) - hands.mean.to(fingers))
+    return torch.from_numpy(orient).float()[None], fingers.float()
+
+
+def _rays(camera: Camera | None, grid: tuple[int, int]) -> Float[torch.Tensor, "1 3 h w"]:
+    """Return calibrated unit rays through the token centres; 0 where there is none."""
+    h, w = grid
+    if camera is None:
+        return torch.zeros(1, 3, h, w)
+    x = (np.arange(w) + 0.5) / w * camera.width
+    y = (np.arange(h) + 0.5) / h * camera.height
+    rays = camera.unproject(np.stack(np.meshgrid(x, y), -1))
+    return torch.from_numpy(np.nan_to_num(rays, nan=0.0)).float().permute(2, 0, 1)[None]
+
+
+def _pinhole(info: ClipInfo, size: tuple[int, int]) -> PinholeBatch:
+    sides = torch.tensor([size], dtype=torch.float32)
+    camera = info.camera
+    if camera is None:
+        return PinholeBatch(sides.clone(), sides / 2, sides)
+    ratio = sides / torch.tensor([[info.width, info.height]])
+    focal = torch.tensor([[camera.fx, camera.fy]], dtype=torch.float32)
+    centre = torch.tensor([[camera.cx, camera.cy]], dtype=torch.float32)
+    return PinholeBatch(focal * ratio, centre * ratio, sides)
+
+
+def _known(values: np.ndarray, mask: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(np.where(mask, values, 0.0)).float()[None]
+
+
+def _flag(value: bool) -> Bool[torch.Tensor, "1"]:
+    return torch.tensor([bool(value)])

@@ -1,0 +1,232 @@
+"""A focal length from a camera that moves: the one with which tracks fit one rigid scene best.
+
+For every focal length of a list the keyframes' poses and the points are adjusted to the tracks
+(bundle adjustment; Triggs et al., "Bundle Adjustment, a Modern Synthesis", 2000). It is robust, so
+that what moves by itself, hands above all, counts little. What is left is the misfit of that focal
+length. Points are homogeneous, so that those far away do no harm.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from acehand_core.camera.tracks import Tracks
+from acehand_core.geometry import rotations
+
+#: What angles to the axis are to distances from the middle: tan(angle), or the angle itself.
+Lens = Literal["pinhole", "equidistant"]
+Homogeneous = Float[np.ndarray, "N 4"]
+#: Steps for the first focal length, and for each after it, which begins at its neighbour's scene.
+_FIRST, _NEXT = 60, 25
+#: What the noise is multiplied with before the first focal length is adjusted.
+_AT_FIRST = (16.0, 6.0, 2.5)
+#: A step that lowers the misfit by less than this share ends the adjustment.
+_GAIN = 2e-5
+#: Points nearer than this, in units of the first depths, count as this near.
+_NEAR = 1e-3
+#: Rays further from the axis are not looked at, in radians.
+_WIDEST = np.radians(85)
+
+
+def profile(
+    tracks: Tracks,
+    focals: Float[np.ndarray, "F"],
+    lens: Lens = "pinhole",
+    noise_px: float = 0.5,
+) -> Float[np.ndarray, "F"]:
+    """Return the misfit of each focal length: the sum over sightings of log(1 + (off / noise)^2).
+
+    Args:
+        tracks: (K, N, 2) pixels relative to the principal point, NaN where a point is not seen.
+        focals: in pixels, ascending.
+        lens: what rays are to pixels; of an equidistant one up to 85 degrees from the axis.
+        noise_px: standard deviation of a sighting.
+    """
+    middle = len(focals) // 2
+    # At first everything counts, then what is off counts less and less: otherwise a scene that
+    # fits some of the tracks well, and not the others, is never left again.
+    start = _Scene.begun(tracks, focals[middle], lens, noise_px)
+    for times in _AT_FIRST:
+        start.adjust(focals[middle], _FIRST // 3, times * noise_px)
+    misfits = np.full(len(focals), np.inf)
+    misfits[middle] = start.adjust(focals[middle], _FIRST)
+    # Outwards from the middle, and back again from the ends: of two valleys the deeper counts.
+    for way in (range(middle + 1, len(focals)), range(middle - 1, -1, -1)):
+        scene = start.copy()
+        for at in way:
+            misfits[at] = scene.adjust(focals[at], _NEXT)
+        for at in [*way[::-1][1:], middle]:
+            misfits[at] = min(misfits[at], scene.adjust(focals[at], _NEXT))
+    return misfits
+
+
+class _Scene:
+    """Poses of K keyframes and N points: camera = R point[:3] + point[3] t."""
+
+    def __init__(
+        self,
+        pixels: Tracks,
+        seen: Bool[np.ndarray, "K N"],
+        lens: Lens,
+        noise_px: float,
+        R: Float[np.ndarray, "K 3 3"],
+        t: Float[np.ndarray, "K 3"],
+        points: Homogeneous,
+    ) -> None:
+        self._pixels, self._seen, self._lens, self._noise = pixels, seen, lens, noise_px
+        self._R, self._t, self._points = R, t, points
+        self._damping = 1e-3
+
+    @classmethod
+    def begun(cls, tracks: Tracks, focal: float, lens: Lens, noise_px: float) -> _Scene:
+        """Return a camera that only turns, and points at depth 1 in the first that sees them."""
+        seen = np.isfinite(tracks[..., 0])
+        plane = straightened(tracks, focal, lens) / focal
+        R = _turns(plane)
+        first = np.argmax(seen, axis=0)
+        ahead = plane[first, np.arange(tracks.shape[1])]
+        rays = np.concatenate([ahead, np.ones((len(ahead), 1))], axis=1)
+        world = np.einsum("nji,nj->ni", R[first], rays)
+        points = np.concatenate([world, np.ones((len(world), 1))], axis=1)
+        pixels = np.where(seen[..., None], tracks, 0.0)
+        return cls(pixels, seen, lens, noise_px, R, np.zeros((len(tracks), 3)), points)
+
+    def copy(self) -> _Scene:
+        """Return a scene that starts where this one is."""
+        given = self._pixels, self._seen, self._lens, self._noise
+        return _Scene(*given, self._R, self._t, self._points)
+
+    def adjust(self, focal: float, steps: int, noise_px: float | None = None) -> float:
+        """Adjust by up to so many steps of Levenberg and Marquardt; return the misfit.
+
+        ``noise_px``: another standard deviation of a sighting, for this adjustment only.
+        """
+        if noise_px is not None:
+            usual, self._noise = self._noise, noise_px
+            misfit = self.adjust(focal, steps)
+            self._noise = usual
+            return misfit
+
+        misfit = self._misfit(focal, self._R, self._t, self._points)
+        self._damping = min(self._damping, 1e-2)
+        for _ in range(steps):
+            new = self._moved(*self._step(focal))
+            new_misfit = self._misfit(focal, *new)
+            if not new_misfit < misfit:
+                self._damping *= 8
+                if self._damping > 1e5:
+                    break
+                continue
+            gain, misfit = misfit - new_misfit, new_misfit
+            self._R, self._t, self._points = new
+            self._damping = max(self._damping / 4, 1e-8)
+            if gain < _GAIN * misfit:
+                break
+        return misfit
+
+    def _misfit(self, focal: float, R: np.ndarray, t: np.ndarray, points: Homogeneous) -> float:
+        off, _, _ = self._off(focal, R, t, points)
+        return float(np.log1p((off**2).sum(axis=-1) / self._noise**2)[self._seen].sum())
+
+    def _off(
+        self, focal: float, R: np.ndarray, t: np.ndarray, points: Homogeneous
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return misfits in pixels (K, N, 2), points in the camera (K, N, 3), their depths."""
+        camera = points[:, :3] @ R.swapaxes(1, 2) + points[:, 3:] * t[:, None]
+        depth = np.maximum(camera[..., 2], _NEAR)
+        plane = camera[..., :2] / depth[..., None]
+        if self._lens == "equidistant":
+            plane = plane * _shrink(plane)[0]
+        return focal * plane - self._pixels, camera, depth
+
+    def _step(self, focal: float) -> tuple[np.ndarray, np.ndarray]:
+        """Return the step of poses (K, 6: turn, shift) and points (N, 4), by Schur's complement."""
+        views, count = self._seen.shape
+        off, camera, depth = self._off(focal, self._R, self._t, self._points)
+        weight = self._seen / (1 + (off**2).sum(axis=-1) / self._noise**2) / self._noise**2
+
+        J_camera = np.zeros((views, count, 2, 3))
+        J_camera[..., 0, 0] = J_camera[..., 1, 1] = focal / depth
+        J_camera[..., :2, 2] = -focal * camera[..., :2] / depth[..., None] ** 2
+        if self._lens == "equidistant":
+            plane = camera[..., :2] / depth[..., None]
+            shrink, slope = _shrink(plane)
+            bend = plane[..., :, None] * plane[..., None, :] * slope[..., None]
+            J_camera = (shrink[..., None] * np.eye(2) + bend) @ J_camera
+        far = self._points[:, 3]
+        turned = camera - far[:, None] * self._t[:, None]
+        J_pose = np.concatenate(
+            [-J_camera @ rotations.skew(turned), J_camera * far[:, None, None]], axis=-1
+        )
+        pose_point = np.concatenate([self._R, self._t[..., None]], axis=-1)  # (K, 3, 4)
+        J_point = J_camera @ pose_point[:, None]
+
+        heavy = J_pose.swapaxes(-1, -2) * weight[..., None, None]
+        U, g_pose = (heavy @ J_pose).sum(axis=1), (heavy @ off[..., None]).sum(axis=1)[..., 0]
+        W = heavy @ J_point  # (K, N, 6, 4)
+        heavy = J_point.swapaxes(-1, -2) * weight[..., None, None]
+        V, g_point = (heavy @ J_point).sum(axis=0), (heavy @ off[..., None]).sum(axis=0)[..., 0]
+
+        U += self._damping * (U * np.eye(6) + 1e-3 * np.eye(6))
+        U[0] += 1e12 * np.eye(6)  # the first keyframe is the world
+        size = np.trace(V, axis1=1, axis2=2)[:, None, None] + 1e-9
+        V += self._damping * (V * np.eye(4)) + 1e-6 * size * np.eye(4)  # one of four is free
+        V_inverse = np.linalg.inv(V)
+
+        WV = W @ V_inverse
+        rows = (6 * views, -1)
+        S = -WV.transpose(0, 2, 1, 3).reshape(rows) @ W.transpose(0, 2, 1, 3).reshape(rows).T
+        diagonal = S.reshape(views, 6, views, 6)
+        diagonal[np.arange(views), :, np.arange(views)] += U
+        right = (WV @ g_point[..., None]).sum(axis=1)[..., 0] - g_pose
+        pose = np.linalg.solve(S, right.ravel()).reshape(views, 6)
+        back = g_point + np.einsum("knij,ki->nj", W, pose)
+        return pose, -(V_inverse @ back[..., None])[..., 0]
+
+    def _moved(
+        self, pose: Float[np.ndarray, "K 6"], point: Homogeneous
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        points = self._points + point
+        points = points / np.linalg.norm(points[:, :3], axis=1, keepdims=True)
+        return rotations.exp(pose[:, :3]) @ self._R, self._t + pose[:, 3:], points
+
+
+def straightened(pixels: np.ndarray, focal: float, lens: Lens) -> np.ndarray:
+    """Return where a pinhole of the same focal length would see pixels (..., 2), about the axis."""
+    if lens == "pinhole":
+        return pixels
+    angle = np.linalg.norm(pixels, axis=-1, keepdims=True) / focal
+    angle = np.clip(angle, 1e-9, _WIDEST)
+    return pixels * np.tan(angle) / angle
+
+
+def _shrink(plane: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return atan(r) / r of points (..., 2) at r, and its derivative by r over r (..., 1)."""
+    square = np.maximum((plane**2).sum(axis=-1, keepdims=True), 1e-12)
+    radius = np.sqrt(square)
+    shrink = np.arctan(radius) / radius
+    # By the series near the axis, where the difference of both terms is lost in rounding.
+    slope = np.where(square < 1e-6, -2 / 3, (1 / (1 + square) - shrink) / square)
+    return shrink, slope
+
+
+def _turns(plane: Float[np.ndarray, "K N 2"]) -> Float[np.ndarray, "K 3 3"]:
+    """Return rotations from the first keyframe into each, by those that move rays least."""
+    rays = np.concatenate([plane, np.ones((*plane.shape[:2], 1))], axis=2)
+    rays /= np.linalg.norm(rays, axis=2, keepdims=True)
+    R = [np.eye(3)]
+    for before, after in itertools.pairwise(rays):
+        both = np.isfinite(before[:, 0]) & np.isfinite(after[:, 0])
+        a, b = before[both], after[both]
+        weight, turn = np.ones(len(a)), np.eye(3)
+        for _ in range(8 if len(a) else 0):
+            u, _, vt = np.linalg.svd((b * weight[:, None]).T @ a)
+            turn = u @ np.diag([1, 1, np.linalg.det(u @ vt)]) @ vt
+            off = np.linalg.norm(b - a @ turn.T, axis=1)
+            weight = 1 / (1 + (off / max(float(np.median(off)), 1e-5)) ** 2)
+        R.append(turn @ R[-1])
+    return np.stack(R)

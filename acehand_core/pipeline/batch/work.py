@@ -1,0 +1,163 @@
+"""What a worker does: one step of one recording."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from acehand_core.atomic import DirectoryLock, LockedError, atomic_path, output_errors
+from acehand_core.errors import AcehandError, InputError, NoHandError, OutputError
+from acehand_core.lerobot import format as layout
+from acehand_core.motion import HandMotion
+from acehand_core.pipeline.batch.folder import Result, Task, write_result
+from acehand_core.pipeline.job import run_job
+from acehand_core.pipeline.report import JobReport
+from acehand_core.pipeline.steps import Steps
+from acehand_core.processes import forget_peak, peak_mb
+from acehand_core.recordings.hands_file import read_hand_motion, write_hand_motion
+from acehand_core.recordings.registry import Registry
+from acehand_core.recordings.selection import only_hands
+from acehand_core.trackers.cache import CachedTracker
+from acehand_core.trackers.choose import open_tracked
+from acehand_core.types import Progress
+from retarget.solve.calibration_file import Fitted, calibration_text
+from retarget.solve.methods import robot_targets
+
+#: How long a worker waits for one whose driver was killed to leave a recording's folder.
+_LOCK_S = 60.0
+CALIBRATION = "calibration.json"
+
+
+def do(task: Task, progress: Progress) -> Result:
+    """Take one step; its result is kept in the recording's folder, whatever it is.
+
+    Raises:
+        OutputError: nothing can be written there: no fault of this recording.
+    """
+    with output_errors(task.folder):
+        task.folder.mkdir(parents=True, exist_ok=True)
+    with _lock(task.folder):
+        if (kept := task.kept()) is not None:
+            return kept
+
+        started = time.monotonic()
+        forget_peak()
+        try:
+            steps = {"track": _track, "calibrate": _calibrate, "convert": _convert}
+            result = steps[task.stage](task, progress)
+        except OutputError:
+            raise
+        except NoHandError as error:
+            result = Result(task.id, task.stage, "no_hand", task.key, str(error))
+        except AcehandError as error:
+            result = Result(task.id, task.stage, "failed", task.key, str(error))
+        except Exception as error:  # a fault of ours in one recording must not end the batch
+            traceback.print_exc()
+            said = f"{type(error).__name__}: {error}"
+            result = Result(task.id, task.stage, "failed", task.key, said)
+
+        seconds = round(time.monotonic() - started, 3)
+        result = replace(result, seconds=seconds, peak_mb=peak_mb(os.getpid()))
+        write_result(task.result_path, result)
+        return result
+
+
+def _lock(folder: Path) -> DirectoryLock:
+    """Return the lock of a recording's folder. Raises LockedError."""
+    until = time.monotonic() + _LOCK_S
+    while True:
+        try:
+            return DirectoryLock(folder)
+        except LockedError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.2)
+
+
+def _track(task: Task, progress: Progress) -> Result:
+    """Track a recording's hands into the cache, so that a calibration may be fitted to them."""
+    steps = Steps.of(task.settings, progress)
+    settings = steps.settings
+    opened, tracker = open_tracked(
+        task.path, settings.tracker, settings.tracking, settings.reading, Registry(), progress,
+        settings.cache,
+    )  # fmt: skip
+    recording = opened.recording
+    motion = tracker.track(recording, progress)
+    if not motion.observed.any():
+        raise NoHandError(f"{recording.source}: no hand was found in {len(motion)} frames.")
+    path = tracker.path(recording) if isinstance(tracker, CachedTracker) else None
+    if path is None:  # hands of a file, or of another package's tracker
+        path = task.folder / f"hands-{task.key[:16]}.parquet"
+        write_hand_motion(motion, path, overwrite=True)
+    return Result(task.id, "track", "done", task.key, hands=str(path))
+
+
+def _calibrate(task: Task, progress: Progress) -> Result:
+    """Fit one calibration to all recordings of a subject."""
+    steps = Steps.of(task.settings, progress)
+
+    motions = _motions(task.hands, steps, progress)
+    fitted = steps.retargeter.calibrate(motions, steps.robot, {})
+    if not fitted:
+        raise NoHandError(f"subject {task.id}: no hand could be followed.")
+    digest = hashlib.sha256(" ".join(sorted(path.name for path in task.hands)).encode()).hexdigest()
+    source = f"subject {task.id}, {len(task.hands)} recordings"
+    text = calibration_text(
+        steps.robot, {side: Fitted(hand, source, digest) for side, hand in fitted.items()}
+    )
+    with atomic_path(task.folder / CALIBRATION, overwrite=True) as partial:
+        partial.write_text(text, "utf-8")
+    return Result(task.id, "calibrate", "done", task.key)
+
+
+def _motions(paths: Sequence[Path], steps: Steps, progress: Progress) -> Iterator[HandMotion]:
+    """Yield the hands of a subject's recordings, one in memory at a time."""
+    for number, path in enumerate(paths):
+        progress("calibrate", number, len(paths))
+        motion = only_hands(read_hand_motion(path), steps.settings.hands or "both")
+        try:
+            for side in steps.robot.hands:
+                robot_targets(motion, steps.robot, side)
+        except InputError:  # what the robot follows is never known in this one
+            continue
+        yield motion
+
+
+def _convert(task: Task, progress: Progress) -> Result:
+    """Make a dataset of a recording's episodes; an interrupted one is resumed."""
+    settings, made_with = task.settings, task.folder / "made_with.txt"
+    if not made_with.is_file() or made_with.read_text("utf-8") != task.key:
+        with output_errors(task.folder):
+            if settings.output.exists():
+                shutil.rmtree(settings.output)
+            made_with.write_text(task.key, "utf-8")
+
+    report: JobReport = run_job([task.path], replace(settings, existing="resume"), progress)
+    for failure in report.failures:
+        if isinstance(failure.error, OutputError):
+            raise failure.error
+    said = "; ".join(str(failure.error) for failure in report.failures)
+    if report.dataset is None:
+        none = all(isinstance(failure.error, NoHandError) for failure in report.failures)
+        return Result(task.id, "convert", "no_hand" if none else "failed", task.key, said)
+
+    # A resumed run reports what it made itself only.
+    fps = layout.read_json(settings.output / layout.INFO_PATH)["fps"]
+    rows = layout.read_episode_rows(settings.output)
+    episodes = []
+    for row in rows:
+        folder = settings.output / layout.episode_folder(row["episode_index"])
+        judged = layout.read_json(folder / layout.REPORT)
+        episodes.append({"verdict": judged["verdict"], "reasons": judged["reasons"]})
+    seconds = sum(row["length"] for row in rows) / fps
+    return Result(
+        task.id, "convert", "done", task.key, said, recorded_s=round(seconds, 3),
+        episodes=tuple(episodes),
+    )  # fmt: skip

@@ -1,0 +1,305 @@
+"""Write bags: messages of others unchanged, and plain ones, as a rosbag2 folder or a bare .mcap."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+import yaml
+
+from acehand_core.atomic import DirectoryLock, abandoned, check_free, output_errors, sync
+from acehand_core.errors import InputError, OutputError, SchemaError
+from acehand_core.recordings.bags.library import LATEST, needs_rosbags, type_hash, typestore
+from acehand_core.recordings.bags.messages import TOPICS, PlainMessage, TopicSpec
+from acehand_core.recordings.bags.records import Data, Topic
+
+Storage = Literal["mcap", "sqlite3"]
+#: metadata.yaml of Humble is version 5; rosbags writes 8 (Iron, Jazzy) and 9 (newer).
+_METADATA_VERSION: Final = 8
+_NO_HASH = "RIHS01_" + 64 * "0"
+
+
+class BagWriter:
+    """A new bag that appears at ``path`` when it is complete, or not at all.
+
+    ``path`` ending in .mcap gives a bare file, anything else a folder with metadata.yaml. Use as a
+    context manager; leaving it by an exception removes what was written. What a killed writer of
+    ``path`` left beside it is removed first.
+
+    Until it is complete it is the hidden folder ``.NAME.partial-PID``. With ``keep_partial`` that
+    stays where the bag cannot be completed, for recordings that cannot be made again.
+
+    ``recorded_on`` is the distribution that metadata.yaml names; "": none, as rosbags writes it.
+
+    Raises:
+        OutputError: ``path`` exists, or cannot be written. InputError: .mcap with another storage.
+        MissingDependencyError: rosbags is not installed.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        storage: Storage = "mcap",
+        overwrite: bool = False,
+        distro: str = LATEST,
+        keep_partial: bool = False,
+        recorded_on: str = "",
+    ) -> None:
+        load_library()
+        from rosbags.rosbag2 import CompressionFormat, CompressionMode, StoragePlugin, Writer
+
+        self.path = path
+        self._bare = path.suffix == ".mcap"
+        if self._bare and storage != "mcap":
+            raise InputError(f"{path}: a bare file is mcap; give a folder's name for {storage}.")
+        clean_beside(path)
+        check_free(path, overwrite)
+        if overwrite and path.is_dir() and not (path / "metadata.yaml").is_file():
+            raise OutputError(f"{path} is a folder but not a bag, so it is not overwritten.")
+        self._store = typestore(distro)
+        self._partial = path.with_name(f".{path.name}.partial-{os.getpid()}") / (
+            path.stem if self._bare else path.name
+        )
+        self._connections: dict[str, tuple[str, Any]] = {}
+        self._overwrite, self._keep_partial = overwrite, keep_partial
+        self._recorded_on = recorded_on if recorded_on.isalnum() else ""
+        self.counts: Counter[str] = Counter()
+        with output_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._partial.parent.mkdir(exist_ok=True)
+            self._lock = DirectoryLock(self._partial.parent)
+            shutil.rmtree(self._partial, ignore_errors=True)
+            plugin = StoragePlugin.MCAP if storage == "mcap" else StoragePlugin.SQLITE3
+            self._writer: Any = Writer(
+                self._partial, version=_METADATA_VERSION, storage_plugin=plugin
+            )
+            if storage == "mcap":
+                self._writer.set_compression(CompressionMode.STORAGE, CompressionFormat.ZSTD)
+            self._writer.open()
+
+    def add_topic(self, topic: Topic) -> None:
+        """Announce a topic of another bag; its definition is carried along as text."""
+        self._connect(topic.name, topic.msgtype, topic, None)
+
+    def write_raw(self, topic: str, msgtype: str, time_ns: int, data: Data) -> None:
+        """Write a serialized message (CDR). Raises OutputError."""
+        self._write(self._connect(topic, msgtype, None, TOPICS.get(topic)), topic, time_ns, data)
+
+    def write(self, message: PlainMessage, topic: str | None = None) -> None:
+        """Serialize and write a plain message, to another topic if given. Raises OutputError."""
+        name = topic or message.topic
+        spec = TOPICS.get(message.topic)
+        connection = self._connect(name, message.msgtype, None, spec)
+        content = build(self._store, message.msgtype, message.fields)
+        data = self._store.serialize_cdr(content, message.msgtype)
+        self._write(connection, name, message.time_ns, data)
+
+    def describe(self, custom: Mapping[str, str]) -> None:
+        """Keep texts by name in the bag's metadata (rosbag2's custom_data)."""
+        for name, text in custom.items():
+            self._writer.set_custom_data(name, text)
+
+    def close(self) -> None:
+        """Complete the bag and let it appear. Raises OutputError."""
+        try:
+            with output_errors(self.path):
+                self._writer.close()
+                made = self._partial
+                if self._recorded_on:
+                    metadata = made / "metadata.yaml"
+                    text = metadata.read_text("utf-8")
+                    named = f"ros_distro: {self._recorded_on}"
+                    metadata.write_text(text.replace("ros_distro: rosbags", named), "utf-8")
+                if self._bare:
+                    made = next(self._partial.glob("*.mcap"))
+                for file in (made, *made.rglob("*")):
+                    sync(file)
+                self._put_in_place(made)
+                sync(self.path.parent)
+        except BaseException:
+            self._let_go(self._keep_partial)
+            raise
+        self._let_go(False)
+
+    def abort(self) -> None:
+        """Remove what was written."""
+        try:
+            self._writer.abort()
+        finally:
+            self._let_go(False)
+
+    def _put_in_place(self, made: Path) -> None:
+        """Rename ``made`` to the path; a folder that it replaces is set aside until then."""
+        check_free(self.path, self._overwrite)  # it may have come meanwhile
+        if not self.path.is_dir():
+            if made.is_dir():
+                self.path.unlink(missing_ok=True)
+            made.replace(self.path)
+            return
+
+        aside = self.path.with_name(f".{self.path.name}.replaced-{os.getpid()}")
+        with DirectoryLock(self.path):
+            self.path.rename(aside)
+            try:
+                made.rename(self.path)
+            except BaseException:
+                aside.rename(self.path)
+                raise
+            shutil.rmtree(aside, ignore_errors=True)
+
+    def _let_go(self, keep: bool) -> None:
+        if not keep:
+            shutil.rmtree(self._partial.parent, ignore_errors=True)
+        self._lock.release()
+
+    def __enter__(self) -> BagWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+    def _write(self, connection: Any, topic: str, time_ns: int, data: Any) -> None:
+        with output_errors(self.path):
+            self._writer.write(connection, max(time_ns, 0), data)
+        self.counts[topic] += 1
+
+    def _connect(self, name: str, msgtype: str, topic: Topic | None, spec: TopicSpec | None) -> Any:
+        if name in self._connections:
+            known, connection = self._connections[name]
+            if known != msgtype:
+                raise SchemaError(f"{self.path}: topic {name} is {known}, not {msgtype}.")
+            return connection
+
+        options: dict[str, Any] = {}
+        # What the bag itself says of its messages comes before what a distribution would say.
+        if (topic is None or not topic.definition) and msgtype in self._store.fielddefs:
+            options["typestore"] = self._store
+        else:
+            digest = topic.type_hash if topic else None
+            if topic and not digest and topic.definition_format == "ros2msg":
+                digest = type_hash(topic.msgtype, topic.definition)
+            options |= {"msgdef": topic.definition if topic else "", "rihs01": digest or _NO_HASH}
+        if topic is not None:
+            options["serialization_format"] = topic.serialization or "cdr"
+        with output_errors(self.path):
+            connection = self._writer.add_connection(
+                name, msgtype, offered_qos_profiles=_qos(topic, spec), **options
+            )
+
+        self._connections[name] = msgtype, connection
+        self.counts[name] += 0
+        return connection
+
+
+def load_library() -> None:
+    """Load what writes bags. Raises MissingDependencyError.
+
+    A renderer's drivers bring a zstd of their own, which one loaded after them would use: called
+    before any work, the same bag has the same bytes, whatever else the process did.
+    """
+    try:
+        import rosbags.rosbag2  # noqa: F401
+    except ImportError as error:
+        raise needs_rosbags("writing a bag") from error
+
+
+def build(store: Any, msgtype: str, fields: Any) -> Any:
+    """Return a rosbags message filled from nested dicts; fields not given are empty."""
+    values = {
+        name: _value(store, kind, fields[name]) if name in fields else _default(store, kind)
+        for name, kind in store.fielddefs[msgtype][1]
+    }
+    if unknown := set(fields) - values.keys():
+        raise SchemaError(f"{msgtype} has no field {sorted(unknown)[0]!r}.")
+    return store.types[msgtype](**values)
+
+
+def _sequence(store: Any, msgtype: str, values: Any) -> list[Any]:
+    """Build many messages of one type; fast for flat ones, such as the points of a mesh."""
+    fields, cls = store.fielddefs[msgtype][1], store.types[msgtype]
+    names = {name for name, kind in fields if int(kind[0]) == _BASE}
+    if len(names) == len(fields) and all(value.keys() == names for value in values):
+        return [cls(**value) for value in values]
+    return [build(store, msgtype, value) for value in values]
+
+
+_BASE, _NAME, _ARRAY, _SEQUENCE = 1, 2, 3, 4
+
+
+def _value(store: Any, kind: Any, value: Any) -> Any:
+    code, detail = int(kind[0]), kind[1]
+    if code == _BASE:
+        return value
+    if code == _NAME:
+        return build(store, detail, value)
+    inner = detail[0]
+    if int(inner[0]) == _NAME:
+        return _sequence(store, inner[1], value)
+    name = inner[1][0]
+    return list(value) if name == "string" else np.asarray(value, _numpy(name))
+
+
+def _default(store: Any, kind: Any) -> Any:
+    code, detail = int(kind[0]), kind[1]
+    if code == _BASE:
+        name = detail[0]
+        return {"string": "", "bool": False}.get(name, 0.0 if name.startswith("float") else 0)
+    if code == _NAME:
+        return build(store, detail, {})
+    inner = detail[0]
+    if int(inner[0]) == _NAME or inner[1][0] == "string":
+        return []
+    return np.zeros(detail[1] if code == _ARRAY else 0, _numpy(inner[1][0]))
+
+
+def _numpy(name: str) -> Any:
+    return np.dtype({"octet": "uint8", "byte": "uint8", "char": "uint8"}.get(name, name))
+
+
+def _qos(topic: Topic | None, spec: TopicSpec | None) -> list[Any]:
+    """Return the QoS of a topic: as it was recorded, or as promised in ``TOPICS``."""
+    from rosbags.interfaces import (
+        Qos,
+        QosDurability,
+        QosHistory,
+        QosLiveliness,
+        QosReliability,
+        QosTime,
+    )
+
+    if topic is not None and topic.qos:
+        from rosbags.rosbag2.errors import ReaderError
+        from rosbags.rosbag2.metadata import parse_qos
+
+        try:
+            return parse_qos(yaml.safe_load(topic.qos))
+        except (ReaderError, KeyError, TypeError, ValueError, yaml.YAMLError):
+            return []  # the topic is kept without a profile of another kind
+    if spec is None:
+        return []
+    latched = QosDurability.TRANSIENT_LOCAL if spec.latched else QosDurability.VOLATILE
+    never = QosTime(9223372036, 854775807)
+    return [
+        Qos(QosHistory.KEEP_LAST, spec.depth, QosReliability.RELIABLE, latched, never, never,
+            QosLiveliness.AUTOMATIC, never, False)
+    ]  # fmt: skip
+
+
+def clean_beside(path: Path) -> None:
+    """Remove or restore what killed writers of a bag left beside it. Raises OutputError."""
+    with output_errors(path):
+        for folder in abandoned(path, "replaced"):
+            if path.exists():
+                shutil.rmtree(folder)
+            else:
+                folder.rename(path)
+        for folder in abandoned(path, "partial"):
+            shutil.rmtree(folder)

@@ -1,0 +1,506 @@
+"""Anybody's joints of one or two hands as a HandMotion, checked.
+
+The palm is rigid: what is missing of it follows from the rest. Retargeting needs the wrist and the
+knuckles of index to pinky in every frame. A knuckle that is missing is placed by the rigid palm of
+the same recording; one that is never there by that of the mean hand, fitted to the others. The
+wrist is interpolated over short gaps only: knuckles lie nearly on a line, which says little of the
+side to which the wrist lies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, get_args
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from acehand_core.errors import SchemaError, nearest
+from acehand_core.geometry import frames, rotations
+from acehand_core.hand.capsule import CapsuleHand
+from acehand_core.hand.skeleton import KNUCKLES, PALM, TIPS, WRIST
+from acehand_core.motion import HandMotion
+from acehand_core.provenance import Provenance
+from acehand_core.recordings.keypoints import checks
+from acehand_core.recordings.keypoints.mapping import UNITS_M, JointFrame
+from acehand_core.recordings.keypoints.orders import order_named, presets_of
+from acehand_core.types import SIDES, Side
+
+#: What keypoints may come with.
+ENTRIES = ("joints", "order", "unit", "side", "fps", "timestamps_ns", "confidence", "frame",
+           "missing", "wrist_pose")  # fmt: skip
+DEFAULT_FPS = 30.0
+#: Farthest fingertip from the wrist, metres: from a small child's fist to beyond the largest hand.
+REACHES_M = (0.02, 0.5)
+#: Above it, stamps in whole nanoseconds would no longer tell frames apart.
+MAX_FPS = 1e6
+#: What a note about something odd begins with.
+DOUBT = "doubtful: "
+_MINIMUM = "the least is the wrist, two knuckles (MCP) of index to pinky, and the tip of one finger"
+#: The wrist is interpolated, relative to the knuckles, for no longer than this.
+WRIST_GAP_S = 0.5
+#: What the points of a palm may be off from a rigid one, rms: beyond it nothing is concluded.
+RIGID_M = 0.010
+#: Points of the palm, the wrist among them, that place the others.
+LEAST_POINTS = 3
+#: Frames that the rigid palm is made of.
+_SAMPLE = 200
+
+PalmPoints = Float[np.ndarray, "T 5 3"]
+
+
+def motion_from_joints(
+    joints: np.ndarray,
+    *,
+    fps: float | int | None = None,
+    timestamps_ns: np.ndarray | None = None,
+    side: Side | None = None,
+    confidence: np.ndarray | None = None,
+    frame: Literal["camera", "wrist", "world"] | None = None,
+    order: str | Sequence[str] | None = None,
+    unit: Literal["m", "cm", "mm", "in"] = "m",
+    missing: float | int | str | Sequence[float | int | str] | None = None,
+    wrist_pose: np.ndarray | None = None,
+    source: str = "joints",
+) -> HandMotion:
+    """Return the motion that anybody's keypoints show; rotations stay unknown.
+
+    Args:
+        joints: (T, J, 3) of one hand or (T, 2, J, 3), left first, in ``unit``; or their poses,
+            4 x 4. NaN where a joint is not known.
+        fps: frames per second; None: 30, or what the stamps show.
+        timestamps_ns: (T,) increasing integers; None: steady at ``fps``.
+        side: which hand a single one is.
+        confidence: (T,) or (T, 2) in 0..1, or one per joint: 0 is a joint that is not known.
+        frame: OpenCV camera frame, world (z up), or relative to the wrist: then there is no
+            wrist pose. None: wrist, or world where ``wrist_pose`` is given.
+        order: of the J joints, a preset's name or their names (docs/my_keypoints.md); None:
+            the 21 of docs/conventions.md.
+        unit: of lengths.
+        missing: numbers that stand for a joint that is not known, or "zeros" for (0, 0, 0).
+        wrist_pose: (T, 4, 4) or (T, 2, 4, 4), metres: where joints relative to the wrist are.
+        source: what messages and files call it.
+
+    Raises:
+        SchemaError: another shape, times that do not increase, a missing side, or joints that
+            look like those of another order, unit or hand.
+    """
+    given = {"joints": joints, "fps": fps, "timestamps_ns": timestamps_ns, "side": side,
+             "confidence": confidence, "frame": frame, "order": order, "unit": unit,
+             "missing": missing, "wrist_pose": wrist_pose}  # fmt: skip
+    entries = {name: np.asarray(value) for name, value in given.items() if value is not None}
+    return motion_from_entries(source, entries)
+
+
+def motion_from_entries(
+    source: str,
+    entries: Mapping[str, np.ndarray],
+    hands: Literal["both", "left", "right"] = "both",
+    sha256: str | None = None,
+    min_confidence: float = 0.0,
+    notes: Sequence[str] = (),
+) -> HandMotion:
+    """Return the motion of one or two hands; rotations are not known, so they are NaN.
+
+    A joint that is missing stays NaN. Only the palm is made whole where it can be, for nothing can
+    be told of a hand without it (``palm.completed``).
+
+    Args:
+        source: what messages call it; its provenance keeps the name without folders.
+        entries: of ``ENTRIES``, as ``motion_from_joints`` describes them.
+        hands: the side of one hand whose entries do not say it.
+        min_confidence: a joint whose own confidence is not above it is missing.
+        notes: what its provenance says beside what is found here.
+
+    Raises:
+        SchemaError: an entry is missing, unknown, or not as described; or the joints look as if
+            they were something else than they are said to be.
+    """
+    for key in entries:
+        if key not in ENTRIES:
+            raise SchemaError(f"{source}: unknown entry {key!r}; {nearest(key, ENTRIES)}")
+
+    raw = _both_hands(source, entries, _points(source, entries), hands)
+    count = len(raw)
+    times, fps = _times(source, entries, count)
+    confidence, of_joints = _confidence(source, entries, raw)
+    trusted = np.where((of_joints > min_confidence)[..., None], raw, np.nan)
+    joints = _checked(source, entries, trusted)
+    of_size = np.where(_of_possible_size(joints)[..., None, None], joints, np.nan)
+    checks.check_sides(source, of_size)
+    odd = checks.doubts(of_size, times)
+
+    frame = _text(entries, "frame", "world" if "wrist_pose" in entries else "wrist")
+    if frame not in get_args(JointFrame):
+        raise SchemaError(f"{source}: frame is {frame!r}; {nearest(frame, get_args(JointFrame))}")
+    measured = np.isfinite(joints).all(-1)  # (T, 2, 21)
+    joints = _placed(source, entries, joints)
+    estimated = np.zeros_like(measured)
+    for slot, side in enumerate(SIDES):
+        joints[:, slot], estimated[:, slot] = completed(joints[:, slot], side, fps)
+
+    # Without the palm or any tip there is nothing to follow.
+    finite = np.isfinite(joints).all(-1)
+    known = finite[..., PALM].all(-1) & finite[..., TIPS].any(-1)
+    impossible = known & ~_of_possible_size(joints)
+    known &= ~impossible
+    # Joints that the file never gives say nothing of a frame.
+    given = np.maximum(measured.any(0).sum(-1), 1)
+    quality = measured.sum(-1) / given * confidence
+
+    return HandMotion(
+        timestamps_ns=times,
+        fps=fps,
+        presence=known.astype(float),
+        visible=known.astype(float),
+        quality=np.where(known, quality, 0.0),
+        observed=known,
+        filled=np.zeros_like(known),
+        global_orient=np.full((count, 2, 3, 3), np.nan),
+        hand_pose=np.full((count, 2, 15, 3, 3), np.nan),
+        betas=np.zeros((2, 10)),
+        translation=np.full((count, 2, 3), np.nan),
+        joints_camera=np.where((known[..., None] & finite)[..., None], joints, np.nan),
+        joints_image=np.full((count, 2, 21, 2), np.nan),
+        hand_model="none",
+        placed=frame != "wrist",
+        T_world_camera=np.tile(np.eye(4), (count, 1, 1)) if frame == "world" else None,
+        provenance=Provenance(
+            source=source,
+            source_sha256=sha256,
+            tracker="file",
+            notes=(
+                "joints read from a file; rotations are not known",
+                *_repairs(impossible, estimated & known[..., None]),
+                *notes,
+                *(DOUBT + sentence for sentence in odd),
+            ),
+        ),
+    )
+
+
+def _repairs(
+    impossible: Bool[np.ndarray, "T 2"], estimated: Bool[np.ndarray, "T 2 21"]
+) -> Iterator[str]:
+    """Yield what was left out of the file's hands, and which joints of the palm were estimated."""
+    if impossible.any():
+        yield f"{impossible.sum()} hands of no or impossible size count as absent"
+    for point, name in ((slice(0, 1), "wrist"), (slice(1, None), "a knuckle")):
+        made = estimated[..., PALM[point]].any(-1).sum(0)
+        for side, count in zip(SIDES, made, strict=True):
+            if count:
+                yield f"{name} of the {side} hand was estimated from the palm in {count} frames"
+
+
+def _checked(
+    source: str, entries: Mapping[str, Any], raw: Float[np.ndarray, "T 2 J 3"]
+) -> Float[np.ndarray, "T 2 21 3"]:
+    """Return joints in metres and in our order, of which a hand of their unit can be made."""
+    unit = _text(entries, "unit", "m")
+    if unit not in UNITS_M:
+        raise SchemaError(f"{source}: unit is {unit!r}; {nearest(unit, UNITS_M)}")
+    metres = raw * UNITS_M[unit]
+    metres[_marked_missing(entries, metres, UNITS_M[unit])] = np.nan
+
+    order_name = _order_name(entries)
+    order = order_named(source, order_name)
+    joints = checks.in_order(metres, order)
+    _check_minimum(source, joints)
+    checks.check_unit(source, joints, unit)
+    checks.check_order(source, metres, joints, _said(order_name))
+    _check_size(source, joints)
+    return joints
+
+
+def _order_name(entries: Mapping[str, Any]) -> str | tuple[str, ...]:
+    stated = np.ravel(entries.get("order", "openpose"))
+    names = [v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v) for v in stated]
+    return names[0] if len(names) == 1 else tuple(names)
+
+
+def _said(order: str | tuple[str, ...]) -> str:
+    return order if isinstance(order, str) else "that is listed"
+
+
+def _points(source: str, entries: Mapping[str, Any]) -> np.ndarray:
+    """Return (T, J, 3) or (T, 2, J, 3) as the file has them; of poses the places."""
+    if "joints" not in entries:
+        raise SchemaError(f"{source}: entry 'joints' is missing; {nearest('joints', entries)}")
+    joints = entries["joints"]
+    if joints.dtype.kind != "f":
+        raise SchemaError(f"{source}: joints are {joints.dtype}; floating point metres are needed.")
+    order = _order_name(entries)
+    expected = len(order_named(source, order))
+
+    shape = joints.shape
+    if shape[-2:] == (4, 4) and joints.ndim >= 4:
+        joints = joints[..., :3, 3]
+    if joints.shape[1:] not in ((expected, 3), (2, expected, 3)):
+        fitting = presets_of(joints.shape[-2]) if joints.ndim in (3, 4) else ()
+        hint = f" Orders with {joints.shape[-2]} joints: {', '.join(fitting)}." if fitting else ""
+        raise SchemaError(
+            f"{source}: joints have shape {shape}; (T, {expected}, 3) or (T, 2, {expected}, 3) is "
+            f"needed in the order {_said(order)}.{hint}"
+        )
+    if len(joints) == 0:
+        raise SchemaError(f"{source}: joints hold no frame.")
+    return joints.astype(np.float64)
+
+
+def _both_hands(
+    source: str, entries: Mapping[str, Any], joints: np.ndarray, hands: str
+) -> Float[np.ndarray, "T 2 J 3"]:
+    """Return both hands, NaN in the slot that is not there."""
+    if joints.ndim == 4:
+        return joints
+    both = np.full((len(joints), 2, *joints.shape[1:]), np.nan)
+    both[:, _slot(source, entries, hands)] = joints
+    return both
+
+
+def _slot(source: str, entries: Mapping[str, Any], hands: str) -> int:
+    side = _text(entries, "side", hands)
+    if side not in SIDES:
+        if "side" in entries:
+            raise SchemaError(f"{source}: side is {side!r}; {nearest(side, SIDES)}")
+        raise SchemaError(
+            f"{source}: one hand needs an entry side = 'left' or 'right', or --hands left|right."
+        )
+    return SIDES.index(side)
+
+
+def _marked_missing(
+    entries: Mapping[str, Any], raw: Float[np.ndarray, "T 2 J 3"], metres: float
+) -> np.ndarray:
+    """Tell (T, 2, J) which joints the file's own mark says are not known.
+
+    The wrist of joints that are relative to it is (0, 0, 0): "zeros" marks it only where all are.
+    """
+    missing = np.zeros(raw.shape[:3], bool)
+    for mark in np.ravel(entries.get("missing", ())).tolist():
+        if mark == "zeros":
+            zeros = (raw == 0).all(-1)
+            alone = zeros.sum(-1, keepdims=True) == 1
+            missing |= zeros & ~alone
+        else:
+            missing |= np.isclose(raw, float(mark) * metres).any(-1)
+    return missing
+
+
+def _placed(
+    source: str, entries: Mapping[str, Any], joints: Float[np.ndarray, "T 2 21 3"]
+) -> Float[np.ndarray, "T 2 21 3"]:
+    """Return joints that are relative to the wrist where its pose puts them."""
+    if "wrist_pose" not in entries:
+        return joints.copy()
+    poses = np.asarray(entries["wrist_pose"], float)
+    if poses.ndim == 4 and poses.shape[1] == 1:
+        poses = poses[:, 0]
+    if poses.shape not in ((len(joints), 4, 4), (len(joints), 2, 4, 4)):
+        raise SchemaError(
+            f"{source}: wrist_pose has shape {poses.shape}; ({len(joints)}, 4, 4) or "
+            f"({len(joints)}, 2, 4, 4) is needed."
+        )
+    poses = poses if poses.ndim == 4 else poses[:, None]
+    return frames.apply(np.broadcast_to(poses, (len(joints), 2, 4, 4)), joints)
+
+
+def _check_minimum(source: str, joints: Float[np.ndarray, "T 2 21 3"]) -> None:
+    """Refuse joints of which no hand can be made; a hand without any is only absent."""
+    given = np.isfinite(joints).all(-1).any(0)  # (2, 21)
+    for side, has in zip(SIDES, given, strict=True):
+        lacking = []
+        if not has[WRIST]:
+            lacking.append("the wrist")
+        if has[list(KNUCKLES[1:])].sum() < 2:
+            lacking.append("knuckles")
+        if not has[list(TIPS)].any():
+            lacking.append("fingertips")
+        if has.any() and lacking:
+            raise SchemaError(
+                f"{source}: of the {side} hand {' and '.join(lacking)} are never given; {_MINIMUM}."
+            )
+
+
+def _reach(joints: Float[np.ndarray, "T 2 21 3"]) -> Float[np.ndarray, "T 2"]:
+    """Return how far the farthest known fingertip lies from the wrist; 0 without any."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        spokes = np.linalg.norm(joints[:, :, TIPS] - joints[:, :, :1], axis=-1)
+    return np.nan_to_num(spokes, nan=0.0, posinf=np.inf).max(-1)
+
+
+def _of_possible_size(joints: Float[np.ndarray, "T 2 21 3"]) -> np.ndarray:
+    """Tell (T, 2) which hands have a size that hands have; some programs write zeros for none."""
+    reach = _reach(joints)
+    return (reach >= REACHES_M[0]) & (reach <= REACHES_M[1])
+
+
+def _check_size(source: str, joints: Float[np.ndarray, "T 2 21 3"]) -> None:
+    reach = _reach(joints)
+    there, (low, high) = reach > 0, REACHES_M
+    if there.any() and not low <= np.median(reach[there]) <= high:
+        raise SchemaError(
+            f"{source}: the fingertips lie {np.median(reach[there]):g} from the wrist; valid: "
+            f"{low} to {high}. Joints must be in metres, or say their unit."
+        )
+
+
+def _times(source: str, entries: Mapping[str, Any], count: int) -> tuple[np.ndarray, float]:
+    """Return stamps (T,) in ns and the nominal rate."""
+    fps: float | None = None
+    if (rate := entries.get("fps")) is not None:
+        if rate.size != 1 or rate.dtype.kind not in "iuf" or not 0 < rate.item() <= MAX_FPS:
+            raise SchemaError(
+                f"{source}: fps is {rate}; a number above 0 up to {MAX_FPS:g} is needed."
+            )
+        fps = float(rate.item())
+    if "timestamps_ns" not in entries:
+        fps = fps or DEFAULT_FPS
+        return np.round(np.arange(count) * 1e9 / fps).astype(np.int64), fps
+    times = entries["timestamps_ns"]
+    if times.shape != (count,) or times.dtype.kind not in "iu":
+        raise SchemaError(f"{source}: timestamps_ns must be {count} integers, one per frame.")
+    times = times.astype(np.int64)
+    if (np.diff(times) <= 0).any():
+        frame = int(np.argmax(np.diff(times) <= 0)) + 1
+        raise SchemaError(f"{source}: timestamps_ns must increase; frame {frame} does not.")
+    if fps is None:
+        fps = DEFAULT_FPS if count == 1 else float(1e9 / np.median(np.diff(times)))
+    return times, fps
+
+
+def _confidence(
+    source: str, entries: Mapping[str, Any], raw: Float[np.ndarray, "T 2 J 3"]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return that of hands, (T, 1) or (T, 2), and of joints, (T, 2, J), both in 0..1.
+
+    Where only joints have one, a hand's is the mean of those that are known; where they have none
+    it is infinite.
+    """
+    count, joints = len(raw), raw.shape[2]
+    confidence = entries.get("confidence", np.ones(count))
+    shapes = ((count,), (count, 2), (count, joints), (count, 2, joints))
+    if confidence.shape not in shapes or confidence.dtype.kind not in "biuf":
+        raise SchemaError(
+            f"{source}: confidence is {confidence.dtype} of shape {confidence.shape}; numbers of "
+            f"shape ({count},) or ({count}, 2) are needed, or one per joint: ({count}, {joints}) "
+            f"or ({count}, 2, {joints})."
+        )
+    confidence = np.clip(np.nan_to_num(confidence.astype(np.float64)), 0, 1)
+    all_joints = np.full(raw.shape[:3], np.inf)
+    if confidence.shape == (count,):
+        return confidence[:, None], all_joints
+    if confidence.shape == (count, 2):
+        return confidence, all_joints
+    of_joints = np.broadcast_to(
+        confidence if confidence.ndim == 3 else confidence[:, None], raw.shape[:3]
+    )
+    known = np.isfinite(raw).all(-1) & (of_joints > 0)
+    return np.sum(of_joints * known, -1) / np.maximum(known.sum(-1), 1), of_joints
+
+
+def _text(entries: Mapping[str, Any], name: str, default: str) -> str:
+    """Return a text entry; one stored as a list of one text or as bytes counts too."""
+    value = np.ravel(entries.get(name, default))
+    text = value[0] if len(value) == 1 else value
+    return text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text)
+
+
+def completed(
+    joints: Float[np.ndarray, "T 21 3"], side: Side, fps: float
+) -> tuple[Float[np.ndarray, "T 21 3"], Bool[np.ndarray, "T 21"]]:
+    """Return the joints with wrist and knuckles estimated where they can be, and which these are.
+
+    Args:
+        joints: metres, in any frame; NaN where a joint is not known.
+        side: which hand it is.
+        fps: frames per second.
+    """
+    points = joints[:, PALM]
+    known = np.all(np.isfinite(points), axis=-1)
+    template = None if known.all() else _template(points, known, side)
+    if template is None:
+        return joints, np.zeros(joints.shape[:2], bool)
+    points = _wrist_bridged(points, known, fps)
+    known = np.all(np.isfinite(points), axis=-1)
+
+    # Frames that lack the same points are placed at once.
+    able = known[:, 0] & (known.sum(1) >= LEAST_POINTS) & ~known.all(1)
+    for pattern in np.unique(known[able], axis=0):
+        rows = np.flatnonzero(able & (known == pattern).all(1))
+        # The template where each frame's known points are.
+        seen = points[rows][:, pattern]
+        moves = _moves(np.broadcast_to(template[pattern], seen.shape), seen)
+        placed = frames.apply(moves, np.broadcast_to(template, points[rows].shape))
+        points[np.ix_(rows, ~pattern)] = placed[:, ~pattern]
+
+    complete = joints.copy()
+    complete[:, PALM] = points
+    estimated = np.isfinite(complete).all(-1) & ~np.isfinite(joints).all(-1)
+    return complete, estimated
+
+
+def _wrist_bridged(points: PalmPoints, known: Bool[np.ndarray, "T 5"], fps: float) -> PalmPoints:
+    """Interpolate short gaps of the wrist, relative to the knuckles that are given."""
+    points, given = points.copy(), np.asarray(known.any(0))[1:]
+    knuckles = known[:, 1:][:, given].all(1)
+    at = np.flatnonzero(known[:, 0] & knuckles)
+    gap = np.flatnonzero(~known[:, 0] & knuckles)
+    after = np.searchsorted(at, gap)
+    inside = (after > 0) & (after < len(at))
+    gap, after = gap[inside], after[inside]
+    short = at[after] - at[after - 1] - 1 <= WRIST_GAP_S * fps
+    gap = gap[short]
+    if len(gap) == 0:
+        return points
+
+    # The line of knuckles is known throughout; how far the palm is turned about it is interpolated.
+    line = points[:, 1:][:, given]
+    middle, along = line.mean(1), rotations.unit(line[:, 0] - line[:, -1])
+    offset = points[:, 0] - middle
+    part = np.sum(offset * along, axis=-1)
+    beside = offset - part[:, None] * along
+    length = np.linalg.norm(beside, axis=-1)
+
+    toward = np.stack([np.interp(gap, at, column) for column in beside[at].T], axis=1)
+    toward = rotations.unit(
+        toward - np.sum(toward * along[gap], axis=-1, keepdims=True) * along[gap]
+    )
+    part, length = np.interp(gap, at, part[at]), np.interp(gap, at, length[at])
+    points[gap, 0] = middle[gap] + part[:, None] * along[gap] + length[:, None] * toward
+    return points
+
+
+def _template(
+    points: PalmPoints, known: Bool[np.ndarray, "T 5"], side: Side
+) -> Float[np.ndarray, "5 3"] | None:
+    """Return the rigid palm of a recording, None where it has none."""
+    mean = CapsuleHand().rest_keypoints(side, np.zeros(10))[list(PALM)]
+    ever = np.asarray(known.any(0))
+    whole = np.flatnonzero(known[:, ever].all(1))
+    if not ever[0] or ever.sum() < LEAST_POINTS or len(whole) == 0:
+        return None
+
+    chosen = whole[np.unique(np.linspace(0, len(whole) - 1, _SAMPLE).round().astype(int))]
+    shapes = points[np.ix_(chosen, ever)]
+    rigid = shapes[0]
+    for _ in range(2):  # the first frame may be a bad one
+        moved = frames.apply(_moves(shapes, rigid), shapes)
+        rigid = np.median(moved, axis=0)
+    rms = np.sqrt(np.mean(np.sum((moved - rigid) ** 2, axis=-1), axis=1))
+    if np.median(rms) > RIGID_M:
+        return None
+
+    scale, turn, shift = frames.similarity_fit(mean[ever], rigid)
+    template = scale * mean @ turn.T + shift
+    template[ever] = rigid
+    return template
+
+
+def _moves(
+    source: Float[np.ndarray, "T K 3"], target: Float[np.ndarray, "*T K 3"]
+) -> Float[np.ndarray, "T 4 4"]:
+    """Return the rigid transforms of each frame's points to the target's (Kabsch)."""
+    from_, to = source.mean(-2, keepdims=True), target.mean(-2, keepdims=True)
+    turn = rotations.project_to_rotation(np.swapaxes(target - to, -1, -2) @ (source - from_))
+    return frames.rigid(turn, to[..., 0, :] - (turn @ from_[..., 0, :, None])[..., 0])

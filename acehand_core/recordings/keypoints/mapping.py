@@ -1,0 +1,206 @@
+"""How somebody's keypoints are written: the mapping file, ``--keypoints``.
+
+A mapping is a small YAML file, or the name of a preset of ``orders.PRESETS``. What it says of the
+joints themselves (order, unit, side, ...) may stand in an npz or json file as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import yaml
+
+from acehand_core.errors import InputError, SchemaError, nearest
+from acehand_core.recordings.keypoints.orders import PRESETS, keypoint_named, order_named
+from acehand_core.types import SIDES, Side
+
+UNITS_M: Mapping[str, float] = {"m": 1.0, "cm": 0.01, "mm": 0.001, "in": 0.0254}
+TIME_UNITS_NS: Mapping[str, float] = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
+JointFrame = Literal["camera", "wrist", "world"]
+
+#: Entries of a file that another program wrote, by slot.
+_Entries = Mapping[Side, str]
+_AVP_ENTRIES = {"joints": {side: f"{side}_fingers" for side in SIDES},
+                "wrist": {side: f"{side}_wrist" for side in SIDES}}  # fmt: skip
+#: What a preset says beside the order.
+_PRESET_SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    "avp25": _AVP_ENTRIES,
+    "avp27": {**_AVP_ENTRIES, "joints": {side: f"{side}_arm" for side in SIDES}},
+    "manus": {"columns": "{joint}_{axis}", "time": "Elapsed_Time_In_Milliseconds",
+              "time_unit": "ms"},
+    "aria": {"columns": "t{axis}_{side}_landmark_{joint}_device", "missing": ("zeros",),
+             "time": "tracking_timestamp_us", "time_unit": "us"},
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class KeypointMap:
+    """How keypoints are written. None: what the file itself says, or else the default.
+
+    Attributes:
+        order: a preset, or the joints' names in the file's order; default openpose.
+        names: of joints that the file calls otherwise, by its own name; "-" for one not used.
+        unit: of lengths; default metres.
+        side: which hand a single one is.
+        rate: frames per second; default 30, or what the times show.
+        frame: camera (OpenCV), wrist (default: then there is no wrist pose), or world (z up).
+        missing: numbers that stand for a joint that is not known, or "zeros" for (0, 0, 0). NaN and
+            an empty cell always do.
+        min_confidence: a joint whose own confidence is not above it is not known.
+        joints, wrist: of npz and json: the entry that holds the joints, and the wrist's 4 x 4 pose
+            in the world where joints are relative to it; one for each side, or one for all.
+        columns: of tables: how columns are named, with {joint}, {axis} and, if it is said, {side}.
+        time, time_unit: of tables and json: where the times are.
+        where: what messages call it.
+    """
+
+    order: str | tuple[str, ...] | None = None
+    names: Mapping[str, str] = field(default_factory=dict)
+    unit: str | None = None
+    side: Side | None = None
+    rate: float | None = None
+    frame: str | None = None
+    missing: tuple[float | str, ...] = ()
+    min_confidence: float = 0.0
+    joints: _Entries | str | None = None
+    wrist: _Entries | str | None = None
+    columns: str | None = None
+    time: str | None = None
+    time_unit: str | None = None
+    where: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        where = self.where or "keypoints"
+        if self.order is not None:
+            order_named(where, self.order)
+        order_named(f"{where}: names", tuple(self.names.values()))
+        for name, valid in (
+            ("unit", UNITS_M),
+            ("side", SIDES),
+            ("frame", get_args(JointFrame)),
+            ("time_unit", TIME_UNITS_NS),
+        ):
+            value = getattr(self, name)
+            if value is not None and value not in valid:
+                raise SchemaError(f"{where}: {name} is {value!r}; {nearest(str(value), valid)}")
+        for entry in self.missing:
+            if isinstance(entry, str) and entry != "zeros":
+                raise SchemaError(f"{where}: missing is {entry!r}; valid: numbers, or 'zeros'.")
+        if self.columns is not None and not (
+            "{joint}" in self.columns and "{axis}" in self.columns
+        ):
+            raise SchemaError(
+                f"{where}: columns is {self.columns!r}; it needs {{joint}} and {{axis}}, for "
+                "example '{side}_{joint}_{axis}'."
+            )
+
+    def joint(self, name: str) -> tuple[Side | None, int | None]:
+        """Return the side, if it is said, and the keypoint of a joint's name in the file.
+
+        Raises:
+            KeyError: it is the name of no joint.
+        """
+        return (
+            keypoint_named(self.names.get(name, name))
+            if self.names.get(name) != "-"
+            else (None, None)
+        )
+
+    def added_to(self, source: str, entries: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the entries of a file with what the mapping says of them.
+
+        Raises:
+            SchemaError: the file itself says something else.
+        """
+        said = {"order": self.order, "unit": self.unit, "side": self.side, "fps": self.rate,
+                "frame": self.frame, "missing": self.missing or None}  # fmt: skip
+        merged = dict(entries)
+        for name, value in said.items():
+            if value is None:
+                continue
+            stated = np.asarray(value)
+            if name in entries and not np.array_equal(np.ravel(entries[name]), np.ravel(stated)):
+                raise SchemaError(
+                    f"{source}: {name} is {np.ravel(entries[name]).tolist()} in the file and "
+                    f"{np.ravel(stated).tolist()} in {self.where}; leave one out."
+                )
+            merged.setdefault(name, stated)
+        return merged
+
+
+def preset_map(name: str) -> KeypointMap:
+    """Return the mapping that a preset's name stands for. Raises SchemaError."""
+    order_named("--keypoints", name)
+    return KeypointMap(order=name, where=f"--keypoints {name}", **_PRESET_SETTINGS.get(name, {}))
+
+
+def load_map(name: str) -> KeypointMap:
+    """Return the mapping of a YAML file, or of a preset.
+
+    A file's ``order`` may be a preset too; then it starts from that and says what differs.
+
+    Raises:
+        InputError: there is no such file or preset. SchemaError: it breaks the format.
+    """
+    if name in PRESETS:
+        return preset_map(name)
+    path = Path(name)
+    if not path.is_file():
+        raise InputError(
+            f"--keypoints {name}: neither a file nor a preset; {nearest(name, PRESETS)}"
+        )
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise SchemaError(f"{path}: not YAML: {error}.") from error
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
+    if not isinstance(values, dict):
+        raise SchemaError(f"{path}: holds {type(values).__name__}; keys and values are needed.")
+    return _map_of(str(path), values)
+
+
+#: Keys of a mapping file, and the types that their values may have.
+_KEYS: Mapping[str, tuple[type, ...]] = {
+    "order": (str, list), "names": (dict,), "unit": (str,), "side": (str,), "frame": (str,),
+    "rate": (int, float),
+    "missing": (str, int, float, list), "min_confidence": (int, float), "joints": (str, dict),
+    "wrist": (str, dict), "columns": (str,), "time": (str,), "time_unit": (str,),
+}  # fmt: skip
+
+
+def _map_of(where: str, values: Mapping[str, Any]) -> KeypointMap:
+    settings: dict[str, Any] = {}
+    for key, value in values.items():
+        if key not in _KEYS:
+            raise SchemaError(f"{where}: unknown key {key!r}; {nearest(str(key), _KEYS)}")
+        if not isinstance(value, _KEYS[key]) or isinstance(value, bool):
+            kinds = " or ".join(kind.__name__ for kind in _KEYS[key])
+            raise SchemaError(f"{where}: {key} is {value!r}; {kinds} is needed.")
+        if isinstance(value, list):
+            kind = str if key == "order" else (int, float, str)
+            if not value or not all(isinstance(entry, kind) for entry in value):
+                raise SchemaError(f"{where}: {key} is {value!r}; a list of names is needed.")
+            value = tuple(value)
+        if isinstance(value, dict) and key != "names":
+            for side, entry in value.items():
+                if side not in SIDES or not isinstance(entry, str):
+                    raise SchemaError(f"{where}: {key} must name an entry for left, for right.")
+        settings[key] = value
+
+    if "missing" in settings:
+        marks = settings["missing"]
+        marks = marks if isinstance(marks, tuple) else (marks,)
+        settings["missing"] = tuple(m if isinstance(m, str) else float(m) for m in marks)
+    for name in ("rate", "min_confidence"):
+        if name in settings:
+            settings[name] = float(settings[name])
+    order = settings.get("order")
+    start = KeypointMap()
+    if isinstance(order, str) and order in PRESETS:
+        start = preset_map(order)
+    return replace(start, where=where, **settings)
