@@ -34,7 +34,7 @@ from acehand_ros.offline_bag import exit_code
 from acehand_ros.options import check_ace, clip_options
 from acehand_ros.parameters import CLIP_RECORDER, declare, refuse_bad_values
 from acehand_ros.status import OK, JobLog, diagnostics, job_diagnostics
-from acehand_ros.worker import JobStatus, Worker
+from acehand_ros.worker import JobStatus, JobWorker
 
 _DIAGNOSTICS_S, _LOOK_S, _REMIND_S = 0.5, 0.2, 3.0
 
@@ -52,7 +52,7 @@ class ClipRecorderNode:
             self._values["camera_info_topic"] or camera_info_topic(self._image_topic)
         )
         check_ace(self._values)  # refused now, not after the first clip
-        self._clip, self._worker, self._outlet = ClipRecorder(), Worker(), Outlet(node)
+        self._clip, self._worker, self._outlet = ClipRecorder(), JobWorker(), Outlet(node)
         self._clips: ClipFolder | None = None
         self._subscriptions: list[Any] = []
         self._demonstration: Demonstration | None = None  # of the clip that is converted

@@ -125,7 +125,7 @@ def share(*parts: str) -> Path:
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class LaunchScene:
     """What a viewer shows: topics of a namespace, seen from a frame, and pictures if any."""
 
     namespace: str = ""
@@ -134,7 +134,7 @@ class Scene:
     image_topic: str = ""
 
 
-def rviz_config(scene: Scene) -> dict[str, Any]:
+def rviz_config(scene: LaunchScene) -> dict[str, Any]:
     """Return the RViz configuration of this package for a scene."""
     config = yaml.safe_load((Path(__file__).parent / "config" / "acehand.rviz").read_text("utf-8"))
     manager = config["Visualization Manager"]
@@ -156,7 +156,7 @@ def rviz_config(scene: Scene) -> dict[str, Any]:
     return config
 
 
-def foxglove_layout(scene: Scene) -> dict[str, Any]:
+def foxglove_layout(scene: LaunchScene) -> dict[str, Any]:
     """Return the Foxglove layout of this package for a scene; import it there."""
     path = Path(__file__).parent / "config" / "acehand.foxglove.json"
     layout = json.loads(path.read_text("utf-8"))
@@ -187,7 +187,7 @@ def foxglove_layout(scene: Scene) -> dict[str, Any]:
     return layout
 
 
-def viewer(choice: str, use_sim_time: bool, scene: Scene) -> list[Any]:
+def viewer(choice: str, use_sim_time: bool, scene: LaunchScene) -> list[Any]:
     """Return what shows the topics: the viewer chosen, or the first one that is installed."""
     from launch.actions import LogInfo
     from launch_ros.actions import Node

@@ -12,7 +12,7 @@ from acehand_ros.messages import DIAGNOSTICS, Outlet
 from acehand_ros.options import offline_options
 from acehand_ros.parameters import OFFLINE_BAG, declare, refuse_bad_values
 from acehand_ros.status import JobLog, job_diagnostics
-from acehand_ros.worker import JobStatus, Worker
+from acehand_ros.worker import JobStatus, JobWorker
 
 _DIAGNOSTICS_S = 0.5
 
@@ -26,7 +26,7 @@ class OfflineBag:
     def __init__(self, node: Any) -> None:
         self._node = node
         self._values: dict[str, Any] = dict(declare(node, OFFLINE_BAG))
-        self._worker = Worker()
+        self._worker = JobWorker()
         self._outlet = Outlet(node)
         self._outlet.open([DIAGNOSTICS])
         self._log = JobLog(node.get_logger(), self._worker)

@@ -62,7 +62,7 @@ class WorkParameters:
 
 
 @dataclass(frozen=True, slots=True)
-class OfflineBag:
+class BagParameters:
     """The parameters of offline_bag."""
 
     bag: str = like(ConvertOptions, "bag", "", "the recording: a rosbag2 folder, .mcap or .db3")
@@ -101,7 +101,7 @@ class OfflineBag:
 
 
 @dataclass(frozen=True, slots=True)
-class ClipRecorder:
+class RecorderParameters:
     """The parameters of clip_recorder."""
 
     image_topic: str = setting("camera/image_raw", "images of the live camera")
@@ -187,9 +187,9 @@ class Player:
 #: All but autostart hold for the next start.
 OFFLINE_BAG: Table = tuple(
     replace(leaf, setting=replace(leaf.setting, changeable=leaf.name != "autostart"))
-    for leaf in leaves(OfflineBag)
+    for leaf in leaves(BagParameters)
 )
-CLIP_RECORDER: Table = leaves(ClipRecorder)
+CLIP_RECORDER: Table = leaves(RecorderParameters)
 PLAYER: Table = leaves(Player)
 
 TABLES = {"offline_bag": OFFLINE_BAG, "clip_recorder": CLIP_RECORDER, "trajectory_player": PLAYER}

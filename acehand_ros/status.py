@@ -9,7 +9,7 @@ from typing import Any
 from acehand_core.recordings.bags.messages import PlainMessage, header_of, key_values
 from acehand_ros.messages import DIAGNOSTICS
 from acehand_ros.parameters import as_parameters
-from acehand_ros.worker import JobStatus, Worker
+from acehand_ros.worker import JobStatus, JobWorker
 
 OK, WARN, ERROR = 0, 1, 2
 _PROGRESS_S = 5.0
@@ -80,7 +80,7 @@ def report_values(report: Any) -> dict[str, Any]:
 class JobLog:
     """Tells a node's log, in words, how far a worker's job is and how it ended."""
 
-    def __init__(self, log: Any, worker: Worker) -> None:
+    def __init__(self, log: Any, worker: JobWorker) -> None:
         self._log, self._worker = log, worker
         self._told, self._told_s = worker.status, 0.0
 

@@ -32,7 +32,7 @@ class JobStatus:
     error: BaseException | None = None
 
 
-class Worker:
+class JobWorker:
     """Runs one job at a time. ``status`` may be read from any thread."""
 
     def __init__(self) -> None:

@@ -28,7 +28,7 @@ import numpy as np
 from acehand_core.ace.labelled.clips.store import ClipStore
 from acehand_core.ace.synthetic.episode import SynthOptions, make_episode
 from acehand_core.ace.synthetic.rendering import render_episode, truth_of
-from acehand_core.camera.focal_length import Estimate, estimate
+from acehand_core.camera.focal_length import FocalLengthEstimate, estimate
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import Recording
 from benchmarks import provenance
@@ -136,7 +136,7 @@ def rendered(folder: Path, lens: str, seed: int, index: int, angle: float) -> np
 def measured(recording: Recording, true: Camera) -> dict:
     """Return what is said of a clip, and how far it is off, in percent."""
     begun = time.process_time()
-    found: Estimate = estimate(recording)
+    found: FocalLengthEstimate = estimate(recording)
     spent = time.process_time() - begun
     lens = found.findings[0].lens
     best = best_focal(true, lens)

@@ -130,13 +130,13 @@ def score_model(run: Path, config: Any, val: ClipStore) -> dict[str, float]:
     import torch
 
     from acehand_core.ace.labelled.clips.windows import Sample
-    from acehand_core.ace.training.batches import Reader
+    from acehand_core.ace.training.batches import ClipReader
     from acehand_core.ace.training.loop import Run
 
     whole = Run(config, lambda stage, done, total: None)  # resumes at the last step
     assert whole.step == config.optim.steps, f"{run}: at step {whole.step}"
     model = whole.bare.eval()
-    reader = Reader({"synthetic": val}, "tiny", whole.bare.hands)
+    reader = ClipReader({"synthetic": val}, "tiny", whole.bare.hands)
     tally = Tally()
     for name, info in val.infos().items():
         sample = Sample("synthetic", name, 0, FRAMES, (info.width, info.height))

@@ -47,7 +47,7 @@ from benchmarks.tracking import peer
 from benchmarks.tracking.clips import Case, cases, mirrored, videos
 from benchmarks.tracking.robot_tips import RobotTips, tip_measures
 from benchmarks.tracking.score import (
-    Compared,
+    Comparison,
     Errors,
     bone_length,
     errors_of,
@@ -138,7 +138,7 @@ def rendered_clips(
     tracks: list[Found] = []
     for case in cases(stores):
         for name, motion, seconds in tracked(case, kinds, modes):
-            compared = Compared.of(motion, case.truth)
+            compared = Comparison.of(motion, case.truth)
             tips = None if robot is None else RobotTips.of(motion, case.truth, robot)
             found.setdefault(name, []).append(_Clip(case, compared, seconds / len(motion), tips))
             if name == kinds[-1]:
@@ -280,7 +280,7 @@ class _Clip:
     """What was found in one clip, with CPU time per frame; ``tips`` where a robot follows."""
 
     case: Case
-    compared: Compared
+    compared: Comparison
     seconds: float
     tips: RobotTips | None
 

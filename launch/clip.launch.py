@@ -37,7 +37,7 @@ def start(context):
     )
     topic = given["image_topic"]
     pictures = topic if topic.startswith("/") else f"{namespace and '/'}{namespace}/{topic}"
-    scene = launching.Scene(namespace, image_topic=pictures)
+    scene = launching.LaunchScene(namespace, image_topic=pictures)
     viewer = launching.viewer(given["view"], sim_time, scene)
     return [recorder, launching.end_with(recorder, "clip_recorder", viewer), *viewer]
 

@@ -107,7 +107,7 @@ def start(context):
         return started
 
     viewer = launching.viewer(
-        given["view"], False, launching.Scene(namespace, given["frame_prefix"])
+        given["view"], False, launching.LaunchScene(namespace, given["frame_prefix"])
     )
     others = (publisher, spawner, player, *viewer)
     managed = launching.end_with(manager, "ros2_control_node", others)

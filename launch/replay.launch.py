@@ -43,7 +43,7 @@ def start(context):
         remappings=launching.own_clock(namespace),
     )
     frame, pictures = seen_by(Path(given["source"]).expanduser(), int(given["episode"]))
-    scene = launching.Scene(
+    scene = launching.LaunchScene(
         namespace,
         prefix,
         given["fixed_frame"] or frame,

@@ -35,7 +35,7 @@ SWEEP_FPS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckFinding:
     """The answer to one question; ``passed`` is None where it could not be asked."""
 
     name: str
@@ -45,7 +45,7 @@ class Finding:
 
 def check_hand(
     hand: HandSpec, quick: bool = False, hands: tuple[HandSpec, ...] = ()
-) -> Iterator[Finding]:
+) -> Iterator[CheckFinding]:
     """Check one hand; nothing raises, and later checks need the first to pass.
 
     With ``quick`` only by kinematics, in a fraction of a second: what makes retargeting wrong.
@@ -109,16 +109,16 @@ def refuse_faulty(robot: Robot, sides: Iterable[Side]) -> None:
         )
 
 
-def _finding(name: str, check: Callable[[HandSpec], str], hand: HandSpec) -> Finding:
+def _finding(name: str, check: Callable[[HandSpec], str], hand: HandSpec) -> CheckFinding:
     try:
         with quiet_mujoco():
-            return Finding(name, True, check(hand))
+            return CheckFinding(name, True, check(hand))
     except ImportError as error:
-        return Finding(name, None, f"not installed: {error}")
+        return CheckFinding(name, None, f"not installed: {error}")
     except NoHingeError as error:
-        return Finding(name, None, f"cannot be told: {error}")
+        return CheckFinding(name, None, f"cannot be told: {error}")
     except AcehandError as error:
-        return Finding(name, False, str(error))
+        return CheckFinding(name, False, str(error))
 
 
 def _joints(hand: HandSpec) -> str:

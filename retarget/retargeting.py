@@ -23,7 +23,7 @@ from acehand_core.motion import (
 from acehand_core.processes import one_blas_thread
 from acehand_core.types import SIDES, Latency, Side, TimestampsNs
 from retarget.check import faults, refuse_faulty
-from retarget.replay.clip import Clip, clip_measures, clip_of
+from retarget.replay.clip import JudgedClip, clip_measures, clip_of
 from retarget.replay.judgements import JUDGEMENTS, Judgements, Measure, findings, status_of
 from retarget.replay.metrics import flexion_report
 from retarget.replay.simulate import Physics, play, sent_commands
@@ -32,8 +32,8 @@ from retarget.robots.kinematics import KinematicTree
 from retarget.robots.robot import Robot
 from retarget.solve.base import BaseLimits, smooth_bases
 from retarget.solve.methods import (
+    HandSolution,
     Retargeter,
-    Solution,
     TrajectoryRetargeter,
     retargeter_named,
     robot_targets,
@@ -140,7 +140,7 @@ def retarget_motion(
 
 
 def _measured(
-    hand: HandSpec, targets: HandTargets, fps: float, solution: Solution, latency: Latency
+    hand: HandSpec, targets: HandTargets, fps: float, solution: HandSolution, latency: Latency
 ) -> _Hand:
     """Return a solution with what becomes of it: base pose, replay, distances, notes."""
     tree = KinematicTree.of(hand)
@@ -273,7 +273,7 @@ def judge(
     """
     if not trajectory.active.any():
         return Verdict("fail", ("no hand was found",))
-    clip = Clip(**clip_of(motion, trajectory, source_ns))
+    clip = JudgedClip(**clip_of(motion, trajectory, source_ns))
     counted = {"joint_limits": (trajectory.limit_violations, "outside the joint limits"),
                "speed_limits": (trajectory.speed_violations, "faster than the hand")}  # fmt: skip
     measures = [Measure(name, count, f"{count} joint-frames are {what}")

@@ -21,7 +21,7 @@ from retarget.solve import arm_search
 from retarget.solve.arm import load_arm
 from retarget.solve.arm_attachment import ArmSettings, attach_arms
 from retarget.solve.arm_path import refine
-from retarget.solve.arm_scene import ArmScene, Table
+from retarget.solve.arm_scene import ArmScene, ArmTable
 
 COUNT = 40
 WORLD_UP = (0.0, 0.0, 1.0)
@@ -76,7 +76,7 @@ def test_parallel_arms_by_hand(arm, hands) -> None:
         slot: scene.places(slot, stand(0.5 * slot), np.zeros((1, 7)), slice(0, 1))
         for slot in (0, 1)
     }
-    distances = scene.distances(sides, Table(np.array(WORLD_UP), 0.02))
+    distances = scene.distances(sides, ArmTable(np.array(WORLD_UP), 0.02))
     for slot in (0, 1):
         assert distances[slot].other[0] == pytest.approx(0.34, abs=1e-6)
         assert distances[slot].table[0] == pytest.approx(0.12 - RADIUS - 0.02, abs=1e-6)
@@ -106,7 +106,7 @@ def test_what_helps_is_the_derivative(arm, hands) -> None:
     bases = [stand(-0.25), stand(0.25)]
     joints = np.random.default_rng(6).uniform(-1.0, 1.0, (2, 10, 7))
     scene = ArmScene(arm, hands, ROBOT, (0, 1), 0.3)
-    rows, table = slice(0, 10), Table(np.array(WORLD_UP), 0.3)
+    rows, table = slice(0, 10), ArmTable(np.array(WORLD_UP), 0.3)
     other = {1: scene.places(1, bases[1], joints[1], rows)}
     avoid = scene.avoidance(0, bases[0], other, table)
     near = avoid(joints[0], rows)

@@ -27,7 +27,7 @@ from acehand_ros import offline_bag
 from acehand_ros.options import offline_options
 from acehand_ros.parameters import OFFLINE_BAG
 from acehand_ros.status import JobLog
-from acehand_ros.worker import Worker
+from acehand_ros.worker import JobWorker
 from helpers import dying_runs
 from helpers.bag_samples import START, SampleBag, pictures, stamps
 from helpers.commands import Acehand, hands_file, run_helper
@@ -322,7 +322,7 @@ def test_the_node_resumes(inputs: tuple[Path, Path], whole: Path, tmp_path: Path
     }  # fmt: skip
 
     def run(existing: str, stop_at: str = "") -> tuple[int, str]:
-        options, worker = offline_options({**values, "existing": existing}), Worker()
+        options, worker = offline_options({**values, "existing": existing}), JobWorker()
 
         def work(progress: Progress, cancel: threading.Event) -> ConvertReport:
             def told(stage: str, done: int, total: int) -> None:

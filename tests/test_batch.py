@@ -23,8 +23,8 @@ from acehand_core.errors import InputError, SchemaError
 from acehand_core.pipeline.batch.folder import (
     Attempts,
     BatchFolder,
-    Result,
     Task,
+    TaskResult,
     retry,
     write_result,
 )
@@ -540,7 +540,7 @@ def test_starts_without_an_end_count_as_lost(tmp_path: Path):
 def test_hands_that_are_gone_are_tracked_again(tmp_path: Path):
     hands = tmp_path / "hands.parquet"
     hands.touch()
-    tracked = Result("x", "track", "done", "key", hands=str(hands))
+    tracked = TaskResult("x", "track", "done", "key", hands=str(hands))
     write_result(tmp_path / "track.json", tracked)
     task = Task("x", "track", "key", tmp_path, tmp_path, JobSettings())
     assert task.kept() == tracked
@@ -569,7 +569,7 @@ def test_a_result_of_other_settings_does_not_count(tmp_path: Path):
     folder = BatchFolder(tmp_path / "out")
     assert folder.subject("a/b").parent == folder.subject("a_b").parent
     assert folder.subject("a/b") != folder.subject("a_b")
-    write_result(tmp_path / "convert.json", Result("x", "convert", "done", "key"))
+    write_result(tmp_path / "convert.json", TaskResult("x", "convert", "done", "key"))
     task = Task("x", "convert", "key", tmp_path, tmp_path, JobSettings())
     assert task.kept() is not None
     other = Task("x", "convert", "other", tmp_path, tmp_path, JobSettings())

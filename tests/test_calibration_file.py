@@ -11,7 +11,7 @@ from acehand_core.errors import InputError, SchemaError
 from acehand_core.geometry import rotations
 from acehand_core.motion import Calibration
 from retarget.robots.robot import load_robot
-from retarget.solve.calibration_file import Fitted, calibration_text, read_calibrations
+from retarget.solve.calibration_file import StoredCalibration, calibration_text, read_calibrations
 
 ROBOT = load_robot("inspire")
 CALIBRATION = Calibration(
@@ -24,7 +24,9 @@ CALIBRATION = Calibration(
 @pytest.fixture
 def path(tmp_path):
     file = tmp_path / "calibration.json"
-    file.write_text(calibration_text(ROBOT, {"right": Fitted(CALIBRATION, "a.mp4", "ab12")}))
+    file.write_text(
+        calibration_text(ROBOT, {"right": StoredCalibration(CALIBRATION, "a.mp4", "ab12")})
+    )
     return file
 
 
@@ -48,14 +50,14 @@ def test_every_digit_comes_back(path):
 def test_an_unknown_residual(tmp_path):
     one = Calibration(1.0, np.eye(3), np.zeros(3), float("nan"))
     path = tmp_path / "c.json"
-    path.write_text(calibration_text(ROBOT, {"left": Fitted(one, "a.mp4", None)}))
+    path.write_text(calibration_text(ROBOT, {"left": StoredCalibration(one, "a.mp4", None)}))
     assert np.isnan(read_calibrations(path, ROBOT)["left"].calibration.residual_m)
 
 
 def test_each_side_says_what_it_was_fitted_to(path):
     given = read_calibrations(path, ROBOT)
     assert (given["right"].source, given["right"].sha256) == ("a.mp4", "ab12")
-    both = {"left": Fitted(CALIBRATION, "b.mp4", None), "right": given["right"]}
+    both = {"left": StoredCalibration(CALIBRATION, "b.mp4", None), "right": given["right"]}
     path.write_text(calibration_text(ROBOT, both))
     again = read_calibrations(path, ROBOT)
     for side, (source, sha256) in {"left": ("b.mp4", None), "right": ("a.mp4", "ab12")}.items():

@@ -17,7 +17,7 @@ import yaml
 
 from acehand_core.errors import CalibrationError
 from acehand_core.geometry.cameras import Camera
-from acehand_core.recordings.camera_fields import Said
+from acehand_core.recordings.camera_fields import CameraHints
 from acehand_core.recordings.camera_files import load_camera, read_camera
 from acehand_core.recordings.options import RecordingOptions
 from acehand_core.recordings.registry import open_recording
@@ -246,7 +246,7 @@ def test_aria(tmp_path: Path) -> None:
     path.write_text(json.dumps(samples.aria_line({"camera-rgb": (rgb[0], (0, 0))}, sizes=False)))
     with pytest.raises(CalibrationError, match=f"image size is missing.*about {size:.0f} x"):
         load_camera(path)
-    assert read_camera(path, Said(size=(1408, 1408))).camera.width == 1408
+    assert read_camera(path, CameraHints(size=(1408, 1408))).camera.width == 1408
 
 
 def test_colmaps_name_of_arias_lens(tmp_path: Path) -> None:
@@ -396,7 +396,7 @@ def test_four_coefficients_without_a_model_are_asked_for(tmp_path: Path) -> None
         load_camera(path)
     at = points(np.random.default_rng(1), 40)
     for model, truth in (("brown_conrady", by_opencv), ("kannala_brandt", by_opencv_fisheye)):
-        camera = read_camera(path, Said(model=model)).camera
+        camera = read_camera(path, CameraHints(model=model)).camera
         assert camera.model == model
         np.testing.assert_allclose(camera.project(at), truth(lens, at), atol=1e-5)
 
@@ -404,10 +404,10 @@ def test_four_coefficients_without_a_model_are_asked_for(tmp_path: Path) -> None
 def test_what_the_file_says_is_not_contradicted(tmp_path: Path) -> None:
     path = samples.opencv(tmp_path / "c.yml", Lens(d=(0.1, 0.0, 0.0, 0.0, 0.0)))
     with pytest.raises(CalibrationError, match=r"--size 640x480, but the file says 1280 x 720"):
-        read_camera(path, Said(size=(640, 480)))
+        read_camera(path, CameraHints(size=(640, 480)))
     with pytest.raises(CalibrationError, match="--model pinhole, but by the file it is brown_con"):
-        read_camera(path, Said(model="pinhole"))
-    assert read_camera(path, Said((1280, 720), "brown_conrady")).camera.width == 1280
+        read_camera(path, CameraHints(model="pinhole"))
+    assert read_camera(path, CameraHints((1280, 720), "brown_conrady")).camera.width == 1280
 
 
 def test_missing_size_and_distortion(tmp_path: Path) -> None:
@@ -415,11 +415,11 @@ def test_missing_size_and_distortion(tmp_path: Path) -> None:
     path = samples.opencv(tmp_path / "c.yml", lens, image_width=None, image_height=None)
     with pytest.raises(CalibrationError, match=r"size is missing.*1268 x 738.*--size WxH"):
         load_camera(path)
-    assert read_camera(path, Said(size=(1280, 720))).camera.height == 720
+    assert read_camera(path, CameraHints(size=(1280, 720))).camera.height == 720
     path = samples.opencv(tmp_path / "d.yml", lens, distortion_coefficients=None)
     with pytest.raises(CalibrationError, match=r"no distortion coefficients.*there is: calibr"):
         load_camera(path)
-    assert read_camera(path, Said(model="pinhole")).camera.model == "pinhole"
+    assert read_camera(path, CameraHints(model="pinhole")).camera.model == "pinhole"
 
 
 def test_lists_of_ones_own(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from acehand_core.camera.focal_length import Estimate, Finding
+from acehand_core.camera.focal_length import FocalLengthEstimate, FocalLengthFinding
 from acehand_core.cli import console, retarget
 from acehand_core.cli.flags import parse
 from acehand_core.errors import CalibrationError, InputError
@@ -217,14 +217,15 @@ def test_a_phone_that_does_not_say_its_focal_length(tmp_path: Path, key: str, va
     assert raw.camera is None and raw.notes == ()
 
 
-def estimated(camera: Camera | None) -> Estimate:
+def estimated(camera: Camera | None) -> FocalLengthEstimate:
     """What the pictures are made to say: a camera +- 2 %, or that lines are too few."""
     findings = tuple(
-        Finding(name, "pinhole", 0.8, 0.02, 3, np.ones(801), "") for name in ("motion", "lines")
+        FocalLengthFinding(name, "pinhole", 0.8, 0.02, 3, np.ones(801), "")
+        for name in ("motion", "lines")
     )
     reason = "" if camera else "lines: there are too few straight lines"
     picture = np.zeros((8, 8, 3), np.uint8)
-    return Estimate(camera, 0.02, findings, reason, picture, np.zeros((0, 4)), None)
+    return FocalLengthEstimate(camera, 0.02, findings, reason, picture, np.zeros((0, 4)), None)
 
 
 @pytest.fixture
@@ -235,7 +236,7 @@ def estimates(monkeypatch: pytest.MonkeyPatch):
         calls = 0
         camera: Camera | None = Camera("pinhole", 640, 480, 512.0, 512.0, 319.5, 239.5)
 
-        def __call__(self, recording, progress, thorough=True) -> Estimate:
+        def __call__(self, recording, progress, thorough=True) -> FocalLengthEstimate:
             self.calls += 1
             progress("tracks", 1, 2)
             return estimated(self.camera)

@@ -19,7 +19,7 @@ from acehand_core.ace.evaluation.summary import METRICS, mixture
 from acehand_core.ace.evaluation.tables import (
     STUDIES,
     TABLES,
-    Entry,
+    TableEntry,
     build_tables,
     check_study,
     differences,
@@ -123,7 +123,7 @@ def scored(evaluation, **changes):
     value = json.loads(evaluation.read_text())
     for name, entry in changes.items():
         value[name] = entry if name != "segments" else value[name] | entry
-    return Entry("one.json", value)
+    return TableEntry("one.json", value)
 
 
 def test_rows_made_otherwise_than_the_quoted_ones_are_marked(evaluation, capsys, tmp_path):
@@ -166,7 +166,7 @@ def test_without_evaluations_there_are_only_quoted_rows():
 
 def test_our_numbers_are_those_of_the_evaluation(evaluation):
     value = json.loads(evaluation.read_text())
-    tables = {t.name: t for t in build_tables([Entry("one.json", value)])}
+    tables = {t.name: t for t in build_tables([TableEntry("one.json", value)])}
     ours = {
         name: [r for rows in t.blocks.values() for r in rows if not r.quoted]
         for name, t in tables.items()
@@ -184,7 +184,7 @@ def test_our_numbers_are_those_of_the_evaluation(evaluation):
 
 def test_a_study_takes_the_rows_it_is_given(evaluation):
     value = json.loads(evaluation.read_text())
-    entry = Entry("one.json", value, check_study("tap"), "Block 3")
+    entry = TableEntry("one.json", value, check_study("tap"), "Block 3")
     tables = {t.name: t for t in build_tables([entry])}
     assert tables["tap"].blocks["ARCTIC"][-1].label == "Block 3"
     assert all(r.quoted for r in tables["main"].blocks["ARCTIC"])
@@ -194,7 +194,7 @@ def test_a_study_takes_the_rows_it_is_given(evaluation):
 
 def test_texts_mark_what_is_quoted_and_name_the_list(evaluation):
     value = json.loads(evaluation.read_text())
-    entries = [Entry("one.json", value)]
+    entries = [TableEntry("one.json", value)]
     tables = build_tables(entries)
     text = markdown(tables, entries)
     assert value["segments"]["sha256"] in text and "list arctic" in text
@@ -330,7 +330,7 @@ def test_rows_that_were_run_stand_in_the_radar_of_their_dataset(evaluation):
     names = {"f1": 0.5, "mpjpe_p": 30.512, "pa_p": 7.474, "epe_p": 918.0, "go_p": None,
              "ct_p": 0.0, "jitter": 5.4}  # fmt: skip
     value["metrics"].update(names)
-    drawn = radars([Entry("one.json", value)])
+    drawn = radars([TableEntry("one.json", value)])
     label = "A &lt;method&gt;"
     assert label not in drawn["HOT3D"] and label not in drawn["Mean of ARCTIC, HOT3D, HOI4D"]
     mine = drawn["ARCTIC"][label]
@@ -342,7 +342,7 @@ def test_rows_that_were_run_stand_in_the_radar_of_their_dataset(evaluation):
 
 
 def test_the_radar_tells_quoted_rows_from_others_and_says_how_it_is_scaled(evaluation):
-    entries = [Entry("one.json", json.loads(evaluation.read_text()))]
+    entries = [TableEntry("one.json", json.loads(evaluation.read_text()))]
     tables = build_tables(entries)
     radar = dict(plots(tables[0], tables))["ARCTIC"]
     looks = [(trace.line.dash, trace.marker.symbol) for trace in radar.data]
@@ -366,7 +366,7 @@ def test_a_mean_takes_all_three_datasets_or_is_not_known(evaluation):
     entries = []
     for dataset in ("ARCTIC", "hot3d", "HOI4D"):
         metrics = value["metrics"] | ({"go_p": None} if dataset == "hot3d" else {})
-        entries.append(Entry("one.json", {**value, "dataset": dataset, "metrics": metrics}))
+        entries.append(TableEntry("one.json", {**value, "dataset": dataset, "metrics": metrics}))
     mean = radars(entries)["Mean of ARCTIC, HOT3D, HOI4D"]["A &lt;method&gt;"]
     assert mean[1] == pytest.approx(0.5, abs=2e-3), "the best quoted mean is 17.058"
     assert 4 not in mean
@@ -375,7 +375,7 @@ def test_a_mean_takes_all_three_datasets_or_is_not_known(evaluation):
 def test_two_evaluations_of_one_name_are_two_lines_of_the_radar(evaluation):
     value = json.loads(evaluation.read_text())
     value["dataset"] = "kitchen"  # no quoted rows there
-    entry = Entry("one.json", value)
+    entry = TableEntry("one.json", value)
     assert "kitchen" not in radars([entry]), "one row alone compares with nothing"
     assert set(radars([entry, entry])["kitchen"]) == {"A &lt;method&gt;", "A &lt;method&gt; (2)"}
 

@@ -93,10 +93,10 @@ class ArraysFolder(registry.FramesFolder):
     def matches(path: Path) -> bool:
         return path.is_dir() and any(path.glob("*.npy"))
 
-    def open(self, path: Path, options: RecordingOptions, progress: object) -> registry.Opened:
+    def open(self, path: Path, options: RecordingOptions, progress: object) -> registry.InputPart:
         frames = ArrayFrames(sorted(path.glob("*.npy")), (64, 48), mirrored=False)
         times = 20_000_000 * np.arange(len(frames))
-        return registry.Opened(registry.Recording(str(path), None, times, 50.0, 64, 48, frames))
+        return registry.InputPart(registry.Recording(str(path), None, times, 50.0, 64, 48, frames))
 
 
 def test_a_new_format_is_one_class_and_one_entry(

@@ -19,7 +19,7 @@ from acehand_core.drawing.overlay import FINGER_COLOURS
 from acehand_core.drawing.panels import (
     Layer,
     Panels,
-    View,
+    PanelView,
     mesh_layer,
     outside_view,
     panel_names,
@@ -83,7 +83,7 @@ def test_depth_of_a_mesh_from_any_view() -> None:
         np.eye(4),
         frames.rigid(rotations.exp(np.array([0, np.pi, 0])), np.array([0, 0, 1.2])),
     ):
-        seen = mesh_layer(View(camera, pose), vertices, faces, (10, 200, 30))
+        seen = mesh_layer(PanelView(camera, pose), vertices, faces, (10, 200, 30))
         middle = seen.depth[120, 160]
         assert middle == pytest.approx(0.55, abs=0.01), "the near face, 5 cm before the centre"
         inside = np.isfinite(seen.depth)

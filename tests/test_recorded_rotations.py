@@ -136,7 +136,7 @@ def test_a_broken_step_inside_the_lead_of_a_segment():
     first = known(R[:40], [35])
     second = known(rotations.exp(np.array([0.1, 0, 0])) @ R[10:], [25])
     motion = joined(
-        {recorded.Segment(0, 0, 40): first, recorded.Segment(10, 40, 60): second}, 60
+        {recorded.FrameSegment(0, 0, 40): first, recorded.FrameSegment(10, 40, 60): second}, 60
     )  # fmt: skip
     np.testing.assert_array_equal(np.flatnonzero(motion.broken), [35])
     np.testing.assert_allclose(motion.between(36, 59), R[36].T @ R[59], atol=1e-12)

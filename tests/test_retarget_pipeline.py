@@ -36,7 +36,7 @@ from retarget.robots.robot import find_robot_file, load_robot
 from retarget.solve.base import BaseLimits
 from retarget.solve.calibration import calibrate
 from retarget.solve.costs import Weights
-from retarget.solve.methods import METHODS, Retargeter, Solution, retargeter_named
+from retarget.solve.methods import METHODS, HandSolution, Retargeter, retargeter_named
 from retarget.solve.objective import PoseObjective
 from retarget.solve.trajectory import solve_trajectory
 from retarget.targets import calibrated, hand_targets, palm_frames
@@ -547,7 +547,7 @@ class Resting:
 
     def solve(self, hand, targets, fps, calibration):
         idle = np.tile(hand.rest, (len(targets.weight), 1))
-        return Solution(idle, Calibration(1.0, np.eye(3), np.zeros(3), 0.0), 0.25)
+        return HandSolution(idle, Calibration(1.0, np.eye(3), np.zeros(3), 0.0), 0.25)
 
 
 def test_a_method_of_ones_own():

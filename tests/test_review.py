@@ -601,11 +601,11 @@ def three(dataset: Path, tmp_path: Path) -> Path:
     """Three episodes: the whole one, and two pieces of it, which differ."""
     from acehand_core.lerobot.edit import merge_datasets
     from acehand_core.lerobot.trim import trim_episodes
-    from acehand_core.lerobot.trim_rules import Cut
+    from acehand_core.lerobot.trim_rules import TrimCut
     from acehand_core.pipeline.trimming import write_beside
 
     pieces = shutil.copytree(dataset, tmp_path / "pieces")
-    trim_episodes(pieces, {0: [Cut(50, 60, "middle")]}, write_beside, delete=True)
+    trim_episodes(pieces, {0: [TrimCut(50, 60, "middle")]}, write_beside, delete=True)
     merge_datasets((dataset, pieces), tmp_path / "three")
     return tmp_path / "three"
 

@@ -142,8 +142,8 @@ def test_without_plotly_the_page_says_what_to_install(
 
 
 @pytest.fixture
-def served(inspection: Inspection, tmp_path: Path) -> Iterator[tuple[serve.Review, int]]:
-    review = serve.Review(inspection, tmp_path / "decisions.json", "blocks")
+def served(inspection: Inspection, tmp_path: Path) -> Iterator[tuple[serve.ReviewServer, int]]:
+    review = serve.ReviewServer(inspection, tmp_path / "decisions.json", "blocks")
     with serve.server_of(review) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
@@ -162,7 +162,7 @@ def ask(
     return answer.status, answer.read(), dict(answer.getheaders())
 
 
-def test_the_server_is_for_this_machine_only(served: tuple[serve.Review, int]) -> None:
+def test_the_server_is_for_this_machine_only(served: tuple[serve.ReviewServer, int]) -> None:
     review, port = served
     assert ask(port, "GET", "/")[0] == 200
     assert ask(port, "GET", "/", Host="evil.example:80")[0] == 403
@@ -196,7 +196,7 @@ def _own_address() -> str:
         return probe.getsockname()[0]
 
 
-def test_decisions_are_saved_changed_and_taken_back(served: tuple[serve.Review, int]) -> None:
+def test_decisions_are_saved_changed_and_taken_back(served: tuple[serve.ReviewServer, int]) -> None:
     review, port = served
     fingerprint = review.inspection.episodes[0].fingerprint
 
@@ -229,7 +229,7 @@ def test_decisions_are_saved_changed_and_taken_back(served: tuple[serve.Review, 
     ],
 )
 def test_what_is_no_request_is_answered(
-    served: tuple[serve.Review, int], headers: dict[str, str], body: bytes
+    served: tuple[serve.ReviewServer, int], headers: dict[str, str], body: bytes
 ) -> None:
     review, port = served
     said = {"Content-Length": str(len(body)), "X-Acehand-Token": review.token} | headers
@@ -239,7 +239,7 @@ def test_what_is_no_request_is_answered(
     assert ask(port, "GET", "/")[0] == 200
 
 
-def test_a_decision_that_cannot_be_saved_is_said(served: tuple[serve.Review, int]) -> None:
+def test_a_decision_that_cannot_be_saved_is_said(served: tuple[serve.ReviewServer, int]) -> None:
     review, port = served
     review.decisions.mkdir()
     code, said, _ = ask(port, "POST", "/decisions",
@@ -248,7 +248,7 @@ def test_a_decision_that_cannot_be_saved_is_said(served: tuple[serve.Review, int
     assert code == 500 and b"decisions.json" in said
 
 
-def test_videos_are_sent_in_parts(served: tuple[serve.Review, int], dataset: Path) -> None:
+def test_videos_are_sent_in_parts(served: tuple[serve.ReviewServer, int], dataset: Path) -> None:
     _, port = served
     content = (dataset / "acehand/episode_000000/overlay.mp4").read_bytes()
     assert ask(port, "GET", "/video/0/0")[1] == content
@@ -259,7 +259,7 @@ def test_videos_are_sent_in_parts(served: tuple[serve.Review, int], dataset: Pat
     assert ask(port, "GET", "/video/0/0", Range=f"bytes={len(content)}-")[0] == 416
 
 
-def test_a_port_that_is_taken_is_said(served: tuple[serve.Review, int]) -> None:
+def test_a_port_that_is_taken_is_said(served: tuple[serve.ReviewServer, int]) -> None:
     review, port = served
     with pytest.raises(OutputError, match="--port"):
         serve.server_of(review, port)
@@ -374,7 +374,7 @@ def test_the_view_turns(shown: Browser) -> None:
 
 
 def test_keys_decide_and_the_server_saves(
-    browser: Browser, served: tuple[serve.Review, int]
+    browser: Browser, served: tuple[serve.ReviewServer, int]
 ) -> None:
     review, port = served
     browser.errors.clear()

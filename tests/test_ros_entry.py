@@ -17,7 +17,7 @@ from acehand_core.pipeline.report import Failure, JobReport
 from acehand_core.recordings.bags.writer import BagWriter
 from acehand_ros import clips, control, launching, parameters
 from acehand_ros.status import JobLog
-from acehand_ros.worker import Worker
+from acehand_ros.worker import JobWorker
 from retarget.robots.robot import load_robot
 
 ROOT = Path(__file__).parents[1]
@@ -104,7 +104,7 @@ def test_losses_are_warnings_and_failures_errors(monkeypatch: pytest.MonkeyPatch
     report = ConvertReport(
         JobReport("data", 1.0, 0.0, (), (failure,)), None, {}, {"/a": 3}, (damage,), (damage,)
     )
-    log, worker, seen = Log(), Worker(), []
+    log, worker, seen = Log(), JobWorker(), []
     told = JobLog(log, worker)
 
     def work(progress, cancel):

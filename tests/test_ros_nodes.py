@@ -52,7 +52,7 @@ from acehand_ros.playback import Playback, PlayerSettings, at_rate, rest_of
 from acehand_ros.status import diagnostics, job_diagnostics, report_values
 from acehand_ros.timeline import Timeline
 from acehand_ros.trajectory_player import load_episode
-from acehand_ros.worker import JobStatus, Worker
+from acehand_ros.worker import JobStatus, JobWorker
 from retarget.robots.robot import load_robot
 
 ROOT = Path(__file__).parents[1]
@@ -201,7 +201,7 @@ def test_a_table_says_which_frame_its_pictures_named(tmp_path: Path) -> None:
 
 def test_rviz_shows_topics_and_frames_that_there_are() -> None:
     demo = with_frame_prefix(next(iter(load_demonstrations(TRUTH)))[0], "one/")
-    scene = launching.Scene("one", "one/", "camera_link", "/head/image")
+    scene = launching.LaunchScene("one", "one/", "camera_link", "/head/image")
     config = launching.rviz_config(scene)["Visualization Manager"]
     messages = [*latched_messages(demo), *frame_messages(demo, 20)]
     frames = set().union(*(frames_named(message.fields) for message in messages))
@@ -216,7 +216,7 @@ def test_rviz_shows_topics_and_frames_that_there_are() -> None:
     assert all(topic.startswith("/one/") for topic in topics)
     prefixes = {d["TF Prefix"] for d in config["Displays"] if "TF Prefix" in d}
     assert prefixes == {"one"}
-    without = launching.rviz_config(launching.Scene())["Visualization Manager"]
+    without = launching.rviz_config(launching.LaunchScene())["Visualization Manager"]
     assert not [d for d in without["Displays"] if d["Class"].endswith("/Image")]
 
 
@@ -224,7 +224,7 @@ def test_rviz_shows_topics_and_frames_that_there_are() -> None:
 def test_foxglove_shows_topics_and_frames_that_there_are(namespace: str, prefix: str) -> None:
     demo = with_frame_prefix(next(iter(load_demonstrations(TRUTH)))[0], prefix)
     layout = launching.foxglove_layout(
-        launching.Scene(namespace, prefix, "camera_link", "/head/image")
+        launching.LaunchScene(namespace, prefix, "camera_link", "/head/image")
     )["configById"]
     messages = [*latched_messages(demo), *frame_messages(demo, 20)]
     frames = set().union(*(frames_named(message.fields) for message in messages))
@@ -637,7 +637,7 @@ def test_failures_of_a_job_name_parameters(tmp_path: Path) -> None:
     def work(progress, cancel):
         prepare_output(tmp_path, "refuse", tmp_path / "work")
 
-    worker = Worker()
+    worker = JobWorker()
     worker.start(work)
     assert worker.join(20)
     assert "use existing:=append, existing:=overwrite" in worker.status.message

@@ -9,13 +9,13 @@ import pytest
 from acehand_core.errors import InputError, Interrupted
 from acehand_ros import launching, parameters
 from acehand_ros.parameters import CLIP_RECORDER, OFFLINE_BAG, PLAYER
-from acehand_ros.worker import Worker
+from acehand_ros.worker import JobWorker
 
 TABLES = {"offline_bag": OFFLINE_BAG, "clip_recorder": CLIP_RECORDER, "trajectory_player": PLAYER}
 
 
 def test_progress_and_result() -> None:
-    worker, step = Worker(), threading.Event()
+    worker, step = JobWorker(), threading.Event()
     reached = threading.Event()
 
     def work(progress, cancel):
@@ -39,7 +39,7 @@ def test_progress_and_result() -> None:
 
 
 def test_cancel_keeps_what_was_finished() -> None:
-    worker = Worker()
+    worker = JobWorker()
 
     def work(progress, cancel):
         assert cancel.wait(5)
@@ -62,7 +62,7 @@ def test_a_failure_is_told(error: Exception, message: str) -> None:
     def work(progress, cancel):
         raise error
 
-    worker = Worker()
+    worker = JobWorker()
     worker.start(work)
     worker.join(5)
     assert (worker.status.state, worker.status.message) == ("failed", message)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from acehand_core.camera import focal_length as estimating
-from acehand_core.camera.focal_length import Finding, agreed, finding, focal_lengths
+from acehand_core.camera.focal_length import FocalLengthFinding, agreed, finding, focal_lengths
 from acehand_core.camera.lines import agreement
 from acehand_core.camera.structure import Lens, profile
 from acehand_core.camera.tracks import windows
@@ -181,12 +181,12 @@ def test_a_part_that_is_wrong_altogether_counts_little() -> None:
 
 def said(
     focal: float | None, error: float = 0.02, reason: str = "", lens: Lens = "pinhole"
-) -> Finding:
+) -> FocalLengthFinding:
     """A method that says log(focal) +- error, normally distributed."""
     shortest, *_, longest = np.log(focal_lengths(lens))
     fine = np.linspace(shortest, longest, 801)
     density = np.exp(-0.5 * ((fine - math.log(focal or 1.0)) / error) ** 2) if focal else fine * 0
-    return Finding("motion", lens, focal, error, 5, density, reason)
+    return FocalLengthFinding("motion", lens, focal, error, 5, density, reason)
 
 
 def test_two_methods_must_agree() -> None:
@@ -219,7 +219,7 @@ def test_a_lens_that_is_not_clear_is_refused(
     )  # fmt: skip
     recording = open_recording(write_video(tmp_path / "v.mp4", 4, size=(320, 240)))
     for bent, why in ((0.0, "about as well"), (-100.0, ""), (100.0, "fisheye, some 72 degrees")):
-        monkeypatch.setattr(estimating._Seen, "bent", lambda self, progress, bent=bent: bent)
+        monkeypatch.setattr(estimating._Evidence, "bent", lambda self, progress, bent=bent: bent)
         found = estimating.estimate(recording)
         assert why in found.reason and (found.camera is None) == bool(why)
 
@@ -256,7 +256,7 @@ def test_a_proposal_is_written_as_our_camera_file(
     monkeypatch.setattr(
         estimating, "finding", lambda name, curves, lens: said(0.80 if name == "motion" else 0.81)
     )
-    monkeypatch.setattr(estimating._Seen, "bent", lambda self, progress: -100.0)
+    monkeypatch.setattr(estimating._Evidence, "bent", lambda self, progress: -100.0)
     video = write_video(tmp_path / "v.mp4", 4, size=(320, 240))
     output = tmp_path / "c.json"
     run = Acehand(capsys, "camera", "estimate", video, "--output", output)

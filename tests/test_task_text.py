@@ -10,7 +10,7 @@ import pytest
 
 from acehand_core.errors import InputError
 from acehand_core.lerobot.dataset import JOB, read_provenance
-from acehand_core.recordings.narration import Narrated, Narration, seconds, task_of
+from acehand_core.recordings.narration import Narration, TaskSegment, seconds, task_of
 from helpers.bag_samples import SampleBag, pictures, stamps
 from helpers.commands import Acehand, Run, hands_file
 from test_cutting import drawn
@@ -107,8 +107,8 @@ def test_files_that_are_wrong(tmp_path: Path, name: str, text: str | bytes, said
 
 
 def test_the_task_that_overlaps_most() -> None:
-    def row(start: float | None, end: float | None, task: str) -> Narrated:
-        return Narrated(start, end, task, "here")
+    def row(start: float | None, end: float | None, task: str) -> TaskSegment:
+        return TaskSegment(start, end, task, "here")
 
     rows = [row(0.0, 4.0, "a"), row(3.0, 9.0, "b"), row(None, None, "all")]
     assert task_of(rows, 0.0, 5.0) == "a"  # 4 s against 2

@@ -13,7 +13,7 @@ from benchmarks import tracker
 from benchmarks.tracking import clips, peer
 from benchmarks.tracking.robot_tips import RobotTips, tip_measures
 from benchmarks.tracking.score import (
-    Compared,
+    Comparison,
     Truth,
     errors_of,
     measures,
@@ -287,8 +287,8 @@ def test_doubtful_hands_are_found_but_not_kept():
 def test_measures_of_clips_are_those_of_all_their_hands():
     short = still().joints_camera[:3] + np.array([0, 0, 0.008])
     pair = [
-        Compared.of(still(), TRUTH),
-        Compared.of(hands(short), Truth.of(hands(still().joints_camera[:3]))),
+        Comparison.of(still(), TRUTH),
+        Comparison.of(hands(short), Truth.of(hands(still().joints_camera[:3]))),
     ]
     assert measures(pair)["wrist_mm"] == pytest.approx(8 * 3 / 15)
 
@@ -300,7 +300,7 @@ def test_errors_of_the_same_hands(tmp_path):
     turn = rotations.exp(np.radians(40.0) * np.array([0.0, 0.0, 1.0]))
     other[:, 1] = (other[:, 1] - WRISTS[1]) @ turn.T + WRISTS[1] + [0, 0, 0.006]
     other[:, 0] = np.nan
-    ours, theirs = (errors_of(Compared.of(hands(j), TRUTH)) for j in (joints, other))
+    ours, theirs = (errors_of(Comparison.of(hands(j), TRUTH)) for j in (joints, other))
     tracker.write_hands(tmp_path / "kept.npz", ["a", "b"], [ours, theirs])
     kept = tracker.read_hands(tmp_path / "kept.npz", ["b"])
     found = same_hands([ours], kept)
@@ -342,7 +342,7 @@ def test_tips_of_a_robot_by_hand():
 
     # Over the hands followed in both: 5 and 1 mm against 2 and 3.
     errors = errors_of(
-        Compared.of(hands(still().joints_camera[:2]), Truth.of(hands(still().joints_camera[:2])))
+        Comparison.of(hands(still().joints_camera[:2]), Truth.of(hands(still().joints_camera[:2])))
     )
     theirs = np.array([[2.0, 3.0], [50.0, 60.0]])
     found = same_hands(

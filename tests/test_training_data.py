@@ -21,9 +21,9 @@ from acehand_core.ace.model.weights.official_export import export_official
 from acehand_core.ace.model.weights.own import load_own, save_own
 from acehand_core.ace.training import build
 from acehand_core.ace.training.batches import (
+    ClipReader,
     LatentCache,
     Plan,
-    Reader,
     batches,
     encoder_key,
     shares,
@@ -128,7 +128,7 @@ def test_recordings_that_are_too_short_are_counted_or_refused(stores) -> None:
 
 
 def test_loader_processes_give_the_same(stores) -> None:
-    reader = Reader(stores, "tiny", HANDS)
+    reader = ClipReader(stores, "tiny", HANDS)
     plan = Plan(mixed(stores, a=1.0, b=1.0), 0, 3, 2, 1, 1, 0)
     here = [parts[0] for parts in batches(reader, plan, 1, 0)]
     there = [parts[0] for parts in batches(reader, plan, 1, 1)]
@@ -140,7 +140,7 @@ def test_loader_processes_give_the_same(stores) -> None:
 
 def test_an_image_is_a_static_clip_of_five_frames(stores) -> None:
     mix = mixed(stores, b=1.0)
-    batch = Reader(stores, "tiny", HANDS).read(mix.draw(0, 0, 2))
+    batch = ClipReader(stores, "tiny", HANDS).read(mix.draw(0, 0, 2))
     assert batch.clips.frames.shape == (2, 3, 5, 64, 64)
     assert torch.equal(batch.clips.frames[:, :, 0], batch.clips.frames[:, :, 4])
     assert torch.equal(batch.targets.joints[:, 0], batch.targets.joints[:, 4])
@@ -251,7 +251,7 @@ def latent_batch(stores, tmp_path):
     clips = [(stores["a"].open(n), (64, 64)) for n in stores["a"].ids()]
     assert cache.ensure(clips, encoder, resized) == 3
     assert cache.ensure(clips, encoder, resized) == 0
-    return Reader(stores, "wan", HANDS, cache=cache).read(samples), cache
+    return ClipReader(stores, "wan", HANDS, cache=cache).read(samples), cache
 
 
 def test_gradients_reach_adapters_patch_embedding_ray_head_and_decoder_only(
@@ -322,7 +322,7 @@ def test_with_cached_latents_no_video_is_opened(tmp_path) -> None:
     batch, cache = latent_batch(stores, tmp_path)
     for video in tmp_path.glob("a/clips/*/video.mp4"):
         video.unlink()
-    again = Reader(stores, "wan", HANDS, cache=cache).read(batch.samples)
+    again = ClipReader(stores, "wan", HANDS, cache=cache).read(batch.samples)
     assert torch.equal(again.clips.latents, batch.clips.latents)
 
 

@@ -119,14 +119,14 @@ def test_a_run_killed_before_its_provenance_goes_on(clips, tmp_path) -> None:
     assert train(config, quiet).steps == 1 and checkpoints.listed(run)
 
 
-class _Dies(batches.Reader):
+class _Dies(batches.ClipReader):
     """A reader whose process is killed, as by a system short of memory."""
 
     def read(self, samples):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _stream(clips, kind=batches.Reader):
+def _stream(clips, kind=batches.ClipReader):
     config = settings(clips, "run", "data.workers=1")
     stores = batches.open_stores(config.data.used())
     mixture = batches.make_mixture(config.data, config.data.used(), stores)

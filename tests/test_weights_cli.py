@@ -100,9 +100,11 @@ def test_fetch_prints_where_and_under_which_licence(
 
     asked = []
 
-    def fetched(name: str, revision: str | None, quiet: bool) -> fetch.Fetched:
+    def fetched(name: str, revision: str | None, quiet: bool) -> fetch.FetchedWeights:
         asked.append((name, revision))
-        return fetch.Fetched(name, "a/b", "c0ffee", tmp_path, {}, {}, ("x.json",), "CC BY-NC 4.0")
+        return fetch.FetchedWeights(
+            name, "a/b", "c0ffee", tmp_path, {}, {}, ("x.json",), "CC BY-NC 4.0"
+        )
 
     monkeypatch.setattr(fetch, "fetch", fetched)
     assert run("fetch", "official-k", "wan-base", "--json") == 0

@@ -21,7 +21,7 @@ from scipy.interpolate import CubicSpline
 
 from acehand_core.camera import lines, structure
 from acehand_core.camera.structure import Lens
-from acehand_core.camera.tracks import Gray, Tracks, Window, windows
+from acehand_core.camera.tracks import Gray, Tracks, TrackWindow, windows
 from acehand_core.errors import InputError
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import Recording
@@ -83,7 +83,7 @@ _TRUST = {
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class FocalLengthFinding:
     """What one method says.
 
     Attributes:
@@ -107,7 +107,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class FocalLengthEstimate:
     """A proposal.
 
     Attributes:
@@ -121,7 +121,7 @@ class Estimate:
 
     camera: Camera | None
     error: float
-    findings: tuple[Finding, Finding]
+    findings: tuple[FocalLengthFinding, FocalLengthFinding]
     reason: str
     picture: ImageRgb
     segments: lines.Segments
@@ -137,7 +137,7 @@ def focal_lengths(lens: Lens = "pinhole", steps: int = _STEPS) -> Float[np.ndarr
 @one_blas_thread()
 def estimate(
     recording: Recording, progress: Progress = no_progress, thorough: bool = True
-) -> Estimate:
+) -> FocalLengthEstimate:
     """Return what the pictures of a recording say of its focal length.
 
     The principal point is taken for the middle of the picture. A fisheye is told from a pinhole,
@@ -151,7 +151,7 @@ def estimate(
     """
     if recording.frames is None:
         raise InputError(f"{recording.source}: it has no pictures; give a video.")
-    seen = _Seen(recording, progress)
+    seen = _Evidence(recording, progress)
     still = {lens: seen.lines(lens, progress) for lens in FIELDS_OF_VIEW}
     if not thorough and all(finding("lines", still[lens][0], lens).reason for lens in still):
         return seen.refused(still["pinhole"][0])
@@ -174,17 +174,17 @@ def estimate(
             f"it is a fisheye, some {angle:.0f} degrees across, and how it bends is not known"
         )  # fmt: skip
     if focal is None:
-        return Estimate(None, error, findings, reason, seen.shown, seen.segments, None)
+        return FocalLengthEstimate(None, error, findings, reason, seen.shown, seen.segments, None)
 
     pixels = focal * max(recording.width, recording.height)
     size = recording.width, recording.height
     camera = Camera("pinhole", *size, pixels, pixels, (size[0] - 1) / 2, (size[1] - 1) / 2)
     nearest = int(np.abs(np.log(focals / focal)).argmin())
     corner = None if directions is None else directions[nearest]
-    return Estimate(camera, error, findings, "", seen.shown, seen.segments, corner)
+    return FocalLengthEstimate(camera, error, findings, "", seen.shown, seen.segments, corner)
 
 
-class _Seen:
+class _Evidence:
     """What both methods look at, in pictures of ``_SIDE`` pixels, relative to their middle."""
 
     def __init__(self, recording: Recording, progress: Progress) -> None:
@@ -200,13 +200,15 @@ class _Seen:
         self.shown = pictures[self._best]
         self.segments = (cut[self._best] + 0.5) / scale - 0.5
 
-    def refused(self, curves: Curves) -> Estimate:
+    def refused(self, curves: Curves) -> FocalLengthEstimate:
         """Return that the lines alone rule out a proposal."""
         flat = finding("motion", np.zeros((0, _COARSE))).density
-        motion = Finding("motion", "pinhole", None, math.inf, 0, flat, "not looked at")
+        motion = FocalLengthFinding("motion", "pinhole", None, math.inf, 0, flat, "not looked at")
         still = finding("lines", curves)
         reason = f"lines: {still.reason}"
-        return Estimate(None, math.inf, (motion, still), reason, self.shown, self.segments, None)
+        return FocalLengthEstimate(
+            None, math.inf, (motion, still), reason, self.shown, self.segments, None
+        )
 
     def motion(self, lens: Lens, progress: Progress) -> Curves:
         """Return the misfit of every window."""
@@ -245,14 +247,14 @@ class _Seen:
         return curves, shown
 
 
-def finding(name: str, curves: Curves, lens: Lens = "pinhole") -> Finding:
+def finding(name: str, curves: Curves, lens: Lens = "pinhole") -> FocalLengthFinding:
     """Return what curves of misfit say together, one of each part."""
     focals = np.log(focal_lengths(lens, curves.shape[1]))
     fine, trust, parts = np.linspace(focals[0], focals[-1], _FINE), _TRUST[name], len(curves)
     flat = np.full(_FINE, 1 / (fine[-1] - fine[0]))
     if not parts:
         why = "the camera hardly moves" if name == "motion" else "there are too few straight lines"
-        return Finding(name, lens, None, math.inf, 0, flat, why)
+        return FocalLengthFinding(name, lens, None, math.inf, 0, flat, why)
 
     total = np.zeros(_FINE)
     near = np.exp(-0.5 * ((fine - fine[_FINE // 2]) / trust.blur) ** 2)
@@ -271,10 +273,12 @@ def finding(name: str, curves: Curves, lens: Lens = "pinhole") -> Finding:
         reason = f"no focal length between those of {ends} degrees fits best"
     elif error > MOST_OF_ONE:
         reason = f"other focal lengths fit nearly as well (+- {100 * error:.0f} %)"
-    return Finding(name, lens, focal, error, parts, density, reason)
+    return FocalLengthFinding(name, lens, focal, error, parts, density, reason)
 
 
-def agreed(motion: Finding, still: Finding) -> tuple[float | None, float, str]:
+def agreed(
+    motion: FocalLengthFinding, still: FocalLengthFinding
+) -> tuple[float | None, float, str]:
     """Return the focal length that both findings allow and its relative error, or why not."""
     weak = [f"{finding.name}: {finding.reason}" for finding in (motion, still) if finding.reason]
     if weak or motion.focal is None or still.focal is None:
@@ -316,7 +320,9 @@ def _focal_of(angle: float, lens: Lens) -> float:
     return 0.5 / (math.tan(half) if lens == "pinhole" else half)
 
 
-def _looked_at(recording: Recording, progress: Progress) -> tuple[list[Window], list[ImageRgb]]:
+def _looked_at(
+    recording: Recording, progress: Progress
+) -> tuple[list[TrackWindow], list[ImageRgb]]:
     """Return windows of keyframes, and pictures for the lines."""
     assert recording.frames is not None
     count = len(recording)
@@ -330,7 +336,7 @@ def _looked_at(recording: Recording, progress: Progress) -> tuple[list[Window], 
     total, done = sum(stop - start for start, stop in stretches), 0
     wanted = set(_spread(total, _PICTURES))
     pictures: list[ImageRgb] = []
-    found: list[Window] = []
+    found: list[TrackWindow] = []
 
     def read(start: int, stop: int) -> Iterator[Gray]:
         nonlocal done

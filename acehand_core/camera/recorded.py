@@ -38,7 +38,7 @@ Landmarks = Float[np.ndarray, "T S 21 2"]
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class FrameSegment:
     """Frames ``start`` to ``stop - 1``, of which those from ``first`` on are its own."""
 
     start: int
@@ -84,7 +84,7 @@ def recorded_rotations(
             done += by
             progress("camera", done, count)
 
-    def pictures(segment: Segment) -> Iterator[np.ndarray]:
+    def pictures(segment: FrameSegment) -> Iterator[np.ndarray]:
         for picture in frames.read(segment.start, segment.stop):
             if stop.is_set():
                 return
@@ -94,7 +94,7 @@ def recorded_rotations(
     def mask(number: int) -> Bool[np.ndarray, "H W"]:
         return hand_mask(hands[number], recording.width, recording.height)
 
-    def estimated(segment: Segment) -> CameraMotion:
+    def estimated(segment: FrameSegment) -> CameraMotion:
         motion = cache.get(segment)
         if motion is not None:
             advance(len(motion))
@@ -121,7 +121,7 @@ def recorded_rotations(
     return joined(made, len(recording))
 
 
-def segments_of(wanted: Bool[np.ndarray, "T"], margin: int) -> list[Segment]:
+def segments_of(wanted: Bool[np.ndarray, "T"], margin: int) -> list[FrameSegment]:
     """Return segments of the wanted frames and ``margin`` more on both sides."""
     count = len(wanted)
     near = np.convolve(wanted, np.ones(2 * margin + 1))[margin : margin + count] > 0.5
@@ -130,13 +130,13 @@ def segments_of(wanted: Bool[np.ndarray, "T"], margin: int) -> list[Segment]:
         pieces = -(-(stop - first) // SEGMENT_FRAMES)
         cuts = np.linspace(first, stop, pieces + 1).round().astype(int).tolist()
         segments += [
-            Segment(a if a == first else max(first, a - LEAD_FRAMES), a, b)
+            FrameSegment(a if a == first else max(first, a - LEAD_FRAMES), a, b)
             for a, b in itertools.pairwise(cuts)
         ]
     return segments
 
 
-def joined(segments: Mapping[Segment, CameraMotion], count: int) -> CameraMotion:
+def joined(segments: Mapping[FrameSegment, CameraMotion], count: int) -> CameraMotion:
     """Return one motion over ``count`` frames; what no segment holds is broken.
 
     The frame before a segment's own, where it holds that too, carries it on from the one before.
@@ -194,7 +194,7 @@ class _Cache:
         digest = hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()
         self._prefix = f"camera-{digest[:24]}"
 
-    def get(self, segment: Segment) -> CameraMotion | None:
+    def get(self, segment: FrameSegment) -> CameraMotion | None:
         """Return a finished segment, or None. A damaged file counts as absent."""
         path = self._path(segment)
         if path is None or not path.is_file():
@@ -205,7 +205,7 @@ class _Cache:
             return None
         return motion if len(motion) == segment.stop - segment.start else None
 
-    def put(self, segment: Segment, motion: CameraMotion) -> None:
+    def put(self, segment: FrameSegment, motion: CameraMotion) -> None:
         """Write a finished segment; it appears whole or not at all."""
         path = self._path(segment)
         if path is None:
@@ -215,7 +215,7 @@ class _Cache:
                 file, rotations=motion.rotations, broken=motion.broken, sigma_rad=motion.sigma_rad
             )
 
-    def _path(self, segment: Segment) -> Path | None:
+    def _path(self, segment: FrameSegment) -> Path | None:
         if self._folder is None:
             return None
         return self._folder / f"{self._prefix}-{segment.start:09d}-{segment.stop:09d}.npz"

@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, UInt8
 Tracks = Float[np.ndarray, "K N 2"]
 Gray = UInt8[np.ndarray, "H W"]
 #: What a keyframe sees: pixels (2,) by the corner's name.
-_Seen = dict[int, np.ndarray]
+_Evidence = dict[int, np.ndarray]
 _CORNERS, _APART = 350, 10
 #: Smoothing of pictures, in pixels.
 _SMOOTH_PX = 0.8
@@ -36,16 +36,16 @@ _FEWEST, _SHARED = 20, 8
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class TrackWindow:
     """Keyframes of a stretch of the recording. ``frames``: their numbers in what was read."""
 
     frames: tuple[int, ...]
     tracks: Tracks
 
 
-def windows(pictures: Iterable[Gray]) -> Iterator[Window]:
+def windows(pictures: Iterable[Gray]) -> Iterator[TrackWindow]:
     """Yield windows of keyframes that overlap by half; none of a camera that stands still."""
-    follower, stretch, new = _Follower(), list[tuple[int, _Seen]](), 0
+    follower, stretch, new = _Follower(), list[tuple[int, _Evidence]](), 0
     for number, picture in enumerate(pictures):
         seen = follower.follow(picture)
         if stretch and len(seen.keys() & stretch[-1][1].keys()) < _SHARED:
@@ -61,12 +61,12 @@ def windows(pictures: Iterable[Gray]) -> Iterator[Window]:
     yield from _window(stretch, new)
 
 
-def _moved(before: _Seen, after: _Seen, width: int) -> bool:
+def _moved(before: _Evidence, after: _Evidence, width: int) -> bool:
     steps = [np.linalg.norm(after[name] - before[name]) for name in after.keys() & before.keys()]
     return bool(np.median(steps) > _STEP * width)
 
 
-def _window(stretch: list[tuple[int, _Seen]], new: int) -> Iterator[Window]:
+def _window(stretch: list[tuple[int, _Evidence]], new: int) -> Iterator[TrackWindow]:
     """Yield the window of keyframes, of which so many are new; none that adds or says little."""
     if len(stretch) < _FEW or (len(stretch) == _KEYFRAMES and new < _NEW // 2):
         return
@@ -82,7 +82,7 @@ def _window(stretch: list[tuple[int, _Seen]], new: int) -> Iterator[Window]:
         for column, name in enumerate(names[:_MOST]):
             if name in pixels:
                 tracks[row, column] = pixels[name]
-    yield Window(tuple(number for number, _ in stretch), tracks)
+    yield TrackWindow(tuple(number for number, _ in stretch), tracks)
 
 
 class _Follower:
@@ -95,7 +95,7 @@ class _Follower:
         self._hosts: dict[int, Gray] = {}
         self._next = 0
 
-    def follow(self, picture: Gray) -> _Seen:
+    def follow(self, picture: Gray) -> _Evidence:
         """Return where the corners are in the next picture."""
         before = self._picture
         picture = np.asarray(cv2.GaussianBlur(picture, (0, 0), _SMOOTH_PX), np.uint8)
@@ -116,7 +116,7 @@ class _Follower:
             self._pick(there, kept)
         return self._seen()
 
-    def with_more(self, number: int) -> _Seen:
+    def with_more(self, number: int) -> _Evidence:
         """Find new corners where there are none; this picture is their host."""
         picture, wanted = self._picture, _CORNERS - len(self._at)
         assert picture is not None
@@ -138,7 +138,7 @@ class _Follower:
         self._hosts = {host: shown for host, shown in hosts.items() if host in used}
         return self._seen()
 
-    def _seen(self) -> _Seen:
+    def _seen(self) -> _Evidence:
         return dict(zip(self._names.tolist(), self._at.astype(float), strict=True))
 
     def _pick(self, at: np.ndarray, kept: np.ndarray) -> None:

@@ -14,9 +14,9 @@ from acehand_core.recordings.options import RecordingOptions
 from acehand_core.settings import like, pixels, setting
 
 if TYPE_CHECKING:
-    from acehand_core.camera.focal_length import Estimate as FocalEstimate
+    from acehand_core.camera.focal_length import FocalLengthEstimate as FocalEstimate
     from acehand_core.motion import Recording
-    from acehand_core.recordings.camera_fields import Said
+    from acehand_core.recordings.camera_fields import CameraHints
     from acehand_core.recordings.camera_files import CameraFile
     from acehand_core.types import ImageRgb
 
@@ -55,14 +55,14 @@ class Show:
         from acehand_core.atomic import check_free
         from acehand_core.drawing.camera_view import before_and_after
         from acehand_core.drawing.overlay import write_png
-        from acehand_core.recordings.camera_fields import Said
+        from acehand_core.recordings.camera_fields import CameraHints
         from acehand_core.recordings.cameras import fit_camera_to
 
         if self.output is not None:
             check_free(self.output, self.overwrite)
         image = None if self.video is None else _first_frame(self.video)
         shown = None if image is None else (image.shape[1], image.shape[0])
-        found = _read(self.file, Said(self.size), self.size or shown)
+        found = _read(self.file, CameraHints(self.size), self.size or shown)
         camera = found.camera
         if shown is not None:
             camera = fit_camera_to(camera, *shown)
@@ -100,9 +100,9 @@ class Convert:
     def run(self, terminal: console.Terminal) -> int:
         """Read, check and write it."""
         from acehand_core.atomic import atomic_path
-        from acehand_core.recordings.camera_fields import Said
+        from acehand_core.recordings.camera_fields import CameraHints
 
-        found = _read(self.file, Said(self.size, self.model), self.size)
+        found = _read(self.file, CameraHints(self.size, self.model), self.size)
         values = found.camera.rotated(int(self.rotate)).to_json()
         if found.note:
             console.say(found.note)
@@ -231,7 +231,7 @@ def _say_estimate(report: dict[str, Any]) -> None:
             console.say(path)
 
 
-def _read(file: Path, said: Said, size: tuple[int, int] | None) -> CameraFile:
+def _read(file: Path, said: CameraHints, size: tuple[int, int] | None) -> CameraFile:
     """Read a camera file, or make a preset's camera of this size (None: its own shape)."""
     from acehand_core.recordings.camera_files import CameraFile, read_camera
     from acehand_core.recordings.camera_presets import PRESETS, preset_camera

@@ -15,7 +15,7 @@ from acehand_core.settings import setting
 
 if TYPE_CHECKING:
     from acehand_core.lerobot.edit import Removal
-    from acehand_core.lerobot.repair import Plan
+    from acehand_core.lerobot.repair import RepairPlan
     from acehand_core.lerobot.trim import Trimming
 
 
@@ -162,7 +162,7 @@ class Check:
         terminal.print_json({"repaired": [*done], "problems": problems})
         return console.EXIT_SOME_FAILED if problems else console.EXIT_OK
 
-    def _agree(self, plan: Plan) -> bool:
+    def _agree(self, plan: RepairPlan) -> bool:
         """Say what a repair would do; where episodes would be lost, ask. Raises InputError."""
         _say_plan(plan)
         if not plan.lost or self.yes:
@@ -176,7 +176,7 @@ class Check:
         )
 
 
-def _say_plan(plan: Plan) -> None:
+def _say_plan(plan: RepairPlan) -> None:
     for line in plan.steps:
         console.say(f"to do: {line}")
     for line in plan.lost:

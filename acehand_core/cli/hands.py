@@ -275,7 +275,7 @@ class View:
                     recording = reader.recording(number)
                     assert recording is not None
                     video, times = _encoded(recording, Path(scratch))
-            shown = rerun_view.Shown(title, episode, robot, video, times)
+            shown = rerun_view.EpisodeDisplay(title, episode, robot, video, times)
             return self._show(shown, {"episode": number}, terminal)
 
     def _wants_page(self) -> bool:
@@ -308,11 +308,11 @@ class View:
             if recording.frames is not None:
                 # As it was looked at: upright, without distortion, only the part that was asked.
                 video, times = _encoded(recording, Path(scratch))
-            shown = rerun_view.Shown(self.input.name, episode, robot, video, times)
+            shown = rerun_view.EpisodeDisplay(self.input.name, episode, robot, video, times)
             return self._show(shown, {}, terminal)
 
     def _show(
-        self, shown: rerun_view.Shown, said: dict[str, Any], terminal: console.Terminal
+        self, shown: rerun_view.EpisodeDisplay, said: dict[str, Any], terminal: console.Terminal
     ) -> int:
         from acehand_core.review import rerun_view
 

@@ -111,7 +111,7 @@ class Review:
         output, decided = _places(self.folders, self.output)
         inspection = _inspected(self.folders, output, self.limits, self.looks, terminal)
         _say(inspection)
-        review = serve.Review(inspection, decided, _title(self.folders))
+        review = serve.ReviewServer(inspection, decided, _title(self.folders))
         with serve.server_of(review, self.port) as server:
             address = f"http://127.0.0.1:{server.server_address[1]}/"
             console.say(f"{address}  decisions: {decided}  (Ctrl-C ends it)")

@@ -7,7 +7,7 @@ import functools
 import numpy as np
 from jaxtyping import Float
 
-from acehand_core.drawing.panels import Layer, Panels, View
+from acehand_core.drawing.panels import Layer, Panels, PanelView
 from acehand_core.drawing.robot_view import RobotRenderer
 from acehand_core.geometry import frames
 from acehand_core.motion import HandMotion, RobotTrajectory
@@ -65,7 +65,7 @@ def arm_room(
 
 
 def robot_layer(
-    renderer: RobotRenderer, trajectory: RobotTrajectory, view: View, frame: int, outside: bool
+    renderer: RobotRenderer, trajectory: RobotTrajectory, view: PanelView, frame: int, outside: bool
 ) -> Layer:
     """Return the robot in one frame as a view sees it; from outside with its arms."""
     assert trajectory.T_frame_base is not None  # of motions with a place before a camera

@@ -58,7 +58,7 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class View:
+class PanelView:
     """A pinhole camera somewhere in the frame of the hands."""
 
     camera: Camera
@@ -70,7 +70,7 @@ class View:
 
 
 def mesh_layer(
-    view: View,
+    view: PanelView,
     vertices: Float[np.ndarray, "V 3"],
     faces: Int[np.ndarray, "F 3"],
     colour: tuple[int, int, int],
@@ -119,7 +119,7 @@ def outside_view(
     up: Float[np.ndarray, "3"],
     width: int,
     height: int,
-) -> View:
+) -> PanelView:
     """Return a fixed third-person view that shows all points.
 
     The viewer stands to the right and above of somebody who looks along ``forward``, turned back
@@ -145,11 +145,11 @@ def outside_view(
     pose = np.eye(4)
     pose[:3, :3], pose[:3, 3] = turn, np.array([0, 0, distance]) - turn @ middle
 
-    return View(camera, pose)
+    return PanelView(camera, pose)
 
 
 def draw_lines(
-    image: ImageRgb, view: View, lines: Sequence[Line], colour: tuple[int, int, int]
+    image: ImageRgb, view: PanelView, lines: Sequence[Line], colour: tuple[int, int, int]
 ) -> None:
     """Draw lines of the frame into a picture; parts behind the camera are left out."""
     width = max(1, round(max(image.shape[:2]) / 640))
@@ -199,7 +199,7 @@ PANELS: tuple[str, ...] = get_args(Panel)
 #: Those that need no camera.
 OUTSIDE_PANELS: tuple[Panel, ...] = ("third", "robot-third")
 #: Draws the robot hands of a frame as a view sees them, and from outside the arms, too.
-RobotLayer = Callable[[View, int, bool], Layer]
+RobotLayer = Callable[[PanelView, int, bool], Layer]
 
 _BACKDROP = (38, 41, 47)
 _GROUND = (74, 79, 88)
@@ -308,7 +308,7 @@ class Panels:
                 f"Panel {panel}: these joints are relative to the wrist, no camera sees them; "
                 f"valid: {', '.join(OUTSIDE_PANELS)}."
             )
-        eye = View(self._pinhole, np.linalg.inv(self._poses[frame]))
+        eye = PanelView(self._pinhole, np.linalg.inv(self._poses[frame]))
         backdrop = self._backdrop.copy()
 
         if panel in ("head", "robot-head"):
@@ -345,7 +345,7 @@ class Panels:
         layers = self._hands(view, frame) if human else self._robots(view, frame, outside=True)
         return self._with_skeleton(stack(image, layers), view, frame, human)
 
-    def _hands(self, view: View, frame: int, opacity: float = 1.0) -> list[Layer]:
+    def _hands(self, view: PanelView, frame: int, opacity: float = 1.0) -> list[Layer]:
         motion = self._motion
         if self._model is None:
             return []
@@ -360,12 +360,12 @@ class Panels:
                 layers.append(mesh_layer(view, vertices, faces, HAND_COLOURS[side], shown))
         return layers
 
-    def _robots(self, view: View, frame: int, outside: bool = False) -> list[Layer]:
+    def _robots(self, view: PanelView, frame: int, outside: bool = False) -> list[Layer]:
         if self._robot is None:
             raise InputError("Panels with the robot need a robot.")
         return [self._robot(view, frame, outside)]
 
-    def _with_skeleton(self, image: ImageRgb, view: View, frame: int, human: bool) -> ImageRgb:
+    def _with_skeleton(self, image: ImageRgb, view: PanelView, frame: int, human: bool) -> ImageRgb:
         """Draw bones where hands are to be shown and there is no mesh of them."""
         if human and self._model is None:
             for slot in np.flatnonzero(self._motion.known[frame]):

@@ -19,7 +19,7 @@ _SLICES, _STACKS = 8, 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Link:
+class DrawnLink:
     """One link: in its parent's frame (``parent`` -1: the base) where its joint is at 0.
 
     ``column`` is its joint's place in ``HandSpec.joint_names``, -1 where it is fixed; it turns
@@ -40,7 +40,7 @@ class Link:
 class RobotParts:
     """Links of one hand, and V vertices (m) in the frame of the link each belongs to."""
 
-    links: tuple[Link, ...]
+    links: tuple[DrawnLink, ...]
     vertices: Float[np.ndarray, "V 3"]
     vertex_links: Int[np.ndarray, "V"]
     faces: Int[np.ndarray, "F 3"]
@@ -59,7 +59,7 @@ def robot_parts(hand: HandSpec) -> RobotParts:
         moves = joint >= 0
         name = model.joint(joint).name.removeprefix(f"{hand.side}_") if moves else ""
         links.append(
-            Link(
+            DrawnLink(
                 name=model.body(body).name,
                 parent=int(model.body_parentid[body]) - 1,
                 position=model.body_pos[body].copy(),

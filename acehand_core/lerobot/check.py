@@ -15,7 +15,7 @@ import numpy as np
 
 from acehand_core.errors import AcehandError, SchemaError
 from acehand_core.lerobot import format as layout
-from acehand_core.lerobot.check_files import Problem, check_data, check_videos
+from acehand_core.lerobot.check_files import DatasetProblem, check_data, check_videos
 from acehand_core.lerobot.stats import QUANTILES, STAT_NAMES, are_provisional, stat_shape
 from acehand_core.lerobot.transaction import STAGING
 
@@ -23,15 +23,15 @@ Row = Mapping[str, Any]
 T = TypeVar("T")
 
 
-def check_dataset(root: Path) -> list[Problem]:
+def check_dataset(root: Path) -> list[DatasetProblem]:
     """Return every fault found in the dataset at ``root``; an empty list means that it is sound.
 
     Every frame of every video is compared with the data by its packet's time, and decoded at both
     edges of each episode. A broken info.json or episode table hides what depends on it.
     """
-    problems: list[Problem] = []
+    problems: list[DatasetProblem] = []
     if (root / STAGING).exists():
-        problems.append(Problem(STAGING, "an addition was interrupted; run the repair"))
+        problems.append(DatasetProblem(STAGING, "an addition was interrupted; run the repair"))
     info = _guarded(problems, layout.INFO_PATH, lambda: layout.read_json(root / layout.INFO_PATH))
     if info is None:
         return problems
@@ -42,9 +42,9 @@ def check_dataset(root: Path) -> list[Problem]:
     if tasks is not None:
         if len(tasks) != info["total_tasks"]:
             text = f"{len(tasks)} tasks, info.json counts {info['total_tasks']}"
-            problems.append(Problem(layout.TASKS_PATH, text))
+            problems.append(DatasetProblem(layout.TASKS_PATH, text))
         if len(set(tasks)) != len(tasks):
-            problems.append(Problem(layout.TASKS_PATH, "the same task is listed twice"))
+            problems.append(DatasetProblem(layout.TASKS_PATH, "the same task is listed twice"))
     rows = _guarded(problems, "meta/episodes", lambda: read_rows(root))
     if rows is None:
         return problems
@@ -60,19 +60,19 @@ def check_dataset(root: Path) -> list[Problem]:
     return problems
 
 
-def _guarded(problems: list[Problem], path: str, read: Callable[[], T]) -> T | None:
+def _guarded(problems: list[DatasetProblem], path: str, read: Callable[[], T]) -> T | None:
     try:
         return read()
     except AcehandError as error:
-        problems.append(Problem(path, str(error)))
+        problems.append(DatasetProblem(path, str(error)))
         return None
 
 
-def check_info(info: Row) -> Iterator[Problem]:
+def check_info(info: Row) -> Iterator[DatasetProblem]:
     """Yield the faults of info.json by itself."""
 
-    def problem(message: str) -> Problem:
-        return Problem(layout.INFO_PATH, message)
+    def problem(message: str) -> DatasetProblem:
+        return DatasetProblem(layout.INFO_PATH, message)
 
     if not str(info.get("codebase_version")).startswith("v3."):
         yield problem(f"codebase_version is {info.get('codebase_version')!r}, expected 'v3.0'")
@@ -145,33 +145,35 @@ def read_rows(root: Path) -> list[Row]:
 
 def check_rows(
     root: Path, info: Row, rows: Sequence[Row], tasks: Sequence[str] | None
-) -> Iterator[Problem]:
+) -> Iterator[DatasetProblem]:
     """Yield the faults of meta/episodes, given what ``read_rows`` returned."""
     expected = expected_columns(info)
     missing = sorted(expected - set(rows[0]))
     if missing:
-        yield Problem(rows[0]["path"], f"columns are missing: {', '.join(missing)}")
+        yield DatasetProblem(rows[0]["path"], f"columns are missing: {', '.join(missing)}")
         return
 
     for number, row in enumerate(rows):
         odd = unusable(row, expected)
         if odd:
-            yield Problem(row["path"], f"episode {number}: unusable values in {', '.join(odd)}")
+            yield DatasetProblem(
+                row["path"], f"episode {number}: unusable values in {', '.join(odd)}"
+            )
             return
 
     if len(rows) != info["total_episodes"]:
-        yield Problem(
+        yield DatasetProblem(
             "meta/episodes", f"{len(rows)} episodes, info.json counts {info['total_episodes']}"
         )
 
     start = 0
     for number, row in enumerate(rows):
         for message in row_faults(root, info, row, number, start, tasks):
-            yield Problem(row["path"], f"episode {number}: {message}")
+            yield DatasetProblem(row["path"], f"episode {number}: {message}")
         start = row["dataset_to_index"]
 
     if start != info["total_frames"]:
-        yield Problem(
+        yield DatasetProblem(
             "meta/episodes", f"episodes end at frame {start}, info.json counts "
             f"{info['total_frames']}"
         )  # fmt: skip
@@ -248,10 +250,10 @@ def episode_faults(root: Path, info: Row, row: Row, tasks: Sequence[str] | None)
             yield f"{name} is missing"
 
 
-def _check_finished(root: Path, rows: Sequence[Row]) -> Iterator[Problem]:
+def _check_finished(root: Path, rows: Sequence[Row]) -> Iterator[DatasetProblem]:
     """Yield what a writer of ours that was stopped has left to do."""
     if are_provisional(root, rows):
-        yield Problem(
+        yield DatasetProblem(
             layout.STATS_PATH,
             "quantiles are averages over the episodes, for the writer was stopped before it "
             "computed them; run the repair, or the same command with --resume",
@@ -262,23 +264,23 @@ def _check_finished(root: Path, rows: Sequence[Row]) -> Iterator[Problem]:
     for number, row in enumerate(rows):
         names = layout.missing_files(root, number)
         if names and layout.read_record(root, row) is not None:
-            yield Problem(
+            yield DatasetProblem(
                 layout.episode_folder(number),
                 f"unfinished: {', '.join(names)}, for the writer was stopped; they need the "
                 "recording: run the command that made the episode again, with --resume",
             )
 
 
-def _check_stats(root: Path, features: Row, frames: int) -> Iterator[Problem]:
+def _check_stats(root: Path, features: Row, frames: int) -> Iterator[DatasetProblem]:
     try:
         content = layout.read_json(root / layout.STATS_PATH)
     except SchemaError as error:
-        yield Problem(layout.STATS_PATH, str(error))
+        yield DatasetProblem(layout.STATS_PATH, str(error))
         return
     for key, feature in features.items():
         if layout.has_stats(feature):
             for message in _stat_faults(content.get(key), feature, frames):
-                yield Problem(layout.STATS_PATH, f"{key}: {message}")
+                yield DatasetProblem(layout.STATS_PATH, f"{key}: {message}")
 
 
 def _stat_faults(content: Any, feature: Row, frames: int) -> Iterator[str]:

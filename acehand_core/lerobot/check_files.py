@@ -23,7 +23,7 @@ Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class DatasetProblem:
     """One fault of a dataset: the file it is in (relative to the root) and what is wrong."""
 
     path: str
@@ -33,9 +33,11 @@ class Problem:
         return f"{self.path}: {self.message}"
 
 
-def check_data(root: Path, info: Row, rows: Sequence[Row], tasks: Sequence[str]) -> list[Problem]:
+def check_data(
+    root: Path, info: Row, rows: Sequence[Row], tasks: Sequence[str]
+) -> list[DatasetProblem]:
     """Return the faults of the data files, given rows of meta/episodes without faults."""
-    problems: list[Problem] = []
+    problems: list[DatasetProblem] = []
     parts: dict[str, list[np.ndarray]] = defaultdict(list)  # of the index columns
     ranges: dict[str, list[np.ndarray]] = defaultdict(list)
     rows_of: dict[str, tuple[int, int]] = {}
@@ -45,7 +47,7 @@ def check_data(root: Path, info: Row, rows: Sequence[Row], tasks: Sequence[str])
         try:
             table = layout.read_parquet(path)
         except AcehandError as error:
-            problems.append(Problem(name, str(error)))
+            problems.append(DatasetProblem(name, str(error)))
             continue
         faults = [*_schema_faults(table.schema, info["features"])]
         if not faults:
@@ -53,20 +55,20 @@ def check_data(root: Path, info: Row, rows: Sequence[Row], tasks: Sequence[str])
             faults = faults or [*_absence_faults(table, info["features"])]
             rows_of[name] = (total, total + len(table))
             total += len(table)
-        problems += [Problem(name, fault) for fault in faults]
+        problems += [DatasetProblem(name, fault) for fault in faults]
 
     if problems:
         return problems
     if total != info["total_frames"]:
         message = f"{total} rows, info.json counts {info['total_frames']}"
-        problems.append(Problem("data", message))
+        problems.append(DatasetProblem("data", message))
 
     columns = {key: np.concatenate(values) for key, values in parts.items()}
     for row in rows:
         place = rows_of.get(layout.data_file(row), (0, 0))
         for fault in _episode_faults(columns, place, row, info["fps"], tasks):
             problems.append(
-                Problem(layout.data_file(row), f"episode {row['episode_index']}: {fault}")
+                DatasetProblem(layout.data_file(row), f"episode {row['episode_index']}: {fault}")
             )
 
     return problems + _stats_against(root, ranges)
@@ -174,7 +176,7 @@ def _episode_faults(
             yield f"task_index {task} is not one of the episode's tasks {row['tasks']}"
 
 
-def _stats_against(root: Path, ranges: Mapping[str, list[np.ndarray]]) -> list[Problem]:
+def _stats_against(root: Path, ranges: Mapping[str, list[np.ndarray]]) -> list[DatasetProblem]:
     """Compare stats.json's extremes with the data; stale statistics show there."""
     stats = read_stats(root)  # nothing where it is broken: the check of the metadata says so
     problems = []
@@ -186,12 +188,12 @@ def _stats_against(root: Path, ranges: Mapping[str, list[np.ndarray]]) -> list[P
             stored = stats.get(key, {}).get(name, value)
             if stored.shape == value.shape and (np.abs(stored - value) > slack).any():
                 problems.append(
-                    Problem(layout.STATS_PATH, f"{key}: {name} is not that of the data")
+                    DatasetProblem(layout.STATS_PATH, f"{key}: {name} is not that of the data")
                 )
     return problems
 
 
-def check_videos(root: Path, info: Row, rows: Sequence[Row]) -> Iterator[Problem]:
+def check_videos(root: Path, info: Row, rows: Sequence[Row]) -> Iterator[DatasetProblem]:
     """Yield the faults of the video files, given rows of meta/episodes without faults."""
     for key in layout.video_keys(info["features"]):
         episodes: dict[str, list[Row]] = defaultdict(list)
@@ -205,7 +207,7 @@ def check_videos(root: Path, info: Row, rows: Sequence[Row]) -> Iterator[Problem
                     faults = [*_decoding_faults(facts, info["fps"], key, users)]
             except AcehandError as error:
                 faults = [str(error)]
-            yield from (Problem(name, fault) for fault in faults)
+            yield from (DatasetProblem(name, fault) for fault in faults)
 
 
 def _video_faults(facts: VideoFacts, info: Row, key: str, users: Sequence[Row]) -> Iterator[str]:

@@ -39,7 +39,7 @@ from acehand_core.recordings.video_encode import probe_video
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RepairPlan:
     """What a repair does: ``steps`` in sentences, and ``lost``, one for each episode that goes.
 
     Episodes go that the dataset lists or counts and that are not whole.
@@ -49,7 +49,7 @@ class Plan:
     lost: tuple[str, ...] = ()
 
 
-def repair(root: Path, agree: Callable[[Plan], bool] = lambda plan: True) -> list[str]:
+def repair(root: Path, agree: Callable[[RepairPlan], bool] = lambda plan: True) -> list[str]:
     """Bring a dataset back to its whole episodes; return what was done.
 
     Finishes or drops an interrupted addition. Then, if the counts and the files disagree (a
@@ -72,7 +72,7 @@ def repair(root: Path, agree: Callable[[Plan], bool] = lambda plan: True) -> lis
         with DirectoryLock(root):
             outcome = recover(root)
             done += [outcome] if outcome else []
-            found = _Found.of(root)
+            found = _Inventory.of(root)
             if not found.is_sound():
                 if not agree(found.plan()):
                     raise InputError(f"{root}: not repaired; its episodes are as they were.")
@@ -84,24 +84,24 @@ def repair(root: Path, agree: Callable[[Plan], bool] = lambda plan: True) -> lis
     return done
 
 
-def plan_repair(root: Path) -> Plan:
+def plan_repair(root: Path) -> RepairPlan:
     """Return what ``repair`` would do; nothing is changed. Raises InputError, SchemaError."""
     root = root.resolve()
     steps = [f"remove or restore {path}" for kind in ("partial", "replaced")
              for path in abandoned(root, kind)]  # fmt: skip
     if steps and not is_dataset(root):
-        return Plan(tuple(steps))
+        return RepairPlan(tuple(steps))
     _check_is_dataset(root)
     if (root / STAGING).is_dir():
         # What is left to do is known when that is done.
-        return Plan((*steps, "finish or drop an interrupted addition, then look again"))
-    found = _Found.of(root)
+        return RepairPlan((*steps, "finish or drop an interrupted addition, then look again"))
+    found = _Inventory.of(root)
     if not found.is_sound():
-        return Plan((*steps, *found.plan().steps), found.plan().lost)
+        return RepairPlan((*steps, *found.plan().steps), found.plan().lost)
     if are_provisional(root, found.rows):
         steps.append(f"compute the quantiles of {layout.STATS_PATH} over all frames")
     steps += [f"remove {path}, which was never completed" for path in _never_completed(root)]
-    return Plan(tuple(steps))
+    return RepairPlan(tuple(steps))
 
 
 def _check_is_dataset(root: Path) -> None:
@@ -138,7 +138,7 @@ def _finish_statistics(root: Path) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _Inventory:
     """What there is of a dataset: rows of its whole episodes, why others are not, what it lists.
 
     ``aside`` are files that none of the whole episodes uses, or that hold others, too, and folders
@@ -153,7 +153,7 @@ class _Found:
     aside: Sequence[str]
 
     @classmethod
-    def of(cls, root: Path) -> _Found:
+    def of(cls, root: Path) -> _Inventory:
         """Look at every episode. Raises SchemaError where nothing can be kept."""
         info = layout.read_json(root / layout.INFO_PATH)
         # Counts are what this mends; anything else wrong with info.json it cannot guess.
@@ -199,13 +199,13 @@ class _Found:
             and all(_is_in_place(self.root, row) for row in self.rows)
         )
 
-    def plan(self) -> Plan:
+    def plan(self) -> RepairPlan:
         """Say what ``mend`` will do."""
         steps = [f"move {name} to {SET_ASIDE}" for name in self.aside]
         frames = sum(row["length"] for row in self.rows)
         steps.append(f"keep {len(self.rows)} whole episodes, {frames} frames, as 0 to "
                      f"{len(self.rows) - 1}")  # fmt: skip
-        return Plan(tuple(steps), tuple(self.lost))
+        return RepairPlan(tuple(steps), tuple(self.lost))
 
     def mend(self) -> list[str]:
         """Keep the whole episodes, put the rest aside; return what was done. Raises OSError."""

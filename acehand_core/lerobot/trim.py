@@ -36,7 +36,7 @@ from acehand_core.lerobot.episode import index_columns
 from acehand_core.lerobot.stats import feature_stats, image_stats
 from acehand_core.lerobot.trim_rules import (
     HAND_KEYS,
-    Cut,
+    TrimCut,
     TrimRules,
     find_cuts,
     left_of,
@@ -63,7 +63,7 @@ _AGAIN: Mapping[str, VideoEncoding] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class EpisodePiece:
     """Frames ``start`` to ``stop - 1`` of an episode of ``length`` frames."""
 
     start: int
@@ -75,7 +75,7 @@ class Piece:
 
 
 #: Writes what lies beside a piece: from the episode's folder (which may not be there) to its own.
-Beside = Callable[[Path, Path, Piece], None]
+Beside = Callable[[Path, Path, EpisodePiece], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class Trimming:
 
 def trim_episodes(
     root: Path,
-    rules: TrimRules | Mapping[int, Sequence[Cut]],
+    rules: TrimRules | Mapping[int, Sequence[TrimCut]],
     beside: Beside,
     *,
     delete: bool = False,
@@ -125,7 +125,7 @@ def trim_episodes(
     with output_errors(root), opened(root) as content:
         info, rows, _ = content
         videos = Latest(1)  # many episodes may lie in one
-        found: dict[int, tuple[list[Cut], list[tuple[int, int]]]] = {}
+        found: dict[int, tuple[list[TrimCut], list[tuple[int, int]]]] = {}
         for place, row in enumerate(rows):
             progress("measure", place, len(rows))
             if isinstance(rules, TrimRules):
@@ -171,7 +171,7 @@ def _check_finished(root: Path, row: Row) -> None:
 
 def _cuts_of(
     root: Path, info: Mapping[str, Any], row: Row, rules: TrimRules, videos: Latest
-) -> tuple[list[Cut], list[tuple[int, int]]]:
+) -> tuple[list[TrimCut], list[tuple[int, int]]]:
     """Return what goes of an episode, and the pieces that stay."""
     features = info["features"]
     keys = [key for key in HAND_KEYS if key in features]
@@ -268,7 +268,7 @@ class _Cutting:
         table = layout.read_frames(self._root, self._row)
         rows = []
         for number, (start, stop) in enumerate(pieces):
-            piece = Piece(start, stop, self._row["length"])
+            piece = EpisodePiece(start, stop, self._row["length"])
             row = self._data(table, number, piece)
             for key in layout.video_keys(self._info["features"]):
                 row |= self._video(key, number, piece)
@@ -287,12 +287,12 @@ class _Cutting:
         name = path.relative_to(self.target).as_posix()
         return [{**row, "path": name} for row in rows]
 
-    def _chain(self, piece: Piece) -> list[dict[str, Any]]:
+    def _chain(self, piece: EpisodePiece) -> list[dict[str, Any]]:
         """Return of which episode this is a piece, after those that the episode was one of."""
         own = {**self._said, "frames": [piece.start, piece.stop], "of": piece.length}
         return [*pieces_of(self._folder), own]
 
-    def _data(self, table: pa.Table, number: int, piece: Piece) -> dict[str, Any]:
+    def _data(self, table: pa.Table, number: int, piece: EpisodePiece) -> dict[str, Any]:
         """Write a piece's frames; return its row, without what is of videos."""
         features, fps = self._info["features"], self._info["fps"]
         cut = table.slice(piece.start, len(piece))
@@ -323,7 +323,7 @@ class _Cutting:
                 row |= _known_stats(row, key, stats)
         return row
 
-    def _video(self, key: str, number: int, piece: Piece) -> dict[str, Any]:
+    def _video(self, key: str, number: int, piece: EpisodePiece) -> dict[str, Any]:
         """Write a piece's pictures; return what its row says of them."""
         place = {f"videos/{key}/chunk_index": 0, f"videos/{key}/file_index": number}
         path = self.target / layout.video_file(place, key)

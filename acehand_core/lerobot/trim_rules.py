@@ -99,7 +99,7 @@ class TrimRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class TrimCut:
     """Frames ``start`` to ``stop - 1`` of an episode that go, and why."""
 
     start: int
@@ -158,7 +158,7 @@ def find_cuts(
     sharpness: Float[np.ndarray, "T"] | None,
     frames: int,
     fps: int | float,
-) -> tuple[list[Cut], list[tuple[int, int]]]:
+) -> tuple[list[TrimCut], list[tuple[int, int]]]:
     """Return what goes of an episode of T ``frames``, by rule, and the pieces that stay.
 
     Args:
@@ -177,7 +177,7 @@ def find_cuts(
         low = sharpness < rules.blur.below * np.median(sharpness)
         share = sharpness / max(float(np.median(sharpness)), 1e-12)
         cuts += [
-            Cut(start, stop, f"blurred for {_seconds(start, stop, fps)}: sharpness down to "
+            TrimCut(start, stop, f"blurred for {_seconds(start, stop, fps)}: sharpness down to "
                 f"{share[start:stop].min():.2f} of the episode's median, less than "
                 f"{rules.blur.below:g}")
             for start, stop in runs(low) if stop - start > rules.blur.seconds * fps
@@ -189,11 +189,11 @@ def find_cuts(
             pieces.append((start, stop))
         else:
             left = f"only {_seconds(start, stop, fps)} would be left"
-            cuts.append(Cut(start, stop, f"{left}, less than {rules.min_seconds:g} s"))
+            cuts.append(TrimCut(start, stop, f"{left}, less than {rules.min_seconds:g} s"))
     return sorted(cuts, key=lambda cut: (cut.start, cut.stop)), pieces
 
 
-def left_of(cuts: Sequence[Cut], frames: int) -> list[tuple[int, int]]:
+def left_of(cuts: Sequence[TrimCut], frames: int) -> list[tuple[int, int]]:
     """Return the pieces of an episode that cuts leave: first frame and the one after the last."""
     kept = np.ones(frames, bool)
     for cut in cuts:
@@ -229,7 +229,7 @@ def speeds(joints: Float[np.ndarray, "T 2 21 3"], fps: int | float) -> Float[np.
 
 def _idle(
     rule: Idle, columns: Mapping[str, np.ndarray], frames: int, fps: int | float
-) -> Iterator[Cut]:
+) -> Iterator[TrimCut]:
     key = next((key for key in JOINTS_KEYS if key in columns), None)
     if key is None:
         raise InputError(f"Rule idle needs the feature {' or '.join(JOINTS_KEYS)}.")
@@ -238,27 +238,29 @@ def _idle(
     active: np.ndarray = np.any(moving, axis=1)
     why = f"no hand is valid and as fast as {rule.speed:g} m/s"
     if not active.any():
-        yield Cut(0, frames, f"idle throughout: {why}")
+        yield TrimCut(0, frames, f"idle throughout: {why}")
         return
     first, after = int(np.argmax(active)), frames - int(np.argmax(active[::-1]))
     kept = round(rule.keep * fps)
     if first > rule.seconds * fps and first > kept:
-        yield Cut(0, first - kept, f"idle for {_seconds(0, first, fps)} at the start: {why}")
+        yield TrimCut(0, first - kept, f"idle for {_seconds(0, first, fps)} at the start: {why}")
     if frames - after > rule.seconds * fps and frames - after > kept:
         said = f"idle for {_seconds(after, frames, fps)} at the end: {why}"
-        yield Cut(after + kept, frames, said)
+        yield TrimCut(after + kept, frames, said)
 
 
-def _gaps(rule: Gaps, columns: Mapping[str, np.ndarray], fps: int | float) -> Iterator[Cut]:
+def _gaps(rule: Gaps, columns: Mapping[str, np.ndarray], fps: int | float) -> Iterator[TrimCut]:
     valid = _valid(columns, "gaps")
     observed = valid & ~(columns[FILLED_KEY] > 0) if FILLED_KEY in columns else valid
     there = np.any(valid, axis=0)
     for start, stop, sides in _stretches(~observed, there, rule.hands):
         if stop - start > rule.seconds * fps:
-            yield Cut(start, stop, f"{sides} not observed for {_seconds(start, stop, fps)}")
+            yield TrimCut(start, stop, f"{sides} not observed for {_seconds(start, stop, fps)}")
 
 
-def _unsure(rule: Confidence, columns: Mapping[str, np.ndarray], fps: int | float) -> Iterator[Cut]:
+def _unsure(
+    rule: Confidence, columns: Mapping[str, np.ndarray], fps: int | float
+) -> Iterator[TrimCut]:
     valid, confidence = _valid(columns, "confidence"), columns[CONFIDENCE_KEY]
     low = valid & (confidence < rule.min)
     if not low.any():
@@ -268,7 +270,7 @@ def _unsure(rule: Confidence, columns: Mapping[str, np.ndarray], fps: int | floa
     for start, stop, sides in _stretches(low, np.any(valid, axis=0), "any"):
         if stop - start > rule.seconds * fps:
             least = confidence[start:stop][valid[start:stop]].min()
-            yield Cut(
+            yield TrimCut(
                 start, stop, f"{sides} down to confidence {least:.2f} for "
                 f"{_seconds(start, stop, fps)}, less than {rule.min:g}",
             )  # fmt: skip

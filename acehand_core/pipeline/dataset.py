@@ -39,7 +39,7 @@ from acehand_core.recordings.selection import part
 from acehand_core.recordings.video_encode import VideoEncoding, encode_video, even_size
 from acehand_core.types import SIDES, Existing, Progress, no_progress
 from retarget.robots.robot import Robot, load_robot
-from retarget.solve.calibration_file import Fitted, calibration_text
+from retarget.solve.calibration_file import StoredCalibration, calibration_text
 
 #: Stamps are often rounded to milliseconds.
 _SAME_TIME_NS = 1_000_000
@@ -136,7 +136,7 @@ class Dataset:
         drawn = overlay and recording.frames is not None
         names = (files.SHEET, files.OVERLAY) if drawn else (files.SHEET,)
         fitted = {
-            side: Fitted(calibration, recording.name, recording.sha256 or "")
+            side: StoredCalibration(calibration, recording.name, recording.sha256 or "")
             for side, calibration in zip(SIDES, trajectory.calibration, strict=True)
             if calibration is not None
         }

@@ -15,7 +15,7 @@ from acehand_core.motion import Calibration, HandMotion, Recording
 from acehand_core.pipeline.cutting import cut_demonstrations, nothing_moves
 from acehand_core.pipeline.settings import JobSettings, Span
 from acehand_core.pipeline.steps import Steps
-from acehand_core.recordings.narration import Narrated, Narration, task_of
+from acehand_core.recordings.narration import Narration, TaskSegment, task_of
 from acehand_core.recordings.selection import HOLE_NS
 from acehand_core.trackers.base import Tracker
 from acehand_core.trackers.files import FileTracker
@@ -99,7 +99,7 @@ def _with_hands_of_file(
 
 
 def _between_holes(
-    recording: Recording, told: Sequence[Narrated]
+    recording: Recording, told: Sequence[TaskSegment]
 ) -> tuple[tuple[Span, ...], tuple[str, ...]]:
     """Return the parts in which something was recorded, and a sentence about the holes."""
     times = recording.timestamps_ns
@@ -121,7 +121,9 @@ def _between_holes(
     return spans, (note,) if len(holes) else ()
 
 
-def told_of(path: Path, settings: JobSettings, narration: Narration | None) -> tuple[Narrated, ...]:
+def told_of(
+    path: Path, settings: JobSettings, narration: Narration | None
+) -> tuple[TaskSegment, ...]:
     """Return what is said of a recording, in seconds from where it is read. Raises InputError."""
     return () if narration is None else _shifted(narration.of(path), settings.cut[0])
 
@@ -134,7 +136,7 @@ def duration_s(recording: Recording) -> float:
 
 def _told(
     path: Path, recording: Recording, settings: JobSettings, narration: Narration | None
-) -> tuple[tuple[Narrated, ...], tuple[str, ...]]:
+) -> tuple[tuple[TaskSegment, ...], tuple[str, ...]]:
     """Return what is said of a recording, in seconds from its first frame, and what is odd of it.
 
     Raises:
@@ -165,7 +167,7 @@ def _told(
     return tuple(one for one in told if one not in beyond), tuple(notes)
 
 
-def _shifted(told: Sequence[Narrated], start_s: float) -> tuple[Narrated, ...]:
+def _shifted(told: Sequence[TaskSegment], start_s: float) -> tuple[TaskSegment, ...]:
     """Return what is said with times from where a recording is read; nothing of before."""
     out = []
     for one in told:
@@ -173,12 +175,12 @@ def _shifted(told: Sequence[Narrated], start_s: float) -> tuple[Narrated, ...]:
             out.append(one)
         elif one.end_s > start_s or start_s == 0:
             begin = max(one.start_s - start_s, 0.0)
-            out.append(Narrated(begin, one.end_s - start_s, one.task, one.where))
+            out.append(TaskSegment(begin, one.end_s - start_s, one.task, one.where))
     return tuple(out)
 
 
 def _by_rows(
-    path: Path, recording: Recording, told: Sequence[Narrated], notes: tuple[str, ...]
+    path: Path, recording: Recording, told: Sequence[TaskSegment], notes: tuple[str, ...]
 ) -> Spans:
     """Return a part for each row with start and end. Raises InputError: there is none."""
     seconds = (recording.timestamps_ns - recording.timestamps_ns[0]) * 1e-9

@@ -34,7 +34,7 @@ from retarget.robots.robot import Robot, load_robot
 from retarget.solve.arm import Arm
 from retarget.solve.arm_attachment import attach_arms
 from retarget.solve.calibration_file import (
-    Fitted,
+    StoredCalibration,
     calibration_text,
     known_calibrations,
     read_calibrations,
@@ -52,7 +52,7 @@ class Steps:
     robot: Robot
     retargeter: Retargeter
     arm: Arm | None
-    given: Mapping[Side, Fitted]
+    given: Mapping[Side, StoredCalibration]
     gates: Judgements
 
     @classmethod
@@ -159,7 +159,7 @@ class Steps:
             return None
         origin = recording.name, recording.sha256
         fitted = {
-            side: self.given.get(side, Fitted(calibration, *origin))
+            side: self.given.get(side, StoredCalibration(calibration, *origin))
             for side, calibration in calibrations.items()
         }
         return calibration_text(self.robot, fitted)

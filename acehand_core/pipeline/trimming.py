@@ -12,7 +12,7 @@ from acehand_core.drawing.overlay import contact_sheet, shrunk, write_png
 from acehand_core.drawing.video import OVERLAY_ENCODING
 from acehand_core.lerobot import format as files
 from acehand_core.lerobot.assemble import link
-from acehand_core.lerobot.trim import TRIM, Piece
+from acehand_core.lerobot.trim import TRIM, EpisodePiece
 from acehand_core.motion import HandMotion
 from acehand_core.pipeline.report import measures_of_hands
 from acehand_core.recordings.hands_file import read_hand_motion, write_hand_motion
@@ -26,7 +26,7 @@ _ORIGIN = ("source", "fps", "tracker", "subject", "episode_index", "provenance",
 _COLUMNS, _ROWS, _THUMB_WIDTH = 3, 4, 600
 
 
-def write_beside(folder: Path, target: Path, piece: Piece) -> None:
+def write_beside(folder: Path, target: Path, piece: EpisodePiece) -> None:
     """Write the files beside a piece of an episode to ``target``, of those in ``folder``.
 
     Hands and overlay are cut, and the contact sheet is of the cut overlay. What the report says of
@@ -54,7 +54,7 @@ def write_beside(folder: Path, target: Path, piece: Piece) -> None:
             link(path, place)
 
 
-def _cut_overlay(source: Path, target: Path, piece: Piece) -> None:
+def _cut_overlay(source: Path, target: Path, piece: EpisodePiece) -> None:
     """Write a piece's overlay, and a contact sheet of its pictures."""
     recording = open_video(source)
     clip = part(recording, piece.start, piece.stop)
@@ -71,7 +71,9 @@ def _cut_overlay(source: Path, target: Path, piece: Piece) -> None:
     write_png(contact_sheet(thumbs, min(_COLUMNS, len(thumbs)), title), target / files.SHEET)
 
 
-def _report(report: dict[str, Any], motion: HandMotion | None, piece: Piece) -> dict[str, Any]:
+def _report(
+    report: dict[str, Any], motion: HandMotion | None, piece: EpisodePiece
+) -> dict[str, Any]:
     """Return a piece's report."""
     measured = {} if motion is None else measures_of_hands(motion)
     report = {**report, "frames": len(piece), **measured}

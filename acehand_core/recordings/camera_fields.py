@@ -15,7 +15,7 @@ from acehand_core.geometry.cameras import Camera, CameraModel, opencv_distortion
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class CameraHints:
     """What a user says of a camera where the file does not. None: nothing is said.
 
     ``size`` is the calibrated picture's width and height, ``model`` what its coefficients are of.
@@ -26,7 +26,7 @@ class Said:
 
 
 #: Makes a camera, or raises CalibrationError.
-Make = Callable[[Said], Camera]
+Make = Callable[[CameraHints], Camera]
 
 
 def by_name(cameras: Iterable[tuple[str, Make]]) -> Mapping[str, Make]:
@@ -90,7 +90,9 @@ def check_skew(skew: float, fx: float, key: str) -> None:
         raise CalibrationError(f"{key!r} has a skew of {skew:g} px; no camera model here has one.")
 
 
-def size(width_height: Sequence[Any], said: Said, centre: tuple[float, float]) -> tuple[int, int]:
+def size(
+    width_height: Sequence[Any], said: CameraHints, centre: tuple[float, float]
+) -> tuple[int, int]:
     """Return a picture's size as the file has it, or as the user says where that is None or 0.
 
     ``centre`` is the principal point. Raises CalibrationError.
@@ -110,7 +112,7 @@ def size(width_height: Sequence[Any], said: Said, centre: tuple[float, float]) -
 
 
 def model_without_name(
-    coefficients: Sequence[float], said: Said
+    coefficients: Sequence[float], said: CameraHints
 ) -> tuple[CameraModel, tuple[float, ...]]:
     """Return what coefficients are of where the file names no model.
 

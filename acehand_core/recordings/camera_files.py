@@ -1,8 +1,8 @@
 """Camera files: which format a file has, and which of its cameras is meant.
 
 ``camera_formats.FORMATS`` is the registry. A file is known by its content, not by its name. What it
-leaves open is asked for, never guessed: ``FILE:NAME`` chooses among several cameras, ``Said`` holds
-what only the user can know.
+leaves open is asked for, never guessed: ``FILE:NAME`` chooses among several cameras, and
+``CameraHints`` holds what only the user can know.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import yaml
 
 from acehand_core.errors import CalibrationError, nearest
 from acehand_core.geometry.cameras import Camera
-from acehand_core.recordings.camera_fields import Said
+from acehand_core.recordings.camera_fields import CameraHints
 from acehand_core.recordings.camera_formats import FORMATS, CameraFormat
 from acehand_core.recordings.colmap import ColmapCameras, is_colmap_text, read_binary, read_text
 
@@ -52,7 +52,7 @@ def load_camera(path: Path | str) -> Camera:
     return read_camera(path).camera
 
 
-def read_camera(path: Path | str, said: Said | None = None) -> CameraFile:
+def read_camera(path: Path | str, said: CameraHints | None = None) -> CameraFile:
     """Return the camera of a file, or of ``FILE:NAME``, with its format.
 
     Args:
@@ -64,7 +64,7 @@ def read_camera(path: Path | str, said: Said | None = None) -> CameraFile:
             and none is named; a field is missing or not usable; what ``said`` has is needed, or
             is not what the file says.
     """
-    said = said or Said()
+    said = said or CameraHints()
     file, name = _file_and_name(str(path))
     content = _content(file)
     kind = _format_of(file, content)
@@ -127,7 +127,7 @@ def _format_of(file: Path, content: Any) -> CameraFormat:
     )
 
 
-def _check_said(camera: Camera, said: Said, where: str) -> None:
+def _check_said(camera: Camera, said: CameraHints, where: str) -> None:
     size = (camera.width, camera.height)
     if said.size not in (None, size):
         raise CalibrationError(

@@ -24,8 +24,8 @@ from acehand_core.errors import CalibrationError, nearest
 from acehand_core.geometry.cameras import Camera, CameraModel, opencv_distortion
 from acehand_core.recordings.bags.images import camera_of
 from acehand_core.recordings.camera_fields import (
+    CameraHints,
     Make,
-    Said,
     by_name,
     check_skew,
     field,
@@ -102,7 +102,7 @@ def _kalibr(content: Any) -> Mapping[str, Make]:
     return {name: partial(_kalibr_camera, part) for name, part in _kalibr_parts(content).items()}
 
 
-def _kalibr_camera(part: Any, said: Said) -> Camera:
+def _kalibr_camera(part: Any, said: CameraHints) -> Camera:
     lens = str(field(part, "camera_model"))
     if lens != "pinhole":
         others = {"omni": "the unified", "eucm": "the extended unified", "ds": "the double sphere"}
@@ -171,7 +171,7 @@ def _opencv(content: Any) -> Mapping[str, Make]:
     }
 
 
-def _opencv_camera(content: Any, key: str, coefficients: str | None, said: Said) -> Camera:
+def _opencv_camera(content: Any, key: str, coefficients: str | None, said: CameraHints) -> Camera:
     fx, fy, cx, cy = matrix(content[key], key)
     values = {_plain(name): value for name, value in content.items()}
     across, down = numbers(
@@ -204,7 +204,7 @@ def _colmap(content: ColmapCameras) -> Mapping[str, Make]:
     return by_name((str(entry.number), partial(_colmap_camera, entry)) for entry in content.cameras)
 
 
-def _colmap_camera(entry: ColmapCamera, said: Said) -> Camera:
+def _colmap_camera(entry: ColmapCamera, said: CameraHints) -> Camera:
     return entry.camera()
 
 
@@ -231,7 +231,7 @@ def _aria(content: Any) -> Mapping[str, Make]:
     )
 
 
-def _aria_camera(entry: Any, image_size: Any, said: Said) -> Camera:
+def _aria_camera(entry: Any, image_size: Any, said: CameraHints) -> Camera:
     projection = field(entry, "Projection")
     name = field(projection, "Name")
     if name != "FisheyeRadTanThinPrism":
@@ -253,7 +253,7 @@ def _gyroflow(content: Any) -> Mapping[str, Make]:
     return {"camera": partial(_gyroflow_camera, content)}
 
 
-def _gyroflow_camera(content: Any, said: Said) -> Camera:
+def _gyroflow_camera(content: Any, said: CameraHints) -> Camera:
     lens = content["fisheye_params"]
     fx, fy, cx, cy = matrix(field(lens, "camera_matrix"), "camera_matrix")
     d = numbers(field(lens, "distortion_coeffs"), "distortion_coeffs")
@@ -290,7 +290,7 @@ def _theia(content: Any) -> Mapping[str, Make]:
     return {"camera": partial(_theia_camera, content)}
 
 
-def _theia_camera(content: Any, said: Said) -> Camera:
+def _theia_camera(content: Any, said: CameraHints) -> Camera:
     kind, values = str(content["intrinsic_type"]), field(content, "intrinsics")
     field(values, "principal_pt_x")
     if kind not in _THEIA:
@@ -323,7 +323,7 @@ def _orb_slam(content: Any) -> Mapping[str, Make]:
     return {n: partial(_orb_slam_camera, p, both) for n, p in parts.items() if "fx" in p}
 
 
-def _orb_slam_camera(part: Mapping[str, Any], both: Mapping[str, Any], said: Said) -> Camera:
+def _orb_slam_camera(part: Mapping[str, Any], both: Mapping[str, Any], said: CameraHints) -> Camera:
     if (kind := both.get("type", "PinHole")) not in ("PinHole", "Rectified", "KannalaBrandt8"):
         valid = nearest(kind, ("PinHole", "Rectified", "KannalaBrandt8"))
         raise CalibrationError(f"Camera.type {kind!r} is not read; {valid}")
@@ -400,7 +400,7 @@ def _ros_cameras(info: Mapping[str, Any]) -> Mapping[str, Make]:
     return {"raw": partial(_ros_camera, info, False), "rectified": partial(_ros_camera, info, True)}
 
 
-def _ros_camera(info: Mapping[str, Any], rectified: bool, said: Said) -> Camera:
+def _ros_camera(info: Mapping[str, Any], rectified: bool, said: CameraHints) -> Camera:
     k, d = info["k"], info["d"]
     width, height = size((info.get("width"), info.get("height")), said, (k[2], k[5]))
     name = info.get("distortion_model")

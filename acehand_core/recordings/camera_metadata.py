@@ -57,7 +57,7 @@ _NUMBERS = {"b": "b", "B": "B", "s": "h", "S": "H", "l": "i", "L": "I", "j": "q"
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class CameraDescription:
     """What a file says of its camera.
 
     ``camera`` None: nothing that can be used. ``assumed``: only its kind is said, and the camera is
@@ -70,8 +70,8 @@ class Described:
 
 
 def descriptions(
-    said: Described | None, estimated: Callable[[], Described] | None
-) -> Iterator[Described]:
+    said: CameraDescription | None, estimated: Callable[[], CameraDescription] | None
+) -> Iterator[CameraDescription]:
     """Yield what is known of a camera that nobody gave; the last one's counts.
 
     What a file says of its lens goes before an estimate, an estimate before what its kind has.
@@ -89,7 +89,7 @@ def descriptions(
         yield said
 
 
-def described_by_video(path: Path, width: int, height: int) -> Described | None:
+def described_by_video(path: Path, width: int, height: int) -> CameraDescription | None:
     """Return the camera that a video file describes, for upright pictures of a size in pixels.
 
     Read are Apple's QuickTime key for the focal length, and the field of view and lens polynomial
@@ -106,7 +106,7 @@ def described_by_video(path: Path, width: int, height: int) -> Described | None:
         across, down = max(width, height), min(width, height)
         sensor = max(across, down * 4 / 3) * 5 / 4  # the diagonal of the 4:3 picture around it
         camera = _pinhole(millimetres / FILM_MM * sensor, width, height)
-        return Described(
+        return CameraDescription(
             camera,
             f"focal length of the file's metadata: {millimetres:g} mm by 35 mm film, fx = fy = "
             f"{camera.fx:.1f} px; stabilisation may crop the picture, and the true focal length "
@@ -120,13 +120,13 @@ def described_by_video(path: Path, width: int, height: int) -> Described | None:
         made = " ".join(filter(None, (tags.get(name, "").strip() for name in _PHONE_TAGS)))
         camera = preset_camera("phone", width, height)
         note = f"the file's metadata name a phone ({made}) and no focal length"
-        return Described(camera, f"{note}: {preset_note('phone', camera)}", assumed=True)
+        return CameraDescription(camera, f"{note}: {preset_note('phone', camera)}", assumed=True)
     return None
 
 
 def described_by_pictures(
     recording: Recording, work_dir: Path | None, progress: Progress
-) -> Described:
+) -> CameraDescription:
     """Return the camera that a recording's own pictures give, or why they do not.
 
     ``work_dir``: where it is kept, so that a second run with the same pictures need not do it
@@ -149,7 +149,7 @@ def described_by_pictures(
     if kept is not None and kept.is_file():
         said = json.loads(kept.read_text("utf-8"))
         camera = None if said["camera"] is None else Camera.from_json(said["camera"], str(kept))
-        return Described(camera, said["note"])
+        return CameraDescription(camera, said["note"])
 
     def shown(stage: str, done: int, total: int) -> None:
         progress(f"camera, {stage}", done, total)
@@ -172,10 +172,10 @@ def described_by_pictures(
         with atomic_path(kept, overwrite=True) as partial:
             text = json.dumps({"camera": camera and camera.to_json(), "note": note})
             partial.write_text(text, "utf-8")
-    return Described(camera, note)
+    return CameraDescription(camera, note)
 
 
-def described_by_picture(path: Path, width: int, height: int) -> Described | None:
+def described_by_picture(path: Path, width: int, height: int) -> CameraDescription | None:
     """Return the camera that a photograph's EXIF describes (FocalLengthIn35mmFilm), or None."""
     try:
         with av.open(f"file:{path}", options={"protocol_whitelist": "file"}) as container:
@@ -189,7 +189,9 @@ def described_by_picture(path: Path, width: int, height: int) -> Described | Non
         return None
     camera = _pinhole(millimetres / FILM_MM * math.hypot(width, height), width, height)
     note = f"focal length of the pictures' EXIF: {millimetres:g} mm by 35 mm film"
-    return Described(camera, f"{note}, fx = fy = {camera.fx:.1f} px; distances scale with it")
+    return CameraDescription(
+        camera, f"{note}, fx = fy = {camera.fx:.1f} px; distances scale with it"
+    )
 
 
 def _number(text: str | None) -> float | None:
@@ -205,7 +207,7 @@ def _pinhole(focal: float, width: int, height: int) -> Camera:
     return Camera("pinhole", width, height, focal, focal, (width - 1) / 2, (height - 1) / 2)
 
 
-def _gopro(values: Mapping[str, Any], width: int, height: int) -> Described | None:
+def _gopro(values: Mapping[str, Any], width: int, height: int) -> CameraDescription | None:
     """Return the camera of a GoPro's header.
 
     ZFOV is the angle from corner to corner. POLY gives the angle to the axis over the distance
@@ -215,7 +217,9 @@ def _gopro(values: Mapping[str, Any], width: int, height: int) -> Described | No
     zoomed = str(values.get("DZOM", "N")).startswith("Y") and _first(values.get("DZST", (0,))) != 0
     why = "the digital zoom was on" if zoomed else f"its lens is {style!r}, not W or L"
     if zoomed or style not in ("W", "L"):
-        return Described(None, f"the file is a GoPro's, but {why}: its field of view is not used")
+        return CameraDescription(
+            None, f"the file is a GoPro's, but {why}: its field of view is not used"
+        )
     output = _first(values.get("ARWA", (0,)))
     if output and not same_shape((max(width, height), min(width, height)), (output, 1)):
         return None  # a copy that was cropped
@@ -230,14 +234,14 @@ def _gopro(values: Mapping[str, Any], width: int, height: int) -> Described | No
         f"{moves if stabilised else ''}; distances scale with it"
     )
     if style == "L":
-        return Described(_pinhole(corner / math.tan(half), width, height), note)
+        return CameraDescription(_pinhole(corner / math.tan(half), width, height), note)
 
     _, k1 = lens_through(PRESETS["gopro_wide"].views[0], wide=True)
     fitted = _polynomial_lens(values.get("POLY"), half)
     focal, k = fitted or (1 / (half + k1 * half**3), (k1, 0.0, 0.0, 0.0))
     centre = (width - 1) / 2, (height - 1) / 2
     lens = Camera("kannala_brandt", width, height, focal * corner, focal * corner, *centre, k)
-    return Described(lens, note)
+    return CameraDescription(lens, note)
 
 
 def _polynomial_lens(

@@ -25,7 +25,7 @@ _GYROFLOW = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class PresetView:
     """What a camera sees in pictures of one shape.
 
     Attributes:
@@ -61,7 +61,7 @@ class Preset:
 
     title: str
     source: str
-    views: tuple[View, ...]
+    views: tuple[PresetView, ...]
     wide: bool = False
     crops: bool = False
 
@@ -72,29 +72,29 @@ PRESETS: Mapping[str, Preset] = MappingProxyType({
         title="what is assumed where nothing is known",
         source="ours: 60 degrees across, as the 68.5 diagonal of Microsoft's LifeCam HD-3000 "
         "(61 across; its data sheet)",
-        views=(View(shape=None, horizontal=60.0),),
+        views=(PresetView(shape=None, horizontal=60.0),),
     ),
     "logitech_c920": Preset(
         title="Logitech C920, C922",
         source="Logitech: 78 degrees diagonal; 4:3 pictures have the same height: "
         "https://wimsworld.wordpress.com/2013/09/26/logitech-c920-angle-of-view/",
-        views=(View(shape=(16, 9), diagonal=78.0),),
+        views=(PresetView(shape=(16, 9), diagonal=78.0),),
         crops=True,
     ),
     "phone": Preset(
         title="main camera of a phone, 26 mm by 35 mm film",
         source="Apple's technical specifications of iPhone 11 to 15 (main camera 26 mm): "
         "2 atan(43.27 / 2 / 26) along the diagonal of the 4:3 sensor",
-        views=(View(shape=(4, 3), diagonal=79.5),),
+        views=(PresetView(shape=(4, 3), diagonal=79.5),),
         crops=True,
     ),
     "gopro_wide": Preset(
         title="GoPro HERO9 to HERO11 Black, lens Wide",
         source=_GYROFLOW,
         views=(
-            View(shape=(16, 9), horizontal=115.7, vertical=67.7, diagonal=130.1),
-            View(shape=(4, 3), horizontal=120.6, vertical=92.8, diagonal=147.8),
-            View(shape=(8, 7), horizontal=121.3, vertical=107.6, diagonal=155.5),
+            PresetView(shape=(16, 9), horizontal=115.7, vertical=67.7, diagonal=130.1),
+            PresetView(shape=(4, 3), horizontal=120.6, vertical=92.8, diagonal=147.8),
+            PresetView(shape=(8, 7), horizontal=121.3, vertical=107.6, diagonal=155.5),
         ),
         wide=True,
     ),
@@ -102,16 +102,16 @@ PRESETS: Mapping[str, Preset] = MappingProxyType({
         title="GoPro HERO9 to HERO11 Black, lens Linear",
         source=_GYROFLOW,
         views=(
-            View(shape=(16, 9), horizontal=92.7, vertical=60.9, diagonal=100.7),
-            View(shape=(4, 3), horizontal=92.5, vertical=76.1, diagonal=105.3),
+            PresetView(shape=(16, 9), horizontal=92.7, vertical=60.9, diagonal=100.7),
+            PresetView(shape=(4, 3), horizontal=92.5, vertical=76.1, diagonal=105.3),
         ),
     ),
     "gopro_narrow": Preset(
         title="GoPro HERO10 Black, lens Narrow",
         source=_GYROFLOW,
         views=(
-            View(shape=(16, 9), horizontal=73.1, vertical=45.3, diagonal=80.6),
-            View(shape=(4, 3), horizontal=73.1, vertical=58.1, diagonal=85.6),
+            PresetView(shape=(16, 9), horizontal=73.1, vertical=45.3, diagonal=80.6),
+            PresetView(shape=(4, 3), horizontal=73.1, vertical=58.1, diagonal=85.6),
         ),
     ),
     "aria": Preset(
@@ -119,21 +119,21 @@ PRESETS: Mapping[str, Preset] = MappingProxyType({
         source="the calibration of HOT3D's test recording (Apache-2.0, "
         "https://github.com/facebookresearch/hot3d): 112.5 across, 609.4 px at 1408; the 110 of "
         "https://facebookresearch.github.io/Aria_data_tools/docs/sensors-measurements agree",
-        views=(View(shape=(1, 1), horizontal=112.5, vertical=112.5, focal=0.4328),),
+        views=(PresetView(shape=(1, 1), horizontal=112.5, vertical=112.5, focal=0.4328),),
         wide=True,
     ),
     "aria_gen2": Preset(
         title="Aria Gen 2, RGB",
         source="https://facebookresearch.github.io/projectaria_tools/gen2/technical-specs/device/"
         "hardware",
-        views=(View(shape=(4, 3), horizontal=133.0, vertical=99.0),),
+        views=(PresetView(shape=(4, 3), horizontal=133.0, vertical=99.0),),
         wide=True,
     ),
     "quest3": Preset(
         title="Meta Quest 3, passthrough camera by Android's Camera2",
         source="LENS_INTRINSIC_CALIBRATION of one headset, 868.31 px at 1280x960: "
         "https://github.com/sudotman/UnrealAndroidCamera2Plugin, README",
-        views=(View(shape=(4, 3), horizontal=72.8, vertical=57.9),),
+        views=(PresetView(shape=(4, 3), horizontal=72.8, vertical=57.9),),
     ),
 })  # fmt: skip
 
@@ -164,7 +164,7 @@ def preset_camera(name: str, width: int, height: int) -> Camera:
     return Camera("pinhole", width, height, focal, focal, *centre)
 
 
-def _view_of(name: str, preset: Preset, across: int, down: int) -> tuple[View, float]:
+def _view_of(name: str, preset: Preset, across: int, down: int) -> tuple[PresetView, float]:
     """Return the view that a picture is, or is cut out of, and the view's width in pixels."""
     for view in preset.views:
         if view.shape is None or same_shape(view.shape, (across, down)):
@@ -198,7 +198,7 @@ def preset_note(name: str, camera: Camera) -> str:
     )
 
 
-def lens_through(view: View, wide: bool) -> tuple[float, float]:
+def lens_through(view: PresetView, wide: bool) -> tuple[float, float]:
     """Return the focal length in widths of the picture, and k1, through a view's angles."""
     assert view.shape is not None
     aspect = view.shape[1] / view.shape[0]

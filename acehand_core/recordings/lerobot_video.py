@@ -43,7 +43,7 @@ class Latest:
 
 
 @dataclass(frozen=True, slots=True)
-class Episode:
+class SourceEpisode:
     """Where an episode's pictures are. ``start_s`` is its first frame's time in the file."""
 
     dataset: Path
@@ -78,7 +78,7 @@ def episode_paths(dataset: Path) -> list[Path]:
     return [dataset / f"episode_{number:06d}" for number in numbers]
 
 
-def find_episode(path: Path, video_key: str | None = None) -> Episode:
+def find_episode(path: Path, video_key: str | None = None) -> SourceEpisode:
     """Return the episode of that name.
 
     Raises:
@@ -111,7 +111,7 @@ def find_episode(path: Path, video_key: str | None = None) -> Episode:
         raise SchemaError(f"{dataset}: 'video_path' leads out of the dataset: {video}.")
     if frames < 1 or not 0 < fps <= 1000:
         raise SchemaError(f"{dataset}: episode {number}: length {frames}, fps {fps}.")
-    return Episode(dataset, number, video, start, frames, fps, tasks[0] if tasks else None)
+    return SourceEpisode(dataset, number, video, start, frames, fps, tasks[0] if tasks else None)
 
 
 def open_episode(
@@ -131,7 +131,9 @@ def open_episode(
     return recording_of(find_episode(path, video_key), mirrored, kept)
 
 
-def recording_of(episode: Episode, mirrored: bool = False, kept: Latest | None = None) -> Recording:
+def recording_of(
+    episode: SourceEpisode, mirrored: bool = False, kept: Latest | None = None
+) -> Recording:
     """Return an episode that was found as ``open_episode`` does. Raises VideoError."""
     key = "open", mirrored, *_state(episode)
     kept = kept or Latest(1)
@@ -170,7 +172,7 @@ def episode_sha256(path: Path, video_key: str | None = None, kept: Latest | None
     return _sha256(episode, kept(key, lambda: content_sha256(episode.video)))
 
 
-def _state(episode: Episode) -> tuple[Path, int, int]:
+def _state(episode: SourceEpisode) -> tuple[Path, int, int]:
     """Return what tells an episode's video from the same file changed. Raises VideoError."""
     if not episode.video.is_file():
         raise VideoError(f"{episode.path}: its video {episode.video} does not exist.")
@@ -178,7 +180,7 @@ def _state(episode: Episode) -> tuple[Path, int, int]:
     return episode.video, stat.st_mtime_ns, stat.st_size
 
 
-def _sha256(episode: Episode, video: str) -> str:
+def _sha256(episode: SourceEpisode, video: str) -> str:
     """Several episodes may lie in one file, so the part counts."""
     text = f"{video} {episode.start_s!r} {episode.frames} {episode.fps!r}"
     return hashlib.sha256(text.encode()).hexdigest()

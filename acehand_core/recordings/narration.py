@@ -30,7 +30,7 @@ _CLOCK = re.compile(r"(?:(\d+):)?(\d{1,2}):(\d{1,2}(?:[.,]\d+)?)$")
 
 
 @dataclass(frozen=True, slots=True)
-class Narrated:
+class TaskSegment:
     """What is done in a recording from ``start_s`` to ``end_s``; both None: in all of it.
 
     ``where`` is the file and place, for messages.
@@ -74,7 +74,7 @@ class Narration:
                 f"(--task-file {BESIDE})."
             )
 
-    def of(self, recording: Path) -> tuple[Narrated, ...]:
+    def of(self, recording: Path) -> tuple[TaskSegment, ...]:
         """Return what is said of a recording, in the order of time; of one not named nothing.
 
         Raises:
@@ -106,7 +106,7 @@ def sidecar(recording: Path) -> Path:
     )
 
 
-def task_of(told: Sequence[Narrated], start_s: float, end_s: float) -> str | None:
+def task_of(told: Sequence[TaskSegment], start_s: float, end_s: float) -> str | None:
     """Return the task of what happens from one time to another; None where nothing is said of it.
 
     Of rows with times the one that overlaps most, of several the earliest; else the row that is of
@@ -146,7 +146,7 @@ def seconds(value: Any) -> float:
     return number
 
 
-def _narrated(row: _Row) -> Narrated:
+def _narrated(row: _Row) -> TaskSegment:
     try:
         start, end = (None if v in (None, "") else seconds(v) for v in (row.start, row.end))
     except ValueError as error:
@@ -158,7 +158,7 @@ def _narrated(row: _Row) -> Narrated:
         raise InputError(f"{row.where}: has one of start and end; both are needed, or neither.")
     if start is not None and end is not None and end < start:
         raise InputError(f"{row.where}: ends at {row.end}, before its start, {row.start}.")
-    return Narrated(start, end, row.task, row.where)
+    return TaskSegment(start, end, row.task, row.where)
 
 
 def _rows(path: Path) -> list[_Row]:

@@ -22,7 +22,7 @@ from acehand_core.recordings.bags.bag import METADATA, is_bag, storage_files
 from acehand_core.recordings.bags.records import BagOptions, DroppedMessages
 from acehand_core.recordings.camera_files import read_camera
 from acehand_core.recordings.camera_metadata import (
-    Described,
+    CameraDescription,
     described_by_picture,
     described_by_pictures,
     described_by_video,
@@ -45,7 +45,7 @@ from acehand_core.types import Progress, no_progress
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class InputPart:
     """An open input: all of it, or a part.
 
     ``hands`` is what a file of hands holds; None for anything that has to be tracked. ``dropped``
@@ -92,12 +92,12 @@ class RecordingFormat(ABC):
         """Return the hash that its recording will have, without decoding. Raises InputError."""
         return content_sha256(path)
 
-    def described(self, path: Path, recording: Recording) -> Described | None:
+    def described(self, path: Path, recording: Recording) -> CameraDescription | None:
         """Return what the input's metadata says of its camera; None: nothing."""
         return None
 
     @abstractmethod
-    def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> Opened:
+    def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> InputPart:
         """Open all of it; ``Registry.open`` cuts it and adds camera and poses.
 
         Raises:
@@ -115,7 +115,7 @@ class HandsFile(RecordingFormat):
     def matches(path: Path) -> bool:
         return path.suffix in SUFFIXES and not path.is_dir()
 
-    def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> Opened:
+    def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> InputPart:
         given = {
             "--intrinsics": options.intrinsics is not None,
             "--camera": options.camera is not None,
@@ -128,7 +128,7 @@ class HandsFile(RecordingFormat):
         motion = read_motion_file(path, options.hands, keypoints=options.keypoints)
         remarks = [f"{path}: {n}" for n in motion.provenance.notes if n.startswith(DOUBT)]
         dropped = DroppedMessages(remarks=remarks)
-        return Opened(motion_recording(path, motion), hands=motion, dropped=dropped)
+        return InputPart(motion_recording(path, motion), hands=motion, dropped=dropped)
 
 
 class LeRobotDataset(RecordingFormat):
@@ -144,7 +144,7 @@ class LeRobotDataset(RecordingFormat):
     def expand(self, path: Path) -> list[Path]:
         return lerobot_video.episode_paths(path)
 
-    def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> Opened:
+    def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> InputPart:
         raise InputError(f"{path}: a LeRobot dataset; name one episode: {path}/episode_000000.")
 
 
@@ -164,8 +164,8 @@ class LeRobotEpisode(RecordingFormat):
     def sha256(self, path: Path, options: RecordingOptions) -> str:
         return lerobot_video.episode_sha256(path, options.video_key, self._videos)
 
-    def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> Opened:
-        return Opened(
+    def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> InputPart:
+        return InputPart(
             lerobot_video.open_episode(path, options.video_key, options.mirrored, self._videos)
         )
 
@@ -206,12 +206,12 @@ class BagFile(RecordingFormat):
         state = tuple(v for file in files for v in (file.stat().st_size, file.stat().st_mtime_ns))
         return self._indexes((path, options, state), lambda: index_bag(path, options, progress))
 
-    def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> Opened:
+    def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> InputPart:
         index = self.index(path, options.bag, progress)
         recording = index.recording(options.mirrored)
         if recording.camera is not None and options.mirrored:
             recording = replace(recording, camera=cameras.turned_back(recording.camera))
-        return Opened(recording, dropped=index.dropped)
+        return InputPart(recording, dropped=index.dropped)
 
 
 class FramesFolder(RecordingFormat):
@@ -225,10 +225,10 @@ class FramesFolder(RecordingFormat):
     def matches(path: Path) -> bool:
         return path.is_dir() and bool(frames_folder.pictures_in(path)) and not videos_in(path)
 
-    def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> Opened:
-        return Opened(frames_folder.open_frames(path, options.frame_rate, options.mirrored))
+    def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> InputPart:
+        return InputPart(frames_folder.open_frames(path, options.frame_rate, options.mirrored))
 
-    def described(self, path: Path, recording: Recording) -> Described | None:
+    def described(self, path: Path, recording: Recording) -> CameraDescription | None:
         for picture in frames_folder.pictures_in(path)[:1]:
             return described_by_picture(picture, recording.width, recording.height)
         return None
@@ -246,10 +246,10 @@ class VideoFile(RecordingFormat):
     def contained(self, folder: Path) -> list[Path]:
         return videos_in(folder)
 
-    def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> Opened:
-        return Opened(open_video(path, mirrored=options.mirrored))
+    def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> InputPart:
+        return InputPart(open_video(path, mirrored=options.mirrored))
 
-    def described(self, path: Path, recording: Recording) -> Described | None:
+    def described(self, path: Path, recording: Recording) -> CameraDescription | None:
         return described_by_video(path, recording.width, recording.height)
 
 
@@ -318,7 +318,7 @@ class Registry:
 
     def open(
         self, path: Path, options: RecordingOptions, progress: Progress | None = None
-    ) -> Opened:
+    ) -> InputPart:
         """Open the wanted part of an input, with its camera and camera poses.
 
         Raises:

@@ -19,7 +19,7 @@ from acehand_core.errors import InputError, SchemaError
 from acehand_core.lerobot import format as layout
 from acehand_core.lerobot.edit import Removal, remove_episodes
 from acehand_core.lerobot.trim import Trimming, trim_episodes
-from acehand_core.lerobot.trim_rules import Cut
+from acehand_core.lerobot.trim_rules import TrimCut
 from acehand_core.pipeline.trimming import write_beside
 from acehand_core.review.episode import DatasetReader
 from acehand_core.types import Progress, no_progress
@@ -105,7 +105,7 @@ def write_decisions(path: Path, decisions: Mapping[str, Decision]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Applied:
+class DecisionOutcome:
     """What ``apply_decisions`` did. ``stale``: decisions of episodes that are not there."""
 
     removal: Removal | None
@@ -121,7 +121,7 @@ def apply_decisions(
     delete: bool = False,
     dry_run: bool = False,
     progress: Progress = no_progress,
-) -> Applied:
+) -> DecisionOutcome:
     """Remove the episodes that were rejected, then trim those that were to be trimmed.
 
     Each is one step; where the second fails the same call again does what is left.
@@ -163,7 +163,7 @@ def apply_decisions(
         trimming = trim_episodes(
             root, cuts, write_beside, delete=delete, dry_run=dry_run, progress=progress
         )
-    return Applied(removal, trimming, len(decisions) - known)
+    return DecisionOutcome(removal, trimming, len(decisions) - known)
 
 
 def _decided(
@@ -179,7 +179,7 @@ def _decided(
     return found
 
 
-def _cuts(root: Path, found: Mapping[int, Decision]) -> dict[int, list[Cut]]:
+def _cuts(root: Path, found: Mapping[int, Decision]) -> dict[int, list[TrimCut]]:
     """Return what goes of each episode that is to be trimmed. Raises InputError."""
     lengths = {row["episode_index"]: row["length"] for row in layout.read_episode_rows(root)}
     cuts = {}
@@ -194,7 +194,7 @@ def _cuts(root: Path, found: Mapping[int, Decision]) -> dict[int, list[Cut]]:
                 f"{lengths[number]} frames."
             )
         ends = ((0, first), (stop, lengths[number]))
-        listed = [Cut(a, b, "trimmed in the review") for a, b in ends if b > a]
+        listed = [TrimCut(a, b, "trimmed in the review") for a, b in ends if b > a]
         if listed:
             cuts[number] = listed
     return cuts

@@ -27,7 +27,7 @@ from acehand_core.recordings import lerobot_video
 from acehand_core.recordings.hands_file import read_hand_motion
 from acehand_core.recordings.lerobot_video import Latest
 from acehand_core.types import SIDES
-from retarget.replay.clip import Clip, RobotColumns, clip_of
+from retarget.replay.clip import JudgedClip, RobotColumns, clip_of
 
 _JOINTS = "observation.hand.joints_camera", "observation.hand.joints_wrist"
 _TIMES = "observation.source_timestamp_ns"
@@ -39,7 +39,7 @@ _COUNTED = (*layout.MANDATORY, "task_index")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Episode(Clip):
+class Episode(JudgedClip):
     """One episode, the clip that its columns hold, with what lies beside it.
 
     ``columns`` are the dataset's own, (T, N) each. ``report`` and ``origin`` (its provenance) are
@@ -131,12 +131,12 @@ class DatasetReader:
             )
         return _episode(self.dataset, self._info, row, table, self._joints)
 
-    def video(self, number: int) -> lerobot_video.Episode | None:
+    def video(self, number: int) -> lerobot_video.SourceEpisode | None:
         """Return where an episode's pictures are; None where the dataset has no video."""
         row, keys = self._row(number), layout.video_keys(self._info["features"])
         if not keys:
             return None
-        return lerobot_video.Episode(
+        return lerobot_video.SourceEpisode(
             dataset=self.dataset, number=number,
             video=self.dataset / layout.video_file(row, keys[0]),
             start_s=float(row[f"videos/{keys[0]}/from_timestamp"]), frames=int(row["length"]),

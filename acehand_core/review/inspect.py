@@ -294,7 +294,7 @@ def _read_kept(path: Path, key: str) -> list[Measure] | None:
         return None
 
 
-def _key(episode: Episode, video: lerobot_video.Episode | None, looks: int) -> str:
+def _key(episode: Episode, video: lerobot_video.SourceEpisode | None, looks: int) -> str:
     """Return what measures depend on beside the episode's columns: files, code, settings."""
     digest = hashlib.sha256(_code())
     said = [looks, episode.robot_label, episode.fps, dict(library_versions())]

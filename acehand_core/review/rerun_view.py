@@ -65,7 +65,7 @@ APART_M, BELOW_M = 0.15, 0.25
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Shown:
+class EpisodeDisplay:
     """What is to be seen; ``video`` (None: no pictures) shows frame k at ``video_times_s[k]``."""
 
     title: str
@@ -98,7 +98,7 @@ def check_output(path: Path, overwrite: bool) -> None:
     check_free(path, overwrite)
 
 
-def save(shown: Shown, path: Path, overwrite: bool = False) -> None:
+def save(shown: EpisodeDisplay, path: Path, overwrite: bool = False) -> None:
     """Write a file that rerun opens; it appears whole or not at all.
 
     Raises:
@@ -116,7 +116,7 @@ def save(shown: Shown, path: Path, overwrite: bool = False) -> None:
             stream.disconnect()  # what is written is whole only then
 
 
-def open_viewer(shown: Shown) -> None:
+def open_viewer(shown: EpisodeDisplay) -> None:
     """Open rerun's viewer, or a recording more in the one that is open.
 
     Raises:
@@ -236,7 +236,7 @@ class _Sender:
         self.static(entity, self.rr.SeriesLines(colors=[colour], names=[name], widths=[width]))
 
 
-def _send(rr: Any, stream: Any, shown: Shown) -> None:
+def _send(rr: Any, stream: Any, shown: EpisodeDisplay) -> None:
     before = rr.error_utils.strict_mode()
     rr.set_strict_mode(True)  # a mistake is an error, not a warning
     try:
@@ -254,7 +254,7 @@ def _send(rr: Any, stream: Any, shown: Shown) -> None:
         rr.set_strict_mode(before)
 
 
-def _send_camera(sender: _Sender, shown: Shown) -> None:
+def _send_camera(sender: _Sender, shown: EpisodeDisplay) -> None:
     rr, episode, poses = sender.rr, shown.episode, world_poses(shown.episode)
     up = rr.ViewCoordinates.RIGHT_HAND_Z_UP if poses is not None else rr.ViewCoordinates.RDF
     sender.static("scene", up)
@@ -346,7 +346,7 @@ def _send_robot(
         sender.columns(entity, [*shape, *rr.Mesh3D.columns(albedo_factor=colours)], rows)
 
 
-def _send_plots(sender: _Sender, shown: Shown) -> None:
+def _send_plots(sender: _Sender, shown: EpisodeDisplay) -> None:
     episode = shown.episode
     limits: dict[str, float] = {}
     for curve in curves(episode, shown.robot):
@@ -373,7 +373,7 @@ def _send_plots(sender: _Sender, shown: Shown) -> None:
                 sender.series(f"{entity}/{name}", line, name, _LIMIT, 1.0)
 
 
-def about(shown: Shown) -> str:
+def about(shown: EpisodeDisplay) -> str:
     """Return what is said of the episode, as Markdown."""
     episode, report = shown.episode, shown.episode.report
     count = episode.states
@@ -395,7 +395,7 @@ def about(shown: Shown) -> str:
     return "\n".join(lines) + "\n"
 
 
-def blueprint(shown: Shown) -> Any:
+def blueprint(shown: EpisodeDisplay) -> Any:
     """Return how the viewer is laid out."""
     _rerun()
     import rerun.blueprint as rrb
@@ -439,7 +439,7 @@ def _picture(episode: Episode) -> str:
     return "picture" if episode.camera is None else "scene/camera/image"
 
 
-def _commanded(shown: Shown) -> list[tuple[int, Side, HandSpec]]:
+def _commanded(shown: EpisodeDisplay) -> list[tuple[int, Side, HandSpec]]:
     """Return the robot hands whose commands are plotted."""
     robot = shown.robot
     if robot is None or shown.episode.robot is None:

@@ -28,7 +28,7 @@ _PART = 1 << 20
 
 
 @dataclass(slots=True)
-class Review:
+class ReviewServer:
     """An inspection that is being reviewed; decisions are written as they come.
 
     ``decisions`` is the file, which need not exist.
@@ -79,7 +79,7 @@ class Review:
         return [DatasetReader(dataset) for dataset in self.inspection.datasets]
 
 
-def server_of(review: Review, port: int = 0) -> ThreadingHTTPServer:
+def server_of(review: ReviewServer, port: int = 0) -> ThreadingHTTPServer:
     """Return a server on the loopback address; ``port`` 0 takes a free one.
 
     Raises:
@@ -97,7 +97,7 @@ def server_of(review: Review, port: int = 0) -> ThreadingHTTPServer:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    review: Review
+    review: ReviewServer
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:

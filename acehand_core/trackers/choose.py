@@ -10,7 +10,7 @@ from acehand_core.errors import InputError, NoHandError
 from acehand_core.motion import HandMotion, Recording
 from acehand_core.recordings.hands_file import refuse_flags
 from acehand_core.recordings.options import RecordingOptions
-from acehand_core.recordings.registry import HandsFile, Opened, Registry, format_of
+from acehand_core.recordings.registry import HandsFile, InputPart, Registry, format_of
 from acehand_core.trackers.base import BUILT_IN, Tracker, TrackerSettings, make_tracker
 from acehand_core.trackers.cache import CachedTracker
 from acehand_core.trackers.files import FileTracker
@@ -32,7 +32,7 @@ def open_tracked(
     registry: Registry,
     progress: Progress | None = None,
     cache: Path | None = None,
-) -> tuple[Opened, Tracker]:
+) -> tuple[InputPart, Tracker]:
     """Open an input with the tracker of that name; a file of hands is its own tracker.
 
     Args:

@@ -20,7 +20,7 @@ import av
 import numpy as np
 
 from acehand_core.ace.synthetic.appearance import random_appearance
-from acehand_core.ace.synthetic.episode import Episode, SynthOptions, make_episode
+from acehand_core.ace.synthetic.episode import SyntheticEpisode, SynthOptions, make_episode
 from acehand_core.ace.synthetic.rendering import render_episode, truth_of
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import HandMotion
@@ -69,7 +69,7 @@ def clips(seed: int) -> Iterator[Clip]:
         index += 1
 
 
-def episode_of(clip: Clip) -> Episode:
+def episode_of(clip: Clip) -> SyntheticEpisode:
     """Return all of a recording but its pixels."""
     options = SynthOptions(frames=clip.frames, cameras="pinhole", fast=True)
     episode = make_episode(clip.seed, clip.index, options)

@@ -75,7 +75,7 @@ class Truth:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class Comparison:
     """Tracked and true hands of T frames; errors are NaN where either is not known.
 
     ``depth_mm`` is positive where the wrist is too far. ``accelerations``: second differences of
@@ -104,7 +104,7 @@ class Compared:
     spread: Float[np.ndarray, "T 2 21 5"] | None
 
     @classmethod
-    def of(cls, motion: HandMotion, truth: Truth) -> Compared:
+    def of(cls, motion: HandMotion, truth: Truth) -> Comparison:
         """Compare a motion with the truth of the same frames."""
         joints, true = motion.joints_camera, truth.motion.joints_camera
         right, wrong_side = matched(motion, truth)
@@ -138,10 +138,10 @@ class Compared:
 
 def score(motion: HandMotion, truth: Truth) -> dict[str, Any]:
     """Return the measures of one clip (docstring of the module), and those of each subset."""
-    return measures([Compared.of(motion, truth)])
+    return measures([Comparison.of(motion, truth)])
 
 
-def measures(clips: Sequence[Compared]) -> dict[str, Any]:
+def measures(clips: Sequence[Comparison]) -> dict[str, Any]:
     """Return the measures over all hands of some clips, and of each subset of the true hands."""
 
     def flat(name: str) -> np.ndarray:
@@ -180,7 +180,7 @@ def measures(clips: Sequence[Compared]) -> dict[str, Any]:
     return out
 
 
-def errors_of(clip: Compared) -> Errors:
+def errors_of(clip: Comparison) -> Errors:
     """Return what ``same_hands`` takes of a clip."""
     return {name: getattr(clip, name) for name in ("kept", *_ERRORS)}
 
@@ -307,7 +307,7 @@ def _spread(
         return np.concatenate([np.abs(off) / axes, parts], axis=-1)
 
 
-def _coverage(clips: Sequence[Compared], which: str) -> dict[str, float | None]:
+def _coverage(clips: Sequence[Comparison], which: str) -> dict[str, float | None]:
     known = [clip.spread[getattr(clip, which)] for clip in clips if clip.spread is not None]
     spread = np.concatenate(known).reshape(-1, 5) if known else np.zeros((0, 5))
     spread = spread[np.isfinite(spread).all(-1)]

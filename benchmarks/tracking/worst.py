@@ -12,13 +12,13 @@ from acehand_core.drawing.overlay import contact_sheet, draw_skeleton, put_capti
 from acehand_core.hand.skeleton import BONES
 from acehand_core.motion import HandMotion
 from benchmarks.tracking.clips import Case
-from benchmarks.tracking.score import Compared
+from benchmarks.tracking.score import Comparison
 
 #: Two hands of one clip and side are at least so many frames apart; a clip has at most so many.
 APART, OF_ONE_CLIP = 15, 4
 SIDE, COLUMNS = 300, 5
 
-Found = tuple[Case, HandMotion, Compared]
+Found = tuple[Case, HandMotion, Comparison]
 
 
 def write_worst(found: Sequence[Found], path: Path, count: int) -> None:

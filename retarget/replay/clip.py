@@ -1,7 +1,7 @@
 """What a clip measures: hands that no hand is like, a robot that does not do what they do.
 
-A ``Clip`` holds hands and robot as a dataset's columns do, so that a conversion, which has them in
-memory, and ``acehand inspect``, which reads them again, measure the same.
+A ``JudgedClip`` holds hands and robot as a dataset's columns do, so that a conversion, which has
+them in memory, and ``acehand inspect``, which reads them again, measure the same.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class RobotColumns:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Clip:
+class JudgedClip:
     """Both hands of T frames, and the robot that follows them.
 
     ``joints`` are NaN where a hand is not valid; relative to the wrist where not ``placed``.
@@ -104,7 +104,7 @@ class Clip:
 def clip_of(
     motion: HandMotion, trajectory: RobotTrajectory, source_ns: TimestampsNs | None = None
 ) -> dict[str, Any]:
-    """Return the fields of the ``Clip`` that a dataset would hold of them.
+    """Return the fields of the ``JudgedClip`` that a dataset would hold of them.
 
     ``source_ns``: the stamps of the source's frames; None: those of the motion.
     """
@@ -133,7 +133,7 @@ def clip_of(
 
 
 def clip_measures(
-    clip: Clip, robot: Robot | None, tip_error_m: Float[np.ndarray, "T 2 K"] | None
+    clip: JudgedClip, robot: Robot | None, tip_error_m: Float[np.ndarray, "T 2 K"] | None
 ) -> list[Measure]:
     """Measure what anybody can who has hands and robot.
 
@@ -170,7 +170,7 @@ def clip_measures(
     return measures
 
 
-def in_camera(clip: Clip) -> Float[np.ndarray, "T 2 4 4"] | None:
+def in_camera(clip: JudgedClip) -> Float[np.ndarray, "T 2 4 4"] | None:
     """Return the robots' base poses in the camera frame, NaN where the camera's pose is unknown."""
     robot, motion = clip.robot, clip.motion
     if robot is None or robot.T_frame_base is None:
@@ -185,7 +185,7 @@ def in_camera(clip: Clip) -> Float[np.ndarray, "T 2 4 4"] | None:
 # The frames, and which of them show hands.
 
 
-def _frames(clip: Clip) -> Iterator[Measure]:
+def _frames(clip: JudgedClip) -> Iterator[Measure]:
     yield Measure("no_hand", float(not clip.valid.any()), "no hand was found")
     yield Measure("one_frame", float(len(clip) == 1), "one frame is no trajectory")
     if len(clip) > 1:
@@ -227,7 +227,7 @@ def _longest(flags: Bool[np.ndarray, "T"]) -> tuple[int, int]:
 # What no hand does, and what only a fault of tracking looks like.
 
 
-def hand_measures(clip: Clip) -> list[Measure]:
+def hand_measures(clip: JudgedClip) -> list[Measure]:
     """Measure both hands of a clip."""
     measures: list[Measure] = []
     for slot, side in enumerate(SIDES):
@@ -248,7 +248,7 @@ def hand_measures(clip: Clip) -> list[Measure]:
     return [*measures, *_swaps(clip)]
 
 
-def hand_length(clip: Clip) -> float | None:
+def hand_length(clip: JudgedClip) -> float | None:
     """Return the length of the hand that is seen more, along its bones (m)."""
     seen = clip.observed & np.isfinite(clip.joints).all((2, 3))
     if not seen.any():
@@ -297,7 +297,9 @@ def _jitter(hand: _Hand, seen: Bool[np.ndarray, "T"], side: Side) -> Measure:
     return Measure("jitter", value, f"joints of the {side} hand jitter by {value:.1f} mm", side, at)
 
 
-def _motion(clip: Clip, hand: _Hand, seen: Bool[np.ndarray, "T"], side: Side) -> list[Measure]:
+def _motion(
+    clip: JudgedClip, hand: _Hand, seen: Bool[np.ndarray, "T"], side: Side
+) -> list[Measure]:
     """Measure jumps of the wrist and turns of the palm between frames that follow each other."""
     both = seen[1:] & seen[:-1]
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -320,7 +322,7 @@ def _motion(clip: Clip, hand: _Hand, seen: Bool[np.ndarray, "T"], side: Side) ->
     return measures
 
 
-def _bends(clip: Clip, hand: _Hand, seen: Bool[np.ndarray, "T"], side: Side) -> list[Measure]:
+def _bends(clip: JudgedClip, hand: _Hand, seen: Bool[np.ndarray, "T"], side: Side) -> list[Measure]:
     """Measure which finger joints bend backwards; of most of them at once the side is wrong."""
     sign = 1 if side == "right" else -1
     across = _unit(hand[:, KNUCKLES[1]] - hand[:, KNUCKLES[4]]) * sign
@@ -362,7 +364,7 @@ def _prevails(out: Bool[np.ndarray, "T"], into: Bool[np.ndarray, "T"], fps: floa
     return bool((outward >= OUTWARD * len(window)).any() and (outward > 4 * inward).any())
 
 
-def _frozen(clip: Clip, slot: int) -> Measure:
+def _frozen(clip: JudgedClip, slot: int) -> Measure:
     hand, side = clip.joints[:, slot], SIDES[slot]
     measured = clip.valid[:, slot] & ~clip.filled[:, slot]  # whatever its confidence
     with np.errstate(invalid="ignore"):
@@ -373,7 +375,7 @@ def _frozen(clip: Clip, slot: int) -> Measure:
     return Measure("frozen", seconds, text, side, first)
 
 
-def _vague_tips(clip: Clip, slot: int) -> Iterator[Measure]:
+def _vague_tips(clip: JudgedClip, slot: int) -> Iterator[Measure]:
     """Measure how many fingertips of frames that are followed are not known."""
     if clip.sigma is None or not (seen := clip.observed[:, slot]).any():
         return
@@ -386,7 +388,7 @@ def _vague_tips(clip: Clip, slot: int) -> Iterator[Measure]:
         yield Measure("uncertain_tips", vague, text, SIDES[slot])
 
 
-def _place(clip: Clip, hand: _Hand, seen: Bool[np.ndarray, "T"], side: Side) -> list[Measure]:
+def _place(clip: JudgedClip, hand: _Hand, seen: Bool[np.ndarray, "T"], side: Side) -> list[Measure]:
     if not clip.placed:
         return []
     far = float(np.median(np.linalg.norm(hand[seen, WRIST], axis=-1)))
@@ -394,7 +396,7 @@ def _place(clip: Clip, hand: _Hand, seen: Bool[np.ndarray, "T"], side: Side) -> 
     return [Measure("distance", far, text, side)]
 
 
-def _evidence(clip: Clip, slot: int, seen: Bool[np.ndarray, "T"]) -> list[Measure]:
+def _evidence(clip: JudgedClip, slot: int, seen: Bool[np.ndarray, "T"]) -> list[Measure]:
     """Hold joints against the landmarks that the tracker saw."""
     motion, side = clip.motion, SIDES[slot]
     if motion is None or not clip.placed or clip.camera is None:
@@ -420,7 +422,7 @@ def _evidence(clip: Clip, slot: int, seen: Bool[np.ndarray, "T"]) -> list[Measur
     ]  # fmt: skip
 
 
-def _swaps(clip: Clip) -> list[Measure]:
+def _swaps(clip: JudgedClip) -> list[Measure]:
     """Count the times at which both hands change places, by what explains their wrists' paths."""
     if not clip.placed:
         return []
@@ -459,7 +461,7 @@ def extent(pixels: Float[np.ndarray, "*n 21 2"]) -> Float[np.ndarray, "*n"]:
     return np.asarray(np.sqrt((away**2).sum(-1).mean(-1)))
 
 
-def wrist_paths(clip: Clip) -> Sequence[float]:
+def wrist_paths(clip: JudgedClip) -> Sequence[float]:
     """Return how far the left and the right wrist went while they were seen (m)."""
     wrist = clip.joints[:, :, WRIST]
     seen = clip.observed[1:] & clip.observed[:-1]
@@ -488,7 +490,7 @@ def _limits(columns: RobotColumns, hand: HandSpec, slot: int, side: Side) -> Ite
     yield Measure("coupling", float(residual.max()), text, side, int(np.argmax(residual)))
 
 
-def _acceleration(clip: Clip, columns: RobotColumns, slot: int) -> Iterator[Measure]:
+def _acceleration(clip: JudgedClip, columns: RobotColumns, slot: int) -> Iterator[Measure]:
     """Measure the largest acceleration of the base over three consecutive frames with the hand."""
     if columns.T_frame_base is None or len(clip) < 3:
         return
@@ -502,7 +504,7 @@ def _acceleration(clip: Clip, columns: RobotColumns, slot: int) -> Iterator[Meas
 
 
 def _base(
-    clip: Clip,
+    clip: JudgedClip,
     columns: RobotColumns,
     T_camera_base: Float[np.ndarray, "T 4 4"],
     hand: HandSpec,
@@ -521,7 +523,7 @@ def _base(
     return (Measure("base", median, text, hand.side, at),)
 
 
-def _stands_still(clip: Clip, columns: RobotColumns, slot: int, side: Side) -> Measure:
+def _stands_still(clip: JudgedClip, columns: RobotColumns, slot: int, side: Side) -> Measure:
     """Measure for how much of the time in which the fingers move the robot's do not."""
     with np.errstate(invalid="ignore", divide="ignore"):
         palms = palm_frames(clip.joints[:, slot], side)

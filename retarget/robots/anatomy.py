@@ -69,7 +69,7 @@ class Bend:
 
 
 @dataclass(frozen=True, slots=True)
-class Palm:
+class RobotPalm:
     """What geometry says of a hand: its palm frame, and the order of its fingers.
 
     ``rotation`` has the axes x (out of the palm), y, z (to the fingers) as columns. ``order`` is
@@ -95,7 +95,7 @@ class NoHingeError(InputError):
     """A finger that does not bend says nothing of the palm."""
 
 
-class Posture:
+class HandPosture:
     """A model's links and joints for one vector of joint values."""
 
     def __init__(self, model: mujoco.MjModel, values: JointValues) -> None:
@@ -134,7 +134,7 @@ def bends(
     Raises:
         NoHingeError: a finger has slides only.
     """
-    posture = Posture(model, rest)
+    posture = HandPosture(model, rest)
     tips = [posture.point(f.link, f.tip) for f in fingers]
     center = np.mean(tips, axis=0)
     found = []
@@ -180,7 +180,7 @@ def likely_thumb(found: Sequence[Bend]) -> int:
     return int(np.argmax(spreads < spreads.min() + _SAME))
 
 
-def find_palm(found: Sequence[Bend], thumb: int | None) -> Palm:
+def find_palm(found: Sequence[Bend], thumb: int | None) -> RobotPalm:
     """Return the palm frame of a hand, given which finger is the thumb, if one is."""
     others = [i for i in range(len(found)) if i != thumb]
     alike = _unlike([found[i] for i in others])
@@ -198,12 +198,12 @@ def find_palm(found: Sequence[Bend], thumb: int | None) -> Palm:
         root, tip = (float(p @ y - middle) / width for p in (found[thumb].base, found[thumb].tip))
         place = root if abs(root) > _IN_THE_MIDDLE else tip
     order = sorted(others, key=lambda i: -np.sign(place) * across[i])
-    return Palm(rotation, tuple(order), place, float(np.degrees(alike)))
+    return RobotPalm(rotation, tuple(order), place, float(np.degrees(alike)))
 
 
 def opening(model: mujoco.MjModel, jaws: Sequence[Finger], values: JointValues) -> float:
     """Return how far the tips of a gripper's first two jaws are apart (m)."""
-    posture = Posture(model, values)
+    posture = HandPosture(model, values)
     first, second = (posture.point(jaw.link, jaw.tip) for jaw in jaws[:2])
     return float(np.linalg.norm(first - second))
 
@@ -212,7 +212,7 @@ def find_jaws(
     model: mujoco.MjModel, jaws: Sequence[Finger], opened: JointValues, closed: JointValues
 ) -> Float[np.ndarray, "3 3"]:
     """Return the frame of a gripper whose first jaw is that towards +y: y is where jaws open."""
-    wide, shut = Posture(model, opened), Posture(model, closed)
+    wide, shut = HandPosture(model, opened), HandPosture(model, closed)
     first, second = ((wide.point(j.link, j.tip), shut.point(j.link, j.tip)) for j in jaws)
     y = _unit((first[0] - second[0]) - (first[1] - second[1]))
     roots = [wide.anchors[j.joints[0]] for j in jaws]

@@ -17,7 +17,7 @@ from acehand_core.errors import AcehandError
 from acehand_core.geometry import rotations
 from acehand_core.hand.skeleton import FINGERS, KEYPOINT_NAMES, finger_keypoints
 from retarget.robots import anatomy
-from retarget.robots.anatomy import Bend, Finger, JointValues, Posture
+from retarget.robots.anatomy import Bend, Finger, HandPosture, JointValues
 from retarget.robots.fingers import ancestors
 from retarget.robots.hand_spec import HandSpec, JointVector
 from retarget.robots.kinematics import load_mjcf
@@ -113,7 +113,9 @@ def size(hand: HandSpec, hands: tuple[HandSpec, ...] = ()) -> str:
         raise Wrong(f"{what} {length * 1e3:.0f} mm{long}, a human's are {typical * 1e3:.0f} mm: "
                     "is the unit of the model metres?")  # fmt: skip
 
-    roots = Posture(body.model, body.rest).anchors[[finger.joints[0] for finger in body.fingers]]
+    roots = HandPosture(body.model, body.rest).anchors[
+        [finger.joints[0] for finger in body.fingers]
+    ]
     away = float(np.linalg.norm(roots.mean(axis=0)))
     if away > _BASE_M:
         raise Wrong(f"the base is {away:.3g} m from where fingers begin, {_BASE_M} m at most are "
@@ -215,7 +217,7 @@ def _joints_on_their_fingers(hand: HandSpec, body: Anatomy) -> None:
                             "joints of that finger exchanged?")  # fmt: skip
         elif behind and len(moved[driver]) == 1 and chain.index(numbers[name]) > 0:
             bend = body.bends[moved[name][0]]
-            axis = Posture(model, body.rest).axes[numbers[name]]
+            axis = HandPosture(model, body.rest).axes[numbers[name]]
             if abs(axis @ bend.axis) > np.cos(np.pi / 4):
                 raise Wrong(f"{name} bends the {hand.fingers[moved[name][0]]} and follows {driver} "
                             "of another finger: are joints exchanged?")  # fmt: skip
@@ -291,7 +293,7 @@ def open_and_closed(hand: HandSpec) -> tuple[JointVector, JointVector]:
 
     opened = np.clip(0.0, hand.command_lower, hand.command_upper)
     closed = opened.copy()
-    axes = Posture(body.model, body.rest).axes
+    axes = HandPosture(body.model, body.rest).axes
     for finger, bend in zip(body.fingers, body.bends, strict=True):
         for i, name in enumerate(hand.command_joints):
             joint = body.model.joint(hand.full_name(name)).id

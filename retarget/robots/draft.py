@@ -18,7 +18,7 @@ from acehand_core.geometry import rotations
 from acehand_core.hand.skeleton import FINGERS
 from acehand_core.types import SIDES, Side
 from retarget.robots import anatomy
-from retarget.robots.anatomy import Finger, JointValues, Point, Posture, slides
+from retarget.robots.anatomy import Finger, HandPosture, JointValues, Point, slides
 from retarget.robots.couplings import Drive, find_drive, joint_ranges
 from retarget.robots.fingers import FoundHand, find_hands, hand_roots, link_points
 from retarget.robots.model_file import compiled, load_spec, urdf_limits
@@ -174,7 +174,7 @@ def _drafted(facts: ModelFacts, found: FoundHand, side: Side | None) -> DraftedH
     elif palm.side is not None and palm.side != (side or named or palm.side):
         doubts["side"] = f"it is called {side or named}, but looks like a {palm.side} hand"
 
-    posture = Posture(model, rest)
+    posture = HandPosture(model, rest)
     turn, origin = _root_place(model, posture, found, palm.rotation, [b.base for b in bends])
     closed = rest.copy()
     for finger, bend in zip(found.fingers, bends, strict=True):
@@ -201,7 +201,7 @@ def _drafted(facts: ModelFacts, found: FoundHand, side: Side | None) -> DraftedH
 
 def _named(
     model: mujoco.MjModel, found: FoundHand, bends: Sequence[anatomy.Bend]
-) -> tuple[tuple[str, ...], anatomy.Palm, dict[str, str]]:
+) -> tuple[tuple[str, ...], anatomy.RobotPalm, dict[str, str]]:
     """Return the human finger of each finger, the palm that they stand on, and what is in doubt."""
     names, doubts = named_fingers(model, found), {}
     seen = anatomy.likely_thumb(bends)
@@ -279,7 +279,7 @@ def _gripper(
     # Where meshes meet before the joint's end, the fingers are closed there.
     for share in np.linspace(0, 1, 201):
         values = at_commands(drive, opened + share * (closed - opened))
-        posture = Posture(model, values)
+        posture = HandPosture(model, values)
         first, second = (posture.point(j.link, j.tip) for j in jaws)
         if (first - second) @ frame[:, 1] < 0:
             closed = values
@@ -288,7 +288,7 @@ def _gripper(
                 bound[joint] = closed[joint]
             break
 
-    posture = Posture(model, opened)
+    posture = HandPosture(model, opened)
     turn, origin = _root_place(model, posture, found, frame, [])
     names = ("thumb", "index")
     turned = np.diag([-1.0, -1.0, 1.0]) @ turn
@@ -321,7 +321,7 @@ def _jaw_tips(
     frame: Float[np.ndarray, "3 3"],
 ) -> list[Finger]:
     """Return the jaws with tips in the middle of the faces that meet, near their ends."""
-    posture = Posture(model, closed)
+    posture = HandPosture(model, closed)
     found = []
     for sign, jaw in zip((1, -1), jaws, strict=True):
         turn = posture.turns[jaw.link]
@@ -339,7 +339,7 @@ def _jaw_tips(
 
 def _root_place(
     model: mujoco.MjModel,
-    posture: Posture,
+    posture: HandPosture,
     found: FoundHand,
     axes: Float[np.ndarray, "3 3"],
     knuckles: Sequence[Point],

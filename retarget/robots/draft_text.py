@@ -13,7 +13,7 @@ from acehand_core.atomic import atomic_path, check_free
 from acehand_core.geometry import rotations
 from acehand_core.hand.skeleton import FINGERS, KEYPOINT_NAMES, finger_keypoints
 from acehand_core.types import SIDES, Side
-from retarget.robots.anatomy import Posture, slides
+from retarget.robots.anatomy import HandPosture, slides
 from retarget.robots.draft import DraftedHand, draft_hands
 from retarget.robots.robot import SCHEMA
 
@@ -216,7 +216,7 @@ def _keyed(
     """
     if hand.gripper:
         return [], []
-    posture = Posture(hand.facts.model, hand.opened)
+    posture = HandPosture(hand.facts.model, hand.opened)
     groups: list[int] = []
     for joint in joints:
         if slides(hand.facts.model, joint):

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float
 
 from acehand_core.mujoco_gl import import_mujoco
-from retarget.robots.anatomy import KNUCKLES_M, Posture
+from retarget.robots.anatomy import KNUCKLES_M, HandPosture
 from retarget.robots.check_anatomy import read_anatomy
 from retarget.robots.hand_spec import HandSpec
 from retarget.robots.model_file import unread_meshes
@@ -104,7 +104,7 @@ def compare_shapes(hand: HandSpec, model: mujoco.MjModel) -> tuple[list[str], li
                 lost[weld[link]] = mesh
 
     body = read_anatomy(hand)
-    posture = Posture(body.model, body.rest)
+    posture = HandPosture(body.model, body.rest)
     numbers = [body.model.joint(hand.full_name(name)).id for name in hand.joint_names]
     theirs = [_joint(hand, model, row) for row in range(len(numbers))]
     own = dict(zip(numbers, model.jnt_bodyid[theirs].tolist(), strict=True))

@@ -15,7 +15,7 @@ from acehand_core.errors import InputError, nearest
 from acehand_core.geometry import rotations
 from acehand_core.hand.skeleton import FINGERS
 from acehand_core.mujoco_gl import import_mujoco
-from retarget.robots.anatomy import Finger, Point, Posture
+from retarget.robots.anatomy import Finger, HandPosture, Point
 
 if TYPE_CHECKING:
     import mujoco
@@ -136,7 +136,7 @@ def _hand(
             looped.append(tied[0])
 
     fingers, names = [], []
-    posture = Posture(model, np.array([model.qpos0[a] for a in model.jnt_qposadr]))
+    posture = HandPosture(model, np.array([model.qpos0[a] for a in model.jnt_qposadr]))
     roots = np.mean([posture.positions[s] for s in starts], axis=0)
     for chain in chains:
         found = [_fingertip(model, posture, leaf, palm) for leaf in chain]
@@ -155,7 +155,7 @@ def _hand(
 
 
 def _fingertip(
-    model: mujoco.MjModel, posture: Posture, leaf: int, palm: int
+    model: mujoco.MjModel, posture: HandPosture, leaf: int, palm: int
 ) -> tuple[Finger, str | None]:
     """Return the chain that ends in a link, and the name of its tip if the file has one."""
     chain = _chain(model, leaf, palm)
@@ -178,7 +178,7 @@ def _fingertip(
     return Finger(tuple(joints), leaf, anchor + end + (length - end @ along) * along), None
 
 
-def _named_tips(model: mujoco.MjModel, posture: Posture, link: int) -> dict[str, Point]:
+def _named_tips(model: mujoco.MjModel, posture: HandPosture, link: int) -> dict[str, Point]:
     """Return what may be a link's tip by the file, those called so first: sites, empty links."""
     found = {}
     for body in range(model.nbody):
@@ -194,7 +194,7 @@ def _named_tips(model: mujoco.MjModel, posture: Posture, link: int) -> dict[str,
     return {name: posture.turns[link].T @ (found[name] - posture.positions[link]) for name in names}
 
 
-def link_points(model: mujoco.MjModel, posture: Posture, link: int) -> Float[np.ndarray, "N 3"]:
+def link_points(model: mujoco.MjModel, posture: HandPosture, link: int) -> Float[np.ndarray, "N 3"]:
     """Return points on the surfaces of a link and of all that is fixed to it, in its frame."""
     points = [np.zeros((0, 3))]
     for geom in range(model.ngeom):

@@ -20,7 +20,7 @@ from acehand_core.errors import InputError, SchemaError, nearest
 from acehand_core.geometry import rotations
 from acehand_core.mujoco_gl import import_mujoco, quiet_mujoco
 from acehand_core.types import Side
-from retarget.robots.anatomy import Posture
+from retarget.robots.anatomy import HandPosture
 from retarget.robots.body import ROOT_LINK, Simulation, Vector
 from retarget.robots.hand_spec import HandSpec
 from retarget.robots.model_file import compiled, files_of, load_spec
@@ -213,7 +213,7 @@ def _place_at_zero(spec: mujoco.MjSpec, file: Path) -> None:
     if not joints:
         return
     model = compiled(spec, file)
-    posture = Posture(model, np.zeros(model.njnt))
+    posture = HandPosture(model, np.zeros(model.njnt))
     for joint in joints:
         body, link = joint.parent, model.joint(joint.name).bodyid[0]
         above = model.body_parentid[link]

@@ -28,8 +28,8 @@ from retarget.solve.arm_search import (
     COLLIDES,
     REACHED_M,
     REACHED_RAD,
-    Placement,
-    Task,
+    ArmPlacement,
+    ArmTask,
     levels_of,
     place_arms,
 )
@@ -185,7 +185,7 @@ def attach_arms(
     if not slots:
         return trajectory
     tasks = {
-        slot: Task(poses[:, slot], trajectory.active[:, slot], settings.base(slot))
+        slot: ArmTask(poses[:, slot], trajectory.active[:, slot], settings.base(slot))
         for slot in slots
     }
     up = np.array(settings.up or UP[trajectory.frame], float)
@@ -221,7 +221,7 @@ def attach_arms(
 
 
 def _moved(
-    scene: ArmScene, tasks: Mapping[int, Task], placement: Placement, fps: float
+    scene: ArmScene, tasks: Mapping[int, ArmTask], placement: ArmPlacement, fps: float
 ) -> dict[int, ArmMotion]:
     """Return arms that follow their paths, and keep apart where they can."""
     arm, table, joints, paths, places = scene.arm, placement.table, {}, {}, {}
@@ -256,8 +256,8 @@ def _moved(
 
 def _motion(
     arm: Arm,
-    task: Task,
-    placement: Placement,
+    task: ArmTask,
+    placement: ArmPlacement,
     slot: int,
     joints: ArmJoints,
     alone: ArmJoints,
@@ -289,7 +289,7 @@ def _motion(
 
 
 def _off(
-    arm: Arm, task: Task, path: BasePath, joints: ArmJoints
+    arm: Arm, task: ArmTask, path: BasePath, joints: ArmJoints
 ) -> tuple[Float[np.ndarray, "T"], Bool[np.ndarray, "T"]]:
     """Return how far the hand's base is off, metres, and where place and turn are reached."""
     there = arm.base_poses(joints)
@@ -298,7 +298,7 @@ def _off(
     return off, task.active & (off <= REACHED_M) & (angle <= REACHED_RAD)
 
 
-def _faults(motions: Mapping[int, ArmMotion], tasks: Mapping[int, Task]) -> tuple[int, int]:
+def _faults(motions: Mapping[int, ArmMotion], tasks: Mapping[int, ArmTask]) -> tuple[int, int]:
     """Return frames with a collision, and frames not reached."""
     colliding = sum(int((arm.clearance_m < 0).sum()) for arm in motions.values())
     reached = sum(int(arm.reached.sum()) for arm in motions.values())
@@ -320,7 +320,7 @@ def _assumptions(
 
 
 def _reach_findings(
-    motions: Mapping[int, ArmMotion], tasks: Mapping[int, Task]
+    motions: Mapping[int, ArmMotion], tasks: Mapping[int, ArmTask]
 ) -> Iterator[tuple[str, str]]:
     for slot, motion in motions.items():
         active = tasks[slot].active

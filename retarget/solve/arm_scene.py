@@ -40,7 +40,7 @@ _Lacking = tuple[Float[np.ndarray, "T"], Bool[np.ndarray, "T"]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Table:
+class ArmTable:
     """The plane of points p of the trajectory's frame with ``up @ p == height_m``."""
 
     up: Float[np.ndarray, "3"]
@@ -185,10 +185,10 @@ class ArmScene:
         at_base, free = (
             np.stack([own, np.full(len(own), self._plane)], axis=1) for own in (shapes, beyond)
         )
-        level = Table(np.array([0.0, 0.0, 1.0]), 0.0)
+        level = ArmTable(np.array([0.0, 0.0, 1.0]), 0.0)
         return np.concatenate([self._without_rest(slot, at_base, level), free])
 
-    def _without_rest(self, slot: int, pairs: ShapePairs, table: Table | None) -> ShapePairs:
+    def _without_rest(self, slot: int, pairs: ShapePairs, table: ArmTable | None) -> ShapePairs:
         """Return the pairs that do not touch at rest."""
         for rest in self.arm.rests:
             sides = {slot: self.places(slot, np.eye(4), rest[None], slice(0, 1))}
@@ -209,7 +209,9 @@ class ArmScene:
         hand = self._hands[slot].at(rows).moved(self.arm.base_poses(joints))
         return own.beside(hand).moved(np.broadcast_to(T_frame_arm, (len(joints), 4, 4)))
 
-    def distances(self, sides: Mapping[int, Places], table: Table | None) -> dict[int, Distances]:
+    def distances(
+        self, sides: Mapping[int, Places], table: ArmTable | None
+    ) -> dict[int, Distances]:
         """Return the smallest distances of every arm."""
         other = self._smallest(sides, self._between, None)
         result = {}
@@ -222,7 +224,7 @@ class ArmScene:
             )
         return result
 
-    def lacking_alone(self, slot: int, places: Places, table: Table | None) -> _Lacking:
+    def lacking_alone(self, slot: int, places: Places, table: ArmTable | None) -> _Lacking:
         """Return what distance an arm lacks from itself and the table, and where it collides."""
         return self._lacking({slot: places}, self._kinds(slot, table))
 
@@ -235,7 +237,7 @@ class ArmScene:
         slot: int,
         T_frame_arm: RigidTransform,
         others: Mapping[int, Places],
-        table: Table | None,
+        table: ArmTable | None,
     ) -> Avoid:
         """Return what tells a solver where an arm is too close to anything, and what helps."""
         arm = self.arm
@@ -268,10 +270,10 @@ class ArmScene:
         return avoid
 
     def _kinds(
-        self, slot: int, table: Table | None
-    ) -> list[tuple[ShapePairs, float, Table | None]]:
+        self, slot: int, table: ArmTable | None
+    ) -> list[tuple[ShapePairs, float, ArmTable | None]]:
         """Return the pairs of one arm alone: which, the distance to keep, and the table."""
-        kinds: list[tuple[ShapePairs, float, Table | None]] = [(self._own[slot], OWN_M, None)]
+        kinds: list[tuple[ShapePairs, float, ArmTable | None]] = [(self._own[slot], OWN_M, None)]
         if table is not None:
             kinds.append((self._on_table[slot], self.clearance_m, table))
         return kinds
@@ -279,7 +281,7 @@ class ArmScene:
     def _lacking(
         self,
         sides: Mapping[int, Places],
-        kinds: Sequence[tuple[ShapePairs, float, Table | None]],
+        kinds: Sequence[tuple[ShapePairs, float, ArmTable | None]],
     ) -> _Lacking:
         count = len(next(iter(sides.values())).centres)
         lacking, inside = np.zeros(count), np.zeros(count, bool)
@@ -294,7 +296,7 @@ class ArmScene:
         sides: Mapping[int, Places],
         pairs: ShapePairs,
         keep_m: float,
-        table: Table | None,
+        table: ArmTable | None,
     ) -> _Close:
         """Return the pairs that are nearer than ``keep_m``."""
         whole = self._whole(sides)
@@ -321,7 +323,7 @@ class ArmScene:
         )
 
     def _smallest(
-        self, sides: Mapping[int, Places], pairs: ShapePairs, table: Table | None
+        self, sides: Mapping[int, Places], pairs: ShapePairs, table: ArmTable | None
     ) -> Float[np.ndarray, "T"]:
         """Return the smallest distance among pairs in every frame."""
         whole = self._whole(sides)
@@ -340,7 +342,7 @@ class ArmScene:
         return smallest
 
     def _bounds(
-        self, places: Places, pairs: ShapePairs, table: Table | None
+        self, places: Places, pairs: ShapePairs, table: ArmTable | None
     ) -> Float[np.ndarray, "T P"]:
         """Return what distances are not below, by bounding spheres."""
         first, second = pairs.T
@@ -358,7 +360,7 @@ class ArmScene:
             whole.centres[:, columns], whole.turns[:, columns] = places.centres, places.turns
         return whole
 
-    def _set(self, places: Places, row: int, table: Table | None) -> None:
+    def _set(self, places: Places, row: int, table: ArmTable | None) -> None:
         self._data.geom_xpos[: self._plane] = places.centres[row]
         self._data.geom_xmat[: self._plane] = places.turns[row].reshape(-1, 9)
         if table is not None:

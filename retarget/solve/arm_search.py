@@ -19,7 +19,7 @@ from acehand_core.geometry import frames, rotations
 from acehand_core.types import RigidTransform
 from retarget.solve.arm import Arm, BasePath, pose_points
 from retarget.solve.arm_path import descend, mean_error, sweep
-from retarget.solve.arm_scene import ArmScene, Table
+from retarget.solve.arm_scene import ArmScene, ArmTable
 from retarget.solve.arm_shapes import Places
 
 #: A frame is reached when the hand's base is this near.
@@ -43,7 +43,7 @@ Stands = Float[np.ndarray, "N 4 4"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Task:
+class ArmTask:
     """What an arm is to do: poses of the hand's base, when it is there, and a base if it is known.
 
     In the trajectory's frame, metres.
@@ -59,16 +59,16 @@ class Level:
     """A height at which bases may stand, along ``up``, and the table that is there."""
 
     height_m: float
-    table: Table | None
+    table: ArmTable | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Placement:
+class ArmPlacement:
     """Bases and first postures of all arms, and the table; the lower the cost the better."""
 
     bases: dict[int, RigidTransform]
     postures: dict[int, Float[np.ndarray, "J"]]
-    table: Table | None
+    table: ArmTable | None
     cost: float
 
 
@@ -85,7 +85,7 @@ class _Way:
 
 def levels_of(
     arm: Arm,
-    tasks: Sequence[Task],
+    tasks: Sequence[ArmTask],
     up: Float[np.ndarray, "3"],
     table_m: float | None,
     assumed: bool,
@@ -98,14 +98,14 @@ def levels_of(
     """
     known = [task.base for task in tasks if task.base is not None]
     if table_m is not None:
-        return [Level(table_m, Table(up, table_m))]
+        return [Level(table_m, ArmTable(up, table_m))]
     if known:
         heights = [float(min(up @ base[:3, 3] for base in known))]
         assumed = assumed and len(known) < len(tasks)
     else:
         middle = np.concatenate([task.poses[task.active, :3, 3] for task in tasks]).mean(axis=0)
         heights = [float(up @ middle) + share * reach_of(arm) for share in _HEIGHTS]
-    return [Level(height, Table(up, height) if assumed else None) for height in heights]
+    return [Level(height, ArmTable(up, height) if assumed else None) for height in heights]
 
 
 def reach_of(arm: Arm) -> float:
@@ -116,11 +116,11 @@ def reach_of(arm: Arm) -> float:
 
 def place_arms(
     scene: ArmScene,
-    tasks: Mapping[int, Task],
+    tasks: Mapping[int, ArmTask],
     fps: float,
     up: Float[np.ndarray, "3"],
     levels: Sequence[Level],
-) -> list[Placement]:
+) -> list[ArmPlacement]:
     """Return where the arms stand, the best first, no two with the same bases.
 
     Args:
@@ -132,7 +132,7 @@ def place_arms(
             tried[slot] = _stands(scene.arm, task, up, [level.height_m for level in levels])
         else:  # it goes with every height
             middle = (scene.arm.lower + scene.arm.upper) / 2
-            tried[slot] = [_Tried(task.base[None], np.zeros(1), middle[None])] * len(levels)
+            tried[slot] = [_Stands(task.base[None], np.zeros(1), middle[None])] * len(levels)
     best = np.sum([[one.score[0] for one in own] for own in tried.values()], axis=0)
     chosen = np.argsort(-best, kind="stable")[:_TRIED_HEIGHTS].tolist()
 
@@ -145,7 +145,7 @@ def place_arms(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Tried:
+class _Stands:
     """N stands of one height, the best first, and a posture of each for the first pose.
 
     The score is the share of poses that are reached, less for those that are far off.
@@ -157,8 +157,8 @@ class _Tried:
 
 
 def _stands(
-    arm: Arm, task: Task, up: Float[np.ndarray, "3"], heights: Sequence[float]
-) -> list[_Tried]:
+    arm: Arm, task: ArmTask, up: Float[np.ndarray, "3"], heights: Sequence[float]
+) -> list[_Stands]:
     """Return the best stands at every height, of several directions from the path."""
     random = np.random.default_rng(0)
     poses = task.poses[task.active]
@@ -182,7 +182,7 @@ def _stands(
     for level, stands in enumerate(near):
         own = slice(level * size, (level + 1) * size)
         order = np.argsort(-fine.score[own], kind="stable")[:_TRIED_STANDS]
-        tried.append(_Tried(stands[order], fine.score[own][order], fine.postures[own][order]))
+        tried.append(_Stands(stands[order], fine.score[own][order], fine.postures[own][order]))
     return tried
 
 
@@ -223,7 +223,7 @@ def _try(
     random: np.random.Generator,
     starts: int,
     rounds: int,
-) -> _Tried:
+) -> _Stands:
     """Return how well each stand reaches the poses, from several postures each."""
     goals = frames.inverse(stands)[:, None] @ poses
     flat = np.repeat(goals.reshape(-1, 4, 4), starts, axis=0)
@@ -236,17 +236,17 @@ def _try(
     posture = first[np.arange(len(stands)), error[:, 0].argmin(axis=-1)]
     error = error.min(axis=-1)
     share = (error <= REACHED_M).mean(axis=1)
-    return _Tried(stands, share - 0.2 * np.minimum(error.mean(axis=1) / 0.1, 1), posture)
+    return _Stands(stands, share - 0.2 * np.minimum(error.mean(axis=1) / 0.1, 1), posture)
 
 
 def _ways(
     scene: ArmScene,
     slot: int,
-    task: Task,
+    task: ArmTask,
     fps: float,
-    tried: _Tried,
+    tried: _Stands,
     level: int,
-    table: Table | None,
+    table: ArmTable | None,
 ) -> list[_Way]:
     """Return ways along the clip from these stands, as it is in some of its frames."""
     arm = scene.arm
@@ -289,7 +289,7 @@ def _cost_of(lacking: Float[np.ndarray, "T"], inside: Bool[np.ndarray, "T"]) -> 
 
 def _together(
     scene: ArmScene, ways: Mapping[int, list[_Way]], levels: Sequence[Level], apart_m: float
-) -> list[Placement]:
+) -> list[ArmPlacement]:
     """Return the best of what ways of all arms make together."""
     slots = tuple(ways)
     level = [
@@ -309,7 +309,7 @@ def _together(
             teams = [teams[index] for index in order]
             costs = np.array([_cost_together(scene, slots, team, rows) for team in teams])
 
-    found: list[Placement] = []
+    found: list[ArmPlacement] = []
     seen: set[bytes] = set()
     for index in np.argsort(costs, kind="stable").tolist():
         team = teams[index]
@@ -320,5 +320,5 @@ def _together(
             bases = {slot: way.base for slot, way in zip(slots, team, strict=True)}
             postures = {slot: way.posture for slot, way in zip(slots, team, strict=True)}
             table = levels[team[0].level].table
-            found.append(Placement(bases, postures, table, float(costs[index])))
+            found.append(ArmPlacement(bases, postures, table, float(costs[index])))
     return found

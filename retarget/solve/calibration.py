@@ -38,7 +38,7 @@ from acehand_core.motion import Calibration
 from acehand_core.types import Side
 from retarget.robots.hand_spec import CommandLimits, Commands, HandSpec
 from retarget.robots.kinematics import KinematicTree
-from retarget.solve.calibration_file import Fitted, read_made_for
+from retarget.solve.calibration_file import StoredCalibration, read_made_for
 from retarget.solve.costs import Weights
 from retarget.solve.objective import PoseObjective
 from retarget.solve.trajectory import solve_trajectory
@@ -215,7 +215,7 @@ def robot_calibration(hand: HandSpec, tree: KinematicTree) -> Calibration:
     return fit_robot(hand, tree)
 
 
-def kept_calibration(hand: HandSpec) -> Fitted | None:
+def kept_calibration(hand: HandSpec) -> StoredCalibration | None:
     """Return what is kept beside the robot.yaml for this hand, whatever it was fitted to."""
     path = hand.calibration_path
     if path is None or not path.is_file():
@@ -226,9 +226,9 @@ def kept_calibration(hand: HandSpec) -> Fitted | None:
         return None
 
 
-def fitted_robot(hand: HandSpec, tree: KinematicTree) -> Fitted:
+def fitted_robot(hand: HandSpec, tree: KinematicTree) -> StoredCalibration:
     """Return a robot's own calibration, fitted now, with what it was fitted to."""
-    return Fitted(fit_robot(hand, tree), SOURCE, fingerprint(hand, tree))
+    return StoredCalibration(fit_robot(hand, tree), SOURCE, fingerprint(hand, tree))
 
 
 def fit_robot(hand: HandSpec, tree: KinematicTree) -> Calibration:

@@ -36,7 +36,7 @@ _ROTATION_TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Fitted:
+class StoredCalibration:
     """A calibration, and the recording that it was fitted to, where that is known."""
 
     calibration: Calibration
@@ -44,7 +44,7 @@ class Fitted:
     sha256: str | None
 
 
-def calibration_text(robot: Robot, fitted: Mapping[Side, Fitted]) -> str:
+def calibration_text(robot: Robot, fitted: Mapping[Side, StoredCalibration]) -> str:
     """Return the file's text for one or two sides, all digits kept."""
     hands: dict[str, dict[str, Any]] = {}
     first = fitted[min(fitted)]
@@ -68,17 +68,17 @@ def calibration_text(robot: Robot, fitted: Mapping[Side, Fitted]) -> str:
     return json.dumps(record, indent=2, allow_nan=False) + "\n"
 
 
-def _origin_json(fitted: Fitted) -> dict[str, str | None]:
+def _origin_json(fitted: StoredCalibration) -> dict[str, str | None]:
     source = None if fitted.source is None else without_folder(fitted.source)
     return dict(zip(_ORIGIN, (source, fitted.sha256), strict=True))
 
 
-def read_calibrations(path: Path, robot: Robot) -> dict[Side, Fitted]:
+def read_calibrations(path: Path, robot: Robot) -> dict[Side, StoredCalibration]:
     """Read the calibrations for a robot, those sides that the file has; see ``read_made_for``."""
     return read_made_for(path, robot.name, robot.variant)
 
 
-def read_made_for(path: Path, name: str, variant: str) -> dict[Side, Fitted]:
+def read_made_for(path: Path, name: str, variant: str) -> dict[Side, StoredCalibration]:
     """Read the calibrations for a robot of this name and variant.
 
     Raises:
@@ -120,7 +120,7 @@ def read_made_for(path: Path, name: str, variant: str) -> dict[Side, Fitted]:
         for key in _ORIGIN:
             if not isinstance(origin.get(key), str | None):
                 raise SchemaError(f"{path}: {key} must be text or null.")
-        fitted[side] = Fitted(calibration, *(origin.get(key) for key in _ORIGIN))
+        fitted[side] = StoredCalibration(calibration, *(origin.get(key) for key in _ORIGIN))
     return fitted
 
 

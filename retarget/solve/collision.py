@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from retarget.robots.collision_shapes import FrameSet, closest_points, distances_to_boxes
 from retarget.robots.hand_spec import HandSpec
 from retarget.robots.kinematics import KinematicTree, Posture
-from retarget.solve.costs import Cost, Gaps, Problem, State, Weights
+from retarget.solve.costs import Cost, PairGaps, Problem, State, Weights
 from retarget.solve.pinch import pinch_fingers
 
 #: Contact may press this deep: pads that hold something do. Beyond 1 mm it counts as penetration.
@@ -105,8 +105,8 @@ class CollisionPairs:
 
     def gaps(
         self, posture: Posture, clearance: Float[np.ndarray, "T N"], weight: float = 1.0
-    ) -> Gaps:
-        """Return the pairs that are too close or nearly so; ``weight`` as in ``Gaps``."""
+    ) -> PairGaps:
+        """Return the pairs that are too close or nearly so; ``weight`` as in ``PairGaps``."""
         nearest = self._nearest(posture)
         frames, pairs = np.nonzero(nearest.distance < clearance + NEAR_M)
         points = np.stack([nearest.first[frames, pairs], nearest.second[frames, pairs]], axis=1)
@@ -115,7 +115,7 @@ class CollisionPairs:
             nearest.normal[frames, pairs],
         )  # fmt: skip
         room = (nearest.distance - clearance)[frames, pairs]
-        return Gaps(frames, pairs, room, gradient, np.full(len(room), weight))
+        return PairGaps(frames, pairs, room, gradient, np.full(len(room), weight))
 
     def _nearest(self, posture: Posture) -> _Nearest:
         ends = posture.points(self._ends)
@@ -218,7 +218,7 @@ class CollisionCost(Cost):
         deep = np.maximum(shortfall, 0) / self._weights.length_m
         return 0.5 * self._weights.contact * np.sum(deep**2, axis=1)
 
-    def gaps(self, state: State) -> Gaps:
+    def gaps(self, state: State) -> PairGaps:
         """Return the pairs that are too close or nearly so."""
         weight = self._weights.contact / self._weights.length_m**2
         return self._pairs.gaps(state.posture, self._clearance, weight)

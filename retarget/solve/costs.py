@@ -89,7 +89,7 @@ class State:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Gaps:
+class PairGaps:
     """The active set of one-sided costs: N pairs that are near, each in one frame.
 
     ``room`` is what a pair has left (m, negative where it is too close), ``by_command`` how that
@@ -103,18 +103,20 @@ class Gaps:
     weight: Float[np.ndarray, "N"]
 
     @classmethod
-    def of_all(cls, parts: Sequence[Gaps], size: int) -> Gaps:
+    def of_all(cls, parts: Sequence[PairGaps], size: int) -> PairGaps:
         """Return several active sets as one, for ``size`` driven joints."""
         none = np.zeros(0)
         empty = cls(none.astype(int), none.astype(int), none, np.zeros((0, size)), none)
         names = ("frames", "pairs", "room", "by_command", "weight")
         return cls(*(np.concatenate([getattr(p, n) for p in (empty, *parts)]) for n in names))
 
-    def within_reach(self, low: Float[np.ndarray, "T C"], high: Float[np.ndarray, "T C"]) -> Gaps:
+    def within_reach(
+        self, low: Float[np.ndarray, "T C"], high: Float[np.ndarray, "T C"]
+    ) -> PairGaps:
         """Return the pairs that a step between ``low`` and ``high`` can bring too close."""
         ends = (self.by_command * step[self.frames] for step in (low, high))
         tight = self.room + np.minimum(*ends).sum(axis=1) < 0
-        return Gaps(*(a[tight] for a in (self.frames, self.pairs, self.room, self.by_command,
+        return PairGaps(*(a[tight] for a in (self.frames, self.pairs, self.room, self.by_command,
                                          self.weight)))  # fmt: skip
 
 
@@ -161,7 +163,7 @@ class Cost(abc.ABC):
         """Return the residuals' derivatives by ``targets.named_parameters``; None for none."""
         return None
 
-    def gaps(self, state: State) -> Gaps | None:
+    def gaps(self, state: State) -> PairGaps | None:
         """Return the active set of a one-sided cost, linearised."""
         return None
 

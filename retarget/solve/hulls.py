@@ -21,7 +21,7 @@ from retarget.robots.collision_shapes import link_places
 from retarget.robots.hand_spec import HandSpec
 from retarget.robots.kinematics import KinematicTree, Posture, load_mjcf
 from retarget.solve.collision import CONTACT_M, NEAR_M, separation_rates
-from retarget.solve.costs import Cost, Gaps, Problem, State, Weights
+from retarget.solve.costs import Cost, PairGaps, Problem, State, Weights
 
 #: Frames whose pairs are compared at once, which bounds the memory.
 _BLOCK = 256
@@ -103,14 +103,14 @@ class HullPairs:
         normal[clear] = apart[clear] / distance[clear, None]
         return Close(frames, pairs, distance, points, normal)
 
-    def gaps(self, posture: Posture, close: Close, weight: float) -> Gaps:
-        """Return pairs that are near, linearised; ``weight`` as in ``Gaps``."""
+    def gaps(self, posture: Posture, close: Close, weight: float) -> PairGaps:
+        """Return pairs that are near, linearised; ``weight`` as in ``PairGaps``."""
         links = self._links[self._pairs[close.pairs]]
         gradient = separation_rates(
             self._tree, self._coupling, posture, close.frames, links, close.points, close.normal
         )
         room = close.distance + CONTACT_M
-        return Gaps(close.frames, close.pairs, room, gradient, np.full(len(room), weight))
+        return PairGaps(close.frames, close.pairs, room, gradient, np.full(len(room), weight))
 
     def _candidates(
         self,
@@ -217,7 +217,7 @@ class HullCost(Cost):
         squared = np.bincount(close.frames, deep**2, minlength=len(state.commands))
         return 0.5 * self._weights.contact * squared
 
-    def gaps(self, state: State) -> Gaps:
+    def gaps(self, state: State) -> PairGaps:
         """Return the pairs that are too close or nearly so."""
         weight = self._weights.contact / self._weights.length_m**2
         return self._pairs.gaps(state.posture, self._close(state), weight)

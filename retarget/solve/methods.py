@@ -137,7 +137,7 @@ def build_dex(
 
 
 @dataclass(frozen=True, slots=True)
-class Solution:
+class HandSolution:
     """Commands of one hand over T frames, how the human's was carried over, and how long it took.
 
     ``seconds`` are those of the solver alone.
@@ -171,7 +171,7 @@ class Retargeter(Protocol):
 
     def solve(
         self, hand: HandSpec, targets: HandTargets, fps: float, calibration: Calibration | None
-    ) -> Solution:
+    ) -> HandSolution:
         """Return the commands of one hand, ``1 / fps`` apart; without a calibration it is fitted.
 
         Raises:
@@ -212,7 +212,7 @@ class TrajectoryRetargeter:
 
     def solve(
         self, hand: HandSpec, targets: HandTargets, fps: float, calibration: Calibration | None
-    ) -> Solution:
+    ) -> HandSolution:
         """Return the commands of one hand, see ``Retargeter``."""
         tree, limits = KinematicTree.of(hand), CommandLimits.of(hand, fps)
         fitted = calibration or self._fitted(hand, targets)
@@ -224,7 +224,7 @@ class TrajectoryRetargeter:
                 hand, commands, fps, targets.active,
                 lambda near: solve_hand(hand, tree, targets, fitted, limits, near=near),
             )  # fmt: skip
-        return Solution(commands, fitted, seconds)
+        return HandSolution(commands, fitted, seconds)
 
     def _fitted(self, hand: HandSpec, targets: HandTargets) -> Calibration:
         tree = KinematicTree.of(hand)
@@ -261,7 +261,7 @@ class DexRetargeter:
 
     def solve(
         self, hand: HandSpec, targets: HandTargets, fps: float, calibration: Calibration | None
-    ) -> Solution:
+    ) -> HandSolution:
         """Return the commands of one hand, see ``Retargeter``."""
         started = time.perf_counter()
         commands = solve_dex(hand, targets, self._mode)
@@ -273,7 +273,7 @@ class DexRetargeter:
         ground = metrics.CommonGround.fit(human, robot)
         residual = float(np.sqrt(np.nanmean(metrics.tip_error(human, robot, ground) ** 2)))
         best = Calibration(ground.scale, ground.rotation, ground.translation, residual)
-        return Solution(commands, best, seconds)
+        return HandSolution(commands, best, seconds)
 
 
 METHODS = (TrajectoryRetargeter.name, *(f"dex-{mode}" for mode in DEX_MODES))

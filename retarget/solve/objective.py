@@ -9,7 +9,7 @@ from jaxtyping import Float
 
 from retarget.robots.hand_spec import Commands
 from retarget.solve.collision import CollisionCost
-from retarget.solve.costs import Cost, Gaps, PostureCost, Problem, State
+from retarget.solve.costs import Cost, PairGaps, PostureCost, Problem, State
 from retarget.solve.hulls import HullCost
 from retarget.solve.vector_costs import (
     DirectionCost,
@@ -32,7 +32,7 @@ COSTS: tuple[type[Cost] | type[VectorCost], ...] = (
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pose(State):
+class RobotPose(State):
     """A state, each cost's residuals there, and what each frame costs."""
 
     residuals: tuple[Float[np.ndarray, "T _"], ...]
@@ -45,7 +45,7 @@ class Quadratic:
 
     gradient: Float[np.ndarray, "T C"]
     hessian: Float[np.ndarray, "T C C"]
-    gaps: Gaps
+    gaps: PairGaps
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,16 +54,16 @@ class PoseObjective(Problem):
 
     costs: tuple[type[Cost] | type[VectorCost], ...] = COSTS
 
-    def window(self, rows: slice) -> Window:
+    def window(self, rows: slice) -> FrameWindow:
         """Return the objective of some frames, goals computed."""
-        return Window(self, rows)
+        return FrameWindow(self, rows)
 
     def without(self, *costs: type[Cost] | type[VectorCost]) -> PoseObjective:
         """Return the objective less some of its costs."""
         return replace(self, costs=tuple(cost for cost in self.costs if cost not in costs))
 
 
-class Window:
+class FrameWindow:
     """A ``PoseObjective`` over a run of frames."""
 
     def __init__(self, objective: PoseObjective, rows: slice) -> None:
@@ -75,21 +75,23 @@ class Window:
         costs = (kind.over(objective, rows) for kind in kinds)
         self._costs = [cost for cost in costs if cost is not None]
 
-    def at(self, commands: Commands) -> Pose:
+    def at(self, commands: Commands) -> RobotPose:
         """Evaluate commands."""
         state = State(commands, self._tree.posture(self._hand.expand(commands)))
         residuals = tuple(cost.residual(state) for cost in self._costs)
         total = np.zeros(len(commands))
         for cost, residual in zip(self._costs, residuals, strict=True):
             total += cost.value(state, residual)
-        return Pose(commands, state.posture, residuals, total)
+        return RobotPose(commands, state.posture, residuals, total)
 
-    def residuals(self, pose: Pose) -> tuple[Float[np.ndarray, "T M"], Float[np.ndarray, "T M C"]]:
+    def residuals(
+        self, pose: RobotPose
+    ) -> tuple[Float[np.ndarray, "T M"], Float[np.ndarray, "T M C"]]:
         """Return all residuals of a pose and their derivatives; one-sided costs have none."""
         jacobians = [cost.jacobian(pose) for cost in self._costs]
         return np.concatenate(pose.residuals, axis=1), np.concatenate(jacobians, axis=1)
 
-    def quadratic(self, pose: Pose, curved: bool = True) -> Quadratic:
+    def quadratic(self, pose: RobotPose, curved: bool = True) -> Quadratic:
         """Return the objective's second-order model, with the curvature of the motion or without.
 
         Targets that no pose meets leave large residuals; without the curvature of the motion the
@@ -105,9 +107,9 @@ class Window:
             hessian += self.curvature(pose)
             hessian = _convex(hessian, self._least)
         active = [gaps for cost in self._costs if (gaps := cost.gaps(pose)) is not None]
-        return Quadratic(gradient, hessian, Gaps.of_all(active, size))
+        return Quadratic(gradient, hessian, PairGaps.of_all(active, size))
 
-    def curvature(self, pose: Pose) -> Float[np.ndarray, "T C C"]:
+    def curvature(self, pose: RobotPose) -> Float[np.ndarray, "T C C"]:
         """Return the curvature of the residuals, times them: what Gauss and Newton leave out."""
         count, size = pose.commands.shape
         total = np.zeros((count, size, size))
@@ -117,7 +119,7 @@ class Window:
                 total += bend
         return total
 
-    def by_calibration(self, pose: Pose) -> Float[np.ndarray, "T M P"]:
+    def by_calibration(self, pose: RobotPose) -> Float[np.ndarray, "T M P"]:
         """Return the residuals' derivatives by the calibration (``targets.named_parameters``)."""
         columns = [
             np.zeros((*residual.shape, CALIBRATION_SIZE)) if by is None else by

@@ -9,7 +9,7 @@ from jaxtyping import Float
 
 from acehand_core.motion import Course
 from retarget.robots.hand_spec import CommandLimits, Commands, HandSpec
-from retarget.solve.costs import Gaps
+from retarget.solve.costs import PairGaps
 
 #: Of slopes and of the duality gap. Frames that nothing pulls are held by small weights of
 #: acceleration only: at the solver's own 1e-8 they end up to 2 mrad off.
@@ -70,7 +70,7 @@ class TrajectoryProgram:
         x: Commands,
         gradient: Float[np.ndarray, "T C"],
         hessian: Float[np.ndarray, "T C C"],
-        gaps: Gaps,
+        gaps: PairGaps,
         trust: Float[np.ndarray, "T"],
     ) -> tuple[Commands, bool]:
         """Return the step that minimises the quadratic model within limits, and whether it does.
@@ -185,7 +185,7 @@ def lead_s(
     return float(np.max(times))
 
 
-def _gap_rows(gaps: Gaps, shape: tuple[int, int], unit: Float[np.ndarray, "N"]) -> sp.csc_array:
+def _gap_rows(gaps: PairGaps, shape: tuple[int, int], unit: Float[np.ndarray, "N"]) -> sp.csc_array:
     """Return the matrix of ``by_command @ step + unit * slack``."""
     extra, size = gaps.by_command.shape
     columns = gaps.frames[:, None] * size + np.arange(size)

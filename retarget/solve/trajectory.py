@@ -22,7 +22,7 @@ from jaxtyping import Float, Int
 from retarget.robots.hand_spec import CommandLimits, Commands
 from retarget.solve.collision import CollisionCost
 from retarget.solve.hulls import HullCost
-from retarget.solve.objective import Pose, PoseObjective, Window
+from retarget.solve.objective import FrameWindow, PoseObjective, RobotPose
 from retarget.solve.qp import TrajectoryProgram
 from retarget.targets import CommandTarget
 
@@ -90,7 +90,7 @@ def _coarse(
     window = objective.window(coarse)
     passing = objective.without(CollisionCost, HullCost).window(coarse)
 
-    def solve(first: Commands, inside: Window = window) -> Commands:
+    def solve(first: Commands, inside: FrameWindow = window) -> Commands:
         return _solve(objective, inside, slower, first, history[:0], COARSE_RAD)
 
     def cost(commands: Commands) -> float:
@@ -113,7 +113,7 @@ def _coarse(
 
 def _solve(
     objective: PoseObjective,
-    window: Window,
+    window: FrameWindow,
     limits: CommandLimits,
     start: Commands,
     history: Float[np.ndarray, "H C"],
@@ -156,11 +156,13 @@ def _solve(
     return limits.enforce(pose.commands, before)
 
 
-def _total(program: TrajectoryProgram, pose: Pose) -> float:
+def _total(program: TrajectoryProgram, pose: RobotPose) -> float:
     return float(pose.cost.sum()) + program.cost(pose.commands)
 
 
-def _shrink(trust: Float[np.ndarray, "T"], pose: Pose, trial: Pose, step: Commands) -> bool:
+def _shrink(
+    trust: Float[np.ndarray, "T"], pose: RobotPose, trial: RobotPose, step: Commands
+) -> bool:
     """Shorten the steps of frames that got worse; False where none is left to shorten."""
     reach = np.abs(step).max(1)
     worse = (trial.cost > pose.cost) & (reach > 0)
@@ -213,7 +215,7 @@ def best_path(
     return _cheapest(objective, limits, poses, frames)
 
 
-def _alone(objective: PoseObjective, frames: Int[np.ndarray, "N"]) -> Window:
+def _alone(objective: PoseObjective, frames: Int[np.ndarray, "N"]) -> FrameWindow:
     """Return the objective of single frames, in any order, without contact and pinches."""
     targets, near = objective.targets, objective.near
     only = replace(
@@ -231,7 +233,7 @@ def _alone(objective: PoseObjective, frames: Int[np.ndarray, "N"]) -> Window:
     return replace(objective, targets=only, near=near, weights=weights).window(slice(None))
 
 
-def _descend(window: Window, limits: CommandLimits, commands: Commands) -> Commands:
+def _descend(window: FrameWindow, limits: CommandLimits, commands: Commands) -> Commands:
     """Lower the cost of each frame within the bounds; speeds do not count."""
     damping = np.full(len(commands), 1e-3)
     pose = window.at(np.clip(commands, limits.lower, limits.upper))

@@ -260,7 +260,7 @@ def _report(
     from acehand_core.ace.evaluation.page import page, plotly
     from acehand_core.ace.evaluation.run import read_evaluation
     from acehand_core.ace.evaluation.tables import (
-        Entry,
+        TableEntry,
         build_tables,
         check_study,
         differences,
@@ -270,10 +270,10 @@ def _report(
     from acehand_core.atomic import atomic_path, check_free
 
     plotly()  # missing, nothing is written
-    entries = [Entry(path.name, read_evaluation(path)) for path in evaluations]
+    entries = [TableEntry(path.name, read_evaluation(path)) for path in evaluations]
     for study, label, file in rows:
         path = Path(file)
-        entries.append(Entry(path.name, read_evaluation(path), check_study(study), label))
+        entries.append(TableEntry(path.name, read_evaluation(path), check_study(study), label))
     files = {name: output / f"report.{name}" for name in ("md", "tex", "html")}
     for path in files.values():
         check_free(path, overwrite)

@@ -12,7 +12,7 @@ from acehand_core.settings import setting
 
 if TYPE_CHECKING:
     from acehand_core.ace.model.config import ModelConfig
-    from acehand_core.ace.model.weights.inspection import Inspection
+    from acehand_core.ace.model.weights.inspection import WeightsInspection
 
 Variant = Literal["k", "kfree"]
 _VARIANT = "where the path does not say"
@@ -212,7 +212,7 @@ class Inspect:
         return console.EXIT_SOME_FAILED if data.get("problems") else console.EXIT_OK
 
 
-def _describe(found: Inspection) -> None:
+def _describe(found: WeightsInspection) -> None:
     from acehand_core.ace.model.weights import state
 
     console.say(f"layout {found.layout}, variant {found.variant or 'either'}")

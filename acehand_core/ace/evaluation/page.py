@@ -8,7 +8,15 @@ from html import escape
 from typing import Any
 
 from acehand_core.ace.evaluation.summary import METRICS
-from acehand_core.ace.evaluation.tables import COLUMNS, Entry, Row, Table, legend, quoted, shown
+from acehand_core.ace.evaluation.tables import (
+    COLUMNS,
+    Row,
+    Table,
+    TableEntry,
+    legend,
+    quoted,
+    shown,
+)
 from acehand_core.errors import MissingDependencyError
 
 _STYLE = """
@@ -56,7 +64,7 @@ def plotly() -> tuple[Any, str]:
     return graph_objects, offline.get_plotlyjs()
 
 
-def page(tables: Sequence[Table], entries: Sequence[Entry]) -> str:
+def page(tables: Sequence[Table], entries: Sequence[TableEntry]) -> str:
     """Return the page. Rows of the paper are grey and italic, rows that were run here blue.
 
     Raises MissingDependencyError without plotly.

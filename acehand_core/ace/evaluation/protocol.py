@@ -239,7 +239,7 @@ def match(
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class ImagePlacement:
     """Errors of the wrist of one segment's hand-frames; NaN where the tracker emits nothing.
 
     Attributes:
@@ -254,12 +254,12 @@ class Placement:
     range_m: PerHand
 
 
-def placement(predicted: JointsCamera, truth: JointsCamera, counted: PerHandFlag) -> Placement:
+def placement(predicted: JointsCamera, truth: JointsCamera, counted: PerHandFlag) -> ImagePlacement:
     """Return the absolute errors of the counted hand-frames, camera frame, metres.
 
     Wrist-aligned errors leave these out, and so does the paper.
     """
-    values = {name: np.full(counted.shape, np.nan) for name in Placement.__slots__}
+    values = {name: np.full(counted.shape, np.nan) for name in ImagePlacement.__slots__}
     a, b = predicted[counted], truth[counted]
     wrist_a, wrist_b = a[:, 0], b[:, 0]
     far_a, far_b = np.linalg.norm(wrist_a, axis=-1), np.linalg.norm(wrist_b, axis=-1)
@@ -269,7 +269,7 @@ def placement(predicted: JointsCamera, truth: JointsCamera, counted: PerHandFlag
     angle = np.arctan2(sine, (wrist_a * wrist_b).sum(-1))
     values["bearing_deg"][counted] = np.degrees(angle)
     values["range_m"][counted] = far_a - far_b
-    return Placement(**values)
+    return ImagePlacement(**values)
 
 
 Hands = Float[np.ndarray, "N 21 3"]

@@ -27,7 +27,7 @@ from acehand_core.ace.evaluation.summary import METRICS, summarise
 from acehand_core.ace.evaluation.tracking import (
     ONE_PASS,
     Decoding,
-    Tracker,
+    ScoredTracker,
     suited,
     throughput,
     track_segments,
@@ -97,7 +97,7 @@ def evaluate_predictions(
 
 
 def evaluate_tracker(
-    tracker: Tracker,
+    tracker: ScoredTracker,
     truth: GroundTruth,
     options: Options,
     settings: Mapping[str, Any],

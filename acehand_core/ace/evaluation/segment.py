@@ -17,7 +17,7 @@ from jaxtyping import Float
 from acehand_core.ace.evaluation.protocol import (
     Anchors,
     HandLibrary,
-    Placement,
+    ImagePlacement,
     Protocol,
     both_canonical,
     boxes_around,
@@ -46,7 +46,7 @@ from acehand_core.types import (
 
 
 @dataclass(frozen=True, slots=True)
-class Pose:
+class ScoredPose:
     """Orientation and translation in the ground truth's hand model; NaN where not comparable.
 
     ``error_mm`` is the mean joint error of a conversion between two hand models, None without one.
@@ -60,20 +60,20 @@ class Pose:
 
 def comparable_pose(
     prediction: HandMotion, truth: HandMotion, emitted: PerHandFlag, library: HandLibrary
-) -> Pose:
+) -> ScoredPose:
     """Return the prediction's orientation and translation as the truth's hand model has them.
 
     Joints alone have neither. Two different hand models are joined by ``hand.mapping`` where both
     are there; otherwise they are not comparable.
     """
     if prediction.hand_model == truth.hand_model:
-        return Pose(prediction.global_orient, prediction.translation, True)
+        return ScoredPose(prediction.global_orient, prediction.translation, True)
     orient = np.full((len(prediction), 2, 3, 3), np.nan)
     translation = np.full((len(prediction), 2, 3), np.nan)
     source = library.find(prediction.hand_model, prediction.left_shapedirs_fixed)
     target = library.find(truth.hand_model, truth.left_shapedirs_fixed)
     if source is None or target is None:
-        return Pose(orient, translation, False)
+        return ScoredPose(orient, translation, False)
 
     errors = [np.zeros(0)]
     for slot, side in enumerate(SIDES):
@@ -89,7 +89,9 @@ def comparable_pose(
         errors.append(fit.error_m)
 
     error_m = np.concatenate(errors)
-    return Pose(orient, translation, True, float(1e3 * error_m.mean()) if len(error_m) else None)
+    return ScoredPose(
+        orient, translation, True, float(1e3 * error_m.mean()) if len(error_m) else None
+    )
 
 
 def uses_own_anchors(prediction: HandMotion, camera: Camera, anchors: Anchors) -> bool:
@@ -112,7 +114,7 @@ def uses_own_anchors(prediction: HandMotion, camera: Camera, anchors: Anchors) -
 
 
 @dataclass(frozen=True, slots=True)
-class Decoded:
+class DecodedPart:
     """What a tracker saw at once: frames, latents of its network, or the ``whole`` recording."""
 
     frames: int
@@ -161,12 +163,12 @@ class SegmentScore:
     gated_ct_m: PerHand
     radius: PerHand
     jitter: tuple[tuple[float, int], ...]
-    placement: Placement
+    placement: ImagePlacement
     pose_comparable: bool
     own_anchors: bool
     picture: tuple[int, int]
     conversion_mm: float | None = None
-    decoded: Decoded | None = None
+    decoded: DecodedPart | None = None
 
     @property
     def missed(self) -> PerHandFlag:
@@ -251,12 +253,12 @@ def score_segment(
     )  # fmt: skip
 
 
-def _decoded(settings: Mapping[str, Any]) -> Decoded | None:
+def _decoded(settings: Mapping[str, Any]) -> DecodedPart | None:
     frames, latents = settings.get("decoded_frames"), settings.get("decoded_latents")
     if not isinstance(frames, int):
         return None
     latents = latents if isinstance(latents, int) else None
-    return Decoded(frames, latents, settings.get("decoded_whole") is True)
+    return DecodedPart(frames, latents, settings.get("decoded_whole") is True)
 
 
 def _check_truth(identifier: str, truth: HandMotion) -> None:

@@ -20,7 +20,7 @@ _LATEX = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "{": r"\{"
           "^": r"\textasciicircum{}", "<": "$<$", ">": "$>$"}  # fmt: skip
 
 
-def legend(entries: Sequence[Entry]) -> list[str]:
+def legend(entries: Sequence[TableEntry]) -> list[str]:
     """Return what the marks mean, and which list of segments each evaluation was made on."""
     notes = [f"{QUOTED}: quoted from {quoted()['source']}; not measured here."]
     for number, entry in enumerate(entries, 1):
@@ -42,7 +42,7 @@ def legend(entries: Sequence[Entry]) -> list[str]:
     return notes
 
 
-def markdown(tables: Sequence[Table], entries: Sequence[Entry]) -> str:
+def markdown(tables: Sequence[Table], entries: Sequence[TableEntry]) -> str:
     """Return all tables as Markdown."""
     parts = ["# Evaluation", *legend(entries)]
     for table in tables:
@@ -56,7 +56,7 @@ def markdown(tables: Sequence[Table], entries: Sequence[Entry]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def latex(tables: Sequence[Table], entries: Sequence[Entry]) -> str:
+def latex(tables: Sequence[Table], entries: Sequence[TableEntry]) -> str:
     """Return all tables as LaTeX for the package booktabs."""
     parts = ["% " + line for line in legend(entries)]
     for table in tables:
@@ -167,7 +167,7 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TableEntry:
     """An evaluation for a report: its file's name, its JSON, and the study row it is for."""
 
     file: str
@@ -194,7 +194,7 @@ def quoted() -> dict[str, Any]:
     return json.loads(resources.files(__package__).joinpath("quoted.json").read_text("utf-8"))
 
 
-def differences(entry: Entry) -> list[str]:
+def differences(entry: TableEntry) -> list[str]:
     """Return how the conditions of an evaluation differ from those of the paper's rows.
 
     Empty where the paper has none. Its lists of segments are not published, so a list of as many
@@ -230,7 +230,7 @@ def check_study(name: str) -> str:
     return name
 
 
-def build_tables(entries: Sequence[Entry]) -> list[Table]:
+def build_tables(entries: Sequence[TableEntry]) -> list[Table]:
     """Return every table of the paper with its quoted rows first and the entries' rows after.
 
     An evaluation stands in the main table (or that of H2O and OakInk2) unless it is for a study.
@@ -260,7 +260,7 @@ def build_tables(entries: Sequence[Entry]) -> list[Table]:
     return tables
 
 
-def _rows_of(entry: Entry, table: str, columns: Sequence[str], origin: str) -> list[Row]:
+def _rows_of(entry: TableEntry, table: str, columns: Sequence[str], origin: str) -> list[Row]:
     """Return an entry's rows of one table, from its JSON alone."""
     datasets = {"main": _MAIN, "extra": ("H2O", "OakInk2")}
     if entry.study is not None:

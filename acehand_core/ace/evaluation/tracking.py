@@ -21,7 +21,7 @@ from acehand_core.types import ImageRgb
 
 
 @runtime_checkable
-class Tracker(Protocol):
+class ScoredTracker(Protocol):
     """What is needed of a tracker (``acehand_core.trackers.base.Tracker`` has it)."""
 
     name: str
@@ -32,7 +32,7 @@ class Tracker(Protocol):
 
 
 @runtime_checkable
-class OnePassTracker(Tracker, Protocol):
+class OnePassTracker(ScoredTracker, Protocol):
     """A tracker with a network that reads many frames at once; the caller chooses which.
 
     ``trained_frames`` is how many it learned from, None where that is not known.
@@ -106,7 +106,7 @@ class DoNothing:
         )
 
 
-def suited(tracker: Tracker, truth: GroundTruth, decoding: Decoding) -> Decoding:
+def suited(tracker: ScoredTracker, truth: GroundTruth, decoding: Decoding) -> Decoding:
     """Return how to decode where nothing was asked for.
 
     A tracker reads a segment in one pass, as in the paper's tables, but for weights that learned
@@ -121,7 +121,7 @@ def suited(tracker: Tracker, truth: GroundTruth, decoding: Decoding) -> Decoding
 
 
 def track_segments(
-    tracker: Tracker,
+    tracker: ScoredTracker,
     truth: GroundTruth,
     segments: Sequence[str],
     decoding: Decoding = ONE_PASS,
@@ -143,7 +143,7 @@ def track_segments(
 
 
 def _tracked(
-    tracker: Tracker,
+    tracker: ScoredTracker,
     whole: Recording,
     places: Mapping[str, tuple[int, int]],
     decoding: Decoding,
@@ -213,7 +213,7 @@ class Memory(ByIndex):
 
 
 def throughput(
-    tracker: Tracker, truth: GroundTruth, segment: str, passes: int = 3
+    tracker: ScoredTracker, truth: GroundTruth, segment: str, passes: int = 3
 ) -> dict[str, Any]:
     """Time a tracker on one segment as the paper does.
 

@@ -76,7 +76,7 @@ class SynthOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Episode:
+class SyntheticEpisode:
     """Everything about a clip but its pixels."""
 
     scenario: str
@@ -90,7 +90,7 @@ class Episode:
 
 def make_episode(
     seed: int, index: int, options: SynthOptions, real: RealMotion | None = None
-) -> Episode:
+) -> SyntheticEpisode:
     """Return clip ``index`` of ``seed``."""
     rng = np.random.default_rng((seed, index))
     duration = options.frames / options.fps
@@ -145,7 +145,9 @@ def make_episode(
         lights = tuple(replace(light, shadow=False) for light in appearance.lights)
         appearance = replace(appearance, lights=lights)
 
-    return Episode(scenario, script, camera, appearance, sensor, (seed, index, 1), options.fast)
+    return SyntheticEpisode(
+        scenario, script, camera, appearance, sensor, (seed, index, 1), options.fast
+    )
 
 
 # --- scenarios: keys of both hands, props, where those stand, holds ------------------------------

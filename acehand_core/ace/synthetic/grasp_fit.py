@@ -38,7 +38,7 @@ _STEPS = 40
 
 
 @dataclass(frozen=True, slots=True)
-class Pose:
+class GraspPose:
     """A hand: 22 angles and the wrist in the world."""
 
     angles: Angles
@@ -74,7 +74,7 @@ class Grasp:
     the nearest finger's distance to it; ``opposed``: the angle between their contact normals.
     """
 
-    held: Pose
+    held: GraspPose
     opened: Angles
     before: Vector
     approach: Vector
@@ -99,8 +99,12 @@ class Grasp:
 
 
 def close_hand(
-    hand: HandPoints, start: Pose, prop: Prop, T_world_prop: RigidTransform, target: GraspTarget
-) -> Pose:
+    hand: HandPoints,
+    start: GraspPose,
+    prop: Prop,
+    T_world_prop: RigidTransform,
+    target: GraspTarget,
+) -> GraspPose:
     """Fit the hand near ``start`` that holds an object as the target asks: damped least squares."""
     low, high = articulation.limits()
     pose = start
@@ -113,7 +117,7 @@ def close_hand(
         step = -np.linalg.solve(normal + damping * np.diag(np.diag(normal)), gradient)
         # No more than a few degrees and millimetres at once: contacts come and go.
         step *= min(1.0, 0.2 / np.abs(step[:25]).max(), 0.01 / np.abs(step[25:]).max())
-        tried = Pose(
+        tried = GraspPose(
             np.clip(pose.angles + step[:22], low, high),
             rotations.exp(step[22:25]) @ pose.R,
             pose.wrist + step[25:],
@@ -132,13 +136,13 @@ def close_hand(
 
     # Rounded, so that it is the same wherever the last digits differ.
     R = rotations.exp(np.round(rotations.log(pose.R), 5))
-    return Pose(np.clip(np.round(pose.angles, 5), low, high), R, np.round(pose.wrist, 6))
+    return GraspPose(np.clip(np.round(pose.angles, 5), low, high), R, np.round(pose.wrist, 6))
 
 
 def _cost(
     hand: HandPoints,
-    pose: Pose,
-    start: Pose,
+    pose: GraspPose,
+    start: GraspPose,
     prop: Prop,
     T_world_prop: RigidTransform,
     target: GraspTarget,
@@ -240,7 +244,7 @@ def _apart(tips: np.ndarray, slopes: np.ndarray) -> tuple[np.ndarray, np.ndarray
     return (length - _APART_M)[near] / _APART, slope[near] / _APART
 
 
-def _regularisation(pose: Pose, start: Pose) -> list[tuple[np.ndarray, np.ndarray]]:
+def _regularisation(pose: GraspPose, start: GraspPose) -> list[tuple[np.ndarray, np.ndarray]]:
     """Stay near the start, and bend the two outer joints of a finger together."""
     eye = np.eye(28)
     turn = rotations.log(pose.R @ start.R.T)
@@ -256,7 +260,7 @@ def _regularisation(pose: Pose, start: Pose) -> list[tuple[np.ndarray, np.ndarra
     ]
 
 
-def _points(hand: HandPoints, pose: Pose) -> np.ndarray:
+def _points(hand: HandPoints, pose: GraspPose) -> np.ndarray:
     return hand.points(pose.angles[None], pose.R[None], pose.wrist[None])[0]
 
 
@@ -270,7 +274,7 @@ _CLEAR_M = 0.003
 
 def fit_grasp(
     hand: HandPoints,
-    start: Pose,
+    start: GraspPose,
     prop: Prop,
     T_world_prop: RigidTransform,
     target: GraspTarget,
@@ -289,7 +293,7 @@ def fit_grasp(
     best = None
     for degrees in openings:
         opened = bend_more(held.angles, **degrees)
-        points = _points(hand, Pose(opened, held.R, held.wrist))
+        points = _points(hand, GraspPose(opened, held.R, held.wrist))
         for way in ways:
             way = way / np.linalg.norm(way)
             for first in (0, 2):
@@ -313,7 +317,7 @@ def fit_grasp(
 
 
 def _judge(
-    hand: HandPoints, held: Pose, prop: Prop, T_world_prop: RigidTransform, target: GraspTarget
+    hand: HandPoints, held: GraspPose, prop: Prop, T_world_prop: RigidTransform, target: GraspTarget
 ) -> tuple[float, float, float]:
     """Return depth, gap and opposition of a grasp."""
     points = _points(hand, held)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from acehand_core.ace.synthetic.grasp_fit import Grasp, GraspTarget, Pose, fit_grasp
+from acehand_core.ace.synthetic.grasp_fit import Grasp, GraspPose, GraspTarget, fit_grasp
 from acehand_core.ace.synthetic.hand_geometry import HandPoints, bend, enclose, pinch
 from acehand_core.ace.synthetic.layout import Prop
 from acehand_core.ace.synthetic.script import Body, Vector, bent_within_limits, hand_rotation
@@ -103,7 +103,7 @@ def pinch_from_above(
     standing = at if prop.kind == "can" else middle
     pose = frames.rigid(rotations.exp(heading * _Z), standing)
     target = GraspTarget(tuple(range(count + 1)), point, np.full(3, 0.004))
-    return _fitted(side, betas, Pose(angles, R_world_hand, wrist), prop, pose, target)
+    return _fitted(side, betas, GraspPose(angles, R_world_hand, wrist), prop, pose, target)
 
 
 def _half_height(prop: Prop) -> float:
@@ -139,7 +139,7 @@ def _by_rim(
         (0, 1), top - 0.012 * _Z + to_rim, np.array([0.003, 0.003, 0.004]), sides=sides, wall=wall
     )
 
-    return _fitted(side, betas, Pose(angles, R, wrist + to_rim), prop, pose, target)
+    return _fitted(side, betas, GraspPose(angles, R, wrist + to_rim), prop, pose, target)
 
 
 def _around(
@@ -152,7 +152,7 @@ def _around(
     R = bent_within_limits(side, R, centre - body.elbow(side, centre), _BEND)
     angles, middle = enclose(side, betas, radius)
     pose = frames.rigid(rotations.exp(rng.uniform(-3, 3) * _Z), at)
-    start = Pose(angles, R, centre - R @ middle)
+    start = GraspPose(angles, R, centre - R @ middle)
     target = GraspTarget((0, 1, 2), centre, np.array([0.003, 0.003, 0.02]), level=0.01)
     return _fitted(side, betas, start, prop, pose, target)
 
@@ -173,7 +173,7 @@ def _beside(
     # The knuckle of the index finger beside the upper edge, and the thumb over it.
     knuckle = HandPoints.of(side, betas).rest[5]
     beside = corner + np.array([outwards * 0.022, -0.045 + rng.uniform(-0.01, 0.01), -0.012])
-    start = Pose(angles, R, beside - R @ knuckle)
+    start = GraspPose(angles, R, beside - R @ knuckle)
     thumb = corner + np.array([-outwards * 0.012, rng.uniform(-0.03, 0.0), 0.0])
     target = GraspTarget((0, 1, 2), thumb, np.array([0.01, 0.02, 0.004]), opposed=False)
 
@@ -183,7 +183,7 @@ def _beside(
 def _fitted(
     side: Side,
     betas: Betas,
-    start: Pose,
+    start: GraspPose,
     prop: Prop,
     T_world_prop: RigidTransform,
     target: GraspTarget,

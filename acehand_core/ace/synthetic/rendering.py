@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Float16, UInt8
 
 from acehand_core.ace.synthetic.appearance import Lens, displacement
-from acehand_core.ace.synthetic.episode import Episode
+from acehand_core.ace.synthetic.episode import SyntheticEpisode
 from acehand_core.ace.synthetic.scene import Appearance, Moment, Quality, Scene
 from acehand_core.ace.synthetic.script import (
     HandPath,
@@ -192,7 +192,7 @@ class RenderedClip:
         return (self.motion.presence > 0) & (self.motion.visible == 0)
 
 
-def truth_of(episode: Episode) -> tuple[PosedClip, HandMotion]:
+def truth_of(episode: SyntheticEpisode) -> tuple[PosedClip, HandMotion]:
     """Return the posed clip and its hands as a store keeps them; nothing is drawn.
 
     ``visible`` is the share of keypoints in the picture (in the circle, for a fisheye), occluded or
@@ -218,7 +218,7 @@ def truth_of(episode: Episode) -> tuple[PosedClip, HandMotion]:
     return clip, motion
 
 
-def render_episode(episode: Episode, clip: PosedClip, motion: HandMotion) -> RenderedClip:
+def render_episode(episode: SyntheticEpisode, clip: PosedClip, motion: HandMotion) -> RenderedClip:
     """Draw a clip."""
     small = episode.camera.width * episode.camera.height <= 200 * 200
     quality = Quality(2, 512) if small else Quality(1, 2048)
@@ -253,7 +253,7 @@ def _centre(lens: Lens, samples: np.ndarray) -> np.ndarray:
     return lens.pixels(lens.bend(samples))[:, middle, :, middle].copy()
 
 
-def _parts(episode: Episode, motion: HandMotion) -> list[int]:
+def _parts(episode: SyntheticEpisode, motion: HandMotion) -> list[int]:
     """Return into how many moments each exposure is split."""
     span = episode.sensor.shutter / episode.script.fps
     if not span:
@@ -281,7 +281,9 @@ def _parts(episode: Episode, motion: HandMotion) -> list[int]:
     return parts
 
 
-def _moments(episode: Episode, clip: PosedClip, parts: list[int]) -> Iterator[list[Moment]]:
+def _moments(
+    episode: SyntheticEpisode, clip: PosedClip, parts: list[int]
+) -> Iterator[list[Moment]]:
     """Yield the moments of each exposure; the middle of an exposure is the frame's own time."""
     span = episode.sensor.shutter / episode.script.fps
     centres = episode.script.timestamps_ns * 1e-9

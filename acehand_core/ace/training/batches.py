@@ -155,7 +155,7 @@ class Batch:
         return Batch(moved, targets, self.samples)
 
 
-class Reader:
+class ClipReader:
     """Samples to batches, for one feature source; may be sent to loader processes."""
 
     def __init__(
@@ -227,7 +227,7 @@ def scaled(frames: UInt8[np.ndarray, "n H W 3"]) -> Float[torch.Tensor, "3 n H W
 class _Steps(Dataset[Batch | AcehandError]):
     """One process's batches; entry ``step * accumulation + part``."""
 
-    def __init__(self, reader: Reader, plan: Plan) -> None:
+    def __init__(self, reader: ClipReader, plan: Plan) -> None:
         self.reader, self.plan = reader, plan
 
     def __len__(self) -> int:
@@ -264,7 +264,7 @@ class Plan:
         return self.mixture.draw(self.seed, step, total)[first : first + self.per_process]
 
 
-def batches(reader: Reader, plan: Plan, first_step: int, workers: int) -> Iterator[list[Batch]]:
+def batches(reader: ClipReader, plan: Plan, first_step: int, workers: int) -> Iterator[list[Batch]]:
     """Yield, per step from ``first_step`` on, the parts of this process.
 
     Raises:

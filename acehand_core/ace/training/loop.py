@@ -19,7 +19,7 @@ from acehand_core.ace.model.network import AceModel
 from acehand_core.ace.model.weights.own import save_own
 from acehand_core.ace.model.weights.state import LoadedWeights
 from acehand_core.ace.training import batches, build, checkpoints, logs
-from acehand_core.ace.training.batches import Batch, LatentCache, Plan, Reader, encoder_key
+from acehand_core.ace.training.batches import Batch, ClipReader, LatentCache, Plan, encoder_key
 from acehand_core.ace.training.config import TrainConfig
 from acehand_core.ace.training.run_folder import (
     NOT_WRITTEN,
@@ -194,7 +194,7 @@ class Run:
         asked = torch.tensor([self.asked], device=self.accelerator.device)
         return int(self.accelerator.gather(asked).max())
 
-    def _reader(self, stores: dict[str, ClipStore], mixture: Any) -> Reader:
+    def _reader(self, stores: dict[str, ClipStore], mixture: Any) -> ClipReader:
         """Return what reads samples; for sources of latents, after encoding what is missing."""
         config = self.config
         source = config.model.source
@@ -214,7 +214,7 @@ class Run:
                 val_mixture, val_stores = self.watched
                 self._encode(cache, val_stores, val_mixture)
 
-        return Reader(stores, source, self.hands, config.left_shapedirs_fixed, cache)
+        return ClipReader(stores, source, self.hands, config.left_shapedirs_fixed, cache)
 
     def _encode(self, cache: LatentCache, stores: dict[str, ClipStore], mixture: Any) -> None:
         clips_and_sizes = [
@@ -242,7 +242,7 @@ class Run:
         if self.watched is None:
             return []
         mixture, stores = self.watched
-        reader = Reader(
+        reader = ClipReader(
             stores, self.config.model.source, self.reader.hands, self.reader.fixed,
             self.reader.cache,
         )  # fmt: skip

@@ -230,7 +230,7 @@ class Elements:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class Comparison:
     """A prediction beside its truth, with what several terms need of either.
 
     Attributes:
@@ -250,7 +250,7 @@ class Compared:
     relative: Float[torch.Tensor, "B N 2 21 3"]
 
     @classmethod
-    def of(cls, p: Prediction, t: Targets) -> Compared:
+    def of(cls, p: Prediction, t: Targets) -> Comparison:
         """Put them side by side."""
         focal, centre = t.camera.focal / t.camera.size, t.camera.centre / t.camera.size
         joints = p.joints_camera
@@ -274,11 +274,11 @@ class Term:
     name: str
     weight: str
     mask: Callable[[Elements], torch.Tensor]
-    distance: Callable[[Compared, torch.Tensor], Scalar]
+    distance: Callable[[Comparison, torch.Tensor], Scalar]
     scale: Callable[[LossWeights, int | None], float] = lambda weights, step: 1.0
 
 
-def _fit(c: Compared, mask: torch.Tensor) -> Scalar:
+def _fit(c: Comparison, mask: torch.Tensor) -> Scalar:
     p = c.p
     if p.fit_focal is None or p.fit_centre is None or p.fit_within is None:
         return p.translation.new_zeros(())
@@ -368,7 +368,7 @@ class Masks:
 
 def term_sums(p: Prediction, t: Targets) -> Sums:
     """Return the sum of every term over its elements; unweighted."""
-    compared, masks = Compared.of(p, t), Masks.of(t).values
+    compared, masks = Comparison.of(p, t), Masks.of(t).values
     return {name: term.distance(compared, masks[name]) for name, term in TERMS.items()}
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from acehand_core.errors import InputError, MissingDependencyError
-from acehand_core.pipeline.batch.folder import Result, Task
+from acehand_core.pipeline.batch.folder import Task, TaskResult
 from acehand_core.pipeline.batch.worker import Limits, Worker
 from acehand_core.processes import thread_count
 from acehand_core.settings import setting
@@ -60,7 +60,7 @@ class EngineSettings:
 class Engine(Protocol):
     """Does tasks in any order."""
 
-    def submit(self, task: Task) -> Future[Result]:
+    def submit(self, task: Task) -> Future[TaskResult]:
         """Take a task.
 
         The future raises OutputError where nothing can be written, and anything where a machine
@@ -95,7 +95,7 @@ class LocalEngine:
         self._own.worker = Worker(self._limits)
         self._workers.append(self._own.worker)
 
-    def submit(self, task: Task) -> Future[Result]:
+    def submit(self, task: Task) -> Future[TaskResult]:
         """Take a task: see ``Engine``."""
         return self._pool.submit(lambda: self._own.worker.run(task))
 
@@ -107,7 +107,7 @@ class LocalEngine:
         self._pool.shutdown(wait=True)
 
 
-def run_task(task: Task, limits: Limits) -> Result:
+def run_task(task: Task, limits: Limits) -> TaskResult:
     """Do a task in a process of a cluster. Raises OutputError."""
     return _worker(limits).run(task)
 
@@ -143,7 +143,7 @@ class RayEngine:
         self._run = ray.remote(max_retries=3)(run_task)
         self._given: list[Any] = []
 
-    def submit(self, task: Task) -> Future[Result]:
+    def submit(self, task: Task) -> Future[TaskResult]:
         """Take a task: see ``Engine``."""
         # A subject's recordings are tracked before they are converted.
         tracks = task.stage == "track" or (
@@ -153,7 +153,7 @@ class RayEngine:
         options = self._run.options(num_cpus=self._settings.threads, num_gpus=gpus)
         given = options.remote(task, self._settings.limits)
         self._given.append(given)
-        future: Future[Result] = given.future()
+        future: Future[TaskResult] = given.future()
         return future
 
     def close(self) -> None:

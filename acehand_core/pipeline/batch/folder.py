@@ -31,7 +31,7 @@ Stage = Literal["track", "calibrate", "convert"]
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class TaskResult:
     """How one step ended.
 
     Attributes:
@@ -81,7 +81,7 @@ class Task:
         """Where the result is kept."""
         return self.folder / f"{self.stage}.json"
 
-    def kept(self) -> Result | None:
+    def kept(self) -> TaskResult | None:
         """Return the result that stands for this input and these settings, if there is one."""
         result = read_result(self.result_path)
         if result is None or result.key != self.key:
@@ -142,7 +142,7 @@ class BatchFolder:
         rows: list[dict[str, Any]] = batch["recordings"]
         return rows
 
-    def results(self) -> Iterator[tuple[dict[str, Any], Result | None]]:
+    def results(self) -> Iterator[tuple[dict[str, Any], TaskResult | None]]:
         """Yield each recording's row and its result: that of the last stage it came to."""
         for row in self.rows():
             folder = self.recording(row["id"])
@@ -176,16 +176,16 @@ def key_of(path: Path, settings: JobSettings) -> str:
     return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def write_result(path: Path, result: Result) -> None:
+def write_result(path: Path, result: TaskResult) -> None:
     """Keep a result. Raises OutputError."""
     write_json(path, asdict(result))
 
 
-def read_result(path: Path) -> Result | None:
+def read_result(path: Path) -> TaskResult | None:
     """Return a kept result; None where there is none, or it is damaged."""
     try:
         content = json.loads(path.read_text("utf-8"))
-        return Result(**{**content, "episodes": tuple(content["episodes"])})
+        return TaskResult(**{**content, "episodes": tuple(content["episodes"])})
     except (OSError, ValueError, TypeError, KeyError):
         return None
 

@@ -15,9 +15,9 @@ from acehand_core.pipeline.batch.folder import (
     PROBLEMS,
     Attempts,
     BatchFolder,
-    Result,
     Stage,
     Task,
+    TaskResult,
     key_of,
 )
 from acehand_core.pipeline.batch.manifest import Entry
@@ -36,7 +36,7 @@ def run_batch(
     progress: Progress = no_progress,
     *,
     overwrite: bool = False,
-) -> dict[str, Result]:
+) -> dict[str, TaskResult]:
     """Convert every recording that is not converted yet with the same settings.
 
     It may be killed at any moment, as may any worker; called again, it resumes. Returned is what
@@ -76,7 +76,7 @@ class _Run:
     folder: BatchFolder
     entries: dict[str, Entry]
     progress: Progress
-    results: dict[str, Result] = field(default_factory=dict)
+    results: dict[str, TaskResult] = field(default_factory=dict)
     #: Of each subject: recordings whose hands are not tracked yet, and files of those that are.
     untracked: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     tracked: dict[str, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
@@ -96,8 +96,8 @@ class _Run:
 
     def loop(self, engine: Engine, tasks: Sequence[Task]) -> None:
         """Do tasks and those that follow from their ends. Raises OutputError."""
-        running: dict[Future[Result], Task] = {}
-        ended: queue.SimpleQueue[Future[Result]] = queue.SimpleQueue()
+        running: dict[Future[TaskResult], Task] = {}
+        ended: queue.SimpleQueue[Future[TaskResult]] = queue.SimpleQueue()
 
         def submit(more: Sequence[Task]) -> None:
             for task in more:  # of other settings or an older file: not to be merged
@@ -128,7 +128,7 @@ class _Run:
         self.progress("recordings", len(self.results), len(self.entries))
 
     @staticmethod
-    def _end(task: Task, future: Future[Result]) -> Result:
+    def _end(task: Task, future: Future[TaskResult]) -> TaskResult:
         """Return how a task ended; a machine that died took an unfinished one along."""
         error = future.exception()
         if error is None:
@@ -138,9 +138,9 @@ class _Run:
         said = f"its machine ended: {(str(error) or repr(error)).splitlines()[-1]}"
         if (kept := task.kept()) is None:
             Attempts(task.folder).add("end", task.stage, said)
-        return kept or Result(task.id, task.stage, "killed", task.key, said)
+        return kept or TaskResult(task.id, task.stage, "killed", task.key, said)
 
-    def _next(self, task: Task, result: Result) -> list[Task]:
+    def _next(self, task: Task, result: TaskResult) -> list[Task]:
         """Note an end; return what can be done now."""
         if task.stage == "calibrate":
             fitted = task.folder / CALIBRATION if result.state == "done" else None
@@ -176,7 +176,7 @@ class _Run:
             self._settings(first), hands,
         ))  # fmt: skip
 
-    def _finish(self, name: str, result: Result) -> None:
+    def _finish(self, name: str, result: TaskResult) -> None:
         self.results[name] = result
         if result.state in PROBLEMS:
             self.progress(f"{self.entries[name].path}: {result.state}: {result.reason}", 0, 0)

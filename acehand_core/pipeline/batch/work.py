@@ -15,7 +15,7 @@ from acehand_core.atomic import DirectoryLock, LockedError, atomic_path, output_
 from acehand_core.errors import AcehandError, InputError, NoHandError, OutputError
 from acehand_core.lerobot import format as layout
 from acehand_core.motion import HandMotion
-from acehand_core.pipeline.batch.folder import Result, Task, write_result
+from acehand_core.pipeline.batch.folder import Task, TaskResult, write_result
 from acehand_core.pipeline.job import run_job
 from acehand_core.pipeline.report import JobReport
 from acehand_core.pipeline.steps import Steps
@@ -26,7 +26,7 @@ from acehand_core.recordings.selection import only_hands
 from acehand_core.trackers.cache import CachedTracker
 from acehand_core.trackers.choose import open_tracked
 from acehand_core.types import Progress
-from retarget.solve.calibration_file import Fitted, calibration_text
+from retarget.solve.calibration_file import StoredCalibration, calibration_text
 from retarget.solve.methods import robot_targets
 
 #: How long a worker waits for one whose driver was killed to leave a recording's folder.
@@ -34,7 +34,7 @@ _LOCK_S = 60.0
 CALIBRATION = "calibration.json"
 
 
-def do(task: Task, progress: Progress) -> Result:
+def do(task: Task, progress: Progress) -> TaskResult:
     """Take one step; its result is kept in the recording's folder, whatever it is.
 
     Raises:
@@ -54,13 +54,13 @@ def do(task: Task, progress: Progress) -> Result:
         except OutputError:
             raise
         except NoHandError as error:
-            result = Result(task.id, task.stage, "no_hand", task.key, str(error))
+            result = TaskResult(task.id, task.stage, "no_hand", task.key, str(error))
         except AcehandError as error:
-            result = Result(task.id, task.stage, "failed", task.key, str(error))
+            result = TaskResult(task.id, task.stage, "failed", task.key, str(error))
         except Exception as error:  # a fault of ours in one recording must not end the batch
             traceback.print_exc()
             said = f"{type(error).__name__}: {error}"
-            result = Result(task.id, task.stage, "failed", task.key, said)
+            result = TaskResult(task.id, task.stage, "failed", task.key, said)
 
         seconds = round(time.monotonic() - started, 3)
         result = replace(result, seconds=seconds, peak_mb=peak_mb(os.getpid()))
@@ -80,7 +80,7 @@ def _lock(folder: Path) -> DirectoryLock:
             time.sleep(0.2)
 
 
-def _track(task: Task, progress: Progress) -> Result:
+def _track(task: Task, progress: Progress) -> TaskResult:
     """Track a recording's hands into the cache, so that a calibration may be fitted to them."""
     steps = Steps.of(task.settings, progress)
     settings = steps.settings
@@ -96,10 +96,10 @@ def _track(task: Task, progress: Progress) -> Result:
     if path is None:  # hands of a file, or of another package's tracker
         path = task.folder / f"hands-{task.key[:16]}.parquet"
         write_hand_motion(motion, path, overwrite=True)
-    return Result(task.id, "track", "done", task.key, hands=str(path))
+    return TaskResult(task.id, "track", "done", task.key, hands=str(path))
 
 
-def _calibrate(task: Task, progress: Progress) -> Result:
+def _calibrate(task: Task, progress: Progress) -> TaskResult:
     """Fit one calibration to all recordings of a subject."""
     steps = Steps.of(task.settings, progress)
 
@@ -110,11 +110,12 @@ def _calibrate(task: Task, progress: Progress) -> Result:
     digest = hashlib.sha256(" ".join(sorted(path.name for path in task.hands)).encode()).hexdigest()
     source = f"subject {task.id}, {len(task.hands)} recordings"
     text = calibration_text(
-        steps.robot, {side: Fitted(hand, source, digest) for side, hand in fitted.items()}
+        steps.robot,
+        {side: StoredCalibration(hand, source, digest) for side, hand in fitted.items()},
     )
     with atomic_path(task.folder / CALIBRATION, overwrite=True) as partial:
         partial.write_text(text, "utf-8")
-    return Result(task.id, "calibrate", "done", task.key)
+    return TaskResult(task.id, "calibrate", "done", task.key)
 
 
 def _motions(paths: Sequence[Path], steps: Steps, progress: Progress) -> Iterator[HandMotion]:
@@ -130,7 +131,7 @@ def _motions(paths: Sequence[Path], steps: Steps, progress: Progress) -> Iterato
         yield motion
 
 
-def _convert(task: Task, progress: Progress) -> Result:
+def _convert(task: Task, progress: Progress) -> TaskResult:
     """Make a dataset of a recording's episodes; an interrupted one is resumed."""
     settings, made_with = task.settings, task.folder / "made_with.txt"
     if not made_with.is_file() or made_with.read_text("utf-8") != task.key:
@@ -146,7 +147,7 @@ def _convert(task: Task, progress: Progress) -> Result:
     said = "; ".join(str(failure.error) for failure in report.failures)
     if report.dataset is None:
         none = all(isinstance(failure.error, NoHandError) for failure in report.failures)
-        return Result(task.id, "convert", "no_hand" if none else "failed", task.key, said)
+        return TaskResult(task.id, "convert", "no_hand" if none else "failed", task.key, said)
 
     # A resumed run reports what it made itself only.
     fps = layout.read_json(settings.output / layout.INFO_PATH)["fps"]
@@ -157,7 +158,7 @@ def _convert(task: Task, progress: Progress) -> Result:
         judged = layout.read_json(folder / layout.REPORT)
         episodes.append({"verdict": judged["verdict"], "reasons": judged["reasons"]})
     seconds = sum(row["length"] for row in rows) / fps
-    return Result(
+    return TaskResult(
         task.id, "convert", "done", task.key, said, recorded_s=round(seconds, 3),
         episodes=tuple(episodes),
     )  # fmt: skip

@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection, Pipe
 
 from acehand_core.atomic import output_errors
 from acehand_core.errors import OutputError
-from acehand_core.pipeline.batch.folder import Attempts, Result, Task, write_result
+from acehand_core.pipeline.batch.folder import Attempts, Task, TaskResult, write_result
 from acehand_core.processes import THREADS, peak_mb
 
 #: A recording that ends its worker so often is not tried again.
@@ -45,7 +45,7 @@ class Limits:
     threads: int
 
 
-class Died(Exception):
+class WorkerError(Exception):
     """A worker ended, or was ended, before it was done; the message says why."""
 
 
@@ -63,7 +63,7 @@ class Worker:
         self._given = 0
         self._ready = self._closed = False
 
-    def run(self, task: Task) -> Result:
+    def run(self, task: Task) -> TaskResult:
         """Return how a step ended. One that killed its worker too often is quarantined.
 
         Raises:
@@ -81,19 +81,19 @@ class Worker:
         elif lost >= LOST:
             said = f"its batch or machine ended {lost} times during it"
         if said:
-            result = Result(task.id, task.stage, "quarantined", task.key, said)
+            result = TaskResult(task.id, task.stage, "quarantined", task.key, said)
             write_result(task.result_path, result)
             return result
 
         attempts.add("start", task.stage)
         try:
             result = self._ask(task)
-        except Died as death:
+        except WorkerError as death:
             self._end()
             if self._closed:
                 raise
             attempts.add("end", task.stage, str(death))
-            return Result(task.id, task.stage, "killed", task.key, str(death))
+            return TaskResult(task.id, task.stage, "killed", task.key, str(death))
         attempts.add("end", task.stage)
         return result
 
@@ -102,8 +102,8 @@ class Worker:
         self._closed = True
         self._end()
 
-    def _ask(self, task: Task) -> Result:
-        """Let the process do it; return what it says. Raises Died, OutputError."""
+    def _ask(self, task: Task) -> TaskResult:
+        """Let the process do it; return what it says. Raises WorkerError, OutputError."""
         if self._given >= RECORDINGS_PER_PROCESS:
             self._end()
         process, pipe = self._started()
@@ -128,24 +128,24 @@ class Worker:
                 # The start of a process is not the recording's.
                 allowed = limits.time_s if self._ready else None
                 if allowed is not None and now - started > allowed:
-                    raise Died(f"took more than {allowed:g} s (in {stage})")
+                    raise WorkerError(f"took more than {allowed:g} s (in {stage})")
                 if now - moved > limits.stall_s:
-                    raise Died(f"no progress for {limits.stall_s:g} s (in {stage})")
+                    raise WorkerError(f"no progress for {limits.stall_s:g} s (in {stage})")
                 if limits.memory_mb is not None and used > limits.memory_mb:
-                    raise Died(f"used {used:.0f} MB of {limits.memory_mb:g} MB (in {stage})")
+                    raise WorkerError(f"used {used:.0f} MB of {limits.memory_mb:g} MB (in {stage})")
         except (EOFError, OSError) as error:
             code = process.wait()
             how = f"exit code {code}"
             if code < 0:
                 how = f"signal {signal.Signals(-code).name}"
-            raise Died(f"its process ended with {how} (in {stage})") from error
+            raise WorkerError(f"its process ended with {how} (in {stage})") from error
 
     def _started(self) -> tuple[subprocess.Popen[bytes], Connection]:
         if self._process is not None and self._pipe is not None and self._process.poll() is None:
             return self._process, self._pipe
         self._end()
         if self._closed:
-            raise Died("the batch ended")
+            raise WorkerError("the batch ended")
         ours, theirs = Pipe()
         reading, self._lifeline = os.pipe()
         # Threads of numerical libraries would fight over the processors with other workers.

@@ -165,7 +165,7 @@ def reconstruct_hands(
 
 
 @dataclass(frozen=True, slots=True)
-class _Fitted:
+class _PoseFits:
     """Poses of the N sightings that a hand explains, their quality, and as ``HandTrack.sigma``."""
 
     sightings: _Sightings
@@ -182,7 +182,7 @@ def _fit_frames(
     timestamps_ns: TimestampsNs,
     motion: CameraMotion | None,
     known_size: bool,
-) -> _Fitted | None:
+) -> _PoseFits | None:
     """Fit all frames of a hand of known shape; None where no hand explains any of them."""
     # Rms angle between fitted and seen landmarks over the palm's apparent length.
     keypoints = pose.keypoints(side, rest) + _offsets(pose, sightings, side, rest)
@@ -203,7 +203,7 @@ def _fit_frames(
 
     # A doubtful hand was seen, but nothing is trusted of it.
     quality = np.where(known, sure * (1 - misfit / MAX_MISFIT) * certain, 0.0)
-    return _Fitted(sightings, pose, quality, sigma)
+    return _PoseFits(sightings, pose, quality, sigma)
 
 
 def _sightings(

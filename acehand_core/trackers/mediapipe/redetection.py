@@ -35,7 +35,7 @@ EXPECTED = 1.6
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class SightGap:
     """Frames ``start`` to ``stop - 1`` in which a slot is empty beside at least one sighting."""
 
     slot: int
@@ -61,7 +61,7 @@ def forward_pass(
     return in_segments(frames, follower, "track", progress, cache)
 
 
-def find_gaps(slots: Slots) -> list[Gap]:
+def find_gaps(slots: Slots) -> list[SightGap]:
     """Return the runs of empty frames of each slot that touch a sighting of that slot."""
     gaps = []
     for slot in (0, 1):
@@ -70,7 +70,7 @@ def find_gaps(slots: Slots) -> list[Gap]:
             before = slots[start - 1][slot] if start > 0 else None
             after = slots[stop][slot] if stop < len(slots) else None
             if before is not None or after is not None:
-                gaps.append(Gap(slot, start, stop, before, after))
+                gaps.append(SightGap(slot, start, stop, before, after))
     return gaps
 
 
@@ -108,7 +108,7 @@ def look_again(
 class _Walk:
     """A way into a gap from the sighting beside it, forwards or backwards."""
 
-    gap: Gap
+    gap: SightGap
     backwards: bool
     sighting: Detection
 

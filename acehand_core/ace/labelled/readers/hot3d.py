@@ -35,7 +35,7 @@ from acehand_core.ace.labelled.readers.hot3d_files import (
     MANO_FILE,
     STREAMS,
     HandBoxes,
-    HandTrack,
+    HandStream,
     find_rows,
 )
 from acehand_core.ace.labelled.readers.pictures import (
@@ -276,7 +276,7 @@ def stream_poses(folder: Path, stream: str, boxes: HandBoxes) -> tuple[StreamPos
     return StreamPoses(times, cameras, poses @ T_device_camera), notes
 
 
-def motion_at(folder: Path, timestamps_ns: Int[np.ndarray, "M"]) -> tuple[HandTrack, list[str]]:
+def motion_at(folder: Path, timestamps_ns: Int[np.ndarray, "M"]) -> tuple[HandStream, list[str]]:
     """Return a sequence's MANO motion at these times, and how many of them have no line.
 
     Without a hand in any line its shape is MANO's mean.
@@ -297,7 +297,7 @@ def motion_at(folder: Path, timestamps_ns: Int[np.ndarray, "M"]) -> tuple[HandTr
 
 
 def wrists_in_boxes(
-    wrists: HandTrack, boxes: HandBoxes, stream: str, poses: StreamPoses
+    wrists: HandStream, boxes: HandBoxes, stream: str, poses: StreamPoses
 ) -> tuple[int, int]:
     """Return how many UmeTrack wrists project into the box of their hand, and how many boxes.
 

@@ -81,7 +81,7 @@ class HandBoxes:
 
 
 @dataclass(frozen=True, slots=True)
-class HandTrack:
+class HandStream:
     """A pose per row and slot: ``T_world_hand`` and the numbers stored with it, NaN where absent.
 
     UmeTrack: the pose is the wrist's and the numbers are 22 joint angles. MANO: the pose holds the
@@ -96,10 +96,10 @@ class HandTrack:
     numbers: Float[np.ndarray, "T 2 K"]
     betas: Float[np.ndarray, "10"]
 
-    def at(self, timestamps_ns: Int[np.ndarray, "M"]) -> HandTrack:
+    def at(self, timestamps_ns: Int[np.ndarray, "M"]) -> HandStream:
         """Return the rows of exactly these times; both hands are absent where there is none."""
         rows, exact = find_rows(self.timestamps_ns, timestamps_ns)
-        return HandTrack(
+        return HandStream(
             timestamps_ns,
             self.present[rows] & exact[:, None],
             np.where(exact[:, None, None, None], self.T_world_hand[rows], np.nan),
@@ -180,12 +180,12 @@ def read_mask(
     return values, np.array([int(time) in stated for time in times], bool)
 
 
-def read_umetrack(folder: Path) -> HandTrack:
+def read_umetrack(folder: Path) -> HandStream:
     """Read UmeTrack's wrists and joint angles. Raises SchemaError with file and line."""
     return _read_hands(folder / UMETRACK_FILE, "joint_angles", 22, with_betas=False)
 
 
-def read_mano(folder: Path) -> HandTrack:
+def read_mano(folder: Path) -> HandStream:
     """Read MANO's orientation, translation, 15 components and betas.
 
     Raises: SchemaError with file and line, also where betas are not those of the first line.
@@ -282,7 +282,7 @@ def read_pose(value: Record, where: str) -> RigidTransform:
     return frames.rigid(rotations.from_quaternion(quaternion), translation)
 
 
-def _read_hands(path: Path, key: str, count: int, with_betas: bool) -> HandTrack:
+def _read_hands(path: Path, key: str, count: int, with_betas: bool) -> HandStream:
     times, poses, numbers, betas = [], [], [], None
     for where, line in _json_lines(path):
         times.append(_time(get(line, "timestamp_ns", where), where))
@@ -306,7 +306,7 @@ def _read_hands(path: Path, key: str, count: int, with_betas: bool) -> HandTrack
         numbers.append(values)
 
     stacked = np.array(poses)
-    return HandTrack(
+    return HandStream(
         timestamps_ns=_increasing(times, path),
         present=np.isfinite(stacked).all(axis=(-1, -2)),
         T_world_hand=stacked,

@@ -118,7 +118,7 @@ class RunOptions:
 
 
 @dataclass(slots=True)
-class RunReport:
+class ReaderReport:
     """Results of a conversion: clips and frames per split; findings with how many clips share them.
 
     Of the frames ``unlabelled`` have no label of any hand; ``left_out`` frames of the dataset have
@@ -179,7 +179,7 @@ class RunReport:
         return {**self.to_json(), "output": self.output.name, "errors": errors}
 
 
-def run(name: str, options: RunOptions, progress: Progress) -> RunReport:
+def run(name: str, options: RunOptions, progress: Progress) -> ReaderReport:
     """Convert a dataset; clips that are there already and unchanged are kept.
 
     A recording that cannot be read, whatever the reason, is reported and does not stop the others.
@@ -210,7 +210,7 @@ def run(name: str, options: RunOptions, progress: Progress) -> RunReport:
             + "."
         )
 
-    report = RunReport(name, options.output)
+    report = ReaderReport(name, options.output)
     for split in sorted({item.split for item in items}):
         changed = changed_settings(options.output / split, conversion.store_info(split))
         if changed:

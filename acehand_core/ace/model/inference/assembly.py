@@ -49,7 +49,7 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class Posed:
+class HandPoses:
     """What a hand model makes of N frames: absolute rotations, joints and translation."""
 
     global_orient: Float[np.ndarray, "N 2 3 3"]
@@ -59,7 +59,7 @@ class Posed:
     error_m: Float[np.ndarray, "N 2"]
 
 
-Poser = Callable[[HandFrames, Bool[np.ndarray, "N 2"]], Posed]
+Poser = Callable[[HandFrames, Bool[np.ndarray, "N 2"]], HandPoses]
 
 
 def assemble(
@@ -202,12 +202,12 @@ class _Parametric:
     def __init__(self, hands: TorchHands, betas: Float[np.ndarray, "2 10"]) -> None:
         self._hands, self._betas = hands, betas
 
-    def __call__(self, frames: HandFrames, there: Bool[np.ndarray, "N 2"]) -> Posed:
+    def __call__(self, frames: HandFrames, there: Bool[np.ndarray, "N 2"]) -> HandPoses:
         rotations = torch.from_numpy(frames.rotations)
         joints = posed_joints(self._hands, rotations, self._betas).numpy()
         fingers = self._hands.absolute_pose(rotations[None, :, :, 1:])[0].numpy()
         translation = frames.wrist - joints[:, :, 0]
-        return Posed(
+        return HandPoses(
             frames.rotations[:, :, 0],
             fingers,
             translation,
@@ -222,12 +222,12 @@ class _DefaultHand:
     def __init__(self, betas: Float[np.ndarray, "2 10"]) -> None:
         self._betas, self._model = betas, CapsuleHand()
 
-    def __call__(self, frames: HandFrames, there: Bool[np.ndarray, "N 2"]) -> Posed:
+    def __call__(self, frames: HandFrames, there: Bool[np.ndarray, "N 2"]) -> HandPoses:
         orient, pose, translation, joints = (
             np.full((len(frames), 2, *shape), np.nan, np.float32)
             for shape in ((3, 3), (15, 3, 3), (3,), (21, 3))
         )
-        hands = Posed(orient, pose, translation, joints, np.zeros(there.shape))
+        hands = HandPoses(orient, pose, translation, joints, np.zeros(there.shape))
         for slot, side in enumerate(SIDES):
             rows = np.flatnonzero(there[:, slot])
             if not len(rows):

@@ -21,7 +21,7 @@ from acehand_core.ace.model.camera_fit import (
     reported_intrinsics,
 )
 from acehand_core.ace.model.inference.blend import GATE, HandFrames, merge
-from acehand_core.ace.model.inference.reading import View
+from acehand_core.ace.model.inference.reading import WindowView
 from acehand_core.ace.model.inference.windows import Window, encode_camera
 from acehand_core.ace.model.network import SolveOptions, place
 from acehand_core.errors import CalibrationError
@@ -90,7 +90,7 @@ ROWS = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class HandPlacements:
     """All frames of some windows, from frame ``offset`` on, and what was found out on the way.
 
     ``camera`` is in pixels of the recording: what the predicted rays describe, the median over
@@ -122,7 +122,9 @@ class PlacingSetup:
     options: SolveOptions
 
 
-def place_windows(windows: Sequence[Window], views: Sequence[View], setup: PlacingSetup) -> Placed:
+def place_windows(
+    windows: Sequence[Window], views: Sequence[WindowView], setup: PlacingSetup
+) -> HandPlacements:
     """Place the hands of every window and lay the windows together."""
     offset = windows[0].first_frame
     frames = HandFrames.empty(windows[-1].stop_frame - offset, setup.hands is not None)
@@ -143,7 +145,7 @@ def place_windows(windows: Sequence[Window], views: Sequence[View], setup: Placi
         rows = [[c.fx, c.fy, c.cx, c.cy, *c.distortion] for c in known]
         fx, fy, cx, cy, *bend = np.median(rows, axis=0).tolist()
         camera = replace(known[0], fx=fx, fy=fy, cx=cx, cy=cy, distortion=tuple(bend))
-    return Placed(frames, offset, camera, exchanged, float(np.mean(accepted)))
+    return HandPlacements(frames, offset, camera, exchanged, float(np.mean(accepted)))
 
 
 def second_opinion(values: HandFrames, mirrored: Mapping[str, np.ndarray]) -> HandFrames:
@@ -213,7 +215,7 @@ def _place(readout: Readout, setup: PlacingSetup) -> tuple[HandFrames, float]:
     return values, float(accepted[there].mean()) if there.any() else 1.0
 
 
-def _arrays(view: View, window: Window) -> Mapping[str, np.ndarray]:
+def _arrays(view: WindowView, window: Window) -> Mapping[str, np.ndarray]:
     arrays = view.store.get(window.start, window.stop)
     assert arrays is not None, "every window was read before"
     return arrays

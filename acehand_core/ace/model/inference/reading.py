@@ -199,7 +199,7 @@ class Encoder(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class WindowView:
     """The recording as it is, or mirrored left to right, and the store of its readouts."""
 
     store: WindowStore
@@ -211,7 +211,7 @@ def read_windows(
     windows: Sequence[Window],
     model: Callable[[ClipBatch], Readout],
     encoder: Encoder,
-    views: Sequence[View],
+    views: Sequence[WindowView],
     batch: int,
     progress: Callable[[int, int], None],
 ) -> None:
@@ -250,7 +250,7 @@ class ViewReader:
 
     def __init__(
         self,
-        view: View,
+        view: WindowView,
         windows: Sequence[Window],
         model: Callable[[ClipBatch], Readout],
         encoder: Encoder,

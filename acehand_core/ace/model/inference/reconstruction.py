@@ -26,12 +26,12 @@ from acehand_core.ace.model.config import ModelConfig
 from acehand_core.ace.model.inference.assembly import Result, SourceFrames, assemble
 from acehand_core.ace.model.inference.blend import recording_betas
 from acehand_core.ace.model.inference.loading import InferenceOptions, WeightsRecord, solve_options
-from acehand_core.ace.model.inference.placing import Placed, PlacingSetup, place_windows
+from acehand_core.ace.model.inference.placing import HandPlacements, PlacingSetup, place_windows
 from acehand_core.ace.model.inference.reading import (
     MODEL_FPS,
     Encoder,
-    View,
     WindowStore,
+    WindowView,
     plan_input,
     read_windows,
 )
@@ -174,7 +174,7 @@ class _Job:
     @contextmanager
     def read(
         self, windows: Sequence[Window], work_dir: Path | None, progress: Progress | None
-    ) -> Iterator[list[View]]:
+    ) -> Iterator[list[WindowView]]:
         """Yield the views of the recording with the readouts of all windows in their stores.
 
         Stores are in the work folder, or in one that goes afterwards.
@@ -200,7 +200,7 @@ class _Job:
             # Without a hash of the input nothing can be known to belong to it.
             kept = None if key["source"] is None else work_dir
             folder = Path(scratch) if kept is None else kept
-            views = [View(WindowStore(folder, {**key, "mirrored": m}), m) for m in mirrored]
+            views = [WindowView(WindowStore(folder, {**key, "mirrored": m}), m) for m in mirrored]
             report = _stage(progress, "hands")
             read_windows(clip, windows, self._model, self._encoder, views, options.batch, report)
             yield views
@@ -208,7 +208,7 @@ class _Job:
     def motion(
         self,
         windows: Sequence[Window],
-        views: Sequence[View],
+        views: Sequence[WindowView],
         rows: range,
         progress: Callable[[int, int], None],
     ) -> HandMotion:
@@ -262,7 +262,7 @@ class _Job:
         )
 
     def _notes(
-        self, recording: Recording, placed: Placed, result: Result, camera: Camera | None
+        self, recording: Recording, placed: HandPlacements, result: Result, camera: Camera | None
     ) -> tuple[str, ...]:
         """Return what was assumed and what happened, in plain words."""
         notes = list(recording.notes)

@@ -17,7 +17,7 @@ from acehand_core.ace.model.weights.tables import Shapes, meta
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ModuleRow:
     """One line of the table: a number of parameters in a number of tensors."""
 
     name: str
@@ -30,7 +30,7 @@ class Row:
 class Accounting:
     """The table. Names are stable: a program may look rows up by them."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[ModuleRow, ...]
 
     def __getitem__(self, name: str) -> int:
         return {row.name: row.parameters for row in self.rows}[name]
@@ -91,14 +91,14 @@ def table(accounting: Accounting) -> list[str]:
     ]
 
 
-def _row(name: str, shapes: Shapes, what: str) -> Row:
+def _row(name: str, shapes: Shapes, what: str) -> ModuleRow:
     tensors = meta(shapes)
-    return Row(name, sum(tensor.numel() for tensor in tensors.values()), len(tensors), what)
+    return ModuleRow(name, sum(tensor.numel() for tensor in tensors.values()), len(tensors), what)
 
 
-def _sum(name: str, what: str, *parts: Shapes) -> Row:
+def _sum(name: str, what: str, *parts: Shapes) -> ModuleRow:
     rows = [_row("", part, "") for part in parts]
-    return Row(name, sum(r.parameters for r in rows), sum(r.tensors for r in rows), what)
+    return ModuleRow(name, sum(r.parameters for r in rows), sum(r.tensors for r in rows), what)
 
 
 def _where(shapes: Shapes, keep: Callable[[str], bool]) -> Shapes:

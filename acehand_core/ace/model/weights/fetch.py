@@ -61,7 +61,7 @@ SOURCES: dict[str, Download] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
+class FetchedWeights:
     """Where the files are. ``unchecked`` are those that nobody states a hash for."""
 
     name: str
@@ -82,7 +82,7 @@ class Fetched:
         }  # fmt: skip
 
 
-def fetch(name: str, revision: str | None = None, quiet: bool = False) -> Fetched:
+def fetch(name: str, revision: str | None = None, quiet: bool = False) -> FetchedWeights:
     """Fetch a source, or find it in the cache when the hub is switched off; check every hash.
 
     Args:
@@ -136,7 +136,7 @@ def fetch(name: str, revision: str | None = None, quiet: bool = False) -> Fetche
             "in the cache (HF_HOME) can be had; else check the connection and run again: files "
             "that are whole are kept."
         ) from error
-    return Fetched(
+    return FetchedWeights(
         name, source.repo, folder.name, folder, files,
         {file: sha256(path) for file, path in files.items()},
         tuple(file for file, path in files.items() if _is_right(path) is None), source.licence,

@@ -45,7 +45,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Inspection:
+class WeightsInspection:
     """What a path holds."""
 
     layout: Layout
@@ -89,7 +89,7 @@ class Inspection:
 _MODELS = ("acehand", "repackaged", "official")
 
 
-def inspect(path: Path, variant: Variant | None = None) -> Inspection:
+def inspect(path: Path, variant: Variant | None = None) -> WeightsInspection:
     """Look at a path without reading values.
 
     Raises InputError, SchemaError or UnsafeFileError when it is nothing known or cannot be opened.
@@ -104,30 +104,30 @@ def inspect(path: Path, variant: Variant | None = None) -> Inspection:
     return _piece(path, layout)
 
 
-def _own(path: Path) -> Inspection:
+def _own(path: Path) -> WeightsInspection:
     manifest = own.read_manifest(path)
     stores, reports = own.open_own(manifest)
     caption = path / own.CAPTION_FILE
     if caption.name in manifest.files:
         stores[caption.name] = _caption_store(caption)
-    return Inspection(
+    return WeightsInspection(
         "acehand", manifest.config, manifest.licence, _parts(stores),
         LoadReport(tuple(reports.values()), manifest.filled),
         tuple(own.unlisted_files(manifest)), manifest.training_data, manifest.inference,
     )  # fmt: skip
 
 
-def _repackaged(path: Path, variant: Variant | None) -> Inspection:
+def _repackaged(path: Path, variant: Variant | None) -> WeightsInspection:
     variant = repackaged.find_variant(path, variant)
     config, stores, reports = repackaged.open_repackaged(path, variant)
     stores["caption"] = _caption_store(path / repackaged.CAPTION_FILE)
-    return Inspection(
+    return WeightsInspection(
         "repackaged", config, sums.RELEASED, _parts(stores), LoadReport(tuple(reports.values())),
         trained_on=RELEASED_TRAINING,
     )  # fmt: skip
 
 
-def _checkpoint(path: Path) -> Inspection:
+def _checkpoint(path: Path) -> WeightsInspection:
     opened = open_checkpoint(path)
     # Which variant it is does not change what it holds; one is needed.
     variant: Variant = "kfree" if opened.variant == "kfree" else "k"
@@ -135,17 +135,17 @@ def _checkpoint(path: Path) -> Inspection:
     reports = compare(released_sections(config, opened.parts), opened.parts)
     keys = ComponentReport("checkpoint", str(path), ignored=opened.ignored)
     training, inference = opened.recorded()
-    return Inspection(
+    return WeightsInspection(
         "official", config, str(opened.record.get("licence") or sums.CHECKPOINT),
         _parts(opened.parts), LoadReport((keys, *reports.values())), trained_on=training,
         inference=inference,
     )  # fmt: skip
 
 
-def _piece(path: Path, layout: Layout) -> Inspection:
+def _piece(path: Path, layout: Layout) -> WeightsInspection:
     if layout == "caption":
         parts = _parts({"caption": _caption_store(path)})
-        return Inspection(layout, None, sums.BASE, parts, LoadReport())
+        return WeightsInspection(layout, None, sums.BASE, parts, LoadReport())
 
     opened: dict[str, TensorStore] = {}
     if layout == "wan-base":
@@ -156,7 +156,7 @@ def _piece(path: Path, layout: Layout) -> Inspection:
         opened["vae"] = open_vae(path)
     config = ModelConfig()
     report = LoadReport(tuple(compare(released_sections(config, opened), opened).values()))
-    return Inspection(layout, config, sums.BASE, _parts(opened), report)
+    return WeightsInspection(layout, config, sums.BASE, _parts(opened), report)
 
 
 def _caption_store(path: Path) -> TensorStore:

@@ -19,7 +19,7 @@ from acehand_core.ace.model.config import (
     VaeConfig,
 )
 from acehand_core.ace.model.weights import tables
-from acehand_core.ace.model.weights.tables import Section, Shapes, Table
+from acehand_core.ace.model.weights.tables import Shapes, WeightsSection, WeightsTable
 
 #: Top-level keys of a checkpoint that are read.
 CHECKPOINT_KEYS = ("projectors", "raymap_heads", "backbone_trainable")
@@ -42,7 +42,7 @@ _VAE_PIXEL_CHANNELS = 12
 _VIDEO_FRAMES = 256
 
 
-def sections(config: ModelConfig, retrained: bool = True) -> dict[str, Section]:
+def sections(config: ModelConfig, retrained: bool = True) -> dict[str, WeightsSection]:
     """Return the lists of a released model, by the names of its parts.
 
     Args:
@@ -54,23 +54,23 @@ def sections(config: ModelConfig, retrained: bool = True) -> dict[str, Section]:
         return runs_in_dit(name, trunk) and not (retrained and name.startswith(PATCH))
 
     return {
-        "dit": Section("dit", dit(trunk), {"trunk": tables.TRUNK}, runs_in_base),
-        "vae": Section(
+        "dit": WeightsSection("dit", dit(trunk), {"trunk": tables.TRUNK}, runs_in_base),
+        "vae": WeightsSection(
             "vae", vae(config.vae), {"vae": tables.VAE}, ignored=VAE_DECODER_PREFIXES
         ),
-        "projectors": Section(
+        "projectors": WeightsSection(
             "projectors",
             projectors(decoder, tap),
             {"decoder": tables.decoder(decoder, tap)},
             lambda name: runs_in_projectors(name.removeprefix(f"l{tap}."), decoder),
             computed=(f"l{tap}.{RAY_FREQUENCIES}",),
         ),
-        "raymap_heads": Section(
+        "raymap_heads": WeightsSection(
             "raymap_heads",
             raymap_heads(decoder.feature_dim, tap),
-            {"ray_head": Table(prefix=f"l{tap}.")},
+            {"ray_head": WeightsTable(prefix=f"l{tap}.")},
         ),
-        "backbone_trainable": Section(
+        "backbone_trainable": WeightsSection(
             "backbone_trainable",
             backbone_trainable(trunk),
             {"trunk": tables.PATCH_EMBEDDING, "adapters": tables.TRUNK},

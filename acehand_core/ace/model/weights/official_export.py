@@ -22,7 +22,7 @@ from acehand_core.ace.model.weights import official
 from acehand_core.ace.model.weights.official_files import RECORD, open_base
 from acehand_core.ace.model.weights.state import LoadedWeights, check, check_parts, state_shapes
 from acehand_core.ace.model.weights.sums import SUMS_FILE, licence_text, write_sums
-from acehand_core.ace.model.weights.tables import Section, Tensors, powers_of_two
+from acehand_core.ace.model.weights.tables import Tensors, WeightsSection, powers_of_two
 from acehand_core.atomic import atomic_folder, atomic_path
 from acehand_core.errors import InputError
 
@@ -193,6 +193,6 @@ def _base_head(config: ModelConfig, base: Path | None) -> Tensors:
         return {}
     store, shapes = open_base(base), official.dit_head(config.trunk)
     head = replace(store, shapes={n: s for n, s in store.shapes.items() if n in shapes})
-    check(Section("head", shapes), head).require()
+    check(WeightsSection("head", shapes), head).require()
     # Released checkpoints keep everything trainable in float32.
     return {name: store.fetch(name).float() for name in shapes}

@@ -31,7 +31,7 @@ from acehand_core.ace.model.weights.storage import (
     store_of,
 )
 from acehand_core.ace.model.weights.sums import sha256s
-from acehand_core.ace.model.weights.tables import Section
+from acehand_core.ace.model.weights.tables import WeightsSection
 from acehand_core.errors import InputError, SchemaError
 
 #: Key of a checkpoint under which ours say how they were made; plain types only.
@@ -48,7 +48,7 @@ _VARIANT_IN_NAME = re.compile(r"(?:^|[_\-.])(kfree|k)(?=[_\-.]|$)")
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class OfficialCheckpoint:
     """An opened ``ace_ego_hand_*.pt``: its parts, other keys, and our record if it has one."""
 
     path: Path
@@ -68,7 +68,7 @@ class Checkpoint:
         return read_record(self.record, f"{self.path}: {RECORD}")
 
 
-def open_checkpoint(path: Path) -> Checkpoint:
+def open_checkpoint(path: Path) -> OfficialCheckpoint:
     """Open a checkpoint without reading its values.
 
     Raises:
@@ -95,7 +95,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
         raise SchemaError(f"{path}: key {RECORD!r} is not a record of ours.")
     others = (str(k) for k in data if k not in (*official.CHECKPOINT_KEYS, RECORD))
 
-    return Checkpoint(path, parts, tuple(others), record)
+    return OfficialCheckpoint(path, parts, tuple(others), record)
 
 
 def base_file(path: Path) -> Path | None:
@@ -219,7 +219,9 @@ def assemble(
     )
 
 
-def released_sections(config: ModelConfig, stores: Mapping[str, TensorStore]) -> dict[str, Section]:
+def released_sections(
+    config: ModelConfig, stores: Mapping[str, TensorStore]
+) -> dict[str, WeightsSection]:
     """Return the lists of a released model, of which some files are open."""
     trained = stores.get("backbone_trainable")
     retrained = trained is not None and f"{official.PATCH}weight" in trained.shapes
@@ -287,7 +289,7 @@ def pieces_of(
 
 
 def checkpoint_config(
-    checkpoint: Checkpoint, variant: Variant, config: ModelConfig | None = None
+    checkpoint: OfficialCheckpoint, variant: Variant, config: ModelConfig | None = None
 ) -> ModelConfig:
     """Return the sizes of a checkpoint: those given, of its record, or the released ones."""
     if config is not None:

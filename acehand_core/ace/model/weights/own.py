@@ -39,7 +39,7 @@ from acehand_core.ace.model.weights.storage import (
     save_safetensors,
 )
 from acehand_core.ace.model.weights.sums import sha256, sha256s
-from acehand_core.ace.model.weights.tables import Section, Table, meta, shapes_of
+from acehand_core.ace.model.weights.tables import WeightsSection, WeightsTable, meta, shapes_of
 from acehand_core.atomic import atomic_folder
 from acehand_core.errors import InputError, SchemaError, UnsafeFileError
 
@@ -49,7 +49,7 @@ CONFIG_FILE = "config.json"
 CAPTION_FILE = f"{CAPTION_KEY}.safetensors"
 LICENCE_FILE = "LICENSE.txt"
 #: Ray head and decoder share a file; all others are parts as they are.
-_TABLES = {"decoder": {"ray_head": Table(prefix="ray_head."), "decoder": Table()}}
+_TABLES = {"decoder": {"ray_head": WeightsTable(prefix="ray_head."), "decoder": WeightsTable()}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def unlisted_files(manifest: Manifest) -> list[str]:
     ]
 
 
-def sections(config: ModelConfig) -> dict[str, Section]:
+def sections(config: ModelConfig) -> dict[str, WeightsSection]:
     """Return the list of each file of tensors."""
     shapes = state_shapes(config)
     canonical = {part: meta(listed) for part, listed in shapes.items()}
@@ -126,7 +126,7 @@ def sections(config: ModelConfig) -> dict[str, Section]:
     for part in shapes:
         if part == "ray_head":
             continue
-        section = Section(part, {}, _TABLES.get(part, {part: Table()}))
+        section = WeightsSection(part, {}, _TABLES.get(part, {part: WeightsTable()}))
         shapes_there = shapes_of(section.write(canonical))
         lists[f"{part}.safetensors"] = replace(section, shapes=shapes_there)
     return lists

@@ -42,9 +42,9 @@ from acehand_core.ace.model.weights.sums import sha256s
 from acehand_core.ace.model.weights.tables import (
     EMBEDDINGS,
     PATCH_EMBEDDING,
-    Section,
-    Table,
     Tensors,
+    WeightsSection,
+    WeightsTable,
     meta,
     same,
     shapes_of,
@@ -67,7 +67,7 @@ _LINEARS = [
     ("blocks.*.feed_forward.2", "blocks.*.ffn.net.2"),
 ]  # fmt: skip
 _NORMS = [("query_norm", "norm_q"), ("key_norm", "norm_k")]
-TRUNK = Table(
+TRUNK = WeightsTable(
     [
         *EMBEDDINGS,
         ("time_modulation.1", "condition_embedder.time_proj"),
@@ -77,7 +77,7 @@ TRUNK = Table(
         ("blocks.*.cross_attention_norm", "blocks.*.norm2"),
     ]
 )
-ADAPTERS = Table(
+ADAPTERS = WeightsTable(
     (f"{theirs}.{side}", f"{ours}.{side}.default")
     for theirs, ours in _LINEARS
     for side in ("lora_A", "lora_B")
@@ -100,7 +100,7 @@ _VAE_PAIRS = [
     *same("quant_conv"),
 ]  # fmt: skip
 _READ_PATCHES = [*same("query", "key", "value"), ("output", "out_proj")]
-DECODER = Table(
+DECODER = WeightsTable(
     [
         *same("spatial_encoding", "ray_encoding", "patch_projection", "slot_embedding"),
         *same("hand_token", "joint_token", "register_token", "final_norm", "hand_fuse"),
@@ -113,7 +113,7 @@ DECODER = Table(
     ],
     fused_inside=r"readout|layers\.\d+\.spatial",
 )
-RAY_HEAD = Table(prefix="ray_head.")
+RAY_HEAD = WeightsTable(prefix="ray_head.")
 #: Their field -> ours, per component.
 _DIT = {"in_channels": "in_channels", "latent_channels": "out_channels", "dim": "dim",
         "ffn_dim": "ffn_dim", "num_heads": "num_heads", "freq_dim": "freq_dim",
@@ -159,7 +159,7 @@ def read_config(path: Path, variant: Variant) -> ModelConfig:
     return ModelConfig(variant=variant, vae=vae, trunk=trunk, decoder=decoder)
 
 
-def sections(config: ModelConfig) -> dict[str, Section]:
+def sections(config: ModelConfig) -> dict[str, WeightsSection]:
     """Return the list of each file."""
     shapes, v = state_shapes(config), config.variant
     canonical = {part: meta(listed) for part, listed in shapes.items()}
@@ -168,14 +168,16 @@ def sections(config: ModelConfig) -> dict[str, Section]:
     flat = {name: s for name, s in shapes.get("vae", {}).items() if name.endswith(".gamma")}
     lists = {
         # The retrained patch embedding is in the variant's folder.
-        "dit/model.safetensors": Section(
+        "dit/model.safetensors": WeightsSection(
             "dit", {}, {"trunk": TRUNK}, lambda name: not name.startswith(official.PATCH)
         ),
-        "vae/model.safetensors": Section("vae", {}, {"vae": Table(_VAE_PAIRS, flat=flat)}),
-        f"{v}/backbone_delta.safetensors": Section(
+        "vae/model.safetensors": WeightsSection(
+            "vae", {}, {"vae": WeightsTable(_VAE_PAIRS, flat=flat)}
+        ),
+        f"{v}/backbone_delta.safetensors": WeightsSection(
             f"{v}/backbone_delta", {}, {"trunk": PATCH_EMBEDDING, "adapters": ADAPTERS}
         ),
-        f"{v}/projector/model.safetensors": Section(
+        f"{v}/projector/model.safetensors": WeightsSection(
             f"{v}/projector", {}, {"ray_head": RAY_HEAD, "decoder": DECODER},
             computed=(RAY_FREQUENCIES,),
         ),

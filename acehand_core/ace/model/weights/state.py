@@ -3,7 +3,7 @@
 Inside there are parts by name, tensors under the names of the running modules (``state_shapes``
 lists them), one caption embedding, and what the model learned from. Every outside layout is turned
 into that form where it is read and, all but the re-packaging, out of it where it is written, by the
-tables of its ``Section`` lists (``tables``):
+tables of its ``WeightsSection`` lists (``tables``):
 
 - ``official``, ``official_files``, ``official_export``: the released checkpoints and their base;
 - ``repackaged``: the safetensors re-packaging of them;
@@ -24,7 +24,7 @@ from acehand_core.ace.model.config import AS_RELEASED, InferenceConfig, ModelCon
 from acehand_core.ace.model.encoder.sources import TRUNK_SOURCES, TinySource
 from acehand_core.ace.model.weights import official
 from acehand_core.ace.model.weights.storage import TensorStore, store_of
-from acehand_core.ace.model.weights.tables import Section, Shapes, Tensors, shapes_of
+from acehand_core.ace.model.weights.tables import Shapes, Tensors, WeightsSection, shapes_of
 from acehand_core.errors import SchemaError, nearest
 
 #: The parts that are dicts of tensors.
@@ -168,7 +168,7 @@ def state_shapes(config: ModelConfig) -> dict[str, Shapes]:
     return parts | sections["projectors"].live() | sections["raymap_heads"].live()
 
 
-def check(section: Section, store: TensorStore, complete: bool = True) -> ComponentReport:
+def check(section: WeightsSection, store: TensorStore, complete: bool = True) -> ComponentReport:
     """Compare what a file holds with a list; without ``complete`` only what is needed must be."""
     needed = section.needed or section.runs
     wrong = []
@@ -200,7 +200,7 @@ def _size(shape: tuple[int, ...]) -> str:
 
 
 def compare(
-    sections: Mapping[str, Section], stores: Mapping[str, TensorStore], complete: bool = True
+    sections: Mapping[str, WeightsSection], stores: Mapping[str, TensorStore], complete: bool = True
 ) -> dict[str, ComponentReport]:
     """Return the report of every list whose file is open; no values are read."""
     return {
@@ -211,7 +211,7 @@ def compare(
 
 
 def read_parts(
-    sections: Mapping[str, Section],
+    sections: Mapping[str, WeightsSection],
     stores: Mapping[str, TensorStore],
     reports: Mapping[str, ComponentReport],
 ) -> dict[str, Tensors]:
@@ -237,7 +237,7 @@ def check_parts(parts: Mapping[str, Tensors], shapes: Mapping[str, Shapes]) -> N
     """Raise SchemaError naming each missing, unexpected or wrong tensor of a running model."""
     for part in PARTS:
         store = store_of(parts.get(part, {}), "the model")
-        check(Section(part, shapes.get(part, {})), store).require()
+        check(WeightsSection(part, shapes.get(part, {})), store).require()
 
 
 def check_caption(config: ModelConfig, caption: torch.Tensor, where: str) -> None:

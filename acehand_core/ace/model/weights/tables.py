@@ -1,10 +1,10 @@
 """Names outside and inside: one table per list of tensors of an outside layout.
 
-Inside, a model's weights have one form (``state``): the names and shapes of the running modules.
-A ``Table`` maps the names of one outside list to the names of one part of that form, both ways,
-and knows what is split, fused or flat outside. A ``Section`` is one outside list (a file, or a part
-of a checkpoint) with the tables of all parts that it holds. Readers and writers of every layout go
-through ``Section.read`` and ``Section.write``.
+Inside, a model's weights have one form (``state``): the names and shapes of the running modules. A
+``WeightsTable`` maps the names of one outside list to the names of one part of that form, both
+ways, and knows what is split, fused or flat outside. A ``WeightsSection`` is one outside list (a
+file, or a part of a checkpoint) with the tables of all parts that it holds. Readers and writers of
+every layout go through ``WeightsSection.read`` and ``WeightsSection.write``.
 
 No values are copied but where rows are fused. Everything also runs on tensors of the ``meta``
 device, which is how lists of names and shapes are made: there is one rule for values and lists.
@@ -40,7 +40,7 @@ def shapes_of(tensors: Mapping[str, torch.Tensor]) -> Shapes:
     return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
 
-class Table:
+class WeightsTable:
     """Names of an outside list <-> names of one part of the canonical form.
 
     Args:
@@ -131,7 +131,7 @@ def _fuse_rows(tensors: Tensors, stems: str) -> Tensors:
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class WeightsSection:
     """One list of tensors of an outside layout, and where they go in the canonical form.
 
     Attributes:
@@ -147,7 +147,7 @@ class Section:
 
     component: str
     shapes: Shapes
-    tables: Mapping[str, Table] = field(default_factory=dict)
+    tables: Mapping[str, WeightsTable] = field(default_factory=dict)
     runs: Callable[[str], bool] = lambda name: True
     needed: Callable[[str], bool] | None = None
     ignored: tuple[str, ...] = ()
@@ -209,7 +209,7 @@ def under(outside: str, inside: str, pairs: Pairs) -> Pairs:
 
 
 #: Only the patch embedding of the transformer, which is stored with what was trained.
-PATCH_EMBEDDING = Table(same("patch_embedding"))
+PATCH_EMBEDDING = WeightsTable(same("patch_embedding"))
 
 # --- the released layout ---
 
@@ -226,7 +226,7 @@ _ATTENTION = [
     ("q", "to_q"), ("k", "to_k"), ("v", "to_v"), ("o", "to_out.0"), *same("norm_q", "norm_k")
 ]  # fmt: skip
 #: The transformer, adapters included (their suffixes are the same).
-TRUNK = Table(
+TRUNK = WeightsTable(
     [
         *EMBEDDINGS,
         ("time_projection.1", "condition_embedder.time_proj"),
@@ -247,7 +247,7 @@ _VAE_RESIDUAL = [
 ]  # fmt: skip
 _DOWN = "encoder.downsamples.*.downsamples"
 #: The encoder of the video VAE.
-VAE = Table(
+VAE = WeightsTable(
     [
         ("encoder.conv1", "encoder.conv_in"),
         (f"{_DOWN}.2.resample.1", "encoder.down_blocks.*.downsampler.resample.1"),
@@ -264,7 +264,7 @@ VAE = Table(
 )  # fmt: skip
 
 
-def decoder(config: DecoderConfig, tap: int) -> Table:
+def decoder(config: DecoderConfig, tap: int) -> WeightsTable:
     """Return the table of ``projectors``: the decoder behind the features of block ``tap``."""
     layer = [("norm_q", "query_norm"), ("norm_kv", "context_norm"), ("cross_attn", "spatial")]
     rotary = [
@@ -288,7 +288,7 @@ def decoder(config: DecoderConfig, tap: int) -> Table:
     ]
     shape = "head_betas_hand" if config.shape_from == "hands" else "head_betas_segment"
 
-    return Table(
+    return WeightsTable(
         [
             ("spatial_pe_grid", "spatial_encoding"),
             ("latent_temporal_pe", "temporal_encoding"),
