@@ -28,11 +28,11 @@ _TOPIC = "/cam/image_raw"
 #: Between capture and receipt.
 _RECEIPT_NS = 4_000_000
 _CHILD = """
-import json, resource, runpy, sys, time
+import json, resource, sys, time
 started = time.perf_counter()
-sys.argv = ["acehand", *sys.argv[1:]]
-from acehand_core.cli.main import main
-code = main(sys.argv[1:])
+from acehand_core.cli import main, retarget
+run, words = (retarget.main, sys.argv[2:]) if sys.argv[1] == "retarget" else (main.main, sys.argv[1:])
+code = run(words)
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 print(json.dumps({"code": code, "peak_mb": peak, "seconds": time.perf_counter() - started}))
 """
