@@ -125,7 +125,7 @@ def settings(kind=TrainConfig, where=""):
 
 def test_the_documentation_lists_every_setting() -> None:
     """docs/training.md against the text below each field; a missing row is printed."""
-    docs = (CONF.parents[2] / "docs" / "training.md").read_text("utf-8")
+    docs = (CONF.parents[3] / "docs" / "training.md").read_text("utf-8")
     table = docs.partition("## Settings")[2].partition("\n## ")[0]
     rows = [f"| `{name}` | {default} | {text} |" for name, default, text in settings()]
     assert len(rows) > 60 and "| `optim.gradient_clip` | `1.0` | Largest norm" in "\n".join(rows)
@@ -228,7 +228,7 @@ def test_rows_of_the_papers_tables(overrides, expected, changes) -> None:
     )  # fmt: skip
     for path, value in changes.items():
         assert look_up(config, path) == value, path
-    docs = (CONF.parents[2] / "docs" / "training.md").read_text("utf-8")
+    docs = (CONF.parents[3] / "docs" / "training.md").read_text("utf-8")
     assert f"`{overrides}`" in docs  # what is documented is what is tested
 
 
