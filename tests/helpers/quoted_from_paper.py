@@ -137,7 +137,7 @@ def conditions(text: str) -> dict:
 #: Numbers that stand in sentences: the words that a test looks for, then what they say.
 SENTENCES = {
     "length": {
-        "label": "sec. DecodedPart Sequence Length", "columns": ["frames", "mpjpe_p", "jitter"],
+        "label": "sec. Decoded Sequence Length", "columns": ["frames", "mpjpe_p", "jitter"],
         "blocks": {"ARCTIC": [
             {"method": NAME, "values": [81, 15.256, 2.700], "origin": OWN,
              "words": ["from $2.700$ to $2.585"]},
