@@ -74,8 +74,8 @@ class TrajectoryPlayer:
         runtime.add_timer(node, _STATUS_S, self._tell)
         self._playback.prepare()
         self._wait_for_subscriber(float(values["wait_for_subscriber"]))
-        # Before playing: rclpy looks its first caller up in every module, for seconds where a fast
-        # playback keeps this process busy, and until then Ctrl-C is not heeded.
+        # Logged before playback starts: rclpy's first log call searches every loaded module for its
+        # caller. Next to a fast playback that takes seconds, and Ctrl-C waits for it.
         node.get_logger().info(
             f"{self._source}: {timeline.frames} frames, {timeline.length_ns / 1e9:.2f} s"
         )

@@ -31,8 +31,8 @@ _CHILD = """
 import json, resource, sys, time
 started = time.perf_counter()
 from acehand_core.cli import main, retarget
-run, words = (retarget.main, sys.argv[2:]) if sys.argv[1] == "retarget" else (main.main, sys.argv[1:])
-code = run(words)
+words = sys.argv[1:]
+code = retarget.main(words[1:]) if words[0] == "retarget" else main.main(words)
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 print(json.dumps({"code": code, "peak_mb": peak, "seconds": time.perf_counter() - started}))
 """

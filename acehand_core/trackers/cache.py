@@ -21,8 +21,10 @@ from acehand_core.trackers.base import Tracker, TrackerSettings
 from acehand_core.types import Progress, no_progress
 
 #: Whose code decides what a tracker returns.
-_CODE = ("*.py", "ace/*.py", *(f"{room}/**/*.py" for room in (
-    "ace/model", "camera", "geometry", "hand", "motion", "recordings", "trackers")))  # fmt: skip
+_CODE = (
+    "*.py", "ace/*.py", "ace/model/**/*.py", "camera/*.py", "geometry/*.py", "hand/*.py",
+    "motion/*.py", "recordings/**/*.py", "trackers/**/*.py",
+)  # fmt: skip
 #: Libraries whose other versions may track differently.
 _LIBRARIES = ("numpy", "openvino", "opencv-python-headless", "av", "torch", "diffusers")
 

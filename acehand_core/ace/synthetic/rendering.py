@@ -129,7 +129,7 @@ def _truth(
             source=script.name,
             source_sha256=None,
             tracker="ground truth",
-            notes=("rendered by acehand_core.ace.synthetic; joints_image are exact projections",),
+            notes=("rendered by acehand synth; joints_image are exact projections",),
         ),
         camera=camera,
         T_world_camera=T_world_camera,

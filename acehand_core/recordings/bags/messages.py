@@ -219,9 +219,9 @@ def latched_messages(demo: Demonstration) -> list[PlainMessage]:
 
 
 def frame_messages(demo: Demonstration, index: int, human: bool = True) -> list[PlainMessage]:
-    """Return everything that is published of one frame; of the joints of absent hands nothing.
+    """Return the messages of one frame; an absent hand has no joint states.
 
-    ``human``: with the human's wrists, joints and skeleton, and the camera that saw them.
+    ``human`` adds the human's wrists, joints and skeleton, and the camera that saw them.
     """
     messages = [joint_state(demo, index, slot) for slot in range(2) if demo.known[index, slot]]
     transforms = []
