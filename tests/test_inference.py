@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from acehand_core.ace import tracker as ace_tracker
+from acehand_core.ace.commands import evaluate
 from acehand_core.ace.evaluation.tracking import Decoding
 from acehand_core.ace.model.batch import ClipBatch, Readout, pinhole_batch
 from acehand_core.ace.model.config import InferenceConfig, ModelConfig
@@ -29,7 +30,7 @@ from acehand_core.ace.model.weights.load import load_weights
 from acehand_core.ace.model.weights.state import TrainingSource
 from acehand_core.ace.settings import AceSettings, read_betas
 from acehand_core.ace.tracker import AceTracker
-from acehand_core.cli import evaluate, retarget
+from acehand_core.cli import retarget
 from acehand_core.cli.ace import usable_weights
 from acehand_core.cli.flags import parse
 from acehand_core.cli.main import main
