@@ -8,6 +8,7 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 ROS_PACKAGE = "acehand_ros"
+DEX_MODES = ("vector", "dexpilot", "position")
 
 
 def files(folder: str, pattern: str) -> list[str]:
@@ -50,7 +51,37 @@ setup(
             "offline_bag = acehand_ros.entry:offline_bag",
             "trajectory_player = acehand_ros.entry:trajectory_player",
             "acehand-train = acehand_core.ace.training.main:main",
-        ]
+        ],
+        # See acehand_core/plugins.py.
+        "acehand.recordings": [
+            "clip = acehand_core.ace.recording:StoreClip",
+            "hands = acehand_core.recordings.registry:HandsFile",
+            "lerobot = acehand_core.recordings.registry:LeRobotDataset",
+            "lerobot_episode = acehand_core.recordings.registry:LeRobotEpisode",
+            "bag = acehand_core.recordings.registry:BagFile",
+            "pictures = acehand_core.recordings.registry:FramesFolder",
+            "video = acehand_core.recordings.registry:VideoFile",
+        ],
+        "acehand.recordings.settings": ["bag = acehand_core.recordings.bags.records:BagOptions"],
+        "acehand.trackers": [
+            "ace = acehand_core.ace.tracker:AceTracker",
+            "mediapipe = acehand_core.trackers.mediapipe.tracker:MediaPipeTracker",
+        ],
+        "acehand.trackers.settings": ["ace = acehand_core.ace.settings:AceSettings"],
+        "acehand.robots": ["acehand = robots"],
+        "acehand.methods": [
+            "trajectory = retarget.solve.methods:TrajectoryRetargeter",
+            *(f"dex-{mode} = retarget.solve.methods:dex_{mode}" for mode in DEX_MODES),
+        ],
+        "acehand.exports": [
+            "csv = acehand_core.recordings.hands_file:write_hand_motion",
+            "parquet = acehand_core.recordings.hands_file:write_hand_motion",
+            "npz = acehand_core.recordings.hands_file:write_joints_file",
+        ],
+        "acehand.commands": [
+            "acehand = acehand_core.cli.main:COMMANDS",
+            "ace = acehand_core.ace.commands:COMMANDS",
+        ],
     },
     zip_safe=False,
 )

@@ -13,6 +13,7 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
+from acehand_core import plugins
 from acehand_core.errors import InputError, nearest
 
 _KEY = "acehand"
@@ -128,15 +129,28 @@ def group(
     return made
 
 
+def plugin_groups(kind: plugins.Kind, title: str, identity: bool = True) -> Any:
+    """Return a dataclass field for the settings of plug-ins' own: a mapping by plug-in.
+
+    ``title`` with a plug-in's name in its braces is that of its group.
+    """
+    return field(
+        default_factory=lambda: {name: own() for name, own in plugins.settings_of(kind).items()},
+        metadata={_KEY: Group(title, identity, kind)},
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
     """Nested settings. ``title`` in help and docs, empty: that of the settings around them.
 
-    Without ``identity`` none of them is part of what ``identity_of`` the whole returns.
+    Without ``identity`` none of them is part of what ``identity_of`` the whole returns. With
+    ``plugins`` they are a group of each plug-in of that kind.
     """
 
     title: str = ""
     identity: bool = True
+    plugins: plugins.Kind | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +195,12 @@ class Leaf:
     def value(self, settings: Any) -> Any:
         """Return its value in settings."""
         for name in self.path:
-            settings = getattr(settings, name)
+            if isinstance(settings, Mapping):
+                settings = settings.get(name)
+                if settings is None:  # a plug-in whose settings nobody made
+                    return self.default
+            else:
+                settings = getattr(settings, name)
         return settings
 
 
@@ -197,8 +216,17 @@ def _leaves(settings: type, path: tuple[str, ...], around: Group) -> Iterator[Le
         if isinstance(about, Setting):
             yield Leaf(here, types[entry.name], entry.default, about, around)
         elif isinstance(about, Group):
-            inner = _leaves(types[entry.name], here, about if about.title else around)
+            inner = _members(types[entry.name], about, here, around)
             yield from inner if about.identity else map(_without_identity, inner)
+
+
+def _members(settings: Any, about: Group, path: tuple[str, ...], around: Group) -> Iterator[Leaf]:
+    """Yield the settings of a group."""
+    if about.plugins is None:
+        yield from _leaves(settings, path, about if about.title else around)
+        return
+    for name, own in plugins.settings_of(about.plugins).items():
+        yield from _leaves(own, (*path, name), Group(about.title.format(name)))
 
 
 def _without_identity(leaf: Leaf) -> Leaf:
@@ -211,25 +239,45 @@ def built(settings: type[SettingsClass], values: Mapping[tuple[str, ...], Any]) 
     Raises:
         InputError: the settings refuse a value, or it is no choice or outside its range.
     """
-    types = get_type_hints(settings)
-    arguments = {path[0]: value for path, value in values.items() if len(path) == 1}
-    for name in {path[0] for path in values if len(path) > 1}:
-        inner = {path[1:]: v for path, v in values.items() if path[0] == name and len(path) > 1}
-        arguments[name] = built(types[name], inner)
-    made = settings(**arguments)
+    direct, nested = _nested(values)
+    for entry in fields(cast(Any, settings)):
+        if inner := nested.get(entry.name):
+            about: Group = entry.metadata[_KEY]
+            if about.plugins is None:
+                direct[entry.name] = built(get_type_hints(settings)[entry.name], inner)
+            else:
+                own, (_, given) = plugins.settings_of(about.plugins), _nested(inner)
+                direct[entry.name] = {n: built(own[n], given.get(n, {})) for n in own}
+    made = settings(**direct)
     check_values(made)
     return made
 
 
 def changed(settings: SettingsClass, values: Mapping[tuple[str, ...], Any]) -> SettingsClass:
     """Return settings with some values changed, by path. Raises as ``built``."""
-    direct = {path[0]: value for path, value in values.items() if len(path) == 1}
-    for name in {path[0] for path in values if len(path) > 1}:
-        inner = {path[1:]: v for path, v in values.items() if path[0] == name and len(path) > 1}
-        direct[name] = changed(getattr(settings, name), inner)
+    direct, nested = _nested(values)
+    for name, inner in nested.items():
+        old = getattr(settings, name)
+        if isinstance(old, Mapping):
+            given = _nested(inner)[1]
+            direct[name] = {**old, **{n: changed(old[n], own) for n, own in given.items()}}
+        else:
+            direct[name] = changed(old, inner)
     made: Any = replace(settings, **direct)  # type: ignore[type-var]
     check_values(made)
     return cast(SettingsClass, made)
+
+
+def _nested(
+    values: Mapping[tuple[str, ...], Any],
+) -> tuple[dict[str, Any], dict[str, dict[tuple[str, ...], Any]]]:
+    """Return values of fields, and by field those inside it."""
+    direct = {path[0]: value for path, value in values.items() if len(path) == 1}
+    nested: dict[str, dict[tuple[str, ...], Any]] = {}
+    for path, value in values.items():
+        if len(path) > 1:
+            nested.setdefault(path[0], {})[path[1:]] = value
+    return direct, nested
 
 
 def value_of(leaf: Leaf, text: str, folder: Path) -> Any:
@@ -291,7 +339,12 @@ def check_values(settings: Any) -> None:
 
 
 def identity_of(settings: Any) -> dict[str, Any]:
-    """Return what tells results of these settings apart, by flag; files count by their content."""
+    """Return what tells results of these settings apart, by flag; files count by their content.
+
+    Settings with a method ``identity`` of their own tell it themselves.
+    """
+    if hasattr(settings, "identity"):
+        return dict(settings.identity())
     values: dict[str, Any] = {}
     for leaf in leaves(type(settings)):
         value = leaf.value(settings)

@@ -280,7 +280,7 @@ def test_a_part_and_a_mirror_image(tmp_path: Path) -> None:
     assert np.array_equal(recording.frames.at(0), images[3][:, ::-1])
     assert recording.camera.cx == 31 - 15.5
     with pytest.raises(InputError, match=r"is not a bag.*--image-topic"):
-        open_recording(Path("a.mp4"), RecordingOptions(bag=BagOptions(image_topic="/x")))
+        open_recording(Path("a.mp4"), RecordingOptions(own={"bag": BagOptions(image_topic="/x")}))
 
 
 @pytest.mark.parametrize(

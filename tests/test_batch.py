@@ -31,6 +31,7 @@ from acehand_core.pipeline.batch.folder import (
 from acehand_core.pipeline.batch.manifest import read_manifest
 from helpers.commands import Acehand, first_run, hands_file
 from helpers.example_video import example_frames
+from helpers.plugins import lay_down
 from helpers.retarget_samples import moving_hands
 from helpers.video_fixtures import write_video
 
@@ -394,10 +395,7 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The environment of commands that have a tracker which some recordings are too much for."""
     folder = tmp_path_factory.mktemp("odd")
     (folder / "odd_tracker.py").write_text(TRACKER)
-    (folder / "odd-1.dist-info").mkdir()
-    (folder / "odd-1.dist-info/METADATA").write_text("Name: odd\nVersion: 1\n")
-    entry = "[acehand.trackers]\nodd = odd_tracker:Odd\n"
-    (folder / "odd-1.dist-info/entry_points.txt").write_text(entry)
+    lay_down(folder, {"acehand.trackers": {"odd": "odd_tracker:Odd"}})
     tests = Path(__file__).resolve().parent
     return {"PYTHONPATH": os.pathsep.join([str(folder), str(tests), str(tests.parent)])}
 

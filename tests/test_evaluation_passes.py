@@ -71,7 +71,7 @@ def folder(tmp_path_factory):
 
 def tracker(folder, **ace):
     settings = AceSettings(folder, precision="float32", every_slot=True, read_rate="source", **ace)
-    return AceTracker(TrackerSettings(), settings)
+    return AceTracker(TrackerSettings(own={"ace": settings}))
 
 
 def by_hand(ready, latents, start, stop, size, camera, solve):

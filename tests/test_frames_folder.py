@@ -13,6 +13,7 @@ from acehand_core.errors import InputError, VideoError
 from acehand_core.recordings.options import RecordingOptions
 from acehand_core.recordings.registry import Registry, open_recording
 from helpers.commands import Run, hands_file
+from helpers.plugins import installed
 
 
 def colour(number: int) -> np.ndarray:
@@ -113,17 +114,17 @@ def test_a_new_format_is_one_class_and_one_entry(
     with pytest.raises(VideoError):
         open_recording(tmp_path / "all/a")
 
-    known = registry.FORMATS
-    for place in (0, 4, 5):
-        formats = [*known[:place], ArraysFolder, *known[place:]]
-        monkeypatch.setattr(registry, "FORMATS", tuple(formats))
-        recording = open_recording(tmp_path / "all/a", duration_s=0.04)
-        assert (len(recording), recording.fps) == (2, 50)
-        np.testing.assert_array_equal(recording.frames.at(1), colour(1))
-        inside = Registry().expand([tmp_path / "all"])
-        assert inside == [tmp_path / "all" / name for name in "abc"]
-        with pytest.raises(InputError, match=r"not a folder of pictures.*--frame-rate"):
-            open_recording(tmp_path / "all/a", frame_rate=30)
+    entry = {"acehand.recordings": {"arrays": f"{__name__}:ArraysFolder"}}
+    with installed(tmp_path / "package", entry):
+        for order in (0, 45, 55):
+            monkeypatch.setattr(ArraysFolder, "order", order)
+            recording = open_recording(tmp_path / "all/a", duration_s=0.04)
+            assert (len(recording), recording.fps) == (2, 50)
+            np.testing.assert_array_equal(recording.frames.at(1), colour(1))
+            inside = Registry().expand([tmp_path / "all"])
+            assert inside == [tmp_path / "all" / name for name in "abc"]
+            with pytest.raises(InputError, match=r"not a folder of pictures.*--frame-rate"):
+                open_recording(tmp_path / "all/a", frame_rate=30)
 
 
 def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:

@@ -181,6 +181,6 @@ def test_released_files_and_pictures_through_the_tracker(
     settings = AceSettings(
         checkpoint, encode_width="native", drop_tail=True, every_slot=True, precision="float32"
     )
-    motion = AceTracker(TrackerSettings(), settings).track(recording)
+    motion = AceTracker(TrackerSettings(own={"ace": settings})).track(recording)
     assert not motion.known[57:].any()  # 60 frames are cut to 57, as released
     found.check(motion, variant, factor=3.0)

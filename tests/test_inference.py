@@ -31,7 +31,6 @@ from acehand_core.ace.model.weights.state import TrainingSource
 from acehand_core.ace.settings import AceSettings, read_betas
 from acehand_core.ace.tracker import AceTracker
 from acehand_core.cli import retarget
-from acehand_core.cli.ace import usable_weights
 from acehand_core.cli.flags import parse
 from acehand_core.cli.main import main
 from acehand_core.errors import InputError, SchemaError
@@ -574,9 +573,8 @@ def weights_folder(request, tmp_path_factory):
 
 
 def track(folder, recording, settings=None, **ace) -> HandMotion:
-    return AceTracker(
-        settings or TrackerSettings(), AceSettings(folder, encode_width="native", **ace)
-    ).track(recording)
+    own = {"ace": AceSettings(folder, encode_width="native", **ace)}
+    return AceTracker(replace(settings or TrackerSettings(), own=own)).track(recording)
 
 
 def test_the_tracker_equals_its_parts_called_by_hand(weights_folder, monkeypatch):
@@ -628,7 +626,7 @@ def test_weights_are_run_as_they_were_trained(name, weights_folder, tmp_path, mo
     ace_tracker._load.cache_clear()
     clip = fake.recording(29, frames=fake.Pictures(np.arange(29) / 30))
     settings = AceSettings(tmp_path / "weights", precision="float32")
-    tracker = AceTracker(TrackerSettings(), settings)
+    tracker = AceTracker(TrackerSettings(own={"ace": settings}))
     found = tracker.track(clip)
     assert found.hand_model == tracker.hand_model == "acehand"
 
@@ -654,7 +652,7 @@ def test_weights_are_run_as_they_were_trained(name, weights_folder, tmp_path, mo
 
     told = replace(settings, solve="rigid", encode_width="128", window_latents=5,
                    fit_guards="excess", ray_cells="edges")  # fmt: skip
-    other = AceTracker(TrackerSettings(), told).track(clip)
+    other = AceTracker(TrackerSettings(own={"ace": told})).track(clip)
     assert other.provenance.settings["solve"]["solve"] == "rigid"
     assert other.provenance.settings["solve"]["fit_guards"] == "excess"
     assert other.provenance.settings["solve"]["ray_cells"] == "edges"
@@ -701,7 +699,9 @@ def test_the_command_line_writes_a_table(weights_folder, tmp_path, monkeypatch, 
 def test_the_tracker_without_mano_and_with_a_second_opinion(weights_folder, monkeypatch):
     monkeypatch.delenv("ACEHAND_MANO", raising=False)
     ace_tracker._load.cache_clear()
-    assert isinstance(AceTracker(TrackerSettings(), AceSettings(weights_folder)), Tracker)
+    assert isinstance(
+        AceTracker(TrackerSettings(own={"ace": AceSettings(weights_folder)})), Tracker
+    )
     settings = {"windows": "blended", "precision": "float32", "second_opinion": True}
     found = track(weights_folder, fake.recording(9), **settings)
     assert found.hand_model == "acehand" and len(found) == 9
@@ -712,7 +712,7 @@ def test_the_tracker_without_mano_and_with_a_second_opinion(weights_folder, monk
 def test_a_mano_that_is_not_where_it_should_be_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setenv("ACEHAND_MANO", str(tmp_path / "mano"))
     with pytest.raises(InputError, match="mano"):
-        AceTracker(TrackerSettings(), AceSettings(tmp_path))
+        AceTracker(TrackerSettings(own={"ace": AceSettings(tmp_path)}))
 
 
 @pytest.mark.parametrize(
@@ -741,7 +741,7 @@ def test_flags_become_settings(tmp_path, monkeypatch):
 
     def settings_of(*words):
         (job,) = parse("", words, JobSettings)
-        return usable_weights(job.ace, job.tracker)
+        return job.trackers["ace"].with_environment(job.tracker)[0]
 
     assert settings_of() == AceSettings()
     settings = settings_of(
@@ -763,12 +763,12 @@ def test_flags_become_settings(tmp_path, monkeypatch):
 
 
 def test_auto_takes_the_model_where_weights_are_configured(weights_folder, tmp_path):
-    configured = TrackerSettings(ace=AceSettings(weights_folder))
+    configured = {"ace": AceSettings(weights_folder)}
     assert resolved_name("auto", configured) == "ace"
-    assert resolved_name("auto", TrackerSettings()) == "mediapipe"
+    assert resolved_name("auto", {"ace": AceSettings()}) == "mediapipe"
     assert resolved_name("mediapipe", configured) == "mediapipe"
     with pytest.raises(InputError, match="no weights here"):
-        resolved_name("auto", TrackerSettings(ace=AceSettings(tmp_path)))
+        resolved_name("auto", {"ace": AceSettings(tmp_path)})
 
 
 def test_what_tells_results_of_two_weights_apart(weights_folder, tmp_path):
@@ -858,7 +858,7 @@ def test_manos_pose_includes_its_mean(golden_folder, monkeypatch):
 
 def test_a_hand_length_is_refused(tmp_path):
     with pytest.raises(InputError, match="--betas"):
-        AceTracker(TrackerSettings(hand_length_m=0.19), AceSettings(tmp_path))
+        AceTracker(TrackerSettings(hand_length_m=0.19, own={"ace": AceSettings(tmp_path)}))
 
 
 def test_betas_are_read_and_belong_to_one_model(tmp_path):

@@ -5,11 +5,12 @@ import functools
 import re
 from collections import Counter
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 import yaml
 
-from acehand_core.cli.main import COMMANDS, command_named
+from acehand_core.cli.main import all_commands
 from acehand_core.settings import leaves
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -106,7 +107,7 @@ def test_the_counts_are_those_of_the_tables():
 def test_every_flag_exists():
     named = set(re.findall(r"--[\w-]+", " ".join(re.findall(r"`([^`]+)`", TEXT))))
     assert len(named) > 8 and named <= {
-        leaf.spelled for name in COMMANDS for leaf in leaves(command_named(name))
+        leaf.spelled for _, place in all_commands().values() for leaf in leaves(resolve_name(place))
     }
 
 

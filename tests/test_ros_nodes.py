@@ -357,11 +357,11 @@ def test_options_of_offline_bag(tmp_path: Path) -> None:
     assert options.bag == Path("in.mcap") and options.job.output == tmp_path / "out"
     assert options.bag_output == tmp_path / "out_bag"
     assert options.job.hand_length_m is None
-    assert options.job.reading.bag.image_topic is None
+    assert options.job.reading.own["bag"].image_topic is None
     more = {"bag_output": "none", "hand_length": 0.19, "image_topic": "/a", "existing": "append"}
     options = offline_options(given | more)
     assert options.bag_output is None and options.job.hand_length_m == 0.19
-    assert options.job.reading.bag.image_topic == "/a" and options.job.existing == "append"
+    assert options.job.reading.own["bag"].image_topic == "/a" and options.job.existing == "append"
 
 
 @pytest.mark.parametrize(
@@ -404,15 +404,15 @@ def test_options_that_cannot_be(change: dict, message: str) -> None:
 
 def test_the_model_gets_its_weights_and_device() -> None:
     given = values(OFFLINE_BAG) | {"bag": "in.mcap", "output_dir": "out", "tracker": "ace"}
-    ace = offline_options(given | {"weights": "w", "device": "cuda"}).job.tracking.ace
+    ace = offline_options(given | {"weights": "w", "device": "cuda"}).job.trackers["ace"]
     assert (ace.weights, ace.device) == (Path("w"), "cuda")
-    assert offline_options(given | {"weights": "w"}).job.tracking.ace.device is None
+    assert offline_options(given | {"weights": "w"}).job.trackers["ace"].device is None
 
 
 def test_clips_are_appended_to_one_dataset(tmp_path: Path) -> None:
     given = values(CLIP_RECORDER) | {"output_dir": str(tmp_path)}
     first = clip_options(given, tmp_path / "clip", tmp_path / "bag", "")
-    assert first.job.existing == "refuse" and first.job.reading.bag.camera_info_topic is None
+    assert first.job.existing == "refuse" and first.job.reading.own["bag"].camera_info_topic is None
     first.job.output.mkdir()
     assert clip_options(given, tmp_path / "c", tmp_path / "b", "").job.existing == "append"
 

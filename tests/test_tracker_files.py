@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
-from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +27,7 @@ from acehand_core.trackers.base import Tracker, TrackerSettings, make_tracker, t
 from acehand_core.trackers.choose import choose_tracker
 from acehand_core.trackers.files import FileTracker
 from helpers.fake_motion import CAMERA, assert_same_bits, random_motion
+from helpers.plugins import installed, lay_down
 
 BOTH = TrackerSettings()
 
@@ -348,24 +348,19 @@ def broken(settings):
 """
 
 
-def entry_point(name, value):
-    return EntryPoint(name=name, value=value, group=base.ENTRY_POINT_GROUP)
-
-
 @pytest.fixture
-def plugin(tmp_path, monkeypatch):
+def plugin(tmp_path):
     (tmp_path / "hand_plugin.py").write_text(PLUGIN)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    points = [
-        entry_point("mine", "hand_plugin:Mine"),
-        entry_point("half", "hand_plugin:half"),
-        entry_point("broken", "hand_plugin:broken"),
-        entry_point("gone", "hand_plugin:Gone"),
-        entry_point("absent", "no_such_module:Tracker"),
-        entry_point("mediapipe", "hand_plugin:Mine"),
-    ]
-    monkeypatch.setattr(base, "entry_points", lambda group: points if "trackers" in group else [])
-    yield
+    trackers = {
+        "mine": "hand_plugin:Mine",
+        "half": "hand_plugin:half",
+        "broken": "hand_plugin:broken",
+        "gone": "hand_plugin:Gone",
+        "absent": "no_such_module:Tracker",
+        "mediapipe": "hand_plugin:Mine",
+    }
+    with installed(tmp_path, {"acehand.trackers": trackers}):
+        yield
     sys.modules.pop("hand_plugin", None)
 
 
@@ -389,7 +384,7 @@ def test_a_third_partys_tracker_is_found_by_name(plugin):
 
 def test_a_third_partys_tracker_that_does_not_load_says_so(plugin):
     for name in ("gone", "absent"):
-        with pytest.raises(MissingDependencyError, match=f"--tracker '{name}' is installed as"):
+        with pytest.raises(MissingDependencyError, match=f"'{name}' .acehand.trackers. of others"):
             make_tracker(name, BOTH)
     with pytest.raises(InputError, match=r"'half'.*lacks placed, hand_model, track"):
         make_tracker("half", BOTH)
@@ -400,10 +395,7 @@ def test_a_third_partys_tracker_that_does_not_load_says_so(plugin):
 def test_an_installed_package_brings_its_tracker(tmp_path):
     """A package as pip lays it down, in a process of its own."""
     (tmp_path / "hand_plugin.py").write_text(PLUGIN)
-    info = tmp_path / "hand_plugin-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: hand-plugin\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[acehand.trackers]\nmine = hand_plugin:Mine\n")
+    lay_down(tmp_path, {"acehand.trackers": {"mine": "hand_plugin:Mine"}})
     code = (
         "from acehand_core.trackers.base import *\n"
         "print(tracker_names(), make_tracker('mine', TrackerSettings()).track(None))"

@@ -23,10 +23,9 @@ from acehand_core.ace.training import build, checkpoints
 from acehand_core.ace.training.compose import compose, read_settings
 from acehand_core.ace.training.config import TrainConfig
 from acehand_core.ace.training.loop import Run, train
-from acehand_core.cli.ace import usable_weights
 from acehand_core.cli.main import main as acehand
 from acehand_core.errors import InputError
-from acehand_core.trackers.base import TrackerSettings, resolved_name
+from acehand_core.trackers.base import resolved_name
 from helpers import tiny_model
 from helpers.training_samples import store
 
@@ -89,7 +88,7 @@ def settings(folder, *sources, more=()):
 
 def chosen(weights):
     """What ``--tracker auto`` takes where these weights are configured."""
-    return resolved_name("auto", TrackerSettings(ace=AceSettings(weights)))
+    return resolved_name("auto", {"ace": AceSettings(weights)})
 
 
 SYNTHETIC, REAL = ("synthetic", "acehand synth"), ("arctic", "acehand data convert")
@@ -118,14 +117,14 @@ def test_weights_say_what_they_were_trained_on_and_auto_heeds_it(
 
     named = AceSettings(made["synthetic"])
     with pytest.raises(InputError, match="trained on synthetic clips alone; say --tracker ace"):
-        usable_weights(named, "auto")
-    assert usable_weights(named, "ace") == named
+        named.with_environment("auto")
+    assert named.with_environment("ace") == (named, "")
     # Set for all commands: those go on without, and say so.
     monkeypatch.setenv("ACEHAND_WEIGHTS", str(made["synthetic"]))
-    assert usable_weights(AceSettings(), "auto") == AceSettings()
-    assert "synthetic clips alone; used with --tracker ace only" in capsys.readouterr().err
+    unchanged, note = AceSettings().with_environment("auto")
+    assert unchanged == AceSettings() and "synthetic clips alone; used with --tracker ace" in note
     monkeypatch.setenv("ACEHAND_WEIGHTS", str(made["real"]))
-    assert usable_weights(AceSettings(), "auto").weights == made["real"]
+    assert AceSettings().with_environment("auto") == (AceSettings(made["real"]), "")
 
 
 def test_weights_say_how_they_were_trained_to_be_run(tmp_path) -> None:

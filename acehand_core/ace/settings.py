@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from jaxtyping import Float
 
-from acehand_core.errors import InputError, MissingDependencyError, SchemaError
+from acehand_core.errors import AcehandError, InputError, MissingDependencyError, SchemaError
 from acehand_core.safe_files import content_sha256
 from acehand_core.settings import check_values, setting
 from acehand_core.types import SIDES
@@ -22,6 +23,11 @@ if TYPE_CHECKING:
 #: Weights of a user who does not want to name them every time.
 ENVIRONMENT_VARIABLE = "ACEHAND_WEIGHTS"
 
+#: Why ``--tracker auto`` leaves weights alone.
+_NOT_AUTOMATIC = {
+    "synthetic": "trained on synthetic clips alone",
+    "unknown": "it is not recorded what they were trained on",
+}
 NATIVE = "native"
 #: Above it the trunk sees far more tokens than it was trained with.
 _MAX_ENCODE_WIDTH = 4096
@@ -134,10 +140,41 @@ class AceSettings:
         check_values(self)
         _ = self.encode_pixels  # checked on construction
 
-    @property
-    def if_weights(self) -> AceSettings | None:
-        """These settings, or None where no weights are named."""
-        return None if self.weights is None else self
+    def with_environment(self, tracker: str) -> tuple[AceSettings, str]:
+        """Return these settings with weights that ``tracker`` may use, and what is to be said.
+
+        Weights that are not named are those of the environment.
+
+        Raises:
+            InputError: weights were named that would not be used.
+        """
+        weights = self.weights or os.environ.get(ENVIRONMENT_VARIABLE)
+        if not weights:
+            return self, ""
+        if tracker not in ("auto", "ace"):
+            if self.weights is None:
+                return self, ""
+            raise InputError(f"--weights is for --tracker ace, not {tracker}.")
+
+        settings = replace(self, weights=Path(weights))
+        try:
+            kind = settings.trained_on() if tracker == "auto" else "real"
+        except AcehandError:  # said where they are used: a file of hands needs none
+            return settings, ""
+        if kind == "real":
+            return settings, ""
+        reason = _NOT_AUTOMATIC[kind]
+        if self.weights is not None:
+            raise InputError(f"--weights {weights}: {reason}; say --tracker ace to use them.")
+        return self, (f"${ENVIRONMENT_VARIABLE}={weights}: {reason}; used with --tracker ace only")
+
+    def automatic(self) -> bool:
+        """Whether ``--tracker auto`` is ace: with weights that are known to be of recordings.
+
+        What was trained on synthetic clips alone, or on nobody knows what, is taken by name only.
+        Raises as ``identity``.
+        """
+        return self.weights is not None and self.trained_on() == "real"
 
     @property
     def place(self) -> Path:

@@ -29,12 +29,14 @@ class AceTracker:
     placed = True
     hand_model: HandModelName
 
-    def __init__(self, settings: TrackerSettings, ace: AceSettings) -> None:
-        """Check the settings; nothing heavy is loaded.
+    def __init__(self, settings: TrackerSettings) -> None:
+        """Check the settings; nothing heavy is loaded. Weights are those of ``own["ace"]``.
 
         Raises:
-            InputError: a hand length is given, or betas of another hand model.
+            InputError: there are no weights, a hand length, or betas of another hand model.
         """
+        ace: AceSettings = settings.own.get("ace", AceSettings())
+        _ = ace.place
         if settings.hand_length_m is not None:
             raise InputError(
                 "--hand-length does not apply to the ace tracker, which knows the scale; give a "

@@ -10,7 +10,7 @@ import platform
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from acehand_core import __version__
+from acehand_core import __version__, plugins
 from acehand_core.cli import console
 
 
@@ -95,11 +95,17 @@ class Doctor:
                 console.say(f"  {'':<{width}}    adds: {piece.adds}")
                 console.say(f"  {'':<{width}}    get:  {piece.get}")
 
+        others = plugins.of_others()
+        for name, state in others.items():
+            console.say(f"  plug-in {name}: {state}")
+
         ready = all(piece.found for piece in pieces if piece.needed)
         console.say("The main job can run." if ready else "The main job cannot run: see MISSING.")
 
         found = [asdict(piece) for piece in pieces]
-        terminal.print_json({"acehand": __version__, "ready": ready, "pieces": found})
+        terminal.print_json(
+            {"acehand": __version__, "ready": ready, "pieces": found, "plugins": others}
+        )
         return console.EXIT_OK if ready else console.EXIT_SOME_FAILED
 
 

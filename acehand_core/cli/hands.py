@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from acehand_core.ace.settings import AceSettings
+from acehand_core import plugins
 from acehand_core.cli import console
-from acehand_core.cli.ace import usable_weights
 from acehand_core.cli.console import OVERWRITE
 from acehand_core.errors import InputError, NoHandError
 from acehand_core.pipeline.settings import JobSettings
 from acehand_core.recordings.options import RecordingOptions
-from acehand_core.settings import check_values, group, like, setting
+from acehand_core.settings import check_values, group, like, plugin_groups, setting
 from acehand_core.types import Hands, Latency, Quality, TurnsMode
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Reconstruct:
         "keep partial results there; the same command again resumes from them",
         metavar="DIR",
     )
-    ace: AceSettings = group(AceSettings, "tracker ace")
+    trackers: Mapping[str, Any] = plugin_groups("trackers", "tracker {}")
 
     def run(self, terminal: console.Terminal) -> int:
         """Track and write."""
@@ -57,7 +57,7 @@ class Reconstruct:
             check_table_path,
             write_hand_motion,
         )
-        from acehand_core.trackers.base import TrackerSettings
+        from acehand_core.trackers.base import TrackerSettings, with_environment
         from acehand_core.trackers.choose import open_input
 
         output = self.output or self.input.with_suffix(".hands.parquet")
@@ -66,7 +66,7 @@ class Reconstruct:
             hands=self.hands,
             hand_length_m=self.hand_length_m,
             work_dir=self.work_dir,
-            ace=usable_weights(self.ace, self.tracker).if_weights,
+            own=with_environment(self.trackers, self.tracker, console.say),
             camera_motion=self.camera_motion,
             quality=self.quality,
             palm_calibration=self.palm_calibration,
@@ -119,17 +119,12 @@ class Export:
                 "--robot-model, --calibration and --latency say how a robot follows: they need "
                 "--robot."
             )
-        from acehand_core.recordings.hands_file import (
-            TABLE_SUFFIXES,
-            check_table_path,
-            read_motion_file,
-            write_hand_motion,
-            write_joints_file,
-        )
+        from acehand_core.recordings.hands_file import check_table_path, read_motion_file
 
-        check_table_path(self.output, self.overwrite, (*TABLE_SUFFIXES, ".npz"))
+        suffixes = tuple(f".{name}" for name in plugins.names("exports"))
+        check_table_path(self.output, self.overwrite, suffixes)
+        write = plugins.load("exports", self.output.suffix[1:])
         motion = read_motion_file(self.input, self.hands, as_stored=True, keypoints=self.keypoints)
-        write = write_joints_file if self.output.suffix == ".npz" else write_hand_motion
         write(motion, self.output, self.overwrite)
         console.say(f"{self.output}: {len(motion)} frames")
         terminal.print_json({"output": str(self.output), "frames": len(motion)})

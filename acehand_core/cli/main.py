@@ -7,54 +7,66 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib import import_module
 
-from acehand_core import __version__
+from acehand_core import __version__, plugins
 from acehand_core.cli import console
-from acehand_core.errors import nearest
+from acehand_core.errors import AcehandError, MissingDependencyError, exit_code, nearest
 
-#: Commands and their actions: what each does, and where it is in acehand_core. Loaded when used.
+#: What each command does, and its class, loaded when it is used (``plugins``: acehand.commands).
 COMMANDS: Mapping[str, tuple[str, str]] = {
-    "reconstruct": ("hands of a video as a table", "cli.hands:Reconstruct"),
-    "export": ("a table of hands in another form, or as robot commands", "cli.hands:Export"),
-    "view": ("an episode or a table of hands in a viewer, or pictures", "cli.hands:View"),
-    "render": ("film and strip of hands and robot", "cli.render:Render"),
-    "robots": ("list, check or draw the robots", "cli.robots:Robots"),
-    "camera show": ("what a camera file says, and a picture of it", "cli.camera:Show"),
-    "camera presets": ("kinds of cameras by their published fields of view", "cli.camera:Presets"),
-    "camera estimate": ("the focal length of a video from its pictures", "cli.camera:Estimate"),
-    "camera convert": ("a camera file of any format as ours", "cli.camera:Convert"),
-    "batch run": ("many recordings into one dataset, with many workers", "cli.batch:Run"),
-    "inspect": ("which episodes are good enough, as a page and JSON", "cli.review:Inspect"),
-    "review": ("look through episodes in a browser, and decide", "cli.review:Review"),
-    "dataset info": ("what a dataset holds, and statistics of a feature", "cli.dataset:Info"),
-    "dataset merge": ("several datasets as one", "cli.dataset:Merge"),
-    "dataset check": ("what is wrong with a dataset; with --repair mend it", "cli.dataset:Check"),
-    "dataset filter": ("remove episodes, by number or by rules", "cli.dataset:Filter"),
-    "dataset trim": ("cut idle ends, gaps and bad frames off episodes", "cli.dataset:Trim"),
-    "bag info": ("what is in a ROS 2 bag, and what is damaged", "cli.bag:Info"),
-    "bag convert": ("a bag into a dataset and, if wanted, another bag", "cli.bag:Convert"),
-    "bag write": ("a dataset or a table of hands into a bag", "cli.bag:Write"),
-    "weights fetch": (
-        "download released weights, or the mediapipe tracker's",
-        "ace.commands.weights:Fetch",
+    "reconstruct": ("hands of a video as a table", "acehand_core.cli.hands:Reconstruct"),
+    "export": (
+        "a table of hands in another form, or as robot commands",
+        "acehand_core.cli.hands:Export",
     ),
-    "weights convert": (
-        "write weights, also of a training run, in a layout",
-        "ace.commands.weights:Convert",
+    "view": (
+        "an episode or a table of hands in a viewer, or pictures",
+        "acehand_core.cli.hands:View",
     ),
-    "weights inspect": (
-        "what weights hold, and whether all of it is right",
-        "ace.commands.weights:Inspect",
+    "render": ("film and strip of hands and robot", "acehand_core.cli.render:Render"),
+    "robots": ("list, check or draw the robots", "acehand_core.cli.robots:Robots"),
+    "camera show": ("what a camera file says, and a picture of it", "acehand_core.cli.camera:Show"),
+    "camera presets": (
+        "kinds of cameras by their published fields of view",
+        "acehand_core.cli.camera:Presets",
     ),
-    "data convert": (
-        "a dataset in its native layout as stores of clips",
-        "ace.commands.data:Convert",
+    "camera estimate": (
+        "the focal length of a video from its pictures",
+        "acehand_core.cli.camera:Estimate",
     ),
-    "evaluate": (
-        "scores by the paper's protocol, and reports of them",
-        "ace.commands.evaluate:Evaluate",
+    "camera convert": ("a camera file of any format as ours", "acehand_core.cli.camera:Convert"),
+    "batch run": (
+        "many recordings into one dataset, with many workers",
+        "acehand_core.cli.batch:Run",
     ),
-    "synth": ("render clips of hands with ground truth, to train on", "ace.commands.synth:Synth"),
-    "doctor": ("what is installed and what each missing piece would add", "cli.doctor:Doctor"),
+    "inspect": (
+        "which episodes are good enough, as a page and JSON",
+        "acehand_core.cli.review:Inspect",
+    ),
+    "review": ("look through episodes in a browser, and decide", "acehand_core.cli.review:Review"),
+    "dataset info": (
+        "what a dataset holds, and statistics of a feature",
+        "acehand_core.cli.dataset:Info",
+    ),
+    "dataset merge": ("several datasets as one", "acehand_core.cli.dataset:Merge"),
+    "dataset check": (
+        "what is wrong with a dataset; with --repair mend it",
+        "acehand_core.cli.dataset:Check",
+    ),
+    "dataset filter": ("remove episodes, by number or by rules", "acehand_core.cli.dataset:Filter"),
+    "dataset trim": (
+        "cut idle ends, gaps and bad frames off episodes",
+        "acehand_core.cli.dataset:Trim",
+    ),
+    "bag info": ("what is in a ROS 2 bag, and what is damaged", "acehand_core.cli.bag:Info"),
+    "bag convert": (
+        "a bag into a dataset and, if wanted, another bag",
+        "acehand_core.cli.bag:Convert",
+    ),
+    "bag write": ("a dataset or a table of hands into a bag", "acehand_core.cli.bag:Write"),
+    "doctor": (
+        "what is installed and what each missing piece would add",
+        "acehand_core.cli.doctor:Doctor",
+    ),
 }
 #: Commands that are gone: what to do instead.
 REMOVED: Mapping[str, str] = {
@@ -87,30 +99,50 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     # Flags that all commands have may stand before the action's name.
     names = [word for word in words[:3] if not word.startswith("-")]
-    for name in (" ".join(names[:2]), *names[:1]):
+    spelled = (" ".join(names[:2]), *names[:1])
+    try:
+        known = COMMANDS if any(map(COMMANDS.__contains__, spelled)) else all_commands()
+    except AcehandError as error:
+        console.say_error(error, "--verbose" in words)
+        return exit_code(error)
+
+    for name in spelled:
         if name in REMOVED:
             break
-        if name in COMMANDS:
+        if name in known:
             for word in name.split():
                 words.remove(word)
-            return console.run(f"acehand {name}", words, partial(command_named, name))
-    return _other(names, words)
+            return console.run(f"acehand {name}", words, partial(_loaded, name, known[name][1]))
+    return _other(names, words, known)
 
 
-def command_named(name: str) -> type[console.Runnable]:
-    """Return the class of a command."""
-    module, _, kind = COMMANDS[name][1].partition(":")
-    loaded: type[console.Runnable] = getattr(import_module(f"acehand_core.{module}"), kind)
+def all_commands() -> dict[str, tuple[str, str]]:
+    """Return the commands of this package and of plug-ins; ours cannot be replaced."""
+    tables = [plugins.load("commands", name) for name in plugins.names("commands")]
+    return {name: row for table in reversed(tables) for name, row in table.items()} | {**COMMANDS}
+
+
+def _loaded(name: str, place: str) -> type[console.Runnable]:
+    """Return the class of a command. Raises MissingDependencyError: it cannot be loaded."""
+    module, _, kind = place.partition(":")
+    try:
+        loaded: type[console.Runnable] = getattr(import_module(module), kind)
+    except (ImportError, AttributeError) as error:
+        raise MissingDependencyError(
+            f"acehand {name} cannot be loaded from {place!r}: {error}."
+        ) from error
     return loaded
 
 
-def _other(names: Sequence[str], words: Sequence[str]) -> int:
+def _other(
+    names: Sequence[str], words: Sequence[str], commands: Mapping[str, tuple[str, str]]
+) -> int:
     """Say which commands there are, or what is wrong with the one that was given."""
     if "--version" in words:
         print(f"acehand {__version__}")
         return console.EXIT_OK
-    group = names[0] if names and any(name.startswith(f"{names[0]} ") for name in COMMANDS) else ""
-    there = {name: text for name, (text, _) in COMMANDS.items() if name.startswith(group)}
+    group = names[0] if names and any(name.startswith(f"{names[0]} ") for name in commands) else ""
+    there = {name: text for name, (text, _) in commands.items() if name.startswith(group)}
     if {"-h", "--help"} & {*words}:
         print(f"usage: acehand {group or '...'} ... [--help]\n")
         for name, text in there.items():

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from acehand_core.cli import console
-from acehand_core.cli.ace import usable_weights
 from acehand_core.pipeline.settings import JobSettings
 from acehand_core.settings import group, setting
+from acehand_core.trackers.base import with_environment
 
 if TYPE_CHECKING:
     from acehand_core.pipeline.report import JobReport
@@ -49,7 +49,7 @@ class Retarget:
 
 def with_weights(job: JobSettings) -> JobSettings:
     """Return settings with the weights of the environment, where they may be used."""
-    return replace(job, ace=usable_weights(job.ace, job.tracker))
+    return replace(job, trackers=with_environment(job.trackers, job.tracker, console.say))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

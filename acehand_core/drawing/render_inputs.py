@@ -8,8 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from acehand_core.ace.labelled.clips.store import ClipStore
-from acehand_core.ace.labelled.segments import segment_place
 from acehand_core.drawing.panels import Panel
 from acehand_core.errors import InputError, SchemaError, nearest
 from acehand_core.lerobot.features import IMAGE_KEY
@@ -23,11 +21,10 @@ from acehand_core.lerobot.format import (
     video_file,
 )
 from acehand_core.motion import Calibration, HandMotion, Recording
-from acehand_core.recordings.cameras import undistort
 from acehand_core.recordings.hands_file import read_motion_file
 from acehand_core.recordings.options import RecordingOptions
-from acehand_core.recordings.registry import HandsFile, LeRobotDataset, format_of
-from acehand_core.recordings.selection import only_hands, part
+from acehand_core.recordings.registry import HandsFile, LeRobotDataset, Registry, format_of
+from acehand_core.recordings.selection import part
 from acehand_core.recordings.video import frames_between
 from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.choose import open_input
@@ -191,29 +188,23 @@ def _over_clip(
             "--clips gives pictures, camera and times of the segment, so --video and what says "
             "how to read one do not apply."
         )
-    store = ClipStore(root)
-    name, first = segment_place(settings.segment or files[0].stem, store.info.dataset)
-    clip = store.open(name)
     trackers = [
         FileTracker(file, TrackerSettings(hands=settings.hands or "both")) for file in files
     ]
-    stop = first + len(trackers[0].recording())
-    if clip.frames is None:
-        raise InputError(f"{root}: clip {name!r} has no pictures to draw over.")
-    if stop > clip.info.frames:
+    wanted, count = settings.segment or files[0].stem, len(trackers[0].recording())
+    opened = Registry().open(root / wanted, RecordingOptions(hands=settings.hands or "both"))
+    recording, truth = opened.recording, opened.hands
+    if truth is None:
+        raise InputError(f"{root}: not a store of clips.")
+    if recording.frames is None:
+        raise InputError(f"{root}: {wanted!r} has no pictures to draw over.")
+    if count > len(recording):
         raise InputError(
-            f"{files[0]}: {stop - first} frames from frame {first} on; clip {name!r} has "
-            f"{clip.info.frames}."
+            f"{files[0]}: {count} frames, but there are {len(recording)} of {wanted!r} in {root}."
         )
-    recording = part(clip.recording(), first, stop)
-    poses = recording.T_world_camera
-    if poses is not None and np.isnan(poses).any():
-        recording = replace(recording, T_world_camera=None)
-    if recording.camera is not None and recording.camera.model != "pinhole":
-        recording = undistort(recording)
-    truth = clip.motion.at(np.arange(first, stop), recording.timestamps_ns, recording.fps)
-    truth = only_hands(truth, settings.hands or "both")
-    truth = replace(truth, camera=recording.camera, T_world_camera=recording.T_world_camera)
+    recording = part(recording, 0, count)
+    truth = truth.at(np.arange(count), recording.timestamps_ns, recording.fps)
+    truth = replace(truth, camera=recording.camera)
 
     columns = [Column(root, _TRUTH, truth)]
     for file, label, tracker in zip(files, labels, trackers, strict=True):

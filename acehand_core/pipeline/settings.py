@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from acehand_core.ace.settings import AceSettings
 from acehand_core.camera import FOCAL_LENGTH_VERSION
 from acehand_core.errors import InputError
 from acehand_core.motion import Recording
@@ -16,7 +15,7 @@ from acehand_core.pipeline.cutting import CutRules
 from acehand_core.recordings.options import RecordingOptions
 from acehand_core.recordings.resized import Fit
 from acehand_core.recordings.video_encode import even_size
-from acehand_core.settings import file_identity, group, identity_of, pixels, setting
+from acehand_core.settings import file_identity, group, identity_of, pixels, plugin_groups, setting
 from acehand_core.trackers.base import Tracker, TrackerSettings, resolved_name
 from acehand_core.types import (
     Existing,
@@ -27,7 +26,7 @@ from acehand_core.types import (
     SplitMode,
     TurnsMode,
 )
-from retarget.robots.robot import Robot, find_robot_file, robot_names, split_variant
+from retarget.robots.robot import Robot, comes_with_us, find_robot_file, split_variant
 from retarget.solve.arm_attachment import ArmSettings
 
 if TYPE_CHECKING:
@@ -150,7 +149,7 @@ class JobSettings:
         high=1.0,
         identity="always",
     )
-    ace: AceSettings = group(AceSettings, "tracker ace", identity=False)
+    trackers: Mapping[str, Any] = plugin_groups("trackers", "tracker {}", identity=False)
     task: str | None = setting(
         None,
         "what the hands do; LeRobot's task",
@@ -265,13 +264,14 @@ class JobSettings:
     def shaping(self, fps: int | None) -> dict[str, Any]:
         """Return the settings that change an episode, by flag; files count by their content."""
         name, variant = split_variant(self.robot)
-        robot = name if name in robot_names() else file_identity(find_robot_file(name))
+        robot = name if comes_with_us(name) else file_identity(find_robot_file(name))
         mapping = self.reading.keypoints
         said: dict[str, Any] = {"keypoints": file_identity(mapping)} if mapping else {}
         if self.split == "auto":
             said["split"] = f"auto {CUTTING_VERSION}"
         if self.reading.camera_estimate:  # another version may find another camera
             said["camera-estimate"] = FOCAL_LENGTH_VERSION
+        own = self.trackers.get(self.tracker_name)
         return (
             identity_of(self)
             | said
@@ -279,7 +279,8 @@ class JobSettings:
                 "robot": f"{robot}:{variant}" if variant else robot,
                 "arm-mount": list(self.arm.mount or (0.0,) * 6) if self.arm.path else None,
                 "tracker": file_identity(self.tracker_name),
-                "ace": self.ace.identity() if self.tracker_name == "ace" else None,
+                **dict.fromkeys(self.trackers),
+                **({self.tracker_name: identity_of(own)} if own else {}),
                 "fps": fps,
             }
         )
@@ -317,7 +318,7 @@ class JobSettings:
     @property
     def tracker_name(self) -> str:
         """The tracker that will be used: ``auto`` resolved."""
-        return resolved_name(self.tracker, self.tracking)
+        return resolved_name(self.tracker, self.trackers)
 
     @property
     def tracking(self) -> TrackerSettings:
@@ -325,7 +326,7 @@ class JobSettings:
         return TrackerSettings(
             hands=self.hands or "both",
             hand_length_m=self.hand_length_m,
-            ace=self.ace.if_weights,
+            own=self.trackers,
             work_dir=None if self.dry_run else self.work_dir,
             camera_motion=self.camera_motion,
             quality=self.quality,

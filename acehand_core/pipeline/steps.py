@@ -64,7 +64,7 @@ class Steps:
             refuse_faulty(robot, SIDES if hands == "both" else (hands,))
         return cls(
             replace(settings, hands=hands), progress, robot,
-            retargeter=retargeter_named(settings.method, lower_unfollowed=settings.second_pass),
+            retargeter=retargeter_named(settings.method, settings.second_pass),
             arm=settings.arm.load(),
             given=read_calibrations(settings.calibration, robot) if settings.calibration else {},
             gates=read_gates(settings.gates) if settings.gates else JUDGEMENTS,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from acehand_core.errors import InputError
-from acehand_core.recordings.bags.records import BagOptions
-from acehand_core.settings import group, setting
+from acehand_core.settings import plugin_groups, setting
 from acehand_core.types import Hands
 
 
@@ -16,6 +17,7 @@ class RecordingOptions:
     """How to read a recording.
 
     A camera file is rescaled to the video; a distorted video is undistorted to pinhole.
+    ``own`` has the settings that a format brings itself, by its name in ``plugins``: "bag".
     ``keypoints`` and ``hands`` are for files of hands; the latter is which of them are read, also
     the side of a single one that has no side. ``work_dir`` is where an estimated camera is kept for
     a second run; None: nowhere.
@@ -81,7 +83,7 @@ class RecordingOptions:
         metavar="HZ",
         default_text="30",
     )
-    bag: BagOptions = group(BagOptions, "bags")
+    own: Mapping[str, Any] = plugin_groups("recordings", "{}s")
     hands: Hands = "both"
     work_dir: Path | None = None
 

@@ -1,7 +1,7 @@
 """Opening an input, whatever it is: the formats of recordings, each behind the same few methods.
 
-A new format is a class with the methods of ``RecordingFormat`` and a line in ``FORMATS``. Whoever
-must know which format a path has asks ``format_of``.
+A format is a class with the methods of ``RecordingFormat`` and an entry point in the group
+``acehand.recordings`` (``plugins``). Whoever must know which format a path has asks ``format_of``.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
+
+from acehand_core import plugins
 from acehand_core.errors import InputError, VideoError
 from acehand_core.motion import HandMotion, Recording
 from acehand_core.recordings import cameras, frames_folder, lerobot_video
@@ -48,9 +51,9 @@ from acehand_core.types import Progress, no_progress
 class InputPart:
     """An open input: all of it, or a part.
 
-    ``hands`` is what a file of hands holds; None for anything that has to be tracked. ``dropped``
-    counts messages of a bag that could not be used, and remarks on what is odd in a file of hands;
-    reading frames may add to it.
+    ``hands`` is what a file of hands holds, or a clip is labelled with; None: to be tracked.
+    ``dropped`` counts messages of a bag that could not be used, and remarks on what is odd in a
+    file of hands; reading frames may add to it.
     """
 
     recording: Recording
@@ -63,13 +66,19 @@ class RecordingFormat(ABC):
 
     Attributes:
         noun: what an input of this kind is called in messages, with its article.
-        option: the field of ``RecordingOptions`` that only this kind has, or None.
+        option: the field of ``RecordingOptions`` that only this kind has, or None. Settings that a
+            plug-in brings itself are in ``RecordingOptions.own``, by the plug-in's name.
+        order: the lowest that matches a path is taken. Ours have 10 and more, the last, a video,
+            takes everything.
+        virtual: its paths need not exist.
         folder_of_frames: a folder whose files are its frames. In a folder of such folders they are
             inputs only where it has none of other kinds: beside a video they may be anything.
     """
 
     noun: ClassVar[str]
     option: ClassVar[str | None] = None
+    order: ClassVar[int] = 0
+    virtual: ClassVar[bool] = False
     folder_of_frames: ClassVar[bool] = False
 
     @staticmethod
@@ -108,6 +117,7 @@ class RecordingFormat(ABC):
 class HandsFile(RecordingFormat):
     """A HandMotion table, or anybody's keypoints: hands without pictures."""
 
+    order = 10
     noun = "a file of hands"
     option = "keypoints"
 
@@ -134,6 +144,7 @@ class HandsFile(RecordingFormat):
 class LeRobotDataset(RecordingFormat):
     """A LeRobot dataset with videos: stands for its episodes."""
 
+    order = 20
     noun = "a LeRobot dataset"
     option = "video_key"
 
@@ -151,6 +162,8 @@ class LeRobotDataset(RecordingFormat):
 class LeRobotEpisode(RecordingFormat):
     """An episode of a LeRobot dataset; its path need not exist."""
 
+    order = 30
+    virtual = True
     noun = LeRobotDataset.noun
     option = LeRobotDataset.option
 
@@ -173,8 +186,8 @@ class LeRobotEpisode(RecordingFormat):
 class BagFile(RecordingFormat):
     """A folder of rosbag2, or a bare .mcap or .db3."""
 
+    order = 40
     noun = "a bag"
-    option = "bag"
 
     def __init__(self) -> None:
         self._indexes = lerobot_video.Latest(2)
@@ -207,7 +220,8 @@ class BagFile(RecordingFormat):
         return self._indexes((path, options, state), lambda: index_bag(path, options, progress))
 
     def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> InputPart:
-        index = self.index(path, options.bag, progress)
+        wanted = options.own.get("bag", BagOptions())
+        index = self.index(path, wanted, progress)
         recording = index.recording(options.mirrored)
         if recording.camera is not None and options.mirrored:
             recording = replace(recording, camera=cameras.turned_back(recording.camera))
@@ -217,6 +231,7 @@ class BagFile(RecordingFormat):
 class FramesFolder(RecordingFormat):
     """A folder of pictures, one per frame, without videos beside them."""
 
+    order = 50
     noun = "a folder of pictures"
     option = "frame_rate"
     folder_of_frames = True
@@ -237,6 +252,7 @@ class FramesFolder(RecordingFormat):
 class VideoFile(RecordingFormat):
     """A video file; what is of no other kind is taken for one."""
 
+    order = 100
     noun = "a video"
 
     @staticmethod
@@ -253,20 +269,15 @@ class VideoFile(RecordingFormat):
         return described_by_video(path, recording.width, recording.height)
 
 
-#: The first that matches is taken; `VideoFile` takes everything and stays last.
-FORMATS: tuple[type[RecordingFormat], ...] = (
-    HandsFile,
-    LeRobotDataset,
-    LeRobotEpisode,
-    BagFile,
-    FramesFolder,
-    VideoFile,
-)
+def formats() -> dict[type[RecordingFormat], str]:
+    """Return all formats in the order in which they are asked, with the plug-in's name."""
+    found = {plugins.load("recordings", name): name for name in plugins.names("recordings")}
+    return dict(sorted(found.items(), key=lambda entry: entry[0].order))
 
 
 def format_of(path: Path) -> type[RecordingFormat]:
     """Return the format of an input; that of a missing one follows from its name."""
-    return next(kind for kind in FORMATS if kind.matches(path))
+    return next(kind for kind in formats() if kind.matches(path))
 
 
 class Registry:
@@ -274,7 +285,7 @@ class Registry:
 
     def __init__(self) -> None:
         self.bags = BagFile()
-        self._formats = {kind: kind() for kind in FORMATS} | {BagFile: self.bags}
+        self._formats = {kind: kind() for kind in formats()} | {BagFile: self.bags}
 
     def expand(self, inputs: Sequence[Path]) -> list[Path]:
         """Replace datasets by their episodes, and folders by the inputs in them.
@@ -291,7 +302,7 @@ class Registry:
             kind = format_of(path)
             if path.is_dir() and kind is VideoFile:
                 paths += self._inside(path)
-            elif path.exists() or kind is LeRobotEpisode:
+            elif path.exists() or kind.virtual:
                 paths += self._formats[kind].expand(path)
             else:
                 raise InputError(f"{path}: no such file or folder.")
@@ -333,6 +344,10 @@ class Registry:
             str(path), recording.timestamps_ns, recording.fps, options.start_s, options.duration_s
         )
         recording = part(recording, *bounds)
+        if opened.hands is not None and recording.frames is not None:
+            frames = np.arange(*bounds)
+            hands = opened.hands.at(frames, recording.timestamps_ns, recording.fps)
+            opened = replace(opened, hands=hands)
 
         size, camera = (recording.width, recording.height), None
         if options.camera is not None:
@@ -376,15 +391,17 @@ class Registry:
     def _refuse_options_of_others(
         self, path: Path, kind: RecordingFormat, options: RecordingOptions
     ) -> None:
-        defaults = {f.name: f for f in fields(RecordingOptions)}
-        for other in self._formats.values():
-            if other.option is None or other.option == kind.option:
+        defaults = {f.name: f.default for f in fields(RecordingOptions)}
+        for other, name in formats().items():
+            given: list[str] = []
+            if other is not type(kind) and name in options.own:
+                given = list(identity_of(options.own[name]))
+            option = other.option
+            if option and option != kind.option and getattr(options, option) != defaults[option]:
+                given.append(option)
+            if not given:
                 continue
-            value, usual = getattr(options, other.option), defaults[other.option]
-            if value in (usual.default, BagOptions()):
-                continue
-            names = identity_of(value) if isinstance(value, BagOptions) else [other.option]
-            flags = ", ".join(f"--{name.replace('_', '-')}" for name in names)
+            flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
             raise InputError(f"{path} is not {other.noun}, so this does not apply to it: {flags}.")
 
 

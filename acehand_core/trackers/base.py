@@ -2,23 +2,20 @@
 
 A tracker turns a Recording into a HandMotion; nothing downstream asks which one did. A third party
 adds one with an entry point in the group ``acehand.trackers`` that names a factory
-``TrackerSettings -> Tracker``.
+``TrackerSettings -> Tracker`` (``plugins``); flags of its own go into ``TrackerSettings.own``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
-from acehand_core.ace.settings import AceSettings
-from acehand_core.errors import InputError, MissingDependencyError, nearest
+from acehand_core import plugins
+from acehand_core.errors import InputError, nearest
 from acehand_core.motion import HandModelName, HandMotion, Recording
 from acehand_core.types import Hands, Progress, Quality, TurnsMode, no_progress
-
-ENTRY_POINT_GROUP = "acehand.trackers"
 
 #: From a small child's hand to beyond the largest measured.
 HAND_LENGTHS_M = (0.05, 0.35)
@@ -33,7 +30,7 @@ class TrackerSettings:
         hand_length_m: wrist to middle fingertip; fixes the scale a single camera cannot know.
         work_dir: folder for partial results of long work, or None; a second run with the same
             input and settings resumes from them.
-        ace: weights and settings of the ace tracker, or None.
+        own: settings that a tracker brings itself, by its name; see ``plugins``.
         keypoints: how a file of keypoints as tracker is written: a mapping or a preset.
         camera_motion: what to find out of the camera's motion where the recording has no poses.
         quality: of the mediapipe tracker against its time: in how many crops it sees each hand.
@@ -44,7 +41,7 @@ class TrackerSettings:
     hands: Hands = "both"
     hand_length_m: float | None = None
     work_dir: Path | None = None
-    ace: AceSettings | None = None
+    own: Mapping[str, Any] = field(default_factory=dict)
     keypoints: str | None = None
     camera_motion: TurnsMode = "rotation"
     quality: Quality = "balanced"
@@ -84,71 +81,57 @@ class Tracker(Protocol):
         ...
 
 
-def _mediapipe(settings: TrackerSettings) -> Tracker:
-    from acehand_core.trackers.mediapipe.tracker import MediaPipeTracker
-
-    return MediaPipeTracker(settings)
-
-
-def _ace(settings: TrackerSettings) -> Tracker:
-    if settings.ace is None:
-        raise InputError(
-            "--tracker ace needs its weights: give --weights PATH, or set ACEHAND_WEIGHTS."
-        )
-    from acehand_core.ace.tracker import AceTracker
-
-    return AceTracker(settings, settings.ace)
-
-
-#: Trackers of this package, by name.
-BUILT_IN: dict[str, Callable[[TrackerSettings], Tracker]] = {"ace": _ace, "mediapipe": _mediapipe}
-
-
 def tracker_names() -> tuple[str, ...]:
     """Return the names that ``--tracker`` takes beside a file, sorted."""
-    installed = {point.name for point in entry_points(group=ENTRY_POINT_GROUP)}
-    return tuple(sorted({"auto", *BUILT_IN, *installed}))
+    return tuple(sorted({"auto", *plugins.names("trackers")}))
 
 
-def resolved_name(name: str, settings: TrackerSettings) -> str:
+def resolved_name(name: str, own: Mapping[str, Any]) -> str:
     """Return the tracker a name stands for.
 
-    ``auto`` is ace with weights that are known to be trained on recordings, else mediapipe: what
-    was trained on synthetic clips alone, or on nobody knows what, is taken by its name only.
+    ``auto`` is one whose own settings say so (``automatic()``), else mediapipe.
 
-    Raises as ``AceSettings.trained_on``.
+    Raises as these settings do.
     """
     if name != "auto":
         return name
-    if settings.ace is None or settings.ace.trained_on() != "real":
-        return "mediapipe"
-    return "ace"
+    wanted = (n for n, settings in own.items() if getattr(settings, "automatic", bool)())
+    return next(wanted, "mediapipe")
+
+
+def with_environment(
+    own: Mapping[str, Any], tracker: str, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """Return trackers' own settings with what the environment says, as of weights.
+
+    A class of settings may have ``with_environment(tracker)``, which returns them and a sentence
+    for ``say``, or an empty one.
+
+    Raises:
+        InputError: settings were given that ``tracker`` would not use.
+    """
+    filled = dict(own)
+    for name, settings in own.items():
+        if hasattr(settings, "with_environment"):
+            filled[name], note = settings.with_environment(tracker)
+            if note:
+                say(note)
+    return filled
 
 
 def make_tracker(name: str, settings: TrackerSettings) -> Tracker:
-    """Return the tracker of that name (see ``resolved_name``)."""
-    name = resolved_name(name, settings)
-    if name in BUILT_IN:
-        return BUILT_IN[name](settings)
-    for point in entry_points(group=ENTRY_POINT_GROUP):
-        if point.name == name:
-            return _installed(point, settings)
-    raise InputError(f"--tracker {name!r} is neither a tracker nor a file; "
-                     f"{nearest(name, tracker_names())}")  # fmt: skip
+    """Return the tracker of that name (see ``resolved_name``).
 
-
-def _installed(point: EntryPoint, settings: TrackerSettings) -> Tracker:
-    """Return the tracker of a third party's entry point."""
-    try:
-        factory = point.load()
-    except (ImportError, AttributeError) as error:
-        raise MissingDependencyError(
-            f"--tracker {point.name!r} is installed as {point.value!r}, which cannot be loaded: "
-            f"{error}."
-        ) from error
-    tracker = factory(settings)
+    Raises:
+        InputError: there is none, or what its factory returns is none. Else as the factory.
+    """
+    name = resolved_name(name, settings.own)
+    if name not in plugins.names("trackers"):
+        wrong = f"--tracker {name!r} is neither a tracker nor a file"
+        raise InputError(f"{wrong}; {nearest(name, tracker_names())}")
+    tracker = plugins.load("trackers", name)(settings)
     if not isinstance(tracker, Tracker):
         wanted = ("name", "placed", "hand_model", "track")
         lacks = ", ".join(name for name in wanted if not hasattr(tracker, name))
-        raise InputError(f"--tracker {point.name!r}: what {point.value!r} returns lacks {lacks}.")
+        raise InputError(f"--tracker {name!r}: what the plug-in returns lacks {lacks}.")
     return tracker

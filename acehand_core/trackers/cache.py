@@ -17,6 +17,7 @@ from acehand_core.atomic import output_errors
 from acehand_core.errors import AcehandError
 from acehand_core.motion import HandMotion, Recording
 from acehand_core.recordings.hands_file import read_hand_motion, write_hand_motion
+from acehand_core.settings import identity_of
 from acehand_core.trackers.base import Tracker, TrackerSettings
 from acehand_core.types import Progress, no_progress
 
@@ -70,8 +71,8 @@ class CachedTracker:
 
     def _key(self, recording: Recording) -> dict[str, Any]:
         # Where partial results wait changes nothing; of weights the content counts.
-        settings = asdict(replace(self._settings, work_dir=None, ace=None))
-        ace = self._settings.ace
+        settings = asdict(replace(self._settings, work_dir=None, own={}))
+        own = self._settings.own.get(self.name)
         arrays = {
             "times": recording.timestamps_ns,
             "poses": recording.T_world_camera,
@@ -81,7 +82,7 @@ class CachedTracker:
             "read": {**recording.processing, "notes": recording.notes, "fps": recording.fps},
             "arrays": {name: _digest(values) for name, values in arrays.items()},
             "camera": repr(recording.camera),
-            "tracker": [self.name, settings, ace and self.name == "ace" and ace.identity()],
+            "tracker": [self.name, settings, own and identity_of(own)],
             "code": _code(),
             "libraries": _libraries(),
         }

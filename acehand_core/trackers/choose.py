@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from acehand_core.ace.settings import AceSettings
+from acehand_core import plugins
 from acehand_core.errors import InputError, NoHandError
 from acehand_core.motion import HandMotion, Recording
 from acehand_core.recordings.hands_file import refuse_flags
 from acehand_core.recordings.options import RecordingOptions
 from acehand_core.recordings.registry import HandsFile, InputPart, Registry, format_of
-from acehand_core.trackers.base import BUILT_IN, Tracker, TrackerSettings, make_tracker
+from acehand_core.trackers.base import Tracker, TrackerSettings, make_tracker
 from acehand_core.trackers.cache import CachedTracker
 from acehand_core.trackers.files import FileTracker
 from acehand_core.types import Hands, Progress, Quality, TurnsMode, no_progress
@@ -62,14 +62,14 @@ def open_tracked(
     opened = registry.open(path, reading, progress)
     chosen: Tracker
 
-    if opened.hands is not None:
+    if opened.hands is not None and tracker == "auto":
         chosen = FileTracker(path, settings, opened.hands)
     else:
         chosen = choose_tracker(tracker, settings)
 
     if reading.camera_poses is not None:
         _refuse_camera_poses(path, chosen)
-    if cache is not None and chosen.name in BUILT_IN:
+    if cache is not None and plugins.is_ours("trackers", chosen.name):
         chosen = CachedTracker(chosen, settings, cache)
     return opened, chosen
 
@@ -126,11 +126,16 @@ def track(
     if recording.frames is None and tracker == "auto":
         tracker = recording.source  # a file of hands
     if isinstance(tracker, str | Path):
-        ace = None if weights is None else AceSettings(weights=Path(weights))
+        own = {}
+        if weights is not None:
+            own["ace"] = plugins.settings_of("trackers")["ace"](weights=Path(weights))
         settings = TrackerSettings(
-            hands=hands, hand_length_m=hand_length, ace=ace, camera_motion=camera_motion,
+            hands=hands,
+            hand_length_m=hand_length,
+            own=own,
+            camera_motion=camera_motion,
             quality=quality,
-        )  # fmt: skip
+        )
         tracker = choose_tracker(str(tracker), settings)
 
     motion = tracker.track(recording, progress)

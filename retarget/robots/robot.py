@@ -14,6 +14,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from acehand_core import plugins
 from acehand_core.errors import InputError, nearest
 from acehand_core.hand.skeleton import FINGERS, KEYPOINT_NAMES
 from acehand_core.types import SIDES, Hands, Side
@@ -246,21 +247,37 @@ class Robot:
         return there
 
 
+def _robot_folders() -> dict[str, tuple[Path, bool]]:
+    """Return the folders of robots by name, with whether each comes with this package."""
+    found: dict[str, tuple[Path, bool]] = {}
+    for plugin in plugins.names("robots"):
+        root = Path(str(importlib.resources.files(plugins.load("robots", plugin))))
+        ours = plugins.is_ours("robots", plugin)
+        for folder in sorted(root.iterdir()):
+            if (folder / "robot.yaml").is_file():
+                found.setdefault(folder.name, (folder, ours))
+    return found
+
+
 def robot_names() -> tuple[str, ...]:
-    """Return the robots that come with the package."""
-    folder = importlib.resources.files("robots")
-    return tuple(sorted(f.name for f in folder.iterdir() if f.joinpath("robot.yaml").is_file()))
+    """Return the robots of this package and of plug-ins."""
+    return tuple(sorted(_robot_folders()))
+
+
+def comes_with_us(name: str) -> bool:
+    """Whether a name is that of a robot of this package."""
+    return name in _robot_folders() and _robot_folders()[name][1]
 
 
 def is_packaged(robot: Robot) -> bool:
-    """Whether a robot comes with the package."""
-    return robot.name in robot_names() and robot.path == find_robot_file(robot.name)
+    """Whether a robot comes with this package."""
+    return comes_with_us(robot.name) and robot.path == find_robot_file(robot.name)
 
 
 def find_robot_file(name_or_path: str | Path) -> Path:
-    """Return the robot.yaml of a packaged robot, or of a file or folder given as a path."""
-    if str(name_or_path) in robot_names():
-        return Path(str(importlib.resources.files("robots"))) / str(name_or_path) / "robot.yaml"
+    """Return the robot.yaml of an installed robot, or of a file or folder given as a path."""
+    if str(name_or_path) in _robot_folders():
+        return _robot_folders()[str(name_or_path)][0] / "robot.yaml"
     path = Path(name_or_path)
     if path.is_dir() and (path / "robot.yaml").is_file():
         return path / "robot.yaml"

@@ -3,11 +3,14 @@
 ``trajectory`` is ours: all frames at once, on a calibration that is known or fitted. The others are
 dex-retargeting's as shipped, with its objectives, scale and filter: frame by frame and causal, so
 they lag, may leave limits before these are enforced, and scale the human hand themselves. Their
-objectives are those of https://github.com/dexsuite/dex-retargeting (MIT).
+objectives are those of https://github.com/dexsuite/dex-retargeting (MIT). A third party adds a
+method with an entry point in the group ``acehand.methods`` (``plugins``): ``second_pass ->
+Retargeter``.
 """
 
 from __future__ import annotations
 
+import functools
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +21,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float
 
+from acehand_core import plugins
 from acehand_core.errors import InputError, MissingDependencyError, nearest
 from acehand_core.hand.skeleton import WRIST, finger_keypoints
 from acehand_core.motion import Calibration, HandMotion
@@ -186,9 +190,9 @@ class TrajectoryRetargeter:
     name = "trajectory"
     calibrates = True
 
-    def __init__(self, lower_unfollowed: bool = True) -> None:
-        """``lower_unfollowed`` adds a second pass (``simulate.second_pass``)."""
-        self._lower_unfollowed = lower_unfollowed
+    def __init__(self, second_pass: bool = True) -> None:
+        """``second_pass`` lowers commands that are not followed (``simulate.second_pass``)."""
+        self._second_pass = second_pass
 
     def check(self, robot: str, hands: Sequence[HandSpec]) -> None:
         """Accept any hand."""
@@ -219,7 +223,7 @@ class TrajectoryRetargeter:
         started = time.perf_counter()
         commands = solve_hand(hand, tree, targets, fitted, limits)
         seconds = time.perf_counter() - started
-        if self._lower_unfollowed:
+        if self._second_pass:
             commands = second_pass(
                 hand, commands, fps, targets.active,
                 lambda near: solve_hand(hand, tree, targets, fitted, limits, near=near),
@@ -241,8 +245,8 @@ class DexRetargeter:
 
     calibrates = False
 
-    def __init__(self, mode: str) -> None:
-        """Use one of ``DEX_MODES``."""
+    def __init__(self, mode: str, second_pass: bool = False) -> None:
+        """Use one of ``DEX_MODES``; there is no second pass."""
         self.name, self._mode = f"dex-{mode}", mode
 
     def check(self, robot: str, hands: Sequence[HandSpec]) -> None:
@@ -276,20 +280,21 @@ class DexRetargeter:
         return HandSolution(commands, best, seconds)
 
 
-METHODS = (TrajectoryRetargeter.name, *(f"dex-{mode}" for mode in DEX_MODES))
+dex_vector, dex_dexpilot, dex_position = (
+    functools.partial(DexRetargeter, mode) for mode in DEX_MODES
+)
 
 
-def retargeter_named(method: str, lower_unfollowed: bool = True) -> Retargeter:
-    """Return a method by its name; ``lower_unfollowed`` is that of ``TrajectoryRetargeter``.
+def retargeter_named(method: str, second_pass: bool = True) -> Retargeter:
+    """Return a method by its name; ``second_pass`` is that of ``TrajectoryRetargeter``.
 
     Raises:
-        InputError: unknown method.
+        InputError: unknown method. MissingDependencyError: its plug-in cannot be loaded.
     """
-    if method not in METHODS:
-        raise InputError(f"Unknown solver {method!r}; {nearest(method, METHODS)}")
-    if method == TrajectoryRetargeter.name:
-        return TrajectoryRetargeter(lower_unfollowed=lower_unfollowed)
-    return DexRetargeter(method.removeprefix("dex-"))
+    if method not in (known := plugins.names("methods")):
+        raise InputError(f"Unknown solver {method!r}; {nearest(method, known)}")
+    made: Retargeter = plugins.load("methods", method)(second_pass)
+    return made
 
 
 def robot_targets(motion: HandMotion, robot: Robot, side: Side) -> HandTargets | None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from acehand_core.ace.settings import AceSettings
 from acehand_core.cli import console
-from acehand_core.cli.ace import usable_weights
 from acehand_core.cli.console import OVERWRITE
 from acehand_core.errors import InputError
 from acehand_core.pipeline.settings import JobSettings
@@ -206,9 +205,9 @@ class Evaluate:
         from acehand_core.ace.evaluation.protocol import PAPER_WIDTHS
         from acehand_core.ace.evaluation.run import evaluate_tracker
         from acehand_core.ace.evaluation.tracking import Decoding, DoNothing
-        from acehand_core.trackers.base import TrackerSettings, make_tracker
+        from acehand_core.trackers.base import TrackerSettings, make_tracker, with_environment
 
-        chosen = usable_weights(self.ace, tracker)
+        chosen = with_environment({"ace": self.ace}, tracker, console.say)["ace"]
         if chosen.weights is not None:
             # The second scoring pass takes whatever a slot holds, present or not. Labels are of the
             # dataset's own frames.
@@ -220,7 +219,7 @@ class Evaluate:
         settings = TrackerSettings(
             hands=self.hands,
             hand_length_m=self.hand_length_m,
-            ace=chosen.if_weights,
+            own={"ace": chosen},
             camera_motion=self.camera_motion,
             quality=self.quality,
         )
@@ -231,7 +230,7 @@ class Evaluate:
             "hand_length_m": settings.hand_length_m,
             "camera_motion": settings.camera_motion,
             "quality": settings.quality,
-            "ace": settings.ace,
+            "ace": chosen if chosen.weights else None,
         }
         return evaluate_tracker(
             made, truth, options, used, decoding, self.keep, self.time, bars,
