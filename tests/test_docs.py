@@ -6,13 +6,14 @@ import json
 import re
 import shlex
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import get_args
 
 import pytest
 
 from acehand_core.cli import console, retarget
 from acehand_core.cli.flags import parse
-from acehand_core.cli.main import COMMANDS, command_named
+from acehand_core.cli.main import all_commands
 from acehand_core.cli.main import main as acehand
 from acehand_core.errors import InputError
 from acehand_core.geometry.cameras import Camera, CameraModel
@@ -160,8 +161,9 @@ def test_commands_of_the_readme_parse(line: str) -> None:
         return
     command: type = retarget.Retarget
     if program == "acehand":
-        names = [name for name in COMMANDS if words[: name.count(" ") + 1] == name.split()]
-        command, words = command_named(names[-1]), words[names[-1].count(" ") + 1 :]
+        commands = all_commands()
+        names = [name for name in commands if words[: name.count(" ") + 1] == name.split()]
+        command, words = resolve_name(commands[names[-1]][1]), words[names[-1].count(" ") + 1 :]
     parse(program, words, command, console.Common)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, Literal
 
 import pytest
@@ -168,10 +169,11 @@ def test_identity_is_of_contents(tmp_path: Path) -> None:
 
 
 def test_no_two_settings_share_a_flag() -> None:
-    from acehand_core.cli.main import COMMANDS, command_named
+    from acehand_core.cli.main import all_commands
 
-    for name in COMMANDS:
-        there = [leaf.flag for leaf in (*leaves(command_named(name)), *leaves(console.Common))]
+    for name, (_, place) in all_commands().items():
+        command = resolve_name(place)
+        there = [leaf.flag for leaf in (*leaves(command), *leaves(console.Common))]
         assert len(there) == len(set(there)), name
 
 

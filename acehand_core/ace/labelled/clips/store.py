@@ -65,6 +65,8 @@ class ClipWriter:
     def __init__(self, root: Path, info: StoreInfo, other_settings: bool = False) -> None:
         self.root = root
         path = root / "store.json"
+        # Asked first: another process may write store.json just now.
+        filled = root.is_dir() and any(p for p in root.iterdir() if p.name[:1] != ".")
         if path.exists():
             there = StoreInfo.from_json(schema.read_json(path), str(path))
             if (there.dataset, there.split) != (info.dataset, info.split):
@@ -78,7 +80,7 @@ class ClipWriter:
                     f"{root}: holds clips made with other settings ({'; '.join(changed)}); use the "
                     "same, or another folder."
                 )
-        elif root.is_dir() and any(p for p in root.iterdir() if not p.name.startswith(".")):
+        elif filled:
             raise SchemaError(f"{root}: not empty and not a store of clips; choose another.")
 
         if not path.exists() or schema.read_json(path) != _as_read(info.to_json()):
