@@ -19,7 +19,7 @@ from acehand_core.errors import InputError, OutputError
 from acehand_core.lerobot.check import check_dataset
 from acehand_core.motion import HandMotion, RobotTrajectory
 from acehand_core.pipeline.bag_convert import ConvertReport, convert_bag
-from acehand_core.pipeline.steps import Steps
+from acehand_core.pipeline.run import Run as MainRun
 from acehand_core.recordings.bags.bag import Bag
 from acehand_core.recordings.bags.writer import BagWriter, clean_beside
 from acehand_core.types import Progress
@@ -226,15 +226,15 @@ def test_a_bag_without_the_newest_episodes_is_written_anew(
 ) -> None:
     folder = tmp_path / "made"
     folder.mkdir()
-    retarget = Steps.retarget
+    retarget = MainRun.retarget
 
-    def fails_later(steps: Steps, episode: HandMotion, *more: Any) -> RobotTrajectory:
+    def fails_later(steps: MainRun, episode: HandMotion, *more: Any) -> RobotTrajectory:
         if episode.timestamps_ns[0] > stamps(COUNT)[-1]:
             raise InputError("not now")
         return retarget(steps, episode, *more)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Steps, "retarget", fails_later)
+        patch.setattr(MainRun, "retarget", fails_later)
         assert Acehand(capsys, *job(inputs, folder)).code == 1
     topics = [topic for topic, _, _ in messages(folder / "out")]
     assert topics.count("/left_hand/joint_states") == COUNT

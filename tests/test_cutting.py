@@ -17,9 +17,9 @@ from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.lerobot.check import check_dataset
 from acehand_core.lerobot.dataset import read_provenance
 from acehand_core.motion import CameraMotion, HandMotion
+from acehand_core.pipeline import run as main_run
 from acehand_core.pipeline.activity import WINDOW_S
 from acehand_core.pipeline.cutting import CutRules, Cutting, cut_demonstrations
-from acehand_core.pipeline.steps import Steps
 from helpers.commands import Acehand, Run, run_helper
 from helpers.example_video import EXAMPLE, example_frames
 from helpers.lerobot_samples import snapshot
@@ -371,7 +371,7 @@ def test_an_interrupted_run_makes_what_is_missing(tmp_path: Path, capsys, monkey
     assert snapshot(out) == snapshot(whole)
 
     # All are there: nobody needs to look at the hands again.
-    monkeypatch.setattr(Steps, "track", None)
+    monkeypatch.setattr(main_run.Run, "track", None)
     again = Run(capsys, *job(hands, out, "--resume"))
     assert again.code == 0 and again.json["skipped"] == [str(hands)]
     assert snapshot(out) == snapshot(whole)

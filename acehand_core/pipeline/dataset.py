@@ -15,7 +15,7 @@ import numpy as np
 from acehand_core.atomic import DirectoryLock, atomic_path, output_errors, sync
 from acehand_core.errors import InputError, OutputError
 from acehand_core.lerobot import format as files
-from acehand_core.lerobot.dataset import JOB, EpisodeJob, create, open_for_append, prepare_output
+from acehand_core.lerobot.dataset import JOB, create, open_for_append, prepare_output
 from acehand_core.lerobot.episode import max_episode_frames
 from acehand_core.lerobot.features import (
     ADDED_KEYS,
@@ -30,7 +30,12 @@ from acehand_core.lerobot.repair import finish_statistics
 from acehand_core.lerobot.writer import LeRobotWriter
 from acehand_core.motion import HandMotion, Recording, RobotTrajectory
 from acehand_core.pipeline.pictures import draw
-from acehand_core.pipeline.report import EpisodeReport, episode_provenance, episode_report
+from acehand_core.pipeline.report import (
+    Demonstration,
+    EpisodeReport,
+    episode_provenance,
+    episode_report,
+)
 from acehand_core.pipeline.settings import TASK
 from acehand_core.processes import release_memory
 from acehand_core.recordings.hands_file import write_hand_motion
@@ -39,6 +44,7 @@ from acehand_core.recordings.selection import part
 from acehand_core.recordings.video_encode import VideoEncoding, encode_video, even_size
 from acehand_core.types import SIDES, Existing, Progress, no_progress
 from retarget.robots.robot import Robot, load_robot
+from retarget.solve.arm import Arm
 from retarget.solve.calibration_file import StoredCalibration, calibration_text
 
 #: Stamps are often rounded to milliseconds.
@@ -133,20 +139,18 @@ class Dataset:
         )  # fmt: skip
         self.begin(layout, recording)
 
-        drawn = overlay and recording.frames is not None
-        names = (files.SHEET, files.OVERLAY) if drawn else (files.SHEET,)
         fitted = {
             side: StoredCalibration(calibration, recording.name, recording.sha256 or "")
             for side, calibration in zip(SIDES, trajectory.calibration, strict=True)
             if calibration is not None
         }
+        episode = Demonstration(
+            recording, motion, trajectory, task or recording.task or TASK,
+            calibration_text(self.robot, fitted) if fitted else None,
+        )  # fmt: skip
         with self.encoded(recording, [(0, len(recording))]) as videos:
-            report, folder = self.store(
-                recording, motion, trajectory, next(videos), task or recording.task or TASK,
-                calibration_text(self.robot, fitted) if fitted else None, names,
-            )  # fmt: skip
-        draw(recording, motion, trajectory, self.robot, folder, drawn, progress)
-        self.pictures_done(folder)
+            report, folder = self.store(episode, next(videos), overlay)
+        self.draw(episode, folder, overlay, progress)
         return report
 
     def _check_fits_together(
@@ -249,48 +253,34 @@ class Dataset:
                 stop.set()
 
     def store(
-        self,
-        view: Recording,
-        episode: HandMotion,
-        trajectory: RobotTrajectory,
-        video: Path | None,
-        task: str,
-        calibration: str | None,
-        pictures: Sequence[str],
-        job: EpisodeJob | None = None,
-        cut: Mapping[str, Any] | None = None,
+        self, episode: Demonstration, video: Path | None, overlay: bool
     ) -> tuple[EpisodeReport, Path]:
-        """Write one episode of T frames; return its report and the folder for its pictures.
+        """Write one episode; return its report and the folder for its pictures.
 
-        Args:
-            view: what is shown, at the dataset's times.
-            calibration: text of the file that is kept, if there is one.
-            pictures: names of those that will be drawn; the episode counts as unfinished until
-                ``pictures_done``.
-            job: what a resumed run would know it by.
-            cut: what its report says of where it was cut.
+        It counts as unfinished until ``draw`` made its pictures.
         """
         assert self._writer is not None
-        record = self._record(job, episode, trajectory)
+        record = self._record(episode)
         videos = {} if video is None else {IMAGE_KEY: video}
         number = self._writer.total_episodes
-        report = episode_report(view.source, episode, trajectory, number, _subject(job), cut)
-        content = {files.REPORT: _report_bytes(report, view.name, record)}
-        if calibration is not None:
-            content[files.CALIBRATION] = calibration.encode()
-        if pictures:
-            content[files.PENDING] = files.pending_bytes(pictures)
+        report = episode_report(episode, number)
+        content = {files.REPORT: _report_bytes(report, episode.view.name, record)}
+        if episode.calibration is not None:
+            content[files.CALIBRATION] = episode.calibration.encode()
+        drawn = overlay and episode.view.frames is not None
+        pictures = (files.SHEET, files.OVERLAY) if drawn else (files.SHEET,)
+        content[files.PENDING] = files.pending_bytes(pictures)
 
         staged = {name: self._writer.scratch(name) for name in (files.HANDS, *content)}
         with output_errors(self.output):
             for name, data in content.items():
                 staged[name].write_bytes(data)
 
-        write_hand_motion(episode, staged[files.HANDS], overwrite=True)
+        write_hand_motion(episode.hands, staged[files.HANDS], overwrite=True)
         release_memory()
-        shown = view.source_timestamps_ns
-        stamps = view.timestamps_ns if shown is None else shown
-        values = columns(episode, trajectory, stamps)
+        shown = episode.view.source_timestamps_ns
+        stamps = episode.view.timestamps_ns if shown is None else shown
+        values = columns(episode.hands, episode.trajectory, stamps)
         values = {
             key: value.reshape(len(value), *self._shapes[key])
             for key, value in values.items()
@@ -298,7 +288,7 @@ class Dataset:
         }
         folder = files.episode_folder(number)
         beside = {f"{folder}/{name}": path for name, path in staged.items()}
-        self._writer.add_episode(values, task, videos, record, beside)
+        self._writer.add_episode(values, episode.task, videos, record, beside)
         del values
         release_memory()  # pictures are drawn next
 
@@ -308,15 +298,7 @@ class Dataset:
         """Keep other writers away from the dataset. Raises LockedError, an OutputError."""
         return contextlib.nullcontext() if self._writer else DirectoryLock(self.output)
 
-    def complete(
-        self,
-        job: EpisodeJob,
-        number: int,
-        episode: HandMotion,
-        trajectory: RobotTrajectory,
-        calibration: str | None,
-        cut: Mapping[str, Any] | None = None,
-    ) -> Path:
+    def complete(self, episode: Demonstration, number: int) -> Path:
         """Write what an episode lacks beside its data; return the folder for its pictures.
 
         Raises:
@@ -328,17 +310,25 @@ class Dataset:
             for path in files.partial_files(folder):
                 path.unlink()
         if not (folder / files.HANDS).is_file():
-            write_hand_motion(episode, folder / files.HANDS)
+            write_hand_motion(episode.hands, folder / files.HANDS)
         if not (folder / files.REPORT).is_file():
-            record = self._record(job, episode, trajectory)
-            report = episode_report(job.input, episode, trajectory, number, _subject(job), cut)
-            _write(folder / files.REPORT, _report_bytes(report, job.input, record))
-        if calibration is not None and not (folder / files.CALIBRATION).is_file():
-            _write(folder / files.CALIBRATION, calibration.encode())
+            report = episode_report(episode, number)
+            content = _report_bytes(report, episode.view.name, self._record(episode))
+            _write(folder / files.REPORT, content)
+        if episode.calibration is not None and not (folder / files.CALIBRATION).is_file():
+            _write(folder / files.CALIBRATION, episode.calibration.encode())
         return folder
 
-    def pictures_done(self, folder: Path) -> None:
-        """Note that an episode has all of its pictures. Raises OutputError."""
+    def draw(
+        self,
+        episode: Demonstration,
+        folder: Path,
+        overlay: bool,
+        progress: Progress,
+        arm: Arm | None = None,
+    ) -> None:
+        """Draw an episode's pictures and note that it has all of them. Raises OutputError."""
+        draw(episode, self.robot, folder, overlay, progress, arm)
         with output_errors(folder):
             (folder / files.PENDING).unlink(missing_ok=True)
             sync(folder)
@@ -355,15 +345,9 @@ class Dataset:
         if self._writer is not None:
             self._writer.close()
 
-    def _record(
-        self, job: EpisodeJob | None, episode: HandMotion, trajectory: RobotTrajectory
-    ) -> dict[str, Any]:
-        record = episode_provenance(episode, trajectory, self.robot.license)
-        return record if job is None else {**record, JOB: job.to_json()}
-
-
-def _subject(job: EpisodeJob | None) -> str | None:
-    return None if job is None else job.settings.get("subject")
+    def _record(self, episode: Demonstration) -> dict[str, Any]:
+        record = episode_provenance(episode.hands, episode.trajectory, self.robot.license)
+        return record if episode.job is None else {**record, JOB: episode.job.to_json()}
 
 
 def _report_bytes(report: EpisodeReport, name: str, record: Mapping[str, Any]) -> bytes:

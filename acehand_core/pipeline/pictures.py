@@ -22,6 +22,7 @@ from acehand_core.errors import (
 )
 from acehand_core.lerobot.format import OVERLAY, SHEET
 from acehand_core.motion import HandMotion, Recording, RobotTrajectory
+from acehand_core.pipeline.report import Demonstration
 from acehand_core.pipeline.settings import JobSettings
 from acehand_core.recordings.registry import HandsFile, format_of
 from acehand_core.trackers.choose import open_input
@@ -46,7 +47,8 @@ def view_hands(
     for name in (SHEET, OVERLAY):
         check_free(settings.output / name, settings.existing == "overwrite")
     recording, motion, trajectory, robot = follow_hands(hands, video, settings, progress)
-    return draw(recording, motion, trajectory, robot, settings.output, settings.overlay, progress)
+    shown = Demonstration(recording, motion, trajectory)
+    return draw(shown, robot, settings.output, settings.overlay, progress)
 
 
 def check_hands_file(path: Path) -> None:
@@ -85,9 +87,7 @@ def draw_robot(robot: Robot, path: Path, overwrite: bool = False) -> None:
 
 
 def draw(
-    view: Recording,
-    motion: HandMotion,
-    trajectory: RobotTrajectory,
+    episode: Demonstration,
     robot: Robot,
     folder: Path,
     overlay: bool,
@@ -95,6 +95,7 @@ def draw(
     arm: Arm | None = None,
 ) -> list[Path]:
     """Write the contact sheet and, if wanted and possible, the overlay video."""
+    view, motion, trajectory = episode.view, episode.hands, episode.trajectory
     with contextlib.ExitStack() as stack:
         try:
             source_view = SourceView(robot, motion, trajectory, *picture_size(view))

@@ -15,13 +15,16 @@ from acehand_core import errors
 from acehand_core.atomic import atomic_path
 from acehand_core.errors import OutputError
 from acehand_core.hand.skeleton import FINGERS, TIPS, finger_keypoints
+from acehand_core.lerobot.dataset import EpisodeJob
 from acehand_core.motion import (
     FILL_FRAMES,
     ArmMotion,
     FlexionReport,
     HandMotion,
+    Recording,
     RobotTrajectory,
 )
+from acehand_core.pipeline.settings import TASK
 from acehand_core.types import SIDES, Side
 
 
@@ -101,25 +104,39 @@ class JobReport:
         return out
 
 
-def episode_report(
-    source: str,
-    motion: HandMotion,
-    trajectory: RobotTrajectory,
-    episode_index: int | None,
-    subject: str | None = None,
-    cut: Mapping[str, Any] | None = None,
-) -> EpisodeReport:
-    """Measure one episode made from the input ``source``, which shows ``subject``.
+@dataclass(frozen=True, slots=True, eq=False)
+class Demonstration:
+    """T frames of an episode: what is shown, the hands in it, and the robot that does the same.
 
-    Values of an absent hand, and of what cannot be known, are None. ``cut`` says where and why it
-    was cut out of a longer recording.
+    Attributes:
+        view: at the dataset's times and size.
+        calibration: text of the file that is kept, if there is one.
+        job: what a resumed run knows it by.
+        cut: where and why it was cut out of a longer recording.
     """
+
+    view: Recording
+    hands: HandMotion
+    trajectory: RobotTrajectory
+    task: str = TASK
+    calibration: str | None = None
+    job: EpisodeJob | None = None
+    cut: Mapping[str, Any] | None = None
+
+
+def episode_report(episode: Demonstration, number: int | None) -> EpisodeReport:
+    """Measure one episode; ``number`` is its index in the dataset.
+
+    Values of an absent hand, and of what cannot be known, are None.
+    """
+    motion, trajectory, job = episode.hands, episode.trajectory, episode.job
+    subject = None if job is None else job.settings.get("subject")
     error_mm = trajectory.tip_error_m[trajectory.active] * 1e3
     reports = [report for report in trajectory.replay if report is not None]
     verdict = trajectory.verdict
     assert verdict is not None
     entry = {
-        "source": source,
+        "source": episode.view.source,
         "frames": len(motion),
         "fps": _whole(motion.fps),
         "tracker": motion.provenance.tracker,
@@ -150,11 +167,11 @@ def episode_report(
 
     if subject is not None:
         entry["subject"] = subject
-    if cut is not None:
-        entry["cut"] = dict(cut)
-    if episode_index is not None:
-        entry["episode_index"] = episode_index
-    return EpisodeReport(source, episode_index, verdict.status, verdict.reasons, entry)
+    if episode.cut is not None:
+        entry["cut"] = dict(episode.cut)
+    if number is not None:
+        entry["episode_index"] = number
+    return EpisodeReport(episode.view.source, number, verdict.status, verdict.reasons, entry)
 
 
 def measures_of_hands(motion: HandMotion) -> dict[str, Any]:

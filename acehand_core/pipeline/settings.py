@@ -76,7 +76,7 @@ class JobSettings:
         "your own MJCF or URDF of the robot, or a folder that has it (else the folder in "
         "ACEHAND_ROBOT_MODELS)",
         identity="never",
-    )  # see ``Steps``
+    )  # see ``Run``
     robot_unchecked: bool = setting(
         False, "go on with a robot of your own that does not pass its checks", identity="never"
     )

@@ -11,18 +11,13 @@ from typing import Any
 import numpy as np
 
 from acehand_core.errors import InputError
-from acehand_core.motion import Calibration, HandMotion, Recording
+from acehand_core.motion import Recording
 from acehand_core.pipeline.cutting import cut_demonstrations, nothing_moves
-from acehand_core.pipeline.settings import JobSettings, Span
-from acehand_core.pipeline.steps import Steps
-from acehand_core.recordings.narration import Narration, TaskSegment, task_of
+from acehand_core.pipeline.run import Run, Source, Tracked
+from acehand_core.pipeline.settings import Span
+from acehand_core.recordings.narration import TaskSegment, task_of
 from acehand_core.recordings.selection import HOLE_NS
-from acehand_core.trackers.base import Tracker
 from acehand_core.trackers.files import FileTracker
-from acehand_core.types import Side
-
-#: Hands and the calibrations of the robot to them.
-Tracked = tuple[HandMotion, dict[Side, Calibration]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,29 +37,26 @@ class Spans:
     notes: tuple[str, ...] = ()
 
 
-def find_spans(
-    path: Path, recording: Recording, tracker: Tracker, steps: Steps, narration: Narration | None
-) -> Spans:
+def cut(run: Run, source: Source) -> Spans:
     """Return the parts of a recording by ``--split``, each with its task by ``--task-file``.
 
     Raises:
         NoHandError: there is no hand to cut by. InputError: nothing moves, or the task text is not
             of this recording.
     """
-    settings = steps.settings
-    told, notes = _told(path, recording, settings, narration)
+    settings, path, recording = run.settings, source.path, source.recording
+    told, notes = _told(run, source)
     if settings.spans_of is not None:
         spans: Sequence[Span] = settings.spans_of(recording)
         return Spans(tuple(spans), notes=notes)
     if settings.split == "tasks":
-        found = _by_rows(path, recording, told, notes)
-        return _with_hands_of_file(found, recording, tracker, steps)
+        return _with_hands_of_file(_by_rows(source, told, notes), run, source)
     if settings.split == "none":
         spans, holes = _between_holes(recording, told)
-        return _with_hands_of_file(Spans(spans, notes=(*notes, *holes)), recording, tracker, steps)
+        return _with_hands_of_file(Spans(spans, notes=(*notes, *holes)), run, source)
 
-    tracked = steps.track(tracker, recording)
-    turns = steps.turns(recording, tracked[0])
+    tracked = run.track(source.tracker, recording)
+    turns = run.turns(recording, tracked[0])
     cutting = cut_demonstrations(tracked[0], settings.cutting, turns)
     if not cutting.cuts:
         raise nothing_moves(str(path), cutting)
@@ -88,14 +80,13 @@ def find_spans(
     return Spans(tuple(spans), tracked, {"source": str(path), "split": "auto", **report}, notes)
 
 
-def _with_hands_of_file(
-    found: Spans, recording: Recording, tracker: Tracker, steps: Steps
-) -> Spans:
+def _with_hands_of_file(found: Spans, run: Run, source: Source) -> Spans:
     """Return the spans with the hands of a file: it has those of all frames, and refuses a part."""
+    recording = source.recording
     whole = [(span.start, span.stop) for span in found.spans] == [(0, len(recording))]
-    if whole or recording.frames is None or not isinstance(tracker, FileTracker):
+    if whole or recording.frames is None or not isinstance(source.tracker, FileTracker):
         return found
-    return replace(found, tracked=steps.track(tracker, recording))
+    return replace(found, tracked=run.track(source.tracker, recording))
 
 
 def _between_holes(
@@ -121,11 +112,9 @@ def _between_holes(
     return spans, (note,) if len(holes) else ()
 
 
-def told_of(
-    path: Path, settings: JobSettings, narration: Narration | None
-) -> tuple[TaskSegment, ...]:
+def told_of(run: Run, path: Path) -> tuple[TaskSegment, ...]:
     """Return what is said of a recording, in seconds from where it is read. Raises InputError."""
-    return () if narration is None else _shifted(narration.of(path), settings.cut[0])
+    return () if run.narration is None else _shifted(run.narration.of(path), run.settings.cut[0])
 
 
 def duration_s(recording: Recording) -> float:
@@ -134,19 +123,18 @@ def duration_s(recording: Recording) -> float:
     return float(times[-1] - times[0]) * 1e-9 + 1 / recording.fps
 
 
-def _told(
-    path: Path, recording: Recording, settings: JobSettings, narration: Narration | None
-) -> tuple[tuple[TaskSegment, ...], tuple[str, ...]]:
+def _told(run: Run, source: Source) -> tuple[tuple[TaskSegment, ...], tuple[str, ...]]:
     """Return what is said of a recording, in seconds from its first frame, and what is odd of it.
 
     Raises:
         InputError: all of its times lie beyond its end.
     """
-    if narration is None:
+    path, recording, settings = source.path, source.recording, run.settings
+    if run.narration is None:
         return (), ()
-    told = told_of(path, settings, narration)
+    told = told_of(run, path)
     if not told:
-        return (), (f"{path}: --task-file {narration.source} says nothing of it",)
+        return (), (f"{path}: --task-file {run.narration.source} says nothing of it",)
 
     duration, notes = duration_s(recording), []
     beyond = [one for one in told if one.start_s is not None and one.start_s >= duration]
@@ -179,10 +167,9 @@ def _shifted(told: Sequence[TaskSegment], start_s: float) -> tuple[TaskSegment, 
     return tuple(out)
 
 
-def _by_rows(
-    path: Path, recording: Recording, told: Sequence[TaskSegment], notes: tuple[str, ...]
-) -> Spans:
+def _by_rows(source: Source, told: Sequence[TaskSegment], notes: tuple[str, ...]) -> Spans:
     """Return a part for each row with start and end. Raises InputError: there is none."""
+    path, recording = source.path, source.recording
     seconds = (recording.timestamps_ns - recording.timestamps_ns[0]) * 1e-9
     rows = [one for one in told if one.start_s is not None and one.end_s is not None]
     if not rows:

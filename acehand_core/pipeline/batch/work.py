@@ -18,13 +18,11 @@ from acehand_core.motion import HandMotion
 from acehand_core.pipeline.batch.folder import Task, TaskResult, write_result
 from acehand_core.pipeline.job import run_job
 from acehand_core.pipeline.report import JobReport
-from acehand_core.pipeline.steps import Steps
+from acehand_core.pipeline.run import Run
 from acehand_core.processes import forget_peak, peak_mb
 from acehand_core.recordings.hands_file import read_hand_motion, write_hand_motion
-from acehand_core.recordings.registry import Registry
 from acehand_core.recordings.selection import only_hands
 from acehand_core.trackers.cache import CachedTracker
-from acehand_core.trackers.choose import open_tracked
 from acehand_core.types import Progress
 from retarget.solve.calibration_file import StoredCalibration, calibration_text
 from retarget.solve.methods import robot_targets
@@ -82,13 +80,8 @@ def _lock(folder: Path) -> DirectoryLock:
 
 def _track(task: Task, progress: Progress) -> TaskResult:
     """Track a recording's hands into the cache, so that a calibration may be fitted to them."""
-    steps = Steps.of(task.settings, progress)
-    settings = steps.settings
-    opened, tracker = open_tracked(
-        task.path, settings.tracker, settings.tracking, settings.reading, Registry(), progress,
-        settings.cache,
-    )  # fmt: skip
-    recording = opened.recording
+    source = Run.of(task.settings, progress).open(task.path)
+    recording, tracker = source.recording, source.tracker
     motion = tracker.track(recording, progress)
     if not motion.observed.any():
         raise NoHandError(f"{recording.source}: no hand was found in {len(motion)} frames.")
@@ -101,16 +94,15 @@ def _track(task: Task, progress: Progress) -> TaskResult:
 
 def _calibrate(task: Task, progress: Progress) -> TaskResult:
     """Fit one calibration to all recordings of a subject."""
-    steps = Steps.of(task.settings, progress)
-
-    motions = _motions(task.hands, steps, progress)
-    fitted = steps.retargeter.calibrate(motions, steps.robot, {})
+    run = Run.of(task.settings, progress)
+    motions = _motions(task.hands, run)
+    fitted = run.retargeter.calibrate(motions, run.robot, {})
     if not fitted:
         raise NoHandError(f"subject {task.id}: no hand could be followed.")
     digest = hashlib.sha256(" ".join(sorted(path.name for path in task.hands)).encode()).hexdigest()
     source = f"subject {task.id}, {len(task.hands)} recordings"
     text = calibration_text(
-        steps.robot,
+        run.robot,
         {side: StoredCalibration(hand, source, digest) for side, hand in fitted.items()},
     )
     with atomic_path(task.folder / CALIBRATION, overwrite=True) as partial:
@@ -118,14 +110,14 @@ def _calibrate(task: Task, progress: Progress) -> TaskResult:
     return TaskResult(task.id, "calibrate", "done", task.key)
 
 
-def _motions(paths: Sequence[Path], steps: Steps, progress: Progress) -> Iterator[HandMotion]:
+def _motions(paths: Sequence[Path], run: Run) -> Iterator[HandMotion]:
     """Yield the hands of a subject's recordings, one in memory at a time."""
     for number, path in enumerate(paths):
-        progress("calibrate", number, len(paths))
-        motion = only_hands(read_hand_motion(path), steps.settings.hands or "both")
+        run.progress("calibrate", number, len(paths))
+        motion = only_hands(read_hand_motion(path), run.settings.hands or "both")
         try:
-            for side in steps.robot.hands:
-                robot_targets(motion, steps.robot, side)
+            for side in run.robot.hands:
+                robot_targets(motion, run.robot, side)
         except InputError:  # what the robot follows is never known in this one
             continue
         yield motion

@@ -1,4 +1,7 @@
-"""Tracking and retargeting with one run's settings, robot and files."""
+"""The steps of the main job that make a demonstration: open, track, retarget and judge.
+
+Cutting is in ``spans.py``, writing and drawing in ``dataset.py``; ``job.py`` puts them in order.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +24,14 @@ from acehand_core.motion import (
 )
 from acehand_core.pipeline.settings import JobSettings
 from acehand_core.processes import release_memory
+from acehand_core.recordings.bags.records import DroppedMessages
 from acehand_core.recordings.hands_file import read_hand_motion
+from acehand_core.recordings.narration import Narration
+from acehand_core.recordings.registry import Registry
 from acehand_core.recordings.selection import only_hands
 from acehand_core.settings import file_identity
 from acehand_core.trackers.base import Tracker
+from acehand_core.trackers.choose import open_tracked
 from acehand_core.types import SIDES, Progress, Side, TimestampsNs
 from retarget.check import refuse_faulty
 from retarget.replay.judgements import JUDGEMENTS, Judgements, read_gates
@@ -42,13 +49,28 @@ from retarget.solve.calibration_file import (
 from retarget.solve.methods import Retargeter, retargeter_named
 from retarget.targets import hand_targets
 
+#: Hands and the calibrations of the robot to them.
+Tracked = tuple[HandMotion, dict[Side, Calibration]]
+
 
 @dataclass(frozen=True, slots=True)
-class Steps:
-    """Tracking and retargeting with one run's settings, robot and files."""
+class Source:
+    """An opened input: what is to be tracked, and by whom. ``dropped``: see ``InputPart``."""
+
+    path: Path
+    recording: Recording
+    tracker: Tracker
+    dropped: DroppedMessages | None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run's settings, robot and files, and the steps that need them."""
 
     settings: JobSettings
     progress: Progress
+    registry: Registry
+    narration: Narration | None
     robot: Robot
     retargeter: Retargeter
     arm: Arm | None
@@ -56,14 +78,16 @@ class Steps:
     gates: Judgements
 
     @classmethod
-    def of(cls, settings: JobSettings, progress: Progress) -> Steps:
+    def of(cls, settings: JobSettings, progress: Progress, registry: Registry | None = None) -> Run:
         """Load what the settings name. Raises InputError."""
         robot = load_robot(settings.robot, models=settings.robot_model)
         hands = robot.hands_to_follow(settings.hands)
         if not settings.robot_unchecked:
             refuse_faulty(robot, SIDES if hands == "both" else (hands,))
         return cls(
-            replace(settings, hands=hands), progress, robot,
+            replace(settings, hands=hands), progress, registry or Registry(),
+            Narration.read(settings.task_file) if settings.task_file else None,
+            robot,
             retargeter=retargeter_named(settings.method, settings.second_pass),
             arm=settings.arm.load(),
             given=read_calibrations(settings.calibration, robot) if settings.calibration else {},
@@ -75,10 +99,17 @@ class Steps:
         models = [file_identity(hand.user_model) for hand in self.robot.hands.values()]
         return self.settings.shaping(fps) | {"robot-model": models if any(models) else None}
 
-    def track(
-        self, tracker: Tracker, recording: Recording
-    ) -> tuple[HandMotion, dict[Side, Calibration]]:
-        """Return the hands of the whole recording, and the calibrations all episodes share.
+    def open(self, path: Path) -> Source:
+        """Open an input and choose who tracks it. Raises as ``open_tracked``."""
+        settings = self.settings
+        opened, tracker = open_tracked(
+            path, settings.tracker, settings.tracking, settings.reading, self.registry,
+            self.progress, settings.cache,
+        )  # fmt: skip
+        return Source(path, opened.recording, tracker, opened.dropped)
+
+    def track(self, tracker: Tracker, recording: Recording) -> Tracked:
+        """Return the hands of a recording, and the calibrations all its episodes share.
 
         Raises:
             NoHandError: there is none that could be followed.
@@ -141,7 +172,7 @@ class Steps:
         self.progress("retarget", 1, 1)
         return trajectory
 
-    def stored(self, folder: Path) -> tuple[HandMotion, dict[Side, Calibration]] | None:
+    def stored(self, folder: Path) -> Tracked | None:
         """Return the hands and calibrations kept beside an episode, None where they are not."""
         try:
             motion = read_hand_motion(folder / files.HANDS)
