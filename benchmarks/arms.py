@@ -33,8 +33,8 @@ from acehand_core.types import SIDES
 from benchmarks import provenance
 from retarget.retargeting import retarget_motion
 from retarget.robots.robot import Robot, load_robot
-from retarget.solve.arm import Arm
-from retarget.solve.arm_attachment import ArmSettings, attach_arms
+from retarget.solve.arm import Arm, ArmSettings
+from retarget.solve.arm_attachment import attach_arms
 from retarget.solve.arm_scene import ArmScene
 
 HANDS = provenance.ROOT / "examples" / "two_hands_truth.parquet"

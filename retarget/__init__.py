@@ -24,14 +24,15 @@ if TYPE_CHECKING:
     from retarget.retargeting import calibrate_motion as calibrate
     from retarget.retargeting import retarget_motion as retarget
     from retarget.robots.robot import Robot, load_robot, robot_names
-    from retarget.solve.arm_attachment import ArmSettings, attach_arms
+    from retarget.solve.arm import ArmSettings
+    from retarget.solve.arm_attachment import attach_arms
     from retarget.solve.base import BaseLimits
     from retarget.solve.calibration_file import known_calibrations as read_calibrations
     from retarget.solve.costs import Cost, Weights
     from retarget.solve.vector_costs import VectorCost
 
 _PUBLIC = {
-    "ArmSettings": "solve.arm_attachment:ArmSettings",
+    "ArmSettings": "solve.arm:ArmSettings",
     "BaseLimits": "solve.base:BaseLimits",
     "Cost": "solve.costs:Cost",
     "Physics": "replay.simulate:Physics",

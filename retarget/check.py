@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from acehand_core.errors import AcehandError, InputError
+from acehand_core.errors import AcehandError
 from acehand_core.mujoco_gl import import_mujoco, quiet_mujoco
-from acehand_core.types import Side
 from retarget.replay.simulate import PENETRATION_LIMIT_M, replay, self_penetration
 from retarget.robots import check_anatomy
 from retarget.robots.anatomy import NoHingeError
@@ -20,7 +19,6 @@ from retarget.robots.file_facts import compare_couplings, compare_limits, compar
 from retarget.robots.hand_spec import HandSpec
 from retarget.robots.kinematics import KinematicTree, load_mjcf
 from retarget.robots.model_file import compiled_model, unread_meshes
-from retarget.robots.robot import Robot, is_packaged
 
 #: Two computations of the same point may differ by this much (m).
 SAME_POINT_M = 1e-6
@@ -81,32 +79,13 @@ def check_hand(
 
 
 @functools.lru_cache(maxsize=16)
-def _faults(hand: HandSpec, hands: tuple[HandSpec, ...]) -> tuple[str, ...]:
+def quick_faults(hand: HandSpec, hands: tuple[HandSpec, ...]) -> tuple[str, ...]:
+    """Return what is wrong with a hand that would make retargeting wrong."""
     return tuple(
         f"{hand.side} {finding.name}: {finding.detail}"
         for finding in check_hand(hand, quick=True, hands=hands)
         if finding.passed is False
     )
-
-
-def faults(robot: Robot, sides: Iterable[Side]) -> tuple[str, ...]:
-    """Return what is wrong with hands of a user's robot that would make retargeting wrong.
-
-    Hands that come with the package are not looked at: the tests check them.
-    """
-    hands = tuple(robot.hands.values())
-    own = [hand for hand in hands if hand.user_model is not None or not is_packaged(robot)]
-    return tuple(fault for hand in own if hand.side in sides for fault in _faults(hand, hands))
-
-
-def refuse_faulty(robot: Robot, sides: Iterable[Side]) -> None:
-    """Raise InputError that names what is wrong with hands of a user's robot, if anything is."""
-    if wrong := faults(robot, sides):
-        raise InputError(
-            f"{robot.path}: the robot does not pass its checks, so that what it does would be "
-            f"wrong. {'; '.join(wrong)}. See `acehand robots check` and `acehand robots show`, "
-            "docs/my_robot.md; --robot-unchecked uses it all the same."
-        )
 
 
 def _finding(name: str, check: Callable[[HandSpec], str], hand: HandSpec) -> CheckFinding:

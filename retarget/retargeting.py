@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -22,14 +22,13 @@ from acehand_core.motion import (
 )
 from acehand_core.processes import one_blas_thread
 from acehand_core.types import SIDES, Latency, Side, TimestampsNs
-from retarget.check import faults, refuse_faulty
 from retarget.replay.clip import JudgedClip, clip_measures, clip_of
 from retarget.replay.judgements import JUDGEMENTS, Judgements, Measure, findings, status_of
 from retarget.replay.metrics import flexion_report
 from retarget.replay.simulate import Physics, play, sent_commands
 from retarget.robots.hand_spec import Commands, HandSpec, limit_violations, speed_violations
 from retarget.robots.kinematics import KinematicTree
-from retarget.robots.robot import Robot
+from retarget.robots.robot import Robot, is_packaged
 from retarget.solve.base import BaseLimits, smooth_bases
 from retarget.solve.methods import (
     HandSolution,
@@ -332,3 +331,27 @@ def calibrate_motion(motion: HandMotion, robot: Robot) -> dict[Side, Calibration
         InputError: the robot lacks a hand that the motion has.
     """
     return TrajectoryRetargeter().calibrate([motion], robot, {})
+
+
+def faults(robot: Robot, sides: Iterable[Side]) -> tuple[str, ...]:
+    """Return what is wrong with hands of a user's robot that would make retargeting wrong.
+
+    Hands that come with the package are not looked at: the tests check them.
+    """
+    hands = tuple(robot.hands.values())
+    own = [hand for hand in hands if hand.user_model is not None or not is_packaged(robot)]
+    if not own:
+        return ()
+    from retarget.check import quick_faults
+
+    return tuple(fault for hand in own if hand.side in sides for fault in quick_faults(hand, hands))
+
+
+def refuse_faulty(robot: Robot, sides: Iterable[Side]) -> None:
+    """Raise InputError that names what is wrong with hands of a user's robot, if anything is."""
+    if wrong := faults(robot, sides):
+        raise InputError(
+            f"{robot.path}: the robot does not pass its checks, so that what it does would be "
+            f"wrong. {'; '.join(wrong)}. See `acehand robots check` and `acehand robots show`, "
+            "docs/my_robot.md; --robot-unchecked uses it all the same."
+        )

@@ -17,8 +17,8 @@ from helpers.retarget_samples import motion_of, moving_hands
 from retarget.retargeting import retarget_motion
 from retarget.robots.robot import load_robot
 from retarget.solve import arm_path, arm_search
-from retarget.solve.arm import ASSUMED_SPEED, load_arm, pose_points
-from retarget.solve.arm_attachment import ArmSettings, attach_arms
+from retarget.solve.arm import ASSUMED_SPEED, ArmSettings, load_arm, pose_points
+from retarget.solve.arm_attachment import attach_arms
 from retarget.solve.arm_path import follow_path
 from test_base import FPS, wandering
 

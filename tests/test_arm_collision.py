@@ -18,8 +18,8 @@ from helpers.retarget_samples import motion_of, moving_hands
 from retarget.retargeting import retarget_motion
 from retarget.robots.robot import load_robot
 from retarget.solve import arm_search
-from retarget.solve.arm import load_arm
-from retarget.solve.arm_attachment import ArmSettings, attach_arms
+from retarget.solve.arm import ArmSettings, load_arm
+from retarget.solve.arm_attachment import attach_arms
 from retarget.solve.arm_path import refine
 from retarget.solve.arm_scene import ArmScene, ArmTable
 

@@ -20,10 +20,10 @@ from acehand_core.recordings.bag import (
     missing_frames,
 )
 from acehand_core.recordings.bags import scan
-from acehand_core.recordings.bags.bag import Bag, is_bag
+from acehand_core.recordings.bags.bag import Bag
 from acehand_core.recordings.bags.images import ENCODINGS
 from acehand_core.recordings.bags.library import COMPRESSED_VIDEO, DISTROS, FFMPEG_PACKET
-from acehand_core.recordings.bags.records import BagOptions
+from acehand_core.recordings.bags.records import BagOptions, is_bag
 from acehand_core.recordings.bags.topics import bag_info
 from acehand_core.recordings.options import RecordingOptions
 from acehand_core.recordings.registry import Registry, open_recording

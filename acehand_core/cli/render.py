@@ -11,7 +11,7 @@ from acehand_core.pipeline.settings import JobSettings
 from acehand_core.recordings.options import RecordingOptions
 from acehand_core.settings import group, like, setting
 from acehand_core.types import Hands
-from retarget.solve.arm_attachment import ArmSettings
+from retarget.solve.arm import ArmSettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from acehand_core.trackers.choose import open_input
 from acehand_core.trackers.files import FileTracker
 from acehand_core.types import Hands, Progress, Side
 from retarget.robots.robot import DEFAULT_ROBOT, Robot, load_robot, load_stored_robot
-from retarget.solve.arm_attachment import ArmSettings
+from retarget.solve.arm import ArmSettings
 from retarget.solve.calibration_file import known_calibrations
 
 _TRUTH = "ground truth"

@@ -12,87 +12,12 @@ import numpy as np
 from acehand_core.errors import InputError
 from acehand_core.motion import CameraMotion, HandMotion, runs
 from acehand_core.pipeline.activity import Activity, activity
-from acehand_core.settings import numbers, setting
+from acehand_core.pipeline.settings import CutRules
 
 #: Counts up with whatever moves a cut, so that no run resumes one of an older rule.
 VERSION = 1
-#: Beyond it an episode would be divided again (docs/formats.md).
-LONGEST_S = 1800.0
 #: A rest counts as closed if fingertips meet in so much of it.
 _CLOSED_SHARE = 0.8
-
-
-@dataclass(frozen=True, slots=True)
-class CutRules:
-    """Where ``--split auto`` cuts. Times in seconds, speeds in m/s beyond the tracker's noise."""
-
-    pause_s: float = setting(
-        1.5,
-        "with --split auto: a rest of this many seconds, or no hand for as long, ends a "
-        "demonstration",
-        flag="cut-pause",
-        metavar="S",
-        low=0.1,
-    )
-    hold_s: float = setting(
-        3.0,
-        "with --split auto: the same where fingertips meet, since such a hand may hold something",
-        flag="cut-hold",
-        metavar="S",
-        low=0.1,
-    )
-    min_s: float = setting(
-        1.0,
-        "with --split auto: hands that move for less are no demonstration",
-        flag="cut-min",
-        metavar="S",
-        low=0.0,
-    )
-    max_s: float = setting(
-        60.0,
-        "with --split auto: a longer demonstration is divided where hands are slowest",
-        flag="cut-max",
-        metavar="S",
-        low=1.0,
-        high=LONGEST_S,
-    )
-    margin_s: float = setting(
-        0.3,
-        "with --split auto: rest that is kept before and after a demonstration",
-        flag="cut-margin",
-        metavar="S",
-        low=0.0,
-    )
-    speeds: tuple[float, ...] = setting(
-        (0.06, 0.03),
-        "with --split auto: a hand begins to move above the first speed (m/s) and rests below the "
-        "second",
-        flag="cut-speeds",
-        metavar="MOVES,RESTS",
-        parse=numbers,
-        default_text="0.06,0.03",
-    )
-
-    def __post_init__(self) -> None:
-        if len(self.speeds) != 2 or not 0 < self.speeds[1] <= self.speeds[0] < np.inf:
-            given = ",".join(f"{speed:g}" for speed in self.speeds)
-            raise InputError(
-                f"--cut-speeds {given}: two speeds in m/s are needed, the first at least as high "
-                "as the second."
-            )
-        if 2 * self.margin_s > self.pause_s:
-            raise InputError(
-                f"--cut-margin {self.margin_s:g}: at most half of --cut-pause {self.pause_s:g}, or "
-                "two demonstrations would share frames."
-            )
-        if self.hold_s < self.pause_s:
-            raise InputError(
-                f"--cut-hold {self.hold_s:g}: at least --cut-pause {self.pause_s:g} is needed."
-            )
-        if self.max_s < 2 * self.min_s:
-            raise InputError(
-                f"--cut-max {self.max_s:g}: at least twice --cut-min {self.min_s:g} is needed."
-            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,6 @@ from acehand_core.lerobot.features import (
     of_same_shape,
 )
 from acehand_core.lerobot.format import INFO_PATH, read_json
-from acehand_core.lerobot.repair import finish_statistics
 from acehand_core.lerobot.writer import LeRobotWriter
 from acehand_core.motion import HandMotion, Recording, RobotTrajectory
 from acehand_core.pipeline.pictures import draw
@@ -338,6 +337,8 @@ class Dataset:
         if self._writer is not None:
             self._writer.finish()
         elif self._existing == "resume" and is_dataset(self.output):
+            from acehand_core.lerobot.repair import finish_statistics
+
             finish_statistics(self.output)
 
     def close(self) -> None:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from acehand_core.atomic import check_free
-from acehand_core.drawing.arm_view import ArmView
 from acehand_core.drawing.contact_sheet import (
     EpisodePictures,
     RobotPicture,
@@ -15,7 +14,6 @@ from acehand_core.drawing.contact_sheet import (
     picture_size,
 )
 from acehand_core.drawing.overlay import write_png
-from acehand_core.drawing.robot_sheet import robot_sheet
 from acehand_core.errors import (
     InputError,
     MissingDependencyError,
@@ -82,6 +80,8 @@ def draw_robot(robot: Robot, path: Path, overwrite: bool = False) -> None:
         MissingDependencyError: there is no OpenGL. OutputError: the file exists, or cannot be
             written.
     """
+    from acehand_core.drawing.robot_sheet import robot_sheet
+
     check_free(path, overwrite)
     write_png(robot_sheet(robot), path)
 
@@ -102,6 +102,8 @@ def draw(
             draw: RobotPicture | None = stack.enter_context(source_view)
             arms: RobotPicture | None = None
             if arm is not None and any(trajectory.arms):
+                from acehand_core.drawing.arm_view import ArmView
+
                 arm_view = ArmView(robot, arm, motion, trajectory, *picture_size(view))
                 arms = stack.enter_context(arm_view)
         except MissingDependencyError as error:

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from acehand_core.camera.recorded import recorded_rotations
 from acehand_core.errors import AcehandError, NoHandError
 from acehand_core.lerobot import format as files
 from acehand_core.motion import (
@@ -33,13 +32,11 @@ from acehand_core.settings import file_identity
 from acehand_core.trackers.base import Tracker
 from acehand_core.trackers.choose import open_tracked
 from acehand_core.types import SIDES, Progress, Side, TimestampsNs
-from retarget.check import refuse_faulty
 from retarget.replay.judgements import JUDGEMENTS, Judgements, read_gates
 from retarget.replay.simulate import Physics
-from retarget.retargeting import retarget_motion
+from retarget.retargeting import refuse_faulty, retarget_motion
 from retarget.robots.robot import Robot, load_robot
 from retarget.solve.arm import Arm
-from retarget.solve.arm_attachment import attach_arms
 from retarget.solve.calibration_file import (
     StoredCalibration,
     calibration_text,
@@ -144,6 +141,8 @@ class Run:
             return CameraMotion.from_poses(motion.T_world_camera)
         if settings.camera_motion == "off" or recording.frames is None or motion.camera is None:
             return None
+        from acehand_core.camera.recorded import recorded_rotations
+
         fit = settings.fit_of(recording)
         return recorded_rotations(
             fit.recording(recording) if fit else recording, motion.camera, motion.joints_image,
@@ -168,6 +167,8 @@ class Run:
             gates=self.gates, unchecked=settings.robot_unchecked, source_ns=source_ns,
         )  # fmt: skip
         if self.arm is not None:
+            from retarget.solve.arm_attachment import attach_arms
+
             trajectory = attach_arms(trajectory, self.arm, settings.arm, self.robot)
         self.progress("retarget", 1, 1)
         return trajectory

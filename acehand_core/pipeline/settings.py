@@ -7,15 +7,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from acehand_core.camera import FOCAL_LENGTH_VERSION
 from acehand_core.errors import InputError
 from acehand_core.motion import Recording
-from acehand_core.pipeline.cutting import VERSION as CUTTING_VERSION
-from acehand_core.pipeline.cutting import CutRules
 from acehand_core.recordings.options import RecordingOptions
 from acehand_core.recordings.resized import Fit
 from acehand_core.recordings.video_encode import even_size
-from acehand_core.settings import file_identity, group, identity_of, pixels, plugin_groups, setting
+from acehand_core.settings import (
+    file_identity,
+    group,
+    identity_of,
+    numbers,
+    pixels,
+    plugin_groups,
+    setting,
+)
 from acehand_core.trackers.base import Tracker, TrackerSettings, resolved_name
 from acehand_core.types import (
     Existing,
@@ -27,7 +35,7 @@ from acehand_core.types import (
     TurnsMode,
 )
 from retarget.robots.robot import Robot, comes_with_us, find_robot_file, split_variant
-from retarget.solve.arm_attachment import ArmSettings
+from retarget.solve.arm import ArmSettings
 
 if TYPE_CHECKING:
     from acehand_core.lerobot.features import Layout
@@ -53,6 +61,83 @@ class Span:
     task: str | None = None
     number: tuple[int, int] | None = None
     cut: Mapping[str, Any] | None = None
+
+
+#: Beyond it an episode would be divided again (docs/formats.md).
+LONGEST_S = 1800.0
+
+
+@dataclass(frozen=True, slots=True)
+class CutRules:
+    """Where ``--split auto`` cuts. Times in seconds, speeds in m/s beyond the tracker's noise."""
+
+    pause_s: float = setting(
+        1.5,
+        "with --split auto: a rest of this many seconds, or no hand for as long, ends a "
+        "demonstration",
+        flag="cut-pause",
+        metavar="S",
+        low=0.1,
+    )
+    hold_s: float = setting(
+        3.0,
+        "with --split auto: the same where fingertips meet, since such a hand may hold something",
+        flag="cut-hold",
+        metavar="S",
+        low=0.1,
+    )
+    min_s: float = setting(
+        1.0,
+        "with --split auto: hands that move for less are no demonstration",
+        flag="cut-min",
+        metavar="S",
+        low=0.0,
+    )
+    max_s: float = setting(
+        60.0,
+        "with --split auto: a longer demonstration is divided where hands are slowest",
+        flag="cut-max",
+        metavar="S",
+        low=1.0,
+        high=LONGEST_S,
+    )
+    margin_s: float = setting(
+        0.3,
+        "with --split auto: rest that is kept before and after a demonstration",
+        flag="cut-margin",
+        metavar="S",
+        low=0.0,
+    )
+    speeds: tuple[float, ...] = setting(
+        (0.06, 0.03),
+        "with --split auto: a hand begins to move above the first speed (m/s) and rests below the "
+        "second",
+        flag="cut-speeds",
+        metavar="MOVES,RESTS",
+        parse=numbers,
+        default_text="0.06,0.03",
+    )
+
+    def __post_init__(self) -> None:
+        if len(self.speeds) != 2 or not 0 < self.speeds[1] <= self.speeds[0] < np.inf:
+            given = ",".join(f"{speed:g}" for speed in self.speeds)
+            raise InputError(
+                f"--cut-speeds {given}: two speeds in m/s are needed, the first at least as high "
+                "as the second."
+            )
+        if 2 * self.margin_s > self.pause_s:
+            raise InputError(
+                f"--cut-margin {self.margin_s:g}: at most half of --cut-pause {self.pause_s:g}, or "
+                "two demonstrations would share frames."
+            )
+        if self.hold_s < self.pause_s:
+            raise InputError(
+                f"--cut-hold {self.hold_s:g}: at least --cut-pause {self.pause_s:g} is needed."
+            )
+        if self.max_s < 2 * self.min_s:
+            raise InputError(
+                f"--cut-max {self.max_s:g}: at least twice --cut-min {self.min_s:g} is needed."
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +353,8 @@ class JobSettings:
         mapping = self.reading.keypoints
         said: dict[str, Any] = {"keypoints": file_identity(mapping)} if mapping else {}
         if self.split == "auto":
+            from acehand_core.pipeline.cutting import VERSION as CUTTING_VERSION
+
             said["split"] = f"auto {CUTTING_VERSION}"
         if self.reading.camera_estimate:  # another version may find another camera
             said["camera-estimate"] = FOCAL_LENGTH_VERSION

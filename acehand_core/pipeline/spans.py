@@ -12,7 +12,6 @@ import numpy as np
 
 from acehand_core.errors import InputError
 from acehand_core.motion import Recording
-from acehand_core.pipeline.cutting import cut_demonstrations, nothing_moves
 from acehand_core.pipeline.run import Run, Source, Tracked
 from acehand_core.pipeline.settings import Span
 from acehand_core.recordings.narration import TaskSegment, task_of
@@ -54,6 +53,8 @@ def cut(run: Run, source: Source) -> Spans:
     if settings.split == "none":
         spans, holes = _between_holes(recording, told)
         return _with_hands_of_file(Spans(spans, notes=(*notes, *holes)), run, source)
+
+    from acehand_core.pipeline.cutting import cut_demonstrations, nothing_moves
 
     tracked = run.track(source.tracker, recording)
     turns = run.turns(recording, tracked[0])

@@ -25,7 +25,6 @@ from acehand_core.errors import InputError, SchemaError, nearest
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import HandModelName, HandMotion, Recording
 from acehand_core.provenance import Provenance
-from acehand_core.recordings.keypoint_files import read_joints_file
 from acehand_core.recordings.selection import only_hands
 from acehand_core.safe_files import content_sha256
 from acehand_core.types import SIDES, Hands
@@ -75,6 +74,8 @@ def read_motion_file(
             f"({', '.join(SUFFIXES)})."
         )
     if path.suffix != ".parquet" or not is_hand_motion(path):
+        from acehand_core.recordings.keypoint_files import read_joints_file
+
         return only_hands(read_joints_file(path, hands, keypoints), hands)
     refuse_flags(path, {"--keypoints": keypoints is not None})
     motion = only_hands(read_hand_motion(path), hands)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -20,10 +20,13 @@ from acehand_core import plugins
 from acehand_core.errors import InputError, VideoError
 from acehand_core.motion import HandMotion, Recording
 from acehand_core.recordings import cameras, frames_folder, lerobot_video
-from acehand_core.recordings.bag import BagIndex, index_bag
-from acehand_core.recordings.bags.bag import METADATA, is_bag, storage_files
-from acehand_core.recordings.bags.records import BagOptions, DroppedMessages
-from acehand_core.recordings.camera_files import read_camera
+from acehand_core.recordings.bags.records import (
+    METADATA,
+    BagOptions,
+    DroppedMessages,
+    is_bag,
+    storage_files,
+)
 from acehand_core.recordings.camera_metadata import (
     CameraDescription,
     described_by_picture,
@@ -38,13 +41,15 @@ from acehand_core.recordings.hands_file import (
     read_motion_file,
     refuse_flags,
 )
-from acehand_core.recordings.keypoints.joints import DOUBT
 from acehand_core.recordings.options import RecordingOptions
 from acehand_core.recordings.selection import part
 from acehand_core.recordings.video import EXTENSIONS, frames_between, open_video, videos_in
 from acehand_core.safe_files import content_sha256
 from acehand_core.settings import identity_of
 from acehand_core.types import Progress, no_progress
+
+if TYPE_CHECKING:
+    from acehand_core.recordings.bag import BagIndex
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +140,8 @@ class HandsFile(RecordingFormat):
         }
         refuse_flags(path, given)
 
+        from acehand_core.recordings.keypoints.joints import DOUBT
+
         motion = read_motion_file(path, options.hands, keypoints=options.keypoints)
         remarks = [f"{path}: {n}" for n in motion.provenance.notes if n.startswith(DOUBT)]
         dropped = DroppedMessages(remarks=remarks)
@@ -215,6 +222,8 @@ class BagFile(RecordingFormat):
         Raises:
             InputError, CalibrationError: see ``index_bag``.
         """
+        from acehand_core.recordings.bag import index_bag
+
         files = sorted(path.iterdir()) if path.is_dir() else [path] if path.exists() else []
         state = tuple(v for file in files for v in (file.stat().st_size, file.stat().st_mtime_ns))
         return self._indexes((path, options, state), lambda: index_bag(path, options, progress))
@@ -351,6 +360,8 @@ class Registry:
 
         size, camera = (recording.width, recording.height), None
         if options.camera is not None:
+            from acehand_core.recordings.camera_files import read_camera
+
             found = read_camera(options.camera)
             camera = cameras.fit_camera_to(found.camera, *size)
             named = f"camera {found.name} of a {found.format}" if len(found.names) > 1 else ""

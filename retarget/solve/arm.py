@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,8 +11,9 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from acehand_core.errors import InputError, SchemaError, nearest
-from acehand_core.geometry import frames
+from acehand_core.geometry import frames, rotations
 from acehand_core.mujoco_gl import import_mujoco
+from acehand_core.settings import numbers, setting
 from acehand_core.types import RigidTransform
 from retarget.robots.collision_shapes import FrameSet
 from retarget.robots.fingers import ancestors
@@ -190,3 +192,120 @@ def _far_end(model: mujoco.MjModel) -> str:
         return int((model.jnt_type[_joints_of(model, body)] == hinge).sum())
 
     return model.body(max(range(1, model.nbody), key=lambda b: (turns(b), -b))).name
+
+
+@dataclass(frozen=True, slots=True)
+class ArmSettings:
+    """The arm that carries a hand, if ``path`` names one. Metres and radians.
+
+    ``up`` None takes the frame's own.
+    """
+
+    path: Path | None = setting(
+        None,
+        "your own MJCF or URDF of an arm that carries each hand",
+        flag="arm",
+        metavar="FILE",
+        identity="always",
+    )
+    link: str | None = setting(
+        None,
+        "its link or site that carries the hand",
+        flag="arm-link",
+        metavar="NAME",
+        identity="always",
+        default_text="found",
+    )
+    mount: tuple[float, ...] | None = setting(
+        None,
+        "pose of the hand's base on that link (m, rad)",
+        flag="arm-mount",
+        metavar="X,Y,Z,R,P,Y",
+        default_text="0,0,0,0,0,0",
+        parse=numbers,
+        identity="always",
+    )
+    up: tuple[float, ...] | None = setting(
+        None,
+        "direction of the arm's base z axis",
+        default_text="0,-1,0; in the world frame 0,0,1",
+        flag="arm-up",
+        metavar="X,Y,Z",
+        parse=numbers,
+        identity="always",
+    )
+    base_left: tuple[float, ...] | None = setting(
+        None,
+        "where the left hand's arm stands, in the frame of the base poses (m, rad)",
+        default_text="searched",
+        flag="arm-base-left",
+        metavar="X,Y,Z,R,P,Y",
+        parse=numbers,
+    )
+    base_right: tuple[float, ...] | None = setting(
+        None,
+        "where the right hand's arm stands, likewise",
+        default_text="searched",
+        flag="arm-base-right",
+        metavar="X,Y,Z,R,P,Y",
+        parse=numbers,
+    )
+    table: str = setting(
+        "auto",
+        "table that the arms must not go into: its height along --arm-up (m), none, or auto: at "
+        "the height of bases that are searched, none where both are given",
+        flag="arm-table",
+        metavar="auto|none|M",
+    )
+    clearance_m: float = setting(
+        0.02,
+        "distance in metres that arms are to keep from one another and from the table",
+        flag="arm-clearance",
+        metavar="M",
+        low=0,
+    )
+
+    def __post_init__(self) -> None:
+        poses = {"mount": self.mount, "base-left": self.base_left, "base-right": self.base_right}
+        said = self.link or self.up or any(self.mount or ()) or self.base_left or self.base_right
+        if self.path is None and (said or self.table != "auto"):
+            raise InputError(
+                "--arm-link, --arm-mount, --arm-up, --arm-base-left, --arm-base-right and "
+                "--arm-table say how to use --arm FILE."
+            )
+        for name, pose in poses.items():
+            if pose is not None and (len(pose) != 6 or not np.isfinite(pose).all()):
+                raise InputError(f"--arm-{name} takes six numbers: x,y,z,roll,pitch,yaw (m, rad).")
+        _ = self.table_m  # its value is checked on construction
+        if self.up is not None and not (len(self.up) == 3 and np.linalg.norm(self.up) > 1e-6):
+            raise InputError("--arm-up takes a direction: three numbers that are not all 0.")
+
+    def load(self) -> Arm | None:
+        """Read the arm, if there is one. Raises InputError, SchemaError."""
+        if self.path is None:
+            return None
+        return load_arm(self.path, self.link, pose_of(self.mount or (0.0,) * 6))
+
+    @property
+    def table_m(self) -> float | None:
+        """The table's height, if it is given."""
+        if self.table in ("auto", "none"):
+            return None
+        try:
+            height = float(self.table)
+        except ValueError:
+            height = np.nan
+        if not np.isfinite(height):
+            raise InputError(f"--arm-table {self.table!r}: give a height in metres, auto or none.")
+        return height
+
+    def base(self, slot: int) -> RigidTransform | None:
+        """Return where the arm of a side stands, if it is given."""
+        given = (self.base_left, self.base_right)[slot]
+        return None if given is None else pose_of(given)
+
+
+def pose_of(numbers: Sequence[float]) -> RigidTransform:
+    """Return the pose of x, y, z, roll, pitch, yaw (m, rad)."""
+    place = np.array(numbers, float)
+    return frames.rigid(rotations.from_rpy(place[3:]), place[:3])

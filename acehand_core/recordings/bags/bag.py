@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Set
 from pathlib import Path, PurePosixPath
@@ -20,32 +19,25 @@ from acehand_core.recordings.bags.library import (
     needs_rosbags,
 )
 from acehand_core.recordings.bags.records import (
+    METADATA,
+    PACKED,
     Data,
     DroppedMessages,
     Message,
     Place,
     Topic,
+    is_storage,
+    parts_in,
 )
 from acehand_core.recordings.bags.sqlite import SqliteFile
 
 if TYPE_CHECKING:
     from acehand_core.recordings.bags.mcap import McapFile
 
-METADATA = "metadata.yaml"
-#: Endings of storage files; with .zst or .zstd behind them the whole file is compressed.
-STORAGES = (".mcap", ".db3")
-_PACKED = (".zstd", ".zst")
 #: Version of metadata.yaml up to Humble, which does not name the distribution.
 _LAST_WITHOUT_DISTRO = 5
 #: Times of receipt beyond this, the year 2116, are damage; two of them can be added as int64.
 _LAST_NS = 2**62
-
-
-def is_bag(path: Path) -> bool:
-    """Tell whether a path looks like a bag, by its name and files."""
-    if path.is_dir():
-        return (path / METADATA).is_file() or len(_split_of(path)) > 0
-    return _is_storage(path)
 
 
 class Bag:
@@ -216,7 +208,7 @@ class Bag:
         if not self.path.exists():
             raise InputError(f"{self.path}: no such bag.")
         if self.path.is_file():
-            if not _is_storage(self.path):
+            if not is_storage(self.path):
                 raise InputError(f"{self.path}: not a bag; valid: a folder, .mcap or .db3.")
             return [self.path]
 
@@ -257,9 +249,9 @@ class Bag:
         return None
 
     def _files_without_metadata(self) -> list[Path]:
-        files = _split_of(self.path)
+        files = parts_in(self.path)
         if not files:
-            names = sorted(p.name for p in self.path.iterdir() if _is_storage(p))
+            names = sorted(p.name for p in self.path.iterdir() if is_storage(p))
             if not names:
                 raise InputError(
                     f"{self.path}: not a bag; a folder with {METADATA}, .mcap or .db3 files "
@@ -273,7 +265,7 @@ class Bag:
     def _open_file(self, file: Path) -> None:
         opened = file
         try:
-            if file.suffix in _PACKED:
+            if file.suffix in PACKED:
                 opened = self._copies.unpack(file, self.dropped, self._still)
 
             packed = self.compression == "message"
@@ -291,29 +283,3 @@ class Bag:
                 raise InputError(" ".join([text, *self.dropped.sentences()])) from error
             self.dropped.remark(text)
             self.dropped.count("*", "in a file that cannot be opened")
-
-
-def storage_files(folder: Path) -> list[Path]:
-    """Return the storage files directly in a folder, in order."""
-    return sorted((p for p in folder.iterdir() if _is_storage(p) and p.is_file()), key=_number)
-
-
-def _split_of(folder: Path) -> list[Path]:
-    """Return a folder's storage files if they are the parts of one bag."""
-    files = storage_files(folder)
-    # Parts of one bag are called NAME_0, NAME_1 and so on, and are of one kind.
-    names = {re.sub(r"_\d+\.", ".", file.name) for file in files}
-    numbered = all(_number(file)[0] >= 0 for file in files)
-    return files if len(files) == 1 or (len(names) == 1 and numbered) else []
-
-
-def _is_storage(path: Path) -> bool:
-    suffixes = path.suffixes
-    if suffixes and suffixes[-1] in _PACKED:
-        suffixes = suffixes[:-1]
-    return bool(suffixes) and suffixes[-1] in STORAGES and not path.name.startswith(".")
-
-
-def _number(path: Path) -> tuple[int, str]:
-    number = re.search(r"_(\d+)\.", path.name)
-    return (int(number[1]) if number else -1, path.name)

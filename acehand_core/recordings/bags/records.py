@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,6 +20,10 @@ Data = bytes | memoryview
 UNKNOWN_TOPIC = "*"
 #: How a message definition is written; "" where it is not stored, or in a way not known here.
 DefinitionFormat = Literal["ros2msg", "ros2idl", ""]
+METADATA = "metadata.yaml"
+#: Endings of storage files; with .zst or .zstd behind them the whole file is compressed.
+STORAGES = (".mcap", ".db3")
+PACKED = (".zstd", ".zst")
 DEFINITION_FORMATS: Mapping[str, DefinitionFormat] = {"ros2msg": "ros2msg", "ros2idl": "ros2idl"}
 
 
@@ -148,3 +153,37 @@ class BagOptions:
         metavar="FRAME",
         default_text="map, world or odom where there is one",
     )
+
+
+def is_bag(path: Path) -> bool:
+    """Tell whether a path looks like a bag, by its name and files."""
+    if path.is_dir():
+        return (path / METADATA).is_file() or len(parts_in(path)) > 0
+    return is_storage(path)
+
+
+def storage_files(folder: Path) -> list[Path]:
+    """Return the storage files directly in a folder, in order."""
+    return sorted((p for p in folder.iterdir() if is_storage(p) and p.is_file()), key=_number)
+
+
+def parts_in(folder: Path) -> list[Path]:
+    """Return a folder's storage files if they are the parts of one bag."""
+    files = storage_files(folder)
+    # Parts of one bag are called NAME_0, NAME_1 and so on, and are of one kind.
+    names = {re.sub(r"_\d+\.", ".", file.name) for file in files}
+    numbered = all(_number(file)[0] >= 0 for file in files)
+    return files if len(files) == 1 or (len(names) == 1 and numbered) else []
+
+
+def is_storage(path: Path) -> bool:
+    """Tell whether a path has the ending of a storage file."""
+    suffixes = path.suffixes
+    if suffixes and suffixes[-1] in PACKED:
+        suffixes = suffixes[:-1]
+    return bool(suffixes) and suffixes[-1] in STORAGES and not path.name.startswith(".")
+
+
+def _number(path: Path) -> tuple[int, str]:
+    number = re.search(r"_(\d+)\.", path.name)
+    return (int(number[1]) if number else -1, path.name)

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool
 
-from acehand_core.camera.recorded import recorded_rotations
 from acehand_core.errors import InputError
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import CameraMotion, HandModelName, HandMotion, Recording
@@ -146,6 +145,8 @@ class MediaPipeTracker:
             for slot, hand in enumerate(pair):
                 if hand is not None:
                     landmarks[frame, slot] = hand.pixels
+        from acehand_core.camera.recorded import recorded_rotations
+
         work_dir = self._settings.work_dir
         return recorded_rotations(recording, camera, landmarks, wanted, work_dir, progress)
 
