@@ -9,10 +9,8 @@ from acehand_core import errors
 from acehand_core.errors import AcehandError, InputError
 from acehand_ros import runtime
 from acehand_ros.messages import DIAGNOSTICS, Outlet
-from acehand_ros.options import offline_options
-from acehand_ros.parameters import OFFLINE_BAG, declare, refuse_bad_values
-from acehand_ros.status import JobLog, job_diagnostics
-from acehand_ros.worker import JobStatus, JobWorker
+from acehand_ros.parameters import OFFLINE_BAG, declare, offline_options, refuse_bad_values
+from acehand_ros.worker import JobLog, JobStatus, JobWorker, job_diagnostics
 
 _DIAGNOSTICS_S = 0.5
 

@@ -18,9 +18,8 @@ from acehand_ros.drive import ActionDrive, Drive, ForwardDrive
 from acehand_ros.joint_maps import choose_hands, read_joint_maps
 from acehand_ros.messages import Outlet
 from acehand_ros.parameters import PLAYER, declare, refuse_bad_values
-from acehand_ros.playback import Playback, PlayerSettings
-from acehand_ros.status import ERROR, OK, diagnostics
-from acehand_ros.timeline import Timeline
+from acehand_ros.playback import Playback, PlayerSettings, Timeline
+from acehand_ros.worker import ERROR, OK, diagnostics
 from retarget.robots.robot import Robot
 
 _STATUS_S = 1.0

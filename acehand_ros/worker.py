@@ -3,13 +3,137 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from acehand_core.errors import AcehandError, InputError, Interrupted
+from acehand_core.recordings.bags.messages import PlainMessage, header_of, key_values
 from acehand_core.types import Progress
+from acehand_ros.messages import DIAGNOSTICS
 from acehand_ros.parameters import as_parameters
+
+OK, WARN, ERROR = 0, 1, 2
+_PROGRESS_S = 5.0
+_LEVELS = {"idle": OK, "running": OK, "done": OK, "cancelled": WARN, "failed": ERROR}
+
+
+def diagnostics(
+    name: str,
+    level: int,
+    message: str,
+    values: Mapping[str, Any],
+    now_ns: int,
+    more: Sequence[Mapping[str, Any]] = (),
+) -> PlainMessage:
+    """Return a DiagnosticArray with a node's status, and ``more`` of them."""
+    status = {
+        "level": level,
+        "name": name,
+        "message": message,
+        "hardware_id": "acehand",
+        "values": key_values(values),
+    }
+    fields = {"header": header_of(now_ns, ""), "status": [status, *more]}
+    return PlainMessage(DIAGNOSTICS, "diagnostic_msgs/msg/DiagnosticArray", now_ns, fields)
+
+
+def job_diagnostics(
+    name: str, status: JobStatus, now_ns: int, more: Sequence[Mapping[str, Any]] = ()
+) -> PlainMessage:
+    """Return how far a job is, or how it ended, and ``more`` of such statuses."""
+    values: dict[str, Any] = {"state": status.state}
+    if status.stage:
+        values["stage"] = status.stage
+    if status.total:
+        values |= {"done": status.done, "total": status.total}
+        values["percent"] = f"{100 * status.done / status.total:.0f}"
+    level, message = _LEVELS[status.state], status.message or _progress_text(status)
+    if status.report is not None:
+        values |= report_values(status.report)
+        if status.state == "done" and values.get("failures"):
+            level = WARN if values["episodes"] else ERROR
+            message = values["failures"]
+    return diagnostics(name, level, message, values, now_ns, more)
+
+
+def _progress_text(status: JobStatus) -> str:
+    if not status.total:
+        return status.stage or status.state
+    return f"{status.stage}: {status.done} of {status.total}"
+
+
+def report_values(report: Any) -> dict[str, Any]:
+    """Return what a ConvertReport says, as short texts."""
+    job = report.job
+    values: dict[str, Any] = {
+        "dataset": job.dataset or "none",
+        "bag": report.bag or "none",
+        "episodes": len(job.episodes),
+        "verdicts": ", ".join(episode.verdict for episode in job.episodes),
+        "seconds": f"{job.seconds:.1f}",
+        "lost_messages": sum(report.lost_messages.values()),
+    }
+    if job.failures:
+        values["failures"] = as_parameters(" ".join(str(failure.error) for failure in job.failures))
+    return values
+
+
+class JobLog:
+    """Tells a node's log, in words, how far a worker's job is and how it ended."""
+
+    def __init__(self, log: Any, worker: JobWorker) -> None:
+        self._log, self._worker = log, worker
+        self._told, self._told_s = worker.status, 0.0
+
+    def tell(self) -> bool:
+        """Log a new stage, or every few seconds how much of it is done; return whether it ended."""
+        status, told = self._worker.status, self._told
+        for remark in self._worker.take_remarks():
+            self._log.info(remark)
+        if status.state == "running":
+            if status.stage != told.stage or told.state != "running":
+                self._log.info(status.stage)
+            elif status.total and time.monotonic() - self._told_s > _PROGRESS_S:
+                self._log.info(f"{status.stage}: {100 * status.done / status.total:.0f} %")
+            else:
+                return False
+            self._told, self._told_s = status, time.monotonic()
+            return False
+
+        if status.state == "idle" or status == told:
+            return False
+        self._told = status
+        self._end(status)
+        return True
+
+    def _end(self, status: JobStatus) -> None:
+        report = status.report
+        if report is None:
+            # rclpy raises where one line logs at two levels.
+            if status.state == "failed":
+                self._log.error(status.message)
+            else:
+                self._log.info(status.message)
+            return
+        count, values = len(report.job.episodes), report_values(report)
+        if count or not report.job.failures:
+            episodes = f"{count} episode{'' if count == 1 else 's'}"
+            verdicts = f" ({values['verdicts']})" if count else ""
+            bag = f", bag {report.bag}" if report.bag else ""
+            self._log.info(
+                f"{status.message}: {episodes}{verdicts}, dataset {values['dataset']}{bag}, "
+                f"{values['seconds']} s"
+            )
+        for loss in report.losses:
+            self._log.warning(loss)
+        if values["lost_messages"]:
+            topics = ", ".join(f"{name} {n}" for name, n in report.lost_messages.items())
+            self._log.warning(f"messages that could not be used: {topics}")
+        for failure in report.job.failures:
+            self._log.error(f"failed: {as_parameters(str(failure.error))}")
+
 
 JobState = Literal["idle", "running", "done", "failed", "cancelled"]
 #: What a worker runs: gets a progress callback and an event that asks it to stop.

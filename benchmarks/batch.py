@@ -43,8 +43,7 @@ from acehand_core import JobSettings
 from acehand_core.pipeline.batch.engines import EngineName, EngineSettings, LocalEngine
 from acehand_core.pipeline.batch.folder import BatchFolder, retry, summary
 from acehand_core.pipeline.batch.manifest import read_manifest
-from acehand_core.pipeline.batch.merge import merge
-from acehand_core.pipeline.batch.run import run_batch
+from acehand_core.pipeline.batch.run import merge, run_batch
 from benchmarks import provenance
 
 EXAMPLE = provenance.ROOT / "examples" / "two_hands.mp4"

@@ -29,8 +29,7 @@ import cv2
 import numpy as np
 
 from acehand_core.ace.labelled.clips.store import ClipStore
-from acehand_core.camera.masks import hand_mask
-from acehand_core.camera.turns import estimate_rotations
+from acehand_core.camera.turns import estimate_rotations, hand_mask
 from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import HandMotion

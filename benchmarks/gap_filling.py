@@ -39,8 +39,8 @@ from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.landmark_fit import Pose
 from acehand_core.motion import CameraMotion
 from acehand_core.trackers.mediapipe import gaps
+from acehand_core.trackers.mediapipe.gaps import smooth_pose, smooth_turning_pose, spans
 from acehand_core.trackers.mediapipe.reconstruct import MAX_FILL_S, MIN_DEPTH_M
-from acehand_core.trackers.mediapipe.smoothing import smooth_pose, smooth_turning_pose, spans
 from acehand_core.types import SIDES
 from benchmarks import provenance
 

@@ -24,7 +24,7 @@ from acehand_core.ace.labelled.clips.schema import ClipInfo
 from acehand_core.ace.model.batch import ClipBatch
 from acehand_core.ace.model.config import TEMPORAL_STRIDE, TOKEN_PIXELS, ModelConfig
 from acehand_core.ace.model.network import SolveOptions
-from acehand_core.ace.model.weights import accounting
+from acehand_core.ace.model.weights import inspection
 from acehand_core.ace.training import build
 from acehand_core.ace.training.compose import compose
 from acehand_core.ace.training.config import TrainConfig
@@ -176,7 +176,7 @@ def step_size(
     (with float32 copies for norm and rotation), the same without keys and values for
     cross-attention, its residuals in float32, and three times the feed-forward width.
     """
-    counted = accounting.account(config)
+    counted = inspection.account(config)
     latents = (frames - 1) // TEMPORAL_STRIDE + 1
     tokens = latents * (width // TOKEN_PIXELS) * (height // TOKEN_PIXELS)
     dim, wide = config.trunk.dim, config.trunk.ffn_dim

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from retarget.solve.arm_attachment import attach_arms
     from retarget.solve.base import BaseLimits
     from retarget.solve.calibration_file import known_calibrations as read_calibrations
-    from retarget.solve.costs import Cost, Weights
-    from retarget.solve.vector_costs import VectorCost
+    from retarget.solve.costs import Cost, VectorCost, Weights
 
 _PUBLIC = {
     "ArmSettings": "solve.arm:ArmSettings",

@@ -24,10 +24,8 @@ from acehand_core.recordings.bags.bag import Bag
 from acehand_core.recordings.bags.writer import BagWriter, clean_beside
 from acehand_core.types import Progress
 from acehand_ros import offline_bag
-from acehand_ros.options import offline_options
-from acehand_ros.parameters import OFFLINE_BAG
-from acehand_ros.status import JobLog
-from acehand_ros.worker import JobWorker
+from acehand_ros.parameters import OFFLINE_BAG, offline_options
+from acehand_ros.worker import JobLog, JobWorker
 from helpers import dying_runs
 from helpers.bag_samples import START, SampleBag, pictures, stamps
 from helpers.commands import Acehand, hands_file, run_helper

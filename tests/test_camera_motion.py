@@ -8,8 +8,7 @@ import cv2
 import numpy as np
 import pytest
 
-from acehand_core.camera.masks import DarkBorder, hand_mask
-from acehand_core.camera.turns import estimate_rotations
+from acehand_core.camera.turns import DarkBorder, estimate_rotations, hand_mask
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera

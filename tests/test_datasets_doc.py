@@ -6,8 +6,8 @@ from pathlib import Path
 from acehand_core.ace.commands import data
 from acehand_core.ace.labelled.readers import arctic, h2o, hoi4d, hot3d, interhand, stills
 from acehand_core.ace.labelled.readers import oakink2 as oak
+from acehand_core.ace.labelled.readers.base import TEST_SHARE, hashed_split
 from acehand_core.ace.labelled.readers.run import READERS
-from acehand_core.ace.labelled.readers.splits import TEST_SHARE, hashed_split
 from acehand_core.settings import leaves
 
 #: The paper's appendix, "Training and evaluation data": dataset -> split -> (clips, frames).

@@ -14,8 +14,7 @@ from acehand_core.pipeline.bag_write import load_demonstrations
 from acehand_ros import control
 from acehand_ros.drive import START_NS, ActionDrive, ForwardDrive
 from acehand_ros.joint_maps import own_names, read_joint_maps
-from acehand_ros.playback import Playback, PlayerSettings
-from acehand_ros.timeline import Timeline
+from acehand_ros.playback import Playback, PlayerSettings, Timeline
 from helpers.controller_rules import Trajectory, followed, refusals
 
 TRUTH = Path(__file__).parents[1] / "examples" / "two_hands_truth.parquet"

@@ -19,10 +19,9 @@ from acehand_core.recordings.hands_file import read_hand_motion, write_hand_moti
 from acehand_core.recordings.selection import hands_at, only_hands
 from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.mediapipe import reconstruct as module
-from acehand_core.trackers.mediapipe.detector import Detection
-from acehand_core.trackers.mediapipe.gaps import Gap, blended, smooth_and_fill
+from acehand_core.trackers.mediapipe.gaps import Gap, blended, smooth_and_fill, smooth_turning_pose
 from acehand_core.trackers.mediapipe.reconstruct import reconstruct
-from acehand_core.trackers.mediapipe.smoothing import smooth_turning_pose
+from acehand_core.trackers.mediapipe.search import Detection
 from acehand_core.trackers.mediapipe.tracker import MediaPipeTracker
 from helpers.fake_motion import random_motion
 

@@ -14,9 +14,8 @@ from retarget.robots.collision_shapes import colliding_pairs
 from retarget.robots.hand_spec import CommandLimits
 from retarget.robots.kinematics import KinematicTree
 from retarget.robots.robot import load_robot
-from retarget.solve.collision import CONTACT_M, NEAR_M
+from retarget.solve.collision import CONTACT_M, NEAR_M, HullPairs
 from retarget.solve.costs import Weights
-from retarget.solve.hulls import HullPairs
 from retarget.solve.objective import PoseObjective
 from retarget.solve.trajectory import solve_trajectory
 

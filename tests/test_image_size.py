@@ -11,7 +11,7 @@ import pytest
 
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import Recording
-from acehand_core.recordings.resized import Fit
+from acehand_core.recordings.selection import Fit
 from acehand_core.recordings.video import open_video
 from helpers.commands import Run
 from helpers.example_video import EXAMPLE

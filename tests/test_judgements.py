@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from acehand_core.motion import RobotTrajectory
-from acehand_core.pipeline import steps
+from acehand_core.pipeline import run as main_run
 from acehand_core.review.checks import episode_measures
 from acehand_core.review.episode import DatasetReader
 from acehand_core.review.inspect import robot_of
@@ -83,7 +83,7 @@ def test_a_clip_is_judged_alike(
     name: str, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entries, damage, wanted = CLIPS[name]
-    real, trajectories = steps.retarget_motion, []
+    real, trajectories = main_run.retarget_motion, []
 
     def retargeted(motion: Any, robot: Any, *given: Any, **named: Any) -> RobotTrajectory:
         made = real(motion, robot, *given, **named)
@@ -94,7 +94,7 @@ def test_a_clip_is_judged_alike(
         trajectories.append(made)
         return made
 
-    monkeypatch.setattr(steps, "retarget_motion", retargeted)
+    monkeypatch.setattr(main_run, "retarget_motion", retargeted)
     file = hands_file(tmp_path / "hands.npz", COUNT, **entries)
     output = tmp_path / "dataset"
     run = Run(capsys, file, "--output", output, "--no-overlay")

@@ -16,8 +16,7 @@ from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.skeleton import KEYPOINT_NAMES
 from acehand_core.motion import HandMotion
 from acehand_core.recordings.hands_file import read_motion_file
-from acehand_core.recordings.keypoints.mapping import load_map
-from acehand_core.recordings.keypoints.orders import PRESETS, keypoint_named
+from acehand_core.recordings.keypoints.mapping import PRESETS, keypoint_named, load_map
 from helpers import keypoint_files as made
 from helpers.commands import Run
 from helpers.retarget_samples import moving_hands

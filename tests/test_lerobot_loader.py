@@ -28,8 +28,8 @@ from acehand_core.lerobot.repair import repair
 from acehand_core.lerobot.rules import Rule
 from acehand_core.lerobot.trim import trim_episodes
 from acehand_core.lerobot.trim_rules import Gaps, Idle, TrimRules
-from acehand_core.pipeline.trimming import write_beside
 from acehand_core.recordings.hands_file import read_hand_motion, write_hand_motion
+from acehand_core.review.decisions import write_beside
 from helpers import lerobot_samples as samples
 from helpers import trim_samples
 from helpers.commands import run_helper

@@ -17,8 +17,8 @@ from acehand_core.errors import OutputError
 from acehand_core.lerobot.repair import repair
 from acehand_core.lerobot.trim import trim_episodes
 from acehand_core.lerobot.trim_rules import TrimRules, find_cuts, read_trim_rules, speeds
-from acehand_core.pipeline.trimming import write_beside
 from acehand_core.recordings.hands_file import read_hand_motion
+from acehand_core.review.decisions import write_beside
 from helpers import lerobot_samples as samples
 from helpers import trim_samples
 from helpers.commands import Acehand, Run, run_helper

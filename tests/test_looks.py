@@ -19,11 +19,11 @@ from acehand_core.motion import FrameSource
 from acehand_core.recordings.hands_file import read_hand_motion
 from acehand_core.recordings.options import RecordingOptions
 from acehand_core.recordings.registry import open_recording
-from acehand_core.trackers.mediapipe import detector, redetection, search, segments
-from acehand_core.trackers.mediapipe.detector import Detector
+from acehand_core.trackers.mediapipe import redetection, search
 from acehand_core.trackers.mediapipe.linking import assign_slots
 from acehand_core.trackers.mediapipe.networks import Crop, HandNetworks, Look, Palm, crop_of
-from acehand_core.trackers.mediapipe.segments import SegmentCache
+from acehand_core.trackers.mediapipe.redetection import SegmentCache
+from acehand_core.trackers.mediapipe.search import Detector
 from acehand_core.trackers.mediapipe.tracker import cache_key
 from acehand_core.types import no_progress
 from helpers.example_video import TRUTH, example_frames
@@ -118,9 +118,9 @@ def hand(plain, p_right=0.95, centre=(300.0, 200.0)):
 def network(monkeypatch):
     """Installs fake networks; their hands are set by the test."""
     fake = Network([])
-    for module in (detector, redetection):
+    for module in (search, redetection):
         monkeypatch.setattr(module, "hand_networks", lambda: fake)
-    monkeypatch.setattr(segments, "SEGMENT_FRAMES", 10)
+    monkeypatch.setattr(redetection, "SEGMENT_FRAMES", 10)
     return fake
 
 
@@ -198,8 +198,8 @@ def test_a_failing_network_ends_all_workers(network, monkeypatch):
 
     for segment, most in ((10, 400), (200, 400)):  # between segments and within
         broken = Broken([hand(np.ones(800))])
-        monkeypatch.setattr(detector, "hand_networks", lambda broken=broken: broken)
-        monkeypatch.setattr(segments, "SEGMENT_FRAMES", segment)
+        monkeypatch.setattr(search, "hand_networks", lambda broken=broken: broken)
+        monkeypatch.setattr(redetection, "SEGMENT_FRAMES", segment)
         with pytest.raises(RuntimeError, match="network failed"):
             redetection.forward_pass(Frames(800), FPS, no_progress, NO_CACHE)
         assert len({frame for _, frame, _ in broken.calls}) < most
@@ -245,7 +245,7 @@ def test_at_most_so_many_hands_are_followed(network):
     places = [(100, 100), (300, 100), (500, 100), (100, 300), (300, 300), (500, 300)]
     network.hands = [hand(np.ones(5), 0.9, place) for place in places]
     found, _ = follow(network, 5)
-    assert [len(hands) for hands in found] == [detector.MAX_HANDS] * 5
+    assert [len(hands) for hands in found] == [search.MAX_HANDS] * 5
 
 
 def test_two_that_come_to_lie_on_one_hand_are_one(network):
@@ -276,7 +276,7 @@ def test_squares_show_what_the_whole_picture_does_not(monkeypatch, fits, found_b
             return plain if fits(around) else 0.0
 
     fake = Picky([hand(np.ones(1), centre=(100, 150))])
-    monkeypatch.setattr(detector, "hand_networks", lambda: fake)
+    monkeypatch.setattr(search, "hand_networks", lambda: fake)
     for quality in ("fast", "balanced", "best"):
         found = Detector(FPS, quality)(image_of(0), "forward")
         assert len(found) == (quality in found_by), quality
@@ -422,7 +422,7 @@ def test_the_key_holds_all_that_detections_depend_on(tmp_path, monkeypatch):
     turned = write_video(tmp_path / "t.mp4", frames, rotation=90)
     keys.append(cache_key(open_recording(turned, plain)))
     assert keys[-1]["processing"]["rotation"] == 90
-    changes = ((detector, "MAX_HANDS"), (detector, "SEARCH_MISSING_S"), (search, "PRESENCE"))
+    changes = ((search, "MAX_HANDS"), (search, "SEARCH_MISSING_S"), (search, "PRESENCE"))
     for module, name in changes:
         with monkeypatch.context() as patch:
             patch.setattr(module, name, 3)
@@ -591,7 +591,7 @@ def test_a_hand_that_was_never_seen_costs_nothing(network):
 
 def test_a_hand_that_is_found_late_is_followed_back(network, monkeypatch):
     """It comes into view at frame 40; the search for it is at 61, 30 frames after the last."""
-    monkeypatch.setattr(segments, "SEGMENT_FRAMES", 200)
+    monkeypatch.setattr(redetection, "SEGMENT_FRAMES", 200)
     plain = np.where(np.arange(100) < 40, 0.0, 0.9)
     network.hands = [hand(plain, 0.1, (100, 100)), hand(np.ones(100))]
     slots, found = look_again(network, Frames(100))

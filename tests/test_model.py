@@ -11,7 +11,7 @@ from acehand_core.ace.model.batch import ClipBatch, PinholeBatch, Readout, pinho
 from acehand_core.ace.model.config import DecoderConfig, ModelConfig
 from acehand_core.ace.model.decoder import Decoder
 from acehand_core.ace.model.encoder import trunk
-from acehand_core.ace.model.inference.placing import predicted_camera
+from acehand_core.ace.model.inference.assembly import predicted_camera
 from acehand_core.ace.model.network import RELEASED, AceModel, SolveOptions, place
 from acehand_core.ace.model.weights.state import LoadedWeights
 from acehand_core.errors import InputError, SchemaError

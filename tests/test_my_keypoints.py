@@ -15,8 +15,7 @@ from acehand_core.cli.main import main as acehand
 from acehand_core.lerobot.check import check_dataset
 from acehand_core.recordings.hands_file import read_hand_motion
 from acehand_core.recordings.keypoints.joints import WRIST_GAP_S
-from acehand_core.recordings.keypoints.mapping import KeypointMap, load_map
-from acehand_core.recordings.keypoints.orders import PRESETS
+from acehand_core.recordings.keypoints.mapping import PRESETS, KeypointMap, load_map
 from helpers import keypoint_files as made
 from helpers.retarget_samples import moving_hands
 from retarget.targets import JOINT_GAP_S, UNSEEN_SHARE

@@ -18,12 +18,11 @@ import pytest
 
 from acehand_core.ace.labelled.clips.store import ClipStore
 from acehand_core.ace.labelled.readers import run as registry
-from acehand_core.ace.labelled.readers.base import Convention, ManoTrack, ReadOptions
+from acehand_core.ace.labelled.readers.base import Convention, ManoTrack, ReadOptions, hashed_split
 from acehand_core.ace.labelled.readers.conventions import to_camera
 from acehand_core.ace.labelled.readers.convert import hand_motion, mano_source
 from acehand_core.ace.labelled.readers.pictures import ClipOptions
 from acehand_core.ace.labelled.readers.run import RunOptions, run
-from acehand_core.ace.labelled.readers.splits import hashed_split
 from acehand_core.errors import (
     InputError,
     Interrupted,

@@ -17,8 +17,8 @@ from acehand_core.recordings.video import open_video
 from acehand_core.trackers.mediapipe import networks, redetection
 from acehand_core.trackers.mediapipe.linking import assign_slots
 from acehand_core.trackers.mediapipe.networks import Crop, crop_of, hand_networks
+from acehand_core.trackers.mediapipe.redetection import SegmentCache
 from acehand_core.trackers.mediapipe.refinement import refine
-from acehand_core.trackers.mediapipe.segments import SegmentCache
 from acehand_core.types import no_progress
 from helpers.commands import Acehand
 

@@ -15,10 +15,9 @@ from helpers.retarget_samples import FPS, IDENTITY, robot_targets, smooth_comman
 from retarget.robots.hand_spec import CommandLimits
 from retarget.robots.kinematics import KinematicTree
 from retarget.robots.robot import load_robot
-from retarget.solve.costs import Cost, Weights
+from retarget.solve.costs import Cost, VectorCost, VectorTerm, Weights
 from retarget.solve.objective import COSTS, PoseObjective
 from retarget.solve.trajectory import solve_trajectory
-from retarget.solve.vector_costs import VectorCost, VectorTerm
 
 WEIGHTS = Weights(tip=1.3, link=0.4, direction=0.7, pinch=3.0, rest=0.2, length_m=0.01)
 CALIBRATION = Calibration(

@@ -13,7 +13,7 @@ import pytest
 from acehand_core.lerobot import format as layout
 from acehand_core.lerobot.check import check_dataset
 from acehand_core.lerobot.repair import repair
-from acehand_core.pipeline.demonstrations import read_episodes
+from acehand_core.pipeline.bag_write import read_episodes
 from acehand_core.recordings.options import RecordingOptions
 from acehand_core.recordings.registry import Registry, open_recording
 from helpers import lerobot_samples as samples

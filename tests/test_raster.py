@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 import pytest
 
-from acehand_core.drawing.raster import SeenMesh, seen_mesh
+from acehand_core.drawing.overlay import SeenMesh, seen_mesh
 from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.capsule import CapsuleHand

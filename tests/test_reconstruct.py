@@ -15,8 +15,8 @@ from acehand_core.hand.landmark_fit import Pose
 from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.mediapipe import gaps
 from acehand_core.trackers.mediapipe import reconstruct as module
-from acehand_core.trackers.mediapipe.detector import Detection
 from acehand_core.trackers.mediapipe.reconstruct import reconstruct, reconstruct_hands
+from acehand_core.trackers.mediapipe.search import Detection
 
 HAND = CapsuleHand()
 ZERO = np.zeros(10)

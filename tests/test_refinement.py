@@ -11,10 +11,10 @@ from scipy.stats import spearmanr
 from acehand_core.recordings.hands_file import read_hand_motion
 from acehand_core.recordings.video import open_video
 from acehand_core.trackers.mediapipe import refinement
-from acehand_core.trackers.mediapipe.detector import Detector
 from acehand_core.trackers.mediapipe.linking import Slots, assign_slots
 from acehand_core.trackers.mediapipe.networks import HandNetworks, Look
 from acehand_core.trackers.mediapipe.refinement import VARIANTS, merged, refine
+from acehand_core.trackers.mediapipe.search import Detector
 from acehand_core.types import no_progress
 from helpers.fake_hands import detection
 

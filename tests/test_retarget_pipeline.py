@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 import retarget
+from acehand_core import plugins
 from acehand_core.errors import InputError
 from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
@@ -36,7 +37,7 @@ from retarget.robots.robot import find_robot_file, load_robot
 from retarget.solve.base import BaseLimits
 from retarget.solve.calibration import calibrate
 from retarget.solve.costs import Weights
-from retarget.solve.methods import METHODS, HandSolution, Retargeter, retargeter_named
+from retarget.solve.methods import HandSolution, Retargeter, retargeter_named
 from retarget.solve.objective import PoseObjective
 from retarget.solve.trajectory import solve_trajectory
 from retarget.targets import calibrated, hand_targets, palm_frames
@@ -373,7 +374,7 @@ def test_joints_where_no_hand_is_known_change_nothing():
 def dex_methods():
     if importlib.util.find_spec("dex_retargeting") is None:
         return ()
-    return tuple(s for s in METHODS if s.startswith("dex-"))
+    return tuple(s for s in plugins.names("methods") if s.startswith("dex-"))
 
 
 @pytest.mark.parametrize("robot", ["inspire", "panda_gripper"])
@@ -413,7 +414,7 @@ def test_filled_frames_do_not_calibrate():
         assert np.abs(one.translation - other.translation).max() < 5e-3
 
 
-@pytest.mark.parametrize("method", [s for s in METHODS if s != "trajectory"])
+@pytest.mark.parametrize("method", [s for s in plugins.names("methods") if s != "trajectory"])
 def test_every_other_method_keeps_the_limits(method):
     pytest.importorskip("dex_retargeting", reason="not installed (extra: dex)")
     rng = np.random.default_rng(0)
@@ -555,7 +556,7 @@ def test_a_method_of_ones_own():
     assert trajectory.method == "resting" and trajectory.solve_seconds == 0.5
     for slot, side in enumerate(SIDES):
         assert (trajectory.commands[:, slot] == ROBOT.hand(side).rest).all()
-    for name in METHODS:
+    for name in plugins.names("methods"):
         method = retargeter_named(name)
         assert isinstance(method, Retargeter) and method.name == name
 

@@ -602,7 +602,7 @@ def three(dataset: Path, tmp_path: Path) -> Path:
     from acehand_core.lerobot.edit import merge_datasets
     from acehand_core.lerobot.trim import trim_episodes
     from acehand_core.lerobot.trim_rules import TrimCut
-    from acehand_core.pipeline.trimming import write_beside
+    from acehand_core.review.decisions import write_beside
 
     pieces = shutil.copytree(dataset, tmp_path / "pieces")
     trim_episodes(pieces, {0: [TrimCut(50, 60, "middle")]}, write_beside, delete=True)

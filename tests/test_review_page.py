@@ -25,7 +25,7 @@ from acehand_core.review import page, serve
 from acehand_core.review.decisions import read_decisions
 from acehand_core.review.episode import DatasetReader
 from acehand_core.review.inspect import Inspection, inspect, robot_of
-from acehand_core.review.payload import curves, episode_block
+from acehand_core.review.page import curves, episode_block
 from acehand_core.types import SIDES
 from helpers.browser import Browser
 from helpers.commands import Acehand

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from acehand_core.errors import InputError, SchemaError
-from retarget.robots.body import Link, Shape
+from retarget.robots.hand_spec import Link, Shape
 from retarget.robots.kinematics import KinematicTree, load_mjcf
 from retarget.robots.robot import OURS, find_robot_file, load_robot, robot_names
 from tools.robot_models import link_inertia, write_models

@@ -16,7 +16,8 @@ from acehand_core.cli.retarget import main as retarget
 from acehand_core.errors import InputError, OutputError
 from acehand_core.geometry import rotations
 from helpers.robot_models import FINGERS, HEIGHT, LINKS, SPACING, hand_mjcf
-from retarget.check import check_hand, faults
+from retarget.check import check_hand
+from retarget.retargeting import faults
 from retarget.robots.draft import draft_hands
 from retarget.robots.draft_text import checks_of, robot_name, write_draft
 from retarget.robots.kinematics import KinematicTree, load_mjcf

@@ -15,9 +15,8 @@ from acehand_core.errors import AcehandError, InputError
 from acehand_core.pipeline.bag_convert import ConvertReport
 from acehand_core.pipeline.report import Failure, JobReport
 from acehand_core.recordings.bags.writer import BagWriter
-from acehand_ros import clips, control, launching, parameters
-from acehand_ros.status import JobLog
-from acehand_ros.worker import JobWorker
+from acehand_ros import clip_recorder, control, launching, parameters
+from acehand_ros.worker import JobLog, JobWorker
 from retarget.robots.robot import load_robot
 
 ROOT = Path(__file__).parents[1]
@@ -98,7 +97,7 @@ class Log:
 
 
 def test_losses_are_warnings_and_failures_errors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("acehand_ros.status._PROGRESS_S", 0.0)
+    monkeypatch.setattr("acehand_ros.worker._PROGRESS_S", 0.0)
     failure = Failure("bag", InputError("bag: choose one with --image-topic."))
     damage = "a.mcap: cut off or damaged at byte 9"
     report = ConvertReport(
@@ -127,10 +126,14 @@ def test_losses_are_warnings_and_failures_errors(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_recorder_names_the_image_topics_that_there_are() -> None:
-    graph = {"/b": [clips.COMPRESSED], "/a": [clips.IMAGE], "/c": ["std_msgs/msg/String"]}
-    assert clips.image_topics(graph, "/camera") == "/a, /b"
-    assert clips.image_topics(graph, "/a") == "/b"
-    assert clips.image_topics({}, "/a") == "none"
+    graph = {
+        "/b": [clip_recorder.COMPRESSED],
+        "/a": [clip_recorder.IMAGE],
+        "/c": ["std_msgs/msg/String"],
+    }
+    assert clip_recorder.image_topics(graph, "/camera") == "/a, /b"
+    assert clip_recorder.image_topics(graph, "/a") == "/b"
+    assert clip_recorder.image_topics({}, "/a") == "none"
 
 
 def test_controllers_are_found_in_any_namespace() -> None:

@@ -44,15 +44,20 @@ from acehand_core.recordings.bags.messages import (
 )
 from acehand_core.recordings.hands_file import read_hand_motion, write_hand_motion
 from acehand_core.types import SIDES
-from acehand_ros import clips, launching, offline_bag
+from acehand_ros import clip_recorder, launching, offline_bag
 from acehand_ros.messages import in_namespace, live_topic
-from acehand_ros.options import clip_options, offline_options
-from acehand_ros.parameters import CLIP_RECORDER, OFFLINE_BAG, PLAYER, as_parameters, check
-from acehand_ros.playback import Playback, PlayerSettings, at_rate, rest_of
-from acehand_ros.status import diagnostics, job_diagnostics, report_values
-from acehand_ros.timeline import Timeline
+from acehand_ros.parameters import (
+    CLIP_RECORDER,
+    OFFLINE_BAG,
+    PLAYER,
+    as_parameters,
+    check,
+    clip_options,
+    offline_options,
+)
+from acehand_ros.playback import Playback, PlayerSettings, Timeline, at_rate, rest_of
 from acehand_ros.trajectory_player import load_episode
-from acehand_ros.worker import JobStatus, JobWorker
+from acehand_ros.worker import JobStatus, JobWorker, diagnostics, job_diagnostics, report_values
 from retarget.robots.robot import load_robot
 
 ROOT = Path(__file__).parents[1]
@@ -418,40 +423,40 @@ def test_clips_are_appended_to_one_dataset(tmp_path: Path) -> None:
 
 
 def test_clip_names_are_never_used_twice(tmp_path: Path) -> None:
-    assert clips.next_clip(tmp_path / "none").name == "clip_000000"
+    assert clip_recorder.next_clip(tmp_path / "none").name == "clip_000000"
     (tmp_path / "clip_000000").mkdir()
     (tmp_path / "clip_000001").touch()
-    assert clips.next_clip(tmp_path).name == "clip_000002"
+    assert clip_recorder.next_clip(tmp_path).name == "clip_000002"
     (tmp_path / ".clip_000002.partial-17").mkdir()
     (tmp_path / "clip_000003_unreadable").mkdir()
-    assert clips.next_clip(tmp_path).name == "clip_000004"
+    assert clip_recorder.next_clip(tmp_path).name == "clip_000004"
 
 
 def test_what_the_camera_publishes() -> None:
-    graph = {"/a": ["std_msgs/msg/String"], "/b": [clips.COMPRESSED]}
-    assert clips.image_msgtype("/b", "auto", graph) == clips.COMPRESSED
-    assert clips.image_msgtype("/b", "raw", graph) == clips.IMAGE
-    assert clips.image_msgtype("/none", "auto", graph) is None
+    graph = {"/a": ["std_msgs/msg/String"], "/b": [clip_recorder.COMPRESSED]}
+    assert clip_recorder.image_msgtype("/b", "auto", graph) == clip_recorder.COMPRESSED
+    assert clip_recorder.image_msgtype("/b", "raw", graph) == clip_recorder.IMAGE
+    assert clip_recorder.image_msgtype("/none", "auto", graph) is None
     with pytest.raises(InputError, match="carries std_msgs/msg/String"):
-        clips.image_msgtype("/a", "auto", graph)
-    assert clips.camera_info_topic("/cam/image_raw") == "/cam/camera_info"
-    assert clips.camera_info_topic("/cam/image_raw/compressed") == "/cam/camera_info"
-    assert clips.camera_info_topic("/image") == "/camera_info"
+        clip_recorder.image_msgtype("/a", "auto", graph)
+    assert clip_recorder.camera_info_topic("/cam/image_raw") == "/cam/camera_info"
+    assert clip_recorder.camera_info_topic("/cam/image_raw/compressed") == "/cam/camera_info"
+    assert clip_recorder.camera_info_topic("/image") == "/camera_info"
 
 
 def test_a_recorded_clip_holds_the_bytes_as_they_came(tmp_path: Path) -> None:
     from rosbags.rosbag2 import Reader
 
-    recorder = clips.ClipRecorder()
+    recorder = clip_recorder.ClipRecorder()
     with pytest.raises(InputError, match="~/start"):
         recorder.stop()
-    recorder.add("/camera", clips.IMAGE, 1, b"dropped: no clip is open")
+    recorder.add("/camera", clip_recorder.IMAGE, 1, b"dropped: no clip is open")
     recorder.start(tmp_path / "clips" / "clip_000000")
     with pytest.raises(InputError, match="already"):
         recorder.start(tmp_path / "other")
     for index in range(3):
-        recorder.add("/camera", clips.IMAGE, 10**18 + index * 10**8, bytes([index] * 40))
-    recorder.add("/info", clips.CAMERA_INFO, 10**18, b"1234")
+        recorder.add("/camera", clip_recorder.IMAGE, 10**18 + index * 10**8, bytes([index] * 40))
+    recorder.add("/info", clip_recorder.CAMERA_INFO, 10**18, b"1234")
     assert (recorder.images, recorder.camera_infos) == (3, 1)
     assert recorder.length_s(10**18 + 5 * 10**8) == 0.5
     path = recorder.stop()
@@ -462,12 +467,12 @@ def test_a_recorded_clip_holds_the_bytes_as_they_came(tmp_path: Path) -> None:
 
 
 def test_a_clip_without_an_image_leaves_nothing(tmp_path: Path) -> None:
-    recorder = clips.ClipRecorder()
+    recorder = clip_recorder.ClipRecorder()
     recorder.start(tmp_path / "clip_000000")
-    recorder.add("/info", clips.CAMERA_INFO, 10**18, b"1234")
+    recorder.add("/info", clip_recorder.CAMERA_INFO, 10**18, b"1234")
     assert recorder.stop() is None and not recorder.recording
     assert list(tmp_path.iterdir()) == []
-    assert clips.next_clip(tmp_path).name == "clip_000000"
+    assert clip_recorder.next_clip(tmp_path).name == "clip_000000"
 
 
 #: A recorder in a process of its own: it opens the folder, says so, and records until it is killed.
@@ -475,7 +480,7 @@ RECORDER = """
 import random, sys, time
 from pathlib import Path
 from acehand_core.errors import AcehandError
-from acehand_ros.clips import IMAGE, ClipFolder, ClipRecorder
+from acehand_ros.clip_recorder import IMAGE, ClipFolder, ClipRecorder
 
 try:
     folder = ClipFolder(Path(sys.argv[1]))
@@ -506,14 +511,14 @@ def recorded(path: Path) -> list[tuple[str, int, bytes]]:
 
 
 def test_one_recorder_has_a_folder(tmp_path: Path) -> None:
-    mine = clips.ClipFolder(tmp_path)
+    mine = clip_recorder.ClipFolder(tmp_path)
     with pytest.raises(OutputError, match="another clip_recorder records to it; give this one"):
-        clips.ClipFolder(tmp_path)
+        clip_recorder.ClipFolder(tmp_path)
     other = other_recorder(tmp_path)
     _, said = other.communicate(timeout=60)
     assert other.returncode == 1 and "another clip_recorder records to it" in said
     mine.close()
-    clips.ClipFolder(tmp_path).close()
+    clip_recorder.ClipFolder(tmp_path).close()
 
 
 def test_a_clip_survives_the_kill_of_its_recorder(tmp_path: Path) -> None:
@@ -522,10 +527,10 @@ def test_a_clip_survives_the_kill_of_its_recorder(tmp_path: Path) -> None:
     other = other_recorder(tmp_path, 7)
     assert other.stdout is not None and other.stdout.readline() == "recording\n"
     with pytest.raises(OutputError, match="another clip_recorder"):
-        clips.ClipFolder(tmp_path)
+        clip_recorder.ClipFolder(tmp_path)
     other.kill()
     other.communicate()
-    mine = clips.ClipFolder(tmp_path)
+    mine = clip_recorder.ClipFolder(tmp_path)
     assert mine.next_clip().name == "clip_000002"  # not the one that is to be recovered
     (said,) = mine.recover()
     # A chunk is written once it holds more than 1 MiB: here three of these images.
@@ -547,7 +552,7 @@ def test_what_is_left_of_a_clip_that_cannot_be_recovered(tmp_path: Path) -> None
     for path, content in ((empty, b""), (torn, b"\x89MCAP0")):
         path.mkdir(parents=True)
         (path / f"{path.name}.mcap").write_bytes(content)
-    mine = clips.ClipFolder(tmp_path)
+    mine = clip_recorder.ClipFolder(tmp_path)
     first, second = mine.recover()
     assert "nothing of this clip had reached the disk" in first and not empty.parent.exists()
     assert [path.name for path in folder.iterdir()] == ["clip_000001_unreadable"]
@@ -564,7 +569,7 @@ def test_without_locks_nothing_is_taken_from_anybody(
     monkeypatch.setattr(atomic, "fcntl", None)
     left = tmp_path / "clips" / ".clip_000000.partial-17"
     left.mkdir(parents=True)
-    first, second = clips.ClipFolder(tmp_path), clips.ClipFolder(tmp_path)
+    first, second = clip_recorder.ClipFolder(tmp_path), clip_recorder.ClipFolder(tmp_path)
     for folder in (first, second):
         (said,) = folder.recover()
         assert str(left) in said and "left alone" in said
@@ -580,11 +585,11 @@ def test_a_clip_that_fills_the_disk_is_kept(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    mine, recorder = clips.ClipFolder(tmp_path), clips.ClipRecorder()
+    mine, recorder = clip_recorder.ClipFolder(tmp_path), clip_recorder.ClipRecorder()
     recorder.start(mine.next_clip())
     for index in range(4):
         recorder.add(
-            "/camera", clips.IMAGE, 10**18 + index, random.Random(index).randbytes(400_000)
+            "/camera", clip_recorder.IMAGE, 10**18 + index, random.Random(index).randbytes(400_000)
         )
     with monkeypatch.context() as patch:
         patch.setattr(storage_mcap.McapWriter, "close_chunk", full)
@@ -592,7 +597,7 @@ def test_a_clip_that_fills_the_disk_is_kept(
             recorder.stop()
     assert not (tmp_path / "clips" / "clip_000000").exists()
     mine.close()
-    again = clips.ClipFolder(tmp_path)
+    again = clip_recorder.ClipFolder(tmp_path)
     (said,) = again.recover()
     assert "recovered, 3 images" in said
     assert len(recorded(tmp_path / "clips" / "clip_000000")) == 3

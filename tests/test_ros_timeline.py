@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acehand_core.errors import InputError
-from acehand_ros.timeline import Timeline
+from acehand_ros.playback import Timeline
 
 START = 1_700_000_000_000_000_000
 S = 1_000_000_000

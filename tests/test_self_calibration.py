@@ -12,8 +12,7 @@ import pytest
 
 from acehand_core.camera import focal_length as estimating
 from acehand_core.camera.focal_length import FocalLengthFinding, agreed, finding, focal_lengths
-from acehand_core.camera.lines import agreement
-from acehand_core.camera.structure import Lens, profile
+from acehand_core.camera.structure import Lens, agreement, profile
 from acehand_core.camera.tracks import windows
 from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera

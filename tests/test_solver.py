@@ -11,7 +11,7 @@ from scipy.spatial.transform import Rotation as Scipy
 
 from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
-from acehand_core.trackers.mediapipe import pnp, smoothing
+from acehand_core.trackers.mediapipe import gaps, pnp
 from helpers.fake_hands import right_hands
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -396,7 +396,7 @@ def dense_smooth(values, weights, seconds, cutoff):
             continue
         total = h[a:b].sum()
         for i in range(a, b):  # a step minus its share of the way across the gap
-            root = np.sqrt(lam / h[i]) * nominal / smoothing.TENSION_S
+            root = np.sqrt(lam / h[i]) * nominal / gaps.TENSION_S
             row([(i + 1, 1), (i, -1), (b, -h[i] / total), (a, h[i] / total)], root=root)
     return np.linalg.lstsq(np.array(rows), np.array(right), rcond=None)[0]
 
@@ -412,7 +412,7 @@ def test_smoothing_solves_its_least_squares(seed, count, cutoff):
     values = rng.normal(size=(count, 3)) + 5
     values[weights == 0] = np.nan
     assume(cutoff * np.median(np.diff(seconds)) < 0.5)
-    found = smoothing.smooth(values, weights, seconds, cutoff)
+    found = gaps.smooth(values, weights, seconds, cutoff)
     expected = dense_smooth(np.nan_to_num(values), weights, seconds, cutoff)
     np.testing.assert_allclose(found, expected, atol=1e-7)
 
@@ -425,7 +425,7 @@ def test_a_sine_at_the_cutoff_is_halved(fps, cutoff):
 
     def gain(hz):
         wave = np.sin(2 * np.pi * hz * seconds + 0.3)[:, None]
-        out = smoothing.smooth(wave, np.ones(len(wave)), seconds, cutoff)
+        out = gaps.smooth(wave, np.ones(len(wave)), seconds, cutoff)
         return float(np.sum(out[middle] * wave[middle]) / np.sum(wave[middle] ** 2))
 
     assert gain(cutoff) == pytest.approx(0.5, abs=2e-3)
@@ -438,7 +438,7 @@ def test_a_cutoff_beyond_half_the_frame_rate_smooths_ever_less():
     rng = np.random.default_rng(11)
     seconds, values = np.arange(40) / 10, rng.normal(size=(40, 1))
     change = [
-        np.abs(smoothing.smooth(values, np.ones(40), seconds, hz) - values).max()
+        np.abs(gaps.smooth(values, np.ones(40), seconds, hz) - values).max()
         for hz in (4.0, 4.99, 5.01, 8.0, 20.0, 100.0)
     ]
     assert change == sorted(change, reverse=True)
@@ -455,7 +455,7 @@ def test_straight_lines_pass_and_fill_their_gaps(seed, count, cutoff):
     weights = np.where(rng.random(count) < 0.6, 0.0, rng.uniform(0.05, 1, count))
     weights[[0, -1]] = 1.0
     gappy = np.where(weights[:, None] > 0, line, np.nan)
-    found = smoothing.smooth(gappy, weights, seconds, cutoff)
+    found = gaps.smooth(gappy, weights, seconds, cutoff)
     np.testing.assert_allclose(found, line, atol=1e-6)
 
 
@@ -468,17 +468,17 @@ def test_a_gap_between_noisy_ends_does_not_swing(gap, cutoff):
     weights = np.ones(count)
     weights[a + 1 : b] = 0
     values = rng.normal(size=(count, 400))
-    found = smoothing.smooth(values, weights, np.arange(count) / 30, cutoff)
+    found = gaps.smooth(values, weights, np.arange(count) / 30, cutoff)
     share = np.linspace(0, 1, b - a + 1)[:, None]
     off = found[a : b + 1] - ((1 - share) * found[a] + share * found[b])
     step = np.diff(found, axis=0) - (found[b] - found[a]) / (b - a)
     speed = np.abs(step[[a - 1, a, b - 1, b]]).max(0) * 30
-    assert (np.abs(off).max(0) <= 1.1 * speed * smoothing.TENSION_S + 1e-9).all()
+    assert (np.abs(off).max(0) <= 1.1 * speed * gaps.TENSION_S + 1e-9).all()
 
 
 def test_short_recordings():
     one, two = np.array([[3.0]]), np.array([[3.0], [4.0]])
-    smooth = smoothing.smooth
+    smooth = gaps.smooth
     np.testing.assert_array_equal(smooth(one, np.ones(1), np.zeros(1), 5.0), one)
     np.testing.assert_array_equal(smooth(two, np.ones(2), np.array([0, 0.1]), 5.0), two)
     hidden = np.array([[3.0], [np.nan]])
@@ -493,9 +493,9 @@ def test_trust_decides_between_two_claims():
     seconds, values = np.arange(60) / 30, np.zeros((60, 1))
     values[30] = 1.0
     weights = np.ones(60)
-    trusted = smoothing.smooth(values, weights, seconds, 3.0)[30, 0]
+    trusted = gaps.smooth(values, weights, seconds, 3.0)[30, 0]
     weights[30] = 0.05
-    doubted = smoothing.smooth(values, weights, seconds, 3.0)[30, 0]
+    doubted = gaps.smooth(values, weights, seconds, 3.0)[30, 0]
     assert 0.2 < trusted < 0.5
     assert doubted < 0.1 * trusted + 0.02
 
@@ -512,7 +512,7 @@ def test_a_steady_turn_is_kept(seed, degrees_per_second):
     axis /= np.linalg.norm(axis)
     angle = np.radians(degrees_per_second) * seconds
     turning = rotations.exp(angle[:, None] * axis) @ Scipy.random(rng=rng).as_matrix()
-    found = smoothing.smooth_rotations(turning, np.ones(90), seconds, 6.0)
+    found = gaps.smooth_rotations(turning, np.ones(90), seconds, 6.0)
     error = np.degrees(rotations.angle_between(found, turning))
     assert error[15:-15].max() < 1e-3
     assert error.max() < 0.05 + 3e-3 * degrees_per_second
@@ -529,7 +529,7 @@ def test_a_turn_goes_on_through_a_gap(gap):
     weights[40 : 40 + gap] = 0
     hidden = turning.copy()
     hidden[weights == 0] = np.eye(3)
-    found = smoothing.smooth_rotations(hidden, weights, seconds, 6.0)
+    found = gaps.smooth_rotations(hidden, weights, seconds, 6.0)
     error = np.degrees(rotations.angle_between(found, turning))
     assert error[20:70].max() < (0.1 if gap == 5 else 1.0)
 
@@ -540,16 +540,16 @@ def test_the_sign_of_a_quaternion_does_not_matter():
     turning = rotations.exp(np.radians(200) * seconds[:, None] * [0.0, 0.0, 1.0])
     q = rotations.to_quaternion(turning)
     assert (np.sum(q[1:] * q[:-1], axis=1) < 0).sum() >= 2  # it does flip here
-    found = smoothing.smooth_rotations(turning, np.ones(240), seconds, 4.0)
+    found = gaps.smooth_rotations(turning, np.ones(240), seconds, 4.0)
     assert np.degrees(rotations.angle_between(found, turning))[20:-20].max() < 1e-3
 
 
 def test_rotations_of_one_and_two_frames():
     turn = rotations.exp(np.array([[0.1, 0.2, 0.3], [1.0, 0, 0]]))
     for count in (1, 2):
-        found = smoothing.smooth_rotations(turn[:count], np.ones(count), np.arange(count) / 30, 5.0)
+        found = gaps.smooth_rotations(turn[:count], np.ones(count), np.arange(count) / 30, 5.0)
         np.testing.assert_allclose(found, turn[:count], atol=1e-12)
-    found = smoothing.smooth_rotations(turn, np.array([0.0, 1.0]), np.arange(2) / 30, 5.0)
+    found = gaps.smooth_rotations(turn, np.array([0.0, 1.0]), np.arange(2) / 30, 5.0)
     np.testing.assert_allclose(found, turn[[1, 1]], atol=1e-12)
 
 
@@ -567,7 +567,7 @@ def test_spans_cover_sightings_and_cut_at_long_absences(seen, frames_away, seed)
     seen = np.array(seen)
     # Steps of 33 or 34 ms: the limit lies between whole numbers of frames.
     stamps = np.cumsum(rng.integers(33_000_000, 34_000_001, len(seen)))
-    found = smoothing.spans(seen, stamps, (frames_away + 0.5) / 30)
+    found = gaps.spans(seen, stamps, (frames_away + 0.5) / 30)
     covered = np.zeros(len(seen), bool)
     for span in found:
         assert seen[span.start] and seen[span.stop - 1]

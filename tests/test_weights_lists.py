@@ -12,7 +12,7 @@ import torch
 
 from acehand_core.ace.model.config import DecoderConfig, ModelConfig, TrunkConfig, VaeConfig
 from acehand_core.ace.model.weights import official, repackaged, tables
-from acehand_core.ace.model.weights.accounting import account, table
+from acehand_core.ace.model.weights.inspection import account, table
 from acehand_core.ace.model.weights.state import state_shapes
 from acehand_core.ace.model.weights.tables import Shapes, shapes_of
 from acehand_core.errors import SchemaError

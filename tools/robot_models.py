@@ -17,10 +17,9 @@ from jaxtyping import Float
 
 from acehand_core.errors import InputError
 from acehand_core.geometry import rotations
-from retarget.robots.body import ROOT_LINK, HandBody, Link, Shape, Vector
-from retarget.robots.hand_spec import HandSpec
+from retarget.robots.hand_spec import ROOT_LINK, HandBody, HandSpec, Link, Shape, Vector
+from retarget.robots.model_file import Numbers, add_limits, joined, urdf_joint, xml_text
 from retarget.robots.robot import OURS, load_robot
-from retarget.robots.skeleton_urdf import Numbers, joined, urdf_joint, urdf_limits, xml_text
 from retarget.robots.user_model import COLLISION_GROUP, VISUAL_GROUP
 
 #: Word for word what the committed files have.
@@ -110,7 +109,7 @@ def urdf_text(hand: HandSpec) -> str:
         joint = urdf_joint(root, name(link.joint or f"{link.name}_fixed"), kind, name(link.parent),
                             name(link.name), link.xyz, link.rpy, _n)  # fmt: skip
         if link.joint:
-            urdf_limits(joint, hand, hand.joint_names.index(link.joint), link.axis, _n)
+            add_limits(joint, hand, hand.joint_names.index(link.joint), link.axis, _n)
 
     for tip in body.tips:
         ET.SubElement(root, "link", name=name(tip.name))

@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.interpolate import CubicSpline
 
-from acehand_core.camera import lines, structure
+from acehand_core.camera import structure
 from acehand_core.camera.structure import Lens
 from acehand_core.camera.tracks import Gray, Tracks, TrackWindow, windows
 from acehand_core.errors import InputError
@@ -124,7 +124,7 @@ class FocalLengthEstimate:
     findings: tuple[FocalLengthFinding, FocalLengthFinding]
     reason: str
     picture: ImageRgb
-    segments: lines.Segments
+    segments: structure.Segments
     directions: Float[np.ndarray, "3 3"] | None
 
 
@@ -193,7 +193,7 @@ class _Evidence:
         size = round(recording.width * scale), round(recording.height * scale)
         self._side, self._middle = max(size), (np.array(size) - 1) / 2
         self._windows = [found[at].tracks - self._middle for at in _spread(len(found), _WINDOWS)]
-        cut = [lines.segments_in(_gray(picture, size)) for picture in pictures]
+        cut = [structure.segments_in(_gray(picture, size)) for picture in pictures]
         self._best = int(np.argmax([len(segments) for segments in cut]))
         self._cut = [(at, segments) for at, segments in enumerate(cut)
                      if len(segments) >= _FEWEST_LINES]  # fmt: skip
@@ -240,7 +240,7 @@ class _Evidence:
         for row, (at, segments) in enumerate(self._cut):
             progress("lines", row, len(curves))
             relative = segments - np.tile(self._middle, 2)
-            likely, corners = lines.agreement(relative, focals, rng, lens)
+            likely, corners = structure.agreement(relative, focals, rng, lens)
             curves[row] = -likely
             shown = corners if at == self._best else shown
         progress("lines", len(curves), len(curves))

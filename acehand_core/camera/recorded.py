@@ -15,8 +15,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from acehand_core.atomic import atomic_path
-from acehand_core.camera.masks import hand_mask
-from acehand_core.camera.turns import estimate_rotations
+from acehand_core.camera.turns import estimate_rotations, hand_mask
 from acehand_core.errors import InputError
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import CameraMotion, Recording, runs

@@ -46,8 +46,7 @@ class Run:
         from acehand_core.pipeline.batch.engines import open_engine
         from acehand_core.pipeline.batch.folder import BatchFolder, retry
         from acehand_core.pipeline.batch.manifest import read_manifest
-        from acehand_core.pipeline.batch.merge import merge
-        from acehand_core.pipeline.batch.run import run_batch
+        from acehand_core.pipeline.batch.run import merge, run_batch
 
         job = with_weights(self.job)
         if job.existing in ("append", "resume") or job.dry_run:

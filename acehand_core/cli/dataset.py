@@ -284,7 +284,7 @@ class Trim:
         """Trim it, and say what was cut and why."""
         from acehand_core.lerobot.trim import trim_episodes
         from acehand_core.lerobot.trim_rules import read_trim_rules
-        from acehand_core.pipeline.trimming import write_beside
+        from acehand_core.review.decisions import write_beside
 
         rules = read_trim_rules(self.rules)
         trimming = trim_episodes(

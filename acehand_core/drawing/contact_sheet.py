@@ -26,7 +26,7 @@ from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.skeleton import TIPS
 from acehand_core.motion import HandMotion, Recording, RobotTrajectory
-from acehand_core.recordings.resized import resized
+from acehand_core.recordings.selection import resized
 from acehand_core.types import SIDES, ImageRgb, Picture, Progress
 from retarget.robots.robot import Robot
 

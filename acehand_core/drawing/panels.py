@@ -22,9 +22,9 @@ from acehand_core.drawing.overlay import (
     draw_skeleton,
     hand_vertices,
     lit,
+    seen_mesh,
     subpixels,
 )
-from acehand_core.drawing.raster import seen_mesh
 from acehand_core.errors import InputError, nearest
 from acehand_core.geometry import frames
 from acehand_core.geometry.cameras import Camera

@@ -26,7 +26,7 @@ from acehand_core.types import SIDES, ImageRgb, RigidTransform, Side
 from retarget.robots.collision_shapes import link_places
 from retarget.robots.robot import Robot
 from retarget.solve.arm import Arm
-from retarget.solve.arm_shapes import Places, add_shape, visible_shapes
+from retarget.solve.arm_scene import Places, add_shape, visible_shapes
 
 if TYPE_CHECKING:
     import mujoco

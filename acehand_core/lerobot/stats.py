@@ -25,7 +25,7 @@ from acehand_core.lerobot.format import (
     read_parquet,
     read_record,
 )
-from acehand_core.recordings.pyav import rgb_options
+from acehand_core.recordings.video_index import rgb_options
 
 QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
 STAT_NAMES = ("min", "max", "mean", "std", "count", *QUANTILES)

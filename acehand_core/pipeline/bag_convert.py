@@ -26,8 +26,12 @@ from acehand_core.errors import (
 )
 from acehand_core.lerobot.dataset import episode_contents
 from acehand_core.motion import Recording
-from acehand_core.pipeline.bag_write import of_episode, stoppable, write_demonstration
-from acehand_core.pipeline.demonstrations import read_episodes
+from acehand_core.pipeline.bag_write import (
+    of_episode,
+    read_episodes,
+    stoppable,
+    write_demonstration,
+)
 from acehand_core.pipeline.job import run_job
 from acehand_core.pipeline.report import Failure, JobReport
 from acehand_core.pipeline.settings import JobSettings, Span

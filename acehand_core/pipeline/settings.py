@@ -13,7 +13,7 @@ from acehand_core.camera import FOCAL_LENGTH_VERSION
 from acehand_core.errors import InputError
 from acehand_core.motion import Recording
 from acehand_core.recordings.options import RecordingOptions
-from acehand_core.recordings.resized import Fit
+from acehand_core.recordings.selection import Fit
 from acehand_core.recordings.video_encode import even_size
 from acehand_core.settings import (
     file_identity,

@@ -23,8 +23,7 @@ from acehand_core.hand.skeleton import KEYPOINT_NAMES, WRIST
 from acehand_core.motion import HandMotion
 from acehand_core.recordings.keypoint_tables import read_table, stamps_ns
 from acehand_core.recordings.keypoints.joints import ENTRIES, motion_from_entries
-from acehand_core.recordings.keypoints.mapping import KeypointMap, load_map
-from acehand_core.recordings.keypoints.orders import keypoint_named
+from acehand_core.recordings.keypoints.mapping import KeypointMap, keypoint_named, load_map
 from acehand_core.safe_files import content_sha256, safe_load_npz
 from acehand_core.types import SIDES, Hands
 

@@ -22,8 +22,7 @@ import pyarrow.parquet as pq
 
 from acehand_core.errors import InputError, SchemaError, nearest
 from acehand_core.hand.skeleton import KEYPOINT_NAMES
-from acehand_core.recordings.keypoints.mapping import TIME_UNITS_NS, KeypointMap
-from acehand_core.recordings.keypoints.orders import order_named
+from acehand_core.recordings.keypoints.mapping import TIME_UNITS_NS, KeypointMap, order_named
 from acehand_core.types import SIDES
 
 AXES = "xyz"

@@ -16,8 +16,7 @@ from jaxtyping import Int
 
 from acehand_core.errors import InputError
 from acehand_core.motion import Recording
-from acehand_core.recordings.pyav import rgb_options
-from acehand_core.recordings.video_index import VideoIndex
+from acehand_core.recordings.video_index import VideoIndex, rgb_options
 from acehand_core.recordings.video_scan import scan
 from acehand_core.safe_files import content_sha256
 from acehand_core.types import ImageRgb, TimestampsNs

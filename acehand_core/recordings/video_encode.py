@@ -24,8 +24,7 @@ from jaxtyping import Float
 from acehand_core.atomic import atomic_path
 from acehand_core.errors import AcehandError, OutputError, SchemaError, VideoError
 from acehand_core.motion import FrameSource, Recording
-from acehand_core.recordings.pyav import VideoPacket
-from acehand_core.recordings.video_index import open_container, video_stream
+from acehand_core.recordings.video_index import VideoPacket, open_container, video_stream
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,17 +11,38 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import av
 import numpy as np
 from av.container import InputContainer
 from av.stream import Disposition
+from av.video.reformatter import ColorRange, Colorspace
 from av.video.stream import VideoStream
 from jaxtyping import Int
 
 from acehand_core.errors import VideoError
 from acehand_core.types import TimestampsNs
+
+if TYPE_CHECKING:
+    VideoPacket = av.Packet[av.VideoStream]
+else:
+    VideoPacket = av.Packet
+
+
+def rgb_options(frame: av.VideoFrame) -> dict[str, Any]:
+    """Return what ``reformat`` needs to make RGB of a frame by the colour tags it carries.
+
+    PyAV before 17 does not look at them unless it is told; later ones take them anyway.
+    """
+    full = frame.format.name.startswith(("yuvj", "gray", "ya"))  # whatever their tag says
+    return {
+        "format": "rgb24",
+        "src_color_range": ColorRange.JPEG if full else frame.color_range,
+        "src_colorspace": frame.colorspace,
+        "dst_colorspace": Colorspace.DEFAULT,
+    }
+
 
 _log = logging.getLogger(__name__)
 

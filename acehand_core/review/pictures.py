@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from acehand_core.motion import Recording
-from acehand_core.recordings.resized import resized
+from acehand_core.recordings.selection import resized
 from acehand_core.review.episode import Episode
 from retarget.replay.clip import extent, project
 from retarget.replay.judgements import Measure

@@ -41,7 +41,7 @@ from acehand_core.hand.skeleton import BONES, WRIST
 from acehand_core.motion import runs
 from acehand_core.recordings.video_encode import probe_video
 from acehand_core.review.episode import ABSENT, DOUBTFUL, FILLED, OBSERVED, Episode
-from acehand_core.review.payload import curves
+from acehand_core.review.page import curves
 from acehand_core.types import SIDES, Side
 from retarget.replay.clip import in_camera
 from retarget.robots.hand_spec import HandSpec

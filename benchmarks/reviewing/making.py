@@ -26,8 +26,7 @@ from acehand_core.lerobot import format as files
 from acehand_core.pipeline.batch.engines import EngineSettings, LocalEngine
 from acehand_core.pipeline.batch.folder import BatchFolder
 from acehand_core.pipeline.batch.manifest import read_manifest
-from acehand_core.pipeline.batch.merge import merge
-from acehand_core.pipeline.batch.run import run_batch
+from acehand_core.pipeline.batch.run import merge, run_batch
 from benchmarks.reviewing import damages as damaging
 from benchmarks.reviewing.damages import DAMAGES, KINDS, Damage, Stored
 from benchmarks.reviewing.recordings import (

@@ -18,8 +18,14 @@ from acehand_core import plugins
 from acehand_core.errors import InputError, nearest
 from acehand_core.hand.skeleton import FINGERS, KEYPOINT_NAMES
 from acehand_core.types import SIDES, Hands, Side
-from retarget.robots.body import HandBody, read_body
-from retarget.robots.hand_spec import KEYS, HandSpec, Tracks, read_controller_units
+from retarget.robots.hand_spec import (
+    KEYS,
+    HandBody,
+    HandSpec,
+    Tracks,
+    read_body,
+    read_controller_units,
+)
 from retarget.robots.parameters import Section, merged, read_yaml, unmirrored
 
 #: Who follows hands where nobody says it.

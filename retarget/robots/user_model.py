@@ -21,11 +21,9 @@ from acehand_core.geometry import rotations
 from acehand_core.mujoco_gl import import_mujoco, quiet_mujoco
 from acehand_core.types import Side
 from retarget.robots.anatomy import HandPosture
-from retarget.robots.body import ROOT_LINK, Simulation, Vector
-from retarget.robots.hand_spec import HandSpec
-from retarget.robots.model_file import compiled, files_of, load_spec
+from retarget.robots.hand_spec import ROOT_LINK, HandSpec, Simulation, Vector
+from retarget.robots.model_file import compiled, files_of, load_spec, skeleton_urdf
 from retarget.robots.parameters import Section, unmirrored
-from retarget.robots.skeleton_urdf import skeleton_urdf
 
 if TYPE_CHECKING:
     import mujoco

@@ -19,8 +19,7 @@ from acehand_core.geometry import frames, rotations
 from acehand_core.types import RigidTransform
 from retarget.solve.arm import Arm, BasePath, pose_points
 from retarget.solve.arm_path import descend, mean_error, sweep
-from retarget.solve.arm_scene import ArmScene, ArmTable
-from retarget.solve.arm_shapes import Places
+from retarget.solve.arm_scene import ArmScene, ArmTable, Places
 
 #: A frame is reached when the hand's base is this near.
 REACHED_M, REACHED_RAD = 0.005, np.radians(3.0)

@@ -8,13 +8,16 @@ import numpy as np
 from jaxtyping import Float
 
 from retarget.robots.hand_spec import Commands
-from retarget.solve.collision import CollisionCost
-from retarget.solve.costs import Cost, PairGaps, PostureCost, Problem, State
-from retarget.solve.hulls import HullCost
-from retarget.solve.vector_costs import (
+from retarget.solve.collision import CollisionCost, HullCost
+from retarget.solve.costs import (
+    Cost,
     DirectionCost,
     KeypointCost,
+    PairGaps,
     PinchCost,
+    PostureCost,
+    Problem,
+    State,
     VectorCost,
     VectorCosts,
 )

@@ -20,8 +20,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from retarget.robots.hand_spec import CommandLimits, Commands
-from retarget.solve.collision import CollisionCost
-from retarget.solve.hulls import HullCost
+from retarget.solve.collision import CollisionCost, HullCost
 from retarget.solve.objective import FrameWindow, PoseObjective, RobotPose
 from retarget.solve.qp import TrajectoryProgram
 from retarget.targets import CommandTarget

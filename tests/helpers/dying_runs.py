@@ -26,7 +26,7 @@ from acehand_core.cli import retarget
 from acehand_core.cli.main import main as acehand
 from acehand_core.lerobot import writer as lerobot_writer
 from acehand_core.lerobot.writer import LeRobotWriter
-from acehand_core.pipeline import bag_convert, job
+from acehand_core.pipeline import bag_convert, dataset
 from acehand_core.recordings.bags import writer as bag_writer
 from acehand_core.recordings.bags.writer import BagWriter
 from acehand_core.trackers.files import FileTracker
@@ -38,7 +38,7 @@ BAG: dict[str, tuple[Any, str, Callable[..., bool]]] = {
     "index": (progress.Bars, "__call__", lambda _, stage, done, total: stage == "index the bag"),
     "track": (FileTracker, "track", lambda *_: True),
     "retarget": (progress.Bars, "__call__", lambda _, stage, *__: stage == "retarget"),
-    "pictures": (job, "draw", lambda *_: True),
+    "pictures": (dataset, "draw", lambda *_: True),
     "second": (LeRobotWriter, "add_episode", lambda writer, *_: writer.total_episodes == 1),
     "statistics": (lerobot_writer, "dataset_stats", lambda *_: True),
     "dataset": (bag_convert, "_write_beside", lambda *_: True),
@@ -72,7 +72,7 @@ def main(moment: str, arguments: list[str]) -> int:
         setattr(*at(moment, die))
         return acehand(arguments)
     if moment == "drawing":
-        job.draw = die
+        dataset.draw = die
     elif moment == "statistics":
         LeRobotWriter.finish = die
     else:

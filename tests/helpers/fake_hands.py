@@ -5,7 +5,7 @@ import numpy as np
 from acehand_core.geometry import rotations
 from acehand_core.hand import articulation
 from acehand_core.hand.capsule import CapsuleHand
-from acehand_core.trackers.mediapipe.detector import Detection
+from acehand_core.trackers.mediapipe.search import Detection
 
 _FLAT = CapsuleHand().rest_keypoints("right", np.zeros(10))
 _CENTRED = (_FLAT - _FLAT.mean(0))[:, [0, 2]]

@@ -24,8 +24,8 @@ from acehand_core.lerobot.dataset import create
 from acehand_core.lerobot.format import FeatureSpec, video_feature
 from acehand_core.lerobot.trim import trim_episodes
 from acehand_core.lerobot.trim_rules import read_trim_rules
-from acehand_core.pipeline.trimming import write_beside
 from acehand_core.recordings.hands_file import write_hand_motion
+from acehand_core.review.decisions import write_beside
 from helpers import lerobot_samples as samples
 from helpers.retarget_samples import moving_hands
 

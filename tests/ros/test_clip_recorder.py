@@ -15,7 +15,7 @@ from test_offline_bag import EXAMPLE, START, STEP, Told, image_fields
 from acehand_core.lerobot.check import check_dataset
 from acehand_core.recordings.bags.messages import PlainMessage
 from acehand_core.recordings.video import open_video
-from acehand_ros.clips import ClipFolder
+from acehand_ros.clip_recorder import ClipFolder
 from acehand_ros.messages import to_ros
 from helpers.controller_rules import check_controller_takes
 from retarget.robots.robot import load_robot

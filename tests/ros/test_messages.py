@@ -20,8 +20,7 @@ from acehand_core.recordings.bags.messages import (
 )
 from acehand_core.recordings.bags.writer import BagWriter
 from acehand_ros.messages import quality, to_ros
-from acehand_ros.status import job_diagnostics
-from acehand_ros.worker import JobStatus
+from acehand_ros.worker import JobStatus, job_diagnostics
 
 TRUTH = Path(__file__).parents[2] / "examples" / "two_hands_truth.parquet"
 

@@ -42,7 +42,7 @@ class Fetch:
 
         if self.names == ("hands",):
             return self._hands(terminal)
-        from acehand_core.ace.model.weights import sums
+        from acehand_core.ace.model.weights import storage
         from acehand_core.ace.model.weights.fetch import SOURCES, fetch
 
         if self.list or not self.names:
@@ -59,7 +59,7 @@ class Fetch:
             }  # fmt: skip
             terminal.print_json({"sources": listed})
             return console.EXIT_OK
-        console.say(sums.NOT_BUNDLED)
+        console.say(storage.NOT_BUNDLED)
         done = []
         for name in self.names:
             fetched = fetch(name, self.revision, terminal.quiet)
@@ -189,8 +189,7 @@ class Inspect:
     def run(self, terminal: console.Terminal) -> int:
         """Describe them; exit code 0 only without problems."""
         from acehand_core.ace.model.config import ModelConfig
-        from acehand_core.ace.model.weights.accounting import account, table
-        from acehand_core.ace.model.weights.inspection import inspect
+        from acehand_core.ace.model.weights.inspection import account, inspect, table
         from acehand_core.errors import InputError
 
         if self.path is None and not self.accounting:

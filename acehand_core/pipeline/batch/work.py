@@ -22,7 +22,7 @@ from acehand_core.pipeline.run import Run
 from acehand_core.processes import forget_peak, peak_mb
 from acehand_core.recordings.hands_file import read_hand_motion, write_hand_motion
 from acehand_core.recordings.selection import only_hands
-from acehand_core.trackers.cache import CachedTracker
+from acehand_core.trackers.choose import CachedTracker
 from acehand_core.types import Progress
 from retarget.solve.calibration_file import StoredCalibration, calibration_text
 from retarget.solve.methods import robot_targets

@@ -21,7 +21,7 @@ from acehand_core.recordings.bags.bag import Bag
 from acehand_core.recordings.bags.images import decode_image
 from acehand_core.recordings.bags.library import FFMPEG_PACKET, UnpackedFiles, decode
 from acehand_core.recordings.bags.records import Data, DroppedMessages
-from acehand_core.recordings.pyav import rgb_options
+from acehand_core.recordings.video_index import rgb_options
 from acehand_core.types import ImageRgb
 
 

@@ -16,8 +16,7 @@ from acehand_core.errors import SchemaError
 from acehand_core.geometry.rotations import unit
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.skeleton import BONES, FINGERS, KNUCKLES, WRIST, finger_keypoints
-from acehand_core.recordings.keypoints.mapping import UNITS_M
-from acehand_core.recordings.keypoints.orders import PRESETS, presets_of
+from acehand_core.recordings.keypoints.mapping import PRESETS, UNITS_M, presets_of
 from acehand_core.types import SIDES
 
 #: Proportions: rms of the log of bone lengths against the mean hand's, its size aside. Hands that

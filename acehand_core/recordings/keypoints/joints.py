@@ -22,8 +22,7 @@ from acehand_core.hand.skeleton import KNUCKLES, PALM, TIPS, WRIST
 from acehand_core.motion import HandMotion
 from acehand_core.provenance import Provenance
 from acehand_core.recordings.keypoints import checks
-from acehand_core.recordings.keypoints.mapping import UNITS_M, JointFrame
-from acehand_core.recordings.keypoints.orders import order_named, presets_of
+from acehand_core.recordings.keypoints.mapping import UNITS_M, JointFrame, order_named, presets_of
 from acehand_core.types import SIDES, Side
 
 #: What keypoints may come with.

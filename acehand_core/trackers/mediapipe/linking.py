@@ -23,8 +23,7 @@ from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.skeleton import KNUCKLES
 from acehand_core.motion import CameraMotion
-from acehand_core.trackers.mediapipe.detector import Detection
-from acehand_core.trackers.mediapipe.search import apart
+from acehand_core.trackers.mediapipe.search import Detection, apart
 
 #: Two detections closer than this share of their size are one hand. (The duplicates of a real
 #: clip lie within 0.6; clasped hands measured on renders stay beyond 1.)

@@ -21,9 +21,8 @@ from acehand_core.hand.skeleton import WRIST
 from acehand_core.motion import FILL_FRAMES, CameraMotion
 from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.mediapipe import doubt, pnp
-from acehand_core.trackers.mediapipe.detector import Detection
-from acehand_core.trackers.mediapipe.gaps import room_turns, smooth_and_fill, trust_in_motion
-from acehand_core.trackers.mediapipe.smoothing import spans
+from acehand_core.trackers.mediapipe.gaps import room_turns, smooth_and_fill, spans, trust_in_motion
+from acehand_core.trackers.mediapipe.search import Detection
 from acehand_core.types import CameraPoses, Side, TimestampsNs
 
 #: A hand away for longer than this is away: it is not filled in.

@@ -17,7 +17,6 @@ import numpy as np
 
 from acehand_core.motion import FrameSource
 from acehand_core.trackers.mediapipe import search
-from acehand_core.trackers.mediapipe.detector import Detection
 from acehand_core.trackers.mediapipe.linking import Slots
 from acehand_core.trackers.mediapipe.networks import (
     Crop,
@@ -26,7 +25,8 @@ from acehand_core.trackers.mediapipe.networks import (
     crop_of,
     hand_networks,
 )
-from acehand_core.trackers.mediapipe.segments import SegmentCache, in_segments
+from acehand_core.trackers.mediapipe.redetection import SegmentCache, in_segments
+from acehand_core.trackers.mediapipe.search import Detection
 from acehand_core.types import ImageRgb, Progress, Quality
 
 #: A crop that shows no hand says nothing; a mean this far off, in hand sizes, is of another hand.

@@ -15,8 +15,7 @@ from acehand_core.processes import one_blas_thread
 from acehand_core.provenance import Provenance
 from acehand_core.recordings.camera_presets import presets_for
 from acehand_core.trackers.base import TrackerSettings
-from acehand_core.trackers.mediapipe import detector, redetection, search
-from acehand_core.trackers.mediapipe.detector import Detection
+from acehand_core.trackers.mediapipe import redetection, search
 from acehand_core.trackers.mediapipe.linking import (
     Slots,
     Turned,
@@ -29,8 +28,9 @@ from acehand_core.trackers.mediapipe.linking import (
 )
 from acehand_core.trackers.mediapipe.networks import VERSION
 from acehand_core.trackers.mediapipe.reconstruct import MAX_FILL_S, HandTrack, reconstruct_hands
+from acehand_core.trackers.mediapipe.redetection import SegmentCache
 from acehand_core.trackers.mediapipe.refinement import refine
-from acehand_core.trackers.mediapipe.segments import SegmentCache
+from acehand_core.trackers.mediapipe.search import Detection
 from acehand_core.types import SIDES, Progress, Side, no_progress
 
 #: So many frames tell whether a camera is worn.
@@ -241,7 +241,6 @@ def cache_key(recording: Recording) -> dict[str, Any]:
         "runtime": "openvino",
         # All their settings are constants of these modules.
         "settings": {
-            module.__name__: {name: value for name, value in vars(module).items() if name.isupper()}
-            for module in (detector, search)
+            search.__name__: {name: value for name, value in vars(search).items() if name.isupper()}
         },
     }

@@ -23,6 +23,7 @@ from acehand_core.ace.labelled.readers.base import (
     ManoTrack,
     NativeRecording,
     ReadOptions,
+    hashed_split,
     mapping,
     need_items,
     read_json,
@@ -44,7 +45,6 @@ from acehand_core.ace.labelled.readers.pictures import (
     upright_camera,
     upright_image,
 )
-from acehand_core.ace.labelled.readers.splits import hashed_split
 from acehand_core.errors import InputError
 from acehand_core.geometry import frames
 from acehand_core.geometry.cameras import Camera

@@ -21,6 +21,7 @@ from acehand_core.ace.labelled.readers.base import (
     flat,
     frame_times,
     get,
+    hashed_split,
     mapping,
     need_items,
     parse_json,
@@ -37,7 +38,6 @@ from acehand_core.ace.labelled.readers.pictures import (
     upright_camera,
     upright_image,
 )
-from acehand_core.ace.labelled.readers.splits import hashed_split
 from acehand_core.errors import SchemaError
 from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera

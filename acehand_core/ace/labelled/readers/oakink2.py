@@ -24,6 +24,7 @@ from acehand_core.ace.labelled.readers.base import (
     flat,
     frame_times,
     get,
+    hashed_split,
     integer,
     mapping,
     need_folder,
@@ -33,7 +34,6 @@ from acehand_core.ace.labelled.readers.base import (
     unknown_unless,
 )
 from acehand_core.ace.labelled.readers.pictures import ImageFiles, image_size, numbered_images
-from acehand_core.ace.labelled.readers.splits import hashed_split
 from acehand_core.errors import InputError, SchemaError, nearest
 from acehand_core.geometry import frames, rotations
 from acehand_core.unpickling import TORCH_PKL, restricted_load

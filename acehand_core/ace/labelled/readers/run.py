@@ -22,7 +22,14 @@ from acehand_core.ace.labelled.clips import schema
 from acehand_core.ace.labelled.clips.schema import CONVERTED_BY, ClipInfo, StoreInfo, clip_id
 from acehand_core.ace.labelled.clips.store import ClipStore, ClipWriter, changed_settings
 from acehand_core.ace.labelled.readers.arctic import ArcticReader
-from acehand_core.ace.labelled.readers.base import SPLITS, Item, Reader, ReadOptions, Split
+from acehand_core.ace.labelled.readers.base import (
+    SPLITS,
+    Item,
+    Reader,
+    ReadOptions,
+    Split,
+    read_split_file,
+)
 from acehand_core.ace.labelled.readers.convert import Converter
 from acehand_core.ace.labelled.readers.egocentric import (
     EgocentricReader,
@@ -36,7 +43,6 @@ from acehand_core.ace.labelled.readers.hot3d_clips import Hot3dClipsReader
 from acehand_core.ace.labelled.readers.interhand import ReInterHandReader
 from acehand_core.ace.labelled.readers.oakink2 import OakInk2Reader
 from acehand_core.ace.labelled.readers.pictures import ClipOptions
-from acehand_core.ace.labelled.readers.splits import read_split_file
 from acehand_core.ace.labelled.readers.stills import FreiHandReader, RhdReader
 from acehand_core.errors import AcehandError, InputError, Interrupted, OutputError, nearest
 from acehand_core.types import Progress

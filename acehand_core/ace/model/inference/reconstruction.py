@@ -23,10 +23,16 @@ from jaxtyping import Float
 from acehand_core import __version__
 from acehand_core.ace.model.batch import ClipBatch, Readout
 from acehand_core.ace.model.config import ModelConfig
-from acehand_core.ace.model.inference.assembly import Result, SourceFrames, assemble
+from acehand_core.ace.model.inference.assembly import (
+    HandPlacements,
+    PlacingSetup,
+    Result,
+    SourceFrames,
+    assemble,
+    place_windows,
+)
 from acehand_core.ace.model.inference.blend import recording_betas
 from acehand_core.ace.model.inference.loading import InferenceOptions, WeightsRecord, solve_options
-from acehand_core.ace.model.inference.placing import HandPlacements, PlacingSetup, place_windows
 from acehand_core.ace.model.inference.reading import (
     MODEL_FPS,
     Encoder,

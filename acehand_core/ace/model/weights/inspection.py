@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from acehand_core.ace.model.config import AS_RELEASED, InferenceConfig, ModelConfig, Variant
-from acehand_core.ace.model.weights import own, repackaged, sums
+from acehand_core.ace.model.weights import official, own, repackaged, storage
 from acehand_core.ace.model.weights.load import Layout, detect, find_checkpoint
 from acehand_core.ace.model.weights.official_files import (
     CAPTION_KEY,
@@ -28,9 +28,11 @@ from acehand_core.ace.model.weights.state import (
     LoadReport,
     TrainingData,
     compare,
+    state_shapes,
     training_to_json,
 )
 from acehand_core.ace.model.weights.storage import TensorStore, store_of
+from acehand_core.ace.model.weights.tables import Shapes, meta
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +124,7 @@ def _repackaged(path: Path, variant: Variant | None) -> WeightsInspection:
     config, stores, reports = repackaged.open_repackaged(path, variant)
     stores["caption"] = _caption_store(path / repackaged.CAPTION_FILE)
     return WeightsInspection(
-        "repackaged", config, sums.RELEASED, _parts(stores), LoadReport(tuple(reports.values())),
+        "repackaged", config, storage.RELEASED, _parts(stores), LoadReport(tuple(reports.values())),
         trained_on=RELEASED_TRAINING,
     )  # fmt: skip
 
@@ -136,7 +138,7 @@ def _checkpoint(path: Path) -> WeightsInspection:
     keys = ComponentReport("checkpoint", str(path), ignored=opened.ignored)
     training, inference = opened.recorded()
     return WeightsInspection(
-        "official", config, str(opened.record.get("licence") or sums.CHECKPOINT),
+        "official", config, str(opened.record.get("licence") or storage.CHECKPOINT),
         _parts(opened.parts), LoadReport((keys, *reports.values())), trained_on=training,
         inference=inference,
     )  # fmt: skip
@@ -145,7 +147,7 @@ def _checkpoint(path: Path) -> WeightsInspection:
 def _piece(path: Path, layout: Layout) -> WeightsInspection:
     if layout == "caption":
         parts = _parts({"caption": _caption_store(path)})
-        return WeightsInspection(layout, None, sums.BASE, parts, LoadReport())
+        return WeightsInspection(layout, None, storage.BASE, parts, LoadReport())
 
     opened: dict[str, TensorStore] = {}
     if layout == "wan-base":
@@ -156,7 +158,7 @@ def _piece(path: Path, layout: Layout) -> WeightsInspection:
         opened["vae"] = open_vae(path)
     config = ModelConfig()
     report = LoadReport(tuple(compare(released_sections(config, opened), opened).values()))
-    return WeightsInspection(layout, config, sums.BASE, _parts(opened), report)
+    return WeightsInspection(layout, config, storage.BASE, _parts(opened), report)
 
 
 def _caption_store(path: Path) -> TensorStore:
@@ -174,3 +176,98 @@ def _parts(stores: Mapping[str, TensorStore]) -> tuple[Part, ...]:
         )
         for name, store in stores.items()
     )
+
+
+# The parameters of a model counted.
+#
+# Registered counts come from the lists of the released files, on the meta device; live counts from
+# what runs here. At the released sizes they are the paper's (appendix "Architecture").
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleRow:
+    """One line of the table: a number of parameters in a number of tensors."""
+
+    name: str
+    parameters: int
+    tensors: int
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Accounting:
+    """The table. Names are stable: a program may look rows up by them."""
+
+    rows: tuple[ModuleRow, ...]
+
+    def __getitem__(self, name: str) -> int:
+        return {row.name: row.parameters for row in self.rows}[name]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain types."""
+        return {"rows": [asdict(row) for row in self.rows]}
+
+
+def account(config: ModelConfig) -> Accounting:
+    """Count a model that reads the transformer (``source`` "wan"); nothing is allocated."""
+    trunk, decoder, tap = config.trunk, config.decoder, config.trunk.tap
+    trained = official.backbone_trainable(trunk)
+    lora = official.lora(trunk)
+    patch = _where(trained, lambda name: name.startswith("patch_embedding."))
+    head = official.dit_head(trunk)
+    registered = _where(
+        official.projectors(decoder, tap), lambda name: not name.endswith(official.RAY_FREQUENCIES)
+    )
+    used = _where(
+        registered, lambda n: official.runs_in_projectors(n.removeprefix(f"l{tap}."), decoder)
+    )
+    rays = official.raymap_heads(decoder.feature_dim, tap)
+    executed = _where(lora, lambda name: official.runs_in_dit(name, trunk))
+    live = state_shapes(config)
+    last = trunk.num_layers - 1
+
+    return Accounting(
+        (
+            _row("dit", official.dit(trunk), f"base transformer, blocks 0 to {last}, and its head"),
+            _row("vae_encoder", official.vae(config.vae), "video VAE, encoder and moments"),
+            _row("patch_embedding", patch, "retrained"),
+            _row("lora", lora, "adapters of all blocks"),
+            _row("lora_executed", executed, f"adapters of blocks 0 to {tap}"),
+            _row("decoder_registered", registered, "decoder with readouts that never run"),
+            _row("decoder_used", used, "decoder as run"),
+            _row("ray_head", rays, ""),
+            _row("output_head", head, "the transformer's own, never reached"),
+            _sum("optimiser", "given to the released optimiser",
+                 lora, registered, patch, head, rays),
+            _sum("reached_by_gradient", "able to learn, and all that learns here",
+                 executed, used, patch, rays),
+            _sum("live_trained", "held here with a gradient",
+                 *(live[part] for part in ("adapters", "decoder", "ray_head") if part in live),
+                 _where(live.get("trunk", {}), lambda name: name.startswith("patch_embedding."))),
+            _sum("live", "held here in all, with the layers of the trunk's constants",
+                 *live.values()),
+        )
+    )  # fmt: skip
+
+
+def table(accounting: Accounting) -> list[str]:
+    """Return the table as lines of text."""
+    width = max(len(row.name) for row in accounting.rows)
+    return [
+        f"{row.name:<{width}}  {row.parameters:>13,}  {row.tensors:>4} tensors  {row.what}".rstrip()
+        for row in accounting.rows
+    ]
+
+
+def _row(name: str, shapes: Shapes, what: str) -> ModuleRow:
+    tensors = meta(shapes)
+    return ModuleRow(name, sum(tensor.numel() for tensor in tensors.values()), len(tensors), what)
+
+
+def _sum(name: str, what: str, *parts: Shapes) -> ModuleRow:
+    rows = [_row("", part, "") for part in parts]
+    return ModuleRow(name, sum(r.parameters for r in rows), sum(r.tensors for r in rows), what)
+
+
+def _where(shapes: Shapes, keep: Callable[[str], bool]) -> Shapes:
+    return {name: shape for name, shape in shapes.items() if keep(name)}
