@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
+from types import FrameType
 
 import pytest
+
+from acehand_core.cli import retarget
+from helpers.commands import hands_file
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("acehand_core", "retarget", "acehand_ros")
@@ -104,3 +109,27 @@ def test_a_wrong_shape_is_refused() -> None:
 def test_launch_is_not_a_package() -> None:
     """An ``__init__.py`` there would shadow ROS's own ``launch``."""
     assert not (ROOT / "launch" / "__init__.py").exists()
+
+
+def test_the_walk_of_an_input_is_what_runs(tmp_path: Path) -> None:
+    """Each step of docs/architecture.md names a function; they run first in its order."""
+    page = (ROOT / "docs/architecture.md").read_text("utf-8")
+    section = page.split("## The walk of an input")[1].split("\n## ")[0]
+    steps = re.findall(r"^\d+\. \[`([\w.]+)`\]\(\.\./([\w/.]+)\)", section, re.MULTILINE)
+    assert 5 < len(steps) <= 10
+    wanted = {(str(ROOT / file), name.split(".")[-1]): (name, file) for name, file in steps}
+    ran: list[tuple[str, str]] = []
+
+    def seen(frame: FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        step = wanted.get((code.co_filename, code.co_name)) if event == "call" else None
+        if step is not None and step not in ran and code.co_qualname == step[0]:
+            ran.append(step)
+
+    hands = hands_file(tmp_path / "hands.npz")
+    sys.setprofile(seen)
+    try:
+        code = retarget.main([str(hands), "--output", str(tmp_path / "out"), "-q"])
+    finally:
+        sys.setprofile(None)
+    assert code == 0 and ran == steps

@@ -39,7 +39,6 @@ from acehand_core.pipeline.settings import TASK
 from acehand_core.processes import release_memory
 from acehand_core.recordings.hands_file import write_hand_motion
 from acehand_core.recordings.lerobot_video import is_dataset
-from acehand_core.recordings.selection import part
 from acehand_core.recordings.video_encode import VideoEncoding, encode_video, even_size
 from acehand_core.types import SIDES, Existing, Progress, no_progress
 from retarget.robots.robot import Robot, load_robot
@@ -147,7 +146,7 @@ class Dataset:
             recording, motion, trajectory, task or recording.task or TASK,
             calibration_text(self.robot, fitted) if fitted else None,
         )  # fmt: skip
-        with self.encoded(recording, [(0, len(recording))]) as videos:
+        with self.encoded([recording]) as videos:
             report, folder = self.store(episode, next(videos), overlay)
         self.draw(episode, folder, overlay, progress)
         return report
@@ -216,35 +215,31 @@ class Dataset:
         self._shapes = {spec.key: spec.shape for spec in specs}
 
     @contextlib.contextmanager
-    def encoded(
-        self, view: Recording, parts: Sequence[tuple[int, int]]
-    ) -> Iterator[Iterator[Path | None]]:
+    def encoded(self, views: Sequence[Recording]) -> Iterator[Iterator[Path | None]]:
         """Encode parts of a recording; the first beside other work, further ones when asked for.
 
         ``begin`` comes first. Yields an iterator of files, None for a recording without pictures.
         """
-        if view.frames is None:
-            yield (None for _ in parts)
+        if views[0].frames is None:
+            yield (None for _ in views)
             return
         assert self._writer is not None
         writer, stop = self._writer, threading.Event()
 
-        def encode(start: int, end: int) -> Path:
+        def encode(view: Recording) -> Path:
             path = writer.scratch_video(IMAGE_KEY)
-            clip = part(view, start, end)
             try:
-                encode_video(clip, path, round(clip.fps), VideoEncoding(), stop.is_set)
+                encode_video(view, path, round(view.fps), VideoEncoding(), stop.is_set)
             except OutputError as error:
                 raise OutputError(f"{self.output}: its video failed: {error}") from error
             return path
 
         with ThreadPoolExecutor(1, "encode") as pool:
-            first: Future[Path] = pool.submit(encode, *parts[0])
+            first: Future[Path] = pool.submit(encode, views[0])
 
             def videos() -> Iterator[Path]:
                 yield first.result()
-                for start, end in parts[1:]:
-                    yield encode(start, end)
+                yield from map(encode, views[1:])
 
             try:
                 yield videos()

@@ -86,17 +86,16 @@ def run_job(
 class _Plan:
     """What is to do of one span of an input.
 
-    ``view`` is the recording at the dataset's rate and size; ``track`` finds its hands; ``jobs``
-    are the episodes to make of it, and ``unfinished`` those of the dataset, by number, that lack
-    files beside their data. ``cut`` is what reports say of where it was cut.
+    ``track`` finds its hands. ``todo`` are the episodes to make of it, each with the recording at
+    the dataset's rate and size, and ``unfinished`` those of the dataset, by number, that lack files
+    beside their data. ``cut`` is what reports say of where it was cut.
     """
 
     recording: Recording
-    view: Recording
     task: str
     track: Callable[[], Tracked]
-    jobs: tuple[EpisodeJob, ...]
-    unfinished: Mapping[int, EpisodeJob]
+    todo: tuple[tuple[EpisodeJob, Recording], ...]
+    unfinished: Mapping[int, tuple[EpisodeJob, Recording]]
     cut: Mapping[str, Any] | None
 
 
@@ -172,7 +171,7 @@ class _Job:
                     plan = self._plan(source, span, found.tracked)
                     if plan.unfinished:
                         self._complete(plan)
-                    if plan.jobs:
+                    if plan.todo:
                         self._convert(plan, source.tracker)
                 except OutputError:
                     raise
@@ -255,11 +254,16 @@ class _Job:
             other = None if numbers else finished.of_other_task(job)
             if other is not None and settings.existing == "resume":
                 raise _other_task(path, other, shaping["task"])
-        todo = tuple(job for job, numbers in made if not numbers)
+        todo = tuple((job, part(view, *job.part)) for job, numbers in made if not numbers)
         # Of one that was appended more than once the last is the interrupted run's.
         self.skipped_episodes += [numbers[-1] for _, numbers in made if numbers]
         missing = finished.missing
-        unfinished = {n: job for job, numbers in made for n in numbers if n in missing}
+        unfinished = {
+            n: (job, part(view, *job.part))
+            for job, numbers in made
+            for n in numbers
+            if n in missing
+        }
         if len(todo) < len(jobs):
             done = len(jobs) - len(todo)
             self.skipped.append(f"{path}: {done} of {len(jobs)} parts" if todo else str(path))
@@ -267,24 +271,24 @@ class _Job:
         def track() -> Tracked:
             return tracked or run.track(source.tracker, recording)
 
-        return _Plan(recording, view, task, track, todo, unfinished, span.cut)
+        return _Plan(recording, task, track, todo, unfinished, span.cut)
 
     def _convert(self, plan: _Plan, tracker: Tracker) -> None:
         """Track a span, and make each of its episodes."""
-        run, view, dataset, settings = self.run, plan.view, self.dataset, self.run.settings
+        run, dataset, settings = self.run, self.dataset, self.run.settings
+        views = [view for _, view in plan.todo]
         with contextlib.ExitStack() as stack:
             if not settings.dry_run:
                 layout = settings.layout(plan.recording, tracker, run.robot, run.arm)
-                dataset.begin(layout, view)
+                dataset.begin(layout, views[0])
                 # Encoding does not wait for the tracker.
-                videos = stack.enter_context(dataset.encoded(view, [job.part for job in plan.jobs]))
+                videos = stack.enter_context(dataset.encoded(views))
             motion, calibrations = plan.track()
 
-            for job in plan.jobs:
-                shown = part(view, *job.part)
-                hands = hands_at(motion, shown.timestamps_ns, shown.fps)
-                episode = self._demonstration(plan, job, shown, hands, calibrations)
-                self.recorded_s += len(shown) / shown.fps
+            for job, view in plan.todo:
+                hands = hands_at(motion, view.timestamps_ns, view.fps)
+                episode = self._demonstration(plan, job, view, hands, calibrations)
+                self.recorded_s += len(view) / view.fps
                 if settings.dry_run:
                     self.episodes.append(episode_report(episode, None))
                     continue
@@ -296,16 +300,14 @@ class _Job:
         """Make what an interrupted run left out beside episodes of the dataset."""
         run, dataset, overlay = self.run, self.dataset, self.run.settings.overlay
         tracked: Tracked | None = None
-        for number, job in plan.unfinished.items():
+        for number, (job, view) in plan.unfinished.items():
             names = self.finished.missing.pop(number, ())
-            shown = part(plan.view, *job.part)
-
             # The hands kept beside the episode, or tracked again.
             made = run.stored(dataset.output / files.episode_folder(number))
             if made is None:
                 motion, calibrations = tracked = tracked or plan.track()
-                made = hands_at(motion, shown.timestamps_ns, shown.fps), calibrations
-            episode = self._demonstration(plan, job, shown, *made)
+                made = hands_at(motion, view.timestamps_ns, view.fps), calibrations
+            episode = self._demonstration(plan, job, view, *made)
             with dataset.held():
                 folder = dataset.complete(episode, number)
                 if {files.SHEET, files.OVERLAY} & set(names):
