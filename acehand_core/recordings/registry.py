@@ -358,33 +358,7 @@ class Registry:
             hands = opened.hands.at(frames, recording.timestamps_ns, recording.fps)
             opened = replace(opened, hands=hands)
 
-        size, camera = (recording.width, recording.height), None
-        if options.camera is not None:
-            from acehand_core.recordings.camera_files import read_camera
-
-            found = read_camera(options.camera)
-            camera = cameras.fit_camera_to(found.camera, *size)
-            named = f"camera {found.name} of a {found.format}" if len(found.names) > 1 else ""
-            notes = (note for note in (named, found.note) if note)
-            recording = replace(recording, notes=(*recording.notes, *notes))
-        elif options.intrinsics is not None:
-            camera = cameras.parse_intrinsics(options.intrinsics, *size)
-        elif options.camera_preset is not None:
-            camera = preset_camera(options.camera_preset, *size)
-            note = preset_note(options.camera_preset, camera)
-            recording = replace(recording, notes=(*recording.notes, note))
-        elif recording.camera is None:
-            said = kind.described(path, recording) if options.camera_metadata else None
-            estimated = None
-            if options.camera_estimate and recording.frames is not None:
-                work_dir, shown = options.work_dir, progress or no_progress
-                estimated = partial(described_by_pictures, recording, work_dir, shown)
-            for described in descriptions(said, estimated):
-                camera = described.camera
-                recording = replace(recording, notes=(*recording.notes, described.note))
-        if camera is not None:
-            camera = cameras.turned_back(camera) if options.mirrored else camera
-            recording = replace(recording, camera=camera)
+        recording = _with_camera(kind, path, recording, options, progress)
         if options.camera_poses is not None:
             poses = cameras.load_camera_poses(options.camera_poses, recording.timestamps_ns)
             recording = replace(recording, T_world_camera=poses)
@@ -414,6 +388,48 @@ class Registry:
                 continue
             flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
             raise InputError(f"{path} is not {other.noun}, so this does not apply to it: {flags}.")
+
+
+def _with_camera(
+    kind: RecordingFormat,
+    path: Path,
+    recording: Recording,
+    options: RecordingOptions,
+    progress: Progress | None,
+) -> Recording:
+    """Return a recording with the camera that the user named, else its own, else a described one.
+
+    Raises:
+        InputError, CalibrationError: it cannot be read, or does not fit.
+    """
+    size, camera = (recording.width, recording.height), None
+    if options.camera is not None:
+        from acehand_core.recordings.camera_files import read_camera
+
+        found = read_camera(options.camera)
+        camera = cameras.fit_camera_to(found.camera, *size)
+        named = f"camera {found.name} of a {found.format}" if len(found.names) > 1 else ""
+        notes = (note for note in (named, found.note) if note)
+        recording = replace(recording, notes=(*recording.notes, *notes))
+    elif options.intrinsics is not None:
+        camera = cameras.parse_intrinsics(options.intrinsics, *size)
+    elif options.camera_preset is not None:
+        camera = preset_camera(options.camera_preset, *size)
+        note = preset_note(options.camera_preset, camera)
+        recording = replace(recording, notes=(*recording.notes, note))
+    elif recording.camera is None:
+        said = kind.described(path, recording) if options.camera_metadata else None
+        estimated = None
+        if options.camera_estimate and recording.frames is not None:
+            work_dir, shown = options.work_dir, progress or no_progress
+            estimated = partial(described_by_pictures, recording, work_dir, shown)
+        for described in descriptions(said, estimated):
+            camera = described.camera
+            recording = replace(recording, notes=(*recording.notes, described.note))
+    if camera is not None:
+        camera = cameras.turned_back(camera) if options.mirrored else camera
+        recording = replace(recording, camera=camera)
+    return recording
 
 
 def open_recording(
