@@ -20,7 +20,11 @@ from acehand_core.ace.labelled.clips.schema import (
 from acehand_core.ace.labelled.clips.store import ClipStore, ClipWriter
 from acehand_core.errors import InputError, OutputError, SchemaError
 from acehand_core.geometry.cameras import Camera
+from acehand_core.recordings.options import RecordingOptions
+from acehand_core.recordings.registry import Registry
 from acehand_core.safe_files import content_sha256
+from acehand_core.trackers.base import TrackerSettings
+from acehand_core.trackers.choose import open_input
 from helpers.fake_motion import random_motion
 
 STORE = StoreInfo("arctic", "train", "test", "none", {"width": 32})
@@ -208,3 +212,36 @@ def test_bad_names_and_files_are_refused(tmp_path):
     with pytest.raises(SchemaError, match="fsp"):
         ClipStore(tmp_path / "s").open("s01__box__0")
     assert clips.made_from("a", {"x": 1}) != clips.made_from("b", {"x": 1})
+
+
+def test_a_clip_is_an_input_with_the_hands_that_it_is_labelled_with(tmp_path) -> None:
+    stamps = np.arange(9) * 33_333_333
+    labels = dataclasses.replace(motion(9), timestamps_ns=stamps)
+    writer = ClipWriter(tmp_path / "store", StoreInfo("arctic", "train", "test", "none", {}))
+    writer.write(info(frames=9), labels, pictures(9), quality="lossless")
+    clip = tmp_path / "store/clips/s01__box__0"
+    segment = tmp_path / "store/arctic--s01__box__0--000004"
+
+    registry = Registry()
+    assert registry.expand([clip, segment]) == [clip, segment]
+    for path, first in ((clip, 0), (segment, 4)):
+        opened = registry.open(path, RecordingOptions())
+        assert len(opened.recording) == 9 - first
+        assert opened.recording.sha256 == registry.sha256(path, RecordingOptions())
+        np.testing.assert_array_equal(opened.recording.frames.at(0), pictures(9)[first])
+        np.testing.assert_array_equal(opened.hands.joints_camera, labels.joints_camera[first:])
+    # A part has the hands of its frames; the other side is left out.
+    late = registry.open(clip, RecordingOptions(start_s=0.09, hands="left"))
+    assert len(late.recording) == len(late.hands) == 6
+    np.testing.assert_array_equal(late.hands.joints_camera[:, 0], labels.joints_camera[3:, 0])
+    assert not late.hands.known[:, 1].any()
+
+    # Its labels are the hands, unless a tracker is named.
+    recording, tracker = open_input(clip, "auto", TrackerSettings(), RecordingOptions())
+    np.testing.assert_array_equal(tracker.track(recording).joints_camera, labels.joints_camera)
+    _, tracker = open_input(clip, "mediapipe", TrackerSettings(), RecordingOptions())
+    assert tracker.name == "mediapipe"
+    with pytest.raises(InputError, match="does not say which frames of which clip"):
+        registry.open(tmp_path / "store/other", RecordingOptions())
+    with pytest.raises(InputError, match="--mirrored does not apply"):
+        registry.open(clip, RecordingOptions(mirrored=True))

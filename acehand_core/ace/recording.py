@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from acehand_core.errors import InputError
 from acehand_core.recordings.options import RecordingOptions
 from acehand_core.recordings.registry import InputPart, RecordingFormat
 from acehand_core.recordings.selection import only_hands, part
@@ -31,6 +32,8 @@ class StoreClip(RecordingFormat):
     def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> InputPart:
         from acehand_core.ace.labelled.clips.store import ClipStore
 
+        if options.mirrored:
+            raise InputError(f"{path}: --mirrored does not apply to {self.noun}.")
         folder, first = _clip_folder(path)
         clip = ClipStore(folder.parents[1]).open(folder.name)
         recording = part(clip.recording(), first, clip.info.frames)
