@@ -6,7 +6,6 @@ Reads any v3.0 dataset of numbers and videos, whatever wrote it.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,6 +15,7 @@ import numpy as np
 from acehand_core.errors import AcehandError, SchemaError
 from acehand_core.lerobot import format as layout
 from acehand_core.lerobot.check_files import DatasetProblem, check_data, check_videos
+from acehand_core.lerobot.episode import expected_columns, unusable
 from acehand_core.lerobot.stats import QUANTILES, STAT_NAMES, are_provisional, stat_shape
 from acehand_core.lerobot.transaction import STAGING
 
@@ -177,33 +177,6 @@ def check_rows(
             "meta/episodes", f"episodes end at frame {start}, info.json counts "
             f"{info['total_frames']}"
         )  # fmt: skip
-
-
-def expected_columns(info: Row) -> set[str]:
-    """Return the columns that meta/episodes needs."""
-    expected = {"episode_index", "tasks", "length", "dataset_from_index", "dataset_to_index"}
-    places = ["data", "meta/episodes"]
-    places += [f"videos/{key}" for key in layout.video_keys(info["features"])]
-    expected |= {f"{place}/{part}_index" for place in places for part in ("chunk", "file")}
-    expected |= {f"{place}/{edge}_timestamp" for place in places[2:] for edge in ("from", "to")}
-    measured = [key for key, feature in info["features"].items() if layout.has_stats(feature)]
-    expected |= {f"stats/{key}/{name}" for key in measured for name in STAT_NAMES}
-    return expected
-
-
-def unusable(row: Row, expected: set[str]) -> list[str]:
-    """Return the expected columns that a row lacks or has without a sensible value."""
-    return sorted(key for key in expected if key not in row or not _is_fit(key, row[key]))
-
-
-def _is_fit(key: str, value: Any) -> bool:
-    if key == "tasks":
-        return isinstance(value, list)
-    if key.startswith("stats/"):
-        return isinstance(value, list) and None not in value
-    if key.endswith("_timestamp"):
-        return isinstance(value, float) and math.isfinite(value)
-    return type(value) is int and value >= 0
 
 
 def row_faults(

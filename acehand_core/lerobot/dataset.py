@@ -26,7 +26,6 @@ from typing import Any
 from acehand_core.atomic import DirectoryLock, LockedError, output_errors
 from acehand_core.errors import InputError, OutputError, SchemaError
 from acehand_core.lerobot import format as layout
-from acehand_core.lerobot.check import check_info
 from acehand_core.lerobot.format import (
     HANDS,
     FeatureSpec,
@@ -99,6 +98,8 @@ def open_for_append(
         try:
             recover(root)
             info = layout.read_json(root / layout.INFO_PATH)
+            from acehand_core.lerobot.check import check_info
+
             for fault in check_info(info):
                 raise SchemaError(f"{root}: cannot append: {fault}; repair it first.")
             ours = layout.new_info(fps, layout.features_json(features), robot_type)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from acehand_core.lerobot.format import (
     PROVENANCE_KEY,
     TOLERANCE_S,
     column_array,
+    has_stats,
     to_json,
     video_keys,
 )
@@ -166,3 +168,30 @@ def episode_table(
             row[f"stats/{key}/{name}"] = pa.array([value.tolist()], kind)
     put_file("meta/episodes")
     return pa.table(row)
+
+
+def expected_columns(info: Mapping[str, Any]) -> set[str]:
+    """Return the columns that meta/episodes needs."""
+    expected = {"episode_index", "tasks", "length", "dataset_from_index", "dataset_to_index"}
+    places = ["data", "meta/episodes"]
+    places += [f"videos/{key}" for key in video_keys(info["features"])]
+    expected |= {f"{place}/{part}_index" for place in places for part in ("chunk", "file")}
+    expected |= {f"{place}/{edge}_timestamp" for place in places[2:] for edge in ("from", "to")}
+    measured = [key for key, feature in info["features"].items() if has_stats(feature)]
+    expected |= {f"stats/{key}/{name}" for key in measured for name in STAT_NAMES}
+    return expected
+
+
+def unusable(row: Mapping[str, Any], expected: set[str]) -> list[str]:
+    """Return the expected columns that a row lacks or has without a sensible value."""
+    return sorted(key for key in expected if key not in row or not _is_fit(key, row[key]))
+
+
+def _is_fit(key: str, value: Any) -> bool:
+    if key == "tasks":
+        return isinstance(value, list)
+    if key.startswith("stats/"):
+        return isinstance(value, list) and None not in value
+    if key.endswith("_timestamp"):
+        return isinstance(value, float) and math.isfinite(value)
+    return type(value) is int and value >= 0

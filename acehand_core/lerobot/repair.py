@@ -21,11 +21,10 @@ from acehand_core.lerobot.check import (
     check_info,
     check_rows,
     episode_faults,
-    expected_columns,
-    unusable,
 )
 from acehand_core.lerobot.check_files import late_frames
 from acehand_core.lerobot.edit import SET_ASIDE, replace_dataset, unused_files
+from acehand_core.lerobot.episode import expected_columns, unusable
 from acehand_core.lerobot.stats import (
     are_provisional,
     dataset_stats,

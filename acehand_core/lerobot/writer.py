@@ -16,14 +16,15 @@ from acehand_core.atomic import DirectoryLock, output_errors
 from acehand_core.errors import OutputError, SchemaError, nearest
 from acehand_core.lerobot import format as layout
 from acehand_core.lerobot import transaction
-from acehand_core.lerobot.check import expected_columns, unusable
 from acehand_core.lerobot.episode import (
     check_columns,
     check_length,
     check_videos,
     data_table,
     episode_table,
+    expected_columns,
     index_columns,
+    unusable,
 )
 from acehand_core.lerobot.stats import (
     EXACT_FRAMES,

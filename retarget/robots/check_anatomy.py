@@ -18,9 +18,8 @@ from acehand_core.geometry import rotations
 from acehand_core.hand.skeleton import FINGERS, KEYPOINT_NAMES, finger_keypoints
 from retarget.robots import anatomy
 from retarget.robots.anatomy import Bend, Finger, HandPosture, JointValues
-from retarget.robots.fingers import ancestors
 from retarget.robots.hand_spec import HandSpec, JointVector
-from retarget.robots.kinematics import load_mjcf
+from retarget.robots.kinematics import ancestors, load_mjcf
 from retarget.robots.model_file import compiled_model
 from retarget.robots.naming import fingers_named
 

@@ -16,6 +16,7 @@ from acehand_core.geometry import rotations
 from acehand_core.hand.skeleton import FINGERS
 from acehand_core.mujoco_gl import import_mujoco
 from retarget.robots.anatomy import Finger, HandPosture, Point
+from retarget.robots.kinematics import ancestors
 
 if TYPE_CHECKING:
     import mujoco
@@ -260,15 +261,6 @@ def _ties(model: mujoco.MjModel) -> list[tuple[int, int]]:
 def _chain(model: mujoco.MjModel, link: int, palm: int) -> list[int]:
     """Return the links with joints from one up to the palm, the palm left out."""
     return [b for b in ancestors(model, link, palm) if model.body_weldid[b] == b]
-
-
-def ancestors(model: mujoco.MjModel, body: int, end: int = 0) -> list[int]:
-    """Return a body and those that carry it up to the ``end``, which is left out."""
-    found = []
-    while body not in (0, end):
-        found.append(body)
-        body = int(model.body_parentid[body])
-    return found
 
 
 def _subtree(children: dict[int, list[int]], body: int) -> list[int]:

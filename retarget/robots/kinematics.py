@@ -326,3 +326,12 @@ def _read_link(
         anchor=anchor.copy(),
         slides=slides,
     )
+
+
+def ancestors(model: mujoco.MjModel, body: int, end: int = 0) -> list[int]:
+    """Return a body and those that carry it up to the ``end``, which is left out."""
+    found = []
+    while body not in (0, end):
+        found.append(body)
+        body = int(model.body_parentid[body])
+    return found

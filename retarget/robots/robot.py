@@ -378,15 +378,18 @@ def load_stored_robot(label: str, given: str | None, models: Path | None, made: 
 
 def _with_users_models(robot: Robot, root: Section, place: Path | None) -> Robot:
     """Return the robot with the user's own model files where they are asked for or needed."""
-    from retarget.robots.user_model import adopt, find_model, read_entry
-
     asked = place is not None
     if place is not None and not place.exists():
         raise InputError(f"{place}: no such file or folder; --robot-model needs one that exists.")
     if place is None and os.environ.get(MODELS_VARIABLE):
         place = Path(os.environ[MODELS_VARIABLE])
     hands, licenses, files = dict(robot.hands), [robot.license], []
+    sides = root.section("sides")
     for side, hand in robot.hands.items():
+        if "model" not in unmirrored(sides, side):
+            continue
+        from retarget.robots.user_model import adopt, find_model, read_entry
+
         entry = read_entry(root, side, hand.joint_names)
         if entry is None:
             continue

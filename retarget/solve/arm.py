@@ -16,9 +16,7 @@ from acehand_core.mujoco_gl import import_mujoco
 from acehand_core.settings import numbers, setting
 from acehand_core.types import RigidTransform
 from retarget.robots.collision_shapes import FrameSet
-from retarget.robots.fingers import ancestors
-from retarget.robots.kinematics import KinematicTree, Posture
-from retarget.robots.model_file import compiled_model, urdf_limits
+from retarget.robots.kinematics import KinematicTree, Posture, ancestors
 
 if TYPE_CHECKING:
     import mujoco
@@ -134,6 +132,8 @@ def load_arm(path: Path, link: str | None = None, mount: RigidTransform | None =
         InputError: no such file, or MuJoCo cannot read it, or it has no such link.
         SchemaError: the link hangs on no joint, or on one that neither turns nor slides.
     """
+    from retarget.robots.model_file import compiled_model, urdf_limits
+
     model = compiled_model(path)
     tree = KinematicTree(model, path)
     bodies = {model.body(i).name: i for i in range(1, model.nbody)}
