@@ -36,7 +36,7 @@ _PUBLIC = {
     "Cost": "solve.costs:Cost",
     "Physics": "replay.simulate:Physics",
     "Robot": "robots.robot:Robot",
-    "VectorCost": "solve.vector_costs:VectorCost",
+    "VectorCost": "solve.costs:VectorCost",
     "Weights": "solve.costs:Weights",
     "attach_arms": "solve.arm_attachment:attach_arms",
     "calibrate": "retargeting:calibrate_motion",

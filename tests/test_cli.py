@@ -625,13 +625,13 @@ def test_the_parts_one_by_one(clip: Path, tmp_path: Path, capsys) -> None:
 def test_an_output_that_cannot_be_is_refused_first(
     clip: Path, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from acehand_core.recordings import hands_file as hands_files
+    from acehand_core.recordings import keypoint_files
 
     def worked(*_: object) -> None:
         raise AssertionError("the output should have been looked at first")
 
     monkeypatch.setattr(Registry, "open", worked)
-    monkeypatch.setattr(hands_files, "read_joints_file", worked)
+    monkeypatch.setattr(keypoint_files, "read_joints_file", worked)
     hands, csv = hands_file(tmp_path / "h.npz"), tmp_path / "hands.csv"
     for words in (["reconstruct", clip, "--output"], ["export", hands]):
         run = Acehand(capsys, *words, tmp_path / "hands.xlsx")

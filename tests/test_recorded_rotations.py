@@ -22,7 +22,7 @@ from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import CameraMotion, Recording, runs
 from acehand_core.trackers.base import TrackerSettings
-from acehand_core.trackers.mediapipe import redetection, tracker
+from acehand_core.trackers.mediapipe import redetection
 from acehand_core.trackers.mediapipe.linking import assign_slots
 from acehand_core.trackers.mediapipe.tracker import MediaPipeTracker
 from acehand_core.types import no_progress
@@ -273,7 +273,7 @@ def asked(monkeypatch):
         ]
         monkeypatch.setattr(redetection, "forward_pass", lambda *_: frames)
         monkeypatch.setattr(redetection, "look_again", lambda *_: ())
-        monkeypatch.setattr(tracker, "recorded_rotations", answer)
+        monkeypatch.setattr(recorded, "recorded_rotations", answer)
         stamps = np.arange(len(seen)) * 33_333_333
         clip = Recording(
             "clip", None, stamps, 30.0, 640, 480, Numbered(len(seen)), None, T_world_camera=poses

@@ -19,7 +19,8 @@ from acehand_core.errors import (
     UnsafeFileError,
 )
 from acehand_core.motion import Recording
-from acehand_core.recordings.hands_file import read_joints_file, write_hand_motion
+from acehand_core.recordings.hands_file import write_hand_motion
+from acehand_core.recordings.keypoint_files import read_joints_file
 from acehand_core.recordings.keypoints.joints import ENTRIES
 from acehand_core.recordings.registry import HandsFile, format_of
 from acehand_core.trackers import base
@@ -328,7 +329,7 @@ def test_choosing_by_name_or_file(table, tmp_path):
 # --- third parties -----------------------------------------------------------------------------
 
 PLUGIN = """
-from acehand_core.recordings.hands_file import read_joints_file
+from acehand_core.recordings.keypoint_files import read_joints_file
 
 class Mine:
     name, placed, hand_model = "mine", True, "none"

@@ -19,7 +19,7 @@ from acehand_core.ace.model.weights import (
     official,
     official_files,
     own,
-    storage,
+    sums,
     tables,
 )
 from acehand_core.ace.model.weights.inspection import inspect
@@ -107,14 +107,14 @@ def test_a_file_is_hashed_once_until_it_changes(
 
     monkeypatch.setattr(hashlib, "file_digest", counted)
     one = hashlib.sha256(b"one").hexdigest()
-    assert [storage.sha256(path) for _ in range(2)] == [one] * 2
+    assert [sums.sha256(path) for _ in range(2)] == [one] * 2
     assert len(reads) == 2  # too young: it might change again within a tick of the clock
-    monkeypatch.setattr(storage, "_SETTLED_S", -1.0)
-    assert [storage.sha256(path) for _ in range(3)] == [one] * 3 and len(reads) == 3
+    monkeypatch.setattr(sums, "_SETTLED_S", -1.0)
+    assert [sums.sha256(path) for _ in range(3)] == [one] * 3 and len(reads) == 3
     before = path.stat()
     path.write_bytes(b"two")
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert storage.sha256(path) == hashlib.sha256(b"two").hexdigest()
+    assert sums.sha256(path) == hashlib.sha256(b"two").hexdigest()
 
 
 def test_every_layout_keeps_what_the_model_was_trained_on(checkpoint: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from acehand_core.errors import InputError
 from acehand_core.geometry import frames, rotations
 from acehand_core.hand.skeleton import WRIST
 from acehand_core.motion import Calibration
-from acehand_core.recordings.hands_file import read_joints_file
+from acehand_core.recordings.keypoint_files import read_joints_file
 from acehand_core.types import SIDES, Side
 from benchmarks.retargeting import trials
 from retarget.robots.hand_spec import HandSpec

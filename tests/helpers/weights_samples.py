@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from acehand_core.ace.model.config import DecoderConfig, ModelConfig, TrunkConfig, VaeConfig
-from acehand_core.ace.model.weights import official, repackaged, storage
+from acehand_core.ace.model.weights import official, repackaged, sums
 from acehand_core.ace.model.weights.state import LoadedWeights
 
 TINY = ModelConfig(
@@ -136,7 +136,7 @@ def write_repackaged(path: Path, weights: LoadedWeights) -> None:
         save_file({name: t.contiguous() for name, t in tensors.items()}, path / file)
     for folder, values in settings.items():
         (path / folder / "config.json").write_text(json.dumps(values))
-    storage.write_sums(path)
+    sums.write_sums(path)
 
 
 def equal(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:

@@ -42,7 +42,7 @@ class Fetch:
 
         if self.names == ("hands",):
             return self._hands(terminal)
-        from acehand_core.ace.model.weights import storage
+        from acehand_core.ace.model.weights import sums
         from acehand_core.ace.model.weights.fetch import SOURCES, fetch
 
         if self.list or not self.names:
@@ -59,7 +59,7 @@ class Fetch:
             }  # fmt: skip
             terminal.print_json({"sources": listed})
             return console.EXIT_OK
-        console.say(storage.NOT_BUNDLED)
+        console.say(sums.NOT_BUNDLED)
         done = []
         for name in self.names:
             fetched = fetch(name, self.revision, terminal.quiet)

@@ -24,7 +24,8 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from acehand_core.ace.model.weights.storage import save_safetensors, sha256s
+from acehand_core.ace.model.weights.storage import save_safetensors
+from acehand_core.ace.model.weights.sums import sha256s
 from acehand_core.ace.training.config import CheckpointConfig
 from acehand_core.atomic import atomic_folder
 from acehand_core.errors import SchemaError

@@ -19,7 +19,7 @@ from acehand_core.ace.model.inference.reading import Tail
 from acehand_core.ace.model.inference.windows import DEFAULT_ENCODE_WIDTH, PAPER_LATENTS
 from acehand_core.ace.model.network import RELEASED, AceModel, SolveOptions
 from acehand_core.ace.model.weights.load import load_weights
-from acehand_core.ace.model.weights.storage import joint_sha256
+from acehand_core.ace.model.weights.sums import joint_sha256
 from acehand_core.errors import InputError, MissingDependencyError
 from acehand_core.hand.mano import find_mano, load_mano
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from acehand_core.ace.model.weights import storage
-from acehand_core.ace.model.weights.storage import sha256
+from acehand_core.ace.model.weights import sums
+from acehand_core.ace.model.weights.sums import sha256
 from acehand_core.errors import InputError, MissingDependencyError, SchemaError, nearest
 
 
@@ -37,24 +37,24 @@ _CAPTION = "caption_embedding.safetensors"
 
 SOURCES: dict[str, Download] = {
     "official-k": Download(
-        _RELEASE, ("ace_ego_hand_k.pt",), ("ace_ego_hand_k.pt",), 0.7, storage.CHECKPOINT,
+        _RELEASE, ("ace_ego_hand_k.pt",), ("ace_ego_hand_k.pt",), 0.7, sums.CHECKPOINT,
         "released checkpoint for footage with a calibration",
     ),
     "official-kfree": Download(
         _RELEASE, ("ace_ego_hand_kfree.pt",), ("ace_ego_hand_kfree.pt",), 0.7,
-        storage.CHECKPOINT, "released checkpoint for footage without a calibration",
+        sums.CHECKPOINT, "released checkpoint for footage without a calibration",
     ),
     "wan-base": Download(
         "alibaba-pai/Wan2.2-Fun-5B-Control", _WAN_FILES, ("config.json", "Wan2.2_VAE.pth"), 12.8,
-        storage.BASE, "base transformer and video VAE that the released checkpoints need",
+        sums.BASE, "base transformer and video VAE that the released checkpoints need",
     ),
     "caption": Download(
-        _REPACKAGED, (_CAPTION,), (_CAPTION,), 0.001, storage.RELEASED,
+        _REPACKAGED, (_CAPTION,), (_CAPTION,), 0.001, sums.RELEASED,
         "caption embedding that the released checkpoints need",
     ),
     "repackaged": Download(
         _REPACKAGED, ("dit/*", "vae/*", "k/*", "kfree/*", _CAPTION),
-        ("dit/model.safetensors", "vae/model.safetensors", _CAPTION), 6.5, storage.RELEASED,
+        ("dit/model.safetensors", "vae/model.safetensors", _CAPTION), 6.5, sums.RELEASED,
         "both released models as safetensors, only what runs; needs nothing else",
     ),
 }  # fmt: skip

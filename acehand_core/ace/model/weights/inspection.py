@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from acehand_core.ace.model.config import AS_RELEASED, InferenceConfig, ModelConfig, Variant
-from acehand_core.ace.model.weights import official, own, repackaged, storage
+from acehand_core.ace.model.weights import official, own, repackaged, sums
 from acehand_core.ace.model.weights.load import Layout, detect, find_checkpoint
 from acehand_core.ace.model.weights.official_files import (
     CAPTION_KEY,
@@ -124,7 +124,7 @@ def _repackaged(path: Path, variant: Variant | None) -> WeightsInspection:
     config, stores, reports = repackaged.open_repackaged(path, variant)
     stores["caption"] = _caption_store(path / repackaged.CAPTION_FILE)
     return WeightsInspection(
-        "repackaged", config, storage.RELEASED, _parts(stores), LoadReport(tuple(reports.values())),
+        "repackaged", config, sums.RELEASED, _parts(stores), LoadReport(tuple(reports.values())),
         trained_on=RELEASED_TRAINING,
     )  # fmt: skip
 
@@ -138,7 +138,7 @@ def _checkpoint(path: Path) -> WeightsInspection:
     keys = ComponentReport("checkpoint", str(path), ignored=opened.ignored)
     training, inference = opened.recorded()
     return WeightsInspection(
-        "official", config, str(opened.record.get("licence") or storage.CHECKPOINT),
+        "official", config, str(opened.record.get("licence") or sums.CHECKPOINT),
         _parts(opened.parts), LoadReport((keys, *reports.values())), trained_on=training,
         inference=inference,
     )  # fmt: skip
@@ -147,7 +147,7 @@ def _checkpoint(path: Path) -> WeightsInspection:
 def _piece(path: Path, layout: Layout) -> WeightsInspection:
     if layout == "caption":
         parts = _parts({"caption": _caption_store(path)})
-        return WeightsInspection(layout, None, storage.BASE, parts, LoadReport())
+        return WeightsInspection(layout, None, sums.BASE, parts, LoadReport())
 
     opened: dict[str, TensorStore] = {}
     if layout == "wan-base":
@@ -158,7 +158,7 @@ def _piece(path: Path, layout: Layout) -> WeightsInspection:
         opened["vae"] = open_vae(path)
     config = ModelConfig()
     report = LoadReport(tuple(compare(released_sections(config, opened), opened).values()))
-    return WeightsInspection(layout, config, storage.BASE, _parts(opened), report)
+    return WeightsInspection(layout, config, sums.BASE, _parts(opened), report)
 
 
 def _caption_store(path: Path) -> TensorStore:

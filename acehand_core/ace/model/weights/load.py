@@ -20,14 +20,8 @@ from acehand_core.ace.model.weights.official_files import (
     pieces_of,
 )
 from acehand_core.ace.model.weights.state import RELEASED_TRAINING, LoadedWeights, TrainingData
-from acehand_core.ace.model.weights.storage import (
-    joint_sha256,
-    open_pickle,
-    open_safetensors,
-    read_json,
-    sha256,
-    sha256s,
-)
+from acehand_core.ace.model.weights.storage import open_pickle, open_safetensors, read_json
+from acehand_core.ace.model.weights.sums import joint_sha256, sha256, sha256s
 from acehand_core.errors import InputError, SchemaError
 
 #: The first three are whole models, the others are pieces of the released one.

@@ -21,7 +21,7 @@ from acehand_core.ace.model.encoder.sources import TRUNK_SOURCES
 from acehand_core.ace.model.weights import official
 from acehand_core.ace.model.weights.official_files import RECORD, open_base
 from acehand_core.ace.model.weights.state import LoadedWeights, check, check_parts, state_shapes
-from acehand_core.ace.model.weights.storage import SUMS_FILE, licence_text, write_sums
+from acehand_core.ace.model.weights.sums import SUMS_FILE, licence_text, write_sums
 from acehand_core.ace.model.weights.tables import Tensors, WeightsSection, powers_of_two
 from acehand_core.atomic import atomic_folder, atomic_path
 from acehand_core.errors import InputError

@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 
 from acehand_core.ace.model.config import InferenceConfig, ModelConfig, Variant
-from acehand_core.ace.model.weights import official, storage
+from acehand_core.ace.model.weights import official, sums
 from acehand_core.ace.model.weights.state import (
     Caption,
     ComponentReport,
@@ -28,9 +28,9 @@ from acehand_core.ace.model.weights.storage import (
     TensorStore,
     open_pickle,
     open_safetensors,
-    sha256s,
     store_of,
 )
+from acehand_core.ace.model.weights.sums import sha256s
 from acehand_core.ace.model.weights.tables import WeightsSection
 from acehand_core.errors import InputError, SchemaError
 
@@ -263,7 +263,7 @@ def load_official(
         components=(keys, *weights.report.components),
         filled=tuple(opened.record.get("filled_live", ())),
     )
-    licence = str(opened.record.get("licence") or storage.RELEASED)
+    licence = str(opened.record.get("licence") or sums.RELEASED)
     digests = sha256s(files) if check_hashes else {}
     training, inference = opened.recorded()
     return replace(

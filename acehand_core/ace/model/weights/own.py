@@ -17,7 +17,7 @@ from typing import Any
 from acehand_core import __version__
 from acehand_core.ace.model.config import InferenceConfig, ModelConfig
 from acehand_core.ace.model.encoder.sources import TRUNK_SOURCES
-from acehand_core.ace.model.weights import storage
+from acehand_core.ace.model.weights import sums
 from acehand_core.ace.model.weights.official_files import CAPTION_KEY, choose_variant, read_caption
 from acehand_core.ace.model.weights.state import (
     ComponentReport,
@@ -37,9 +37,8 @@ from acehand_core.ace.model.weights.storage import (
     open_safetensors,
     read_json,
     save_safetensors,
-    sha256,
-    sha256s,
 )
+from acehand_core.ace.model.weights.sums import sha256, sha256s
 from acehand_core.ace.model.weights.tables import WeightsSection, WeightsTable, meta, shapes_of
 from acehand_core.atomic import atomic_folder
 from acehand_core.errors import InputError, SchemaError, UnsafeFileError
@@ -216,7 +215,7 @@ def save_own(path: Path, weights: LoadedWeights, overwrite: bool = False) -> Non
             dtypes = {name: str(t.dtype).removeprefix("torch.") for name, t in tensors.items()}
             entries[file] = {"tensors": len(tensors), "dtypes": _dtypes(dtypes)}
 
-        (folder / LICENCE_FILE).write_text(storage.licence_text(weights.licence), "utf-8")
+        (folder / LICENCE_FILE).write_text(sums.licence_text(weights.licence), "utf-8")
         entries[LICENCE_FILE] = {}
         digests = sha256s({name: folder / name for name in entries})
         for name, entry in entries.items():

@@ -20,7 +20,7 @@ from acehand_core.ace.model.config import (
     VaeConfig,
     Variant,
 )
-from acehand_core.ace.model.weights import official, storage
+from acehand_core.ace.model.weights import official, sums
 from acehand_core.ace.model.weights.official_export import initial
 from acehand_core.ace.model.weights.official_files import CAPTION_KEY, choose_variant, read_caption
 from acehand_core.ace.model.weights.state import (
@@ -33,12 +33,8 @@ from acehand_core.ace.model.weights.state import (
     read_parts,
     state_shapes,
 )
-from acehand_core.ace.model.weights.storage import (
-    TensorStore,
-    open_safetensors,
-    read_json,
-    sha256s,
-)
+from acehand_core.ace.model.weights.storage import TensorStore, open_safetensors, read_json
+from acehand_core.ace.model.weights.sums import sha256s
 from acehand_core.ace.model.weights.tables import (
     EMBEDDINGS,
     PATCH_EMBEDDING,
@@ -227,7 +223,7 @@ def load_repackaged(
         **parts,
         caption=embedding,
         report=LoadReport(tuple(reports.values()), tuple(filled)),
-        licence=storage.RELEASED,
+        licence=sums.RELEASED,
         sha256s=sha256s(files) if check_hashes else {},
         training_data=RELEASED_TRAINING,
         inference=AS_RELEASED,
