@@ -96,6 +96,7 @@ def load(kind: Kind, name: str) -> Any:
 
 def settings_of(kind: Kind) -> dict[str, type]:
     """Return the settings that plug-ins of a kind bring, by plug-in. Raises as ``load``."""
+    names(kind)  # an installation from before an update has none of either
     return {name: entry.load() for name, entry in _entries(f"acehand.{kind}.settings").items()}
 
 

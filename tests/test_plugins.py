@@ -178,6 +178,8 @@ def test_an_installation_from_before_says_what_to_do(monkeypatch: pytest.MonkeyP
     plugins._entries.cache_clear()
     with pytest.raises(MissingDependencyError, match=r"pip install -e \."):
         plugins.names("trackers")
+    with pytest.raises(MissingDependencyError, match=r"own recordings are not installed"):
+        plugins.settings_of("recordings")
     monkeypatch.undo()
     plugins._entries.cache_clear()
 
