@@ -25,19 +25,26 @@ from typing import Any, Literal, get_args
 
 from acehand_core.errors import InputError, MissingDependencyError, nearest
 
+_OURS = ("acehand_core", "acehand_ros", "retarget", "robots")
+
 Kind = Literal["recordings", "trackers", "robots", "methods", "exports", "commands"]
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """An entry point and the package that brings it."""
+    """An entry point and where it is from."""
 
     point: EntryPoint
-    package: str
 
     @property
     def ours(self) -> bool:
-        return self.package == "acehand"
+        # Asking for the name of the package reads its whole metadata, which takes as long as
+        # everything else that `acehand --help` does.
+        return self.point.value.partition(":")[0].partition(".")[0] in _OURS
+
+    @property
+    def package(self) -> str:
+        return self.point.dist.name if self.point.dist else "an unknown package"
 
     def load(self) -> Any:
         """Return what it names. Raises MissingDependencyError."""
@@ -53,10 +60,7 @@ class _Entry:
 @functools.cache
 def _entries(group: str) -> dict[str, _Entry]:
     """Return the entries of a group by name; those of this package come first and stay."""
-    points = [
-        _Entry(point, point.dist.name if point.dist else "an unknown package")
-        for point in entry_points(group=group)
-    ]
+    points = map(_Entry, entry_points(group=group))
     found: dict[str, _Entry] = {}
     for entry in sorted(points, key=lambda entry: (not entry.ours, entry.point.name)):
         other = found.setdefault(entry.point.name, entry)
