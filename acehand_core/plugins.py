@@ -19,7 +19,7 @@ are parsed, the plug-in only when it is used.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal, get_args
 
@@ -50,7 +50,7 @@ class _Entry:
         """Return what it names. Raises MissingDependencyError."""
         try:
             return self.point.load()
-        except Exception as error:  # a stranger's module may raise anything when it is imported
+        except Exception as error:  # importing third-party code may raise anything
             raise MissingDependencyError(
                 f"The plug-in {self.point.name!r} ({self.point.group}) of {self.package} cannot be "
                 f"loaded from {self.point.value!r}: {error}. Repair or uninstall that package."
@@ -82,7 +82,8 @@ def names(kind: Kind) -> tuple[str, ...]:
     entries = _entries(f"acehand.{kind}")
     if not any(entry.ours for entry in entries.values()):
         raise MissingDependencyError(
-            f"acehand's own {kind} are not installed: run pip install -e . in its checkout again."
+            f"acehand's own {kind} are missing from its installed metadata: install it again "
+            "(in a checkout: pip install -e .)."
         )
     return tuple(entries)
 
@@ -100,8 +101,20 @@ def load(kind: Kind, name: str) -> Any:
 
 def settings_of(kind: Kind) -> dict[str, type]:
     """Return the settings that plug-ins of a kind bring, by plug-in. Raises as ``load``."""
-    names(kind)  # an installation from before an update has none of either
-    return {name: entry.load() for name, entry in _entries(f"acehand.{kind}.settings").items()}
+    names(kind)  # metadata from before an update has neither
+    found = {name: entry.load() for name, entry in _entries(f"acehand.{kind}.settings").items()}
+    for name, own in found.items():
+        if not is_dataclass(own):
+            raise unfit(f"{kind}.settings", name, "is not a dataclass of settings")
+    return found
+
+
+def unfit(group: str, name: str, why: str) -> InputError:
+    """Return the error for an entry that is not what its group asks for."""
+    entry = _entries(f"acehand.{group}")[name]
+    return InputError(
+        f"The plug-in {name!r} (acehand.{group}) of {entry.package}: {entry.point.value!r} {why}."
+    )
 
 
 def is_ours(kind: Kind, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""Publishing a demonstration on time, from a thread of its own. Takes an outlet; needs no ROS."""
+"""Which frame is due, and publishing it on time from a thread of its own. Needs no ROS."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A long function in a thread of its own: how far it is, how to cancel it, how it ended."""
+"""A long function in a thread of its own, and what /diagnostics and the log say of it."""
 
 from __future__ import annotations
 

@@ -162,6 +162,48 @@ def test_a_plugin_that_does_not_load_is_named_and_others_work(tmp_path: Path, ca
         assert "'bad' (acehand.recordings) of others cannot be" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("group", "value", "message"),
+    [
+        ("recordings", "json:loads", "is not a subclass of RecordingFormat"),
+        ("commands", "json:loads", "is not a table of commands"),
+        ("trackers.settings", "json:loads", "is not a dataclass of settings"),
+        ("methods", "builtins:bool", "returns no Retargeter"),
+        ("trackers", "builtins:repr", "returns what lacks name, placed"),
+    ],
+)
+def test_what_is_not_of_its_group_is_named(
+    group: str, value: str, message: str, tmp_path: Path, capsys
+) -> None:
+    hands = hands_file(tmp_path / "hands.npz")
+    words = {"methods": ["--method", "bad"], "trackers": ["--tracker", "bad"]}.get(group, [])
+    video = ROOT / "examples/two_hands.mp4"
+    with installed(tmp_path / "site", {f"acehand.{group}": {"bad": value}}):
+        if group == "commands":
+            code = acehand(["nothing"])
+        else:
+            path = video if group == "trackers" else hands
+            code = retarget.main([str(path), *words, "--output", str(tmp_path / "out")])
+    said = capsys.readouterr().err
+    assert code == 2 and f"'bad' (acehand.{group}) of others: {value!r} {message}" in said
+
+
+def test_a_flag_of_two_settings_is_refused(tmp_path: Path, capsys) -> None:
+    """Otherwise the plug-in's value would count for acehand's own setting."""
+    (tmp_path / "taken_flag.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from acehand_core.settings import setting\n"
+        "@dataclass(frozen=True)\n"
+        "class Mine:\n"
+        "    output: str = setting('x', 'another output')\n"
+    )
+    with installed(tmp_path, {"acehand.trackers.settings": {"mine": "taken_flag:Mine"}}):
+        assert retarget.main(["a.mp4"]) == 2
+    assert "--output is the flag of two settings: job.output and job.trackers.mine.output" in (
+        capsys.readouterr().err
+    )
+
+
 def test_a_name_of_two_packages_is_refused_and_ours_stay(tmp_path: Path) -> None:
     lay_down(tmp_path / "a", {"acehand.methods": {"x": "json:loads"}}, "first")
     entries = {"acehand.methods": {"x": "json:dumps", "trajectory": "json:dumps"}}
@@ -178,7 +220,7 @@ def test_an_installation_from_before_says_what_to_do(monkeypatch: pytest.MonkeyP
     plugins._entries.cache_clear()
     with pytest.raises(MissingDependencyError, match=r"pip install -e \."):
         plugins.names("trackers")
-    with pytest.raises(MissingDependencyError, match=r"own recordings are not installed"):
+    with pytest.raises(MissingDependencyError, match=r"own recordings are missing"):
         plugins.settings_of("recordings")
     monkeypatch.undo()
     plugins._entries.cache_clear()

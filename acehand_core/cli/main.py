@@ -118,8 +118,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def all_commands() -> dict[str, tuple[str, str]]:
     """Return the commands of this package and of plug-ins; ours cannot be replaced."""
-    tables = [plugins.load("commands", name) for name in plugins.names("commands")]
-    return {name: row for table in reversed(tables) for name, row in table.items()} | {**COMMANDS}
+    found = dict(COMMANDS)
+    for plugin in plugins.names("commands"):
+        table = plugins.load("commands", plugin)
+        if not isinstance(table, Mapping):
+            raise plugins.unfit("commands", plugin, "is not a table of commands")
+        found = {**table, **found}
+    return dict(sorted(found.items(), key=lambda row: row[0] not in COMMANDS))
 
 
 def _loaded(name: str, place: str) -> type[console.Runnable]:

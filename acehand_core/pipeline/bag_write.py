@@ -1,6 +1,6 @@
 """A dataset, a table of hands or a joints file into a bag: what ``acehand bag write`` calls.
 
-Each becomes a ``Demonstration``, from which messages are made.
+Episodes of a dataset are read back. Each becomes a ``Demonstration``, from which messages are made.
 """
 
 from __future__ import annotations

@@ -227,12 +227,13 @@ class _Job:
         """
         run, path, recording, finished = self.run, source.path, source.recording, self.finished
         settings, fps = run.settings, self.dataset.rate_of(recording)
-        cut, task = settings.cut, settings.task_of(span, recording)
+        times, task = settings.cut, settings.task_of(span, recording)
         if (span.start, span.stop) != (0, len(recording)):
             whole = recording
             recording = part(whole, span.start, span.stop)
             first, last = recording.timestamps_ns[[0, -1]] - whole.timestamps_ns[0]
-            cut = (cut[0] + float(first) / 1e9, float(last - first) / 1e9 + 1 / recording.fps)
+            length = float(last - first) / 1e9 + 1 / recording.fps
+            times = (times[0] + float(first) / 1e9, length)
 
         view, _ = at_rate(recording, fps)
         if fit := settings.fit_of(recording):
@@ -242,7 +243,13 @@ class _Job:
         within = settings.cut if span.number else None
         jobs = [
             EpisodeJob(
-                recording.name, recording.sha256 or "", cut, frames, shaping, within, span.number
+                recording.name,
+                recording.sha256 or "",
+                seconds,
+                frames,
+                shaping,
+                within,
+                span.number,
             )
             for frames in pairwise([*range(0, len(view), limit), len(view)])
         ]

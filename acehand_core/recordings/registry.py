@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -45,7 +45,7 @@ from acehand_core.recordings.options import RecordingOptions
 from acehand_core.recordings.selection import part
 from acehand_core.recordings.video import EXTENSIONS, frames_between, open_video, videos_in
 from acehand_core.safe_files import content_sha256
-from acehand_core.settings import identity_of
+from acehand_core.settings import leaves
 from acehand_core.types import Progress, no_progress
 
 if TYPE_CHECKING:
@@ -280,7 +280,12 @@ class VideoFile(RecordingFormat):
 
 def formats() -> dict[type[RecordingFormat], str]:
     """Return all formats in the order in which they are asked, with the plug-in's name."""
-    found = {plugins.load("recordings", name): name for name in plugins.names("recordings")}
+    found: dict[type[RecordingFormat], str] = {}
+    for name in plugins.names("recordings"):
+        kind = plugins.load("recordings", name)
+        if not (isinstance(kind, type) and issubclass(kind, RecordingFormat)):
+            raise plugins.unfit("recordings", name, "is not a subclass of RecordingFormat")
+        found[kind] = name
     return dict(sorted(found.items(), key=lambda entry: entry[0].order))
 
 
@@ -376,18 +381,18 @@ class Registry:
     def _refuse_options_of_others(
         self, path: Path, kind: RecordingFormat, options: RecordingOptions
     ) -> None:
-        defaults = {f.name: f.default for f in fields(RecordingOptions)}
+        given = [leaf for leaf in leaves(RecordingOptions) if leaf.value(options) != leaf.default]
         for other, name in formats().items():
-            given: list[str] = []
-            if other is not type(kind) and name in options.own:
-                given = list(identity_of(options.own[name]))
-            option = other.option
-            if option and option != kind.option and getattr(options, option) != defaults[option]:
-                given.append(option)
-            if not given:
-                continue
-            flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-            raise InputError(f"{path} is not {other.noun}, so this does not apply to it: {flags}.")
+            flags = [
+                leaf.spelled
+                for leaf in given
+                if (leaf.path[:2] == ("own", name) and other is not type(kind))
+                or (leaf.path == (other.option,) and other.option != kind.option)
+            ]
+            if flags:
+                raise InputError(
+                    f"{path} is not {other.noun}, so this does not apply to it: {', '.join(flags)}."
+                )
 
 
 def _with_camera(

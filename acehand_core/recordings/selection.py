@@ -1,4 +1,4 @@
-"""Views of a recording and its hands: another rate, or a part; pictures are never copied."""
+"""Views of a recording and its hands: a part, another rate or size. Pictures are not copied."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The acceptance page: a batch, or an episode, in a browser, from a server or as files.
 
 A page is an HTML file and beside it a folder, ``NAME_files``: plotly's own bundle from the
-installed package, the robots, and of each episode a block (``payload.py``), all of them scripts,
+installed package, the robots, and of each episode a block, all of them scripts,
 since that is what a browser loads from a folder as well as from a server. Videos are those of the
 datasets, where they are.
 """

@@ -95,8 +95,10 @@ def resolved_name(name: str, own: Mapping[str, Any]) -> str:
     """
     if name != "auto":
         return name
-    wanted = (n for n, settings in own.items() if getattr(settings, "automatic", bool)())
-    return next(wanted, "mediapipe")
+    for tracker, settings in own.items():
+        if hasattr(settings, "automatic") and settings.automatic():
+            return tracker
+    return "mediapipe"
 
 
 def with_environment(
@@ -133,5 +135,5 @@ def make_tracker(name: str, settings: TrackerSettings) -> Tracker:
     if not isinstance(tracker, Tracker):
         wanted = ("name", "placed", "hand_model", "track")
         lacks = ", ".join(name for name in wanted if not hasattr(tracker, name))
-        raise InputError(f"--tracker {name!r}: what the plug-in returns lacks {lacks}.")
+        raise plugins.unfit("trackers", name, f"returns what lacks {lacks}")
     return tracker

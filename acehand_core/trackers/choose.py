@@ -1,4 +1,4 @@
-"""From an input and what ``--tracker`` says to a recording and its tracker."""
+"""The tracker of an input, by ``--tracker``; with ``--cache`` one that keeps what it tracked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An arm that carries a robot hand: read from a user's MJCF or URDF."""
+"""An arm that carries a robot hand: its settings, and reading it from a user's MJCF or URDF."""
 
 from __future__ import annotations
 

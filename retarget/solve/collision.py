@@ -1,7 +1,8 @@
 """Collision avoidance: shapes of the hand that touch, and open fingertips, keep a distance.
 
 Every pair is a capsule's axis with a clearance to another's axis or to a box. Only pairs that the
-hand can bring together are looked at. Other shapes are ``hulls.py``'s.
+hand can bring together are looked at. Other shapes are measured by
+MuJoCo (below).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a pose of a robot hand costs: the base class of every cost, and what it is given.
 
 A cost of one's own is a subclass of ``Cost`` (any function of pose and commands) or of
-``vector_costs.VectorCost`` (two points of the hand should be apart as two of the human's are), and
+``VectorCost`` (two points of the hand should be apart as two of the human's are), and
 one entry in ``objective.COSTS``. Residuals are differentiated by the driven joints; coupled joints
 are eliminated.
 """

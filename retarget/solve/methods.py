@@ -293,7 +293,9 @@ def retargeter_named(method: str, second_pass: bool = True) -> Retargeter:
     """
     if method not in (known := plugins.names("methods")):
         raise InputError(f"Unknown solver {method!r}; {nearest(method, known)}")
-    made: Retargeter = plugins.load("methods", method)(second_pass)
+    made = plugins.load("methods", method)(second_pass)
+    if not isinstance(made, Retargeter):
+        raise plugins.unfit("methods", method, "returns no Retargeter")
     return made
 
 

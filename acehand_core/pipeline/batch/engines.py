@@ -1,4 +1,4 @@
-"""Where workers run: processes of this machine, or a Ray cluster."""
+"""Workers of a batch, and where they run: processes of this machine, or a Ray cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The driver of a batch: which step comes next, and what follows from how one ended."""
+"""The driver of a batch: which step comes next, what follows from how one ended, merging."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """How somebody's keypoints are written: the mapping file, ``--keypoints``.
 
-A mapping is a small YAML file, or the name of a preset of ``orders.PRESETS``. What it says of the
+A mapping is a small YAML file, or the name of a preset of ``PRESETS``. What it says of the
 joints themselves (order, unit, side, ...) may stand in an npz or json file as well.
 """
 

@@ -1,4 +1,4 @@
-"""In which frame a hand moves least while it is out of sight.
+"""Smoothing in time, and in which frame a hand moves least while it is out of sight.
 
 A hand at work stays where it is in the room when the head turns away; one that is carried turns
 with the head. Which of the two it is, its path before and after a gap shows.

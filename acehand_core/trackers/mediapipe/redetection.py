@@ -1,4 +1,4 @@
-"""Detection over the whole recording, and where to look again.
+"""Detection over the whole recording, in segments that are kept, and where to look again.
 
 A forward pass covers the recording. ``linking`` says whose hand each detection is. Then, only where
 a slot is empty next to a sighting, the gap is looked at again: forwards and backwards with lower

@@ -1,4 +1,4 @@
-"""Where hands are in a picture, and whether what was found is one.
+"""Hands in pictures: searched for, confirmed, and followed from picture to picture.
 
 The palm network sees hands that are neither small nor turned far from upright. So squares of the
 picture are searched, parts of it and turned ones. What it takes for a palm is looked at

@@ -1,4 +1,4 @@
-"""From hands at the model's rate to the motion of the recording: its frames, flags and joints."""
+"""From readouts of windows to the motion of the recording: placed hands, frames, flags."""
 
 from __future__ import annotations
 

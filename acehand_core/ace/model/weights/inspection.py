@@ -1,4 +1,4 @@
-"""What a path holds, and whether its names, shapes and precisions are right. No value is read."""
+"""What weights hold, counted, and whether names, shapes and precisions are right."""
 
 from __future__ import annotations
 
