@@ -243,13 +243,7 @@ class _Job:
         within = settings.cut if span.number else None
         jobs = [
             EpisodeJob(
-                recording.name,
-                recording.sha256 or "",
-                seconds,
-                frames,
-                shaping,
-                within,
-                span.number,
+                recording.name, recording.sha256 or "", times, frames, shaping, within, span.number
             )
             for frames in pairwise([*range(0, len(view), limit), len(view)])
         ]
