@@ -5,6 +5,7 @@ Cutting is in ``spans.py``, writing and drawing in ``dataset.py``; ``job.py`` pu
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,7 +31,7 @@ from acehand_core.recordings.registry import Registry
 from acehand_core.recordings.selection import only_hands
 from acehand_core.settings import file_identity
 from acehand_core.trackers.base import Tracker
-from acehand_core.trackers.choose import open_tracked
+from acehand_core.trackers.choose import cached, open_tracked
 from acehand_core.types import SIDES, Progress, Side, TimestampsNs
 from retarget.replay.judgements import JUDGEMENTS, Judgements, read_gates
 from retarget.replay.simulate import Physics
@@ -98,11 +99,10 @@ class Run:
 
     def open(self, path: Path) -> Source:
         """Open an input and choose who tracks it. Raises as ``open_tracked``."""
-        settings = self.settings
-        opened, tracker = open_tracked(
-            path, settings.tracker, settings.tracking, settings.reading, self.registry,
-            self.progress, settings.cache,
-        )  # fmt: skip
+        settings, tracking = self.settings, self.settings.tracking
+        opener = functools.partial(self.registry.open, progress=self.progress)
+        opened, tracker = open_tracked(path, settings.tracker, tracking, settings.reading, opener)
+        tracker = cached(tracker, tracking, settings.cache)
         return Source(path, opened.recording, tracker, opened.dropped)
 
     def track(self, tracker: Tracker, recording: Recording) -> Tracked:

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -129,15 +130,9 @@ def open_tracked(
     tracker: str,
     settings: TrackerSettings,
     reading: RecordingOptions,
-    registry: Registry,
-    progress: Progress | None = None,
-    cache: Path | None = None,
+    opener: Callable[[Path, RecordingOptions], InputPart],
 ) -> tuple[InputPart, Tracker]:
     """Open an input with the tracker of that name; a file of hands is its own tracker.
-
-    Args:
-        cache: folder in which tracked hands are kept for other runs; only built-in trackers', since
-            nothing tells the versions of others apart.
 
     Raises:
         InputError: it cannot be opened, or a flag was given that has no meaning for it.
@@ -159,9 +154,8 @@ def open_tracked(
     if format_of(path) is not HandsFile and format_of(Path(tracker)) is HandsFile:
         reading = replace(reading, keypoints=None)
     reading = replace(reading, hands=settings.hands, work_dir=settings.work_dir)
-    opened = registry.open(path, reading, progress)
+    opened = opener(path, reading)
     chosen: Tracker
-
     if opened.hands is not None and tracker == "auto":
         chosen = FileTracker(path, settings, opened.hands)
     else:
@@ -169,9 +163,17 @@ def open_tracked(
 
     if reading.camera_poses is not None:
         _refuse_camera_poses(path, chosen)
-    if cache is not None and plugins.is_ours("trackers", chosen.name):
-        chosen = CachedTracker(chosen, settings, cache)
     return opened, chosen
+
+
+def cached(tracker: Tracker, settings: TrackerSettings, folder: Path | None) -> Tracker:
+    """Return a tracker that keeps hands in a folder, if one is given.
+
+    Only for this package's trackers: nothing tells the versions of others apart.
+    """
+    if folder is None or not plugins.is_ours("trackers", tracker.name):
+        return tracker
+    return CachedTracker(tracker, settings, folder)
 
 
 def _refuse_camera_poses(path: Path, chosen: Tracker) -> None:
@@ -191,7 +193,7 @@ def open_input(
     path: Path, tracker: str, settings: TrackerSettings, reading: RecordingOptions
 ) -> tuple[Recording, Tracker]:
     """Open one input on its own: see ``open_tracked``."""
-    opened, chosen = open_tracked(path, tracker, settings, reading, Registry())
+    opened, chosen = open_tracked(path, tracker, settings, reading, Registry().open)
     return opened.recording, chosen
 
 
