@@ -19,7 +19,7 @@ EXTRAS := mediapipe,ace,dex,mano,ros,train,test
 TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 DEMO_OUT ?= demo_out
 
-.PHONY: demo test mutants lint test-lerobot test-lowest clean
+.PHONY: demo test lint test-lerobot test-lowest clean
 
 demo: $(VENV)/.core
 	$(BIN)/python examples/demo.py --output $(DEMO_OUT)
@@ -30,10 +30,6 @@ demo: $(VENV)/.core
 test: $(VENV)/.full
 	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= ACEHAND_SLOW=$(SLOW) \
 	$(BIN)/python -m pytest -q -rs -n auto --maxprocesses 4 --dist $(DIST)
-
-# Do the tests notice damaged lines? Minutes to an hour; ONLY=AREA tries one list.
-mutants: $(VENV)/.full
-	$(BIN)/python tests/mutants.py --jobs 2 $(if $(ONLY),--only $(ONLY))
 
 lint: $(VENV)/.full
 	$(BIN)/ruff check .
