@@ -18,8 +18,9 @@ PINNED := --constraint constraints.txt
 EXTRAS := mediapipe,ace,dex,mano,ros,train,test
 TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 DEMO_OUT ?= demo_out
+DOCS_OUT ?= site
 
-.PHONY: demo test lint test-lerobot test-lowest clean
+.PHONY: demo test lint docs test-lerobot test-lowest clean
 
 demo: $(VENV)/.core
 	$(BIN)/python examples/demo.py --output $(DEMO_OUT)
@@ -36,6 +37,9 @@ lint: $(VENV)/.full
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+
+docs: $(VENV)/.full
+	$(BIN)/python -m mkdocs build --quiet --site-dir $(DOCS_OUT)
 
 # The judge of our datasets: the real loader, with this package in the same environment (Python 3.12,
 # 5 GB). Another lerobot:  make test-lerobot LEROBOT=FOLDER[dataset] LEROBOT_VENV=.venv-lerobot-other

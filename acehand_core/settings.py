@@ -3,7 +3,7 @@
 One declaration serves everybody. Of a field that was made with ``setting`` come the flag of the
 commands (``cli/flags.py``), the ROS parameter with its descriptor (``acehand_ros/parameters.py``),
 what a resumed run must have in common with the first (``identity_of``), and the row in the tables
-of docs/ (``tools/flag_tables.py``). A field that was not made with it is for callers in Python.
+of docs/ (``tools/docs_site.py``). A field that was not made with it is for callers in Python.
 """
 
 from __future__ import annotations

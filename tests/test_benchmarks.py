@@ -317,7 +317,6 @@ def test_numbers_of_the_documentation_are_those_of_the_results():
         text = page.read_text("utf-8")
         assert documents.spliced(text, made) == text, f"{page.name}: python -m benchmarks.documents"
         marks += re.findall(r"<!-- result ([^:>]+):", text)
-        # A bare "<!-- end -->" ends a table of settings (tools/flag_tables.py).
         ends = re.findall(r"<!-- end (?!-->)", text)
         assert marks.count("end") == 0 and text.count("<!-- result ") == len(ends)
     assert set(documents.WRITERS) <= set(marks) <= {*documents.WRITERS, *tables.NAMES}

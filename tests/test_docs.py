@@ -27,11 +27,11 @@ from acehand_core.recordings.keypoints.joints import ENTRIES, REACHES_M
 from acehand_core.trackers.base import Tracker
 from helpers.commands import hands_file
 from retarget.robots.robot import load_robot
-from tools.flag_tables import renewed
+from tools import docs_site
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
-FORMATS = (DOCS / "formats.md").read_text("utf-8")
+FORMATS = docs_site.with_tables((DOCS / "formats.md").read_text("utf-8"))
 
 
 def table(header: str, which: int = 0) -> list[list[str]]:
@@ -46,10 +46,17 @@ def table(header: str, which: int = 0) -> list[list[str]]:
     return rows
 
 
-@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)
-def test_tables_of_settings(page: Path) -> None:
-    text = page.read_text("utf-8")
-    assert renewed(text) == text, "python tools/flag_tables.py writes the tables anew"
+def test_links_and_tables_of_the_site() -> None:
+    page = "[the code](../acehand_core/types.py) [a page](formats.md#json)"
+    assert docs_site.on_page_markdown(page) == (
+        "the code (`acehand_core/types.py`) [a page](formats.md#json)"
+    )
+    with pytest.raises(FileNotFoundError):
+        docs_site.on_page_markdown("[gone](../acehand_core/tipes.py)")
+    table = docs_site.on_page_markdown("All flags: --help. <!-- table review -->\nMore.")
+    assert table.startswith("| flag |") and table.endswith("|\nMore.") and "`--port`" in table
+    with pytest.raises(KeyError):
+        docs_site.on_page_markdown("<!-- table nothing -->")
 
 
 def test_flags() -> None:
@@ -145,8 +152,9 @@ def test_no_page_has_marks_of_a_merge() -> None:
 
 
 def command_lines() -> list[str]:
-    """Return the commands of ours in README's shell blocks, without comments."""
-    blocks = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
+    """Return our commands in the shell blocks of README and the first tutorial."""
+    text = "".join(p.read_text("utf-8") for p in (ROOT / "README.md", DOCS / "first_dataset.md"))
+    blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
     return [line for block in blocks for line in block.splitlines() if line.startswith("acehand")]
 
 
@@ -176,7 +184,7 @@ def test_what_a_third_partys_tracker_needs() -> None:
 
 
 def test_the_readme_has_commands() -> None:
-    assert len(command_lines()) >= 3
+    assert len(command_lines()) >= 20
 
 
 def test_camera_pose_columns() -> None:

@@ -24,7 +24,7 @@ from acehand_core.settings import (
     setting,
 )
 from acehand_ros.parameters import OFFLINE_BAG, check
-from tools.flag_tables import flag_table
+from tools.docs_site import flag_table
 
 
 @dataclass(frozen=True, slots=True)

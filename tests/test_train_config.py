@@ -1,12 +1,6 @@
 """The recipe against the paper, number by number; every ablation composes; typos are refused."""
 
-import ast
-import dataclasses
 import functools
-import inspect
-import itertools
-import textwrap
-from typing import Literal, get_args, get_origin, get_type_hints
 
 import pytest
 import torch
@@ -24,6 +18,7 @@ from acehand_core.ace.training.main import main as entry_point
 from acehand_core.ace.training.step import factor, rate
 from acehand_core.errors import AcehandError
 from benchmarks.train_step import step_size
+from tools.docs_site import documented
 
 #: Transcribed from the paper: appendix "Optimization", "Loss Weights", "Architecture", "Datasets".
 PAPER = {
@@ -95,43 +90,11 @@ def test_every_setting_of_the_recipe_is_in_the_table_or_named_here() -> None:
             assert f"{group}.{name}" in PAPER or f"{group}.{name}" in ours, name
 
 
-def settings(kind=TrainConfig, where=""):
-    """Name, default and documentation of every field, as the source of the classes has them.
-
-    Sizes of the model and windows are documented with their own packages.
-    """
-    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0].body
-    texts = {
-        field.target.id: ast.literal_eval(text.value)
-        for field, text in itertools.pairwise(body)
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr)
-    }
-    for field in dataclasses.fields(kind):
-        hint, name = get_type_hints(kind)[field.name], where + field.name
-        if get_origin(hint) is dict:
-            yield f"{name}.NAME", "", texts[field.name]
-            yield from settings(get_args(hint)[1], f"{name}.NAME.")
-        elif dataclasses.is_dataclass(hint) and field.name not in texts:
-            yield from settings(hint, f"{name}.")
-        elif dataclasses.is_dataclass(hint):
-            yield f"{name}.*", "", texts[field.name]
-        else:
-            default = field.default
-            if default is None or isinstance(default, bool):
-                default = {None: "null", True: "true", False: "false"}[default]
-            choices = f" ({', '.join(get_args(hint))})" if get_origin(hint) is Literal else ""
-            yield name, f"`{default}`{choices}", texts[field.name]
-
-
-def test_the_documentation_lists_every_setting() -> None:
-    """docs/training.md against the text below each field; a missing row is printed."""
-    docs = (CONF.parents[3] / "docs" / "training.md").read_text("utf-8")
-    table = docs.partition("## Settings")[2].partition("\n## ")[0]
-    rows = [f"| `{name}` | {default} | {text} |" for name, default, text in settings()]
-    assert len(rows) > 60 and "| `optim.gradient_clip` | `1.0` | Largest norm" in "\n".join(rows)
-    missing = [row for row in rows if row not in table.splitlines()]
-    assert not missing, "\n".join(missing)
-    assert table.count("\n| `") == len(rows)  # and none that is gone
+def test_every_setting_has_a_text_below_it() -> None:
+    rows = {name: (default, text) for name, default, text in documented(TrainConfig)}
+    assert len(rows) > 60 and rows["optim.gradient_clip"][0] == "`1.0`"
+    assert rows["device"][0] == "`auto` (auto, cpu, cuda)"
+    assert all(text.strip() for _, text in rows.values())
 
 
 def test_rates_over_the_run() -> None:

@@ -1,0 +1,139 @@
+"""Hooks of the documentation site (``make docs``): reference tables from the code, checked links.
+
+A line that ends in ``<!-- table NAME -->`` becomes a table of flags, settings or limits. Links out
+of ``docs`` must name a file of the repository; on the site they become its path.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from itertools import pairwise
+from math import isfinite
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from acehand_core.cli.console import Common
+from acehand_core.cli.hands import View
+from acehand_core.cli.review import Inspect, Review
+from acehand_core.pipeline.settings import JobSettings
+from acehand_core.settings import Leaf, default_text, leaves
+from retarget.replay.judgements import JUDGEMENTS
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+_TABLE = re.compile(r"^.*<!-- table ([\w ]+) -->$", re.MULTILINE)
+_OUTWARD = re.compile(r"\[([^\]]*)\]\((\.\./[^)#\s]+)[^)]*\)")
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Return a page as the site has it. Called by mkdocs.
+
+    Raises:
+        KeyError: no such table.
+        FileNotFoundError: a link out of ``docs`` names no file.
+    """
+
+    def path_of(link: re.Match[str]) -> str:
+        path = (DOCS / link[2]).resolve(strict=True).relative_to(DOCS.parent)
+        return link[1] if str(path) in link[1] else f"{link[1]} (`{path}`)"
+
+    return _OUTWARD.sub(path_of, with_tables(markdown))
+
+
+def with_tables(markdown: str) -> str:
+    """Return a page with its reference tables. Raises KeyError: no such table."""
+    made = tables()
+    return _TABLE.sub(lambda match: made[match[1]]().rstrip(), markdown)
+
+
+def flag_table(settings: Iterable[Leaf]) -> str:
+    """Return a Markdown table of flags: name, default, meaning."""
+    rows = ["| flag | default | meaning |", "|---|---|---|"]
+    for leaf in settings:
+        about = leaf.setting
+        if about.switches is not None:
+            rows += [f"| `--{name}` | off | {text} |" for name, text in about.switches.items()]
+            continue
+        default = default_text(leaf)
+        if about.default_text is None and default:
+            default = f"`{default}`"
+        if isinstance(leaf.default, bool):
+            default = "on" if leaf.default and about.pair else "off"
+        choices = f": {', '.join(f'`{c}`' for c in leaf.choices)}" if leaf.choices else ""
+        text = f"{about.help}{choices}".replace("|", "\\|")
+        rows.append(f"| `{leaf.spelled}` | {default} | {text} |")
+    return "\n".join(rows) + "\n"
+
+
+def limit_table() -> str:
+    """Return a Markdown table of the checks of acehand inspect: meaning and limits."""
+    rows = ["| check | in | doubtful above | rejected above | measures |", "|---|---|---|---|---|"]
+    where = {"clip": "both", "replay": "verdict"}
+    for name, limit in JUDGEMENTS.items():
+        unit = f" {limit.unit}" if limit.unit else ""
+        ends = [f"{end:g}{unit}" if isfinite(end) else "never"
+                for end in (limit.doubtful, limit.rejected)]  # fmt: skip
+        seen = where.get(limit.source, "report")
+        rows.append(f"| `{name}` | {seen} | {ends[0]} | {ends[1]} | {limit.meaning} |")
+    return "\n".join(rows) + "\n"
+
+
+def training_table() -> str:
+    """Return a Markdown table of the settings of ``acehand-train``."""
+    from acehand_core.ace.training.config import TrainConfig
+
+    rows = [f"| `{name}` | {default} | {text} |" for name, default, text in documented(TrainConfig)]
+    return "\n".join(["| setting | default | meaning |", "|---|---|---|", *rows]) + "\n"
+
+
+def documented(kind: Any, where: str = "") -> Iterator[tuple[str, str, str]]:
+    """Yield name, default and text of every field, as the source of the dataclasses has them.
+
+    Raises:
+        KeyError: a field has no text below it.
+    """
+    (body,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    assert isinstance(body, ast.ClassDef)
+    texts: dict[str, str] = {}
+    for field, text in pairwise(body.body):
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+            texts[ast.unparse(field.target)] = ast.literal_eval(text.value)
+
+    hints = get_type_hints(kind)
+    for field in fields(kind):
+        hint, name, default = hints[field.name], where + field.name, field.default
+        if get_origin(hint) is dict:
+            yield f"{name}.NAME", "", texts[field.name]
+            yield from documented(get_args(hint)[1], f"{name}.NAME.")
+        elif is_dataclass(hint) and field.name in texts:  # documented with its own package
+            yield f"{name}.*", "", texts[field.name]
+        elif is_dataclass(hint):
+            yield from documented(hint, f"{name}.")
+        else:
+            if default is None or isinstance(default, bool):
+                default = {None: "null", True: "true", False: "false"}[default]
+            choices = f" ({', '.join(get_args(hint))})" if get_origin(hint) is Literal else ""
+            yield name, f"`{default}`{choices}", texts[field.name]
+
+
+def tables() -> Mapping[str, Callable[[], str]]:
+    """Return what makes each table, by the name in its marker."""
+    job = [leaf for leaf in leaves(JobSettings) if leaf.group.title != "tracker ace"]
+    ace = [leaf for leaf in leaves(JobSettings) if leaf.group.title == "tracker ace"]
+    view = [leaf for leaf in leaves(View) if len(leaf.path) == 1 and not leaf.setting.positional]
+    shared = {leaf.spelled for leaf in leaves(Inspect)}
+    return {
+        "job": lambda: flag_table([*job, *leaves(Common)]),
+        "tracker ace": lambda: flag_table(ace),
+        "inspect": lambda: flag_table(
+            leaf for leaf in leaves(Inspect) if not leaf.setting.positional
+        ),
+        "view": lambda: flag_table(view),
+        "review": lambda: flag_table(leaf for leaf in leaves(Review) if leaf.spelled not in shared),
+        "limits": limit_table,
+        "training": training_table,
+    }
