@@ -669,7 +669,7 @@ def test_weights_that_say_nothing_are_run_as_released(weights_folder):
     assert k == RELEASED["k"] and solve_options("k", False).solve == "rigid"
     assert solve_options("k", False, InferenceConfig(solve="direct")).solve == "direct"
     settings = AceSettings(weights_folder)
-    assert settings.told(settings.trained()) == (InferenceConfig(), ())
+    assert settings.applied(settings.trained()) == (InferenceConfig(), ())
     # Of a field's cells as released; of fits, which the released code has none of, with our guards.
     free = solve_options("kfree", True, InferenceConfig(bearings="pinhole"))
     assert (free.fit_guards, free.ray_cells) == ("excess", "edges")

@@ -240,15 +240,14 @@ def test_solver_against_scipy(seed):
         residuals = inner + 0.1 * np.sin(inner) - offset[rows]
         return residuals, matrix[rows] * (1 + 0.1 * np.cos(inner))[..., None]
 
-    found = solve(evaluate, np.zeros((4, 5)), low, high, iterations=200, tolerance=1e-12)
+    x, cost = solve(evaluate, np.zeros((4, 5)), low, high, iterations=200, tolerance=1e-12)
     for row in range(4):
         expected = least_squares(
             lambda x, row=row: evaluate(x[None], np.array([row]))[0][0],
             np.zeros(5), bounds=(low, high), xtol=1e-14, ftol=1e-14, gtol=1e-14,
         )  # fmt: skip
-        assert found.cost[row] <= 2 * expected.cost * (1 + 1e-6) + 1e-12
-    assert ((found.x >= low) & (found.x <= high)).all()
-    assert found.converged.all()
+        assert cost[row] <= 2 * expected.cost * (1 + 1e-6) + 1e-12
+    assert ((x >= low) & (x <= high)).all()
 
 
 def test_rows_do_not_influence_each_other():
@@ -261,14 +260,14 @@ def test_rows_do_not_influence_each_other():
         return x + x**3 - target[rows], jacobian
 
     infinite = np.full(3, np.inf)
-    together = solve(evaluate, np.zeros((600, 3)), -infinite, infinite, iterations=50)
+    together, _ = solve(evaluate, np.zeros((600, 3)), -infinite, infinite, iterations=50)
     for row in (0, 255, 256, 599):
-        alone = solve(
+        alone, _ = solve(
             lambda x, rows, row=row: evaluate(x, rows + row),
             np.zeros((1, 3)), -infinite, infinite, iterations=50,
         )  # fmt: skip
-        np.testing.assert_allclose(together.x[row], alone.x[0], rtol=1e-12)
-    np.testing.assert_allclose(together.x + together.x**3, target, atol=1e-4)
+        np.testing.assert_allclose(together[row], alone[0], rtol=1e-12)
+    np.testing.assert_allclose(together + together**3, target, atol=1e-4)
 
 
 def test_free_chain_derivatives():

@@ -1,4 +1,4 @@
-"""A clip of a store as an input: its pictures with the hands that it is labelled with."""
+"""A clip of a store as an input: its pictures with their labelled hands."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from acehand_core.types import Progress
 
 
 class StoreClip(RecordingFormat):
-    """``STORE/clips/ID``, or ``STORE/SEGMENT``, which need not exist: from its first frame on."""
+    """``STORE/clips/ID``, or ``STORE/SEGMENT`` (no such path): the clip from its first frame on."""
 
     noun = "a clip of a store"
     order = 5
@@ -54,7 +54,7 @@ def _is_clip(path: Path) -> bool:
 
 
 def _clip_folder(path: Path) -> tuple[Path, int]:
-    """Return a clip's folder and the first frame. Raises InputError: the name is no segment's."""
+    """Return a clip's folder and first frame. Raises InputError for an unknown segment name."""
     from acehand_core.ace.labelled.clips.store import ClipStore
     from acehand_core.ace.labelled.segments import segment_place
 

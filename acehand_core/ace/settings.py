@@ -1,11 +1,12 @@
-"""What the ace tracker is told beside what every tracker is told. Loads nothing heavy."""
+"""Settings of the ace tracker. Loads nothing heavy."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,34 +21,34 @@ from acehand_core.types import SIDES
 if TYPE_CHECKING:
     from acehand_core.ace.model.config import InferenceConfig
 
-#: Weights of a user who does not want to name them every time.
+#: Default of ``--weights``.
 ENVIRONMENT_VARIABLE = "ACEHAND_WEIGHTS"
 
-#: Why ``--tracker auto`` leaves weights alone.
+#: Why ``--tracker auto`` does not use weights.
 _NOT_AUTOMATIC = {
     "synthetic": "trained on synthetic clips alone",
-    "unknown": "it is not recorded what they were trained on",
+    "unknown": "their training data is not recorded",
 }
 NATIVE = "native"
-#: Above it the trunk sees far more tokens than it was trained with.
+#: Beyond it the trunk sees far more tokens than in training.
 _MAX_ENCODE_WIDTH = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class AceSettings:
-    """Settings of the ace tracker. None, where it is not said otherwise: as the weights record it.
+    """Settings of the ace tracker; None means as recorded in the weights.
 
-    ``weights`` is whatever layout ``model.weights`` reads; ``base``, ``vae`` and ``caption`` are
-    pieces of the released model that are not beside the checkpoint. For the rest see
-    ``model.config.InferenceConfig``, ``model.inference.windows.plan_windows`` and ``read_betas``.
-    ``every_slot`` also emits hands that count as absent, for scoring.
+    ``weights`` is any layout that ``model.weights`` reads; ``base``, ``vae`` and ``caption`` locate
+    pieces of the released model elsewhere. For the rest see ``model.config.InferenceConfig``,
+    ``model.inference.windows.plan_windows`` and ``read_betas``. ``every_slot`` also emits absent
+    hands, for scoring.
     """
 
     weights: Path | None = setting(
         None, "folder or checkpoint", default_text=f"${ENVIRONMENT_VARIABLE}"
     )
     variant: str | None = setting(
-        None, "k (needs the camera) or kfree, where the weights hold both", choices=("k", "kfree")
+        None, "k (needs the camera) or kfree, for weights with both", choices=("k", "kfree")
     )
     base: Path | None = setting(
         None, "folder of the base transformer, if not beside the checkpoint"
@@ -58,58 +59,58 @@ class AceSettings:
     )
     encode_width: str | None = setting(
         None,
-        "width at which the model sees the video, or native",
+        "width of the video for the model, or native",
         default_text="as trained, else 832",
         metavar="PIXELS",
     )
     windows: str | None = setting(
         None,
-        "paper as released, blended overlapping and cross-faded, full one pass",
+        "paper: as released; blended: overlapping, cross-faded; full: one pass",
         default_text="paper",
         choices=("paper", "blended", "full"),
     )
     window_latents: int | None = setting(
         None,
-        "length of a window; shorter than 22 they follow one another with one latent in common",
+        "latents of a window; below 22, adjacent windows share one latent",
         default_text="as trained, else 22",
         low=2,
         high=1024,
     )
     bearings: str | None = setting(
         None,
-        "where directions come from",
+        "source of the bearings",
         default_text="as trained, else as released",
         choices=("intrinsics", "rays", "pinhole", "radial"),
     )
     solve: str | None = setting(
         None,
-        "how hands are placed; without MANO files rigid in place of mixed",
+        "how hands are placed; without MANO files rigid replaces mixed",
         default_text="as trained, else as released",
         choices=("mixed", "rigid", "inverse", "direct"),
     )
     fallback: str | None = setting(
         None,
-        "where a hand goes whose anchors are rejected",
+        "placement of a hand with rejected anchors",
         default_text="as trained, else released",
         choices=("released", "paper"),
     )
     fit_guards: str | None = setting(
         None,
-        "which fits --bearings pinhole places hands by: within the paper's two guards, or only "
-        "those without an excess over a radial lens",
+        "with --bearings pinhole: the paper's two guards on a fit, or also no excess over a radial "
+        "lens",
         default_text="as trained, else excess",
         choices=("paper", "excess"),
     )
     ray_cells: str | None = setting(
         None,
-        "with --bearings rays: outer cells of the ray field on the image's edges, as released, or "
-        "all at their centres",
+        "with --bearings rays: outer cells on the image's edges, as released, or all at their "
+        "centres",
         default_text="as trained, else edges",
         choices=("edges", "centres"),
     )
     hand_model: str | None = setting(
         None,
-        "whose rotations the weights learned",
+        "hand model of the training",
         default_text="as trained, else mano",
         choices=("mano", "acehand"),
     )
@@ -119,13 +120,11 @@ class AceSettings:
         metavar="FILE",
         default_text="the recording's",
     )
-    second_opinion: bool = setting(
-        False, "also look at the mirrored video; keep what both looks see"
-    )
-    drop_tail: bool = setting(False, "leave out up to three last frames, as released")
+    second_opinion: bool = setting(False, "keep only hands that the mirrored video confirms")
+    drop_tail: bool = setting(False, "drop up to three last frames, as released")
     read_rate: str | None = setting(
         None,
-        "read 30 frames a second, or every frame of the recording",
+        "30 fps, or every frame of the recording",
         default_text="model; source in acehand evaluate",
         choices=("model", "source"),
     )
@@ -141,12 +140,12 @@ class AceSettings:
         _ = self.encode_pixels  # checked on construction
 
     def with_environment(self, tracker: str) -> tuple[AceSettings, str]:
-        """Return these settings with weights that ``tracker`` may use, and what is to be said.
+        """Return these settings with weights that ``tracker`` may use, and a note.
 
-        Weights that are not named are those of the environment.
+        The default weights are those of ``$ACEHAND_WEIGHTS``.
 
         Raises:
-            InputError: weights were named that would not be used.
+            InputError: ``--weights`` that this tracker does not use.
         """
         weights = self.weights or os.environ.get(ENVIRONMENT_VARIABLE)
         if not weights:
@@ -159,35 +158,32 @@ class AceSettings:
         settings = replace(self, weights=Path(weights))
         try:
             kind = settings.trained_on() if tracker == "auto" else "real"
-        except AcehandError:  # said where they are used: a file of hands needs none
+        except AcehandError:  # reported where they are used
             return settings, ""
         if kind == "real":
             return settings, ""
         reason = _NOT_AUTOMATIC[kind]
         if self.weights is not None:
-            raise InputError(f"--weights {weights}: {reason}; say --tracker ace to use them.")
-        return self, (f"${ENVIRONMENT_VARIABLE}={weights}: {reason}; used with --tracker ace only")
+            raise InputError(f"--weights {weights}: {reason}; use them with --tracker ace.")
+        return self, f"${ENVIRONMENT_VARIABLE}={weights}: {reason}; used with --tracker ace only"
 
     def automatic(self) -> bool:
-        """Whether ``--tracker auto`` is ace: with weights that are known to be of recordings.
+        """Return whether ``--tracker auto`` is ace: its weights were trained on recordings.
 
-        What was trained on synthetic clips alone, or on nobody knows what, is taken by name only.
-        Raises as ``identity``.
+        Other weights are used by name only. Raises as ``identity``.
         """
         return self.weights is not None and self.trained_on() == "real"
 
     @property
     def place(self) -> Path:
-        """Where the weights are. Raises InputError: nobody said."""
+        """The path of the weights. Raises InputError without one."""
         if self.weights is None:
-            raise InputError(
-                "--tracker ace needs its weights: give --weights PATH, or set ACEHAND_WEIGHTS."
-            )
+            raise InputError("--tracker ace needs --weights PATH, or ACEHAND_WEIGHTS.")
         return self.weights
 
     @property
     def encode_pixels(self) -> int | None:
-        """The encode width in pixels, 0 for the video's own, None as the weights say."""
+        """The encode width in pixels, 0 for the video's width, None for the weights' own."""
         if self.encode_width is None:
             return None
         if self.encode_width == NATIVE:
@@ -200,14 +196,12 @@ class AceSettings:
         )
 
     def identity(self) -> dict[str, Any]:
-        """Return what tells results apart: every setting that shapes them, as plain values.
+        """Return every setting that results depend on, as plain values.
 
-        Weights and betas count by their content; the pieces of a released model are part of
-        ``weights``, named or found beside the checkpoint. How many windows are read at once, and
-        where, changes nothing.
+        Weights and betas count by content; ``weights`` covers all pieces of a released model.
 
         Raises:
-            InputError: a file is not there, or the weights are of no known layout.
+            InputError: a missing file, or weights of an unknown layout.
             MissingDependencyError: torch is not installed.
         """
         values = {k: v for k, v in asdict(self).items() if k not in ("device", "batch")}
@@ -218,32 +212,24 @@ class AceSettings:
         return values
 
     def content(self) -> str:
-        """Return a hash of all that is read of the weights. Raises as ``identity``."""
-        return _weights().identity(self.place, self.variant, self.base, self.vae, self.caption)
+        """Return a hash of all files of the weights. Raises as ``identity``."""
+        pieces = self.base, self.vae, self.caption
+        return import_model("weights.load").identity(self.place, self.variant, *pieces)
 
     def trained_on(self) -> Literal["real", "synthetic", "unknown"]:
-        """Return the kind of clips that the weights were trained on; "real" if any were.
-
-        Raises as ``identity``.
-        """
-        data = _weights().recorded(self.place, self.variant)[0]
-        from acehand_core.ace.model.weights.state import training_kind
-
-        return training_kind(data)
+        """Return the kind of the training clips; "real" if any are. Raises as ``identity``."""
+        data = import_model("weights.load").recorded(self.place, self.variant)[0]
+        return import_model("weights.state").training_kind(data)
 
     def trained(self) -> InferenceConfig:
-        """Return how the weights are to be run, as they record it. Raises as ``identity``."""
-        return _weights().recorded(self.place, self.variant)[1]
+        """Return how to run the weights, as recorded in them. Raises as ``identity``."""
+        return import_model("weights.load").recorded(self.place, self.variant)[1]
 
-    def told(self, trained: InferenceConfig) -> tuple[InferenceConfig, tuple[str, ...]]:
-        """Return how to run: as ``trained`` but for flags, and a sentence per flag that differs."""
-        flags = {
-            "bearings": self.bearings, "solve": self.solve, "fallback": self.fallback,
-            "fit_guards": self.fit_guards, "ray_cells": self.ray_cells,
-            "hand_model": self.hand_model, "encode_width": self.encode_pixels,
-            "window_latents": self.window_latents,
-        }  # fmt: skip
-        given: dict[str, Any] = {n: value for n, value in flags.items() if value is not None}
+    def applied(self, trained: InferenceConfig) -> tuple[InferenceConfig, tuple[str, ...]]:
+        """Return ``trained`` with the flags applied, and a sentence per flag that differs."""
+        flags = {f.name: getattr(self, f.name) for f in fields(trained)}
+        flags["encode_width"] = self.encode_pixels
+        given = {name: value for name, value in flags.items() if value is not None}
         notes = tuple(
             f"{name} {value}; these weights were trained with {was}"
             for name, value in given.items()
@@ -252,26 +238,25 @@ class AceSettings:
         return replace(trained, **given), notes
 
 
-def _weights() -> Any:
-    """Return the module that reads weights; torch is loaded here, not before."""
+def import_model(name: str) -> Any:
+    """Import a module of ``ace.model``, and with it torch."""
     try:
-        from acehand_core.ace.model.weights import load
+        return importlib.import_module(f"acehand_core.ace.model.{name}")
     except ImportError as error:
         raise MissingDependencyError(
             f"The ace tracker needs torch and diffusers ({error}); pip install '.[ace]'."
         ) from error
-    return load
 
 
 def read_betas(path: Path, hand_model: str) -> Float[np.ndarray, "2 10"]:
     """Return the shape of both hands from a file.
 
-    The file is a HandMotion table (.parquet), whose shape is taken, or JSON:
-    ``{"hand_model": "mano" or "acehand", "left": [10 numbers], "right": [10 numbers]}``.
+    The file is a HandMotion table (.parquet) or JSON: ``{"hand_model": "mano" or "acehand", "left":
+    [10 numbers], "right": [10 numbers]}``.
 
     Raises:
-        SchemaError: it is not such a file. InputError: it cannot be read, or its betas belong to
-            another hand model: they mean nothing there.
+        SchemaError: another kind of file.
+        InputError: unreadable, or betas of another hand model.
     """
     theirs: str
     if path.suffix == ".parquet":
@@ -283,8 +268,7 @@ def read_betas(path: Path, hand_model: str) -> Float[np.ndarray, "2 10"]:
         theirs, betas = _read_json(path)
     if theirs != hand_model:
         raise InputError(
-            f"{path}: betas of the hand model {theirs!r}, but this run uses {hand_model!r}; the "
-            "numbers of one mean nothing to the other."
+            f"{path}: betas of the hand model {theirs!r}; this run needs those of {hand_model!r}."
         )
     return betas.astype(float)
 

@@ -1,4 +1,4 @@
-"""The model as a tracker. torch and the weights load with the first recording, not before."""
+"""The model as a tracker. torch and the weights load with the first recording."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any, cast
 
 from acehand_core.ace.model.config import Precision, Variant
 from acehand_core.ace.model.inference.loading import default_hands, has_mano, mano_hands
-from acehand_core.ace.settings import AceSettings, read_betas
-from acehand_core.errors import AcehandError, InputError, MissingDependencyError
+from acehand_core.ace.settings import AceSettings, import_model, read_betas
+from acehand_core.errors import AcehandError, InputError
 from acehand_core.motion import HandModelName, HandMotion, Recording
 from acehand_core.trackers.base import TrackerSettings
 from acehand_core.types import Progress, no_progress
@@ -20,9 +20,8 @@ from acehand_core.types import Progress, no_progress
 class AceTracker:
     """Reconstructs both hands with the model's weights.
 
-    Weights that say which hand model they learned are articulated with it; others with MANO, where
-    the user has it (``$ACEHAND_MANO``). Without MANO's files the hands of MANO's weights are the
-    network's own joints with the default hand fitted to them.
+    Weights recorded with the default hand are articulated with it, others with MANO if available
+    (``$ACEHAND_MANO``). Without MANO the default hand is fitted to the network's own joints.
     """
 
     name = "ace"
@@ -30,29 +29,28 @@ class AceTracker:
     hand_model: HandModelName
 
     def __init__(self, settings: TrackerSettings) -> None:
-        """Check the settings; nothing heavy is loaded. Weights are those of ``own["ace"]``.
+        """Check the settings; the weights are those of ``own["ace"]``.
 
         Raises:
-            InputError: there are no weights, a hand length, or betas of another hand model.
+            InputError: no weights, a hand length, or betas of another hand model.
         """
         ace: AceSettings = settings.own.get("ace", AceSettings())
         _ = ace.place
         if settings.hand_length_m is not None:
             raise InputError(
-                "--hand-length does not apply to the ace tracker, which knows the scale; give a "
-                "measured shape with --betas instead."
+                "--hand-length does not apply to --tracker ace; give a measured shape with --betas."
             )
         self._settings, self._ace = settings, ace
         learned = ace.hand_model
         if learned is None:
-            with contextlib.suppress(AcehandError):  # said where the weights are used
+            with contextlib.suppress(AcehandError):  # reported where the weights are used
                 learned = ace.trained().hand_model
         self.hand_model = "mano" if learned != "acehand" and has_mano() else "acehand"
         self._betas = None if ace.betas is None else read_betas(ace.betas, self.hand_model)
 
     @property
     def trained_frames(self) -> int | None:
-        """Frames of the windows that the weights learned from; None where they do not say."""
+        """Frames per training window of the weights; None if not recorded."""
         latents = self._ace.window_latents or self._ace.trained().window_latents
         return None if latents is None else 4 * (latents - 1) + 1
 
@@ -60,10 +58,10 @@ class AceTracker:
         """Return both hands of the recording (see ``inference.reconstruction.reconstruct``).
 
         Raises:
-            InputError: there are no images, the weights cannot be used, or they need a camera and
-                none is known. MissingDependencyError: torch or diffusers is not installed.
+            InputError: no images, unusable weights, or no camera where they need one.
+            MissingDependencyError: torch or diffusers is not installed.
         """
-        inference, run = _inference(), self._run()
+        inference, run = import_model("inference.reconstruction"), self._run()
         motion = inference.reconstruct(
             recording, *run.parts, run.options, self._betas, self._settings.work_dir, progress
         )
@@ -79,25 +77,20 @@ class AceTracker:
 
         See ``inference.reconstruction.reconstruct_passes``. Raises as ``track``.
         """
-        inference, run = _inference(), self._run()
+        inference, run = import_model("inference.reconstruction"), self._run()
+        settings = run.options, self._betas, self._settings.work_dir
         for motion in inference.reconstruct_passes(
-            recording,
-            *run.parts,
-            spans,
-            run.options,
-            self._betas,
-            self._settings.work_dir,
-            progress,
+            recording, *run.parts, spans, *settings, progress
         ):
             yield run.noted(motion)
 
     def _run(self) -> _Run:
-        """Return the model and how it is run: as trained, but for flags."""
+        """Return the model and how it is run: as trained, unless flags differ."""
         from acehand_core.ace.model.inference.loading import InferenceOptions, solve_options
         from acehand_core.ace.model.inference.windows import DEFAULT_ENCODE_WIDTH, PAPER_LATENTS
 
         ace, ready = self._ace, _load(self._ace, self._ace.content())
-        run_as, notes = ace.told(ready.trained)
+        run_as, notes = ace.applied(ready.trained)
         hands = None
         if self.hand_model == "mano":
             hands = mano_hands()
@@ -129,23 +122,12 @@ class _Run:
     notes: tuple[str, ...]
 
     def noted(self, motion: HandMotion) -> HandMotion:
-        """Return the motion with what is to be said of the run."""
+        """Return the motion with the notes of the run."""
         remarks = (*self.notes, *motion.provenance.notes)
         return replace(motion, provenance=replace(motion.provenance, notes=remarks))
 
 
-def _inference() -> Any:
-    """Return the module that reconstructs; torch is loaded here, not before."""
-    try:
-        from acehand_core.ace.model.inference import reconstruction
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"The ace tracker needs torch and diffusers ({error}); pip install '.[ace]'."
-        ) from error
-    return reconstruction
-
-
-@functools.lru_cache(maxsize=1)  # one run may hold many recordings
+@functools.lru_cache(maxsize=1)  # for all recordings of a run
 def _load(ace: AceSettings, content: str) -> Any:
     from acehand_core.ace.model.inference.loading import load_model
 

@@ -1,18 +1,14 @@
-"""The 22 ways a healthy hand bends, their limits, and fast kinematics with Jacobians.
+"""The 22 joint angles of a hand, their limits, and fast kinematics with Jacobians.
 
 Each finger flexes (positive towards the palm) at three joints and spreads (positive towards the
-thumb) at the knuckle; the thumb's base also twists. The fit of a tracker moves only along these,
-so its hands stay possible; the result is stored as the 15 full rotations that MANO uses.
+thumb) at the knuckle; the thumb's base also twists. Results are stored as the 15 full rotations of
+MANO.
 
-The shape of the default hand: published segment lengths and how they vary.
-
-Lengths of metacarpals and phalanges are the means of A. Buryanov and V. Kotiuk, "Proportions of
-hand segments", Int. J. Morphol. 28(3), 2010 (radiographs of 66 adults). The last phalanx includes
-the soft tissue of the fingertip. What that table does not give (the carpal distance from the wrist
-centre to the metacarpal bases, the arches, the rest directions) is set here so that the hand is
-187 mm long and 63 mm wide between the outer knuckle centres.
-
-Everything is in millimetres in the anatomical axes of a right hand: distal, dorsal, radial.
+Also the proportions of the default hand. Segment lengths are the means of A. Buryanov and V.
+Kotiuk, "Proportions of hand segments", Int. J. Morphol. 28(3), 2010 (radiographs of 66 adults); the
+last phalanx includes the soft tissue of the fingertip. The rest (wrist to metacarpals, arches, rest
+directions) is set here for a hand 187 mm long and 63 mm wide between the outer knuckles, in
+millimetres and the anatomical axes of a right hand: distal, dorsal, radial.
 """
 
 from __future__ import annotations
@@ -69,13 +65,12 @@ class Proportions:
 def proportion_gradients() -> list[Proportions]:
     """Return, per beta, the change of every multiplier for one standard deviation.
 
-    In their order: size, palm breadth, fingers to palm, thumb, index to ring, pinky, middle finger,
+    In order: size, palm breadth, fingers to palm, thumb, index to ring, pinky, middle finger,
     proximal to distal phalanges, thickness of the fingers, of the palm.
 
-    Size is 5.5 % per standard deviation (hand length of adults of both sexes: coefficient of
-    variation 5 to 6 % in the ANSUR and ACOPLA surveys). The residual variation of a single
-    segment in Buryanov and Kotiuk, once the common size is taken out, is 5 to 8 %; it is spread
-    over the remaining betas.
+    Size is 5.5 % per standard deviation (adult hand length varies by 5 to 6 % in the ANSUR and
+    ACOPLA surveys). The remaining betas spread the 5 to 8 % residual variation of a segment in
+    Buryanov and Kotiuk.
     """
 
     def segments(**fingers: tuple[float, float, float]) -> tuple[tuple[float, float, float], ...]:
@@ -85,28 +80,24 @@ def proportion_gradients() -> list[Proportions]:
         return (change, change, change)
 
     still = segments()
-    everywhere = {name: same(0.055) for name in FINGERS}
-    four = ("index", "middle", "ring", "pinky")
     return [
-        Proportions(0.055, 0.055, 0.055, 0.055, segments(**everywhere)),
+        Proportions(0.055, 0.055, 0.055, 0.055, (same(0.055),) * 5),
         Proportions(0.0, 0.055, 0.0, 0.02, still),
-        Proportions(-0.03, 0.0, 0.0, 0.0, segments(**{name: same(0.045) for name in four})),
+        Proportions(-0.03, 0.0, 0.0, 0.0, (same(0.0), *[same(0.045)] * 4)),
         Proportions(0.0, 0.0, 0.0, 0.0, segments(thumb=same(0.06))),
         Proportions(0.0, 0.0, 0.0, 0.0, segments(index=same(0.03), ring=same(-0.03))),
         Proportions(0.0, 0.0, 0.0, 0.0, segments(pinky=same(0.06))),
         Proportions(0.0, 0.0, 0.0, 0.0, segments(middle=same(0.04))),
-        Proportions(
-            0.0, 0.0, 0.0, 0.0, segments(**{name: (0.06, -0.05, -0.05) for name in FINGERS})
-        ),
+        Proportions(0.0, 0.0, 0.0, 0.0, ((0.06, -0.05, -0.05),) * 5),
         Proportions(0.0, 0.0, 0.0, 0.08, still),
         Proportions(0.0, 0.0, 0.08, 0.0, still),
     ]
 
 
 def rest_keypoints(proportions: Proportions) -> np.ndarray:
-    """Return the 21 rest keypoints from the wrist, anatomical axes, mm, shape (21, 3).
+    """Return the 21 rest keypoints from the wrist, anatomical axes, mm.
 
-    Linear in the proportions, so the joints of the shaped hand are linear in betas.
+    Linear in the proportions, so linear in betas.
     """
     palm = np.array([proportions.palm_length, proportions.palm_thickness, proportions.palm_breadth])
     points = [np.zeros(3)]
@@ -129,9 +120,9 @@ ANATOMICAL_TO_MODEL = np.diag([-1.0, 1.0, 1.0])
 #: A left hand is the mirror image in x.
 MIRROR = np.array([-1.0, 1.0, 1.0])
 
-# (kind, lowest, highest, comfortable) in degrees. Sources of the ranges: active flexion of MCP
-# 87 +- 10, PIP 97 +- 17, DIP 82 to 85 (Indian J Plast Surg 2024); spread between neighbours up to
-# 15 to 32 (Chatzioglou et al. 2024). A margin is left for landmarks that sit on the skin.
+# (kind, lowest, highest, comfortable) in degrees. Active flexion is MCP 87 +- 10, PIP 97 +- 17, DIP
+# 82 to 85 (Indian J Plast Surg 2024); spread between neighbours is at most 15 to 32 (Chatzioglou et
+# al. 2024). The margin is for landmarks on the skin.
 _FINGER_RANGES = {
     "mcp": (("spread", -22.0, 22.0, 0.0), ("flex", -30.0, 95.0, 15.0)),
     "pip": (("flex", -8.0, 112.0, 20.0),),
@@ -147,7 +138,7 @@ _PINKY_SPREAD = ("spread", -35.0, 25.0, -3.0)
 
 @dataclass(frozen=True, slots=True)
 class Freedom:
-    """One angle: which finger joint it turns (0..14), its kind and its range in radians."""
+    """One angle: the finger joint it turns (0..14), its kind and its range in radians."""
 
     joint: int
     name: str
@@ -159,7 +150,7 @@ class Freedom:
 
 @functools.cache
 def freedoms() -> tuple[Freedom, ...]:
-    """Return the 22 freedoms in the order of the angle vector: joint by joint, MANO's order."""
+    """Return the 22 freedoms in the order of the angle vector: joint by joint, as MANO."""
     listed = []
     for joint, name in enumerate(FINGER_JOINT_NAMES):
         finger, part = name.split("_")
@@ -178,10 +169,8 @@ NUM_ANGLES = 22
 @functools.cache
 def limits() -> tuple[np.ndarray, np.ndarray]:
     """Return the lowest and highest angles in radians, each (22,)."""
-    return (
-        np.array([freedom.low for freedom in freedoms()]),
-        np.array([freedom.high for freedom in freedoms()]),
-    )
+    low, high = np.array([(freedom.low, freedom.high) for freedom in freedoms()]).T
+    return low, high
 
 
 @functools.cache
@@ -211,19 +200,12 @@ def finger_axes(side: Side) -> dict[str, np.ndarray]:
 @functools.cache
 def _axes(side: Side) -> np.ndarray:
     row = {"flex": 0, "spread": 1, "twist": 2}
-    return np.stack(
-        [
-            finger_axes(side)[FINGER_JOINT_NAMES[f.joint].split("_")[0]][row[f.kind]]
-            for f in freedoms()
-        ]
-    )
+    return np.stack([finger_axes(side)[f.name.split("_")[0]][row[f.kind]] for f in freedoms()])
 
 
 @functools.cache
 def moves() -> tuple[Int[np.ndarray, "50"], Int[np.ndarray, "50"], Int[np.ndarray, "50"]]:
-    """Return which angles move which keypoints: of each such pair the angle, the keypoint, and the
-    keypoint of the joint that the angle turns.
-    """
+    """Return every pair of an angle and a keypoint it moves: angle, keypoint, joint's keypoint."""
     pairs = []
     for index, freedom in enumerate(freedoms()):
         base = TREE_TO_KEYPOINT[freedom.joint + 1]
@@ -259,10 +241,10 @@ def angles_to_pose(angles: Angles, side: Side) -> HandPose:
 def chain(
     angles: Float[np.ndarray, "N 22"], side: Side, rest: Float[np.ndarray, "*N 21 3"]
 ) -> tuple[Float[np.ndarray, "N 21 3"], Float[np.ndarray, "N 16 3 3"], Float[np.ndarray, "N 22 3"]]:
-    """Return how the hand's tree is turned, for identity orientation and the wrist at the origin.
+    """Return the kinematics for identity orientation and the wrist at the origin.
 
-    Keypoints, rotations of the 16 joints and the unit axes that the 22 angles turn about. ``rest``
-    are the shaped rest keypoints, one set or one per row.
+    Keypoints, rotations of the 16 joints and the unit axes of the 22 angles. ``rest`` are the
+    shaped rest keypoints, one set or one per row.
     """
     count = len(angles)
     offset = np.broadcast_to(rest - rest[..., :1, :], (count, 21, 3))
@@ -274,17 +256,16 @@ def chain(
 
     index = 0
     for joint in range(1, 16):
-        parent = TREE_PARENTS[joint]
-        keypoint, parent_keypoint = TREE_TO_KEYPOINT[joint], TREE_TO_KEYPOINT[parent]
-        bone = offset[:, keypoint] - offset[:, parent_keypoint]
-        points[:, keypoint] = points[:, parent_keypoint] + _turn(world[:, parent], bone)
-        rotation = world[:, parent]
+        keypoint, rotation = TREE_TO_KEYPOINT[joint], world[:, TREE_PARENTS[joint]]
+        parent = TREE_TO_KEYPOINT[TREE_PARENTS[joint]]
+        bone = offset[:, keypoint] - offset[:, parent]
+        points[:, keypoint] = points[:, parent] + _turn(rotation, bone)
         while index < NUM_ANGLES and freedoms()[index].joint == joint - 1:
             axes_world[:, index] = rotation @ _axes(side)[index]
             rotation = rotation @ single[:, index]
             index += 1
         world[:, joint] = rotation
-        if joint % 3 == 0:  # last joint of a finger: its tip hangs on it
+        if joint % 3 == 0:  # the last joint of a finger carries its tip
             bone = offset[:, keypoint + 1] - offset[:, keypoint]
             points[:, keypoint + 1] = points[:, keypoint] + _turn(rotation, bone)
 
@@ -296,8 +277,8 @@ def keypoints_with_jacobian(
 ) -> tuple[Float[np.ndarray, "N 21 3"], Float[np.ndarray, "N 21 3 22"]]:
     """Return wrist-relative keypoints for identity orientation, and their derivatives.
 
-    ``rest`` are the shaped rest keypoints, one set or one per row. A turn about a world axis
-    through a joint moves a point by ``axis x (point - joint)``.
+    ``rest`` is as in ``chain``. A turn about a world axis through a joint moves a point by ``axis x
+    (point - joint)``.
     """
     points, _, axes_world = chain(angles, side, rest)
     angle, keypoint, joint = moves()
@@ -310,7 +291,7 @@ def keypoints_with_jacobian(
 def pose_keypoints(
     global_orient: GlobalOrient, hand_pose: HandPose, rest: Keypoints
 ) -> tuple[Keypoints, np.ndarray]:
-    """Return posed keypoints turned about the rest wrist, and the 16 world rotations.
+    """Return keypoints posed about the rest wrist, and the 16 world rotations.
 
     ``joints = R (chain(hand_pose) - J0) + J0``: the wrist stays at its rest position, as in MANO.
     """
@@ -321,20 +302,16 @@ def pose_keypoints(
     points = np.empty((*batch, 21, 3))
     points[..., 0, :] = rest[..., 0, :]
 
-    for joint in range(1, 16):
-        parent = TREE_PARENTS[joint]
-        keypoint, parent_keypoint = TREE_TO_KEYPOINT[joint], TREE_TO_KEYPOINT[parent]
-        bone = rest[..., keypoint, :] - rest[..., parent_keypoint, :]
-        points[..., keypoint, :] = points[..., parent_keypoint, :] + _turn(
-            world[..., parent, :, :], bone
-        )
-        world[..., joint, :, :] = world[..., parent, :, :] @ hand_pose[..., joint - 1, :, :]
-        if joint % 3 == 0:
-            bone = rest[..., keypoint + 1, :] - rest[..., keypoint, :]
-            points[..., keypoint + 1, :] = points[..., keypoint, :] + _turn(
-                world[..., joint, :, :], bone
-            )
+    def place(keypoint: int, parent: int, turn: np.ndarray) -> None:
+        bone = rest[..., keypoint, :] - rest[..., parent, :]
+        points[..., keypoint, :] = points[..., parent, :] + _turn(turn, bone)
 
+    for joint in range(1, 16):
+        keypoint, turn = TREE_TO_KEYPOINT[joint], world[..., TREE_PARENTS[joint], :, :]
+        place(keypoint, TREE_TO_KEYPOINT[TREE_PARENTS[joint]], turn)
+        world[..., joint, :, :] = turn @ hand_pose[..., joint - 1, :, :]
+        if joint % 3 == 0:
+            place(keypoint + 1, keypoint, world[..., joint, :, :])
     return points, world
 
 

@@ -1,8 +1,8 @@
 """The default hand: licence-free, authored here, MANO's tree and rest axes.
 
 Sixteen joints, 21 keypoints, ten betas in standard deviations of published anthropometry, and a
-closed skinned mesh (``authoring`` builds it; plain linear blend skinning). The origin is the
-knuckle of the middle finger, so the rest wrist J0 is about 95 mm away from it and moves with betas.
+closed mesh with linear blend skinning (built by ``tools/hand_asset``). The origin is the knuckle of
+the middle finger: the rest wrist J0 is about 95 mm away from it and moves with the betas.
 """
 
 from __future__ import annotations
@@ -19,12 +19,10 @@ from acehand_core.hand.articulation import ANATOMICAL_TO_MODEL, MIRROR, pose_key
 from acehand_core.hand.skeleton import TREE_TO_KEYPOINT
 from acehand_core.types import Betas, Faces, GlobalOrient, HandPose, Keypoints, Side, Vertices
 
-_ASSET = "acehand_right.npz"
-
 
 @dataclass(frozen=True, slots=True)
 class _Mesh:
-    """The mesh of one side: metres, ``shape_directions`` in metres per unit beta."""
+    """The mesh of one side, metres; ``shape_directions`` are per unit beta."""
 
     vertices: Float[np.ndarray, "V 3"]
     shape_directions: Float[np.ndarray, "10 V 3"]
@@ -35,7 +33,7 @@ class _Mesh:
 
 @functools.cache
 def _mesh(side: Side) -> _Mesh:
-    with resources.as_file(resources.files(__package__) / "assets" / _ASSET) as path:
+    with resources.as_file(resources.files(__package__) / "assets/acehand_right.npz") as path:
         data = dict(np.load(path, allow_pickle=False))
     flip = MIRROR if side == "left" else np.ones(3)
     weights = np.zeros((len(data["vertices"]), 16))
@@ -63,7 +61,7 @@ def _template(side: Side) -> tuple[np.ndarray, np.ndarray]:
     return place(articulation.Proportions()), gradients
 
 
-@functools.lru_cache(maxsize=4)  # of a recording every frame has the same betas
+@functools.lru_cache(maxsize=4)  # a recording has one shape per hand
 def _skin(side: Side, betas: bytes) -> Float[np.ndarray, "V 64"]:
     """Return, per vertex, its 16 weights times its homogeneous rest position."""
     rest = CapsuleHand().rest_vertices(side, np.frombuffer(betas))
@@ -101,7 +99,7 @@ class CapsuleHand:
     def vertices(
         self, side: Side, global_orient: GlobalOrient, hand_pose: HandPose, betas: Betas
     ) -> Vertices:
-        """Return the posed mesh in metres (see ``HandModel.vertices``): one matrix product."""
+        """Return the posed mesh in metres (see ``HandModel.vertices``)."""
         rest = self.rest_keypoints(side, betas)
         points, world = pose_keypoints(global_orient, hand_pose, rest)
         batch = points.shape[:-2]
@@ -109,7 +107,7 @@ class CapsuleHand:
         pivots = np.broadcast_to(rest, points.shape)[..., keypoints, :]
         moved = points[..., keypoints, :] - (world @ pivots[..., None])[..., 0]
 
-        # Per bone a 3x4 transform, stored as four rows that multiply (x, y, z, 1) from the right.
+        # Per bone a 3x4 transform as four rows that multiply (x, y, z, 1) from the right.
         bones = np.concatenate([np.swapaxes(world, -1, -2), moved[..., None, :]], axis=-2)
         bones = bones.reshape(-1, 64, 3)
 
@@ -123,11 +121,11 @@ class CapsuleHand:
         return _mesh(side).faces
 
     def weights(self, side: Side) -> Float[np.ndarray, "V 16"]:
-        """Return how far each vertex follows each joint of the tree; rows sum to one."""
+        """Return the skinning weights; rows sum to one."""
         return _mesh(side).weights
 
     def tint(self, side: Side) -> Float[np.ndarray, "V 2"]:
-        """Return how to colour each vertex: palmar paleness and a mark, both in 0..1.
+        """Return per vertex palmar paleness and a mark, both in 0..1.
 
         The mark is 0 in a crease or on a flushed knuckle, 0.5 on plain skin and 1 on a nail.
         """

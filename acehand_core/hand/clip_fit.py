@@ -1,9 +1,8 @@
-"""All frames of a hand at once: what landmarks say, and that a hand moves smoothly.
+"""Joint fit of all frames of a hand to its landmarks, with a smoothness prior.
 
-Each frame has a say by how well its landmarks fix it, in every direction for itself: where they
-leave something open, such as a tilt that could as well be the other way round, the frames before
-and after decide. Smoothness is that of Whittaker (1923), squared second differences; it is so
-strong that in a frame known as well as the median one it halves the amplitude at a given frequency.
+Each frame weighs by the information of its landmarks, direction by direction; adjacent frames
+decide what its own leave open, such as the sign of a tilt. The prior is Whittaker's (1923), squared
+second differences, scaled to halve the amplitude at a given frequency at median certainty.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from acehand_core.hand.pose_fit import quadratic
 from acehand_core.types import Side
 
 _SIZE = FrameProblem.UNKNOWNS
-#: What is to be smooth: direction from the camera (3), log distance, angles (22), orientation (3).
+#: Smoothed features: direction from the camera (3), log distance, angles (22), orientation (3).
 _FEATURES = 29
-#: Keeps what nothing is known about where it is; in units of the unknowns.
+#: Information added to every unknown, in units of the unknowns: keeps the system regular.
 _FLOOR = 1e-9
 _MAX_TRIALS = 6
 
@@ -46,8 +45,8 @@ class HalfGain:
 class ClipFit:
     """Poses of N frames and the covariances of their 28 unknowns, in the order of ``FrameProblem``.
 
-    Covariances are those of the solve's own noise, as if landmarks erred independently:
-    ``covariance`` of all frames together, ``alone`` of what each frame's own landmarks tell.
+    Covariances assume independent landmark errors: ``covariance`` from all frames together,
+    ``alone`` from each frame's own landmarks.
     """
 
     pose: Pose
@@ -69,17 +68,17 @@ def fit_clip(
     """Fit all frames of one appearance of a hand together.
 
     Args:
-        pose: where to start, as from ``landmark_fit.refine``.
-        seconds: of each frame, increasing.
-        turns: takes vectors of the camera frame to the one in which the hand is to be smooth.
+        pose: start, as from ``landmark_fit.refine``.
+        seconds: frame times, increasing.
+        turns: rotations from the camera frame to the frame of the smoothness prior.
         trust: factor on the information of each frame, above 0.
-        half_gain: how smooth.
     """
     smoothness = _Smoothness(seconds, turns) if len(seconds) > 2 else None
     if smoothness is not None:
         frames = FrameProblem(evidence, side, rest, pose.global_orient, use_pixels=True)
-        smoothness.set_strength(_system(frames, frames.start(pose), trust), half_gain)
-        pose = _solve(frames, frames.start(pose), trust, smoothness, iterations)
+        start = frames.start(pose)
+        smoothness.set_strength(_system(frames, start, trust), half_gain)
+        pose = _solve(frames, start, trust, smoothness, iterations)
 
     frames = FrameProblem(evidence, side, rest, pose.global_orient, use_pixels=True)
     system = _system(frames, frames.start(pose), trust)
@@ -91,7 +90,7 @@ def fit_clip(
 
 @dataclass(frozen=True, slots=True)
 class _System:
-    """The frames at some unknowns: what they are, and the weighted squares of their residuals."""
+    """Unknowns of all frames, their orientations, and the weighted squares of their residuals."""
 
     x: Float[np.ndarray, "N 28"]
     orient: Turns
@@ -109,11 +108,7 @@ def _system(frames: FrameProblem, x: np.ndarray, trust: np.ndarray) -> _System:
 
 
 def _solve(
-    frames: FrameProblem,
-    x: np.ndarray,
-    trust: np.ndarray,
-    smoothness: _Smoothness,
-    iterations: int,
+    frames: FrameProblem, x: np.ndarray, trust: np.ndarray, smoothness: _Smoothness, iterations: int
 ) -> Pose:
     """Levenberg-Marquardt over all frames together, angles within their limits."""
     low, high = frames.limits()
@@ -140,7 +135,7 @@ def _solve(
 
 
 class _Smoothness:
-    """Weighted second differences over uneven times, of N frames."""
+    """Weighted second differences of N frames at uneven times."""
 
     def __init__(self, seconds: Seconds, turns: Turns) -> None:
         step = np.diff(seconds)
@@ -154,7 +149,7 @@ class _Smoothness:
         self._strength = np.ones(_FEATURES)
 
     def set_strength(self, system: _System, half_gain: HalfGain) -> None:
-        """Weigh the second differences against a frame that is known as well as the median one."""
+        """Scale the second differences to the median certainty of the frames."""
         covariance = np.linalg.inv(system.own + _FLOOR * np.eye(_SIZE))
         slopes = self._slopes(system)
         variance = np.median(np.einsum("nfi,nij,nfj->nf", slopes, covariance, slopes), axis=0)
@@ -162,7 +157,7 @@ class _Smoothness:
         hertz = np.repeat(
             [half_gain.bearing, half_gain.depth, half_gain.angle, half_gain.orient], [3, 1, 22, 3]
         )
-        # As in ``smoothing.smooth``; beyond half the frame rate there is nothing to halve.
+        # As in ``smoothing.smooth``; capped at half the frame rate.
         half = hertz * self._frame_s
         gain = 2 * np.sin(np.pi * np.minimum(half, 0.5)) * np.maximum(1.0, 2 * half)
         self._strength = gain**-2 / np.sqrt(np.maximum(variance, 1e-18))
@@ -193,7 +188,7 @@ class _Smoothness:
         return diagonal, near, far, gradient
 
     def _bends(self, system: _System) -> Float[np.ndarray, "M 29"]:
-        """Return weighted second differences; of the orientation, differences of its turns."""
+        """Return weighted second differences; for the orientation, differences of its turns."""
         ray, far = _rays(system.x)
         direction = (self._turns @ (ray / far)[..., None])[..., 0]
         plain = np.concatenate([direction, system.x[:, 5:6] + np.log(far), system.x[:, 6:]], axis=1)
@@ -205,9 +200,9 @@ class _Smoothness:
         return np.concatenate([second, swing], axis=1) * self._strength
 
     def _slopes(self, system: _System) -> Float[np.ndarray, "N 29 28"]:
-        """Return how what is to be smooth changes with the unknowns.
+        """Return the derivatives of the smoothed features.
 
-        Turns between frames are small, so orientations are taken to turn about one frame's axes.
+        Turns between frames are small, so orientations turn about one frame's axes.
         """
         ray, far = _rays(system.x)
         unit = ray / far
@@ -235,10 +230,10 @@ def _step(
     resting: np.ndarray,
     damping: float,
 ) -> np.ndarray:
-    """Return the damped step (N, 28); what rests at a bound does not move."""
+    """Return the damped step (N, 28); unknowns resting at a bound stay."""
     count, free = len(diagonal), ~resting
-    # Of each frame's unknowns the columns of the matrix, as rows: with its own unknowns, with
-    # those of the next frame, and of the one after that.
+    # The columns of the matrix of each frame's unknowns, as rows: blocks with its own unknowns,
+    # with the next frame's, and with those of the frame after that.
     columns, moving = np.zeros((count, _SIZE, 3 * _SIZE)), np.zeros((count, 3 * _SIZE), bool)
     for reach, blocks in enumerate((diagonal, near, far)):
         part = slice(reach * _SIZE, (reach + 1) * _SIZE)
@@ -249,7 +244,7 @@ def _step(
     at += damping * at
     at[resting] = 1.0
 
-    # The lower band, where (i, j) stands at [i - j, j].
+    # The lower band, with (i, j) at [i - j, j].
     band = np.zeros((count, _SIZE, 3 * _SIZE))
     for j in range(_SIZE):
         band[:, j, : 3 * _SIZE - j] = columns[:, j, j:]
@@ -266,8 +261,7 @@ def _step(
 def _marginals(diagonal: np.ndarray, near: np.ndarray, far: np.ndarray) -> Covariances:
     """Return the diagonal blocks of the inverse of a matrix of such blocks.
 
-    Taken in pairs, frames are linked to the next pair alone: eliminated forwards, the inverse
-    follows backwards.
+    In pairs of frames the matrix is block tridiagonal: one elimination forwards, one pass back.
     """
     count = len(diagonal)
     if count % 2:
@@ -278,12 +272,9 @@ def _marginals(diagonal: np.ndarray, near: np.ndarray, far: np.ndarray) -> Covar
     own = np.zeros((pairs, 2 * _SIZE, 2 * _SIZE))
     own[:, one, one], own[:, two, two] = diagonal[::2], diagonal[1::2]
     own[:, one, two], own[:, two, one] = near[::2], np.swapaxes(near[::2], 1, 2)
-    to_next = np.zeros((pairs - 1, 2 * _SIZE, 2 * _SIZE))
-    to_next[:, one, one], to_next[:, two, two] = (
-        far[: 2 * pairs - 2 : 2],
-        far[1 : 2 * pairs - 2 : 2],
-    )
-    to_next[:, two, one] = near[1 : 2 * pairs - 2 : 2]
+    to_next, end = np.zeros((pairs - 1, 2 * _SIZE, 2 * _SIZE)), 2 * pairs - 2
+    to_next[:, one, one], to_next[:, two, two] = far[:end:2], far[1:end:2]
+    to_next[:, two, one] = near[1:end:2]
 
     inverse, gain = np.linalg.inv(own[:1]), np.empty_like(to_next)
     inverse = np.concatenate([inverse, np.empty_like(own[1:])])
@@ -301,7 +292,7 @@ def _marginals(diagonal: np.ndarray, near: np.ndarray, far: np.ndarray) -> Covar
 def joint_slopes(
     pose: Pose, side: Side, rest: Float[np.ndarray, "21 3"]
 ) -> Float[np.ndarray, "N 21 3 28"]:
-    """Return how joints in the camera frame, metres, change with the 28 unknowns of a frame."""
+    """Return the derivatives of joints, camera frame, metres, by the 28 unknowns of a frame."""
     chain, by_angle = articulation.keypoints_with_jacobian(pose.angles, side, rest)
     arms = chain @ np.swapaxes(pose.global_orient, 1, 2)
     slopes = np.zeros((*arms.shape, _SIZE))

@@ -1,7 +1,7 @@
-"""Two hands that do not pass through each other: capsules around their bones.
+"""Separation of two hands: capsules around their bones.
 
-A capsule lies within the skin of the mean hand, so hands that only touch do not overlap. Fingers
-that cross deep between each other may stay so: no small movement parts them.
+Capsules lie within the skin of the mean hand, so touching hands do not overlap. Deeply crossed
+fingers may stay crossed: no small shift parts them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.skeleton import BONES
 from acehand_core.types import Side
 
-#: By how much skin gives before hands are moved apart, and how sharply, metres.
+#: Overlap that skin allows before hands are moved apart, and its softness, metres.
 GIVE_M, SHARPNESS_M = 0.004, 0.001
 #: Half the thickness of a palm.
 _MAX_RADIUS_M = 0.012
@@ -29,9 +29,9 @@ Joints = Float[np.ndarray, "N 21 3"]
 
 @dataclass(frozen=True, slots=True)
 class PlacedHand:
-    """One hand in the N ``frames`` (increasing) in which it was seen, camera frame, metres.
+    """One hand in the N ``frames`` (increasing) where it was seen, camera frame, metres.
 
-    ``sigma``: standard deviations of its place across and along the line of sight.
+    ``sigma``: standard deviations of its position across and along the line of sight.
     """
 
     frames: Int[np.ndarray, "N"]
@@ -41,7 +41,7 @@ class PlacedHand:
 
 @functools.cache
 def radii() -> Float[np.ndarray, "20"]:
-    """Return the radius around each bone: a quarter of its skin is nearer, metres."""
+    """Return the radius around each bone, the lower quartile of its skin distance, metres."""
     hand, flat = CapsuleHand(), np.zeros(10)
     bones = _bones(hand.rest_keypoints("right", flat))
     skin = hand.rest_vertices("right", flat)
@@ -52,7 +52,7 @@ def radii() -> Float[np.ndarray, "20"]:
 
 
 def overlap(one: Joints, other: Joints) -> Float[np.ndarray, "N"]:
-    """Return by how much the deepest two capsules of two hands overlap, metres; below 0: a gap."""
+    """Return the deepest overlap of two hands' capsules, metres; negative for a gap."""
     distance, _ = _between(_bones(one), _bones(other))
     reach = radii()[:, None] + radii()
     deepest: Float[np.ndarray, "N"] = (reach - distance).max((1, 2))
@@ -60,10 +60,10 @@ def overlap(one: Joints, other: Joints) -> Float[np.ndarray, "N"]:
 
 
 def shifts_apart(hands: dict[Side, PlacedHand]) -> dict[Side, Float[np.ndarray, "N 3"]]:
-    """Return by how much to move both hands so that they overlap by no more than skin gives.
+    """Return the shifts of both hands that leave no more overlap than skin gives.
 
-    The least movement, in standard deviations of where each hand is: mostly along the line of
-    sight. Hands that are apart, or of which only one was seen, stay.
+    The least shifts in standard deviations of the hands' positions, so mostly along the line of
+    sight. Hands without overlap, or without the other hand, stay.
     """
     shifts = {side: np.zeros((len(hand.frames), 3)) for side, hand in hands.items()}
     if len(hands) < 2:
@@ -93,10 +93,9 @@ def _moved(
     other: Float[np.ndarray, "N 20 2 3"],
     prior: Float[np.ndarray, "N 6 6"],
 ) -> Float[np.ndarray, "N 6"]:
-    """Return the shifts of both hands, by Gauss-Newton with steps that are halved where too long.
+    """Return the shifts of both hands by Gauss-Newton with step halving.
 
-    Args:
-        prior: inverse covariance of the shifts.
+    ``prior`` is the inverse covariance of the shifts.
     """
     reach = radii()[:, None] + radii() - GIVE_M
 
@@ -131,7 +130,7 @@ def _between(
 ) -> tuple[Float[np.ndarray, "*batch A B"], Float[np.ndarray, "*batch A B 3"]]:
     """Return distances between segments, and unit vectors from the second ones to the first.
 
-    Points at shares s and t (C. Ericson, Real-Time Collision Detection, 5.1.9).
+    Closest points at shares s and t (C. Ericson, Real-Time Collision Detection, 5.1.9).
     """
     start, back = one[..., :, None, 0, :], other[..., None, :, 0, :]
     u, v = one[..., :, None, 1, :] - start, other[..., None, :, 1, :] - back

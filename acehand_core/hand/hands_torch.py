@@ -1,7 +1,7 @@
-"""Hand models in torch: 21 posed joints of both hands, differentiable, for the model's own use.
+"""Differentiable hand models in torch: the 21 posed joints of both hands.
 
-Only what the network needs is posed: the 16 joints of the tree and the five fingertips. Meshes
-come from the numpy models (``mano``, ``capsule``).
+Only the 16 joints of the tree and the five fingertips are posed. Meshes come from the numpy models
+(``mano``, ``capsule``).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _FINGERTIP_JOINTS = tuple(KEYPOINT_TO_TREE[tip - 1] for tip in TIPS)
 class TorchHands:
     """Both hands of one model; the first axis of every array is the slot, 0 left, 1 right.
 
-    The tree's joints are linear in the betas. A tip is a point of the skin: linear in betas and in
-    the finger rotations, then skinned. ``mean`` is added to the rotation vectors of the fingers.
+    The tree's joints are linear in the betas. A tip is a skin point: linear in betas and finger
+    rotations, then skinned. ``mean`` is added to the rotation vectors of the fingers.
     """
 
     name: Literal["mano", "acehand"]
@@ -69,8 +69,8 @@ class TorchHands:
             rest = hand.rest_keypoints(side, np.zeros(10))
             shape = np.stack([hand.rest_keypoints(side, b) - rest for b in np.eye(10)], axis=-1)
             tree, tips = list(TREE_TO_KEYPOINT), list(TIPS)
-            rows.append((rest[tree], shape[tree], rest[tips], shape[tips],
-                         np.zeros((5, 3, 135)), weight, np.zeros((15, 3))))  # fmt: skip
+            skin = rest[tips], shape[tips], np.zeros((5, 3, 135)), weight
+            rows.append((rest[tree], shape[tree], *skin, np.zeros((15, 3))))
         return cls("acehand", *_stacked(rows))
 
     def to(self, *args: torch.device | torch.dtype | str) -> TorchHands:
@@ -83,8 +83,8 @@ class TorchHands:
     ) -> Float[torch.Tensor, "B N 2 15 3 3"]:
         """Return finger rotations with the mean pose included.
 
-        As smplx with ``flat_hand_mean=False``: the mean is added to rotation vectors, so the sum
-        is not a product of rotations.
+        As smplx with ``flat_hand_mean=False``: the mean is added to rotation vectors, which is not
+        a product of rotations.
         """
         if self.name == "acehand":
             return hand_pose
@@ -96,10 +96,10 @@ class TorchHands:
         hand_pose: Float[torch.Tensor, "B N 2 15 3 3"],
         betas: Float[torch.Tensor, "B 2 10"],
     ) -> Float[torch.Tensor, "B N 2 21 3"]:
-        """Return canonical joints: posed and turned to the camera, not yet placed; metres.
+        """Return canonical joints: posed and in camera axes, not yet placed; metres.
 
-        ``hand_pose`` is the network's, relative to the mean. The hand turns about its own rest
-        wrist, which stays where it is (paper section 3.3, J^can).
+        ``hand_pose`` is the network's, relative to the mean. The hand turns about its rest wrist,
+        which stays in place (paper section 3.3, J^can).
         """
         fingers = self.absolute_pose(hand_pose)
         turns = torch.cat([global_orient[..., None, :, :], fingers], dim=-3)
@@ -110,13 +110,12 @@ class TorchHands:
         tips = self.tips + torch.einsum("stib,nsb->nsti", self.tips_shape, betas)[:, None]
         tips = tips + torch.einsum("stip,bnsp->bnsti", self.tips_pose, bent)
 
-        # Skinning: each tip moves with the weighted mean of its joints' motions.
+        # Linear blend skinning of the tips.
         arms = tips[..., :, None, :] - rest[:, None, :, None]
         carried = (turned[..., None, :, :, :] @ arms[..., None])[..., 0] + moved[..., None, :, :]
         tips = (self.tips_weight[..., None] * carried).sum(-2)
         joints = torch.cat([moved, tips], dim=-2)
         order = [16 + TIPS.index(k) if k in TIPS else KEYPOINT_TO_TREE[k] for k in range(21)]
-
         return joints[..., order, :]
 
 

@@ -1,8 +1,7 @@
 """From landmarks to a hand: rotations within anatomical limits, placement, one shape.
 
-The landmarks' pixels are trusted for where joints are; the "world" landmarks that MediaPipe also
-gives are trusted only for the direction of each bone, since its bone lengths drift by 5 to 16 %
-over a clip. Orientation, placement and angles of every frame are solved at once.
+Pixels fix the joints. MediaPipe's "world" landmarks give bone directions alone, since their bone
+lengths drift by 5 to 16 % over a clip. Orientation, placement and angles are solved at once.
 """
 
 from __future__ import annotations
@@ -16,28 +15,29 @@ from jaxtyping import Float
 from acehand_core.geometry import rotations
 from acehand_core.hand import articulation
 from acehand_core.hand.capsule import CapsuleHand
-from acehand_core.hand.pose_fit import Solution, solve
+from acehand_core.hand.pose_fit import solve
 from acehand_core.hand.skeleton import BONES, PALM
 from acehand_core.types import Side
 
-#: Noise of a landmark, as a share of the palm's apparent length. The thumb's base is the vaguest.
+#: Noise of a landmark, as a share of the palm's apparent length.
 PIXEL_SIGMA = 0.02
-#: Crops err alike: a landmark is off by this many times what they differ by.
+#: Crops share errors: a landmark's error is this many times their spread.
 SPREAD_FACTOR = 0.8
 KEYPOINT_WEIGHTS = np.array([0.6, 0.3, 0.8, *[1.0] * 18])
 #: Noise of a bone's direction (unit vectors). MediaPipe flattens hands that reach away from the
-#: camera by 20 to 30 degrees, so beside pixels a direction only decides what they leave open.
-DIRECTION_SIGMA = {"alone": 0.5, "beside pixels": 1.0}
-#: Pull towards a relaxed hand, radians.
+#: camera by 20 to 30 degrees, so with pixels a direction only decides what they leave open.
+DIRECTION_SIGMA = {"alone": 0.5, "with pixels": 1.0}
+#: Prior on the angles around a relaxed hand, radians.
 ANGLE_SIGMA = 0.5
-#: Betas are standard deviations; the prior is that of the population. Landmarks err alike in every
-#: frame of a clip, so however many frames there are they count as one.
+#: Landmark errors are correlated over a clip, so all frames together count as one against the
+#: population's prior on betas.
 SHAPE_FRAMES = 80
 SHAPE_EVIDENCE_FRAMES = 1.0
 _BETA_STEP = 1e-4  # for differences; keypoints are linear in betas
+#: Frames posed at once by ``Pose.keypoints``.
+_ROWS = 512
 
-_PARENTS = np.array([p for p, _ in BONES])
-_CHILDREN = np.array([c for _, c in BONES])
+_PARENTS, _CHILDREN = np.array(BONES).T
 
 Keypoints = Float[np.ndarray, "N 21 3"]
 Bearings = Float[np.ndarray, "N 21 2"]
@@ -45,13 +45,12 @@ Bearings = Float[np.ndarray, "N 21 2"]
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Landmarks of one hand in N frames, all of them known.
+    """Landmarks of one hand in N frames, all known.
 
-    ``bearing`` are (x/z, y/z) of the landmarks; ``direction`` unit bone vectors in camera axes,
-    already turned to the ray on which the hand was seen. ``spread`` are covariances of the bearings
-    over several looks, None where there was one. ``offset`` is where the network's landmarks lie
-    from the hand model's keypoints that move with the palm: distal, dorsal, radial, as shares of
-    the hand's length.
+    ``bearing`` are (x/z, y/z) of the landmarks; ``direction`` unit bone vectors in camera axes.
+    ``spread`` are covariances of the bearings over several crops, None for one. ``offset`` are the
+    network's landmarks relative to the hand model's keypoints, fixed to the palm: distal, dorsal,
+    radial, as shares of the hand's length.
     """
 
     bearing: Bearings
@@ -67,7 +66,7 @@ class Evidence:
         spread: Float[np.ndarray, "N 21 2 2"] | None = None,
         offset: Float[np.ndarray, "21 3"] | None = None,
     ) -> Evidence:
-        """Turn the crop's frame to the camera's: the network sees a hand along its own ray."""
+        """Turn bones from the crop's axes, along the hand's own ray, to the camera's."""
         centre = rays(bearing.mean(1))
         to_camera = rotations.between(np.broadcast_to([0.0, 0.0, 1.0], centre.shape), centre)
         bones = (world[:, _CHILDREN] - world[:, _PARENTS]) @ np.swapaxes(to_camera, 1, 2)
@@ -80,7 +79,7 @@ class Evidence:
         return Evidence(self.bearing[index], self.direction[index], spread, self.offset)
 
     def landmarks(self, side: Side, rest: Float[np.ndarray, "21 3"]) -> Float[np.ndarray, "21 3"]:
-        """Return where landmarks lie from the keypoints of the unturned hand, metres."""
+        """Return offsets of landmarks from the keypoints of the unturned hand, metres."""
         if self.offset is None:
             return np.zeros((21, 3))
         length = np.linalg.norm(rest[12] - rest[0])
@@ -88,12 +87,12 @@ class Evidence:
         return offset * articulation.MIRROR if side == "left" else offset
 
     def whitening(self) -> Float[np.ndarray, "N 21 2 2"]:
-        """Return what takes errors of bearings to standard deviations.
+        """Return factors that whiten bearing errors.
 
-        Landmarks err by angles, the same in all directions; a bearing far from the optical axis
-        grows faster than its angle, along the radius most.
+        Landmark errors are isotropic in angle; bearings stretch them off the optical axis, most
+        along the radius.
         """
-        # A hand that is a point in the picture would have no noise.
+        # At least 1e-6: a hand of zero extent has no noise.
         scale = np.maximum(self.scale, 1e-6)
         own = (PIXEL_SIGMA * scale)[:, None] ** 2 / KEYPOINT_WEIGHTS
         outer = self.bearing[..., :, None] * self.bearing[..., None, :]
@@ -118,10 +117,6 @@ def rays(bearing: Float[np.ndarray, "*batch 2"]) -> Float[np.ndarray, "*batch 3"
     return unit
 
 
-#: Frames whose keypoints are found together.
-_ROWS = 512
-
-
 @dataclass(frozen=True, slots=True)
 class Pose:
     """Orientation, angles and wrist of one hand in N frames, camera frame."""
@@ -132,7 +127,7 @@ class Pose:
 
     def keypoints(self, side: Side, rest: Float[np.ndarray, "21 3"]) -> Keypoints:
         """Return the 21 keypoints in the camera frame, metres."""
-        # In parts: the derivatives, which nobody wants here, are 22 times as large.
+        # In parts: the derivatives, not needed here, are 22 times as large.
         parts = (
             articulation.keypoints_with_jacobian(self.angles[start : start + _ROWS], side, rest)[0]
             for start in range(0, max(len(self.angles), 1), _ROWS)
@@ -146,8 +141,8 @@ class Pose:
 
 
 def articulate(evidence: Evidence, side: Side, rest: Float[np.ndarray, "21 3"]) -> Pose:
-    """Fit orientation and angles to bone directions alone; the wrist is left at the origin."""
-    # The rotation (N, 3, 3) that turns the rest palm's bones to the seen ones.
+    """Fit orientation and angles to bone directions alone, with the wrist at the origin."""
+    # The rotation (N, 3, 3) from the rest palm's bones to the observed ones.
     palm = np.flatnonzero(np.isin(_CHILDREN, PALM))
     seen = rest + evidence.landmarks(side, rest)
     bones = seen[_CHILDREN[palm]] - seen[_PARENTS[palm]]
@@ -159,7 +154,7 @@ def articulate(evidence: Evidence, side: Side, rest: Float[np.ndarray, "21 3"]) 
     problem = FrameProblem(evidence, side, rest, orient, use_pixels=False)
     start = np.zeros((len(orient), 28))
     start[:, 6:] = articulation.comfortable()
-    pose = problem.pose(_solve(problem, start, iterations=8).x)
+    pose = problem.pose(_solve(problem, start, iterations=8)[0])
     return Pose(pose.global_orient, pose.angles, np.zeros_like(pose.wrist))
 
 
@@ -173,32 +168,26 @@ def refine(
 ) -> Pose:
     """Fit orientation, placement and angles to pixels and bone directions together.
 
-    With ``try_relaxed`` each frame also starts from a relaxed hand, and the better end is kept:
-    where a wrong direction has bent a finger the wrong way, pixels alone cannot bend it back.
+    ``try_relaxed`` also starts each frame from a relaxed hand and keeps the better solution: pixels
+    alone cannot unbend a finger that a wrong direction has bent.
     """
     problem = FrameProblem(evidence, side, rest, pose.global_orient, use_pixels=True)
     start = problem.start(pose)
-    solution = _solve(problem, start, iterations)
+    x, cost = _solve(problem, start, iterations)
     if try_relaxed:
         start[:, 6:] = articulation.comfortable()
-        other = _solve(problem, start, iterations)
-        better = (other.cost < solution.cost)[:, None]
-        return problem.pose(np.where(better, other.x, solution.x))
-    return problem.pose(solution.x)
+        other, other_cost = _solve(problem, start, iterations)
+        x = np.where((other_cost < cost)[:, None], other, x)
+    return problem.pose(x)
 
 
 def fit_shape(
-    hands: Sequence[tuple[Pose, Evidence, Side]],
-    hand_length_m: float | None,
-    rounds: int = 4,
+    hands: Sequence[tuple[Pose, Evidence, Side]], hand_length_m: float | None, rounds: int = 4
 ) -> Float[np.ndarray, "10"]:
-    """Fit the one shape of a person's hands to pixels in frames spread over the recording.
+    """Fit one shape to the pixels of one hand, or both, in frames spread over the recording.
 
-    Alternates poses and betas. A single camera cannot know the size: without ``hand_length_m`` the
-    size stays that of the mean adult hand.
-
-    Args:
-        hands: poses and evidence of one hand, or of both, which are mirror images.
+    Alternates poses and betas. Scale is unobservable from one camera: without ``hand_length_m`` the
+    size is that of the mean adult hand.
     """
     model = CapsuleHand()
     chosen = []
@@ -219,17 +208,16 @@ def fit_shape(
 def _shape_step(
     hands: Sequence[tuple[Pose, Evidence, Side]], betas: np.ndarray, hand_length_m: float | None
 ) -> np.ndarray:
-    """One Gauss-Newton step on betas, with the pose of every frame free to follow."""
+    """One Gauss-Newton step on betas, poses eliminated."""
     model = CapsuleHand()
     normal, gradient, frames = np.zeros((10, 10)), np.zeros(10), 0.0
     for pose, evidence, side in hands:
         by_hand = _shape_equations(pose, evidence, side, betas)
-        normal, gradient = normal + by_hand[0], gradient + by_hand[1]
-        frames += by_hand[2]
+        normal, gradient, frames = normal + by_hand[0], gradient + by_hand[1], frames + by_hand[2]
     share = min(1.0, SHAPE_EVIDENCE_FRAMES / frames)
     prior = np.ones(10)
     if hand_length_m is not None:
-        prior[0] = 0.0  # the size is known: else unusual proportions would share in it
+        prior[0] = 0.0  # unusual proportions would otherwise share in the known size
     normal, gradient = normal * share + np.diag(prior), gradient * share + prior * betas
     if hand_length_m is not None:
         length = model.hand_length(betas)
@@ -246,7 +234,7 @@ def _shape_equations(
 ) -> tuple[Float[np.ndarray, "10 10"], Float[np.ndarray, "10"], float]:
     """Return the normal equations of betas by one hand, and the sum of its frames' weights.
 
-    Poses held still would freeze the size and slow down the rest: they are eliminated.
+    Poses are eliminated: held fixed they would freeze the size and slow convergence.
     """
     model = CapsuleHand()
     rows, start = np.arange(len(pose.angles)), FrameProblem.start(pose)
@@ -256,7 +244,7 @@ def _shape_equations(
         return FrameProblem(evidence, side, at, pose.global_orient, use_pixels=True)
 
     residual, by_pose = problem(betas)(start, rows)
-    # A frame that fits far worse than most was seen wrongly: it says nothing of the shape.
+    # Frames that fit far worse than most are misdetections and lose their weight.
     cost = np.sum(residual**2, axis=1)
     usual = max(float(np.median(cost)), 2.0 * len(KEYPOINT_WEIGHTS))
     weight = 1 / (1 + cost / (2 * usual)) ** 2
@@ -281,12 +269,7 @@ class FrameProblem:
     UNKNOWNS = 28
 
     def __init__(
-        self,
-        evidence: Evidence,
-        side: Side,
-        rest: np.ndarray,
-        orient: np.ndarray,
-        use_pixels: bool,
+        self, evidence: Evidence, side: Side, rest: np.ndarray, orient: np.ndarray, use_pixels: bool
     ) -> None:
         self._evidence, self._side, self._rest = evidence, side, rest
         self._orient, self._use_pixels = orient, use_pixels
@@ -294,7 +277,7 @@ class FrameProblem:
         seen = rest + self._offset
         bones = seen[_CHILDREN] - seen[_PARENTS]
         self._bone_length = np.linalg.norm(bones, axis=-1)[None, :, None]
-        self._direction_sigma = DIRECTION_SIGMA["beside pixels" if use_pixels else "alone"]
+        self._direction_sigma = DIRECTION_SIGMA["with pixels" if use_pixels else "alone"]
         self._whitening = evidence.whitening()
 
     def pose(self, x: np.ndarray) -> Pose:
@@ -307,7 +290,7 @@ class FrameProblem:
 
     @staticmethod
     def start(pose: Pose) -> np.ndarray:
-        """Return the unknowns of a pose whose orientation is the problem's own."""
+        """Return the unknowns of a pose at the problem's own orientation."""
         z = np.maximum(pose.wrist[:, 2:], 1e-3)
         turn = np.zeros((len(z), 3))
         return np.concatenate([turn, pose.wrist[:, :2] / z, np.log(z), pose.angles], axis=1)
@@ -320,14 +303,14 @@ class FrameProblem:
         return np.concatenate([-free, low]), np.concatenate([free, high])
 
     def __call__(self, x: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return residuals (n, M) of some of the frames and their derivatives (n, M, 28)."""
+        """Return residuals (n, M) of the given frames and their derivatives (n, M, 28)."""
         turn, points, axes = self._turned(x, rows)
         arms = points + self._offset @ np.swapaxes(turn, 1, 2)
         residuals, by_point = self._residuals(x, rows, arms)
         by_turn = -rotations.skew(arms) @ rotations.left_jacobian(x[:, :3])[:, None]
         jacobian = np.zeros((*residuals.shape, self.UNKNOWNS))
 
-        # An angle turns the keypoints beyond its joint; a bone with its far end, by itself.
+        # An angle turns the keypoints beyond its joint, and a bone by the bone's far end.
         angle, moved, joint = articulation.moves()
         near = np.stack([joint, _PARENTS[moved - 1]])
         bent = rotations.cross(axes[:, None, angle], points[:, None, moved] - points[:, near])
@@ -351,12 +334,12 @@ class FrameProblem:
         return residuals, jacobian
 
     def residuals(self, x: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Return what a call does, without the derivatives."""
+        """Return the residuals of a call, without the derivatives."""
         turn, points, _ = self._turned(x, rows)
         return self._residuals(x, rows, points + self._offset @ np.swapaxes(turn, 1, 2))[0]
 
     def _turned(self, x: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return orientations, and from the wrist keypoints and axes of the angles as turned."""
+        """Return orientations, turned wrist-relative keypoints and turned axes of the angles."""
         turn = rotations.exp(x[:, :3]) @ self._orient[rows]
         points, _, axes = articulation.chain(x[:, 6:], self._side, self._rest)
         to_camera = np.swapaxes(turn, 1, 2)
@@ -365,8 +348,8 @@ class FrameProblem:
     def _residuals(
         self, x: np.ndarray, rows: np.ndarray, arms: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return residuals of landmarks ``arms`` (n, 21, 3) from the wrist, and those of pixels by
-        the landmark (n, 21, 2, 3).
+        """Return residuals for landmarks ``arms`` (n, 21, 3) from the wrist, and the derivatives
+        (n, 21, 2, 3) of the pixel residuals by the landmark.
         """
         bones = (arms[:, _CHILDREN] - arms[:, _PARENTS]) / self._bone_length
         off = bones - self._evidence.direction[rows]
@@ -381,7 +364,9 @@ class FrameProblem:
         return np.concatenate([part.reshape(len(x), -1) for part in parts], axis=1), by_point
 
 
-def _solve(problem: FrameProblem, start: np.ndarray, iterations: int) -> Solution:
+def _solve(
+    problem: FrameProblem, start: np.ndarray, iterations: int
+) -> tuple[np.ndarray, np.ndarray]:
     return solve(problem, start, *problem.limits(), iterations)
 
 

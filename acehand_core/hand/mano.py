@@ -1,11 +1,10 @@
-"""MANO through smplx, with files that the user owns, read without running anything in them.
+"""MANO through smplx, from the user's own files, read without running code in them.
 
-smplx does the posing. torch and smplx load with the first pose, not with this module. MANO's
-licence is non-commercial and its files are never bundled: https://mano.is.tue.mpg.de
+torch and smplx load with the first pose. MANO's licence is non-commercial and its files are never
+bundled: https://mano.is.tue.mpg.de
 
-Files accepted: a folder with ``MANO_LEFT`` and ``MANO_RIGHT``, each the official ``.pkl`` or an
-``.npz`` of the same keys; or one ``.npz`` with the keys of both hands under ``left/`` and
-``right/``.
+Accepted are a folder with ``MANO_LEFT`` and ``MANO_RIGHT``, each the official ``.pkl`` or an
+``.npz`` of the same keys; or one ``.npz`` with the keys of both hands under ``left/``, ``right/``.
 """
 
 from __future__ import annotations
@@ -35,8 +34,7 @@ from acehand_core.types import (
 )
 from acehand_core.unpickling import MANO_PKL, restricted_load
 
-#: Vertices that smplx takes as fingertips, thumb to pinky. Other toolkits choose others, a few
-#: millimetres away.
+#: smplx's fingertip vertices, thumb to pinky; those of other toolkits differ by a few millimetres.
 TIP_VERTICES = (744, 320, 443, 554, 671)
 
 _SHAPES = {
@@ -55,7 +53,7 @@ _CHUNK = 512  # rows posed at once: about 30 MB of skinning transforms
 
 @dataclass(frozen=True, slots=True)
 class ManoArrays:
-    """One hand's arrays under MANO's own names; metres, ``J_regressor`` dense."""
+    """One hand's arrays under MANO's names; metres, ``J_regressor`` dense."""
 
     v_template: Float[np.ndarray, "778 3"]
     shapedirs: Float[np.ndarray, "778 3 10"]
@@ -69,11 +67,11 @@ class ManoArrays:
 
     @classmethod
     def from_mapping(cls, data: Mapping[str, Any], source: str) -> ManoArrays:
-        """Return checked arrays from a mapping under MANO's names; further names are ignored.
+        """Return checked arrays from a mapping with MANO's names; extra names are ignored.
 
         Raises:
-            SchemaError: naming ``source`` and the key that is missing, has another shape, holds
-                numbers that are not finite, or describes another tree.
+            SchemaError: names ``source`` and a missing key, a wrong shape, non-finite numbers, or
+                another tree.
         """
         arrays = {}
         for key, shape in _SHAPES.items():
@@ -90,7 +88,7 @@ class ManoArrays:
             whole = key in ("f", "kintree_table")
             arrays[key] = value.astype(np.int64) if whole else value.astype(np.float64)
 
-        # The root's parent is written as -1 in 32 bits without sign.
+        # The root's parent is -1 as an unsigned 32-bit number.
         if tuple(arrays["kintree_table"][0, 1:]) != TREE_PARENTS[1:]:
             raise SchemaError(f"{source}: 'kintree_table' is not MANO's tree of 16 joints.")
         if arrays["f"].min() < 0 or arrays["f"].max() >= 778:
@@ -99,10 +97,9 @@ class ManoArrays:
 
 
 def shapedirs_need_repair(left: ManoArrays, right: ManoArrays) -> bool:
-    """Return whether the left shape directions carry the sign fault of the distributed files.
+    """Return whether the left shape directions have the sign error of the distributed files.
 
-    There the x rows equal the right hand's, while a mirrored hand needs the opposite sign
-    (smplx issue 48).
+    Their x rows equal the right hand's instead of mirroring them (smplx issue 48).
     """
     x_left, x_right = left.shapedirs[:, 0], right.shapedirs[:, 0]
     return bool(np.abs(x_left - x_right).sum() < np.abs(x_left + x_right).sum())
@@ -111,9 +108,9 @@ def shapedirs_need_repair(left: ManoArrays, right: ManoArrays) -> bool:
 class ManoHand:
     """The ``HandModel`` named "mano".
 
-    ``left_shapedirs_fixed`` asks for left shape directions that mirror the right hand's, as HOT3D
-    and Re:InterHand use them. False takes the file as it is, as ARCTIC and the released ACE
-    checkpoints do. Left betas only mean the same under the same flag.
+    ``left_shapedirs_fixed`` mirrors the right hand's shape directions, as HOT3D and Re:InterHand
+    do; False keeps the file's, as ARCTIC and the released ACE checkpoints do. Left betas are only
+    valid with the flag they were made with.
     """
 
     name = "mano"
@@ -153,18 +150,16 @@ class ManoHand:
     ) -> HandPose:
         """Return finger rotations from stored rotation vectors, in radians.
 
-        ``flat_hand_mean=False`` says that the stored vectors leave out the mean pose: it is added
-        to the 45 numbers before they become rotations, as smplx does. True says that they are
-        absolute.
+        ``flat_hand_mean=False`` adds the mean pose to the 45 numbers before they become rotations,
+        as smplx does; with True they are absolute.
         """
-        mean = np.zeros(45) if flat_hand_mean else self.arrays[side].hands_mean
-        vector = axis_angle + mean
+        vector = axis_angle if flat_hand_mean else axis_angle + self.arrays[side].hands_mean
         return rotations.exp(vector.reshape(*vector.shape[:-1], 15, 3))
 
     def expand_pca(
         self, side: Side, coefficients: Float[np.ndarray, "*batch n"]
     ) -> Float[np.ndarray, "*batch 45"]:
-        """Return the 45 stored numbers of the first n principal components, without the mean."""
+        """Return 45 rotation vector entries from n principal components, without the mean."""
         return coefficients @ self.arrays[side].hands_components[: coefficients.shape[-1]]
 
     def _pose(
@@ -203,7 +198,7 @@ class ManoHand:
 
     def _layer(self, side: Side) -> Any:
         if side not in self._layers:
-            # smplx's layer on rotation matrices, built from memory
+            # smplx's layer on rotation matrices, built from memory.
             arrays = self.arrays[side]
             try:
                 import smplx
@@ -211,11 +206,11 @@ class ManoHand:
                 from smplx.utils import Struct
             except ImportError as error:
                 raise MissingDependencyError(
-                    f"MANO needs the packages smplx and torch ({error}); install both with pip."
+                    f"MANO needs the packages smplx and torch ({error}): pip install smplx torch."
                 ) from error
 
             class Layer(smplx.MANOLayer):
-                SHAPE_SPACE_DIM = 10  # smplx warns on standard output about fewer than 300
+                SHAPE_SPACE_DIM = 10  # below 300 smplx prints a warning
 
             fields = {name: getattr(arrays, name) for name in _SHAPES}
             self._layers[side] = Layer(
@@ -229,9 +224,9 @@ class ManoHand:
 
 ENVIRONMENT_VARIABLE = "ACEHAND_MANO"
 _WHERE = (
-    "MANO is not bundled: its licence is non-commercial and each user agrees to it alone. Register "
-    "at https://mano.is.tue.mpg.de, download 'Models & Code', and point "
-    f"${ENVIRONMENT_VARIABLE} at the folder that holds MANO_LEFT.pkl and MANO_RIGHT.pkl."
+    "MANO is not bundled because of its non-commercial licence. Register at "
+    "https://mano.is.tue.mpg.de, download 'Models & Code', and point "
+    f"${ENVIRONMENT_VARIABLE} at the folder with MANO_LEFT.pkl and MANO_RIGHT.pkl."
 )
 
 
@@ -239,8 +234,7 @@ def find_mano(path: Path | None = None) -> Path:
     """Return the folder or file with the user's MANO: ``path``, else ``$ACEHAND_MANO``.
 
     Raises:
-        MissingDependencyError: neither is given. InputError: nothing usable is there. Both say
-            where MANO comes from.
+        MissingDependencyError: neither is given. InputError: no MANO files there.
     """
     if path is None:
         value = os.environ.get(ENVIRONMENT_VARIABLE)
@@ -254,7 +248,7 @@ def find_mano(path: Path | None = None) -> Path:
     for folder in (path, path / "models", path / "mano"):
         if all(_candidates(folder, side) for side in SIDES):
             return folder
-    raise InputError(f"{path}: MANO_LEFT or MANO_RIGHT (.pkl or .npz) is not there. {_WHERE}")
+    raise InputError(f"{path}: no MANO_LEFT or MANO_RIGHT (.pkl or .npz). {_WHERE}")
 
 
 def load_mano(
@@ -267,10 +261,10 @@ def load_mano(
     Args:
         path: a folder, or one ``.npz`` of both hands; default ``$ACEHAND_MANO``.
         left_shapedirs_fixed: see ``ManoHand``.
-        dtype: in which smplx computes.
+        dtype: precision of smplx.
 
     Raises:
-        UnsafeFileError: a file asks for code to be run. SchemaError: naming file and key.
+        UnsafeFileError: a file asks for code to be run. SchemaError: names file and key.
         MissingDependencyError, InputError: as ``find_mano``.
     """
     place = find_mano(path)
@@ -292,8 +286,8 @@ def _read_side(path: Path) -> ManoArrays:
     else:
         data = restricted_load(path, MANO_PKL, "MANO .pkl")
     if not isinstance(data, dict):
-        raise SchemaError(f"{path}: holds a {type(data).__name__}, not MANO's named arrays.")
-    # The files store a longer basis of shapes, of which MANO uses ten.
+        raise SchemaError(f"{path}: holds a {type(data).__name__}; MANO's named arrays are needed.")
+    # The files store more shape directions than the ten of MANO.
     shapes = data.get("shapedirs")
     if isinstance(shapes, np.ndarray) and shapes.ndim == 3 and shapes.shape[-1] > 10:
         data = {**data, "shapedirs": shapes[..., :10]}
@@ -303,8 +297,8 @@ def _read_side(path: Path) -> ManoArrays:
 def _read_both(path: Path) -> dict[Side, ManoArrays]:
     if path.suffix.lower() != ".npz":
         raise InputError(
-            f"{path}: one file must be an .npz with left/ and right/ keys; for MANO_LEFT.pkl and "
-            "MANO_RIGHT.pkl give their folder."
+            f"{path}: valid: an .npz with left/ and right/ keys, or the folder with MANO_LEFT.pkl "
+            "and MANO_RIGHT.pkl."
         )
 
     data = safe_load_npz(path)

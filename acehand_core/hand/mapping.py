@@ -1,7 +1,7 @@
-"""Parameters from joints: fitting any hand model to keypoints, and so converting between models.
+"""Hand model parameters from keypoints, and conversion between hand models.
 
-Two models never share parameters. What they share is the 21 keypoints, so a conversion poses one
-model, fits the other, and states the distance that remains.
+Two models share no parameters, only the 21 keypoints: a conversion poses one model, fits the other
+and reports the remaining distance.
 """
 
 from __future__ import annotations
@@ -12,27 +12,21 @@ import numpy as np
 from jaxtyping import Float
 
 from acehand_core.geometry import frames
+from acehand_core.hand import shape
 from acehand_core.hand.pose_fit import Poses, acehand_poses, free_poses
-from acehand_core.hand.shape import (
-    PALM,
-    HandModel,
-    refine_shape,
-    rest_shape,
-    shape_from_lengths,
-    shaped,
-)
+from acehand_core.hand.shape import PALM, HandModel
 from acehand_core.processes import one_blas_thread
 from acehand_core.types import RigidTransform, Side
 
-_SHAPE_ROWS = 100  # as many frames as the shape is refined on
+_SHAPE_ROWS = 100  # frames that the shape is refined on
 
 
 @dataclass(frozen=True, slots=True)
 class HandFit:
     """``model.joints(side, global_orient, hand_pose, betas) + translation`` for N rows.
 
-    ``error_m`` is the mean distance from the observed joints, in metres. A row with fewer than
-    three observed joints of the palm cannot be placed: it is NaN throughout.
+    ``error_m`` is the mean distance from the observed joints, in metres. Rows with fewer than three
+    observed palm joints are NaN throughout.
     """
 
     global_orient: Float[np.ndarray, "N 3 3"]
@@ -53,14 +47,14 @@ def fit_to_joints(
 ) -> HandFit:
     """Fit a hand model to keypoints, with one shape for all rows.
 
-    The default hand ("acehand") moves only within its anatomical limits. Any other model has 15
-    free rotations, pulled weakly towards ``near`` or, without it, towards the smallest turns that
-    lay its bones along the observed ones: joints do not show how a finger twists.
+    The default hand ("acehand") stays within its anatomical limits. Other models have 15 free
+    rotations with a weak prior, since joints do not show twist: ``near``, else the smallest turns
+    that lay their bones along the observed ones.
 
     Args:
         joints: metres, any frame; NaN where not observed.
-        betas: the shape, if known; else found from the lengths between joints.
-        weights: trust in each joint, default 1.
+        betas: the shape; default fitted to the lengths between joints.
+        weights: weight of each joint, default 1.
         near: finger rotations to start from and stay near; ignored for "acehand".
     """
     seen = np.isfinite(joints).all(axis=-1)
@@ -68,30 +62,28 @@ def fit_to_joints(
     usable = (weight[:, PALM] > 0).sum(axis=1) >= 3
     target = np.where(seen[..., None], joints, 0.0)[usable]
     weight = weight[usable]
-    mean, gradients = rest_shape(model, side)
+    mean, gradients = shape.rest_shape(model, side)
     start = None if near is None else near[usable]
 
     def fit_pose(betas: np.ndarray, rows: slice | np.ndarray) -> Poses:
-        rest = shaped(mean, gradients, betas)
+        rest = shape.shaped(mean, gradients, betas)
         if model.name == "acehand":
             return acehand_poses(side, rest, target[rows], weight[rows])
-        beside = None if start is None else start[rows]
-        return free_poses(model, side, rest, betas, target[rows], weight[rows], beside)
+        prior = None if start is None else start[rows]
+        return free_poses(model, side, rest, betas, target[rows], weight[rows], prior)
 
     if betas is None:
-        betas = shape_from_lengths(mean, gradients, target, weight)
+        betas = shape.shape_from_lengths(mean, gradients, target, weight)
         some = np.unique(np.linspace(0, len(target) - 1, min(len(target), _SHAPE_ROWS)).astype(int))
         for _ in range(2):
-            pose = fit_pose(betas, some)
-            betas = refine_shape(
-                mean, gradients, betas, pose.global_orient, pose.hand_pose, pose.wrist,
-                target[some], weight[some],
-            )  # fmt: skip
+            pose, seen_at = fit_pose(betas, some), (target[some], weight[some])
+            placed = pose.global_orient, pose.hand_pose, pose.wrist
+            betas = shape.refine_shape(mean, gradients, betas, *placed, *seen_at)
     pose = fit_pose(betas, slice(None))
 
-    # Put usable rows back among the others and measure the error with the model itself.
-    shape = np.broadcast_to(betas, (len(weight), 10))
-    posed = model.joints(side, pose.global_orient, pose.hand_pose, shape).astype(float)
+    # Put the usable rows back among the others; the error is that of the model itself.
+    every = np.broadcast_to(betas, (len(weight), 10))
+    posed = model.joints(side, pose.global_orient, pose.hand_pose, every).astype(float)
     translation = pose.wrist - posed[:, 0]
     distance = np.linalg.norm(posed + translation[:, None] - joints[usable], axis=-1)
     observed = weight > 0
@@ -102,10 +94,8 @@ def fit_to_joints(
         rows[usable] = value
         return rows
 
-    return HandFit(
-        spread(pose.global_orient), spread(pose.hand_pose), betas, spread(translation),
-        spread(error),
-    )  # fmt: skip
+    placed = spread(pose.global_orient), spread(pose.hand_pose), betas, spread(translation)
+    return HandFit(*placed, spread(error))
 
 
 def convert(
@@ -117,9 +107,9 @@ def convert(
     betas: Float[np.ndarray, "10"],
     translation: Float[np.ndarray, "N 3"],
 ) -> HandFit:
-    """Return the target model's parameters for a motion of the source model, error stated."""
-    shape = np.broadcast_to(betas, (len(global_orient), 10))
-    joints = source.joints(side, global_orient, hand_pose, shape) + translation[:, None]
+    """Return the target model's parameters for a motion of the source model."""
+    betas = np.broadcast_to(betas, (len(global_orient), 10))
+    joints = source.joints(side, global_orient, hand_pose, betas) + translation[:, None]
     return fit_to_joints(target, side, joints.astype(float), near=hand_pose)
 
 
@@ -131,8 +121,8 @@ def change_frame(
 ) -> tuple[Float[np.ndarray, "*batch 3 3"], Float[np.ndarray, "*batch 3"]]:
     """Return a hand's orientation and translation in another frame.
 
-    The hand turns about its rest wrist ``J0(betas)``, so the wrist ``J0 + translation`` moves as a
-    point; the translation alone does not. Betas and finger rotations stay.
+    The hand turns about its rest wrist ``J0(betas)``: the wrist ``J0 + translation`` transforms as
+    a point, the translation alone does not. Betas and finger rotations stay.
     """
     wrist = frames.apply(T_new_old, translation + rest_wrist)
     return T_new_old[..., :3, :3] @ global_orient, wrist - rest_wrist

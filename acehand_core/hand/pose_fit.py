@@ -1,7 +1,7 @@
-"""Poses of many frames from keypoints: the inner part of ``mapping``, for a known shape.
+"""Poses of many frames from keypoints, for a known shape (the inner part of ``mapping``).
 
-Both solvers find, per row and independently, finger rotations, the orientation and the wrist, by
-bounded Levenberg-Marquardt over many small problems at once.
+Both solvers find finger rotations, orientation and wrist of each row by bounded Levenberg-Marquardt
+over many small independent problems at once.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 
 from acehand_core.geometry import rotations
 from acehand_core.hand import articulation
@@ -19,19 +19,10 @@ from acehand_core.hand.skeleton import DISTALS, TIPS, TREE_PARENTS, TREE_TO_KEYP
 from acehand_core.types import Side
 
 _SMALLEST_DAMPING, _LARGEST_DAMPING = 1e-12, 1e8
-_BLOCK = 256  # rows worked on together: bounds memory and fits the cache
+_BLOCK = 256  # rows solved together: bounds memory and fits the cache
 
 #: (unknowns (n, P), rows (n,)) to residuals (n, M) and their Jacobian (n, M, P).
 ResidualsAndJacobian = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
-
-
-@dataclass(frozen=True, slots=True)
-class Solution:
-    """The best unknowns found, the sum of squared residuals there, and which rows settled."""
-
-    x: Float[np.ndarray, "N P"]
-    cost: Float[np.ndarray, "N"]
-    converged: Bool[np.ndarray, "N"]
 
 
 def solve(
@@ -41,31 +32,32 @@ def solve(
     high: Float[np.ndarray, "*rows P"],
     iterations: int = 20,
     tolerance: float = 1e-6,
-) -> Solution:
+) -> tuple[Float[np.ndarray, "N P"], Float[np.ndarray, "N"]]:
     """Minimise the sum of squared residuals of every row within ``low <= x <= high``.
 
-    Rows share nothing: each has its own damping, a step that does not lower a row's cost is undone
-    for that row alone, and a row that has converged is not evaluated again. An unknown at a bound
-    that the gradient pushes outwards rests for that step.
+    Rows are independent: each has its own damping, undoes its own failed steps, and is not
+    evaluated after convergence. An unknown that the gradient pushes out of bounds rests.
 
     Args:
         residuals_and_jacobian: called with unknowns and the indices of their rows among the N, in
-            any selection; free of NaN: give an unobserved residual weight 0.
+            any selection; free of NaN: give unobserved residuals weight 0.
         x0: start, clipped into the bounds.
-        low, high: bounds, (P,) or (N, P), infinite where there is none.
+        low, high: bounds, (P,) or (N, P), may be infinite.
         iterations: most steps taken.
-        tolerance: a row has converged when a step changes its cost by less than this share.
+        tolerance: relative change of the cost at which a row has converged.
+
+    Returns:
+        The best unknowns and the sum of squared residuals there.
     """
     low, high = np.broadcast_to(low, x0.shape), np.broadcast_to(high, x0.shape)
     x = np.clip(x0, low, high)
     cost = np.zeros(len(x))
-    converged = np.zeros(len(x), bool)
     for start in range(0, len(x), _BLOCK):
         block = slice(start, min(start + _BLOCK, len(x)))
-        cost[block], converged[block] = _solve_block(
+        cost[block] = _solve_block(
             residuals_and_jacobian, x[block], start, low[block], high[block], iterations, tolerance
         )
-    return Solution(x, cost, converged)
+    return x, cost
 
 
 def _solve_block(
@@ -76,8 +68,8 @@ def _solve_block(
     high: np.ndarray,
     iterations: int,
     tolerance: float,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Improve ``x`` in place; return the cost and which rows converged."""
+) -> np.ndarray:
+    """Improve ``x`` in place and return the cost."""
     active = np.arange(len(x))
     cost, gradient, hessian = quadratic(*residuals_and_jacobian(x, first + active))
 
@@ -101,14 +93,11 @@ def _solve_block(
             damping[active] * np.where(better, 0.2, 8.0), _SMALLEST_DAMPING
         )
         active = active[~(settled | (damping[active] > _LARGEST_DAMPING))]
-
-    converged = np.ones(len(x), bool)
-    converged[active] = False
-    return cost, converged
+    return cost
 
 
 def quadratic(residuals: np.ndarray, jacobian: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Return the cost, half its gradient, and half the Gauss-Newton Hessian."""
+    """Return the cost, half its gradient and half the Gauss-Newton Hessian."""
     transposed = np.swapaxes(jacobian, 1, 2)
     cost = np.einsum("nm,nm->n", residuals, residuals)
     return cost, (transposed @ residuals[..., None])[..., 0], transposed @ jacobian
@@ -126,13 +115,13 @@ def _step(
     gradient = np.where(resting, 0.0, gradient)
     hessian = hessian * ~(resting[:, :, None] | resting[:, None, :])
     diagonal = np.einsum("npp->np", hessian)  # a view
-    # A floor keeps unknowns that no residual sees where they are.
+    # The floor holds unknowns that no residual depends on.
     floor = 1e-12 + 1e-9 * diagonal.max(axis=1, keepdims=True, initial=0)
     diagonal += damping[:, None] * diagonal + floor
     return np.linalg.solve(hessian, -gradient[..., None])[..., 0]
 
 
-# Pulls in metres per radian: weak beside a millimetre of joint error, they only decide what the
+# Priors in metres per radian: weak against a millimetre of joint error, they fix only what the
 # joints leave open (twists, unobserved joints).
 _ANGLE_PULL = 3e-4
 _TURN_PULL = 5e-4
@@ -140,7 +129,7 @@ _TURN_PULL = 5e-4
 
 @dataclass(frozen=True, slots=True)
 class Poses:
-    """N rows: (N, 3, 3), (N, 15, 3, 3) and the wrist (N, 3), all in the frame of the keypoints."""
+    """Orientation (N, 3, 3), finger rotations (N, 15, 3, 3) and wrist (N, 3), as the keypoints."""
 
     global_orient: np.ndarray
     hand_pose: np.ndarray
@@ -148,7 +137,7 @@ class Poses:
 
 
 def acehand_poses(side: Side, rest: np.ndarray, target: np.ndarray, weight: np.ndarray) -> Poses:
-    """Find the 22 angles, the orientation and the wrist of the default hand; see ``free_poses``."""
+    """Fit the 22 angles, the orientation and the wrist of the default hand; see ``free_poses``."""
     comfortable = articulation.comfortable()
     low, high = articulation.limits()
 
@@ -173,7 +162,7 @@ def free_poses(
     weight: np.ndarray,
     near: np.ndarray | None = None,
 ) -> Poses:
-    """Find 15 free rotations, the orientation and the wrist that lay a hand on the keypoints.
+    """Fit 15 free rotations, the orientation and the wrist to the keypoints.
 
     Args:
         rest: keypoints (21, 3) of the flat hand at ``betas`` (10,).
@@ -188,7 +177,7 @@ def free_poses(
     limit = np.full(45, np.pi)
     shape, eye = np.broadcast_to(betas, (count, 10)), np.broadcast_to(np.eye(3), (count, 3, 3))
     for _ in range(3):
-        # Skin deforms, so a tip is not rigid with its last joint: measure it where it is.
+        # Skin deforms, so a tip is not rigid with its last joint: measure it as posed.
         hand_pose = base @ _exp15(turns)
         posed = model.joints(side, eye, hand_pose, shape).astype(float)
         _, world = articulation.pose_keypoints(eye, hand_pose, rest)
@@ -221,9 +210,9 @@ def _solve(
     target: np.ndarray,
     weight: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Fit a chain's parameters with a turn of ``orient`` and the wrist; return all three.
+    """Fit a chain's parameters, a turn of ``orient`` and the wrist; return all three.
 
-    ``chain`` gives wrist-relative keypoints (N, 21, 3) and their derivatives (N, 21, 3, P).
+    ``chain`` returns wrist-relative keypoints (N, 21, 3) and their derivatives (N, 21, 3, P).
     """
     size = start.shape[1]
     root = np.sqrt(weight)[..., None]
@@ -253,7 +242,7 @@ def _solve(
     turned = points @ np.swapaxes(orient, -1, -2)
     wrist = np.einsum("nk,nki->ni", weight, target - turned) / total
     x = np.concatenate([start, np.zeros_like(wrist), wrist], axis=1)
-    x = solve(evaluate, x, np.r_[low, -far], np.r_[high, far], iterations=30).x
+    x, _ = solve(evaluate, x, np.r_[low, -far], np.r_[high, far], iterations=30)
     return x[:, :size], rotations.exp(x[:, size : size + 3]) @ orient, x[:, size + 3 :]
 
 
@@ -280,7 +269,7 @@ def _free_chain(
 def _smallest_turns(
     rest: np.ndarray, orient: np.ndarray, target: np.ndarray, weight: np.ndarray
 ) -> np.ndarray:
-    """Return finger rotations that lay each bone along the observed one without twist."""
+    """Return the twist-free finger rotations that align each bone with the observed one."""
     count = len(target)
     local = np.tile(np.eye(3), (count, 15, 1, 1))
     world = np.empty((count, 16, 3, 3))
@@ -302,7 +291,7 @@ def _smallest_turns(
 
 
 def _align_palm(rest: np.ndarray, target: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Return the rotation (N, 3, 3) that lays the rest palm onto the observed palm."""
+    """Return the rotations (N, 3, 3) from the rest palm to the observed palm."""
     share = weight[:, PALM] / np.maximum(weight[:, PALM].sum(1, keepdims=True), 1e-12)
     source, observed = rest[list(PALM)], target[:, PALM]
     source = source - (share @ source)[:, None]

@@ -1,4 +1,4 @@
-"""What every hand model offers; and one shape for many frames, from distances no pose changes."""
+"""The interface of hand models, and one shape for many frames from pose-invariant distances."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from acehand_core.types import Betas, Faces, GlobalOrient, HandPose, Keypoints, 
 class HandModel(Protocol):
     """A parametric hand: rotations and shape in, joints and mesh out.
 
-    ``global_orient`` turns the hand about its own rest-pose wrist J0(betas), which is not the
-    origin; ``hand_pose`` holds the rotation of each finger joint relative to its parent in MANO's
-    order, any mean pose already included. Nothing here adds a translation.
+    ``global_orient`` turns the hand about its rest wrist J0(betas), which is not the origin;
+    ``hand_pose`` holds the rotation of each finger joint relative to its parent in MANO's order,
+    mean pose included. No translation is added.
     """
 
     @property
@@ -35,7 +35,7 @@ class HandModel(Protocol):
     def vertices(
         self, side: Side, global_orient: GlobalOrient, hand_pose: HandPose, betas: Betas
     ) -> Vertices:
-        """Return the skinned mesh in metres, of poses that share one shape: betas (10,)."""
+        """Return the skinned mesh in metres; all poses share one shape, betas (10,)."""
         ...
 
     def faces(self, side: Side) -> Faces:
@@ -51,13 +51,13 @@ RestGradients = Float[np.ndarray, "10 21 3"]
 PALM = (WRIST, *KNUCKLES)
 #: Pairs of keypoints whose distance no pose changes: bones and the palm.
 RIGID_PAIRS = np.array(sorted({*BONES, *((a, b) for a in PALM for b in PALM if a < b)}))
-#: Metres of length error that weigh as much as one standard deviation of a beta: small beside the
-#: millimetres by which two models differ, so betas stay sane at little cost.
+#: Length error in metres equal to one standard deviation of a beta: a weak prior, as two models
+#: differ by millimetres.
 _BETA_PULL = 1e-3
 
 
 def rest_shape(model: HandModel, side: Side) -> tuple[RestKeypoints, RestGradients]:
-    """Return the keypoints of the flat hand and their change per beta; they are linear in betas."""
+    """Return the keypoints of the flat hand and their constant gradients by betas."""
     betas = np.concatenate([np.zeros((1, 10)), np.eye(10)])
     flat = np.broadcast_to(np.eye(3), (11, 15, 3, 3))
     rest = model.joints(side, flat[:, 0], flat, betas).astype(float)
@@ -75,9 +75,9 @@ def shape_from_lengths(
     joints: Float[np.ndarray, "N 21 3"],
     weights: Float[np.ndarray, "N 21"],
 ) -> Shape:
-    """Return betas that give the median observed distance of every rigid pair.
+    """Return betas that fit the median observed distance of every rigid pair.
 
-    Joints of weight 0 are not looked at. Without any pair the betas are zero.
+    Joints of weight 0 are ignored. Without any pair the betas are zero.
     """
     first, second = RIGID_PAIRS.T
     seen = (weights[:, first] > 0) & (weights[:, second] > 0)
@@ -109,7 +109,7 @@ def refine_shape(
     joints: Float[np.ndarray, "N 21 3"],
     weights: Float[np.ndarray, "N 21"],
 ) -> Shape:
-    """Return betas that place the joints best under given rotations: linear least squares."""
+    """Return betas that fit the joints under given rotations: linear least squares."""
 
     def from_wrist(rest: np.ndarray) -> np.ndarray:
         points, _ = pose_keypoints(
@@ -124,6 +124,6 @@ def refine_shape(
 
 
 def _step(jacobian: np.ndarray, residual: np.ndarray, betas: np.ndarray) -> np.ndarray:
-    """Return the step that lowers the residual, the betas pulled towards zero."""
+    """Return the least-squares step with a prior that pulls betas towards zero."""
     hessian = jacobian.T @ jacobian + _BETA_PULL**2 * np.eye(10)
     return np.linalg.solve(hessian, jacobian.T @ residual - _BETA_PULL**2 * betas)

@@ -1,4 +1,4 @@
-"""Names, order and parents of hand joints: the single source for the whole project."""
+"""Names, order and parents of hand joints."""
 
 from __future__ import annotations
 
