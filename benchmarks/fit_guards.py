@@ -22,14 +22,13 @@ import numpy as np
 import torch
 from scipy.ndimage import gaussian_filter
 
-from acehand_core.ace.model.bearings import Bearings, calibrated_bearings, sampled_bearings
 from acehand_core.ace.model.camera_fit import (
     FittedPinhole,
     fit_radial,
     guarded_pinhole,
     token_centres,
 )
-from acehand_core.ace.model.pnp import mixed_pnp
+from acehand_core.ace.model.pnp import Bearings, calibrated_bearings, mixed_pnp, sampled_bearings
 from benchmarks import provenance
 from benchmarks.solver import right_hands
 

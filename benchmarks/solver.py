@@ -17,9 +17,14 @@ import numpy as np
 import torch
 from scipy.ndimage import gaussian_filter
 
-from acehand_core.ace.model.bearings import calibrated_bearings, sampled_bearings
 from acehand_core.ace.model.camera_fit import fit_pinhole, fit_radial, guarded_pinhole
-from acehand_core.ace.model.pnp import RigidSettings, mixed_pnp, rigid_pnp
+from acehand_core.ace.model.pnp import (
+    RigidSettings,
+    calibrated_bearings,
+    mixed_pnp,
+    rigid_pnp,
+    sampled_bearings,
+)
 from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand import articulation

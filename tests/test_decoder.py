@@ -146,7 +146,7 @@ def test_reversing_time_matters_and_absolute_positions_end() -> None:
     # Relative positions are signed: earlier is not later.
     assert (forward.anchors - backward.anchors.flip(1)).abs().max() > 1e-6
     config = replace(TINY, temporal_encoding="absolute", max_latents=3)
-    with pytest.raises(InputError, match="up to 3"):
+    with pytest.raises(InputError, match=r"4 latent.* 3\b"):
         make(config)(features, rays)
 
 

@@ -98,12 +98,6 @@ def test_rounding_to_half_is_as_released(encoder, frames, latents) -> None:
 def test_unusable_frames(encoder) -> None:
     with pytest.raises(InputError, match="multiples of 16"):
         encoder.encode(np.zeros((5, 30, 48, 3), np.uint8))
-    stream = encoder.stream()
-    stream.push(np.zeros((5, 32, 48, 3), np.uint8))
-    with pytest.raises(InputError, match="another size"):
-        stream.push(np.zeros((5, 32, 32, 3), np.uint8))
-    with pytest.raises(InputError, match="valid: 4, 8"):
-        encoder.stream(chunk=6)
 
 
 def test_only_the_encoder_is_built(encoder) -> None:
@@ -265,9 +259,9 @@ def test_adapter_tensors_are_strict() -> None:
     add_adapters(tiny_model.trunk(), tensors)
     name = "blocks.1.attn2.to_v.lora_A.default.weight"
     for change, message in (
-        ({name: None}, "missing"),
+        ({name: None}, name),
         ({name: torch.zeros(3, 48)}, r"\(4, 48\) is needed"),
-        ({"blocks.9.x": torch.zeros(1)}, "unexpected"),
+        ({"blocks.9.x": torch.zeros(1)}, "blocks.9.x"),
     ):
         changed = {k: v for k, v in {**tensors, **change}.items() if v is not None}
         with pytest.raises(SchemaError, match=message):

@@ -459,11 +459,11 @@ def test_another_model_is_refused(offline):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda t: t.pop("videomae.layernorm.bias"), "layernorm.bias is missing"),
-        (lambda t: t.update(extra=torch.ones(2)), "extra is unexpected"),
+        (lambda t: t.pop("videomae.layernorm.bias"), "missing.*layernorm.bias"),
+        (lambda t: t.update(extra=torch.ones(2)), "unexpected.*extra"),
         (
             lambda t: t.update({"videomae.layernorm.bias": torch.ones(5)}),
-            r"layernorm.bias \(5,\) is of another shape",
+            r"shape.*layernorm.bias \(5,\)",
         ),
     ],
 )

@@ -17,7 +17,6 @@ from acehand_core.ace.model.config import DecoderConfig, ModelConfig, TrunkConfi
 from acehand_core.ace.model.inference.loading import InferenceOptions, WeightsRecord
 from acehand_core.ace.model.inference.reconstruction import reconstruct
 from acehand_core.ace.model.network import RELEASED, AceModel
-from acehand_core.ace.model.weights.official_files import from_official_tensors
 from acehand_core.ace.settings import AceSettings
 from acehand_core.ace.tracker import AceTracker
 from acehand_core.geometry import rotations
@@ -29,7 +28,7 @@ from acehand_core.trackers.base import TrackerSettings
 from acehand_core.types import SIDES
 from helpers.video_fixtures import Images
 from helpers.weights_samples import Release
-from tools.golden_cases import GivenLatents, recording_of
+from tools.golden_cases import GivenLatents, from_official_tensors, recording_of
 from tools.golden_check import Recipe, draw, retrained
 
 DRAWN = WeightsRecord("drawn", "0" * 64)

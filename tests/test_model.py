@@ -105,7 +105,7 @@ def test_another_source_in_its_place() -> None:
 
 def test_features_of_the_wrong_width() -> None:
     wrong = replace(CONFIG, decoder=replace(CONFIG.decoder, feature_dim=40))
-    with pytest.raises(InputError, match="gives 48 channels; the decoder's feature_dim is 40"):
+    with pytest.raises(InputError, match=r"48 channels.* feature_dim is 40"):
         AceModel(wrong, tiny_model.trunk(), Decoder(wrong.decoder))
 
 

@@ -6,7 +6,7 @@ import torch
 from scipy.ndimage import gaussian_filter
 from torch.autograd import gradcheck
 
-from acehand_core.ace.model import bearings
+from acehand_core.ace.model import pnp as bearings
 from acehand_core.ace.model.camera_fit import (
     RadialFit,
     _lens,

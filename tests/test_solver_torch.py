@@ -5,13 +5,6 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from acehand_core.ace.model.bearings import (
-    Bearings,
-    calibrated_bearings,
-    fitted_bearings,
-    radial_bearings,
-    sampled_bearings,
-)
 from acehand_core.ace.model.camera_fit import (
     FittedPinhole,
     RadialFit,
@@ -20,7 +13,16 @@ from acehand_core.ace.model.camera_fit import (
     reported_intrinsics,
 )
 from acehand_core.ace.model.network import RELEASED
-from acehand_core.ace.model.pnp import direct, inverse_projection, mixed_pnp
+from acehand_core.ace.model.pnp import (
+    Bearings,
+    calibrated_bearings,
+    direct,
+    fitted_bearings,
+    inverse_projection,
+    mixed_pnp,
+    radial_bearings,
+    sampled_bearings,
+)
 from acehand_core.errors import InputError
 from acehand_core.geometry.cameras import Camera
 from acehand_core.trackers.mediapipe import pnp

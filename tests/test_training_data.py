@@ -11,7 +11,7 @@ pytest.importorskip("accelerate")
 from acehand_core.ace.labelled.clips.schema import Supervision
 from acehand_core.ace.labelled.clips.store import ClipStore
 from acehand_core.ace.labelled.clips.windows import WindowSettings, mixture
-from acehand_core.ace.model import bearings as bearings_torch
+from acehand_core.ace.model import pnp as bearings_torch
 from acehand_core.ace.model import pnp
 from acehand_core.ace.model.batch import ClipBatch
 from acehand_core.ace.model.encoder import trunk
@@ -232,7 +232,7 @@ SIZES = tiny_model.MODEL
 
 def pretrained(**optim) -> tuple[TrainConfig, TrainingModel]:
     config = read_settings({
-        "hand": "acehand", "model": SIZES.to_json(), "start": {"random": True},
+        "hand": "acehand", "model": dataclasses.asdict(SIZES), "start": {"random": True},
         "optim": {"precision": "float32", "processes": 1, **optim},
     })  # fmt: skip
     start = build.read_start(SIZES, config.start)

@@ -116,7 +116,7 @@ def test_weights_say_what_they_were_trained_on_and_auto_heeds_it(
         made[kind] = exported
 
     named = AceSettings(made["synthetic"])
-    with pytest.raises(InputError, match="trained on synthetic clips alone; say --tracker ace"):
+    with pytest.raises(InputError, match=r"synthetic clips alone.*--tracker ace"):
         named.with_environment("auto")
     assert named.with_environment("ace") == (named, "")
     # Set for all commands: those go on without, and say so.
@@ -185,7 +185,7 @@ def test_which_stores_are_rendered(name, maker, kind) -> None:
 
 def test_weights_on_a_backbone_reach_the_released_layout(tmp_path) -> None:
     config = read_settings({
-        "hand": "acehand", "model": SIZES.to_json(), "start": {"random": True},
+        "hand": "acehand", "model": dataclasses.asdict(SIZES), "start": {"random": True},
         "optim": {"precision": "float32", "processes": 1},
     })  # fmt: skip
     model = build.build_model(config, build.read_start(SIZES, config.start))

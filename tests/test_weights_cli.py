@@ -76,7 +76,7 @@ def test_what_is_wrong_gives_an_exit_code(
     assert run("inspect") == 2
     assert run("convert", checkpoint.parent / "Wan2.2-Fun-5B-Control", "--to", "acehand",
                "--output", tmp_path / "o") == 2  # fmt: skip
-    assert "pieces alone" in capsys.readouterr().err
+    assert "only pieces" in capsys.readouterr().err
     assert run("convert", checkpoint, bad, "--to", "acehand", "--output", tmp_path / "o") == 2
     existing = checkpoint.parent
     assert run("convert", checkpoint, "--to", "acehand", "--output", existing) == 4

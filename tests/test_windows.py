@@ -162,7 +162,7 @@ def test_plans_that_cannot_be_are_refused():
         plan_windows("blend", 30)
     with pytest.raises(InputError, match="1024"):
         plan_windows("full", 1025)
-    with pytest.raises(InputError, match="shared latents"):
+    with pytest.raises(InputError, match="2 or more"):
         plan_windows("blended", 60, 1)
     with pytest.raises(InputError, match="2 or more"):
         plan_windows("paper", 60, 1)

@@ -35,7 +35,9 @@ from acehand_core.ace.model.inference.loading import InferenceOptions, WeightsRe
 from acehand_core.ace.model.inference.reconstruction import reconstruct
 from acehand_core.ace.model.inference.windows import latents_of, plan_windows
 from acehand_core.ace.model.network import RELEASED, AceModel, load_trunk, place
-from acehand_core.ace.model.weights.official_files import from_official_tensors
+from acehand_core.ace.model.weights.official_files import assemble
+from acehand_core.ace.model.weights.state import LoadedWeights
+from acehand_core.ace.model.weights.storage import store_of
 from acehand_core.errors import SchemaError, nearest
 from acehand_core.geometry import rotations_torch
 from acehand_core.geometry.cameras import Camera
@@ -86,6 +88,19 @@ def run(case: Case, mano: ManoHand) -> Outputs:
     if kind not in runners:
         raise SchemaError(f"case {case.name}: kind {case.kind!r}; {nearest(kind, runners)}")
     return runners[kind](case, mano)
+
+
+def from_official_tensors(
+    config: ModelConfig,
+    caption: torch.Tensor | None = None,
+    **parts: Mapping[str, torch.Tensor] | None,
+) -> LoadedWeights:
+    """Return a model's weights from released tensors, by the names of ``official.sections``.
+
+    Tensors that do not run may be absent. Raises SchemaError.
+    """
+    stores = {n: store_of(t, f"tensors, {n}") for n, t in parts.items() if t is not None}
+    return assemble(config, stores, caption, complete=False)
 
 
 def _vae(case: Case, mano: ManoHand) -> Outputs:

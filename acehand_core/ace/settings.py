@@ -142,10 +142,8 @@ class AceSettings:
     def with_environment(self, tracker: str) -> tuple[AceSettings, str]:
         """Return these settings with weights that ``tracker`` may use, and a note.
 
-        The default weights are those of ``$ACEHAND_WEIGHTS``.
-
-        Raises:
-            InputError: ``--weights`` that this tracker does not use.
+        The default weights are those of ``$ACEHAND_WEIGHTS``. Raises InputError: ``--weights`` that
+        this tracker does not use.
         """
         weights = self.weights or os.environ.get(ENVIRONMENT_VARIABLE)
         if not weights:

@@ -1,16 +1,26 @@
-"""The model as a tracker. torch and the weights load with the first recording."""
+"""The model as a tracker. The weights load with the first recording."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, cast
 
 from acehand_core.ace.model.config import Precision, Variant
-from acehand_core.ace.model.inference.loading import default_hands, has_mano, mano_hands
-from acehand_core.ace.settings import AceSettings, import_model, read_betas
+from acehand_core.ace.model.inference.loading import (
+    InferenceOptions,
+    ReadyModel,
+    default_hands,
+    has_mano,
+    load_model,
+    mano_hands,
+    solve_options,
+)
+from acehand_core.ace.model.inference.reconstruction import reconstruct, reconstruct_passes
+from acehand_core.ace.model.inference.windows import DEFAULT_ENCODE_WIDTH, PAPER_LATENTS
+from acehand_core.ace.settings import AceSettings, read_betas
 from acehand_core.errors import AcehandError, InputError
 from acehand_core.motion import HandModelName, HandMotion, Recording
 from acehand_core.trackers.base import TrackerSettings
@@ -31,8 +41,7 @@ class AceTracker:
     def __init__(self, settings: TrackerSettings) -> None:
         """Check the settings; the weights are those of ``own["ace"]``.
 
-        Raises:
-            InputError: no weights, a hand length, or betas of another hand model.
+        Raises InputError: no weights, a hand length, or betas of another hand model.
         """
         ace: AceSettings = settings.own.get("ace", AceSettings())
         _ = ace.place
@@ -57,15 +66,11 @@ class AceTracker:
     def track(self, recording: Recording, progress: Progress = no_progress) -> HandMotion:
         """Return both hands of the recording (see ``inference.reconstruction.reconstruct``).
 
-        Raises:
-            InputError: no images, unusable weights, or no camera where they need one.
-            MissingDependencyError: torch or diffusers is not installed.
+        Raises InputError: no images, unusable weights, or no camera where they need one.
         """
-        inference, run = import_model("inference.reconstruction"), self._run()
-        motion = inference.reconstruct(
-            recording, *run.parts, run.options, self._betas, self._settings.work_dir, progress
-        )
-        return run.noted(motion)
+        run, notes = self._run()
+        settings = self._betas, self._settings.work_dir, progress
+        return _noted(reconstruct(recording, *run, *settings), notes)
 
     def track_passes(
         self,
@@ -77,18 +82,13 @@ class AceTracker:
 
         See ``inference.reconstruction.reconstruct_passes``. Raises as ``track``.
         """
-        inference, run = import_model("inference.reconstruction"), self._run()
-        settings = run.options, self._betas, self._settings.work_dir
-        for motion in inference.reconstruct_passes(
-            recording, *run.parts, spans, *settings, progress
-        ):
-            yield run.noted(motion)
+        run, notes = self._run()
+        settings = self._betas, self._settings.work_dir, progress
+        for motion in reconstruct_passes(recording, *run[:-1], spans, run[-1], *settings):
+            yield _noted(motion, notes)
 
-    def _run(self) -> _Run:
+    def _run(self) -> tuple[tuple[Any, ...], tuple[str, ...]]:
         """Return the model and how it is run: as trained, unless flags differ."""
-        from acehand_core.ace.model.inference.loading import InferenceOptions, solve_options
-        from acehand_core.ace.model.inference.windows import DEFAULT_ENCODE_WIDTH, PAPER_LATENTS
-
         ace, ready = self._ace, _load(self._ace, self._ace.content())
         run_as, notes = ace.applied(ready.trained)
         hands = None
@@ -110,27 +110,16 @@ class AceTracker:
             batch=ace.batch or ready.batch,
             precision=cast(Precision, ace.precision),
         )
-        return _Run((ready.model, ready.encoder, hands, ready.weights), options, notes)
+        return (ready.model, ready.encoder, hands, ready.weights, options), notes
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """``parts`` are the model, its encoder, the hands in torch, and the weights' record."""
-
-    parts: tuple[Any, ...]
-    options: Any
-    notes: tuple[str, ...]
-
-    def noted(self, motion: HandMotion) -> HandMotion:
-        """Return the motion with the notes of the run."""
-        remarks = (*self.notes, *motion.provenance.notes)
-        return replace(motion, provenance=replace(motion.provenance, notes=remarks))
+def _noted(motion: HandMotion, notes: tuple[str, ...]) -> HandMotion:
+    remarks = (*notes, *motion.provenance.notes)
+    return replace(motion, provenance=replace(motion.provenance, notes=remarks))
 
 
 @functools.lru_cache(maxsize=1)  # for all recordings of a run
-def _load(ace: AceSettings, content: str) -> Any:
-    from acehand_core.ace.model.inference.loading import load_model
-
-    # The settings checked both against what is valid.
+def _load(ace: AceSettings, content: str) -> ReadyModel:
+    # Both are checked by the settings.
     variant, precision = cast(Variant | None, ace.variant), cast(Precision, ace.precision)
     return load_model(ace.place, variant, ace.base, ace.vae, ace.caption, precision, ace.device)

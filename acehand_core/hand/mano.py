@@ -69,9 +69,8 @@ class ManoArrays:
     def from_mapping(cls, data: Mapping[str, Any], source: str) -> ManoArrays:
         """Return checked arrays from a mapping with MANO's names; extra names are ignored.
 
-        Raises:
-            SchemaError: names ``source`` and a missing key, a wrong shape, non-finite numbers, or
-                another tree.
+        Raises SchemaError: names ``source`` and a missing key, a wrong shape, non-finite numbers,
+        or another tree.
         """
         arrays = {}
         for key, shape in _SHAPES.items():
@@ -233,8 +232,7 @@ _WHERE = (
 def find_mano(path: Path | None = None) -> Path:
     """Return the folder or file with the user's MANO: ``path``, else ``$ACEHAND_MANO``.
 
-    Raises:
-        MissingDependencyError: neither is given. InputError: no MANO files there.
+    Raises MissingDependencyError: neither is given. InputError: no MANO files there.
     """
     if path is None:
         value = os.environ.get(ENVIRONMENT_VARIABLE)

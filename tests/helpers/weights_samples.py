@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +70,7 @@ class Release:
         torch.save({"embed": self.caption, "caption": "hands"}, folder / "caption_embed.pt")
         data = dict(self.checkpoint)
         if record:
-            data["acehand"] = {"config": self.config.to_json()}
+            data["acehand"] = {"config": asdict(self.config)}
         torch.save(data, folder / CHECKPOINT)
         return folder / CHECKPOINT
 

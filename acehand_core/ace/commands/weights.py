@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -204,7 +204,7 @@ class Inspect:
             if config is None:
                 raise InputError(f"{self.path}: a piece without sizes of a model.")
             counted = account(config)
-            data["accounting"] = counted.to_json()
+            data["accounting"] = {"rows": [asdict(row) for row in counted.values()]}
             for line in table(counted):
                 console.say(line)
         terminal.print_json(data)

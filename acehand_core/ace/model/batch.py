@@ -1,4 +1,4 @@
-"""What goes into the model, what gives its decoder features, and what the decoder returns. torch.
+"""Inputs and outputs of the model. torch.
 
 Axes: B clips, F latent frames, N = 4 (F - 1) + 1 video frames, h w token rows and columns. Hand
 slots are 0 left, 1 right. Frames and units: ``acehand_core.types``.
@@ -21,8 +21,8 @@ from acehand_core.geometry.cameras import Camera
 class PinholeBatch:
     """One pinhole per clip, in pixels of the encoded image.
 
-    As in the released code the image spans 0 to ``size`` and a calibration is taken as it stands,
-    though its integers are pixel centres: half a pixel that the weights were trained with.
+    As in the released code the image spans 0 to ``size`` and calibrations are used unchanged,
+    although their integers are pixel centres: the weights were trained with this half-pixel shift.
     """
 
     focal: Float[torch.Tensor, "B 2"]
@@ -32,11 +32,11 @@ class PinholeBatch:
 
 @dataclass(frozen=True, slots=True)
 class ClipBatch:
-    """Clips of equal length and size, as the feature source wants them, and their camera.
+    """Clips of equal length and size, and their camera.
 
-    ``latents`` are clean and normalised; ``frames`` are RGB in -1..1 for the sources that read
-    pixels. ``camera`` is None for K-free clips whose intrinsics are unknown; ``size`` (width,
-    height) of the encoded image is always known.
+    ``latents`` are clean and normalised; ``frames`` are RGB in -1..1 for sources that read pixels.
+    ``camera`` is None for K-free clips with unknown intrinsics; ``size`` is (width, height) of the
+    encoded image.
     """
 
     latents: Float[torch.Tensor, "B 48 F H W"] | None
@@ -46,12 +46,12 @@ class ClipBatch:
 
 
 class FeatureSource(nn.Module):
-    """A module that gives one feature vector per token and latent frame, float32.
+    """A module that returns one feature vector per token and latent frame, float32.
 
     Attributes:
-        needs: what it is called with: "latents", clean and normalised, (B, 48, F, H/16, W/16); or
-            "frames", RGB in -1..1, (B, 3, N, H, W) with N = 4 (F - 1) + 1. H and W are multiples
-            of 32. It returns (B, C, F, H/32, W/32).
+        needs: its input: "latents", clean and normalised, (B, 48, F, H/16, W/16); or "frames", RGB
+            in -1..1, (B, 3, N, H, W) with N = 4 (F - 1) + 1. H and W are multiples of 32. The
+            output is (B, C, F, H/32, W/32).
         feature_dim: channels C; the decoder's ``feature_dim``.
     """
 
@@ -62,11 +62,11 @@ class FeatureSource(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class Readout:
-    """Everything the decoder returns for B clips.
+    """The decoder's output for B clips.
 
-    ``hand_pose`` is the network's own: relative to the hand model's mean pose, as MANO counts
-    with ``flat_hand_mean=False``. ``camera`` is (u, v, log z): a wrist position in -1..1 image
-    coordinates, used by the fallback alone, and the logarithm of the depth in metres.
+    ``hand_pose`` is relative to the hand model's mean pose, as MANO's with
+    ``flat_hand_mean=False``. ``camera`` is (u, v, log z): a wrist position in -1..1 image
+    coordinates, used by the fallback alone, and the log depth in metres.
     """
 
     global_orient: Float[torch.Tensor, "B N 2 3 3"]
@@ -83,7 +83,7 @@ class Readout:
 
     @property
     def rays(self) -> Float[torch.Tensor, "B 3 h w"]:
-        """The one ray field of a clip: the raw mean over its latent frames."""
+        """The ray field of each clip: the raw mean over its latent frames."""
         return self.ray_map.mean(dim=2)
 
     def detached(self) -> Readout:
@@ -92,7 +92,7 @@ class Readout:
 
 
 def pinhole_batch(cameras: list[Camera], device: torch.device | str = "cpu") -> PinholeBatch:
-    """Stack pinholes of encoded images. Raises SchemaError for a camera with distortion."""
+    """Stack pinholes of encoded images. Raises SchemaError for other camera models."""
     for camera in cameras:
         if camera.model != "pinhole":
             raise SchemaError(

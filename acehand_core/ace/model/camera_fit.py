@@ -1,17 +1,17 @@
 """A pinhole or a radial (fisheye) lens fitted to a predicted ray field. torch, differentiable.
 
-A ray field is one direction per token, seen through the token's centre: column j of w stands at
-``(j + 0.5) / w`` of the image. Directions have any length; only ``dx / dz`` and ``dy / dz`` count.
+A ray field is one direction per token, through the token's centre: column j of w is at ``(j + 0.5)
+/ w`` of the image. Directions have any length.
 
-The paper fits a pinhole, in closed form, and leaves a radial bearing model as future work. The one
-here maps the image to rays in closed form, so that bearings need no inversion: with ``s`` the
-distance of an image point from the centre in focal lengths,
+The paper fits a pinhole in closed form and leaves a radial model as future work. The one here maps
+the image to rays in closed form, without inversion: with ``s`` the distance of an image point from
+the centre in focal lengths,
 
     psi = arctan(sqrt(q) s) / sqrt(q),    theta = psi + a psi^5,
 
-theta the angle to the optical axis. ``q`` walks through the classical lenses: 1 is the pinhole,
-1/4 stereographic, 0 equidistant, a little below 0 equisolid (arctan becomes artanh); ``a`` takes
-what is left. An odd polynomial of the angle alone would be a pinhole only approximately.
+theta the angle to the optical axis. ``q`` covers the classical lenses: 1 is the pinhole, 1/4
+stereographic, 0 equidistant, slightly below 0 equisolid (arctan becomes artanh); ``a`` takes the
+rest. An odd polynomial of the angle alone would only approximate a pinhole.
 """
 
 from __future__ import annotations
@@ -24,14 +24,13 @@ from jaxtyping import Bool, Float
 
 from acehand_core.errors import InputError, nearest
 
-#: Least variance of the bearings along an axis: the guard of the paper's appendix "Architecture".
-#: Below it a field spans less than about 2 degrees, as it does before training, and says nothing
-#: about the lens.
+#: Least variance of the bearings along an axis (paper, appendix "Architecture"). Below it a field
+#: spans less than about 2 degrees, as before training.
 VARIANCE_FLOOR = 1e-4
-#: Bracket on the focal length in image sides: 136 down to 11 degrees of view along that side. A
-#: field that reaches sideways (a fisheye) fits to a focal length of almost 0.
+#: Bracket on the focal length in image sides: 136 to 11 degrees of view along that side. A fisheye
+#: beyond 180 degrees fits to almost 0.
 FOCAL_BRACKET = (0.2, 5.0)
-#: Depths count from here up, as in the released report of the fit.
+#: Least depth, as in the released report of the fit.
 MIN_RAY_DEPTH = 1e-6
 
 Regression = Literal["bearing_on_pixel", "pixel_on_bearing"]
@@ -42,10 +41,9 @@ Rays = Float[torch.Tensor, "B 3 h w"]
 class FittedPinhole:
     """One pinhole per clip in shares of the image: ``bearing = (anchor - centre) / focal``.
 
-    Every number is finite, whether or not the clip is ``valid``. ``misfit`` is the mean
-    angle in radians between the field and the pinhole's rays, without a gradient. ``within``: the
-    paper's two guards hold, the floor and the bracket, so that L_fit may teach it; ``valid``: hands
-    may be placed by the fit, which ``guarded_pinhole`` may ask more for.
+    Always finite. ``misfit`` is the mean angle in radians between the field and the pinhole's rays,
+    without a gradient. ``within``: inside the paper's two guards, so that L_fit may supervise the
+    fit; ``valid``: the fit may place hands (see ``guarded_pinhole``).
     """
 
     focal: Float[torch.Tensor, "B 2"]
@@ -61,47 +59,26 @@ class FittedPinhole:
 
 
 def token_centres(like: Float[torch.Tensor, "*batch h w"]) -> Float[torch.Tensor, "h w 2"]:
-    """Return where the tokens of a field stand, 0..1 of the image."""
+    """Return the token centres of a field, 0..1 of the image."""
     h, w = like.shape[-2:]
     columns = (torch.arange(w, device=like.device, dtype=like.dtype) + 0.5) / w
     rows = (torch.arange(h, device=like.device, dtype=like.dtype) + 0.5) / h
     return torch.stack(torch.meshgrid(columns, rows, indexing="xy"), dim=-1)
 
 
-def fit_pinhole(
-    rays: Rays,
-    regression: str = "bearing_on_pixel",
-    variance_floor: float = VARIANCE_FLOOR,
-    bracket: tuple[float, float] = FOCAL_BRACKET,
-) -> FittedPinhole:
+def fit_pinhole(rays: Rays, regression: str = "bearing_on_pixel") -> FittedPinhole:
     """Fit focal lengths and principal point by one linear regression per axis.
 
     Paper, section "Mixed-PnP translation" and appendix "Architecture": a closed-form,
     differentiable per-axis regression over the token grid in normalised image units, guarded by a
-    variance floor of 1e-4 and a bracket on the focal length. What the paper leaves open, and why
-    it is as it is:
-
-    - Quantities: x/z and y/z of the tokens against their centres' image coordinates, every token
-      alike. Weights that undo the tangent's stretch gain 10 % at 110 degrees of view and lose as
-      much where noise is strong.
-    - Direction: bearings on pixels by default. The noise is in the rays, token centres are exact,
-      and a noisy regressor shrinks the slope: with 3 degrees of independent noise per token the
-      other direction finds the focal length 2 to 6 % too short. (The floor suggests that the paper
-      regresses pixels on bearings, as the released report of the fit does; with trained, averaged
-      fields the two agree.)
-    - The floor guards the variance of the bearings along their axis in either direction, though
-      with bearings on pixels the bracket already implies it.
-
-    These are the paper's two guards and no more: medium fisheyes pass, see ``guarded_pinhole``.
-
-    Raises:
-        InputError: an unknown ``regression``.
+    variance floor of 1e-4 and a bracket on the focal length. By default bearings are regressed on
+    pixels: token centres are exact, and a noisy regressor shrinks the slope (docs/model.md). Tokens
+    are unweighted; weights that undo the tangent's stretch gain 10 % at 110 degrees of view and
+    lose as much under strong noise. Medium fisheyes pass these guards: see ``guarded_pinhole``.
+    Raises InputError for an unknown ``regression``.
     """
     if regression not in get_args(Regression):
-        raise InputError(
-            f"regression {regression!r}; {nearest(str(regression), get_args(Regression))}"
-        )
-
+        raise InputError(f"regression {regression!r}; {nearest(regression, get_args(Regression))}")
     bearing = rays[:, :2] / rays[:, 2:].clamp(min=MIN_RAY_DEPTH)
     bearing = bearing.permute(0, 2, 3, 1).flatten(1, 2)
     pixel = token_centres(rays).flatten(0, 1).expand_as(bearing)
@@ -110,21 +87,19 @@ def fit_pinhole(
     covariance = (spread_b * spread_p).mean(1)
     variance = spread_b.square().mean(1)
 
-    # Clamped one step outside the bracket, so that the guard fails and nothing is infinite.
-    low, high = 0.5 * bracket[0], 2 * bracket[1]
+    # Clamped beyond the bracket: the guard fails and nothing is infinite.
+    low, high = FOCAL_BRACKET
     if regression == "bearing_on_pixel":
         slope = covariance / spread_p.square().mean(1).clamp(min=1e-12)
-        focal = 1 / slope.clamp(1 / high, 1 / low)
+        focal = 1 / slope.clamp(1 / (2 * high), 1 / (0.5 * low))
     else:
-        focal = (covariance / variance.clamp(min=variance_floor)).clamp(low, high)
+        focal = (covariance / variance.clamp(min=VARIANCE_FLOOR)).clamp(0.5 * low, 2 * high)
 
     centre = mean_p - focal * mean_b
-    within = ((variance >= variance_floor) & (focal > bracket[0]) & (focal < bracket[1])).all(1)
+    within = ((variance >= VARIANCE_FLOOR) & (focal > low) & (focal < high)).all(1)
     fit = FittedPinhole(focal, centre, within, torch.zeros_like(focal[:, 0]), within)
     with torch.no_grad():
-        misfit = angles(rays, fit.rays(pixel)).mean(1)
-
-    return replace(fit, misfit=misfit)
+        return replace(fit, misfit=angles(rays, fit.rays(pixel)).mean(1))
 
 
 def angles(rays: Rays, model: Float[torch.Tensor, "B n 3"]) -> Float[torch.Tensor, "B n"]:
@@ -139,9 +114,9 @@ def reported_intrinsics(
 ) -> Float[torch.Tensor, "B 4"]:
     """Return (fx, fy, cx, cy) in pixels as the released code reports them.
 
-    All latent frames of all windows (concatenated by the caller) count alike: unit rays, depth at
-    least 1e-6, then ordinary least squares of the token centre's pixel on the bearing, per axis.
-    The solve never uses it. An axis without any spread has focal length 0. Computed in float64.
+    Over all latent frames (of all windows, concatenated): unit rays, depth at least 1e-6, least
+    squares of token centre on bearing per axis, in float64. Without spread the focal length is 0.
+    The solve does not use it.
     """
     unit = torch.nn.functional.normalize(ray_map.double(), dim=1)
     bearing = unit[:, :2] / unit[:, 2:].clamp(min=MIN_RAY_DEPTH)
@@ -155,35 +130,35 @@ def reported_intrinsics(
     return torch.cat([focal, mean_p - focal * mean_b], dim=1).to(ray_map.dtype)
 
 
-#: Beyond this angle to the optical axis a ray has no vote: bearings grow like its tangent.
+#: Largest angle to the optical axis of a vote: bearings grow like its tangent.
 MAX_BEARING_ANGLE = 85 * torch.pi / 180
 STEPS = 10
-#: What is believed of the bend (q, a) before a field is seen: as little as gives a narrow or noisy
-#: field one answer, and the pinhole if it has the choice.
+#: Weak prior on the bend (q, a) around the pinhole: makes narrow or noisy fields well-posed.
 _PRIOR_Q, _PRIOR_Q_SIGMA, _PRIOR_A_SIGMA = 1.0, 0.5, 0.05
 #: Noise of one token, and the misfit that halves its weight, first and last.
 _NOISE = 2 * torch.pi / 180
 _KERNEL = (30 * torch.pi / 180, 4 * torch.pi / 180)
 _START_Q = 0.25
 _Q_RANGE = (-0.4, 1.5)
-#: Median misfit above which a fit is refused; noise of 3 degrees per token and axis leaves 3.6.
+#: Largest median misfit of a valid fit; noise of 3 degrees per token and axis gives 3.6.
 MAX_MISFIT_DEGREES = 5.0
 _SMALL = 1e-3
-#: What a pinhole may add to the misfit of an exact field; an equidistant lens of 60 degrees across
-#: makes it add 0.6.
+#: Largest excess misfit of a pinhole; an equidistant lens with a field of 60 degrees gives 0.6.
 MAX_EXCESS_DEGREES = 0.7
-#: Tokens on each side of a patch: a hand covers as many or more, so reading it averages over them.
+#: Side of a patch in tokens: the least extent of a hand, which reading it averages over.
 _PATCH = 3
 
 Guards = Literal["paper", "excess"]
 Unknowns = Float[torch.Tensor, "B 6"]
+Plane = Float[torch.Tensor, "B n 2"]
+PerToken = Float[torch.Tensor, "B n"]
 
 
 @dataclass(frozen=True, slots=True)
 class RadialFit:
     """One radial lens per clip; ``focal`` and ``centre`` in shares of the image.
 
-    ``misfit`` is the median angle in radians between the field and the lens, no gradient.
+    ``misfit`` is the median angle in radians between the field and the lens, without a gradient.
     """
 
     focal: Float[torch.Tensor, "B 2"]
@@ -209,11 +184,7 @@ class RadialFit:
     def bearing(
         self, anchors: Float[torch.Tensor, "B *n 2"]
     ) -> tuple[Float[torch.Tensor, "B *n 2"], Bool[torch.Tensor, "B *n"]]:
-        """Return (x/z, y/z), and which anchors have one.
-
-        Beyond ``MAX_BEARING_ANGLE`` there is none to speak of: False, and as a finite stand-in the
-        bearing of the ray at that angle on the same side.
-        """
+        """Return (x/z, y/z), clamped to ``MAX_BEARING_ANGLE``, and which anchors are within it."""
         plane = self.plane(anchors)
         angle = _length(plane)
         near = angle.clamp(max=MAX_BEARING_ANGLE)
@@ -223,15 +194,14 @@ class RadialFit:
 def fit_radial(rays: Rays, steps: int = STEPS) -> RadialFit:
     """Fit focal lengths, centre and bend to a ray field by robust least squares.
 
-    Gauss-Newton on the difference of field and lens in the plane of direction times angle, where a
-    degree is a degree at any angle; Cauchy weights whose width shrinks over the first half of the
-    steps; weak priors on the bend. The steps are unrolled: gradients are those of the numbers
-    returned, through every step. The start is a linear fit of a stereographic lens.
+    Gauss-Newton in the plane of direction times angle, where residuals are angles; Cauchy weights
+    with a width that shrinks over the first half of the steps; weak priors on the bend; started
+    from a linear stereographic fit. The steps are unrolled, so gradients are exact.
 
-    A clip is not valid if its field is collapsed (variance below the pinhole fit's floor), the fit
-    misses it by more than ``MAX_MISFIT_DEGREES``, or the lens folds within the image.
+    A fit is invalid for a collapsed field (variance below the pinhole fit's floor), a misfit above
+    ``MAX_MISFIT_DEGREES``, or a lens that folds within the image.
     """
-    # Direction times angle of a field's rays, and 1 where there is a direction.
+    # Direction times angle of a field's rays; rays of length 0 have weight 0.
     ray = rays.flatten(2).transpose(1, 2)
     side = _length(ray[..., :2])
     angle = torch.atan2(side, ray[..., 2:])
@@ -255,22 +225,17 @@ def fit_radial(rays: Rays, steps: int = STEPS) -> RadialFit:
 
 
 def guarded_pinhole(rays: Rays, guards: str = "excess") -> FittedPinhole:
-    """Fit a pinhole, and say by which clips' fits hands may be placed.
+    """Fit a pinhole, and decide which clips' fits may place hands.
 
-    Args:
-        guards: "paper": the floor and the bracket of ``fit_pinhole``, nothing else. "excess": also,
-            the field must not show another lens. Of ``p`` and ``r``, the RMS angles of the field to
-            the pinhole and to a radial lens fitted to it, ``sqrt(p^2 - r^2)`` is what the pinhole
-            itself adds. It may be ``MAX_EXCESS_DEGREES`` at most, and as much more (in quadrature)
-            as reading a hand off the field would be wrong: the RMS of what the lens leaves,
-            averaged over 3 x 3 tokens. Noise of single tokens hardly adds to either, smooth errors
-            add to both. Guards have no gradient.
-
-    Raises:
-        InputError: unknown ``guards``.
+    ``guards``: "paper": the floor and the bracket of ``fit_pinhole``. "excess": additionally no
+    sign of another lens. With ``p`` and ``r`` the RMS angles of the field to the pinhole and to a
+    fitted radial lens, the excess ``sqrt(p^2 - r^2)`` may be ``MAX_EXCESS_DEGREES``, plus (in
+    quadrature) the error of reading a hand off the field: the RMS residual of the lens averaged
+    over 3 x 3 tokens. Noise of single tokens hardly adds to either, smooth errors add to both.
+    Guards have no gradient. Raises InputError: unknown ``guards``.
     """
     if guards not in get_args(Guards):
-        raise InputError(f"guards {guards!r}; {nearest(str(guards), get_args(Guards))}")
+        raise InputError(f"guards {guards!r}; {nearest(guards, get_args(Guards))}")
     fit = fit_pinhole(rays)
     if guards == "paper":
         return fit
@@ -280,7 +245,7 @@ def guarded_pinhole(rays: Rays, guards: str = "excess") -> FittedPinhole:
         lens = fit_radial(rays).rays(anchors)
         p2, r2 = (angles(rays, model).square().mean(1) for model in (fit.rays(anchors), lens))
 
-        # How wrong the field is where a hand is read.
+        # The error of the field averaged over a hand.
         unit = torch.nn.functional.normalize(rays, dim=1)
         left = unit - lens.transpose(1, 2).reshape(unit.shape)
         h, w = rays.shape[2:]
@@ -292,13 +257,13 @@ def guarded_pinhole(rays: Rays, guards: str = "excess") -> FittedPinhole:
 
 
 def _length(vector: Float[torch.Tensor, "*n 2"]) -> Float[torch.Tensor, "*n 1"]:
-    """Return the length, never quite 0, with a gradient everywhere."""
+    """Return the length, never exactly 0, with a gradient everywhere."""
     tiny = torch.finfo(vector.dtype).tiny ** 0.5
     return (vector.square().sum(-1, keepdim=True) + tiny**2 * 4).sqrt()
 
 
-def _start(field: Float[torch.Tensor, "B n 2"], pixel: Float[torch.Tensor, "B n 2"]) -> Unknowns:
-    """Regress the tokens' places on the field as a stereographic lens has it."""
+def _start(field: Plane, pixel: Plane) -> Unknowns:
+    """Return the linear fit of a stereographic lens."""
     angle = _length(field)
     plane = field / angle * 2 * torch.tan((angle / 2).clamp(max=1.2))
     mean, middle = plane.mean(1), pixel.mean(1)
@@ -310,13 +275,9 @@ def _start(field: Float[torch.Tensor, "B n 2"], pixel: Float[torch.Tensor, "B n 
 
 
 def _improve(
-    unknowns: Unknowns,
-    field: Float[torch.Tensor, "B n 2"],
-    weight: Float[torch.Tensor, "B n"],
-    pixel: Float[torch.Tensor, "B n 2"],
-    kernel: float,
+    unknowns: Unknowns, field: Plane, weight: PerToken, pixel: Plane, kernel: float
 ) -> Unknowns:
-    """Take one Gauss-Newton step, bounded so that a bad one does no harm."""
+    """Take one Gauss-Newton step of bounded length."""
     model, jacobian = _lens(unknowns, pixel)
     residual = field - model
     trust = weight / (1 + residual.square().sum(-1) / kernel**2) / _NOISE**2
@@ -329,15 +290,11 @@ def _improve(
     normal = normal + torch.diag_embed(prior + damping)
     step = torch.linalg.solve(normal, right + prior * (mean - unknowns))
     step = step.clamp(-0.5, 0.5)
-    q = (unknowns[:, 4:5] + step[:, 4:5]).clamp(*_Q_RANGE)
     moved = unknowns + step
+    return torch.cat([moved[:, :4], moved[:, 4:5].clamp(*_Q_RANGE), moved[:, 5:]], dim=1)
 
-    return torch.cat([moved[:, :4], q, moved[:, 5:]], dim=1)
 
-
-def _lens(
-    unknowns: Unknowns, pixel: Float[torch.Tensor, "B n 2"]
-) -> tuple[Float[torch.Tensor, "B n 2"], Float[torch.Tensor, "B n 2 6"]]:
+def _lens(unknowns: Unknowns, pixel: Plane) -> tuple[Plane, Float[torch.Tensor, "B n 2 6"]]:
     """Return direction times angle of the lens at image points, and its derivative."""
     focal, centre = unknowns[:, None, :2].exp(), unknowns[:, None, 2:4]
     d = (pixel - centre) / focal
@@ -355,7 +312,7 @@ def _gain(
     square: torch.Tensor, q: torch.Tensor, a: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return theta / s at ``s^2 = square``, and its derivatives by s^2, q and a."""
-    # artanh ends at 1: with a negative q the lens is held there.
+    # artanh ends at 1: a lens with negative q is clamped before it.
     ratio, slope = _arctan_ratio((q * square).clamp(min=-0.95))
     psi2 = square * ratio**2
     psi4 = psi2**2
@@ -379,9 +336,9 @@ def _arctan_ratio(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _judge(
-    unknowns: Unknowns, field: Float[torch.Tensor, "B n 2"], pixel: Float[torch.Tensor, "B n 2"]
+    unknowns: Unknowns, field: Plane, pixel: Plane
 ) -> tuple[Float[torch.Tensor, "B"], Bool[torch.Tensor, "B"]]:
-    """Return the misfit, and which lenses are finite and grow outwards up to the image's corner."""
+    """Return the misfit, and which lenses are finite and monotonic up to the image's corner."""
     model, _ = _lens(unknowns, pixel)
     misfit = (field - model).norm(dim=-1).median(1).values
     focal, centre = unknowns[:, :2].exp(), unknowns[:, 2:4]

@@ -1,11 +1,11 @@
-"""What a set of weights is: sizes, which configuration it serves, and how it is to be run.
+"""The configuration of a set of weights: sizes, variant, and how to run it.
 
-The default sizes are the paper's model as released; tests use tiny ones. Needs no torch.
+Default sizes are those of the released model; tests use tiny ones. Needs no torch.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -55,8 +55,7 @@ class TrunkConfig:
             raise InputError(f"tap {self.tap}: valid: 0 to {self.num_layers - 1}.")
         if not 0 <= self.sigma <= 1:
             raise InputError(f"sigma {self.sigma}: valid: 0 to 1.")
-        if self.dim % self.num_heads or self.dim // self.num_heads % 2:
-            raise InputError(f"{self.num_heads} heads do not divide width {self.dim} evenly.")
+        _check_heads(self.dim, self.num_heads)
 
     @property
     def executed(self) -> int:
@@ -66,7 +65,7 @@ class TrunkConfig:
 
 @dataclass(frozen=True, slots=True)
 class TinyConfig:
-    """The small encoder in place of the Wan ones (``encoder.sources``); everything in it learns."""
+    """The small trainable encoder in place of the Wan ones (``encoder.sources``)."""
 
     #: Channels of the encoder's first convolution.
     stem: int = 32
@@ -79,8 +78,7 @@ class TinyConfig:
     temporal_attention: bool = True
 
     def __post_init__(self) -> None:
-        if self.dim % self.num_heads or self.dim // self.num_heads % 2:
-            raise InputError(f"{self.num_heads} heads do not divide width {self.dim} evenly.")
+        _check_heads(self.dim, self.num_heads)
         if self.dim // self.num_heads < 6:
             raise InputError(f"heads of {self.dim // self.num_heads} channels; valid: 6 or more.")
 
@@ -118,13 +116,17 @@ class DecoderConfig:
     temporal_attention: bool = True
 
     def __post_init__(self) -> None:
-        if self.width % self.num_heads or self.width // self.num_heads % 2:
-            raise InputError(f"{self.num_heads} heads do not divide width {self.width} evenly.")
+        _check_heads(self.width, self.num_heads)
 
     @property
     def head_width(self) -> int:
         """Hidden width of the readout heads."""
         return max(128, self.width // 2)
+
+
+def _check_heads(width: int, heads: int) -> None:
+    if width % heads or width // heads % 2:
+        raise InputError(f"width {width} with {heads} heads: heads of an even width are needed.")
 
 
 #: "k" takes bearings from the given intrinsics, "kfree" from the predicted rays.
@@ -134,7 +136,7 @@ SolveKind = Literal["mixed", "rigid", "inverse", "direct"]
 Fallback = Literal["released", "paper"]
 #: Which fitted pinholes place hands: ``camera_fit.guarded_pinhole``.
 FitGuards = Literal["paper", "excess"]
-#: Where cells stand when bearings are read off the ray field.
+#: Cell positions of the ray field when bearings are read off it.
 RayCells = Literal["edges", "centres"]
 TrainedHand = Literal["mano", "acehand"]
 
@@ -144,27 +146,21 @@ class ModelConfig:
     """Sizes of one model."""
 
     variant: Variant = "k"
-    #: Where the decoder's features come from; see ``encoder.sources``.
+    #: The feature source; see ``encoder.sources``.
     source: str = "wan"
-    vae: VaeConfig = field(default_factory=VaeConfig)
-    trunk: TrunkConfig = field(default_factory=TrunkConfig)
-    decoder: DecoderConfig = field(default_factory=DecoderConfig)
-    #: Read where ``source`` is "tiny".
-    tiny: TinyConfig = field(default_factory=TinyConfig)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return what ``from_json`` reads."""
-        return asdict(self)
+    vae: VaeConfig = VaeConfig()
+    trunk: TrunkConfig = TrunkConfig()
+    decoder: DecoderConfig = DecoderConfig()
+    #: For the source "tiny".
+    tiny: TinyConfig = TinyConfig()
 
     @classmethod
     def from_json(cls, data: Any, where: str) -> ModelConfig:
-        """Read a config file's object. Raises SchemaError naming the field and what is valid."""
-        parts = {"vae": VaeConfig, "trunk": TrunkConfig, "decoder": DecoderConfig,
-                 "tiny": TinyConfig}  # fmt: skip
-        values = _checked(cls, data, where)
-        for name, kind in parts.items():
+        """Read a config file's object. Raises SchemaError naming the field."""
+        values = checked(cls, data, where)
+        for name, kind in _PARTS.items():
             if name in values:
-                values[name] = kind(**_checked(kind, values[name], f"{where}: {name}"))
+                values[name] = kind(**checked(kind, values[name], f"{where}: {name}"))
         return cls(**values)
 
 
@@ -172,14 +168,9 @@ class ModelConfig:
 class InferenceConfig:
     """How a trained model is run by default: as it was trained.
 
-    None means not recorded: then as the released code does.
-
-    Attributes:
-        bearings, solve, fallback: see ``model.SolveOptions``.
-        hand_model: whose rotations it learned.
-        encode_width: pixels that pictures were encoded at; 0 for their own width.
-        window_latents: length of the windows that it learned from.
-        fit_guards, ray_cells: see ``model.SolveOptions``.
+    None means not recorded, and as the released code does. ``bearings``, ``solve``, ``fallback``,
+    ``fit_guards``, ``ray_cells``: see ``network.SolveOptions``. ``encode_width`` is in pixels, 0
+    for the video's own; ``window_latents`` is the length of the training windows.
     """
 
     bearings: BearingSource | None = None
@@ -191,38 +182,29 @@ class InferenceConfig:
     fit_guards: FitGuards | None = None
     ray_cells: RayCells | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """Return what ``from_json`` reads."""
-        return asdict(self)
-
     @classmethod
     def from_json(cls, data: Any, where: str) -> InferenceConfig:
-        """Read a config file's object, absent in files written before it was recorded.
-
-        Raises SchemaError naming the field and what is valid.
-        """
+        """Read a config file's object, None in older files. Raises SchemaError naming the field."""
         if data is None:
             return cls()
-        values = _checked(cls, data, where)
-        least = {"encode_width": 0, "window_latents": 2}
-        for name, value in least.items():
-            if values.get(name) is not None and values[name] < value:
-                raise SchemaError(f"{where}: {name} is {values[name]}; {value} or more is needed.")
+        values = checked(cls, data, where)
+        for name, least in (("encode_width", 0), ("window_latents", 2)):
+            if values.get(name) is not None and values[name] < least:
+                raise SchemaError(f"{where}: {name} is {values[name]}; {least} or more is needed.")
         return cls(**values)
 
     def describe(self) -> str:
-        """Return what is recorded in one line."""
-        recorded = {name: value for name, value in asdict(self).items() if value is not None}
-        if not recorded:
-            return "run as: not recorded; as the released code does"
-        return "run as: " + ", ".join(f"{k} {v}" for k, v in recorded.items())
+        """Return the recorded values in one line."""
+        recorded = [f"{k} {v}" for k, v in asdict(self).items() if v is not None]
+        return f"run as: {', '.join(recorded) or 'not recorded; as the released code does'}"
 
 
-#: Of weights that say nothing.
+#: Of weights without a record.
 AS_RELEASED = InferenceConfig()
 
 
-def _checked(kind: type, data: Any, where: str) -> dict[str, Any]:
+def checked(kind: type, data: Any, where: str) -> dict[str, Any]:
+    """Return a JSON object as the fields of a dataclass. Raises SchemaError naming the field."""
     if not isinstance(data, dict):
         raise SchemaError(f"{where}: an object is needed, not {type(data).__name__}.")
     hints = get_type_hints(kind)
@@ -242,10 +224,11 @@ def _checked(kind: type, data: Any, where: str) -> dict[str, Any]:
             continue
         expected = {float: (int, float)}.get(hint, dict if is_dataclass(hint) else hint)
         if not isinstance(value, expected) or (hint is not bool and isinstance(value, bool)):
-            raise SchemaError(f"{where}: {name} is {value!r}; {_NAMES[hint]} is needed.")
+            needed = _NAMES.get(hint, "an object")
+            raise SchemaError(f"{where}: {name} is {value!r}; {needed} is needed.")
 
     return dict(data)
 
 
+_PARTS = {"vae": VaeConfig, "trunk": TrunkConfig, "decoder": DecoderConfig, "tiny": TinyConfig}
 _NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
-_NAMES |= {kind: "an object" for kind in (VaeConfig, TrunkConfig, DecoderConfig, TinyConfig)}

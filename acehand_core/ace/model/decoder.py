@@ -1,8 +1,8 @@
 """The Bidirectional Spatiotemporal Decoder (paper section 3.2).
 
-48 tokens per latent frame, 2 hands, 42 joints, 4 registers, read their frame's patches and each
-other over the whole clip, four times. Readout heads turn hands into pose, depth and presence,
-joints into 2D anchors and 3D joints, and the clip into one shape per hand.
+The 48 tokens of a latent frame (2 hands, 42 joints, 4 registers) attend four times to their frame's
+patches and to each other over the whole clip. Readout heads turn hands into pose, depth and
+presence, joints into 2D anchors and 3D joints, and the clip into one shape per hand.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def rotate(x: Float[torch.Tensor, "B H F S d"], angles: Angles) -> Float[torch.T
 
 
 class TemporalLayer(nn.Module):
-    """Self-attention over all tokens of all frames, no mask, and an MLP; pre-norm.
+    """Pre-norm self-attention over all tokens of all frames, no mask, and an MLP.
 
-    With ``angles`` positions are relative (rotary), so any number of frames will do. Without
-    ``temporal_attention`` each frame's tokens attend to each other alone.
+    ``angles`` make positions relative (rotary), for any number of frames. Without
+    ``temporal_attention`` tokens attend within their frame only.
     """
 
     def __init__(self, config: DecoderConfig) -> None:
@@ -58,7 +58,6 @@ class TemporalLayer(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width))
 
     def forward(self, tokens: Tokens, angles: Angles | None) -> Tokens:
-        """Return updated tokens."""
         normed = self.norm1(tokens)
         query, key, value = (
             layer(normed).unflatten(-1, (self.num_heads, -1)).permute(0, 3, 1, 2, 4)
@@ -76,7 +75,7 @@ class TemporalLayer(nn.Module):
 
 
 class Round(nn.Module):
-    """Tokens read the patches of their own frame, then each other (paper section 3.2)."""
+    """Tokens attend to the patches of their frame, then to each other (paper section 3.2)."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
@@ -88,7 +87,6 @@ class Round(nn.Module):
     def forward(
         self, tokens: Tokens, patches: Float[torch.Tensor, "B F P D"], angles: Angles | None
     ) -> Tokens:
-        """Return updated tokens."""
         context = self.context_norm(patches).flatten(0, 1)
         query = self.query_norm(tokens).flatten(0, 1)
         read, _ = self.spatial(query, context, context, need_weights=False)
@@ -107,8 +105,7 @@ def ray_angles(rays: RayField) -> Float[torch.Tensor, "B 2 h w"]:
 class RayEncoding(nn.Module):
     """Sines and cosines of the ray's angles at doubling frequencies, through an MLP.
 
-    The last layer starts at zero, so the encoding starts as nothing (paper appendix
-    "Architecture").
+    Zero at the start of training (paper appendix "Architecture").
     """
 
     def __init__(self, config: DecoderConfig) -> None:
@@ -141,7 +138,7 @@ Features = Float[torch.Tensor, "B C F h w"]
 
 
 class Decoder(nn.Module):
-    """Features and rays in, ``Readout`` out; the variants of ``DecoderConfig`` included."""
+    """Features and rays in, ``Readout`` out, in all variants of ``DecoderConfig``."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
@@ -181,7 +178,7 @@ class Decoder(nn.Module):
         self.head_global_orient = _head(width, hidden, 6)
         self.head_hand_pose = _head(width, hidden, 6 * FINGER_JOINTS)
 
-        # What starts constant: half a metre away, rather absent, the mean shape.
+        # Constant before training: half a metre away, rather absent, the mean shape.
         self.head_camera = _head(width, hidden, 3, start=(0.0, 0.0, -0.693))
         self.head_wrist = _head(width, hidden, 3, start=(0.0, 0.0, 0.5))
         self.head_presence = _head(width, hidden, 1, start=(-1.0,))
@@ -234,10 +231,8 @@ class Decoder(nn.Module):
         tokens = tokens[:, None].expand(batch, frames, -1, -1)
         if self.config.temporal_encoding == "absolute":
             if frames > self.config.max_latents:
-                raise InputError(
-                    f"{frames} latent frames: absolute positions are learned for up to "
-                    f"{self.config.max_latents}; decode in windows."
-                )
+                most = self.config.max_latents
+                raise InputError(f"{frames} latent frames; absolute positions cover 1 to {most}.")
             tokens = tokens + self.temporal_encoding[:, :frames, None]
         return tokens
 
@@ -268,12 +263,10 @@ class Decoder(nn.Module):
         query = self.readout_query_norm(joints).flatten(0, 1)
         read, heat = self.readout(query, context, context, need_weights=True)
         anchors = soft_argmax(heat.unflatten(-1, tuple(grid)))
-        relative = self.head_joint_3d(read)
         shape = (*tokens.shape[:2], SLOTS, JOINTS)
-        relative = relative.view(*shape, 3)
+        relative = self.head_joint_3d(read).view(*shape, 3)
         relative = relative - relative[..., :1, :]
         count = hands.shape[1]
-
         return over_time(anchors.view(*shape, 2), count), over_time(relative, count)
 
     def _betas(
@@ -287,8 +280,8 @@ class Decoder(nn.Module):
 def soft_argmax(heat: Float[torch.Tensor, "*batch h w"]) -> Float[torch.Tensor, "*batch 2"]:
     """Return the mean position (u, v) in 0..1 under each heatmap (paper equation (softargmax)).
 
-    The first cell counts as 0 and the last as 1, as the released weights were trained; the paper
-    has cell centres.
+    The first cell is at 0 and the last at 1, as the released weights were trained; the paper has
+    cell centres.
     """
     height, width = heat.shape[-2:]
     total = heat.sum(dim=(-1, -2)).clamp_min(1e-6)
@@ -315,7 +308,7 @@ def _tokens(*shape: int) -> nn.Parameter:
 def _head(
     width: int, hidden: int, out: int, normed: bool = False, start: tuple[float, ...] = ()
 ) -> nn.Sequential:
-    """Return Linear, GELU, Linear, after a norm if asked; ``start``: its output untrained."""
+    """Return Linear, GELU, Linear; ``start`` is its constant output before training."""
     first, last = nn.Linear(width, hidden), nn.Linear(hidden, out)
     if start:
         nn.init.zeros_(last.weight)

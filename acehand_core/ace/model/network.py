@@ -1,11 +1,12 @@
 """The model: feature source, decoder and placement, in the order of the data.
 
-``AceModel`` turns clips of latents into a ``Readout``; ``place`` puts the hands before the camera.
+``AceModel`` turns clips into a ``Readout``; ``place`` puts the hands before the camera.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -13,13 +14,6 @@ from torch import nn
 
 from acehand_core.ace.model import pnp
 from acehand_core.ace.model.batch import ClipBatch, FeatureSource, PinholeBatch, Readout
-from acehand_core.ace.model.bearings import (
-    Bearings,
-    calibrated_bearings,
-    fitted_bearings,
-    radial_bearings,
-    sampled_bearings,
-)
 from acehand_core.ace.model.camera_fit import FittedPinhole, fit_radial, guarded_pinhole
 from acehand_core.ace.model.config import (
     BearingSource,
@@ -35,7 +29,7 @@ from acehand_core.ace.model.config import (
 from acehand_core.ace.model.decoder import Decoder
 from acehand_core.ace.model.encoder.sources import TRUNK_SOURCES, make_source
 from acehand_core.ace.model.encoder.trunk import Trunk, add_adapters, merge_adapters
-from acehand_core.ace.model.pnp import Placement
+from acehand_core.ace.model.pnp import Bearings, Placement
 from acehand_core.ace.model.weights.state import LoadedWeights
 from acehand_core.errors import InputError, SchemaError
 
@@ -50,13 +44,13 @@ class SolveOptions:
         bearings: "intrinsics" of the given camera; "pinhole" or "radial" fitted to the predicted
             rays; or the "rays" sampled at the anchors.
         solve: "mixed" PnP of the paper; "rigid" PnP of all joints against the anchors; or the
-            ablations "inverse" and "direct", which use no joints; see ``pnp``.
-        fallback: where a rejected hand goes; see ``pnp.mixed_pnp``.
-        fit_guards: with bearings "pinhole", which fits are used: those within the "paper"'s two
-            guards, or (ours) only those of them without an "excess" over a radial lens; see
-            ``camera_fit.guarded_pinhole``. Other clips read the rays, cells at their centres.
-        ray_cells: with bearings "rays", where cells stand: the outer ones on the image's "edges",
-            as the released code reads them, or all at their "centres", as they are taught.
+            ablations "inverse" and "direct", without joints; see ``pnp``.
+        fallback: placement of a rejected hand; see ``pnp.mixed_pnp``.
+        fit_guards: with bearings "pinhole", the accepted fits: within the "paper"'s two guards, or
+            (ours) also without "excess" over a radial lens; see ``camera_fit.guarded_pinhole``.
+            Other clips read the rays, cells at their centres.
+        ray_cells: with bearings "rays", outer cells on the image's "edges", as released, or all at
+            their "centres", as trained.
     """
 
     bearings: BearingSource
@@ -76,17 +70,15 @@ RELEASED: dict[Variant, SolveOptions] = {
 class AceModel(nn.Module):
     """Clips in, readout out: feature source, ray head, decoder.
 
-    Raises InputError where the source's features are not as wide as the decoder expects.
+    Raises InputError if the source's width is not the decoder's.
     """
 
     def __init__(self, config: ModelConfig, source: FeatureSource | None, decoder: Decoder) -> None:
         super().__init__()
         width = config.decoder.feature_dim
         if source is not None and source.feature_dim != width:
-            raise InputError(
-                f"source {source.name!r} gives {source.feature_dim} channels; the decoder's "
-                f"feature_dim is {width}."
-            )
+            found = f"source {source.name!r} has {source.feature_dim} channels"
+            raise InputError(f"{found}; the decoder's feature_dim is {width}.")
         self.config = config
         self.source = source
         #: Rays start at zero (paper section 3.3).
@@ -103,17 +95,13 @@ class AceModel(nn.Module):
         device: torch.device | str = "cpu",
         merge: bool = True,
     ) -> AceModel:
-        """Return the model with its weights; ``merge`` adds the adapters to what they adapt.
+        """Return the model with its weights; ``merge`` merges the adapters.
 
-        Without weights of a trunk there is no source: features must be given to the decoder.
+        Without trunk weights there is no source, only a decoder of features.
         """
         config, source = weights.config, None
         if weights.trunk is not None or config.source not in TRUNK_SOURCES:
-
-            def load(trunk: TrunkConfig) -> Trunk:
-                return load_trunk(weights, precision, device, merge, trunk)
-
-            source = make_source(config, load)
+            source = make_source(config, partial(load_trunk, weights, precision, device, merge))
             if weights.tiny is not None:
                 source.load_state_dict(weights.tiny, strict=True, assign=True)
                 source.float().to(device)
@@ -126,12 +114,9 @@ class AceModel(nn.Module):
         return model.eval()
 
     def forward(self, batch: ClipBatch) -> Readout:
-        """Read clips.
-
-        Raises InputError where the batch lacks what the source reads.
-        """
+        """Read clips. Raises InputError if the batch lacks the source's input."""
         if self.source is None:
-            raise InputError("this model has no feature source; give features to its decoder.")
+            raise InputError("the model has no feature source; give features to its decoder.")
         clip = batch.frames if self.source.needs == "frames" else batch.latents
         if clip is None:
             raise InputError(f"source {self.source.name!r} reads {self.source.needs}; none given.")
@@ -148,7 +133,7 @@ def load_trunk(
 ) -> Trunk:
     """Return the trunk of some weights with their adapters, live or merged.
 
-    A ``config`` of rank 0 leaves the adapters out. Raises SchemaError for weights without a trunk.
+    A ``config`` of rank 0 omits the adapters. Raises SchemaError for weights without a trunk.
     """
     config = config or weights.config.trunk
     if weights.caption is None:
@@ -173,10 +158,7 @@ def place(
     Args:
         joints: posed and camera-oriented, not yet placed; metres.
         size: width and height of the encoded image.
-        camera: needed for bearings from intrinsics.
-
-    Raises:
-        InputError: bearings from intrinsics without a camera.
+        camera: needed for bearings from intrinsics, else InputError.
     """
     bearings = bearings_of(readout, readout.rays, size, camera, options)
     return place_with(readout, joints, bearings, options)
@@ -185,15 +167,14 @@ def place(
 def place_with(
     readout: Readout, joints: Joints, bearings: Bearings, options: SolveOptions
 ) -> Placement:
-    """Place canonical joints under given bearings; of the options, how is what counts."""
+    """Place canonical joints under given bearings."""
     if options.solve == "direct":
         return pnp.direct(joints, readout.camera)
     if options.solve == "inverse":
         return pnp.inverse_projection(joints, readout.camera, bearings)
     mixed = pnp.mixed_pnp(joints, readout.camera[..., 2], bearings, options.fallback)
     if options.solve == "rigid":
-        better = pnp.rigid_pnp(joints, readout.camera[..., 2], bearings, mixed)
-        return replace(mixed, translation=better.translation, accepted=better.accepted)
+        return pnp.rigid_pnp(joints, readout.camera[..., 2], bearings, mixed)
     return mixed
 
 
@@ -205,26 +186,18 @@ def bearings_of(
     options: SolveOptions,
     fit: FittedPinhole | None = None,
 ) -> Bearings:
-    """Return the bearings of the anchors, from what the options say.
+    """Return the bearings of the anchors by the source in ``options``; arguments as for ``place``.
 
-    Args:
-        rays: the predicted field.
-        size: width and height of the encoded image.
-        camera: needed for bearings from intrinsics.
-        fit: the pinhole fitted to the rays, where it is known already.
-
-    Raises:
-        InputError: bearings from intrinsics without a camera.
+    ``rays`` are the predicted field, ``fit`` is the pinhole fitted to them, if known.
     """
     anchors, head = readout.anchors, readout.camera[..., :2]
     if options.bearings == "intrinsics":
         if camera is None:
-            raise InputError("bearings from intrinsics need a camera; give one, or use kfree.")
-        return calibrated_bearings(anchors, head, camera.focal, camera.centre, size)
+            raise InputError("bearings from intrinsics need a camera, or use kfree weights.")
+        return pnp.calibrated_bearings(anchors, head, camera.focal, camera.centre, size)
     if options.bearings == "pinhole":
         fit = guarded_pinhole(rays, options.fit_guards) if fit is None else fit
-        return fitted_bearings(fit, rays, anchors, head, size)
+        return pnp.fitted_bearings(fit, rays, anchors, head, size)
     if options.bearings == "radial":
-        return radial_bearings(fit_radial(rays), rays, anchors, head, size)
-    centres = options.ray_cells == "centres"
-    return sampled_bearings(rays, anchors, head, size, centres)
+        return pnp.radial_bearings(fit_radial(rays), rays, anchors, head, size)
+    return pnp.sampled_bearings(rays, anchors, head, size, options.ray_cells == "centres")

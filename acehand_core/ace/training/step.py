@@ -16,10 +16,10 @@ from jaxtyping import Float
 from torch import nn
 
 from acehand_core.ace.model.batch import ClipBatch
-from acehand_core.ace.model.bearings import sampled_bearings
 from acehand_core.ace.model.camera_fit import guarded_pinhole
 from acehand_core.ace.model.encoder.sources import TRUNK_SOURCES
 from acehand_core.ace.model.network import AceModel, SolveOptions, bearings_of, place_with
+from acehand_core.ace.model.pnp import sampled_bearings
 from acehand_core.ace.training.batches import Batch
 from acehand_core.ace.training.config import OptimConfig
 from acehand_core.ace.training.losses import (

@@ -33,7 +33,7 @@ class Targets:
 
     Attributes:
         hand_pose: relative to the hand model's mean pose, as the network predicts it.
-        anchors: keypoints in the image, 0..1 of it as placement counts (``model.bearings``).
+        anchors: keypoints in the image, 0..1 of it as placement counts (``model.pnp``).
         hand: the hand is there, labelled, and its slot may teach; out-of-sight hands included.
         joints_known, inside: per keypoint: it has a label; and it projects inside the image.
         presence, visible: 0 or 1.

@@ -1,1 +1,1 @@
-"""From frames to features: the frozen video VAE and the truncated diffusion transformer."""
+"""Feature sources of the decoder: the Wan trunk with its video VAE, and the ablations."""

@@ -1,23 +1,20 @@
-"""Feature sources by name: whatever turns a clip into features on the decoder's token grid.
+"""Feature sources by name: clips to features on the decoder's token grid.
 
-The names are the rows of the paper's table "Feature-source ablation", which does not define them
-(those without weights, video latents and pixels, are defined here), and "tiny", the small model's
-own. A latent frame i stands for video frame 4i, a token for 32 x 32 pixels of the encoded image: 21
-x 15 tokens for 672 x 480.
+The names are the rows of the paper's table "Feature-source ablation" (which does not define them;
+video latents and pixels are defined here) and "tiny". Latent frame i represents video frame 4i, a
+token 32 x 32 pixels of the encoded image: 21 x 15 tokens for 672 x 480.
 
-"tiny" has a small causal video encoder and a small transformer in place of the Wan ones: the same
-order of things at a size that two CPU cores can train. Frames become clean latents in the video
-VAE's layout (the first frame alone, then one latent per four frames, nothing looks ahead), a
-transformer reads all latents of the clip at once, and its last block's output is what the decoder
-reads. Everything learns from the first step, so there are no adapters, no caption and no noise
-level, and latents cannot be cached. A latent cell covers 8 x 8 pixels and a token 16 x 16.
+"tiny" replaces the Wan encoders by small ones that train on two CPU cores. A causal encoder makes
+clean latents in the video VAE's layout (the first frame alone, then one latent per four frames), a
+transformer attends to all latents of the clip, and the decoder reads its last block. All of it is
+trained, without adapters, caption, noise or cached latents. A latent cell covers 8 x 8 pixels, a
+token 16 x 16.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Literal
 
 import torch
@@ -38,7 +35,7 @@ from acehand_core.ace.model.config import (
 from acehand_core.ace.model.encoder.video_backbones import Frames, VideoMae, VJepa2, token_grid
 from acehand_core.errors import InputError, nearest
 
-#: Returns the trunk of these sizes with its weights. None: one without, on the meta device.
+#: Returns the trunk of these sizes with its weights. None: a trunk on the meta device.
 LoadTrunk = Callable[[TrunkConfig], FeatureSource] | None
 
 
@@ -54,28 +51,28 @@ def make_source(config: ModelConfig, load_trunk: LoadTrunk = None) -> FeatureSou
     """Return the source of a model.
 
     Raises:
-        InputError: there is no such source, or its weights cannot be read.
-        SchemaError: its weights are not what they should be.
+        InputError: an unknown source, or unreadable weights.
+        SchemaError: other weights than expected.
         MissingDependencyError: transformers is needed and absent.
     """
     return source_kind(config.source).build(config, load_trunk)
 
 
 def source_kind(name: str) -> SourceKind:
-    """Return what is known of a source before it is built. Raises InputError listing the names."""
+    """Return the registry entry of a source. Raises InputError listing the names."""
     if name not in SOURCES:
         raise InputError(f"unknown feature source {name!r}; {nearest(name, SOURCES)}")
     return SOURCES[name]
 
 
 def _trunk(model: ModelConfig, load_trunk: LoadTrunk) -> FeatureSource:
-    """Return the trunk; "wan_frozen" has no adapters, and its patch embedding does not learn."""
+    """Return the trunk; "wan_frozen" has no adapters and no trainable patch embedding."""
     frozen = model.source == "wan_frozen"
     config = replace(model.trunk, lora_rank=0) if frozen else model.trunk
     if load_trunk is not None:
         trunk = load_trunk(config)
     else:
-        # diffusers is heavy and no other source needs it.
+        # Imported here because diffusers is heavy and no other source needs it.
         from acehand_core.ace.model.encoder.trunk import Trunk
 
         trunk = Trunk(config)
@@ -83,20 +80,18 @@ def _trunk(model: ModelConfig, load_trunk: LoadTrunk) -> FeatureSource:
     return trunk.requires_grad_(False) if frozen else trunk
 
 
-#: The sources that are a trunk, with its weights.
+#: The sources with trunk weights.
 TRUNK_SOURCES = ("wan", "wan_frozen")
-#: Name -> how it is built. ``wan`` is the model, the others are its ablations.
-SOURCES: Mapping[str, SourceKind] = MappingProxyType(
-    {
-        "wan": SourceKind("latents", _trunk),
-        "wan_frozen": SourceKind("latents", _trunk),
-        "vjepa2": SourceKind("frames", lambda config, _: VJepa2.from_pretrained()),
-        "videomae": SourceKind("frames", lambda config, _: VideoMae.from_pretrained()),
-        "vae_latent": SourceKind("latents", lambda config, _: VaeLatent(config.vae.z_dim)),
-        "rgb": SourceKind("frames", lambda config, _: Rgb()),
-        "tiny": SourceKind("frames", lambda config, _: TinySource(config.tiny)),
-    }
-)
+#: ``wan`` is the model, the others are its ablations.
+SOURCES = {
+    "wan": SourceKind("latents", _trunk),
+    "wan_frozen": SourceKind("latents", _trunk),
+    "vjepa2": SourceKind("frames", lambda config, _: VJepa2.from_pretrained()),
+    "videomae": SourceKind("frames", lambda config, _: VideoMae.from_pretrained()),
+    "vae_latent": SourceKind("latents", lambda config, _: VaeLatent(config.vae.z_dim)),
+    "rgb": SourceKind("frames", lambda config, _: Rgb()),
+    "tiny": SourceKind("frames", lambda config, _: TinySource(config.tiny)),
+}
 
 
 #: Latent cells along one side of a token.
@@ -107,7 +102,6 @@ class VaeLatent(FeatureSource):
     """Clean normalised latents, the 2 x 2 cells of a token stacked on its channels.
 
     Channel ``4 c + 2 row + column`` of a token is latent channel c of its cell (row, column).
-    Nothing is lost and nothing is learned: a linear layer after it is the trunk's patch embedding.
     """
 
     name = "vae_latent"
@@ -128,11 +122,11 @@ class VaeLatent(FeatureSource):
 
 
 class Rgb(FeatureSource):
-    """The pixels that a token stands for: 4 frames of 32 x 32, averaged down to 16 x 16.
+    """The pixels of a token: 4 frames of 32 x 32, averaged down to 16 x 16.
 
-    Latent i stands for frames 4i - 3 to 4i, as in the video VAE; latent 0 for frame 0 alone, which
-    is taken four times. Channel ``((frame * 3 + colour) * 16 + row) * 16 + column``, values -1..1:
-    4 * 3 * 16 * 16 = 3072 channels, the trunk's width, so the decoder keeps its size.
+    As in the video VAE latent i covers frames 4i - 3 to 4i, and latent 0 frame 0 four times.
+    Channel ``((frame * 3 + colour) * 16 + row) * 16 + column``, values -1..1: 3072 channels, the
+    trunk's width.
     """
 
     name = "rgb"
@@ -141,15 +135,14 @@ class Rgb(FeatureSource):
     feature_dim = TEMPORAL_STRIDE * 3 * patch**2
 
     def forward(self, clip: Frames) -> Float[torch.Tensor, "B C F h w"]:
-        """Cut a clip into patches. Raises InputError as ``token_grid`` does."""
+        """Cut a clip into patches. Raises InputError as ``token_grid``."""
         count, h, w = token_grid(clip)
         first = 1 - TEMPORAL_STRIDE
         index = torch.arange(first, clip.shape[2], device=clip.device).clamp(min=0)
         scale = TOKEN_PIXELS // self.patch
         pixels = functional.avg_pool3d(clip[:, :, index], (1, scale, scale))
-        parts = pixels.reshape(
-            len(clip), 3, count, TEMPORAL_STRIDE, h, self.patch, w, self.patch
-        ).permute(0, 3, 1, 5, 7, 2, 4, 6)
+        shape = len(clip), 3, count, TEMPORAL_STRIDE, h, self.patch, w, self.patch
+        parts = pixels.reshape(shape).permute(0, 3, 1, 5, 7, 2, 4, 6)
         return parts.reshape(len(clip), self.feature_dim, count, h, w)
 
 
@@ -175,10 +168,7 @@ class TinySource(FeatureSource):
         self.trunk = TinyTrunk(self.config)
 
     def forward(self, clip: Frames) -> Float[torch.Tensor, "B C F h w"]:
-        """Return features, float32.
-
-        Raises InputError: not 4k + 1 frames, or a side that is not a multiple of 16 pixels.
-        """
+        """Return features, float32. Raises InputError as ``token_grid`` of 16 pixels."""
         return self.trunk(self.encoder(clip)).float()
 
 
@@ -190,30 +180,23 @@ class TinyVideoEncoder(nn.Module):
         stem, z = config.stem, config.z_dim
         # 2 x 2 pixels become channels first, as in the Wan VAE.
         self.first = nn.Conv2d(3 * _PATCH**2, stem, 3, stride=2, padding=1)
-        # Four frames and 2 x 2 cells at once; the frames' overlap is the next layer's business.
-        self.down = nn.Conv3d(
-            stem, z, (TEMPORAL_STRIDE, 3, 3), stride=(TEMPORAL_STRIDE, 2, 2), padding=(0, 1, 1)
-        )
+        # Four frames and 2 x 2 cells at once; the next layer mixes over time.
+        stride = TEMPORAL_STRIDE
+        self.down = nn.Conv3d(stem, z, (stride, 3, 3), stride=(stride, 2, 2), padding=(0, 1, 1))
         self.causal = CausalBlock(z)
 
     def forward(self, clip: Frames) -> Latents:
-        """Encode clips. Raises InputError as ``TinySource.forward``."""
-        count, height, width = clip.shape[2:]
-        if count % TEMPORAL_STRIDE != 1:
-            raise InputError(f"a clip of {count} frames: valid: 1, 5, 9, ...")
-        side = TINY_TOKEN_PIXELS
-        if not height or not width or height % side or width % side:
-            raise InputError(f"frames of {width} x {height}: both must be multiples of {side}.")
+        token_grid(clip, TINY_TOKEN_PIXELS)  # checks the size
         x = functional.pixel_unshuffle(clip.transpose(1, 2).flatten(0, 1), _PATCH)
         x = functional.gelu(self.first(x))
-        x = x.unflatten(0, (len(clip), count)).transpose(1, 2)
-        # The first frame stands for a whole group, as in ``sources.Rgb``.
+        x = x.unflatten(0, (len(clip), clip.shape[2])).transpose(1, 2)
+        # The first frame fills a whole group, as in ``Rgb``.
         x = torch.cat([x[:, :, :1].expand(-1, -1, TEMPORAL_STRIDE - 1, -1, -1), x], dim=2)
         return self.causal(self.down(x))
 
 
 class CausalBlock(nn.Module):
-    """A residual 3 x 3 x 3 convolution over this latent and the two before it."""
+    """A residual 3 x 3 x 3 convolution over a latent and the two before it."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -222,7 +205,6 @@ class CausalBlock(nn.Module):
         self.conv = nn.Conv3d(channels, channels, 3, padding=(0, 1, 1))
 
     def forward(self, x: Latents) -> Latents:
-        """Return updated latents."""
         y = functional.gelu(self.norm(x.movedim(1, -1)).movedim(-1, 1))
         y = torch.cat([y[:, :, :1].expand(-1, -1, 2, -1, -1), y], dim=2)
         return x + self.conv(y)
@@ -265,7 +247,7 @@ class TinyBlock(nn.Module):
         )
 
     def forward(self, tokens: Tokens, angles: Angles, frames: int | None) -> Tokens:
-        """Return updated tokens; with ``frames`` each of that many frames is on its own."""
+        """Return updated tokens; ``frames`` limits attention to within each of that many frames."""
         parts = self.qkv(self.norm1(tokens)).unflatten(-1, (3, self.num_heads, -1))
         query, key, value = parts.permute(2, 0, 3, 1, 4)
         query, key = rotate(query, angles), rotate(key, angles)
@@ -283,7 +265,7 @@ def rotary_angles(
 ) -> Angles:
     """Return the angle of every channel pair of every token, radians.
 
-    As in Wan, each head's pairs are shared between time, rows and columns; time takes the rest.
+    As in Wan, time, rows and columns share each head's pairs; time takes the remainder.
     """
     half = config.dim // config.num_heads // 2
     space = half // 3

@@ -1,11 +1,9 @@
 """The truncated diffusion transformer: clean latents in, features of the tap block out.
 
-diffusers' Wan blocks do the arithmetic; blocks after the tap and the output head do not exist
-here. The model reads latents at one noise level with one caption, so time modulation and text
-context are constants of the weights and are computed once (paper section 3.1, equation (encoder)).
-
-Low-rank adapters (peft) are on the ten linear layers of every executed block: live for training,
-merged for inference (paper section 3.1 and appendix "Architecture").
+Built of diffusers' Wan blocks, without the blocks after the tap and the output head. With one noise
+level and one caption, time modulation and text context are constants of the weights (paper section
+3.1, equation (encoder)). Low-rank adapters (peft) are on the ten linear layers of every block: live
+for training, merged for inference (appendix "Architecture").
 """
 
 from __future__ import annotations
@@ -27,7 +25,8 @@ from torch.utils.checkpoint import checkpoint
 
 from acehand_core.ace.model.batch import FeatureSource
 from acehand_core.ace.model.config import Precision, TrunkConfig
-from acehand_core.errors import SchemaError, nearest
+from acehand_core.ace.model.weights.tables import shapes_of
+from acehand_core.errors import SchemaError
 
 _PATCH = (1, 2, 2)
 _EPS = 1e-6
@@ -38,10 +37,10 @@ Features = Float[torch.Tensor, "B D F h w"]
 
 
 class Trunk(FeatureSource):
-    """Blocks 0 to ``tap`` of the transformer, frozen but for the patch embedding and adapters.
+    """Blocks 0 to ``tap`` of the transformer, frozen except the patch embedding and adapters.
 
-    ``state_dict`` has diffusers' names. In bfloat16 the frozen weights are rounded, the patch
-    embedding and adapters stay float32, and rounding happens where the release rounds.
+    ``state_dict`` has diffusers' names. In bfloat16 the frozen weights are rounded, patch embedding
+    and adapters stay float32, and activations are rounded as in the release.
     """
 
     name = "wan"
@@ -79,8 +78,8 @@ class Trunk(FeatureSource):
         """Return the trunk with base weights in diffusers' names, without adapters; strict.
 
         Args:
-            tensors: also hold ``condition_embedder.*``, of which only two constants are kept.
-            caption: text embedding of the one caption, its valid tokens.
+            tensors: include ``condition_embedder.*``, reduced to two constants.
+            caption: text embedding of the caption's valid tokens.
         """
         trunk = cls(config)
         condition = {k.removeprefix(_CONDITION): v for k, v in tensors.items() if _CONDITION in k}
@@ -100,10 +99,7 @@ class Trunk(FeatureSource):
         return self.blocks[0].get_parameter("scale_shift_table").dtype
 
     def forward(self, latents: Latents, noise: torch.Generator | None = None) -> Features:
-        """Return features after the tap block, float32.
-
-        At the default ``sigma`` of 0 the pass is deterministic; else ``noise`` draws the noise.
-        """
+        """Return features after the tap block, float32; ``noise`` is for a ``sigma`` above 0."""
         sigma = self.config.sigma
         if sigma:
             drawn = torch.randn(latents.shape, generator=noise, device=latents.device)
@@ -111,7 +107,7 @@ class Trunk(FeatureSource):
 
         low = self.dtype != torch.float32
         with torch.autocast(latents.device.type, self.dtype, enabled=low):
-            # The 100 control channels are zero: their weights are kept and not multiplied.
+            # The 100 control channels are zero, so their weights are skipped.
             weight = self.patch_embedding.weight[:, : latents.shape[1]]
             grid = functional.conv3d(latents, weight, self.patch_embedding.bias, stride=_PATCH)
             # The residual stream is float32; only its start is rounded.
@@ -139,10 +135,9 @@ def _constants(
     dtype: torch.dtype,
     caption: Float[torch.Tensor, "tokens text"],
 ) -> tuple[Float[torch.Tensor, "1 6 D"], Float[torch.Tensor, "1 T D"]]:
-    """Return modulation (float32) and context of the one time step and the one caption.
+    """Return modulation (float32) and context for the one time step and caption.
 
-    Args:
-        tensors: of the layers that make them (``condition_embedder.*``), which are not kept.
+    ``tensors`` are those of the layers that compute them (``condition_embedder.*``).
     """
     with torch.device("meta"):
         embedder = WanTimeTextImageEmbedding(
@@ -151,7 +146,7 @@ def _constants(
     embedder.load_state_dict(tensors, strict=True, assign=True)
     embedder.to(caption.device, dtype)
 
-    # Padded before the text layers and not masked after: the padding takes part, as released.
+    # Padded before the text layers and not masked after, as released.
     padded = functional.pad(caption.float(), (0, 0, 0, config.text_length - len(caption)))
     with torch.autocast(caption.device.type, dtype, enabled=dtype != torch.float32):
         context = embedder.text_embedder(padded[None].to(dtype))
@@ -177,10 +172,10 @@ class _RmsNorm(nn.Module):
 
 
 def _round_as_released(block: WanTransformerBlock, first: bool) -> None:
-    """Make a block round where the release does; in float32 nothing changes.
+    """Make a block round as in the release; a no-op in float32.
 
-    Its stream is bfloat16 when it enters block 0, whose first norm therefore rounds its output;
-    the norm before cross-attention has rounded weights and so rounds its input.
+    The released stream enters block 0 in bfloat16, so its first norm rounds its output; the norm
+    before cross-attention has rounded weights and rounds its input.
     """
     for attention in (block.attn1, block.attn2):
         attention.register_module("norm_q", _RmsNorm(attention.norm_q.weight))
@@ -196,10 +191,9 @@ ADAPTER = "default"
 
 
 def add_adapters(trunk: Trunk, tensors: Mapping[str, torch.Tensor] | None = None) -> None:
-    """Put adapters, float32, on a loaded trunk; without ``tensors`` they start as identities.
+    """Add float32 adapters to a loaded trunk, by default as identities.
 
-    Raises:
-        SchemaError: a tensor is missing, unexpected or of another shape.
+    Raises SchemaError: a tensor is missing, unexpected or of another shape.
     """
     config = trunk.config
     lora = LoraConfig(
@@ -218,17 +212,12 @@ def add_adapters(trunk: Trunk, tensors: Mapping[str, torch.Tensor] | None = None
 
     if tensors is None:
         return
-    for name in tensors:
-        if name not in parameters:
-            raise SchemaError(f"adapter tensor {name!r} is unexpected; {nearest(name, parameters)}")
+    given, needed = shapes_of(tensors), shapes_of(parameters)
+    for name in sorted(given.keys() | needed.keys()):
+        if given.get(name) != needed.get(name):
+            found = f"has shape {given.get(name)}; {needed.get(name)} is needed"
+            raise SchemaError(f"adapter tensor {name!r} {found}.")
     for name, parameter in parameters.items():
-        if name not in tensors:
-            raise SchemaError(f"adapter tensor {name!r} is missing.")
-        if tensors[name].shape != parameter.shape:
-            raise SchemaError(
-                f"adapter tensor {name!r} has shape {tuple(tensors[name].shape)}; "
-                f"{tuple(parameter.shape)} is needed."
-            )
         parameter.data.copy_(tensors[name])
 
 
@@ -241,7 +230,7 @@ def adapter_parameters(trunk: Trunk) -> Iterator[tuple[str, nn.Parameter]]:
 
 @torch.no_grad()
 def merge_adapters(trunk: Trunk) -> None:
-    """Add the adapters to their base weights: summed in float32, rounded once, then removed."""
+    """Merge the adapters into their base weights: summed in float32, rounded once."""
     for name, layer in list(trunk.named_modules()):
         if not isinstance(layer, LoraLayer):
             continue

@@ -1,9 +1,9 @@
-"""The frozen Wan 2.2 video VAE: frames in, clean normalised latents out, in a stream.
+"""The frozen Wan 2.2 video VAE as a stream: frames in, clean normalised latents out.
 
-diffusers' ``AutoencoderKLWan`` does the arithmetic; only its encoder is built. Its causal caches
-are kept between calls, so memory does not grow with the clip (paper section 3.1, equation
-(encoder): z = E(V)). Feature sources that read frames have ``PixelEncoder`` in its place: its
-stream has the same form, so windows are cut alike; entry i holds the frames of latent i.
+The encoder of diffusers' ``AutoencoderKLWan`` with its causal caches kept between calls, so memory
+does not grow with the clip (paper section 3.1, equation (encoder): z = E(V)). ``PixelEncoder``
+replaces it for feature sources that read frames: entry i of its stream holds the frames of latent
+i.
 """
 
 from __future__ import annotations
@@ -51,13 +51,14 @@ class VideoEncoder(nn.Module):
         super().__init__()
         self.config = config
 
+        channels = 3 * _PATCH**2
         with torch.device("meta"):
             self.vae = AutoencoderKLWan(
                 base_dim=config.base_dim,
                 z_dim=config.z_dim,
                 is_residual=True,
-                in_channels=3 * _PATCH**2,
-                out_channels=3 * _PATCH**2,
+                in_channels=channels,
+                out_channels=channels,
                 patch_size=_PATCH,
                 latents_mean=list(LATENT_MEAN),
                 latents_std=list(LATENT_STD),
@@ -80,57 +81,53 @@ class VideoEncoder(nn.Module):
         return encoder.to(device, getattr(torch, precision)).eval().requires_grad_(False)
 
     def stream(self, chunk: int = 16, round_to_half: bool = True) -> EncoderStream:
-        """Start a clip. ``chunk`` frames are encoded at once, a multiple of 4."""
+        """Start a clip, encoded ``chunk`` frames (a multiple of 4) at a time."""
         return EncoderStream(self, chunk, round_to_half)
 
     def encode(self, frames: Frames, chunk: int = 16, round_to_half: bool = True) -> Latents:
-        """Encode a whole clip of 4k + 1 frames; further frames are ignored."""
+        """Encode a whole clip of 4k + 1 frames; extra frames are dropped."""
         stream = self.stream(chunk, round_to_half)
         return torch.cat([stream.push(frames), stream.finish()], dim=1)
 
 
 class EncoderStream:
-    """One clip on its way through the encoder: first frame alone, then chunks.
+    """The stream of one clip: first frame alone, then chunks.
 
-    t frames give ``1 + (t - 1) // 4`` latents, whatever the sizes of the pushes and of the chunk.
+    t frames give ``1 + (t - 1) // 4`` latents, for any sizes of pushes and chunks.
     """
 
     def __init__(self, encoder: VideoEncoder, chunk: int, round_to_half: bool) -> None:
-        if chunk < TEMPORAL_STRIDE or chunk % TEMPORAL_STRIDE:
-            raise InputError(f"chunk of {chunk} frames: valid: 4, 8, 12, ...")
+
         self._encoder, self._chunk, self._round = encoder, chunk, round_to_half
         self._caches: list[torch.Tensor | None] = [None] * encoder._caches
         self._waiting: list[Frames] = []
         self._started = False
         weight = encoder.vae.quant_conv.weight
         self._dtype, self._device = weight.dtype, weight.device
-        # The release casts mean and reciprocal deviation to the working precision before use.
+        # Mean and reciprocal deviation are cast to the working precision, as released.
         shape = (1, -1, 1, 1, 1)
         self._mean = torch.tensor(LATENT_MEAN).to(weight).view(shape)
         self._scale = (1 / torch.tensor(LATENT_STD)).to(weight).view(shape)
 
     @torch.no_grad()
     def push(self, frames: Frames) -> Latents:
-        """Take frames in order; return the latents that are ready (maybe none), float32.
+        """Take the next frames; return the finished latents (maybe none), float32.
 
-        Raises InputError for frames whose size is not a multiple of 16 pixels or changes.
+        Raises InputError for a size that is not a multiple of 16 pixels.
         """
         height, width = frames.shape[1:3]
         if height % SPATIAL_STRIDE or width % SPATIAL_STRIDE:
             raise InputError(f"frames of {width} x {height}: both must be multiples of 16.")
-        if self._waiting and frames.shape[1:3] != self._waiting[0].shape[1:3]:
-            raise InputError(f"frames of {width} x {height} follow others of another size.")
-
         self._waiting.append(frames)
         return self._encode_waiting(self._chunk)
 
     @torch.no_grad()
     def finish(self) -> Latents:
-        """Return what is left; one to three frames that do not fill a latent are dropped."""
+        """Return the remaining latents; one to three frames short of a latent are dropped."""
         return self._encode_waiting(TEMPORAL_STRIDE)
 
     def _encode_waiting(self, unit: int) -> Latents:
-        """Encode as many whole units as are waiting; shorter calls at the very start and end."""
+        """Encode all whole units that are waiting."""
         waiting = np.concatenate(self._waiting) if self._waiting else np.empty((0, 16, 16, 3), "u1")
         latents, used = [], 0
         if not self._started and len(waiting):
@@ -141,7 +138,7 @@ class EncoderStream:
             latents.append(self._encode(waiting[used : used + length]))
             used += length
 
-        # A copy: a view would keep everything that was ever pushed.
+        # A copy, since a view would keep all pushed frames.
         self._waiting = [waiting[used:].copy()]
         height, width = (n // SPATIAL_STRIDE for n in waiting.shape[1:3])
         empty = torch.empty(self._encoder.config.z_dim, 0, height, width, device=self._device)
@@ -151,10 +148,8 @@ class EncoderStream:
         pixels = torch.from_numpy(np.ascontiguousarray(frames)).to(self._device)
         x = (pixels.permute(3, 0, 1, 2)[None].float() / 255 * 2 - 1).to(self._dtype)
         vae = self._encoder.vae
-        moments = vae.quant_conv(
-            vae.encoder(patchify(x, _PATCH), feat_cache=self._caches, feat_idx=[0])
-        )
-        mean = moments[:, : self._encoder.config.z_dim]
+        hidden = vae.encoder(patchify(x, _PATCH), feat_cache=self._caches, feat_idx=[0])
+        mean = vae.quant_conv(hidden)[:, : self._encoder.config.z_dim]
         latents = (mean - self._mean) * self._scale
         return (latents.half() if self._round else latents).float()[0]
 
@@ -174,14 +169,14 @@ class PixelEncoder:
 
 
 class PixelStream:
-    """One clip: the first frame alone, four times over, then groups of four."""
+    """The stream of one clip: the first frame four times, then groups of four."""
 
     def __init__(self, device: torch.device | str) -> None:
         self._device = device
         self._waiting: UInt8[np.ndarray, "n H W 3"] | None = None
 
     def push(self, frames: UInt8[np.ndarray, "n H W 3"]) -> Packed:
-        """Take frames in order; return the groups that are complete."""
+        """Take the next frames; return the complete groups."""
         if self._waiting is None:
             frames = np.concatenate([frames[:1]] * (TEMPORAL_STRIDE - 1) + [frames])
         else:
@@ -193,7 +188,7 @@ class PixelStream:
         return groups.expand(-1, TEMPORAL_STRIDE, -1, -1, -1).permute(1, 4, 0, 2, 3)
 
     def finish(self) -> Packed:
-        """Return nothing: frames that do not fill a group are dropped, as by the VAE."""
+        """Return nothing: an incomplete group is dropped, as by the VAE."""
         assert self._waiting is not None
         height, width = self._waiting.shape[1:3]
         return torch.empty((4, 3, 0, height, width), dtype=torch.uint8, device=self._device)

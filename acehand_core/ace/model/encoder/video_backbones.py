@@ -1,11 +1,10 @@
 """Frozen self-supervised video transformers as feature sources: V-JEPA 2 and VideoMAE.
 
-Rows of the paper's table "Feature-source ablation", which gives neither their sizes nor how they
-meet the token grid; both are chosen here. Each reads one tubelet per latent: with two frames a
-tubelet, latent i reads frames 4i - 2 and 4i (frame 0 twice for latent 0). That step of 2 lies
-between every frame and the step both were trained with (4 frames for VideoMAE, 4 images a second
-for V-JEPA 2), and needs no resampling in time. What lies between is not read. Weights come through
-transformers: safetensors only, every tensor accounted for.
+Rows of the paper's table "Feature-source ablation"; sizes and token mapping, which it leaves open,
+are chosen here. Each reads one tubelet per latent: with two frames a tubelet, latent i reads frames
+4i - 2 and 4i (frame 0 twice for latent 0) and skips the rest. Both were trained with a step near 2
+(4 frames for VideoMAE, 4 images a second for V-JEPA 2). Weights load strictly through transformers,
+from safetensors.
 """
 
 from __future__ import annotations
@@ -25,22 +24,21 @@ from acehand_core.errors import InputError, MissingDependencyError, SchemaError
 Frames = Float[torch.Tensor, "B 3 N H W"]
 
 
-def token_grid(clip: Frames) -> tuple[int, int, int]:
+def token_grid(clip: Frames, pixels: int = TOKEN_PIXELS) -> tuple[int, int, int]:
     """Return (latent frames, token rows, token columns) of a clip of frames.
 
-    Raises:
-        InputError: not 4k + 1 frames, or a side that is not a multiple of 32 pixels.
+    Raises InputError: not 4k + 1 frames, or a side that is not a multiple of ``pixels``.
     """
     frames, height, width = clip.shape[2:]
     if frames % TEMPORAL_STRIDE != 1:
         raise InputError(f"a clip of {frames} frames: valid: 1, 5, 9, ...")
-    if not height or not width or height % TOKEN_PIXELS or width % TOKEN_PIXELS:
-        raise InputError(f"frames of {width} x {height}: both must be multiples of {TOKEN_PIXELS}.")
-    return 1 + frames // TEMPORAL_STRIDE, height // TOKEN_PIXELS, width // TOKEN_PIXELS
+    if not height or not width or height % pixels or width % pixels:
+        raise InputError(f"frames of {width} x {height}: both must be multiples of {pixels}.")
+    return 1 + frames // TEMPORAL_STRIDE, height // pixels, width // pixels
 
 
-#: Model type as config.json says it -> class, and what published files hold beyond it: the
-#: decoder that masked pre-training needed.
+#: Model type in config.json -> class, and extra tensors of published files (the decoder of masked
+#: pre-training).
 _CLASSES: dict[str, tuple[str, tuple[str, ...]]] = {
     "vjepa2": ("VJEPA2Model", ()),
     "videomae": ("VideoMAEModel", ("decoder.", "encoder_to_decoder.", "mask_token")),
@@ -52,24 +50,30 @@ def load_pretrained(kind: str, location: str) -> nn.Module:
 
     Args:
         kind: "vjepa2" or "videomae".
-        location: a folder with config.json and safetensors, or a name on the hub; HF_HUB_OFFLINE
-            and the hub's cache are honoured.
+        location: a folder with config.json and safetensors, or a name on the hub (HF_HUB_OFFLINE
+            and the hub's cache apply).
 
     Raises:
         MissingDependencyError: transformers is absent or too old.
-        InputError: nothing is there, it cannot be reached, or the files cannot be read.
+        InputError: missing, unreachable or unreadable files.
         SchemaError: another kind of model, or a tensor missing, unexpected or of another shape.
     """
     class_name, extras = _CLASSES[kind]
-    model_class, config_class, broken = _transformers(kind, class_name)
     try:
-        config = config_class.from_pretrained(location)
-    except (OSError, ValueError) as error:
-        raise InputError(_unreadable(kind, location, error)) from error
+        import transformers
+        from safetensors import SafetensorError
 
-    if config.model_type != kind:
-        raise SchemaError(f"{location}: holds a {config.model_type} model; valid: {kind}.")
+        model_class: Any = getattr(transformers, class_name)
+    except (ImportError, AttributeError) as error:
+        raise MissingDependencyError(
+            f"The feature source {kind!r} needs transformers 5.0 or newer ({error}): "
+            "pip install 'acehand[ace]'."
+        ) from error
+
     try:
+        config = transformers.AutoConfig.from_pretrained(location)
+        if config.model_type != kind:
+            raise SchemaError(f"{location}: holds a {config.model_type} model; valid: {kind}.")
         model, report = model_class.from_pretrained(
             location,
             config=config,
@@ -77,74 +81,54 @@ def load_pretrained(kind: str, location: str) -> nn.Module:
             ignore_mismatched_sizes=True,
             output_loading_info=True,
         )
-    except (OSError, ValueError, RuntimeError, broken) as error:
-        raise InputError(_unreadable(kind, location, error)) from error
-
-    unexpected = {k for k in report["unexpected_keys"] if not k.startswith(extras)}
-    for problem, names in (
-        ("missing", report["missing_keys"]),
-        ("unexpected", unexpected),
-        ("of another shape", report["mismatched_keys"]),
-    ):
-        if names:
-            # Names of another shape come as (name, shape in the file, shape needed).
-            listed = sorted(n if isinstance(n, str) else f"{n[0]} {tuple(n[1])}" for n in names)
-            rest = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
-            some = f"{', '.join(listed[:3])}{rest} {'is' if len(listed) == 1 else 'are'}"
-            raise SchemaError(f"{location}: {some} {problem} for a {kind} model.")
-
-    return model.float()
-
-
-def _transformers(kind: str, class_name: str) -> tuple[Any, Any, type[Exception]]:
-    try:
-        import transformers
-        from safetensors import SafetensorError
-
-        return getattr(transformers, class_name), transformers.AutoConfig, SafetensorError
-    except (ImportError, AttributeError) as error:
-        raise MissingDependencyError(
-            f"The feature source {kind!r} needs transformers 5.0 or newer ({error}): "
-            "pip install 'acehand[ace]'."
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        reason = str(error).strip().splitlines()
+        raise InputError(
+            f"{location}: no weights of the feature source {kind!r} "
+            f"({reason[0] if reason else type(error).__name__}); valid: a folder with config.json "
+            "and model.safetensors, or the name of one on the hub."
         ) from error
 
+    problems = {
+        "missing": sorted(report["missing_keys"]),
+        "unexpected": sorted(k for k in report["unexpected_keys"] if not k.startswith(extras)),
+        "of another shape": sorted(f"{n} {tuple(s)}" for n, s, _ in report["mismatched_keys"]),
+    }
+    for problem, names in problems.items():
+        if names:
+            rest = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            some = ", ".join(names[:3]) + rest
+            raise SchemaError(f"{location}: tensors {problem} for a {kind} model: {some}.")
 
-def _unreadable(kind: str, location: str, error: Exception) -> str:
-    reason = str(error).strip().splitlines()
-    return (
-        f"{location}: no weights of the feature source {kind!r} could be read here "
-        f"({reason[0] if reason else type(error).__name__}). Valid: a folder with config.json and "
-        "model.safetensors, or the name of such a model on the hub or in its cache."
-    )
+    return model.float()
 
 
 #: Both were trained on 0..1 RGB normalised with the mean and deviation of ImageNet.
 PIXEL_MEAN = (0.485, 0.456, 0.406)
 PIXEL_STD = (0.229, 0.224, 0.225)
-#: Positions of a frame are numbered as in a grid this wide, so that any smaller grid fits.
+#: Width of the position grid: any smaller grid of tokens fits.
 _GRID = 1024
 
 Tokens = Float[torch.Tensor, "B C k h w"]
 
 
 class VideoBackbone(FeatureSource):
-    """What the two share: which frames, windows over long clips, pixel values, and staying frozen.
+    """The shared part: frame selection, windows over long clips, pixel normalisation, freezing.
 
-    Frozen means: no parameter asks for a gradient, none is computed, and ``train()`` leaves
-    dropout off. The arithmetic runs in the weights' precision whatever the surrounding autocast,
-    and features leave as float32.
+    Frozen: no gradients, and ``train()`` leaves dropout off. Runs in the weights' precision
+    whatever the autocast; features are float32.
     """
 
     needs = "frames"
     default_location: str
-    #: Whether a window must have the length the model was trained with.
+    #: Whether windows must have the training length.
     fixed_length: bool
     backbone: Any
     mean: torch.Tensor
     std: torch.Tensor
 
     def __init__(self, model: Any) -> None:
-        """``model``: of transformers, of the class that ``load_pretrained`` returns."""
+        """``model``: as returned by ``load_pretrained``."""
         super().__init__()
         config = model.config
         self.backbone, frames = self._encoder(model)
@@ -162,21 +146,17 @@ class VideoBackbone(FeatureSource):
 
     @classmethod
     def from_pretrained(cls, location: str | None = None) -> VideoBackbone:
-        """Load weights from a folder or, by name (or the default one), from the hub or its cache.
-
-        Raises what ``load_pretrained`` raises.
-        """
+        """Load weights from a folder or by name from the hub. Raises as ``load_pretrained``."""
         return cls(load_pretrained(cls.name, location or cls.default_location))
 
     def train(self, mode: bool = True) -> VideoBackbone:
-        """Stay as it is: frozen."""
+        """Stay frozen."""
         return super().train(False)
 
     def forward(self, clip: Frames) -> Float[torch.Tensor, "B C F h w"]:
         """Return features on our token grid, float32.
 
-        Args:
-            clip: RGB frames, -1..1, 4k + 1 of them, sides multiples of 32 pixels.
+        ``clip``: RGB frames, -1..1, 4k + 1 of them, sides multiples of 32 pixels.
         """
         count, h, w = token_grid(clip)
         window = self.window if self.fixed_length else min(self.window, count)
@@ -184,7 +164,7 @@ class VideoBackbone(FeatureSource):
         if len(starts) == 1:
             return self._window(clip, 0, window, (h, w))[:, :, :count]
 
-        # Rises to the middle of a window: where two overlap, the one seen more centrally counts.
+        # Triangular weights: overlaps favour the window that is nearer to its middle.
         ramp = torch.arange(1.0, window + 1, device=clip.device)
         ramp = torch.minimum(ramp, ramp.flip(0))
         weight = ramp.new_zeros(count)
@@ -199,7 +179,7 @@ class VideoBackbone(FeatureSource):
         return total / weight.view(-1, 1, 1)
 
     def _window(self, clip: Frames, start: int, length: int, grid: tuple[int, int]) -> Tokens:
-        """Features of latents ``start`` to ``start + length``; beyond the end the last is held."""
+        """Return features from latent ``start`` on; the last frame is repeated beyond the end."""
         step = TEMPORAL_STRIDE // self.tubelet
         last = TEMPORAL_STRIDE * torch.arange(start, start + length, device=clip.device)
         offsets = step * torch.arange(1 - self.tubelet, 1, device=clip.device)
@@ -209,7 +189,7 @@ class VideoBackbone(FeatureSource):
             return self._tokens(pixels, grid).float()
 
     def _encoder(self, model: Any) -> tuple[nn.Module, int]:
-        """Return what of a model is used, and how many frames it was trained with."""
+        """Return the used part of a model, and its number of training frames."""
         raise NotImplementedError
 
     def _tokens(self, pixels: Frames, grid: tuple[int, int]) -> Tokens:
@@ -217,12 +197,11 @@ class VideoBackbone(FeatureSource):
 
 
 class VJepa2(VideoBackbone):
-    """V-JEPA 2: the frozen encoder, its last layer after the final norm.
+    """V-JEPA 2: the frozen encoder's last layer after the final norm.
 
-    Positions are rotary, so the image keeps its shape: it is resized until a patch of 16 pixels
-    covers what one of our tokens covers (half size), and tokens coincide one to one. Rows and
-    columns beyond the 16 of the training crop continue the count, as in the original code. Clips
-    of up to 32 latents (64 frames read, as trained) are read in one piece.
+    Positions are rotary, so the image keeps its aspect: resized to half size, its patches of 16
+    pixels are our tokens. Positions continue beyond the 16 of the training crop, as in the original
+    code. Up to 32 latents (64 frames read, as trained) are one window.
     """
 
     name = "vjepa2"
@@ -238,7 +217,7 @@ class VJepa2(VideoBackbone):
         h, w = grid
         video = _resize(pixels, (h * self.patch, w * self.patch)).transpose(1, 2)
         hidden = self.backbone.embeddings(video)
-        # transformers numbers positions for square crops alone unless it is given them.
+        # Explicit positions, since the default ones assume square crops.
         latent, row, column = torch.meshgrid(
             *(torch.arange(n, device=pixels.device) for n in (hidden.shape[1] // (h * w), h, w)),
             indexing="ij",
@@ -251,12 +230,11 @@ class VJepa2(VideoBackbone):
 
 
 class VideoMae(VideoBackbone):
-    """VideoMAE: the frozen encoder, last layer.
+    """VideoMAE: the frozen encoder's last layer.
 
-    Its positions are a table over one flat count of 8 tubelets of 14 x 14 patches, which cannot be
-    read between its entries: the whole image is resized to the training size (224 x 224, so its
-    aspect changes), 8 latents are read at a time, and the 14 x 14 features are resampled
-    bilinearly to our tokens, centre to centre. Windows overlap by at least 2 latents.
+    Positions are a table of 8 tubelets of 14 x 14 patches. So the whole image is resized to the
+    training size (224 x 224, changing its aspect), 8 latents are read at a time, and the 14 x 14
+    features are resampled bilinearly to our tokens. Windows overlap by at least 2 latents.
     """
 
     name = "videomae"
@@ -276,7 +254,7 @@ class VideoMae(VideoBackbone):
 
 
 def window_starts(count: int, window: int) -> list[int]:
-    """Return the first latent of each window: as few as overlap by a quarter, evenly spread."""
+    """Return the first latent of each window: evenly spread, overlapping by a quarter or more."""
     if count <= window:
         return [0]
     overlap = window // 4
@@ -287,7 +265,7 @@ def window_starts(count: int, window: int) -> list[int]:
 def _resize(
     video: Float[torch.Tensor, "B C k H W"], size: tuple[int, int]
 ) -> Float[torch.Tensor, "B C k h w"]:
-    """Resize every frame bilinearly, pixel centres to pixel centres, without aliasing."""
+    """Resize every frame bilinearly with antialiasing, pixel centres to pixel centres."""
     if tuple(video.shape[3:]) == size:
         return video
     images = video.transpose(1, 2).flatten(0, 1)
@@ -298,7 +276,7 @@ def _resize(
 
 
 def _side(value: Any, what: str) -> int:
-    """Return the one side of a square, which transformers writes as a number or as a pair."""
+    """Return the side of a square, in transformers a number or a pair."""
     sides = {value} if isinstance(value, int) else set(value)
     if len(sides) != 1:
         raise SchemaError(f"{what} is {value}; a square is needed.")

@@ -25,26 +25,29 @@ from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.hands_torch import TorchHands
 from acehand_core.hand.mapping import fit_to_joints
-from acehand_core.hand.shape import HandModel
 from acehand_core.types import SIDES, TimestampsNs
 
-# Readouts to hands before the camera, window by window, once the recording's shape is known.
-#
-# Articulation does not depend on the shape: with another one only the canonical joints and the
-# placement are computed again, never the network. Also the camera that predicted rays describe.
+#: Trust in a hand with rejected anchors, placed by depth and wrist ray alone.
+_REFUSED_TRUST = 0.5
+#: Distance of two views' anchors, in diagonals of the hand's anchors, that halves trust.
+_AGREEMENT = 0.25
+#: Least diagonal of a hand, in image widths.
+_MIN_DIAGONAL = 0.02
+#: Frames posed at once.
+ROWS = 256
+#: Quality of an occluded hand at full presence.
+FILLED_QUALITY = 0.25
+#: Frames that the default hand's shape is fitted to.
+_SHAPE_FRAMES = 100
 
 
 def predicted_camera(
     readout: Readout, size: tuple[int, int], options: SolveOptions
 ) -> Camera | None:
-    """Return the camera of one clip's rays, or None where they describe none.
+    """Return the camera of one clip's rays, or None if they fit none.
 
-    With bearings from a fitted pinhole or a radial lens it is that fit; else the linear fit that
-    the released code reports. Pixels are counted as the given calibrations are (see
-    ``PinholeBatch``).
-
-    Args:
-        size: width and height of the recording.
+    The fitted pinhole or radial lens of the bearings, else the linear fit reported by the released
+    code; pixels as in ``PinholeBatch``. ``size`` is width and height of the recording.
     """
     width, height = size
     if options.bearings == "radial":
@@ -84,24 +87,13 @@ def _kannala_brandt(fit: RadialFit, width: int, height: int) -> Camera | None:
         return None
 
 
-#: Trust in a hand whose anchors do not fit its joints, so that only depth and wrist ray place it.
-_REFUSED_TRUST = 0.5
-#: Distance of two views' anchors, in diagonals of the hand's anchors, at which trust is halved.
-_AGREEMENT = 0.25
-#: Smaller hands (of the image's width) are not told apart better than this.
-_MIN_DIAGONAL = 0.02
-#: Frames posed at once.
-ROWS = 256
-
-
 @dataclass(frozen=True, slots=True)
 class HandPlacements:
-    """All frames of some windows, from frame ``offset`` on, and what was found out on the way.
+    """The frames of some windows from frame ``offset`` on, and statistics.
 
-    ``camera`` is in pixels of the recording: what the predicted rays describe, the median over
-    windows; None where they describe nothing. ``exchanged`` counts frames in which two windows
-    agree better with left and right exchanged. ``accepted_share`` is the share of present hands
-    whose anchors were accepted.
+    ``camera`` is in pixels of the recording: that of the predicted rays, median over windows, or
+    None. ``exchanged`` counts frames in which two windows agree better with left and right
+    exchanged. ``accepted_share`` is the share of present hands with accepted anchors.
     """
 
     frames: HandFrames
@@ -113,7 +105,7 @@ class HandPlacements:
 
 @dataclass(frozen=True, slots=True)
 class PlacingSetup:
-    """What placing needs beside the readouts.
+    """The inputs of placement besides the readouts.
 
     ``hands`` None places the network's own joints. ``camera`` is the recording's pinhole, if known;
     ``source_size`` and ``size`` are width and height of the recording and of the encoded image.
@@ -130,7 +122,7 @@ class PlacingSetup:
 def place_windows(
     windows: Sequence[Window], views: Sequence[WindowView], setup: PlacingSetup
 ) -> HandPlacements:
-    """Place the hands of every window and lay the windows together."""
+    """Place the hands of every window and merge the windows."""
     offset = windows[0].first_frame
     frames = HandFrames.empty(windows[-1].stop_frame - offset, setup.hands is not None)
     exchanged, accepted, cameras = 0, [], []
@@ -154,10 +146,10 @@ def place_windows(
 
 
 def second_opinion(values: HandFrames, mirrored: Mapping[str, np.ndarray]) -> HandFrames:
-    """Return the frames with presence and visibility that the mirrored view confirms.
+    """Return the frames with presence and visibility confirmed by the mirrored view.
 
-    In the mirror a left hand is a right one, so slots are exchanged and anchors turned back. The
-    two views' probabilities are multiplied, and trust falls with the distance of their anchors.
+    Slots are exchanged and anchors mirrored back. The views' probabilities are multiplied; trust
+    falls with the distance of their anchors.
     """
     presence, visible = (mirrored[name][0][:, ::-1] for name in ("presence", "visible"))
     flip, shift = np.array([[-1, 1], [1, 0]], np.float32)
@@ -182,11 +174,8 @@ def posed_joints(
 ) -> Float[torch.Tensor, "N 2 21 3"]:
     """Return canonical joints, a few frames at a time."""
     shape = torch.tensor(betas, dtype=torch.float32)[None]
-    parts = [
-        hands.joints(part[None, :, :, 0], part[None, :, :, 1:], shape)[0]
-        for part in rotations.split(ROWS)
-    ]
-    return torch.cat(parts)
+    parts = (part[None] for part in rotations.split(ROWS))
+    return torch.cat([hands.joints(p[:, :, :, 0], p[:, :, :, 1:], shape)[0] for p in parts])
 
 
 def _place(readout: Readout, setup: PlacingSetup) -> tuple[HandFrames, float]:
@@ -203,20 +192,17 @@ def _place(readout: Readout, setup: PlacingSetup) -> tuple[HandFrames, float]:
     if setup.options.bearings == "intrinsics" and setup.camera is not None:
         camera = pinhole_batch([encode_camera(setup.camera, *setup.size)])
     placement = place(readout, joints[None], size, camera, setup.options)
-    wrist = joints[:, :, 0] + placement.translation[0]
-    arms = joints - joints[:, :, :1]
     accepted = placement.accepted[0].numpy()
-    there = readout.presence[0].numpy() >= GATE
     values = HandFrames(
         presence=readout.presence[0].numpy(),
         visible=readout.visible[0].numpy(),
         trust=np.where(accepted, 1.0, _REFUSED_TRUST).astype(np.float32),
         anchors=readout.anchors[0].numpy(),
-        wrist=wrist.numpy(),
-        arms=arms.numpy(),
+        wrist=(joints[:, :, 0] + placement.translation[0]).numpy(),
+        arms=(joints - joints[:, :, :1]).numpy(),
         rotations=rotations.numpy(),
     )
-
+    there = values.there
     return values, float(accepted[there].mean()) if there.any() else 1.0
 
 
@@ -226,20 +212,12 @@ def _arrays(view: WindowView, window: Window) -> Mapping[str, np.ndarray]:
     return arrays
 
 
-#: Quality of a hand that is there but out of sight, at full presence.
-FILLED_QUALITY = 0.25
-#: Frames that the default hand's shape is found on.
-_SHAPE_FRAMES = 100
-#: Source frames handled at once.
-_ROWS = 256
-
-
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The arrays of a ``HandMotion`` of T frames, float32; NaN where no hand is.
+    """The arrays of a ``HandMotion`` of T frames, float32; NaN for absent hands.
 
-    ``anchors`` are 0..1 of the image and NaN out of sight. ``fit_error_m`` is the mean distance of
-    the default hand from the network's own joints, or None where those were not fitted.
+    ``anchors`` are 0..1 of the image and NaN for hands that are not visible. ``fit_error_m`` is the
+    mean distance of the default hand from the network's own joints, None if not fitted.
     """
 
     presence: Float[np.ndarray, "T 2"]
@@ -258,16 +236,13 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class HandPoses:
-    """What a hand model makes of N frames: absolute rotations, joints and translation."""
+    """Poses of a hand model in N frames: absolute rotations, joints and translation."""
 
     global_orient: Float[np.ndarray, "N 2 3 3"]
     hand_pose: Float[np.ndarray, "N 2 15 3 3"]
     translation: Float[np.ndarray, "N 2 3"]
     joints: Float[np.ndarray, "N 2 21 3"]
     error_m: Float[np.ndarray, "N 2"]
-
-
-Poser = Callable[[HandFrames, Bool[np.ndarray, "N 2"]], HandPoses]
 
 
 def assemble(
@@ -285,26 +260,23 @@ def assemble(
     """Return the hands in the ``requested`` frames of the recording, T of them.
 
     A hand is present from a presence of 0.5 on (``GATE``); then it is observed if its visibility
-    also reaches 0.5, else filled: the network's estimate of a hand out of sight. Quality is
-    presence x visibility x trust where observed, 0.25 x presence where filled, 0 elsewhere.
+    also reaches 0.5, else filled: the network's estimate of an occluded hand. Quality is presence x
+    visibility x trust if observed, 0.25 x presence if filled, else 0.
 
     Args:
         frames: at the model's rate, from its frame ``offset`` on.
-        hands: the model the rotations belong to; None fits the default hand to the joints.
-        betas: the shape; without it (default hand only) it is found from the joints.
-        slots: which slots to look for, left and right.
-        keep_tail: False leaves out what lies behind the last encoded frame.
+        hands: the model of the rotations; None fits the default hand to the joints.
+        betas: the shape; by default (default hand only) estimated from the joints.
+        slots: which slots to use, left and right.
+        keep_tail: False drops frames after the last encoded one.
         progress: called with the frames done and the number of all.
-        every_slot: give pose and anchors of absent hands too, and anchors of hands out of sight;
-            presence, flags and quality stay as they are.
+        every_slot: also return pose and anchors of absent hands, and anchors of occluded ones;
+            presence, flags and quality are unchanged.
     """
     total = len(requested)
-    if hands is None:
-        shape = _default_shapes(frames) if betas is None else betas
-        pose: Poser = _DefaultHand(shape)
-    else:
-        assert betas is not None, "rotations need a shape"
-        shape, pose = betas, _Parametric(hands, betas)
+    if betas is None:
+        assert hands is None, "rotations need a shape"
+        betas = _default_shapes(frames)
 
     def nan(*shape: int) -> np.ndarray:
         return np.full((total, 2, *shape), np.nan, np.float32)
@@ -317,8 +289,8 @@ def assemble(
     anchors = nan(21, 2)
 
     errors = []
-    for start in range(0, total, _ROWS):
-        rows = slice(start, min(start + _ROWS, total))
+    for start in range(0, total, ROWS):
+        rows = slice(start, min(start + ROWS, total))
         recorded = slice(requested.start + rows.start, requested.start + rows.stop)
         part = source.rows(frames, recorded, offset)
         requested_slots = np.array(slots) & (keep_tail | source.encoded[recorded, None])
@@ -327,12 +299,10 @@ def assemble(
             arrays[name][rows] = values
         there = rated["observed"] | rated["filled"]
 
-        # Poses of hands that are not given stay NaN.
         given = np.broadcast_to(requested_slots, there.shape) if every_slot else there
-        posed = pose(part, given)
+        posed = _default_hand(betas, part, given) if hands is None else _pose(hands, betas, part)
         for name, values in poses.items():
             values[rows][given] = getattr(posed, name)[given]
-        # Out of sight an anchor is no evidence, but a scorer may want the network's.
         seen = given if every_slot else rated["observed"]
         anchors[rows][seen] = part.anchors[seen]
         errors.append(posed.error_m[there])
@@ -340,11 +310,11 @@ def assemble(
 
     error = np.concatenate(errors)
     fit_error = float(error.mean()) if hands is None and len(error) else None
-    return Result(**arrays, **poses, anchors=anchors, betas=shape, fit_error_m=fit_error)
+    return Result(**arrays, **poses, anchors=anchors, betas=betas, fit_error_m=fit_error)
 
 
 def _rated(part: HandFrames, requested: Bool[np.ndarray, "N 2"]) -> dict[str, np.ndarray]:
-    """Return the numbers and flags per hand, by name: see ``assemble``."""
+    """Return presence, flags and quality by name: see ``assemble``."""
     presence = np.where(requested, np.clip(part.presence, 0, 1), 0.0)
     visible = np.where(requested, np.clip(part.visible, 0, 1), 0.0)
     there = presence >= GATE
@@ -361,10 +331,9 @@ def _rated(part: HandFrames, requested: Bool[np.ndarray, "N 2"]) -> dict[str, np
 
 
 class SourceFrames:
-    """Where each frame of the recording lies among those that the model read.
+    """Maps frames of the recording to frames that the model read.
 
-    Args:
-        timestamps_ns: of the recording as it was.
+    ``timestamps_ns`` are those of the original recording.
     """
 
     def __init__(self, reading: ModelInput, timestamps_ns: TimestampsNs) -> None:
@@ -376,7 +345,7 @@ class SourceFrames:
         self.encoded: Bool[np.ndarray, "T"] = frames <= shown[-1]
         before, after = np.minimum(last, encoded - 1), np.minimum(first, encoded - 1)
 
-        # A frame that was read, once or several times: where it stands nearest to its own time.
+        # A frame that was read, once or several times: the reading nearest to its own time.
         ticks = reading.recording.timestamps_ns[:encoded]
         nearest = np.searchsorted(ticks[:-1] + np.diff(ticks) // 2, timestamps_ns)
         own = np.clip(nearest, np.minimum(first, last), np.maximum(first, last))
@@ -388,14 +357,13 @@ class SourceFrames:
         self._share = np.where(self._before == self._after, 0.0, np.clip(share, 0, 1))
 
     def needed(self, first: int, stop: int) -> tuple[int, int]:
-        """Return the model's frames, start and stop, that some of the recording's need."""
+        """Return start and stop of the model's frames for some frames of the recording."""
         return int(self._before[first:stop].min()), int(self._after[first:stop].max()) + 1
 
     def rows(self, frames: HandFrames, rows: slice, offset: int) -> HandFrames:
         """Return the hands in some frames of the recording.
 
-        Args:
-            offset: which of the model's frames is the first of ``frames``.
+        ``offset`` is the model's frame number of the first of ``frames``.
         """
         before, after = self._before[rows] - offset, self._after[rows] - offset
         share = self._share[rows]
@@ -404,56 +372,39 @@ class SourceFrames:
         return mix(frames.rows(before), frames.rows(after), share)
 
 
-class _Parametric:
-    """Poses a hand model with the network's rotations."""
-
-    def __init__(self, hands: TorchHands, betas: Float[np.ndarray, "2 10"]) -> None:
-        self._hands, self._betas = hands, betas
-
-    def __call__(self, frames: HandFrames, there: Bool[np.ndarray, "N 2"]) -> HandPoses:
-        rotations = torch.from_numpy(frames.rotations)
-        joints = posed_joints(self._hands, rotations, self._betas).numpy()
-        fingers = self._hands.absolute_pose(rotations[None, :, :, 1:])[0].numpy()
-        translation = frames.wrist - joints[:, :, 0]
-        return HandPoses(
-            frames.rotations[:, :, 0],
-            fingers,
-            translation,
-            joints + translation[:, :, None],
-            np.zeros(there.shape),
-        )
+def _pose(hands: TorchHands, betas: Float[np.ndarray, "2 10"], frames: HandFrames) -> HandPoses:
+    """Pose a hand model with the network's rotations."""
+    rotations = torch.from_numpy(frames.rotations)
+    joints = posed_joints(hands, rotations, betas).numpy()
+    fingers = hands.absolute_pose(rotations[None, :, :, 1:])[0].numpy()
+    translation = frames.wrist - joints[:, :, 0]
+    placed, error = joints + translation[:, :, None], np.zeros((len(frames), 2))
+    return HandPoses(frames.rotations[:, :, 0], fingers, translation, placed, error)
 
 
-class _DefaultHand:
-    """Fits the default hand to the network's own joints."""
-
-    def __init__(self, betas: Float[np.ndarray, "2 10"]) -> None:
-        self._betas, self._model = betas, CapsuleHand()
-
-    def __call__(self, frames: HandFrames, there: Bool[np.ndarray, "N 2"]) -> HandPoses:
-        orient, pose, translation, joints = (
-            np.full((len(frames), 2, *shape), np.nan, np.float32)
-            for shape in ((3, 3), (15, 3, 3), (3,), (21, 3))
-        )
-        hands = HandPoses(orient, pose, translation, joints, np.zeros(there.shape))
-        for slot, side in enumerate(SIDES):
-            rows = np.flatnonzero(there[:, slot])
-            if not len(rows):
-                continue
-            target = (frames.wrist[rows, slot, None] + frames.arms[rows, slot]).astype(float)
-            fit = fit_to_joints(self._model, side, target, betas=self._betas[slot])
-            for name in ("global_orient", "hand_pose", "translation", "error_m"):
-                getattr(hands, name)[rows, slot] = getattr(fit, name)
-            betas = np.broadcast_to(self._betas[slot], (len(rows), 10))
-            posed = self._model.joints(side, fit.global_orient, fit.hand_pose, betas)
-            hands.joints[rows, slot] = posed + fit.translation[:, None]
-
-        return hands
+def _default_hand(
+    betas: Float[np.ndarray, "2 10"], frames: HandFrames, there: Bool[np.ndarray, "N 2"]
+) -> HandPoses:
+    """Fit the default hand to the network's own joints."""
+    model, shapes = CapsuleHand(), ((3, 3), (15, 3, 3), (3,), (21, 3))
+    arrays = (np.full((*there.shape, *shape), np.nan, np.float32) for shape in shapes)
+    hands = HandPoses(*arrays, np.zeros(there.shape))
+    for slot, side in enumerate(SIDES):
+        rows = np.flatnonzero(there[:, slot])
+        if not len(rows):
+            continue
+        target = (frames.wrist[rows, slot, None] + frames.arms[rows, slot]).astype(float)
+        fit = fit_to_joints(model, side, target, betas=betas[slot])
+        for name in ("global_orient", "hand_pose", "translation", "error_m"):
+            getattr(hands, name)[rows, slot] = getattr(fit, name)
+        shape = np.broadcast_to(betas[slot], (len(rows), 10))
+        posed = model.joints(side, fit.global_orient, fit.hand_pose, shape)
+        hands.joints[rows, slot] = posed + fit.translation[:, None]
+    return hands
 
 
 def _default_shapes(frames: HandFrames) -> Float[np.ndarray, "2 10"]:
-    """Return the default hand's betas from frames spread over where each hand is surest."""
-    model: HandModel = CapsuleHand()
+    """Return the default hand's betas from frames with the most certain hands."""
     betas = np.zeros((2, 10))
     for slot, side in enumerate(SIDES):
         sure = frames.there[:, slot] & (frames.visible[:, slot] >= GATE)
@@ -461,5 +412,5 @@ def _default_shapes(frames: HandFrames) -> Float[np.ndarray, "2 10"]:
         if len(rows):
             spread = np.linspace(0, len(rows) - 1, min(len(rows), _SHAPE_FRAMES)).astype(int)
             joints = frames.arms[rows[np.unique(spread)], slot].astype(float)
-            betas[slot] = fit_to_joints(model, side, joints).betas
+            betas[slot] = fit_to_joints(CapsuleHand(), side, joints).betas
     return betas

@@ -1,8 +1,8 @@
-"""Hands frame by frame, and how two estimates of the same frames become one.
+"""Hands frame by frame, and blending of two estimates of the same frames.
 
-The same mixture serves where windows overlap and where time is interpolated: rotations along the
-shortest turn, the wrist in bearing and logarithm of depth, the rest linearly. Also one shape per
-hand for a whole recording, from the readouts of all windows.
+The same blend serves overlapping windows and interpolation in time: rotations along the shortest
+turn, the wrist in bearing and log depth, the rest linearly. Also one shape per hand from the
+readouts of all windows.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from jaxtyping import Bool, Float, Int
 from acehand_core.ace.model.inference.windows import Window
 from acehand_core.geometry import rotations
 
-#: A hand is there from this presence on, and in sight from this visibility on.
+#: Least presence of a present hand and least visibility of a visible one.
 GATE = 0.5
-#: Nearer than this a bearing means nothing; such wrists are mixed in metres.
+#: Wrists nearer than this have no bearing and are mixed in metres.
 _MIN_DEPTH_M = 1e-2
-#: Two estimates of one hand lie further apart than this only if something is wrong.
+#: Largest distance of two estimates of one hand.
 _SAME_HAND_M = 0.05
 
 
@@ -28,8 +28,8 @@ _SAME_HAND_M = 0.05
 class HandFrames:
     """N frames of both hands in the camera frame, metres; float32.
 
-    ``rotations`` are the orientation and the finger rotations as the network gives them, or have
-    no entries (R = 0) where only joints are known. ``trust`` is 0 to 1.
+    ``rotations`` are the orientation and the network's finger rotations, empty (R = 0) if only
+    joints are known. ``trust`` is 0 to 1.
     """
 
     presence: Float[np.ndarray, "N 2"]
@@ -42,7 +42,7 @@ class HandFrames:
 
     @classmethod
     def empty(cls, count: int, with_rotations: bool) -> HandFrames:
-        """Return frames in which no hand is anywhere."""
+        """Return frames without hands."""
         shapes = ((), (), (), (21, 2), (3,), (21, 3), (16 if with_rotations else 0, 3, 3))
         frames = cls(*(np.zeros((count, 2, *shape), np.float32) for shape in shapes))
         frames.rotations[:] = np.eye(3)
@@ -62,7 +62,7 @@ class HandFrames:
 
     @property
     def there(self) -> Bool[np.ndarray, "N 2"]:
-        """True where a hand is present."""
+        """True for present hands."""
         return self.presence >= GATE
 
 
@@ -74,8 +74,7 @@ def mix(
 ) -> HandFrames:
     """Return ``share`` of the second estimate and the rest of the first.
 
-    Where a hand is absent in one of them, its pose is not mixed in: the nearer estimate's
-    pose is taken whole. So too where ``cut``.
+    If either lacks the hand, or at a ``cut``, the nearer estimate's pose is used whole.
     """
     both = first.there & second.there
     if cut is not None:
@@ -94,28 +93,23 @@ def mix(
 
 
 def merge(table: HandFrames, window: Window, values: HandFrames, offset: int = 0) -> int:
-    """Write a window's frames into a table that begins at frame ``offset``.
-
-    Cross-fades as planned.
+    """Cross-fade a window's frames into a table that begins at frame ``offset``.
 
     Returns:
-        In how many of the frames that it shares with earlier windows the two hands look exchanged
-        (see ``exchanged``); such frames are cut over, not faded.
+        The number of frames shared with earlier windows in which the hands look exchanged (see
+            ``exchanged``); these are cut, not faded.
     """
     begin = window.first_frame - offset
     old = table.rows(slice(begin, window.stop_frame - offset))
     swapped = exchanged(old, values)
 
-    # Most frames are taken whole; what is mixed is one run of frames.
-    fading = np.flatnonzero((window.share > 0) & (window.share < 1))
-    kept = window.share == 0
-
+    # Both the new and the fading frames are one run.
     new = np.flatnonzero(window.share == 1)
     if len(new):
         run = slice(int(new[0]), int(new[-1]) + 1)
-        assert not kept[run].any(), "a plan must not interleave what is kept and what is replaced"
         table.write(slice(begin + run.start, begin + run.stop), values.rows(run))
 
+    fading = np.flatnonzero((window.share > 0) & (window.share < 1))
     if len(fading):
         run = slice(int(fading[0]), int(fading[-1]) + 1)
         mixed = mix(old.rows(run), values.rows(run), window.share[run], swapped[run])
@@ -151,7 +145,7 @@ def _linear(a: np.ndarray, b: np.ndarray, share: np.ndarray) -> np.ndarray:
 
 
 def _mix_wrists(a: np.ndarray, b: np.ndarray, share: np.ndarray) -> np.ndarray:
-    """A camera sees bearings well and depth poorly: one deep outlier must not drag the bearing."""
+    """Mix bearings and log depths, so that an outlier in depth does not move the bearing."""
     z_a, z_b = np.maximum(a[..., 2:], _MIN_DEPTH_M), np.maximum(b[..., 2:], _MIN_DEPTH_M)
     bearing = _linear(a[..., :2] / z_a, b[..., :2] / z_b, share)
     z = np.exp(_linear(np.log(z_a), np.log(z_b), share))
@@ -170,12 +164,11 @@ def _mix_rotations(a: np.ndarray, b: np.ndarray, share: np.ndarray) -> np.ndarra
 def _exact_at_ends(
     mixed: np.ndarray, a: np.ndarray, b: np.ndarray, share: np.ndarray
 ) -> np.ndarray:
-    """A share of 0 or 1 is the estimate itself, to the last bit."""
+    """Return the estimates themselves at shares 0 and 1, bit by bit."""
     return np.where(share == 1, b, np.where(share == 0, a, mixed))
 
 
-#: Windows further than this from the middle, in betas (standard deviations of the population),
-#: weigh less and less: the estimate is Huber's.
+#: Huber threshold in betas (standard deviations of the population).
 _HUBER = 1.0
 _ROUNDS = 20
 
@@ -183,12 +176,9 @@ _ROUNDS = 20
 def recording_betas(windows: Iterable[Mapping[str, np.ndarray]]) -> Float[np.ndarray, "2 10"]:
     """Return each hand's betas from the readouts of all windows.
 
-    A window weighs by how surely it shows the hand: the sum over its frames of presence times
-    visibility, where both pass the gate. Of a hand that none shows surely, all windows weigh alike.
-
-    Args:
-        windows: readouts of one clip each: ``betas`` (1, 2, 10), ``presence`` and ``visible``
-            (1, N, 2).
+    A window weighs by the sum over its frames of presence times visibility, where both pass the
+    gate. If none does, all windows weigh alike. ``windows``: readouts of one clip each: ``betas``
+    (1, 2, 10), ``presence`` and ``visible`` (1, N, 2).
     """
     betas, weights = [], []
     for window in windows:
@@ -204,8 +194,8 @@ def recording_betas(windows: Iterable[Mapping[str, np.ndarray]]) -> Float[np.nda
 def _huber_mean(
     values: Float[np.ndarray, "W 10"], weights: Float[np.ndarray, "W"]
 ) -> Float[np.ndarray, "10"]:
-    """Return the weighted mean in which far values count less (iterative reweighting)."""
-    # The start is the weighted median: per column, the value at which half the weight is reached.
+    """Return the weighted Huber mean (iterative reweighting)."""
+    # Start at the weighted median of each column.
     order = np.argsort(values, axis=0)
     reached = np.cumsum(weights[order], axis=0) >= 0.5 * weights.sum()
     row = np.take_along_axis(order, np.argmax(reached, axis=0)[None], 0)

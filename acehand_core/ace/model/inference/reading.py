@@ -1,10 +1,9 @@
-"""A recording as the network reads it: frames in, the readout of every window in a store.
+"""From frames to a store with the readout of every window.
 
-Frames are taken at the model's rate and the encoded size and encoded in a stream; a window is read
-as soon as its latents are there. Memory does not depend on the recording's length: at any time
-there are a few frames, the latents of open windows, and one batch; readouts go to files, so a run
-can be resumed. A file's name is a hash of the pictures, the weights and the settings that its
-numbers depend on, never of a name.
+Frames are resampled, resized and encoded in a stream; a window is read as soon as its latents are
+complete. Memory does not grow with the recording: a few frames, the latents of open windows, and
+one batch; readouts go to files, so a run can resume. File names are hashes of pictures, weights and
+settings, never of names.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -31,7 +30,6 @@ from acehand_core.ace.model.inference.windows import (
     Window,
     frames_padded,
     frames_used,
-    latents_of,
 )
 from acehand_core.atomic import atomic_path
 from acehand_core.errors import InputError
@@ -48,15 +46,15 @@ Latents = Num[torch.Tensor, "*c k h w"]
 
 #: The rate of the paper's training clips.
 MODEL_FPS = 30
-#: A recording is read as it is while its rate is this near, and this share of its frames regular.
+#: Recordings are not resampled if this share of frame intervals is within the tolerance.
 _RATE_TOLERANCE = 0.1
 _REGULAR_SHARE = 0.9
 #: Frames decoded and encoded at once.
 CHUNK_FRAMES = 16
-#: A latent depends on this many latents before it at most: a fresh stream that starts so far back
-#: gives the same numbers (the VAE's causal convolutions reach back 27). A test holds it.
+#: Warm-up of a fresh stream, beyond which latents are exact (the VAE's causal convolutions reach
+#: back 27 latents).
 WARM_UP_LATENTS = 32
-#: What is kept of the readouts of the mirrored recording.
+#: The stored part of the mirrored recording's readouts.
 SECOND_OPINION = ("presence", "visible", "anchors")
 
 
@@ -65,8 +63,8 @@ class ModelInput:
     """How a recording goes into the model.
 
     ``recording`` is at the model's rate, with M frames; frame k shows frame ``shown[k]`` of the
-    recording as it was. ``size`` (width, height) is that of the encoded image. ``count`` frames
-    are encoded: M brought to 4k + 1.
+    original. ``size`` is (width, height) of the encoded image. ``count`` frames are encoded: M
+    brought to 4k + 1.
     """
 
     recording: Recording
@@ -75,16 +73,10 @@ class ModelInput:
     size: tuple[int, int]
     count: int
 
-    @property
-    def latents(self) -> int:
-        """Latents that the frames make."""
-        return latents_of(self.count)
-
     def chunks(self, start: int = 0) -> Iterator[Chunk]:
         """Yield frames ``start`` to ``count - 1``, RGB at the encoded size, ``CHUNK_FRAMES`` each.
 
-        Beyond the recording's end its last frame is repeated. One chunk is decoded ahead, in
-        another thread.
+        The last frame is repeated beyond the end. A thread decodes one chunk ahead.
         """
         images = self._images(start)
 
@@ -118,20 +110,16 @@ def plan_input(
 ) -> ModelInput:
     """Return how to read a recording.
 
-    Footage whose rate is not within 10 % of 30 fps, or irregular, is read at 30 fps (the frame
-    nearest in time).
+    Footage that is irregular or not within 10 % of 30 fps is resampled to 30 fps (nearest frame).
+    Raises InputError: no images, or too few frames for "drop".
 
     Args:
-        tail: what to do with frames beyond the last multiple of four: "repeat" the last frame
-            until they fill a latent, or "drop" them as the released code does.
-        every_frame: read the recording's own frames whatever its rate, as training reads a
-            dataset's and as tables are scored.
-
-    Raises:
-        InputError: there are no images, or too few frames for "drop".
+        tail: "repeat" the last frame until the last latent is full, or "drop" frames beyond the
+            last multiple of four, as released.
+        every_frame: read the recording's own frames at any rate, as in training and scoring.
     """
     if recording.frames is None:
-        raise InputError(f"{recording.source}: the ace tracker needs a video; this input has none.")
+        raise InputError(f"{recording.source}: --tracker ace needs a video.")
     taken, shown = recording, np.arange(len(recording))
     off = np.abs(np.diff(recording.timestamps_ns) * MODEL_FPS / 1e9 - 1)
     as_trained = not len(off) or (off <= _RATE_TOLERANCE).mean() >= _REGULAR_SHARE
@@ -141,8 +129,8 @@ def plan_input(
 
     if tail == "drop" and len(taken) < MIN_FRAMES:
         raise InputError(
-            f"{recording.source}: {len(taken)} frames at {taken.fps:.3g} fps; the model needs "
-            f"{MIN_FRAMES} or more. Without dropping the tail a shorter clip is filled up."
+            f"{recording.source}: {len(taken)} frames at {taken.fps:.3g} fps; with the tail "
+            f"dropped {MIN_FRAMES} or more are needed."
         )
     count = frames_used(len(taken)) if tail == "drop" else frames_padded(len(taken))
     return ModelInput(taken, shown, resampled, size, count)
@@ -170,10 +158,7 @@ class WindowStore:
             return None
 
     def put(self, start: int, stop: int, arrays: Mapping[str, torch.Tensor]) -> None:
-        """Write a window; it appears whole or not at all.
-
-        Raises OutputError when the folder cannot be written.
-        """
+        """Write a window atomically. Raises OutputError for an unwritable folder."""
         with atomic_path(self._path(start, stop), overwrite=True) as partial:
             values = {name: value.numpy() for name, value in arrays.items()}
             np.savez(partial, allow_pickle=False, **values)
@@ -184,7 +169,7 @@ class WindowStore:
 
 @runtime_checkable
 class LatentStream(Protocol):
-    """One clip on its way through the encoder (``encoder.vae.EncoderStream``)."""
+    """The encoder's stream of one clip (``encoder.vae.EncoderStream``)."""
 
     def push(self, frames: Chunk) -> Latents: ...
 
@@ -193,14 +178,14 @@ class LatentStream(Protocol):
 
 @runtime_checkable
 class Encoder(Protocol):
-    """What makes latents of frames: ``VideoEncoder`` or ``PixelEncoder`` of ``encoder.vae``."""
+    """Maker of latents: ``VideoEncoder`` or ``PixelEncoder`` of ``encoder.vae``."""
 
     def stream(self) -> LatentStream: ...
 
 
 @dataclass(frozen=True, slots=True)
 class WindowView:
-    """The recording as it is, or mirrored left to right, and the store of its readouts."""
+    """The recording as it is, or mirrored, and the store of its readouts."""
 
     store: WindowStore
     mirrored: bool
@@ -215,13 +200,10 @@ def read_windows(
     batch: int,
     progress: Callable[[int, int], None],
 ) -> None:
-    """Fill the stores of all views with the readouts of all windows.
+    """Fill the stores of all views with the readouts of all windows, ``batch`` windows at a time.
 
-    Windows that a store has already are not read again; encoding then starts as late as possible.
-
-    Args:
-        batch: windows read at once.
-        progress: called with the frames encoded and the number of all.
+    Stored windows are skipped, and encoding starts as late as possible. ``progress`` is called with
+    the frames encoded and the number of all.
     """
     readers = [ViewReader(view, windows, model, encoder, batch, clip.size) for view in views]
     needed = [reader.first_latent for reader in readers if reader.first_latent is not None]
@@ -270,7 +252,7 @@ class ViewReader:
         return self._waiting[0].start if self._waiting else None
 
     def start(self, latent: int) -> None:
-        """Begin a stream whose first frame is that of ``latent``."""
+        """Begin a stream at the first frame of ``latent``."""
         self._base = latent
         self._stream = self._encoder.stream()
 
@@ -283,35 +265,31 @@ class ViewReader:
         self.take(self._stream.push(frames))
 
     def finish(self) -> None:
-        """Read what is left."""
+        """Read the remaining windows."""
         if self._waiting:
             self.take(self._stream.finish())
         assert not self._waiting, "the stream gave fewer latents than the frames make"
 
     def take(self, latents: torch.Tensor) -> None:
-        """Take the next latents, read the windows that they complete and drop what is done."""
+        """Take the next latents, read the windows that they complete and drop unused latents."""
         held = latents if self.latents is None else torch.cat([self.latents, latents], dim=-3)
         end = self._base + held.shape[-3]
         while self._waiting:
-            # One tensor holds windows of one length only.
-            first = self._waiting[0]
-            together = [first]
-            for window in self._waiting[1 : self._batch]:
-                if window.stop - window.start != first.stop - first.start:
-                    break
-                together.append(window)
+            # A batch has windows of one length.
+            _, alike = next(groupby(self._waiting[: self._batch], lambda w: w.stop - w.start))
+            together = list(alike)
             if together[-1].stop > end:
                 break
             self._read(together, held)
             self._waiting = self._waiting[len(together) :]
 
         keep = max(0, (self._waiting[0].start if self._waiting else end) - self._base)
-        # A copy: a view would keep every latent that ever was. What warms up only is not kept.
+        # A copy, since a view would keep all latents.
         drop = min(keep, held.shape[-3])
         self.latents, self._base = held[..., drop:, :, :].clone(), self._base + drop
 
     def _read(self, windows: Sequence[Window], held: torch.Tensor) -> None:
-        """Run the network on windows of one length and store what it reads."""
+        """Run the network on windows of one length and store the readouts."""
         clips = [held[..., w.start - self._base : w.stop - self._base, :, :] for w in windows]
         size = torch.tensor([self._size], dtype=torch.float32, device=held.device)
         size = size.expand(len(clips), 2)

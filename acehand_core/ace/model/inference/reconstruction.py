@@ -1,9 +1,9 @@
 """A whole recording through the model: video in, the motion of both hands out.
 
-Two passes, neither of which grows with the recording but for its results. First the frames are
-encoded in a stream and the network reads window after window into a store (``reading``). Then,
-the hands' shape being known, every window is placed before the camera and laid into the recording
-(``placing``, ``assembly``). With a work folder the store stays, and a second run resumes from it.
+Two passes, in memory that grows with the results only. First the frames are encoded in a stream and
+the network reads window after window into a store (``reading``). Then, with the hands' shape known,
+every window is placed and merged into the recording (``assembly``). A second run resumes from the
+store in the work folder.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import importlib.metadata
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -23,28 +23,14 @@ from jaxtyping import Float
 from acehand_core import __version__
 from acehand_core.ace.model.batch import ClipBatch, Readout
 from acehand_core.ace.model.config import ModelConfig
-from acehand_core.ace.model.inference.assembly import (
-    HandPlacements,
-    PlacingSetup,
-    Result,
-    SourceFrames,
-    assemble,
-    place_windows,
-)
+from acehand_core.ace.model.inference import assembly, reading
 from acehand_core.ace.model.inference.blend import recording_betas
 from acehand_core.ace.model.inference.loading import InferenceOptions, WeightsRecord, solve_options
-from acehand_core.ace.model.inference.reading import (
-    MODEL_FPS,
-    Encoder,
-    WindowStore,
-    WindowView,
-    plan_input,
-    read_windows,
-)
 from acehand_core.ace.model.inference.windows import (
     Window,
     check_latents,
     encode_size,
+    latents_of,
     latents_over,
     plan_windows,
     written_from,
@@ -58,13 +44,13 @@ from acehand_core.recordings.cameras import fit_camera_to, undistort
 from acehand_core.recordings.selection import part
 from acehand_core.types import Progress
 
-#: Counts up when what a store holds would no longer be the same.
+#: Raised with every change of the stored readouts.
 _STORE_VERSION = 2
 
 
 @runtime_checkable
 class Model(Protocol):
-    """``model.AceModel``: latents to readouts, and its configuration."""
+    """``network.AceModel``: latents to readouts, and its configuration."""
 
     config: ModelConfig
 
@@ -74,7 +60,7 @@ class Model(Protocol):
 def reconstruct(
     recording: Recording,
     model: Model,
-    encoder: Encoder,
+    encoder: reading.Encoder,
     hands: TorchHands | None,
     weights: WeightsRecord,
     options: InferenceOptions | None = None,
@@ -86,16 +72,14 @@ def reconstruct(
 
     With ``hands`` (the user's MANO): the paper's path, articulated by the network's rotations with
     one shape per hand. Without: the network's own joints, placed by all their anchors, and the
-    default hand fitted to them.
+    default hand fitted to them. Raises InputError: no images, or no camera for weights that need
+    one.
 
     Args:
-        betas: each hand's measured shape, for the hand model that is used; else it is the
-            recording's (see ``blend.recording_betas``).
-        work_dir: folder for the readouts of the network; a second run with the same pictures,
-            weights and settings resumes from it.
-
-    Raises:
-        InputError: there are no images; or the weights need a camera and none is known.
+        betas: each hand's measured shape for its hand model; default estimated from the recording
+            (see ``blend.recording_betas``).
+        work_dir: folder for the network's readouts, from which a second run with the same pictures,
+            weights and settings resumes.
     """
     options = options or InferenceOptions()
     job = _Job(recording, model, encoder, hands, weights, options, betas)
@@ -108,7 +92,7 @@ def reconstruct(
 def reconstruct_passes(
     recording: Recording,
     model: Model,
-    encoder: Encoder,
+    encoder: reading.Encoder,
     hands: TorchHands | None,
     weights: WeightsRecord,
     spans: Sequence[tuple[int, int]],
@@ -119,13 +103,10 @@ def reconstruct_passes(
 ) -> Iterator[HandMotion]:
     """Yield both hands of parts of a recording, each part read by the network in one pass.
 
-    The recording is encoded once, and each pass has the latents of the recording that lie over its
-    part: so the paper's segments are evaluated (section "Decoded Sequence Length"). A pass has a
-    shape of its own, unless ``betas`` gives one. ``options.windows`` does not count.
-
-    Args:
-        spans: first frame of each part and the frame after its last. Other arguments, and what is
-            raised, are those of ``reconstruct``.
+    The recording is encoded once and each pass reads the latents over its part, as the paper
+    evaluates its segments (section "Decoded Sequence Length"). Without ``betas`` each pass has its
+    own shape. ``options.windows`` is ignored. ``spans``: first frame of each part and the frame
+    after its last. Other arguments and errors are those of ``reconstruct``.
     """
     job = _Job(recording, model, encoder, hands, weights, options or InferenceOptions(), betas)
     windows = [job.over(*span) for span in spans]
@@ -137,13 +118,13 @@ def reconstruct_passes(
 
 
 class _Job:
-    """One recording on its way through the model: how it is read, and with what."""
+    """One recording in the model: how it is read, and with what."""
 
     def __init__(
         self,
         recording: Recording,
         model: Model,
-        encoder: Encoder,
+        encoder: reading.Encoder,
         hands: TorchHands | None,
         weights: WeightsRecord,
         options: InferenceOptions,
@@ -153,23 +134,19 @@ class _Job:
         self._hands, self._weights, self._options, self._betas = hands, weights, options, betas
         self._solve = options.solve or solve_options(model.config.variant, hands is not None)
 
-        # What the model is to see: through a pinhole, if bearings need one.
+        # Bearings from intrinsics need a pinhole image.
         self._seen = recording
         if self._solve.bearings == "intrinsics":
             if recording.camera is None:
                 raise InputError(
                     f"{recording.source}: these weights (variant k) need the camera; give "
-                    "--intrinsics or --camera, or take kfree weights."
+                    "--intrinsics or --camera, or use kfree weights."
                 )
             self._seen = undistort(recording) if recording.frames is not None else recording
         size = encode_size(self._seen.width, self._seen.height, options.encode_width)
-        self._input = plan_input(self._seen, size, options.tail, options.every_frame)
-        self._source = SourceFrames(self._input, recording.timestamps_ns)
-
-    @property
-    def latents(self) -> int:
-        """Latents of the whole recording."""
-        return self._input.latents
+        self._input = reading.plan_input(self._seen, size, options.tail, options.every_frame)
+        self._source = assembly.SourceFrames(self._input, recording.timestamps_ns)
+        self.latents = latents_of(self._input.count)
 
     def over(self, first: int, stop: int) -> Window:
         """Return one window over frames of the recording. Raises InputError for too many."""
@@ -180,13 +157,13 @@ class _Job:
     @contextmanager
     def read(
         self, windows: Sequence[Window], work_dir: Path | None, progress: Progress | None
-    ) -> Iterator[list[WindowView]]:
-        """Yield the views of the recording with the readouts of all windows in their stores.
+    ) -> Iterator[list[reading.WindowView]]:
+        """Yield the views of the recording, their stores filled with the readouts of all windows.
 
-        Stores are in the work folder, or in one that goes afterwards.
+        Stores are in the work folder or a temporary one.
         """
         options, clip, times = self._options, self._input, self._seen.timestamps_ns
-        # Everything that readouts depend on. The camera is not part of it: K never enters.
+        # Everything that readouts depend on; the camera is not an input of the network.
         key = {
             "version": _STORE_VERSION,
             "source": self._seen.sha256,
@@ -203,62 +180,55 @@ class _Job:
 
         mirrored = [False, True] if options.second_opinion else [False]
         with tempfile.TemporaryDirectory(prefix="acehand-") as scratch:
-            # Without a hash of the input nothing can be known to belong to it.
-            kept = None if key["source"] is None else work_dir
-            folder = Path(scratch) if kept is None else kept
-            views = [WindowView(WindowStore(folder, {**key, "mirrored": m}), m) for m in mirrored]
+            # A store for an input without a hash cannot be reused.
+            folder = Path(scratch) if work_dir is None or key["source"] is None else work_dir
+            views = [
+                reading.WindowView(reading.WindowStore(folder, {**key, "mirrored": m}), m)
+                for m in mirrored
+            ]
             report = _stage(progress, "hands")
-            read_windows(clip, windows, self._model, self._encoder, views, options.batch, report)
+            reading.read_windows(
+                clip, windows, self._model, self._encoder, views, options.batch, report
+            )
             yield views
 
     def motion(
         self,
         windows: Sequence[Window],
-        views: Sequence[WindowView],
+        views: Sequence[reading.WindowView],
         rows: range,
         progress: Callable[[int, int], None],
     ) -> HandMotion:
-        """Return the hands that some windows show in some frames of the recording."""
+        """Return the hands of some windows in some frames of the recording."""
         hands, betas, seen, options = self._hands, self._betas, self._seen, self._options
         solve = self._solve
         if hands is not None and betas is None:
             stored = (views[0].store.get(window.start, window.stop) for window in windows)
             betas = recording_betas(arrays for arrays in stored if arrays is not None)
 
-        # Before the camera, window by window; then in the frames of the recording.
-        setup = PlacingSetup(
-            hands, betas, seen.camera, (seen.width, seen.height), self._input.size, solve
-        )
-        placed = place_windows(windows, views, setup)
-        result = assemble(
-            placed.frames, placed.offset, self._source, rows, hands, betas, options.slots,
-            options.tail == "repeat", progress, options.every_slot,
-        )  # fmt: skip
+        size = (seen.width, seen.height)
+        setup = assembly.PlacingSetup(hands, betas, seen.camera, size, self._input.size, solve)
+        placed = assembly.place_windows(windows, views, setup)
+        shown = placed.frames, placed.offset, self._source, rows, hands, betas, options.slots
+        result = assembly.assemble(*shown, options.tail == "repeat", progress, options.every_slot)
 
         recording, camera = part(self._recording, rows.start, rows.stop), placed.camera
         if solve.bearings == "intrinsics" and recording.camera is not None:
             camera = fit_camera_to(recording.camera, recording.width, recording.height)
         notes = self._notes(recording, placed, result, camera)
 
-        # Anchors count pixels as calibrations are counted (see ``PinholeBatch``).
+        # Pixels as in ``PinholeBatch``.
         pixels = result.anchors
-        pixels *= np.array([seen.width, seen.height], np.float32)
+        pixels *= np.array(size, np.float32)
         if seen.camera is not None and camera is not None and camera.model != seen.camera.model:
-            # The model saw an undistorted image; a motion has the recording's own pixels.
+            # From the undistorted image back to the recording's own pixels.
             pixels = camera.project(seen.camera.unproject(pixels)).astype(np.float32)
 
+        other = ("joints", "anchors", "fit_error_m")
         return HandMotion(
+            **{f.name: getattr(result, f.name) for f in fields(result) if f.name not in other},
             timestamps_ns=recording.timestamps_ns,
             fps=recording.fps,
-            presence=result.presence,
-            visible=result.visible,
-            quality=result.quality,
-            observed=result.observed,
-            filled=result.filled,
-            global_orient=result.global_orient,
-            hand_pose=result.hand_pose,
-            betas=result.betas,
-            translation=result.translation,
             joints_camera=result.joints,
             joints_image=pixels,
             hand_model="acehand" if hands is None else hands.name,
@@ -268,9 +238,13 @@ class _Job:
         )
 
     def _notes(
-        self, recording: Recording, placed: HandPlacements, result: Result, camera: Camera | None
+        self,
+        recording: Recording,
+        placed: assembly.HandPlacements,
+        result: assembly.Result,
+        camera: Camera | None,
     ) -> tuple[str, ...]:
-        """Return what was assumed and what happened, in plain words."""
+        """Return assumptions and events as sentences."""
         notes = list(recording.notes)
         if self._hands is None:
             error = "" if result.fit_error_m is None else f", {1e3 * result.fit_error_m:.1f} mm off"
@@ -278,39 +252,27 @@ class _Job:
                 "no MANO files: the network's own joints, placed by their anchors; rotations and "
                 f"shape are the default hand's, fitted to them{error}"
             )
-
         if self._solve.bearings != "intrinsics":
             what = "none could be fitted" if camera is None else f"fx = {camera.fx:.1f} px"
             given = "; the given calibration was not used" if recording.camera is not None else ""
             notes.append(f"the camera is the network's own ({what}){given}")
         elif recording.camera is not None and recording.camera.model != "pinhole":
             notes.append(f"undistorted from {recording.camera.model} for the model")
-
         if self._input.resampled:
-            notes.append(
-                f"recorded at {recording.fps:.3g} fps, read at {MODEL_FPS} fps, interpolated back"
-            )
-
+            rate = f"{recording.fps:.3g} fps"
+            notes.append(f"recorded at {rate}, read at {reading.MODEL_FPS} fps, interpolated back")
         if placed.exchanged:
-            notes.append(
-                f"in {placed.exchanged} frames two windows agree better with left and right "
-                "exchanged"
-            )
-
+            swapped = f"in {placed.exchanged} frames two windows agree better"
+            notes.append(f"{swapped} with left and right exchanged")
         if placed.accepted_share < 1:
-            notes.append(
-                f"anchors placed {placed.accepted_share:.0%} of the hands, predicted rays the "
-                "others"
-            )
+            share = f"{placed.accepted_share:.0%} of the hands"
+            notes.append(f"anchors placed {share}, predicted rays the others")
         return tuple(notes)
 
     def _provenance(
         self, recording: Recording, windows: Sequence[Window], remarks: tuple[str, ...]
     ) -> Provenance:
-        """Return where the motion came from: source, weights, settings.
-
-        Of the settings, ``decoded_latents`` is what the network saw at once.
-        """
+        """Return source, weights and settings; ``decoded_latents`` is the longest window."""
         versions = dict(library_versions())
         for library in ("diffusers", "peft", "torch"):
             with contextlib.suppress(importlib.metadata.PackageNotFoundError):

@@ -1,6 +1,6 @@
-"""How a recording is cut for the model: frames to latents, latents to windows, pixels to encode.
+"""Windows of a recording: frames to latents, latents to windows, pixels to encode.
 
-Latent i stands for video frame 4 i and the three before it, so a window from latent s to e has the
+Latent i covers video frame 4 i and the three before it, so a window of latents s to e has the
 frames 4 s to 4 (e - 1).
 """
 
@@ -33,10 +33,10 @@ DEFAULT_ENCODE_WIDTH = 832
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Latents ``start`` to ``stop - 1`` of a recording, seen by the model at once.
+    """Latents ``start`` to ``stop - 1`` of a recording, decoded together.
 
-    ``share`` is, for each of the window's N frames, its share of the result against the windows
-    before it: 1 replaces their estimate, 0 leaves it, between is a cross-fade.
+    ``share`` is the weight of each of the N frames against earlier windows: 1 replaces, 0 keeps,
+    between cross-fades.
     """
 
     start: int
@@ -60,21 +60,20 @@ def frames_used(count: int) -> int:
 
 
 def frames_padded(count: int) -> int:
-    """Return how many frames hold ``count`` frames without a loss: 4k + 1, at least 5."""
+    """Return the least 4k + 1 frames, 5 or more, that hold ``count`` frames."""
     return frames_used(count + TEMPORAL_STRIDE - 1)
 
 
 def latents_of(frames: int) -> int:
-    """Return the number of latents of a clip: one for the first frame, one for every further 4."""
+    """Return the number of latents of a clip: one for the first frame and every further four."""
     return 1 + (frames - 1) // TEMPORAL_STRIDE
 
 
 def released_starts(count: int, width: int = PAPER_LATENTS) -> list[tuple[int, int | None]]:
     """Return the windows of the released code for ``count`` latents.
 
-    One per full 81-frame segment, at least one, as (first latent, first video frame written);
-    None writes all frames. If the last window ends early, one more ends with the clip and writes
-    what is missing. Later windows overwrite.
+    One per full 81-frame segment, at least one, as (first latent, first video frame written; None
+    for all). A last window that ends with the clip writes what is missing. Later windows overwrite.
     """
     latest = max(count - width, 0)
     frames = TEMPORAL_STRIDE * (count - 1) + 1
@@ -89,16 +88,12 @@ def released_starts(count: int, width: int = PAPER_LATENTS) -> list[tuple[int, i
 
 
 def paper_plan(count: int, width: int = PAPER_LATENTS) -> tuple[Window, ...]:
-    """Return windows in the order of writing; later ones overwrite what earlier ones wrote.
+    """Return windows in the order of writing; later ones overwrite earlier ones.
 
-    Windows of 22 latents and more are those of the released code. Its windows start 81 frames
-    apart, rounded down to latents, so shorter ones would leave frames out: they follow one another
-    with one latent in common, which stands for one frame of the later window.
-
-    Raises InputError for windows of less than 2 latents.
+    From 22 latents on they are those of the released code. Its windows start 81 frames apart,
+    rounded down to latents; shorter ones would leave gaps, so they follow each other with one
+    shared latent.
     """
-    if width < 2:
-        raise InputError(f"windows of {width} latents; valid: 2 or more.")
     if width >= PAPER_LATENTS:
         starts = released_starts(count, width)
     else:
@@ -113,22 +108,22 @@ def paper_plan(count: int, width: int = PAPER_LATENTS) -> tuple[Window, ...]:
 
 
 def plan_windows(kind: str, count: int, width: int = PAPER_LATENTS) -> tuple[Window, ...]:
-    """Return the windows of a recording of ``count`` latents, in the order they are needed.
+    """Return the windows of a recording of ``count`` latents, in order.
+
+    Raises InputError: an unknown kind, windows of less than 2 latents, or of more than the trunk
+    has positions for.
 
     Args:
-        kind: "paper", see ``paper_plan``; "blended" with 6 shared latents (half of a window at
-            most) and a cross-fade in the middle of what two windows share; "full" one window over
-            everything.
+        kind: "paper", see ``paper_plan``; "blended" with 6 shared latents (half a window at most)
+            and a cross-fade in the middle of the overlap; "full" one window.
         width: latents of a window.
-
-    Raises:
-        InputError: a kind that does not exist, windows of less than 2 latents, or more latents in
-            one pass than the trunk has positions for.
     """
     if kind not in get_args(WindowKind):
         raise InputError(f"--windows {kind!r}; {nearest(kind, get_args(WindowKind))}")
     if kind == "full":
         width = count
+    if width < 2:
+        raise InputError(f"windows of {width} latents; valid: 2 or more.")
     check_latents(min(width, count))
     if kind == "blended":
         return _blended(count, width, min(OVERLAP_LATENTS, max(1, width // 2)))
@@ -138,8 +133,8 @@ def plan_windows(kind: str, count: int, width: int = PAPER_LATENTS) -> tuple[Win
 def latents_over(first: int, stop: int, count: int) -> tuple[int, int]:
     """Return the latents, start and stop, of one pass over frames ``first`` to ``stop - 1``.
 
-    Cut on the recording's own grid: 81 frames lie on 21 latents, or on 22 where the first frame is
-    not a latent's (paper, "Decoded Sequence Length"). Never less than two, and of ``count`` in all.
+    On the recording's own grid 81 frames lie on 21 latents, or 22 if the first frame is not a
+    latent's (paper, "Decoded Sequence Length"). At least two, within ``count``.
     """
     start = first // TEMPORAL_STRIDE
     end = min(-(-(stop - 1) // TEMPORAL_STRIDE) + 1, count)
@@ -150,20 +145,21 @@ def latents_over(first: int, stop: int, count: int) -> tuple[int, int]:
 def check_latents(count: int) -> None:
     """Raise InputError for more latents in one pass than the trunk has positions for."""
     if count > MAX_LATENTS:
+        frames = TEMPORAL_STRIDE * (count - 1) + 1
         raise InputError(
-            f"{count} latents ({TEMPORAL_STRIDE * (count - 1) + 1} frames) in one pass; valid: up "
-            f"to {MAX_LATENTS}. Take --windows blended for long recordings."
+            f"{count} latents ({frames} frames) in one pass; valid: up to {MAX_LATENTS}, or "
+            "--windows blended."
         )
 
 
 def encode_size(width: int, height: int, encode_width: int) -> tuple[int, int]:
     """Return the size (width, height) in pixels that frames are resized to before encoding.
 
-    Both sides are scaled alike, then rounded to whole tokens (Python's ``round``: an exact half
-    goes to the even multiple), so the aspect ratio is kept only roughly. 0 keeps the native size.
+    Both sides are scaled alike, then rounded to whole tokens (Python's ``round``: halves to even),
+    so the aspect ratio is approximate. 0 keeps the native size.
     """
     if encode_width < 0:
-        raise InputError(f"--encode-width {encode_width}: a width in pixels, or native.")
+        raise InputError(f"--encode-width {encode_width}; valid: a width in pixels, or native.")
     scale = encode_width / width if encode_width else 1.0
 
     def side(size: int) -> int:
@@ -175,8 +171,7 @@ def encode_size(width: int, height: int, encode_width: int) -> tuple[int, int]:
 def encode_camera(camera: Camera, width: int, height: int) -> Camera:
     """Return a pinhole in pixels of the encoded image.
 
-    A plain ratio per axis, without ``Camera.rescaled``'s half-pixel shift: the released code
-    scales so, and its weights were trained with it.
+    Scaled without ``Camera.rescaled``'s half-pixel shift, as in the released code and its training.
     """
     sx, sy = width / camera.width, height / camera.height
     fx, fy, cx, cy = camera.fx * sx, camera.fy * sy, camera.cx * sx, camera.cy * sy
@@ -190,9 +185,7 @@ def written_from(start: int, stop: int, first: int) -> Window:
 
 
 def _blended(count: int, width: int, overlap: int) -> tuple[Window, ...]:
-    """Return windows evenly spread, so that neighbours share ``overlap`` latents or more."""
-    if not 1 <= overlap < width:
-        raise InputError(f"{overlap} shared latents of {width}; valid: 1 to {width - 1}.")
+    """Return evenly spread windows that overlap by ``overlap`` latents or more."""
     reach = max(count - width, 0)
     steps = -(-reach // (width - overlap))
     starts = [i * reach // max(steps, 1) for i in range(steps + 1)]
@@ -202,7 +195,7 @@ def _blended(count: int, width: int, overlap: int) -> tuple[Window, ...]:
     for start in starts:
         window = written_from(start, min(start + width, count), 0)
         if windows:
-            # Fade in the middle of what two windows share: a window knows least at its ends.
+            # Fade in the middle of the overlap: windows are least certain at their ends.
             shared = windows[-1].stop_frame - window.first_frame
             ramp = min(shared, longest)
             begin = (shared - ramp) // 2

@@ -1,1 +1,1 @@
-"""Weight files: one form inside (``state``), outside layouts at the edge, strict loading."""
+"""Weight files: one internal form (``state``), external layouts around it, strict loading."""

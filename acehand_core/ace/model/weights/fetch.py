@@ -1,8 +1,7 @@
-"""Downloading the weights of others from the Hugging Face hub into its own cache.
+"""Downloads of released weights from the Hugging Face hub into its own cache.
 
-The hub's client downloads; every file is compared with the hash under which its cache keeps it, the
-one that the hub states: SHA-256 of large files, git's of small ones. ``HF_HOME`` and
-``HF_HUB_OFFLINE`` are honoured.
+Every file is verified against the hash that the hub states and its cache is keyed by: SHA-256 for
+large files, git's for small ones. ``HF_HOME`` and ``HF_HUB_OFFLINE`` apply.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from acehand_core.errors import InputError, MissingDependencyError, SchemaError,
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """Something to fetch. ``files`` are patterns, ``needed`` are names that must be there."""
+    """A download. ``files`` are patterns, ``needed`` are required names."""
 
     repo: str
     files: tuple[str, ...]
@@ -62,7 +61,7 @@ SOURCES: dict[str, Download] = {
 
 @dataclass(frozen=True, slots=True)
 class FetchedWeights:
-    """Where the files are. ``unchecked`` are those that nobody states a hash for."""
+    """The downloaded files. ``unchecked`` are those without a stated hash."""
 
     name: str
     repo: str
@@ -83,14 +82,13 @@ class FetchedWeights:
 
 
 def fetch(name: str, revision: str | None = None, quiet: bool = False) -> FetchedWeights:
-    """Fetch a source, or find it in the cache when the hub is switched off; check every hash.
+    """Fetch a source, or find it in the cache when offline, and check every hash.
 
-    Args:
-        revision: branch, tag or commit; default the repository's main branch.
+    ``revision``: branch, tag or commit; default the repository's main branch.
 
     Raises:
         InputError: unknown name, no connection, or not in the cache.
-        SchemaError: a file's hash is wrong, after one more download.
+        SchemaError: a wrong hash, also after a second download.
         MissingDependencyError: huggingface_hub is not installed.
     """
     if name not in SOURCES:
@@ -102,21 +100,20 @@ def fetch(name: str, revision: str | None = None, quiet: bool = False) -> Fetche
         import huggingface_hub.utils
     except ImportError as error:
         raise MissingDependencyError(
-            "fetching weights needs huggingface_hub: pip install '.[ace]' in the checkout."
+            "weights fetch needs huggingface_hub: pip install '.[ace]' in the checkout."
         ) from error
 
-    hub: Any = huggingface_hub  # it does not say which of its names are public
+    hub: Any = huggingface_hub  # untyped exports
     if quiet:
         hub.utils.disable_progress_bars()
     try:
+        patterns = list(source.files)
         folder = Path(
-            hub.snapshot_download(source.repo, revision=revision, allow_patterns=list(source.files))
+            hub.snapshot_download(source.repo, revision=revision, allow_patterns=patterns)
         )
-        # The folder also has what was fetched of the same repository under another name.
-        names = {
-            path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
-        }
-        wanted = hub.utils.filter_repo_objects(sorted(names), allow_patterns=list(source.files))
+        # The folder also has other downloads from the same repository.
+        there = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
+        wanted = hub.utils.filter_repo_objects(there, allow_patterns=patterns)
         files = {file: folder / file for file in wanted}
         for needed in source.needed:
             if needed not in files:
@@ -128,13 +125,12 @@ def fetch(name: str, revision: str | None = None, quiet: bool = False) -> Fetche
             if _is_right(path) is False:
                 if not hub.is_offline_mode():
                     path.resolve().unlink()
-                raise SchemaError(f"{path}: its hash is not the one that the hub states: damaged.")
+                raise SchemaError(f"{path}: damaged: its hash differs from the hub's.")
     except (hub.errors.HTTPError, OSError) as error:
         reason = str(error).strip().split("\n", 1)[0]
         raise InputError(
-            f"{name}: cannot get {source.repo} ({reason}). With HF_HUB_OFFLINE set, only what is "
-            "in the cache (HF_HOME) can be had; else check the connection and run again: files "
-            "that are whole are kept."
+            f"{name}: cannot get {source.repo} ({reason}). With HF_HUB_OFFLINE only the cache "
+            "(HF_HOME) is used; else check the connection and run again to resume."
         ) from error
     return FetchedWeights(
         name, source.repo, folder.name, folder, files,
@@ -144,7 +140,7 @@ def fetch(name: str, revision: str | None = None, quiet: bool = False) -> Fetche
 
 
 def _is_right(path: Path) -> bool | None:
-    """Return whether a file of the cache has the hash that it is kept under; None: it has none."""
+    """Return whether a cached file has the hash it is keyed by; None without one."""
     stated = path.resolve().name
     if re.fullmatch(r"[0-9a-f]{64}", stated):
         return sha256(path) == stated

@@ -1,24 +1,15 @@
-"""Loading a model's weights from whatever layout a path is in, and converting between layouts."""
+"""Loading a model's weights from any layout, and converting between layouts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from acehand_core.ace.model.config import AS_RELEASED, InferenceConfig, ModelConfig, Variant
-from acehand_core.ace.model.weights import own, repackaged
+from acehand_core.ace.model.weights import official_files, own, repackaged
 from acehand_core.ace.model.weights.official import VAE_DECODER_PREFIXES
 from acehand_core.ace.model.weights.official_export import save_official
-from acehand_core.ace.model.weights.official_files import (
-    CAPTION_KEY,
-    base_file,
-    load_official,
-    open_base,
-    open_checkpoint,
-    pieces_of,
-)
 from acehand_core.ace.model.weights.state import RELEASED_TRAINING, LoadedWeights, TrainingData
 from acehand_core.ace.model.weights.storage import open_pickle, open_safetensors, read_json
 from acehand_core.ace.model.weights.sums import joint_sha256, sha256, sha256s
@@ -26,7 +17,7 @@ from acehand_core.errors import InputError, SchemaError
 
 #: The first three are whole models, the others are pieces of the released one.
 Layout = Literal["acehand", "repackaged", "official", "wan-base", "wan-vae", "caption"]
-
+_PIECES: dict[Layout, str] = {"wan-base": "base", "wan-vae": "vae", "caption": "caption"}
 _VALID = (
     "a folder in acehand's format, the re-packaging's folder, a checkpoint ace_ego_hand_*.pt or "
     "the folder it is in"
@@ -36,8 +27,7 @@ _VALID = (
 def detect(path: Path) -> Layout:
     """Return the layout of a file or folder.
 
-    Raises:
-        InputError: nothing there, or nothing known. SchemaError, UnsafeFileError: a bad file.
+    Raises InputError: missing or unknown. SchemaError, UnsafeFileError: a bad file.
     """
     if path.is_dir():
         if own.is_own(path):
@@ -46,15 +36,12 @@ def detect(path: Path) -> Layout:
             return "repackaged"
         if _checkpoints(path):
             return "official"
-        if base_file(path) is not None:
+        if official_files.base_file(path) is not None:
             return "wan-base"
         if is_of_a_run(path):
-            raise InputError(
-                f"{path}: of a training run, which keeps what learns; make weights of it with "
-                "acehand weights convert."
-            )
+            raise InputError(f"{path}: a training run; first run acehand weights convert on it.")
         if (path / own.CONFIG_FILE).is_file():
-            read_json(path / own.CONFIG_FILE)  # a damaged one is named
+            read_json(path / own.CONFIG_FILE)  # reports a damaged file
         raise InputError(f"{path}: no weights here; valid: {_VALID}.")
 
     if not path.is_file():
@@ -64,8 +51,14 @@ def detect(path: Path) -> Layout:
     data = open_pickle(path)
     if not isinstance(data, dict) or "embed" in data:
         return "caption"
-
     return _of_names(path, set(map(str, data)))
+
+
+def _detect_model(path: Path) -> Layout:
+    layout = detect(path)
+    if layout in _PIECES:
+        raise InputError(f"{path}: only a piece of a model ({layout}); valid: {_VALID}.")
+    return layout
 
 
 def is_of_a_run(path: Path) -> bool:
@@ -87,25 +80,25 @@ def load_weights(
 
     Args:
         path: see ``detect``; a folder of released checkpoints needs ``variant``.
-        variant: "k" or "kfree", where the path does not say.
-        base, vae, caption: pieces of the released model, where they are not beside the checkpoint.
-        config: sizes of a checkpoint that does not state them, in place of the released ones.
+        variant: "k" or "kfree", if the path holds both.
+        base, vae, caption: pieces of the released model; default next to the checkpoint.
+        config: sizes of a checkpoint that does not state them; default the released ones.
         check_hashes: hash every file, for the record and, in our own format, to compare.
 
     Raises:
-        InputError: a file is missing, or the variant is not known.
+        InputError: a missing file, or an ambiguous variant.
         SchemaError: names each missing, unexpected or wrong tensor, or the file of a wrong hash.
         UnsafeFileError: a file asks for code to be run.
     """
-    layout = detect(path)
+    layout = _detect_model(path)
     if layout == "acehand":
         return own.load_own(path, variant, check_hashes)
     if layout == "repackaged":
         return repackaged.load_repackaged(path, variant, caption, check_hashes)
-    if layout == "official":
-        checkpoint = find_checkpoint(path, variant)
-        return load_official(checkpoint, variant, base, vae, caption, config, check_hashes)
-    raise InputError(_only_a_piece(path, layout))
+    checkpoint = find_checkpoint(path, variant)
+    return official_files.load_official(
+        checkpoint, variant, base, vae, caption, config, check_hashes
+    )
 
 
 def identity(
@@ -115,59 +108,50 @@ def identity(
     vae: Path | None = None,
     caption: Path | None = None,
 ) -> str:
-    """Return a hash of the content that ``load_weights`` would read, whatever the files are called.
+    """Return a hash of the content that ``load_weights`` reads, independent of file names.
 
-    Of our own format it is the hash of ``config.json``, which states those of the other files:
-    ``load_weights`` refuses files that differ from it.
-
-    Raises what ``load_weights`` raises where a file is missing or the layout is not known.
+    In our own format it is the hash of ``config.json``, which holds those of the other files.
+    Raises as ``load_weights``.
     """
-    layout = detect(path)
+    layout = _detect_model(path)
     if layout == "acehand":
         return sha256(path / own.CONFIG_FILE)
-
     if layout == "repackaged":
         files = repackaged.files_of(path, repackaged.find_variant(path, variant), caption)
-    elif layout == "official":
-        checkpoint = find_checkpoint(path, variant)
-        base, vae, caption = pieces_of(checkpoint, base, vae, caption)
-        files = [checkpoint, vae, caption, *open_base(base).files]
     else:
-        raise InputError(_only_a_piece(path, layout))
-
+        checkpoint = find_checkpoint(path, variant)
+        base, vae, caption = official_files.pieces_of(checkpoint, base, vae, caption)
+        files = [checkpoint, vae, caption, *official_files.open_base(base).files]
     return joint_sha256(sha256s({str(file): file for file in files}).values())
 
 
 def recorded(path: Path, variant: Variant | None = None) -> tuple[TrainingData, InferenceConfig]:
-    """Return what the weights at a path were trained on, and how they are to be run.
+    """Return the training data of weights and how to run them, without reading values.
 
-    Values are not read. Raises what ``load_weights`` raises where nothing is there or the layout is
-    not known.
+    Raises as ``load_weights``.
     """
-    layout = detect(path)
+    layout = _detect_model(path)
     if layout == "repackaged":
         return RELEASED_TRAINING, AS_RELEASED
     if layout == "acehand":
         manifest = own.read_manifest(path)
         return manifest.training_data, manifest.inference
-    if layout == "official":
-        return open_checkpoint(find_checkpoint(path, variant)).recorded()
-    raise InputError(_only_a_piece(path, layout))
-
-
-def _only_a_piece(path: Path, layout: Layout) -> str:
-    return f"{path}: only a piece of a model ({layout}); valid: {_VALID}."
+    return official_files.open_checkpoint(find_checkpoint(path, variant)).recorded()
 
 
 def find_checkpoint(path: Path, variant: str | None) -> Path:
-    """Return the checkpoint that a path means. Raises InputError when that is not clear."""
+    """Return the checkpoint that a path means. Raises InputError if it is ambiguous."""
     if path.is_file():
         return path
     present = _checkpoints(path)
-    chosen = [p for p in present if variant is None or open_checkpoint(p).variant == variant]
+    chosen = [
+        p
+        for p in present
+        if variant is None or official_files.open_checkpoint(p).variant == variant
+    ]
     if len(chosen) != 1:
         names = ", ".join(p.name for p in present)
-        raise InputError(f"{path}: holds {names}; say which with --variant k|kfree.")
+        raise InputError(f"{path}: holds {names}; choose with --variant k|kfree.")
     return chosen[0]
 
 
@@ -176,7 +160,7 @@ def _checkpoints(path: Path) -> list[Path]:
 
 
 def _of_names(path: Path, names: set[str]) -> Layout:
-    if names == {CAPTION_KEY}:
+    if names == {official_files.CAPTION_KEY}:
         return "caption"
     if "projectors" in names or "backbone_trainable" in names or "raymap_heads" in names:
         return "official"
@@ -185,21 +169,10 @@ def _of_names(path: Path, names: set[str]) -> Layout:
         return "wan-vae"
     if any(name.startswith(("blocks.", "patch_embedding.", "text_embedding.")) for name in names):
         return "wan-base"
-    raise SchemaError(f"{path}: not a file of weights that is known; valid: {_VALID}.")
+    raise SchemaError(f"{path}: an unknown file of weights; valid: {_VALID}.")
 
 
 Target = Literal["official", "acehand"]
-_PIECES: dict[Layout, str] = {"wan-base": "base", "wan-vae": "vae", "caption": "caption"}
-
-
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """What to convert: a whole model, and pieces of the released one where it needs them."""
-
-    model: Path
-    base: Path | None = None
-    vae: Path | None = None
-    caption: Path | None = None
 
 
 def sort_sources(
@@ -207,10 +180,10 @@ def sort_sources(
     base: Path | None = None,
     vae: Path | None = None,
     caption: Path | None = None,
-) -> Sources:
-    """Tell the model from its pieces by what they hold.
+) -> dict[str, Path]:
+    """Return the model and its pieces by name: "model", "base", "vae", "caption".
 
-    Raises InputError when there is no model or more than one, or two of the same piece.
+    Raises InputError without a model, or for two files of the same kind.
     """
     pieces: dict[str, Path] = {}
     given = {"base": base, "vae": vae, "caption": caption}
@@ -221,12 +194,12 @@ def sort_sources(
         pieces[name] = path
     if "model" not in pieces:
         listed = ", ".join(map(str, paths))
-        raise InputError(f"{listed}: pieces alone; a checkpoint or a folder of a model is needed.")
-    return Sources(**pieces)
+        raise InputError(f"{listed}: only pieces; a checkpoint or a folder of a model is needed.")
+    return pieces
 
 
 def convert(
-    sources: Sources,
+    sources: Mapping[str, Path],
     target: Target,
     output: Path,
     *,
@@ -237,16 +210,13 @@ def convert(
 ) -> tuple[LoadedWeights, dict[str, Any]]:
     """Convert a model into a new folder; return what was read, and the report of an export.
 
-    Args:
-        seed: of what the released layout needs and a running model does not hold.
-
-    Raises what ``load_weights`` raises; OutputError when the folder exists or cannot be written.
+    ``sources`` are those of ``sort_sources``; ``seed`` draws tensors that the released layout needs
+    and a running model lacks. Raises as ``load_weights``; OutputError if the folder exists or
+    cannot be written.
     """
-    weights = load_weights(
-        sources.model, variant, sources.base, sources.vae, sources.caption, config=config
-    )
-    if target == "acehand":
-        own.save_own(output, weights, overwrite=overwrite)
-    else:
-        return weights, save_official(output, weights, sources.base, seed, overwrite)
+    pieces = {name: path for name, path in sources.items() if name != "model"}
+    weights = load_weights(sources["model"], variant, **pieces, config=config)
+    if target == "official":
+        return weights, save_official(output, weights, sources.get("base"), seed, overwrite)
+    own.save_own(output, weights, overwrite=overwrite)
     return weights, {}

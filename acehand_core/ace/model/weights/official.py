@@ -1,9 +1,9 @@
-"""The released layout: every name and shape, for any sizes, and where each goes in the model.
+"""The released layout: every name and shape, for any sizes, and its place in the model.
 
-A released checkpoint holds ``projectors`` (the decoder and readouts it never runs),
-``raymap_heads`` (the ray head) and ``backbone_trainable`` (adapters, patch embedding, output head).
-Beside it stand the base transformer and the video VAE in their own names. The counts at the
-released sizes are the paper's (appendix "Architecture").
+A released checkpoint holds ``projectors`` (the decoder and unused readouts), ``raymap_heads`` (the
+ray head) and ``backbone_trainable`` (adapters, patch embedding, output head); base transformer and
+video VAE are separate files. The counts at the released sizes are the paper's (appendix
+"Architecture").
 """
 
 from __future__ import annotations
@@ -45,8 +45,7 @@ _VIDEO_FRAMES = 256
 def sections(config: ModelConfig, retrained: bool = True) -> dict[str, WeightsSection]:
     """Return the lists of a released model, by the names of its parts.
 
-    Args:
-        retrained: the patch embedding of ``backbone_trainable`` is there and replaces the base's.
+    ``retrained``: ``backbone_trainable`` has a patch embedding, which replaces the base's.
     """
     trunk, decoder, tap = config.trunk, config.decoder, config.trunk.tap
 
@@ -81,7 +80,7 @@ def sections(config: ModelConfig, retrained: bool = True) -> dict[str, WeightsSe
 
 
 def dit(config: TrunkConfig) -> Shapes:
-    """Return the base transformer, all blocks, output head and reference convolution included."""
+    """Return the base transformer: all blocks, output head and reference convolution."""
     dim, shapes = config.dim, _patch_embedding(config)
     for name, width in (("text", config.text_dim), ("time", config.freq_dim)):
         shapes |= _linear(f"{name}_embedding.0", dim, width)
@@ -105,7 +104,7 @@ def dit(config: TrunkConfig) -> Shapes:
 
 
 def dit_head(config: TrunkConfig) -> Shapes:
-    """Return the transformer's own output head, which reading features never reaches."""
+    """Return the transformer's own output head, which feature reading never reaches."""
     cells = _PATCH[1] * _PATCH[2]
     return {
         "head.modulation": (1, 2, config.dim),
@@ -114,7 +113,7 @@ def dit_head(config: TrunkConfig) -> Shapes:
 
 
 def runs_in_dit(name: str, config: TrunkConfig) -> bool:
-    """Whether a tensor of the base transformer takes part up to the tap block."""
+    """Return whether a tensor of the base transformer runs up to the tap block."""
     if name.startswith("blocks."):
         return int(name.split(".")[1]) < config.executed
     return not name.startswith(("head.", "ref_conv."))
@@ -127,7 +126,7 @@ def backbone_trainable(config: TrunkConfig) -> Shapes:
 
 
 def lora(config: TrunkConfig) -> Shapes:
-    """Return the adapters of all blocks; none when the rank is 0."""
+    """Return the adapters of all blocks; none for rank 0."""
     if not config.lora_rank:
         return {}
     linears = {"ffn.0": (config.ffn_dim, config.dim), "ffn.2": (config.dim, config.ffn_dim)}
@@ -170,11 +169,11 @@ def vae(config: VaeConfig) -> Shapes:
 
 
 def projectors(config: DecoderConfig, tap: int) -> Shapes:
-    """Return the decoder as released: every readout variant is registered, most are never run.
+    """Return the decoder as released, with all readout variants, most of which never run.
 
-    Ablations change the list as the released code does: no spatial encoding drops its grid, pooled
-    queries drop the joint tokens and their readout, absolute positions give the temporal layers
-    the names of ``torch.nn.TransformerEncoderLayer``.
+    As in the released code, no spatial encoding drops its grid, pooled queries drop the joint
+    tokens and their readout, and absolute positions name the temporal layers as
+    ``torch.nn.TransformerEncoderLayer``.
     """
     d, hidden = config.width, config.head_width
     shapes: Shapes = {}
@@ -210,10 +209,10 @@ def projectors(config: DecoderConfig, tap: int) -> Shapes:
 
 
 def runs_in_projectors(name: str, config: DecoderConfig) -> bool:
-    """Whether a tensor of ``projectors`` (without its ``l<tap>.``) is part of the model.
+    """Return whether a tensor of ``projectors`` (without its ``l<tap>.``) is part of the model.
 
-    ``alternating_encoder.shape_norm`` counts as part, although with shapes read from the hands its
-    result is not used; so the paper counts it.
+    ``alternating_encoder.shape_norm`` is counted as in the paper, although its result is unused
+    with shapes from the hands.
     """
     unused = {"video_temporal_pe", "frame_pool_query", "slot_pool_query", "shape_cls_token",
               "spatial_pool", "spatial_pool_norm", "temporal_encoder"}  # fmt: skip

@@ -1,7 +1,7 @@
-"""Writing a checkpoint in the released layout.
+"""Export of a checkpoint in the released layout.
 
-What the running model does not hold is filled with values as at the start of training. Each
-depends on the seed and the tensor's released name alone.
+Tensors that the running model lacks are initialised as in training, each from the seed and its
+released name alone.
 """
 
 from __future__ import annotations
@@ -45,11 +45,9 @@ def initial(name: str, shapes: Mapping[str, tuple[int, ...]], seed: int) -> torc
     """Return the initial value of a tensor, float32.
 
     Adapters start as identities: A like a linear layer, B zero (paper, appendix "Optimization").
-    The ray head is zero, learned tokens and tables are normal with deviation 0.02, the rest starts
-    as PyTorch's layers do. Tensors of the transformer other than its adapters are zero.
-
-    Args:
-        shapes: the list the tensor stands in; the sizes of its neighbours decide its scale.
+    The ray head is zero, learned tokens and tables are normal with deviation 0.02, the rest as
+    PyTorch's layers. Other tensors of the transformer are zero. ``shapes``: the list of the tensor;
+    its scale depends on its neighbours' sizes.
     """
     shape, stem, kind = shapes[name], *name.rpartition(".")[::2]
     bare = re.sub(r"^l\d+\.", "", name)
@@ -68,7 +66,6 @@ def initial(name: str, shapes: Mapping[str, tuple[int, ...]], seed: int) -> torc
         if stem.endswith(end):
             is_bias = kind == "bias" and biases is not None
             return torch.tensor(biases) if is_bias else torch.zeros(shape)
-
     if kind.startswith("in_proj"):
         bound = math.sqrt(6 / sum(shape)) if kind.endswith("weight") else 0.0
         return _uniform(shape, bound, noise)
@@ -78,7 +75,6 @@ def initial(name: str, shapes: Mapping[str, tuple[int, ...]], seed: int) -> torc
         return torch.ones(shape) if kind == "weight" else torch.zeros(shape)
     if kind == "bias" and stem.endswith("out_proj"):
         return torch.zeros(shape)
-
     return _uniform(shape, 1 / math.sqrt(math.prod(weight[1:])), noise)
 
 
@@ -93,13 +89,13 @@ def save_official(
     seed: int = 0,
     overwrite: bool = False,
 ) -> dict[str, Any]:
-    """Write a folder with a checkpoint in the released layout and the caption beside it.
+    """Write a folder with a checkpoint in the released layout, and the caption.
 
-    The base transformer and the VAE are not written: they are frozen and stay as released. Returns
-    the report of the export as plain types. Raises see ``export_official``.
+    The frozen base transformer and VAE are not written. Returns the report of the export. Raises as
+    ``export_official``.
     """
     if weights.trunk is None:
-        raise InputError("the released layout needs a model that reads the transformer.")
+        raise InputError("the released layout needs a model with a transformer.")
     with atomic_folder(output, overwrite, _is_official) as folder:
         name = f"ace_ego_hand_{weights.config.variant}.pt"
         report = export_official(folder / name, weights, base, seed)
@@ -120,23 +116,20 @@ def export_official(
     base: Path | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Write ``ace_ego_hand_*.pt``; return what it holds, by where that came from.
+    """Write ``ace_ego_hand_*.pt``; return a report of its tensors' origins, as plain types.
 
-    The released layout registers more than runs: adapters after the tap (A as drawn at the start
-    of training, B zero), readouts that are never selected (as drawn at the start of training) and
-    the output head of the base (taken from ``base``, else zeros). A record under the key
-    ``acehand`` lists them. The file appears whole or not at all.
-
-    Returned, as plain types, are the seed and how many tensors are ``from_model``; by name those
-    ``from_base`` (its output head) and ``drawn`` (initial values), of which ``zero`` are all zeros,
-    and ``filled_live``, of the running model, which its own source did not have.
+    The released layout also has adapters after the tap, unused readouts (both as at the start of
+    training) and the output head of the base (from ``base``, else zeros). The record under the key
+    ``acehand`` lists them: the seed, the number ``from_model``, and by name those ``from_base`` and
+    ``drawn``, of which ``zero`` are all zeros, and ``filled_live``, which the model's own source
+    lacked. Written atomically.
 
     Args:
-        weights: of the trunk only the patch embedding is part of a checkpoint; the base is frozen.
+        weights: the trunk's patch embedding only; the base is frozen.
         base: folder of Wan2.2-Fun-5B-Control.
 
     Raises:
-        InputError: a feature source that the layout cannot hold.
+        InputError: a feature source outside the layout.
         SchemaError: names each missing, unexpected or wrong tensor.
         OutputError: it exists, or cannot be written.
     """
@@ -160,13 +153,17 @@ def export_official(
                 drawn.append(f"{name}: {tensor}")
                 if not value.any():
                     zero.append(f"{name}: {tensor}")
-            # A clone, because a view would be saved with everything it looks into.
+            # A clone, since a view would be saved with its whole storage.
             data[name][tensor] = value.detach().clone().reshape(shape)
 
     report = {
-        "seed": seed, "from_model": from_model, "from_base": list(head), "drawn": drawn,
-        "zero": zero, "filled_live": list(weights.report.filled),
-    }  # fmt: skip
+        "seed": seed,
+        "from_model": from_model,
+        "from_base": list(head),
+        "drawn": drawn,
+        "zero": zero,
+        "filled_live": list(weights.report.filled),
+    }
     data[RECORD] = {"format": 1, **weights.record(), **report}
     with atomic_path(path) as temporary:
         torch.save(data, temporary)
@@ -174,7 +171,7 @@ def export_official(
 
 
 def _trained_parts(weights: LoadedWeights) -> dict[str, Tensors]:
-    """Return what a checkpoint holds of a model, checked: of the trunk its patch embedding."""
+    """Return a model's part of a checkpoint, checked: of the trunk its patch embedding."""
 
     def patch(tensors: Mapping[str, Any]) -> dict[str, Any]:
         return {n: value for n, value in tensors.items() if n.startswith(official.PATCH)}

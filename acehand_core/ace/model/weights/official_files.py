@@ -11,25 +11,7 @@ from typing import Any, cast
 import torch
 
 from acehand_core.ace.model.config import InferenceConfig, ModelConfig, Variant
-from acehand_core.ace.model.weights import official, sums
-from acehand_core.ace.model.weights.state import (
-    Caption,
-    ComponentReport,
-    LoadedWeights,
-    LoadReport,
-    TrainingData,
-    check_caption,
-    compare,
-    read_parts,
-    read_record,
-)
-from acehand_core.ace.model.weights.storage import (
-    INDEX_SUFFIX,
-    TensorStore,
-    open_pickle,
-    open_safetensors,
-    store_of,
-)
+from acehand_core.ace.model.weights import official, state, storage, sums
 from acehand_core.ace.model.weights.sums import sha256s
 from acehand_core.ace.model.weights.tables import WeightsSection
 from acehand_core.errors import InputError, SchemaError
@@ -42,8 +24,8 @@ _CAPTION_FILES = ("caption_embed.pt", "caption_embedding.safetensors")
 #: The base of 5 B stands in the folder itself; other releases of the family have two of them.
 _BASE_FOLDERS = ("", "low_noise_model", "transformer")
 _BASE_STEM = "diffusion_pytorch_model.safetensors"
-_BASE_PLACES = ("Wan2.2-Fun-5B-Control", _BASE_STEM, _BASE_STEM + INDEX_SUFFIX)
-_MEMORY = "tensors in memory"
+_BASE_PLACES = ("Wan2.2-Fun-5B-Control", _BASE_STEM, _BASE_STEM + storage.INDEX_SUFFIX)
+
 _VARIANT_IN_NAME = re.compile(r"(?:^|[_\-.])(kfree|k)(?=[_\-.]|$)")
 
 
@@ -52,30 +34,30 @@ class OfficialCheckpoint:
     """An opened ``ace_ego_hand_*.pt``: its parts, other keys, and our record if it has one."""
 
     path: Path
-    parts: dict[str, TensorStore]
+    parts: dict[str, storage.TensorStore]
     ignored: tuple[str, ...]
     record: dict[str, Any]
 
     @property
     def variant(self) -> str | None:
-        """Which configuration it serves, from its record or its name."""
+        """The variant in its record or its name."""
         recorded = self.record.get("config", {}).get("variant")
         named = _VARIANT_IN_NAME.findall(self.path.stem)
         return recorded or (named[-1] if named else None)
 
-    def recorded(self) -> tuple[TrainingData, InferenceConfig]:
-        """Return what it was trained on and how it is to be run. Raises SchemaError."""
-        return read_record(self.record, f"{self.path}: {RECORD}")
+    def recorded(self) -> tuple[state.TrainingData, InferenceConfig]:
+        """Return its training data and how to run it. Raises SchemaError."""
+        return state.read_record(self.record, f"{self.path}: {RECORD}")
 
 
 def open_checkpoint(path: Path) -> OfficialCheckpoint:
     """Open a checkpoint without reading its values.
 
     Raises:
-        SchemaError: it lacks a part, or a part is not a dict of tensors.
+        SchemaError: a part is missing or not a dict of tensors.
         UnsafeFileError, InputError: see ``open_pickle``.
     """
-    data = open_pickle(path)
+    data = storage.open_pickle(path)
     if not isinstance(data, dict) or "projectors" not in data:
         there = ", ".join(map(str, data)) if isinstance(data, dict) else type(data).__name__
         raise SchemaError(f"{path}: no checkpoint: key 'projectors' is missing; found: {there}.")
@@ -83,18 +65,16 @@ def open_checkpoint(path: Path) -> OfficialCheckpoint:
     parts = {}
     for key in official.CHECKPOINT_KEYS:
         if data.get(key) is None:
-            raise SchemaError(
-                f"{path}: key {key!r} is missing; found: {', '.join(map(str, data))}."
-            )
+            found = ", ".join(map(str, data))
+            raise SchemaError(f"{path}: key {key!r} is missing; found: {found}.")
         if not isinstance(data[key], dict):
             raise SchemaError(f"{path}: {key} is a {type(data[key]).__name__}, not a dict.")
-        parts[key] = store_of(data[key], f"{path}, {key}", (path,))
+        parts[key] = storage.store_of(data[key], f"{path}, {key}", (path,))
 
     record = data.get(RECORD, {})
     if not isinstance(record, dict) or not isinstance(record.get("config", {}), dict):
         raise SchemaError(f"{path}: key {RECORD!r} is not a record of ours.")
     others = (str(k) for k in data if k not in (*official.CHECKPOINT_KEYS, RECORD))
-
     return OfficialCheckpoint(path, parts, tuple(others), record)
 
 
@@ -102,33 +82,31 @@ def base_file(path: Path) -> Path | None:
     """Return the transformer's file (or index of shards) in a base folder, or None."""
     if path.is_file():
         return path
-    for folder in _BASE_FOLDERS:
-        for name in (_BASE_STEM, _BASE_STEM + INDEX_SUFFIX):
-            if (path / folder / name).is_file():
-                return path / folder / name
-    return None
+    names = (_BASE_STEM, _BASE_STEM + storage.INDEX_SUFFIX)
+    files = (path / folder / name for folder in _BASE_FOLDERS for name in names)
+    return next((file for file in files if file.is_file()), None)
 
 
-def open_base(path: Path) -> TensorStore:
-    """Open the base transformer, a folder or its file. Raises InputError when it is not there."""
+def open_base(path: Path) -> storage.TensorStore:
+    """Open the base transformer, a folder or its file. Raises InputError if it is missing."""
     file = base_file(path)
     if file is None:
         raise InputError(
-            f"{path}: no {_BASE_STEM} (or its {INDEX_SUFFIX}) here; valid: the folder of "
+            f"{path}: no {_BASE_STEM} or {storage.INDEX_SUFFIX}; valid: the folder of "
             "Wan2.2-Fun-5B-Control (acehand weights fetch wan-base)."
         )
-    return open_safetensors(file)
+    return storage.open_safetensors(file)
 
 
-def open_vae(path: Path) -> TensorStore:
-    """Open ``Wan2.2_VAE.pth`` or the same as safetensors; a ``model.`` before all names is cut."""
+def open_vae(path: Path) -> storage.TensorStore:
+    """Open ``Wan2.2_VAE.pth`` or its safetensors; a common prefix ``model.`` is removed."""
     if path.suffix == ".safetensors":
-        store = open_safetensors(path)
+        store = storage.open_safetensors(path)
     else:
-        data = open_pickle(path)
+        data = storage.open_pickle(path)
         if not isinstance(data, dict):
             raise SchemaError(f"{path}: a {type(data).__name__}, not a dict of tensors.")
-        store = store_of(data, str(path), (path,))
+        store = storage.store_of(data, str(path), (path,))
 
     prefix = "model."
     if not store.shapes or not all(name.startswith(prefix) for name in store.shapes):
@@ -141,73 +119,43 @@ def open_vae(path: Path) -> TensorStore:
     )
 
 
-def read_caption(path: Path) -> Caption:
+def read_caption(path: Path) -> state.Caption:
     """Read a caption embedding: safetensors, or a ``.pt`` of a tensor or of a dict with ``embed``.
 
-    Raises SchemaError when there is none, or see ``open_pickle``.
+    Raises SchemaError without one, else see ``open_pickle``.
     """
     if path.suffix == ".safetensors":
-        store = open_safetensors(path)
+        store = storage.open_safetensors(path)
         if set(store.shapes) != {CAPTION_KEY}:
-            raise SchemaError(
-                f"{path}: holds {', '.join(sorted(store.shapes)) or 'nothing'}; valid: "
-                f"{CAPTION_KEY} alone."
-            )
+            found = ", ".join(sorted(store.shapes)) or "nothing"
+            raise SchemaError(f"{path}: holds {found}; valid: {CAPTION_KEY} alone.")
         tensor: Any = store.fetch(CAPTION_KEY)
     else:
-        data = open_pickle(path)
+        data = storage.open_pickle(path)
         tensor = data.get("embed") if isinstance(data, dict) else data
     if not isinstance(tensor, torch.Tensor) or tensor.ndim != 2 or not tensor.is_floating_point():
         raise SchemaError(f"{path}: no caption embedding; a tensor (tokens, width) is needed.")
     return tensor.detach()
 
 
-def from_official_tensors(
-    config: ModelConfig,
-    dit: Mapping[str, Any] | None = None,
-    vae: Mapping[str, Any] | None = None,
-    projectors: Mapping[str, Any] | None = None,
-    raymap_heads: Mapping[str, Any] | None = None,
-    backbone_trainable: Mapping[str, Any] | None = None,
-    caption: Caption | None = None,
-) -> LoadedWeights:
-    """Return a model's weights from tensors in memory under the released names.
-
-    A part that is None stays None. Tensors that do not run may be absent; unknown names and wrong
-    shapes are errors. ``patch_embedding`` of ``backbone_trainable`` replaces that of ``dit``.
-
-    Raises:
-        SchemaError: names each missing, unexpected or wrong tensor.
-    """
-    given = {
-        "dit": dit, "vae": vae, "projectors": projectors, "raymap_heads": raymap_heads,
-        "backbone_trainable": backbone_trainable,
-    }  # fmt: skip
-    stores = {n: store_of(t, f"{_MEMORY}, {n}") for n, t in given.items() if t is not None}
-    return assemble(config, stores, caption, complete=False)
-
-
 def assemble(
     config: ModelConfig,
-    stores: Mapping[str, TensorStore],
-    caption: Caption | None = None,
+    stores: Mapping[str, storage.TensorStore],
+    caption: state.Caption | None = None,
     complete: bool = True,
-) -> LoadedWeights:
-    """Check every list, then read what runs.
+) -> state.LoadedWeights:
+    """Check every list, then read what runs. Raises as ``state.read_parts``.
 
     Args:
         stores: opened files by the names of the released parts (``official.sections``).
-        complete: what does not run must be there too.
-
-    Raises:
-        SchemaError: names each missing, unexpected or wrong tensor and its file.
+        complete: tensors that do not run are required too.
     """
     sections = released_sections(config, stores)
-    reports = compare(sections, stores, complete)
-    parts = read_parts(sections, stores, reports)
+    reports = state.compare(sections, stores, complete)
+    parts = state.read_parts(sections, stores, reports)
     if caption is not None:
-        check_caption(config, caption, _MEMORY)
-    return LoadedWeights(
+        state.check_caption(config, caption, "the caption")
+    return state.LoadedWeights(
         config,
         vae=parts.get("vae"),
         trunk=parts.get("trunk") if "dit" in stores else None,  # else a patch embedding alone
@@ -215,14 +163,14 @@ def assemble(
         decoder=parts.get("decoder"),
         ray_head=parts.get("ray_head"),
         caption=caption,
-        report=LoadReport(tuple(reports.values())),
+        report=state.LoadReport(tuple(reports.values())),
     )
 
 
 def released_sections(
-    config: ModelConfig, stores: Mapping[str, TensorStore]
+    config: ModelConfig, stores: Mapping[str, storage.TensorStore]
 ) -> dict[str, WeightsSection]:
-    """Return the lists of a released model, of which some files are open."""
+    """Return the lists of a released model, given its open files."""
     trained = stores.get("backbone_trainable")
     retrained = trained is not None and f"{official.PATCH}weight" in trained.shapes
     return official.sections(config, retrained)
@@ -236,17 +184,11 @@ def load_official(
     caption: Path | None = None,
     config: ModelConfig | None = None,
     check_hashes: bool = True,
-) -> LoadedWeights:
-    """Load released files, strictly. What is not given is looked for beside the checkpoint.
+) -> state.LoadedWeights:
+    """Load released files, strictly; by default those next to the checkpoint.
 
-    Args:
-        config: sizes; else from the checkpoint's record, else the released ones.
-        check_hashes: hash every file, which reads all of it.
-
-    Raises:
-        InputError: a file is missing or the variant is not known.
-        SchemaError: names each missing, unexpected or wrong tensor and its file.
-        UnsafeFileError: a file asks for code to be run.
+    See ``load.load_weights``, also for what is raised. ``config`` defaults to the sizes in the
+    checkpoint's record, else the released ones.
     """
     opened = open_checkpoint(checkpoint)
     variant = choose_variant(variant, opened.variant, str(checkpoint))
@@ -257,27 +199,30 @@ def load_official(
     weights = assemble(config, stores, embedding)
 
     files = {f.name: f for f in (checkpoint, vae, caption, *stores["dit"].files)}
-    keys = ComponentReport("checkpoint", str(checkpoint), ignored=opened.ignored)
+    keys = state.ComponentReport("checkpoint", str(checkpoint), ignored=opened.ignored)
     report = replace(
         weights.report,
         components=(keys, *weights.report.components),
         filled=tuple(opened.record.get("filled_live", ())),
     )
     licence = str(opened.record.get("licence") or sums.RELEASED)
-    digests = sha256s(files) if check_hashes else {}
     training, inference = opened.recorded()
     return replace(
-        weights, report=report, licence=licence, sha256s=digests, training_data=training,
+        weights,
+        report=report,
+        licence=licence,
+        sha256s=sha256s(files) if check_hashes else {},
+        training_data=training,
         inference=inference,
-    )  # fmt: skip
+    )
 
 
 def pieces_of(
     checkpoint: Path, base: Path | None, vae: Path | None, caption: Path | None
 ) -> tuple[Path, Path, Path]:
-    """Return base, VAE and caption, looked for beside the checkpoint where they are not given.
+    """Return base, VAE and caption, by default next to the checkpoint.
 
-    Raises InputError for one that is not there.
+    Raises InputError for a missing one.
     """
     base = base or _beside(checkpoint, _BASE_PLACES, "--base DIR", "wan-base")
     if vae is None:
@@ -301,12 +246,12 @@ def checkpoint_config(
 
 
 def choose_variant(asked: str | None, found: str | None, where: str) -> Variant:
-    """Return the variant, or raise InputError when it is unknown or the two disagree."""
+    """Return the variant. Raises InputError if it is unknown or the two disagree."""
     if asked is not None and found is not None and asked != found:
-        raise InputError(f"{where} holds the variant {found}, not {asked}.")
+        raise InputError(f"{where}: holds the variant {found}, not {asked}.")
     variant = asked or found
     if variant not in ("k", "kfree"):
-        raise InputError(f"{where}: which variant this is, is not known; valid: --variant k|kfree.")
+        raise InputError(f"{where}: unknown variant; give --variant k|kfree.")
     return cast(Variant, variant)
 
 
@@ -314,7 +259,7 @@ def _beside(checkpoint: Path, candidates: tuple[str, ...], flag: str, fetched: s
     for name in candidates:
         if (checkpoint.parent / name).exists():
             return checkpoint.parent / name
+    names = " or ".join(candidates)
     raise InputError(
-        f"{checkpoint}: no {' or '.join(candidates)} beside it; give it with {flag} "
-        f"(acehand weights fetch {fetched})."
+        f"{checkpoint.parent}: no {names}; give it with {flag} (acehand weights fetch {fetched})."
     )

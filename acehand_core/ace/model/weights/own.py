@@ -1,8 +1,8 @@
-"""Our own format: one folder of safetensors that run, their config, hashes and licence.
+"""Our own format: one folder of the tensors that run, their config, hashes and licence.
 
-``config.json`` holds ``format`` and ``version``, the model's sizes, the licence, where the weights
-came from (file names and SHA-256), what they were trained on, how they are to be run, and size and
-SHA-256 of every other file. Tensors have the running model's names.
+``config.json`` holds ``format`` and ``version``, the model's sizes, the licence, the source files
+with SHA-256, the training data, how to run the model, and size and SHA-256 of every other file.
+Tensors have the running model's names.
 """
 
 from __future__ import annotations
@@ -17,21 +17,8 @@ from typing import Any
 from acehand_core import __version__
 from acehand_core.ace.model.config import InferenceConfig, ModelConfig
 from acehand_core.ace.model.encoder.sources import TRUNK_SOURCES
-from acehand_core.ace.model.weights import sums
+from acehand_core.ace.model.weights import state, sums, tables
 from acehand_core.ace.model.weights.official_files import CAPTION_KEY, choose_variant, read_caption
-from acehand_core.ace.model.weights.state import (
-    ComponentReport,
-    LoadedWeights,
-    LoadReport,
-    TrainingData,
-    check_caption,
-    check_parts,
-    compare,
-    read_parts,
-    state_shapes,
-    training_from_json,
-    training_to_json,
-)
 from acehand_core.ace.model.weights.storage import (
     TensorStore,
     open_safetensors,
@@ -39,7 +26,6 @@ from acehand_core.ace.model.weights.storage import (
     save_safetensors,
 )
 from acehand_core.ace.model.weights.sums import sha256, sha256s
-from acehand_core.ace.model.weights.tables import WeightsSection, WeightsTable, meta, shapes_of
 from acehand_core.atomic import atomic_folder
 from acehand_core.errors import InputError, SchemaError, UnsafeFileError
 
@@ -49,7 +35,12 @@ CONFIG_FILE = "config.json"
 CAPTION_FILE = f"{CAPTION_KEY}.safetensors"
 LICENCE_FILE = "LICENSE.txt"
 #: Ray head and decoder share a file; all others are parts as they are.
-_TABLES = {"decoder": {"ray_head": WeightsTable(prefix="ray_head."), "decoder": WeightsTable()}}
+_TABLES = {
+    "decoder": {
+        "ray_head": tables.WeightsTable(prefix="ray_head."),
+        "decoder": tables.WeightsTable(),
+    }
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +53,12 @@ class Manifest:
     sources: dict[str, str]
     filled: tuple[str, ...]
     files: dict[str, dict[str, Any]]
-    training_data: TrainingData
+    training_data: state.TrainingData
     inference: InferenceConfig
 
 
 def is_own(path: Path) -> bool:
-    """Whether a folder is in this format."""
+    """Return whether a folder is in this format."""
     try:
         return read_json(path / CONFIG_FILE).get("format") == FORMAT
     except InputError:  # SchemaError included
@@ -79,11 +70,8 @@ def read_manifest(path: Path) -> Manifest:
     where = path / CONFIG_FILE
     data = read_json(where)
     if data.get("format") != FORMAT or data.get("version") != VERSION:
-        raise SchemaError(
-            f"{where}: format {data.get('format')!r}, version {data.get('version')!r}; valid: "
-            f"{FORMAT!r}, {VERSION}."
-        )
-
+        found = f"format {data.get('format')!r}, version {data.get('version')!r}"
+        raise SchemaError(f"{where}: {found}; valid: {FORMAT!r}, {VERSION}.")
     kinds = {"licence": str, "sources": dict, "filled": list, "files": dict}
     for name, kind in kinds.items():
         if not isinstance(data.get(name), kind):
@@ -98,60 +86,50 @@ def read_manifest(path: Path) -> Manifest:
     config = ModelConfig.from_json(data.get("config"), f"{where}: config")
     return Manifest(
         path, config, data["licence"], data["sources"], tuple(map(str, data["filled"])),
-        data["files"], training_from_json(data.get("training_data"), str(where)),
+        data["files"], state.training_from_json(data.get("training_data"), str(where)),
         InferenceConfig.from_json(data.get("inference"), f"{where}: inference"),
     )  # fmt: skip
 
 
-def needed_files(config: ModelConfig) -> tuple[str, ...]:
-    """Return the names of all files beside ``config.json``."""
-    caption = (CAPTION_FILE,) if config.source in TRUNK_SOURCES else ()
-    return (*sections(config), *caption, LICENCE_FILE)
-
-
 def unlisted_files(manifest: Manifest) -> list[str]:
-    """Return a sentence for every file that is needed and not listed."""
-    return [
-        f"{manifest.path / CONFIG_FILE}: files: {name!r} is missing."
-        for name in needed_files(manifest.config)
-        if name not in manifest.files
-    ]
+    """Return a sentence for every needed file that is not listed."""
+    caption = (CAPTION_FILE,) if manifest.config.source in TRUNK_SOURCES else ()
+    needed = (*sections(manifest.config), *caption, LICENCE_FILE)
+    where = f"{manifest.path / CONFIG_FILE}: files"
+    return [f"{where}: {name!r} is missing." for name in needed if name not in manifest.files]
 
 
-def sections(config: ModelConfig) -> dict[str, WeightsSection]:
+def sections(config: ModelConfig) -> dict[str, tables.WeightsSection]:
     """Return the list of each file of tensors."""
-    shapes = state_shapes(config)
-    canonical = {part: meta(listed) for part, listed in shapes.items()}
+    inside = {part: tables.meta(listed) for part, listed in state.state_shapes(config).items()}
     lists = {}
-    for part in shapes:
-        if part == "ray_head":
-            continue
-        section = WeightsSection(part, {}, _TABLES.get(part, {part: WeightsTable()}))
-        shapes_there = shapes_of(section.write(canonical))
-        lists[f"{part}.safetensors"] = replace(section, shapes=shapes_there)
+    for part in inside:
+        if part != "ray_head":
+            section = tables.WeightsSection(
+                part, {}, _TABLES.get(part, {part: tables.WeightsTable()})
+            )
+            shapes = tables.shapes_of(section.write(inside))
+            lists[f"{part}.safetensors"] = replace(section, shapes=shapes)
     return lists
 
 
-def open_own(manifest: Manifest) -> tuple[dict[str, TensorStore], dict[str, ComponentReport]]:
-    """Open every file of tensors and compare it with its list; nothing is read."""
+def open_own(manifest: Manifest) -> tuple[dict[str, TensorStore], dict[str, state.ComponentReport]]:
+    """Open every file of tensors and compare it with its list, without reading values."""
     lists = sections(manifest.config)
     stores = {file: open_safetensors(manifest.path / file) for file in lists}
-    reports = compare(lists, stores)
+    reports = state.compare(lists, stores)
     for file, store in stores.items():
         stated = manifest.files.get(file, {}).get("dtypes")
         if stated is not None and stated != _dtypes(store.dtypes):
-            wrong = (f"of {file}", f"are {_dtypes(store.dtypes)}, not {stated} as config.json says")
+            wrong = (f"of {file}", f"are {_dtypes(store.dtypes)}; config.json states {stated}")
             reports[file] = replace(reports[file], wrong=(*reports[file].wrong, wrong))
     return stores, reports
 
 
-def load_own(path: Path, variant: str | None = None, check_hashes: bool = True) -> LoadedWeights:
-    """Load a folder of this format, strictly.
-
-    Raises:
-        SchemaError: a wrong hash, or a missing, unexpected or wrong tensor, with its file.
-        InputError: a file is missing, or it holds another variant.
-    """
+def load_own(
+    path: Path, variant: str | None = None, check_hashes: bool = True
+) -> state.LoadedWeights:
+    """Load a folder of this format, strictly. Raises as ``load.load_weights``."""
     manifest = read_manifest(path)
     config = manifest.config
     choose_variant(variant, config.variant, str(path))
@@ -171,18 +149,18 @@ def load_own(path: Path, variant: str | None = None, check_hashes: bool = True) 
             raise SchemaError(" ".join(problems))
 
     stores, reports = open_own(manifest)
-    parts = read_parts(sections(config), stores, reports)
+    parts = state.read_parts(sections(config), stores, reports)
 
     caption = None
     if config.source in TRUNK_SOURCES:
         caption = read_caption(path / CAPTION_FILE)
-        check_caption(config, caption, str(path / CAPTION_FILE))
+        state.check_caption(config, caption, str(path / CAPTION_FILE))
 
-    return LoadedWeights(
+    return state.LoadedWeights(
         config,
         **parts,
         caption=caption,
-        report=LoadReport(tuple(reports.values()), manifest.filled),
+        report=state.LoadReport(tuple(reports.values()), manifest.filled),
         licence=manifest.licence,
         sha256s={**stated, CONFIG_FILE: sha256(path / CONFIG_FILE)},
         training_data=manifest.training_data,
@@ -190,22 +168,20 @@ def load_own(path: Path, variant: str | None = None, check_hashes: bool = True) 
     )
 
 
-def save_own(path: Path, weights: LoadedWeights, overwrite: bool = False) -> None:
-    """Write a folder of this format; it appears whole or not at all.
+def save_own(path: Path, weights: state.LoadedWeights, overwrite: bool = False) -> None:
+    """Write a folder of this format, atomically.
 
-    Raises:
-        SchemaError: names each missing, unexpected or wrong tensor.
-        OutputError: it exists, or cannot be written.
+    Raises SchemaError naming a wrong tensor, OutputError if it exists or cannot be written.
     """
     config, parts = weights.config, weights.parts()
-    check_parts(parts, state_shapes(config))
+    state.check_parts(parts, state.state_shapes(config))
     lists = sections(config)
     names = [f"{part}.safetensors" for part in parts if part != "ray_head"]
     files = {name: lists[name].write(parts) for name in names}
     if config.source in TRUNK_SOURCES:
         if weights.caption is None:
             raise SchemaError("the model: the caption embedding is missing.")
-        check_caption(config, weights.caption, "the model")
+        state.check_caption(config, weights.caption, "the model")
         files[CAPTION_FILE] = {CAPTION_KEY: weights.caption}
 
     with atomic_folder(path, overwrite, is_own) as folder:
@@ -222,13 +198,14 @@ def save_own(path: Path, weights: LoadedWeights, overwrite: bool = False) -> Non
             entry |= {"bytes": (folder / name).stat().st_size, "sha256": digests[name]}
 
         data = {
-            "format": FORMAT, "version": VERSION, "acehand": __version__,
-            "config": config.to_json(), "licence": weights.licence,
+            "format": FORMAT,
+            "version": VERSION,
+            "acehand": __version__,
+            **weights.record(),
             "sources": weights.sha256s,
             "filled": list(weights.report.filled),
-            "training_data": training_to_json(weights.training_data),
-            "inference": weights.inference.to_json(), "files": entries,
-        }  # fmt: skip
+            "files": entries,
+        }
         (folder / CONFIG_FILE).write_text(json.dumps(data, indent=2) + "\n", "utf-8")
 
 

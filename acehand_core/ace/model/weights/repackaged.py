@@ -1,8 +1,8 @@
-"""The safetensors re-packaging: one folder of components, with the two variants side by side.
+"""The safetensors re-packaging: one folder of components with both variants.
 
-``dit/`` and ``vae/`` are shared; ``k/`` and ``kfree/`` each hold what was trained. Layer names are
-its own, fused query, key and value rows are split and only the executed blocks are stored. It has
-no place for the direct wrist head and one unused norm, which hold initial values then.
+``dit/`` and ``vae/`` are shared; ``k/`` and ``kfree/`` each hold what was trained. It has its own
+layer names, split query, key and value rows, and only the executed blocks. The direct wrist head
+and one unused norm are missing and get initial values.
 """
 
 from __future__ import annotations
@@ -20,36 +20,15 @@ from acehand_core.ace.model.config import (
     VaeConfig,
     Variant,
 )
-from acehand_core.ace.model.weights import official, sums
+from acehand_core.ace.model.weights import official, state, sums, tables
 from acehand_core.ace.model.weights.official_export import initial
 from acehand_core.ace.model.weights.official_files import CAPTION_KEY, choose_variant, read_caption
-from acehand_core.ace.model.weights.state import (
-    RELEASED_TRAINING,
-    ComponentReport,
-    LoadedWeights,
-    LoadReport,
-    check_caption,
-    compare,
-    read_parts,
-    state_shapes,
-)
 from acehand_core.ace.model.weights.storage import TensorStore, open_safetensors, read_json
 from acehand_core.ace.model.weights.sums import sha256s
-from acehand_core.ace.model.weights.tables import (
-    EMBEDDINGS,
-    PATCH_EMBEDDING,
-    Tensors,
-    WeightsSection,
-    WeightsTable,
-    meta,
-    same,
-    shapes_of,
-    under,
-)
 from acehand_core.errors import AcehandError, InputError, SchemaError
 
 CAPTION_FILE = f"{CAPTION_KEY}.safetensors"
-#: A buffer that the re-packaging stores and the running decoder computes.
+#: A stored buffer that the running decoder computes.
 RAY_FREQUENCIES = "ray_encoding.frequency_bands"
 _LINEARS = [
     *(
@@ -63,53 +42,53 @@ _LINEARS = [
     ("blocks.*.feed_forward.2", "blocks.*.ffn.net.2"),
 ]  # fmt: skip
 _NORMS = [("query_norm", "norm_q"), ("key_norm", "norm_k")]
-TRUNK = WeightsTable(
+TRUNK = tables.WeightsTable(
     [
-        *EMBEDDINGS,
+        *tables.EMBEDDINGS,
         ("time_modulation.1", "condition_embedder.time_proj"),
         *_LINEARS,
-        *under("blocks.*.self_attention", "blocks.*.attn1", _NORMS),
-        *under("blocks.*.cross_attention", "blocks.*.attn2", _NORMS),
+        *tables.under("blocks.*.self_attention", "blocks.*.attn1", _NORMS),
+        *tables.under("blocks.*.cross_attention", "blocks.*.attn2", _NORMS),
         ("blocks.*.cross_attention_norm", "blocks.*.norm2"),
     ]
 )
-ADAPTERS = WeightsTable(
+ADAPTERS = tables.WeightsTable(
     (f"{theirs}.{side}", f"{ours}.{side}.default")
     for theirs, ours in _LINEARS
     for side in ("lora_A", "lora_B")
 )
 _RESNET = [
     ("norm1.weight", "norm1.gamma"), ("norm2.weight", "norm2.gamma"),
-    *same("conv1", "conv2"), ("shortcut", "conv_shortcut"),
+    *tables.same("conv1", "conv2"), ("shortcut", "conv_shortcut"),
 ]  # fmt: skip
 _VAE_PAIRS = [
-    *under("down_blocks.*.resnets.*", "encoder.down_blocks.*.resnets.*", _RESNET),
-    *under("down_blocks.*.downsampler", "encoder.down_blocks.*.downsampler",
+    *tables.under("down_blocks.*.resnets.*", "encoder.down_blocks.*.resnets.*", _RESNET),
+    *tables.under("down_blocks.*.downsampler", "encoder.down_blocks.*.downsampler",
            [("space", "resample.1"), ("time.conv", "time_conv")]),
-    *under("mid_block.block_in", "encoder.mid_block.resnets.0", _RESNET),
-    *under("mid_block.attention", "encoder.mid_block.attentions.0",
+    *tables.under("mid_block.block_in", "encoder.mid_block.resnets.0", _RESNET),
+    *tables.under("mid_block.attention", "encoder.mid_block.attentions.0",
            [("norm.weight", "norm.gamma"), ("qkv", "to_qkv"), ("output", "proj")]),
-    *under("mid_block.block_out", "encoder.mid_block.resnets.1", _RESNET),
+    *tables.under("mid_block.block_out", "encoder.mid_block.resnets.1", _RESNET),
     ("norm_out.weight", "encoder.norm_out.gamma"),
     ("conv_in", "encoder.conv_in"),
     ("conv_out", "encoder.conv_out"),
-    *same("quant_conv"),
+    *tables.same("quant_conv"),
 ]  # fmt: skip
-_READ_PATCHES = [*same("query", "key", "value"), ("output", "out_proj")]
-DECODER = WeightsTable(
+_READ_PATCHES = [*tables.same("query", "key", "value"), ("output", "out_proj")]
+DECODER = tables.WeightsTable(
     [
-        *same("spatial_encoding", "ray_encoding", "patch_projection", "slot_embedding"),
-        *same("hand_token", "joint_token", "register_token", "final_norm", "hand_fuse"),
-        *same("layers.*.query_norm", "layers.*.context_norm", "layers.*.temporal"),
-        *under("layers.*.spatial", "layers.*.spatial", _READ_PATCHES),
-        *same("readout_query_norm", "readout_context_norm"),
-        *under("readout", "readout", _READ_PATCHES),
-        *same("head_joint_3d", "head_global_orient", "head_hand_pose", "head_camera"),
-        *same("head_presence", "head_visible", "head_betas"),
+        *tables.same("spatial_encoding", "ray_encoding", "patch_projection", "slot_embedding"),
+        *tables.same("hand_token", "joint_token", "register_token", "final_norm", "hand_fuse"),
+        *tables.same("layers.*.query_norm", "layers.*.context_norm", "layers.*.temporal"),
+        *tables.under("layers.*.spatial", "layers.*.spatial", _READ_PATCHES),
+        *tables.same("readout_query_norm", "readout_context_norm"),
+        *tables.under("readout", "readout", _READ_PATCHES),
+        *tables.same("head_joint_3d", "head_global_orient", "head_hand_pose", "head_camera"),
+        *tables.same("head_presence", "head_visible", "head_betas"),
     ],
     fused_inside=r"readout|layers\.\d+\.spatial",
 )
-RAY_HEAD = WeightsTable(prefix="ray_head.")
+RAY_HEAD = tables.WeightsTable(prefix="ray_head.")
 #: Their field -> ours, per component.
 _DIT = {"in_channels": "in_channels", "latent_channels": "out_channels", "dim": "dim",
         "ffn_dim": "ffn_dim", "num_heads": "num_heads", "freq_dim": "freq_dim",
@@ -122,12 +101,12 @@ _PROJECTOR = {"feature_dim": "feature_dim", "hidden_dim": "width", "num_heads": 
 
 
 def is_repackaged(path: Path) -> bool:
-    """Whether a folder looks like the re-packaging."""
+    """Return whether a folder looks like the re-packaging."""
     return (path / "dit" / "config.json").is_file() and (path / "vae" / "config.json").is_file()
 
 
 def find_variant(path: Path, asked: Variant | None) -> Variant:
-    """Return the variant to read. Raises InputError when there are two and none is asked for."""
+    """Return the variant to read. Raises InputError if it is absent or ambiguous."""
     present = [name for name in ("k", "kfree") if (path / name / "projector").is_dir()]
     if asked is not None and asked not in present:
         raise InputError(f"{path}: variant {asked} is not here; valid: {', '.join(present)}.")
@@ -135,7 +114,7 @@ def find_variant(path: Path, asked: Variant | None) -> Variant:
 
 
 def read_config(path: Path, variant: Variant) -> ModelConfig:
-    """Return the sizes that its config files state. Raises SchemaError."""
+    """Return the sizes in its config files. Raises SchemaError."""
     adapters = read_json(path / variant / "config.json")
     dit = read_json(path / "dit" / "config.json")
     try:
@@ -155,30 +134,30 @@ def read_config(path: Path, variant: Variant) -> ModelConfig:
     return ModelConfig(variant=variant, vae=vae, trunk=trunk, decoder=decoder)
 
 
-def sections(config: ModelConfig) -> dict[str, WeightsSection]:
+def sections(config: ModelConfig) -> dict[str, tables.WeightsSection]:
     """Return the list of each file."""
-    shapes, v = state_shapes(config), config.variant
-    canonical = {part: meta(listed) for part, listed in shapes.items()}
+    shapes, v = state.state_shapes(config), config.variant
+    inside = {part: tables.meta(listed) for part, listed in shapes.items()}
 
-    # Gains of norms are one-dimensional there and broadcast over an image here.
+    # Gains of norms are one-dimensional outside and broadcast over an image inside.
     flat = {name: s for name, s in shapes.get("vae", {}).items() if name.endswith(".gamma")}
     lists = {
         # The retrained patch embedding is in the variant's folder.
-        "dit/model.safetensors": WeightsSection(
+        "dit/model.safetensors": tables.WeightsSection(
             "dit", {}, {"trunk": TRUNK}, lambda name: not name.startswith(official.PATCH)
         ),
-        "vae/model.safetensors": WeightsSection(
-            "vae", {}, {"vae": WeightsTable(_VAE_PAIRS, flat=flat)}
+        "vae/model.safetensors": tables.WeightsSection(
+            "vae", {}, {"vae": tables.WeightsTable(_VAE_PAIRS, flat=flat)}
         ),
-        f"{v}/backbone_delta.safetensors": WeightsSection(
-            f"{v}/backbone_delta", {}, {"trunk": PATCH_EMBEDDING, "adapters": ADAPTERS}
+        f"{v}/backbone_delta.safetensors": tables.WeightsSection(
+            f"{v}/backbone_delta", {}, {"trunk": tables.PATCH_EMBEDDING, "adapters": ADAPTERS}
         ),
-        f"{v}/projector/model.safetensors": WeightsSection(
+        f"{v}/projector/model.safetensors": tables.WeightsSection(
             f"{v}/projector", {}, {"ray_head": RAY_HEAD, "decoder": DECODER},
             computed=(RAY_FREQUENCIES,),
         ),
     }  # fmt: skip
-    listed = {file: shapes_of(section.write(canonical)) for file, section in lists.items()}
+    listed = {file: tables.shapes_of(section.write(inside)) for file, section in lists.items()}
     listed[f"{v}/projector/model.safetensors"][RAY_FREQUENCIES] = (config.decoder.ray_frequencies,)
 
     return {file: replace(section, shapes=listed[file]) for file, section in lists.items()}
@@ -186,12 +165,12 @@ def sections(config: ModelConfig) -> dict[str, WeightsSection]:
 
 def open_repackaged(
     path: Path, variant: Variant
-) -> tuple[ModelConfig, dict[str, TensorStore], dict[str, ComponentReport]]:
-    """Open every file and compare it with its list; nothing is read."""
+) -> tuple[ModelConfig, dict[str, TensorStore], dict[str, state.ComponentReport]]:
+    """Open every file and compare it with its list, without reading values."""
     config = read_config(path, variant)
     lists = sections(config)
     stores = {file: open_safetensors(path / file) for file in lists}
-    return config, stores, compare(lists, stores)
+    return config, stores, state.compare(lists, stores)
 
 
 def load_repackaged(
@@ -199,39 +178,35 @@ def load_repackaged(
     variant: Variant | None = None,
     caption: Path | None = None,
     check_hashes: bool = True,
-) -> LoadedWeights:
-    """Load one variant of the re-packaging, strictly.
+) -> state.LoadedWeights:
+    """Load one variant of the re-packaging, strictly. Raises as ``load.load_weights``.
 
-    What it has no place for is filled with initial values and listed in the report.
-
-    Raises:
-        SchemaError: names each missing, unexpected or wrong tensor and its file.
-        InputError: a file is missing, or the variant is not known.
+    Tensors that it lacks get initial values and are listed in the report.
     """
     variant = find_variant(path, variant)
     config, stores, reports = open_repackaged(path, variant)
-    parts = read_parts(sections(config), stores, reports)
+    parts = state.read_parts(sections(config), stores, reports)
     filled = _initial_values(config, parts["decoder"])
     parts["decoder"] |= filled
 
     caption_file = caption or path / CAPTION_FILE
     embedding = read_caption(caption_file)
-    check_caption(config, embedding, str(caption_file))
+    state.check_caption(config, embedding, str(caption_file))
     files = {file: path / file for file in stores} | {caption_file.name: caption_file}
-    return LoadedWeights(
+    return state.LoadedWeights(
         config,
         **parts,
         caption=embedding,
-        report=LoadReport(tuple(reports.values()), tuple(filled)),
+        report=state.LoadReport(tuple(reports.values()), tuple(filled)),
         licence=sums.RELEASED,
         sha256s=sha256s(files) if check_hashes else {},
-        training_data=RELEASED_TRAINING,
+        training_data=state.RELEASED_TRAINING,
         inference=AS_RELEASED,
     )
 
 
-def _initial_values(config: ModelConfig, decoder: Tensors) -> Tensors:
-    """Return what the re-packaging has no place for, at its start values."""
+def _initial_values(config: ModelConfig, decoder: tables.Tensors) -> tables.Tensors:
+    """Return initial values of the tensors that the re-packaging lacks."""
     section = official.sections(config)["projectors"]
     drawn = {
         name: initial(name, section.shapes, 0)

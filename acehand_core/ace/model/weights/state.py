@@ -1,35 +1,35 @@
-"""A model's weights in their one form inside, and what strict loading finds in a file.
+"""The internal form of a model's weights, and reports of strict loading.
 
-Inside there are parts by name, tensors under the names of the running modules (``state_shapes``
-lists them), one caption embedding, and what the model learned from. Every outside layout is turned
-into that form where it is read and, all but the re-packaging, out of it where it is written, by the
-tables of its ``WeightsSection`` lists (``tables``):
+Internally weights are parts by name, tensors under the names of the running modules
+(``state_shapes``), one caption embedding, and the training data. External layouts are converted on
+reading and (except the re-packaging) writing, by the tables of their ``WeightsSection`` lists
+(``tables``):
 
 - ``official``, ``official_files``, ``official_export``: the released checkpoints and their base;
 - ``repackaged``: the safetensors re-packaging of them;
-- ``own``: our folder, which has the names of the running modules already.
+- ``own``: our folder, with the names of the running modules.
 """
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal, get_args
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
 
-from acehand_core.ace.model.config import AS_RELEASED, InferenceConfig, ModelConfig
+from acehand_core.ace.model.config import AS_RELEASED, InferenceConfig, ModelConfig, checked
 from acehand_core.ace.model.encoder.sources import TRUNK_SOURCES, TinySource
 from acehand_core.ace.model.weights import official
 from acehand_core.ace.model.weights.storage import TensorStore, store_of
 from acehand_core.ace.model.weights.tables import Shapes, Tensors, WeightsSection, shapes_of
-from acehand_core.errors import SchemaError, nearest
+from acehand_core.errors import SchemaError
 
 #: The parts that are dicts of tensors.
 PARTS = ("vae", "trunk", "adapters", "decoder", "ray_head", "tiny")
-#: Precisions that a tensor of the model may be stored in.
+#: Valid precisions of stored tensors.
 FLOATING = ("bfloat16", "float16", "float32", "float64")
 _SHOWN = 8
 
@@ -38,11 +38,11 @@ Caption = Float[torch.Tensor, "tokens text"]
 
 @dataclass(frozen=True, slots=True)
 class ComponentReport:
-    """One list of tensors against one file.
+    """One list of tensors compared with one file.
 
-    ``unused`` stand in the list of the layout and are not part of the model; ``ignored`` are
-    outside the list and known to be of no use (the VAE's decoder, other keys of a checkpoint).
-    ``wrong`` is per tensor what its shape or type is and what it should be.
+    ``unused`` are listed in the layout but not part of the model; ``ignored`` are outside the list
+    and known to be irrelevant (the VAE's decoder, other keys of a checkpoint). ``wrong`` pairs a
+    tensor with the error in its shape or type.
     """
 
     component: str
@@ -56,7 +56,7 @@ class ComponentReport:
 
     @property
     def problems(self) -> list[str]:
-        """One sentence per tensor that is not as it should be."""
+        """One sentence per wrong tensor."""
         sentences = []
         for name in self.missing:
             close = difflib.get_close_matches(name, self.unexpected, n=1)
@@ -65,23 +65,19 @@ class ComponentReport:
         sentences += [f"tensor {name!r} is unexpected" for name in self.unexpected]
         return sentences + [f"tensor {name!r} {text}" for name, text in self.wrong]
 
-    def require(self) -> ComponentReport:
-        """Return itself, or raise SchemaError naming the file and the tensors."""
-        problems = self.problems
-        if problems:
-            more = len(problems) - _SHOWN
+    def require(self) -> None:
+        """Raise SchemaError naming the file and the wrong tensors."""
+        if problems := self.problems:
+            text, more = "; ".join(problems[:_SHOWN]), len(problems) - _SHOWN
             tail = f"; and {more} more" if more > 0 else ""
-            text = "; ".join(problems[:_SHOWN])
             raise SchemaError(f"{self.where}: {self.component}: {text}{tail}.")
-        return self
 
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """Everything that was looked at to load one model.
+    """The reports of loading one model.
 
-    ``filled`` are tensors of the running model that the layout has no place for; they hold their
-    initial values.
+    ``filled`` are tensors of the running model that the layout lacks; they have initial values.
     """
 
     components: tuple[ComponentReport, ...] = ()
@@ -100,9 +96,9 @@ class LoadReport:
 
 @dataclass(frozen=True, slots=True)
 class LoadedWeights:
-    """Only what runs: blocks after the tap and readouts that are never used are not here.
+    """The tensors that run, without blocks after the tap and unused readouts.
 
-    A part is None when its source lacks it. ``trunk`` has diffusers' names and includes
+    A part is None if its source lacks it. ``trunk`` has diffusers' names and includes
     ``condition_embedder.*``; ``vae`` holds the encoder; ``adapters`` have peft's names; ``caption``
     is the text embedding of the one caption, (valid tokens, text width). Precisions are as stored.
     """
@@ -125,32 +121,32 @@ class LoadedWeights:
     inference: InferenceConfig = AS_RELEASED
 
     def parts(self) -> dict[str, Tensors]:
-        """Return the parts that are there, by name; the caption is not among them."""
+        """Return the available parts by name, without the caption."""
         parts = {name: getattr(self, name) for name in PARTS}
         return {name: tensors for name, tensors in parts.items() if tensors is not None}
 
     def part(self, name: str) -> Tensors:
-        """Return a part that has to be there. Raises SchemaError."""
+        """Return a required part. Raises SchemaError."""
         tensors: Tensors | None = getattr(self, name)
         if tensors is None:
             raise SchemaError(f"the weights have no {name}.")
         return tensors
 
     def record(self) -> dict[str, Any]:
-        """Return what the released layout is to say of our weights, as plain types."""
+        """Return sizes, licence, training data and run settings as plain types."""
         return {
-            "config": self.config.to_json(),
+            "config": asdict(self.config),
             "licence": self.licence,
             "training_data": training_to_json(self.training_data),
-            "inference": self.inference.to_json(),
+            "inference": asdict(self.inference),
         }
 
 
 def state_shapes(config: ModelConfig) -> dict[str, Shapes]:
     """Return every name and shape, by part, of a model with this feature source.
 
-    They follow from the lists of the released files and their tables; of the trunk up to its tap,
-    the layers of its constants included. ``tests/test_weights_lists.py`` compares them with the
+    Derived from the lists of the released files and their tables; the trunk ends at its tap and
+    includes the layers of its constants. ``tests/test_weights_lists.py`` compares them with the
     running modules.
     """
     sections = official.sections(config, retrained=False)
@@ -169,25 +165,24 @@ def state_shapes(config: ModelConfig) -> dict[str, Shapes]:
 
 
 def check(section: WeightsSection, store: TensorStore, complete: bool = True) -> ComponentReport:
-    """Compare what a file holds with a list; without ``complete`` only what is needed must be."""
+    """Compare a file with a list; without ``complete`` only needed tensors are required."""
     needed = section.needed or section.runs
+    present = sorted(store.shapes.keys() & section.shapes.keys())
+    outside = sorted(store.shapes.keys() - section.shapes.keys())
+    absent = (name for name in section.shapes if name not in store.shapes)
     wrong = []
-    for name in sorted(store.shapes.keys() & section.shapes.keys()):
+    for name in present:
         shape, expected = tuple(store.shapes[name]), tuple(section.shapes[name])
         if shape != expected:
             wrong.append((name, f"has shape {_size(shape)}, not {_size(expected)}"))
         elif store.dtypes[name] not in FLOATING:
             wrong.append((name, f"is {store.dtypes[name]}; valid: {', '.join(FLOATING)}"))
 
-    present = sorted(store.shapes.keys() & section.shapes.keys())
-    outside = sorted(store.shapes.keys() - section.shapes.keys())
     return ComponentReport(
         component=section.component,
         where=store.where,
         read=tuple(name for name in present if section.runs(name)),
-        missing=tuple(
-            n for n in section.shapes if n not in store.shapes and (complete or needed(n))
-        ),
+        missing=tuple(name for name in absent if complete or needed(name)),
         unexpected=tuple(name for name in outside if not name.startswith(section.ignored)),
         wrong=tuple(wrong),
         unused=tuple(name for name in present if not section.runs(name)),
@@ -202,12 +197,9 @@ def _size(shape: tuple[int, ...]) -> str:
 def compare(
     sections: Mapping[str, WeightsSection], stores: Mapping[str, TensorStore], complete: bool = True
 ) -> dict[str, ComponentReport]:
-    """Return the report of every list whose file is open; no values are read."""
-    return {
-        name: check(section, stores[name], complete)
-        for name, section in sections.items()
-        if name in stores
-    }
+    """Return the report of every list with an open file, without reading values."""
+    opened = {name: section for name, section in sections.items() if name in stores}
+    return {name: check(section, stores[name], complete) for name, section in opened.items()}
 
 
 def read_parts(
@@ -215,12 +207,9 @@ def read_parts(
     stores: Mapping[str, TensorStore],
     reports: Mapping[str, ComponentReport],
 ) -> dict[str, Tensors]:
-    """Return the parts of a model out of the files of any layout.
+    """Return the parts of a model from the files of any layout; later lists win.
 
-    A tensor that several lists hold is the last one's.
-
-    Raises:
-        SchemaError: names each missing, unexpected or wrong tensor; nothing was read then.
+    Raises SchemaError: names each missing, unexpected or wrong tensor, before reading any.
     """
     for report in reports.values():
         report.require()
@@ -244,13 +233,11 @@ def check_caption(config: ModelConfig, caption: torch.Tensor, where: str) -> Non
     """Raise SchemaError for a text embedding of another size."""
     most, width = config.trunk.text_length, config.trunk.text_dim
     if caption.ndim != 2 or caption.shape[1] != width or not 1 <= len(caption) <= most:
-        raise SchemaError(
-            f"{where}: caption embedding of shape {tuple(caption.shape)}; (n, {width}) with n from "
-            f"1 to {most} is needed."
-        )
+        shape = tuple(caption.shape)
+        raise SchemaError(f"{where}: caption shape {shape}; valid: (1 to {most}, {width}).")
 
 
-#: "real": pictures of people; "synthetic": rendered pictures; "unknown": nobody recorded it.
+#: "real": pictures of people; "synthetic": rendered pictures; "unknown": not recorded.
 Kind = Literal["real", "synthetic", "unknown"]
 
 
@@ -259,7 +246,7 @@ class TrainingSource:
     """A dataset that a model was trained on.
 
     ``store_sha256`` is the hash of the store's ``store.json``, ``clips_sha256`` that of the files
-    of all its clips; both are empty for datasets that are known by name only.
+    of all its clips; both are empty for datasets known by name only.
     """
 
     name: str
@@ -275,17 +262,15 @@ class TrainingSource:
         return f"{self.name} ({self.kind}{extent}{store})"
 
 
-_FIELDS = {f.name: int if f.name == "clips" else str for f in fields(TrainingSource)}
-
 #: None: not recorded.
 TrainingData = tuple[TrainingSource, ...] | None
 
-#: Files in a released layout that do not say they are ours: the release was trained on recordings.
+#: Of files in a released layout without our record.
 RELEASED_TRAINING: TrainingData = (TrainingSource("ACE-Ego-Hand release", "real"),)
 
 
 def training_kind(data: TrainingData) -> Kind:
-    """Return "real" where any dataset is, "synthetic" where all are, else "unknown"."""
+    """Return "real" if any dataset is, "synthetic" if all are, else "unknown"."""
     kinds = {source.kind for source in data or ()}
     if "real" in kinds:
         return "real"
@@ -293,44 +278,35 @@ def training_kind(data: TrainingData) -> Kind:
 
 
 def join_training(*parts: Iterable[TrainingSource]) -> TrainingData:
-    """Return the datasets of several trainings, one after the other, each once."""
+    """Return the distinct datasets of several trainings in order."""
     return tuple(dict.fromkeys(source for part in parts for source in part))
 
 
 def describe_training(data: TrainingData) -> str:
-    """Return what is known in one line."""
-    if not data:
-        return "trained on: not recorded"
-    return f"trained on: {'; '.join(map(str, data))}"
+    """Return the training data in one line."""
+    return f"trained on: {'; '.join(map(str, data or ())) or 'not recorded'}"
 
 
 def training_to_json(data: TrainingData) -> list[dict[str, Any]] | None:
-    """Return plain values, as ``from_json`` takes them."""
+    """Return plain values for ``training_from_json``."""
     return None if data is None else [asdict(source) for source in data]
 
 
 def training_from_json(value: Any, where: str) -> TrainingData:
-    """Return what ``to_json`` wrote; None for what was written before it was recorded.
-
-    Raises SchemaError.
-    """
+    """Return what ``training_to_json`` wrote; None in older files. Raises SchemaError."""
     if value is None:
         return None
-    if not isinstance(value, list) or not all(isinstance(entry, Mapping) for entry in value):
-        raise SchemaError(f"{where}: training_data must be a list of objects.")
+    where = f"{where}: training_data"
+    if not isinstance(value, list):
+        raise SchemaError(f"{where}: a list of objects is needed.")
     for entry in value:
-        odd = [name for name in entry if not isinstance(entry[name], _FIELDS.get(name, ()))]
-        odd += [name for name in ("name", "kind") if name not in entry]
-        if odd:
-            raise SchemaError(f"{where}: training_data: {odd[0]} is missing, unknown or no value.")
-        if entry["kind"] not in get_args(Kind):
-            valid = nearest(entry["kind"], get_args(Kind))
-            raise SchemaError(f"{where}: training_data: kind {entry['kind']!r}; {valid}")
+        for name in {"name", "kind"} - checked(TrainingSource, entry, where).keys():
+            raise SchemaError(f"{where}: {name} is missing.")
     return tuple(TrainingSource(**entry) for entry in value)
 
 
 def read_record(record: Any, where: str) -> tuple[TrainingData, InferenceConfig]:
-    """Return what a model was trained on and how it is to be run, from its ``record``.
+    """Return the training data of a model and how to run it, from its ``record``.
 
     Without one it is a released model. Raises SchemaError.
     """

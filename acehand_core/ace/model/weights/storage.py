@@ -1,4 +1,4 @@
-"""Files of tensors: opened without reading the values, and never running code."""
+"""Files of tensors: opened without reading the values or running code."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float
 
 @dataclass(frozen=True, slots=True)
 class TensorStore:
-    """Named tensors of a file, or of all shards of one; values are read when asked for.
+    """Named tensors of a file, or of all its shards; values are read on demand.
 
-    A tensor read from a safetensors file is a private view of the file on the disk: pages that
-    are never touched are never read, and writing to the tensor does not reach the file.
+    Tensors of a safetensors file are private memory maps: untouched pages are never read, and
+    writes do not reach the file.
     """
 
     where: str
@@ -42,12 +42,12 @@ class TensorStore:
 
 
 def open_safetensors(path: Path) -> TensorStore:
-    """Open a safetensors file, or the shards behind a ``*.index.json``.
+    """Open a safetensors file, or the shards of a ``*.index.json``.
 
     Raises:
         SchemaError: damaged, truncated, or shards and index disagree.
         UnsafeFileError: the index names a file outside its folder.
-        InputError: a file is not there.
+        InputError: a missing file.
     """
     if path.name.endswith(INDEX_SUFFIX):
         return _open_shards(path)
@@ -55,9 +55,7 @@ def open_safetensors(path: Path) -> TensorStore:
         handle = safe_open(str(path), framework="pt", device="cpu")
         slices = {name: handle.get_slice(name) for name in handle.keys()}  # noqa: SIM118
     except SafetensorError as error:
-        raise SchemaError(
-            f"{path}: damaged, truncated or no safetensors file ({error})."
-        ) from error
+        raise SchemaError(f"{path}: damaged or no safetensors file ({error}).") from error
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error}).") from error
     shapes = {name: tuple(part.get_shape()) for name, part in slices.items()}
@@ -93,13 +91,13 @@ def _open_shards(index: Path) -> TensorStore:
 
 
 def open_pickle(path: Path) -> Any:
-    """Return the object in a ``torch.save`` file: tensors and plain values, nothing else.
+    """Return the object in a ``torch.save`` file of tensors and plain values.
 
-    Tensors of a current (zip) file are private views of the file and read when touched.
+    Tensors of a current (zip) file are private memory maps.
 
     Raises:
-        UnsafeFileError: it asks for anything but tensors and plain values.
-        SchemaError: damaged or truncated. InputError: it cannot be read.
+        UnsafeFileError: it holds anything else.
+        SchemaError: damaged or truncated. InputError: unreadable.
     """
     if not path.is_file():
         raise InputError(f"{path}: no such file.")
@@ -112,16 +110,14 @@ def open_pickle(path: Path) -> Any:
         match = re.search(r"GLOBAL ([\w.]+)", str(error))
         what = f"asks for {match[1]}" if match else "holds more than tensors and plain values"
         raise UnsafeFileError(
-            f"{path}: {what}, which could run code; it is refused. Valid: a torch.save file of "
-            "tensors and plain values, or safetensors."
+            f"{path}: {what}, which could run code; valid: a torch.save file of tensors and plain "
+            "values, or safetensors."
         ) from error
     except PermissionError as error:
         raise InputError(f"{path}: cannot be read ({error}).") from error
     except (OSError, RuntimeError, EOFError, LookupError, ValueError, TypeError) as error:
         reason = str(error).split("\n", 1)[0][:120] or type(error).__name__
-        raise SchemaError(
-            f"{path}: damaged, truncated or no torch.save file ({reason})."
-        ) from error
+        raise SchemaError(f"{path}: damaged or no torch.save file ({reason}).") from error
 
 
 def store_of(tensors: Mapping[str, Any], where: str, files: tuple[Path, ...] = ()) -> TensorStore:
@@ -143,12 +139,12 @@ def store_of(tensors: Mapping[str, Any], where: str, files: tuple[Path, ...] = (
 def save_safetensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
     """Write a safetensors file. Raises OSError."""
     dense = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
-    path.touch()  # the library's own files are closed to all others
+    path.touch()  # the library would restrict the file's permissions
     mode = path.stat().st_mode
     try:
         save_file(dense, str(path), metadata={"format": "pt"})
         path.chmod(mode)
-    except SafetensorError as error:  # how the library reports a full disk
+    except SafetensorError as error:  # a full disk
         raise OSError(str(error)) from error
 
 

@@ -1,13 +1,12 @@
-"""Names outside and inside: one table per list of tensors of an outside layout.
+"""Translation of tensor names: one table per list of tensors of an external layout.
 
-Inside, a model's weights have one form (``state``): the names and shapes of the running modules. A
-``WeightsTable`` maps the names of one outside list to the names of one part of that form, both
-ways, and knows what is split, fused or flat outside. A ``WeightsSection`` is one outside list (a
-file, or a part of a checkpoint) with the tables of all parts that it holds. Readers and writers of
-every layout go through ``WeightsSection.read`` and ``WeightsSection.write``.
+A ``WeightsTable`` maps the names of an external list to those of one part of the internal form
+(``state``), both ways, including split, fused and flattened tensors. A ``WeightsSection`` is one
+external list (a file, or a part of a checkpoint) with the tables of its parts; ``read`` and
+``write`` convert every layout.
 
-No values are copied but where rows are fused. Everything also runs on tensors of the ``meta``
-device, which is how lists of names and shapes are made: there is one rule for values and lists.
+Values are copied only where rows are fused. Lists of names and shapes come from the same code, run
+on ``meta`` tensors.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from acehand_core.errors import SchemaError
 
 Shapes = dict[str, tuple[int, ...]]
 Tensors = dict[str, torch.Tensor]
-#: Stems outside and inside. ``*`` stands for a number that both share. A stem matches a whole
-#: number of dotted parts at the start of a name, the rest is kept.
+#: Stems outside and inside; ``*`` is a number that both share. A stem matches whole dotted parts at
+#: the start of a name.
 Pairs = Iterable[tuple[str, str]]
 
 _ROWS = ("query", "key", "value")
 
 
 def meta(shapes: Mapping[str, tuple[int, ...]]) -> Tensors:
-    """Return tensors of these shapes that take no memory."""
+    """Return ``meta`` tensors of these shapes."""
     return {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
 
 
@@ -41,14 +40,13 @@ def shapes_of(tensors: Mapping[str, torch.Tensor]) -> Shapes:
 
 
 class WeightsTable:
-    """Names of an outside list <-> names of one part of the canonical form.
+    """Names of an external list <-> names of one part of the internal form.
 
     Args:
-        pairs: stems outside and inside, the first that matches counts. Without pairs names are
-            kept as they are.
-        prefix: stands before every name outside.
-        fused_outside, fused_inside: stems inside (patterns) whose rows of query, key and value are
-            one tensor there and three on the other side.
+        pairs: stems outside and inside, the first match counts; default all names unchanged.
+        prefix: of every name outside.
+        fused_outside, fused_inside: stems inside (patterns) with fused query, key and value rows on
+            one side and three tensors on the other.
         flat: tensors that are one-dimensional outside, with their shapes inside.
     """
 
@@ -68,23 +66,23 @@ class WeightsTable:
         self._fused_outside, self._fused_inside = fused_outside, fused_inside
 
     def inside(self, name: str) -> str | None:
-        """Return the canonical name, or None for one that the table does not have."""
+        """Return the internal name, or None if the table lacks it."""
         if not name.startswith(self._prefix):
             return None
         return _renamed(self._inwards, name.removeprefix(self._prefix))
 
     def outside(self, name: str) -> str | None:
-        """Return the name outside, or None for one that the table does not have."""
+        """Return the external name, or None if the table lacks it."""
         renamed = _renamed(self._outwards, name)
         return None if renamed is None else self._prefix + renamed
 
     def fit_inside(self, tensors: Tensors) -> Tensors:
-        """Return renamed tensors, rows split, fused and shaped as they are inside."""
+        """Return renamed tensors with rows split, fused and shaped as inside."""
         tensors = _fuse_rows(_split_rows(tensors, self._fused_outside), self._fused_inside)
         return {n: t.reshape(self._flat[n]) if n in self._flat else t for n, t in tensors.items()}
 
     def fit_outside(self, tensors: Tensors) -> Tensors:
-        """Undo ``fit_inside``; what was part of the canonical form may lack some tensors."""
+        """Undo ``fit_inside``."""
         flat = {n: t.reshape(-1) if n in self._flat else t for n, t in tensors.items()}
         return _fuse_rows(_split_rows(flat, self._fused_inside), self._fused_outside)
 
@@ -119,7 +117,7 @@ def _split_rows(tensors: Tensors, stems: str) -> Tensors:
 
 
 def _fuse_rows(tensors: Tensors, stems: str) -> Tensors:
-    """Undo ``_split_rows``; the dict is emptied of what is fused, so nothing is held twice."""
+    """Undo ``_split_rows``."""
     part = re.compile(rf"({stems})\.query\.(weight|bias)")
     fused = dict(tensors)
     for name in tensors:
@@ -132,17 +130,16 @@ def _fuse_rows(tensors: Tensors, stems: str) -> Tensors:
 
 @dataclass(frozen=True, slots=True)
 class WeightsSection:
-    """One list of tensors of an outside layout, and where they go in the canonical form.
+    """One list of tensors of an external layout, and its mapping to the internal form.
 
     Attributes:
-        component: what reports call it.
+        component: its name in reports.
         shapes: every name and shape of the list.
-        tables: part of the canonical form -> its table; the first that has a name takes it.
-        runs: which names of the list are part of the running model; only these are read.
-        needed: which names may not be missing where not the whole list is demanded; by default
-            those that run.
-        ignored: prefixes of names outside the list that are of no use and no harm.
-        computed: names whose values the running model computes, 1, 2, 4, ...: compared and dropped.
+        tables: by part of the internal form; the first that has a name takes it.
+        runs: which names are part of the running model; only these are read.
+        needed: which names an incomplete list must have; default those that run.
+        ignored: prefixes of irrelevant names outside the list.
+        computed: names of computed values (1, 2, 4, ...), which are compared and dropped.
     """
 
     component: str
@@ -156,19 +153,16 @@ class WeightsSection:
     def read(
         self, tensors: Mapping[str, torch.Tensor], where: str = "tensors"
     ) -> dict[str, Tensors]:
-        """Return tensors of the list by part, in the canonical form.
+        """Return tensors of the list by part, in the internal form.
 
-        Raises SchemaError for one that has no place, and for computed values that differ.
+        Raises SchemaError for one without a place, and for computed values that differ.
         """
         parts: dict[str, Tensors] = {}
         for name, tensor in tensors.items():
             if name in self.computed:
-                # The running decoder computes them: a file with others would be another model.
                 if not torch.equal(tensor.float(), powers_of_two(len(tensor))):
-                    raise SchemaError(
-                        f"{where}: tensor {name!r} is {tensor.float().tolist()}; 1, 2, 4, ... is "
-                        "needed."
-                    )
+                    found = tensor.float().tolist()
+                    raise SchemaError(f"{where}: tensor {name!r} is {found}; valid: 1, 2, 4, ...")
                 continue
             places = ((part, table.inside(name)) for part, table in self.tables.items())
             part, inside = next((place for place in places if place[1] is not None), ("", None))
@@ -178,7 +172,7 @@ class WeightsSection:
         return {part: self.tables[part].fit_inside(named) for part, named in parts.items()}
 
     def write(self, parts: Mapping[str, Tensors]) -> Tensors:
-        """Return what a model has of the list, under its names; other tensors are left out."""
+        """Return a model's tensors of the list under its names; others are omitted."""
         written = {}
         for part, table in self.tables.items():
             for name, tensor in table.fit_outside(parts.get(part, {})).items():
@@ -188,32 +182,32 @@ class WeightsSection:
         return written
 
     def live(self) -> dict[str, Shapes]:
-        """Return the names and shapes, by part of the canonical form, of what runs of the list."""
+        """Return the names and shapes that run of the list, by part of the internal form."""
         running = {n: s for n, s in self.shapes.items() if self.runs(n) and n not in self.computed}
         return {part: shapes_of(tensors) for part, tensors in self.read(meta(running)).items()}
 
 
 def powers_of_two(count: int) -> torch.Tensor:
-    """Return 1, 2, 4, ...: the frequencies of the ray encoding, which some layouts store."""
+    """Return 1, 2, 4, ...: the frequencies of the ray encoding, stored by some layouts."""
     return 2.0 ** torch.arange(count, dtype=torch.float32)
 
 
 def same(*stems: str) -> Pairs:
-    """Return pairs of stems that are the same on both sides."""
+    """Return pairs of equal stems."""
     return [(stem, stem) for stem in stems]
 
 
 def under(outside: str, inside: str, pairs: Pairs) -> Pairs:
-    """Return pairs below a stem of their own on each side."""
+    """Return pairs below a stem on each side."""
     return [(f"{outside}.{a}", f"{inside}.{b}") for a, b in pairs]
 
 
-#: Only the patch embedding of the transformer, which is stored with what was trained.
+#: The patch embedding of the transformer, stored with the trained tensors.
 PATCH_EMBEDDING = WeightsTable(same("patch_embedding"))
 
 # --- the released layout ---
 
-#: What the released transformer and its re-packaging call alike.
+#: Common names of the released transformer and its re-packaging.
 EMBEDDINGS = [
     *same("patch_embedding"),
     ("text_embedding.0", "condition_embedder.text_embedder.linear_1"),
@@ -265,7 +259,7 @@ VAE = WeightsTable(
 
 
 def decoder(config: DecoderConfig, tap: int) -> WeightsTable:
-    """Return the table of ``projectors``: the decoder behind the features of block ``tap``."""
+    """Return the table of ``projectors``: the decoder of the features of block ``tap``."""
     layer = [("norm_q", "query_norm"), ("norm_kv", "context_norm"), ("cross_attn", "spatial")]
     rotary = [
         *same("norm1", "norm2"), ("mlp.0", "mlp.0"), ("mlp.3", "mlp.2"),
