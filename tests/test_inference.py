@@ -319,7 +319,7 @@ def test_a_damaged_result_is_made_again(tmp_path):
 
 
 def test_variant_k_needs_a_camera():
-    with pytest.raises(InputError, match="--intrinsics or --camera.*kfree"):
+    with pytest.raises(InputError, match=r"--intrinsics or --camera.*kfree"):
         run(fake.recording(camera=None))
 
 

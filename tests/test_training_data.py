@@ -11,7 +11,6 @@ pytest.importorskip("accelerate")
 from acehand_core.ace.labelled.clips.schema import Supervision
 from acehand_core.ace.labelled.clips.store import ClipStore
 from acehand_core.ace.labelled.clips.windows import WindowSettings, mixture
-from acehand_core.ace.model import pnp as bearings_torch
 from acehand_core.ace.model import pnp
 from acehand_core.ace.model.batch import ClipBatch
 from acehand_core.ace.model.encoder import trunk
@@ -156,7 +155,7 @@ def test_the_truth_solves_to_itself(stores) -> None:
     joints = HANDS.joints(t.global_orient, t.hand_pose, t.betas)
     torch.testing.assert_close(joints + t.translation[..., None, :], t.joints, atol=1e-5, rtol=0)
     size = t.camera.size
-    bearings = bearings_torch.calibrated_bearings(
+    bearings = pnp.calibrated_bearings(
         t.anchors, torch.zeros(1, 30, 2, 2), t.camera.focal, t.camera.centre, size
     )
     placed = pnp.mixed_pnp(joints, t.translation[..., 2].log(), bearings)
