@@ -166,10 +166,7 @@ class AceSettings:
         return self, f"${ENVIRONMENT_VARIABLE}={weights}: {reason}; used with --tracker ace only"
 
     def automatic(self) -> bool:
-        """Return whether ``--tracker auto`` is ace: its weights were trained on recordings.
-
-        Other weights are used by name only. Raises as ``identity``.
-        """
+        """Return whether the weights were trained on recordings, for ``--tracker auto``."""
         return self.weights is not None and self.trained_on() == "real"
 
     @property
@@ -196,11 +193,8 @@ class AceSettings:
     def identity(self) -> dict[str, Any]:
         """Return every setting that results depend on, as plain values.
 
-        Weights and betas count by content; ``weights`` covers all pieces of a released model.
-
-        Raises:
-            InputError: a missing file, or weights of an unknown layout.
-            MissingDependencyError: torch is not installed.
+        Weights and betas count by content. Raises InputError for a missing file or unknown layout,
+        MissingDependencyError without torch.
         """
         values = {k: v for k, v in asdict(self).items() if k not in ("device", "batch")}
         values |= dict.fromkeys(("base", "vae", "caption")) | {"windows": self.windows or "paper"}
@@ -247,14 +241,10 @@ def import_model(name: str) -> Any:
 
 
 def read_betas(path: Path, hand_model: str) -> Float[np.ndarray, "2 10"]:
-    """Return the shape of both hands from a file.
+    """Return the shape of both hands from a HandMotion table (.parquet) or JSON.
 
-    The file is a HandMotion table (.parquet) or JSON: ``{"hand_model": "mano" or "acehand", "left":
-    [10 numbers], "right": [10 numbers]}``.
-
-    Raises:
-        SchemaError: another kind of file.
-        InputError: unreadable, or betas of another hand model.
+    JSON is ``{"hand_model": "mano" or "acehand", "left": [10 numbers], "right": [10 numbers]}``.
+    Raises SchemaError for other content, InputError for another hand model or an unreadable file.
     """
     theirs: str
     if path.suffix == ".parquet":

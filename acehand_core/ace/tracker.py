@@ -39,10 +39,7 @@ class AceTracker:
     hand_model: HandModelName
 
     def __init__(self, settings: TrackerSettings) -> None:
-        """Check the settings; the weights are those of ``own["ace"]``.
-
-        Raises InputError: no weights, a hand length, or betas of another hand model.
-        """
+        """Check the settings. Raises InputError: no weights, a hand length, or unfit betas."""
         ace: AceSettings = settings.own.get("ace", AceSettings())
         _ = ace.place
         if settings.hand_length_m is not None:
@@ -64,10 +61,7 @@ class AceTracker:
         return None if latents is None else 4 * (latents - 1) + 1
 
     def track(self, recording: Recording, progress: Progress = no_progress) -> HandMotion:
-        """Return both hands of the recording (see ``inference.reconstruction.reconstruct``).
-
-        Raises InputError: no images, unusable weights, or no camera where they need one.
-        """
+        """Return both hands of the recording. Raises as ``reconstruction.reconstruct``."""
         run, notes = self._run()
         settings = self._betas, self._settings.work_dir, progress
         return _noted(reconstruct(recording, *run, *settings), notes)
@@ -78,10 +72,7 @@ class AceTracker:
         spans: Sequence[tuple[int, int]],
         progress: Progress = no_progress,
     ) -> Iterator[HandMotion]:
-        """Yield both hands of parts of the recording, each read by the network in one pass.
-
-        See ``inference.reconstruction.reconstruct_passes``. Raises as ``track``.
-        """
+        """Yield both hands of parts of the recording, each read in one pass, as ``track``."""
         run, notes = self._run()
         settings = self._betas, self._settings.work_dir, progress
         for motion in reconstruct_passes(recording, *run[:-1], spans, run[-1], *settings):

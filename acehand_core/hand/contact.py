@@ -93,10 +93,7 @@ def _moved(
     other: Float[np.ndarray, "N 20 2 3"],
     prior: Float[np.ndarray, "N 6 6"],
 ) -> Float[np.ndarray, "N 6"]:
-    """Return the shifts of both hands by Gauss-Newton with step halving.
-
-    ``prior`` is the inverse covariance of the shifts.
-    """
+    """Return the shifts of both hands by Gauss-Newton; ``prior`` is their inverse covariance."""
     reach = radii()[:, None] + radii() - GIVE_M
 
     def at(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -128,10 +125,7 @@ def _bones(joints: Float[np.ndarray, "*batch 21 3"]) -> Segments:
 def _between(
     one: Float[np.ndarray, "*batch A 2 3"], other: Float[np.ndarray, "*batch B 2 3"]
 ) -> tuple[Float[np.ndarray, "*batch A B"], Float[np.ndarray, "*batch A B 3"]]:
-    """Return distances between segments, and unit vectors from the second ones to the first.
-
-    Closest points at shares s and t (C. Ericson, Real-Time Collision Detection, 5.1.9).
-    """
+    """Return distances of segments and unit vectors from the second (Ericson, RTCD, 5.1.9)."""
     start, back = one[..., :, None, 0, :], other[..., None, :, 0, :]
     u, v = one[..., :, None, 1, :] - start, other[..., None, :, 1, :] - back
     w = start - back

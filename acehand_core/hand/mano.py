@@ -69,8 +69,7 @@ class ManoArrays:
     def from_mapping(cls, data: Mapping[str, Any], source: str) -> ManoArrays:
         """Return checked arrays from a mapping with MANO's names; extra names are ignored.
 
-        Raises SchemaError: names ``source`` and a missing key, a wrong shape, non-finite numbers,
-        or another tree.
+        Raises SchemaError naming ``source`` and the wrong key.
         """
         arrays = {}
         for key, shape in _SHAPES.items():
@@ -164,9 +163,8 @@ class ManoHand:
     def _pose(
         self, side: Side, global_orient: np.ndarray, hand_pose: np.ndarray, betas: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        batch = np.broadcast_shapes(
-            global_orient.shape[:-2], hand_pose.shape[:-3], betas.shape[:-1]
-        )
+        shapes = global_orient.shape[:-2], hand_pose.shape[:-3], betas.shape[:-1]
+        batch = np.broadcast_shapes(*shapes)
         flat = [
             np.broadcast_to(value, (*batch, *tail)).reshape(-1, *tail).astype(self.dtype)
             for value, tail in ((betas, (10,)), (global_orient, (3, 3)), (hand_pose, (15, 3, 3)))
@@ -232,7 +230,7 @@ _WHERE = (
 def find_mano(path: Path | None = None) -> Path:
     """Return the folder or file with the user's MANO: ``path``, else ``$ACEHAND_MANO``.
 
-    Raises MissingDependencyError: neither is given. InputError: no MANO files there.
+    Raises MissingDependencyError without either, InputError without MANO files there.
     """
     if path is None:
         value = os.environ.get(ENVIRONMENT_VARIABLE)
@@ -254,16 +252,10 @@ def load_mano(
     left_shapedirs_fixed: bool = False,
     dtype: Literal["float32", "float64"] = "float32",
 ) -> ManoHand:
-    """Return the user's MANO.
+    """Return the user's MANO: a folder or one ``.npz`` of both hands, default ``$ACEHAND_MANO``.
 
-    Args:
-        path: a folder, or one ``.npz`` of both hands; default ``$ACEHAND_MANO``.
-        left_shapedirs_fixed: see ``ManoHand``.
-        dtype: precision of smplx.
-
-    Raises:
-        UnsafeFileError: a file asks for code to be run. SchemaError: names file and key.
-        MissingDependencyError, InputError: as ``find_mano``.
+    Raises UnsafeFileError for a file that asks for code to be run, SchemaError naming file and key,
+    else as ``find_mano``.
     """
     place = find_mano(path)
     if place.is_file():

@@ -21,6 +21,7 @@ from acehand_core.types import Side
 _SMALLEST_DAMPING, _LARGEST_DAMPING = 1e-12, 1e8
 _BLOCK = 256  # rows solved together: bounds memory and fits the cache
 
+Array = np.ndarray
 #: (unknowns (n, P), rows (n,)) to residuals (n, M) and their Jacobian (n, M, P).
 ResidualsAndJacobian = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
@@ -40,10 +41,8 @@ def solve(
 
     Args:
         residuals_and_jacobian: called with unknowns and the indices of their rows among the N, in
-            any selection; free of NaN: give unobserved residuals weight 0.
-        x0: start, clipped into the bounds.
-        low, high: bounds, (P,) or (N, P), may be infinite.
-        iterations: most steps taken.
+            any selection; must be free of NaN.
+        low, high: bounds, (P,) or (N, P), may be infinite; also clip the start ``x0``.
         tolerance: relative change of the cost at which a row has converged.
 
     Returns:
@@ -104,13 +103,8 @@ def quadratic(residuals: np.ndarray, jacobian: np.ndarray) -> tuple[np.ndarray, 
 
 
 def _step(
-    x: np.ndarray,
-    gradient: np.ndarray,
-    hessian: np.ndarray,
-    damping: np.ndarray,
-    low: np.ndarray,
-    high: np.ndarray,
-) -> np.ndarray:
+    x: Array, gradient: Array, hessian: Array, damping: Array, low: Array, high: Array
+) -> Array:
     resting = ((x <= low) & (gradient > 0)) | ((x >= high) & (gradient < 0))
     gradient = np.where(resting, 0.0, gradient)
     hessian = hessian * ~(resting[:, :, None] | resting[:, None, :])

@@ -75,10 +75,7 @@ def shape_from_lengths(
     joints: Float[np.ndarray, "N 21 3"],
     weights: Float[np.ndarray, "N 21"],
 ) -> Shape:
-    """Return betas that fit the median observed distance of every rigid pair.
-
-    Joints of weight 0 are ignored. Without any pair the betas are zero.
-    """
+    """Return betas that fit the median observed distances of rigid pairs; zeros without any."""
     first, second = RIGID_PAIRS.T
     seen = (weights[:, first] > 0) & (weights[:, second] > 0)
     known = seen.any(axis=0)

@@ -46,13 +46,10 @@ class ClipBatch:
 
 
 class FeatureSource(nn.Module):
-    """A module that returns one feature vector per token and latent frame, float32.
+    """A module that returns float32 features (B, C, F, H/32, W/32) of a clip, C = ``feature_dim``.
 
-    Attributes:
-        needs: its input: "latents", clean and normalised, (B, 48, F, H/16, W/16); or "frames", RGB
-            in -1..1, (B, 3, N, H, W) with N = 4 (F - 1) + 1. H and W are multiples of 32. The
-            output is (B, C, F, H/32, W/32).
-        feature_dim: channels C; the decoder's ``feature_dim``.
+    ``needs`` names its input: "latents", clean and normalised, (B, 48, F, H/16, W/16), or "frames",
+    RGB in -1..1, (B, 3, 4 (F - 1) + 1, H, W). H and W are multiples of 32.
     """
 
     name: str

@@ -46,10 +46,9 @@ class SolveOptions:
         solve: "mixed" PnP of the paper; "rigid" PnP of all joints against the anchors; or the
             ablations "inverse" and "direct", without joints; see ``pnp``.
         fallback: placement of a rejected hand; see ``pnp.mixed_pnp``.
-        fit_guards: with bearings "pinhole", the accepted fits: within the "paper"'s two guards, or
-            (ours) also without "excess" over a radial lens; see ``camera_fit.guarded_pinhole``.
-            Other clips read the rays, cells at their centres.
-        ray_cells: with bearings "rays", outer cells on the image's "edges", as released, or all at
+        fit_guards: of bearings "pinhole", see ``camera_fit.guarded_pinhole``; clips with a rejected
+            fit read the rays, cells at their centres.
+        ray_cells: of bearings "rays": outer cells on the image's "edges", as released, or all at
             their "centres", as trained.
     """
 
@@ -68,10 +67,7 @@ RELEASED: dict[Variant, SolveOptions] = {
 
 
 class AceModel(nn.Module):
-    """Clips in, readout out: feature source, ray head, decoder.
-
-    Raises InputError if the source's width is not the decoder's.
-    """
+    """Feature source, ray head and decoder. Raises InputError if their widths differ."""
 
     def __init__(self, config: ModelConfig, source: FeatureSource | None, decoder: Decoder) -> None:
         super().__init__()
@@ -131,10 +127,7 @@ def load_trunk(
     merge: bool = True,
     config: TrunkConfig | None = None,
 ) -> Trunk:
-    """Return the trunk of some weights with their adapters, live or merged.
-
-    A ``config`` of rank 0 omits the adapters. Raises SchemaError for weights without a trunk.
-    """
+    """Return the trunk with its adapters, live or merged. Raises SchemaError without weights."""
     config = config or weights.config.trunk
     if weights.caption is None:
         raise SchemaError("the weights have no caption embedding, which a trunk needs.")

@@ -215,10 +215,7 @@ def mixed_pnp(
 def residual_gate(
     error: Float[torch.Tensor, "B N 2 21 2"], votes: Votes, bearings: Bearings
 ) -> tuple[PerHand, PerHand, Bool[torch.Tensor, "B N 2"]]:
-    """Return rms residual, its limit, and which rows have enough votes and a residual within it.
-
-    ``error`` is the observed minus the fitted bearing per joint.
-    """
+    """Return rms of the bearing errors, its limit, and which rows have enough votes and pass it."""
     count = votes.sum(-1)
     squared = (error * bearings.scale[:, None, None, None]).square().sum(-1)
     rms = (torch.where(votes, squared, 0.0).sum(-1) / count.clamp(min=1)).sqrt()
@@ -231,10 +228,7 @@ def residual_gate(
 
 
 def inverse_projection(joints: Joints, camera: Points, bearings: Bearings) -> Placement:
-    """Unproject the camera head's point (u, v, log z), without joints (the paper's ablation).
-
-    Equals the released fallback in every row; ``accepted`` is False.
-    """
+    """Unproject the camera head's point: the released fallback (the paper's ablation)."""
     return _unsolved(joints, _on_ray(bearings.fallback, camera[..., 2].exp()))
 
 

@@ -48,13 +48,7 @@ class SourceKind:
 
 
 def make_source(config: ModelConfig, load_trunk: LoadTrunk = None) -> FeatureSource:
-    """Return the source of a model.
-
-    Raises:
-        InputError: an unknown source, or unreadable weights.
-        SchemaError: other weights than expected.
-        MissingDependencyError: transformers is needed and absent.
-    """
+    """Return the source of a model. Raises InputError for an unknown name or its weights."""
     return source_kind(config.source).build(config, load_trunk)
 
 
@@ -263,10 +257,7 @@ class TinyBlock(nn.Module):
 def rotary_angles(
     frames: int, height: int, width: int, config: TinyConfig, device: torch.device
 ) -> Angles:
-    """Return the angle of every channel pair of every token, radians.
-
-    As in Wan, time, rows and columns share each head's pairs; time takes the remainder.
-    """
+    """Return the angle of every channel pair of every token, radians; shared as in Wan."""
     half = config.dim // config.num_heads // 2
     space = half // 3
     parts = []

@@ -77,9 +77,8 @@ class Trunk(FeatureSource):
     ) -> Trunk:
         """Return the trunk with base weights in diffusers' names, without adapters; strict.
 
-        Args:
-            tensors: include ``condition_embedder.*``, reduced to two constants.
-            caption: text embedding of the caption's valid tokens.
+        ``tensors`` include ``condition_embedder.*``, reduced to two constants; ``caption`` is the
+        text embedding of the caption's valid tokens.
         """
         trunk = cls(config)
         condition = {k.removeprefix(_CONDITION): v for k, v in tensors.items() if _CONDITION in k}
@@ -135,10 +134,7 @@ def _constants(
     dtype: torch.dtype,
     caption: Float[torch.Tensor, "tokens text"],
 ) -> tuple[Float[torch.Tensor, "1 6 D"], Float[torch.Tensor, "1 T D"]]:
-    """Return modulation (float32) and context for the one time step and caption.
-
-    ``tensors`` are those of the layers that compute them (``condition_embedder.*``).
-    """
+    """Return modulation (float32) and context, from the tensors of ``condition_embedder.*``."""
     with torch.device("meta"):
         embedder = WanTimeTextImageEmbedding(
             config.dim, config.freq_dim, 6 * config.dim, config.text_dim
@@ -191,10 +187,7 @@ ADAPTER = "default"
 
 
 def add_adapters(trunk: Trunk, tensors: Mapping[str, torch.Tensor] | None = None) -> None:
-    """Add float32 adapters to a loaded trunk, by default as identities.
-
-    Raises SchemaError: a tensor is missing, unexpected or of another shape.
-    """
+    """Add float32 adapters to a loaded trunk, by default identities. Raises SchemaError."""
     config = trunk.config
     lora = LoraConfig(
         r=config.lora_rank,

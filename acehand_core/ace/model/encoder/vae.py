@@ -91,10 +91,7 @@ class VideoEncoder(nn.Module):
 
 
 class EncoderStream:
-    """The stream of one clip: first frame alone, then chunks.
-
-    t frames give ``1 + (t - 1) // 4`` latents, for any sizes of pushes and chunks.
-    """
+    """The stream of one clip: t frames give ``1 + (t - 1) // 4`` latents, for any pushes."""
 
     def __init__(self, encoder: VideoEncoder, chunk: int, round_to_half: bool) -> None:
 
@@ -111,10 +108,7 @@ class EncoderStream:
 
     @torch.no_grad()
     def push(self, frames: Frames) -> Latents:
-        """Take the next frames; return the finished latents (maybe none), float32.
-
-        Raises InputError for a size that is not a multiple of 16 pixels.
-        """
+        """Take the next frames; return the finished latents, float32. Raises InputError."""
         height, width = frames.shape[1:3]
         if height % SPATIAL_STRIDE or width % SPATIAL_STRIDE:
             raise InputError(f"frames of {width} x {height}: both must be multiples of 16.")

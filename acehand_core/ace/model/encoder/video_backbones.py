@@ -25,10 +25,7 @@ Frames = Float[torch.Tensor, "B 3 N H W"]
 
 
 def token_grid(clip: Frames, pixels: int = TOKEN_PIXELS) -> tuple[int, int, int]:
-    """Return (latent frames, token rows, token columns) of a clip of frames.
-
-    Raises InputError: not 4k + 1 frames, or a side that is not a multiple of ``pixels``.
-    """
+    """Return (latent frames, token rows, token columns) of a clip. Raises InputError."""
     frames, height, width = clip.shape[2:]
     if frames % TEMPORAL_STRIDE != 1:
         raise InputError(f"a clip of {frames} frames: valid: 1, 5, 9, ...")
@@ -46,17 +43,11 @@ _CLASSES: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 def load_pretrained(kind: str, location: str) -> nn.Module:
-    """Return a model of transformers with its weights, float32.
+    """Return a "vjepa2" or "videomae" model of transformers with its weights, float32.
 
-    Args:
-        kind: "vjepa2" or "videomae".
-        location: a folder with config.json and safetensors, or a name on the hub (HF_HUB_OFFLINE
-            and the hub's cache apply).
-
-    Raises:
-        MissingDependencyError: transformers is absent or too old.
-        InputError: missing, unreachable or unreadable files.
-        SchemaError: another kind of model, or a tensor missing, unexpected or of another shape.
+    ``location`` is a folder with config.json and safetensors, or a name on the hub. Raises
+    InputError for unreadable files, SchemaError for another model or wrong tensors, and
+    MissingDependencyError.
     """
     class_name, extras = _CLASSES[kind]
     try:
@@ -154,10 +145,7 @@ class VideoBackbone(FeatureSource):
         return super().train(False)
 
     def forward(self, clip: Frames) -> Float[torch.Tensor, "B C F h w"]:
-        """Return features on our token grid, float32.
-
-        ``clip``: RGB frames, -1..1, 4k + 1 of them, sides multiples of 32 pixels.
-        """
+        """Return features on our token grid, float32; ``clip`` is as in ``token_grid``."""
         count, h, w = token_grid(clip)
         window = self.window if self.fixed_length else min(self.window, count)
         starts = window_starts(count, window)

@@ -267,11 +267,9 @@ def assemble(
         frames: at the model's rate, from its frame ``offset`` on.
         hands: the model of the rotations; None fits the default hand to the joints.
         betas: the shape; by default (default hand only) estimated from the joints.
-        slots: which slots to use, left and right.
+        slots: whether to use left and right.
         keep_tail: False drops frames after the last encoded one.
-        progress: called with the frames done and the number of all.
-        every_slot: also return pose and anchors of absent hands, and anchors of occluded ones;
-            presence, flags and quality are unchanged.
+        every_slot: also return poses of absent hands, and anchors of occluded ones.
     """
     total = len(requested)
     if betas is None:
@@ -331,10 +329,7 @@ def _rated(part: HandFrames, requested: Bool[np.ndarray, "N 2"]) -> dict[str, np
 
 
 class SourceFrames:
-    """Maps frames of the recording to frames that the model read.
-
-    ``timestamps_ns`` are those of the original recording.
-    """
+    """Maps frames of the recording, at ``timestamps_ns``, to frames that the model read."""
 
     def __init__(self, reading: ModelInput, timestamps_ns: TimestampsNs) -> None:
         encoded = min(reading.count, len(reading.shown))
@@ -361,10 +356,7 @@ class SourceFrames:
         return int(self._before[first:stop].min()), int(self._after[first:stop].max()) + 1
 
     def rows(self, frames: HandFrames, rows: slice, offset: int) -> HandFrames:
-        """Return the hands in some frames of the recording.
-
-        ``offset`` is the model's frame number of the first of ``frames``.
-        """
+        """Return the hands in some frames of the recording; ``offset`` is that of ``frames``."""
         before, after = self._before[rows] - offset, self._after[rows] - offset
         share = self._share[rows]
         if not share.any():

@@ -114,10 +114,7 @@ _BATCH = {"cuda": 4, "cpu": 1}
 
 @dataclass(frozen=True, slots=True)
 class ReadyModel:
-    """A model, its encoder, the identity of its weights, and how to run them.
-
-    ``batch`` suits the device.
-    """
+    """A model, its encoder, the identity of its weights, a batch size, and how to run them."""
 
     model: AceModel
     encoder: VideoEncoder | PixelEncoder

@@ -145,10 +145,7 @@ class WindowStore:
         self._prefix = f"windows-{digest[:24]}"
 
     def get(self, start: int, stop: int) -> Arrays | None:
-        """Return the arrays of the window of latents ``start`` to ``stop - 1``, or None.
-
-        A damaged file counts as absent.
-        """
+        """Return the arrays of a window of latents, or None if they are absent or damaged."""
         path = self._path(start, stop)
         if not path.is_file():
             return None

@@ -158,10 +158,7 @@ class _Job:
     def read(
         self, windows: Sequence[Window], work_dir: Path | None, progress: Progress | None
     ) -> Iterator[list[reading.WindowView]]:
-        """Yield the views of the recording, their stores filled with the readouts of all windows.
-
-        Stores are in the work folder or a temporary one.
-        """
+        """Yield the views with all readouts, in the work folder or a temporary one."""
         options, clip, times = self._options, self._input, self._seen.timestamps_ns
         # Everything that readouts depend on; the camera is not an input of the network.
         key = {

@@ -169,10 +169,7 @@ def encode_size(width: int, height: int, encode_width: int) -> tuple[int, int]:
 
 
 def encode_camera(camera: Camera, width: int, height: int) -> Camera:
-    """Return a pinhole in pixels of the encoded image.
-
-    Scaled without ``Camera.rescaled``'s half-pixel shift, as in the released code and its training.
-    """
+    """Return a pinhole of the encoded image, as released without a half-pixel shift."""
     sx, sy = width / camera.width, height / camera.height
     fx, fy, cx, cy = camera.fx * sx, camera.fy * sy, camera.cx * sx, camera.cy * sy
     return replace(camera, width=width, height=height, fx=fx, fy=fy, cx=cx, cy=cy)

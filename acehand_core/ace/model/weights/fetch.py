@@ -84,12 +84,8 @@ class FetchedWeights:
 def fetch(name: str, revision: str | None = None, quiet: bool = False) -> FetchedWeights:
     """Fetch a source, or find it in the cache when offline, and check every hash.
 
-    ``revision``: branch, tag or commit; default the repository's main branch.
-
-    Raises:
-        InputError: unknown name, no connection, or not in the cache.
-        SchemaError: a wrong hash, also after a second download.
-        MissingDependencyError: huggingface_hub is not installed.
+    ``revision`` is a branch, tag or commit. Raises InputError for an unknown name or no connection,
+    SchemaError for a wrong hash after a second download, and MissingDependencyError.
     """
     if name not in SOURCES:
         raise InputError(f"no weights are called {name!r}; {nearest(name, SOURCES)}")

@@ -72,10 +72,7 @@ _MODELS = ("acehand", "repackaged", "official")
 
 
 def inspect(path: Path, variant: Variant | None = None) -> WeightsInspection:
-    """Inspect a path without reading values.
-
-    Raises InputError, SchemaError or UnsafeFileError for an unknown or unreadable file.
-    """
+    """Inspect a path without reading values. Raises InputError, SchemaError or UnsafeFileError."""
     layout = detect(path)
     if layout == "acehand":
         return _own(path)

@@ -25,10 +25,7 @@ _VALID = (
 
 
 def detect(path: Path) -> Layout:
-    """Return the layout of a file or folder.
-
-    Raises InputError: missing or unknown. SchemaError, UnsafeFileError: a bad file.
-    """
+    """Return the layout of a file or folder. Raises InputError, SchemaError or UnsafeFileError."""
     if path.is_dir():
         if own.is_own(path):
             return "acehand"
@@ -126,10 +123,7 @@ def identity(
 
 
 def recorded(path: Path, variant: Variant | None = None) -> tuple[TrainingData, InferenceConfig]:
-    """Return the training data of weights and how to run them, without reading values.
-
-    Raises as ``load_weights``.
-    """
+    """Return the training data of weights and how to run them. Raises as ``load_weights``."""
     layout = _detect_model(path)
     if layout == "repackaged":
         return RELEASED_TRAINING, AS_RELEASED
@@ -181,10 +175,7 @@ def sort_sources(
     vae: Path | None = None,
     caption: Path | None = None,
 ) -> dict[str, Path]:
-    """Return the model and its pieces by name: "model", "base", "vae", "caption".
-
-    Raises InputError without a model, or for two files of the same kind.
-    """
+    """Return "model", "base", "vae" and "caption". Raises InputError for none or two of a kind."""
     pieces: dict[str, Path] = {}
     given = {"base": base, "vae": vae, "caption": caption}
     named = [(name, path) for name, path in given.items() if path is not None]

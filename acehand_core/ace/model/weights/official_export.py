@@ -116,17 +116,13 @@ def export_official(
     base: Path | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Write ``ace_ego_hand_*.pt``; return a report of its tensors' origins, as plain types.
+    """Write ``ace_ego_hand_*.pt``, atomically; return a report of its tensors' origins.
 
     The released layout also has adapters after the tap, unused readouts (both as at the start of
-    training) and the output head of the base (from ``base``, else zeros). The record under the key
-    ``acehand`` lists them: the seed, the number ``from_model``, and by name those ``from_base`` and
-    ``drawn``, of which ``zero`` are all zeros, and ``filled_live``, which the model's own source
-    lacked. Written atomically.
-
-    Args:
-        weights: the trunk's patch embedding only; the base is frozen.
-        base: folder of Wan2.2-Fun-5B-Control.
+    training) and the output head of the base (from ``base``, else zeros). The report, also stored
+    under the key ``acehand``, holds the seed, the number ``from_model``, and by name those
+    ``from_base`` and ``drawn``, of which ``zero`` are all zeros, and ``filled_live``, which the
+    model's own source lacked.
 
     Raises:
         InputError: a feature source outside the layout.

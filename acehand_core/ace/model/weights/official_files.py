@@ -53,9 +53,7 @@ class OfficialCheckpoint:
 def open_checkpoint(path: Path) -> OfficialCheckpoint:
     """Open a checkpoint without reading its values.
 
-    Raises:
-        SchemaError: a part is missing or not a dict of tensors.
-        UnsafeFileError, InputError: see ``open_pickle``.
+    Raises SchemaError for a part that is missing or no dict of tensors, else as ``open_pickle``.
     """
     data = storage.open_pickle(path)
     if not isinstance(data, dict) or "projectors" not in data:
@@ -120,10 +118,7 @@ def open_vae(path: Path) -> storage.TensorStore:
 
 
 def read_caption(path: Path) -> state.Caption:
-    """Read a caption embedding: safetensors, or a ``.pt`` of a tensor or of a dict with ``embed``.
-
-    Raises SchemaError without one, else see ``open_pickle``.
-    """
+    """Read a caption: safetensors, or a ``.pt`` of a tensor or of ``embed``. Raises SchemaError."""
     if path.suffix == ".safetensors":
         store = storage.open_safetensors(path)
         if set(store.shapes) != {CAPTION_KEY}:
@@ -220,10 +215,7 @@ def load_official(
 def pieces_of(
     checkpoint: Path, base: Path | None, vae: Path | None, caption: Path | None
 ) -> tuple[Path, Path, Path]:
-    """Return base, VAE and caption, by default next to the checkpoint.
-
-    Raises InputError for a missing one.
-    """
+    """Return base, VAE and caption, by default next to the checkpoint. Raises InputError."""
     base = base or _beside(checkpoint, _BASE_PLACES, "--base DIR", "wan-base")
     if vae is None:
         folder = base if base.is_dir() else base.parent

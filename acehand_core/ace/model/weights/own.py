@@ -169,10 +169,7 @@ def load_own(
 
 
 def save_own(path: Path, weights: state.LoadedWeights, overwrite: bool = False) -> None:
-    """Write a folder of this format, atomically.
-
-    Raises SchemaError naming a wrong tensor, OutputError if it exists or cannot be written.
-    """
+    """Write a folder of this format, atomically. Raises SchemaError for tensors, or OutputError."""
     config, parts = weights.config, weights.parts()
     state.check_parts(parts, state.state_shapes(config))
     lists = sections(config)

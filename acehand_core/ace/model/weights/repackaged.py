@@ -179,10 +179,7 @@ def load_repackaged(
     caption: Path | None = None,
     check_hashes: bool = True,
 ) -> state.LoadedWeights:
-    """Load one variant of the re-packaging, strictly. Raises as ``load.load_weights``.
-
-    Tensors that it lacks get initial values and are listed in the report.
-    """
+    """Load one variant; missing tensors are initialised. Raises as ``load_weights``."""
     variant = find_variant(path, variant)
     config, stores, reports = open_repackaged(path, variant)
     parts = state.read_parts(sections(config), stores, reports)

@@ -75,10 +75,7 @@ class ComponentReport:
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """The reports of loading one model.
-
-    ``filled`` are tensors of the running model that the layout lacks; they have initial values.
-    """
+    """The reports of loading a model; ``filled`` are initialised tensors that the layout lacks."""
 
     components: tuple[ComponentReport, ...] = ()
     filled: tuple[str, ...] = ()
@@ -207,10 +204,7 @@ def read_parts(
     stores: Mapping[str, TensorStore],
     reports: Mapping[str, ComponentReport],
 ) -> dict[str, Tensors]:
-    """Return the parts of a model from the files of any layout; later lists win.
-
-    Raises SchemaError: names each missing, unexpected or wrong tensor, before reading any.
-    """
+    """Return a model's parts from files of any layout, checked first; later lists win."""
     for report in reports.values():
         report.require()
 
@@ -306,10 +300,7 @@ def training_from_json(value: Any, where: str) -> TrainingData:
 
 
 def read_record(record: Any, where: str) -> tuple[TrainingData, InferenceConfig]:
-    """Return the training data of a model and how to run it, from its ``record``.
-
-    Without one it is a released model. Raises SchemaError.
-    """
+    """Return training data and run settings, by default the release's. Raises SchemaError."""
     if not record:
         return RELEASED_TRAINING, AS_RELEASED
     training = training_from_json(record.get("training_data"), where)

@@ -44,10 +44,8 @@ class TensorStore:
 def open_safetensors(path: Path) -> TensorStore:
     """Open a safetensors file, or the shards of a ``*.index.json``.
 
-    Raises:
-        SchemaError: damaged, truncated, or shards and index disagree.
-        UnsafeFileError: the index names a file outside its folder.
-        InputError: a missing file.
+    Raises SchemaError for a damaged file or index, UnsafeFileError for a shard outside the index's
+    folder, InputError for a missing file.
     """
     if path.name.endswith(INDEX_SUFFIX):
         return _open_shards(path)
@@ -91,13 +89,10 @@ def _open_shards(index: Path) -> TensorStore:
 
 
 def open_pickle(path: Path) -> Any:
-    """Return the object in a ``torch.save`` file of tensors and plain values.
+    """Return the object in a ``torch.save`` file of tensors (private memory maps) and plain values.
 
-    Tensors of a current (zip) file are private memory maps.
-
-    Raises:
-        UnsafeFileError: it holds anything else.
-        SchemaError: damaged or truncated. InputError: unreadable.
+    Raises UnsafeFileError for any other content, SchemaError for a damaged file, InputError for an
+    unreadable one.
     """
     if not path.is_file():
         raise InputError(f"{path}: no such file.")

@@ -153,10 +153,7 @@ class WeightsSection:
     def read(
         self, tensors: Mapping[str, torch.Tensor], where: str = "tensors"
     ) -> dict[str, Tensors]:
-        """Return tensors of the list by part, in the internal form.
-
-        Raises SchemaError for one without a place, and for computed values that differ.
-        """
+        """Return tensors of the list by part, in the internal form. Raises SchemaError."""
         parts: dict[str, Tensors] = {}
         for name, tensor in tensors.items():
             if name in self.computed:
