@@ -51,11 +51,11 @@ class AceSettings:
         None, "k (needs the camera) or kfree, for weights with both", choices=("k", "kfree")
     )
     base: Path | None = setting(
-        None, "folder of the base transformer, if not beside the checkpoint"
+        None, "folder of the base transformer, if not next to the checkpoint"
     )
-    vae: Path | None = setting(None, "file of the video VAE, if not beside the checkpoint")
+    vae: Path | None = setting(None, "file of the video VAE, if not next to the checkpoint")
     caption: Path | None = setting(
-        None, "file of the caption embedding, if not beside the checkpoint"
+        None, "file of the caption embedding, if not next to the checkpoint"
     )
     encode_width: str | None = setting(
         None,

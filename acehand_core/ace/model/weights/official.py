@@ -31,7 +31,7 @@ LORA_TARGETS = (
 )
 #: The one buffer of ``projectors``; its values are fixed (1, 2, 4, ...).
 RAY_FREQUENCIES = "ray_pe.freq_bands"
-#: The one layer of the transformer that is trained, beside its adapters.
+#: The one layer of the transformer that is trained, besides its adapters.
 PATCH = "patch_embedding."
 #: Parts of the VAE file that only decoding needs.
 VAE_DECODER_PREFIXES = ("decoder.", "conv2.")
