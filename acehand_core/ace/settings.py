@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import os
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -246,42 +245,24 @@ def read_betas(path: Path, hand_model: str) -> Float[np.ndarray, "2 10"]:
     JSON is ``{"hand_model": "mano" or "acehand", "left": [10 numbers], "right": [10 numbers]}``.
     Raises SchemaError for other content, InputError for another hand model or an unreadable file.
     """
-    theirs: str
     if path.suffix == ".parquet":
         from acehand_core.recordings.hands_file import read_hand_motion
 
         motion = read_hand_motion(path)
-        theirs, betas = motion.hand_model, motion.betas
+        theirs, betas = str(motion.hand_model), motion.betas
     else:
-        theirs, betas = _read_json(path)
+        try:
+            data = json.loads(path.read_text("utf-8"))
+            theirs, betas = str(data["hand_model"]), np.array([data[s] for s in SIDES], float)
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            what = "JSON with hand_model, left and right is needed"
+            raise SchemaError(f"{path}: {what} ({error!r}).") from error
+        if betas.shape != (2, 10) or not np.isfinite(betas).all():
+            raise SchemaError(f"{path}: left and right must be 10 numbers each.")
     if theirs != hand_model:
         raise InputError(
             f"{path}: betas of the hand model {theirs!r}; this run needs those of {hand_model!r}."
         )
     return betas.astype(float)
-
-
-def _read_json(path: Path) -> tuple[str, np.ndarray]:
-    try:
-        data = json.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
-    except (ValueError, RecursionError) as error:
-        raise SchemaError(f"{path}: not JSON ({error}).") from error
-
-    wanted = ("hand_model", *SIDES)
-    if not isinstance(data, Mapping) or set(data) != set(wanted):
-        names = ", ".join(map(str, data)) if isinstance(data, Mapping) else type(data).__name__
-        raise SchemaError(f"{path}: holds {names}; {', '.join(wanted)} are needed.")
-
-    rows = []
-    for side in SIDES:
-        try:
-            row = np.array(data[side], float)
-        except (TypeError, ValueError):
-            row = np.empty(0)
-        if row.shape != (10,) or not np.isfinite(row).all():
-            raise SchemaError(f"{path}: {side!r} must be 10 numbers.")
-        rows.append(row)
-
-    return str(data["hand_model"]), np.stack(rows)

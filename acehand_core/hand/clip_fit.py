@@ -101,10 +101,8 @@ class _System:
 
 def _system(frames: FrameProblem, x: np.ndarray, trust: np.ndarray) -> _System:
     cost, gradient, own = quadratic(*frames(x, np.arange(len(x))))
-    return _System(
-        x, frames.orient(x), float(trust @ cost), trust[:, None] * gradient,
-        trust[:, None, None] * own,
-    )  # fmt: skip
+    weighted = trust[:, None] * gradient, trust[:, None, None] * own
+    return _System(x, frames.orient(x), float(trust @ cost), *weighted)
 
 
 def _solve(
@@ -248,11 +246,9 @@ def _step(
     band = np.zeros((count, _SIZE, 3 * _SIZE))
     for j in range(_SIZE):
         band[:, j, : 3 * _SIZE - j] = columns[:, j, j:]
+    matrix, right = band.reshape(-1, 3 * _SIZE).T, np.where(resting, 0.0, -gradient).ravel()
     try:
-        step = solveh_banded(
-            band.reshape(-1, 3 * _SIZE).T, np.where(resting, 0.0, -gradient).ravel(),
-            overwrite_ab=True, lower=True, check_finite=False,
-        )  # fmt: skip
+        step = solveh_banded(matrix, right, overwrite_ab=True, lower=True, check_finite=False)
     except LinAlgError:
         return np.zeros((count, _SIZE))
     return step.reshape(count, _SIZE)

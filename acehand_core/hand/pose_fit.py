@@ -186,10 +186,8 @@ def free_poses(
         ) -> tuple[np.ndarray, np.ndarray]:
             return _free_chain(base[rows], turns, rest[rows])
 
-        turns, orient, wrist = _solve(
-            chain, turns, np.zeros(45), np.full(45, _TURN_PULL), -limit, limit,
-            orient, target, weight,
-        )  # fmt: skip
+        prior = np.zeros(45), np.full(45, _TURN_PULL), -limit, limit
+        turns, orient, wrist = _solve(chain, turns, *prior, orient, target, weight)
     return Poses(orient, base @ _exp15(turns), wrist)
 
 

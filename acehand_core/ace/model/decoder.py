@@ -124,14 +124,6 @@ class RayEncoding(nn.Module):
         return self.projection(torch.cat(parts, dim=-1))
 
 
-def resized_grid(
-    grid: Float[torch.Tensor, "1 D g g"], height: int, width: int
-) -> Float[torch.Tensor, "P D"]:
-    """Return the learned grid at the patches, corners on corners."""
-    resized = functional.interpolate(grid, (height, width), mode="bilinear", align_corners=True)
-    return resized[0].flatten(1).T
-
-
 _TOKEN_SCALE = 0.02
 
 Features = Float[torch.Tensor, "B C F h w"]
@@ -200,11 +192,15 @@ class Decoder(nn.Module):
         shape_token = self.shape_norm(registers.mean(dim=(1, 2)))
         anchors, relative = self._joints(tokens, patches, hands, features.shape[-2:])
         fingers = self.head_hand_pose(hands).unflatten(-1, (FINGER_JOINTS, 6))
+        if self.config.shape_from == "registers":
+            betas = self.head_betas(shape_token)[:, None].expand(-1, SLOTS, -1)
+        else:
+            betas = self.head_betas(hands.mean(dim=1))
 
         return Readout(
             global_orient=rotations_torch.from_6d(self.head_global_orient(hands)),
             hand_pose=rotations_torch.from_6d(fingers),
-            betas=self._betas(hands, shape_token),
+            betas=betas,
             anchors=anchors,
             joints_relative=relative,
             wrist=self.head_wrist(hands),
@@ -220,7 +216,11 @@ class Decoder(nn.Module):
         height, width = features.shape[-2:]
         patches = self.patch_projection(features.flatten(3).permute(0, 2, 3, 1))
         if self.config.spatial_encoding:
-            patches = patches + resized_grid(self.spatial_encoding, height, width)
+            # The learned grid, corners on corners.
+            grid = functional.interpolate(
+                self.spatial_encoding, (height, width), mode="bilinear", align_corners=True
+            )
+            patches = patches + grid[0].flatten(1).T
         return patches + self.ray_encoding(rays)[:, None]
 
     def _queries(self, batch: int, frames: int) -> Tokens:
@@ -268,13 +268,6 @@ class Decoder(nn.Module):
         relative = relative - relative[..., :1, :]
         count = hands.shape[1]
         return over_time(anchors.view(*shape, 2), count), over_time(relative, count)
-
-    def _betas(
-        self, hands: Float[torch.Tensor, "B N 2 D"], shape_token: Float[torch.Tensor, "B D"]
-    ) -> Float[torch.Tensor, "B 2 10"]:
-        if self.config.shape_from == "registers":
-            return self.head_betas(shape_token)[:, None].expand(-1, SLOTS, -1)
-        return self.head_betas(hands.mean(dim=1))
 
 
 def soft_argmax(heat: Float[torch.Tensor, "*batch h w"]) -> Float[torch.Tensor, "*batch 2"]:

@@ -35,29 +35,21 @@ class WeightsRecord:
 class InferenceOptions:
     """How a recording is reconstructed.
 
-    Attributes:
-        windows: see ``windows.plan_windows``.
-        encode_width: width in pixels of the encoded frames; 0 for the video's own.
-        tail: handling of frames beyond the last multiple of four (see ``plan_input``).
-        every_frame: read the recording's own frames, not 30 a second.
-        solve: how hands are placed; None as ``solve_options`` without a record.
-        second_opinion: also read the mirrored clip, and multiply presence and visibility.
-        every_slot: also return poses of absent hands and anchors of occluded ones, as the paper
-            scores them (section "Metric Definitions and Penalty Protocol").
-        batch: windows per batch.
-        precision: of the backbone.
+    ``every_slot`` also returns poses of absent hands and anchors of occluded ones, as the paper
+    scores them (section "Metric Definitions and Penalty Protocol"). For ``windows``, ``tail`` and
+    ``every_frame`` see ``windows.plan_windows`` and ``reading.plan_input``.
     """
 
     windows: str = "paper"
     window_latents: int = PAPER_LATENTS
-    encode_width: int = DEFAULT_ENCODE_WIDTH
+    encode_width: int = DEFAULT_ENCODE_WIDTH  # pixels; 0 for the video's own
     tail: Tail = "repeat"
     every_frame: bool = False
-    solve: SolveOptions | None = None
-    second_opinion: bool = False
+    solve: SolveOptions | None = None  # as by ``solve_options`` without a record
+    second_opinion: bool = False  # also read the mirrored clip
     hands: Literal["both", "left", "right"] = "both"
     every_slot: bool = False
-    batch: int = 1
+    batch: int = 1  # windows at once
     precision: Precision = "bfloat16"
 
     @property

@@ -128,11 +128,10 @@ def fetch(name: str, revision: str | None = None, quiet: bool = False) -> Fetche
             f"{name}: cannot get {source.repo} ({reason}). With HF_HUB_OFFLINE only the cache "
             "(HF_HOME) is used; else check the connection and run again to resume."
         ) from error
-    return FetchedWeights(
-        name, source.repo, folder.name, folder, files,
-        {file: sha256(path) for file, path in files.items()},
-        tuple(file for file, path in files.items() if _is_right(path) is None), source.licence,
-    )  # fmt: skip
+    digests = {file: sha256(path) for file, path in files.items()}
+    unchecked = tuple(file for file, path in files.items() if _is_right(path) is None)
+    found = folder.name, folder, files, digests, unchecked
+    return FetchedWeights(name, source.repo, *found, source.licence)
 
 
 def _is_right(path: Path) -> bool | None:

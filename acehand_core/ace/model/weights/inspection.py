@@ -89,25 +89,18 @@ def _own(path: Path) -> WeightsInspection:
     caption = path / own.CAPTION_FILE
     if caption.name in manifest.files:
         stores[caption.name] = _caption_store(caption)
-    return WeightsInspection(
-        "acehand", manifest.config, manifest.licence, _parts(stores),
-        state.LoadReport(tuple(reports.values()), manifest.filled),
-        tuple(own.unlisted_files(manifest)), manifest.training_data, manifest.inference,
-    )  # fmt: skip
+    report = state.LoadReport(tuple(reports.values()), manifest.filled)
+    found = manifest.config, manifest.licence, _parts(stores), report
+    recorded = manifest.training_data, manifest.inference
+    return WeightsInspection("acehand", *found, tuple(own.unlisted_files(manifest)), *recorded)
 
 
 def _repackaged(path: Path, variant: Variant | None) -> WeightsInspection:
     variant = repackaged.find_variant(path, variant)
     config, stores, reports = repackaged.open_repackaged(path, variant)
     stores["caption"] = _caption_store(path / repackaged.CAPTION_FILE)
-    return WeightsInspection(
-        "repackaged",
-        config,
-        sums.RELEASED,
-        _parts(stores),
-        state.LoadReport(tuple(reports.values())),
-        trained_on=state.RELEASED_TRAINING,
-    )
+    found = config, sums.RELEASED, _parts(stores), state.LoadReport(tuple(reports.values()))
+    return WeightsInspection("repackaged", *found, trained_on=state.RELEASED_TRAINING)
 
 
 def _checkpoint(path: Path) -> WeightsInspection:
@@ -117,12 +110,10 @@ def _checkpoint(path: Path) -> WeightsInspection:
     config = official_files.checkpoint_config(opened, variant)
     reports = state.compare(official_files.released_sections(config, opened.parts), opened.parts)
     keys = state.ComponentReport("checkpoint", str(path), ignored=opened.ignored)
-    training, inference = opened.recorded()
-    return WeightsInspection(
-        "official", config, str(opened.record.get("licence") or sums.CHECKPOINT),
-        _parts(opened.parts), state.LoadReport((keys, *reports.values())), trained_on=training,
-        inference=inference,
-    )  # fmt: skip
+    licence = str(opened.record.get("licence") or sums.CHECKPOINT)
+    report = state.LoadReport((keys, *reports.values()))
+    found = config, licence, _parts(opened.parts), report
+    return WeightsInspection("official", *found, (), *opened.recorded())
 
 
 def _piece(path: Path, layout: Layout) -> WeightsInspection:

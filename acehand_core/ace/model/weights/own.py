@@ -84,11 +84,9 @@ def read_manifest(path: Path) -> Manifest:
             raise SchemaError(f"{where}: files: {name}: sha256 is missing.")
 
     config = ModelConfig.from_json(data.get("config"), f"{where}: config")
-    return Manifest(
-        path, config, data["licence"], data["sources"], tuple(map(str, data["filled"])),
-        data["files"], state.training_from_json(data.get("training_data"), str(where)),
-        InferenceConfig.from_json(data.get("inference"), f"{where}: inference"),
-    )  # fmt: skip
+    filled = tuple(map(str, data["filled"]))
+    origin = data["licence"], data["sources"], filled, data["files"]
+    return Manifest(path, config, *origin, *state.read_record(data, str(where)))
 
 
 def unlisted_files(manifest: Manifest) -> list[str]:

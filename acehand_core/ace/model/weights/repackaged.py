@@ -19,6 +19,7 @@ from acehand_core.ace.model.config import (
     TrunkConfig,
     VaeConfig,
     Variant,
+    checked,
 )
 from acehand_core.ace.model.weights import official, state, sums, tables
 from acehand_core.ace.model.weights.official_export import initial
@@ -122,12 +123,15 @@ def read_config(path: Path, variant: Variant) -> ModelConfig:
         plain = TrunkConfig()
         layers = plain.num_layers if executed == plain.executed else executed
         trunk = TrunkConfig(
-            **_fields(dit, _DIT), num_layers=layers, tap=executed - 1,
-            lora_rank=int(adapters["rank"]), lora_alpha=float(adapters["alpha"]),
-        )  # fmt: skip
-        vae = VaeConfig(**_fields(read_json(path / "vae" / "config.json"), _VAE))
+            **_fields(TrunkConfig, dit, _DIT),
+            num_layers=layers,
+            tap=executed - 1,
+            lora_rank=int(adapters["rank"]),
+            lora_alpha=float(adapters["alpha"]),
+        )
+        vae = VaeConfig(**_fields(VaeConfig, read_json(path / "vae" / "config.json"), _VAE))
         projector = read_json(path / variant / "projector" / "config.json")
-        decoder = DecoderConfig(**_fields(projector, _PROJECTOR))
+        decoder = DecoderConfig(**_fields(DecoderConfig, projector, _PROJECTOR))
     except (KeyError, TypeError, ValueError, AcehandError) as error:
         raise SchemaError(f"{path}: its config files do not describe a model ({error}).") from error
 
@@ -221,9 +225,6 @@ def files_of(path: Path, variant: Variant, caption: Path | None = None) -> list[
     return [*(path / name for name in names), caption or path / CAPTION_FILE]
 
 
-def _fields(data: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, Any]:
+def _fields(kind: type, data: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, Any]:
     values = {ours: data[theirs] for theirs, ours in fields.items() if theirs in data}
-    for name, value in values.items():
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise TypeError(f"{name} is {value!r}; a whole number is needed")
-    return values
+    return checked(kind, values, "config.json")

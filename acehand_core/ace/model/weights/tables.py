@@ -132,22 +132,17 @@ def _fuse_rows(tensors: Tensors, stems: str) -> Tensors:
 class WeightsSection:
     """One list of tensors of an external layout, and its mapping to the internal form.
 
-    Attributes:
-        component: its name in reports.
-        shapes: every name and shape of the list.
-        tables: by part of the internal form; the first that has a name takes it.
-        runs: which names are part of the running model; only these are read.
-        needed: which names an incomplete list must have; default those that run.
-        ignored: prefixes of irrelevant names outside the list.
-        computed: names of computed values (1, 2, 4, ...), which are compared and dropped.
+    ``tables`` are by part of the internal form; the first that has a name takes it. Only names that
+    ``runs`` accepts are read; an incomplete list must have those that ``needed`` (default ``runs``)
+    accepts. ``computed`` tensors (1, 2, 4, ...) are compared and dropped.
     """
 
-    component: str
+    component: str  # in reports
     shapes: Shapes
     tables: Mapping[str, WeightsTable] = field(default_factory=dict)
     runs: Callable[[str], bool] = lambda name: True
     needed: Callable[[str], bool] | None = None
-    ignored: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()  # prefixes of irrelevant names outside the list
     computed: tuple[str, ...] = ()
 
     def read(
