@@ -94,8 +94,8 @@ def fit_to_joints(
         rows[usable] = value
         return rows
 
-    placed = spread(pose.global_orient), spread(pose.hand_pose), betas, spread(translation)
-    return HandFit(*placed, spread(error))
+    turns = spread(pose.global_orient), spread(pose.hand_pose)
+    return HandFit(*turns, betas, spread(translation), spread(error))
 
 
 def convert(
