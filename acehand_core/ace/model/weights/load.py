@@ -205,7 +205,7 @@ def convert(
     and a running model lacks. Raises as ``load_weights``; OutputError if the folder exists or
     cannot be written.
     """
-    pieces = {name: path for name, path in sources.items() if name != "model"}
+    pieces: dict[str, Any] = {name: path for name, path in sources.items() if name != "model"}
     weights = load_weights(sources["model"], variant, **pieces, config=config)
     if target == "official":
         return weights, save_official(output, weights, sources.get("base"), seed, overwrite)
