@@ -39,7 +39,7 @@ class AceTracker:
     hand_model: HandModelName
 
     def __init__(self, settings: TrackerSettings) -> None:
-        """Check the settings. Raises InputError: no weights, a hand length, or unfit betas."""
+        """Check the settings. Raises InputError: no weights, a hand length, or unusable betas."""
         ace: AceSettings = settings.own.get("ace", AceSettings())
         _ = ace.place
         if settings.hand_length_m is not None:

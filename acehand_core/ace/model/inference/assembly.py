@@ -356,7 +356,7 @@ class SourceFrames:
         return int(self._before[first:stop].min()), int(self._after[first:stop].max()) + 1
 
     def rows(self, frames: HandFrames, rows: slice, offset: int) -> HandFrames:
-        """Return the hands in some frames of the recording; ``offset`` is that of ``frames``."""
+        """Return the hands in some frames of the recording; ``frames`` start at ``offset``."""
         before, after = self._before[rows] - offset, self._after[rows] - offset
         share = self._share[rows]
         if not share.any():

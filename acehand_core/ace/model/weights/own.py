@@ -167,7 +167,7 @@ def load_own(
 
 
 def save_own(path: Path, weights: state.LoadedWeights, overwrite: bool = False) -> None:
-    """Write a folder of this format, atomically. Raises SchemaError for tensors, or OutputError."""
+    """Write a folder of this format, atomically. Raises SchemaError or OutputError."""
     config, parts = weights.config, weights.parts()
     state.check_parts(parts, state.state_shapes(config))
     lists = sections(config)

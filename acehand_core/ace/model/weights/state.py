@@ -204,7 +204,7 @@ def read_parts(
     stores: Mapping[str, TensorStore],
     reports: Mapping[str, ComponentReport],
 ) -> dict[str, Tensors]:
-    """Return a model's parts from files of any layout, checked first; later lists win."""
+    """Check all reports, then return a model's parts; later lists win. Raises SchemaError."""
     for report in reports.values():
         report.require()
 
