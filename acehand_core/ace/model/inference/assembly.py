@@ -50,26 +50,25 @@ def predicted_camera(
     code; pixels as in ``PinholeBatch``. ``size`` is width and height of the recording.
     """
     width, height = size
-    if options.bearings == "radial":
-        radial = fit_radial(readout.rays)
-        return _kannala_brandt(radial, width, height) if bool(radial.valid[0]) else None
-
-    if options.bearings == "pinhole":
-        fit = guarded_pinhole(readout.rays, options.fit_guards)
-        if not bool(fit.valid[0]):
-            return None
-        scale = torch.tensor([width, height])
-        numbers = torch.cat([fit.focal[0] * scale, fit.centre[0] * scale]).tolist()
-    else:
-        numbers = reported_intrinsics(readout.ray_map, width, height)[0].tolist()
-
     try:
+        if options.bearings == "radial":
+            radial = fit_radial(readout.rays)
+            return _kannala_brandt(radial, width, height) if bool(radial.valid[0]) else None
+
+        if options.bearings == "pinhole":
+            fit = guarded_pinhole(readout.rays, options.fit_guards)
+            if not bool(fit.valid[0]):
+                return None
+            scale = torch.tensor([width, height])
+            numbers = torch.cat([fit.focal[0] * scale, fit.centre[0] * scale]).tolist()
+        else:
+            numbers = reported_intrinsics(readout.ray_map, width, height)[0].tolist()
         return Camera("pinhole", width, height, *numbers)
     except CalibrationError:
-        return None  # rays without any spread, as before training
+        return None  # rays without spread, as before training
 
 
-def _kannala_brandt(fit: RadialFit, width: int, height: int) -> Camera | None:
+def _kannala_brandt(fit: RadialFit, width: int, height: int) -> Camera:
     """Return the fisheye model of a fitted radial lens: its inverse, by least squares."""
     focal, centre = fit.focal[0].double().numpy(), fit.centre[0].double().numpy()
     corner = float(np.linalg.norm(np.maximum(abs(centre), abs(1 - centre)) / focal))
@@ -81,10 +80,7 @@ def _kannala_brandt(fit: RadialFit, width: int, height: int) -> Camera | None:
     bend, *_ = np.linalg.lstsq(powers, s - angle, rcond=None)
 
     (fx, fy), (cx, cy) = focal * (width, height), centre * (width, height)
-    try:
-        return Camera("kannala_brandt", width, height, fx, fy, cx, cy, tuple(bend.tolist()))
-    except CalibrationError:
-        return None
+    return Camera("kannala_brandt", width, height, fx, fy, cx, cy, tuple(bend.tolist()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +123,11 @@ def place_windows(
     frames = HandFrames.empty(windows[-1].stop_frame - offset, setup.hands is not None)
     exchanged, accepted, cameras = 0, [], []
     for window in windows:
-        arrays = _arrays(views[0], window)
+        arrays = views[0].arrays(window)
         readout = Readout(**{f.name: torch.from_numpy(arrays[f.name]) for f in fields(Readout)})
         values, share = _place(readout, setup)
         for other in views[1:]:
-            values = second_opinion(values, _arrays(other, window))
+            values = second_opinion(values, other.arrays(window))
         exchanged += merge(frames, window, values, offset)
         accepted.append(share)
         cameras.append(predicted_camera(readout, setup.source_size, setup.options))
@@ -204,12 +200,6 @@ def _place(readout: Readout, setup: PlacingSetup) -> tuple[HandFrames, float]:
     )
     there = values.there
     return values, float(accepted[there].mean()) if there.any() else 1.0
-
-
-def _arrays(view: WindowView, window: Window) -> Mapping[str, np.ndarray]:
-    arrays = view.store.get(window.start, window.stop)
-    assert arrays is not None, "every window was read before"
-    return arrays
 
 
 @dataclass(frozen=True, slots=True)

@@ -187,6 +187,12 @@ class WindowView:
     store: WindowStore
     mirrored: bool
 
+    def arrays(self, window: Window) -> Arrays:
+        """Return the stored readout of a window."""
+        arrays = self.store.get(window.start, window.stop)
+        assert arrays is not None, "every window was read before"
+        return arrays
+
 
 def read_windows(
     clip: ModelInput,

@@ -200,8 +200,7 @@ class _Job:
         hands, betas, seen, options = self._hands, self._betas, self._seen, self._options
         solve = self._solve
         if hands is not None and betas is None:
-            stored = (views[0].store.get(window.start, window.stop) for window in windows)
-            betas = recording_betas(arrays for arrays in stored if arrays is not None)
+            betas = recording_betas(views[0].arrays(window) for window in windows)
 
         size = (seen.width, seen.height)
         setup = assembly.PlacingSetup(hands, betas, seen.camera, size, self._input.size, solve)
