@@ -66,9 +66,13 @@ class Reference:
 
     def model(self, precision="float32"):
         weights = from_official_tensors(
-            self.sizes("k"), self.drawn["dit"], None, self.drawn["projectors"],
-            self.drawn["raymap_heads"], self.trainable, self.caption,
-        )  # fmt: skip
+            self.sizes("k"),
+            self.caption,
+            dit=self.drawn["dit"],
+            projectors=self.drawn["projectors"],
+            raymap_heads=self.drawn["raymap_heads"],
+            backbone_trainable=self.trainable,
+        )
         return AceModel.from_weights(weights, precision)
 
     def output(self, name):
