@@ -27,6 +27,10 @@ from acehand_core.trackers.base import TrackerSettings
 from acehand_core.types import Progress, no_progress
 
 
+#: Model, encoder, hands, the identity of the weights, and options.
+_Run = tuple[Any, Any, Any, Any, InferenceOptions]
+
+
 class AceTracker:
     """Reconstructs both hands with the model's weights.
 
@@ -78,8 +82,8 @@ class AceTracker:
         for motion in reconstruct_passes(recording, *run[:-1], spans, run[-1], *settings):
             yield _noted(motion, notes)
 
-    def _run(self) -> tuple[tuple[Any, ...], tuple[str, ...]]:
-        """Return the model and how it is run: as trained, unless flags differ."""
+    def _run(self) -> tuple[_Run, tuple[str, ...]]:
+        """Return what to run, as trained unless flags differ, and notes."""
         ace, ready = self._ace, _load(self._ace, self._ace.content())
         run_as, notes = ace.applied(ready.trained)
         hands = None

@@ -369,8 +369,10 @@ def _default_hand(
 ) -> HandPoses:
     """Fit the default hand to the network's own joints."""
     model, shapes = CapsuleHand(), ((3, 3), (15, 3, 3), (3,), (21, 3))
-    arrays = (np.full((*there.shape, *shape), np.nan, np.float32) for shape in shapes)
-    hands = HandPoses(*arrays, np.zeros(there.shape))
+    orient, pose, translation, joints = (
+        np.full((*there.shape, *shape), np.nan, np.float32) for shape in shapes
+    )
+    hands = HandPoses(orient, pose, translation, joints, np.zeros(there.shape))
     for slot, side in enumerate(SIDES):
         rows = np.flatnonzero(there[:, slot])
         if not len(rows):
