@@ -26,7 +26,6 @@ from acehand_core.motion import HandModelName, HandMotion, Recording
 from acehand_core.trackers.base import TrackerSettings
 from acehand_core.types import Progress, no_progress
 
-
 #: Model, encoder, hands, the identity of the weights, and options.
 _Run = tuple[Any, Any, Any, Any, InferenceOptions]
 
