@@ -342,5 +342,5 @@ def test_missing_file_and_unknown_stream(copy):
     with pytest.raises(InputError, match=r"214-2.*valid"):
         stream_poses(copy, "214-2")
     (copy / hot3d_files.MANO_FILE).unlink()
-    with pytest.raises(InputError, match="not there"):
+    with pytest.raises(InputError, match=hot3d_files.MANO_FILE):
         hot3d_files.read_mano(copy)

@@ -488,7 +488,7 @@ def test_masks_that_say_nothing_or_nonsense(samples, tmp_path):
     native = reader.read(item, options)
     assert native.present.sum() == 5
     assert (
-        "mask_good_exposure.csv says nothing of 2 of 3 frames; they are taken as good."
+        "mask_good_exposure.csv has no entry for 2 of 3 frames; they are taken as good."
     ) in native.findings
     assert "no masks of hand_visible, qa_pass." in native.findings
     for row, message in ((lines[1].replace("True", "yes"), "'yes'; valid: True, False"),

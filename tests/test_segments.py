@@ -68,7 +68,7 @@ def test_files_come_back_and_changes_are_noticed(tmp_path):
         write_segments(made, path)
     value = json.loads(path.read_text())
     for change, words in (
-        ({"seed": 3}, "it was changed"),
+        ({"seed": 3}, "changed"),
         ({"segments": value["segments"] * 2}, "twice"),
         ({"segments": [{**value["segments"][0], "stop": 90}]}, "81 frames are needed"),
         ({"segments": [{**value["segments"][0], "id": "../x"}]}, "segment name"),

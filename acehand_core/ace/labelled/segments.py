@@ -1,9 +1,8 @@
-"""Fixed lists of segments to score: the same frames for everyone, named and hashed.
+"""Lists of segments to score: the same frames for every method, named and hashed.
 
-The lists of the paper are not published. These are made from a store of clips by rule: pieces of
-81 frames one after the other from frame 0 of every clip, a shorter rest left out. A list of fewer
-than all is drawn by a seeded hash of the names, so it does not depend on order, platform or
-library.
+The paper's lists are not published. Here every clip of a store is cut from frame 0 into pieces of
+81 frames; a shorter rest is left out. A shorter list is drawn by a seeded hash of the names, so it
+does not depend on order, platform or library.
 """
 
 from __future__ import annotations
@@ -18,7 +17,8 @@ from typing import Any
 
 from acehand_core.ace.labelled.clips import schema
 from acehand_core.ace.labelled.clips.schema import check_name, known_fields
-from acehand_core.errors import InputError, OutputError, SchemaError
+from acehand_core.atomic import check_free
+from acehand_core.errors import InputError, SchemaError
 
 FORMAT = "acehand.segments"
 VERSION = 1
@@ -27,10 +27,7 @@ LENGTH = 81
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Frames ``start`` to ``stop - 1`` of a clip.
-
-    ``id`` is a safe file name: the prediction of the segment is ``<id>.parquet``.
-    """
+    """Frames ``start`` to ``stop - 1`` of a clip; its prediction is ``<id>.parquet``."""
 
     id: str
     clip: str
@@ -40,11 +37,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class SegmentList:
-    """Segments of one dataset and split, and the rule that made them.
-
-    ``sha256`` is the hash of everything but the list's name: lists of equal hash score the same
-    frames.
-    """
+    """Segments of one dataset and split, and the rule that made them."""
 
     name: str
     dataset: str
@@ -58,8 +51,6 @@ class SegmentList:
 
     def __post_init__(self) -> None:
         check_name(self.name, "segment list")
-        if self.version != VERSION:
-            raise SchemaError(f"{self.name}: version {self.version} of lists; {VERSION} is valid.")
         if self.length < 1 or self.stride < 1:
             raise SchemaError(f"{self.name}: length and stride must be at least 1.")
 
@@ -67,7 +58,7 @@ class SegmentList:
         for segment in self.segments:
             check_name(segment.id, "segment")
             if segment.id in seen:
-                raise SchemaError(f"{self.name}: the segment {segment.id!r} is there twice.")
+                raise SchemaError(f"{self.name}: the segment {segment.id!r} is listed twice.")
             seen.add(segment.id)
             if segment.start < 0 or segment.stop - segment.start != self.length:
                 raise SchemaError(
@@ -77,12 +68,12 @@ class SegmentList:
 
     @property
     def sha256(self) -> str:
-        """The hash of the list's content."""
+        """Hash of all but the name: lists of equal hash score the same frames."""
         text = json.dumps(_content(self), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
     def summary(self) -> dict[str, Any]:
-        """Return what every report says about the list."""
+        """Return the list's entry in reports."""
         return {
             "name": self.name, "sha256": self.sha256, "count": len(self.segments),
             "split": self.split, "frames": self.length,
@@ -106,13 +97,13 @@ def make_segments(
     """Cut clips into segments.
 
     Args:
-        clips: name and number of frames of each; their order does not matter.
+        clips: name and number of frames of each, in any order.
         stride: frames from one start to the next; default ``length``, no overlap.
         count: how many to draw; None for all.
         seed: of the draw.
 
     Raises:
-        InputError: no clip is long enough, or there are fewer than ``count``.
+        InputError: no clip is long enough, or there are fewer than ``count`` segments.
     """
     stride = length if stride is None else stride
     if length < 1 or stride < 1:
@@ -130,23 +121,21 @@ def make_segments(
         )
     if count is not None:
         if not 1 <= count <= len(segments):
-            raise InputError(f"{dataset} {split}: {count} of {len(segments)} segments asked for.")
+            raise InputError(
+                f"{dataset} {split}: {count} of {len(segments)} segments; valid: 1 to "
+                f"{len(segments)}."
+            )
 
         def draw(segment: Segment) -> str:
             text = f"acehand segments {VERSION} {seed} {segment.id}"
             return hashlib.sha256(text.encode()).hexdigest()
 
-        drawn = sorted(segments, key=draw)[:count]
-        segments = sorted(drawn, key=lambda s: s.id)
+        segments = sorted(sorted(segments, key=draw)[:count], key=lambda s: s.id)
     return SegmentList(name, dataset, split, length, stride, seed, count, tuple(segments))
 
 
 def segment_place(segment: str, dataset: str) -> tuple[str, int]:
-    """Return clip and first frame of a segment that is named as ``make_segments`` names it.
-
-    Raises:
-        InputError: it is not.
-    """
+    """Return clip and first frame of a segment named by ``make_segments``. Raises InputError."""
     clip, _, first = segment.removeprefix(f"{dataset}--").rpartition("--")
     if not segment.startswith(f"{dataset}--") or not clip or not first.isdecimal():
         raise InputError(
@@ -157,26 +146,15 @@ def segment_place(segment: str, dataset: str) -> tuple[str, int]:
 
 
 def write_segments(segments: SegmentList, path: Path, overwrite: bool = False) -> None:
-    """Write a list as one JSON file, whole or not at all. Raises OutputError."""
-    if path.exists() and not overwrite:
-        raise OutputError(f"{path} exists; choose another name or allow overwriting (--overwrite).")
-    value = {
-        "format": FORMAT,
-        "name": segments.name,
-        **_content(segments),
-        "sha256": segments.sha256,
-    }
-    schema.write_json(path, value)
+    """Write a list as one JSON file, atomically. Raises OutputError."""
+    check_free(path, overwrite)
+    content = {"name": segments.name, **_content(segments), "sha256": segments.sha256}
+    schema.write_json(path, {"format": FORMAT, **content})
 
 
 def read_segments(path: Path) -> SegmentList:
-    """Read a list and check its hash.
-
-    Raises: SchemaError naming file and field; InputError or SchemaError where it cannot be read.
-    """
-    value = schema.read_json(path)
-    names = (*(f.name for f in dataclasses.fields(SegmentList) if f.name != "version"), "sha256")
-    fields = known_fields(value, FORMAT, names, str(path))
+    """Read a list and check its hash. Raises InputError, SchemaError."""
+    fields = known_fields(schema.read_json(path), FORMAT, SegmentList, str(path), "sha256")
     stated = fields.pop("sha256", None)
 
     try:
@@ -189,8 +167,8 @@ def read_segments(path: Path) -> SegmentList:
 
     if segments.sha256 != stated:
         raise SchemaError(
-            f"{path}: the content has SHA-256 {segments.sha256}, the file says {stated}; it was "
-            "changed."
+            f"{path}: changed since it was written: its content has SHA-256 {segments.sha256}, the "
+            f"file states {stated}."
         )
     return segments
 

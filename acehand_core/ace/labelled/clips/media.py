@@ -1,8 +1,8 @@
-"""Pictures of a clip: written as mp4 or png, read as a ``FrameSource``."""
+"""Image files and videos: a clip's pictures, written and read by frame index."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Literal
@@ -11,7 +11,7 @@ import av
 import cv2
 import numpy as np
 
-from acehand_core.errors import SchemaError
+from acehand_core.errors import SchemaError, VideoError
 from acehand_core.recordings.video import VideoFrames
 from acehand_core.recordings.video_scan import scan
 from acehand_core.types import ImageRgb
@@ -19,7 +19,7 @@ from acehand_core.types import ImageRgb
 Quality = Literal["lossless", "visual"]
 
 VIDEO, IMAGE = "video.mp4", "image.png"
-#: "lossless" keeps RGB to the last bit; "visual" is 4:2:0 at a rate where differences do not show.
+#: "lossless" is bit-exact RGB; "visual" is 4:2:0 without visible loss.
 _ENCODERS = {
     "lossless": ("libx264rgb", "rgb24", {"crf": "0", "preset": "veryfast"}),
     "visual": ("libx264", "yuv420p", {"crf": "12", "preset": "veryfast"}),
@@ -28,7 +28,7 @@ _GOP = 12
 
 
 class ByIndex:
-    """The part of ``FrameSource`` that follows from ``at`` and ``__len__``."""
+    """``FrameSource.read`` on top of ``at``."""
 
     def __len__(self) -> int:
         raise NotImplementedError
@@ -42,38 +42,48 @@ class ByIndex:
         return (self.at(index) for index in range(start, stop))
 
 
-class ImageFrames(ByIndex):
-    """One picture of (width, height) ``size``, from a png file, as a ``FrameSource``."""
+class ImageFiles(ByIndex):
+    """Image files in order, one per frame; of (width, height) ``size`` if given."""
 
-    def __init__(self, path: Path, size: tuple[int, int]) -> None:
-        self.path, self.size = path, size
+    def __init__(self, paths: Sequence[Path], size: tuple[int, int] | None = None) -> None:
+        self.paths, self.size = tuple(paths), size
 
     def __len__(self) -> int:
-        return 1
+        return len(self.paths)
 
     def at(self, index: int) -> ImageRgb:
-        """Return the picture. Raises IndexError for another index than 0, SchemaError."""
-        if index != 0:
-            raise IndexError(f"{self.path}: frame {index} asked for; valid: 0.")
-        image = cv2.imread(str(self.path), cv2.IMREAD_COLOR)
-        if image is None:
-            raise SchemaError(f"{self.path}: not a readable picture.")
-        _check_size(self.path, image.shape[1::-1], self.size)
-        return cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
+        """Return one frame. Raises VideoError, SchemaError for another size."""
+        path = self.paths[index]
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise VideoError(f"{path}: cannot be read ({error.strerror or error}).") from error
+        image = decode(data, str(path))
+        _check_size(path, image.shape[1::-1], self.size)
+        return image
+
+
+def decode(data: bytes, where: str) -> ImageRgb:
+    """Return a jpg or png as stored RGB; orientation tags are ignored. Raises VideoError."""
+    flags = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
+    image = cv2.imdecode(np.frombuffer(data, np.uint8), flags) if data else None
+    if image is None:
+        raise VideoError(f"{where}: not a readable jpg or png.")
+    return cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
 
 
 def write_image(path: Path, image: ImageRgb) -> None:
     """Write a png. Raises OSError."""
     done, data = cv2.imencode(".png", cv2.cvtColor(image, cv2.COLOR_RGB2BGR))
     if not done:
-        raise OSError("the picture could not be encoded")
+        raise OSError("the image could not be encoded")
     path.write_bytes(data.tobytes())
 
 
 def write_video(path: Path, frames: Iterable[ImageRgb], fps: float, quality: Quality) -> int:
-    """Write frames as h264, key frames every 12, no B-frames; return how many.
+    """Write h264 with a key frame every 12 and no B-frames; return the number of frames.
 
-    Times in the file are k / fps; the clip's own timestamps are those of its hands.
+    Presentation times are k / fps; the clip's timestamps are those of its hands.
 
     Raises:
         SchemaError: "visual" with an odd size.
@@ -115,16 +125,16 @@ def open_frames(
     Raises:
         VideoError: not readable. SchemaError: not of (width, height) ``size``, or too short.
     """
-    index = scan(path)  # without a hash of the file: the clip's description has it
+    index = scan(path)  # no hash of the file: the clip's description has it
     _check_size(path, (index.width, index.height), size)
     stop = len(index) if stop is None else stop
     if stop > len(index):
-        raise SchemaError(f"{path}: frames up to {stop} are asked for; it has {len(index)}.")
+        raise SchemaError(f"{path}: {len(index)} frames; the clip needs {stop}.")
     return VideoFrames(index, np.arange(first, stop))
 
 
-def _check_size(path: Path, actual: tuple[int, ...], described: tuple[int, int]) -> None:
-    if tuple(actual) != described:
+def _check_size(path: Path, actual: tuple[int, ...], described: tuple[int, int] | None) -> None:
+    if described not in (None, tuple(actual)):
         raise SchemaError(
             f"{path}: pictures of {actual[0]} x {actual[1]}; its clip is described as "
             f"{described[0]} x {described[1]}."

@@ -3,9 +3,9 @@
 ```
 STORE/store.json              dataset, split, made by, licence, settings
 STORE/index.json              copy of all clip.json for fast listing; rebuilt when out of date
-STORE/clips/ID/clip.json      description, flags, SHA-256 of the other files
+STORE/clips/ID/clip.json      metadata, flags, SHA-256 of the other files
 STORE/clips/ID/hands.parquet  HandMotion table
-STORE/clips/ID/video.mp4      or image.png, or nothing (a reference to the user's own file)
+STORE/clips/ID/video.mp4      or image.png, or nothing (a reference to an external file)
 STORE/clips/ID/NAME.npz       further arrays with one row per frame: masks, depth, latents
 ```
 """
@@ -23,15 +23,8 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from acehand_core.ace.labelled.clips import media, schema
-from acehand_core.ace.labelled.clips.media import ImageFrames, Quality
-from acehand_core.ace.labelled.clips.schema import (
-    Clip,
-    ClipInfo,
-    Kind,
-    StoreInfo,
-    check_extra,
-    check_name,
-)
+from acehand_core.ace.labelled.clips.media import ImageFiles, Quality
+from acehand_core.ace.labelled.clips.schema import Clip, ClipInfo, Kind, StoreInfo, check_name
 from acehand_core.atomic import atomic_folder, remove_folder
 from acehand_core.errors import InputError, SchemaError, nearest
 from acehand_core.motion import FrameSource, HandMotion
@@ -45,17 +38,17 @@ _INDEX = "index.json"
 
 
 def made_from(source_sha256: str | Iterable[str], settings: Mapping[str, Any]) -> str:
-    """Return the key of a conversion: hash of the inputs' contents and the settings."""
+    """Return the key of a conversion: hash of the inputs' hashes and the settings."""
     inputs = [source_sha256] if isinstance(source_sha256, str) else list(source_sha256)
     text = json.dumps([inputs, dict(settings)], sort_keys=True, default=schema.plain)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 class ClipWriter:
-    """Adds clips to a store; several processes may do so at once, each with other clips.
+    """Writer of a store; several processes may write different clips of one store.
 
-    A store that holds clips keeps the settings they were made with. ``other_settings`` takes new
-    ones: for callers that make every clip again.
+    ``other_settings`` allows other settings than those of the store's clips: for callers that make
+    every clip again.
 
     Raises:
         SchemaError: the folder holds another dataset or split, clips of other settings, or
@@ -68,7 +61,7 @@ class ClipWriter:
         # Asked first: another process may write store.json just now.
         filled = root.is_dir() and any(p for p in root.iterdir() if p.name[:1] != ".")
         if path.exists():
-            there = StoreInfo.from_json(schema.read_json(path), str(path))
+            there = _store_info(root)
             if (there.dataset, there.split) != (info.dataset, info.split):
                 raise SchemaError(
                     f"{root}: holds {there.dataset} {there.split}, not {info.dataset} "
@@ -88,22 +81,16 @@ class ClipWriter:
         (root / "clips").mkdir(exist_ok=True)
 
     def has(self, clip: str, key: str) -> bool:
-        """Tell whether this clip is there whole, made from the same input and settings.
+        """Return whether a clip with this ``made_from`` is complete.
 
-        Its files are looked up, not read; ``ClipStore.verify`` compares what they hold.
+        Compares file sizes, not contents; see ``ClipStore.verify``.
         """
         folder = self.root / "clips" / clip
-        path = folder / _CLIP
-        if not path.exists():
-            return False
-
         try:
-            info = ClipInfo.from_json(schema.read_json(path), str(path))
-        except SchemaError:
+            info = _clip_info(folder)
+        except InputError:
             return False
 
-        if info.made_from != key:
-            return False
         for name in info.files:
             file, size = folder / Path(name).name, info.sizes.get(name)
             if not file.is_file():
@@ -111,8 +98,7 @@ class ClipWriter:
             length = file.stat().st_size
             if length != size and (size is not None or length == 0):
                 return False
-
-        return True
+        return info.made_from == key
 
     def write(
         self,
@@ -122,13 +108,13 @@ class ClipWriter:
         extra: Mapping[str, Mapping[str, np.ndarray]] | None = None,
         quality: Quality = "visual",
     ) -> ClipInfo:
-        """Write one clip, replacing one of the same name; return its complete description.
+        """Write one clip, replacing one of the same name; return its complete metadata.
 
         Args:
             info: ``media`` (unless "reference"), ``files`` and ``sizes`` are filled in here.
-            motion: T frames; its camera, hand model and flags must be those of ``info``.
+            motion: T frames; camera, hand model and flags as in ``info``.
             frames: T pictures of ``info.width`` x ``info.height``, or None.
-            extra: name -> arrays with T rows, each name a file ``NAME.npz``.
+            extra: name -> arrays with T rows, written as ``NAME.npz``.
             quality: of the video; images are always lossless.
 
         Raises:
@@ -145,7 +131,13 @@ class ClipWriter:
             if frames is not None:
                 info = replace(info, media=_write_frames(folder, info, frames, quality))
             for name, arrays in (extra or {}).items():
-                check_extra(name, arrays, info.frames)
+                check_name(name, "extra file")
+                for key, array in arrays.items():
+                    if array.dtype.hasobject or len(array) != info.frames:
+                        raise SchemaError(
+                            f"extra {name!r}: array {key!r} {array.dtype} {array.shape}; numbers "
+                            f"with {info.frames} rows, one per frame, are needed."
+                        )
                 # numpy's stub takes any keyword for its own flag.
                 columns: dict[str, Any] = dict(arrays)
                 np.savez_compressed(folder / f"{name}.npz", **columns)
@@ -158,12 +150,10 @@ class ClipWriter:
         return info
 
     def remove(self, clips: Collection[str]) -> None:
-        """Take clips out of the store: first out of the index, then each folder at once.
-
-        Whenever it is stopped the index names no clip that is not there.
+        """Remove clips, first from the index: interrupted, it names no missing clip.
 
         Raises:
-            OutputError: not writable; what is not removed yet is still whole.
+            OutputError: not writable; clips not yet removed are still whole.
         """
         gone = set(clips)
         ClipStore(self.root).refresh_index(without=gone)
@@ -172,29 +162,28 @@ class ClipWriter:
             remove_folder(self.root / "clips" / name)
 
     def write_index(self) -> int:
-        """Write the index; called once at the end, by one process. Return the number of clips."""
+        """Write the index, once at the end, in one process. Return the number of clips."""
         return len(ClipStore(self.root).refresh_index())
 
 
 def changed_settings(root: Path, info: StoreInfo) -> list[str]:
-    """Return what differs between the settings of a store's clips and new ones, in words.
+    """Describe how ``info`` differs from the settings of a store's clips; empty without clips.
 
-    Nothing where there is no such store or no clip in it yet. Raises SchemaError.
+    Raises SchemaError.
     """
-    path, clips = root / "store.json", root / "clips"
-    if not path.exists():
+    if not (root / "store.json").exists():
         return []
-    there = StoreInfo.from_json(schema.read_json(path), str(path))
+    there = _store_info(root)
     if (there.dataset, there.split) != (info.dataset, info.split):
         return []
-    old = dict(there.settings)
-    new = _as_read(info.settings)
+    old, new = dict(there.settings), _as_read(info.settings)
     changed = [
         f"{name}: {old.get(name)!r} there, {new.get(name)!r} now"
         for name in {**old, **new}
         if old.get(name) != new.get(name)
     ]
-    return changed if changed and clips.is_dir() and _visible(clips) else []
+    clips = root / "clips"
+    return changed if clips.is_dir() and _visible(clips) else []
 
 
 class ClipStore:
@@ -208,8 +197,7 @@ class ClipStore:
         self.root = root
         if not root.is_dir():
             raise InputError(f"{root}: no such folder; give a store of clips.")
-        path = root / "store.json"
-        self.info = StoreInfo.from_json(schema.read_json(path), str(path))
+        self.info = _store_info(root)
         self._infos: dict[str, ClipInfo] | None = None
 
     def __len__(self) -> int:
@@ -220,18 +208,17 @@ class ClipStore:
         return list(self.infos())
 
     def infos(self) -> dict[str, ClipInfo]:
-        """Return the descriptions of all clips by name, sorted; as the folder was when first asked.
+        """Return the metadata of all clips by name, sorted; listed once.
 
-        The index saves reading a file per clip; entries whose ``clip.json`` changed are read again.
+        Entries of the index with a changed ``clip.json`` are read again.
         """
         if self._infos is None:
             self._infos = self._list()
         return self._infos
 
     def info_of(self, clip: str) -> ClipInfo:
-        """Return the description of one clip. Raises SchemaError for an unknown name."""
-        path = self.folder(clip) / _CLIP
-        return ClipInfo.from_json(schema.read_json(path), str(path))
+        """Return the metadata of one clip. Raises SchemaError for an unknown name."""
+        return _clip_info(self.folder(clip))
 
     def folder(self, clip: str) -> Path:
         """Return a clip's folder. Raises SchemaError for an unknown name."""
@@ -244,26 +231,24 @@ class ClipStore:
         return folder
 
     def open(self, clip: str, pictures: bool = True) -> Clip:
-        """Return a clip: hands in memory, pictures read when asked for.
+        """Return a clip with its hands in memory and its pictures on disk.
 
-        Opening a video lists its packets, so without ``pictures`` no media file is opened and
-        ``frames`` is None.
+        Without ``pictures`` no media file is opened (which lists a video's packets) and ``frames``
+        is None.
 
         Raises:
-            SchemaError: unknown name, or files that do not follow the format.
+            SchemaError: unknown name, or malformed files.
         """
-        folder = self.folder(clip)
-        info = self.info_of(clip)
-        motion = read_hand_motion(folder / _HANDS)
+        folder, info, motion = self.folder(clip), self.info_of(clip), self.hands(clip)
         _check(info, motion)
         return Clip(info, motion, self._frames(folder, info) if pictures else None)
 
     def hands(self, clip: str) -> HandMotion:
-        """Return the hands of a clip alone."""
+        """Return the hands of a clip."""
         return read_hand_motion(self.folder(clip) / _HANDS)
 
     def extra(self, clip: str, name: str) -> dict[str, np.ndarray]:
-        """Return the arrays of ``NAME.npz``. Raises SchemaError where there is none."""
+        """Return the arrays of ``NAME.npz``. Raises SchemaError if it is missing."""
         check_name(name, "extra file")
         path = self.folder(clip) / f"{name}.npz"
         if not path.exists():
@@ -273,44 +258,38 @@ class ClipStore:
             return dict(arrays)
 
     def verify(self, clip: str) -> None:
-        """Raise SchemaError unless every file of a clip is there with its recorded content."""
+        """Raise SchemaError if a file of a clip is missing or has another hash."""
         folder, info = self.folder(clip), self.info_of(clip)
-        for name, expected in info.files.items():
-            path = folder / Path(name).name
-            if not path.is_file() or content_sha256(path) != expected:
-                raise SchemaError(f"{path}: missing or changed since it was written.")
+        hashes = {folder / Path(name).name: sha256 for name, sha256 in info.files.items()}
         if info.reference is not None:
-            path = self.root / info.reference.path
-            if not path.is_file() or content_sha256(path) != info.reference.sha256:
-                raise SchemaError(f"{path}: missing or not the file that clip {clip} refers to.")
+            hashes[self.root / info.reference.path] = info.reference.sha256
+        for path, expected in hashes.items():
+            if not path.is_file() or content_sha256(path) != expected:
+                raise SchemaError(f"{path}: missing or changed since clip {clip} was written.")
 
     def refresh_index(self, without: Collection[str] = ()) -> dict[str, ClipInfo]:
-        """Rewrite ``index.json`` without some clips and return the descriptions."""
+        """Rewrite ``index.json`` without some clips; return the others' metadata."""
         infos = {name: info for name, info in self._list().items() if name not in without}
-        entries = {name: [*_stamp(self._clip_file(name)), i.to_json()] for name, i in infos.items()}
+        clips = self.root / "clips"
+        entries = {n: [*_stamp(clips / n / _CLIP), info.to_json()] for n, info in infos.items()}
         schema.write_json(self.root / _INDEX, {"clips": entries})
         self._infos = infos
         return infos
-
-    def _clip_file(self, name: str) -> Path:
-        return self.root / "clips" / name / _CLIP
 
     def _list(self) -> dict[str, ClipInfo]:
         index: Mapping[str, Any] = {}
         if (self.root / _INDEX).exists():
             try:
                 index = schema.read_json(self.root / _INDEX)["clips"]
-            except (SchemaError, KeyError, TypeError):  # it is only a copy
+            except (InputError, KeyError, TypeError):  # it is only a copy
                 index = {}
 
         infos = {}
         for name in _visible(self.root / "clips"):
-            path = self._clip_file(name)
+            path = self.root / "clips" / name / _CLIP
             entry = index.get(name)
-            if isinstance(entry, list) and entry[:2] == list(_stamp(path)):
-                value = entry[2]
-            else:
-                value = schema.read_json(path)
+            current = isinstance(entry, list) and entry[:2] == list(_stamp(path))
+            value = entry[2] if current else schema.read_json(path)
             infos[name] = ClipInfo.from_json(value, str(path))
             if infos[name].id != name:
                 raise SchemaError(f"{path}: describes clip {infos[name].id!r}; folder renamed?")
@@ -320,7 +299,7 @@ class ClipStore:
     def _frames(self, folder: Path, info: ClipInfo) -> FrameSource | None:
         size = (info.width, info.height)
         if info.media == "image":
-            return ImageFrames(folder / media.IMAGE, size)
+            return ImageFiles([folder / media.IMAGE], size)
         if info.media == "video":
             frames = media.open_frames(folder / media.VIDEO, size)
         elif info.reference is not None:
@@ -333,13 +312,23 @@ class ClipStore:
         return frames
 
 
+def _store_info(root: Path) -> StoreInfo:
+    path = root / "store.json"
+    return StoreInfo.from_json(schema.read_json(path), str(path))
+
+
+def _clip_info(folder: Path) -> ClipInfo:
+    path = folder / _CLIP
+    return ClipInfo.from_json(schema.read_json(path), str(path))
+
+
 def _as_read(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a JSON file gives back."""
+    """Return the value after a round trip through JSON."""
     return json.loads(json.dumps(dict(value), default=schema.plain))
 
 
 def _check(info: ClipInfo, motion: HandMotion) -> None:
-    """Raise SchemaError unless the hands belong to the description."""
+    """Raise SchemaError unless the hands match the metadata."""
     pairs = {
         "frames": (info.frames, len(motion)),
         "hand_model": (info.hand_model, motion.hand_model),
@@ -378,7 +367,7 @@ def _write_frames(
 
 
 def _visible(folder: Path) -> list[str]:
-    """Return the folders in place; hidden ones are being written or were left by a crash."""
+    """Return the clip folders in place; hidden ones are unfinished."""
     return sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
 
 

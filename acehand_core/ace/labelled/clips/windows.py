@@ -1,8 +1,8 @@
-"""Which part of which clip a training step sees: drawn from the step's number alone. numpy.
+"""Windows of clips for training steps, drawn from the step number alone. numpy only.
 
-Every batch is of one dataset, and within it of one size, length and kind of camera, so clips can be
-stacked. A draw depends on the seed, the step and the place in the step's whole batch, never on the
-number of processes or on what was drawn before: a resumed run draws what it would have drawn.
+A batch has one dataset, frame size, length and camera model, so clips can be stacked. A draw
+depends on the seed, the step and the position in the step's whole batch, not on the number of
+processes or on earlier draws: a resumed run draws the same windows.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ STRIDE = 4
 
 @dataclass(frozen=True, slots=True)
 class WindowSettings:
-    """Length of windows: ``latents`` of a video, ``image_frames`` copies of an image.
+    """Window length: ``latents`` of a video, ``image_frames`` copies of an image.
 
-    ``aligned``: windows start at multiples of four frames, where cached latents do.
-    ``weighting``: all recordings of a dataset are as likely (the paper's), or by their length.
-    ``dataset_per``: one dataset for the whole batch of a "step", or one for each "process" (and
-    each part that its gradients are accumulated over).
+    ``aligned``: windows start at multiples of four frames, as cached latents do.
+    ``weighting``: recordings of a dataset are equally likely (the paper's), or by length.
+    ``dataset_per``: one dataset for the whole batch of a "step", or one per "process" (and gradient
+    accumulation part).
     """
 
     latents: int = 21
@@ -40,7 +40,7 @@ class WindowSettings:
 
     def __post_init__(self) -> None:
         if self.latents < 2:
-            raise InputError(f"latents is {self.latents}; 2 latents or more.")
+            raise InputError(f"latents is {self.latents}; valid: 2 or more.")
         if self.image_frames < 1 or self.image_frames % STRIDE != 1:
             raise InputError(f"image_frames is {self.image_frames}; valid: 1, 5, 9, ...")
         if self.weighting not in ("recording", "frame"):
@@ -55,7 +55,7 @@ class WindowSettings:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Clips that may share a batch; ``size`` is the (width, height) they are encoded at."""
+    """Clips that may share a batch, encoded at (width, height) ``size``."""
 
     dataset: str
     kind: Kind
@@ -78,10 +78,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """Datasets with their weights, sorted by name, and how much of them cannot be used.
-
-    ``skipped`` says per dataset how many recordings are shorter than a window.
-    """
+    """Buckets and weights of datasets; ``skipped`` counts recordings shorter than a window."""
 
     buckets: Mapping[str, tuple[Bucket, ...]]
     weights: Mapping[str, float]
@@ -91,24 +88,23 @@ class Mixture:
     def draw(self, seed: int, step: int, count: int, group: int = 0) -> list[Sample]:
         """Return ``count`` samples of one dataset and one size.
 
-        Group 0 is the whole batch of a step, over all processes and in order. With a dataset per
-        process the groups from 0 on are what each process reads at once.
+        Group 0 is the whole batch of a step, in order over all processes. With a dataset per
+        process, groups from 0 on are what each process reads at once.
         """
         rng = np.random.default_rng([seed, step + 1, group, 0])
         names = sorted(self.weights)
         shares = np.array([self.weights[name] for name in names], float)
-        name = names[int(rng.choice(len(names), p=shares / shares.sum()))]
-        buckets = self.buckets[name]
+        buckets = self.buckets[names[int(rng.choice(len(names), p=shares / shares.sum()))]]
         sizes = np.array([self._mass(bucket).sum() for bucket in buckets], float)
         bucket = buckets[int(rng.choice(len(buckets), p=sizes / sizes.sum()))]
         places = range(group * count, (group + 1) * count)
         return [self._sample(bucket, seed, step, place) for place in places]
 
     def fixed(self, seed: int, count: int) -> list[Sample]:
-        """Return windows for watching a run: from all datasets in turn, the same every time.
+        """Return fixed validation windows, alternating between datasets.
 
-        No window comes twice, and no second one of a recording before each had one; fewer than
-        ``count`` where there are no more.
+        No window repeats, and every recording has one before any has two; fewer than ``count`` if
+        there are no more.
         """
         datasets = [
             _in_turn([self._windows(b, seed, n) for n, b in enumerate(self.buckets[name])])
@@ -117,7 +113,7 @@ class Mixture:
         return list(itertools.islice(_in_turn(datasets), count))
 
     def _windows(self, bucket: Bucket, seed: int, number: int) -> Iterator[Sample]:
-        """Yield every window of a bucket once, in an order drawn from the seed."""
+        """Yield every window of a bucket once, in random order."""
         order = np.random.default_rng([seed, number, 2]).permutation(len(bucket.clips))
         frames, places = self.settings.frames(bucket.kind), np.ones(len(order), int)
         if bucket.kind == "video":
@@ -136,8 +132,7 @@ class Mixture:
         rng = np.random.default_rng([seed, step + 1, place, 1])
         mass = self._mass(bucket)
         clip = int(rng.choice(len(mass), p=mass / mass.sum()))
-        frames = self.settings.frames(bucket.kind)
-        start = 0
+        frames, start = self.settings.frames(bucket.kind), 0
         if bucket.kind == "video":
             places = (bucket.lengths[clip] - frames) // self._stride + 1
             start = self._stride * int(rng.integers(places))
@@ -150,7 +145,7 @@ class Mixture:
 
 
 def _in_turn(sources: Sequence[Iterator[Sample]]) -> Iterator[Sample]:
-    """Yield from several iterators in turn, until all are used up."""
+    """Yield from several iterators in turn until all are exhausted."""
     left = deque(sources)
     while left:
         source = left.popleft()
@@ -170,12 +165,12 @@ def mixture(
     """Sort the clips of stores into buckets.
 
     Args:
-        weights: of each dataset with a store; any positive scale.
-        encoded: the (width, height) at which a clip's pictures are encoded.
-        leave_out: clips that are not drawn, each as DATASET/CLIP.
+        weights: positive, one per store, any scale.
+        encoded: returns the (width, height) at which a clip is encoded.
+        leave_out: clips to skip, each as DATASET/CLIP.
 
     Raises:
-        InputError: weights and stores differ, a clip to leave out is not there, or a dataset has
+        InputError: weights and stores differ, ``leave_out`` names an unknown clip, or a dataset has
             no clip that is long enough.
     """
     if set(stores) != set(weights) or not stores or min(weights.values()) <= 0:
@@ -191,18 +186,15 @@ def mixture(
                 f"leave_out: {name!r}: no such clip in {stores[dataset].root}; valid: DATASET/CLIP."
             )
 
-    buckets: dict[str, tuple[Bucket, ...]] = {}
-    skipped = {}
+    buckets, skipped = {}, {}
+    shortest = settings.frames("video")
     for name, store in stores.items():
         groups: dict[tuple[Kind, tuple[int, int], str], list[ClipInfo]] = {}
         wanted = [i for i in store.infos().values() if f"{name}/{i.id}" not in leave_out]
         usable = [
             info
             for info in wanted
-            if (
-                info.media != "none"
-                and (info.kind == "image" or info.frames >= settings.frames("video"))
-            )
+            if info.media != "none" and (info.kind == "image" or info.frames >= shortest)
         ]
         skipped[name] = len(wanted) - len(usable)
         for info in usable:
@@ -210,13 +202,12 @@ def mixture(
             groups.setdefault((info.kind, encoded(info), lens), []).append(info)
         if not usable:
             raise InputError(
-                f"{store.root}: none of {len(wanted)} clips has {settings.frames('video')} frames "
-                "or is an image; give longer recordings or fewer latents."
+                f"{store.root}: none of {len(wanted)} clips has {shortest} frames or is an image; "
+                "give longer recordings or fewer latents."
             )
         buckets[name] = tuple(
-            Bucket(name, kind, size, lens, tuple(i.id for i in infos),
-                   tuple(i.frames for i in infos))
-            for (kind, size, lens), infos in sorted(groups.items())
-        )  # fmt: skip
+            Bucket(name, *group, tuple(i.id for i in infos), tuple(i.frames for i in infos))
+            for group, infos in sorted(groups.items())
+        )
 
     return Mixture(buckets, dict(weights), settings, skipped)

@@ -1,9 +1,9 @@
-"""ARCTIC: Vicon-fitted MANO of both hands in a world frame, one egocentric and eight fixed cameras.
+"""ARCTIC: Vicon-fitted MANO of both hands in the world frame, one egocentric and 8 fixed cameras.
 
-Layout: ``raw_seqs/<subject>/<sequence>.{mano,egocam.dist}.npy``, ``meta/misc.json`` and, if there,
-``images/<subject>/<sequence>/<view>/00001.jpg``. The number of an image is its row of labels plus
-the subject's ``ioi_offset``; pictures before the first and after the last row are frames without a
-label. Pictures of view 0 are distorted and kept with their camera.
+Layout: ``raw_seqs/<subject>/<sequence>.{mano,egocam.dist}.npy``, ``meta/misc.json`` and optionally
+``images/<subject>/<sequence>/<view>/00001.jpg``. An image number is its row of labels plus the
+subject's ``ioi_offset``; images outside the rows are unlabelled frames. Pictures of view 0 are
+distorted and keep their lens.
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from acehand_core.ace.labelled.clips.media import ImageFiles
+from acehand_core.ace.labelled.clips.schema import read_json
 from acehand_core.ace.labelled.readers.base import (
     Convention,
     Item,
@@ -23,22 +26,20 @@ from acehand_core.ace.labelled.readers.base import (
     Record,
     Split,
     array,
-    entry_of,
-    flat,
+    entry,
     frame_times,
     get,
     integer,
     need_folder,
     numbers,
     pinhole,
-    read_json,
     read_npy_dict,
     safe_name,
     subfolders,
     unknown_unless,
 )
-from acehand_core.ace.labelled.readers.pictures import ImageFiles, image_size, numbered_images
-from acehand_core.errors import InputError
+from acehand_core.ace.labelled.readers.pictures import image_size, numbered_images
+from acehand_core.errors import InputError, SchemaError
 from acehand_core.geometry import frames
 from acehand_core.geometry.cameras import Camera
 from acehand_core.types import SIDES
@@ -49,14 +50,14 @@ _TEST_SUBJECT = "s05"
 
 
 class ArcticReader:
-    """``Reader`` of ARCTIC. The test subject is s05, as in the paper; its own site calls it val."""
+    """``Reader`` of ARCTIC. Test is subject s05, as in the paper; ARCTIC's site calls it val."""
 
     name = "arctic"
     title = "ARCTIC"
     views = tuple(str(view) for view in range(9))
 
     def items(self, root: Path, options: ReadOptions) -> Sequence[Item]:
-        """List sequences with labels; s03's are withheld by the authors."""
+        """List sequences with labels; those of s03 are withheld by the authors."""
         labels = need_folder(
             root, ("raw_seqs", "data/raw_seqs", "arctic_data/data/raw_seqs"), self.title
         )
@@ -72,7 +73,6 @@ class ArcticReader:
         return items
 
     def sources(self, item: Item) -> Sequence[Path]:
-        """Return the files and folders that a recording is read from."""
         subject, sequence, view = (item.key[k] for k in ("subject", "sequence", "view"))
         labels = item.path / "raw_seqs" / subject
         return [
@@ -86,9 +86,8 @@ class ArcticReader:
     def read(self, item: Item, options: ReadOptions) -> NativeRecording:
         """Read one sequence as seen by one camera."""
         subject, sequence, view = (item.key[k] for k in ("subject", "sequence", "view"))
-        folder = item.path / "raw_seqs" / subject
-        labels = read_npy_dict(folder / f"{sequence}.mano.npy", "ARCTIC .mano.npy")
-        where = str(folder / f"{sequence}.mano.npy")
+        path = item.path / "raw_seqs" / subject / f"{sequence}.mano.npy"
+        labels, where = read_npy_dict(path, "ARCTIC .mano.npy"), str(path)
         sides = [_read_side(get(labels, side, where), f"{where} {side}") for side in SIDES]
         count = min(len(pose) for pose, *_ in sides)
         path = item.path / "meta" / "misc.json"
@@ -110,7 +109,7 @@ class ArcticReader:
         )
         if len(sides[0][0]) != len(sides[1][0]):
             findings.append("the two hands have different numbers of rows; the shorter counts.")
-        findings.append("30 frames per second are assumed: no file says it.")
+        findings.append("30 frames per second are assumed: no file states the rate.")
 
         pose, translation, betas = (
             _at_rows(np.stack([side[k][:count] for side in sides], 1), rows) for k in range(3)
@@ -118,7 +117,7 @@ class ArcticReader:
         present = np.isfinite(pose).all(-1) & np.isfinite(translation).all(-1)
         if view == "0":
             T_camera_world = _at_rows(T_camera_world, rows)
-        else:  # a fixed camera is where it is in frames without a label too
+        else:  # a fixed camera has a pose in unlabelled frames too
             T_camera_world = np.repeat(T_camera_world[:1], len(rows), axis=0)
         return NativeRecording(
             item=item,
@@ -142,7 +141,7 @@ class ArcticReader:
 
 
 def _at_rows(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Return the values of these rows, NaN for rows that there are not."""
+    """Return the values of these rows, NaN for missing rows."""
     there = (rows >= 0) & (rows < len(values))
     chosen = np.full((len(rows), *values.shape[1:]), np.nan)
     chosen[there] = values[rows[there]]
@@ -150,24 +149,21 @@ def _at_rows(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 
 def _read_side(side: object, where: str) -> tuple[np.ndarray, ...]:
-    """Return pose (48), translation and betas per row; NaN is let through as missing."""
-    rot = _rows(get(side, "rot", where), 3, f"{where} rot")
-    pose = _rows(get(side, "pose", where), 45, f"{where} pose")
-    translation = _rows(get(side, "trans", where), 3, f"{where} trans")
+    """Return pose (48), translation and betas per row; NaN is missing."""
+    parts = []
+    for key, width in (("rot", 3), ("pose", 45), ("trans", 3)):
+        values = numbers(get(side, key, where), f"{where} {key}")
+        array(np.nan_to_num(values), (None, width), f"{where} {key}")
+        parts.append(values)
+    rot, pose, translation = parts
     if not len(rot) == len(pose) == len(translation):
         raise InputError(f"{where}: rot, pose and trans differ in length.")
     shape = numbers(get(side, "shape", where), f"{where} shape")
     if shape.size == 10:
-        betas = np.tile(flat(shape, 10, f"{where} shape"), (len(rot), 1))
+        betas = np.tile(array(shape, 10, f"{where} shape"), (len(rot), 1))
     else:
         betas = array(shape, (len(rot), 10), f"{where} shape")
     return np.concatenate([rot, pose], axis=1), translation, betas
-
-
-def _rows(value: object, width: int, where: str) -> np.ndarray:
-    values = numbers(value, where)
-    array(np.nan_to_num(values), (None, width), where)
-    return values
 
 
 def _camera(
@@ -176,26 +172,25 @@ def _camera(
     """Return a view's camera and ``T_camera_world`` per row of labels."""
     where = f"{data / 'meta' / 'misc.json'} {subject} view {view}"
 
-    def of_view(name: str, index: int) -> object:
-        return entry_of(get(misc, name, where), index, f"{where} {name}")
+    def of_view(name: str, index: int) -> Any:
+        values = get(misc, name, where)
+        listed = isinstance(values, list | tuple) or getattr(values, "ndim", 0) > 0
+        if not listed or index >= len(values):
+            raise SchemaError(f"{where} {name}: a list with an entry {index} is needed.")
+        return values[index]
 
-    sizes = of_view("image_size", view)
-    width, height = (
-        integer(entry_of(sizes, n, f"{where} image_size"), f"{where} image_size") for n in (0, 1)
-    )
+    size = array(of_view("image_size", view), 2, f"{where} image_size")
+    width, height = (integer(side, f"{where} image_size") for side in size)
     if view > 0:
         K = array(of_view("intris_mat", view - 1), (3, 3), f"{where} intris_mat")
         pose = array(of_view("world2cam", view - 1), (4, 4), f"{where} world2cam")
         return pinhole(K, (width, height)), np.broadcast_to(pose, (count, 4, 4)).copy()
     path = data / "raw_seqs" / subject / f"{sequence}.egocam.dist.npy"
     values = read_npy_dict(path, "ARCTIC .egocam.dist.npy")
-    K = array(get(values, "intrinsics", str(path)), (3, 3), f"{path} intrinsics")
-    lens = flat(get(values, "dist8", str(path)), 8, f"{path} dist8")
-    R = array(get(values, "R_k_cam_np", str(path)), (None, 3, 3), f"{path} R_k_cam_np")
-    t = flat(get(values, "T_k_cam_np", str(path)), 3 * len(R), f"{path} T_k_cam_np")
-    t = t.reshape(-1, 3)
-    # dist8 is in OpenCV's order, as is Camera's.
-    camera = pinhole(K, (width, height))
+    lens = entry(values, "dist8", 8, str(path))  # in OpenCV's order, as is Camera's
+    R = entry(values, "R_k_cam_np", (None, 3, 3), str(path))
+    t = entry(values, "T_k_cam_np", 3 * len(R), str(path)).reshape(-1, 3)
+    camera = pinhole(entry(values, "intrinsics", (3, 3), str(path)), (width, height))
     camera = replace(camera, model="brown_conrady", distortion=tuple(map(float, lens)))
     return camera, frames.rigid(R, t)
 
@@ -205,31 +200,28 @@ def _pictures(
 ) -> tuple[np.ndarray, ImageFiles | None, tuple[int, int] | None, list[str]]:
     """Return each picture's row of labels, the pictures, their size and findings.
 
-    A picture without a label has a row below 0 or from ``count`` on. Without pictures every row of
+    Unlabelled pictures have a row below 0 or from ``count`` on. Without pictures, every row of
     labels is a frame.
     """
     subject, sequence, view = (item.key[k] for k in ("subject", "sequence", "view"))
     where = f"{item.path / 'meta' / 'misc.json'} {subject}"
     offset = integer(get(misc, "ioi_offset", where), f"{where} ioi_offset")
-    names = ["images"]
-    if view == "0":  # the cropped pictures of this view are the whole ones, made smaller
-        names.append("cropped_images")
-
-    for name in names:
-        images = numbered_images(item.path / name / subject / sequence / view)
+    # For view 0 cropped_images holds whole pictures, made smaller.
+    for name in ("images", "cropped_images") if view == "0" else ("images",):
+        folder = item.path / name / subject / sequence / view
+        images = numbered_images(folder)
         if not images:
             continue
         rows, paths = np.array(list(images)) - offset, list(images.values())
         labelled = int(((rows >= 0) & (rows < count)).sum())
         if not labelled:
             raise InputError(
-                f"{item.path / name / subject / sequence / view}: no picture has a row of labels; "
-                f"{len(images)} pictures from number {min(images)}, offset {offset}, {count} rows."
+                f"{folder}: no picture has a row of labels; {len(images)} pictures from number "
+                f"{min(images)}, offset {offset}, {count} rows."
             )
         findings = [
-            f"{len(images)} pictures, {count} rows of labels, offset {offset}: "
-            f"{labelled} belong together, {len(images) - labelled} pictures have no label, "
-            f"{count - labelled} rows no picture."
+            f"{len(images)} pictures, {count} rows of labels, offset {offset}: {labelled} match, "
+            f"{len(images) - labelled} pictures have no label, {count - labelled} rows no picture."
         ]
         if (np.diff(rows) != 1).any():
             findings.append(f"{int((np.diff(rows) - 1).sum())} pictures are missing in between.")

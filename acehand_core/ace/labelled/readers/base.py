@@ -1,17 +1,15 @@
-"""What a reader of a dataset offers, what it returns for one recording, and how it reads files.
+"""The reader protocol, the recording a reader returns, and checked file access.
 
 A reader lists the recordings under a dataset's folder without opening them, and reads one into
-arrays: the pictures by index, the camera, and the labels as stored in the files, with the
-conventions that say what they mean. ``conventions.to_camera`` does the rest for all of them. To add
-a dataset, write one module with a class that follows ``Reader`` and list the class in
-``run.READERS``. The functions below read and check files; their errors name file and entry.
+arrays: pictures by index, camera, and labels as stored, with their convention.
+``conventions.to_camera`` converts the labels of every dataset. To add a dataset, write a module
+with a ``Reader`` class and list it in ``run.READERS``.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -19,6 +17,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from acehand_core.ace.labelled.clips.schema import read_json
 from acehand_core.errors import InputError, SchemaError, nearest
 from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
@@ -29,20 +28,19 @@ from acehand_core.unpickling import load_npy_object
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
 
-#: A mapping in a dataset's file, by name or by frame number.
+#: A mapping in a dataset's file, keyed by name or frame number.
 Record = dict[Any, Any]
 
-#: Opens the pictures of a recording file that needs a package of its own (VRS): path, stream,
-#: times in ns. Tests pass one that does without.
+#: Opens pictures of a VRS recording: path, stream, times in ns. Tests replace it.
 OpenFrames = Callable[[Path, str, TimestampsNs], FrameSource]
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One recording as a reader lists it.
+    """One listed recording.
 
-    ``name`` is unique in the dataset, stable, and a safe file name. ``key`` is what the reader
-    needs to find it again; ``group`` the person, where the dataset names one.
+    ``name`` is unique in the dataset, stable, and a safe file name. ``key`` holds what the reader
+    needs to find it again; ``group`` is the person, if the dataset names one.
     """
 
     dataset: str
@@ -55,12 +53,12 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """How to read a dataset.
+    """Options of a reader.
 
     Attributes:
-        view: which of the reader's ``views``; None for the first of them.
-        open_frames: see ``OpenFrames``; None for the real packages.
-        pictures: False where they are not wanted: then no package is needed for them.
+        view: one of the reader's ``views``; None: the first.
+        open_frames: see ``OpenFrames``; None: ``pictures.open_vrs``.
+        pictures: False skips pictures and the packages they need.
     """
 
     view: str | None = None
@@ -70,16 +68,16 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class Convention:
-    """What a dataset's MANO numbers mean.
+    """MANO convention of a dataset.
 
     Attributes:
         fingers: "vectors" are 45 rotation vectors, "components" principal components, "rotations"
-            15 matrices, always absolute.
-        flat_hand_mean: False says that the stored vectors or components leave out the mean pose.
-        translation: what the three numbers place: "mano" the model (the wrist is ``J0 + t``),
-            "wrist" the wrist, "middle_knuckle" the posed joint 9.
-        left_shapedirs_fixed: whether left betas belong to MANO with repaired left shape directions;
-            None where the dataset does not say (read as not repaired).
+            15 absolute matrices.
+        flat_hand_mean: False if the stored vectors or components exclude the mean pose.
+        translation: the translated point: "mano" the model (the wrist is ``J0 + t``), "wrist" the
+            wrist, "middle_knuckle" the posed joint 9.
+        left_shapedirs_fixed: left betas belong to MANO with repaired left shape directions; None
+            if the dataset does not say (read as not repaired).
         frame: of orientation and translation.
     """
 
@@ -92,10 +90,10 @@ class Convention:
 
 @dataclass(frozen=True, slots=True)
 class ManoTrack:
-    """MANO labels as stored, slot 0 left, NaN where a hand is absent; metres, radians.
+    """MANO labels as stored, slot 0 left, NaN for absent hands; metres, radians.
 
     ``fingers`` is (T, 2, 45), (T, 2, n) or (T, 2, 15, 3, 3), see ``Convention``.
-    ``T_camera_world`` (T, 4, 4) is given where the frame is the world.
+    ``T_camera_world`` (T, 4, 4) is given for labels in the world frame.
     """
 
     convention: Convention
@@ -105,10 +103,6 @@ class ManoTrack:
     betas: Float[np.ndarray, "T 2 10"]
     translation: Float[np.ndarray, "T 2 3"]
     T_camera_world: Float[np.ndarray, "T 4 4"] | None = None
-
-    def __post_init__(self) -> None:
-        if (self.convention.frame == "world") != (self.T_camera_world is not None):
-            raise SchemaError("Labels in the world frame need camera poses, and only those do.")
 
     @classmethod
     def of_vectors(
@@ -127,33 +121,30 @@ class ManoTrack:
 
 @dataclass(frozen=True, slots=True)
 class NativeRecording:
-    """One recording as its dataset stores it: T native frames, labelled or not, none repeated.
+    """One recording as stored: T native frames, labelled or not, none repeated.
 
     Attributes:
-        fps: nominal native rate; of a still image the rate its clip is played at, by convention 30.
-        frames: the pictures as stored, or None where there are none.
+        fps: nominal native rate; 30 for a still image.
+        frames: the pictures as stored, or None.
         camera: of those pictures, lens distortion included.
-        mano: labels that are MANO parameters, or None.
-        joints_camera: (T, 2, 21, 3) joints that the dataset itself gives, camera frame, NaN where
-            none; None where it gives no joints.
-        present: where the dataset labels a hand, through either.
-        visible: what the dataset itself says of how much of the hand is seen, 0 to 1, else None.
-            Datasets mean different things by it, so it is kept as stored, and a clip uses it only
-            of hands without keypoints (see ``convert.hand_motion``).
-        T_world_camera: NaN in frames whose camera pose is not known; no hand is ``present`` there
-            whose label is in the world.
-        unlabelled_presence: of hands that are not ``present``: 1 where the dataset says that the
-            hand is present nonetheless, 0.5 where it does not mention the hand, 0 where no label is
-            taken for no hand. None: 0 everywhere. Only 0 is taught as absence.
-        stored: further arrays of the dataset with a row per frame, kept beside the clip as stored.
-        left_out: frames of the dataset that are not here: they have a label and no picture while
-            others have one, and a clip has a picture for every frame or for none.
-        slots: which of left and right are labelled at all.
-        still: an image dataset.
-        undistort: the paper feeds the pictures of this dataset undistorted.
-        plain: nothing but a video: a clip refers to it rather than copies it.
-        licences: what binds a user of the data.
-        findings: results of the checks at run time, one sentence each.
+        present: hands labelled by MANO or joints.
+        mano: MANO labels, or None.
+        joints_camera: (T, 2, 21, 3) the dataset's own joints, camera frame, NaN if unlabelled.
+        visible: the dataset's own visible share of a hand, 0 to 1, or None. Datasets define it
+            differently: kept as stored, a clip uses it only for hands without keypoints (see
+            ``convert.hand_motion``).
+        T_world_camera: NaN in frames with an unknown camera pose, in which no hand labelled in the
+            world frame is ``present``.
+        unlabelled_presence: of hands that are not ``present``: 1 known to exist, 0.5 unknown,
+            0 absent (the only one taught as absence). None: all 0.
+        stored: further arrays with a row per frame, kept with the clip as stored.
+        left_out: labels without a picture in a recording with pictures; not in a clip.
+        slots: whether left and right are labelled at all.
+        still: a still image.
+        undistort: the paper undistorts this dataset.
+        plain: unlabelled video, referenced by a clip rather than copied.
+        licences: of the data.
+        findings: results of checks on reading, one sentence each.
     """
 
     item: Item
@@ -182,60 +173,32 @@ class NativeRecording:
 
 @runtime_checkable
 class Reader(Protocol):
-    """A dataset on disk in its native layout."""
+    """A dataset on disk in its native layout.
+
+    ``name`` is its name on the command line, ``title`` its published name, ``views`` the cameras or
+    image versions, default first.
+    """
+
+    name: str
+    title: str
 
     @property
-    def name(self) -> str:
-        """What the command line calls it."""
-        ...
-
-    @property
-    def title(self) -> str:
-        """What its authors call it."""
-        ...
-
-    @property
-    def views(self) -> tuple[str, ...]:
-        """Cameras or image versions that can be read; the first is the default."""
-        ...
+    def views(self) -> tuple[str, ...]: ...
 
     def items(self, root: Path, options: ReadOptions) -> Sequence[Item]:
-        """List every recording with labels, sorted by name.
+        """List every recording with labels, in a fixed order.
 
-        Raises: InputError when ``root`` is not such a dataset, with what was looked for.
+        Raises InputError, with the expected layout, when ``root`` is not such a dataset.
         """
         ...
 
     def sources(self, item: Item) -> Sequence[Path]:
-        """Return the files and folders that a recording is read from; they tell when it changed."""
+        """Return the files and folders of a recording, to detect changes."""
         ...
 
     def read(self, item: Item, options: ReadOptions) -> NativeRecording:
         """Read one recording. Raises SchemaError or InputError with the file named."""
         ...
-
-
-_MAX_JSON_BYTES = 4 << 30
-
-
-def read_json(path: Path) -> Any:
-    """Return a JSON file's content. Raises InputError or SchemaError with the file named."""
-    try:
-        if path.stat().st_size > _MAX_JSON_BYTES:
-            raise InputError(f"{path}: larger than {_MAX_JSON_BYTES} bytes.")
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
-    except (ValueError, RecursionError) as error:
-        raise SchemaError(f"{path}: not JSON ({error}).") from error
-
-
-def parse_json(data: bytes, where: str) -> Any:
-    """Return the content of JSON bytes; ``where`` names them in errors."""
-    try:
-        return json.loads(data.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise SchemaError(f"{where}: not JSON ({error}).") from error
 
 
 def read_text(path: Path) -> str:
@@ -258,10 +221,8 @@ def read_numbers(path: Path, count: int) -> np.ndarray:
 
 
 def get(value: Any, key: str, where: str) -> Any:
-    """Return an entry of a mapping. Raises SchemaError that names the key and what is there."""
-    if not isinstance(value, dict):
-        raise SchemaError(f"{where}: a mapping with {key!r} is needed, not {type(value).__name__}.")
-    if key not in value:
+    """Return an entry of a mapping. Raises SchemaError that names the key and those present."""
+    if key not in mapping(value, f"{where}: {key!r}"):
         present = ", ".join(sorted(map(str, value))[:20])
         raise SchemaError(f"{where}: {key!r} is missing; it has: {present or 'nothing'}.")
     return value[key]
@@ -275,12 +236,14 @@ def numbers(value: Any, where: str) -> np.ndarray:
         raise SchemaError(f"{where}: not an array of numbers ({error}).") from error
 
 
-def array(value: Any, shape: tuple[int | None, ...], where: str) -> np.ndarray:
-    """Return finite float64 numbers of a shape; None stands for any length of an axis.
+def array(value: Any, shape: int | tuple[int | None, ...], where: str) -> np.ndarray:
+    """Return finite float64 numbers of a shape. Raises SchemaError with ``where``.
 
-    Raises SchemaError with ``where``.
+    None is any length of an axis; a plain count accepts any nesting and returns one axis.
     """
     values = numbers(value, where)
+    if isinstance(shape, int):
+        values, shape = values.ravel(), (shape,)
     fits = values.ndim == len(shape) and all(
         length in (None, actual) for actual, length in zip(values.shape, shape, strict=True)
     )
@@ -292,9 +255,9 @@ def array(value: Any, shape: tuple[int | None, ...], where: str) -> np.ndarray:
     return values
 
 
-def flat(value: Any, count: int, where: str) -> np.ndarray:
-    """Return ``count`` finite float64 numbers of any nesting. Raises SchemaError with ``where``."""
-    return array(numbers(value, where).ravel(), (count,), where)
+def entry(value: Any, key: str, shape: int | tuple[int | None, ...], where: str) -> np.ndarray:
+    """Return the ``array`` under a key of a mapping. Raises SchemaError with ``where`` and key."""
+    return array(get(value, key, where), shape, f"{where}: {key}")
 
 
 def integer(value: Any, where: str) -> int:
@@ -314,25 +277,6 @@ def mapping(value: Any, where: str) -> Record:
     return value
 
 
-def entry_of(value: Any, index: int, where: str) -> Any:
-    """Return an entry of a list or array. Raises SchemaError where there is none."""
-    listed = isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim > 0)
-    if listed and 0 <= index < len(value):
-        return value[index]
-    kind = type(value).__name__
-    raise SchemaError(f"{where}: a list with an entry {index} is needed, not this {kind}.")
-
-
-def read_npy(path: Path) -> np.ndarray:
-    """Return a plain ``.npy`` array; a pickled one is refused."""
-    try:
-        return np.load(path, allow_pickle=False)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
-    except (ValueError, EOFError) as error:
-        raise SchemaError(f"{path}: not a plain .npy array ({error}).") from error
-
-
 def read_npy_dict(path: Path, format_name: str) -> Record:
     """Return the dict in a pickled ``.npy``, read by the restricted unpickler."""
     value = load_npy_object(path, format_name)
@@ -342,44 +286,40 @@ def read_npy_dict(path: Path, format_name: str) -> Record:
 
 
 def pinhole(K: Float[np.ndarray, "3 3"], size: tuple[int, int]) -> Camera:
-    """Return the camera of a matrix in pixels, for pictures of (width, height) ``size``."""
+    """Return the pinhole camera of an intrinsic matrix for (width, height) ``size``."""
     return Camera("pinhole", *size, float(K[0, 0]), float(K[1, 1]), float(K[0, 2]), float(K[1, 2]))
 
 
 def frame_times(numbers: Int[np.ndarray, "T"], rate_hz: float) -> TimestampsNs:
-    """Return the times of frames that are numbered at a rate; the first is at 0."""
+    """Return the times of numbered frames; the first is at 0."""
     return np.round((numbers - numbers[0]) * 1e9 / rate_hz).astype(np.int64)
 
 
 def unknown_unless(labelled: Bool[np.ndarray, "T"]) -> PerHand:
-    """Return ``unlabelled_presence`` where a frame without a label leaves both hands unknown."""
+    """Return ``unlabelled_presence``: 0.5 for both hands of an unlabelled frame."""
     return np.where(labelled, 0, 0.5)[:, None].repeat(2, 1).astype(np.float32)
 
 
 def need_items(items: list[Item], root: Path, title: str, looked_for: str) -> list[Item]:
-    """Return the items. Raises InputError where there are none, with what was looked for."""
+    """Return the items. Raises InputError, with the expected layout, if there are none."""
     if not items:
         raise InputError(f"{root}: this does not look like {title}; no {looked_for}.")
     return items
 
 
 def subfolders(folder: Path) -> list[Path]:
-    """Return the folders in a folder, sorted; hidden ones left out."""
+    """Return the visible folders in a folder, sorted."""
     if not folder.is_dir():
         return []
     return sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
 
 
-def need_folder(root: Path, choices: Iterable[str], title: str) -> Path:
-    """Return the first folder of ``choices`` under ``root``.
-
-    Raises InputError that says what the dataset looks like.
-    """
-    names = list(choices)
-    for name in names:
+def need_folder(root: Path, choices: Sequence[str], title: str) -> Path:
+    """Return the first folder of ``choices`` under ``root``. Raises InputError with all of them."""
+    for name in choices:
         if (root / name).is_dir():
             return root / name
-    looked = ", ".join(f"{name}/" for name in names)
+    looked = ", ".join(f"{name}/" for name in choices)
     raise InputError(f"{root}: this does not look like {title}; it has none of {looked}.")
 
 
@@ -389,28 +329,25 @@ def safe_name(*parts: str) -> str:
     return "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "-" for c in text)
 
 
-# Which recordings are for testing: by hash where neither the dataset nor the paper names them.
-
-#: Share of recordings for testing, as in the paper's table: 72 of 198, 77 of 627.
+#: Share of test recordings, as in the paper's table: 72 of 198, 77 of 627.
 TEST_SHARE = {"hot3d": 72 / 198, "oakink2": 77 / 627}
 VERSION = 1
 
 
 def hashed_split(recording: str, dataset: str) -> Split:
-    """Return a recording's split from a hash of its name.
+    """Return a recording's split from a hash of its name, independent of other recordings.
 
-    It does not change when recordings are added or missing. The paper splits HOT3D by recording and
-    OakInk2 by sequence but does not say which; the shares are its own.
+    The paper splits HOT3D by recording and OakInk2 by sequence but does not name them; the shares
+    are the paper's.
     """
     digest = hashlib.sha256(f"acehand split {VERSION} {dataset} {recording}".encode()).digest()
     return "test" if int.from_bytes(digest[:8]) / 2**64 < TEST_SHARE[dataset] else "train"
 
 
 def read_split_file(path: Path, items: list[Item]) -> dict[str, Split]:
-    """Return item name to split from a user's own JSON: split to a list of item names.
+    """Return item name to split from a user's JSON: split to a list of item names.
 
-    Raises: SchemaError for another form; InputError for a name that is not in the dataset or is
-        given twice.
+    Raises: SchemaError for another form; InputError for an unknown or repeated name.
     """
     content = read_json(path)
     if not isinstance(content, dict) or not set(content) <= set(SPLITS):
@@ -423,7 +360,7 @@ def read_split_file(path: Path, items: list[Item]) -> dict[str, Split]:
             raise SchemaError(f"{path}: {split!r} must be a list of names of recordings.")
         for name in names:
             if name not in known:
-                raise InputError(f"{path}: no recording {name!r}; {nearest(str(name), known)}")
+                raise InputError(f"{path}: no recording {name!r}; {nearest(name, known)}")
             if name in split_of:
                 raise InputError(f"{path}: {name!r} is listed twice.")
             split_of[name] = split

@@ -1,8 +1,8 @@
-"""From MANO numbers as a dataset stores them to the camera frame, metres and absolute rotations.
+"""Conversion of stored MANO labels to the camera frame, metres and absolute rotations.
 
-Three things need the user's own MANO files: the mean pose and the principal components (they are
-stored there), the rest wrist J0(betas) about which a hand turns when its frame changes, and joints.
-Without the files only what is exact is kept; the rest is NaN, which the findings report.
+Three things need the user's MANO files: mean pose and principal components, the rest wrist
+J0(betas) about which a hand turns when its frame changes, and joints. Without the files, what needs
+them is NaN and reported in the findings.
 """
 
 from __future__ import annotations
@@ -25,18 +25,17 @@ from acehand_core.types import (
     JointsCamera,
     PointCamera,
     RotationsCamera,
-    Side,
 )
 
-#: Gives the user's MANO with (True) or without repaired left shape directions.
+#: Returns the user's MANO with (True) or without repaired left shape directions.
 ManoSource = Callable[[bool], ManoHand]
 _MIDDLE_KNUCKLE = 9
-_BETA_SPREAD = 1e-4  # betas that differ by less are one shape, written with few digits
+_BETA_SPREAD = 1e-4  # rounding of one shape
 
 
 @dataclass(frozen=True, slots=True)
 class CameraHands:
-    """Labels in the camera frame; NaN where a hand is absent or a value is not known.
+    """Labels in the camera frame; NaN for absent hands and unknown values.
 
     ``joints_camera = hand(global_orient, hand_pose, betas) + translation`` wherever all are known.
     """
@@ -51,26 +50,19 @@ class CameraHands:
 
     @classmethod
     def unknown(cls, count: int, left_shapedirs_fixed: bool) -> CameraHands:
-        """Return ``count`` frames in which nothing is known; betas are 0."""
-
-        def blank(*shape: int) -> np.ndarray:
-            return np.full((count, 2, *shape), np.nan)
-
-        return cls(
-            blank(3, 3), blank(15, 3, 3), np.zeros((2, 10)), blank(3), blank(21, 3),
-            left_shapedirs_fixed,
-        )  # fmt: skip
+        """Return ``count`` frames of unknown hands with betas 0."""
+        shapes = ((3, 3), (15, 3, 3), (3,), (21, 3))
+        orient, pose, place, joints = (np.full((count, 2, *s), np.nan) for s in shapes)
+        return cls(orient, pose, np.zeros((2, 10)), place, joints, left_shapedirs_fixed)
 
 
 def to_camera(track: ManoTrack, mano: ManoSource | None) -> CameraHands:
     """Return a dataset's MANO labels in the camera frame.
 
-    With ``mano`` everything is known where a hand is present. Without it: orientations always;
-    finger rotations where the dataset stores absolute ones; translations where they are MANO's and
-    already in the camera frame; joints never.
+    Everything is known with ``mano``. Without it: orientations; finger rotations stored as absolute
+    ones; MANO translations stored in the camera frame; no joints.
     """
-    convention = track.convention
-    fixed = bool(convention.left_shapedirs_fixed)
+    fixed = bool(track.convention.left_shapedirs_fixed)
     hand = None if mano is None else mano(fixed)
 
     findings = []
@@ -92,22 +84,21 @@ def to_camera(track: ManoTrack, mano: ManoSource | None) -> CameraHands:
             findings.append(f"camera poses are not rigid: they are off by up to {error:.3g}.")
 
     hands = CameraHands.unknown(len(track.present), fixed)
-    for slot, side in enumerate(SIDES):
+    for slot in range(2):
         rows = np.flatnonzero(track.present[:, slot])
         if len(rows):
-            findings += _convert_side(track, hand, slot, side, rows, hands)
+            findings += _convert_side(track, hand, slot, rows, hands)
     return replace(hands, findings=tuple(findings))
 
 
 def _convert_side(
-    track: ManoTrack, hand: ManoHand | None, slot: int, side: Side, rows: np.ndarray,
-    hands: CameraHands,
-) -> list[str]:  # fmt: skip
+    track: ManoTrack, hand: ManoHand | None, slot: int, rows: np.ndarray, hands: CameraHands
+) -> list[str]:
     """Fill one hand's rows of ``hands``; return the findings."""
-    findings = []
+    findings, side = [], SIDES[slot]
     orient, betas = track.global_orient[rows, slot], track.betas[rows, slot]
     hands.betas[slot] = np.median(betas, axis=0)
-    pose = _finger_rotations(track, hand, slot, side, rows)
+    pose = _finger_rotations(track, hand, slot, rows)
 
     transform = None if track.T_camera_world is None else track.T_camera_world[rows]
     if hand is None:
@@ -116,8 +107,13 @@ def _convert_side(
         if transform is not None or track.convention.translation != "mano":
             translation = np.full_like(translation, np.nan)
     else:
-        wrist = _rest_wrist(hand, side, betas)
-        translation = _model_translation(track, hand, slot, side, rows, pose, wrist)
+        wrist = _rest_wrist(hand, slot, betas)
+        translation = track.translation[rows, slot]
+        if track.convention.translation == "wrist":
+            translation = translation - wrist
+        elif track.convention.translation == "middle_knuckle":
+            posed = hand.joints(side, orient, pose, betas).astype(float)
+            translation = translation - posed[:, _MIDDLE_KNUCKLE]
         camera_orient = orient
         if transform is not None:
             camera_orient, translation = change_frame(transform, orient, translation, wrist)
@@ -125,7 +121,7 @@ def _convert_side(
         hands.joints_camera[rows, slot] = joints
         if np.ptp(betas, axis=0).max() > _BETA_SPREAD:
             # A recording has one shape: the wrist stays where the label put it.
-            translation = translation + wrist - _rest_wrist(hand, side, hands.betas[slot][None])
+            translation = translation + wrist - _rest_wrist(hand, slot, hands.betas[slot][None])
             reshaped = hand.joints(side, camera_orient, pose, hands.betas[slot]).astype(float)
             distance = np.linalg.norm(reshaped + translation[:, None] - joints, axis=-1).max()
             hands.joints_camera[rows, slot] = reshaped + translation[:, None]
@@ -143,7 +139,7 @@ def _convert_side(
 
 
 def _finger_rotations(
-    track: ManoTrack, hand: ManoHand | None, slot: int, side: Side, rows: np.ndarray
+    track: ManoTrack, hand: ManoHand | None, slot: int, rows: np.ndarray
 ) -> np.ndarray:
     stored, kind = track.fingers[rows, slot], track.convention.fingers
     if kind == "rotations":
@@ -152,27 +148,12 @@ def _finger_rotations(
         if kind == "vectors" and track.convention.flat_hand_mean:
             return rotations.exp(stored.reshape(-1, 15, 3))
         return np.full((len(rows), 15, 3, 3), np.nan)
-    vectors = stored if kind == "vectors" else hand.expand_pca(side, stored)
-    return hand.absolute_pose(side, vectors, track.convention.flat_hand_mean)
-
-
-def _model_translation(
-    track: ManoTrack, hand: ManoHand, slot: int, side: Side, rows: np.ndarray, pose: np.ndarray,
-    wrist: np.ndarray,
-) -> np.ndarray:  # fmt: skip
-    """Return MANO's translation in the frame of the labels."""
-    stored, kind = track.translation[rows, slot], track.convention.translation
-    if kind == "mano":
-        return stored
-    if kind == "wrist":
-        return stored - wrist
-    betas = track.betas[rows, slot]
-    joints = hand.joints(side, track.global_orient[rows, slot], pose, betas).astype(float)
-    return stored - joints[:, _MIDDLE_KNUCKLE]
+    vectors = stored if kind == "vectors" else hand.expand_pca(SIDES[slot], stored)
+    return hand.absolute_pose(SIDES[slot], vectors, track.convention.flat_hand_mean)
 
 
 def _rest_wrist(
-    hand: ManoHand, side: Side, betas: Float[np.ndarray, "N 10"]
+    hand: ManoHand, slot: int, betas: Float[np.ndarray, "N 10"]
 ) -> Float[np.ndarray, "N 3"]:
-    mean, gradients = rest_shape(hand, side)
+    mean, gradients = rest_shape(hand, SIDES[slot])
     return mean[0] + betas @ gradients[:, 0]

@@ -1,4 +1,4 @@
-"""One recording of a dataset as one clip of the shared format, unless it is unchanged."""
+"""Conversion of one recording of a dataset to one clip; unchanged clips are kept."""
 
 from __future__ import annotations
 
@@ -22,47 +22,40 @@ from acehand_core.hand.mano import ManoHand, load_mano
 from acehand_core.motion import HandMotion
 from acehand_core.provenance import Provenance
 from acehand_core.safe_files import content_sha256
-from acehand_core.types import PerHandFlag
 
-#: Files above this size are distinguished by size and time, not by content.
+#: Larger files are identified by size and time, not by content.
 _HASHED_BYTES = 64 << 20
 
 
-#: 4: unlabelled frames stay, masks of HOT3D, one meaning of ``visible``; 3: hands that are there
+#: 4: unlabelled frames stay, masks of HOT3D, one definition of ``visible``; 3: hands that exist
 #: without a pose; 2: empty clips keep their hand model.
 _VERSION = 4
 
 
 class Converter:
-    """Converts recordings of one dataset; MANO and hashes of files are kept between them."""
+    """Converts recordings of one dataset; caches MANO and file hashes.
+
+    Raises: InputError, SchemaError, MissingDependencyError when MANO cannot be loaded.
+    """
 
     def __init__(self, reader: Reader, options: pictures.ClipOptions, read: ReadOptions) -> None:
         self.reader, self.options, self.read = reader, options, read
         self.mano = mano_source(options.mano)
+        if self.mano is not None:
+            self.mano(False)  # errors come before any work
         self._hashes: dict[tuple[Path, int, int], str] = {}
 
-    def check_mano(self) -> None:
-        """Load MANO before any work. Raises InputError, SchemaError, MissingDependencyError."""
-        path = self.options.mano
-        if self.mano is not None and path is not None:
-            if not path.exists():
-                raise InputError(f"{path}: no such file or folder of MANO.")
-            self.mano(False)
-
     def convert(self, item: Item, writer: ClipWriter) -> tuple[ClipInfo, bool]:
-        """Write one recording as a clip; return its description and whether it was there already.
+        """Write one recording as a clip; return its metadata and whether it was kept unchanged.
 
-        Raises: what the reader raises; OutputError.
+        Raises: the reader's errors; OutputError.
         """
-        options, read = self.options, self.read
-        key = self._key(item)
+        options, key = self.options, self._key(item)
         name = clip_id(item.name)
         if writer.has(name, key):
             return ClipStore(writer.root).info_of(name), True
 
-        if options.images == "none":
-            read = replace(read, pictures=False)
-        native = self.reader.read(item, read)
+        native = self.reader.read(item, self.read)
         hands, findings = None, list(native.findings)
         if native.mano is not None:
             hands = to_camera(native.mano, self.mano)
@@ -101,7 +94,7 @@ class Converter:
         return writer.write(info, motion, frames, extra=extra, quality=options.quality), False
 
     def _key(self, item: Item) -> str:
-        """Return what decides whether a clip must be made again: inputs, settings and MANO."""
+        """Return the hash of a clip's inputs, settings and MANO."""
         options = self.options
         settings: dict[str, Any] = {
             "version": _VERSION,
@@ -117,10 +110,10 @@ class Converter:
         return made_from([*files, "mano", *mano], settings)
 
     def _fingerprint(self, path: Path) -> str:
-        """Return one line that changes with a file or folder; "absent" where there is none.
+        """Return a line that changes with a file or folder; "absent" if it is missing.
 
-        Files by content, large ones by size and time; folders by the names, sizes and times in
-        them.
+        Files by content, large ones by size and time; folders by their files' names, sizes and
+        times.
         """
         if path.is_dir():
             lines = sorted(
@@ -150,13 +143,12 @@ def hand_motion(
 ) -> tuple[HandMotion, bool]:
     """Return the labels as a HandMotion, and whether MANO's parameters are complete.
 
-    Joints are MANO's where MANO is known, else the dataset's own. Without complete parameters the
-    hand model is "none"; what is known of them stays. A recording of a MANO dataset in which nobody
-    shows a hand is a MANO clip like the others where ``with_mano`` says that MANO is there: its
-    frames are known to be empty, and a store has one hand model.
+    Joints are MANO's if complete, else the dataset's own; then the hand model is "none" and known
+    parameters stay. ``with_mano``: a recording of a MANO dataset without any hand is a MANO clip,
+    because a store has one hand model.
 
-    ``visible`` is the share of the keypoints inside the picture, hidden or not; of a hand whose
-    keypoints are not known 1 where it is labelled or the dataset says that some of it is seen.
+    ``visible`` is the share of keypoints inside the picture, occluded or not; without keypoints 1
+    for a hand that is labelled or, by the dataset, partly visible.
     """
     present = native.present
     hands = CameraHands.unknown(len(present), False) if hands is None else hands
@@ -215,9 +207,8 @@ def hand_motion(
 def _source(
     native: NativeRecording, motion: HandMotion, changed: list[str], findings: list[str]
 ) -> dict[str, Any]:
-    """Return ``ClipInfo.source``; ``changed`` says what was done to the pictures."""
+    """Return ``ClipInfo.source``; ``changed`` lists what was done to the pictures."""
     item = native.item
-    # Of these frames nothing is known of any hand that the dataset labels.
     unlabelled = (motion.presence > 0) & ~motion.observed
     slots = np.array(native.slots)
     return {
@@ -236,26 +227,26 @@ def _source(
 
 
 def _only_with_mano(
-    native: NativeRecording, labelled: PerHandFlag
+    native: NativeRecording, labelled: np.ndarray
 ) -> tuple[NativeRecording, list[str]]:
-    """Leave out hands that have joints but no MANO: a clip has one hand model throughout.
-
-    They are present nonetheless.
-    """
-    count = int((native.present & ~labelled).sum())
-    if count == 0:
+    """Make hands with joints but no MANO unlabelled: a clip has one hand model throughout."""
+    without = native.present & ~labelled
+    if not without.any():
         return native, []
+    count = int(without.sum())
     text = f"{count} hands have joints but no MANO; they count as unlabelled (see native.npz)."
     presence = native.unlabelled_presence
     presence = np.zeros(labelled.shape, np.float32) if presence is None else presence
-    presence = np.where(native.present & ~labelled, 1, presence).astype(np.float32)
+    presence = np.where(without, 1, presence).astype(np.float32)
     return replace(native, present=labelled, unlabelled_presence=presence), [text]
 
 
 def mano_source(path: Path | None) -> ManoSource | None:
-    """Return how ``to_camera`` gets MANO, loaded once; None without files."""
+    """Return a cached loader of MANO for ``to_camera``; None without files."""
     if path is None:
         return None
+    if not path.exists():
+        raise InputError(f"{path}: no such file or folder of MANO.")
 
     @functools.cache
     def load(left_shapedirs_fixed: bool) -> ManoHand:
@@ -271,7 +262,7 @@ def _visible(
     camera: Camera | None,
     size: tuple[int, int],
 ) -> np.ndarray:
-    """Return ``HandMotion.visible`` as ``hand_motion`` defines it; ``image`` are stored pixels."""
+    """Return ``HandMotion.visible`` as ``hand_motion`` defines it; ``image`` in stored pixels."""
     if camera is not None:
         posed = np.isfinite(joints).any((-1, -2), keepdims=True)
         image = np.where(posed, camera.project(joints), image)
@@ -286,10 +277,8 @@ def _supervision(
     native: NativeRecording, motion: HandMotion, complete: bool, camera: Camera | None
 ) -> Supervision:
     present = native.present
-    taught = complete and bool(present.any())  # a clip without hands teaches that alone
+    taught = complete and bool(present.any())  # a clip without hands teaches only absence
     joints = bool(np.isfinite(motion.joints_camera[present]).all()) and bool(present.any())
-    anchors = bool(np.isfinite(motion.joints_image[present]).any())
-    labelled = native.mano is not None or native.joints_camera is not None
     fisheye = camera is not None and camera.model in ("kannala_brandt", "fisheye624")
 
     return Supervision(
@@ -297,8 +286,8 @@ def _supervision(
         shape=taught,
         translation=taught,
         joints=joints,
-        anchors=anchors,
-        presence=labelled,
+        anchors=bool(np.isfinite(motion.joints_image[present]).any()),
+        presence=native.mano is not None or native.joints_camera is not None,
         camera=camera is not None,
         pinhole_fit=camera is not None and not fisheye,
         slots=native.slots,
@@ -306,7 +295,7 @@ def _supervision(
 
 
 def _agreement(native: NativeRecording, hands: CameraHands) -> list[str]:
-    """Report how far MANO's joints lie from the dataset's own, in 3D or in the picture."""
+    """Report the distance of MANO's joints from the dataset's own, in 3D and in the picture."""
     findings = []
     if native.joints_camera is not None:
         distance = np.linalg.norm(hands.joints_camera - native.joints_camera, axis=-1)
@@ -325,18 +314,13 @@ def _agreement(native: NativeRecording, hands: CameraHands) -> list[str]:
 
 
 def _native_arrays(native: NativeRecording) -> dict[str, dict[str, np.ndarray]]:
-    """Return the labels as stored, kept next to the converted ones so that nothing is lost."""
-    arrays: dict[str, np.ndarray] = {}
+    """Return the labels as stored, for ``native.npz``."""
+    arrays: dict[str, np.ndarray | None] = {}
     if native.mano is not None:
         for name in ("present", "global_orient", "fingers", "betas", "translation"):
             arrays[f"mano_{name}"] = np.array(getattr(native.mano, name))
-        if native.mano.T_camera_world is not None:
-            arrays["T_camera_world"] = native.mano.T_camera_world
-    if native.joints_camera is not None:
-        arrays["joints_camera"] = native.joints_camera
-    if native.joints_image is not None:
-        arrays["joints_image"] = native.joints_image
-    if native.visible is not None:
-        arrays["visible"] = native.visible
-    arrays |= native.stored
-    return {"native": arrays} if arrays else {}
+        arrays["T_camera_world"] = native.mano.T_camera_world
+    for name in ("joints_camera", "joints_image", "visible"):
+        arrays[name] = getattr(native, name)
+    stored = {n: a for n, a in (arrays | dict(native.stored)).items() if a is not None}
+    return {"native": stored} if stored else {}

@@ -1,7 +1,7 @@
-"""Folders of egocentric video without labels: HoloAssist, Xperience-10M and others alike.
+"""Folders of unlabelled egocentric video: HoloAssist, Xperience-10M and similar.
 
 Every video file below the folder is a recording. Its camera is a camera file (docs/formats.md)
-named ``<video>.camera.json`` or ``camera.json``, next to the video or in a folder above it.
+named ``<video>.camera.json``, or ``camera.json`` next to the video or in a folder above it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from acehand_core.recordings.video import EXTENSIONS, open_video
 
 
 class EgocentricReader:
-    """``Reader`` of plain recordings; nothing in them is labelled."""
+    """``Reader`` of unlabelled video."""
 
     name = "egocentric"
     title = "egocentric video"
@@ -34,28 +34,26 @@ class EgocentricReader:
             raise InputError(f"{root}: it has no video ({', '.join(EXTENSIONS)}).")
 
         names = [safe_name(*p.relative_to(root).with_suffix("").parts) for p in videos]
-        twice = {name for name in names if names.count(name) > 1}
-        # Two files that differ in suffix alone keep it in their names.
-        names = [
-            safe_name(n, p.suffix[1:]) if n in twice else n
-            for n, p in zip(names, videos, strict=True)
-        ]
-        return [
-            Item(self.name, name, "test", path, {"root": str(root)})
-            for name, path in zip(names, videos, strict=True)
-        ]
+        items = []
+        for name, path in zip(names, videos, strict=True):
+            if names.count(name) > 1:  # files that differ in suffix alone
+                name = safe_name(name, path.suffix[1:])
+            items.append(Item(self.name, name, "test", path, {"root": str(root)}))
+        return items
 
     def sources(self, item: Item) -> Sequence[Path]:
-        """Return the files and folders that a recording is read from."""
         camera = _camera_file(item)
         return [item.path] if camera is None else [item.path, camera]
 
     def read(self, item: Item, options: ReadOptions) -> NativeRecording:
-        """Open one video; its frames are read when they are asked for."""
+        """Open one video; frames are read on demand."""
         recording = open_video(item.path)
         size = recording.width, recording.height
         path = _camera_file(item)
-        camera = None if path is None else fit_camera_to(load_camera(path), *size)
+        camera, note = None, "no camera file; the camera is not known."
+        if path is not None:
+            camera = fit_camera_to(load_camera(path), *size)
+            note = f"camera: {path.relative_to(item.key['root'])}."
         return NativeRecording(
             item=item,
             timestamps_ns=recording.timestamps_ns,
@@ -68,12 +66,7 @@ class EgocentricReader:
             slots=(False, False),
             plain=True,
             licences=("unlabelled video: its own terms",),
-            findings=(
-                *recording.notes,
-                "no camera file; the camera is not known."
-                if path is None
-                else f"camera: {path.relative_to(item.key['root'])}.",
-            ),
+            findings=(*recording.notes, note),
         )
 
 

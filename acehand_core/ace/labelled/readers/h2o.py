@@ -1,7 +1,7 @@
-"""H2O: two hands and objects, camera frame already; one text file per frame and kind of label.
+"""H2O: two hands and objects in the camera frame; one text file per frame and kind of label.
 
 Layout: ``subject<n>/<scene>/<index>/cam<0..4>/{rgb,cam_pose,hand_pose,hand_pose_mano}/000000.*``
-and ``cam_intrinsics.txt``. cam4 is the egocentric camera; its pictures are plain pinhole ones.
+and ``cam_intrinsics.txt``. cam4 is the egocentric camera; all pictures are pinhole ones.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from acehand_core.ace.labelled.clips.media import ImageFiles
 from acehand_core.ace.labelled.readers.base import (
     Convention,
     Item,
@@ -23,7 +24,7 @@ from acehand_core.ace.labelled.readers.base import (
     safe_name,
     subfolders,
 )
-from acehand_core.ace.labelled.readers.pictures import ImageFiles, image_size, numbered_images
+from acehand_core.ace.labelled.readers.pictures import image_size, numbered_images
 from acehand_core.errors import InputError
 from acehand_core.geometry.cameras import Camera
 
@@ -34,7 +35,7 @@ _MANO_FOLDERS = ("hand_pose_mano", "hand_pose_MANO", "hand_pose_mano_v1_1")
 
 
 class H2OReader:
-    """``Reader`` of H2O. Test is subject 4, as in the paper and its own lists."""
+    """``Reader`` of H2O. Test is subject 4, as in the paper and the authors' lists."""
 
     name = "h2o"
     title = "H2O"
@@ -48,24 +49,22 @@ class H2OReader:
             raise InputError(f"{root}: this does not look like H2O; no subject1/ .. subject4/.")
 
         items = []
-        for subject in subjects:
-            for scene in subfolders(subject):
-                for index in subfolders(scene):
-                    folder = index / view
-                    if not (folder / "hand_pose").is_dir() and _mano_folder(folder) is None:
-                        continue
-                    split: Split = "train"
-                    if subject.name == "subject4":
-                        split = "test"
-                    elif subject.name == "subject3" and scene.name in ("k2", "o1", "o2"):
-                        split = "val"
+        scenes = [(subject, scene) for subject in subjects for scene in subfolders(subject)]
+        for subject, scene in scenes:
+            split: Split = "train"
+            if subject.name == "subject4":
+                split = "test"
+            elif subject.name == "subject3" and scene.name in ("k2", "o1", "o2"):
+                split = "val"
+            for index in subfolders(scene):
+                folder = index / view
+                if (folder / "hand_pose").is_dir() or _mano_folder(folder) is not None:
                     name = safe_name(subject.name, scene.name, index.name, view)
                     items.append(Item(self.name, name, split, folder, {"view": view}, subject.name))
 
-        return sorted(items, key=lambda item: item.name)
+        return items
 
     def sources(self, item: Item) -> Sequence[Path]:
-        """Return the files and folders that a recording is read from."""
         names = ("rgb", "rgb256", "cam_pose", "hand_pose", *_MANO_FOLDERS, "cam_intrinsics.txt")
         return [item.path / name for name in names]
 
@@ -91,7 +90,7 @@ class H2OReader:
         findings.append(f"{unlabelled} of {len(numbers)} pictures have no file of labels.")
         if left_out:
             findings.append(f"{left_out} labels have no picture and are left out.")
-        findings.append("30 frames per second are assumed: no file says it.")
+        findings.append("30 frames per second are assumed: no file states the rate.")
 
         T_world_camera = None
         files = _numbered_text(item.path / "cam_pose")
@@ -132,14 +131,14 @@ def _mano_folder(folder: Path) -> Path | None:
 
 
 def _numbered_text(folder: Path | None) -> dict[int, Path]:
-    if folder is None or not folder.is_dir():
+    if folder is None:
         return {}
     files = (p for p in folder.glob("*.txt") if p.stem.isdecimal())
     return dict(sorted((int(p.stem), p) for p in files))
 
 
 def _read_all(folder: Path | None, numbers: list[int], count: int) -> np.ndarray:
-    """Return a row of numbers per frame; NaN where a frame has no file."""
+    """Return a row of numbers per frame; NaN without a file."""
     files = _numbered_text(folder)
     values = np.full((len(numbers), count), np.nan)
     for row, number in enumerate(numbers):

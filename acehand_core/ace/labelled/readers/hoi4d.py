@@ -1,9 +1,9 @@
-"""HOI4D: video of one person handling objects, MANO fitted per frame, camera frame already.
+"""HOI4D: video of one person handling objects, MANO fitted per frame in the camera frame.
 
-Layout: ``ZY*/H*/C*/N*/S*/s*/T*/align_rgb/image.mp4``, labels in ``refinehandpose_{right,left}/``
-under the same path, ``<frame>.pickle`` each, and ``camera_params/ZY*/intrin.npy``. Labels are
-counted at 15 frames per second. Camera trajectories are in the Redwood text format: per frame three
-integers and a 4x4 matrix.
+Layout: ``ZY*/H*/C*/N*/S*/s*/T*/align_rgb/image.mp4``, labels ``<frame>.pickle`` in
+``refinehandpose_{right,left}/`` under the same path, and ``camera_params/ZY*/intrin.npy``. Labels
+are numbered at 15 frames per second. Camera trajectories are in the Redwood text format: three
+integers and a 4x4 matrix per frame.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from acehand_core.ace.labelled.clips.media import ImageFiles
 from acehand_core.ace.labelled.readers.base import (
     Convention,
     Item,
@@ -20,17 +21,15 @@ from acehand_core.ace.labelled.readers.base import (
     NativeRecording,
     ReadOptions,
     array,
-    flat,
     frame_times,
     need_items,
     numbers,
     pinhole,
-    read_npy,
     read_text,
     safe_name,
     unknown_unless,
 )
-from acehand_core.ace.labelled.readers.pictures import ImageFiles, image_size, numbered_images
+from acehand_core.ace.labelled.readers.pictures import image_size, numbered_images
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.geometry import frames
 from acehand_core.geometry.cameras import Camera
@@ -41,22 +40,18 @@ from acehand_core.unpickling import NPY_OBJECT, restricted_load
 
 
 def read_log(path: Path) -> CameraPoses:
-    """Return the matrices as stored: by the format's definition camera to world.
-
-    Raises SchemaError with the line.
-    """
+    """Return camera-to-world matrices (the format's definition). Raises SchemaError."""
     lines = [line for line in read_text(path).splitlines() if line.strip()]
     if not lines or len(lines) % 5:
         raise SchemaError(f"{path}: {len(lines)} lines; five per frame are needed.")
-    matrices = np.zeros((len(lines) // 5, 4, 4))
-    for frame in range(len(matrices)):
-        for row in range(4):
-            number = 5 * frame + row + 1
+    rows = np.zeros((len(lines), 4))
+    for number, line in enumerate(lines):
+        if number % 5:
             try:
-                matrices[frame, row] = [float(word) for word in lines[number].split()]
+                rows[number] = [float(word) for word in line.split()]
             except ValueError as error:
                 raise SchemaError(f"{path}:{number + 1}: four numbers are needed.") from error
-    return matrices
+    return rows.reshape(-1, 5, 4)[:, 1:]
 
 
 CONVENTION = Convention("vectors", True, "mano", None, "camera")
@@ -69,7 +64,7 @@ _Labels = tuple[np.ndarray, np.ndarray]
 
 
 class Hoi4dReader:
-    """``Reader`` of HOI4D. All of it is for testing, as in the paper."""
+    """``Reader`` of HOI4D; all of it is the test split, as in the paper."""
 
     name = "hoi4d"
     title = "HOI4D"
@@ -79,7 +74,7 @@ class Hoi4dReader:
         """List sequences that have a folder of hand poses."""
         folders: dict[str, dict[str, str]] = {}
         for side in SIDES:
-            for top in (root, *sorted(p for p in root.glob("*") if p.is_dir())):
+            for top in _tops(root):
                 base = top / f"refinehandpose_{side}"
                 for folder in base.glob(_DEPTH):
                     folders.setdefault(str(folder.relative_to(base)), {})[side] = str(folder)
@@ -94,7 +89,6 @@ class Hoi4dReader:
         return need_items(items, root, self.title, f"refinehandpose_right/{_DEPTH}")
 
     def sources(self, item: Item) -> Sequence[Path]:
-        """Return the files and folders that a recording is read from."""
         labels = [Path(item.key[side]) for side in SIDES if side in item.key]
         folder = _sequence_folder(item.path, item.key["sequence"])
         pictures = [] if folder is None else [folder / "align_rgb", folder / "3Dseg"]
@@ -140,23 +134,28 @@ class Hoi4dReader:
             T_world_camera=T_world_camera,
             licences=("HOI4D: CC BY-NC 4.0, https://hoi4d.github.io",),
             findings=tuple(findings),
-            # Not every frame is annotated: one without any label leaves both hands unknown.
+            # Not every frame is annotated.
             unlabelled_presence=unknown_unless(labelled),
             left_out=sum(row is None for row in rows.values()),
         )
 
 
+def _tops(root: Path) -> list[Path]:
+    """Return the folders that may hold the dataset's parts."""
+    return [root, *sorted(p for p in root.glob("*") if p.is_dir())]
+
+
 def _sequence_folder(root: Path, sequence: str) -> Path | None:
-    for top in (root, *sorted(p for p in root.glob("*") if p.is_dir())):
+    for top in _tops(root):
         if (top / sequence).is_dir() and not top.name.startswith("refinehandpose"):
             return top / sequence
     return None
 
 
 def _read_labels(item: Item) -> tuple[dict[int, dict[int, _Labels]], int]:
-    """Return frame number to slot to labels, and how many files are damaged.
+    """Return frame number to slot to labels, and the number of damaged files.
 
-    Some published files hold a single number in place of a pose; they are left out.
+    Damaged: some published files hold a single number in place of a pose.
     """
     labels: dict[int, dict[int, _Labels]] = {}
     damaged = 0
@@ -173,7 +172,7 @@ def _read_labels(item: Item) -> tuple[dict[int, dict[int, _Labels]], int]:
             if numbers(value.get("poseCoeff", ()), f"{path} poseCoeff").size != 48:
                 damaged += 1
                 continue
-            parts = [flat(value.get(key, ()), n, f"{path} {key}") for key, n in _KEYS]
+            parts = [array(value.get(key, ()), n, f"{path} {key}") for key, n in _KEYS]
             points = array(value.get("kps2D", np.zeros((0, 2))), (None, 2), f"{path} kps2D")
             points = points if len(points) == 21 else np.full((21, 2), np.nan)
             labels.setdefault(int(path.stem), {})[slot] = (np.concatenate(parts), points)
@@ -185,26 +184,26 @@ def _pictures(
     folder: Path | None, labelled: int
 ) -> tuple[FrameSource | None, np.ndarray, float, tuple[int, int], list[str]]:
     """Return pictures, times, rate, size and findings: video, else decoded images, else none."""
-    video = folder / "align_rgb" / "image.mp4" if folder is not None else None
-    if video is not None and video.is_file():
-        recording = open_video(video)
+    pictures = None if folder is None else folder / "align_rgb"
+    if pictures is not None and (pictures / "image.mp4").is_file():
+        recording = open_video(pictures / "image.mp4")
         text = f"the video has {len(recording)} frames at {recording.fps:.3f} frames per second."
         size = recording.width, recording.height
         return recording.frames, recording.timestamps_ns, recording.fps, size, [text]
 
-    images = numbered_images(video.parent) if video is not None else {}
+    images = {} if pictures is None else numbered_images(pictures)
     count = max(images) + 1 if images else labelled
     if count == 0:
         raise InputError("HOI4D: neither a video nor a readable label.")
-    if video is not None and images and len(images) != count:
-        raise InputError(f"{video.parent}: {len(images)} images, numbered to {count - 1}.")
+    if images and len(images) != count:
+        raise InputError(f"{pictures}: {len(images)} images, numbered to {count - 1}.")
 
     times = frame_times(np.arange(count), _LABEL_FPS)
     if images:
         text = f"{count} decoded images, taken as 15 frames per second."
         return ImageFiles(list(images.values())), times, _LABEL_FPS, image_size(images[0]), [text]
 
-    return None, times, _LABEL_FPS, _SIZE, ["no pictures; labels are counted at 15 per second."]
+    return None, times, _LABEL_FPS, _SIZE, ["no pictures; labels are numbered at 15 per second."]
 
 
 def _rows_of(
@@ -212,8 +211,8 @@ def _rows_of(
 ) -> dict[int, int | None]:
     """Return label number to frame: the label's time at 15 per second, matched within half a frame.
 
-    The paper speaks of 30 frames per second; the authors decode 15. A video of another rate keeps
-    all its frames, and those between labels have none.
+    The paper states 30 frames per second; the authors decode 15. A video of another rate keeps all
+    its frames; those between labels are unlabelled.
     """
     rows: dict[int, int | None] = {}
     for number in numbers:
@@ -231,7 +230,10 @@ def _camera(item: Item, size: tuple[int, int], findings: list[str]) -> Camera | 
     if not path.is_file():
         findings.append(f"no camera_params/{unit}/intrin.npy: the camera is not known.")
         return None
-    K = array(read_npy(path), (3, 3), str(path))
+    try:
+        K = array(np.load(path, allow_pickle=False), (3, 3), str(path))
+    except (OSError, ValueError, EOFError) as error:
+        raise SchemaError(f"{path}: not a plain .npy array ({error}).") from error
     camera = pinhole(K, _SIZE)
     findings.append(
         f"intrin.npy of {unit}: focal {K[0, 0]:.1f}, {K[1, 1]:.1f}, centre {K[0, 2]:.1f}, "
@@ -241,22 +243,21 @@ def _camera(item: Item, size: tuple[int, int], findings: list[str]) -> Camera | 
 
 
 def _intrinsics_file(item: Item) -> Path:
-    """Return the camera file of a sequence: where it is, else where it could be."""
+    """Return the camera file of a sequence, else its expected path."""
     unit = item.key["sequence"].split("/")[0]
-    tops = (item.path, *sorted(p for p in item.path.glob("*") if p.is_dir()))
-    paths = [top / "camera_params" / unit / "intrin.npy" for top in tops]
+    paths = [top / "camera_params" / unit / "intrin.npy" for top in _tops(item.path)]
     return next((path for path in paths if path.is_file()), paths[0])
 
 
 def _camera_poses(
     folder: Path | None, count: int, translation: np.ndarray, findings: list[str]
 ) -> np.ndarray | None:
-    """Return camera poses from output.log, read as camera to world, with a look at the direction.
+    """Return camera poses from output.log, read as camera to world.
 
-    The format stores camera to world. Nothing of the dataset proves it, so the hands' paths in the
-    world under either reading are compared and stated; the right one is usually the shorter.
+    The dataset does not confirm the format's direction, so the hands' path lengths under either
+    reading are reported; the right one is usually the shorter.
     """
-    path = folder / "3Dseg" / "output.log" if folder is not None else None
+    path = None if folder is None else folder / "3Dseg" / "output.log"
     if path is None or not path.is_file():
         findings.append("no 3Dseg/output.log: no camera poses.")
         return None

@@ -1,10 +1,9 @@
 """HOT3D recordings of Project Aria and Quest 3; ``hot3d_files`` reads their files.
 
-A sequence stores every moment twice, about 90 microseconds apart: once at the time of the colour
-image and once at that of the two grey ones. A stream's moments are the times of its own boxes, and
-every pose is looked up at exactly that time. Pictures come from ``recording.vrs`` through an
-optional package. Those of Aria are stored lying on their side; they, their lens and the camera
-frame are rotated upright here, which is exact.
+A sequence stores every moment twice, about 90 microseconds apart: at the time of the colour image
+and at that of the two grey ones. A stream's moments are the times of its boxes; poses are looked up
+at exactly these times. Pictures come from ``recording.vrs`` through an optional package. Aria's are
+stored on their side; pictures, lens and camera frame are rotated upright, which is exact.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float, Int
 
+from acehand_core.ace.labelled.clips.schema import read_json
 from acehand_core.ace.labelled.readers import hot3d_files
 from acehand_core.ace.labelled.readers.base import (
     Convention,
@@ -26,7 +26,6 @@ from acehand_core.ace.labelled.readers.base import (
     hashed_split,
     mapping,
     need_items,
-    read_json,
     safe_name,
     subfolders,
 )
@@ -52,14 +51,14 @@ from acehand_core.motion import ChangedFrames
 
 CONVENTION = Convention("components", False, "mano", True, "world")
 _FPS = 30.0
-#: Participants whose labels the authors keep.
+#: Participants with withheld labels.
 _WITHHELD = ("P0004", "P0005", "P0006", "P0008", "P0016", "P0020")
 LICENCES = ("HOT3D: the dataset's own licence, https://www.projectaria.com/datasets/hot3d",)
 
 
 @dataclass(frozen=True, slots=True)
 class StreamPoses:
-    """A stream's moments: times, the camera of each, and where it was; NaN where not known."""
+    """A stream's moments: times, cameras and poses, NaN if unknown."""
 
     timestamps_ns: Int[np.ndarray, "M"]
     cameras: tuple[Camera, ...]
@@ -69,7 +68,7 @@ class StreamPoses:
 class Hot3dReader:
     """``Reader`` of HOT3D recordings. "main" is the colour camera of Aria, the left one of Quest 3.
 
-    The paper's 126 and 72 recordings are not published; ours are split by hash of the name.
+    Recordings are split by hash of the name: the paper's list is not published.
     """
 
     name = "hot3d"
@@ -97,13 +96,11 @@ class Hot3dReader:
             split, name = hashed_split(recording, "hot3d"), safe_name(recording, stream)
             items.append(Item(self.name, name, split, folder, key, participant))
 
-        need_items(items, root, self.title, f"sequence folder with a non-empty {MANO_FILE}")
-        return sorted(items, key=lambda item: item.name)
+        looked_for = f"sequence folder with a non-empty {MANO_FILE}"
+        return need_items(items, root, self.title, looked_for)
 
     def sources(self, item: Item) -> Sequence[Path]:
-        """Return the files and folders that a recording is read from."""
-        return [item.path, *(item.path / name for name in ("mps/slam", "masks")),
-                item.path / MANO_FILE]  # fmt: skip
+        return [item.path / name for name in ("", "mps/slam", "masks", MANO_FILE)]
 
     def read(self, item: Item, options: ReadOptions) -> NativeRecording:
         """Read one sequence as seen by one camera."""
@@ -131,7 +128,7 @@ class Hot3dReader:
                 f"focal length changes by {change:.3g} px over the recording)."
             )
         if (item.path / hot3d_files.UMETRACK_FILE).is_file():
-            # Every transform is tested at once.
+            # A check of every transform.
             wrists = hot3d_files.read_umetrack(item.path)
             inside, total = wrists_in_boxes(wrists, boxes, stream, poses)
             findings.append(f"UmeTrack wrists lie inside {inside} of {total} non-empty boxes.")
@@ -163,7 +160,7 @@ class Hot3dReader:
                 motion.T_world_hand[..., :3, 3], frames.inverse(T_world_camera),
             ),
             visible=visible,
-            # A missing label is not a sign of absence: poses get lost. A hand with one is present.
+            # A missing pose may be lost, so it is no sign of absence.
             unlabelled_presence=np.where(motion.present | (visible > 0), 1, 0.5).astype(np.float32),
             stored={f"mask_{name}": values for name, values in masks.items()},
             T_world_camera=T_world_camera,
@@ -174,7 +171,7 @@ class Hot3dReader:
 
 
 def _version_of_labels(path: Path) -> str:
-    """Say which version of the labels ``metadata.json`` names."""
+    """Report the version of the labels in ``metadata.json``."""
     if not path.is_file():
         return "no metadata.json: the version of the labels is not known."
     values = mapping(read_json(path), str(path))
@@ -186,10 +183,9 @@ def _version_of_labels(path: Path) -> str:
 def _labelled(posed: np.ndarray, visible: np.ndarray, masks: dict[str, np.ndarray]) -> np.ndarray:
     """Return which hands with a pose are labelled, by the masks, (T, 2).
 
-    ``hand_pose_available`` is also False where one hand lacks its pose: the other keeps its label.
-    Where it is False and both have one, nothing tells which of them is not valid. Exposure concerns
-    what is seen: a hand out of the picture keeps its label. ``hand_visible`` takes no label away,
-    for hands out of sight are labelled.
+    ``hand_pose_available`` is also False if one hand lacks its pose: the other keeps its label. If
+    both have one, either may be invalid and neither is labelled. ``good_exposure`` removes labels
+    of visible hands only, ``hand_visible`` none: hands out of sight are labelled.
     """
     present = posed & (masks["headset_pose_available"] & masks["qa_pass"])[:, None]
     present &= (masks["hand_pose_available"] | ~posed.all(1))[:, None]
@@ -198,17 +194,19 @@ def _labelled(posed: np.ndarray, visible: np.ndarray, masks: dict[str, np.ndarra
 
 
 def _masks(folder: Path, stream: str, times: np.ndarray) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Return each of ``MASKS`` at these times, True where it has no entry, and findings."""
+    """Return each of ``MASKS`` at these times, True without an entry, and findings."""
     masks, findings, missing = {}, [], []
     for name, meaning in hot3d_files.MASKS.items():
         mask = hot3d_files.read_mask(folder, name, stream, times)
-        values, known = mask or (np.ones(len(times), bool), np.ones(len(times), bool))
-        masks[name] = values
         if mask is None:
+            masks[name] = np.ones(len(times), bool)
             missing.append(name)
+            continue
+        values, known = mask
+        masks[name] = values
         if not known.all():
             findings.append(
-                f"mask_{name}.csv says nothing of {int((~known).sum())} of {len(times)} frames; "
+                f"mask_{name}.csv has no entry for {int((~known).sum())} of {len(times)} frames; "
                 "they are taken as good."
             )
         if not values.all():
@@ -223,26 +221,22 @@ def _masks(folder: Path, stream: str, times: np.ndarray) -> tuple[dict[str, np.n
 
 
 def _recording_name(folder: Path) -> str:
-    """Return the name in metadata.json, which a renamed folder does not change; else the folder's.
-
-    The split of a recording depends on it.
-    """
+    """Return the name in metadata.json, on which the split depends, else the folder's."""
     path = folder / "metadata.json"
     try:
         values = read_json(path) if path.is_file() else {}
-    except InputError:  # of this recording alone: reading it says so, the others are listed
+    except InputError:  # reported when this recording is read
         values = {}
     name = values.get("recording_name") if isinstance(values, dict) else None
     return name if isinstance(name, str) and name else folder.name
 
 
 def stream_poses(folder: Path, stream: str, boxes: HandBoxes) -> tuple[StreamPoses, list[str]]:
-    """Return the moments of a stream, its camera at each, and what had to be assumed.
+    """Return the moments of a stream with its cameras, and assumptions.
 
-    Cameras of Quest 3 do not change over a recording. Aria's calibration is stored in device time,
-    which only the recording itself relates to the others: where lines and moments are as many they
-    pair up; else they are paired by place in the file. At moments without a headset pose nothing
-    says where the camera was.
+    Cameras of Quest 3 are constant. Aria's calibration is in device time, which only the recording
+    relates to the other times: lines and moments of equal number pair up, others are paired by
+    position in the file. Camera poses are NaN without a headset pose.
 
     Raises: InputError for an unknown stream or one without any headset pose; SchemaError.
     """
@@ -277,11 +271,9 @@ def stream_poses(folder: Path, stream: str, boxes: HandBoxes) -> tuple[StreamPos
 
 
 def motion_at(folder: Path, timestamps_ns: Int[np.ndarray, "M"]) -> tuple[HandStream, list[str]]:
-    """Return a sequence's MANO motion at these times, and how many of them have no line.
+    """Return a sequence's MANO motion at these times, and a note on times without a line.
 
-    Without a hand in any line its shape is MANO's mean.
-
-    Raises: SchemaError with file and line; InputError where no time has a line.
+    Raises: SchemaError with file and line; InputError if no time has a line.
     """
     track = hot3d_files.read_mano(folder)
     _, known = find_rows(track.timestamps_ns, timestamps_ns)
@@ -299,9 +291,9 @@ def motion_at(folder: Path, timestamps_ns: Int[np.ndarray, "M"]) -> tuple[HandSt
 def wrists_in_boxes(
     wrists: HandStream, boxes: HandBoxes, stream: str, poses: StreamPoses
 ) -> tuple[int, int]:
-    """Return how many UmeTrack wrists project into the box of their hand, and how many boxes.
+    """Return the number of UmeTrack wrists that project into their hand's box, and of boxes.
 
-    Boxes are in the stored picture, so ``poses`` must be of it too.
+    ``poses`` are of the stored picture, as boxes are.
     """
     inside = total = 0
     T_camera_world = frames.inverse(poses.T_world_camera)
@@ -323,7 +315,7 @@ def wrists_in_boxes(
 
 
 def visibility(boxes: HandBoxes, stream: str, times: np.ndarray) -> np.ndarray:
-    """Return the share of each hand's surface that is seen (T, 2), 0 to 1, by the box file."""
+    """Return the visible share of each hand's surface (T, 2), 0 to 1, from the box file."""
     share = np.zeros((len(times), 2), np.float32)
     rows = boxes.of_stream(stream)
     moment, exact = find_rows(times, boxes.timestamps_ns[rows])

@@ -1,6 +1,6 @@
-"""HOT3D-Clips: five seconds per tar, pictures, cameras and hands of every frame inside.
+"""HOT3D-Clips: five seconds per tar, with pictures, cameras and hands of every frame.
 
-Nothing is unpacked. The test clips come without hands and are not listed.
+Nothing is unpacked. The test clips have no hands and are not listed.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from acehand_core.ace.labelled.clips.schema import read_json
 from acehand_core.ace.labelled.readers.base import (
     Item,
     ManoTrack,
@@ -18,14 +19,12 @@ from acehand_core.ace.labelled.readers.base import (
     ReadOptions,
     Record,
     array,
-    flat,
+    entry,
     frame_times,
     get,
     hashed_split,
     mapping,
     need_items,
-    parse_json,
-    read_json,
     safe_name,
 )
 from acehand_core.ace.labelled.readers.hot3d import CONVENTION, LICENCES
@@ -50,7 +49,7 @@ _SHAPES = "__hand_shapes.json__"
 
 
 class Hot3dClipsReader:
-    """``Reader`` of HOT3D-Clips. A clip goes with its recording: split as in ``Hot3dReader``."""
+    """``Reader`` of HOT3D-Clips. A clip has its recording's split, see ``Hot3dReader``."""
 
     name = "hot3d_clips"
     title = "HOT3D-Clips"
@@ -78,11 +77,9 @@ class Hot3dClipsReader:
                 items.append(Item(self.name, name, split, archive, key, sequence.split("_")[0]))
 
         archives = "train_aria/clip-*.tar or train_quest3/clip-*.tar"
-        need_items(items, root, self.title, archives)
-        return sorted(items, key=lambda item: item.name)
+        return need_items(items, root, self.title, archives)
 
     def sources(self, item: Item) -> Sequence[Path]:
-        """Return the files and folders that a recording is read from."""
         return [item.path]
 
     def read(self, item: Item, options: ReadOptions) -> NativeRecording:
@@ -100,7 +97,11 @@ class Hot3dClipsReader:
             if name not in members:
                 return None
             where = f"{archive}:{name}"
-            return mapping(parse_json(read_member(archive, members[name]), where), where)
+            try:
+                value = json.loads(read_member(archive, members[name]).decode("utf-8"))
+            except (ValueError, RecursionError) as error:
+                raise SchemaError(f"{where}: not JSON ({error}).") from error
+            return mapping(value, where)
 
         cameras, T_world_camera, findings = _cameras(
             {f"{archive}:{key}.cameras.json": load(f"{key}.cameras.json") for key in keys}, stream
@@ -158,18 +159,18 @@ class Hot3dClipsReader:
 def _cameras(
     entries: dict[str, Record | None], stream: str
 ) -> tuple[list[Camera], np.ndarray, list[str]]:
-    """Return the cameras of a stream, ``T_world_camera`` per frame and what was found.
+    """Return the cameras of a stream, ``T_world_camera`` per frame (NaN without one) and findings.
 
-    ``entries`` are files and what is in them; where there is none the pose is NaN.
+    ``entries`` are contents by file name.
     """
     cameras, poses = [], np.full((len(entries), 4, 4), np.nan)
     for row, (name, frame) in enumerate(entries.items()):
         if frame is None:
             continue
         where = f"{name} {stream}"
-        entry = get(frame, stream, where)
-        cameras.append(fisheye624(get(entry, "calibration", where), where))
-        poses[row] = read_pose(get(entry, "T_world_from_camera", where), where)
+        view = get(frame, stream, where)
+        cameras.append(fisheye624(get(view, "calibration", where), where))
+        poses[row] = read_pose(get(view, "T_world_from_camera", where), where)
     findings = [f"{len(entries)} frames."]
     if len(cameras) < len(entries):
         lost = len(entries) - len(cameras)
@@ -182,19 +183,19 @@ def _hands(
 ) -> tuple[tuple[np.ndarray, ...], np.ndarray, np.ndarray]:
     """Return (present, orientation, components, betas, translation), visible, unlabelled presence.
 
-    A hand without a pose is there where the clip says that some of it is seen; a frame without
-    ``hands.json`` leaves both hands unknown.
+    A hand without a pose exists if the clip marks it partly visible; in a frame without
+    ``hands.json`` both hands are unknown.
     """
     count = len(hands)
     values = np.full((count, 2, 21), np.nan)
     visible = np.zeros((count, 2), np.float32)
 
     unlabelled_presence = np.zeros((count, 2), np.float32)
-    for row, entry in enumerate(hands):
-        unlabelled_presence[row] = 0.5 if entry is None else 0
+    for row, frame in enumerate(hands):
+        unlabelled_presence[row] = 0.5 if frame is None else 0
         for slot, side in enumerate(SIDES):
             where = f"{archive}: hands of frame {row}, {side}"
-            hand = mapping((entry or {}).get(side) or {}, where)
+            hand = mapping((frame or {}).get(side) or {}, where)
             pose = hand.get("mano_pose")
             field = f"{where} visibilities_modeled"
             ratio = mapping(hand.get("visibilities_modeled") or {}, field).get(stream)
@@ -206,9 +207,8 @@ def _hands(
                 continue
             if ratio is None:
                 visible[row, slot] = 1
-            thetas = array(get(pose, "thetas", where), (15,), f"{where} thetas")
-            wrist = flat(get(pose, "wrist_xform", where), 6, f"{where} wrist_xform")
-            values[row, slot] = np.concatenate([wrist, thetas])
+            thetas = entry(pose, "thetas", (15,), where)
+            values[row, slot] = np.concatenate([entry(pose, "wrist_xform", 6, where), thetas])
 
     present = np.isfinite(values).all(-1)
     betas = np.zeros(10)
@@ -216,8 +216,7 @@ def _hands(
     if present.any():
         if shapes is None:
             raise SchemaError(f"{archive}: hands but no {_SHAPES}.")
-        where = f"{archive}:{_SHAPES}"
-        betas = array(get(shapes, "mano", where), (10,), f"{where} mano")
+        betas = entry(shapes, "mano", (10,), f"{archive}:{_SHAPES}")
 
     orient = rotations.exp(np.nan_to_num(values[..., :3]))
     every = np.broadcast_to(betas, (count, 2, 10))
@@ -225,7 +224,7 @@ def _hands(
 
 
 def _times(infos: list[Record | None], stream: str) -> tuple[np.ndarray, list[str]]:
-    """Return the times of a stream; by frame number at 30 Hz where the clip does not say them."""
+    """Return the times of a stream, else of frame numbers at 30 Hz."""
     times = []
     for info in infos:
         stamps = (info or {}).get("image_timestamps_ns") or (info or {}).get("timestamps_ns")

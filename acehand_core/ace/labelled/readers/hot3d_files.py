@@ -1,7 +1,7 @@
-"""The files of one HOT3D sequence folder (Aria or Quest 3), each read into arrays as stored.
+"""Files of one HOT3D sequence folder (Aria or Quest 3), read into arrays as stored.
 
 Times are nanoseconds of one clock; world, device and wrist poses are metres, ``T_a_b`` maps points
-of b to a; slot 0 is the left hand. The images (``recording.vrs``) are not read.
+of b to a; slot 0 is the left hand. ``recording.vrs`` is not read here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,16 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from acehand_core.ace.labelled.readers.base import Record, array, get, integer, mapping, read_json
+from acehand_core.ace.labelled.clips.schema import read_json
+from acehand_core.ace.labelled.readers.base import (
+    Record,
+    array,
+    entry,
+    get,
+    integer,
+    mapping,
+    read_text,
+)
 from acehand_core.errors import InputError, SchemaError, nearest
 from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
@@ -26,11 +35,11 @@ MANO_FILE = "mano_hand_pose_trajectory.jsonl"
 UMETRACK_FILE = "umetrack_hand_pose_trajectory.jsonl"
 HEADSET_FILE = "headset_trajectory.csv"
 BOXES_FILE = "box2d_hands.csv"
-#: Cameras of Quest 3, which do not change over a recording; Aria has ``CALIBRATION_FILE``.
+#: Constant cameras of Quest 3; Aria has ``CALIBRATION_FILE``.
 CAMERAS_FILE = "camera_models.json"
 CALIBRATION_FILE = "mps/slam/online_calibration.jsonl"
 
-#: What a mask says of a camera's frame, by the dataset's README. Masks of objects are not read.
+#: Meaning of masks, by the dataset's README. Masks of objects are not read.
 MASKS = {
     "headset_pose_available": "the headset has a pose",
     "hand_pose_available": "both hands have a pose",
@@ -39,8 +48,7 @@ MASKS = {
     "qa_pass": "people found no fault with the poses of what is in the picture",
 }
 
-#: Stream to camera label, width and height. The sizes stand in the recording alone; those in the
-#: calibration are of another use.
+#: Stream to camera label, width and height. Only the recording has the sizes.
 STREAMS = {
     "214-1": ("camera-rgb", 1408, 1408),
     "1201-1": ("camera-slam-left", 640, 480),
@@ -55,7 +63,7 @@ _POSE_COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class HeadsetTrajectory:
-    """Where the headset was: ``T_world_device`` per row."""
+    """Headset poses: ``T_world_device`` per row."""
 
     timestamps_ns: Int[np.ndarray, "T"]
     T_world_device: Float[np.ndarray, "T 4 4"]
@@ -63,10 +71,10 @@ class HeadsetTrajectory:
 
 @dataclass(frozen=True, slots=True)
 class HandBoxes:
-    """Boxes of whole hands, hidden parts included, in the raw unturned image; may leave it.
+    """Boxes of whole hands, occluded parts included, in the raw image; may exceed it.
 
-    ``box`` is x_min, y_min, x_max, y_max in pixels, NaN where the hand is out of view.
-    ``visibility`` is the visible share, 0 to 1.
+    ``box`` is x_min, y_min, x_max, y_max in pixels, NaN for a hand out of view. ``visibility`` is
+    the visible share, 0 to 1.
     """
 
     stream: tuple[str, ...]
@@ -82,12 +90,11 @@ class HandBoxes:
 
 @dataclass(frozen=True, slots=True)
 class HandStream:
-    """A pose per row and slot: ``T_world_hand`` and the numbers stored with it, NaN where absent.
+    """A pose per row and slot: ``T_world_hand`` and its ``numbers``, NaN for an absent hand.
 
-    UmeTrack: the pose is the wrist's and the numbers are 22 joint angles. MANO: the pose holds the
-    global orientation and MANO's translation, which is not the wrist, and the numbers are 15
-    principal components without the mean pose. Both hands share ``betas``, which belong to MANO
-    with repaired left shape directions; zero where no line has a hand.
+    UmeTrack: wrist pose and 22 joint angles. MANO: global orientation with MANO's translation
+    (not the wrist), and 15 principal components without the mean pose. Both hands share ``betas``,
+    of MANO with repaired left shape directions; zero without any hand.
     """
 
     timestamps_ns: Int[np.ndarray, "T"]
@@ -97,7 +104,7 @@ class HandStream:
     betas: Float[np.ndarray, "10"]
 
     def at(self, timestamps_ns: Int[np.ndarray, "M"]) -> HandStream:
-        """Return the rows of exactly these times; both hands are absent where there is none."""
+        """Return the rows of exactly these times; hands are absent without a row."""
         rows, exact = find_rows(self.timestamps_ns, timestamps_ns)
         return HandStream(
             timestamps_ns,
@@ -110,7 +117,7 @@ class HandStream:
 
 @dataclass(frozen=True, slots=True)
 class StreamCalibration:
-    """One camera over the recording: row i belongs to the stream's i-th moment."""
+    """One camera over the recording: row i is the stream's i-th moment."""
 
     cameras: tuple[Camera, ...]
     T_device_camera: Float[np.ndarray, "M 4 4"]
@@ -119,7 +126,7 @@ class StreamCalibration:
 def find_rows(
     available: Int[np.ndarray, "N"], times: Int[np.ndarray, "M"]
 ) -> tuple[Int[np.ndarray, "M"], Bool[np.ndarray, "M"]]:
-    """Return the rows of exactly these times, and where there is one; elsewhere any row."""
+    """Return the rows of exactly these times, and whether there is one; else any row."""
     rows = np.minimum(np.searchsorted(available, times), len(available) - 1)
     return rows, available[rows] == times
 
@@ -162,10 +169,9 @@ def read_boxes(folder: Path) -> HandBoxes:
 def read_mask(
     folder: Path, name: str, stream: str, times: Int[np.ndarray, "M"]
 ) -> tuple[Bool[np.ndarray, "M"], Bool[np.ndarray, "M"]] | None:
-    """Read what one of ``MASKS`` says of a stream at these times, and at which it says anything.
+    """Return one of ``MASKS`` of a stream at these times, and which times have an entry.
 
-    Returns None without the file: not every sequence has every mask. Raises SchemaError with file
-    and line.
+    None without the file: masks are optional. Raises SchemaError with file and line.
     """
     path = folder / "masks" / f"mask_{name}.csv"
     if not path.is_file():
@@ -194,7 +200,7 @@ def read_mano(folder: Path) -> HandStream:
 
 
 def read_calibration(folder: Path, stream: str) -> StreamCalibration:
-    """Read the calibration of one stream that was refined while recording.
+    """Read the online calibration of one stream.
 
     Raises: InputError for an unknown stream; SchemaError with file and line.
     """
@@ -206,7 +212,7 @@ def read_calibration(folder: Path, stream: str) -> StreamCalibration:
         entries = get(line, "CameraCalibrations", where)
         if not isinstance(entries, list):
             raise SchemaError(f"{where}: 'CameraCalibrations' must be a list.")
-        entries = [entry for entry in entries if get(entry, "Label", where) == label]
+        entries = [e for e in entries if get(e, "Label", where) == label]
         if len(entries) != 1:
             raise SchemaError(f"{where}: {len(entries)} calibrations of {label!r}; one is needed.")
 
@@ -215,8 +221,7 @@ def read_calibration(folder: Path, stream: str) -> StreamCalibration:
             raise SchemaError(
                 f"{where}: projection {projection['Name']!r}; valid: FisheyeRadTanThinPrism."
             )
-        parameters = array(get(projection, "Params", where), (15,), f"{where}: Params")
-        f, cx, cy, *distortion = map(float, parameters)
+        f, cx, cy, *distortion = map(float, entry(projection, "Params", (15,), where))
         cameras.append(Camera("fisheye624", width, height, f, f, cx, cy, tuple(distortion)))
 
         pose = get(entries[0], "T_Device_Camera", where)
@@ -225,7 +230,7 @@ def read_calibration(folder: Path, stream: str) -> StreamCalibration:
             raise SchemaError(f"{where}: UnitQuaternion must be [w, [x, y, z]].")
         w = array(quaternion[0], (), f"{where}: UnitQuaternion")
         xyz = array(quaternion[1], (3,), f"{where}: UnitQuaternion")
-        translation = array(get(pose, "Translation", where), (3,), f"{where}: Translation")
+        translation = entry(pose, "Translation", (3,), where)
         poses.append(_rigid(translation, np.concatenate([[w], xyz]), where))
     return StreamCalibration(tuple(cameras), np.array(poses))
 
@@ -240,21 +245,22 @@ def read_quest_camera(folder: Path, stream: str) -> tuple[Camera, RigidTransform
     cameras = [e for e in entries if get(e, "stream_id", str(path)) == stream]
     if len(cameras) != 1:
         raise SchemaError(f"{path}: {len(cameras)} cameras of stream {stream!r}; one is needed.")
-    return fisheye624(cameras[0], where), read_pose(
-        get(cameras[0], "T_Device_Camera", where), where
-    )
+    pose = read_pose(get(cameras[0], "T_Device_Camera", where), where)
+    return fisheye624(cameras[0], where), pose
 
 
-def fisheye624(entry: Record, where: str) -> Camera:
+def fisheye624(value: Record, where: str) -> Camera:
     """Return the camera of a HOT3D calibration entry with 15 (one focal length) or 16 numbers.
 
     Accepts the spelling of recordings (``projectionParams``) and of clips (``projection_params``).
     """
-    entry = mapping(entry, where)
-    spelled = "projectionParams" if "projectionParams" in entry else "projection_params"
-    numbers = array(get(entry, spelled, where), (None,), f"{where} {spelled}")
+    value = mapping(value, where)
 
-    kind = str(entry.get("projectionModelType", entry.get("projection_model_type", "")))
+    def spelled(camel: str, snake: str) -> str:
+        return camel if camel in value else snake
+
+    numbers = entry(value, spelled("projectionParams", "projection_params"), (None,), where)
+    kind = str(value.get(spelled("projectionModelType", "projection_model_type"), ""))
     if not kind.endswith("FISHEYE624") or len(numbers) not in (15, 16):
         raise SchemaError(
             f"{where}: projection {kind!r} with {len(numbers)} numbers; FISHEYE624 with 15 or 16 "
@@ -263,13 +269,8 @@ def fisheye624(entry: Record, where: str) -> Camera:
 
     if len(numbers) == 15:
         numbers = np.concatenate([numbers[:1], numbers])
-    width, height = (
-        integer(get(entry, name, where), f"{where} {name}")
-        for name in (
-            "imageWidth" if "imageWidth" in entry else "image_width",
-            "imageHeight" if "imageHeight" in entry else "image_height",
-        )
-    )
+    names = (spelled("imageWidth", "image_width"), spelled("imageHeight", "image_height"))
+    width, height = (integer(get(value, name, where), f"{where} {name}") for name in names)
     fx, fy, cx, cy, *lens = map(float, numbers)
 
     return Camera("fisheye624", width, height, fx, fy, cx, cy, tuple(lens))
@@ -277,9 +278,9 @@ def fisheye624(entry: Record, where: str) -> Camera:
 
 def read_pose(value: Record, where: str) -> RigidTransform:
     """Return a pose of a HOT3D calibration entry. Raises SchemaError with ``where``."""
-    quaternion = array(get(value, "quaternion_wxyz", where), (4,), f"{where} quaternion_wxyz")
-    translation = array(get(value, "translation_xyz", where), (3,), f"{where} translation_xyz")
-    return frames.rigid(rotations.from_quaternion(quaternion), translation)
+    quaternion = entry(value, "quaternion_wxyz", (4,), where)
+    rotation = rotations.from_quaternion(quaternion)
+    return frames.rigid(rotation, entry(value, "translation_xyz", (3,), where))
 
 
 def _read_hands(path: Path, key: str, count: int, with_betas: bool) -> HandStream:
@@ -291,14 +292,11 @@ def _read_hands(path: Path, key: str, count: int, with_betas: bool) -> HandStrea
             if name not in ("0", "1"):
                 raise SchemaError(f"{where}: hand {name!r}; valid: '0' left, '1' right.")
             wrist = get(hand, "wrist_xform", where)
-            pose[int(name)] = _rigid(
-                array(get(wrist, "t_xyz", where), (3,), f"{where}: t_xyz"),
-                array(get(wrist, "q_wxyz", where), (4,), f"{where}: q_wxyz"),
-                where,
-            )
-            values[int(name)] = array(get(hand, key, where), (count,), f"{where}: {key}")
+            translation = entry(wrist, "t_xyz", (3,), where)
+            pose[int(name)] = _rigid(translation, entry(wrist, "q_wxyz", (4,), where), where)
+            values[int(name)] = entry(hand, key, (count,), where)
             if with_betas:
-                shape = array(get(hand, "betas", where), (10,), f"{where}: betas")
+                shape = entry(hand, "betas", (10,), where)
                 betas = shape if betas is None else betas
                 if not np.array_equal(shape, betas):
                     raise SchemaError(f"{where}: betas differ from the first ones of the file.")
@@ -322,20 +320,17 @@ def _rigid(translation: np.ndarray, quaternion: np.ndarray, where: str) -> np.nd
     return frames.rigid(rotations.from_quaternion(quaternion), translation)
 
 
-def _open_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
+def _lines(path: Path) -> list[str]:
+    if not path.exists():
         raise InputError(
-            f"{path}: not there. A HOT3D sequence folder of a training participant has it; those "
-            "of the test participants come without ground truth."
-        ) from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read as text ({error}).") from error
+            f"{path}: missing. Sequence folders of training participants have it; those of test "
+            "participants have no ground truth."
+        )
+    return read_text(path).splitlines()
 
 
 def _csv_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
-    reader = csv.reader(_open_text(path).splitlines())
+    reader = csv.reader(_lines(path))
     header = next(reader, [])
     if sorted(header) != sorted(columns):
         odd = sorted(set(header) ^ set(columns)) or header
@@ -350,7 +345,7 @@ def _csv_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[st
 
 
 def _json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    lines = _open_text(path).splitlines()
+    lines = _lines(path)
     if not lines:
         raise SchemaError(f"{path}: empty.")
     for number, text in enumerate(lines, 1):

@@ -1,18 +1,21 @@
-"""Re:InterHand: relit captures of two hands, seen by a rendered egocentric fisheye camera.
+"""Re:InterHand: relit captures of two hands, rendered by an egocentric fisheye camera.
 
 Layout per capture: ``frame_list.txt`` ("segment frame" per line, 30 fps), ``Ego_cameras/<lighting>/
 {images,cam_params}/000000.*``, ``mano_fits/params/<frame>_<side>.json`` and
 ``orig_fits/<side>/Keypoints/keypoint-000000.json``. MANO is in metres, keypoints and cameras in
-millimetres. Pictures are kept with their Kannala-Brandt lens.
+millimetres. Pictures keep their Kannala-Brandt lens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from acehand_core.ace.labelled.clips.media import ImageFiles
+from acehand_core.ace.labelled.clips.schema import read_json
 from acehand_core.ace.labelled.readers.base import (
     Convention,
     Item,
@@ -21,18 +24,16 @@ from acehand_core.ace.labelled.readers.base import (
     ReadOptions,
     Split,
     array,
-    flat,
+    entry,
     frame_times,
-    get,
     mapping,
     need_items,
-    read_json,
     read_text,
     safe_name,
     subfolders,
     unknown_unless,
 )
-from acehand_core.ace.labelled.readers.pictures import ImageFiles, image_size, numbered_images
+from acehand_core.ace.labelled.readers.pictures import image_size, numbered_images
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.geometry import frames
 from acehand_core.geometry.cameras import Camera
@@ -40,11 +41,10 @@ from acehand_core.types import SIDES
 
 CONVENTION = Convention("vectors", False, "mano", True, "world")
 _FPS = 30.0
-#: Captures that the authors' own loader tests on.
+#: Captures that the authors' loader tests on.
 _TEST = ("RNS217", "NKC880", "QZX685")
-#: Their 24 keypoints to our 21: thumb 0, pinky 0 and the forearm are left out.
+#: Their 24 keypoints to our 21, without thumb 0, pinky 0 and forearm.
 _KEYPOINTS = (0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 19, 20, 21, 22)
-_ASSUMED_SIZE_NOTE = "no pictures; the image is taken to be twice the principal point in size."
 
 
 class ReInterHandReader:
@@ -67,18 +67,16 @@ class ReInterHandReader:
             person = capture.name.split("--")[3] if capture.name.count("--") > 3 else ""
             try:
                 segments = list(_segments(capture))
-            except InputError:  # of this capture alone: reading it says so, the others are listed
+            except InputError:  # reported when this capture is read
                 segments = [""]
             for segment in segments:
                 name = safe_name(capture.name, segment, view)
                 key = {"segment": segment, "view": view}
                 items.append(Item(self.name, name, split, capture, key, person))
 
-        need_items(items, root, self.title, "capture folder with frame_list.txt")
-        return sorted(items, key=lambda item: item.name)
+        return need_items(items, root, self.title, "capture folder with frame_list.txt")
 
     def sources(self, item: Item) -> Sequence[Path]:
-        """Return the files and folders that a recording is read from."""
         ego = item.path / "Ego_cameras" / item.key["view"]
         return [
             item.path / "frame_list.txt",
@@ -107,7 +105,7 @@ class ReInterHandReader:
         step = float(np.median(np.diff(shown))) if len(shown) > 1 else 1.0
         findings.append(
             f"{len(shown)} of {len(listed)} listed frames have a picture; numbers step by {step:g} "
-            f"at 30 Hz, so {_FPS / step:g} frames per second (the paper speaks of 10)."
+            f"at 30 Hz, so {_FPS / step:g} frames per second (the paper states 10)."
         )
         if unlisted := len(set(images) - {n for numbers in segments.values() for n in numbers}):
             findings.append(
@@ -169,21 +167,16 @@ def _segments(capture: Path) -> dict[str, list[int]]:
 def _cameras(
     folder: Path, shown: list[int], posed: set[int], size: tuple[int, int] | None
 ) -> tuple[Camera, np.ndarray, list[str]]:
-    """Return the lens of the middle frame and each frame's ``T_camera_world``, NaN without one."""
+    """Return the middle frame's camera, ``T_camera_world`` per frame (NaN without) and findings."""
     lenses, poses = [], np.full((len(shown), 4, 4), np.nan)
     for row, number in enumerate(shown):
         if number not in posed:
             continue
         path = folder / f"{number:06d}.json"
         values, where = read_json(path), str(path)
-        R = array(get(values, "R", where), (3, 3), f"{where} R")
-        t = flat(get(values, "t", where), 3, f"{where} t") / 1000
+        R, t = entry(values, "R", (3, 3), where), entry(values, "t", 3, where) / 1000
         poses[row] = frames.rigid(R, t)
-        parts = [
-            flat(get(values, key, where), count, f"{where} {key}")
-            for key, count in (("focal", 2), ("princpt", 2), ("D", 4))
-        ]
-        lenses.append(np.concatenate(parts))
+        lenses.append(_joined(values, {"focal": 2, "princpt": 2, "D": 4}, where))
 
     lens = np.stack(lenses)
     middle = lens[len(lens) // 2]
@@ -198,7 +191,7 @@ def _cameras(
         findings.append(f"lens numbers change by up to {np.ptp(lens, axis=0).max():.3g}.")
     if size is None:
         size = (round(2 * middle[2]), round(2 * middle[3]))
-        findings.append(_ASSUMED_SIZE_NOTE)
+        findings.append("no pictures; the size is taken as twice the principal point.")
     else:
         findings.append(f"pictures are {size[0]} x {size[1]}.")
 
@@ -206,8 +199,13 @@ def _cameras(
     return Camera("kannala_brandt", *size, fx, fy, cx, cy, tuple(rest)), poses, findings
 
 
+def _joined(values: Any, counts: dict[str, int], where: str) -> np.ndarray:
+    """Return entries of a mapping, of these lengths, in one array."""
+    return np.concatenate([entry(values, key, count, where) for key, count in counts.items()])
+
+
 def _truncation(path: Path, shown: list[int]) -> str:
-    """Report how many frames the authors' own loader would leave out as truncated."""
+    """Report the number of frames that the authors' loader leaves out as truncated."""
     if not path.is_file():
         return "no truncation_ratio.json."
     ratios = mapping(read_json(path), str(path))
@@ -224,12 +222,8 @@ def _labels(capture: Path, shown: list[int]) -> tuple[np.ndarray, np.ndarray]:
         for slot, side in enumerate(SIDES):
             path = capture / "mano_fits" / "params" / f"{number}_{side}.json"
             if path.is_file():
-                values = read_json(path)
-                parts = [
-                    flat(get(values, key, str(path)), count, f"{path} {key}")
-                    for key, count in (("pose", 48), ("shape", 10), ("trans", 3))
-                ]
-                mano[row, slot] = np.concatenate(parts)
+                counts = {"pose": 48, "shape": 10, "trans": 3}
+                mano[row, slot] = _joined(read_json(path), counts, str(path))
             path = capture / "orig_fits" / side / "Keypoints" / f"keypoint-{number:06d}.json"
             if path.is_file():
                 keypoints[row, slot] = array(read_json(path), (24, 3), str(path)) / 1000
@@ -238,9 +232,9 @@ def _labels(capture: Path, shown: list[int]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _translation_unit(translation: np.ndarray, wrist: np.ndarray) -> tuple[float, str]:
-    """Return what MANO's translation must be multiplied with to be metres, and what was found.
+    """Return the factor of MANO's translation to metres, and a finding.
 
-    MANO's translation lies within 0.3 m of the wrist. Converters of others divide it by 1000.
+    The translation lies within 0.3 m of the wrist. Other converters divide it by 1000.
     """
     known = np.isfinite(translation).all(-1) & np.isfinite(wrist).all(-1)
     if not known.any():
@@ -250,5 +244,5 @@ def _translation_unit(translation: np.ndarray, wrist: np.ndarray) -> tuple[float
         for scale in (1.0, 1e-3)
     ]
     if apart[1] < 0.3 <= apart[0]:
-        return 1e-3, f"trans is in millimetres: so read it lies {apart[1]:.3f} m from the wrist."
+        return 1e-3, f"trans is in millimetres: it lies {apart[1]:.3f} m from the wrist."
     return 1.0, f"trans read as metres lies {apart[0]:.3f} m from the wrist in the median."

@@ -1,9 +1,9 @@
-"""OakInk2: mocap-fitted hands as quaternions, one pickle per sequence with torch tensors in it.
+"""OakInk2: mocap-fitted hands as quaternions, one pickle of torch tensors per sequence.
 
 Layout: ``anno_preview/<token>.pkl`` and ``data/<token>/<camera serial>/<frame>.png|jpg``. Frame
-numbers count mocap frames at 120 Hz; pictures come at about every fourth. Every picture is a frame;
-one without a camera or without an entry in ``raw_mano`` has no label. Hand translations are wrist
-positions. The pickle is read by the restricted unpickler, without torch.
+numbers count mocap frames at 120 Hz; about every fourth has a picture. Pictures without a camera or
+an entry in ``raw_mano`` are unlabelled frames. Hand translations are wrist positions. The pickle is
+read by the restricted unpickler, without torch.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from acehand_core.ace.labelled.clips.media import ImageFiles
 from acehand_core.ace.labelled.readers.base import (
     Convention,
     Item,
@@ -21,7 +22,7 @@ from acehand_core.ace.labelled.readers.base import (
     ReadOptions,
     Record,
     array,
-    flat,
+    entry,
     frame_times,
     get,
     hashed_split,
@@ -33,7 +34,7 @@ from acehand_core.ace.labelled.readers.base import (
     subfolders,
     unknown_unless,
 )
-from acehand_core.ace.labelled.readers.pictures import ImageFiles, image_size, numbered_images
+from acehand_core.ace.labelled.readers.pictures import image_size, numbered_images
 from acehand_core.errors import InputError, SchemaError, nearest
 from acehand_core.geometry import frames, rotations
 from acehand_core.unpickling import TORCH_PKL, restricted_load
@@ -46,7 +47,7 @@ _PREFIXES = ("lh__", "rh__")
 
 
 class OakInk2Reader:
-    """``Reader`` of OakInk2. The paper's split is not published; ours is by hash of the token."""
+    """``Reader`` of OakInk2, split by hash of the token: the paper's split is not published."""
 
     name = "oakink2"
     title = "OakInk2"
@@ -65,7 +66,6 @@ class OakInk2Reader:
         ]  # fmt: skip
 
     def sources(self, item: Item) -> Sequence[Path]:
-        """Return the files and folders that a recording is read from."""
         token = item.key["token"]
         folder = need_folder(item.path, _LABELS, self.title)
         cameras = subfolders(item.path / "data" / token) + subfolders(item.path / token)
@@ -82,12 +82,9 @@ class OakInk2Reader:
             kind = type(listed).__name__
             raise SchemaError(f"{where} frame_id_list: a list is needed, not {kind}.")
         ids = [integer(number, f"{where} frame_id_list") for number in listed]
-        images = (
-            numbered_images(item.path / "data" / token / serial)
-            or numbered_images(item.path / "data" / token / view)
-            or numbered_images(item.path / token / serial)
-            or numbered_images(item.path / token / view)
-        )
+        tops = (item.path / "data" / token, item.path / token)
+        folders = [top / name for top in tops for name in (serial, view)]
+        images = next((found for f in folders if (found := numbered_images(f))), {})
 
         shown = sorted(images) if images else sorted(set(ids))
         posed = [n for n in shown if n in extrinsics and n in intrinsics]
@@ -129,7 +126,7 @@ class OakInk2Reader:
 def _frame_findings(
     ids: list[int], shown: list[int], posed: list[int], images: dict[int, Path]
 ) -> list[str]:
-    """Report how the listed frames, those of the clip and those with a camera differ."""
+    """Report differences between listed frames, frames of the clip and frames with a camera."""
     steps = sorted(set(np.diff(shown).tolist())) if len(shown) > 1 else []
     findings = [f"frame numbers step by {', '.join(map(str, steps)) or 'nothing'} at 120 Hz."]
     if len(posed) < len(shown):
@@ -149,7 +146,7 @@ def _frame_findings(
 
 
 def _camera_tables(labels: Record, view: str, where: str) -> tuple[str, Record, Record, list[str]]:
-    """Return serial, frame to K, frame to world-to-camera; keyed by camera name or by serial."""
+    """Return serial, K by frame, ``T_camera_world`` by frame, and findings."""
     named = mapping(get(labels, "cam_def", where), f"{where} cam_def")
     names = {str(k): str(v) for k, v in named.items()}
     serials = [serial for serial, name in names.items() if name == view]
@@ -172,21 +169,21 @@ def _camera_tables(labels: Record, view: str, where: str) -> tuple[str, Record, 
 
 
 def _hands(raw: Record, shown: list[int], T: np.ndarray, where: str) -> tuple[ManoTrack, list[str]]:
-    """Return the labels of each frame and what was found; a hand needs the frame's camera."""
+    """Return the labels of each frame and findings; a hand needs the frame's camera."""
     count = len(shown)
     quaternion = np.full((count, 2, 16, 4), np.nan)
 
     wrist, betas = np.full((count, 2, 3), np.nan), np.full((count, 2, 10), np.nan)
     for row, number in enumerate(shown):
-        entry = mapping(raw.get(number, {}), f"{where} raw_mano[{number}]")
+        at = f"{where} raw_mano[{number}]"
+        labels = mapping(raw.get(number, {}), at)
         for slot, prefix in enumerate(_PREFIXES):
-            if f"{prefix}pose_coeffs" not in entry:
+            if f"{prefix}pose_coeffs" not in labels:
                 continue  # the format has no other sign of a missing hand
-            at = f"{where} raw_mano[{number}] {prefix}"
-            coefficients = flat(entry[f"{prefix}pose_coeffs"], 64, at + "pose_coeffs")
+            coefficients = entry(labels, f"{prefix}pose_coeffs", 64, at)
             quaternion[row, slot] = coefficients.reshape(16, 4)
-            wrist[row, slot] = flat(get(entry, f"{prefix}tsl", at), 3, at + "tsl")
-            betas[row, slot] = flat(get(entry, f"{prefix}betas", at), 10, at + "betas")
+            wrist[row, slot] = entry(labels, f"{prefix}tsl", 3, at)
+            betas[row, slot] = entry(labels, f"{prefix}betas", 10, at)
 
     present = np.isfinite(wrist).all(-1) & np.isfinite(T).all((-1, -2))[:, None]
     length = np.linalg.norm(quaternion[present], axis=-1)

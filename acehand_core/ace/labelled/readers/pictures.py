@@ -1,7 +1,7 @@
-"""Pictures of datasets as ``FrameSource``s, and as a clip stores them.
+"""Pictures of datasets as ``FrameSource``s, and their conversion for a clip.
 
 Folders of images, members of a tar and VRS streams are read by index. A clip stores them unchanged,
-undistorted or smaller, or refers to a video elsewhere.
+undistorted or resized, or references an external video.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import cv2
 import numpy as np
 from jaxtyping import UInt8
 
-from acehand_core.ace.labelled.clips.media import ByIndex
+from acehand_core.ace.labelled.clips.media import ByIndex, ImageFiles, decode
 from acehand_core.ace.labelled.clips.schema import Reference
 from acehand_core.ace.labelled.readers.base import NativeRecording
 from acehand_core.errors import CalibrationError, InputError, MissingDependencyError, VideoError
@@ -30,30 +30,10 @@ from acehand_core.types import ImageRgb, TimestampsNs
 _IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png")
 
 
-class ImageFiles(ByIndex):
-    """Image files in order, one per frame."""
-
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self.paths = tuple(paths)
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def at(self, index: int) -> ImageRgb:
-        """Return one frame. Raises VideoError with the file named."""
-        path = self.paths[index]
-        try:
-            data = path.read_bytes()
-        except OSError as error:
-            raise VideoError(f"{path}: cannot be read ({error.strerror or error}).") from error
-        return decode(data, str(path))
-
-
 class TarImages(ByIndex):
-    """Image members of an uncompressed tar, one per frame; nothing is unpacked."""
+    """Image members of an uncompressed tar, as ``list_tar`` lists them, one per frame."""
 
     def __init__(self, archive: Path, members: Sequence[tuple[str, int, int]]) -> None:
-        """``members`` are name, offset of the data and size, as ``list_tar`` gives them."""
         self.archive, self.members = archive, tuple(members)
 
     def __len__(self) -> int:
@@ -61,8 +41,8 @@ class TarImages(ByIndex):
 
     def at(self, index: int) -> ImageRgb:
         """Return one frame. Raises VideoError with archive and member named."""
-        name, _, _ = self.members[index]
-        return decode(read_member(self.archive, self.members[index]), f"{self.archive}:{name}")
+        member = self.members[index]
+        return decode(read_member(self.archive, member), f"{self.archive}:{member[0]}")
 
 
 def list_tar(archive: Path) -> dict[str, tuple[str, int, int]]:
@@ -84,19 +64,10 @@ def read_member(archive: Path, member: tuple[str, int, int]) -> bytes:
         return file.read(size)
 
 
-def decode(data: bytes, where: str) -> ImageRgb:
-    """Return a jpg or png as RGB, as it is stored: orientation tags are not applied."""
-    flags = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
-    image = cv2.imdecode(np.frombuffer(data, np.uint8), flags) if data else None
-    if image is None:
-        raise VideoError(f"{where}: not a readable jpg or png.")
-    return cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
-
-
 def numbered_images(folder: Path) -> dict[int, Path]:
-    """Return the images of a folder whose names are numbers, by number, in order.
+    """Return a folder's images with numbers as names, by number, in order.
 
-    Raises InputError where a number has two images.
+    Raises InputError for two images of one number.
     """
     images: dict[int, Path] = {}
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
@@ -116,7 +87,7 @@ def image_size(path: Path) -> tuple[int, int]:
 def open_vrs(path: Path, stream: str, timestamps_ns: TimestampsNs) -> FrameSource:
     """Return the pictures of one stream of a VRS recording at time-code times.
 
-    Raises MissingDependencyError without projectaria-tools; InputError where a time has no picture.
+    Raises MissingDependencyError without projectaria-tools; InputError.
     """
     try:
         from projectaria_tools.core import data_provider
@@ -131,11 +102,11 @@ def open_vrs(path: Path, stream: str, timestamps_ns: TimestampsNs) -> FrameSourc
 
 
 class VrsImages(ByIndex):
-    """Pictures of one stream of an Aria recording, as stored: neither rotated nor undistorted."""
+    """Pictures of one stream of a VRS recording, as stored."""
 
     def __init__(self, path: Path, stream: str, timestamps_ns: TimestampsNs) -> None:
         self.path, self.stream, self.timestamps_ns = path, stream, timestamps_ns
-        self._provider: Any = None  # of projectaria_tools, opened when first needed
+        self._provider: Any = None  # of projectaria_tools, opened on first use
 
     def __reduce__(self) -> tuple[type[VrsImages], tuple[Path, str, TimestampsNs]]:
         return VrsImages, (self.path, self.stream, self.timestamps_ns)
@@ -144,7 +115,7 @@ class VrsImages(ByIndex):
         return len(self.timestamps_ns)
 
     def at(self, index: int) -> ImageRgb:
-        """Return one frame. Raises VideoError where the recording has none at exactly its time."""
+        """Return one frame. Raises VideoError without a picture within 1 ms of its time."""
         from projectaria_tools.core import data_provider
         from projectaria_tools.core.sensor_data import TimeDomain, TimeQueryOptions
         from projectaria_tools.core.stream_id import StreamId
@@ -169,17 +140,13 @@ class VrsImages(ByIndex):
         )
 
 
-#: Maps points of the upright camera's frame to those of the camera as it is stored: pictures of
-#: Aria lie on their side and are rotated by a quarter turn clockwise. The upright frame has x where
-#: the stored one has -y, and y where it has x.
+#: ``T_stored_upright``: Aria's pictures are rotated by a quarter turn clockwise. The upright x is
+#: the stored -y, the upright y the stored x.
 UPRIGHT = np.array([[0.0, 1, 0, 0], [-1, 0, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]])
 
 
 def upright_camera(camera: Camera) -> Camera:
-    """Return the camera of the rotated picture: exact, lens parameters change places and signs.
-
-    Raises CalibrationError for Brown-Conrady lenses, which nothing here needs.
-    """
+    """Return the exact camera of the rotated picture. Raises CalibrationError for Brown-Conrady."""
     lens = camera.distortion
     if camera.model == "fisheye624":
         *radial, p1, p2, s1, s2, s3, s4 = lens
@@ -208,17 +175,17 @@ Images = Literal["auto", "keep", "undistort", "none"]
 
 @dataclass(frozen=True, slots=True)
 class ClipOptions:
-    """How recordings become clips.
+    """Options of clips.
 
     Attributes:
         images: "keep" pictures with their lens, "undistort" them to a pinhole of the same focal
-            length, "none" at all; "auto" undistorts ARCTIC and HOT3D: the paper
-            calls Re:InterHand alone fisheye.
-        width: pictures are made this wide, camera rescaled; None keeps the native size.
+            length, or "none"; "auto" undistorts ARCTIC and HOT3D: the paper calls only
+            Re:InterHand fisheye.
+        width: of resized pictures, camera rescaled; None keeps the native size.
         quality: of stored video, see ``ClipWriter.write``.
-        media: "copy" pictures into the clip, or only "reference" the user's own video where there
-            is one and its pictures are not changed; "auto" refers to plain recordings alone.
-        mano: the user's MANO files; None converts without (see ``conventions.to_camera``).
+        media: "copy" pictures into the clip, or "reference" an unchanged video; "auto" references
+            unlabelled video only.
+        mano: the user's MANO files; None: see ``conventions.to_camera``.
     """
 
     images: Images = "auto"
@@ -229,19 +196,19 @@ class ClipOptions:
 
 
 def native_model(native: NativeRecording) -> str:
-    """Return the camera model of the native pictures, or "" where it is not known."""
+    """Return the camera model of the native pictures, "" if unknown."""
     return native.camera.model if native.camera else ""
 
 
 def reference(native: NativeRecording, options: ClipOptions) -> Reference | None:
-    """Return a reference to the user's own video, where it is wanted and shows just this clip."""
+    """Return a reference to the user's video, if wanted and if the clip is an unchanged part."""
     asked = options.media == "reference" or (options.media == "auto" and native.plain)
+    resized = options.width not in (None, native.width)
+    undistorted = options.images == "undistort" and native_model(native) not in ("", "pinhole")
     frames = native.frames
-    if not asked or options.images == "none" or not isinstance(frames, VideoFrames):
+    if not asked or resized or undistorted or options.images == "none":
         return None
-    if options.width not in (None, native.width):
-        return None
-    if options.images == "undistort" and native_model(native) not in ("", "pinhole"):
+    if not isinstance(frames, VideoFrames):
         return None
     first, count = int(frames.source_indices[0]), len(frames)
     if not np.array_equal(frames.source_indices, np.arange(first, first + count)):
@@ -253,7 +220,7 @@ def reference(native: NativeRecording, options: ClipOptions) -> Reference | None
 def pictures(
     native: NativeRecording, options: ClipOptions
 ) -> tuple[Iterator[ImageRgb] | None, Camera | None, tuple[int, int], list[str]]:
-    """Return pictures to store, their camera and size, and what was done to them."""
+    """Return pictures to store, their camera and size, and a list of changes."""
     camera, source = native.camera, native.frames
     size, done = (native.width, native.height), []
 
@@ -273,7 +240,7 @@ def pictures(
 
     even = (target[0] - target[0] % 2, target[1] - target[1] % 2)
     if not native.still and options.quality == "visual" and even != target:
-        done.append("the last column or row was cut off: the video format needs even sizes")
+        done.append("the last column or row was cropped: the video format needs even sizes")
     else:
         even = target
     camera = None if camera is None else camera.cropped(0, 0, *even)

@@ -1,7 +1,6 @@
-"""A whole dataset into stores of clips, one per split: parallel, resumable, counted.
+"""Conversion of a dataset to stores of clips, one per split: parallel and resumable.
 
-``READERS`` lists the datasets that can be read; a new reader is added there. A clip of a recording
-that now belongs to another split is removed from the store of its old one.
+``READERS`` lists the readers.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ from acehand_core.ace.labelled.readers.stills import FreiHandReader, RhdReader
 from acehand_core.errors import AcehandError, InputError, Interrupted, OutputError, nearest
 from acehand_core.types import Progress
 
-#: Readers by the name that the command line takes. To add one: import its class, add a line.
+#: Readers by their name on the command line.
 READERS: dict[str, type[Reader]] = {
     reader.name: reader
     for reader in (
@@ -68,7 +67,7 @@ READERS: dict[str, type[Reader]] = {
 
 
 def find_reader(name: str) -> Reader:
-    """Return a new reader of a dataset. Raises InputError with the valid names."""
+    """Return a new reader of a dataset. Raises InputError for an unknown name."""
     if name not in READERS:
         raise InputError(f"No dataset {name!r}; {nearest(name, READERS)}")
     return READERS[name]()
@@ -77,17 +76,15 @@ def find_reader(name: str) -> Reader:
 def leave_other_splits(
     output: Path, dataset: str, items: Sequence[Item]
 ) -> Counter[tuple[str, str]]:
-    """Remove from each split's store the clips of recordings that belong to another split.
+    """Remove clips of recordings that now belong to another split; count them by (old, new).
 
-    A split file, or another rule than at the last conversion, changes the split of recordings. If
-    their old clips were left, a recording could be trained on and tested on.
+    Otherwise a recording could be both trained on and tested on.
 
     Args:
-        output: the folder of the stores. items: all of the dataset, with their splits.
+        output: the folder of the stores.
+        items: all of the dataset, with their splits.
 
-    Returns: how many clips, by (old split, new split).
-
-    Raises: SchemaError for a store that cannot be read; OutputError.
+    Raises: SchemaError for an unreadable store; OutputError.
     """
     split_of = {clip_id(item.name): item.split for item in items}
     changed: Counter[tuple[str, str]] = Counter()
@@ -106,12 +103,12 @@ def leave_other_splits(
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What to convert.
+    """Options of a conversion.
 
     Attributes:
-        splits: which; empty for all.
-        split_file: JSON of split to names that replaces the reader's own splits.
-        jobs: processes; more than one needs ``read.open_frames`` to be picklable.
+        splits: to convert; empty for all.
+        split_file: JSON of split to names, replaces the reader's splits.
+        jobs: processes; more than one needs a picklable ``read.open_frames``.
     """
 
     root: Path
@@ -125,11 +122,11 @@ class RunOptions:
 
 @dataclass(slots=True)
 class ReaderReport:
-    """Results of a conversion: clips and frames per split; findings with how many clips share them.
+    """Results of a conversion: clips and frames per split, findings by number of clips.
 
-    Of the frames ``unlabelled`` have no label of any hand; ``left_out`` frames of the dataset have
-    no picture where others have one and so are in no clip. ``changed_split`` counts, by (old split,
-    new split), clips that were removed from the old split's store.
+    ``unlabelled`` frames have no label of any hand; ``left_out`` are labels without a picture in
+    recordings with pictures; ``kept`` clips were unchanged; ``changed_split`` counts clips removed
+    from a store, by (old split, new split).
     """
 
     dataset: str
@@ -153,17 +150,16 @@ class ReaderReport:
         self.findings.update(info.source.get("findings", ()))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the object that ``--json`` prints and ``conversion.json`` holds."""
+        """Return the object that ``--json`` prints."""
+        counts = {
+            "clips": self.clips, "frames": self.frames, "unlabelled_frames": self.unlabelled,
+            "left_out_frames": self.left_out,
+        }  # fmt: skip
         return {
             "dataset": self.dataset,
             "output": str(self.output),
             "splits": {
-                split: {
-                    "clips": self.clips[split],
-                    "frames": self.frames[split],
-                    "unlabelled_frames": self.unlabelled[split],
-                    "left_out_frames": self.left_out[split],
-                }
+                split: {name: count[split] for name, count in counts.items()}
                 for split in SPLITS
                 if self.clips[split]
             },
@@ -179,23 +175,22 @@ class ReaderReport:
         }
 
     def to_store(self, root: Path) -> dict[str, Any]:
-        """Return what stays with the clips: the same, without the folders where things lie here."""
+        """Return the content of ``conversion.json``: the same without absolute folders."""
         below = f"{root}{os.sep}"
         errors = [{**e, "message": e["message"].replace(below, "")} for e in self.errors]
         return {**self.to_json(), "output": self.output.name, "errors": errors}
 
 
 def run(name: str, options: RunOptions, progress: Progress) -> ReaderReport:
-    """Convert a dataset; clips that are there already and unchanged are kept.
+    """Convert a dataset; unchanged clips are kept.
 
-    A recording that cannot be read, whatever the reason, is reported and does not stop the others.
-    A clip of a recording that now belongs to another split is removed from its old store before
-    anything is converted, so that no recording is ever in two splits.
+    Unreadable recordings are reported and do not stop the others. Clips of recordings that now
+    belong to another split are removed first, so no recording is ever in two splits.
 
     Raises:
         InputError: unknown dataset, view or split; ``root`` is not that dataset.
-        OutputError: the output cannot be written. MissingDependencyError: a package is needed, as
-            it is for every recording. Interrupted: with the report of what is done.
+        OutputError: the output cannot be written. MissingDependencyError: a package is missing.
+            Interrupted: with the report so far.
     """
     reader = find_reader(name)
     view = options.read.view
@@ -204,7 +199,6 @@ def run(name: str, options: RunOptions, progress: Progress) -> ReaderReport:
     if options.clips.images == "none":
         options = replace(options, read=replace(options.read, pictures=False))
     conversion = _Conversion(reader, options)
-    conversion.converter.check_mano()
 
     every = list_items(reader, options)
     items = [item for item in every if not options.splits or item.split in options.splits]
@@ -221,7 +215,7 @@ def run(name: str, options: RunOptions, progress: Progress) -> ReaderReport:
         changed = changed_settings(options.output / split, conversion.store_info(split))
         if changed:
             words = f"{split}: other settings than before ({'; '.join(changed)})"
-            progress(f"{words}: every clip is made anew", 0, 0)
+            progress(f"{words}: every clip is converted again", 0, 0)
     try:
         report.changed_split = leave_other_splits(options.output, name, every)
         for done, (item, outcome) in enumerate(_outcomes(conversion, items), 1):
@@ -241,7 +235,7 @@ def run(name: str, options: RunOptions, progress: Progress) -> ReaderReport:
 
 
 def list_items(reader: Reader, options: RunOptions) -> list[Item]:
-    """Return every recording with the split it belongs to. Raises InputError."""
+    """Return every recording with its split. Raises InputError."""
     items = list(reader.items(options.root, options.read))
     twice = [name for name, count in Counter(item.name for item in items).items() if count > 1]
     if twice:
@@ -253,7 +247,7 @@ def list_items(reader: Reader, options: RunOptions) -> list[Item]:
 
 
 class _Conversion:
-    """A reader with the options of a run; every process has its own."""
+    """A reader with the options of a run, one per process."""
 
     def __init__(self, reader: Reader, options: RunOptions) -> None:
         self.options, self.reader = options, reader
@@ -261,14 +255,14 @@ class _Conversion:
         self._writers: dict[str, ClipWriter] = {}
 
     def convert(self, item: Item) -> Any:
-        """Return (description, whether it was there), or the error that is the recording's own."""
+        """Return (metadata, whether it was kept), or the recording's error."""
         try:
             return self.converter.convert(item, self.writer(item.split))
         except InputError as error:
             return error
-        except AcehandError:  # the disk is full, or a package missing: the same for all recordings
+        except AcehandError:  # disk full, package missing: the same for all recordings
             raise
-        except Exception as error:  # files that no reader foresaw must not end the conversion
+        except Exception as error:  # an unforeseen file must not end the conversion
             frame = traceback.extract_tb(error.__traceback__)[-1]
             where = f"{Path(frame.filename).name}:{frame.lineno}"
             return InputError(f"could not be read: {type(error).__name__}: {error} (in {where}).")
@@ -315,7 +309,7 @@ def _outcomes(conversion: _Conversion, items: Sequence[Item]) -> Iterator[tuple[
         waiting: dict[Future[Any], Item] = {}
         rest = iter(items)
         while True:
-            # Few at a time: an image dataset has more items than futures should exist.
+            # Few futures at a time: an image dataset has very many items.
             for item in rest:
                 waiting[pool.submit(_convert_here, item)] = item
                 if len(waiting) >= 4 * options.jobs:
@@ -325,14 +319,14 @@ def _outcomes(conversion: _Conversion, items: Sequence[Item]) -> Iterator[tuple[
 
             done, _ = wait(waiting, return_when=FIRST_COMPLETED)
             for future in done:
-                outcome = future.result()  # first: who ended a process is among all that wait
+                outcome = future.result()  # before pop: the error below names all that wait
                 yield waiting.pop(future), outcome
     except BrokenProcessPool as error:
         names = ", ".join(item.name for item in waiting.values())
         raise OutputError(
-            f"{options.output}: a process that converts was ended from outside (memory may be "
-            f"short; fewer --jobs need less) while it was at one of {names}. Converted clips stay, "
-            "and the same command resumes."
+            f"{options.output}: a worker process was killed (memory may be short; fewer --jobs "
+            f"need less) while converting one of {names}. Finished clips stay, and the same "
+            "command resumes."
         ) from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
@@ -343,7 +337,7 @@ _here: _Conversion
 
 
 def _start_process(name: str, options: RunOptions) -> None:
-    # The parent handles Ctrl-C: a clip under way is finished or left out, never half there.
+    # The parent handles Ctrl-C: clips stay whole.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     global _here
     _here = _Conversion(find_reader(name), options)

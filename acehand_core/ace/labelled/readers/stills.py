@@ -1,8 +1,8 @@
-"""Datasets of single pictures, each a recording of one frame: FreiHAND and RHD.
+"""Datasets of still images, each a recording of one frame: FreiHAND and RHD.
 
 FreiHAND: right hands with MANO and 21 joints in the camera frame. Layout:
-``training/rgb/00000000.jpg``, ``training_{K,mano,xyz}.json``, ``evaluation...``. Each of the 32560
-training samples has four versions of its picture: picture number = sample + 32560 times version.
+``training/rgb/00000000.jpg``, ``training_{K,mano,xyz}.json``, ``evaluation...``. The 32560 training
+samples have four versions of their picture: picture number = sample + 32560 * version.
 
 RHD, the Rendered Hand Pose dataset: 2 x 21 joints in the camera frame, no MANO. Layout:
 ``{training,evaluation}/color/00000.png`` and ``anno_<part>.pickle``. Fingers are stored from tip to
@@ -17,6 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
+from acehand_core.ace.labelled.clips.media import ImageFiles
+from acehand_core.ace.labelled.clips.schema import read_json
 from acehand_core.ace.labelled.readers.base import (
     Convention,
     Item,
@@ -26,14 +28,13 @@ from acehand_core.ace.labelled.readers.base import (
     Record,
     Split,
     array,
-    get,
+    entry,
     need_items,
     numbers,
     pinhole,
-    read_json,
     safe_name,
 )
-from acehand_core.ace.labelled.readers.pictures import ImageFiles, image_size
+from acehand_core.ace.labelled.readers.pictures import image_size
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.geometry import rotations
 from acehand_core.unpickling import NPY_OBJECT, restricted_load
@@ -44,7 +45,7 @@ _FREIHAND_SIZE = 224
 
 
 def _still(item: Item, path: Path, side: int, K: np.ndarray) -> NativeRecording:
-    """Return a recording of one picture, ``side`` pixels square where it is missing; no labels."""
+    """Return a recording of one picture without labels, ``side`` pixels square if missing."""
     there = path.is_file()
     size = image_size(path) if there else (side, side)
     return NativeRecording(
@@ -62,11 +63,11 @@ def _still(item: Item, path: Path, side: int, K: np.ndarray) -> NativeRecording:
 
 
 def _right(value: np.ndarray) -> np.ndarray:
-    """Return the value of a right hand as that of one frame and both hands, NaN for the left."""
+    """Return a right hand's value as (1, 2, ...), NaN for the left."""
     return np.stack([np.full_like(value, np.nan), value])[None]
 
 
-#: K (N, 3, 3), MANO (N, 61) and xyz (N, 21, 3); None where there is no such file.
+#: K (N, 3, 3), MANO (N, 61) and xyz (N, 21, 3); None without the file.
 _FreiHandLabels = tuple[np.ndarray, np.ndarray | None, np.ndarray | None]
 
 
@@ -94,7 +95,6 @@ class FreiHandReader:
         return need_items(items, root, self.title, "training_K.json or evaluation_K.json")
 
     def sources(self, item: Item) -> Sequence[Path]:
-        """Return the files and folders that a recording is read from."""
         part = item.key["part"]
         labels = [item.path / f"{part}_{name}.json" for name in ("K", "mano", "xyz")]
         return [*labels, self._picture(item, len(self._read(item.path, part)[0]))]
@@ -110,7 +110,7 @@ class FreiHandReader:
         if xyz_all is not None:
             joints = _right(xyz_all[index])
         if mano_all is not None:
-            # 61 stored numbers as MANO: root position from pixel and scale, as the authors do.
+            # 61 numbers: MANO's 58, then root pixel and scale, unprojected as the authors do.
             values = mano_all[index]
             scale = values[60]
             if not scale > 0:
@@ -156,7 +156,7 @@ class FreiHandReader:
                     raise InputError(f"{path}: not there.")
                 continue
             values = numbers(read_json(path), str(path))
-            if name == "mano" and values.ndim == 3:  # each sample's numbers lie in a list of one
+            if name == "mano" and values.ndim == 3:  # a list of one per sample
                 values = array(values, (None, 1, *shape), str(path))[:, 0]
             arrays[name] = array(values, (None, *shape), str(path))
 
@@ -168,7 +168,7 @@ class FreiHandReader:
 
 
 _RHD_SIZE = 320
-#: Joint of a stored hand for each of ours: the wrist stays, each finger is reversed.
+#: Stored joint of each of ours: fingers are reversed.
 _RHD_ORDER = (0, 4, 3, 2, 1, 8, 7, 6, 5, 12, 11, 10, 9, 16, 15, 14, 13, 20, 19, 18, 17)
 _MAX_REPROJECTION_PX = 1.0
 
@@ -184,7 +184,7 @@ class RhdReader:
         self._annotations: dict[tuple[Path, str], dict[int, Record]] = {}
 
     def items(self, root: Path, options: ReadOptions) -> Sequence[Item]:
-        """List pictures, all of them."""
+        """List all pictures."""
         items = []
         for part, split in _PARTS.items():
             if not (root / part / f"anno_{part}.pickle").is_file():
@@ -196,19 +196,16 @@ class RhdReader:
         return need_items(items, root, self.title, files)
 
     def sources(self, item: Item) -> Sequence[Path]:
-        """Return the files and folders that a recording is read from."""
         part = item.key["part"]
         return [item.path / part / f"anno_{part}.pickle", self._picture(item)]
 
     def read(self, item: Item, options: ReadOptions) -> NativeRecording:
         """Read one picture."""
         part, index = item.key["part"], int(item.key["index"])
-        where = f"anno_{part}.pickle {index}"
-        entry = self._read(item.path, part)[index]
-        K = array(get(entry, "K", where), (3, 3), f"{where} K")
-        pixels = array(get(entry, "uv_vis", where), (42, 3), f"{where} uv_vis")
-        points = array(get(entry, "xyz", where), (42, 3), f"{where} xyz")
-        still = _still(item, self._picture(item), _RHD_SIZE, K)
+        where, labels = f"anno_{part}.pickle {index}", self._read(item.path, part)[index]
+        pixels = entry(labels, "uv_vis", (42, 3), where)
+        points = entry(labels, "xyz", (42, 3), where)
+        still = _still(item, self._picture(item), _RHD_SIZE, entry(labels, "K", (3, 3), where))
 
         order = [side * 21 + joint for side in range(2) for joint in _RHD_ORDER]
         joints = points[order].reshape(1, 2, 21, 3)
@@ -218,7 +215,7 @@ class RhdReader:
         if not seen.any():
             findings.append("no joint of either hand is visible.")
 
-        # What only others state: that K, xyz and uv belong together, and the order of joints.
+        # Checks of what the dataset does not state: agreement of K, xyz and uv, order of joints.
         assert still.camera is not None
         error = np.linalg.norm(still.camera.project(joints) - image, axis=-1)
         worst = float(error[joints[..., 2] > 0].max(initial=0.0))
