@@ -1,7 +1,4 @@
-"""What is scored: a folder of predictions, against segments of a store or a folder of tables.
-
-Predictions are one HandMotion table per segment, checked before anything is scored.
-"""
+"""Predictions and ground truth: checked HandMotion tables, one per segment."""
 
 from __future__ import annotations
 
@@ -18,6 +15,7 @@ import pyarrow.parquet as pq
 
 from acehand_core.ace.evaluation.protocol import HandLibrary
 from acehand_core.ace.labelled.clips.store import ClipStore
+from acehand_core.ace.labelled.segments import LENGTH, make_segments, read_segments
 from acehand_core.errors import InputError, SchemaError, nearest
 from acehand_core.motion import HandMotion, Recording
 from acehand_core.recordings.hands_file import read_hand_motion
@@ -25,18 +23,18 @@ from acehand_core.safe_files import content_sha256
 from acehand_core.types import SIDES
 
 SUFFIX = ".parquet"
-#: Joints and parameters of one hand may differ by this much: toolkits take other vertices as
-#: fingertips and methods may change a hand's shape from frame to frame.
+#: Tolerance between joints and parameters: toolkits differ in fingertip vertices, and methods may
+#: change a hand's shape per frame.
 AGREEMENT_M = 0.03
 _FIELDS = ("joints_camera", "global_orient", "hand_pose", "translation")
 
 
 def find_predictions(folder: Path, segments: Collection[str]) -> dict[str, Path]:
-    """Return the file of every segment; subfolders count, their names do not.
+    """Return the file of every segment, in the folder or its subfolders.
 
     Raises:
-        InputError: no such folder, a segment without a file or with two, or a file of a segment
-            that the list does not have. Each names the file or segment.
+        InputError: no such folder, a segment without a file or with two, or a file of an unknown
+            segment.
     """
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder of predictions.")
@@ -68,17 +66,15 @@ def find_predictions(folder: Path, segments: Collection[str]) -> dict[str, Path]
 
 
 def read_prediction(path: Path, truth: HandMotion, library: HandLibrary) -> HandMotion:
-    """Read and check the prediction of one segment.
+    """Read the prediction of one segment.
 
     Raises:
-        SchemaError: naming file and field: not a HandMotion table, another number of frames,
-            frames missing or out of order, other timestamps, joints relative to the wrist, NaN in
-            a hand that is there, or joints that do not belong to the parameters (which also
-            finds hands in the wrong slot).
+        SchemaError: not a HandMotion table, frames missing or out of order, or refused by
+            ``check_prediction``.
     """
     motion = read_hand_motion(path)
 
-    # Check the numbers of the frames, which the table's reader does not need.
+    # The table's reader does not check frame numbers.
     try:
         frames = pq.read_table(path, columns=["frame"])["frame"].to_numpy()[::2]
     except pa.ArrowException as error:
@@ -98,13 +94,17 @@ def read_prediction(path: Path, truth: HandMotion, library: HandLibrary) -> Hand
 def check_prediction(
     motion: HandMotion, truth: HandMotion, where: str, library: HandLibrary
 ) -> None:
-    """Raise SchemaError, naming ``where`` and the field, unless the motion can be scored."""
+    """Raise SchemaError, naming ``where`` and the field, unless the motion can be scored.
+
+    Refused: another number of frames, other timestamps, joints relative to the wrist, NaN in a
+    present hand, and joints that disagree with the parameters (as hands in the wrong slot do).
+    """
     if len(motion) != len(truth):
         raise SchemaError(
             f"{where}: 'frame' has {len(motion)} frames; the segment has {len(truth)}."
         )
 
-    # Times must agree after the first frame's is taken away, to half a frame.
+    # Times from the first frame on must agree within half a frame.
     offset = (motion.timestamps_ns - motion.timestamps_ns[0]) - (
         truth.timestamps_ns - truth.timestamps_ns[0]
     )
@@ -121,7 +121,7 @@ def check_prediction(
             "hands; joints in the camera frame are needed."
         )
 
-    # A hand is either wholly there or wholly NaN, and an active one is there.
+    # A hand is finite or all NaN; an active hand is finite.
     names = _FIELDS[:1] if motion.hand_model == "none" else _FIELDS
     whole = np.ones(motion.presence.shape, bool)
     for name in names:
@@ -168,17 +168,9 @@ def _refuse(where: str, name: str, rows: np.ndarray, what: str) -> None:
     raise SchemaError(f"{where}: {name!r} of the {SIDES[slot]} hand in frame {frame} {what}.")
 
 
-#: Frames of a segment where nothing else is said: the paper's.
-SEGMENT_FRAMES = 81
-
-
 @runtime_checkable
 class GroundTruth(Protocol):
-    """Segments with what is true in them.
-
-    ``summary`` names the list: name, sha256, count. ``place`` says of which recording a segment is
-    a part, and which: (clip, start, stop).
-    """
+    """Segments with their true hands; ``summary`` is name, sha256 and count of the list."""
 
     dataset: str
     summary: Mapping[str, Any]
@@ -193,12 +185,12 @@ class GroundTruth(Protocol):
         ...
 
     def recording(self, clip: str) -> Recording:
-        """Return a whole clip with its pictures. Raises InputError where there are none."""
+        """Return a whole clip with its pictures. Raises InputError if it has none."""
         ...
 
 
 class TableTruth:
-    """A folder of HandMotion tables, one per segment, named by it; there are no pictures."""
+    """A folder of HandMotion tables without pictures, each one segment and its own clip."""
 
     def __init__(self, folder: Path) -> None:
         self._files = {p.stem: p for p in sorted(folder.glob("*.parquet"))}
@@ -216,15 +208,12 @@ class TableTruth:
         }  # fmt: skip
 
     def truth(self, segment: str) -> HandMotion:
-        """Return the hands of a segment."""
         return read_hand_motion(self._files[segment])
 
     def place(self, segment: str) -> tuple[str, int, int]:
-        """Return the segment itself: it is its own clip."""
         return segment, 0, len(self.truth(segment))
 
     def recording(self, clip: str) -> Recording:
-        """Raise InputError: tables hold no pictures."""
         raise InputError(f"{self._files[clip]}: a tracker needs pictures; give a store of clips.")
 
 
@@ -232,42 +221,32 @@ class StoreTruth:
     """Segments of a store of clips.
 
     Args:
-        segments: a list as ``acehand evaluate --write-segments`` writes it; without one the clips
-            are cut as the other arguments say (``make_segments``).
-
-    ``listed`` is the list.
+        segments: a list written by ``acehand evaluate --write-segments``; default: cut by the other
+            arguments, see ``make_segments``.
     """
 
     def __init__(
         self,
         store: ClipStore,
         segments: Path | None = None,
-        length: int = SEGMENT_FRAMES,
+        length: int = LENGTH,
         stride: int | None = None,
         count: int | None = None,
         seed: int = 0,
     ) -> None:
-        from acehand_core.ace.labelled.segments import make_segments, read_segments
-
         self._store = store
         info = store.info
         self.dataset = info.dataset
+        frames = {name: clip.frames for name, clip in store.infos().items()}
         if segments is None:
-            clips = [(name, clip.frames) for name, clip in sorted(store.infos().items())]
             drawn = "" if count is None else f"-{count}-seed{seed}"
             name = f"{info.dataset}-{info.split}-{length}{drawn}"
             self.listed = make_segments(
-                clips, name, info.dataset, info.split, length, stride, count, seed
+                list(frames.items()), name, info.dataset, info.split, length, stride, count, seed
             )
         else:
             self.listed = read_segments(segments)
         self._by_id = self.listed.by_id()
-        if not self._by_id:
-            raise InputError(
-                f"{store.root}: no clip has {length} frames; choose shorter segments "
-                "(--segment-length)."
-            )
-        frames = {name: clip.frames for name, clip in store.infos().items()}
         for segment in self._by_id.values():
             if segment.clip not in frames:
                 raise InputError(
@@ -284,33 +263,29 @@ class StoreTruth:
         self._hands = functools.lru_cache(maxsize=4)(store.hands)
 
     def truth(self, segment: str) -> HandMotion:
-        """Return the hands of a segment, with the stamps that they have in their clip."""
+        """Return the hands of a segment, with their timestamps in the clip."""
         clip, start, stop = self.place(segment)
         motion = self._hands(clip)
         return motion.at(np.arange(start, stop), motion.timestamps_ns[start:stop], motion.fps)
 
     def place(self, segment: str) -> tuple[str, int, int]:
-        """Return the segment's clip and frames."""
         entry = self._by_id[segment]
         return entry.clip, entry.start, entry.stop
 
     def recording(self, clip: str) -> Recording:
-        """Return a clip with its pictures."""
         recording = self._store.open(clip).recording()
         if recording.frames is None:
-            raise InputError(
-                f"{self._store.root}: clip {clip!r} has no pictures to track hands in."
-            )
+            raise InputError(f"{self._store.root}: clip {clip!r} has no pictures to track.")
         return recording
 
 
 def open_ground_truth(path: Path, segments: Path | None = None, **cut: Any) -> GroundTruth:
-    """Return what a path holds: a store of clips, or a folder of tables.
+    """Open a store of clips or a folder of tables.
 
-    ``cut`` is how a store's clips are cut without a list, as ``StoreTruth`` takes it.
+    ``cut`` are the arguments of ``StoreTruth`` for a store without a list.
 
     Raises:
-        InputError: neither is there, or a list of segments for a folder of tables.
+        InputError: neither of them, or a list of segments for a folder of tables.
     """
     if not path.is_dir():
         raise InputError(f"{path}: no such folder of ground truth.")

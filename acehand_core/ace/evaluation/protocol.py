@@ -1,17 +1,15 @@
-"""What the protocol counts: its numbers, the on-screen gate, matching, and errors of hands.
+"""The protocol: parameters, hand models, on-screen gate, matching and errors of hands.
 
-Errors are of one hand against another, many hands at once: metres in, the unit of the table out.
-``HandLibrary`` has the hand models that predictions and ground truth are posed with. Source: paper,
-"Metric Definitions and Penalty Protocol". Choices where it is silent are listed in
-docs/evaluation.md.
+Errors compare N hands pairwise: metres in, the table's unit out. Source: paper, "Metric Definitions
+and Penalty Protocol"; docs/evaluation.md lists our choices where it is silent.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -20,18 +18,18 @@ from acehand_core.errors import InputError, MissingDependencyError
 from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.capsule import CapsuleHand
-from acehand_core.hand.mano import ManoHand
+from acehand_core.hand.mano import ManoHand, load_mano
 from acehand_core.hand.shape import HandModel
 from acehand_core.motion import HandModelName, runs
-from acehand_core.types import SIDES, HandPose, JointsCamera, Keypoints, PerHand, PerHandFlag, Side
+from acehand_core.types import HandPose, JointsCamera, Keypoints, PerHand, PerHandFlag, Side
 
 
 class HandLibrary:
-    """Hand models by name, loaded when first asked for.
+    """Hand models by name, loaded on first use.
 
     Args:
-        mano: folder or file of the user's MANO, else $ACEHAND_MANO counts.
-        models: models that are there already, by (name, left_shapedirs_fixed).
+        mano: folder or file of the user's MANO; default $ACEHAND_MANO.
+        models: loaded models by (name, left_shapedirs_fixed).
     """
 
     def __init__(
@@ -43,23 +41,19 @@ class HandLibrary:
         self._models: dict[tuple[str, bool], HandModel] = dict(models or {})
 
     def get(self, name: HandModelName, left_shapedirs_fixed: bool = False) -> HandModel:
-        """Return a model. Raises MissingDependencyError for MANO where it is not configured."""
-        if name == "acehand":
-            left_shapedirs_fixed = False
-        key = (name, left_shapedirs_fixed)
+        """Return a model. Raises MissingDependencyError for MANO if it is not configured."""
+        if name == "none":
+            raise ValueError("joints alone have no hand model")
+        key = (name, name == "mano" and left_shapedirs_fixed)
         if key not in self._models:
-            if name == "acehand":
-                self._models[key] = CapsuleHand()
-            elif name == "mano":
-                from acehand_core.hand.mano import load_mano
-
+            if name == "mano":
                 self._models[key] = load_mano(self._mano, left_shapedirs_fixed, "float64")
             else:
-                raise ValueError("joints alone have no hand model")
+                self._models[key] = CapsuleHand()
         return self._models[key]
 
     def find(self, name: HandModelName, left_shapedirs_fixed: bool = False) -> HandModel | None:
-        """Return a model, or None for joints alone and for a MANO that is not configured."""
+        """Return a model; None for joints alone and if MANO is not configured."""
         try:
             return None if name == "none" else self.get(name, left_shapedirs_fixed)
         except MissingDependencyError:
@@ -67,14 +61,14 @@ class HandLibrary:
 
 
 def rest_pose(model: HandModel, side: Side) -> HandPose:
-    """Return zero articulation as the model defines it: MANO's mean pose, else a flat hand."""
+    """Return the model's zero articulation: MANO's mean pose, else a flat hand."""
     if isinstance(model, ManoHand):
         return model.absolute_pose(side, np.zeros(45), flat_hand_mean=False)
     return np.broadcast_to(np.eye(3), (15, 3, 3)).copy()
 
 
 def canonical_joints(model: HandModel, side: Side) -> Keypoints:
-    """Return the hand that a miss is charged with: (21, 3) metres, at the camera's origin.
+    """Return the hand charged for a miss: (21, 3) metres, at the camera's origin.
 
     Identity orientation, zero articulation, mean shape, zero translation (paper, "Coverage
     penalty").
@@ -82,15 +76,10 @@ def canonical_joints(model: HandModel, side: Side) -> Keypoints:
     return model.joints(side, np.eye(3), rest_pose(model, side), np.zeros(10)).astype(float)
 
 
-def both_canonical(model: HandModel) -> Keypoints:
-    """Return the canonical hands of both slots, (2, 21, 3)."""
-    return np.stack([canonical_joints(model, side) for side in SIDES])
-
-
 Anchors = Literal["auto", "own", "reprojected"]
 
-#: Width of the pictures that the paper evaluates on, by the dataset's name; of HOI4D it says none
-#: (appendix "Datasets, Splits, and Preprocessing").
+#: Picture width of the paper's evaluation by dataset; none is given for HOI4D (appendix "Datasets,
+#: Splits, and Preprocessing").
 PAPER_WIDTHS = {"arctic": 672, "hot3d": 480, "hot3d_clips": 480, "h2o": 832, "oakink2": 832}
 #: Sides are multiples of this, "so that every dataset yields an even latent grid".
 _EVEN_GRID = 32
@@ -98,17 +87,16 @@ _EVEN_GRID = 32
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """What a score depends on besides predictions and ground truth.
+    """Parameters of a score.
 
     Attributes:
         name: "paper", or another name for changed values.
-        presence_above: a hand is active where its presence is above this.
-        z_min_m: a joint or vertex counts as in front of the camera above this depth, metres.
-        dilation: share by which width and height of a ground-truth box grow about its centre.
-        anchors: which 2D joints EPE scores: "own" the tracker's (projected joints where it has
-            none), "reprojected" always projected joints, "auto" own unless the prediction says
-            that it was made without intrinsics.
-        radius_edges: borders between the bins of the normalised distance from the principal point.
+        presence_above: hands of higher presence are active.
+        z_min_m: joints and vertices of larger depth are in front of the camera, metres.
+        dilation: share by which a ground-truth box grows about its centre.
+        anchors: 2D joints that EPE scores: "own" the tracker's (projected if it has none),
+            "reprojected" projected joints, "auto" own unless predicted without intrinsics.
+        radius_edges: bin edges of the normalised distance from the principal point.
     """
 
     name: str = "paper"
@@ -118,17 +106,12 @@ class Protocol:
     anchors: Anchors = "auto"
     radius_edges: tuple[float, ...] = (0.25, 0.5, 0.75)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return all values."""
-        return asdict(self) | {"radius_edges": list(self.radius_edges)}
-
 
 def picture_size(asked: str, dataset: str, width: int, height: int) -> tuple[int, int]:
-    """Return the width and height in pixels that errors in the image are measured at.
+    """Return the (width, height) in pixels at which image errors are measured.
 
     Args:
-        asked: "paper", the paper's for its datasets and what is stored for others; "stored"; or
-            WIDTHxHEIGHT.
+        asked: "paper" (as stored for other datasets than the paper's), "stored" or WIDTHxHEIGHT.
         dataset, width, height: of the ground truth's pictures.
 
     Raises InputError for anything else.
@@ -144,17 +127,17 @@ def picture_size(asked: str, dataset: str, width: int, height: int) -> tuple[int
     return int(sides[1]), int(sides[2])
 
 
-#: x0 y0 x1 y1 in pixels; NaN where nothing lies in front of the camera.
+#: x0 y0 x1 y1 in pixels; NaN for a hand behind the camera.
 Boxes = Float[np.ndarray, "*batch 4"]
 
 
 def joints_in_image(
     joints: Float[np.ndarray, "*batch 21 3"], camera: Camera, z_min_m: float
 ) -> Bool[np.ndarray, "*batch 21"]:
-    """Return which joints project into [0, W) x [0, H) at a depth above ``z_min_m``.
+    """Return which joints project into [0, W) x [0, H) at a depth above ``z_min_m``; NaN never.
 
-    Source: paper, "On-screen gate", taken by the letter: pixel coordinates from 0 to the size,
-    although the image of integer pixel centres begins at -0.5. NaN joints are not in the image.
+    Source: paper, "On-screen gate", literally: from 0, although the image of integer pixel centres
+    begins at -0.5.
     """
     pixels = camera.project(joints)
     with np.errstate(invalid="ignore"):
@@ -165,15 +148,11 @@ def joints_in_image(
 def boxes_around(
     points: Float[np.ndarray, "N V 3"], camera: Camera, z_min_m: float
 ) -> Float[np.ndarray, "N 4"]:
-    """Return the box of each row's projected points in front of the camera, not cut at the image.
+    """Return each row's box of projected points deeper than ``z_min_m``, not clipped to the image.
 
-    Points are in metres in the camera frame. Those not deeper than ``z_min_m`` have no meaningful
-    pixel and are left out; a row without any other is NaN.
+    Points are in metres in the camera frame; NaN for a row without such points.
     """
     boxes = np.full((len(points), 4), np.nan)
-    if not len(points):
-        return boxes
-
     front = points[..., 2] > z_min_m
     if camera.model == "pinhole":
         inverse = 1 / np.where(front, points[..., 2], 1.0)
@@ -199,14 +178,14 @@ def boxes_around(
 
 
 def dilated(boxes: Boxes, share: float) -> Boxes:
-    """Return boxes whose width and height grew by ``share`` about their centres."""
+    """Return boxes grown by ``share`` of width and height about their centres."""
     low, high = boxes[..., :2], boxes[..., 2:]
     grow = 0.5 * share * (high - low)
     return np.concatenate([low - grow, high + grow], axis=-1)
 
 
 def overlap(a: Boxes, b: Boxes) -> Float[np.ndarray, "*batch"]:
-    """Return the intersection over union; 0 where a box is NaN or has no area."""
+    """Return the intersection over union; 0 for boxes that are NaN or empty."""
     size = np.minimum(a[..., 2:], b[..., 2:]) - np.maximum(a[..., :2], b[..., :2])
     with np.errstate(invalid="ignore"):
         shared = np.where((size > 0).all(-1), size.prod(-1), 0.0)
@@ -220,17 +199,16 @@ def match(
     truth_boxes: Float[np.ndarray, "T 2 4"],
     on_screen: PerHandFlag,
 ) -> PerHandFlag:
-    """Return where the prediction of a slot is the ground-truth hand of that slot.
+    """Return which predictions match the ground-truth hand of their slot.
 
-    Each shown prediction takes the on-screen ground-truth hand, of either side, that its box
-    overlaps most; it is matched if that overlap is above zero and the sides agree. A tie between
-    the sides goes to its own. With one slot per side no two predictions can select the same hand
-    and both be on its side, so the paper's tie rule never acts here.
+    A shown prediction selects the on-screen ground-truth hand, of either side, with the largest
+    overlap (its own side on a tie); it matches if the overlap is above zero and the sides agree.
+    With one slot per side the paper's rule for two predictions of one hand never applies.
 
     Args:
-        predicted_boxes: pixels; rows that are not ``shown`` are ignored.
+        predicted_boxes: pixels; used where ``shown``.
         shown: active predictions that pass the on-screen gate.
-        truth_boxes: dilated boxes; rows that are not ``on_screen`` are ignored.
+        truth_boxes: dilated boxes; used where ``on_screen``.
         on_screen: ground-truth hands that pass the gate.
     """
     own = np.where(on_screen, overlap(predicted_boxes, truth_boxes), 0.0)
@@ -240,10 +218,11 @@ def match(
 
 @dataclass(frozen=True, slots=True)
 class ImagePlacement:
-    """Errors of the wrist of one segment's hand-frames; NaN where the tracker emits nothing.
+    """Absolute errors of one segment's hand-frames; NaN where the tracker emits nothing.
 
     Attributes:
-        wrist_m: distance of the wrists. camera_m: mean distance of the 21 joints, nothing aligned.
+        wrist_m: distance of the wrists.
+        camera_m: mean distance of the 21 joints, unaligned.
         bearing_deg: angle between the directions to the wrists.
         range_m: predicted minus true distance of the wrist from the camera.
     """
@@ -255,10 +234,7 @@ class ImagePlacement:
 
 
 def placement(predicted: JointsCamera, truth: JointsCamera, counted: PerHandFlag) -> ImagePlacement:
-    """Return the absolute errors of the counted hand-frames, camera frame, metres.
-
-    Wrist-aligned errors leave these out, and so does the paper.
-    """
+    """Return the absolute errors of the counted hand-frames, which the paper does not report."""
     values = {name: np.full(counted.shape, np.nan) for name in ImagePlacement.__slots__}
     a, b = predicted[counted], truth[counted]
     wrist_a, wrist_b = a[:, 0], b[:, 0]
@@ -277,15 +253,15 @@ PerRow = Float[np.ndarray, "N"]
 
 
 def mpjpe_mm(predicted: Hands, truth: Hands) -> PerRow:
-    """Return the mean distance of the joints, each hand relative to its own wrist."""
+    """Return the mean distance of the wrist-relative joints."""
     a, b = predicted - predicted[:, :1], truth - truth[:, :1]
     return 1e3 * np.linalg.norm(a - b, axis=-1).mean(-1)
 
 
 def pa_mm(predicted: Hands, truth: Hands) -> PerRow:
-    """Return the mean distance after the best rotation, translation and scale of the prediction.
+    """Return the mean distance after Procrustes alignment (similarity) of the prediction.
 
-    A prediction whose joints coincide has no size to scale: it is compared as a point.
+    A prediction of coincident joints has no scale: it is compared as a point.
     """
     a = predicted - predicted.mean(1, keepdims=True)
     b = truth - truth.mean(1, keepdims=True)
@@ -307,8 +283,7 @@ def epe_px(
 ) -> Float[np.ndarray, "N 21"]:
     """Return the distance of every counted joint in pixels, NaN of the others.
 
-    A joint that the prediction puts nowhere in the image plane (behind the camera) is charged the
-    image diagonal, like a joint of a missed hand.
+    A joint predicted behind the camera is charged the image diagonal, as those of missed hands.
     """
     distance = np.linalg.norm(predicted - truth, axis=-1)
     distance = np.where(np.isfinite(distance), distance, diagonal)
@@ -323,10 +298,10 @@ def go_deg(predicted: Float[np.ndarray, "N 3 3"], truth: Float[np.ndarray, "N 3 
 def jitter_runs(
     assembled: Float[np.ndarray, "T 21 3"], matched: Bool[np.ndarray, "T"]
 ) -> list[tuple[float, int]]:
-    """Return, per run of three or more matched frames, its mean second difference and their number.
+    """Return (mean, number) of second differences per run of three or more matched frames.
 
-    In mm per frame squared, mean over joints. ``assembled`` are joints relative to the wrist plus
-    the translation, metres; frames that are not matched end a run and are not read.
+    In mm per frame squared, mean over joints. ``assembled`` are wrist-relative joints plus the
+    translation, metres.
     """
     found = []
     for start, stop in runs(matched):

@@ -1,6 +1,6 @@
-"""Evaluations from folders: predictions or a tracker against ground truth.
+"""Evaluations of predictions or a tracker against ground truth.
 
-The form of an evaluation's JSON (docs/evaluation.md) is checked where it is read back.
+The JSON of an evaluation (docs/evaluation.md) is checked on reading.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,29 +32,27 @@ from acehand_core.ace.evaluation.tracking import (
     throughput,
     track_segments,
 )
-from acehand_core.atomic import atomic_path, output_errors
+from acehand_core.ace.labelled.clips.schema import read_json
+from acehand_core.atomic import atomic_path
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.motion import HandMotion
 from acehand_core.processes import thread_count
+from acehand_core.provenance import Provenance
 from acehand_core.recordings.hands_file import write_hand_motion
-from acehand_core.types import Progress
+from acehand_core.types import Progress, no_progress
 
 FORMAT = "acehand-evaluation"
 FORMAT_VERSION = 1
-#: Beside kept predictions: what made them, so that a second run knows whether they are its own.
+#: Written next to kept predictions: tracker and settings, so that only the same run resumes.
 _MADE_BY = "made_by.json"
-
-
-def silent(stage: str, done: int, total: int) -> None:
-    """Say nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to score.
+    """Options of scoring.
 
     Attributes:
-        label: names the method in reports; without one its tracker does.
+        label: name of the method in reports; default its tracker.
         picture: see ``protocol.picture_size``.
     """
 
@@ -73,27 +71,29 @@ class Options:
         return score_segment(segment, motion, target, self.library, self.protocol, size)
 
 
+#: A segment's score and its prediction's provenance.
+_Scored = tuple[SegmentScore, Provenance]
+
+
 def evaluate_predictions(
-    folder: Path, truth: GroundTruth, options: Options, progress: Progress = silent
+    folder: Path, truth: GroundTruth, options: Options, progress: Progress = no_progress
 ) -> dict[str, Any]:
     """Return the evaluation of a folder of predictions.
 
     Raises:
-        InputError, SchemaError: see ``predictions``; nothing is scored unless every file is sound
-            up to there.
+        InputError, SchemaError: see ``inputs.find_predictions`` and ``inputs.read_prediction``.
     """
     files = find_predictions(folder, truth.segments)
-    scores, motions = [], []
+    scored: list[_Scored] = []
     models: dict[str, str] = {}
     for done, segment in enumerate(truth.segments):
         progress("scoring", done, len(truth.segments))
         target = truth.truth(segment)
         _one_hand_model(models, segment, target)
         motion = read_prediction(files[segment], target, options.library)
-        scores.append(options.score(segment, motion, target, truth.dataset))
-        motions.append(_made_by(motion))
-    progress("scoring", len(scores), len(scores))
-    return _result(scores, motions, next(iter(models)), truth, options)
+        scored.append((options.score(segment, motion, target, truth.dataset), motion.provenance))
+    progress("scoring", len(scored), len(scored))
+    return _result(scored, next(iter(models)), truth, options)
 
 
 def evaluate_tracker(
@@ -104,35 +104,36 @@ def evaluate_tracker(
     decoding: Decoding = ONE_PASS,
     keep: Path | None = None,
     timing_passes: int = 0,
-    progress: Progress = silent,
+    progress: Progress = no_progress,
 ) -> dict[str, Any]:
-    """Return the evaluation of a tracker that runs over the ground truth's recordings.
+    """Return the evaluation of a tracker on the ground truth's recordings.
 
     Args:
-        settings: of the tracker; kept predictions are recognised by them, among others.
-        decoding: see ``tracking.Decoding``, and ``tracking.suited`` for what is done by default.
-        keep: folder for predictions; those of an interrupted run of the same kind are taken from
-            there.
+        settings: of the tracker, to recognise kept predictions.
+        decoding: see ``tracking.Decoding``; defaults in ``tracking.suited``.
+        keep: folder for predictions; an interrupted run resumes from them.
         timing_passes: passes to time on the first segment, 0 for none.
 
     Raises:
-        InputError: ``keep`` holds what another tracker, setting or list of segments made.
+        InputError: ``keep`` holds predictions of another tracker, setting or list of segments.
     """
     decoding = suited(tracker, truth, decoding)
-    made_by = {"tracker": tracker.name, "settings": dict(settings), "version": __version__,
-               "segments": dict(truth.summary), "decoding": asdict(decoding)}  # fmt: skip
+    kept: dict[str, Path] = {}
     if keep is not None:
-        _claim(keep, made_by)
-    kept = {} if keep is None else {s: keep / f"{s}{SUFFIX}" for s in truth.segments}
+        _claim(keep, {
+            "tracker": tracker.name, "settings": dict(settings), "version": __version__,
+            "segments": dict(truth.summary), "decoding": asdict(decoding),
+        })  # fmt: skip
+        kept = {segment: keep / f"{segment}{SUFFIX}" for segment in truth.segments}
     missing = [s for s in truth.segments if s not in kept or not kept[s].is_file()]
     models: dict[str, str] = {}
     for segment in truth.segments:
         _one_hand_model(models, segment, truth.truth(segment))
 
-    done: dict[str, tuple[SegmentScore, MadeBy]] = {}
+    done: dict[str, _Scored] = {}
 
     def score(segment: str, motion: HandMotion, target: HandMotion) -> None:
-        done[segment] = options.score(segment, motion, target, truth.dataset), _made_by(motion)
+        done[segment] = options.score(segment, motion, target, truth.dataset), motion.provenance
         progress("tracking", len(done), len(truth.segments))
 
     progress("tracking", 0, len(truth.segments))
@@ -147,53 +148,43 @@ def evaluate_tracker(
             write_hand_motion(motion, kept[segment])
         score(segment, motion, target)
 
-    scores = [done[segment][0] for segment in truth.segments]
-    motions = [done[segment][1] for segment in truth.segments]
-    result = _result(scores, motions, next(iter(models)), truth, options)
+    scored = [done[segment] for segment in truth.segments]
+    result = _result(scored, next(iter(models)), truth, options)
     if timing_passes:
         progress("timing", 0, 1)
         timed = throughput(tracker, truth, truth.segments[0], timing_passes)
-        result["throughput"] = timed | {"machine": machine()}
+        machine = f"{thread_count()} cores, {platform.machine()}"
+        result["throughput"] = timed | {"machine": machine}
         progress("timing", 1, 1)
     return result
 
 
-def machine() -> str:
-    """Return the class of this machine, for measured times."""
-    return f"{thread_count()} cores, {platform.machine()}"
-
-
 def write_evaluation(value: Mapping[str, Any], path: Path, overwrite: bool = False) -> None:
-    """Write an evaluation; the file appears whole or not at all. Raises OutputError."""
+    """Write an evaluation atomically. Raises OutputError."""
     with atomic_path(path, overwrite) as partial:
         partial.write_text(json.dumps(value, indent=1, allow_nan=False) + "\n", "utf-8")
 
 
 def read_evaluation(path: Path) -> dict[str, Any]:
-    """Return an evaluation that ``write_evaluation`` wrote.
+    """Return an evaluation written by ``write_evaluation``.
 
     Raises:
-        InputError: the file cannot be read. SchemaError: it is not an evaluation, or an entry of
-            it is damaged; the entry is named.
+        InputError: unreadable. SchemaError: not an evaluation, or with a malformed entry.
     """
-    try:
-        text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read ({error}).") from error
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise SchemaError(f"{path}: not JSON ({error}).") from error
+    value = read_json(path)
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         raise SchemaError(f"{path}: not an evaluation of acehand (format {FORMAT!r} is needed).")
     if value.get("version") != FORMAT_VERSION:
         raise SchemaError(f"{path}: version {value.get('version')!r}; {FORMAT_VERSION} is needed.")
-    check_evaluation(value, str(path))
+    _check(value, _NEEDED, "", str(path))
+    _check(
+        value, {n: form for n, form in _OPTIONAL.items() if value.get(n) is not None}, "", str(path)
+    )
     return value
 
 
 def _one_hand_model(first_of: dict[str, str], segment: str, target: HandMotion) -> None:
-    """Note a segment's hand model; misses are charged with its hand, so there can be only one."""
+    """Note a segment's hand model: misses are charged with it, so all segments share one."""
     first_of.setdefault(target.hand_model, segment)
     if len(first_of) > 1:
         (model, first), (other, second) = first_of.items()
@@ -204,31 +195,15 @@ def _one_hand_model(first_of: dict[str, str], segment: str, target: HandMotion) 
         )
 
 
-#: Tracker, weights, and the size of picture that a network saw; None where there is none.
-MadeBy = tuple[str, str | None, tuple[int, ...] | None]
-
-
-def _made_by(motion: HandMotion) -> MadeBy:
-    provenance = motion.provenance
-    size = provenance.settings.get("encode_size")
-    return (
-        provenance.tracker,
-        provenance.weights,
-        tuple(size) if isinstance(size, list | tuple) else None,
-    )
-
-
 def _result(
-    scores: list[SegmentScore],
-    motions: list[MadeBy],
-    model: str,
-    truth: GroundTruth,
-    options: Options,
+    scored: Sequence[_Scored], model: str, truth: GroundTruth, options: Options
 ) -> dict[str, Any]:
-    trackers = sorted({name for name, _, _ in motions})
-    weights = sorted({str(w) for _, w, _ in motions if w is not None})
-    sizes = sorted({size for _, _, size in motions if size is not None})
-    summary = summarise(scores, options.protocol, truth.summary, model)
+    made_by = [provenance for _, provenance in scored]
+    trackers = sorted({made.tracker for made in made_by})
+    weights = sorted({str(made.weights) for made in made_by if made.weights is not None})
+    sizes = [made.settings.get("encode_size") for made in made_by]
+    encoded = sorted({tuple(size) for size in sizes if isinstance(size, list | tuple)})
+    summary = summarise([score for score, _ in scored], options.protocol, truth.summary, model)
 
     return {
         "format": FORMAT,
@@ -238,7 +213,7 @@ def _result(
             "label": options.label or " + ".join(trackers),
             "trackers": trackers,
             "weights": weights,
-            "encode_sizes": [list(size) for size in sizes],
+            "encode_sizes": [list(size) for size in encoded],
             "acehand": __version__,
         },
         **summary,
@@ -246,7 +221,7 @@ def _result(
 
 
 def _claim(folder: Path, made_by: Mapping[str, Any]) -> None:
-    """Record in a folder what its predictions are made by, or check what it records."""
+    """Record the run in a folder of predictions, or check that it is the recorded one."""
     path = folder / _MADE_BY
     text = json.dumps(made_by, indent=1, sort_keys=True, default=str) + "\n"
     if path.is_file():
@@ -258,99 +233,73 @@ def _claim(folder: Path, made_by: Mapping[str, Any]) -> None:
         return
 
     if folder.is_dir() and any(folder.iterdir()):
-        raise InputError(f"{folder}: is not empty and does not say what made it; choose another.")
-    with output_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+        raise InputError(f"{folder}: not empty and without {_MADE_BY}; choose another folder.")
     with atomic_path(path) as partial:
         partial.write_text(text, "utf-8")
 
 
-#: Returns what is needed instead, or None where the value will do.
-Check = Callable[[Any], str | None]
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _finite(value: Any) -> str | None:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return None if number and math.isfinite(value) else "a number"
-
-
-def _number(value: Any) -> str | None:
-    return "a number or null" if value is not None and _finite(value) else None
-
-
-def _count(value: Any) -> str | None:
-    whole = isinstance(value, int) and not isinstance(value, bool) and value >= 0
-    return None if whole else "a whole number, 0 or more"
-
-
-def _text(value: Any) -> str | None:
-    return None if isinstance(value, str) else "text"
-
-
-def _texts(value: Any) -> str | None:
-    listed = isinstance(value, list) and all(isinstance(entry, str) for entry in value)
-    return None if listed else "a list of texts"
-
-
-_COUNTS = dict.fromkeys(("tp", "fp", "fn", "iv", "oos"), _count)
-_PLACES = ("wrist_m", "wrist_median_m", "camera_mm", "bearing_deg", "range_error_m", "range_bias_m")
-_PLACEMENT = {"count": _count, "emitted": _count} | dict.fromkeys(_PLACES, _number)
-#: What every evaluation has. A dict is an object with at least these entries.
-_NEEDED: dict[str, Any] = {
-    "protocol": _text,
-    "dataset": _text,
-    "hand_model": _text,
-    "segments": {"name": _text, "sha256": _text, "count": _count},
-    "method": {"label": _text, "trackers": _texts, "weights": _texts},
-    "metrics": {name: _number for name, _, _ in METRICS},
-    "counts": _COUNTS | {"frames": _count},
+#: Checks of values by their words in errors.
+_CHECKS: Mapping[str, Callable[[Any], bool]] = {
+    "a number": _number,
+    "a number or null": lambda value: value is None or _number(value),
+    "a whole number, 0 or more": lambda value: (
+        isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    ),
+    "text": lambda value: isinstance(value, str),
+    "a list of texts": lambda value: (
+        isinstance(value, list) and all(isinstance(entry, str) for entry in value)
+    ),
 }
-#: What it may have. A list of one dict is a list of any number of such objects.
-_FURTHER: dict[str, Any] = {
-    "anchors": _text,
-    "pictures": [{"width": _count, "height": _count, "segments": _count}],
-    "matched": {"count": _count} | dict.fromkeys(("mpjpe", "pa", "epe", "go", "ct"), _number),
-    "translation_m": {"iv": _number, "oos": _number},
+_FINITE, _NUMBER, _COUNT, _TEXT, _TEXTS = _CHECKS
+_PLACES = ("wrist_m", "wrist_median_m", "camera_mm", "bearing_deg", "range_error_m", "range_bias_m")
+_PLACEMENT = {"count": _COUNT, "emitted": _COUNT} | dict.fromkeys(_PLACES, _NUMBER)
+#: Entries of every evaluation: a value's check, an object's entries, or a list of one form.
+_NEEDED: dict[str, Any] = {
+    "protocol": _TEXT,
+    "dataset": _TEXT,
+    "hand_model": _TEXT,
+    "segments": {"name": _TEXT, "sha256": _TEXT, "count": _COUNT},
+    "method": {"label": _TEXT, "trackers": _TEXTS, "weights": _TEXTS},
+    "metrics": {name: _NUMBER for name, _, _ in METRICS},
+    "counts": dict.fromkeys(("tp", "fp", "fn", "iv", "oos", "frames"), _COUNT),
+}
+_OPTIONAL: dict[str, Any] = {
+    "anchors": _TEXT,
+    "pictures": [{"width": _COUNT, "height": _COUNT, "segments": _COUNT}],
+    "matched": {"count": _COUNT} | dict.fromkeys(("mpjpe", "pa", "epe", "go", "ct"), _NUMBER),
+    "translation_m": {"iv": _NUMBER, "oos": _NUMBER},
     "out_of_sight_placement": _PLACEMENT,
     "in_view_placement": _PLACEMENT,
     "radius": [
-        {"from": _finite, "to": _number, "count": _count}
-        | dict.fromkeys(("share", "mpjpe", "ct"), _number)
+        {"from": _FINITE, "to": _NUMBER, "count": _COUNT}
+        | dict.fromkeys(("share", "mpjpe", "ct"), _NUMBER)
     ],
     "decoded_length": [
-        {"frames": _count, "segments": _count, "mpjpe_p": _number, "jitter": _number}
+        {"frames": _COUNT, "segments": _COUNT, "mpjpe_p": _NUMBER, "jitter": _NUMBER}
     ],
-    "throughput": {"machine": _text, "fps": _number, "hands_per_frame": _number},
+    "throughput": {"machine": _TEXT, "fps": _NUMBER, "hands_per_frame": _NUMBER},
 }
 
 
-def check_evaluation(value: Mapping[str, Any], where: str) -> None:
-    """Raise SchemaError, naming ``where`` and the entry, unless tables can be made of it."""
-    for name, form in _NEEDED.items():
-        if name not in value:
-            raise SchemaError(f"{where}: {name!r} is missing.")
-        _check(value[name], form, name, where)
-    for name, form in _FURTHER.items():
-        if value.get(name) is not None:
-            _check(value[name], form, name, where)
-
-
 def _check(value: Any, form: Any, name: str, where: str) -> None:
+    """Raise SchemaError, naming ``where`` and the entry, unless a value has its form."""
+    needed = None
+    if isinstance(form, str):
+        needed = None if _CHECKS[form](value) else form
+    elif not isinstance(value, type(form)):
+        needed = "a list" if isinstance(form, list) else "an object"
+    if needed is not None:
+        raise SchemaError(f"{where}: {name!r} is {str(value)[:60]!r}; {needed} is needed.")
     if isinstance(form, list):
-        if not isinstance(value, list):
-            _refuse(value, name, "a list", where)
         for number, entry in enumerate(value):
             _check(entry, form[0], f"{name}[{number}]", where)
     elif isinstance(form, dict):
-        if not isinstance(value, dict):
-            _refuse(value, name, "an object", where)
         for key, inner in form.items():
+            path = f"{name}.{key}" if name else key
             if key not in value:
-                raise SchemaError(f"{where}: '{name}.{key}' is missing.")
-            _check(value[key], inner, f"{name}.{key}", where)
-    elif needed := form(value):
-        _refuse(value, name, needed, where)
-
-
-def _refuse(value: Any, name: str, needed: str, where: str) -> None:
-    raise SchemaError(f"{where}: {name!r} is {str(value)[:60]!r}; {needed} is needed.")
+                raise SchemaError(f"{where}: {path!r} is missing.")
+            _check(value[key], inner, path, where)

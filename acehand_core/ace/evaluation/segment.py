@@ -1,8 +1,4 @@
-"""One segment scored: every hand-frame of it, before any averaging.
-
-A prediction's orientation, translation and 2D joints are compared where its hand model and camera
-allow it.
-"""
+"""Scores of one segment's hand-frames, before averaging."""
 
 from __future__ import annotations
 
@@ -19,8 +15,8 @@ from acehand_core.ace.evaluation.protocol import (
     HandLibrary,
     ImagePlacement,
     Protocol,
-    both_canonical,
     boxes_around,
+    canonical_joints,
     dilated,
     epe_px,
     go_deg,
@@ -47,9 +43,9 @@ from acehand_core.types import (
 
 @dataclass(frozen=True, slots=True)
 class ScoredPose:
-    """Orientation and translation in the ground truth's hand model; NaN where not comparable.
+    """Orientation and translation in the ground truth's hand model; NaN if not comparable.
 
-    ``error_mm`` is the mean joint error of a conversion between two hand models, None without one.
+    ``error_mm`` is the mean joint error of a conversion between hand models, None without one.
     """
 
     global_orient: RotationsCamera
@@ -61,10 +57,9 @@ class ScoredPose:
 def comparable_pose(
     prediction: HandMotion, truth: HandMotion, emitted: PerHandFlag, library: HandLibrary
 ) -> ScoredPose:
-    """Return the prediction's orientation and translation as the truth's hand model has them.
+    """Return the prediction's orientation and translation in the truth's hand model.
 
-    Joints alone have neither. Two different hand models are joined by ``hand.mapping`` where both
-    are there; otherwise they are not comparable.
+    ``hand.mapping`` converts between two configured hand models; joints alone are not comparable.
     """
     if prediction.hand_model == truth.hand_model:
         return ScoredPose(prediction.global_orient, prediction.translation, True)
@@ -89,16 +84,15 @@ def comparable_pose(
         errors.append(fit.error_m)
 
     error_m = np.concatenate(errors)
-    return ScoredPose(
-        orient, translation, True, float(1e3 * error_m.mean()) if len(error_m) else None
-    )
+    error_mm = float(1e3 * error_m.mean()) if len(error_m) else None
+    return ScoredPose(orient, translation, True, error_mm)
 
 
 def uses_own_anchors(prediction: HandMotion, camera: Camera, anchors: Anchors) -> bool:
-    """Return whether EPE scores the tracker's own 2D joints rather than projected ones.
+    """Return whether EPE scores the tracker's own 2D joints instead of projected ones.
 
-    "auto" projects where the prediction says that no intrinsics were used (paper, "One case needs
-    stating separately"), and where its 2D joints belong to another image than the ground truth's.
+    "auto" projects predictions made without intrinsics (paper, "One case needs stating
+    separately") or on another image than the ground truth's.
     """
     if anchors != "auto":
         return anchors == "own"
@@ -115,7 +109,7 @@ def uses_own_anchors(prediction: HandMotion, camera: Camera, anchors: Anchors) -
 
 @dataclass(frozen=True, slots=True)
 class DecodedPart:
-    """What a tracker saw at once: frames, latents of its network, or the ``whole`` recording."""
+    """Input of one pass of a tracker: frames, latents, and whether it is the whole recording."""
 
     frames: int
     latents: int | None
@@ -124,26 +118,27 @@ class DecodedPart:
 
 @dataclass(frozen=True, slots=True)
 class SegmentScore:
-    """Everything that metrics are averaged from, for one segment of T frames.
+    """Errors and flags of one segment of T frames.
 
-    Errors hold the error of a matched hand, the charge of a missed one, and NaN elsewhere. Those
-    named ``gated`` are of the second pass, which uses only the ground truth: NaN where it has no
-    hand. All of ``go_deg``, ``ct_m`` and ``gated_ct_m`` is NaN where the two hand models cannot be
-    compared (``pose_comparable``).
+    Errors are those of matched hands, charges of missed ones, and NaN elsewhere. ``gated`` ones are
+    of the second pass, which gates by the ground truth alone: NaN without a true hand. ``go_deg``,
+    ``ct_m`` and ``gated_ct_m`` are NaN for hand models that are not ``pose_comparable``.
 
     Attributes:
-        exists: hand-frames of the ground truth. on_screen: those that pass the gate.
-        unlabelled: hand-frames of which the ground truth says neither; nothing is scored there.
-        shown: active predictions that pass it. matched: true positives.
-        emitted: hand-frames where the prediction holds a hand, active or not.
-        epe_px: mean over the joints in the image. epe_joints: how many those are.
+        exists: hand-frames of the ground truth.
+        on_screen: those that pass the gate.
+        unlabelled: hand-frames of unknown presence; not scored.
+        shown: active predictions that pass the gate.
+        matched: true positives.
+        emitted: predicted hand-frames, active or not.
+        epe_px: mean over the ``epe_joints`` joints in the image.
         radius: distance of the hand's projected centre from the principal point over half the
             image diagonal, on-screen hands.
         jitter: (mean, number of second differences) per run and hand.
-        placement: where hands are absolutely, second pass.
-        picture: width and height in pixels that EPE is measured at.
-        decoded: what the tracker saw at once, where the prediction says.
-        conversion_mm: mean joint error of turning one hand model's parameters into the other's.
+        placement: absolute errors, second pass.
+        picture: width and height in pixels at which EPE is measured.
+        decoded: the tracker's input, if the prediction states it.
+        conversion_mm: mean joint error of the conversion between hand models.
     """
 
     identifier: str
@@ -194,10 +189,9 @@ def score_segment(
     Args:
         identifier: of the segment, for messages.
         prediction: checked by ``inputs.check_prediction``.
-        truth: with the calibrated camera; a hand exists where it is known and its presence is above
-            0.5, is unlabelled where it is not known and its presence is above 0, and is absent
-            elsewhere.
-        picture: width and height in pixels that EPE is measured at; None those of the camera.
+        truth: with a camera; a hand exists if known with presence above 0.5, and is unlabelled if
+            unknown with presence above 0.
+        picture: width and height in pixels at which EPE is measured; None: the camera's.
 
     Raises:
         SchemaError: the ground truth has no camera, hand model or placement.
@@ -207,7 +201,7 @@ def score_segment(
     assert camera is not None
 
     model = library.get(truth.hand_model, truth.left_shapedirs_fixed)
-    canonical = both_canonical(model)
+    canonical = np.stack([canonical_joints(model, side) for side in SIDES])
     exists = truth.known & (truth.presence > 0.5)
     unlabelled = ~truth.known & (truth.presence > 0)
     emitted = np.isfinite(prediction.joints_camera).all((-1, -2))
@@ -262,19 +256,15 @@ def _decoded(settings: Mapping[str, Any]) -> DecodedPart | None:
 
 
 def _check_truth(identifier: str, truth: HandMotion) -> None:
+    wrong = None
     if truth.camera is None:
-        raise SchemaError(
-            f"{identifier}: the ground truth has no camera; projection needs intrinsics."
-        )
-    if truth.hand_model == "none":
-        raise SchemaError(
-            f"{identifier}: the ground truth has joints only; a hand model is needed for boxes, "
-            "orientation and the hand that misses are charged with."
-        )
-    if not truth.placed:
-        raise SchemaError(
-            f"{identifier}: the ground truth is relative to the wrist; the camera frame is needed."
-        )
+        wrong = "has no camera; projection needs intrinsics"
+    elif truth.hand_model == "none":
+        wrong = "has joints only; boxes, orientation and the charge of misses need a hand model"
+    elif not truth.placed:
+        wrong = "is relative to the wrist; the camera frame is needed"
+    if wrong:
+        raise SchemaError(f"{identifier}: the ground truth {wrong}.")
 
 
 def _epe(
@@ -288,7 +278,7 @@ def _epe(
     """Return the mean distance over a hand's joints in the image; the diagonal for a miss."""
     camera, diagonal = truth.camera, math.hypot(*picture)
     assert camera is not None
-    # Plain ratios, as pictures are encoded: a shift between the conventions would cancel.
+    # Plain ratios: the pixel-centre shift cancels in a difference.
     scale = np.array(picture) / (camera.width, camera.height)
     errors = np.full(matched.shape, diagonal)
     if matched.any():
@@ -305,7 +295,7 @@ def _epe(
 def _orientation(
     predicted: np.ndarray, truth: HandMotion, matched: PerHandFlag, on_screen: PerHandFlag
 ) -> PerHand:
-    """Return the angle to the truth, that of the identity for a miss."""
+    """Return the angle to the truth; of the identity for a miss."""
     orient = np.where(matched[..., None, None], predicted, np.eye(3))
     errors = np.full(matched.shape, np.nan)
     usable = on_screen & np.isfinite(orient).all((-1, -2))
@@ -320,7 +310,7 @@ def _mesh_boxes(
     library: HandLibrary,
     protocol: Protocol,
 ) -> Float[np.ndarray, "T 2 4"]:
-    """Return boxes of the counted hands: of their mesh, or of the joints where none is known."""
+    """Return boxes of the counted hands: of their mesh, or of the joints without a hand model."""
     boxes = np.full((*counted.shape, 4), np.nan)
     model = library.find(motion.hand_model, motion.left_shapedirs_fixed)
     for slot, side in enumerate(SIDES):
@@ -352,7 +342,7 @@ def _rows(
 def _translation(
     predicted: np.ndarray, truth: HandMotion, taken: PerHandFlag, counted: PerHandFlag
 ) -> PerHand:
-    """Return the distance to the true translation, that of the origin where nothing is taken."""
+    """Return the distance to the true translation; of the origin where not ``taken``."""
     translation = np.where(taken[..., None], predicted, 0.0)
     distance = np.linalg.norm(translation - truth.translation, axis=-1)
     return np.where(counted, distance, np.nan)
@@ -363,8 +353,8 @@ def _radius(
 ) -> PerHand:
     """Return the normalised distance of projected centres from the principal point.
 
-    The centre is the mean of the 21 joints; where that cannot be projected, the mean of the
-    projected joints in the image.
+    The centre is the mean of the 21 joints; if it does not project, the mean of the projected
+    joints in the image.
     """
     centre = camera.project(joints.mean(-2))
     count = np.maximum(in_image.sum(-1), 1)[..., None]
@@ -376,10 +366,9 @@ def _radius(
 
 
 def _jitter(prediction: HandMotion, matched: PerHandFlag) -> tuple[tuple[float, int], ...]:
-    """Return the runs of both hands.
+    """Return the runs of both hands, of wrist-relative joints plus the translation.
 
-    Joints relative to the wrist plus the translation; of joints alone the camera joints, which
-    differ from that by the constant rest wrist.
+    Of joints alone, camera joints: they differ by the constant rest wrist.
     """
     joints = prediction.joints_camera
     if prediction.hand_model != "none":

@@ -1,4 +1,4 @@
-"""From scored segments to one JSON object."""
+"""The evaluation of scored segments as one JSON object."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from acehand_core.ace.evaluation.segment import SegmentScore
 from acehand_core.errors import SchemaError
 from acehand_core.types import SIDES
 
-#: Key, unit, better direction (+1 higher) of what the paper reports. docs/evaluation.md repeats it.
+#: Key, unit, better direction (+1 higher) of the paper's metrics, as in docs/evaluation.md.
 METRICS: tuple[tuple[str, str, int], ...] = (
     ("facc", "share of frames", 1),
     ("recall", "share of hands", 1),
@@ -30,12 +31,12 @@ METRICS: tuple[tuple[str, str, int], ...] = (
     ("mpjpe_oos", "mm", -1),
     ("mpjpe_plus_oos", "mm", -1),
 )
-#: How far the mixture of the strata may be from the pooled mean before the code is wrong, mm.
+#: Rounding of the mixture of the strata against the pooled mean, mm.
 _MIXTURE_TOLERANCE_MM = 1e-6
 
 
 class Pool:
-    """The hand-frames of all segments side by side, for averaging."""
+    """The hand-frames of all segments: attributes are those of ``SegmentScore``, concatenated."""
 
     def __init__(self, scores: Sequence[SegmentScore]) -> None:
         self.scores = scores
@@ -59,26 +60,23 @@ def summarise(
 ) -> dict[str, Any]:
     """Return the evaluation as the JSON object of docs/evaluation.md.
 
-    Values that no hand-frame gives, or that cannot be compared, are None.
+    Values without a hand-frame, or not comparable, are None.
 
     Args:
         segments: name, sha256 and count of the list of segments.
         hand_model: of the ground truth.
 
     Raises:
-        SchemaError: no segment, or the same one twice.
+        SchemaError: no segment, or a segment twice.
     """
-    if not scores:
-        raise SchemaError("No segment to evaluate.")
-    names = [score.identifier for score in scores]
-    if len(set(names)) != len(names):
-        raise SchemaError("A segment is scored twice.")
+    if not scores or len({score.identifier for score in scores}) != len(scores):
+        raise SchemaError("No segment to evaluate, or a segment is scored twice.")
     pool = Pool(scores)
     comparable = all(score.pose_comparable for score in scores)
     metrics = _metrics(pool, comparable)
     counts = _counts(pool)
 
-    # How far MPJPE+OOS is from the mixture of its strata; both must exist.
+    # MPJPE+OOS against the mixture of its strata, if both exist.
     pooled, iv, oos = (metrics[n] for n in ("mpjpe_plus_oos", "mpjpe_iv", "mpjpe_oos"))
     residual = None
     if pooled is not None and iv is not None and oos is not None:
@@ -86,7 +84,6 @@ def summarise(
         if residual > _MIXTURE_TOLERANCE_MM * max(1.0, pooled):
             raise ArithmeticError(f"MPJPE+OOS is {residual} mm from the mixture of its strata.")
 
-    # The sizes of picture that EPE is measured at, each with its diagonal.
     sizes = sorted(Counter(score.picture for score in scores).items())
     pictures = [
         {"width": w, "height": h, "diagonal_px": math.hypot(w, h), "segments": count}
@@ -116,12 +113,12 @@ def summarise(
         "anchors": anchors,
         "conversion_mm": _mean(np.array(conversion)),
         "mixture_residual_mm": residual,
-        "settings": protocol.to_json(),
+        "settings": asdict(protocol),
     }
 
 
 def detection(tp: int, fp: int, fn: int) -> tuple[float | None, float | None, float | None]:
-    """Return precision, recall and F1; None where a count of zero leaves them undefined."""
+    """Return precision, recall and F1; None if undefined."""
     precision = tp / (tp + fp) if tp + fp else None
     recall = tp / (tp + fn) if tp + fn else None
     f1 = 2 * tp / (2 * tp + fp + fn) if tp + fp + fn else None
@@ -164,7 +161,7 @@ def _counts(pool: Pool, slot: int | None = None) -> dict[str, int]:
 
 
 def _judged(pool: Pool) -> np.ndarray:
-    """Return which frames count, (N,): those in which something is known of either hand."""
+    """Return which frames count, (N,): those with a hand of known presence."""
     return ~np.all(pool.unlabelled, axis=1)
 
 
@@ -173,7 +170,7 @@ def _out_of_sight(pool: Pool) -> np.ndarray:
 
 
 def _matched(pool: Pool, comparable: bool) -> dict[str, float | int | None]:
-    """Return errors of true positives alone, without any charge."""
+    """Return errors of true positives, without charges."""
     rows = pool.matched
     return {
         "count": int(rows.sum()),
@@ -186,7 +183,7 @@ def _matched(pool: Pool, comparable: bool) -> dict[str, float | int | None]:
 
 
 def _placement(pool: Pool, rows: np.ndarray) -> dict[str, float | int | None]:
-    """Return absolute errors where the tracker emits a hand, and how often it does."""
+    """Return absolute errors and the number of emitted hands."""
     given = rows & pool.emitted
     wrist = pool.placement("wrist_m")[given]
     return {
@@ -218,10 +215,10 @@ def _radius(pool: Pool, protocol: Protocol, comparable: bool) -> list[dict[str, 
 
 
 def _decoded_length(scores: Sequence[SegmentScore]) -> list[dict[str, Any]]:
-    """Return MPJPE-p and Jitter by the number of frames that were decoded in one pass.
+    """Return MPJPE-p and Jitter by the number of frames decoded in one pass.
 
-    Whole recordings are one row whatever their lengths, as in the paper's figure; its ``frames``
-    are the mean over segments. ``latents`` are the least and most that a network saw, or None.
+    Whole recordings are one row, as in the paper's figure, with their mean ``frames``. ``latents``
+    are the minimum and maximum, or None.
     """
     groups: dict[tuple[bool, int], list[SegmentScore]] = {}
     for score in scores:
@@ -247,7 +244,7 @@ def _decoded_length(scores: Sequence[SegmentScore]) -> list[dict[str, Any]]:
 
 
 def _variants(pool: Pool) -> dict[str, float | None]:
-    """Return metrics under the other reading where the paper allows two (docs/evaluation.md)."""
+    """Return metrics under the paper's alternative readings (docs/evaluation.md)."""
     joints = pool.epe_joints[pool.on_screen]
     epe = pool.epe_px[pool.on_screen]
     runs = np.array([run for score in pool.scores for run in score.jitter], float).reshape(-1, 2)
@@ -259,9 +256,7 @@ def _variants(pool: Pool) -> dict[str, float | None]:
 
 
 def _mean(values: np.ndarray) -> float | None:
-    """Return the mean, or None of nothing; a NaN here would be a hand-frame without its error."""
-    if not len(values):
-        return None
+    """Return the mean, None if empty. A NaN is a bug: a counted hand-frame without an error."""
     if np.isnan(values).any():
-        raise ArithmeticError("A hand-frame that counts has no error.")
-    return float(values.mean())
+        raise ArithmeticError("A counted hand-frame has no error.")
+    return float(values.mean()) if len(values) else None

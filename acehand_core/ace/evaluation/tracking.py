@@ -1,4 +1,4 @@
-"""Running any tracker over the recordings that segments are cut from, and timing it."""
+"""Trackers run over the recordings of segments, and their timing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from acehand_core.types import ImageRgb
 
 @runtime_checkable
 class ScoredTracker(Protocol):
-    """What is needed of a tracker (``acehand_core.trackers.base.Tracker`` has it)."""
+    """The scored part of ``acehand_core.trackers.base.Tracker``."""
 
     name: str
 
@@ -33,9 +33,9 @@ class ScoredTracker(Protocol):
 
 @runtime_checkable
 class OnePassTracker(ScoredTracker, Protocol):
-    """A tracker with a network that reads many frames at once; the caller chooses which.
+    """A tracker whose network reads chosen frames in one pass.
 
-    ``trained_frames`` is how many it learned from, None where that is not known.
+    ``trained_frames`` is its training length, None if unknown.
     """
 
     trained_frames: int | None
@@ -49,12 +49,12 @@ class OnePassTracker(ScoredTracker, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """How much of a recording a tracker sees at once.
+    """Frames that a tracker reads in one pass.
 
     Attributes:
-        frames: so many from the segment's first on, moved back where the recording ends; 0 the
-            whole recording; None those of the segment (paper, "Decoded Sequence Length").
-        in_windows: the recording is tracked as any other, in the tracker's own windows.
+        frames: number from the segment's first on, moved back at the recording's end; 0 the whole
+            recording; None the segment's (paper, "Decoded Sequence Length").
+        in_windows: the whole recording in the tracker's own windows.
     """
 
     frames: int | None = None
@@ -68,12 +68,12 @@ class Decoding:
             )
 
 
-#: As in the paper's tables: each segment by itself.
+#: One pass per segment, as in the paper's tables.
 ONE_PASS = Decoding()
 
 
 class DoNothing:
-    """The tracker that never sees a hand: what every miss costs, and nothing else."""
+    """The tracker that never detects a hand: a baseline of charges."""
 
     name = "do-nothing"
     placed = True
@@ -82,6 +82,7 @@ class DoNothing:
     def track(self, recording: Recording, progress: Any = None) -> HandMotion:
         """Return a motion without hands."""
         frames = len(recording)
+        zero, never = np.zeros((frames, 2)), np.zeros((frames, 2), bool)
 
         def empty(*shape: int) -> np.ndarray:
             return np.full((frames, 2, *shape), np.nan)
@@ -89,11 +90,11 @@ class DoNothing:
         return HandMotion(
             timestamps_ns=recording.timestamps_ns,
             fps=recording.fps,
-            presence=np.zeros((frames, 2)),
-            visible=np.zeros((frames, 2)),
-            quality=np.zeros((frames, 2)),
-            observed=np.zeros((frames, 2), bool),
-            filled=np.zeros((frames, 2), bool),
+            presence=zero,
+            visible=zero,
+            quality=zero,
+            observed=never,
+            filled=never,
             global_orient=empty(3, 3),
             hand_pose=empty(15, 3, 3),
             betas=np.zeros((2, 10)),
@@ -107,16 +108,15 @@ class DoNothing:
 
 
 def suited(tracker: ScoredTracker, truth: GroundTruth, decoding: Decoding) -> Decoding:
-    """Return how to decode where nothing was asked for.
+    """Return the decoding, or the default for ``ONE_PASS``.
 
-    A tracker reads a segment in one pass, as in the paper's tables, but for weights that learned
-    from less: these read the recording in windows of the length that they learned from.
+    By default a segment is read in one pass, as in the paper's tables; weights trained on fewer
+    frames read the recording in windows of their training length.
     """
     if decoding != ONE_PASS or not isinstance(tracker, OnePassTracker):
         return decoding
     learned = tracker.trained_frames
-    places = [truth.place(segment) for segment in truth.segments]
-    longest = max(stop - start for _, start, stop in places)
+    longest = max(stop - start for _, start, stop in map(truth.place, truth.segments))
     return Decoding(in_windows=learned is not None and learned < longest)
 
 
@@ -126,16 +126,13 @@ def track_segments(
     segments: Sequence[str],
     decoding: Decoding = ONE_PASS,
 ) -> Iterator[tuple[str, HandMotion]]:
-    """Yield the given segments, recording by recording, each with a tracker's hands.
-
-    A recording is tracked, or encoded, once however many segments it has.
-    """
+    """Yield segments with a tracker's hands; each recording is tracked, or encoded, once."""
     by_clip: dict[str, list[str]] = {}
     for segment in segments:
         by_clip.setdefault(truth.place(segment)[0], []).append(segment)
     for clip, of_clip in by_clip.items():
         whole = truth.recording(clip)
-        # A network that needs a pinhole undistorts itself; one without calibration sees the lens.
+        # One-pass trackers undistort if they need a pinhole.
         distorted = whole.camera is not None and whole.camera.model != "pinhole"
         if distorted and not isinstance(tracker, OnePassTracker):
             whole = undistort(whole)
@@ -184,7 +181,7 @@ def _cut(
 
 
 def _span(start: int, stop: int, total: int, decode_frames: int | None) -> tuple[int, int]:
-    """Return the frames that are seen at once for a segment: the first, and one past the last."""
+    """Return first and stop of the frames read in one pass for a segment."""
     if decode_frames is None:
         return start, stop
     if decode_frames == 0:
@@ -200,7 +197,7 @@ def _span(start: int, stop: int, total: int, decode_frames: int | None) -> tuple
 
 @dataclass(frozen=True)
 class Memory(ByIndex):
-    """Decoded frames held in memory, so that timing leaves decoding out."""
+    """Decoded frames in memory, to time a tracker without video decoding."""
 
     images: tuple[ImageRgb, ...]
 
@@ -215,11 +212,10 @@ class Memory(ByIndex):
 def throughput(
     tracker: ScoredTracker, truth: GroundTruth, segment: str, passes: int = 3
 ) -> dict[str, Any]:
-    """Time a tracker on one segment as the paper does.
+    """Time a tracker on one segment (paper, "Inference Throughput").
 
-    From decoded frames in memory to hands in memory; one full pass to warm up, then the median of
-    ``passes``. ``hands_per_frame`` counts the hands returned, so that misses cannot pass for
-    speed. (Paper, "Inference Throughput".)
+    From frames in memory to hands in memory: the median of ``passes`` after one warm-up.
+    ``hands_per_frame`` counts returned hands, which shows speed by misses.
     """
     clip, start, stop = truth.place(segment)
     seen = part(truth.recording(clip), start, stop)
@@ -228,14 +224,12 @@ def throughput(
     assert seen.frames is not None
     held = replace(seen, frames=Memory(tuple(seen.frames.read(0, len(seen)))))
     times = []
-    motion = tracker.track(held)
-
-    for _ in range(passes):
+    for _ in range(passes + 1):
         began = time.perf_counter()
         motion = tracker.track(held)
         times.append(time.perf_counter() - began)
 
-    seconds = statistics.median(times)
+    seconds = statistics.median(times[1:])
     there = np.isfinite(motion.joints_camera).all((-1, -2)) & (motion.presence > 0.5)
     return {
         "segment": segment,
