@@ -152,7 +152,7 @@ def test_rows_made_otherwise_than_the_quoted_ones_are_marked(evaluation, capsys,
     assert run.code == 0 and "warning: one.json does not compare" in run.err
     for name in ("md", "tex", "html"):
         text = (tmp_path / f"report/report.{name}").read_text()
-        assert "[1]* was not made as the quoted rows beside it: segments: 1, the paper 291" in text
+        assert "[1]* was not made like the quoted rows: segments: 1, the paper 291" in text
     rows = (tmp_path / "report/report.md").read_text().splitlines()
     assert [row.split("|")[-2].strip() for row in rows if row.startswith("| A &lt;method")] == (
         ["[1]*"] * len([row for row in rows if row.startswith("| A &lt;method")])

@@ -2,30 +2,22 @@
 
 from collections.abc import Mapping
 
+_WEIGHTS = "acehand_core.ace.commands.weights"
 #: As ``cli.main.COMMANDS``.
 COMMANDS: Mapping[str, tuple[str, str]] = {
-    "weights fetch": (
-        "download released weights, or the mediapipe tracker's",
-        "acehand_core.ace.commands.weights:Fetch",
-    ),
-    "weights convert": (
-        "write weights, also of a training run, in a layout",
-        "acehand_core.ace.commands.weights:Convert",
-    ),
-    "weights inspect": (
-        "what weights hold, and whether all of it is right",
-        "acehand_core.ace.commands.weights:Inspect",
-    ),
+    "weights fetch": ("download weights of the model or a tracker", f"{_WEIGHTS}:Fetch"),
+    "weights convert": ("convert weights, or export a training run", f"{_WEIGHTS}:Convert"),
+    "weights inspect": ("describe and check weights", f"{_WEIGHTS}:Inspect"),
     "data convert": (
-        "a dataset in its native layout as stores of clips",
+        "convert a dataset to stores of clips",
         "acehand_core.ace.commands.data:Convert",
     ),
     "evaluate": (
-        "scores by the paper's protocol, and reports of them",
+        "score hands by the paper's protocol, make reports",
         "acehand_core.ace.commands.evaluate:Evaluate",
     ),
     "synth": (
-        "render clips of hands with ground truth, to train on",
+        "render clips of hands with ground truth",
         "acehand_core.ace.commands.synth:Synth",
     ),
 }

@@ -1,4 +1,4 @@
-"""``acehand data``: datasets into clips."""
+"""``acehand data``: conversion of datasets to clips."""
 
 from __future__ import annotations
 
@@ -15,26 +15,21 @@ Split = Literal["train", "val", "test"]
 
 @dataclass(frozen=True, slots=True)
 class Convert:
-    """Turn a dataset in its native layout into stores of clips."""
+    """Convert a dataset in its native layout to stores of clips."""
 
-    name: str = setting(
-        ..., "dataset, e.g. arctic (docs/datasets.md)", metavar="NAME", positional=True
-    )
-    root: Path = setting(..., "the dataset", metavar="DIR")
-    output: Path = setting(..., "where stores of clips are written", metavar="DIR")
-    split: tuple[Split, ...] = setting((), "which splits", default_text="all")
-    split_file: Path | None = setting(
-        None, "split to recordings, in place of our own", metavar="JSON"
-    )
-    view: str | None = setting(None, "camera or picture version", metavar="NAME")
+    name: str = setting(..., "dataset (docs/datasets.md)", metavar="NAME", positional=True)
+    root: Path = setting(..., "folder of the dataset", metavar="DIR")
+    output: Path = setting(..., "folder for the stores", metavar="DIR")
+    split: tuple[Split, ...] = setting((), "splits to convert", default_text="all")
+    split_file: Path | None = setting(None, "recordings of each split", metavar="JSON")
+    view: str | None = setting(None, "camera or image version", metavar="NAME")
     images: Literal["auto", "keep", "undistort", "none"] = setting(
         "auto", "undistort to a pinhole, keep the lens, or no pictures"
     )
-    width: int | None = setting(None, "make pictures this wide", metavar="PX", low=2)
+    width: int | None = setting(None, "width to resize to", metavar="PX", low=2)
     quality: Literal["visual", "lossless"] = setting("visual", "of stored video")
     media: Literal["auto", "copy", "reference"] = setting(
-        "auto",
-        "copy pictures, or refer to the dataset's own videos where they are unchanged",
+        "auto", "copy pictures, or reference the dataset's unchanged videos"
     )
     mano: Path | None = setting(
         None, "folder with MANO_LEFT and MANO_RIGHT", default_text="$ACEHAND_MANO"
@@ -45,30 +40,22 @@ class Convert:
         check_values(self)
 
     def run(self, terminal: console.Terminal) -> int:
-        """Convert, and say what came of it."""
+        """Convert and report."""
         from acehand_core.ace.labelled.readers.base import ReadOptions
         from acehand_core.ace.labelled.readers.pictures import ClipOptions
         from acehand_core.ace.labelled.readers.run import RunOptions, run
+        from acehand_core.hand.mano import ENVIRONMENT_VARIABLE, find_mano
 
+        mano = None
+        if self.mano is not None or os.environ.get(ENVIRONMENT_VARIABLE):
+            mano = find_mano(self.mano)
+        else:
+            terminal.bars("no MANO files: joints and parameters that need them are missing", 0, 0)
+        clips = ClipOptions(self.images, self.width, self.quality, self.media, mano)
+        read = ReadOptions(view=self.view)
         options = RunOptions(
-            root=self.root,
-            output=self.output,
-            splits=self.split,
-            split_file=self.split_file,
-            jobs=self.jobs,
-            clips=ClipOptions(
-                images=self.images,
-                width=self.width,
-                quality=self.quality,
-                media=self.media,
-                mano=find_named_mano(self.mano),
-            ),
-            read=ReadOptions(view=self.view),
+            self.root, self.output, self.split, self.split_file, self.jobs, clips, read
         )
-        if options.clips.mano is None:
-            terminal.bars(
-                "no MANO files: joints and parameters that need them will be missing", 0, 0
-            )
         report = run(self.name, options, terminal.bars).to_json()
         _say(report)
         terminal.print_json(report)
@@ -77,30 +64,15 @@ class Convert:
         return console.EXIT_SOME_FAILED if report["errors"] else console.EXIT_OK
 
 
-def find_named_mano(mano: Path | None) -> Path | None:
-    """Return the folder of MANO files, None where nobody named one. Raises InputError."""
-    from acehand_core.hand.mano import ENVIRONMENT_VARIABLE, find_mano
-
-    if mano is None and not os.environ.get(ENVIRONMENT_VARIABLE):
-        return None
-    return find_mano(mano)
-
-
 def _say(report: dict[str, Any]) -> None:
     for split, counts in report["splits"].items():
         console.say(
             f"{report['dataset']} {split}: {counts['clips']} clips, {counts['frames']} frames"
         )
-        if counts["unlabelled_frames"]:
-            console.say(
-                f"{split}: {counts['unlabelled_frames']} frames have no label; they teach nothing "
-                "and are not scored"
-            )
-        if counts["left_out_frames"]:
-            console.say(
-                f"{split}: {counts['left_out_frames']} frames have a label but no picture and are "
-                "left out"
-            )
+        if unlabelled := counts["unlabelled_frames"]:
+            console.say(f"{split}: {unlabelled} frames without a label, not trained on or scored")
+        if left_out := counts["left_out_frames"]:
+            console.say(f"{split}: {left_out} labels without a picture are left out")
     for entry in report["moved"]:
         console.say(
             f"removed from {entry['from']}: {entry['clips']} clips that belong to {entry['to']}"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from acehand_core.ace.evaluation.inputs import GroundTruth
     from acehand_core.ace.evaluation.protocol import HandLibrary
 
-#: Of the table for people: key, heading, digits.
+#: Printed metrics: key, heading, digits.
 _SHOWN = (
     ("facc", "FAcc", 3), ("recall", "Recall", 3), ("f1", "F1", 3), ("mpjpe_p", "MPJPE-p mm", 2),
     ("pa_p", "PA-p mm", 2), ("epe_p", "EPE2D-p px", 2), ("go_p", "GO-p deg", 2),
@@ -32,25 +32,23 @@ _SHOWN = (
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """Where the true hands are."""
+    """Ground truth and its segments."""
 
     ground_truth: Path | None = setting(
-        None, "store of clips, or folder of one HandMotion table per segment", metavar="DIR"
+        None, "store of clips, or folder with a HandMotion table per segment", metavar="DIR"
     )
     segments: Path | None = setting(None, "list of segments", metavar="FILE")
     segment_length: int = setting(81, "without --segments: frames of a segment")
     segment_stride: int | None = setting(
         None, "frames from one segment to the next", default_text="no overlap"
     )
-    segment_count: int | None = setting(None, "draw so many", default_text="all")
+    segment_count: int | None = setting(None, "number to draw", default_text="all")
     segment_seed: int = setting(0, "of the draw")
-    write_segments: Path | None = setting(
-        None, "write the list of segments there; nothing needs to be scored", metavar="FILE"
-    )
+    write_segments: Path | None = setting(None, "write the list of segments", metavar="FILE")
     mano: Path | None = setting(None, "your MANO", default_text="$ACEHAND_MANO")
 
     def open(self) -> GroundTruth:
-        """Open it. Raises InputError."""
+        """Return the ground truth. Raises InputError."""
         from acehand_core.ace.evaluation.inputs import open_ground_truth
 
         if self.ground_truth is None:
@@ -61,12 +59,12 @@ class Truth:
         )  # fmt: skip
 
     def write_list(self, truth: GroundTruth, path: Path, overwrite: bool) -> dict[str, Any]:
-        """Write the list of segments; return what it holds. Raises InputError, OutputError."""
+        """Write the list of segments; return its summary. Raises InputError, OutputError."""
         from acehand_core.ace.evaluation.inputs import StoreTruth
         from acehand_core.ace.labelled.segments import write_segments
 
         if not isinstance(truth, StoreTruth):
-            raise InputError("--write-segments lists pieces of a store of clips.")
+            raise InputError("--write-segments needs a store of clips.")
         write_segments(truth.listed, path, overwrite)
         made = truth.listed.summary()
         console.say(
@@ -80,49 +78,40 @@ class Truth:
 class Evaluate:
     """Score predictions or a tracker by the paper's protocol.
 
-    --method reads another method's own output. --report makes tables and plots of evaluations,
-    beside the paper's numbers; of no evaluation the paper's rows alone.
+    --method reads another method's output. --report makes tables and plots of evaluations with the
+    paper's numbers.
     """
 
     evaluations: tuple[Path, ...] = setting(
-        (), "of --report: JSON of --output", metavar="FILE", positional=True
+        (), "for --report: JSON of --output", metavar="FILE", positional=True
     )
     predictions: Path | None = setting(None, "one HandMotion table per segment", metavar="DIR")
     method: str | None = setting(
-        None, "the predictions are this method's own output (docs/evaluation.md)", metavar="NAME"
+        None, "the predictions are this method's output (docs/evaluation.md)", metavar="NAME"
     )
-    tracker: str | None = setting(None, "run this tracker, or do-nothing", metavar="NAME")
+    tracker: str | None = setting(None, "tracker to run, or do-nothing", metavar="NAME")
     anchors: Literal["auto", "own", "reprojected"] = setting("auto", "2D joints that EPE scores")
     picture_size: str = setting(
-        "paper",
-        "pixels that EPE counts: paper (its size for its datasets), stored, or WxH",
-        metavar="SIZE",
+        "paper", "size for EPE in pixels: paper, stored, or WxH", metavar="SIZE"
     )
     label: str | None = setting(None, "name of the method in reports")
-    output: Path | None = setting(None, "write the JSON there too", metavar="FILE")
+    output: Path | None = setting(None, "JSON file to write", metavar="FILE")
     overwrite: bool = setting(False, OVERWRITE)
     truth: Truth = group(Truth, "ground truth")
     keep: Path | None = setting(
-        None,
-        "keep predictions there, of --tracker or --method; with --tracker the same command again "
-        "resumes from them",
-        metavar="DIR",
+        None, "keep predictions, from which --tracker resumes", metavar="DIR"
     )
     decode_frames: int | None = setting(
-        None,
-        "frames that the tracker sees at once, 0 for the whole recording (the segment's; with "
-        "--windows the recording is cut as in any other run)",
+        None, "frames in one pass, 0 for the whole recording", default_text="the segment's"
     )
-    time: int = setting(0, "time N passes over the first segment", low=0)
+    time: int = setting(0, "passes over the first segment to time", low=0)
     hands: Hands = like(JobSettings, "hands", "both", "which hands to look for")
     hand_length_m: float | None = like(JobSettings, "hand_length_m", None)
     camera_motion: TurnsMode = like(JobSettings, "camera_motion", "rotation")
     quality: Quality = like(JobSettings, "quality", "balanced")
-    report: Path | None = setting(
-        None, "write report.md, report.tex and report.html there", metavar="DIR"
-    )
+    report: Path | None = setting(None, "folder for report.md, .tex and .html", metavar="DIR")
     row: tuple[tuple[str, str, str], ...] = setting(
-        (), "of --report: a row of a study: features, decoder, tap or sigma",
+        (), "for --report: a row of a study: features, decoder, tap or sigma",
         metavar="STUDY LABEL FILE", repeat=True,
     )  # fmt: skip
     ace: AceSettings = group(AceSettings, "tracker ace")
@@ -138,7 +127,7 @@ class Evaluate:
 
         if self.report is not None:
             if self.predictions is not None or self.tracker is not None:
-                raise InputError("--report is of evaluations that are there: give their files.")
+                raise InputError("--report needs files of evaluations, not predictions to score.")
             return _report(self.report, self.evaluations, self.row, self.overwrite, terminal)
         if self.evaluations or self.row:
             raise InputError("evaluations and --row are for --report DIR.")
@@ -161,15 +150,15 @@ class Evaluate:
             if only_list:
                 terminal.print_json(listed)
                 return console.EXIT_OK
-        if self.predictions is not None and self.method is not None:
-            with tempfile.TemporaryDirectory() as made:
-                folder = self.keep or Path(made)
-                self._import(self.predictions, self.method, truth, folder, library, terminal.bars)
-                result = evaluate_predictions(folder, truth, options, terminal.bars)
-        elif self.predictions is not None:
-            result = evaluate_predictions(self.predictions, truth, options, terminal.bars)
-        elif self.tracker is not None:
+        if self.tracker is not None:
             result = self._track(self.tracker, truth, options, terminal.bars)
+        elif self.predictions is not None:
+            with tempfile.TemporaryDirectory() as made:
+                folder = self.predictions
+                if self.method is not None:
+                    folder = self.keep or Path(made)
+                    self._import(self.predictions, truth, folder, library, terminal.bars)
+                result = evaluate_predictions(folder, truth, options, terminal.bars)
         if self.output is not None:
             write_evaluation(result, self.output, self.overwrite)
             console.say(str(self.output))
@@ -178,26 +167,26 @@ class Evaluate:
         return console.EXIT_OK
 
     def _check_no_tracker_flags(self) -> None:
-        """Raise InputError for a flag of trackers that says something else than its default."""
-        of_trackers = {
-            "keep", "decode_frames", "time", "hands", "hand_length_m", "camera_motion",
-            "quality", "ace",
-        } - ({"keep"} if self.method else set())  # fmt: skip
+        """Raise InputError for a given flag of trackers."""
+        of_trackers = {"decode_frames", "time", "hands", "hand_length_m", "camera_motion",
+                       "quality", "ace"}  # fmt: skip
+        if self.method is None:
+            of_trackers.add("keep")
         for leaf in leaves(Evaluate):
             if leaf.path[0] in of_trackers and leaf.value(self) != leaf.default:
-                raise InputError(
-                    f"{leaf.spelled} is for --tracker; predictions are scored as they are."
-                )
+                raise InputError(f"{leaf.spelled} is for --tracker, not for predictions.")
 
     def _import(
-        self, source: Path, method: str, truth: GroundTruth, folder: Path, library: HandLibrary,
-        bars: Bars,
-    ) -> None:  # fmt: skip
-        """Turn another method's output into a folder of predictions."""
+        self, source: Path, truth: GroundTruth, folder: Path, library: HandLibrary, bars: Bars
+    ) -> None:
+        """Convert another method's output to a folder of predictions."""
         from acehand_core.ace.evaluation.importing import import_predictions
 
-        report = import_predictions(method, source, truth, folder, library, self.overwrite, bars)
-        console.say(f"{method}: {report['segments']} predictions")
+        assert self.method is not None
+        report = import_predictions(
+            self.method, source, truth, folder, library, self.overwrite, bars
+        )
+        console.say(f"{self.method}: {report['segments']} predictions")
         for note in report["notes"]:
             console.say(f"  {note}")
 
@@ -209,10 +198,8 @@ class Evaluate:
 
         chosen = with_environment({"ace": self.ace}, tracker, console.say)["ace"]
         if chosen.weights is not None:
-            # The second scoring pass takes whatever a slot holds, present or not. Labels are of the
-            # dataset's own frames.
-            rate = chosen.read_rate or "source"
-            chosen = replace(chosen, every_slot=True, read_rate=rate)
+            # The second scoring pass needs every slot; labels are of the source's frames.
+            chosen = replace(chosen, every_slot=True, read_rate=chosen.read_rate or "source")
             width = PAPER_WIDTHS.get(truth.dataset)
             if width and chosen.encode_width is None and chosen.trained().encode_width is None:
                 chosen = replace(chosen, encode_width=str(width))
@@ -225,16 +212,10 @@ class Evaluate:
         )
         made = DoNothing() if tracker == DoNothing.name else make_tracker(tracker, settings)
         decoding = Decoding(self.decode_frames, in_windows=self.ace.windows is not None)
-        used = {
-            "hands": settings.hands,
-            "hand_length_m": settings.hand_length_m,
-            "camera_motion": settings.camera_motion,
-            "quality": settings.quality,
-            "ace": chosen if chosen.weights else None,
-        }
-        return evaluate_tracker(
-            made, truth, options, used, decoding, self.keep, self.time, bars,
-        )  # fmt: skip
+        names = ("hands", "hand_length_m", "camera_motion", "quality")
+        used = {name: getattr(settings, name) for name in names}
+        used["ace"] = chosen if chosen.weights else None
+        return evaluate_tracker(made, truth, options, used, decoding, self.keep, self.time, bars)
 
 
 def _say(result: dict[str, Any]) -> None:
@@ -268,7 +249,7 @@ def _report(
     )
     from acehand_core.atomic import atomic_path, check_free
 
-    plotly()  # missing, nothing is written
+    plotly()  # errors come before any file
     entries = [TableEntry(path.name, read_evaluation(path)) for path in evaluations]
     for study, label, file in rows:
         path = Path(file)

@@ -1,4 +1,4 @@
-"""``acehand synth``: render clips of hands with ground truth, to train and test on."""
+"""``acehand synth``: rendered clips of hands with ground truth."""
 
 from __future__ import annotations
 
@@ -28,43 +28,36 @@ if TYPE_CHECKING:
 class Synth:
     """Render clips of hands with ground truth, to train on."""
 
-    clips: int = setting(..., "how many")
+    clips: int = setting(..., "number of clips")
     output: Path = setting(..., "store of clips", metavar="DIR")
-    seed: int = setting(0, "of everything that is drawn", metavar="S")
+    seed: int = setting(0, "random seed", metavar="S")
     first: int = setting(0, "index of the first clip", metavar="I")
-    split: Literal["train", "val", "test", "all"] = setting("train", "which subjects and scenes")
+    split: Literal["train", "val", "test", "all"] = setting("train", "subjects and scenes")
     frames: int = setting(121, "of each clip, 4k + 1")
     size: str | None = setting(
         None, "multiples of 32", metavar="WxH", default_text="640x480; 128x96 with --fast"
     )
     cameras: Literal["mixed", "pinhole", "fisheye"] = setting("mixed", "lenses")
     head_motion: Literal["ordinary", "walking", "looking-back", "bending"] = setting(
-        "ordinary", "how the head moves, and its camera with it"
+        "ordinary", "motion of the head and its camera"
     )
     motion: Path | None = setting(
-        None, "hands to move by: a HandMotion table, or an npz of joints_world", metavar="FILE"
+        None, "hand motion: a HandMotion table, or an npz of joints_world", metavar="FILE"
     )
     real_share: float | None = setting(
-        None,
-        "share of the clips that move by --motion",
-        metavar="P",
-        low=0,
-        high=1,
-        default_text="0.4",
+        None, "share of clips with --motion", metavar="P", low=0, high=1, default_text="0.4"
     )
-    fast: bool = setting(False, "small clips for training: no masks or depth, simpler light")
+    fast: bool = setting(False, "small clips without masks and depth, simpler light")
     clean: bool = setting(False, "no blur, no noise, even exposure")
-    processes: int = setting(0, "side by side; 0: one per core")
-    overwrite: bool = setting(False, "remove the clips of a store made with other settings")
+    processes: int = setting(0, "worker processes; 0: one per core")
+    overwrite: bool = setting(False, "remove clips made with other settings")
     sheet: bool = setting(False, "also write a contact sheet, sheet.png")
 
     def __post_init__(self) -> None:
         check_values(self)
 
     def run(self, terminal: console.Terminal) -> int:
-        """Render them."""
-        from acehand_core.ace.commands.synth import write_sheet
-        from acehand_core.ace.labelled.clips.store import ClipStore
+        """Render and report."""
         from acehand_core.ace.synthetic import job
 
         work = self._job()
@@ -95,9 +88,7 @@ class Synth:
             raise InputError(f"--size {text!r}: WxH in pixels, for example 640x480.")
         share = self.real_share
         if share is not None and self.motion is None:
-            raise InputError(
-                "--real-share is the share of clips that move by --motion; give that too."
-            )
+            raise InputError("--real-share is the share of clips with --motion; give that too.")
         options = SynthOptions(
             width=int(size[1]),
             height=int(size[2]),
@@ -115,17 +106,13 @@ class Synth:
         )  # fmt: skip
 
 
-#: Clips, pictures of each, how many get the truth drawn in, and their width (px).
+#: Clips, pictures of each, those with the ground truth drawn, and their width (px).
 _ROWS, _COLUMNS, _MARKED, _WIDTH = 8, 6, 2, 224
 _COLOURS = ((255, 190, 60), (80, 220, 255))  # left, right
 
 
 def write_sheet(store: ClipStore, path: Path) -> None:
-    """Write a png with one row per clip, spread over the store.
-
-    Raises:
-        InputError: the store is empty. OutputError: it cannot be written.
-    """
+    """Write a png with one row per clip, spread over the store. Raises InputError, OutputError."""
     names = store.ids()
     if not names:
         raise InputError(f"{store.root}: no clips to show.")
@@ -142,7 +129,7 @@ def _row(clip: Clip) -> Picture:
     for column, frame in enumerate(moments):
         image = clip.frames.at(int(frame))
         scale = _WIDTH / image.shape[1]
-        # Small pictures are shown as they are: pixels, not a blur.
+        # Small pictures show their pixels.
         how = cv2.INTER_AREA if scale < 1 else cv2.INTER_NEAREST
         cell = cv2.resize(image, (_WIDTH, round(image.shape[0] * scale)), interpolation=how)
         if column >= _COLUMNS - _MARKED:
@@ -152,7 +139,7 @@ def _row(clip: Clip) -> Picture:
 
 
 def _mark(cell: ImageRgb, joints: np.ndarray, scale: float) -> None:
-    """Draw both skeletons into a picture; what is outside is cut off."""
+    """Draw both skeletons into a picture."""
     for slot in (0, 1):
         points = (joints[slot] + 0.5) * scale - 0.5
         for a, b in BONES:

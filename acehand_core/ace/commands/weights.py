@@ -11,33 +11,28 @@ from acehand_core.cli.console import OVERWRITE
 from acehand_core.settings import setting
 
 if TYPE_CHECKING:
-    from acehand_core.ace.model.config import ModelConfig
     from acehand_core.ace.model.weights.inspection import WeightsInspection
 
 Variant = Literal["k", "kfree"]
-_VARIANT = "where the path does not say"
+_VARIANT = "if the path does not name it"
 
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
     """Download released weights into the hub's cache.
 
-    "hands" are the two networks of the mediapipe tracker (Apache-2.0), fetched once; nothing else
-    is asked of the net afterwards.
+    "hands" are the two networks of the mediapipe tracker (Apache-2.0); it runs offline afterwards.
     """
 
     names: tuple[str, ...] = setting((), "see --list", metavar="NAME", positional=True)
-    list: bool = setting(False, "say what can be fetched")
+    list: bool = setting(False, "list available weights")
     revision: str | None = setting(None, "branch, tag or commit on the hub", metavar="REV")
     wheel: Path | None = setting(
-        None,
-        "of hands: MediaPipe's wheel, where this computer has no way to PyPI",
-        metavar="FILE",
-        default_text="pip downloads it, whatever this Python",
+        None, "of hands: MediaPipe's wheel", metavar="FILE", default_text="downloaded from PyPI"
     )
 
     def run(self, terminal: console.Terminal) -> int:
-        """Download, and check hashes."""
+        """Download and check hashes."""
         from acehand_core.errors import InputError
 
         if self.names == ("hands",):
@@ -47,16 +42,13 @@ class Fetch:
 
         if self.list or not self.names:
             if not self.list:
-                raise InputError(f"name what to fetch; valid: hands, {', '.join(SOURCES)}.")
+                raise InputError(f"name the weights; valid: hands, {', '.join(SOURCES)}.")
             console.say("hands: the two networks of the mediapipe tracker (Apache-2.0)")
             for name, source in SOURCES.items():
                 console.say(f"{name}: {source.about} ({source.gigabytes:g} GB, {source.repo})")
                 console.say(f"  {source.licence}")
-            listed = {
-                name: {"repo": s.repo, "gigabytes": s.gigabytes, "licence": s.licence,
-                       "about": s.about}
-                for name, s in SOURCES.items()
-            }  # fmt: skip
+            keys = ("repo", "gigabytes", "licence", "about")
+            listed = {n: {key: getattr(s, key) for key in keys} for n, s in SOURCES.items()}
             terminal.print_json({"sources": listed})
             return console.EXIT_OK
         console.say(sums.NOT_BUNDLED)
@@ -67,12 +59,12 @@ class Fetch:
             console.say(f"{name}: {fetched.folder}")
             console.say(f"  {fetched.licence}")
             for file in fetched.unchecked:
-                console.say(f"  {file}: no hash is stated for it; it was not checked")
+                console.say(f"  {file}: not checked, no hash is published")
         terminal.print_json({"fetched": done})
         return console.EXIT_OK
 
     def _hands(self, terminal: console.Terminal) -> int:
-        """Fetch, unpack and check the networks; where they are there already, say where."""
+        """Fetch, unpack and check the networks, unless installed."""
         from acehand_core.trackers.mediapipe import networks
 
         folder = networks.installed() if self.wheel is None else None
@@ -90,18 +82,15 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class Convert:
-    """Write weights in another layout, or those of a training run at one of its checkpoints.
+    """Convert weights to another layout, or export a checkpoint of a training run.
 
-    --base, --vae and --caption are then the run's own, where they were moved.
+    For a run, --base, --vae and --caption are its own files, if moved.
     """
 
     sources: tuple[Path, ...] = setting(
-        ...,
-        "a checkpoint or a folder of a model, pieces of the released one may follow; or the folder "
-        "of a training run or of a checkpoint of it",
-        metavar="SRC",
-        positional=True,
-    )
+        ..., "checkpoint or folder of a model and further parts, or a training run",
+        metavar="SRC", positional=True,
+    )  # fmt: skip
     to: Literal["official", "acehand"] = setting(..., "the layout")
     output: Path = setting(..., "folder to write", metavar="DIR")
     variant: Variant | None = setting(None, _VARIANT)
@@ -109,43 +98,38 @@ class Convert:
     vae: Path | None = setting(None, "Wan2.2_VAE.pth", metavar="FILE")
     caption: Path | None = setting(None, "caption embedding", metavar="FILE")
     config: Path | None = setting(
-        None,
-        "sizes, as inspect shows them",
-        metavar="FILE",
-        default_text="those that the checkpoint states, else the released ones",
+        None, "sizes of the model", metavar="FILE", default_text="the checkpoint's, else released"
     )
-    seed: int = setting(0, "of what --to official fills in")
+    seed: int = setting(0, "of tensors that --to official adds")
     step: int | None = setting(
-        None, "which checkpoint of a run", default_text="best by validation, else newest"
+        None, "checkpoint of a run", default_text="best by validation, else newest"
     )
-    weights: Path | None = setting(None, "start.weights of a run, if it was moved")
+    weights: Path | None = setting(None, "start.weights of a run, if moved")
     overwrite: bool = setting(False, OVERWRITE)
 
     def run(self, terminal: console.Terminal) -> int:
-        """Convert and report what is not the source's."""
+        """Convert and report."""
+        from acehand_core.ace.model.config import ModelConfig
         from acehand_core.ace.model.weights.load import convert, is_of_a_run, sort_sources
+        from acehand_core.ace.model.weights.storage import read_json
 
         if len(self.sources) == 1 and is_of_a_run(self.sources[0]):
             return self._export(terminal)
         sources = sort_sources(self.sources, self.base, self.vae, self.caption)
+        config = None
+        if self.config is not None:
+            config = ModelConfig.from_json(read_json(self.config), str(self.config))
         weights, exported = convert(
-            sources,
-            self.to,
-            self.output,
-            variant=self.variant,
-            config=_config(self.config),
-            seed=self.seed,
+            sources, self.to, self.output, variant=self.variant, config=config, seed=self.seed,
             overwrite=self.overwrite,
-        )
+        )  # fmt: skip
         console.say(f"{self.output}: {self.to}, variant {weights.config.variant}")
         console.say(f"  {weights.licence}")
         for name in weights.report.filled:
-            console.say(f"  {name}: not in the source; holds its initial value")
+            console.say(f"  {name}: not in the source; has its initial value")
         if exported:
-            console.say(
-                f"  {len(exported['drawn'])} tensors are not part of the running model and were "
-                "filled with initial values"
-            )
+            count = len(exported["drawn"])
+            console.say(f"  {count} tensors outside the running model have initial values")
         terminal.print_json(
             {
                 "output": str(self.output), "layout": self.to,
@@ -163,31 +147,28 @@ class Convert:
         from acehand_core.errors import InputError
 
         if self.to != "acehand":
-            raise InputError("of a training run --to acehand; convert what that gives once more.")
+            raise InputError("--to acehand is needed for a training run; convert its output again.")
         pieces = (self.weights, self.base, self.vae, self.caption)
         weights, base, vae, caption = (None if path is None else str(path) for path in pieces)
         moved = StartConfig(weights, base, vae, caption)
         checkpoint = export(self.sources[0], self.output, self.step, moved, self.overwrite)
-        score = (
-            "not validated" if checkpoint.score is None else f"validation {checkpoint.score:.4f}"
-        )
-        console.say(f"{self.output}: step {checkpoint.step}, {score}")
-        terminal.print_json(
-            {"output": str(self.output), "step": checkpoint.step, "score": checkpoint.score}
-        )
+        step, score = checkpoint.step, checkpoint.score
+        validated = "not validated" if score is None else f"validation {score:.4f}"
+        console.say(f"{self.output}: step {step}, {validated}")
+        terminal.print_json({"output": str(self.output), "step": step, "score": score})
         return console.EXIT_OK
 
 
 @dataclass(frozen=True, slots=True)
 class Inspect:
-    """Say what a file or folder of weights holds, and what is wrong with it."""
+    """Describe weights and report problems."""
 
-    path: Path | None = setting(None, "the weights", metavar="PATH", positional=True)
+    path: Path | None = setting(None, "file or folder of weights", metavar="PATH", positional=True)
     variant: Variant | None = setting(None, _VARIANT)
-    accounting: bool = setting(False, "count parameters; without PATH those of the released model")
+    accounting: bool = setting(False, "count parameters; without PATH of the released model")
 
     def run(self, terminal: console.Terminal) -> int:
-        """Describe them; exit code 0 only without problems."""
+        """Describe the weights; exit code 0 only without problems."""
         from acehand_core.ace.model.config import ModelConfig
         from acehand_core.ace.model.weights.inspection import account, inspect, table
         from acehand_core.errors import InputError
@@ -202,7 +183,7 @@ class Inspect:
             _describe(found)
         if self.accounting:
             if config is None:
-                raise InputError(f"{self.path}: a piece without sizes of a model.")
+                raise InputError(f"{self.path}: a part without sizes of a model.")
             counted = account(config)
             data["accounting"] = {"rows": [asdict(row) for row in counted.values()]}
             for line in table(counted):
@@ -235,10 +216,3 @@ def _describe(found: WeightsInspection) -> None:
             console.say(f"  {component.component}: {len(component.unused)} tensors do not run")
     for problem in found.problems:
         console.say(f"problem: {problem}")
-
-
-def _config(path: Path | None) -> ModelConfig | None:
-    from acehand_core.ace.model.config import ModelConfig
-    from acehand_core.ace.model.weights.storage import read_json
-
-    return None if path is None else ModelConfig.from_json(read_json(path), str(path))

@@ -1,7 +1,6 @@
-"""Hands as another method detected them, any number per frame, and how they become a HandMotion.
+"""Hands of another method: conversion to a HandMotion, and the generic file of any method.
 
-``Generic`` reads the file that any method can write: an npz of MANO parameters, or of 21 joints,
-per segment. Arrays of a user's file are read with their shapes checked.
+The generic file is an npz of MANO parameters, or of 21 joints, per segment (docs/evaluation.md).
 """
 
 from __future__ import annotations
@@ -12,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from acehand_core.ace.evaluation.protocol import HandLibrary, rest_pose
+from acehand_core.ace.labelled.readers.base import has_shape, numbers
 from acehand_core.errors import InputError, SchemaError, nearest
 from acehand_core.geometry import frames, rotations
 from acehand_core.hand.mapping import change_frame
@@ -28,13 +28,14 @@ from acehand_core.types import SIDES
 
 @dataclass(frozen=True, slots=True)
 class Hands:
-    """N hands in one segment. Camera frame, metres; rotations absolute; MANO translations.
+    """N hands in one segment. Camera frame, metres; absolute rotations; MANO translations.
 
     Attributes:
-        frame: of the segment, from 0. slot: 0 left, 1 right. score: of two hands in one slot and
-            frame the higher stays.
-        betas: per hand; the motion gets their mean, its joints every frame's own.
-        joints: 21 keypoints, or None to have the hand model pose them.
+        frame: of the segment, from 0.
+        slot: 0 left, 1 right.
+        score: of two hands in one slot and frame the higher is kept.
+        betas: per hand; the motion has their mean, its joints each hand's.
+        joints: 21 keypoints; None: posed by the hand model.
     """
 
     frame: Int[np.ndarray, "N"]
@@ -52,20 +53,19 @@ class Hands:
 def to_motion(
     hands: Hands, truth: HandMotion, library: HandLibrary, provenance: Provenance, where: str
 ) -> HandMotion:
-    """Return the hands as the motion of a segment; slots without a hand are NaN and absent.
+    """Return the hands as the motion of a segment, with times, rate and camera of its ground truth.
 
-    Times, rate and camera are those of the segment's ground truth. A hand that is there is
-    present: these methods' detection scores are not probabilities of existence. Of joints alone
-    rotations and translation stay NaN.
+    Detected hands have presence 1: detection scores are not probabilities of existence. Slots
+    without a hand, and rotations and translations of joints alone, are NaN.
 
     Raises:
-        SchemaError: naming ``where``: a frame or number that cannot be.
-        MissingDependencyError: joints are to be posed and MANO is not configured.
+        SchemaError: invalid frames or numbers, with ``where``.
+        MissingDependencyError: posing joints needs MANO.
     """
-    frames = len(truth)
-    _check(hands, frames, where)
+    count = len(truth)
+    _check(hands, count, where)
 
-    # Per frame and slot the row of the highest score, of equals the first.
+    # Per frame and slot the row of the highest score, the first of equals.
     order = np.lexsort((np.arange(len(hands.frame)), -hands.score, hands.slot, hands.frame))
     _, first = np.unique(2 * hands.frame[order] + hands.slot[order], return_index=True)
     keep = order[first]
@@ -73,7 +73,7 @@ def to_motion(
     at = hands.frame[keep], slots
 
     def blank(*shape: int) -> np.ndarray:
-        return np.full((frames, 2, *shape), np.nan)
+        return np.full((count, 2, *shape), np.nan)
 
     orient, pose, translation, joints = blank(3, 3), blank(15, 3, 3), blank(3), blank(21, 3)
     if hands.hand_model != "none":
@@ -94,7 +94,7 @@ def to_motion(
             )
             joints[hands.frame[rows], slot] = posed + hands.translation[rows, None]
 
-    present, score = np.zeros((frames, 2), bool), np.zeros((frames, 2))
+    present, score = np.zeros((count, 2), bool), np.zeros((count, 2))
     present[at], score[at] = True, np.clip(hands.score[keep], 0, 1)
     return HandMotion(
         timestamps_ns=truth.timestamps_ns,
@@ -117,23 +117,20 @@ def to_motion(
     )
 
 
-def _check(hands: Hands, frames: int, where: str) -> None:
-    outside = (hands.frame < 0) | (hands.frame >= frames)
+def _check(hands: Hands, count: int, where: str) -> None:
+    outside = (hands.frame < 0) | (hands.frame >= count)
     if outside.any():
         raise SchemaError(
-            f"{where}: 'frame' {hands.frame[outside][0]}; the segment has 0 to {frames - 1}."
+            f"{where}: 'frame' {hands.frame[outside][0]}; the segment has 0 to {count - 1}."
         )
 
     for name in ("global_orient", "hand_pose", "betas", "translation", "joints", "score"):
         value = getattr(hands, name)
         if value is not None and not np.isfinite(value).all():
-            raise SchemaError(f"{where}: {name!r} has values that are not finite.")
+            raise SchemaError(f"{where}: {name!r} has NaN or infinite numbers.")
 
-    if hands.hand_model == "none":
-        return
     matrices = np.concatenate([hands.global_orient[:, None], hands.hand_pose], axis=1)
     off = np.abs(np.swapaxes(matrices, -1, -2) @ matrices - np.eye(3)).max(initial=0.0)
-
     if off > 1e-2 or (len(matrices) and np.linalg.det(matrices).min() < 0.9):
         raise SchemaError(
             f"{where}: 'global_orient' or 'hand_pose' holds matrices that are not rotations."
@@ -143,66 +140,59 @@ def _check(hands: Hands, frames: int, where: str) -> None:
 def take(
     data: Mapping[str, Any], name: str, where: str, *shapes: tuple[int | None, ...]
 ) -> np.ndarray:
-    """Return an array of finite or NaN numbers of one of the shapes; None stands for any length.
+    """Return an array of one of the shapes, NaN included; None is any length.
 
     Raises:
-        SchemaError: naming ``where`` and the entry: missing, not numbers, or of another shape.
+        SchemaError: missing, not numbers, or of another shape.
     """
     if name not in data:
         raise SchemaError(f"{where}: {name!r} is missing; {nearest(name, map(str, data))}")
-    try:
-        value = np.asarray(data[name], np.float64)
-    except (TypeError, ValueError) as error:
-        raise SchemaError(f"{where}: {name!r} must hold numbers ({error}).") from error
-    for shape in shapes:
-        if value.ndim == len(shape) and all(
-            length in (None, actual) for actual, length in zip(value.shape, shape, strict=True)
-        ):
-            return value
+    value = numbers(data[name], f"{where}: {name!r}")
+    if any(has_shape(value, shape) for shape in shapes):
+        return value
     valid = " or ".join(str(tuple("N" if n is None else n for n in s)) for s in shapes)
     raise SchemaError(f"{where}: {name!r} has shape {value.shape}; {valid} is needed.")
 
 
 def every_frame(count: int, needed: int, name: str, where: str) -> None:
-    """Raise SchemaError unless an entry with a row per frame has all the segment's frames.
-
-    Such an entry says no frame numbers: with one frame more or less, all would be scored against
-    other frames than they were made of.
-    """
+    """Raise SchemaError unless an entry without frame numbers has all the segment's frames."""
     if count != needed:
         raise SchemaError(
             f"{where}: {name!r} has {count} frames; the segment has {needed}. Every frame needs a "
-            "row, in order and at the segment's rate; NaN where there is no hand."
+            "row, in order and at the segment's rate; NaN without a hand."
         )
 
 
-#: Mirrors x: left hands were seen as right hands by methods that own one hand model.
+#: Mirrors x, for left hands seen as right hands by methods with one hand model.
 MIRROR = np.diag([-1.0, 1.0, 1.0])
 
 
 def rest_wrists(betas: Float[np.ndarray, "N 2 10"], model: HandModel) -> Float[np.ndarray, "N 2 3"]:
-    """Return J0, metres: where a left and a right hand of these betas have their wrist at rest."""
+    """Return J0(betas) of a left and a right hand, metres."""
     flat = np.broadcast_to(np.eye(3), (len(betas), 15, 3, 3))
     eye = np.broadcast_to(np.eye(3), (len(betas), 3, 3))
     wrists = [model.joints(side, eye, flat, betas[:, s])[:, 0] for s, side in enumerate(SIDES)]
     return np.stack(wrists, axis=1)
 
 
-def mirrored(rotation: Float[np.ndarray, "*batch 3 3"]) -> Float[np.ndarray, "*batch 3 3"]:
-    """Return the rotation of the mirrored hand: y and z of its rotation vector change sign."""
-    return MIRROR @ rotation @ MIRROR
+def unmirrored(
+    left: Bool[np.ndarray, "*batch"], rotation: Float[np.ndarray, "*any 3 3"]
+) -> Float[np.ndarray, "*any 3 3"]:
+    """Return rotations with those of ``left`` hands mirrored in x."""
+    flip = left.reshape(left.shape + (1,) * (rotation.ndim - left.ndim))
+    return np.where(flip, MIRROR @ rotation @ MIRROR, rotation)
 
 
-#: Entries that say what the numbers mean. docs/evaluation.md describes them.
+#: Entries that state the convention. docs/evaluation.md describes them.
 CONVENTIONS = ("flat_hand_mean", "left", "left_shapedirs_fixed", "translation", "unit",
                "joint_order")  # fmt: skip
-#: The 16 joints of MANO's tree, then the tips thumb to pinky, as keypoints.
+#: Keypoints of the 16 joints of MANO's tree, then of the tips thumb to pinky.
 _MANO_ORDER = (*TREE_TO_KEYPOINT, 4, 8, 12, 16, 20)
 
 
 @dataclass(frozen=True, slots=True)
 class Generic:
-    """Reads the generic format; ``known`` are conventions of a method that its file may omit."""
+    """Reader of the generic file; ``known`` are conventions of a method that its file may omit."""
 
     known: Mapping[str, Any]
 
@@ -212,31 +202,33 @@ class Generic:
         """Return the hands of ``source/segment.npz``.
 
         Raises:
-            InputError, SchemaError: no such file, or an entry is missing, unknown or malformed.
-            MissingDependencyError: parameters need MANO and it is not configured.
+            InputError, SchemaError: the file or an entry is missing, unknown or malformed.
+            MissingDependencyError: parameters need MANO.
         """
-        path = source / f"{segment}.npz"
-        if not path.is_file():
-            raise InputError(f"{path}: no such file; every segment needs one.")
-        data = safe_load_npz(path)
-
+        data, where = load_segment(source, segment)
         says = dict(self.known)
         for name in CONVENTIONS:
             if name in data:
-                value = np.asarray(data[name])
-                if value.size != 1:
-                    raise SchemaError(f"{path}: {name!r} must be one value.")
-                says[name] = value.item()
+                if data[name].size != 1:
+                    raise SchemaError(f"{where}: {name!r} must be one value.")
+                says[name] = data[name].item()
 
-        if "joints" in data:
-            return _joints(data, says, str(path), len(truth)), []
-        return _parameters(data, says, str(path), len(truth), library), []
+        read = _joints if "joints" in data else _parameters
+        return read(data, says, where, len(truth), library), []
+
+
+def load_segment(source: Path, segment: str) -> tuple[dict[str, np.ndarray], str]:
+    """Return the arrays of ``source/segment.npz`` and its path for errors. Raises InputError."""
+    path = source / f"{segment}.npz"
+    if not path.is_file():
+        raise InputError(f"{path}: no such file; each segment needs one, also without hands.")
+    return safe_load_npz(path), str(path)
 
 
 def _choice(says: Mapping[str, Any], name: str, valid: tuple[str, ...], where: str) -> str:
-    """Return a convention that must be stated; the first valid value is not a default."""
+    """Return a convention, which has no default."""
     if name not in says:
-        raise SchemaError(f"{where}: {name!r} must say which it is; valid: {', '.join(valid)}.")
+        raise SchemaError(f"{where}: {name!r} is missing; valid: {', '.join(valid)}.")
     value = str(says[name]).lower()
     if value not in valid:
         raise SchemaError(f"{where}: {name!r} is {value!r}; {nearest(value, valid)}")
@@ -248,7 +240,7 @@ def _flag(says: Mapping[str, Any], name: str, where: str) -> bool:
 
 
 def _present(data: Mapping[str, Any], values: np.ndarray, where: str) -> np.ndarray:
-    """Return which hands are there: ``presence`` above one half, else what is not NaN."""
+    """Return which hands exist: ``presence`` above one half, else finite values."""
     finite = np.isfinite(values).reshape(*values.shape[:2], -1).all(-1)
     if "presence" not in data:
         return finite
@@ -263,8 +255,10 @@ def _metres(says: Mapping[str, Any], where: str) -> float:
     return {"m": 1.0, "mm": 1e-3}[_choice(says, "unit", ("m", "mm"), where)]
 
 
-def _joints(data: Mapping[str, Any], says: Mapping[str, Any], where: str, frames: int) -> Hands:
-    """Return 21 joints in the camera frame; rotations stay unknown."""
+def _joints(
+    data: Mapping[str, Any], says: Mapping[str, Any], where: str, frames: int, _: HandLibrary
+) -> Hands:
+    """Return hands of 21 joints in the camera frame, without rotations."""
     joints = take(data, "joints", where, (None, 2, 21, 3)) * _metres(says, where)
     every_frame(len(joints), frames, "joints", where)
     if _choice(says, "joint_order", ("openpose", "mano"), where) == "mano":
@@ -282,21 +276,20 @@ def _joints(data: Mapping[str, Any], says: Mapping[str, Any], where: str, frames
 def _parameters(
     data: Mapping[str, Any], says: Mapping[str, Any], where: str, count: int, library: HandLibrary
 ) -> Hands:
-    """Return MANO parameters brought to absolute rotations and MANO translations in the camera."""
+    """Return hands of MANO parameters, converted to the camera frame and absolute rotations."""
     fixed = _flag(says, "left_shapedirs_fixed", where)
     model = library.get("mano", fixed)
     orient = take(data, "global_orient", where, (None, 2, 3), (None, 2, 3, 3))
     orient = rotations.exp(orient) if orient.ndim == 3 else orient
     every_frame(len(orient), count, "global_orient", where)
+    mirrored = _choice(says, "left", ("true", "mirrored"), where) == "mirrored"
 
     pose = take(data, "hand_pose", where, (count, 2, 45), (count, 2, 15, 3), (count, 2, 15, 3, 3))
     if pose.ndim < 5:
         pose = pose.reshape(count, 2, 45)
         if not _flag(says, "flat_hand_mean", where):
             mean = [rotations.log(rest_pose(model, side)).reshape(45) for side in SIDES]
-            if _choice(says, "left", ("true", "mirrored"), where) == "mirrored":
-                mean[0] = mean[1]
-            pose = pose + np.stack(mean)
+            pose = pose + np.stack([mean[1] if mirrored else mean[0], mean[1]])
         pose = rotations.exp(pose.reshape(count, 2, 15, 3))
 
     betas = take(data, "betas", where, (2, 10), (count, 2, 10))
@@ -304,10 +297,10 @@ def _parameters(
     translation = take(data, "transl", where, (count, 2, 3)) * _metres(says, where)
     there = _present(data, translation, where)
 
-    if _choice(says, "left", ("true", "mirrored"), where) == "mirrored":
-        orient, pose, translation = orient.copy(), pose.copy(), translation.copy()
-        orient[:, 0], pose[:, 0] = mirrored(orient[:, 0]), mirrored(pose[:, 0])
-        translation[:, 0] = translation[:, 0] @ MIRROR
+    if mirrored:
+        left = np.array([[True, False]])
+        orient, pose = unmirrored(left, orient), unmirrored(left, pose)
+        translation = np.where(left[..., None], translation @ MIRROR, translation)
 
     rest = rest_wrists(betas, model)
     if _choice(says, "translation", ("mano", "wrist"), where) == "wrist":

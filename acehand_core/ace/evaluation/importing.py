@@ -1,17 +1,14 @@
-"""Other methods' outputs as predictions, one HandMotion table per segment.
+"""Import of other methods' outputs as predictions, one HandMotion table per segment.
 
-What each writes, and how a user saves what it does not write, is in docs/evaluation.md. HaMeR,
-WiLoR and Hamba predict the same dictionary: one npz of crops per segment, a left hand is a mirrored
-right one. Dyn-HaMR: the npz of its optimisation, world to camera, mirrored left hands. HaWoR: the
-JSON chunks of its camera-space stage.
+docs/evaluation.md describes the inputs. HaMeR, WiLoR and Hamba: an npz of crops per segment, left
+hands as mirrored right ones. Dyn-HaMR: the npz of its optimisation, world frame, mirrored left
+hands. HaWoR: the JSON chunks of its camera-space stage.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +20,16 @@ from acehand_core.ace.evaluation.import_hands import (
     Generic,
     Hands,
     every_frame,
-    mirrored,
+    load_segment,
     rest_wrists,
     take,
     to_motion,
+    unmirrored,
 )
 from acehand_core.ace.evaluation.inputs import SUFFIX, GroundTruth, check_prediction
 from acehand_core.ace.evaluation.protocol import HandLibrary
+from acehand_core.ace.labelled.clips.schema import read_json
+from acehand_core.ace.labelled.readers.base import mapping, read_text
 from acehand_core.atomic import check_free
 from acehand_core.errors import InputError, SchemaError, nearest
 from acehand_core.geometry import frames, rotations
@@ -39,23 +39,16 @@ from acehand_core.motion import HandMotion
 from acehand_core.provenance import Provenance
 from acehand_core.recordings.hands_file import write_hand_motion
 from acehand_core.safe_files import safe_load_npz
-from acehand_core.types import Progress
+from acehand_core.types import Progress, no_progress
 
 _RESULT = re.compile(r".*_(\d{6})_.*results\.npz")
 
 
-def rows(value: np.ndarray, count: int, name: str, where: str) -> np.ndarray:
-    """Return the array if its first axis has ``count`` entries. Raises SchemaError."""
-    if len(value) != count:
-        raise SchemaError(f"{where}: {name!r} has {len(value)} rows; {count} are needed.")
-    return value
-
-
 def flags(value: np.ndarray, name: str, where: str) -> np.ndarray:
-    """Return an array of zeros and ones as it is. Raises SchemaError for other numbers."""
+    """Return an array of zeros and ones as integers. Raises SchemaError for other numbers."""
     if not np.isin(value, (0, 1)).all():
         raise SchemaError(f"{where}: {name!r} must be 0 or 1.")
-    return value
+    return value.astype(np.int64)
 
 
 def read_dynhamr(
@@ -63,12 +56,12 @@ def read_dynhamr(
 ) -> tuple[Hands, list[str]]:
     """Return the hands of ``source/segment.npz``, or of the last result in ``source/segment/``.
 
-    B tracks over T frames. Hands run through the right MANO; those with ``is_right`` 0 are mirrored
-    in x after their translation is added. Points of a camera are ``cam_R p + cam_t``, and the turn
-    goes about the rest wrist, so MANO is needed.
+    B tracks over T frames. All hands are posed by the right MANO; those with ``is_right`` 0 are
+    mirrored in x after translation. Camera points are ``cam_R p + cam_t``; hands turn about the
+    rest wrist, which needs MANO.
 
     Raises:
-        InputError, SchemaError: no such file, or an entry is missing or malformed.
+        InputError, SchemaError: the file or an entry is missing or malformed.
         MissingDependencyError: MANO is not configured.
     """
     path = _result_file(source, segment)
@@ -76,31 +69,27 @@ def read_dynhamr(
     orient = take(data, "root_orient", where, (None, None, 3))
     tracks, count = orient.shape[:2]
     every_frame(count, len(truth), "root_orient", where)  # its videos default to 25 per second
-    name = next((n for n in ("pose_body", "latent_pose") if n in data), "pose_body")
-    pose = rows(take(data, name, where, (None, count, 45), (None, count, 15, 3)), tracks, name,
-                where)  # fmt: skip
-
-    def entry(name: str, *tail: int) -> np.ndarray:
-        return rows(take(data, name, where, (None, *tail)), tracks, name, where)
-
-    right = flags(entry("is_right", count), "is_right", where)
-    betas = np.broadcast_to(entry("betas", 10)[:, None], (tracks, count, 10))
+    name = "latent_pose" if "latent_pose" in data and "pose_body" not in data else "pose_body"
+    pose = take(data, name, where, (tracks, count, 45), (tracks, count, 15, 3))
+    right = flags(take(data, "is_right", where, (tracks, count)), "is_right", where)
     left = right == 0
-    turn = rotations.exp(orient)
-    bend = rotations.exp(pose.reshape(tracks, count, 15, 3))
-    turn = np.where(left[..., None, None], mirrored(turn), turn)
-    bend = np.where(left[..., None, None, None], mirrored(bend), bend)
-    trans = entry("trans", count, 3)
+    betas = np.broadcast_to(take(data, "betas", where, (tracks, 10))[:, None], (tracks, count, 10))
+    turn = unmirrored(left, rotations.exp(orient))
+    bend = unmirrored(left, rotations.exp(pose.reshape(tracks, count, 15, 3)))
+    trans = take(data, "trans", where, (tracks, count, 3))
     trans = np.where(left[..., None], trans @ MIRROR, trans)
-    T_camera_world = frames.rigid(entry("cam_R", count, 3, 3), entry("cam_t", count, 3))
+    T_camera_world = frames.rigid(
+        take(data, "cam_R", where, (tracks, count, 3, 3)),
+        take(data, "cam_t", where, (tracks, count, 3)),
+    )
     rest = rest_wrists(betas[:, :1].repeat(2, axis=1), library.get("mano", True))
-    rest = rest[np.arange(tracks)[:, None], right.astype(np.int64)]
+    rest = rest[np.arange(tracks)[:, None], right]
     turn, trans = change_frame(T_camera_world, turn, trans, rest)
     frame = np.broadcast_to(np.arange(count), (tracks, count))
     valid = np.isfinite(trans).all(-1) & np.isfinite(turn).all((-1, -2))
     hands = Hands(
-        frame[valid], right[valid].astype(np.int64), np.ones(int(valid.sum())), turn[valid],
-        bend[valid], betas[valid], trans[valid],
+        frame[valid], right[valid], np.ones(int(valid.sum())), turn[valid], bend[valid],
+        betas[valid], trans[valid],
     )  # fmt: skip
     return hands, [f"read from {path.name}; spans that it filled in are not marked there"]
 
@@ -136,14 +125,13 @@ def full_translation(
 ) -> Float[np.ndarray, "N 3"]:
     """Return the translation of the hand model in the camera frame, metres.
 
-    HaMeR, WiLoR and what follows them predict (s, tx, ty) of a square crop. A crop of side b at
-    scale s sees the hand at depth 2 f / (b s); tx and ty are metres beside the box's centre, whose
-    own offset follows from its distance to the principal point. The hand's size is the hand
-    model's, so the depth is metric only with the camera's true focal length: it is taken from
-    ``camera``, not from the file.
+    HaMeR, WiLoR and their successors predict (s, tx, ty) of a square crop. A crop of side b at
+    scale s sees the hand at depth 2 f / (b s); tx and ty are metres from the box's centre, which is
+    offset from the principal point. Depth is metric only with the camera's true focal length, so f
+    is the ``camera``'s.
 
     Args:
-        pred_cam: (s, tx, ty) as the network gave it, of the mirrored crop for a left hand.
+        pred_cam: (s, tx, ty) of the network, of the mirrored crop for a left hand.
         box_center, box_size: pixels of the whole image; the side after enlarging.
         right: 1 for right hands, 0 for left.
         camera: a pinhole.
@@ -160,32 +148,25 @@ def full_translation(
 def read_crops(
     source: Path, segment: str, truth: HandMotion, library: HandLibrary
 ) -> tuple[Hands, list[str]]:
-    """Return the hands of ``source/segment.npz``, and what had to be assumed.
+    """Return the hands of ``source/segment.npz`` and assumptions.
 
     Entries, N hands: ``frame`` (N,) from 0, ``right`` (N,), ``box_center`` (N, 2) and ``box_size``
     (N,) in pixels of the whole image, ``pred_cam`` (N, 3), ``global_orient`` (N[, 1], 3, 3),
     ``hand_pose`` (N, 15, 3, 3), ``betas`` (N, 10); optional ``score`` (N,) and
-    ``pred_keypoints_3d`` (N, 21, 3), the model's joints before any translation or mirroring.
+    ``pred_keypoints_3d`` (N, 21, 3), the model's joints before translation and mirroring.
 
     Raises:
-        InputError, SchemaError: there is no such file, or an entry is missing or malformed.
+        InputError, SchemaError: the file or an entry is missing or malformed.
     """
-    path = source / f"{segment}.npz"
-    if not path.is_file():
-        raise InputError(f"{path}: no such file; each segment needs one, also without hands.")
-    data, where = safe_load_npz(path), str(path)
-    frame = take(data, "frame", where, (None,))
+    data, where = load_segment(source, segment)
+    frame = take(data, "frame", where, (None,)).astype(np.int64)
     count = len(frame)
-
-    def entry(name: str, *shapes: tuple[int | None, ...]) -> np.ndarray:
-        return rows(take(data, name, where, *shapes), count, name, where)
-
-    right = flags(entry("right", (None,)), "right", where)
-    orient = entry("global_orient", (None, 3, 3), (None, 1, 3, 3)).reshape(-1, 3, 3)
-    pose = entry("hand_pose", (None, 15, 3, 3))
+    right = flags(take(data, "right", where, (count,)), "right", where)
     left = right == 0
-    orient = np.where(left[:, None, None], mirrored(orient), orient)
-    pose = np.where(left[:, None, None, None], mirrored(pose), pose)
+    orient = take(data, "global_orient", where, (count, 3, 3), (count, 1, 3, 3))
+    orient = unmirrored(left, orient.reshape(-1, 3, 3))
+    pose = unmirrored(left, take(data, "hand_pose", where, (count, 15, 3, 3)))
+    betas = take(data, "betas", where, (count, 10))
     assert truth.camera is not None
     notes = ["depths use the ground truth's focal length, not the demo's"]
     camera = truth.camera
@@ -193,19 +174,15 @@ def read_crops(
         camera = camera.pinhole_like()
         notes.append("taken as made on frames undistorted to a pinhole of the same focal length")
     translation = full_translation(
-        entry("pred_cam", (None, 3)), entry("box_center", (None, 2)), entry("box_size", (None,)),
-        right, camera,
+        take(data, "pred_cam", where, (count, 3)), take(data, "box_center", where, (count, 2)),
+        take(data, "box_size", where, (count,)), right.astype(float), camera,
     )  # fmt: skip
     joints = None
     if "pred_keypoints_3d" in data:
-        joints = entry("pred_keypoints_3d", (None, 21, 3))
+        joints = take(data, "pred_keypoints_3d", where, (count, 21, 3))
         joints = np.where(left[:, None, None], joints @ MIRROR, joints) + translation[:, None]
-    score = entry("score", (None,)) if "score" in data else np.ones(count)
-    hands = Hands(
-        frame.astype(np.int64), right.astype(np.int64), score, orient, pose,
-        entry("betas", (None, 10)), translation, joints,
-    )  # fmt: skip
-    return hands, notes
+    score = take(data, "score", where, (count,)) if "score" in data else np.ones(count)
+    return Hands(frame, right, score, orient, pose, betas, translation, joints), notes
 
 
 _CHUNK = re.compile(r"(\d+)_(\d+)\.json")
@@ -216,34 +193,26 @@ def read_hawor(
 ) -> tuple[Hands, list[str]]:
     """Return the hands of ``source/segment/cam_space/{0,1}/<first>_<last>.json``.
 
-    0 is left, 1 right; left hands are true left hands already (repaired shape directions); matrices
-    are absolute; ``init_trans`` is MANO's translation in the camera of each frame, metres. The
-    world results are not read: filled spans are not marked there.
+    0 is left, 1 right; left hands are true left hands (repaired shape directions); matrices are
+    absolute; ``init_trans`` is MANO's translation in each frame's camera, metres. The world results
+    are not read: filled spans are not marked there.
 
     Raises:
-        InputError, SchemaError: no such folder, or a chunk is malformed.
+        InputError, SchemaError: the folder is missing, or a chunk is malformed.
     """
     folder = source / segment / "cam_space"
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder; HaWoR writes cam_space/0 and cam_space/1.")
-    parts = [
+    empty = (
+        np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0), np.zeros((0, 3, 3)),
+        np.zeros((0, 15, 3, 3)), np.zeros((0, 10)), np.zeros((0, 3)),
+    )  # fmt: skip
+    chunks = [
         _chunk(path, slot)
         for slot in (0, 1)
         for path in sorted((folder / str(slot)).glob("*.json"))
     ]
-    empty = Hands(
-        np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0), np.zeros((0, 3, 3)),
-        np.zeros((0, 15, 3, 3)), np.zeros((0, 10)), np.zeros((0, 3)),
-    )  # fmt: skip
-    parts = [empty, *parts]
-
-    def joined(name: str) -> np.ndarray:
-        return np.concatenate([getattr(part, name) for part in parts])
-
-    hands = Hands(
-        joined("frame"), joined("slot"), joined("score"), joined("global_orient"),
-        joined("hand_pose"), joined("betas"), joined("translation"),
-    )  # fmt: skip
+    hands = Hands(*map(np.concatenate, zip(empty, *chunks, strict=True)))
     notes = _focal_note(source / segment / "est_focal.txt", truth)
 
     short = len(truth) - 1 - int(hands.frame.max(initial=-1))
@@ -255,24 +224,18 @@ def read_hawor(
     return hands, notes
 
 
-def _chunk(path: Path, slot: int) -> Hands:
+def _chunk(path: Path, slot: int) -> tuple[np.ndarray, ...]:
+    """Return a chunk's hands as the first fields of ``Hands``."""
     span = _CHUNK.fullmatch(path.name)
     if span is None:
         raise SchemaError(f"{path}: HaWoR names chunks <first>_<last>.json.")
     first, last = int(span[1]), int(span[2])
-    try:
-        data = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise SchemaError(f"{path}: not readable JSON ({error}).") from error
-    if not isinstance(data, dict):
-        raise SchemaError(f"{path}: a JSON object is needed.")
-    count, where = last - first + 1, str(path)
+    data, count = mapping(read_json(path), str(path)), last - first + 1
 
     def entry(name: str, *tail: int) -> np.ndarray:
-        value = take(data, name, where, (1, None, *tail))[0]
-        return rows(value, count, name, where)
+        return take(data, name, str(path), (1, count, *tail))[0]
 
-    return Hands(
+    return (
         np.arange(first, last + 1), np.full(count, slot), np.ones(count),
         entry("init_root_orient", 3, 3), entry("init_hand_pose", 15, 3, 3),
         entry("init_betas", 10), entry("init_trans", 3),
@@ -280,14 +243,14 @@ def _chunk(path: Path, slot: int) -> Hands:
 
 
 def _focal_note(path: Path, truth: HandMotion) -> list[str]:
-    """Say so where HaWoR took another focal length than the camera's: depths scale with it."""
+    """Report a focal length other than the camera's, with which depths scale."""
     assert truth.camera is not None
     true = 0.5 * (truth.camera.fx + truth.camera.fy)
     if not path.is_file():
         return ["no est_focal.txt: whether HaWoR knew the true focal length is not known"]
     try:
-        used = float(path.read_text("utf-8").split()[0])
-    except (ValueError, IndexError, UnicodeDecodeError) as error:
+        used = float(read_text(path).split()[0])
+    except (ValueError, IndexError) as error:
         raise SchemaError(f"{path}: one number is needed ({error}).") from error
     if abs(used / true - 1) > 0.01:
         return [f"HaWoR used a focal length of {used:g} px; the camera has {true:g} px"]
@@ -296,33 +259,17 @@ def _focal_note(path: Path, truth: HandMotion) -> list[str]:
 
 Reader = Callable[[Path, str, HandMotion, HandLibrary], tuple[Hands, list[str]]]
 
-
-@dataclass(frozen=True, slots=True)
-class Method:
-    """How one method's output is read."""
-
-    read: Reader
-    about: str
-
-
-_FREE = Generic({})
-#: Methods by the name that ``acehand evaluate --method`` takes.
-METHODS: dict[str, Method] = {
-    "hamer": Method(read_crops, "HaMeR: npz of crops per segment"),
-    "wilor": Method(read_crops, "WiLoR: npz of crops per segment"),
-    "hamba": Method(read_crops, "Hamba: npz of crops per segment, HaMeR's conventions"),
-    "hawor": Method(read_hawor, "HaWoR: cam_space JSON, one video folder per segment"),
-    "dynhamr": Method(read_dynhamr, "Dyn-HaMR: results npz per segment"),
-    "interwild": Method(
-        Generic({"flat_hand_mean": False, "left_shapedirs_fixed": True, "left": "true"}),
-        "InterWild: generic file, its MANO conventions known",
+#: Readers of methods by the name that ``acehand evaluate --method`` takes.
+METHODS: Mapping[str, Reader] = {
+    "hamer": read_crops,
+    "wilor": read_crops,
+    "hamba": read_crops,  # built on HaMeR
+    "hawor": read_hawor,
+    "dynhamr": read_dynhamr,
+    "interwild": Generic({"flat_hand_mean": False, "left_shapedirs_fixed": True, "left": "true"}),
+    **dict.fromkeys(
+        ("wildhands", "omnihands", "egoforce", "vidihand", "mint", "generic"), Generic({})
     ),
-    "wildhands": Method(_FREE, "WildHands: generic file"),
-    "omnihands": Method(_FREE, "OmniHands: generic file"),
-    "egoforce": Method(_FREE, "EgoForce: generic file"),
-    "vidihand": Method(_FREE, "ViDiHand: generic file"),
-    "mint": Method(_FREE, "MINT: generic file"),
-    "generic": Method(_FREE, "any method: npz of MANO parameters or 21 joints"),
 }
 
 
@@ -333,16 +280,16 @@ def import_predictions(
     output: Path,
     library: HandLibrary,
     overwrite: bool = False,
-    progress: Progress = lambda stage, done, total: None,
+    progress: Progress = no_progress,
 ) -> dict[str, Any]:
-    """Write the predictions of every segment; return how many and what had to be assumed.
+    """Write the predictions of every segment; return their number and assumptions.
 
-    Everything is read and checked before the first file is written, and what a stopped run wrote
-    is removed, so that the same command can be given again.
+    All segments are read and checked before the first file is written. Files of an interrupted run
+    are removed, so the same command can be repeated.
 
     Raises:
-        InputError: an unknown method, or a segment without output. SchemaError: output that does
-            not have its format. OutputError: a file exists, or cannot be written.
+        InputError: an unknown method, or a segment without output. SchemaError: malformed output.
+        OutputError: a file exists, or cannot be written.
     """
     if method not in METHODS:
         raise InputError(f"no importer is named {method!r}; {nearest(method, METHODS)}")
@@ -358,7 +305,7 @@ def import_predictions(
         target = truth.truth(segment)
         if target.camera is None:
             raise InputError(f"{segment}: the ground truth has no camera, which importing needs.")
-        hands, assumed = METHODS[method].read(source, segment, target, library)
+        hands, assumed = METHODS[method](source, segment, target, library)
         notes += [note for note in assumed if note not in notes]
 
         where = f"{source}: {segment}"
@@ -368,7 +315,7 @@ def import_predictions(
         check_prediction(motion, target, where, library)
         motions[segment] = motion
 
-    # All files, or none that was not there before.
+    # All files, or none of the new ones.
     new = [path for path in files.values() if not path.exists()]
     try:
         for segment, motion in motions.items():

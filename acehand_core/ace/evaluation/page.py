@@ -1,4 +1,4 @@
-"""All tables and plots on one HTML page that needs nothing else; plotly draws the plots."""
+"""Tables and plotly plots on one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from acehand_core.ace.evaluation.tables import (
     legend,
     quoted,
     shown,
+    values_shown,
 )
 from acehand_core.errors import MissingDependencyError
 
@@ -29,32 +30,31 @@ th:first-child,td:first-child{text-align:left}th{background:#f4f4f5}
 tr.quoted td{color:#666;font-style:italic}tr.ours td{background:#eef6ff;font-weight:600}
 .plots{display:flex;flex-wrap:wrap}p.note{color:#555;overflow-wrap:anywhere}
 """
-#: The datasets that the paper averages over in its figures.
+#: Datasets averaged in the paper's figures.
 _MAIN = ("ARCTIC", "HOT3D", "HOI4D")
-#: The axes of the radar in the paper's teaser, and how many of its rows are drawn.
+#: Axes of the radar in the paper's teaser, and the number of quoted rows drawn.
 _AXES = ("f1", "mpjpe_p", "pa_p", "epe_p", "go_p", "ct_p", "jitter")
 _QUOTED_DRAWN = 5
 _RADAR_NOTE = (
-    "Radar over the metrics of the paper's teaser figure. On every axis the best of the rows drawn "
-    "in that radar is at the rim, its value is written there, and the centre is 0: where lower is "
-    "better a row stands at best / value of the radius (half way: twice the best error), where "
-    "higher is better (F1) at value / best. Rings at a quarter, half and three quarters. So a "
-    "radar compares only the rows that are in it. The mean is that of each metric over ARCTIC, "
-    "HOT3D and HOI4D, for rows that have all three. Drawn are all rows that were run here "
-    "(solid lines, filled points) and, of those quoted from the paper (dashed, hollow), the "
-    f"{_QUOTED_DRAWN} with the lowest mean of MPJPE-p. A metric that is not known leaves a gap."
+    "Radar of the metrics in the paper's teaser figure. On every axis the best row is at the rim, "
+    "with its value; others are at best / value of the radius where lower is better, "
+    "at value / best where higher is better (F1). Rings at a quarter, half and three quarters. A "
+    "radar compares only its own rows. The mean is over ARCTIC, HOT3D and HOI4D, for rows that "
+    "have all three. All rows run here are drawn (solid, filled) and the "
+    f"{_QUOTED_DRAWN} quoted ones of lowest mean MPJPE-p (dashed, hollow). Unknown metrics leave "
+    "a gap."
 )
 _RADIUS_MIDDLES = {"0.00-0.25": 0.125, "0.25-0.50": 0.375, "0.50-0.75": 0.625, ">0.75": 0.875}
 
 
-#: By method (its label, and whether it is quoted): points (x, y).
+#: Points (x, y) by method: its label, and whether it is quoted.
 _Lines = dict[tuple[str, bool], list[tuple[float, float]]]
-#: A heading or nothing, and a figure of plotly.
+#: Heading and plotly figure.
 _Plot = tuple[str, Any]
 
 
 def plotly() -> tuple[Any, str]:
-    """Return plotly's figures and its script. Raises MissingDependencyError."""
+    """Return plotly's figures and script. Raises MissingDependencyError."""
     try:
         from plotly import graph_objects, offline
     except ImportError as error:
@@ -65,16 +65,11 @@ def plotly() -> tuple[Any, str]:
 
 
 def page(tables: Sequence[Table], entries: Sequence[TableEntry]) -> str:
-    """Return the page. Rows of the paper are grey and italic, rows that were run here blue.
-
-    Raises MissingDependencyError without plotly.
-    """
+    """Return the page, quoted rows in grey italics, own in blue. Raises MissingDependencyError."""
     _, script = plotly()
     parts = ["<h1>Evaluation</h1>", *(f'<p class="note">{escape(t)}</p>' for t in legend(entries))]
     numbers = itertools.count()
-    for table in tables:
-        if not table.blocks:
-            continue
+    for table in (table for table in tables if table.blocks):
         source = f" <small>(paper, {escape(table.source)})</small>" if table.source else ""
         parts.append(f'<h2 id="{table.name}">{escape(table.title)}{source}</h2><div class="plots">')
         for heading, figure in plots(table, tables):
@@ -96,22 +91,16 @@ def page(tables: Sequence[Table], entries: Sequence[TableEntry]) -> str:
 
 
 def plots(table: Table, tables: Sequence[Table]) -> list[_Plot]:
-    """Return the plots of a table; some have a table of their own among all ``tables``."""
-    by_name = {other.name: other for other in tables}
-    match table.name:
-        case "main":
-            return [*_radars(table, by_name["extra"]), *_speed(table, by_name["throughput"])]
-        case "oos":
-            return _strata(table)
-        case "radius":
-            return _radius(table)
-        case "length":
-            return _length(table)
-    return []
+    """Return the plots of a table; those of "main" use other ``tables`` too."""
+    if table.name == "main":
+        by_name = {other.name: other for other in tables}
+        return [*_radars(table, by_name["extra"]), *_speed(table, by_name["throughput"])]
+    own = {"oos": _strata, "radius": _radius, "length": _length}
+    return own[table.name](table) if table.name in own else []
 
 
 def _look(was_quoted: bool) -> dict[str, Any]:
-    """Quoted rows are dashed and hollow, so that they differ without colour too."""
+    """Return a trace's style; quoted rows are dashed and hollow."""
     return {
         "line": {"dash": "dash" if was_quoted else "solid"},
         "marker": {"symbol": "circle-open" if was_quoted else "circle", "size": 8},
@@ -121,7 +110,7 @@ def _look(was_quoted: bool) -> dict[str, Any]:
 def _plot(
     heading: str, lines: _Lines, x_label: str, y_label: str, joined: bool = True, log: bool = False
 ) -> list[_Plot]:
-    """Return a plot of some lines or points; none without any."""
+    """Return a plot of lines or points; empty without any."""
     figure = plotly()[0].Figure()
     for (label, was_quoted), points in lines.items():
         x, y = zip(*points, strict=True)
@@ -137,10 +126,7 @@ def _table(table: Table, rows: Sequence[Row]) -> str:
     heads = "".join(f"<th>{escape(COLUMNS[name][0])}</th>" for name in table.columns)
     lines = [f'<div class="wide"><table><tr><th>Method</th>{heads}<th>source</th></tr>']
     for row in rows:
-        cells = "".join(
-            f"<td>{shown(table, name, value)}</td>"
-            for name, value in zip(table.columns, row.values, strict=True)
-        )
+        cells = "".join(f"<td>{value}</td>" for value in values_shown(table, row))
         source = "quoted" if row.quoted else escape(row.origin)
         kind = "quoted" if row.quoted else "ours"
         lines.append(
@@ -154,18 +140,18 @@ def _column(table: Table, row: Row, name: str) -> float | None:
     return row.values[table.columns.index(name)]
 
 
-#: Label, whether it is quoted, and its number among the rows of that label in its block.
+#: Label, whether it is quoted, and its number among equal labels in its block.
 _Method = tuple[str, bool, int]
 _Values = dict[_Method, dict[str, float | None]]
 
 
 def _radars(table: Table, extra: Table) -> list[_Plot]:
-    """Draw a radar of the main datasets' mean, and one of every dataset with rows to compare."""
+    """Return radars of the main datasets' mean and of every dataset with rows to compare."""
     blocks = {
         block: _by_method(source, rows)
         for source in (table, extra) for block, rows in source.blocks.items()
     }  # fmt: skip
-    # Means over blocks of the methods in all of them; None where one is not known.
+    # Means of methods in all main blocks; None if a value is unknown.
     means: _Values = {}
     main = [blocks.get(name, {}) for name in _MAIN]
     for method in main[0]:
@@ -178,7 +164,7 @@ def _radars(table: Table, extra: Table) -> list[_Plot]:
 
     rated = {m: v["mpjpe_p"] for m, v in means.items() if m[1] and v["mpjpe_p"] is not None}
     drawn = sorted(rated, key=lambda method: rated[method])[:_QUOTED_DRAWN]
-    # Ours last: what is drawn last lies on top.
+    # Own rows last, on top.
     drawn += dict.fromkeys(m for block in blocks.values() for m in block if not m[1])
 
     found = []
@@ -197,7 +183,7 @@ def _by_method(table: Table, rows: Sequence[Row]) -> _Values:
 
 
 def _radar(table: Table, rows: _Values) -> Any:
-    """Return a radar of methods, the best of every axis at its rim; its value is written there."""
+    """Return a radar of methods, with the best value of every axis at its rim."""
     better = {name: direction for name, _, direction in METRICS}
     axes, columns = [], []
     for name in _AXES:
@@ -212,7 +198,7 @@ def _radar(table: Table, rows: _Values) -> Any:
     figure = plotly()[0].Figure()
     for (label, was_quoted, again), far in zip(rows, zip(*columns, strict=True), strict=True):
         name = escape(label if again == 1 else f"{label} ({again})")
-        # Back to the first axis; a line runs only between neighbours that are both known.
+        # Closed; lines join known neighbours only.
         figure.add_scatterpolar(
             r=[*far, far[0]], theta=[*axes, axes[0]], name=name, mode="lines+markers",
             connectgaps=False, **_look(was_quoted),
@@ -226,13 +212,13 @@ def _radar(table: Table, rows: _Values) -> Any:
 
 
 def _share(value: float, best: float, direction: int) -> float:
-    """Return how far out a value lies: 1 for the best; an error of 0 is the best of any."""
+    """Return the radius of a value, 1 for the best; an error of 0 is always best."""
     over, under = (value, best) if direction > 0 else (best, value)
     return over / under if under else float(direction < 0)
 
 
 def _speed(table: Table, speeds: Table) -> list[_Plot]:
-    """Accuracy against speed: MPJPE-p averaged over the main datasets, where both are known."""
+    """Return a plot of mean MPJPE-p over the main datasets against speed, if both are known."""
     fps_of = {
         (row.label, row.quoted): _column(speeds, row, "fps")
         for rows in speeds.blocks.values() for row in rows
@@ -290,7 +276,7 @@ def _radius(table: Table) -> list[_Plot]:
 
 
 def _length(table: Table) -> list[_Plot]:
-    """Error and smoothness against the frames that are decoded in one pass (paper, its figure)."""
+    """Return plots of error and jitter against frames decoded in one pass (as in the paper)."""
     found = []
     for (block, rows), (column, heading) in itertools.product(
         table.blocks.items(), (("mpjpe_p", "MPJPE-p mm"), ("jitter", "Jitter mm/frame²"))
@@ -301,7 +287,7 @@ def _length(table: Table) -> list[_Plot]:
             method = row.label if row.quoted else row.label.rpartition(", ")[0]
             if frames is not None and error is not None:
                 lines.setdefault((method, row.quoted), []).append((frames, error))
-        if any(len(points) > 1 for points in lines.values()):  # a single length shows nothing
+        if any(len(points) > 1 for points in lines.values()):
             ordered = {method: sorted(points) for method, points in lines.items()}
             found += _plot(block, ordered, "frames decoded in one pass", heading)
     return found

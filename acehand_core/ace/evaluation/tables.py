@@ -1,7 +1,4 @@
-"""The paper's tables, as Markdown and LaTeX: its published rows, marked, beside evaluations.
-
-Numbers come from evaluations or from ``quoted.json`` alone.
-"""
+"""The paper's tables in Markdown and LaTeX: its published rows from ``quoted.json``, and ours."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ _LATEX = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "{": r"\{"
 
 
 def legend(entries: Sequence[TableEntry]) -> list[str]:
-    """Return what the marks mean, and which list of segments each evaluation was made on."""
+    """Return the meaning of marks, and method, segments and protocol of each evaluation."""
     notes = [f"{QUOTED}: quoted from {quoted()['source']}; not measured here."]
     for number, entry in enumerate(entries, 1):
         value = entry.json
@@ -35,8 +32,7 @@ def legend(entries: Sequence[TableEntry]) -> list[str]:
         )
         if other := differences(entry):
             notes.append(
-                f"[{number}]{OTHERWISE} was not made as the quoted rows beside it: "
-                + "; ".join(other)
+                f"[{number}]{OTHERWISE} was not made like the quoted rows: " + "; ".join(other)
             )
 
     return notes
@@ -83,10 +79,8 @@ def latex(tables: Sequence[Table], entries: Sequence[TableEntry]) -> str:
 
 
 def _cells(table: Table, row: Row) -> list[str]:
-    values = [
-        shown(table, name, value) for name, value in zip(table.columns, row.values, strict=True)
-    ]
-    return [row.label, *values, f"{QUOTED}: {row.origin}" if row.quoted else row.origin]
+    origin = f"{QUOTED}: {row.origin}" if row.quoted else row.origin
+    return [row.label, *values_shown(table, row), origin]
 
 
 def _line(cells: Sequence[str]) -> str:
@@ -101,7 +95,7 @@ def _tex(text: str) -> str:
     return "".join(_LATEX.get(letter, letter) for letter in text)
 
 
-#: Columns: heading, digits shown.
+#: Heading and digits of columns.
 COLUMNS: dict[str, tuple[str, int]] = {
     "facc": ("FAcc", 3), "recall": ("Recall", 3), "f1": ("F1", 3),
     "mpjpe_p": ("MPJPE-p mm", 3), "pa_p": ("PA-p mm", 3),
@@ -114,7 +108,7 @@ COLUMNS: dict[str, tuple[str, int]] = {
     "bearing_deg": ("bearing deg", 1), "range_error_m": ("range m", 3),
     "emitted": ("emitted share", 3), "pa": ("PA mm", 2), "count": ("hands", 0),
 }  # fmt: skip
-#: Tables in their order: title, columns.
+#: Title and columns of tables, in order.
 TABLES: dict[str, tuple[str, tuple[str, ...]]] = {
     "main": ("Main comparison", ("facc", "recall", "f1", "mpjpe_p", "pa_p", "mpjpe_plus_oos",
                                  "epe_p", "go_p", "ct_p", "jitter")),
@@ -133,21 +127,21 @@ TABLES: dict[str, tuple[str, tuple[str, ...]]] = {
     "length": ("Decoded length", ("frames", "mpjpe_p", "jitter")),
     "throughput": ("Throughput", ("fps", "hands_per_frame")),
 }  # fmt: skip
-#: Where the paper prints another number of digits than elsewhere.
+#: Tables and cells in which the paper prints another number of digits.
 _TWO_DIGITS = ("features", "tap", "sigma")
 _DIGITS = {("features", "mpjpe_oos"): 1, ("placement", "ct_oos"): 2, ("length", "mpjpe_p"): 2}
-#: Tables that every evaluation enters by itself; the others take the rows they are given.
+#: Tables that every evaluation enters.
 _OF_ITSELF = ("oos", "placement", "matched", "radius", "length", "throughput")
 STUDIES = ("features", "decoder", "tap", "sigma")
 _BLOCK_NAMES = ("ARCTIC", "HOT3D", "HOI4D", "H2O", "OakInk2")
 _MAIN = ("ARCTIC", "HOT3D", "HOI4D")
-#: Marks rows that do not compare with the quoted rows beside them; see ``differences``.
+#: Marks rows not comparable with the quoted ones; see ``differences``.
 OTHERWISE = "*"
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line. ``origin``: where the paper has a quoted row from, or the evaluation's number."""
+    """One line. ``origin``: the paper's source of a quoted row, or the evaluation's number."""
 
     label: str
     values: tuple[float | None, ...]
@@ -168,7 +162,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class TableEntry:
-    """An evaluation for a report: its file's name, its JSON, and the study row it is for."""
+    """An evaluation for a report: file name, JSON, and a row of a study if it is for one."""
 
     file: str
     json: Mapping[str, Any]
@@ -177,12 +171,12 @@ class TableEntry:
 
     @property
     def name(self) -> str:
-        """What its rows are called."""
+        """Label of its rows."""
         return self.label or str(self.json["method"]["label"])
 
     @property
     def block(self) -> str:
-        """The dataset's name as the paper writes it, where it has it."""
+        """The dataset's name, as spelled in the paper."""
         dataset = str(self.json["dataset"])
         known = {name.lower(): name for name in _BLOCK_NAMES}
         return known.get(dataset.lower(), dataset)
@@ -195,10 +189,9 @@ def quoted() -> dict[str, Any]:
 
 
 def differences(entry: TableEntry) -> list[str]:
-    """Return how the conditions of an evaluation differ from those of the paper's rows.
+    """Return how an evaluation's conditions differ from the paper's; empty for other datasets.
 
-    Empty where the paper has none. Its lists of segments are not published, so a list of as many
-    segments may still be another.
+    The paper's lists of segments are not published: a list of equal length may still differ.
     """
     paper = quoted()["conditions"].get(entry.block)
     if paper is None:
@@ -224,16 +217,16 @@ def differences(entry: TableEntry) -> list[str]:
 
 
 def check_study(name: str) -> str:
-    """Return the name of a table that takes given rows. Raises InputError for another."""
+    """Return the name of a study. Raises InputError for an unknown one."""
     if name not in STUDIES:
         raise InputError(f"no study is named {name!r}; {nearest(name, STUDIES)}")
     return name
 
 
 def build_tables(entries: Sequence[TableEntry]) -> list[Table]:
-    """Return every table of the paper with its quoted rows first and the entries' rows after.
+    """Return every table of the paper, with quoted rows before the entries'.
 
-    An evaluation stands in the main table (or that of H2O and OakInk2) unless it is for a study.
+    Evaluations for no study enter the main table (or that of H2O and OakInk2).
     """
     tables = []
     for name, (title, columns) in TABLES.items():
@@ -261,7 +254,7 @@ def build_tables(entries: Sequence[TableEntry]) -> list[Table]:
 
 
 def _rows_of(entry: TableEntry, table: str, columns: Sequence[str], origin: str) -> list[Row]:
-    """Return an entry's rows of one table, from its JSON alone."""
+    """Return an entry's rows of one table."""
     datasets = {"main": _MAIN, "extra": ("H2O", "OakInk2")}
     if entry.study is not None:
         belongs = table == entry.study
@@ -284,7 +277,7 @@ def _numbers(values: Mapping[str, Any], names: Sequence[str]) -> tuple[float | N
 
 
 def _lines(table: str, value: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return what an evaluation has for a table: endings of labels, and values by column."""
+    """Return an evaluation's rows of a table: label endings, and values by column."""
     if table == "oos":
         return [("", value["metrics"])] if value["counts"]["oos"] else []
     if table in ("matched", "throughput"):
@@ -316,8 +309,12 @@ def _lines(table: str, value: Mapping[str, Any]) -> list[tuple[str, Mapping[str,
 
 
 def shown(table: Table, column: str, value: float | None) -> str:
-    """Return a cell with the digits that the paper prints in this table, or a dash."""
-    digits = _DIGITS.get((table.name, column), COLUMNS[column][1])
-    if (table.name in _TWO_DIGITS) and not column.startswith("ct"):
-        digits = _DIGITS.get((table.name, column), 2)
+    """Return a cell with as many digits as in the paper, or a dash."""
+    two = table.name in _TWO_DIGITS and not column.startswith("ct")
+    digits = _DIGITS.get((table.name, column), 2 if two else COLUMNS[column][1])
     return "–" if value is None else f"{value:.{digits}f}"
+
+
+def values_shown(table: Table, row: Row) -> list[str]:
+    """Return the cells of a row's values."""
+    return [shown(table, name, v) for name, v in zip(table.columns, row.values, strict=True)]

@@ -236,18 +236,22 @@ def numbers(value: Any, where: str) -> np.ndarray:
         raise SchemaError(f"{where}: not an array of numbers ({error}).") from error
 
 
-def array(value: Any, shape: int | tuple[int | None, ...], where: str) -> np.ndarray:
-    """Return finite float64 numbers of a shape. Raises SchemaError with ``where``.
+def has_shape(values: np.ndarray, shape: tuple[int | None, ...]) -> bool:
+    """Return whether an array has a shape; None is any length of an axis."""
+    return len(values.shape) == len(shape) and all(
+        length in (None, actual) for actual, length in zip(values.shape, shape, strict=True)
+    )
 
-    None is any length of an axis; a plain count accepts any nesting and returns one axis.
+
+def array(value: Any, shape: int | tuple[int | None, ...], where: str) -> np.ndarray:
+    """Return finite float64 numbers of a shape (see ``has_shape``). Raises SchemaError.
+
+    A plain count accepts any nesting and returns one axis.
     """
     values = numbers(value, where)
     if isinstance(shape, int):
         values, shape = values.ravel(), (shape,)
-    fits = values.ndim == len(shape) and all(
-        length in (None, actual) for actual, length in zip(values.shape, shape, strict=True)
-    )
-    if not fits:
+    if not has_shape(values, shape):
         valid = " x ".join("any" if n is None else str(n) for n in shape) or "one number"
         raise SchemaError(f"{where}: has shape {values.shape}; {valid} is needed.")
     if not np.isfinite(values).all():
