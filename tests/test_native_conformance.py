@@ -20,9 +20,9 @@ from acehand_core.ace.labelled.clips.store import ClipStore
 from acehand_core.ace.labelled.readers import run as registry
 from acehand_core.ace.labelled.readers.base import Convention, ManoTrack, ReadOptions, hashed_split
 from acehand_core.ace.labelled.readers.conventions import to_camera
-from acehand_core.ace.labelled.readers.convert import hand_motion, mano_source
+from acehand_core.ace.labelled.readers.convert import RunOptions, hand_motion, mano_source
 from acehand_core.ace.labelled.readers.pictures import ClipOptions
-from acehand_core.ace.labelled.readers.run import RunOptions, run
+from acehand_core.ace.labelled.readers.run import run
 from acehand_core.errors import (
     InputError,
     Interrupted,
@@ -185,7 +185,7 @@ def check_pixels(native, truth):
     np.testing.assert_allclose(
         native.camera.project(truth.joints)[seen], truth.pixels[seen], atol=2e-3
     )
-    assert (native.camera.width, native.camera.height) == (native.width, native.height)
+    assert (native.camera.width, native.camera.height) == native.size
     if native.joints_image is not None:
         np.testing.assert_allclose(native.joints_image[seen], truth.pixels[seen], atol=2e-3)
 
@@ -196,7 +196,7 @@ def check_pictures(native, truth):
         return
     assert len(native.frames) == len(truth.gray) == len(truth.present)
     for index, image in enumerate(native.frames.read(0, len(native.frames))):
-        assert image.shape == (native.height, native.width, 3)
+        assert image.shape == (*native.size[::-1], 3)
         assert abs(int(np.median(image)) - int(truth.gray[index])) <= 2
     last = len(truth.gray) - 1
     np.testing.assert_array_equal(native.frames.at(last), image)
@@ -578,7 +578,7 @@ def test_a_hand_that_is_seen_without_a_pose_is_there(name, mano_file, tmp_path):
     (item,) = [i for i in reader.items(tmp_path, ReadOptions()) if i.name in truths]
     native = reader.read(item, ReadOptions(pictures=False))
     hands = to_camera(native.mano, mano_source(mano_file))
-    motion, _ = hand_motion(native, hands, native.camera, (native.width, native.height), True)
+    motion, _ = hand_motion(native, hands, native.camera, native.size, True)
     assert motion.presence[1, 0] == 1 and motion.visible[1, 0] == 1  # seen; no keypoints to count
     assert native.visible[1, 0] == pytest.approx(0.7)
     assert not motion.known[1, 0] and motion.known.sum() == 5

@@ -23,8 +23,9 @@ from acehand_core.ace.labelled.clips.store import ClipStore
 from acehand_core.ace.labelled.readers import run as native_run
 from acehand_core.ace.labelled.readers.base import ReadOptions
 from acehand_core.ace.labelled.readers.conventions import to_camera
+from acehand_core.ace.labelled.readers.convert import RunOptions
 from acehand_core.ace.labelled.readers.pictures import ClipOptions
-from acehand_core.ace.labelled.readers.run import RunOptions, find_reader, run
+from acehand_core.ace.labelled.readers.run import find_reader, run
 from acehand_core.errors import InputError, OutputError, SchemaError
 from acehand_core.hand.mano import load_mano
 from acehand_core.recordings.hands_file import write_hand_motion

@@ -42,8 +42,9 @@ class Convert:
     def run(self, terminal: console.Terminal) -> int:
         """Convert and report."""
         from acehand_core.ace.labelled.readers.base import ReadOptions
+        from acehand_core.ace.labelled.readers.convert import RunOptions
         from acehand_core.ace.labelled.readers.pictures import ClipOptions
-        from acehand_core.ace.labelled.readers.run import RunOptions, run
+        from acehand_core.ace.labelled.readers.run import run
         from acehand_core.hand.mano import ENVIRONMENT_VARIABLE, find_mano
 
         mano = None

@@ -21,14 +21,6 @@ if TYPE_CHECKING:
     from acehand_core.ace.evaluation.inputs import GroundTruth
     from acehand_core.ace.evaluation.protocol import HandLibrary
 
-#: Printed metrics: key, heading, digits.
-_SHOWN = (
-    ("facc", "FAcc", 3), ("recall", "Recall", 3), ("f1", "F1", 3), ("mpjpe_p", "MPJPE-p mm", 2),
-    ("pa_p", "PA-p mm", 2), ("epe_p", "EPE2D-p px", 2), ("go_p", "GO-p deg", 2),
-    ("ct_p", "CT-p m", 3), ("jitter", "Jitter mm/f2", 2), ("mpjpe_iv", "MPJPE in view mm", 2),
-    ("mpjpe_oos", "MPJPE-OOS mm", 2), ("mpjpe_plus_oos", "MPJPE+OOS mm", 2),
-)  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True)
 class Truth:
@@ -219,14 +211,15 @@ class Evaluate:
 
 
 def _say(result: dict[str, Any]) -> None:
+    from acehand_core.ace.evaluation.tables import COLUMNS
+
     segments, counts = result["segments"], result["counts"]
     console.say(
         f"{result['method']['label']} on {segments['name']} ({segments['count']} segments, "
         f"{counts['frames']} frames, list sha256 {segments['sha256'][:12]})"
     )
-    for key, heading, digits in _SHOWN:
-        value = result["metrics"][key]
-        console.say(f"  {heading:17} {'n/a' if value is None else f'{value:.{digits}f}'}")
+    for key, value in result["metrics"].items():
+        console.say(f"  {COLUMNS[key][0]:17} {'n/a' if value is None else f'{value:.3f}'}")
 
 
 def _report(

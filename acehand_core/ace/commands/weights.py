@@ -59,7 +59,7 @@ class Fetch:
             console.say(f"{name}: {fetched.folder}")
             console.say(f"  {fetched.licence}")
             for file in fetched.unchecked:
-                console.say(f"  {file}: not checked, no hash is published")
+                console.say(f"  {file}: no hash is published; not checked")
         terminal.print_json({"fetched": done})
         return console.EXIT_OK
 

@@ -14,7 +14,6 @@ from acehand_core.ace.evaluation.tables import (
     Table,
     TableEntry,
     legend,
-    quoted,
     shown,
     values_shown,
 )
@@ -44,7 +43,6 @@ _RADAR_NOTE = (
     f"{_QUOTED_DRAWN} quoted ones of lowest mean MPJPE-p (dashed, hollow). Unknown metrics leave "
     "a gap."
 )
-_RADIUS_MIDDLES = {"0.00-0.25": 0.125, "0.25-0.50": 0.375, "0.50-0.75": 0.625, ">0.75": 0.875}
 
 
 #: Points (x, y) by method: its label, and whether it is quoted.
@@ -95,8 +93,7 @@ def plots(table: Table, tables: Sequence[Table]) -> list[_Plot]:
     if table.name == "main":
         by_name = {other.name: other for other in tables}
         return [*_radars(table, by_name["extra"]), *_speed(table, by_name["throughput"])]
-    own = {"oos": _strata, "radius": _radius, "length": _length}
-    return own[table.name](table) if table.name in own else []
+    return _length(table) if table.name == "length" else []
 
 
 def _look(was_quoted: bool) -> dict[str, Any]:
@@ -236,43 +233,6 @@ def _speed(table: Table, speeds: Table) -> list[_Plot]:
             points[method] = [(fps, sum(known) / 3)]
     x_label = "frames per second (quoted: one A100)"
     return _plot("", points, x_label, "MPJPE-p mm, mean of 3 datasets", joined=False, log=True)
-
-
-def _strata(table: Table) -> list[_Plot]:
-    found = []
-    for block, rows in table.blocks.items():
-        strata = [[_column(table, r, "mpjpe_iv"), _column(table, r, "mpjpe_oos")] for r in rows]
-        known = [i for i, pair in enumerate(strata) if None not in pair]
-        if not known:
-            continue
-        counts = quoted()["tables"]["oos"]["counts"].get(block)
-        note = (
-            f": quoted rows {counts['iv']} in view, {counts['oos']} out of sight" if counts else ""
-        )
-        figure = plotly()[0].Figure()
-        for column, name in enumerate(("in view mm", "out of sight mm")):
-            figure.add_bar(
-                x=[strata[i][column] for i in known], y=[escape(rows[i].label) for i in known],
-                name=name, orientation="h", text=[f"{strata[i][column]:.1f}" for i in known],
-                marker={"pattern": {"shape": ["/" if rows[i].quoted else "" for i in known]}},
-            )  # fmt: skip
-        figure.update_layout(template="none", width=620, height=120 + 45 * len(known))
-        figure.update_yaxes(autorange="reversed", automargin=True)
-        found.append((block + note, figure))
-    return found
-
-
-def _radius(table: Table) -> list[_Plot]:
-    found = []
-    for block, rows in table.blocks.items():
-        lines: _Lines = {}
-        for row in rows:
-            method, _, ends = row.label.rpartition(", r ")
-            ct = _column(table, row, "ct")
-            if ct is not None and ends in _RADIUS_MIDDLES:
-                lines.setdefault((method, row.quoted), []).append((_RADIUS_MIDDLES[ends], ct))
-        found += _plot(block, lines, "middle of the bin of r", "CT m")
-    return found
 
 
 def _length(table: Table) -> list[_Plot]:

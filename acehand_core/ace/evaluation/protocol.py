@@ -216,36 +216,29 @@ def match(
     return shown & on_screen & (own > 0) & (own >= other)
 
 
-@dataclass(frozen=True, slots=True)
-class ImagePlacement:
-    """Absolute errors of one segment's hand-frames; NaN where the tracker emits nothing.
+def placement(
+    predicted: JointsCamera, truth: JointsCamera, counted: PerHandFlag
+) -> dict[str, PerHand]:
+    """Return absolute errors of the counted hand-frames, NaN elsewhere; not in the paper.
 
-    Attributes:
-        wrist_m: distance of the wrists.
-        camera_m: mean distance of the 21 joints, unaligned.
-        bearing_deg: angle between the directions to the wrists.
-        range_m: predicted minus true distance of the wrist from the camera.
+    ``wrist_m``: distance of the wrists. ``camera_m``: mean distance of the 21 joints, unaligned.
+    ``bearing_deg``: angle between the directions to the wrists. ``range_m``: predicted minus true
+    distance of the wrist from the camera.
     """
-
-    wrist_m: PerHand
-    camera_m: PerHand
-    bearing_deg: PerHand
-    range_m: PerHand
-
-
-def placement(predicted: JointsCamera, truth: JointsCamera, counted: PerHandFlag) -> ImagePlacement:
-    """Return the absolute errors of the counted hand-frames, which the paper does not report."""
-    values = {name: np.full(counted.shape, np.nan) for name in ImagePlacement.__slots__}
     a, b = predicted[counted], truth[counted]
     wrist_a, wrist_b = a[:, 0], b[:, 0]
     far_a, far_b = np.linalg.norm(wrist_a, axis=-1), np.linalg.norm(wrist_b, axis=-1)
-    values["wrist_m"][counted] = np.linalg.norm(wrist_a - wrist_b, axis=-1)
-    values["camera_m"][counted] = np.linalg.norm(a - b, axis=-1).mean(-1)
     sine = np.linalg.norm(np.cross(wrist_a, wrist_b), axis=-1)
-    angle = np.arctan2(sine, (wrist_a * wrist_b).sum(-1))
-    values["bearing_deg"][counted] = np.degrees(angle)
-    values["range_m"][counted] = far_a - far_b
-    return ImagePlacement(**values)
+    errors = {
+        "wrist_m": np.linalg.norm(wrist_a - wrist_b, axis=-1),
+        "camera_m": np.linalg.norm(a - b, axis=-1).mean(-1),
+        "bearing_deg": np.degrees(np.arctan2(sine, (wrist_a * wrist_b).sum(-1))),
+        "range_m": far_a - far_b,
+    }
+    values = {name: np.full(counted.shape, np.nan) for name in errors}
+    for name, error in errors.items():
+        values[name][counted] = error
+    return values
 
 
 Hands = Float[np.ndarray, "N 21 3"]

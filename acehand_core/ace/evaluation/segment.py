@@ -13,7 +13,6 @@ from jaxtyping import Float
 from acehand_core.ace.evaluation.protocol import (
     Anchors,
     HandLibrary,
-    ImagePlacement,
     Protocol,
     boxes_around,
     canonical_joints,
@@ -41,34 +40,22 @@ from acehand_core.types import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ScoredPose:
-    """Orientation and translation in the ground truth's hand model; NaN if not comparable.
-
-    ``error_mm`` is the mean joint error of a conversion between hand models, None without one.
-    """
-
-    global_orient: RotationsCamera
-    translation: PointCamera
-    comparable: bool
-    error_mm: float | None = None
-
-
 def comparable_pose(
     prediction: HandMotion, truth: HandMotion, emitted: PerHandFlag, library: HandLibrary
-) -> ScoredPose:
+) -> tuple[RotationsCamera, PointCamera, bool, float | None]:
     """Return the prediction's orientation and translation in the truth's hand model.
 
-    ``hand.mapping`` converts between two configured hand models; joints alone are not comparable.
+    ``hand.mapping`` converts between two configured hand models; joints alone are not comparable
+    (False, and NaN). Last, the mean joint error of a conversion, mm.
     """
     if prediction.hand_model == truth.hand_model:
-        return ScoredPose(prediction.global_orient, prediction.translation, True)
+        return prediction.global_orient, prediction.translation, True, None
     orient = np.full((len(prediction), 2, 3, 3), np.nan)
     translation = np.full((len(prediction), 2, 3), np.nan)
     source = library.find(prediction.hand_model, prediction.left_shapedirs_fixed)
     target = library.find(truth.hand_model, truth.left_shapedirs_fixed)
     if source is None or target is None:
-        return ScoredPose(orient, translation, False)
+        return orient, translation, False, None
 
     errors = [np.zeros(0)]
     for slot, side in enumerate(SIDES):
@@ -85,7 +72,7 @@ def comparable_pose(
 
     error_m = np.concatenate(errors)
     error_mm = float(1e3 * error_m.mean()) if len(error_m) else None
-    return ScoredPose(orient, translation, True, error_mm)
+    return orient, translation, True, error_mm
 
 
 def uses_own_anchors(prediction: HandMotion, camera: Camera, anchors: Anchors) -> bool:
@@ -135,7 +122,7 @@ class SegmentScore:
         radius: distance of the hand's projected centre from the principal point over half the
             image diagonal, on-screen hands.
         jitter: (mean, number of second differences) per run and hand.
-        placement: absolute errors, second pass.
+        placement: see ``protocol.placement``, second pass.
         picture: width and height in pixels at which EPE is measured.
         decoded: the tracker's input, if the prediction states it.
         conversion_mm: mean joint error of the conversion between hand models.
@@ -158,7 +145,7 @@ class SegmentScore:
     gated_ct_m: PerHand
     radius: PerHand
     jitter: tuple[tuple[float, int], ...]
-    placement: ImagePlacement
+    placement: Mapping[str, PerHand]
     pose_comparable: bool
     own_anchors: bool
     picture: tuple[int, int]
@@ -219,7 +206,7 @@ def score_segment(
     stand_in = np.broadcast_to(canonical, truth.joints_camera.shape)
     penalised = np.where(matched[..., None, None], prediction.joints_camera, stand_in)
     second = np.where(emitted[..., None, None], prediction.joints_camera, stand_in)
-    pose = comparable_pose(prediction, truth, emitted, library)
+    orient, translation, comparable, error_mm = comparable_pose(prediction, truth, emitted, library)
     own = uses_own_anchors(prediction, camera, protocol.anchors)
     picture = picture or (camera.width, camera.height)
     epe = _epe(prediction, truth, in_image, matched, own, picture)
@@ -232,17 +219,17 @@ def score_segment(
         pa_mm=_rows(pa_mm, penalised, truth.joints_camera, on_screen),
         epe_px=np.where(on_screen, epe, np.nan),
         epe_joints=np.where(on_screen, joints, 0.0),
-        go_deg=_orientation(pose.global_orient, truth, matched, on_screen),
-        ct_m=_translation(pose.translation, truth, matched, on_screen),
+        go_deg=_orientation(orient, truth, matched, on_screen),
+        ct_m=_translation(translation, truth, matched, on_screen),
         gated_mpjpe_mm=_rows(mpjpe_mm, second, truth.joints_camera, exists),
-        gated_ct_m=_translation(pose.translation, truth, emitted, exists),
+        gated_ct_m=_translation(translation, truth, emitted, exists),
         radius=_radius(truth.joints_camera, in_image, camera, on_screen),
         jitter=_jitter(prediction, matched),
         placement=placement(prediction.joints_camera, truth.joints_camera, emitted & exists),
-        pose_comparable=pose.comparable,
+        pose_comparable=comparable,
         own_anchors=own,
         picture=picture,
-        conversion_mm=pose.error_mm,
+        conversion_mm=error_mm,
         decoded=_decoded(prediction.provenance.settings),
     )  # fmt: skip
 

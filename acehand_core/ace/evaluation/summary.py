@@ -49,7 +49,7 @@ class Pool:
 
     def placement(self, name: str) -> np.ndarray:
         """Return one error of the absolute placement, (N, 2)."""
-        return np.concatenate([getattr(s.placement, name) for s in self.scores])
+        return np.concatenate([s.placement[name] for s in self.scores])
 
 
 def summarise(

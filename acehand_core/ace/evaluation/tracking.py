@@ -11,7 +11,6 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from acehand_core.ace.evaluation.inputs import GroundTruth
-from acehand_core.ace.labelled.clips.media import ByIndex
 from acehand_core.errors import InputError
 from acehand_core.motion import HandModelName, HandMotion, Recording
 from acehand_core.provenance import Provenance
@@ -195,18 +194,14 @@ def _span(start: int, stop: int, total: int, decode_frames: int | None) -> tuple
     return first, min(total, first + decode_frames)
 
 
-@dataclass(frozen=True)
-class Memory(ByIndex):
+class Memory(list[ImageRgb]):
     """Decoded frames in memory, to time a tracker without video decoding."""
 
-    images: tuple[ImageRgb, ...]
+    at = list.__getitem__
 
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def at(self, index: int) -> ImageRgb:
-        """Return one frame."""
-        return self.images[index]
+    def read(self, start: int, stop: int) -> Iterator[ImageRgb]:
+        """Yield frames ``start`` to ``stop - 1``."""
+        return iter(self[start:stop])
 
 
 def throughput(
@@ -222,7 +217,7 @@ def throughput(
     if seen.camera is not None and seen.camera.model != "pinhole":
         seen = undistort(seen)
     assert seen.frames is not None
-    held = replace(seen, frames=Memory(tuple(seen.frames.read(0, len(seen)))))
+    held = replace(seen, frames=Memory(seen.frames.read(0, len(seen))))
     times = []
     for _ in range(passes + 1):
         began = time.perf_counter()

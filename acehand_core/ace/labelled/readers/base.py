@@ -57,7 +57,7 @@ class ReadOptions:
 
     Attributes:
         view: one of the reader's ``views``; None: the first.
-        open_frames: see ``OpenFrames``; None: ``pictures.open_vrs``.
+        open_frames: see ``OpenFrames``; None: ``pictures.VrsImages``.
         pictures: False skips pictures and the packages they need.
     """
 
@@ -125,6 +125,7 @@ class NativeRecording:
 
     Attributes:
         fps: nominal native rate; 30 for a still image.
+        size: (width, height).
         frames: the pictures as stored, or None.
         camera: of those pictures, lens distortion included.
         present: hands labelled by MANO or joints.
@@ -150,8 +151,7 @@ class NativeRecording:
     item: Item
     timestamps_ns: TimestampsNs
     fps: float
-    width: int
-    height: int
+    size: tuple[int, int]
     frames: FrameSource | None
     camera: Camera | None
     present: Bool[np.ndarray, "T 2"]
@@ -211,10 +211,7 @@ def read_text(path: Path) -> str:
 
 def read_numbers(path: Path, count: int) -> np.ndarray:
     """Return ``count`` numbers separated by white space. Raises SchemaError for another count."""
-    try:
-        values = np.array([float(word) for word in read_text(path).split()])
-    except ValueError as error:
-        raise SchemaError(f"{path}: not only numbers ({error}).") from error
+    values = numbers(read_text(path).split(), str(path))
     if len(values) != count:
         raise SchemaError(f"{path}: {len(values)} numbers, {count} are needed.")
     return values
@@ -266,12 +263,10 @@ def entry(value: Any, key: str, shape: int | tuple[int | None, ...], where: str)
 
 def integer(value: Any, where: str) -> int:
     """Return a whole number. Raises SchemaError with ``where`` for anything else."""
-    number = isinstance(value, int | float | np.integer | np.floating | np.ndarray)
-    if number and not isinstance(value, bool) and np.size(value) == 1:
-        plain = float(np.ravel(value)[0])
-        if plain.is_integer() and abs(plain) < 2**53:
-            return int(plain)
-    raise SchemaError(f"{where}: a whole number is needed, not {str(value)[:60]!r}.")
+    number = float(array(value, 1, where)[0])
+    if not number.is_integer():
+        raise SchemaError(f"{where}: a whole number is needed, not {number}.")
+    return int(number)
 
 
 def mapping(value: Any, where: str) -> Record:

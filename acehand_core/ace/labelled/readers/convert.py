@@ -1,22 +1,35 @@
-"""Conversion of one recording of a dataset to one clip; unchanged clips are kept."""
+"""Conversion of one recording of a dataset to one clip."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import hashlib
-from dataclasses import replace
+import traceback
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from acehand_core.ace.labelled.clips.schema import ClipInfo, Supervision, clip_id
+from acehand_core.ace.labelled.clips.schema import (
+    CONVERTED_BY,
+    ClipInfo,
+    StoreInfo,
+    Supervision,
+    clip_id,
+)
 from acehand_core.ace.labelled.clips.store import ClipStore, ClipWriter, made_from
 from acehand_core.ace.labelled.readers import pictures
-from acehand_core.ace.labelled.readers.base import Item, NativeRecording, Reader, ReadOptions
+from acehand_core.ace.labelled.readers.base import (
+    Item,
+    NativeRecording,
+    Reader,
+    ReadOptions,
+    Split,
+)
 from acehand_core.ace.labelled.readers.conventions import CameraHands, ManoSource, to_camera
-from acehand_core.errors import InputError
+from acehand_core.errors import AcehandError, InputError
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.mano import ManoHand, load_mano
 from acehand_core.motion import HandMotion
@@ -32,30 +45,78 @@ _HASHED_BYTES = 64 << 20
 _VERSION = 4
 
 
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """Options of a conversion.
+
+    Attributes:
+        splits: to convert; empty for all.
+        split_file: JSON of split to names, replaces the reader's splits.
+        jobs: processes; more than one needs a picklable ``read.open_frames``.
+    """
+
+    root: Path
+    output: Path
+    splits: tuple[Split, ...] = ()
+    split_file: Path | None = None
+    jobs: int = 1
+    clips: pictures.ClipOptions = field(default_factory=pictures.ClipOptions)
+    read: ReadOptions = field(default_factory=ReadOptions)
+
+
 class Converter:
-    """Converts recordings of one dataset; caches MANO and file hashes.
+    """Converts recordings of one dataset; caches MANO, file hashes and stores. One per process.
 
     Raises: InputError, SchemaError, MissingDependencyError when MANO cannot be loaded.
     """
 
-    def __init__(self, reader: Reader, options: pictures.ClipOptions, read: ReadOptions) -> None:
-        self.reader, self.options, self.read = reader, options, read
-        self.mano = mano_source(options.mano)
+    def __init__(self, reader: Reader, options: RunOptions) -> None:
+        self.reader, self.options = reader, options
+        self.mano = mano_source(options.clips.mano)
         if self.mano is not None:
             self.mano(False)  # errors come before any work
         self._hashes: dict[tuple[Path, int, int], str] = {}
+        self._writers: dict[str, ClipWriter] = {}
 
-    def convert(self, item: Item, writer: ClipWriter) -> tuple[ClipInfo, bool]:
+    def writer(self, split: Split) -> ClipWriter:
+        """Return the writer of a split's store."""
+        if split not in self._writers:
+            folder = self.options.output / split
+            self._writers[split] = ClipWriter(folder, self.store_info(split), other_settings=True)
+        return self._writers[split]
+
+    def store_info(self, split: Split) -> StoreInfo:
+        """Return the metadata of a split's store."""
+        clips = self.options.clips
+        settings = {name: getattr(clips, name) for name in ("images", "width", "quality")}
+        settings |= {"mano": clips.mano is not None, "view": self.options.read.view}
+        licence = f"that of {self.reader.title}"
+        return StoreInfo(self.reader.name, split, CONVERTED_BY, licence, settings)
+
+    def convert(self, item: Item) -> tuple[ClipInfo, bool] | InputError:
         """Write one recording as a clip; return its metadata and whether it was kept unchanged.
 
-        Raises: the reader's errors; OutputError.
+        Returns the recording's error; errors of all recordings (disk full, package missing) are
+        raised.
         """
-        options, key = self.options, self._key(item)
+        try:
+            return self._converted(item, self.writer(item.split))
+        except InputError as error:
+            return error
+        except AcehandError:
+            raise
+        except Exception as error:  # an unforeseen file must not end the conversion
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{Path(frame.filename).name}:{frame.lineno}"
+            return InputError(f"could not be read: {type(error).__name__}: {error} (in {where}).")
+
+    def _converted(self, item: Item, writer: ClipWriter) -> tuple[ClipInfo, bool]:
+        options, key = self.options.clips, self._key(item)
         name = clip_id(item.name)
         if writer.has(name, key):
             return ClipStore(writer.root).info_of(name), True
 
-        native = self.reader.read(item, self.read)
+        native = self.reader.read(item, self.options.read)
         hands, findings = None, list(native.findings)
         if native.mano is not None:
             hands = to_camera(native.mano, self.mano)
@@ -69,7 +130,7 @@ class Converter:
         if reference is None:
             frames, camera, size, done = pictures.pictures(native, options)
         else:
-            frames, camera, size, done = None, native.camera, (native.width, native.height), []
+            frames, camera, size, done = None, native.camera, native.size, []
         motion, complete = hand_motion(native, hands, camera, size, self.mano is not None)
 
         info = ClipInfo(
@@ -95,16 +156,13 @@ class Converter:
 
     def _key(self, item: Item) -> str:
         """Return the hash of a clip's inputs, settings and MANO."""
-        options = self.options
+        options = self.options.clips
         settings: dict[str, Any] = {
             "version": _VERSION,
             "item": [item.dataset, item.name, item.split],
-            "images": options.images,
-            "width": options.width,
-            "quality": options.quality,
-            "media": options.media,
-            "pictures": self.read.pictures,
+            "pictures": self.options.read.pictures,
         }
+        settings |= {n: getattr(options, n) for n in ("images", "width", "quality", "media")}
         files = [self._fingerprint(path) for path in self.reader.sources(item)]
         mano = [] if options.mano is None else [self._fingerprint(options.mano)]
         return made_from([*files, "mano", *mano], settings)
@@ -165,7 +223,7 @@ def hand_motion(
 
     image = np.full((len(present), 2, 21, 2), np.nan)
     if native.joints_image is not None:
-        scale = np.array(size) / (native.width, native.height)
+        scale = np.array(size) / native.size
         image = (native.joints_image + 0.5) * scale - 0.5
     given = native.joints_image is not None
     if camera is not None and not (given and camera.model == pictures.native_model(native)):
@@ -216,7 +274,7 @@ def _source(
         "group": item.group,
         **{k: v for k, v in item.key.items() if not Path(v).is_absolute()},
         "native_fps": native.fps,
-        "native_size": [native.width, native.height],
+        "native_size": list(native.size),
         "native_camera": native.camera.to_json() if native.camera else None,
         "convention": dataclasses.asdict(native.mano.convention) if native.mano else None,
         "pictures": changed,

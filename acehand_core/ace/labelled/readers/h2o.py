@@ -12,23 +12,12 @@ from pathlib import Path
 import numpy as np
 
 from acehand_core.ace.labelled.clips.media import ImageFiles
-from acehand_core.ace.labelled.readers.base import (
-    Convention,
-    Item,
-    ManoTrack,
-    NativeRecording,
-    ReadOptions,
-    Split,
-    frame_times,
-    read_numbers,
-    safe_name,
-    subfolders,
-)
-from acehand_core.ace.labelled.readers.pictures import image_size, numbered_images
+from acehand_core.ace.labelled.readers import base
+from acehand_core.ace.labelled.readers.pictures import image_size, numbered_images, rescaled_to
 from acehand_core.errors import InputError
 from acehand_core.geometry.cameras import Camera
 
-CONVENTION = Convention("vectors", True, "mano", False, "camera")
+CONVENTION = base.Convention("vectors", True, "mano", False, "camera")
 _FPS = 30.0
 _PER_HAND = 62  # flag, translation 3, pose 48, betas 10
 _MANO_FOLDERS = ("hand_pose_mano", "hand_pose_MANO", "hand_pose_mano_v1_1")
@@ -41,35 +30,35 @@ class H2OReader:
     title = "H2O"
     views = ("cam4", "cam0", "cam1", "cam2", "cam3")
 
-    def items(self, root: Path, options: ReadOptions) -> Sequence[Item]:
+    def items(self, root: Path, options: base.ReadOptions) -> Sequence[base.Item]:
         """List recordings: one folder of a subject, scene and index."""
         view = options.view or self.views[0]
-        subjects = [p for p in subfolders(root) if p.name.startswith("subject")]
+        subjects = [p for p in base.subfolders(root) if p.name.startswith("subject")]
         if not subjects:
             raise InputError(f"{root}: this does not look like H2O; no subject1/ .. subject4/.")
 
         items = []
-        scenes = [(subject, scene) for subject in subjects for scene in subfolders(subject)]
+        scenes = [(subject, scene) for subject in subjects for scene in base.subfolders(subject)]
         for subject, scene in scenes:
-            split: Split = "train"
+            split: base.Split = "train"
             if subject.name == "subject4":
                 split = "test"
             elif subject.name == "subject3" and scene.name in ("k2", "o1", "o2"):
                 split = "val"
-            for index in subfolders(scene):
+            for index in base.subfolders(scene):
                 folder = index / view
                 if (folder / "hand_pose").is_dir() or _mano_folder(folder) is not None:
-                    name = safe_name(subject.name, scene.name, index.name, view)
-                    items.append(Item(self.name, name, split, folder, {"view": view}, subject.name))
+                    name = base.safe_name(subject.name, scene.name, index.name, view)
+                    key = {"view": view}
+                    items.append(base.Item(self.name, name, split, folder, key, subject.name))
 
         return items
 
-    def sources(self, item: Item) -> Sequence[Path]:
+    def sources(self, item: base.Item) -> Sequence[Path]:
         names = ("rgb", "rgb256", "cam_pose", "hand_pose", *_MANO_FOLDERS, "cam_intrinsics.txt")
         return [item.path / name for name in names]
 
-    def read(self, item: Item, options: ReadOptions) -> NativeRecording:
-        """Read one recording."""
+    def read(self, item: base.Item, options: base.ReadOptions) -> base.NativeRecording:
         mano_folder, joint_folder = _mano_folder(item.path), item.path / "hand_pose"
         labels = _numbered_text(mano_folder) | _numbered_text(joint_folder)
         images = numbered_images(item.path / "rgb") or numbered_images(item.path / "rgb256")
@@ -82,7 +71,14 @@ class H2OReader:
         joints = _read_all(joint_folder, numbers, 128).reshape(-1, 2, 64)
         has_mano, has_joints = hands[..., 0] == 1, joints[..., 0] == 1
 
-        camera, findings = _camera(item.path, images, numbers)
+        values = map(float, base.read_numbers(item.path / "cam_intrinsics.txt", 6))
+        fx, fy, cx, cy, width, height = values
+        camera = Camera("pinhole", round(width), round(height), fx, fy, cx, cy)
+        findings = []
+        if images:
+            camera = rescaled_to(camera, image_size(images[numbers[0]]), findings)
+        else:
+            findings.append("no pictures; every file of labels is a frame.")
         if differ := int((has_joints != has_mano).sum()):
             findings.append(f"{differ} hands have joints or MANO but not both.")
 
@@ -101,17 +97,18 @@ class H2OReader:
                 "used."
             )
         else:
-            T_world_camera = np.stack([read_numbers(files[n], 16).reshape(4, 4) for n in numbers])
-        return NativeRecording(
+            T_world_camera = np.stack(
+                [base.read_numbers(files[n], 16).reshape(4, 4) for n in numbers]
+            )
+        return base.NativeRecording(
             item=item,
-            timestamps_ns=frame_times(np.array(numbers), _FPS),
+            timestamps_ns=base.frame_times(np.array(numbers), _FPS),
             fps=_FPS,
-            width=camera.width,
-            height=camera.height,
+            size=(camera.width, camera.height),
             frames=ImageFiles([images[n] for n in numbers]) if images else None,
             camera=camera,
             present=has_mano | has_joints,
-            mano=ManoTrack.of_vectors(
+            mano=base.ManoTrack.of_vectors(
                 CONVENTION, has_mano, hands[..., 4:52], hands[..., 52:62], hands[..., 1:4]
             ),
             joints_camera=np.where(
@@ -143,19 +140,5 @@ def _read_all(folder: Path | None, numbers: list[int], count: int) -> np.ndarray
     values = np.full((len(numbers), count), np.nan)
     for row, number in enumerate(numbers):
         if number in files:
-            values[row] = read_numbers(files[number], count)
+            values[row] = base.read_numbers(files[number], count)
     return values
-
-
-def _camera(folder: Path, images: dict[int, Path], numbers: list[int]) -> tuple[Camera, list[str]]:
-    fx, fy, cx, cy, width, height = map(float, read_numbers(folder / "cam_intrinsics.txt", 6))
-    camera = Camera("pinhole", round(width), round(height), fx, fy, cx, cy)
-    if not images:
-        return camera, ["no pictures; every file of labels is a frame."]
-    size = image_size(images[numbers[0]])
-    if size == (camera.width, camera.height):
-        return camera, []
-    return camera.rescaled(*size), [
-        f"pictures are {size[0]} x {size[1]}, the calibration {round(width)} x {round(height)}; "
-        "the camera was rescaled."
-    ]

@@ -14,21 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from acehand_core.ace.labelled.clips.media import ImageFiles
-from acehand_core.ace.labelled.readers.base import (
-    Convention,
-    Item,
-    ManoTrack,
-    NativeRecording,
-    ReadOptions,
-    array,
-    frame_times,
-    need_items,
-    numbers,
-    pinhole,
-    read_text,
-    safe_name,
-    unknown_unless,
-)
+from acehand_core.ace.labelled.readers import base
 from acehand_core.ace.labelled.readers.pictures import image_size, numbered_images
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.geometry import frames
@@ -41,7 +27,7 @@ from acehand_core.unpickling import NPY_OBJECT, restricted_load
 
 def read_log(path: Path) -> CameraPoses:
     """Return camera-to-world matrices (the format's definition). Raises SchemaError."""
-    lines = [line for line in read_text(path).splitlines() if line.strip()]
+    lines = [line for line in base.read_text(path).splitlines() if line.strip()]
     if not lines or len(lines) % 5:
         raise SchemaError(f"{path}: {len(lines)} lines; five per frame are needed.")
     rows = np.zeros((len(lines), 4))
@@ -54,7 +40,7 @@ def read_log(path: Path) -> CameraPoses:
     return rows.reshape(-1, 5, 4)[:, 1:]
 
 
-CONVENTION = Convention("vectors", True, "mano", None, "camera")
+CONVENTION = base.Convention("vectors", True, "mano", None, "camera")
 _LABEL_FPS = 15.0
 _SIZE = (1920, 1080)
 _DEPTH = "ZY*/H*/C*/N*/S*/s*/T*"
@@ -70,32 +56,31 @@ class Hoi4dReader:
     title = "HOI4D"
     views = ("align_rgb",)
 
-    def items(self, root: Path, options: ReadOptions) -> Sequence[Item]:
+    def items(self, root: Path, options: base.ReadOptions) -> Sequence[base.Item]:
         """List sequences that have a folder of hand poses."""
         folders: dict[str, dict[str, str]] = {}
         for side in SIDES:
             for top in _tops(root):
-                base = top / f"refinehandpose_{side}"
-                for folder in base.glob(_DEPTH):
-                    folders.setdefault(str(folder.relative_to(base)), {})[side] = str(folder)
+                labels = top / f"refinehandpose_{side}"
+                for folder in labels.glob(_DEPTH):
+                    folders.setdefault(str(folder.relative_to(labels)), {})[side] = str(folder)
 
         items = [
-            Item(
-                self.name, safe_name(path.replace("/", "_")), "test", root,
+            base.Item(
+                self.name, base.safe_name(path.replace("/", "_")), "test", root,
                 {"sequence": path, **sides}, path.split("/")[1],
             )
             for path, sides in sorted(folders.items())
         ]  # fmt: skip
-        return need_items(items, root, self.title, f"refinehandpose_right/{_DEPTH}")
+        return base.need_items(items, root, self.title, f"refinehandpose_right/{_DEPTH}")
 
-    def sources(self, item: Item) -> Sequence[Path]:
+    def sources(self, item: base.Item) -> Sequence[Path]:
         labels = [Path(item.key[side]) for side in SIDES if side in item.key]
         folder = _sequence_folder(item.path, item.key["sequence"])
         pictures = [] if folder is None else [folder / "align_rgb", folder / "3Dseg"]
         return [*labels, _intrinsics_file(item), *pictures]
 
-    def read(self, item: Item, options: ReadOptions) -> NativeRecording:
-        """Read one sequence."""
+    def read(self, item: base.Item, options: base.ReadOptions) -> base.NativeRecording:
         folder = _sequence_folder(item.path, item.key["sequence"])
         stored, damaged = _read_labels(item)
         source, times, fps, size, findings = _pictures(folder, max(stored, default=-1) + 1)
@@ -105,8 +90,8 @@ class Hoi4dReader:
 
         for number, row in rows.items():
             if row is not None:
-                for slot, (numbers, points) in stored[number].items():
-                    values[row, slot], image[row, slot] = numbers, points
+                for slot, labels in stored[number].items():
+                    values[row, slot], image[row, slot] = labels
 
         camera = _camera(item, size, findings)
         image = (image + 0.5) * np.array(size) / _SIZE - 0.5  # stored for the full size
@@ -117,16 +102,15 @@ class Hoi4dReader:
         )
         T_world_camera = _camera_poses(folder, count, values[..., 58:61], findings)
 
-        return NativeRecording(
+        return base.NativeRecording(
             item=item,
             timestamps_ns=times,
             fps=fps,
-            width=size[0],
-            height=size[1],
+            size=size,
             frames=source,
             camera=camera,
             present=present,
-            mano=ManoTrack.of_vectors(
+            mano=base.ManoTrack.of_vectors(
                 CONVENTION, present, values[..., :48], values[..., 48:58], values[..., 58:61]
             ),
             joints_image=image,
@@ -135,7 +119,7 @@ class Hoi4dReader:
             licences=("HOI4D: CC BY-NC 4.0, https://hoi4d.github.io",),
             findings=tuple(findings),
             # Not every frame is annotated.
-            unlabelled_presence=unknown_unless(labelled),
+            unlabelled_presence=base.unknown_unless(labelled),
             left_out=sum(row is None for row in rows.values()),
         )
 
@@ -152,7 +136,7 @@ def _sequence_folder(root: Path, sequence: str) -> Path | None:
     return None
 
 
-def _read_labels(item: Item) -> tuple[dict[int, dict[int, _Labels]], int]:
+def _read_labels(item: base.Item) -> tuple[dict[int, dict[int, _Labels]], int]:
     """Return frame number to slot to labels, and the number of damaged files.
 
     Damaged: some published files hold a single number in place of a pose.
@@ -169,11 +153,11 @@ def _read_labels(item: Item) -> tuple[dict[int, dict[int, _Labels]], int]:
             value = restricted_load(path, NPY_OBJECT, "HOI4D hand pose")
             if not isinstance(value, dict):
                 raise SchemaError(f"{path}: must be a dict.")
-            if numbers(value.get("poseCoeff", ()), f"{path} poseCoeff").size != 48:
+            if base.numbers(value.get("poseCoeff", ()), f"{path} poseCoeff").size != 48:
                 damaged += 1
                 continue
-            parts = [array(value.get(key, ()), n, f"{path} {key}") for key, n in _KEYS]
-            points = array(value.get("kps2D", np.zeros((0, 2))), (None, 2), f"{path} kps2D")
+            parts = [base.array(value.get(key, ()), n, f"{path} {key}") for key, n in _KEYS]
+            points = base.array(value.get("kps2D", np.zeros((0, 2))), (None, 2), f"{path} kps2D")
             points = points if len(points) == 21 else np.full((21, 2), np.nan)
             labels.setdefault(int(path.stem), {})[slot] = (np.concatenate(parts), points)
 
@@ -198,7 +182,7 @@ def _pictures(
     if images and len(images) != count:
         raise InputError(f"{pictures}: {len(images)} images, numbered to {count - 1}.")
 
-    times = frame_times(np.arange(count), _LABEL_FPS)
+    times = base.frame_times(np.arange(count), _LABEL_FPS)
     if images:
         text = f"{count} decoded images, taken as 15 frames per second."
         return ImageFiles(list(images.values())), times, _LABEL_FPS, image_size(images[0]), [text]
@@ -207,7 +191,7 @@ def _pictures(
 
 
 def _rows_of(
-    numbers: Collection[int], times: np.ndarray, fps: float, findings: list[str]
+    labels: Collection[int], times: np.ndarray, fps: float, findings: list[str]
 ) -> dict[int, int | None]:
     """Return label number to frame: the label's time at 15 per second, matched within half a frame.
 
@@ -215,7 +199,7 @@ def _rows_of(
     its frames; those between labels are unlabelled.
     """
     rows: dict[int, int | None] = {}
-    for number in numbers:
+    for number in labels:
         time = times[0] + number * 1e9 / _LABEL_FPS
         row = int(np.argmin(np.abs(times - time)))
         rows[number] = row if abs(times[row] - time) <= 0.5e9 / fps else None
@@ -224,17 +208,17 @@ def _rows_of(
     return rows
 
 
-def _camera(item: Item, size: tuple[int, int], findings: list[str]) -> Camera | None:
+def _camera(item: base.Item, size: tuple[int, int], findings: list[str]) -> Camera | None:
     path = _intrinsics_file(item)
     unit = path.parent.name
     if not path.is_file():
         findings.append(f"no camera_params/{unit}/intrin.npy: the camera is not known.")
         return None
     try:
-        K = array(np.load(path, allow_pickle=False), (3, 3), str(path))
+        K = base.array(np.load(path, allow_pickle=False), (3, 3), str(path))
     except (OSError, ValueError, EOFError) as error:
         raise SchemaError(f"{path}: not a plain .npy array ({error}).") from error
-    camera = pinhole(K, _SIZE)
+    camera = base.pinhole(K, _SIZE)
     findings.append(
         f"intrin.npy of {unit}: focal {K[0, 0]:.1f}, {K[1, 1]:.1f}, centre {K[0, 2]:.1f}, "
         f"{K[1, 2]:.1f} px."
@@ -242,7 +226,7 @@ def _camera(item: Item, size: tuple[int, int], findings: list[str]) -> Camera | 
     return camera if size == _SIZE else camera.rescaled(*size)
 
 
-def _intrinsics_file(item: Item) -> Path:
+def _intrinsics_file(item: base.Item) -> Path:
     """Return the camera file of a sequence, else its expected path."""
     unit = item.key["sequence"].split("/")[0]
     paths = [top / "camera_params" / unit / "intrin.npy" for top in _tops(item.path)]

@@ -16,19 +16,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from acehand_core.ace.labelled.clips.schema import read_json
-from acehand_core.ace.labelled.readers import hot3d_files
-from acehand_core.ace.labelled.readers.base import (
-    Convention,
-    Item,
-    ManoTrack,
-    NativeRecording,
-    ReadOptions,
-    hashed_split,
-    mapping,
-    need_items,
-    safe_name,
-    subfolders,
-)
+from acehand_core.ace.labelled.readers import base, hot3d_files
 from acehand_core.ace.labelled.readers.hot3d_files import (
     CAMERAS_FILE,
     HEADSET_FILE,
@@ -40,7 +28,7 @@ from acehand_core.ace.labelled.readers.hot3d_files import (
 )
 from acehand_core.ace.labelled.readers.pictures import (
     UPRIGHT,
-    open_vrs,
+    VrsImages,
     upright_camera,
     upright_image,
 )
@@ -49,7 +37,7 @@ from acehand_core.geometry import frames
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import ChangedFrames
 
-CONVENTION = Convention("components", False, "mano", True, "world")
+CONVENTION = base.Convention("components", False, "mano", True, "world")
 _FPS = 30.0
 #: Participants with withheld labels.
 _WITHHELD = ("P0004", "P0005", "P0006", "P0008", "P0016", "P0020")
@@ -75,12 +63,12 @@ class Hot3dReader:
     title = "HOT3D"
     views = ("main", *STREAMS)
 
-    def items(self, root: Path, options: ReadOptions) -> Sequence[Item]:
+    def items(self, root: Path, options: base.ReadOptions) -> Sequence[base.Item]:
         """List sequences with MANO labels."""
         view = options.view or self.views[0]
         items = []
-        folders = [root, *subfolders(root), *(p for f in subfolders(root) for p in subfolders(f))]
-        for folder in folders:
+        above = [root, *base.subfolders(root)]
+        for folder in (root, *(p for f in above for p in base.subfolders(f))):
             labels = folder / MANO_FILE
             if not labels.is_file() or not labels.stat().st_size:
                 continue
@@ -93,17 +81,16 @@ class Hot3dReader:
             if quest and stream == "214-1":
                 continue
             key = {"stream": stream, "device": "quest3" if quest else "aria"}
-            split, name = hashed_split(recording, "hot3d"), safe_name(recording, stream)
-            items.append(Item(self.name, name, split, folder, key, participant))
+            split, name = base.hashed_split(recording, "hot3d"), base.safe_name(recording, stream)
+            items.append(base.Item(self.name, name, split, folder, key, participant))
 
         looked_for = f"sequence folder with a non-empty {MANO_FILE}"
-        return need_items(items, root, self.title, looked_for)
+        return base.need_items(items, root, self.title, looked_for)
 
-    def sources(self, item: Item) -> Sequence[Path]:
+    def sources(self, item: base.Item) -> Sequence[Path]:
         return [item.path / name for name in ("", "mps/slam", "masks", MANO_FILE)]
 
-    def read(self, item: Item, options: ReadOptions) -> NativeRecording:
-        """Read one sequence as seen by one camera."""
+    def read(self, item: base.Item, options: base.ReadOptions) -> base.NativeRecording:
         stream, quest = item.key["stream"], item.key["device"] == "quest3"
         boxes = hot3d_files.read_boxes(item.path)
         poses, findings = stream_poses(item.path, stream, boxes)
@@ -138,23 +125,22 @@ class Hot3dReader:
         pictures = None
         path = item.path / "recording.vrs"
         if path.is_file() and options.pictures:
-            pictures = (options.open_frames or open_vrs)(path, stream, poses.timestamps_ns)
+            pictures = (options.open_frames or VrsImages)(path, stream, poses.timestamps_ns)
         elif not path.is_file():
             findings.append("no recording.vrs; no pictures.")
         if not quest:
             camera, T_world_camera = upright_camera(camera), T_world_camera @ UPRIGHT
             pictures = None if pictures is None else ChangedFrames(pictures, upright_image)
 
-        return NativeRecording(
+        return base.NativeRecording(
             item=item,
             timestamps_ns=poses.timestamps_ns,
             fps=_FPS,
-            width=camera.width,
-            height=camera.height,
+            size=(camera.width, camera.height),
             frames=pictures,
             camera=camera,
             present=present,
-            mano=ManoTrack(
+            mano=base.ManoTrack(
                 CONVENTION, present, motion.T_world_hand[..., :3, :3], motion.numbers,
                 np.broadcast_to(motion.betas, (len(present), 2, 10)),
                 motion.T_world_hand[..., :3, 3], frames.inverse(T_world_camera),
@@ -174,7 +160,7 @@ def _version_of_labels(path: Path) -> str:
     """Report the version of the labels in ``metadata.json``."""
     if not path.is_file():
         return "no metadata.json: the version of the labels is not known."
-    values = mapping(read_json(path), str(path))
+    values = base.mapping(read_json(path), str(path))
     if version := values.get("dataset_version", values.get("version")):
         return f"labels of version {version}."
     return "metadata.json names no version of the labels; MANO thumbs of version 1 are wrong."
@@ -245,20 +231,20 @@ def stream_poses(folder: Path, stream: str, boxes: HandBoxes) -> tuple[StreamPos
         camera, T_device_camera = hot3d_files.read_quest_camera(folder, stream)
         cameras = (camera,) * len(times)
     else:
-        calibration = hot3d_files.read_calibration(folder, stream)
+        stored, T_device_camera = hot3d_files.read_calibration(folder, stream)
         lines = np.arange(len(times))
-        if len(times) != len(calibration.cameras):
-            last = len(calibration.cameras) - 1
+        if len(times) != len(stored):
+            last = len(stored) - 1
             lines = np.round(np.linspace(0, last, len(times))).astype(int)
             notes.append(
                 f"{len(times)} moments of stream {stream} but {last + 1} lines of calibration: "
                 "paired by place."
             )
-        T_device_camera = calibration.T_device_camera[lines]
-        cameras = tuple(calibration.cameras[line] for line in lines)
+        T_device_camera = T_device_camera[lines]
+        cameras = tuple(stored[line] for line in lines)
 
-    headset = hot3d_files.read_headset(folder)
-    rows, known = find_rows(headset.timestamps_ns, times)
+    headset_times, T_world_device = hot3d_files.read_headset(folder)
+    rows, known = find_rows(headset_times, times)
     if not known.any():
         raise InputError(f"{folder / HEADSET_FILE}: no row at the time of any frame.")
     if not known.all():
@@ -266,7 +252,7 @@ def stream_poses(folder: Path, stream: str, boxes: HandBoxes) -> tuple[StreamPos
             f"{int((~known).sum())} of {len(known)} frames have no headset pose in {HEADSET_FILE}: "
             "neither hand is labelled there."
         )
-    poses = np.where(known[:, None, None], headset.T_world_device[rows], np.nan)
+    poses = np.where(known[:, None, None], T_world_device[rows], np.nan)
     return StreamPoses(times, cameras, poses @ T_device_camera), notes
 
 
@@ -297,19 +283,17 @@ def wrists_in_boxes(
     """
     inside = total = 0
     T_camera_world = frames.inverse(poses.T_world_camera)
-    for row in boxes.of_stream(stream):
-        box = boxes.box[row]
-        track = np.flatnonzero(wrists.timestamps_ns == boxes.timestamps_ns[row])
-        if np.isnan(box).any() or not len(track):
-            continue
-        moments = np.flatnonzero(poses.timestamps_ns == boxes.timestamps_ns[row])
-        if not len(moments) or np.isnan(T_camera_world[moments[0]]).any():
-            continue
-        moment = int(moments[0])
-        point = wrists.T_world_hand[track[0], boxes.slot[row], :3, 3]
+    every = boxes.of_stream(stream)
+    tracks, tracked = find_rows(wrists.timestamps_ns, boxes.timestamps_ns[every])
+    moments, posed = find_rows(poses.timestamps_ns, boxes.timestamps_ns[every])
+    posed &= np.isfinite(T_camera_world[moments]).all((-1, -2))
+    for n in np.flatnonzero(tracked & posed & np.isfinite(boxes.box[every]).all(-1)):
+        row, moment = every[n], moments[n]
+        point = wrists.T_world_hand[tracks[n], boxes.slot[row], :3, 3]
         pixel = poses.cameras[moment].project(frames.apply(T_camera_world[moment], point))
+        low, high = boxes.box[row].reshape(2, 2)
         total += 1
-        inside += bool((pixel >= box[:2]).all() and (pixel <= box[2:]).all())
+        inside += bool((pixel >= low).all() and (pixel <= high).all())
 
     return inside, total
 

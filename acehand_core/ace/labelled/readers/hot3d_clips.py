@@ -12,21 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from acehand_core.ace.labelled.clips.schema import read_json
-from acehand_core.ace.labelled.readers.base import (
-    Item,
-    ManoTrack,
-    NativeRecording,
-    ReadOptions,
-    Record,
-    array,
-    entry,
-    frame_times,
-    get,
-    hashed_split,
-    mapping,
-    need_items,
-    safe_name,
-)
+from acehand_core.ace.labelled.readers import base
 from acehand_core.ace.labelled.readers.hot3d import CONVENTION, LICENCES
 from acehand_core.ace.labelled.readers.hot3d_files import fisheye624, read_pose
 from acehand_core.ace.labelled.readers.pictures import (
@@ -55,11 +41,11 @@ class Hot3dClipsReader:
     title = "HOT3D-Clips"
     views = ("main", "214-1", "1201-1", "1201-2")
 
-    def items(self, root: Path, options: ReadOptions) -> Sequence[Item]:
+    def items(self, root: Path, options: base.ReadOptions) -> Sequence[base.Item]:
         """List clips of the training participants."""
         view = options.view or self.views[0]
         path = root / "clip_definitions.json"
-        definitions = mapping(read_json(path), str(path)) if path.is_file() else {}
+        definitions = base.mapping(read_json(path), str(path)) if path.is_file() else {}
 
         items = []
         for folder in _FOLDERS:
@@ -69,21 +55,22 @@ class Hot3dClipsReader:
                 continue
             for archive in sorted((root / folder).glob("clip-*.tar")):
                 number = archive.stem.removeprefix("clip-").lstrip("0") or "0"
-                entry = mapping(definitions.get(number, {}), f"{path} {number}")
-                sequence = str(entry.get("sequence_id") or entry.get("sequence", ""))
-                split = hashed_split(sequence or archive.stem, "hot3d")
+                definition = base.mapping(definitions.get(number, {}), f"{path} {number}")
+                sequence = str(definition.get("sequence_id") or definition.get("sequence", ""))
+                split = base.hashed_split(sequence or archive.stem, "hot3d")
                 key = {"stream": stream, "device": device, "sequence": sequence}
-                name = safe_name(archive.stem, stream)
-                items.append(Item(self.name, name, split, archive, key, sequence.split("_")[0]))
+                name = base.safe_name(archive.stem, stream)
+                items.append(
+                    base.Item(self.name, name, split, archive, key, sequence.split("_")[0])
+                )
 
         archives = "train_aria/clip-*.tar or train_quest3/clip-*.tar"
-        return need_items(items, root, self.title, archives)
+        return base.need_items(items, root, self.title, archives)
 
-    def sources(self, item: Item) -> Sequence[Path]:
+    def sources(self, item: base.Item) -> Sequence[Path]:
         return [item.path]
 
-    def read(self, item: Item, options: ReadOptions) -> NativeRecording:
-        """Read one clip as seen by one camera."""
+    def read(self, item: base.Item, options: base.ReadOptions) -> base.NativeRecording:
         stream, archive = item.key["stream"], item.path
         members = list_tar(archive)
         image = f".image_{stream}.jpg"
@@ -93,7 +80,7 @@ class Hot3dClipsReader:
         if not any(f"{key}.cameras.json" in members for key in keys):
             raise SchemaError(f"{archive}: no frame with .cameras.json.")
 
-        def load(name: str) -> Record | None:
+        def load(name: str) -> base.Record | None:
             if name not in members:
                 return None
             where = f"{archive}:{name}"
@@ -101,7 +88,7 @@ class Hot3dClipsReader:
                 value = json.loads(read_member(archive, members[name]).decode("utf-8"))
             except (ValueError, RecursionError) as error:
                 raise SchemaError(f"{where}: not JSON ({error}).") from error
-            return mapping(value, where)
+            return base.mapping(value, where)
 
         cameras, T_world_camera, findings = _cameras(
             {f"{archive}:{key}.cameras.json": load(f"{key}.cameras.json") for key in keys}, stream
@@ -133,15 +120,14 @@ class Hot3dClipsReader:
             unlabelled_presence[~posed], np.where(present[~posed], 1, 0.5)
         )
         present = present & posed[:, None]
-        mano = ManoTrack(
+        mano = base.ManoTrack(
             CONVENTION, present, orient, fingers, betas, translation, frames.inverse(T_world_camera)
         )
-        return NativeRecording(
+        return base.NativeRecording(
             item=item,
             timestamps_ns=times,
             fps=_FPS,
-            width=camera.width,
-            height=camera.height,
+            size=(camera.width, camera.height),
             frames=source if pictures else None,
             camera=camera,
             present=present,
@@ -157,7 +143,7 @@ class Hot3dClipsReader:
 
 
 def _cameras(
-    entries: dict[str, Record | None], stream: str
+    entries: dict[str, base.Record | None], stream: str
 ) -> tuple[list[Camera], np.ndarray, list[str]]:
     """Return the cameras of a stream, ``T_world_camera`` per frame (NaN without one) and findings.
 
@@ -168,9 +154,9 @@ def _cameras(
         if frame is None:
             continue
         where = f"{name} {stream}"
-        view = get(frame, stream, where)
-        cameras.append(fisheye624(get(view, "calibration", where), where))
-        poses[row] = read_pose(get(view, "T_world_from_camera", where), where)
+        view = base.get(frame, stream, where)
+        cameras.append(fisheye624(base.get(view, "calibration", where), where))
+        poses[row] = read_pose(base.get(view, "T_world_from_camera", where), where)
     findings = [f"{len(entries)} frames."]
     if len(cameras) < len(entries):
         lost = len(entries) - len(cameras)
@@ -179,7 +165,7 @@ def _cameras(
 
 
 def _hands(
-    hands: list[Record | None], shapes: Record | None, stream: str, archive: Path
+    hands: list[base.Record | None], shapes: base.Record | None, stream: str, archive: Path
 ) -> tuple[tuple[np.ndarray, ...], np.ndarray, np.ndarray]:
     """Return (present, orientation, components, betas, translation), visible, unlabelled presence.
 
@@ -195,20 +181,20 @@ def _hands(
         unlabelled_presence[row] = 0.5 if frame is None else 0
         for slot, side in enumerate(SIDES):
             where = f"{archive}: hands of frame {row}, {side}"
-            hand = mapping((frame or {}).get(side) or {}, where)
+            hand = base.mapping((frame or {}).get(side) or {}, where)
             pose = hand.get("mano_pose")
             field = f"{where} visibilities_modeled"
-            ratio = mapping(hand.get("visibilities_modeled") or {}, field).get(stream)
+            ratio = base.mapping(hand.get("visibilities_modeled") or {}, field).get(stream)
             if ratio is not None:
-                visible[row, slot] = np.clip(array(ratio, (), field), 0, 1)
+                visible[row, slot] = np.clip(base.array(ratio, (), field), 0, 1)
             if pose is None:
                 if visible[row, slot] > 0:
                     unlabelled_presence[row, slot] = 1
                 continue
             if ratio is None:
                 visible[row, slot] = 1
-            thetas = entry(pose, "thetas", (15,), where)
-            values[row, slot] = np.concatenate([entry(pose, "wrist_xform", 6, where), thetas])
+            thetas = base.entry(pose, "thetas", (15,), where)
+            values[row, slot] = np.concatenate([base.entry(pose, "wrist_xform", 6, where), thetas])
 
     present = np.isfinite(values).all(-1)
     betas = np.zeros(10)
@@ -216,14 +202,14 @@ def _hands(
     if present.any():
         if shapes is None:
             raise SchemaError(f"{archive}: hands but no {_SHAPES}.")
-        betas = entry(shapes, "mano", (10,), f"{archive}:{_SHAPES}")
+        betas = base.entry(shapes, "mano", (10,), f"{archive}:{_SHAPES}")
 
     orient = rotations.exp(np.nan_to_num(values[..., :3]))
     every = np.broadcast_to(betas, (count, 2, 10))
     return (present, orient, values[..., 6:], every, values[..., 3:6]), visible, unlabelled_presence
 
 
-def _times(infos: list[Record | None], stream: str) -> tuple[np.ndarray, list[str]]:
+def _times(infos: list[base.Record | None], stream: str) -> tuple[np.ndarray, list[str]]:
     """Return the times of a stream, else of frame numbers at 30 Hz."""
     times = []
     for info in infos:
@@ -233,9 +219,5 @@ def _times(infos: list[Record | None], stream: str) -> tuple[np.ndarray, list[st
             times.append(stamp)
     if len(times) == len(infos) and (np.diff(times) > 0).all():
         return np.array(times, np.int64), []
-    if infos and infos[0] is not None:
-        there = json.dumps(sorted(infos[0]))[:200]
-        note = f"info.json has no usable times (it has {there}); 30 frames per second are assumed."
-    else:
-        note = "no info.json; 30 frames per second are assumed."
-    return frame_times(np.arange(len(infos)), _FPS), [note]
+    note = "no usable times in info.json; 30 frames per second are assumed."
+    return base.frame_times(np.arange(len(infos)), _FPS), [note]

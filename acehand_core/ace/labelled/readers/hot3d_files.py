@@ -17,15 +17,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from acehand_core.ace.labelled.clips.schema import read_json
-from acehand_core.ace.labelled.readers.base import (
-    Record,
-    array,
-    entry,
-    get,
-    integer,
-    mapping,
-    read_text,
-)
+from acehand_core.ace.labelled.readers import base
 from acehand_core.errors import InputError, SchemaError, nearest
 from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
@@ -59,14 +51,6 @@ _BOX_COLUMNS = ("x_min[pixel]", "y_min[pixel]", "x_max[pixel]", "y_max[pixel]")
 _POSE_COLUMNS = (
     "t_wo_x[m]", "t_wo_y[m]", "t_wo_z[m]", "q_wo_w", "q_wo_x", "q_wo_y", "q_wo_z",
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class HeadsetTrajectory:
-    """Headset poses: ``T_world_device`` per row."""
-
-    timestamps_ns: Int[np.ndarray, "T"]
-    T_world_device: Float[np.ndarray, "T 4 4"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,14 +99,6 @@ class HandStream:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class StreamCalibration:
-    """One camera over the recording: row i is the stream's i-th moment."""
-
-    cameras: tuple[Camera, ...]
-    T_device_camera: Float[np.ndarray, "M 4 4"]
-
-
 def find_rows(
     available: Int[np.ndarray, "N"], times: Int[np.ndarray, "M"]
 ) -> tuple[Int[np.ndarray, "M"], Bool[np.ndarray, "M"]]:
@@ -131,15 +107,15 @@ def find_rows(
     return rows, available[rows] == times
 
 
-def read_headset(folder: Path) -> HeadsetTrajectory:
-    """Read ``headset_trajectory.csv``. Raises SchemaError with file and line."""
+def read_headset(folder: Path) -> tuple[Int[np.ndarray, "T"], Float[np.ndarray, "T 4 4"]]:
+    """Return times and ``T_world_device``. Raises SchemaError with file and line."""
     path = folder / HEADSET_FILE
     times, poses = [], []
     for where, row in _csv_rows(path, ("object_uid", "timestamp[ns]", *_POSE_COLUMNS)):
         times.append(_time(row["timestamp[ns]"], where))
-        values = array([row[name] for name in _POSE_COLUMNS], (7,), f"{where}: pose")
+        values = base.array([row[name] for name in _POSE_COLUMNS], (7,), f"{where}: pose")
         poses.append(_rigid(values[:3], values[3:], where))
-    return HeadsetTrajectory(_increasing(times, path), np.array(poses))
+    return _increasing(times, path), np.array(poses)
 
 
 def read_boxes(folder: Path) -> HandBoxes:
@@ -156,8 +132,8 @@ def read_boxes(folder: Path) -> HandBoxes:
         times.append(_time(row["timestamp[ns]"], where))
         corners = [row[name] for name in _BOX_COLUMNS]
         hidden = not any(corners)
-        boxes.append(np.full(4, np.nan) if hidden else array(corners, (4,), f"{where}: box"))
-        visibility.append(array(row["visibility_ratio[%]"], (), f"{where}: visibility"))
+        boxes.append(np.full(4, np.nan) if hidden else base.array(corners, (4,), f"{where}: box"))
+        visibility.append(base.array(row["visibility_ratio[%]"], (), f"{where}: visibility"))
 
     if not streams:
         raise SchemaError(f"{path}: no rows.")
@@ -199,8 +175,8 @@ def read_mano(folder: Path) -> HandStream:
     return _read_hands(folder / MANO_FILE, "pose", 15, with_betas=True)
 
 
-def read_calibration(folder: Path, stream: str) -> StreamCalibration:
-    """Read the online calibration of one stream.
+def read_calibration(folder: Path, stream: str) -> tuple[list[Camera], RigidTransform]:
+    """Return camera and ``T_device_camera`` of one stream's moments from the online calibration.
 
     Raises: InputError for an unknown stream; SchemaError with file and line.
     """
@@ -209,30 +185,30 @@ def read_calibration(folder: Path, stream: str) -> StreamCalibration:
     label, width, height = STREAMS[stream]
     cameras, poses = [], []
     for where, line in _json_lines(folder / CALIBRATION_FILE):
-        entries = get(line, "CameraCalibrations", where)
+        entries = base.get(line, "CameraCalibrations", where)
         if not isinstance(entries, list):
             raise SchemaError(f"{where}: 'CameraCalibrations' must be a list.")
-        entries = [e for e in entries if get(e, "Label", where) == label]
+        entries = [e for e in entries if base.get(e, "Label", where) == label]
         if len(entries) != 1:
             raise SchemaError(f"{where}: {len(entries)} calibrations of {label!r}; one is needed.")
 
-        projection = get(entries[0], "Projection", where)
-        if get(projection, "Name", where) != "FisheyeRadTanThinPrism":
+        projection = base.get(entries[0], "Projection", where)
+        if base.get(projection, "Name", where) != "FisheyeRadTanThinPrism":
             raise SchemaError(
                 f"{where}: projection {projection['Name']!r}; valid: FisheyeRadTanThinPrism."
             )
-        f, cx, cy, *distortion = map(float, entry(projection, "Params", (15,), where))
+        f, cx, cy, *distortion = map(float, base.entry(projection, "Params", (15,), where))
         cameras.append(Camera("fisheye624", width, height, f, f, cx, cy, tuple(distortion)))
 
-        pose = get(entries[0], "T_Device_Camera", where)
-        quaternion = get(pose, "UnitQuaternion", where)
+        pose = base.get(entries[0], "T_Device_Camera", where)
+        quaternion = base.get(pose, "UnitQuaternion", where)
         if not isinstance(quaternion, list) or len(quaternion) != 2:
             raise SchemaError(f"{where}: UnitQuaternion must be [w, [x, y, z]].")
-        w = array(quaternion[0], (), f"{where}: UnitQuaternion")
-        xyz = array(quaternion[1], (3,), f"{where}: UnitQuaternion")
-        translation = entry(pose, "Translation", (3,), where)
+        w = base.array(quaternion[0], (), f"{where}: UnitQuaternion")
+        xyz = base.array(quaternion[1], (3,), f"{where}: UnitQuaternion")
+        translation = base.entry(pose, "Translation", (3,), where)
         poses.append(_rigid(translation, np.concatenate([[w], xyz]), where))
-    return StreamCalibration(tuple(cameras), np.array(poses))
+    return cameras, np.array(poses)
 
 
 def read_quest_camera(folder: Path, stream: str) -> tuple[Camera, RigidTransform]:
@@ -242,24 +218,24 @@ def read_quest_camera(folder: Path, stream: str) -> tuple[Camera, RigidTransform
     if not isinstance(entries, list):
         raise SchemaError(f"{path}: a list of cameras is needed, not {type(entries).__name__}.")
     where = f"{path} {stream}"
-    cameras = [e for e in entries if get(e, "stream_id", str(path)) == stream]
+    cameras = [e for e in entries if base.get(e, "stream_id", str(path)) == stream]
     if len(cameras) != 1:
         raise SchemaError(f"{path}: {len(cameras)} cameras of stream {stream!r}; one is needed.")
-    pose = read_pose(get(cameras[0], "T_Device_Camera", where), where)
+    pose = read_pose(base.get(cameras[0], "T_Device_Camera", where), where)
     return fisheye624(cameras[0], where), pose
 
 
-def fisheye624(value: Record, where: str) -> Camera:
+def fisheye624(value: base.Record, where: str) -> Camera:
     """Return the camera of a HOT3D calibration entry with 15 (one focal length) or 16 numbers.
 
     Accepts the spelling of recordings (``projectionParams``) and of clips (``projection_params``).
     """
-    value = mapping(value, where)
+    value = base.mapping(value, where)
 
     def spelled(camel: str, snake: str) -> str:
         return camel if camel in value else snake
 
-    numbers = entry(value, spelled("projectionParams", "projection_params"), (None,), where)
+    numbers = base.entry(value, spelled("projectionParams", "projection_params"), (None,), where)
     kind = str(value.get(spelled("projectionModelType", "projection_model_type"), ""))
     if not kind.endswith("FISHEYE624") or len(numbers) not in (15, 16):
         raise SchemaError(
@@ -270,33 +246,37 @@ def fisheye624(value: Record, where: str) -> Camera:
     if len(numbers) == 15:
         numbers = np.concatenate([numbers[:1], numbers])
     names = (spelled("imageWidth", "image_width"), spelled("imageHeight", "image_height"))
-    width, height = (integer(get(value, name, where), f"{where} {name}") for name in names)
+    width, height = (
+        base.integer(base.get(value, name, where), f"{where} {name}") for name in names
+    )
     fx, fy, cx, cy, *lens = map(float, numbers)
 
     return Camera("fisheye624", width, height, fx, fy, cx, cy, tuple(lens))
 
 
-def read_pose(value: Record, where: str) -> RigidTransform:
+def read_pose(value: base.Record, where: str) -> RigidTransform:
     """Return a pose of a HOT3D calibration entry. Raises SchemaError with ``where``."""
-    quaternion = entry(value, "quaternion_wxyz", (4,), where)
+    quaternion = base.entry(value, "quaternion_wxyz", (4,), where)
     rotation = rotations.from_quaternion(quaternion)
-    return frames.rigid(rotation, entry(value, "translation_xyz", (3,), where))
+    return frames.rigid(rotation, base.entry(value, "translation_xyz", (3,), where))
 
 
 def _read_hands(path: Path, key: str, count: int, with_betas: bool) -> HandStream:
     times, poses, numbers, betas = [], [], [], None
     for where, line in _json_lines(path):
-        times.append(_time(get(line, "timestamp_ns", where), where))
+        times.append(_time(base.get(line, "timestamp_ns", where), where))
         pose, values = np.full((2, 4, 4), np.nan), np.full((2, count), np.nan)
-        for name, hand in mapping(get(line, "hand_poses", where), f"{where}: hand_poses").items():
+        for name, hand in base.mapping(
+            base.get(line, "hand_poses", where), f"{where}: hand_poses"
+        ).items():
             if name not in ("0", "1"):
                 raise SchemaError(f"{where}: hand {name!r}; valid: '0' left, '1' right.")
-            wrist = get(hand, "wrist_xform", where)
-            translation = entry(wrist, "t_xyz", (3,), where)
-            pose[int(name)] = _rigid(translation, entry(wrist, "q_wxyz", (4,), where), where)
-            values[int(name)] = entry(hand, key, (count,), where)
+            wrist = base.get(hand, "wrist_xform", where)
+            translation = base.entry(wrist, "t_xyz", (3,), where)
+            pose[int(name)] = _rigid(translation, base.entry(wrist, "q_wxyz", (4,), where), where)
+            values[int(name)] = base.entry(hand, key, (count,), where)
             if with_betas:
-                shape = entry(hand, "betas", (10,), where)
+                shape = base.entry(hand, "betas", (10,), where)
                 betas = shape if betas is None else betas
                 if not np.array_equal(shape, betas):
                     raise SchemaError(f"{where}: betas differ from the first ones of the file.")
@@ -326,7 +306,7 @@ def _lines(path: Path) -> list[str]:
             f"{path}: missing. Sequence folders of training participants have it; those of test "
             "participants have no ground truth."
         )
-    return read_text(path).splitlines()
+    return base.read_text(path).splitlines()
 
 
 def _csv_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:

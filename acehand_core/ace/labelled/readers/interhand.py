@@ -16,30 +16,14 @@ import numpy as np
 
 from acehand_core.ace.labelled.clips.media import ImageFiles
 from acehand_core.ace.labelled.clips.schema import read_json
-from acehand_core.ace.labelled.readers.base import (
-    Convention,
-    Item,
-    ManoTrack,
-    NativeRecording,
-    ReadOptions,
-    Split,
-    array,
-    entry,
-    frame_times,
-    mapping,
-    need_items,
-    read_text,
-    safe_name,
-    subfolders,
-    unknown_unless,
-)
+from acehand_core.ace.labelled.readers import base
 from acehand_core.ace.labelled.readers.pictures import image_size, numbered_images
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.geometry import frames
 from acehand_core.geometry.cameras import Camera
 from acehand_core.types import SIDES
 
-CONVENTION = Convention("vectors", False, "mano", True, "world")
+CONVENTION = base.Convention("vectors", False, "mano", True, "world")
 _FPS = 30.0
 #: Captures that the authors' loader tests on.
 _TEST = ("RNS217", "NKC880", "QZX685")
@@ -54,29 +38,29 @@ class ReInterHandReader:
     title = "Re:InterHand"
     views = ("envmap_per_segment", "envmap_per_frame")
 
-    def items(self, root: Path, options: ReadOptions) -> Sequence[Item]:
+    def items(self, root: Path, options: base.ReadOptions) -> Sequence[base.Item]:
         """List segments of captures."""
         data = root / "data" if (root / "data").is_dir() else root
         view = options.view or self.views[0]
 
         items = []
-        for capture in subfolders(data):
+        for capture in base.subfolders(data):
             if not (capture / "frame_list.txt").is_file():
                 continue
-            split: Split = "test" if any(code in capture.name for code in _TEST) else "train"
+            split: base.Split = "test" if any(code in capture.name for code in _TEST) else "train"
             person = capture.name.split("--")[3] if capture.name.count("--") > 3 else ""
             try:
                 segments = list(_segments(capture))
             except InputError:  # reported when this capture is read
                 segments = [""]
             for segment in segments:
-                name = safe_name(capture.name, segment, view)
+                name = base.safe_name(capture.name, segment, view)
                 key = {"segment": segment, "view": view}
-                items.append(Item(self.name, name, split, capture, key, person))
+                items.append(base.Item(self.name, name, split, capture, key, person))
 
-        return need_items(items, root, self.title, "capture folder with frame_list.txt")
+        return base.need_items(items, root, self.title, "capture folder with frame_list.txt")
 
-    def sources(self, item: Item) -> Sequence[Path]:
+    def sources(self, item: base.Item) -> Sequence[Path]:
         ego = item.path / "Ego_cameras" / item.key["view"]
         return [
             item.path / "frame_list.txt",
@@ -87,8 +71,7 @@ class ReInterHandReader:
             *(item.path / "orig_fits" / side / "Keypoints" for side in SIDES),
         ]
 
-    def read(self, item: Item, options: ReadOptions) -> NativeRecording:
-        """Read one segment."""
+    def read(self, item: base.Item, options: base.ReadOptions) -> base.NativeRecording:
         ego = item.path / "Ego_cameras" / item.key["view"]
         segments = _segments(item.path)
         listed = segments[item.key["segment"]]
@@ -124,16 +107,15 @@ class ReInterHandReader:
         seen = present | np.isfinite(joints).all((-1, -2))
 
         findings.append(_truncation(ego / "truncation_ratio.json", shown))
-        return NativeRecording(
+        return base.NativeRecording(
             item=item,
-            timestamps_ns=frame_times(np.array(shown), _FPS),
+            timestamps_ns=base.frame_times(np.array(shown), _FPS),
             fps=_FPS / step,
-            width=camera.width,
-            height=camera.height,
+            size=(camera.width, camera.height),
             frames=ImageFiles([images[n] for n in shown]) if images else None,
             camera=camera,
             present=seen,
-            mano=ManoTrack.of_vectors(
+            mano=base.ManoTrack.of_vectors(
                 CONVENTION,
                 present,
                 mano[..., :48],
@@ -145,7 +127,7 @@ class ReInterHandReader:
             T_world_camera=frames.inverse(T_camera_world),
             licences=("Re:InterHand: CC BY-NC 4.0",),
             findings=tuple(findings),
-            unlabelled_presence=unknown_unless(seen.any(1)),
+            unlabelled_presence=base.unknown_unless(seen.any(1)),
             left_out=len(listed) - len(shown),
         )
 
@@ -154,7 +136,7 @@ def _segments(capture: Path) -> dict[str, list[int]]:
     """Return segment name to frame numbers, in order."""
     path = capture / "frame_list.txt"
     segments: dict[str, list[int]] = {}
-    for number, line in enumerate(read_text(path).splitlines(), 1):
+    for number, line in enumerate(base.read_text(path).splitlines(), 1):
         words = line.split()
         if not words:
             continue
@@ -174,7 +156,7 @@ def _cameras(
             continue
         path = folder / f"{number:06d}.json"
         values, where = read_json(path), str(path)
-        R, t = entry(values, "R", (3, 3), where), entry(values, "t", 3, where) / 1000
+        R, t = base.entry(values, "R", (3, 3), where), base.entry(values, "t", 3, where) / 1000
         poses[row] = frames.rigid(R, t)
         lenses.append(_joined(values, {"focal": 2, "princpt": 2, "D": 4}, where))
 
@@ -201,16 +183,16 @@ def _cameras(
 
 def _joined(values: Any, counts: dict[str, int], where: str) -> np.ndarray:
     """Return entries of a mapping, of these lengths, in one array."""
-    return np.concatenate([entry(values, key, count, where) for key, count in counts.items()])
+    return np.concatenate([base.entry(values, key, count, where) for key, count in counts.items()])
 
 
 def _truncation(path: Path, shown: list[int]) -> str:
     """Report the number of frames that the authors' loader leaves out as truncated."""
     if not path.is_file():
         return "no truncation_ratio.json."
-    ratios = mapping(read_json(path), str(path))
+    ratios = base.mapping(read_json(path), str(path))
     names = [f"{number:06d}" for number in shown]
-    low = sum(float(array(ratios.get(n, 1.0), (), f"{path} {n}")) < 0.2 for n in names)
+    low = sum(float(base.array(ratios.get(n, 1.0), (), f"{path} {n}")) < 0.2 for n in names)
     return f"{low} of {len(shown)} frames have a truncation ratio below 0.2; they are kept."
 
 
@@ -226,7 +208,7 @@ def _labels(capture: Path, shown: list[int]) -> tuple[np.ndarray, np.ndarray]:
                 mano[row, slot] = _joined(read_json(path), counts, str(path))
             path = capture / "orig_fits" / side / "Keypoints" / f"keypoint-{number:06d}.json"
             if path.is_file():
-                keypoints[row, slot] = array(read_json(path), (24, 3), str(path)) / 1000
+                keypoints[row, slot] = base.array(read_json(path), (24, 3), str(path)) / 1000
 
     return mano, keypoints
 

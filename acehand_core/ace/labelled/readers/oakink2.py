@@ -14,32 +14,13 @@ from pathlib import Path
 import numpy as np
 
 from acehand_core.ace.labelled.clips.media import ImageFiles
-from acehand_core.ace.labelled.readers.base import (
-    Convention,
-    Item,
-    ManoTrack,
-    NativeRecording,
-    ReadOptions,
-    Record,
-    array,
-    entry,
-    frame_times,
-    get,
-    hashed_split,
-    integer,
-    mapping,
-    need_folder,
-    pinhole,
-    safe_name,
-    subfolders,
-    unknown_unless,
-)
+from acehand_core.ace.labelled.readers import base
 from acehand_core.ace.labelled.readers.pictures import image_size, numbered_images
 from acehand_core.errors import InputError, SchemaError, nearest
 from acehand_core.geometry import frames, rotations
 from acehand_core.unpickling import TORCH_PKL, restricted_load
 
-CONVENTION = Convention("rotations", True, "wrist", False, "world")
+CONVENTION = base.Convention("rotations", True, "wrist", False, "world")
 _MOCAP_HZ = 120.0
 _VIEWER_SIZE = (848, 480)
 _LABELS = ("anno_preview", "data/anno_preview")
@@ -53,35 +34,34 @@ class OakInk2Reader:
     title = "OakInk2"
     views = ("egocentric", "allocentric_top", "allocentric_left", "allocentric_right")
 
-    def items(self, root: Path, options: ReadOptions) -> Sequence[Item]:
+    def items(self, root: Path, options: base.ReadOptions) -> Sequence[base.Item]:
         """List sequences: one pickle each."""
-        folder = need_folder(root, _LABELS, self.title)
+        folder = base.need_folder(root, _LABELS, self.title)
         view = options.view or self.views[0]
         return [
-            Item(
-                self.name, safe_name(token.replace("++", "__"), view),
-                hashed_split(token, self.name), root, {"token": token, "view": view},
+            base.Item(
+                self.name, base.safe_name(token.replace("++", "__"), view),
+                base.hashed_split(token, self.name), root, {"token": token, "view": view},
             )
             for token in (path.stem for path in sorted(folder.glob("*.pkl")))
         ]  # fmt: skip
 
-    def sources(self, item: Item) -> Sequence[Path]:
+    def sources(self, item: base.Item) -> Sequence[Path]:
         token = item.key["token"]
-        folder = need_folder(item.path, _LABELS, self.title)
-        cameras = subfolders(item.path / "data" / token) + subfolders(item.path / token)
+        folder = base.need_folder(item.path, _LABELS, self.title)
+        cameras = base.subfolders(item.path / "data" / token) + base.subfolders(item.path / token)
         return [folder / f"{token}.pkl", *cameras]
 
-    def read(self, item: Item, options: ReadOptions) -> NativeRecording:
-        """Read one sequence as seen by one camera."""
+    def read(self, item: base.Item, options: base.ReadOptions) -> base.NativeRecording:
         token, view = item.key["token"], item.key["view"]
-        path = need_folder(item.path, _LABELS, self.title) / f"{token}.pkl"
+        path = base.need_folder(item.path, _LABELS, self.title) / f"{token}.pkl"
         labels, where = restricted_load(path, TORCH_PKL, "OakInk2 annotation"), str(path)
         serial, intrinsics, extrinsics, findings = _camera_tables(labels, view, where)
-        listed = get(labels, "frame_id_list", where)
+        listed = base.get(labels, "frame_id_list", where)
         if not isinstance(listed, list | tuple | np.ndarray):
             kind = type(listed).__name__
             raise SchemaError(f"{where} frame_id_list: a list is needed, not {kind}.")
-        ids = [integer(number, f"{where} frame_id_list") for number in listed]
+        ids = [base.integer(number, f"{where} frame_id_list") for number in listed]
         tops = (item.path / "data" / token, item.path / token)
         folders = [top / name for top in tops for name in (serial, view)]
         images = next((found for f in folders if (found := numbered_images(f))), {})
@@ -92,33 +72,32 @@ class OakInk2Reader:
             raise InputError(f"{where}: no frame of {view} has a camera and a picture.")
         findings += _frame_findings(ids, shown, posed, images)
 
-        K = np.stack([array(intrinsics[n], (3, 3), f"{where} cam_intr") for n in posed])
+        K = np.stack([base.array(intrinsics[n], (3, 3), f"{where} cam_intr") for n in posed])
         T = np.full((len(shown), 4, 4), np.nan)
         for row, number in zip(np.searchsorted(shown, posed), posed, strict=True):
-            T[row] = array(extrinsics[number], (4, 4), f"{where} cam_extr")
+            T[row] = base.array(extrinsics[number], (4, 4), f"{where} cam_extr")
         size = image_size(images[shown[0]]) if images else _VIEWER_SIZE
         if np.ptp(K, axis=0).max() > 0:
             findings.append(f"intrinsics change by up to {np.ptp(K, axis=0).max():.3g} px.")
 
-        raw = mapping(get(labels, "raw_mano", where), f"{where} raw_mano")
+        raw = base.mapping(base.get(labels, "raw_mano", where), f"{where} raw_mano")
         track, unit = _hands(raw, shown, T, where)
         findings += unit
         labelled = np.array([n in raw for n in shown]) & np.isfinite(T).all((-1, -2))
         step = float(np.median(np.diff(shown))) if len(shown) > 1 else 4.0  # pictures come at 30 Hz
-        return NativeRecording(
+        return base.NativeRecording(
             item=item,
-            timestamps_ns=frame_times(np.array(shown), _MOCAP_HZ),
+            timestamps_ns=base.frame_times(np.array(shown), _MOCAP_HZ),
             fps=_MOCAP_HZ / step,
-            width=size[0],
-            height=size[1],
+            size=size,
             frames=ImageFiles([images[n] for n in shown]) if images else None,
-            camera=pinhole(K[len(K) // 2], size),
+            camera=base.pinhole(K[len(K) // 2], size),
             present=track.present,
             mano=track,
             T_world_camera=frames.inverse(T),
             licences=("OakInk2: CC BY-NC-SA 4.0 for data, https://oakink.net/v2",),
             findings=tuple(findings),
-            unlabelled_presence=unknown_unless(labelled),
+            unlabelled_presence=base.unknown_unless(labelled),
             left_out=len(set(ids) - set(shown)),
         )
 
@@ -145,30 +124,35 @@ def _frame_findings(
     ]
 
 
-def _camera_tables(labels: Record, view: str, where: str) -> tuple[str, Record, Record, list[str]]:
+def _camera_tables(
+    labels: base.Record, view: str, where: str
+) -> tuple[str, base.Record, base.Record, list[str]]:
     """Return serial, K by frame, ``T_camera_world`` by frame, and findings."""
-    named = mapping(get(labels, "cam_def", where), f"{where} cam_def")
+    named = base.mapping(base.get(labels, "cam_def", where), f"{where} cam_def")
     names = {str(k): str(v) for k, v in named.items()}
     serials = [serial for serial, name in names.items() if name == view]
     if not serials:
         raise InputError(f"{where}: no camera {view!r}; {nearest(view, names.values())}")
 
     intrinsics, extrinsics = (
-        mapping(get(labels, name, where), f"{where} {name}") for name in ("cam_intr", "cam_extr")
+        base.mapping(base.get(labels, name, where), f"{where} {name}")
+        for name in ("cam_intr", "cam_extr")
     )
     for key, how in ((view, "name"), (serials[0], "serial number")):
         if key in intrinsics and key in extrinsics:
             return (
                 serials[0],
-                mapping(intrinsics[key], f"{where} cam_intr {key}"),
-                mapping(extrinsics[key], f"{where} cam_extr {key}"),
+                base.mapping(intrinsics[key], f"{where} cam_intr {key}"),
+                base.mapping(extrinsics[key], f"{where} cam_extr {key}"),
                 [f"cameras are keyed by {how}."],
             )
 
     raise SchemaError(f"{where}: cam_intr and cam_extr have neither {view!r} nor {serials[0]!r}.")
 
 
-def _hands(raw: Record, shown: list[int], T: np.ndarray, where: str) -> tuple[ManoTrack, list[str]]:
+def _hands(
+    raw: base.Record, shown: list[int], T: np.ndarray, where: str
+) -> tuple[base.ManoTrack, list[str]]:
     """Return the labels of each frame and findings; a hand needs the frame's camera."""
     count = len(shown)
     quaternion = np.full((count, 2, 16, 4), np.nan)
@@ -176,14 +160,14 @@ def _hands(raw: Record, shown: list[int], T: np.ndarray, where: str) -> tuple[Ma
     wrist, betas = np.full((count, 2, 3), np.nan), np.full((count, 2, 10), np.nan)
     for row, number in enumerate(shown):
         at = f"{where} raw_mano[{number}]"
-        labels = mapping(raw.get(number, {}), at)
+        labels = base.mapping(raw.get(number, {}), at)
         for slot, prefix in enumerate(_PREFIXES):
             if f"{prefix}pose_coeffs" not in labels:
                 continue  # the format has no other sign of a missing hand
-            coefficients = entry(labels, f"{prefix}pose_coeffs", 64, at)
+            coefficients = base.entry(labels, f"{prefix}pose_coeffs", 64, at)
             quaternion[row, slot] = coefficients.reshape(16, 4)
-            wrist[row, slot] = entry(labels, f"{prefix}tsl", 3, at)
-            betas[row, slot] = entry(labels, f"{prefix}betas", 10, at)
+            wrist[row, slot] = base.entry(labels, f"{prefix}tsl", 3, at)
+            betas[row, slot] = base.entry(labels, f"{prefix}betas", 10, at)
 
     present = np.isfinite(wrist).all(-1) & np.isfinite(T).all((-1, -2))[:, None]
     length = np.linalg.norm(quaternion[present], axis=-1)
@@ -206,6 +190,6 @@ def _hands(raw: Record, shown: list[int], T: np.ndarray, where: str) -> tuple[Ma
         f"(right) of {count} frames."
     )
 
-    return ManoTrack(
+    return base.ManoTrack(
         CONVENTION, present, matrices[:, :, 0], matrices[:, :, 1:], betas, wrist, T
     ), findings

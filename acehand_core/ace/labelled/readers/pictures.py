@@ -10,7 +10,7 @@ import tarfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import cv2
 import numpy as np
@@ -84,44 +84,44 @@ def image_size(path: Path) -> tuple[int, int]:
     return width, height
 
 
-def open_vrs(path: Path, stream: str, timestamps_ns: TimestampsNs) -> FrameSource:
-    """Return the pictures of one stream of a VRS recording at time-code times.
-
-    Raises MissingDependencyError without projectaria-tools; InputError.
-    """
-    try:
-        from projectaria_tools.core import data_provider
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"{path}: reading VRS recordings needs projectaria-tools ({error}); install acehand's "
-            "extra 'vrs', or convert without pictures (--images none)."
-        ) from error
-    if data_provider.create_vrs_data_provider(str(path)) is None:
-        raise InputError(f"{path}: not a readable VRS recording.")
-    return VrsImages(path, stream, timestamps_ns)
+def rescaled_to(camera: Camera, size: tuple[int, int], findings: list[str]) -> Camera:
+    """Return the camera for pictures of (width, height) ``size``; report another size."""
+    if size == (camera.width, camera.height):
+        return camera
+    findings.append(
+        f"pictures are {size[0]} x {size[1]}, the calibration {camera.width} x {camera.height}; "
+        "the camera was rescaled."
+    )
+    return camera.rescaled(*size)
 
 
 class VrsImages(ByIndex):
-    """Pictures of one stream of a VRS recording, as stored."""
+    """Pictures of one stream of a VRS recording at time-code times, as stored.
+
+    Raises MissingDependencyError without projectaria-tools; InputError.
+    """
 
     def __init__(self, path: Path, stream: str, timestamps_ns: TimestampsNs) -> None:
+        try:
+            from projectaria_tools.core import data_provider
+        except ImportError as error:
+            raise MissingDependencyError(
+                f"{path}: reading VRS recordings needs projectaria-tools ({error}); install "
+                "acehand's extra 'vrs', or convert without pictures (--images none)."
+            ) from error
         self.path, self.stream, self.timestamps_ns = path, stream, timestamps_ns
-        self._provider: Any = None  # of projectaria_tools, opened on first use
-
-    def __reduce__(self) -> tuple[type[VrsImages], tuple[Path, str, TimestampsNs]]:
-        return VrsImages, (self.path, self.stream, self.timestamps_ns)
+        self._provider = data_provider.create_vrs_data_provider(str(path))
+        if self._provider is None:
+            raise InputError(f"{path}: not a readable VRS recording.")
 
     def __len__(self) -> int:
         return len(self.timestamps_ns)
 
     def at(self, index: int) -> ImageRgb:
         """Return one frame. Raises VideoError without a picture within 1 ms of its time."""
-        from projectaria_tools.core import data_provider
         from projectaria_tools.core.sensor_data import TimeDomain, TimeQueryOptions
         from projectaria_tools.core.stream_id import StreamId
 
-        if self._provider is None:
-            self._provider = data_provider.create_vrs_data_provider(str(self.path))
         time = int(self.timestamps_ns[index])
         picture, record = self._provider.get_image_data_by_time_ns(
             StreamId(self.stream), time, TimeDomain.TIME_CODE, TimeQueryOptions.CLOSEST
@@ -135,9 +135,7 @@ class VrsImages(ByIndex):
                 f"{abs(nearest - time) / 1e6:.1f} ms away."
             )
         image = np.asarray(picture.to_numpy_array())
-        return np.ascontiguousarray(
-            image if image.ndim == 3 else np.repeat(image[..., None], 3, axis=-1)
-        )
+        return np.ascontiguousarray(image if image.ndim == 3 else np.stack([image] * 3, axis=-1))
 
 
 #: ``T_stored_upright``: Aria's pictures are rotated by a quarter turn clockwise. The upright x is
@@ -203,7 +201,7 @@ def native_model(native: NativeRecording) -> str:
 def reference(native: NativeRecording, options: ClipOptions) -> Reference | None:
     """Return a reference to the user's video, if wanted and if the clip is an unchanged part."""
     asked = options.media == "reference" or (options.media == "auto" and native.plain)
-    resized = options.width not in (None, native.width)
+    resized = options.width not in (None, native.size[0])
     undistorted = options.images == "undistort" and native_model(native) not in ("", "pinhole")
     frames = native.frames
     if not asked or resized or undistorted or options.images == "none":
@@ -222,7 +220,7 @@ def pictures(
 ) -> tuple[Iterator[ImageRgb] | None, Camera | None, tuple[int, int], list[str]]:
     """Return pictures to store, their camera and size, and a list of changes."""
     camera, source = native.camera, native.frames
-    size, done = (native.width, native.height), []
+    size, done = native.size, []
 
     undistort = options.images == "undistort" or (options.images == "auto" and native.undistort)
     if undistort and camera is not None and camera.model != "pinhole":

@@ -8,7 +8,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -18,18 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from acehand_core.ace.labelled.clips import schema
-from acehand_core.ace.labelled.clips.schema import CONVERTED_BY, ClipInfo, StoreInfo, clip_id
+from acehand_core.ace.labelled.clips.schema import ClipInfo, clip_id
 from acehand_core.ace.labelled.clips.store import ClipStore, ClipWriter, changed_settings
 from acehand_core.ace.labelled.readers.arctic import ArcticReader
-from acehand_core.ace.labelled.readers.base import (
-    SPLITS,
-    Item,
-    Reader,
-    ReadOptions,
-    Split,
-    read_split_file,
-)
-from acehand_core.ace.labelled.readers.convert import Converter
+from acehand_core.ace.labelled.readers.base import SPLITS, Item, Reader, read_split_file
+from acehand_core.ace.labelled.readers.convert import Converter, RunOptions
 from acehand_core.ace.labelled.readers.egocentric import (
     EgocentricReader,
     HoloAssistReader,
@@ -41,9 +33,8 @@ from acehand_core.ace.labelled.readers.hot3d import Hot3dReader
 from acehand_core.ace.labelled.readers.hot3d_clips import Hot3dClipsReader
 from acehand_core.ace.labelled.readers.interhand import ReInterHandReader
 from acehand_core.ace.labelled.readers.oakink2 import OakInk2Reader
-from acehand_core.ace.labelled.readers.pictures import ClipOptions
 from acehand_core.ace.labelled.readers.stills import FreiHandReader, RhdReader
-from acehand_core.errors import AcehandError, InputError, Interrupted, OutputError, nearest
+from acehand_core.errors import InputError, Interrupted, OutputError, nearest
 from acehand_core.types import Progress
 
 #: Readers by their name on the command line.
@@ -101,25 +92,6 @@ def leave_other_splits(
     return changed
 
 
-@dataclass(frozen=True, slots=True)
-class RunOptions:
-    """Options of a conversion.
-
-    Attributes:
-        splits: to convert; empty for all.
-        split_file: JSON of split to names, replaces the reader's splits.
-        jobs: processes; more than one needs a picklable ``read.open_frames``.
-    """
-
-    root: Path
-    output: Path
-    splits: tuple[Split, ...] = ()
-    split_file: Path | None = None
-    jobs: int = 1
-    clips: ClipOptions = field(default_factory=ClipOptions)
-    read: ReadOptions = field(default_factory=ReadOptions)
-
-
 @dataclass(slots=True)
 class ReaderReport:
     """Results of a conversion: clips and frames per split, findings by number of clips.
@@ -174,12 +146,6 @@ class ReaderReport:
             "errors": self.errors,
         }
 
-    def to_store(self, root: Path) -> dict[str, Any]:
-        """Return the content of ``conversion.json``: the same without absolute folders."""
-        below = f"{root}{os.sep}"
-        errors = [{**e, "message": e["message"].replace(below, "")} for e in self.errors]
-        return {**self.to_json(), "output": self.output.name, "errors": errors}
-
 
 def run(name: str, options: RunOptions, progress: Progress) -> ReaderReport:
     """Convert a dataset; unchanged clips are kept.
@@ -198,7 +164,7 @@ def run(name: str, options: RunOptions, progress: Progress) -> ReaderReport:
         raise InputError(f"{reader.title} has no view {view!r}; {nearest(view, reader.views)}")
     if options.clips.images == "none":
         options = replace(options, read=replace(options.read, pictures=False))
-    conversion = _Conversion(reader, options)
+    converter = Converter(reader, options)
 
     every = list_items(reader, options)
     items = [item for item in every if not options.splits or item.split in options.splits]
@@ -212,13 +178,13 @@ def run(name: str, options: RunOptions, progress: Progress) -> ReaderReport:
 
     report = ReaderReport(name, options.output)
     for split in sorted({item.split for item in items}):
-        changed = changed_settings(options.output / split, conversion.store_info(split))
+        changed = changed_settings(options.output / split, converter.store_info(split))
         if changed:
             words = f"{split}: other settings than before ({'; '.join(changed)})"
             progress(f"{words}: every clip is converted again", 0, 0)
     try:
         report.changed_split = leave_other_splits(options.output, name, every)
-        for done, (item, outcome) in enumerate(_outcomes(conversion, items), 1):
+        for done, (item, outcome) in enumerate(_outcomes(converter, items), 1):
             if isinstance(outcome, Exception):
                 report.errors.append({"source": item.name, "message": str(outcome)})
             else:
@@ -228,9 +194,13 @@ def run(name: str, options: RunOptions, progress: Progress) -> ReaderReport:
         raise Interrupted(report) from stop
     finally:
         for split in sorted({item.split for item in items if report.clips[item.split]}):
-            conversion.writer(split).write_index()
+            converter.writer(split).write_index()
 
-    schema.write_json(options.output / f"conversion-{name}.json", report.to_store(options.root))
+    # Without absolute folders.
+    below = f"{options.root}{os.sep}"
+    errors = [{**e, "message": e["message"].replace(below, "")} for e in report.errors]
+    kept = {**report.to_json(), "output": options.output.name, "errors": errors}
+    schema.write_json(options.output / f"conversion-{name}.json", kept)
     return report
 
 
@@ -246,64 +216,19 @@ def list_items(reader: Reader, options: RunOptions) -> list[Item]:
     return items
 
 
-class _Conversion:
-    """A reader with the options of a run, one per process."""
-
-    def __init__(self, reader: Reader, options: RunOptions) -> None:
-        self.options, self.reader = options, reader
-        self.converter = Converter(reader, options.clips, options.read)
-        self._writers: dict[str, ClipWriter] = {}
-
-    def convert(self, item: Item) -> Any:
-        """Return (metadata, whether it was kept), or the recording's error."""
-        try:
-            return self.converter.convert(item, self.writer(item.split))
-        except InputError as error:
-            return error
-        except AcehandError:  # disk full, package missing: the same for all recordings
-            raise
-        except Exception as error:  # an unforeseen file must not end the conversion
-            frame = traceback.extract_tb(error.__traceback__)[-1]
-            where = f"{Path(frame.filename).name}:{frame.lineno}"
-            return InputError(f"could not be read: {type(error).__name__}: {error} (in {where}).")
-
-    def writer(self, split: Split) -> ClipWriter:
-        """Return the writer of a split's store."""
-        if split not in self._writers:
-            folder = self.options.output / split
-            self._writers[split] = ClipWriter(folder, self.store_info(split), other_settings=True)
-        return self._writers[split]
-
-    def store_info(self, split: Split) -> StoreInfo:
-        """Return the description of a split's store."""
-        return StoreInfo(
-            dataset=self.reader.name,
-            split=split,
-            made_by=CONVERTED_BY,
-            license=f"that of {self.reader.title}",
-            settings={
-                "images": self.options.clips.images,
-                "width": self.options.clips.width,
-                "quality": self.options.clips.quality,
-                "mano": self.options.clips.mano is not None,
-                "view": self.options.read.view,
-            },
-        )
-
-
-def _outcomes(conversion: _Conversion, items: Sequence[Item]) -> Iterator[tuple[Item, Any]]:
-    """Yield each item with what ``_Conversion.convert`` returns for it."""
-    options = conversion.options
+def _outcomes(converter: Converter, items: Sequence[Item]) -> Iterator[tuple[Item, Any]]:
+    """Yield each item with the result of ``Converter.convert``."""
+    options = converter.options
     if options.jobs <= 1 or len(items) == 1:
         for item in items:
-            yield item, conversion.convert(item)
+            yield item, converter.convert(item)
         return
 
     pool = ProcessPoolExecutor(
         options.jobs,
         mp_context=multiprocessing.get_context("spawn"),
         initializer=_start_process,
-        initargs=(conversion.reader.name, options),
+        initargs=(converter.reader.name, options),
     )
     try:
         waiting: dict[Future[Any], Item] = {}
@@ -333,14 +258,14 @@ def _outcomes(conversion: _Conversion, items: Sequence[Item]) -> Iterator[tuple[
 
 
 #: Of a process of the pool.
-_here: _Conversion
+_here: Converter
 
 
 def _start_process(name: str, options: RunOptions) -> None:
     # The parent handles Ctrl-C: clips stay whole.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     global _here
-    _here = _Conversion(find_reader(name), options)
+    _here = Converter(find_reader(name), options)
 
 
 def _convert_here(item: Item) -> Any:

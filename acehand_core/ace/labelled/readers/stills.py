@@ -11,6 +11,7 @@ base. The pickle is read by the restricted unpickler.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,43 +20,28 @@ import numpy as np
 
 from acehand_core.ace.labelled.clips.media import ImageFiles
 from acehand_core.ace.labelled.clips.schema import read_json
-from acehand_core.ace.labelled.readers.base import (
-    Convention,
-    Item,
-    ManoTrack,
-    NativeRecording,
-    ReadOptions,
-    Record,
-    Split,
-    array,
-    entry,
-    need_items,
-    numbers,
-    pinhole,
-    safe_name,
-)
+from acehand_core.ace.labelled.readers import base
 from acehand_core.ace.labelled.readers.pictures import image_size
-from acehand_core.errors import InputError, SchemaError
+from acehand_core.errors import SchemaError
 from acehand_core.geometry import rotations
 from acehand_core.unpickling import NPY_OBJECT, restricted_load
 
-FREIHAND_CONVENTION = Convention("vectors", False, "middle_knuckle", False, "camera")
-_PARTS: dict[str, Split] = {"training": "train", "evaluation": "test"}
+FREIHAND_CONVENTION = base.Convention("vectors", False, "middle_knuckle", False, "camera")
+_PARTS: dict[str, base.Split] = {"training": "train", "evaluation": "test"}
 _FREIHAND_SIZE = 224
 
 
-def _still(item: Item, path: Path, side: int, K: np.ndarray) -> NativeRecording:
+def _still(item: base.Item, path: Path, side: int, K: np.ndarray) -> base.NativeRecording:
     """Return a recording of one picture without labels, ``side`` pixels square if missing."""
     there = path.is_file()
     size = image_size(path) if there else (side, side)
-    return NativeRecording(
+    return base.NativeRecording(
         item=item,
         timestamps_ns=np.zeros(1, np.int64),
         fps=30.0,
-        width=size[0],
-        height=size[1],
+        size=size,
         frames=ImageFiles([path]) if there else None,
-        camera=pinhole(K, size),
+        camera=base.pinhole(K, size),
         present=np.zeros((1, 2), bool),
         still=True,
         findings=() if there else (f"{path.name} is missing; no picture.",),
@@ -79,9 +65,9 @@ class FreiHandReader:
     views = ("gs", "hom", "sample", "auto")
 
     def __init__(self) -> None:
-        self._annotations: dict[tuple[Path, str], _FreiHandLabels] = {}
+        self._read = functools.cache(_freihand_labels)
 
-    def items(self, root: Path, options: ReadOptions) -> Sequence[Item]:
+    def items(self, root: Path, options: base.ReadOptions) -> Sequence[base.Item]:
         """List samples of one picture version; evaluation has only the first."""
         view = options.view or self.views[0]
         items = []
@@ -90,17 +76,16 @@ class FreiHandReader:
                 continue
             for index in range(len(self._read(root, part)[0])):
                 key = {"part": part, "index": str(index), "view": view}
-                name = safe_name(part, f"{index:08d}", view)
-                items.append(Item(self.name, name, split, root, key))
-        return need_items(items, root, self.title, "training_K.json or evaluation_K.json")
+                name = base.safe_name(part, f"{index:08d}", view)
+                items.append(base.Item(self.name, name, split, root, key))
+        return base.need_items(items, root, self.title, "training_K.json or evaluation_K.json")
 
-    def sources(self, item: Item) -> Sequence[Path]:
+    def sources(self, item: base.Item) -> Sequence[Path]:
         part = item.key["part"]
         labels = [item.path / f"{part}_{name}.json" for name in ("K", "mano", "xyz")]
         return [*labels, self._picture(item, len(self._read(item.path, part)[0]))]
 
-    def read(self, item: Item, options: ReadOptions) -> NativeRecording:
-        """Read one sample."""
+    def read(self, item: base.Item, options: base.ReadOptions) -> base.NativeRecording:
         part, index = item.key["part"], int(item.key["index"])
         K_all, mano_all, xyz_all = self._read(item.path, part)
         K, where = K_all[index], f"{item.path} {part} {index}"
@@ -118,7 +103,7 @@ class FreiHandReader:
             focal = (K[0, 0] + K[1, 1]) / 2
             root = np.array([*(values[58:60] - K[:2, 2]), focal]) / scale
             orient = rotations.exp(values[None, :3])[0]
-            track = ManoTrack(
+            track = base.ManoTrack(
                 FREIHAND_CONVENTION, np.array([[False, True]]), _right(orient),
                 _right(values[3:48]), _right(values[48:58]), _right(root),
             )  # fmt: skip
@@ -139,32 +124,27 @@ class FreiHandReader:
             findings=findings,
         )
 
-    def _picture(self, item: Item, samples: int) -> Path:
+    def _picture(self, item: base.Item, samples: int) -> Path:
         number = int(item.key["index"]) + samples * self.views.index(item.key["view"])
         return item.path / item.key["part"] / "rgb" / f"{number:08d}.jpg"
 
-    def _read(self, root: Path, part: str) -> _FreiHandLabels:
-        """Return the labels of all samples, read once."""
-        if (root, part) in self._annotations:
-            return self._annotations[root, part]
 
-        arrays: dict[str, np.ndarray] = {}
-        for name, shape in (("K", (3, 3)), ("mano", (61,)), ("xyz", (21, 3))):
-            path = root / f"{part}_{name}.json"
-            if not path.is_file():
-                if name == "K":
-                    raise InputError(f"{path}: not there.")
-                continue
-            values = numbers(read_json(path), str(path))
-            if name == "mano" and values.ndim == 3:  # a list of one per sample
-                values = array(values, (None, 1, *shape), str(path))[:, 0]
-            arrays[name] = array(values, (None, *shape), str(path))
+def _freihand_labels(root: Path, part: str) -> _FreiHandLabels:
+    """Return the labels of all samples."""
+    arrays: dict[str, np.ndarray] = {}
+    for name, shape in (("K", (3, 3)), ("mano", (61,)), ("xyz", (21, 3))):
+        path = root / f"{part}_{name}.json"
+        if name != "K" and not path.is_file():
+            continue
+        values = base.numbers(read_json(path), str(path))
+        if name == "mano" and values.ndim == 3:  # a list of one per sample
+            values = base.array(values, (None, 1, *shape), str(path))[:, 0]
+        arrays[name] = base.array(values, (None, *shape), str(path))
 
-        lengths = {len(value) for value in arrays.values()}
-        if len(lengths) != 1:
-            raise SchemaError(f"{root}: {part}_*.json differ in length: {sorted(lengths)}.")
-        self._annotations[root, part] = arrays["K"], arrays.get("mano"), arrays.get("xyz")
-        return self._annotations[root, part]
+    lengths = {len(value) for value in arrays.values()}
+    if len(lengths) != 1:
+        raise SchemaError(f"{root}: {part}_*.json differ in length: {sorted(lengths)}.")
+    return arrays["K"], arrays.get("mano"), arrays.get("xyz")
 
 
 _RHD_SIZE = 320
@@ -181,31 +161,33 @@ class RhdReader:
     views = ("color",)
 
     def __init__(self) -> None:
-        self._annotations: dict[tuple[Path, str], dict[int, Record]] = {}
+        self._read = functools.cache(_rhd_labels)
 
-    def items(self, root: Path, options: ReadOptions) -> Sequence[Item]:
+    def items(self, root: Path, options: base.ReadOptions) -> Sequence[base.Item]:
         """List all pictures."""
         items = []
         for part, split in _PARTS.items():
             if not (root / part / f"anno_{part}.pickle").is_file():
                 continue
             for index in sorted(self._read(root, part)):
-                name, key = safe_name(part, f"{index:05d}"), {"part": part, "index": str(index)}
-                items.append(Item(self.name, name, split, root, key))
+                name, key = (
+                    base.safe_name(part, f"{index:05d}"),
+                    {"part": part, "index": str(index)},
+                )
+                items.append(base.Item(self.name, name, split, root, key))
         files = "training/anno_training.pickle or evaluation/anno_evaluation.pickle"
-        return need_items(items, root, self.title, files)
+        return base.need_items(items, root, self.title, files)
 
-    def sources(self, item: Item) -> Sequence[Path]:
+    def sources(self, item: base.Item) -> Sequence[Path]:
         part = item.key["part"]
         return [item.path / part / f"anno_{part}.pickle", self._picture(item)]
 
-    def read(self, item: Item, options: ReadOptions) -> NativeRecording:
-        """Read one picture."""
+    def read(self, item: base.Item, options: base.ReadOptions) -> base.NativeRecording:
         part, index = item.key["part"], int(item.key["index"])
         where, labels = f"anno_{part}.pickle {index}", self._read(item.path, part)[index]
-        pixels = entry(labels, "uv_vis", (42, 3), where)
-        points = entry(labels, "xyz", (42, 3), where)
-        still = _still(item, self._picture(item), _RHD_SIZE, entry(labels, "K", (3, 3), where))
+        pixels = base.entry(labels, "uv_vis", (42, 3), where)
+        points = base.entry(labels, "xyz", (42, 3), where)
+        still = _still(item, self._picture(item), _RHD_SIZE, base.entry(labels, "K", (3, 3), where))
 
         order = [side * 21 + joint for side in range(2) for joint in _RHD_ORDER]
         joints = points[order].reshape(1, 2, 21, 3)
@@ -239,15 +221,14 @@ class RhdReader:
             findings=tuple(findings),
         )
 
-    def _picture(self, item: Item) -> Path:
+    def _picture(self, item: base.Item) -> Path:
         return item.path / item.key["part"] / "color" / f"{int(item.key['index']):05d}.png"
 
-    def _read(self, root: Path, part: str) -> dict[int, Record]:
-        """Return the labels of all pictures, read once."""
-        if (root, part) not in self._annotations:
-            path = root / part / f"anno_{part}.pickle"
-            value = restricted_load(path, NPY_OBJECT, "RHD annotation")
-            if not isinstance(value, dict) or not all(isinstance(key, int) for key in value):
-                raise SchemaError(f"{path}: must be a dict of picture numbers.")
-            self._annotations[root, part] = value
-        return self._annotations[root, part]
+
+def _rhd_labels(root: Path, part: str) -> dict[int, base.Record]:
+    """Return the labels of all pictures."""
+    path = root / part / f"anno_{part}.pickle"
+    value = restricted_load(path, NPY_OBJECT, "RHD annotation")
+    if not isinstance(value, dict) or not all(isinstance(key, int) for key in value):
+        raise SchemaError(f"{path}: must be a dict of picture numbers.")
+    return value
