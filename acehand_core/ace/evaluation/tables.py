@@ -108,12 +108,12 @@ COLUMNS: dict[str, tuple[str, int]] = {
     "bearing_deg": ("bearing deg", 1), "range_error_m": ("range m", 3),
     "emitted": ("emitted share", 3), "pa": ("PA mm", 2), "count": ("hands", 0),
 }  # fmt: skip
+_COMPARED = ("facc", "recall", "f1", "mpjpe_p", "pa_p", "mpjpe_plus_oos", "epe_p", "go_p", "ct_p",
+             "jitter")  # fmt: skip
 #: Title and columns of tables, in order.
 TABLES: dict[str, tuple[str, tuple[str, ...]]] = {
-    "main": ("Main comparison", ("facc", "recall", "f1", "mpjpe_p", "pa_p", "mpjpe_plus_oos",
-                                 "epe_p", "go_p", "ct_p", "jitter")),
-    "extra": ("H2O and OakInk2", ("facc", "recall", "f1", "mpjpe_p", "pa_p", "mpjpe_plus_oos",
-                                  "epe_p", "go_p", "ct_p", "jitter")),
+    "main": ("Main comparison", _COMPARED),
+    "extra": ("H2O and OakInk2", _COMPARED),
     "oos": ("Out-of-sight stratification", ("mpjpe_iv", "mpjpe_oos", "mpjpe_plus_oos")),
     "placement": ("Absolute placement out of sight",
                   ("emitted", "wrist_m", "bearing_deg", "range_error_m", "ct_iv", "ct_oos")),
@@ -130,11 +130,9 @@ TABLES: dict[str, tuple[str, tuple[str, ...]]] = {
 #: Tables and cells in which the paper prints another number of digits.
 _TWO_DIGITS = ("features", "tap", "sigma")
 _DIGITS = {("features", "mpjpe_oos"): 1, ("placement", "ct_oos"): 2, ("length", "mpjpe_p"): 2}
-#: Tables that every evaluation enters.
-_OF_ITSELF = ("oos", "placement", "matched", "radius", "length", "throughput")
 STUDIES = ("features", "decoder", "tap", "sigma")
-_BLOCK_NAMES = ("ARCTIC", "HOT3D", "HOI4D", "H2O", "OakInk2")
-_MAIN = ("ARCTIC", "HOT3D", "HOI4D")
+_EXTRA = ("H2O", "OakInk2")
+_BLOCK_NAMES = ("ARCTIC", "HOT3D", "HOI4D", *_EXTRA)
 #: Marks rows not comparable with the quoted ones; see ``differences``.
 OTHERWISE = "*"
 
@@ -255,14 +253,12 @@ def build_tables(entries: Sequence[TableEntry]) -> list[Table]:
 
 def _rows_of(entry: TableEntry, table: str, columns: Sequence[str], origin: str) -> list[Row]:
     """Return an entry's rows of one table."""
-    datasets = {"main": _MAIN, "extra": ("H2O", "OakInk2")}
     if entry.study is not None:
         belongs = table == entry.study
-    elif table in datasets:
-        other = table == "main" and entry.block not in _BLOCK_NAMES
-        belongs = entry.block in datasets[table] or other
+    elif table in ("main", "extra"):
+        belongs = (table == "extra") == (entry.block in _EXTRA)
     else:
-        belongs = table in _OF_ITSELF
+        belongs = table not in STUDIES
     if not belongs:
         return []
     return [
