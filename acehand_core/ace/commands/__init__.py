@@ -16,8 +16,5 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "score hands by the paper's protocol, make reports",
         "acehand_core.ace.commands.evaluate:Evaluate",
     ),
-    "synth": (
-        "render clips of hands with ground truth",
-        "acehand_core.ace.commands.synth:Synth",
-    ),
+    "synth": ("render clips of hands with ground truth", "acehand_core.ace.commands.synth:Synth"),
 }

@@ -50,13 +50,10 @@ def find_predictions(folder: Path, segments: Collection[str]) -> dict[str, Path]
     missing = [name for name in segments if name not in files]
     unknown = [name for name in files if name not in set(segments)]
     if missing:
-        hint = f" Unknown there: {', '.join(unknown[:3])}." if unknown else ""
         raise InputError(
-            f"{folder}: {len(missing)} of {len(segments)} segments have no prediction, the first "
-            f"is {missing[0]!r}; {missing[0]}{SUFFIX} is needed. Segments without any hand need a "
-            f"file too.{hint}"
+            f"{folder}: {len(missing)} of {len(segments)} segments have no prediction, first "
+            f"{missing[0]!r}; {missing[0]}{SUFFIX} is needed, also without any hand."
         )
-
     if unknown:
         raise InputError(
             f"{files[unknown[0]]}: no segment of the list is named {unknown[0]!r}; "
@@ -105,39 +102,36 @@ def check_prediction(
         )
 
     # Times from the first frame on must agree within half a frame.
-    offset = (motion.timestamps_ns - motion.timestamps_ns[0]) - (
-        truth.timestamps_ns - truth.timestamps_ns[0]
-    )
+    offset = motion.timestamps_ns - truth.timestamps_ns
+    offset = offset - offset[0]
     late = np.flatnonzero(np.abs(offset) > 0.5e9 / truth.fps)
     if len(late):
         raise SchemaError(
             f"{where}: 'timestamp_ns' of frame {late[0]} is {offset[late[0]] * 1e-6:.1f} ms from "
-            "the segment's; these are not the segment's frames."
+            "the segment's."
         )
 
     if not motion.placed:
         raise SchemaError(
-            f"{where}: 'placed' is false: joints are relative to the wrist. The protocol projects "
-            "hands; joints in the camera frame are needed."
+            f"{where}: 'placed' is false: joints are relative to the wrist; joints in the camera "
+            "frame are needed."
         )
 
     # A hand is finite or all NaN; an active hand is finite.
-    names = _FIELDS[:1] if motion.hand_model == "none" else _FIELDS
-    whole = np.ones(motion.presence.shape, bool)
-    for name in names:
-        finite = np.isfinite(getattr(motion, name)).reshape(*whole.shape, -1)
-        partly = finite.any(-1) & ~finite.all(-1)
-        if partly.any():
-            _refuse(where, name, partly, "is NaN in part")
-        whole &= finite.all(-1)
-    active = motion.presence > 0.5
-    for name in names:
-        gone = ~np.isfinite(getattr(motion, name)).reshape(*whole.shape, -1).all(-1)
-        if (gone & active).any():
-            _refuse(where, name, gone & active, "is NaN while presence is above 0.5")
-        stray = gone & np.isfinite(motion.joints_camera).all((-1, -2))
-        if stray.any():
-            _refuse(where, name, stray, "is NaN while joints_camera is known")
+    active, known = motion.presence > 0.5, np.isfinite(motion.joints_camera).all((-1, -2))
+    for name in _FIELDS[:1] if motion.hand_model == "none" else _FIELDS:
+        finite = np.isfinite(getattr(motion, name)).reshape(*active.shape, -1)
+        gone = ~finite.all(-1)
+        for wrong, what in (
+            (gone & finite.any(-1), "is NaN in part"),
+            (gone & active, "is NaN while presence is above 0.5"),
+            (gone & known, "is NaN while joints_camera is known"),
+        ):
+            if wrong.any():
+                frame, slot = np.argwhere(wrong)[0]
+                raise SchemaError(
+                    f"{where}: {name!r} of the {SIDES[slot]} hand in frame {frame} {what}."
+                )
     if motion.hand_model != "none" and not np.isfinite(motion.betas).all():
         raise SchemaError(f"{where}: 'betas' has NaN.")
 
@@ -145,7 +139,7 @@ def check_prediction(
     if model is None:
         return
     for slot, side in enumerate(SIDES):
-        rows = np.flatnonzero(np.isfinite(motion.joints_camera[:, slot]).all((-1, -2)))
+        rows = np.flatnonzero(known[:, slot])
         if not len(rows):
             continue
         posed = model.joints(
@@ -161,11 +155,6 @@ def check_prediction(
                 f"translation give for a {side} {motion.hand_model} hand (at most "
                 f"{1e3 * AGREEMENT_M:.0f} mm): another side, hand model, mean pose or frame."
             )
-
-
-def _refuse(where: str, name: str, rows: np.ndarray, what: str) -> None:
-    frame, slot = np.argwhere(rows)[0]
-    raise SchemaError(f"{where}: {name!r} of the {SIDES[slot]} hand in frame {frame} {what}.")
 
 
 @runtime_checkable

@@ -33,9 +33,7 @@ class HandLibrary:
     """
 
     def __init__(
-        self,
-        mano: Path | None = None,
-        models: dict[tuple[str, bool], HandModel] | None = None,
+        self, mano: Path | None = None, models: dict[tuple[str, bool], HandModel] | None = None
     ) -> None:
         self._mano = mano
         self._models: dict[tuple[str, bool], HandModel] = dict(models or {})

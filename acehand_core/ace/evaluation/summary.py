@@ -53,10 +53,7 @@ class Pool:
 
 
 def summarise(
-    scores: Sequence[SegmentScore],
-    protocol: Protocol,
-    segments: Mapping[str, Any],
-    hand_model: str,
+    scores: Sequence[SegmentScore], protocol: Protocol, segments: Mapping[str, Any], hand_model: str
 ) -> dict[str, Any]:
     """Return the evaluation as the JSON object of docs/evaluation.md.
 

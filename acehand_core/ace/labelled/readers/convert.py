@@ -21,13 +21,7 @@ from acehand_core.ace.labelled.clips.schema import (
 )
 from acehand_core.ace.labelled.clips.store import ClipStore, ClipWriter, made_from
 from acehand_core.ace.labelled.readers import pictures
-from acehand_core.ace.labelled.readers.base import (
-    Item,
-    NativeRecording,
-    Reader,
-    ReadOptions,
-    Split,
-)
+from acehand_core.ace.labelled.readers.base import Item, NativeRecording, Reader, ReadOptions, Split
 from acehand_core.ace.labelled.readers.conventions import CameraHands, ManoSource, to_camera
 from acehand_core.errors import AcehandError, InputError
 from acehand_core.geometry.cameras import Camera

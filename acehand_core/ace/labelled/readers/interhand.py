@@ -107,6 +107,10 @@ class ReInterHandReader:
         seen = present | np.isfinite(joints).all((-1, -2))
 
         findings.append(_truncation(ego / "truncation_ratio.json", shown))
+        pose, betas, translation = mano[..., :48], mano[..., 48:58], mano[..., 58:61] * scale
+        track = base.ManoTrack.of_vectors(
+            CONVENTION, present, pose, betas, translation, T_camera_world
+        )
         return base.NativeRecording(
             item=item,
             timestamps_ns=base.frame_times(np.array(shown), _FPS),
@@ -115,14 +119,7 @@ class ReInterHandReader:
             frames=ImageFiles([images[n] for n in shown]) if images else None,
             camera=camera,
             present=seen,
-            mano=base.ManoTrack.of_vectors(
-                CONVENTION,
-                present,
-                mano[..., :48],
-                mano[..., 48:58],
-                mano[..., 58:61] * scale,
-                T_camera_world,
-            ),
+            mano=track,
             joints_camera=joints,
             T_world_camera=frames.inverse(T_camera_world),
             licences=("Re:InterHand: CC BY-NC 4.0",),
