@@ -206,15 +206,15 @@ class Generic:
             MissingDependencyError: parameters need MANO.
         """
         data, where = load_segment(source, segment)
-        says = dict(self.known)
+        stated = dict(self.known)
         for name in CONVENTIONS:
             if name in data:
                 if data[name].size != 1:
                     raise SchemaError(f"{where}: {name!r} must be one value.")
-                says[name] = data[name].item()
+                stated[name] = data[name].item()
 
         read = _joints if "joints" in data else _parameters
-        return read(data, says, where, len(truth), library), []
+        return read(data, stated, where, len(truth), library), []
 
 
 def load_segment(source: Path, segment: str) -> tuple[dict[str, np.ndarray], str]:
@@ -225,18 +225,18 @@ def load_segment(source: Path, segment: str) -> tuple[dict[str, np.ndarray], str
     return safe_load_npz(path), str(path)
 
 
-def _choice(says: Mapping[str, Any], name: str, valid: tuple[str, ...], where: str) -> str:
+def _choice(stated: Mapping[str, Any], name: str, valid: tuple[str, ...], where: str) -> str:
     """Return a convention, which has no default."""
-    if name not in says:
+    if name not in stated:
         raise SchemaError(f"{where}: {name!r} is missing; valid: {', '.join(valid)}.")
-    value = str(says[name]).lower()
+    value = str(stated[name]).lower()
     if value not in valid:
         raise SchemaError(f"{where}: {name!r} is {value!r}; {nearest(value, valid)}")
     return value
 
 
-def _flag(says: Mapping[str, Any], name: str, where: str) -> bool:
-    return _choice(says, name, ("true", "false", "1", "0"), where) in ("true", "1")
+def _flag(stated: Mapping[str, Any], name: str, where: str) -> bool:
+    return _choice(stated, name, ("true", "false", "1", "0"), where) in ("true", "1")
 
 
 def _present(data: Mapping[str, Any], values: np.ndarray, where: str) -> np.ndarray:
@@ -251,17 +251,17 @@ def _present(data: Mapping[str, Any], values: np.ndarray, where: str) -> np.ndar
     return there
 
 
-def _metres(says: Mapping[str, Any], where: str) -> float:
-    return {"m": 1.0, "mm": 1e-3}[_choice(says, "unit", ("m", "mm"), where)]
+def _metres(stated: Mapping[str, Any], where: str) -> float:
+    return {"m": 1.0, "mm": 1e-3}[_choice(stated, "unit", ("m", "mm"), where)]
 
 
 def _joints(
-    data: Mapping[str, Any], says: Mapping[str, Any], where: str, frames: int, _: HandLibrary
+    data: Mapping[str, Any], stated: Mapping[str, Any], where: str, frames: int, _: HandLibrary
 ) -> Hands:
     """Return hands of 21 joints in the camera frame, without rotations."""
-    joints = take(data, "joints", where, (None, 2, 21, 3)) * _metres(says, where)
+    joints = take(data, "joints", where, (None, 2, 21, 3)) * _metres(stated, where)
     every_frame(len(joints), frames, "joints", where)
-    if _choice(says, "joint_order", ("openpose", "mano"), where) == "mano":
+    if _choice(stated, "joint_order", ("openpose", "mano"), where) == "mano":
         joints = joints[:, :, np.argsort(_MANO_ORDER)]
     there = _present(data, joints, where)
     frame, slot = np.nonzero(there)
@@ -274,27 +274,27 @@ def _joints(
 
 
 def _parameters(
-    data: Mapping[str, Any], says: Mapping[str, Any], where: str, count: int, library: HandLibrary
+    data: Mapping[str, Any], stated: Mapping[str, Any], where: str, count: int, library: HandLibrary
 ) -> Hands:
     """Return hands of MANO parameters, converted to the camera frame and absolute rotations."""
-    fixed = _flag(says, "left_shapedirs_fixed", where)
+    fixed = _flag(stated, "left_shapedirs_fixed", where)
     model = library.get("mano", fixed)
     orient = take(data, "global_orient", where, (None, 2, 3), (None, 2, 3, 3))
     orient = rotations.exp(orient) if orient.ndim == 3 else orient
     every_frame(len(orient), count, "global_orient", where)
-    mirrored = _choice(says, "left", ("true", "mirrored"), where) == "mirrored"
+    mirrored = _choice(stated, "left", ("true", "mirrored"), where) == "mirrored"
 
     pose = take(data, "hand_pose", where, (count, 2, 45), (count, 2, 15, 3), (count, 2, 15, 3, 3))
     if pose.ndim < 5:
         pose = pose.reshape(count, 2, 45)
-        if not _flag(says, "flat_hand_mean", where):
+        if not _flag(stated, "flat_hand_mean", where):
             mean = [rotations.log(rest_pose(model, side)).reshape(45) for side in SIDES]
             pose = pose + np.stack([mean[1] if mirrored else mean[0], mean[1]])
         pose = rotations.exp(pose.reshape(count, 2, 15, 3))
 
     betas = take(data, "betas", where, (2, 10), (count, 2, 10))
     betas = np.broadcast_to(betas, (count, 2, 10))
-    translation = take(data, "transl", where, (count, 2, 3)) * _metres(says, where)
+    translation = take(data, "transl", where, (count, 2, 3)) * _metres(stated, where)
     there = _present(data, translation, where)
 
     if mirrored:
@@ -303,7 +303,7 @@ def _parameters(
         translation = np.where(left[..., None], translation @ MIRROR, translation)
 
     rest = rest_wrists(betas, model)
-    if _choice(says, "translation", ("mano", "wrist"), where) == "wrist":
+    if _choice(stated, "translation", ("mano", "wrist"), where) == "wrist":
         translation = translation - rest
 
     if "T_camera_world" in data:

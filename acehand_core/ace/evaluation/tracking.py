@@ -12,7 +12,7 @@ import numpy as np
 
 from acehand_core.ace.evaluation.inputs import GroundTruth
 from acehand_core.errors import InputError
-from acehand_core.motion import HandModelName, HandMotion, Recording
+from acehand_core.motion import HandMotion, Recording
 from acehand_core.provenance import Provenance
 from acehand_core.recordings.cameras import undistort
 from acehand_core.recordings.selection import part
@@ -75,8 +75,6 @@ class DoNothing:
     """The tracker that never detects a hand: a baseline of charges."""
 
     name = "do-nothing"
-    placed = True
-    hand_model: HandModelName = "acehand"
 
     def track(self, recording: Recording, progress: Any = None) -> HandMotion:
         """Return a motion without hands."""
@@ -100,7 +98,7 @@ class DoNothing:
             translation=empty(3),
             joints_camera=empty(21, 3),
             joints_image=empty(21, 2),
-            hand_model=self.hand_model,
+            hand_model="acehand",
             provenance=Provenance(recording.name, recording.sha256, self.name),
             camera=recording.camera,
         )

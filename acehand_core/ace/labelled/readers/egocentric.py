@@ -19,11 +19,14 @@ from acehand_core.recordings.video import EXTENSIONS, open_video
 
 
 class EgocentricReader:
-    """``Reader`` of unlabelled video."""
+    """``Reader`` of unlabelled video; each of ``NAMES`` has the same layout."""
 
-    name = "egocentric"
+    NAMES = ("egocentric", "holoassist", "xperience10m")
     title = "egocentric video"
     views = ("video",)
+
+    def __init__(self, name: str = NAMES[0]) -> None:
+        self.name = name
 
     def items(self, root: Path, options: ReadOptions) -> Sequence[Item]:
         """List videos, by path."""
@@ -77,15 +80,3 @@ def _camera_file(item: Item) -> Path | None:
         if folder == root:
             break
     return next((path for path in names if path.is_file()), None)
-
-
-class HoloAssistReader(EgocentricReader):
-    """``Reader`` of HoloAssist's videos."""
-
-    name = "holoassist"
-
-
-class Xperience10MReader(EgocentricReader):
-    """``Reader`` of Xperience-10M's videos."""
-
-    name = "xperience10m"

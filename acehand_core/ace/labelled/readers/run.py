@@ -9,10 +9,11 @@ import multiprocessing
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,7 @@ from acehand_core.ace.labelled.clips.store import ClipStore, ClipWriter, changed
 from acehand_core.ace.labelled.readers.arctic import ArcticReader
 from acehand_core.ace.labelled.readers.base import SPLITS, Item, Reader, read_split_file
 from acehand_core.ace.labelled.readers.convert import Converter, RunOptions
-from acehand_core.ace.labelled.readers.egocentric import (
-    EgocentricReader,
-    HoloAssistReader,
-    Xperience10MReader,
-)
+from acehand_core.ace.labelled.readers.egocentric import EgocentricReader
 from acehand_core.ace.labelled.readers.h2o import H2OReader
 from acehand_core.ace.labelled.readers.hoi4d import Hoi4dReader
 from acehand_core.ace.labelled.readers.hot3d import Hot3dReader
@@ -38,7 +35,7 @@ from acehand_core.errors import InputError, Interrupted, OutputError, nearest
 from acehand_core.types import Progress
 
 #: Readers by their name on the command line.
-READERS: dict[str, type[Reader]] = {
+READERS: dict[str, Callable[[], Reader]] = {
     reader.name: reader
     for reader in (
         ArcticReader,
@@ -50,11 +47,8 @@ READERS: dict[str, type[Reader]] = {
         FreiHandReader,
         RhdReader,
         Hoi4dReader,
-        EgocentricReader,
-        HoloAssistReader,
-        Xperience10MReader,
     )
-}
+} | {name: partial(EgocentricReader, name) for name in EgocentricReader.NAMES}
 
 
 def find_reader(name: str) -> Reader:
