@@ -182,7 +182,7 @@ def _labelled(posed: np.ndarray, visible: np.ndarray, masks: dict[str, np.ndarra
 def _masks(folder: Path, stream: str, times: np.ndarray) -> tuple[dict[str, np.ndarray], list[str]]:
     """Return each of ``MASKS`` at these times, True without an entry, and findings."""
     masks, findings, missing = {}, [], []
-    for name, meaning in hot3d_files.MASKS.items():
+    for name in hot3d_files.MASKS:
         mask = hot3d_files.read_mask(folder, name, stream, times)
         if mask is None:
             masks[name] = np.ones(len(times), bool)
@@ -197,8 +197,7 @@ def _masks(folder: Path, stream: str, times: np.ndarray) -> tuple[dict[str, np.n
             )
         if not values.all():
             findings.append(
-                f"mask_{name}.csv is False in {int((~values).sum())} of {len(times)} frames (True: "
-                f"{meaning})."
+                f"mask_{name}.csv is False in {int((~values).sum())} of {len(times)} frames."
             )
 
     if missing:

@@ -31,14 +31,14 @@ BOXES_FILE = "box2d_hands.csv"
 CAMERAS_FILE = "camera_models.json"
 CALIBRATION_FILE = "mps/slam/online_calibration.jsonl"
 
-#: Meaning of masks, by the dataset's README. Masks of objects are not read.
-MASKS = {
-    "headset_pose_available": "the headset has a pose",
-    "hand_pose_available": "both hands have a pose",
-    "hand_visible": "some part of a hand is in the picture",
-    "good_exposure": "what is seen of hands and objects is not over-exposed",
-    "qa_pass": "people found no fault with the poses of what is in the picture",
-}
+#: Masks of hands, see docs/datasets.md; those of objects are not read.
+MASKS = (
+    "headset_pose_available",
+    "hand_pose_available",
+    "hand_visible",
+    "good_exposure",
+    "qa_pass",
+)
 
 #: Stream to camera label, width and height. Only the recording has the sizes.
 STREAMS = {
