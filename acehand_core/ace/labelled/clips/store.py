@@ -288,8 +288,10 @@ class ClipStore:
         for name in _visible(self.root / "clips"):
             path = self.root / "clips" / name / _CLIP
             entry = index.get(name)
-            current = isinstance(entry, list) and entry[:2] == list(_stamp(path))
-            value = entry[2] if current else schema.read_json(path)
+            if isinstance(entry, list) and entry[:2] == list(_stamp(path)):
+                value = entry[2]
+            else:
+                value = schema.read_json(path)
             infos[name] = ClipInfo.from_json(value, str(path))
             if infos[name].id != name:
                 raise SchemaError(f"{path}: describes clip {infos[name].id!r}; folder renamed?")

@@ -74,7 +74,7 @@ class H2OReader:
         values = map(float, base.read_numbers(item.path / "cam_intrinsics.txt", 6))
         fx, fy, cx, cy, width, height = values
         camera = Camera("pinhole", round(width), round(height), fx, fy, cx, cy)
-        findings = []
+        findings: list[str] = []
         if images:
             camera = rescaled_to(camera, image_size(images[numbers[0]]), findings)
         else:
