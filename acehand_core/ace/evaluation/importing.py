@@ -212,9 +212,9 @@ def read_hawor(
         for slot in (0, 1)
         for path in sorted((folder / str(slot)).glob("*.json"))
     ]
-    frame, slot, score, *pose = map(np.concatenate, zip(empty, *chunks, strict=True))
-    orient, fingers, betas, translation = pose
-    hands = Hands(frame, slot, score, orient, fingers, betas, translation)
+    columns = zip(empty, *chunks, strict=True)
+    frame, slot, score, orient, pose, betas, translation = map(np.concatenate, columns)
+    hands = Hands(frame, slot, score, orient, pose, betas, translation)
     notes = _focal_note(source / segment / "est_focal.txt", truth)
 
     short = len(truth) - 1 - int(hands.frame.max(initial=-1))
