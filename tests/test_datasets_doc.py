@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from acehand_core.ace.commands import data
+from acehand_core.ace.commands import clips
 from acehand_core.ace.labelled.readers import arctic, h2o, hoi4d, hot3d, interhand, stills
 from acehand_core.ace.labelled.readers import oakink2 as oak
 from acehand_core.ace.labelled.readers.base import TEST_SHARE, hashed_split
@@ -59,7 +59,7 @@ def test_every_reader_is_stated_with_its_convention():
 
 
 def test_every_option_is_stated():
-    for leaf in leaves(data.Convert):
+    for leaf in leaves(clips.Convert):
         flag = leaf.spelled
         if not leaf.setting.positional:
             assert f"`{flag}" in TEXT or f" {flag} " in TEXT, flag

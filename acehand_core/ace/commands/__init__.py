@@ -2,19 +2,12 @@
 
 from collections.abc import Mapping
 
-_WEIGHTS = "acehand_core.ace.commands.weights"
 #: As ``cli.main.COMMANDS``.
 COMMANDS: Mapping[str, tuple[str, str]] = {
-    "weights fetch": ("download weights of the model or a tracker", f"{_WEIGHTS}:Fetch"),
-    "weights convert": ("convert weights, or export a training run", f"{_WEIGHTS}:Convert"),
-    "weights inspect": ("describe and check weights", f"{_WEIGHTS}:Inspect"),
-    "data convert": (
-        "convert a dataset to stores of clips",
-        "acehand_core.ace.commands.data:Convert",
-    ),
-    "evaluate": (
-        "score hands by the paper's protocol, make reports",
-        "acehand_core.ace.commands.evaluate:Evaluate",
-    ),
-    "synth": ("render clips of hands with ground truth", "acehand_core.ace.commands.synth:Synth"),
+    "weights fetch": ("download weights of the model or a tracker", f"{__name__}.weights:Fetch"),
+    "weights convert": ("convert weights, or export a training run", f"{__name__}.weights:Convert"),
+    "weights inspect": ("describe and check weights", f"{__name__}.weights:Inspect"),
+    "data convert": ("convert a dataset to stores of clips", f"{__name__}.clips:Convert"),
+    "evaluate": ("score hands by the paper's protocol, or report", f"{__name__}.evaluate:Evaluate"),
+    "synth": ("render clips of hands with ground truth", f"{__name__}.clips:Synth"),
 }
