@@ -123,13 +123,13 @@ def reading(folder: Path, kind: str, runs: int) -> dict[str, float]:
         raw.append(time.perf_counter() - started)
         started = time.perf_counter()
         index = index_bag(path, BagOptions())
-        read = sum(1 for _ in index.frames.read(0, len(index.frames)))
+        read = sum(1 for _ in index.whole.frames.read(0, len(index.whole.frames)))
         ours.append(time.perf_counter() - started)
         assert read == count == 300
     raw_s, ours_s = float(np.median(raw)), float(np.median(ours))
     return {
         "frames": 300,
-        "size": [index.width, index.height],
+        "size": [index.whole.width, index.whole.height],
         "rosbags_s": round(raw_s, 3),
         "recording_s": round(ours_s, 3),
         "ratio": round(ours_s / raw_s, 3),

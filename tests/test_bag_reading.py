@@ -44,7 +44,7 @@ def index_of(path: Path, **reading: str) -> BagIndex:
 
 
 def assert_same(index: BagIndex, images: list[np.ndarray]) -> None:
-    read = list(index.frames.read(0, len(index.frames)))
+    read = list(index.whole.frames.read(0, len(index.whole.frames)))
     assert len(read) == len(images)
     for number, (ours, truth) in enumerate(zip(read, images, strict=True)):
         assert np.array_equal(ours, truth), number
@@ -61,11 +61,11 @@ def test_frames_and_stamps_come_back_exactly(
     images = simple_bag(tmp_path / "bag", storage=storage, compression=compression)
     index = index_of(tmp_path / "bag")
     assert_same(index, images)
-    assert index.timestamps_ns.tolist() == stamps(12)
+    assert index.whole.timestamps_ns.tolist() == stamps(12)
     assert (index.log_ns - index.header_ns == DELAY).all()
-    assert index.fps == 30 and index.frame_id == "cam_optical"
-    assert (index.camera.fx, index.camera.cy) == (40, 11.5)
-    assert index.dropped.total == 0 and index.notes == ()
+    assert index.whole.fps == 30 and index.whole.camera_frame == "cam_optical"
+    assert (index.whole.camera.fx, index.whole.camera.cy) == (40, 11.5)
+    assert index.dropped.by_topic.total() == 0 and index.whole.notes == ()
 
 
 @pytest.mark.parametrize("storage", ["mcap", "sqlite3"])
@@ -74,7 +74,7 @@ def test_compressed_messages_without_metadata(tmp_path: Path, storage: str) -> N
     (tmp_path / "bag" / "metadata.yaml").unlink()
     index = index_of(tmp_path / "bag")
     assert_same(index, images)
-    assert index.dropped.total == 0
+    assert index.dropped.by_topic.total() == 0
 
 
 def test_a_folder_of_bags_and_videos_gives_both(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_indexing_says_how_far_it_is_and_can_be_stopped(tmp_path: Path, kind: st
         with pytest.raises(KeyboardInterrupt):
             index_bag(tmp_path / "bag", BagOptions(), stopping)
     again = index_bag(tmp_path / "bag", BagOptions())
-    assert again is not index and again.sha256 == index.sha256
+    assert again is not index and again.whole.sha256 == index.whole.sha256
 
 
 @pytest.mark.parametrize("distro", DISTROS)
@@ -141,7 +141,7 @@ def test_every_encoding(tmp_path: Path, encoding: str) -> None:
     with SampleBag(tmp_path / "bag") as bag:
         for image, ns in zip(images, stamps(2), strict=True):
             bag.image(image, ns, encoding, padding=6)
-    read = list(index_of(tmp_path / "bag").frames.read(0, 2))
+    read = list(index_of(tmp_path / "bag").whole.frames.read(0, 2))
     for ours, truth in zip(read, images, strict=True):
         if "bayer" in encoding:
             # What the sensor saw is exact; the other colours are interpolated.
@@ -185,7 +185,7 @@ def test_of_16_bits_the_upper_8_in_either_byte_order(
         truth = [[[0x12] * 3, [0xAB] * 3], [[0x00] * 3, [0xFF] * 3]]
     else:
         truth = [[[0x12, 0x56, 0x9A]], [[0x01, 0xFE, 0x80]]]
-    assert index_of(tmp_path / "bag").frames.at(0).tolist() == truth
+    assert index_of(tmp_path / "bag").whole.frames.at(0).tolist() == truth
 
 
 @pytest.mark.parametrize("kind", ["png", "jpeg"])
@@ -196,7 +196,7 @@ def test_compressed_images(tmp_path: Path, kind: str) -> None:
             bag.compressed(image, ns, kind)
     index = index_of(tmp_path / "bag")
     assert index.topics["image"] == f"{TOPIC}/compressed"
-    for ours, truth in zip(index.frames.read(0, 3), images, strict=True):
+    for ours, truth in zip(index.whole.frames.read(0, 3), images, strict=True):
         worst = 0 if kind == "png" else 12
         assert np.median(np.abs(ours.astype(int) - truth)) <= worst
 
@@ -223,8 +223,8 @@ def test_video_packets_by_index_in_any_order(tmp_path: Path, kind: str) -> None:
         for (data, key), ns in zip(h264_packets(images, 5), stamps(12), strict=True):
             bag.packet(data, ns, key, kind, (64, 48))
     index = index_of(tmp_path / "bag")
-    source = index.frames
-    assert (index.width, index.height, len(source)) == (64, 48, 12)
+    source = index.whole.frames
+    assert (index.whole.width, index.whole.height, len(source)) == (64, 48, 12)
 
     def shown(image: np.ndarray) -> int:
         return round(float(image.mean()) / 20)
@@ -232,7 +232,7 @@ def test_video_packets_by_index_in_any_order(tmp_path: Path, kind: str) -> None:
     assert [shown(i) for i in source.read(0, 12)] == list(range(12))
     assert [shown(i) for i in source.read(7, 9)] == [7, 8]
     assert [shown(source.at(i)) for i in (11, 3, 4, 0)] == [11, 3, 4, 0]
-    assert index.dropped.total == 0
+    assert index.dropped.by_topic.total() == 0
 
 
 def test_packets_without_their_key_frame_are_counted(tmp_path: Path) -> None:
@@ -243,12 +243,12 @@ def test_packets_without_their_key_frame_are_counted(tmp_path: Path) -> None:
                 bag.packet(data, START + i * 10**8, key, FFMPEG_PACKET, (64, 48))
     index = index_of(tmp_path / "bag")
     assert index.dropped.by_topic == {"/cam/image_raw/ffmpeg": 3}
-    assert [round(float(i.mean()) / 20) for i in index.frames.read(0, 5)] == [5, 6, 7, 8, 9]
+    assert [round(float(i.mean()) / 20) for i in index.whole.frames.read(0, 5)] == [5, 6, 7, 8, 9]
 
 
 def test_frames_are_sought_in_any_order(tmp_path: Path) -> None:
     images = simple_bag(tmp_path / "bag")
-    source = index_of(tmp_path / "bag").frames
+    source = index_of(tmp_path / "bag").whole.frames
     for i in (11, 0, 5, 4, 11):
         assert np.array_equal(source.at(i), images[i])
     read = list(source.read(3, 9))
@@ -264,12 +264,12 @@ def test_late_and_dropped_frames(tmp_path: Path) -> None:
             bag.image(images[i], times[i], log_ns=times[0] + place * 33_000_000)
     index = index_of(tmp_path / "bag")
     kept = [0, 1, 2, 3, 5, 6, 9]
-    assert index.timestamps_ns.tolist() == [times[i] for i in kept]
+    assert index.whole.timestamps_ns.tolist() == [times[i] for i in kept]
     assert_same(index, [images[i] for i in kept])
-    assert index.fps == 30
-    assert any("2 frames were out of order" in note for note in index.notes)
-    assert any("about 3 frames were dropped" in note for note in index.notes)
-    assert index.dropped.total == 0
+    assert index.whole.fps == 30
+    assert any("2 frames were out of order" in note for note in index.whole.notes)
+    assert any("about 3 frames were dropped" in note for note in index.whole.notes)
+    assert index.dropped.by_topic.total() == 0
 
 
 def test_a_part_and_a_mirror_image(tmp_path: Path) -> None:
@@ -298,7 +298,7 @@ def test_camera_models(tmp_path: Path, model: str, d: tuple[float, ...], ours: s
     with SampleBag(tmp_path / "bag") as bag:
         bag.image(pictures(1)[0], START)
         bag.camera_info(START, model, d)
-    camera = index_of(tmp_path / "bag").camera
+    camera = index_of(tmp_path / "bag").whole.camera
     assert camera.model == ours
     if ours != "pinhole":
         assert camera.distortion[: len(d)] == pytest.approx(d[:8])
@@ -309,19 +309,19 @@ def test_binning_region_and_rectified_pictures(tmp_path: Path) -> None:
         bag.image(pictures(1)[0], START)
         bag.camera_info(START, k=(80, 82, 40.5, 33.5), size=(96, 64), binning=2,
                         roi=(10, 8, 64, 48))  # fmt: skip
-    camera = index_of(tmp_path / "binned").camera
+    camera = index_of(tmp_path / "binned").whole.camera
     assert (camera.width, camera.height, camera.fx) == (32, 24, 40)
     assert camera.cx == (30.5 + 0.5) / 2 - 0.5
     with SampleBag(tmp_path / "rect") as bag:
         bag.image(pictures(1)[0], START, topic="/cam/image_rect")
         bag.camera_info(START, d=(0.3, 0, 0, 0, 0), p=(33, 0, 15, 0, 0, 34, 11, 0, 0, 0, 1, 0))
-    camera = index_of(tmp_path / "rect").camera
+    camera = index_of(tmp_path / "rect").whole.camera
     assert (camera.model, camera.fx, camera.fy, camera.cx) == ("pinhole", 33, 34, 15)
     with SampleBag(tmp_path / "fisheye") as bag:
         bag.image(pictures(1)[0], START, topic="/cam/image_rect")
         bag.camera_info(START, "equidistant", (0.1, 0, 0, 0),
                         p=(33, 0, 15, 0, 0, 34, 11, 0, 0, 0, 1, 0))  # fmt: skip
-    camera = index_of(tmp_path / "fisheye").camera
+    camera = index_of(tmp_path / "fisheye").whole.camera
     assert (camera.model, camera.fx, camera.fy, camera.cx) == ("pinhole", 33, 34, 15)
 
 
@@ -337,8 +337,8 @@ def test_coefficients_that_no_model_has_are_not_left_out(
         bag.image(pictures(1)[0], START)
         bag.camera_info(START, model, d)
     index = index_of(tmp_path / "bag")
-    assert index.camera is None
-    assert any(message in note for note in index.notes)
+    assert index.whole.camera is None
+    assert any(message in note for note in index.whole.notes)
 
 
 @pytest.mark.parametrize("prune_every", [4, 1000])
@@ -358,11 +358,11 @@ def test_camera_poses_from_transforms(
             bag.tf(START - 10**7 + i * 50_000_000, "map", "base", (i, 2 * i, 0), (1, 0, 0, 0))
             bag.tf(START + i, "base", "elsewhere", (i, 0, 0), (1, 0, 0, 0))
     index = index_of(tmp_path / "bag")
-    assert index.world == "map"
+    assert index.topics["world_frame"] == "map"
     share = (np.array(times) - START + 10**7) / 50_000_000
     truth = frames.rigid(turn, np.stack([share + 0.1, 2 * share, 0 * share], -1))
-    assert np.allclose(index.T_world_camera, truth, atol=1e-9)
-    assert index_of(tmp_path / "bag", world_frame="none").T_world_camera is None
+    assert np.allclose(index.whole.T_world_camera, truth, atol=1e-9)
+    assert index_of(tmp_path / "bag", world_frame="none").whole.T_world_camera is None
     with pytest.raises(CalibrationError, match=r"'mop'.*Did you mean 'map'"):
         index_of(tmp_path / "bag", world_frame="mop")
 
@@ -382,7 +382,7 @@ def test_between_transforms_rotations_are_interpolated_as_tf2_does(
         bag.tf(START + 400_000_000, "map", "base", (4, 8, 0), second)
         for i in range(5):
             bag.image(pictures(5)[i], START + i * 100_000_000)
-    poses = index_of(tmp_path / "bag").T_world_camera
+    poses = index_of(tmp_path / "bag").whole.T_world_camera
 
     for i, pose in enumerate(poses):
         angle = i / 4 * np.pi / 2
@@ -402,8 +402,8 @@ def test_camera_poses_from_odometry(tmp_path: Path) -> None:
             bag.image(pictures(4)[i], ns)
             bag.odometry(ns, "odom", "base_link", (i, 0, 0), (1, 0, 0, 0))
     index = index_of(tmp_path / "bag")
-    assert index.world == "odom"
-    assert np.allclose(index.T_world_camera[:, :3, 3], [[i, 0, 1] for i in range(4)])
+    assert index.topics["world_frame"] == "odom"
+    assert np.allclose(index.whole.T_world_camera[:, :3, 3], [[i, 0, 1] for i in range(4)])
 
 
 def test_transforms_that_do_not_cover_the_pictures_are_left_out(tmp_path: Path) -> None:
@@ -413,8 +413,10 @@ def test_transforms_that_do_not_cover_the_pictures_are_left_out(tmp_path: Path) 
             if i < 5:
                 bag.tf(ns, "map", "cam_optical", (i, 0, 0), (1, 0, 0, 0))
     index = index_of(tmp_path / "bag")
-    assert index.T_world_camera is None
-    assert any("no camera poses" in note and "map -> cam_optical" in note for note in index.notes)
+    assert index.whole.T_world_camera is None
+    assert any(
+        "no camera poses" in note and "map -> cam_optical" in note for note in index.whole.notes
+    )
     with pytest.raises(CalibrationError, match="known from"):
         index_of(tmp_path / "bag", world_frame="map")
 
@@ -429,11 +431,11 @@ def test_of_two_eyes_the_left_is_read(tmp_path: Path) -> None:
             bag.camera_info(ns, k=(55, 55, 15, 11), topic="/stereo/right/camera_info")
     index = index_of(tmp_path / "bag")
     assert_same(index, left)
-    assert index.camera.fx == 44
-    assert any("stereo" in note for note in index.notes)
+    assert index.whole.camera.fx == 44
+    assert any("stereo" in note for note in index.whole.notes)
     other = index_of(tmp_path / "bag", image_topic="/stereo/right/image_raw")
     assert_same(other, right)
-    assert other.camera.fx == 55
+    assert other.whole.camera.fx == 55
 
 
 def test_one_camera_in_two_forms_is_no_choice(tmp_path: Path) -> None:
@@ -467,7 +469,7 @@ def test_a_split_bag_is_one_recording(tmp_path: Path) -> None:
     (tmp_path / "bag" / "metadata.yaml").unlink()
     index = index_of(tmp_path / "bag")
     assert_same(index, images + images)
-    assert any("metadata.yaml is missing" in note for note in index.notes)
+    assert any("metadata.yaml is missing" in note for note in index.whole.notes)
     with Bag(tmp_path / "bag") as bag:
         assert [p.name for p in bag.storage_paths] == ["bag_0.mcap", "bag_1.mcap"]
 

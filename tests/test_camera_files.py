@@ -507,7 +507,7 @@ def bad_files(folder: Path) -> dict[str, tuple[Path | str, str]]:
         "colmap count": (edited("m.txt", colmap, " 24.0", ""), "4 parameters.*got 3"),
         "colmap line": (edited("n.txt", colmap, "50.0", "f"), "line 4 of COLMAP"),
         "colmap cut": (folder / "cut.bin", "cut off after 0 of 1"),
-        "colmap long": (folder / "long.bin", "1 bytes follow"),
+        "colmap long": (folder / "long.bin", "1 bytes"),
         "a video": (folder / "video.mp4", "neither text nor COLMAP"),
         "aria model": (edited("o.json", aria_file, '"FisheyeRadTanThinPrism"', '"KB3"'),
                        "projection 'KB3' is not read"),

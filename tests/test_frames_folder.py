@@ -12,6 +12,7 @@ import acehand_core.recordings.registry as registry
 from acehand_core.errors import InputError, VideoError
 from acehand_core.recordings.options import RecordingOptions
 from acehand_core.recordings.registry import Registry, open_recording
+from acehand_core.recordings.video import FolderFrames
 from helpers.commands import Run, hands_file
 from helpers.plugins import installed
 
@@ -77,7 +78,7 @@ def test_a_selfie_is_turned_back(tmp_path: Path) -> None:
     assert camera.camera.cx == 63 - 20
 
 
-class ArrayFrames(registry.frames_folder.FolderFrames):
+class ArrayFrames(FolderFrames):
     """Frames that are .npy arrays."""
 
     def at(self, index: int) -> np.ndarray:
@@ -95,7 +96,7 @@ class ArraysFolder(registry.FramesFolder):
         return path.is_dir() and any(path.glob("*.npy"))
 
     def open(self, path: Path, options: RecordingOptions, progress: object) -> registry.InputPart:
-        frames = ArrayFrames(sorted(path.glob("*.npy")), (64, 48), mirrored=False)
+        frames = ArrayFrames(sorted(path.glob("*.npy")), (64, 48))
         times = 20_000_000 * np.arange(len(frames))
         return registry.InputPart(registry.Recording(str(path), None, times, 50.0, 64, 48, frames))
 

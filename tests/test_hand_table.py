@@ -145,7 +145,7 @@ WRONG = {
     ),
     "metadata is a list": (lambda t: with_header(t, [1]), "list"),
     "other format": (changed("", format="another"), "'another' version 1"),
-    "newer version": (changed("", version=2), "version 2; 'acehand.hand_motion' version 1"),
+    "newer version": (changed("", version=2), "version 2"),
     "no version": (changed("", version=None), "version None"),
     "no fps": (changed("", fps=None), "'fps'"),
     "fps is text": (changed("", fps="fast"), "fast"),

@@ -258,7 +258,7 @@ WRONG = {
         "time,foo,bar\n0,1,2\n",
         "no columns of joints among time, foo, bar",
     ),
-    "no row": ("a.csv", "wrist_x,wrist_y,wrist_z\n", "holds no row"),
+    "no row": ("a.csv", "wrist_x,wrist_y,wrist_z\n", "row"),
     "empty": ("a.csv", "", "not a table"),
     "text": ("a.csv", "wrist_x,wrist_y,wrist_z\na,b,c\n", "column 'wrist_x' does not hold numbers"),
     "joint of nobody": ("a.csv", "frame,joint,x,y,z\n0,ear,1,2,3\n", "'ear', which is no joint"),
@@ -303,7 +303,7 @@ def test_wrong_mappings_say_what_is_wrong(text: str, message: str, tmp_path: Pat
     with pytest.raises(SchemaError, match=message) as error:
         load_map(str(path))
     assert str(error.value).startswith(str(path))
-    with pytest.raises(InputError, match=r"neither a file nor a preset; .*Did you mean 'manus'"):
+    with pytest.raises(InputError, match=r"--keypoints .*Did you mean 'manus'"):
         load_map("mannus")
 
 

@@ -139,7 +139,7 @@ WRONG = {
         {"joints": two_hands(), "wings": 1},
         "unknown entry 'wings'; valid: confidence",
     ),
-    "integers": ({"joints": np.ones((4, 2, 21, 3), int)}, "joints are int64; floating point"),
+    "integers": ({"joints": np.ones((4, 2, 21, 3), int)}, "joints are int64"),
     "twenty joints": ({"joints": np.ones((4, 20, 3)), "side": "left"}, "shape (4, 20, 3)"),
     "three hands": ({"joints": np.ones((4, 3, 21, 3))}, "shape (4, 3, 21, 3)"),
     "flat": ({"joints": np.ones((4, 63))}, "(T, 21, 3) or (T, 2, 21, 3)"),

@@ -21,7 +21,7 @@ from acehand_core.motion import Recording
 from acehand_core.recordings.registry import Registry, open_recording
 from acehand_core.recordings.selection import at_rate
 from acehand_core.recordings.video import open_video
-from acehand_core.recordings.video_scan import repair_times
+from acehand_core.recordings.video_index import repair_times
 from helpers.video_fixtures import numbered_image, read_number, write_audio, write_video
 
 #: One key frame in 250, and three frames of each four stored out of order.
@@ -362,7 +362,7 @@ def test_ntsc_to_thirty(tmp_path) -> None:
     assert recording.fps == 30 and len(recording) == 60
     np.testing.assert_array_equal(np.diff(recording.timestamps_ns) // 10**6, 33)
     assert numbers(recording.frames.read(0, 60)) == list(range(60))
-    assert recording.frames.source_timestamps_ns[-1] == round(59 * 1001 / 30000 * 1e9)
+    assert recording.source_timestamps_ns[-1] == round(59 * 1001 / 30000 * 1e9)
     assert open_video(path).fps == pytest.approx(30000 / 1001)
 
 
@@ -371,7 +371,7 @@ def test_resampling_takes_the_nearest_frame(tmp_path, fps: int) -> None:
     recording = resampled(write_video(tmp_path / "v.mp4", 30), fps)
     shown = numbers(recording.frames.read(0, len(recording)))
     assert shown == recording.frames.source_indices.tolist()
-    distance = recording.timestamps_ns - recording.frames.source_timestamps_ns
+    distance = recording.timestamps_ns - recording.source_timestamps_ns
     assert np.abs(distance).max() <= 1e9 / 60 + 1
     assert len(recording) == {60: 59}.get(fps, fps)
 

@@ -15,9 +15,8 @@ import pytest
 from acehand_core.errors import OutputError, SchemaError
 from acehand_core.motion import Recording
 from acehand_core.recordings.selection import at_rate
-from acehand_core.recordings.video import open_video
+from acehand_core.recordings.video import VideoFrames, open_video
 from acehand_core.recordings.video_encode import (
-    DecodedSource,
     EncodingCancelledError,
     VideoEncoding,
     encode_video,
@@ -143,7 +142,7 @@ def test_turned_and_mirrored_sources_come_out_as_they_are_read(
         options={"crf": "5"},
     )  # fmt: skip
     recording = open_video(source)
-    assert isinstance(recording.frames, DecodedSource)
+    assert isinstance(recording.frames, VideoFrames)
     done = encode_video(recording, tmp_path / "out.mp4", 30, VideoEncoding(crf=5))
     assert (done.width, done.height) == (recording.width, recording.height)
     assert_close(decoded(done.path)[1], recording.frames.at(1))

@@ -125,7 +125,7 @@ class ConvertOptions:
 
     def origin(self, index: BagIndex, episodes: Mapping[int, str]) -> BagOrigin:
         """Return what the written bag is made from."""
-        return BagOrigin(index.sha256, {"storage": self.storage}, episodes)
+        return BagOrigin(index.whole.sha256, {"storage": self.storage}, episodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,8 +260,8 @@ def _marked_episodes(index: BagIndex, topic: str) -> list[Span]:
         fitting = [n for n, t in bag.topics.items() if t.msgtype in (_BOOL, STRING)]
         if topic not in fitting:
             raise InputError(
-                f"{index.path}: --episode-topic {topic!r} is no std_msgs Bool or String topic; "
-                f"{nearest(topic, fitting)}"
+                f"{index.whole.source}: --episode-topic {topic!r} is no std_msgs Bool or String "
+                f"topic; {nearest(topic, fitting)}"
             )
         kind = bag.topics[topic].msgtype
         events = []
@@ -282,7 +282,7 @@ def _marked_episodes(index: BagIndex, topic: str) -> list[Span]:
         start = (at, value if isinstance(value, str) else None) if value else None
 
     if not found:
-        raise InputError(f"{index.path}: {topic} marks no episode with a frame in it.")
+        raise InputError(f"{index.whole.source}: {topic} marks no episode with a frame in it.")
     return found
 
 
@@ -349,13 +349,13 @@ def _on_clock(demo: Demonstration, source_ns: TimestampsNs, index: BagIndex) -> 
     Args:
         source_ns: of every frame, the time of the picture that it shows.
     """
-    at = np.searchsorted(index.timestamps_ns, source_ns)
-    at = np.minimum(at, len(index.timestamps_ns) - 1)
-    if not np.array_equal(index.timestamps_ns[at], source_ns):
-        raise InputError(f"{index.path}: has no frame at a time that the dataset names.")
+    at = np.searchsorted(index.whole.timestamps_ns, source_ns)
+    at = np.minimum(at, len(index.whole.timestamps_ns) - 1)
+    if not np.array_equal(index.whole.timestamps_ns[at], source_ns):
+        raise InputError(f"{index.whole.source}: has no frame at a time that the dataset names.")
     keep = np.flatnonzero(np.concatenate([[True], np.diff(at) > 0]))
     at = at[keep]
-    times = index.timestamps_ns[at]
+    times = index.whole.timestamps_ns[at]
     if not np.array_equal(times, demo.stamps_ns):  # else nothing is copied: hands are large
         demo = _at(demo, times, keep)
 
@@ -364,10 +364,10 @@ def _on_clock(demo: Demonstration, source_ns: TimestampsNs, index: BagIndex) -> 
         stamps_ns=index.header_ns[at],
         log_ns=index.log_ns[at],
         clock_ns=times,
-        camera_frame=index.frame_id or OPTICAL,
+        camera_frame=index.whole.camera_frame or OPTICAL,
         # Whoever named the camera's frame says where it is.
-        publish_camera_tf=not index.frame_id,
-        T_world_camera=None if index.world is not None else demo.T_world_camera,
+        publish_camera_tf=not index.whole.camera_frame,
+        T_world_camera=None if index.topics["world_frame"] is not None else demo.T_world_camera,
     )
 
 

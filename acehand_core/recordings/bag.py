@@ -1,13 +1,10 @@
-"""A bag as a recording: its pictures in the order they were taken, their times, and their camera.
-
-Times are the header stamps, repaired where they cannot be right.
-"""
+"""A bag as a recording: pictures in the order of their header stamps, and their camera."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +13,7 @@ from scipy.ndimage import median_filter
 
 from acehand_core.errors import CalibrationError
 from acehand_core.geometry.cameras import Camera
-from acehand_core.motion import Recording
+from acehand_core.motion import ChangedFrames, Recording
 from acehand_core.recordings.bags.bag import Bag
 from acehand_core.recordings.bags.frames import BagFrames, PacketFrames
 from acehand_core.recordings.bags.library import UnpackedFiles
@@ -24,12 +21,13 @@ from acehand_core.recordings.bags.records import BagOptions, BytesRead, DroppedM
 from acehand_core.recordings.bags.scan import Scan, scan_bag
 from acehand_core.recordings.bags.topics import choose_camera_info, choose_image_topic
 from acehand_core.recordings.cameras import fit_camera_to
+from acehand_core.recordings.video import flipped
 from acehand_core.safe_files import content_sha256
 from acehand_core.types import CameraPoses, Progress, TimestampsNs
 
-#: A stamp that is off by more than this is wrong; less is a late message.
+#: Larger errors of a stamp are wrong stamps, smaller ones late messages.
 JUMP_NS = 1_000_000_000
-#: Rates closer to a usual one than this are taken for it.
+#: Rates this close to a usual one are rounded to it.
 _RATE_TOLERANCE = 2e-4
 
 
@@ -37,11 +35,10 @@ _RATE_TOLERANCE = 2e-4
 class FrameTimes:
     """Increasing times of T frames, made from N >= T stamps.
 
-    ``stamps_ns`` (T,) are the stamps of the frames on the clock that set them, unset and wrong ones
-    replaced; they jump where that clock was set. ``order`` (T,) says which message each frame is.
-    ``breaks`` are frames before which the recording's clock was set back. ``duplicates`` counts
-    messages left out because another has the same stamp; ``late`` those that came after a later
-    one; ``repaired`` stamps that were replaced.
+    ``stamps_ns`` (T,) are the frames' stamps on the clock that set them, unset and wrong ones
+    replaced; they jump where that clock was set back. ``order`` (T,) are the frames' messages,
+    ``breaks`` the frames before which the clock was set back. ``duplicates`` counts messages left
+    out for an equal stamp, ``late`` those out of order, ``repaired`` replaced stamps.
     """
 
     timestamps_ns: TimestampsNs
@@ -57,11 +54,10 @@ class FrameTimes:
 def frame_times(stamps_ns: Int[np.ndarray, "N"], log_ns: Int[np.ndarray, "N"]) -> FrameTimes:
     """Order frames by header stamp.
 
-    ``stamps_ns`` and ``log_ns`` (time of receipt) are given as stored. Where no stamp was set, the
-    time of receipt counts. A single stamp that is off by more than a second is replaced by its time
-    of receipt and the usual delay. Where the clock was set back, what follows is moved on, so that
-    the times of receipt decide how long the break was; the stamps themselves are not lost, they
-    stay with the messages.
+    ``stamps_ns`` and ``log_ns`` (time of receipt) are given as stored. If no stamp was set, the
+    times of receipt are used. A single stamp off by more than a second is replaced by its time of
+    receipt and the usual delay. If the clock was set back, the frames after it are shifted so that
+    the pause is that of the times of receipt.
     """
     from_log = len(stamps_ns) > 1 and (
         not stamps_ns.any() or bool((stamps_ns == stamps_ns[0]).all())
@@ -104,7 +100,7 @@ def frame_times(stamps_ns: Int[np.ndarray, "N"], log_ns: Int[np.ndarray, "N"]) -
 
 
 def frame_rate(timestamps_ns: TimestampsNs) -> float:
-    """Return the nominal rate that stamps show; gaps do not count. 30 for a single frame."""
+    """Return the nominal rate of stamps, gaps excluded; 30 for a single frame."""
     if len(timestamps_ns) < 2:
         return 30.0
     steps = np.diff(timestamps_ns)
@@ -118,86 +114,56 @@ def frame_rate(timestamps_ns: TimestampsNs) -> float:
 
 
 def missing_frames(timestamps_ns: TimestampsNs, fps: float) -> int:
-    """Return how many frames the gaps of up to a second had room for."""
+    """Return how many frames fit into the gaps of up to a second."""
     steps = np.diff(timestamps_ns) * fps / 1e9
     steps = steps[(steps > 1.5) & (steps <= fps)]
     return int((np.round(steps) - 1).sum())
 
 
-_STAGE = "index the bag"
-_MIXED = "pictures of another size"
-
-
 @dataclass(frozen=True, slots=True)
 class BagIndex:
-    """The T usable pictures of a bag.
+    """A bag with T usable pictures; ``whole`` is all of it as a recording.
 
-    ``timestamps_ns`` increase; ``header_ns`` and ``log_ns`` (T,) are the header stamp (an unset or
-    wrong one replaced, see ``frame_times``) and the time of receipt of the message that each frame
-    comes from. ``topics`` says what was read as what,
-    ``dropped`` what could not be used.
+    ``header_ns`` and ``log_ns`` (T,) are the header stamps (see ``FrameTimes.stamps_ns``) and times
+    of receipt. ``topics`` maps roles to the read topics. ``copies`` are decompressed files.
     """
 
-    path: Path
-    sha256: str
-    timestamps_ns: TimestampsNs
+    whole: Recording
     header_ns: Int[np.ndarray, "T"]
     log_ns: Int[np.ndarray, "T"]
-    breaks: tuple[int, ...]
-    fps: float
-    width: int
-    height: int
-    frame_id: str
-    camera: Camera | None
-    world: str | None
-    T_world_camera: CameraPoses | None
-    frames: BagFrames
     topics: Mapping[str, str | None]
     dropped: DroppedMessages
-    notes: tuple[str, ...]
+    copies: UnpackedFiles
 
     def bag(self) -> Bag:
-        """Return the bag, opened anew; decompressed files are shared with the frames."""
-        return Bag(self.path, copies=self.frames.copies)
+        """Return the bag, opened anew."""
+        return Bag(Path(self.whole.source), copies=self.copies)
 
     def recording(self, mirrored: bool = False) -> Recording:
-        """Return the whole bag as a recording; ``mirrored`` turns selfie pictures back."""
-        return Recording(
-            source=str(self.path),
-            sha256=self.sha256,
-            timestamps_ns=self.timestamps_ns,
-            fps=self.fps,
-            width=self.width,
-            height=self.height,
-            frames=self.frames.mirrored() if mirrored else self.frames,
-            camera=self.camera,
-            T_world_camera=self.T_world_camera,
-            notes=self.notes,
-            processing={"topic": self.topics["image"], "mirrored": mirrored},
-            camera_frame=self.frame_id,
-        )
+        """Return the whole bag as a recording; ``mirrored`` flips selfie pictures back."""
+        if not mirrored or self.whole.frames is None:
+            return self.whole
+        processing = {**self.whole.processing, "mirrored": True}
+        frames = ChangedFrames(self.whole.frames, flipped)
+        return replace(self.whole, frames=frames, processing=processing)
 
 
 def index_bag(path: Path, options: BagOptions, progress: Progress | None = None) -> BagIndex:
     """Return the index of a bag.
 
-    The bag is read twice, for the index and for its hash; ``progress`` counts the bytes.
+    The bag is read twice, for the index and for its hash.
 
     Raises:
-        InputError: it is not a bag, its topics are not clear, or nothing in it can be used.
-        CalibrationError: a named camera info topic or world frame cannot be used.
+        InputError: not a bag, ambiguous topics, or no usable picture.
+        CalibrationError: a named camera info topic or world frame is unusable.
     """
-    read = BytesRead(_STAGE, path, progress, passes=2)
+    read = BytesRead("index the bag", path, progress, passes=2)
     copies = UnpackedFiles()
     with Bag(path, read.still, copies) as bag:
-        dropped = bag.dropped
-        counts = bag.counts if bag.counted else {}
-        topic, note = choose_image_topic(bag.topics, counts, options.image_topic, str(path))
-        infos = choose_camera_info(
-            bag.topics, counts, topic.name, options.camera_info_topic, str(path)
-        )
-        poses_wanted = options.world_frame != "none"
-        scan = scan_bag(bag, topic, infos, poses_wanted, dropped, read.add)
+        dropped, counts = bag.dropped, bag.counts
+        topic, note = choose_image_topic(bag, counts, options.image_topic)
+        infos = choose_camera_info(bag, counts, topic.name, options.camera_info_topic)
+        scan = scan_bag(bag, topic, infos, options.world_frame != "none", read.add)
 
     read.end_pass(1)
     if note:
@@ -208,75 +174,63 @@ def index_bag(path: Path, options: BagOptions, progress: Progress | None = None)
     _tell_about(times, scan.topic, dropped)
     order = keep[times.order]
     fps = frame_rate(times.timestamps_ns)
-    missing = missing_frames(times.timestamps_ns, fps)
-    if missing:
+    if missing := missing_frames(times.timestamps_ns, fps):
         dropped.remark(f"{scan.topic}: about {missing} frames were dropped while recording")
     info, camera = _camera(scan, size, options, dropped)
     world, poses = _poses(scan, options, times, dropped)
     places = scan.table()[order]
-    frames = BagFrames(path, scan.topic, scan.msgtype, places, size, False, dropped, copies)
+    frames = BagFrames(path, scan.topic, scan.msgtype, places, size, dropped, copies)
     if scan.codec is not None:
         frames = PacketFrames(frames, scan.codec, scan.table(), order, scan.keys)
-    sha256 = content_sha256(path, read.add)
-    read.end_pass(2)
-
-    return BagIndex(
-        path=path,
-        sha256=sha256,
+    recording = Recording(
+        source=str(path),
+        sha256=content_sha256(path, read.add),
         timestamps_ns=times.timestamps_ns,
-        header_ns=times.stamps_ns,
-        log_ns=np.array(scan.logs, np.int64)[order],
-        breaks=times.breaks,
         fps=fps,
         width=size[0],
         height=size[1],
-        frame_id=scan.frame_id,
-        camera=camera,
-        world=world,
-        T_world_camera=poses,
         frames=frames,
-        topics={
-            "image": scan.topic,
-            "camera_info": info,
-            "world_frame": world,
-        },
-        dropped=dropped,
+        camera=camera,
+        T_world_camera=poses,
         notes=dropped.sentences(),
+        processing={"topic": scan.topic, "mirrored": False},
+        camera_frame=scan.frame_id,
     )
+    read.end_pass(2)
+    log_ns = np.array(scan.logs, np.int64)[order]
+    topics = {"image": scan.topic, "camera_info": info, "world_frame": world}
+    return BagIndex(recording, times.stamps_ns, log_ns, topics, dropped, copies)
 
 
 def _of_one_size(
     scan: Scan, dropped: DroppedMessages
 ) -> tuple[Int[np.ndarray, "K"], tuple[int, int]]:
-    """Return the messages of the commonest size; the others are counted as lost."""
+    """Return the messages of the most frequent size; count the others as lost."""
     sizes = [tuple(row) for row in scan.size_table().tolist()]
     counts = Counter(sizes)
     size = counts.most_common(1)[0][0]
     for other, count in counts.items():
         if other != size:
-            what = f"{_MIXED} ({other[0]} x {other[1]}, not {size[0]} x {size[1]})"
+            what = f"pictures of another size ({other[0]} x {other[1]}, not {size[0]} x {size[1]})"
             dropped.count(scan.topic, what, count)
     return np.flatnonzero([other == size for other in sizes]), size
 
 
 def _tell_about(times: FrameTimes, topic: str, dropped: DroppedMessages) -> None:
-    if times.from_log:
-        dropped.remark(f"{topic}: no header stamps; the time of receipt is used")
-    if times.late:
-        dropped.remark(f"{topic}: {times.late} frames were out of order; sorted by header stamp")
-
-    if times.repaired:
-        dropped.remark(
-            f"{topic}: {times.repaired} header stamps are off by more than a second; replaced by "
-            "the time of receipt"
-        )
-
-    for frame in times.breaks:
-        dropped.remark(
-            f"{topic}: stamps jump backwards at frame {frame}; what follows is moved on by the "
-            "time of receipt"
-        )
-
+    remarks = [
+        (times.from_log, "no header stamps; the time of receipt is used"),
+        (times.late, f"{times.late} frames were out of order; sorted by header stamp"),
+        (
+            times.repaired,
+            f"{times.repaired} header stamps are off by more than a second; replaced by the time "
+            "of receipt",
+        ),
+    ]
+    shifted = "later ones are shifted by the time of receipt"
+    remarks += [(True, f"stamps jump backwards at frame {at}; {shifted}") for at in times.breaks]
+    for found, remark in remarks:
+        if found:
+            dropped.remark(f"{topic}: {remark}")
     if times.duplicates:
         dropped.count(topic, "header stamp as of another frame", times.duplicates)
 
@@ -284,31 +238,29 @@ def _tell_about(times: FrameTimes, topic: str, dropped: DroppedMessages) -> None
 def _camera(
     scan: Scan, size: tuple[int, int], options: BagOptions, dropped: DroppedMessages
 ) -> tuple[str | None, Camera | None]:
-    """Return the topic and the camera that fits the pictures; a named topic must fit."""
-    named = options.camera_info_topic is not None
+    """Return the topic and the camera that fits the pictures. Raises if a named topic does not."""
+    named = options.camera_info_topic
     for topic, camera in scan.cameras.items():
         if camera is None:
-            dropped.remark(f"{topic}: says that the camera is not calibrated")
+            dropped.remark(f"{topic}: the camera is not calibrated")
             continue
         try:
             return topic, fit_camera_to(camera, *size)
         except CalibrationError as error:
-            if named:
+            if named is not None:
                 raise
             dropped.remark(f"{topic}: not used: {error}")
 
-    if named:
-        raise CalibrationError(f"--camera-info-topic {options.camera_info_topic!r}: no calibration "
-                               "can be read from it.")  # fmt: skip
-
-    dropped.remark("no CameraInfo: the camera is not known")
+    if named is not None:
+        raise CalibrationError(f"--camera-info-topic {named!r}: no calibration in it.")
+    dropped.remark("no CameraInfo: the camera is unknown")
     return None, None
 
 
 def _poses(
     scan: Scan, options: BagOptions, times: FrameTimes, dropped: DroppedMessages
 ) -> tuple[str | None, CameraPoses | None]:
-    """Return the world's name and camera poses; transforms that nobody named may be unusable."""
+    """Return the world's name and camera poses. Raises if a named world has none."""
     if options.world_frame == "none":
         return None, None
     try:

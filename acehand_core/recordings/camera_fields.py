@@ -1,7 +1,4 @@
-"""Fields of camera files, read and checked; what the user has to say where a file does not.
-
-``FILE`` in a message stands for the file and the camera's name in it.
-"""
+"""Reading and checking fields of camera files; ``FILE`` in a message is replaced by the file."""
 
 from __future__ import annotations
 
@@ -16,10 +13,7 @@ from acehand_core.geometry.cameras import Camera, CameraModel, opencv_distortion
 
 @dataclass(frozen=True, slots=True)
 class CameraHints:
-    """What a user says of a camera where the file does not. None: nothing is said.
-
-    ``size`` is the calibrated picture's width and height, ``model`` what its coefficients are of.
-    """
+    """Options for what a camera file lacks: the calibrated (width, height), and the model."""
 
     size: tuple[int, int] | None = None
     model: CameraModel | None = None
@@ -30,21 +24,21 @@ Make = Callable[[CameraHints], Camera]
 
 
 def by_name(cameras: Iterable[tuple[str, Make]]) -> Mapping[str, Make]:
-    """Return cameras by name. Raises CalibrationError: two of one name."""
+    """Return cameras by name. Raises CalibrationError: a name occurs twice."""
     pairs = list(cameras)
     names = [name for name, _ in pairs]
     if double := [name for name in names if names.count(name) > 1]:
-        raise CalibrationError(f"camera {double[0]!r} is there {names.count(double[0])} times.")
+        raise CalibrationError(f"camera {double[0]!r} occurs {names.count(double[0])} times.")
     return dict(pairs)
 
 
 def is_mapping_with(content: Any, *keys: str) -> bool:
-    """Tell whether a content has these fields."""
+    """Return whether a content is a mapping with these keys."""
     return isinstance(content, Mapping) and all(key in content for key in keys)
 
 
 def field(values: Any, key: str) -> Any:
-    """Return a field of a mapping. Raises CalibrationError, which names those that there are."""
+    """Return a field of a mapping. Raises CalibrationError with the existing ones."""
     if not isinstance(values, Mapping):
         raise CalibrationError(f"a mapping with {key!r} is needed, not {type(values).__name__}.")
     if key not in values:
@@ -54,10 +48,9 @@ def field(values: Any, key: str) -> Any:
 
 
 def numbers(value: Any, key: str, count: int | None = None) -> list[float]:
-    """Return one number or several as a list; rows of a matrix are joined.
+    """Return one finite number or several as a list, the rows of a matrix joined.
 
-    Text counts where it is a number, since YAML reads 1e-5 as text. Raises CalibrationError, also
-    for what is not finite.
+    Numeric text is valid, because YAML reads 1e-5 as text. Raises CalibrationError.
     """
     entries = value if isinstance(value, list) else [value]
     if entries and all(isinstance(entry, list) for entry in entries):
@@ -85,15 +78,15 @@ def matrix(value: Any, key: str) -> tuple[float, float, float, float]:
 
 
 def check_skew(skew: float, fx: float, key: str) -> None:
-    """Raise CalibrationError unless the skew in pixels is 0, but for rounding."""
+    """Raise CalibrationError unless the skew in pixels is 0 up to rounding."""
     if abs(skew) > 1e-6 * abs(fx):
-        raise CalibrationError(f"{key!r} has a skew of {skew:g} px; no camera model here has one.")
+        raise CalibrationError(f"{key!r} has a skew of {skew:g} px; valid: 0.")
 
 
 def size(
     width_height: Sequence[Any], said: CameraHints, centre: tuple[float, float]
 ) -> tuple[int, int]:
-    """Return a picture's size as the file has it, or as the user says where that is None or 0.
+    """Return a picture's size in the file, or the user's if that is None or 0.
 
     ``centre`` is the principal point. Raises CalibrationError.
     """
@@ -102,7 +95,7 @@ def size(
             return said.size
         raise CalibrationError(
             "the image size is missing (the principal point would be the middle of about "
-            f"{2 * centre[0] + 1:.0f} x {2 * centre[1] + 1:.0f} pixels). Say it: acehand camera "
+            f"{2 * centre[0] + 1:.0f} x {2 * centre[1] + 1:.0f} pixels). Give it: acehand camera "
             "convert FILE --size WxH --output camera.json"
         )
     width, height = numbers(list(width_height), "image size", 2)
@@ -114,18 +107,17 @@ def size(
 def model_without_name(
     coefficients: Sequence[float], said: CameraHints
 ) -> tuple[CameraModel, tuple[float, ...]]:
-    """Return what coefficients are of where the file names no model.
+    """Return model and coefficients for a file without a model.
 
     Raises:
-        CalibrationError: 4 of them, which may be two things, and the user did not say; or what no
-            model here has.
+        CalibrationError: 4 of them without a hint are ambiguous; or an unknown number of them.
     """
     if said.model == "kannala_brandt":
         return "kannala_brandt", tuple(coefficients)
     if len(coefficients) == 4 and said.model is None:
         raise CalibrationError(
             "4 distortion coefficients may be k1 k2 p1 p2 (brown_conrady) or k1 k2 k3 k4 of "
-            "cv2.fisheye (kannala_brandt). Say which: acehand camera convert FILE --model "
+            "cv2.fisheye (kannala_brandt). Choose: acehand camera convert FILE --model "
             "brown_conrady|kannala_brandt --output camera.json"
         )
     return opencv_distortion(coefficients)

@@ -1,9 +1,4 @@
-"""Camera files: which format a file has, and which of its cameras is meant.
-
-``camera_formats.FORMATS`` is the registry. A file is known by its content, not by its name. What it
-leaves open is asked for, never guessed: ``FILE:NAME`` chooses among several cameras, and
-``CameraHints`` holds what only the user can know.
-"""
+"""Reading camera files: the format is found by content (``FORMATS``), a camera by ``FILE:NAME``."""
 
 from __future__ import annotations
 
@@ -23,18 +18,15 @@ from acehand_core.recordings.camera_fields import CameraHints
 from acehand_core.recordings.camera_formats import FORMATS, CameraFormat
 from acehand_core.recordings.colmap import ColmapCameras, is_colmap_text, read_binary, read_text
 
-#: Larger files are no camera files: an hour of Aria's online calibration has some 200 MB.
+#: An hour of Aria's online calibration has some 200 MB.
 _MAX_BYTES = 512 << 20
-#: Of YAML, whose parser is slow; a minute of ``ros2 topic echo`` has 1 MB.
+#: The YAML parser is slow; a minute of ``ros2 topic echo`` has 1 MB.
 _MAX_YAML_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class CameraFile:
-    """A camera, and where it was found: the file's format, the camera's name in it.
-
-    ``names`` are those of all cameras in the file; ``note`` is empty where nothing is to be said.
-    """
+    """A camera with its file's format, its name there, and ``names`` of all cameras there."""
 
     camera: Camera
     format: str
@@ -44,11 +36,7 @@ class CameraFile:
 
 
 def load_camera(path: Path | str) -> Camera:
-    """Return the camera of a file, or of ``FILE:NAME``, in any format of ``FORMATS``.
-
-    Raises:
-        CalibrationError: see ``read_camera``.
-    """
+    """Return the camera of a file, or of ``FILE:NAME``. Raises as ``read_camera``."""
     return read_camera(path).camera
 
 
@@ -57,32 +45,29 @@ def read_camera(path: Path | str, said: CameraHints | None = None) -> CameraFile
 
     Args:
         path: a file of any format, by its content; ``:NAME`` chooses one of several cameras.
-        said: what the file does not say; None: nothing.
+        said: what the file lacks.
 
     Raises:
-        CalibrationError: the file is missing or of no known format, or of two; several cameras
-            and none is named; a field is missing or not usable; what ``said`` has is needed, or
-            is not what the file says.
+        CalibrationError: the file is missing, of no known format, or of two; it has several cameras
+            and none is named; a field is missing or invalid; ``said`` is needed, or contradicts it.
     """
     said = said or CameraHints()
     file, name = _file_and_name(str(path))
     content = _content(file)
     kind = _format_of(file, content)
+    where = f"{file} ({kind.title})"
     try:
         cameras = kind.cameras(content)
     except CalibrationError as error:
-        raise CalibrationError(f"{file} ({kind.title}): {error}") from None
+        raise CalibrationError(f"{where}: {error}") from None
     if not cameras:
-        raise CalibrationError(f"{file} ({kind.title}): there is no camera in it.")
-
+        raise CalibrationError(f"{where}: no camera in it.")
     if name and name not in cameras:
-        raise CalibrationError(
-            f"{file} ({kind.title}): there is no camera {name!r}; {nearest(name, cameras)}"
-        )
+        raise CalibrationError(f"{where}: no camera {name!r}; {nearest(name, cameras)}")
     if not name and len(cameras) > 1:
         raise CalibrationError(
-            f"{file} ({kind.title}): there are {len(cameras)} cameras, {', '.join(cameras)}; say "
-            f"which, for example {file}:{next(iter(cameras))}.{kind.which}"
+            f"{where}: {len(cameras)} cameras, {', '.join(cameras)}; say which, for example "
+            f"{file}:{next(iter(cameras))}.{kind.which}"
         )
 
     name = name or next(iter(cameras))
@@ -90,15 +75,14 @@ def read_camera(path: Path | str, said: CameraHints | None = None) -> CameraFile
     try:
         camera = cameras[name](said)
     except CalibrationError as error:
-        raise CalibrationError(
-            f"{where} ({kind.title}): {str(error).replace('FILE', where)}"
-        ) from None
+        text = str(error).replace("FILE", where)
+        raise CalibrationError(f"{where} ({kind.title}): {text}") from None
     _check_said(camera, said, where)
     return CameraFile(camera, kind.title, name, tuple(cameras), kind.note(content))
 
 
 def _file_and_name(text: str) -> tuple[Path, str]:
-    """Split ``FILE:NAME``; a file whose own name has a colon is found first."""
+    """Split ``FILE:NAME``; an existing file with a colon in its name comes first."""
     path = Path(text)
     if not path.exists():
         front, colon, name = text.rpartition(":")
@@ -132,18 +116,18 @@ def _check_said(camera: Camera, said: CameraHints, where: str) -> None:
     if said.size not in (None, size):
         raise CalibrationError(
             f"{where}: --size {said.size[0]}x{said.size[1]}, but the file says {size[0]} x "
-            f"{size[1]}. Leave --size away: a camera is rescaled to its video."
+            f"{size[1]}. Leave --size out: a camera is rescaled to its video."
         )
     undistorted = camera.model == "pinhole" and said.model == "brown_conrady"
     if said.model not in (None, camera.model) and not undistorted:
         raise CalibrationError(
             f"{where}: --model {said.model}, but by the file it is {camera.model}. Leave --model "
-            "away."
+            "out."
         )
 
 
 def _content(file: Path) -> Any:
-    """Return what a file holds: mappings and lists, or COLMAP's cameras."""
+    """Return a file's content: mappings and lists, or COLMAP's cameras."""
     if file.stat().st_size > _MAX_BYTES:
         raise CalibrationError(f"{file} is too large for a camera file ({_MAX_BYTES >> 20} MB).")
     data = file.read_bytes()
@@ -163,7 +147,7 @@ def _content(file: Path) -> Any:
         return _colmap(file, text)
     if start.startswith(("[LEFT_CAM_", "[RIGHT_CAM_")):
         raise CalibrationError(
-            f"{file} is of a ZED: pictures that are not rectified, in several sizes. Write that of "
+            f"{file} is of a ZED, for unrectified pictures of several sizes. Write that of "
             'your video as JSON: {"model": "brown_conrady", "width": .., "height": .., "fx": .., '
             '"fy": .., "cx": .., "cy": .., "distortion": [k1, k2, p1, p2, k3]}.'
         )
@@ -178,7 +162,7 @@ def _colmap(file: Path, data: bytes | str) -> ColmapCameras:
 
 
 def _json(file: Path, text: str) -> Any:
-    """Return one JSON value, or the list of the values of JSON lines."""
+    """Return one JSON value, or the values of JSON lines."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -195,7 +179,7 @@ def _json(file: Path, text: str) -> Any:
 
 
 def _yaml(file: Path, text: str) -> Any:
-    """Return one YAML document, or the list of several."""
+    """Return one YAML document, or a list of several."""
     if len(text) > _MAX_YAML_BYTES:
         raise CalibrationError(f"{file} is too large for a camera file in YAML.")
     try:
@@ -214,14 +198,12 @@ def _file_storage(file: Path, text: str) -> Any:
     except CalibrationError as error:
         raise CalibrationError(f"{file} has {error}") from None
     except (cv2.error, SystemError, RecursionError) as error:
-        reason = getattr(error, "err", "") or str(error)
-        raise CalibrationError(
-            f"{file} is not an OpenCV FileStorage ({reason.strip()}); give a camera file."
-        ) from None
+        reason = (getattr(error, "err", "") or str(error)).strip()
+        raise CalibrationError(f"{file} is not an OpenCV FileStorage ({reason}).") from None
 
 
 def _plain(node: cv2.FileNode) -> Any:
-    """Return a node of a FileStorage as Python's values."""
+    """Return a FileStorage node as Python values."""
     if node.isMap():
         values = {name: _plain(node.getNode(name)) for name in node.keys()}  # noqa: SIM118
         return _rows(values) if {"rows", "cols", "data"} <= set(values) else values
@@ -233,10 +215,7 @@ def _plain(node: cv2.FileNode) -> Any:
 
 
 def _rows(matrix: Mapping[str, Any]) -> list[list[Any]]:
-    """Return the rows of a matrix, which are not allocated before their number is known.
-
-    Of several channels ("2f": found corners) each row has them one after the other.
-    """
+    """Return the rows of a matrix, the channels ("2f": found corners) of a column in sequence."""
     rows, columns, data = matrix["rows"], matrix["cols"], matrix["data"]
     if not isinstance(data, list) or not all(isinstance(n, int) for n in (rows, columns)):
         raise CalibrationError("a matrix whose rows, cols or data are not numbers.")

@@ -1,13 +1,8 @@
-"""The formats of camera files: how each is recognised, and its cameras.
-
-Each format is one entry of ``FORMATS``; docs/my_camera.md says where users have such files from.
-A new one is a function from the file's content to its cameras by name.
+"""The formats of camera files: one entry of ``FORMATS`` each. Users' view: docs/my_camera.md.
 
 Sources: Kalibr's "Supported models" and "YAML formats"; OpenCV's calibration samples; Project
-Aria's "Calibration sensor data"; Gyroflow's lens profiles; OpenImuCameraCalibrator, whose
-intrinsics are those of Theia; examples of ORB-SLAM3. ROS: sensor_msgs/CameraInfo,
-as camera_calibration writes it and ``ros2 topic echo`` prints it; the values go the way that
-messages of a bag go, ``bags.images.camera_of``. COLMAP: ``colmap``.
+Aria's "Calibration sensor data"; Gyroflow's lens profiles; OpenImuCameraCalibrator (intrinsics of
+Theia); examples of ORB-SLAM3; ROS's sensor_msgs/CameraInfo and camera_calibration.
 """
 
 from __future__ import annotations
@@ -35,7 +30,7 @@ from acehand_core.recordings.camera_fields import (
     numbers,
     size,
 )
-from acehand_core.recordings.colmap import ColmapCamera, ColmapCameras
+from acehand_core.recordings.colmap import ColmapCameras
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +38,13 @@ class CameraFormat:
     """A format of camera files.
 
     Attributes:
-        title: its name for people.
-        told_by: what its files have that no other's have.
+        title: its name.
+        told_by: fields that only this format has, for messages.
         recognises: whether a file's content is of this format.
-        cameras: the cameras in a file, by name; none is made before it is wanted, so that one that
-            cannot be read does not stand in the way of another.
-        which: what else to say to a user who has to choose.
-        note: a remark on how this content was read; empty: none.
+        cameras: the cameras in a file by name, each made on demand, so that an unreadable one does
+            not prevent reading another.
+        which: a hint for choosing among several cameras.
+        note: a remark on how the content was read; may be empty.
     """
 
     title: str
@@ -64,27 +59,29 @@ _Focal = tuple[float, float, float, float]
 
 
 def _lens(fisheye: bool, pixels: tuple[int, int], focal: _Focal, d: list[float]) -> Camera:
-    """Return the camera of cv2.fisheye's coefficients, or of those of cv2.calibrateCamera."""
+    """Return the camera of coefficients of cv2.fisheye or cv2.calibrateCamera."""
     if fisheye:
         return Camera("kannala_brandt", *pixels, *focal, tuple(d))
     model, used = opencv_distortion(d)
     return Camera(model, *pixels, *focal, used)
 
 
-# Our own.
+def _single(make: Callable[[Any, CameraHints], Camera]) -> Callable[[Any], Mapping[str, Make]]:
+    """Return ``CameraFormat.cameras`` of a format with one camera per file."""
+    return lambda content: {"camera": partial(make, content)}
 
 
 def _is_ours(content: Any) -> bool:
-    # A calibration may name its product: {"model": "HERO11", "camera_matrix": ...}.
+    # An OpenCV calibration may name its product: {"model": "HERO11", "camera_matrix": ...}.
     named = is_mapping_with(content, "model") and not _opencv_matrices(content)
     return named or is_mapping_with(content, "fx")
 
 
-def _ours(content: Any) -> Mapping[str, Make]:
-    return {"camera": lambda said: Camera.from_json({"model": "pinhole", **content})}
+def _our_camera(content: Any, said: CameraHints) -> Camera:
+    return Camera.from_json({"model": "pinhole", **content})
 
 
-# Kalibr, and EuRoC's sensor.yaml, which says the same of one camera.
+# Kalibr, and EuRoC's sensor.yaml with the same fields for one camera.
 
 _KALIBR = {"radtan", "radial-tangential", "equi", "equidistant", "none"}
 
@@ -121,7 +118,7 @@ def _kalibr_camera(part: Any, said: CameraHints) -> Camera:
     return _lens(model in ("equi", "equidistant"), pixels, (fx, fy, cx, cy), d)
 
 
-# OpenCV: a FileStorage, or the same names in JSON or YAML of one's own.
+# OpenCV: a FileStorage, or the same names in JSON or YAML.
 
 _SIDE = r"(?P<before>left|right|)"
 _NUMBER = r"(?P<after>left|right|\d*)"
@@ -133,12 +130,12 @@ _SIZES = ("imagesize", "cameraresolution", "resolution", "size")
 
 
 def _plain(key: object) -> str:
-    """Return a key as all its spellings have it: cameraMatrix, Camera_Matrix, camera_matrix."""
+    """Return a key without case and underscores: cameraMatrix, Camera_Matrix, camera_matrix."""
     return str(key).lower().replace("_", "")
 
 
 def _keys(content: Any, pattern: re.Pattern[str]) -> list[tuple[str, str]]:
-    """Return the keys of lists that follow a pattern, after their camera; "" is the only one."""
+    """Return (camera, key) of the lists whose key matches; camera "" is the only one."""
     keys = []
     for key in content if isinstance(content, Mapping) else ():
         match = pattern.fullmatch(_plain(key))
@@ -148,7 +145,7 @@ def _keys(content: Any, pattern: re.Pattern[str]) -> list[tuple[str, str]]:
 
 
 def _opencv_matrices(content: Any) -> list[tuple[str, str]]:
-    """Return the keys of camera matrices, after their camera. A short name alone says little."""
+    """Return (camera, key) of camera matrices; under a short key the shape must be 3 x 3."""
     return [
         (name, key)
         for name, key in _keys(content, _MATRIX)
@@ -163,7 +160,6 @@ def _opencv(content: Any) -> Mapping[str, Make]:
         for (name, key), (other, key_too) in itertools.combinations(pairs, 2):
             if name == other and content[key] != content[key_too]:
                 raise CalibrationError(f"{key!r} and {key_too!r} differ; keep the right one.")
-
     coefficients = dict(distortions)
     return {
         name or "camera": partial(_opencv_camera, content, key, coefficients.get(name))
@@ -174,9 +170,7 @@ def _opencv(content: Any) -> Mapping[str, Make]:
 def _opencv_camera(content: Any, key: str, coefficients: str | None, said: CameraHints) -> Camera:
     fx, fy, cx, cy = matrix(content[key], key)
     values = {_plain(name): value for name, value in content.items()}
-    across, down = numbers(
-        next((values[name] for name in _SIZES if name in values), [0, 0]), "image size", 2
-    )
+    across, down = numbers(next((values[n] for n in _SIZES if n in values), [0, 0]), "size", 2)
     across = values.get("imagewidth", values.get("width", across))
     down = values.get("imageheight", values.get("height", down))
     pixels = size((across, down), said, (cx, cy))
@@ -185,9 +179,9 @@ def _opencv_camera(content: Any, key: str, coefficients: str | None, said: Camer
         if said.model == "pinhole":
             return Camera("pinhole", *pixels, fx, fy, cx, cy)
         raise CalibrationError(
-            f"there are no distortion coefficients beside {key!r} (distortion_coefficients, "
-            f"dist_coeffs, D1, ...); there is: {', '.join(map(str, content))}. For a camera "
-            "without: acehand camera convert FILE --model pinhole --output camera.json"
+            f"no distortion coefficients for {key!r} (distortion_coefficients, dist_coeffs, ...); "
+            f"there is: {', '.join(map(str, content))}. For a camera without distortion: acehand "
+            "camera convert FILE --model pinhole --output camera.json"
         )
     d = numbers(content[coefficients], coefficients)
     fisheye = values.get("fisheyemodel", values.get("fisheye"))
@@ -197,18 +191,10 @@ def _opencv_camera(content: Any, key: str, coefficients: str | None, said: Camer
     return Camera(model, *pixels, fx, fy, cx, cy, d_used)
 
 
-# COLMAP.
-
-
 def _colmap(content: ColmapCameras) -> Mapping[str, Make]:
-    return by_name((str(entry.number), partial(_colmap_camera, entry)) for entry in content.cameras)
-
-
-def _colmap_camera(entry: ColmapCamera, said: CameraHints) -> Camera:
-    return entry.camera()
-
-
-# Project Aria.
+    return by_name(
+        (str(entry.number), lambda said, entry=entry: entry.camera()) for entry in content.cameras
+    )
 
 
 def _aria_lines(content: Any) -> list[Any]:
@@ -217,7 +203,7 @@ def _aria_lines(content: Any) -> list[Any]:
 
 
 def _aria(content: Any) -> Mapping[str, Make]:
-    """The cameras of a device calibration, or of MPS's online calibration in the middle of it."""
+    """The cameras of a device calibration, or of the middle line of MPS's online calibration."""
     lines = _aria_lines(content)
     line = lines[len(lines) // 2]
     entries, sizes = line["CameraCalibrations"], line.get("ImageSizes")
@@ -243,14 +229,10 @@ def _aria_camera(entry: Any, image_size: Any, said: CameraHints) -> Camera:
 
 def _aria_note(content: Any) -> str:
     count = len(_aria_lines(content))
-    return f"{count} calibrations over time; the middle one is taken" if count > 1 else ""
+    return f"{count} calibrations over time; the middle one is used" if count > 1 else ""
 
 
 # GoPro: Gyroflow's lens profiles, and OpenImuCameraCalibrator as UMI uses it.
-
-
-def _gyroflow(content: Any) -> Mapping[str, Make]:
-    return {"camera": partial(_gyroflow_camera, content)}
 
 
 def _gyroflow_camera(content: Any, said: CameraHints) -> Camera:
@@ -262,7 +244,7 @@ def _gyroflow_camera(content: Any, said: CameraHints) -> Camera:
             raise CalibrationError(f"{key} {content[key]}: an anamorphic lens, which is not read.")
     if content.get("digital_lens"):
         raise CalibrationError(
-            f"digital_lens {content['digital_lens']!r} bends the picture anew, which is not read; "
+            f"digital_lens {content['digital_lens']!r} distorts the picture, which is not read; "
             "record with Wide or Linear."
         )
 
@@ -286,10 +268,6 @@ _THEIA: dict[str, tuple[CameraModel, tuple[str, ...]]] = {
 }  # fmt: skip
 
 
-def _theia(content: Any) -> Mapping[str, Make]:
-    return {"camera": partial(_theia_camera, content)}
-
-
 def _theia_camera(content: Any, said: CameraHints) -> Camera:
     kind, values = str(content["intrinsic_type"]), field(content, "intrinsics")
     field(values, "principal_pt_x")
@@ -309,9 +287,6 @@ def _theia_camera(content: Any, said: CameraHints) -> Camera:
     cx, cy = number("principal_pt_x"), number("principal_pt_y")
     pixels = size((content.get("image_width"), content.get("image_height")), said, (cx, cy))
     return Camera(model, *pixels, fx, fy, cx, cy, d)
-
-
-# ORB-SLAM.
 
 
 def _orb_slam(content: Any) -> Mapping[str, Make]:
@@ -334,18 +309,17 @@ def _orb_slam_camera(part: Mapping[str, Any], both: Mapping[str, Any], said: Cam
     return _lens(kind == "KannalaBrandt8", pixels, (fx, fy, cx, cy), d)
 
 
-#: What to say where a file of ROS has the matrices of both pictures.
+#: Hint for ROS files that have the matrices of both pictures.
 _ROS_WHICH = " raw: the picture as the camera gives it; rectified: that of an image_rect topic."
 
 
 def _is_ros_calibration(content: Any) -> bool:
-    """Tell whether a content is what camera_calibration writes (ost.yaml)."""
+    """Return whether a content is a file of camera_calibration (ost.yaml)."""
     key = "camera_matrix"
     return is_mapping_with(content, key) and isinstance(content[key], Mapping)
 
 
 def _ros_calibration(content: Any) -> Mapping[str, Make]:
-    """Return the cameras of a calibration."""
 
     def data(key: str) -> list[float]:
         return numbers(field(field(content, key), "data"), f"{key}: data")
@@ -363,13 +337,13 @@ def _ros_calibration(content: Any) -> Mapping[str, Make]:
 
 
 def _is_ros_message(content: Any) -> bool:
-    """Tell whether a content is one printed CameraInfo, or the list of several."""
+    """Return whether a content is a printed CameraInfo, or a list of them."""
     first = content[0] if isinstance(content, list) and content else content
     return is_mapping_with(first, "distortion_model") and ("k" in first or "K" in first)
 
 
 def _ros_message(content: Any) -> Mapping[str, Make]:
-    """Return the cameras of a printed CameraInfo; several in a row have to say the same."""
+    """Return the cameras of a printed CameraInfo, or of several equal ones."""
     messages = [
         {str(key).lower(): value for key, value in entry.items() if key != "header"}
         for entry in (content if isinstance(content, list) else [content])
@@ -377,23 +351,19 @@ def _ros_message(content: Any) -> Mapping[str, Make]:
     ]
     for number, entry in enumerate(messages, 1):
         if entry != messages[0]:
-            raise CalibrationError(
-                f"message {number} is of another camera than message 1; keep one of them."
-            )
+            raise CalibrationError(f"message {number} is of another camera than message 1.")
     values = {key: numbers(field(messages[0], key), key) for key in ("k", "d", "p")}
     return _ros_cameras({**messages[0], **values})
 
 
 def _ros_cameras(info: Mapping[str, Any]) -> Mapping[str, Make]:
-    """Return the camera of the raw picture and, where that differs, of the rectified one."""
+    """Return the camera of the raw picture and, if different, of the rectified one."""
     k, d, p = info["k"], info["d"], info["p"]
     if k[:1] == [0]:
         raise CalibrationError("the camera is not calibrated: its focal length is 0.")
     matrix(k, "k")
     if p:
         numbers(p, "p", 12)
-
-    # Without distortion and with the same matrix, rectification leaves the picture as it is.
     same = bool(p) and [p[0], p[2], p[5], p[6]] == [k[0], k[2], k[4], k[5]] and not any(d)
     if not p or p[0] <= 0 or same:
         return {"camera": partial(_ros_camera, info, False)}
@@ -424,13 +394,13 @@ def _ros_camera(info: Mapping[str, Any], rectified: bool, said: CameraHints) -> 
         binning_y=whole(info, "binning_y"),
     )
     camera = camera_of(values, rectified)
-    assert camera is not None, "k is not 0"
+    assert camera is not None  # k is not 0
     return camera
 
 
 #: All formats; exactly one must recognise a file.
 FORMATS: tuple[CameraFormat, ...] = (
-    CameraFormat("acehand camera file", "model, fx", _is_ours, _ours),
+    CameraFormat("acehand camera file", "model, fx", _is_ours, _single(_our_camera)),
     CameraFormat("ROS camera calibration", "camera_matrix: rows, cols, data",
                  _is_ros_calibration, _ros_calibration, _ROS_WHICH),
     CameraFormat("ROS CameraInfo message", "distortion_model, k, d, p",
@@ -444,9 +414,11 @@ FORMATS: tuple[CameraFormat, ...] = (
     CameraFormat("Aria calibration", "CameraCalibrations",
                  lambda content: bool(_aria_lines(content)), _aria, note=_aria_note),
     CameraFormat("Gyroflow lens profile", "fisheye_params, calib_dimension",
-                 lambda content: is_mapping_with(content, "fisheye_params"), _gyroflow),
+                 lambda content: is_mapping_with(content, "fisheye_params"),
+                 _single(_gyroflow_camera)),
     CameraFormat("OpenImuCameraCalibrator intrinsics", "intrinsic_type, intrinsics",
-                 lambda content: is_mapping_with(content, "intrinsic_type"), _theia),
+                 lambda content: is_mapping_with(content, "intrinsic_type"),
+                 _single(_theia_camera)),
     CameraFormat("ORB-SLAM settings", "Camera.fx or Camera1.fx",
                  lambda content: bool(_orb_slam(content)), _orb_slam),
 )  # fmt: skip

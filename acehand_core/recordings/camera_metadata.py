@@ -1,8 +1,8 @@
-"""What a file itself says of the lens that took it: phones, GoPros, photographs, the pictures.
+"""Cameras from metadata of phones, GoPros and photographs, or estimated from the pictures.
 
-A focal length "by 35 mm film" has the diagonal's angle: the diagonal of that film is 43.27 mm, so
-focal = mm / 43.27 * diagonal of the picture in pixels. A phone's is of its 4:3 sensor; a wider
-video has the sensor's width and less of its height, and stabilisation crops further.
+A 35 mm equivalent focal length refers to the diagonal of 43.27 mm: focal = mm / 43.27 * diagonal in
+pixels. A phone's refers to its 4:3 sensor; a wider video has the sensor's width and less of its
+height, and stabilisation crops further.
 """
 
 from __future__ import annotations
@@ -24,45 +24,30 @@ from acehand_core.atomic import atomic_path
 from acehand_core.camera import FOCAL_LENGTH_VERSION
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import Recording
-from acehand_core.recordings.camera_presets import (
-    PRESETS,
-    lens_through,
-    preset_camera,
-    preset_note,
-)
-from acehand_core.recordings.cameras import same_shape
 from acehand_core.recordings.video_index import boxes, open_container
 from acehand_core.types import Progress
 
 #: Diagonal of a picture on 35 mm film, 36 x 24 mm.
 FILM_MM = math.hypot(36, 24)
 _APPLE = "com.apple.quicktime.camera.focal_length.35mm_equivalent"
-#: Keys that only phones write: QuickTime of Apple's, MP4 of Android's camera.
-_PHONE_TAGS = (
-    "com.apple.quicktime.model",
-    "com.android.manufacturer",
-    "com.android.model",
-)
-#: Focal lengths by 35 mm film of lenses that exist; 0 stands for unknown.
+#: Keys written by phones only: QuickTime of Apple, MP4 of Android.
+_PHONE_TAGS = ("com.apple.quicktime.model", "com.android.manufacturer", "com.android.model")
+#: 35 mm equivalents of existing lenses; 0 means unknown.
 _LENSES_MM = (5.0, 500.0)
-#: A header's boxes are read whole; GoPro's are some kilobytes.
+#: GoPro's header has some kilobytes.
 _MAX_BOX = 1 << 20
-#: Keys that hold keys: a GoPro has them one or two deep.
+#: Nested keys; a GoPro has one or two levels.
 _MAX_DEPTH = 8
-#: How far the lens polynomial that is stored may be from the model made of it, in half diagonals.
+#: Largest error of the model fitted to the stored lens polynomial, in half diagonals.
 _CLOSE = 0.003
-#: GoPro's types of numbers, as struct spells them.
+#: GoPro's number types -> struct's.
 _NUMBERS = {"b": "b", "B": "B", "s": "h", "S": "H", "l": "i", "L": "I", "j": "q", "J": "Q",
             "f": "f", "d": "d"}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class CameraDescription:
-    """What a file says of its camera.
-
-    ``camera`` None: nothing that can be used. ``assumed``: only its kind is said, and the camera is
-    that kind's preset.
-    """
+    """A camera from metadata; None: unusable. ``assumed``: the preset of a known kind of camera."""
 
     camera: Camera | None
     note: str
@@ -72,39 +57,30 @@ class CameraDescription:
 def descriptions(
     said: CameraDescription | None, estimated: Callable[[], CameraDescription] | None
 ) -> Iterator[CameraDescription]:
-    """Yield what is known of a camera that nobody gave; the last one's counts.
-
-    What a file says of its lens goes before an estimate, an estimate before what its kind has.
-    """
-    if said is not None and not said.assumed:
-        yield said
-        if said.camera is not None:
-            return
-    if estimated is not None:
-        found = estimated()
-        yield found
-        if found.camera is not None:
-            return
-    if said is not None and said.assumed:
-        yield said
+    """Yield lens metadata, an estimate, a preset of the kind, up to the first with a camera."""
+    assumed = said is not None and said.assumed
+    candidates = (lambda: None if assumed else said, estimated, lambda: said if assumed else None)
+    for candidate in candidates:
+        description = candidate() if candidate is not None else None
+        if description is not None:
+            yield description
+            if description.camera is not None:
+                return
 
 
 def described_by_video(path: Path, width: int, height: int) -> CameraDescription | None:
-    """Return the camera that a video file describes, for upright pictures of a size in pixels.
+    """Return the camera in a video's metadata, for upright pictures of a size; None: no metadata.
 
-    Read are Apple's QuickTime key for the focal length, and the field of view and lens polynomial
-    in a GoPro's header (https://github.com/gopro/gpmf-parser, docs: ZFOV, VFOV, PYCF, POLY).
-    None: the file says nothing.
-
-    Raises:
-        VideoError: the file cannot be opened.
+    Sources: Apple's QuickTime key for the focal length; field of view and lens polynomial in a
+    GoPro's header (https://github.com/gopro/gpmf-parser, docs: ZFOV, VFOV, PYCF, POLY). Raises
+    VideoError.
     """
     with open_container(path) as container:
         tags = {name.lower(): value for name, value in container.metadata.items()}
     millimetres = _number(tags.get(_APPLE))
     if millimetres is not None:
         across, down = max(width, height), min(width, height)
-        sensor = max(across, down * 4 / 3) * 5 / 4  # the diagonal of the 4:3 picture around it
+        sensor = max(across, down * 4 / 3) * 5 / 4  # diagonal of the 4:3 sensor
         camera = _pinhole(millimetres / FILM_MM * sensor, width, height)
         return CameraDescription(
             camera,
@@ -116,8 +92,9 @@ def described_by_video(path: Path, width: int, height: int) -> CameraDescription
     values = _gopro_header(path)
     if values is not None and {"ZFOV", "VFOV"} <= set(values):
         return _gopro(values, width, height)
-    if any(tags.get(name, "").strip() for name in _PHONE_TAGS):
-        made = " ".join(filter(None, (tags.get(name, "").strip() for name in _PHONE_TAGS)))
+    if made := " ".join(filter(None, (tags.get(name, "").strip() for name in _PHONE_TAGS))):
+        from acehand_core.recordings.camera_presets import preset_camera, preset_note
+
         camera = preset_camera("phone", width, height)
         note = f"the file's metadata name a phone ({made}) and no focal length"
         return CameraDescription(camera, f"{note}: {preset_note('phone', camera)}", assumed=True)
@@ -127,25 +104,19 @@ def described_by_video(path: Path, width: int, height: int) -> CameraDescription
 def described_by_pictures(
     recording: Recording, work_dir: Path | None, progress: Progress
 ) -> CameraDescription:
-    """Return the camera that a recording's own pictures give, or why they do not.
+    """Return the camera estimated from a recording's pictures, or why there is none.
 
-    ``work_dir``: where it is kept, so that a second run with the same pictures need not do it
-    again; None: nowhere.
+    ``work_dir`` keeps it for a second run with the same pictures.
     """
     from acehand_core.camera.focal_length import estimate, field_of_view
 
-    times = hashlib.sha256(recording.timestamps_ns.tobytes()).hexdigest()
-    key = [
-        FOCAL_LENGTH_VERSION,
-        cv2.__version__,
-        recording.sha256,
-        times,
-        dict(recording.processing),
-    ]
-    name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
-    kept = (
-        None if work_dir is None or recording.sha256 is None else work_dir / f"camera_{name}.json"
-    )
+    kept = None
+    if work_dir is not None and recording.sha256 is not None:
+        times = hashlib.sha256(recording.timestamps_ns.tobytes()).hexdigest()
+        versions = FOCAL_LENGTH_VERSION, cv2.__version__
+        key = [*versions, recording.sha256, times, dict(recording.processing)]
+        name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
+        kept = work_dir / f"camera_{name}.json"
     if kept is not None and kept.is_file():
         said = json.loads(kept.read_text("utf-8"))
         camera = None if said["camera"] is None else Camera.from_json(said["camera"], str(kept))
@@ -181,21 +152,22 @@ def described_by_picture(path: Path, width: int, height: int) -> CameraDescripti
         with av.open(f"file:{path}", options={"protocol_whitelist": "file"}) as container:
             frame = next(container.decode(video=0))
     except (av.FFmpegError, OSError, StopIteration):
-        return None  # whoever reads the picture says what is wrong with it
-    tags: Mapping[str, str] = getattr(frame, "metadata", {})  # PyAV before 16 does not have them
+        return None  # reading the picture raises
+    tags: Mapping[str, str] = getattr(frame, "metadata", {})  # not in PyAV before 16
     found = (v for name, v in tags.items() if name.endswith("FocalLengthIn35mmFilm"))
     millimetres = _number(next(found, None))
     if millimetres is None:
         return None
     camera = _pinhole(millimetres / FILM_MM * math.hypot(width, height), width, height)
-    note = f"focal length of the pictures' EXIF: {millimetres:g} mm by 35 mm film"
-    return CameraDescription(
-        camera, f"{note}, fx = fy = {camera.fx:.1f} px; distances scale with it"
+    note = (
+        f"focal length of the pictures' EXIF: {millimetres:g} mm by 35 mm film, fx = fy = "
+        f"{camera.fx:.1f} px; distances scale with it"
     )
+    return CameraDescription(camera, note)
 
 
 def _number(text: str | None) -> float | None:
-    """Return a focal length in millimetres; None where it is not one that a lens has."""
+    """Return a focal length in millimetres; None: implausible."""
     try:
         value = float(text or "")
     except ValueError:
@@ -210,28 +182,29 @@ def _pinhole(focal: float, width: int, height: int) -> Camera:
 def _gopro(values: Mapping[str, Any], width: int, height: int) -> CameraDescription | None:
     """Return the camera of a GoPro's header.
 
-    ZFOV is the angle from corner to corner. POLY gives the angle to the axis over the distance
-    from the middle, in a unit that follows from the corner's angle.
+    ZFOV is the diagonal angle. POLY is the angle to the axis over the distance from the centre,
+    whose unit follows from the corner's angle.
     """
     style, diagonal = str(values["VFOV"]).strip("\0 "), _first(values["ZFOV"])
     zoomed = str(values.get("DZOM", "N")).startswith("Y") and _first(values.get("DZST", (0,))) != 0
     why = "the digital zoom was on" if zoomed else f"its lens is {style!r}, not W or L"
     if zoomed or style not in ("W", "L"):
-        return CameraDescription(
-            None, f"the file is a GoPro's, but {why}: its field of view is not used"
-        )
+        return CameraDescription(None, f"the file is a GoPro's, but {why}: not used")
+    from acehand_core.recordings.camera_presets import PRESETS, lens_through
+    from acehand_core.recordings.cameras import same_shape
+
     output = _first(values.get("ARWA", (0,)))
     if output and not same_shape((max(width, height), min(width, height)), (output, 1)):
-        return None  # a copy that was cropped
+        return None  # a cropped copy
     half, corner = math.radians(diagonal) / 2, math.hypot(width, height) / 2
     if not 0.1 < half < math.radians(88 if style == "L" else 120):
         return None
 
     stabilised = str(values.get("EISE", "N")).startswith("Y")
-    moves = "; stabilisation was on, so that the picture is cropped and moves"
+    moves = "; stabilisation was on, so the picture is cropped and moves" if stabilised else ""
     note = (
         f"field of view of the GoPro's metadata: {diagonal:.1f} degrees diagonal, lens {style}"
-        f"{moves if stabilised else ''}; distances scale with it"
+        f"{moves}; distances scale with it"
     )
     if style == "L":
         return CameraDescription(_pinhole(corner / math.tan(half), width, height), note)
@@ -247,26 +220,18 @@ def _gopro(values: Mapping[str, Any], width: int, height: int) -> CameraDescript
 def _polynomial_lens(
     polynomial: Any, half: float
 ) -> tuple[float, tuple[float, float, float, float]] | None:
-    """Return focal length in half diagonals and k1..k4 of a polynomial, or None: it is no lens.
+    """Return focal length in half diagonals and k1..k4 of a polynomial; None: not a lens.
 
-    ``polynomial``: the angle to the axis over powers 0, 1, 2, ... of the distance from the middle;
+    ``polynomial``: coefficients of the angle to the axis over the distance from the centre;
     ``half``: the corner's angle in radians.
     """
-    if (
-        not isinstance(polynomial, tuple)
-        or len(polynomial) < 2
-        or not np.isfinite(polynomial).all()
-    ):
+    usable = isinstance(polynomial, tuple) and len(polynomial) >= 2
+    if not usable or not np.isfinite(polynomial).all() or abs(polynomial[0]) > 1e-3:
         return None
-    angle_at = np.polynomial.Polynomial(polynomial)
     reach = np.linspace(0, 2, 2001)
-    angles = angle_at(reach)
+    angles = np.polynomial.Polynomial(polynomial)(reach)
     end = int(np.searchsorted(angles, half))
-    if (
-        abs(polynomial[0]) > 1e-3
-        or end in (0, len(reach))
-        or (np.diff(angles[: end + 1]) <= 0).any()
-    ):
+    if end in (0, len(reach)) or (np.diff(angles[: end + 1]) <= 0).any():
         return None
 
     corner = np.interp(half, angles[end - 1 : end + 1], reach[end - 1 : end + 1])
@@ -280,15 +245,15 @@ def _polynomial_lens(
 
 
 def _first(value: Any) -> float:
-    """Return a key's first number; NaN where it has none."""
+    """Return a key's first number, or NaN."""
     return float(value[0]) if isinstance(value, tuple) and value else math.nan
 
 
-# GoPro's header: box moov, in it udta, in it GPMF, which holds keys, lengths and values.
+# GoPro's header: box moov/udta/GPMF with keys, lengths and values.
 
 
 def _gopro_header(path: Path) -> dict[str, Any] | None:
-    """Return the first value of every key in a GoPro's header; None: there is none."""
+    """Return the first value of every key in a GoPro's header; None: no header."""
     with path.open("rb") as file:
         start, end = 0, path.stat().st_size
         for name in (b"moov", b"udta", b"GPMF"):
@@ -307,10 +272,7 @@ def _gopro_header(path: Path) -> dict[str, Any] | None:
 
 
 def gpmf_keys(data: bytes, depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """Yield keys and values: text, or numbers as a tuple; None of one that holds those that follow.
-
-    What is of another type is left out.
-    """
+    """Yield keys and values: text, numbers as a tuple, None for the parent of the next keys."""
     at = 0
     while at + 8 <= len(data):
         key, kind, size, count = struct.unpack_from(">4sBBH", data, at)

@@ -1,7 +1,6 @@
-"""Cameras by kind, for videos whose calibration nobody has: fields of view that are published.
+"""Presets of uncalibrated cameras by kind: published fields of view, with their sources.
 
-A preset is of a kind of camera, not of one: copies of a lens differ by some percent, and
-stabilisation in the camera crops further. Sources are named in ``PRESETS`` and docs/my_camera.md.
+Copies of a lens differ by some percent, and stabilisation crops further.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ import contextlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 import numpy as np
 
@@ -26,14 +24,12 @@ _GYROFLOW = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PresetView:
-    """What a camera sees in pictures of one shape.
+    """The field of view in pictures of one shape.
 
     Attributes:
-        shape: width and height of the picture, as a ratio; None: any, and angles are of the
-            longer side.
-        horizontal, vertical, diagonal: whole angles between opposite edges or corners, in degrees;
-            None: not published.
-        focal: focal length in the middle of the picture, in widths of it; None: not published.
+        shape: aspect ratio of the picture (width, height); None: any, angles of the longer side.
+        horizontal, vertical, diagonal: whole angles in degrees; None: not published.
+        focal: focal length in the centre, in widths of the picture; None: not published.
     """
 
     shape: tuple[int, int] | None
@@ -43,7 +39,7 @@ class PresetView:
     focal: int | float | None = None
 
     def stated(self) -> str:
-        """Return the published angles in words."""
+        """Return the published angles as text."""
         names = ("horizontal", "vertical", "diagonal")
         angles = [f"{getattr(self, n):g} {n}" for n in names if getattr(self, n) is not None]
         focal = [] if self.focal is None else [f"focal length {self.focal:g} widths"]
@@ -55,8 +51,8 @@ class PresetView:
 class Preset:
     """A kind of camera.
 
-    ``wide``: the lens bends straight lines. ``crops``: a picture of another shape is cut out of
-    the first view's; otherwise nothing is known of other shapes.
+    ``wide``: a wide-angle lens with distortion. ``crops``: pictures of other shapes are crops of
+    the first view's; else only the listed shapes are valid.
     """
 
     title: str
@@ -67,9 +63,9 @@ class Preset:
 
 
 #: Presets by name. Angles in degrees.
-PRESETS: Mapping[str, Preset] = MappingProxyType({
+PRESETS: Mapping[str, Preset] = {
     "webcam": Preset(
-        title="what is assumed where nothing is known",
+        title="the default of an unknown camera",
         source="ours: 60 degrees across, as the 68.5 diagonal of Microsoft's LifeCam HD-3000 "
         "(61 across; its data sheet)",
         views=(PresetView(shape=None, horizontal=60.0),),
@@ -135,26 +131,24 @@ PRESETS: Mapping[str, Preset] = MappingProxyType({
         "https://github.com/sudotman/UnrealAndroidCamera2Plugin, README",
         views=(PresetView(shape=(4, 3), horizontal=72.8, vertical=57.9),),
     ),
-})  # fmt: skip
+}
 
 
 def preset_camera(name: str, width: int, height: int) -> Camera:
-    """Return a preset's camera for pictures of a size in pixels, its axis in their middle.
+    """Return a preset's camera for pictures of a size, with a centred principal point.
 
-    Upright pictures are those of a camera that was turned. A lens that bends lines is
-    Kannala-Brandt with k1 alone, by least squares through the published angles; with one angle
-    and no focal length it is equidistant, k1 = 0.
+    Upright pictures are those of a rotated camera. A wide lens is Kannala-Brandt with k1 alone, by
+    least squares through the published angles; equidistant (k1 = 0) for a single angle.
 
     Raises:
-        InputError: there is no such preset.
-        CalibrationError: nothing is published for pictures of this shape.
+        InputError: no such preset.
+        CalibrationError: no published angles for this shape.
     """
     if name not in PRESETS:
         raise InputError(f"--camera-preset {name!r}; {nearest(name, PRESETS)}")
     preset = PRESETS[name]
     upright = height > width
     across, down = (height, width) if upright else (width, height)
-
     view, whole = _view_of(name, preset, across, down)
     focal, k1 = lens_through(view, preset.wide)
     focal *= whole
@@ -165,7 +159,7 @@ def preset_camera(name: str, width: int, height: int) -> Camera:
 
 
 def _view_of(name: str, preset: Preset, across: int, down: int) -> tuple[PresetView, float]:
-    """Return the view that a picture is, or is cut out of, and the view's width in pixels."""
+    """Return the view of a picture, or that it is a crop of, and the view's width in pixels."""
     for view in preset.views:
         if view.shape is None or same_shape(view.shape, (across, down)):
             return replace(view, shape=(across, down)), float(across)
@@ -175,13 +169,13 @@ def _view_of(name: str, preset: Preset, across: int, down: int) -> tuple[PresetV
         return view, float(max(across, down * view.shape[0] / view.shape[1]))
     shapes = ", ".join(f"{v.shape[0]}:{v.shape[1]}" for v in preset.views if v.shape is not None)
     raise CalibrationError(
-        f"--camera-preset {name}: the video has {across} x {down} pixels, but this kind's field of "
-        f"view is published for {shapes} only. Give a calibration (--camera)."
+        f"--camera-preset {name}: the video has {across} x {down} pixels, but its field of view is "
+        f"published for {shapes} only. Give a calibration (--camera)."
     )
 
 
 def presets_for(width: int, height: int) -> list[str]:
-    """Return the presets that have a field of view for pictures of a size in pixels."""
+    """Return the names of the presets that support a picture size."""
     names = []
     for name in PRESETS:
         with contextlib.suppress(CalibrationError):
@@ -191,10 +185,10 @@ def presets_for(width: int, height: int) -> list[str]:
 
 
 def preset_note(name: str, camera: Camera) -> str:
-    """Return what a recording says of a camera that is a preset's."""
+    """Return a recording's note on a preset camera."""
     return (
         f"camera preset {name} ({PRESETS[name].title}; fx = fy = {camera.fx:.1f} px): of this kind "
-        "of camera, not of this one; distances scale with it"
+        "of camera, not calibrated; distances scale with it"
     )
 
 

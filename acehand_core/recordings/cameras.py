@@ -24,22 +24,21 @@ from acehand_core.types import CameraPoses, ImageRgb, TimestampsNs
 
 #: Columns of a camera pose table: camera to world, metres, wxyz unit quaternion.
 POSE_COLUMNS = ("timestamp_ns", "x", "y", "z", "qw", "qx", "qy", "qz")
-#: Two image shapes count as equal up to this relative difference of their aspect ratios.
+#: Image shapes are equal up to this relative difference of their aspect ratios.
 _ASPECT_TOLERANCE = 0.01
 _UNIT_TOLERANCE = 1e-3
-#: Where a principal point lies, as a share of the image's width and height. Values that belong to
-#: twice or half the size fall outside, also where the lens sits a little off the middle.
+#: Principal point as a share of the image's size; one for twice or half the size is outside.
 _CENTRAL = (0.3, 0.7)
-#: Focal lengths over the longer side: a pinhole of 170 degrees across it, and one of 5.
+#: Focal lengths over the longer side: pinholes of 170 and of 5 degrees.
 _FOCAL = (0.044, 11.5)
 
 
 def parse_intrinsics(text: str, width: int, height: int) -> Camera:
-    """Return the pinhole of ``fx,fy,cx,cy`` in pixels of a ``width`` x ``height`` image.
+    """Return the pinhole of ``fx,fy,cx,cy`` in pixels of an image.
 
     Raises:
-        CalibrationError: not four usable numbers, or a principal point so far from the middle of
-            the image that the values belong to another size.
+        CalibrationError: not four valid numbers, or a principal point far from the image centre,
+            as of another image size.
     """
     where = f"Intrinsics {text!r}"
     try:
@@ -56,15 +55,14 @@ def parse_intrinsics(text: str, width: int, height: int) -> Camera:
     if not (low <= (cx + 0.5) / width <= high and low <= (cy + 0.5) / height <= high):
         raise CalibrationError(
             f"{where}: the principal point is far from the middle of the {width} x {height} "
-            f"video; it is that of a video of about {2 * cx + 1:.0f} x {2 * cy + 1:.0f}. Give the "
-            "values in pixels of this video, or a --camera file, which says its own size."
+            f"video; it fits a video of about {2 * cx + 1:.0f} x {2 * cy + 1:.0f}. Give the values "
+            "in pixels of this video, or a --camera file, which has its own size."
         )
-
     return camera
 
 
 def check_plausible(camera: Camera) -> None:
-    """Raise CalibrationError for focal lengths that no lens has which shows whole hands."""
+    """Raise CalibrationError for focal lengths of lenses that cannot show whole hands."""
     low, high = (round(share * max(camera.width, camera.height)) for share in _FOCAL)
     if not (low <= camera.fx <= high and low <= camera.fy <= high):
         raise CalibrationError(
@@ -76,21 +74,17 @@ def check_plausible(camera: Camera) -> None:
 def same_shape(
     one: tuple[int | float, int | float], other: tuple[int | float, int | float]
 ) -> bool:
-    """Tell whether two widths and heights have the same ratio, up to 1 %."""
+    """Return whether two (width, height) have the same ratio, up to 1 %."""
     return abs(math.log(one[0] / one[1] / (other[0] / other[1]))) <= _ASPECT_TOLERANCE
 
 
 def fit_camera_to(camera: Camera, width: int, height: int) -> Camera:
-    """Return the camera rescaled to a video's size.
-
-    Raises:
-        CalibrationError: the shapes differ by more than 1 %, so the video is not a plain resize.
-    """
+    """Return the camera rescaled to a video's size. Raises CalibrationError: another shape."""
     if (camera.width, camera.height) == (width, height):
         return camera
     if not same_shape((camera.width, camera.height), (width, height)):
         turned = same_shape((camera.height, camera.width), (width, height))
-        hint = " The video is turned: calibrate it as it is shown." if turned else ""
+        hint = " The video is turned: calibrate it in its upright orientation." if turned else ""
         raise CalibrationError(
             f"The camera was calibrated at {camera.width} x {camera.height}, the video is "
             f"{width} x {height}: the shapes differ, so it is cropped or not this camera. "
@@ -100,15 +94,15 @@ def fit_camera_to(camera: Camera, width: int, height: int) -> Camera:
 
 
 def turned_back(camera: Camera) -> Camera:
-    """Return the camera of a selfie video's frames once they are turned back.
+    """Return the camera of a selfie video's flipped frames.
 
     Raises:
-        InputError: it has a distortion that is not radial, which would have to be mirrored too.
+        InputError: its distortion is not radial, so it is not symmetric.
     """
     if camera.model not in ("pinhole", "kannala_brandt"):
         raise InputError(
-            f"--mirrored with a {camera.model} camera: the distortion would have to be mirrored "
-            "too; undistort the video first."
+            f"--mirrored with a {camera.model} camera: its distortion is not symmetric; undistort "
+            "the video first."
         )
     return replace(camera, cx=camera.width - 1 - camera.cx)
 
@@ -116,15 +110,15 @@ def turned_back(camera: Camera) -> Camera:
 def load_camera_poses(path: Path | str, timestamps_ns: TimestampsNs) -> CameraPoses:
     """Return ``T_world_camera`` (T, 4, 4) at each frame of a recording.
 
-    Positions are interpolated along lines, rotations along the shortest turn. A frame up to one
-    frame interval outside the poses takes the nearest one.
+    Positions are interpolated linearly, rotations by slerp. Frames up to one interval outside the
+    poses take the nearest one.
 
     Args:
         path: csv or parquet with the columns ``POSE_COLUMNS``, camera to world.
         timestamps_ns: (T,) times of the frames, same clock.
 
     Raises:
-        CalibrationError: the table is not usable, or does not cover the recording.
+        CalibrationError: invalid table, or it does not cover the recording.
     """
     path = Path(path)
     times, values = _read_poses(path)
@@ -142,20 +136,21 @@ def load_camera_poses(path: Path | str, timestamps_ns: TimestampsNs) -> CameraPo
     before = after - 1
     after = np.minimum(after, len(times) - 1)
     span = np.maximum(times[after] - times[before], 1)
-    share = ((clipped - times[before]) / span)[:, None]
-    position = (1 - share) * values[before, :3] + share * values[after, :3]
+    share = (clipped - times[before]) / span
+    position = (1 - share[:, None]) * values[before, :3] + share[:, None] * values[after, :3]
     rotation = rotations.from_quaternion(values[:, 3:])
-    turn = rotations.log(np.swapaxes(rotation[before], -1, -2) @ rotation[after])
-
-    return frames.rigid(rotation[before] @ rotations.exp(share * turn), position)
+    return frames.rigid(rotations.slerp(rotation[before], rotation[after], share), position)
 
 
 def _read_poses(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Return times (N,) int64 and rows x y z qw qx qy qz (N, 7) of a checked pose table."""
-    _check_file(path, "a csv or parquet table of camera poses")
+    what = "a csv or parquet table of camera poses"
+    if path.is_dir():
+        raise CalibrationError(f"{path} is a folder; give {what}.")
+    if not path.is_file():
+        raise CalibrationError(f"{path} does not exist; give {what}.")
     if path.suffix.lower() not in (".csv", ".parquet"):
         raise CalibrationError(f"{path}: camera poses must be a .csv or .parquet file.")
-
     read = pa.csv.read_csv if path.suffix.lower() == ".csv" else pa.parquet.read_table
     try:
         table = read(path)
@@ -164,16 +159,14 @@ def _read_poses(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
     for name in table.column_names:
         if name not in POSE_COLUMNS:
-            raise CalibrationError(
-                f"{path}: unknown column {name!r}; {nearest(name, POSE_COLUMNS)}"
-            )
+            raise CalibrationError(f"{path}: column {name!r}; {nearest(name, POSE_COLUMNS)}")
 
     for name in POSE_COLUMNS:
         if table.column_names.count(name) != 1:
-            raise CalibrationError(f"{path}: column {name!r} must be there once.")
+            raise CalibrationError(f"{path}: column {name!r} must occur once.")
 
     if table.num_rows == 0:
-        raise CalibrationError(f"{path} has no pose; at least one row is needed.")
+        raise CalibrationError(f"{path} has no poses.")
     if not pa.types.is_integer(table["timestamp_ns"].type) or table["timestamp_ns"].null_count:
         raise CalibrationError(f"{path}: timestamp_ns must hold whole nanoseconds in every row.")
 
@@ -183,35 +176,21 @@ def _read_poses(path: Path) -> tuple[np.ndarray, np.ndarray]:
         raise CalibrationError(f"{path}: {', '.join(POSE_COLUMNS[1:])} must be numbers.") from None
 
     times, values = table["timestamp_ns"].to_numpy().astype(np.int64), np.stack(columns, axis=1)
-    _check_rows(path, times, values)
-    return times, values
-
-
-def _check_rows(path: Path, times: np.ndarray, values: np.ndarray) -> None:
     length = np.linalg.norm(values[:, 3:], axis=1)
     problems = (
-        (~np.isfinite(values).all(axis=1), "has a value that is missing or not finite"),
+        (~np.isfinite(values).all(axis=1), "has a missing or non-finite value"),
         (np.diff(times, prepend=times[0] - 1) <= 0, "is not later than the row before it"),
         (np.abs(length - 1) > _UNIT_TOLERANCE, "has a quaternion whose length is not 1"),
     )
-    for bad, what in problems:
+    for bad, problem in problems:
         if bad.any():
             row = int(np.argmax(bad))
-            raise CalibrationError(f"{path}: pose {row} (timestamp_ns {times[row]}) {what}.")
-
-
-def _check_file(path: Path, what: str) -> None:
-    if path.is_dir():
-        raise CalibrationError(f"{path} is a folder; give {what}.")
-    if not path.is_file():
-        raise CalibrationError(f"{path} does not exist; give {what}.")
+            raise CalibrationError(f"{path}: pose {row} (timestamp_ns {times[row]}) {problem}.")
+    return times, values
 
 
 def undistorted_frames(frames: FrameSource, camera: Camera, pinhole: Camera) -> ChangedFrames:
-    """Return frames that were taken by ``camera`` as a pinhole shows them.
-
-    Pixels are interpolated linearly; black where ``camera`` does not see.
-    """
+    """Return frames of ``camera`` resampled bilinearly to a pinhole; black outside its view."""
     return ChangedFrames(frames, partial(_remapped, undistortion_maps(camera, pinhole)))
 
 
@@ -223,18 +202,16 @@ def undistortion_maps(camera: Camera, pinhole: Camera) -> tuple[np.ndarray, np.n
     """Return OpenCV's fixed-point maps from the pixels of the pinhole to those of the camera."""
     x, y = np.meshgrid(np.arange(camera.width, dtype=float), np.arange(camera.height, dtype=float))
     source = camera.project(pinhole.unproject(np.stack([x, y], axis=-1)))
-    # Unseen pixels look far outside, so that they turn black; the fixed-point maps hold 16 bits.
+    # Unseen pixels map far outside and turn black; the fixed-point maps hold 16 bits.
     source = np.clip(np.nan_to_num(source, nan=-1e4), -1e4, 3e4).astype(np.float32)
     return cv2.convertMaps(source[..., 0], source[..., 1], cv2.CV_16SC2)
 
 
 def undistort(recording: Recording) -> Recording:
-    """Return the recording as seen by a pinhole of the same size (``Camera.whole_view``).
-
-    A recording whose camera is a pinhole already is returned as it is.
+    """Return the recording undistorted to a pinhole of the same size (``Camera.whole_view``).
 
     Raises:
-        CalibrationError: there is no camera, no image, or the camera's shape is not the video's.
+        CalibrationError: no camera, no images, or the camera's shape is not the video's.
     """
     if recording.camera is None or recording.frames is None:
         what = "camera calibration" if recording.camera is None else "video"

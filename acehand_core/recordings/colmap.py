@@ -1,7 +1,7 @@
 """COLMAP's cameras.txt and cameras.bin.
 
-Source: src/colmap/sensor/models.h of COLMAP. Its pixel coordinates begin at the picture's corner,
-so that the first pixel's centre is (0.5, 0.5); ours is (0, 0).
+Source: src/colmap/sensor/models.h of COLMAP. The centre of its first pixel is (0.5, 0.5), ours
+(0, 0).
 """
 
 from __future__ import annotations
@@ -13,51 +13,39 @@ from dataclasses import dataclass
 from acehand_core.errors import CalibrationError, nearest
 from acehand_core.geometry.cameras import Camera, CameraModel
 
-#: The parameters of each model by its number in cameras.bin; those after the principal point are
-#: coefficients.
-_MODELS: dict[int, tuple[str, str]] = {
-    0: ("SIMPLE_PINHOLE", "f cx cy"),
-    1: ("PINHOLE", "fx fy cx cy"),
-    2: ("SIMPLE_RADIAL", "f cx cy k1"),
-    3: ("RADIAL", "f cx cy k1 k2"),
-    4: ("OPENCV", "fx fy cx cy k1 k2 p1 p2"),
-    5: ("OPENCV_FISHEYE", "fx fy cx cy k1 k2 k3 k4"),
-    6: ("FULL_OPENCV", "fx fy cx cy k1 k2 p1 p2 k3 k4 k5 k6"),
-    7: ("FOV", "fx fy cx cy omega"),
-    8: ("SIMPLE_RADIAL_FISHEYE", "f cx cy k1"),
-    9: ("RADIAL_FISHEYE", "f cx cy k1 k2"),
-    10: ("THIN_PRISM_FISHEYE", "fx fy cx cy k1 k2 p1 p2 k3 k4 sx1 sy1"),
-    11: ("RAD_TAN_THIN_PRISM_FISHEYE", "fx fy cx cy k0 k1 k2 k3 k4 k5 p0 p1 s0 s1 s2 s3"),
-    12: ("SIMPLE_DIVISION", "f cx cy k"),
-    13: ("DIVISION", "fx fy cx cy k"),
-    14: ("SIMPLE_FISHEYE", "f cx cy"),
-    15: ("FISHEYE", "fx fy cx cy"),
-    16: ("EUCM", "fx fy cx cy alpha beta"),
-    17: ("EQUIRECTANGULAR", "w h"),
+#: Number in cameras.bin -> name, parameters, our exact equivalent. The parameters after the
+#: principal point are coefficients.
+_MODELS: dict[int, tuple[str, str, CameraModel | None]] = {
+    0: ("SIMPLE_PINHOLE", "f cx cy", "pinhole"),
+    1: ("PINHOLE", "fx fy cx cy", "pinhole"),
+    2: ("SIMPLE_RADIAL", "f cx cy k1", "brown_conrady"),
+    3: ("RADIAL", "f cx cy k1 k2", "brown_conrady"),
+    4: ("OPENCV", "fx fy cx cy k1 k2 p1 p2", "brown_conrady"),
+    5: ("OPENCV_FISHEYE", "fx fy cx cy k1 k2 k3 k4", "kannala_brandt"),
+    6: ("FULL_OPENCV", "fx fy cx cy k1 k2 p1 p2 k3 k4 k5 k6", "brown_conrady"),
+    7: ("FOV", "fx fy cx cy omega", None),
+    8: ("SIMPLE_RADIAL_FISHEYE", "f cx cy k1", "kannala_brandt"),
+    9: ("RADIAL_FISHEYE", "f cx cy k1 k2", "kannala_brandt"),
+    10: ("THIN_PRISM_FISHEYE", "fx fy cx cy k1 k2 p1 p2 k3 k4 sx1 sy1", None),
+    11: (
+        "RAD_TAN_THIN_PRISM_FISHEYE",
+        "fx fy cx cy k0 k1 k2 k3 k4 k5 p0 p1 s0 s1 s2 s3",
+        "fisheye624",
+    ),
+    12: ("SIMPLE_DIVISION", "f cx cy k", None),
+    13: ("DIVISION", "fx fy cx cy k", None),
+    14: ("SIMPLE_FISHEYE", "f cx cy", "kannala_brandt"),
+    15: ("FISHEYE", "fx fy cx cy", "kannala_brandt"),
+    16: ("EUCM", "fx fy cx cy alpha beta", None),
+    17: ("EQUIRECTANGULAR", "w h", None),
 }
-_PARAMETERS = dict(_MODELS.values())
-
-#: The models that ours can stand for, each exactly.
-_OURS: dict[str, CameraModel] = {
-    "SIMPLE_PINHOLE": "pinhole",
-    "PINHOLE": "pinhole",
-    "SIMPLE_RADIAL": "brown_conrady",
-    "RADIAL": "brown_conrady",
-    "OPENCV": "brown_conrady",
-    "FULL_OPENCV": "brown_conrady",
-    "OPENCV_FISHEYE": "kannala_brandt",
-    "SIMPLE_RADIAL_FISHEYE": "kannala_brandt",
-    "RADIAL_FISHEYE": "kannala_brandt",
-    "SIMPLE_FISHEYE": "kannala_brandt",
-    "FISHEYE": "kannala_brandt",
-    "RAD_TAN_THIN_PRISM_FISHEYE": "fisheye624",
-}
+_BY_NAME = {name: (parameters.split(), model) for name, parameters, model in _MODELS.values()}
 _TEXT_LINE = re.compile(r"\s*\d+\s+[A-Z_]{3,}\s+\d+\s+\d+\s")
 
 
 @dataclass(frozen=True, slots=True)
 class ColmapCamera:
-    """One entry of COLMAP's list. ``number`` is its CAMERA_ID, ``values`` are in its own order."""
+    """One camera: CAMERA_ID and COLMAP's parameters."""
 
     number: int
     model: str
@@ -66,23 +54,22 @@ class ColmapCamera:
     values: tuple[float, ...]
 
     def camera(self) -> Camera:
-        """Return it as ours. Raises CalibrationError: a model that ours cannot stand for."""
-        if self.model not in _OURS:
+        """Return our camera. Raises CalibrationError: no exact equivalent."""
+        names, model = _BY_NAME.get(self.model, ([], None))
+        if model is None:
+            read = [name for name, (_, ours) in _BY_NAME.items() if ours is not None]
             raise CalibrationError(
-                f"COLMAP's {self.model} is not read; {nearest(self.model, _OURS)} Reconstruct with "
+                f"COLMAP's {self.model} is not read; {nearest(self.model, read)} Reconstruct with "
                 "--ImageReader.camera_model OPENCV or OPENCV_FISHEYE."
             )
-        names = _PARAMETERS[self.model].split()
         if len(self.values) != len(names):
             raise CalibrationError(
                 f"COLMAP's {self.model} has {len(names)} parameters ({' '.join(names)}), got "
                 f"{len(self.values)}."
             )
 
-        fx, fy, cx, cy, *distortion = (
-            self.values if names[0] == "fx" else (self.values[0], *self.values)
-        )
-        model = _OURS[self.model]
+        values = self.values if names[0] == "fx" else (self.values[0], *self.values)
+        fx, fy, cx, cy, *distortion = values
         least = {"pinhole": 0, "brown_conrady": 4, "kannala_brandt": 4, "fisheye624": 12}[model]
         distortion += [0.0] * (least - len(distortion))
         return Camera(model, self.width, self.height, fx, fy, cx - 0.5, cy - 0.5, tuple(distortion))
@@ -96,17 +83,13 @@ class ColmapCameras:
 
 
 def is_colmap_text(text: str) -> bool:
-    """Tell whether a text's first line that is no comment is a camera of COLMAP."""
+    """Return whether a text's first line, comments aside, is a camera of COLMAP."""
     lines = (line for line in text.splitlines() if line.strip() and not line.startswith("#"))
     return _TEXT_LINE.match(next(lines, "")) is not None
 
 
 def read_text(text: str) -> ColmapCameras:
-    """Return the cameras of a cameras.txt: ``CAMERA_ID MODEL WIDTH HEIGHT PARAMS...`` by line.
-
-    Raises:
-        CalibrationError: names the line.
-    """
+    """Return the cameras of a cameras.txt. Raises CalibrationError with the line."""
     cameras = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.startswith("#"):
@@ -128,11 +111,11 @@ def read_text(text: str) -> ColmapCameras:
 def read_binary(data: bytes) -> ColmapCameras:
     """Return the cameras of a cameras.bin.
 
-    Little endian: their number (uint64), then each one's CAMERA_ID (uint32), model (int32), width
+    Little endian: number of cameras (uint64), then of each CAMERA_ID (uint32), model (int32), width
     and height (uint64) and parameters (double).
 
     Raises:
-        CalibrationError: it is cut off or too long, or has a model that COLMAP does not number so.
+        CalibrationError: cut off, too long, or an unknown model.
     """
     cameras: list[ColmapCamera] = []
     at = 8
@@ -145,7 +128,7 @@ def read_binary(data: bytes) -> ColmapCameras:
                     f"neither text nor COLMAP's cameras.bin: camera {len(cameras) + 1} has model "
                     f"{model}; valid: 0 to {max(_MODELS)}."
                 )
-            name, parameters = _MODELS[model]
+            name, parameters, _ = _MODELS[model]
             layout = f"<{len(parameters.split())}d"
             values = struct.unpack_from(layout, data, at + 24)
             at += 24 + struct.calcsize(layout)
@@ -158,7 +141,7 @@ def read_binary(data: bytes) -> ColmapCameras:
         ) from None
     if at != len(data):
         raise CalibrationError(
-            f"neither text nor COLMAP's cameras.bin: {len(data) - at} bytes follow the last of "
+            f"neither text nor COLMAP's cameras.bin: {len(data) - at} bytes after the last of "
             f"{len(cameras)} cameras."
         )
     return ColmapCameras(tuple(cameras))

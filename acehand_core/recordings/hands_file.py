@@ -1,11 +1,7 @@
-"""Files of hands: a saved HandMotion table, or anybody's keypoints.
+"""Files of hands: a HandMotion table, or keypoints in any layout.
 
-A table is parquet: one row per frame and hand, the rest in the key-value metadata.
-``read_hand_motion`` is the inverse of ``to_table`` to the last bit. csv is written for people.
-
-Keypoints are an npz, npy, json, jsonl, csv or another parquet (``keypoint_files``,
-``keypoint_tables``); how they are written is said by a mapping (``keypoints.mapping``) or, in npz
-and json, by entries of the file (``keypoints.joints``).
+A table is parquet with one row per frame and hand, the rest in the key-value metadata; ``to_table``
+and ``read_hand_motion`` are inverse to the last bit. Keypoints: ``keypoint_files``.
 """
 
 from __future__ import annotations
@@ -29,12 +25,12 @@ from acehand_core.recordings.selection import only_hands
 from acehand_core.safe_files import content_sha256
 from acehand_core.types import SIDES, Hands
 
-#: Endings of files of hands.
+#: Suffixes of files of hands.
 SUFFIXES = (".parquet", ".npz", ".npy", ".json", ".jsonl", ".csv")
 
 
 def motion_recording(path: Path, motion: HandMotion) -> Recording:
-    """Return the time axis and camera of a file of hands as a recording without pictures."""
+    """Return a file of hands as a recording without pictures."""
     camera = motion.camera
     return Recording(
         source=str(path),
@@ -50,23 +46,22 @@ def motion_recording(path: Path, motion: HandMotion) -> Recording:
 
 
 def refuse_flags(path: Path, given: dict[str, bool]) -> None:
-    """Raise InputError that names each given flag: they say how to read a video."""
+    """Raise InputError with the given flags, which apply to videos only."""
     flags = ", ".join(flag for flag, is_given in given.items() if is_given)
     if flags:
         raise InputError(
-            f"{path} holds hands already, so these do not apply to it: {flags}. "
-            "Leave them out, or give the video."
+            f"{path} holds hands, so these do not apply to it: {flags}. Leave them out, or give "
+            "the video."
         )
 
 
 def read_motion_file(
     path: Path, hands: Hands = "both", as_stored: bool = False, keypoints: str | None = None
 ) -> HandMotion:
-    """Read the wanted hands of a HandMotion table (.parquet) or a file of keypoints.
+    """Read hands from a HandMotion table (.parquet) or a file of keypoints.
 
-    ``hands`` also gives the side of one hand whose file does not say it; ``keypoints`` is a mapping
-    file or a preset. Camera poses that some frames lack are not used, for one motion has one frame;
-    ``as_stored`` keeps them.
+    ``hands`` is also the side of a single hand without one; ``keypoints`` a mapping file or a
+    preset. If some frames lack a camera pose, all are dropped, except with ``as_stored``.
     """
     if path.suffix not in SUFFIXES:
         raise InputError(
@@ -90,7 +85,7 @@ def read_motion_file(
 
 
 def is_hand_motion(path: Path) -> bool:
-    """Tell a HandMotion table from a parquet of another program; a damaged file counts as one."""
+    """Return whether a parquet is a HandMotion table, or damaged."""
     try:
         return METADATA_KEY in (pq.read_schema(path).metadata or {})
     except (pa.ArrowException, OSError):
@@ -100,7 +95,7 @@ def is_hand_motion(path: Path) -> bool:
 FORMAT = "acehand.hand_motion"
 FORMAT_VERSION = 1
 METADATA_KEY = b"acehand"
-#: Rows that are written as one group and read at once.
+#: Rows per group, and per read.
 BATCH_ROWS = 4096
 _BUFFER_BYTES = 1 << 16
 
@@ -109,7 +104,7 @@ def _vector(length: int) -> pa.DataType:
     return pa.list_(pa.float64(), length)
 
 
-#: Column, type, what it is. docs/formats.md states this table; a test compares the two.
+#: Column, type, content; repeated in docs/formats.md.
 COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
     ("frame", pa.int64(), "frame of the recording, from 0"),
     ("timestamp_ns", pa.int64(), "capture time, ns"),
@@ -126,7 +121,7 @@ COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
     ("joints_image", _vector(42), "21 keypoints the tracker saw, source pixels; NaN where none"),
     ("T_world_camera", _vector(16), "camera pose, row-major; null where unknown"),
 )  # fmt: skip
-#: Only where there is something to say; files of before have none either.
+#: Optional columns.
 OPTIONAL_COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
     ("fill_frame", pa.int8(), "in which frame it was filled: 0 not filled, 1 the camera's, "
      "2 one that the camera turns in, 3 the world"),
@@ -145,7 +140,7 @@ _SCALARS = ("presence", "visible", "quality", "observed", "filled")
 
 
 def to_table(motion: HandMotion) -> pa.Table:
-    """Return the motion as a table with everything else in its metadata."""
+    """Return the motion as a table with metadata."""
     frames = len(motion)
     columns: dict[str, Any] = {
         "frame": np.repeat(np.arange(frames), 2),
@@ -163,16 +158,11 @@ def to_table(motion: HandMotion) -> pa.Table:
         poses = np.repeat(motion.T_world_camera.reshape(-1, 16), 2, 0)
         columns["T_world_camera"] = _fixed(poses, np.isnan(poses).any(1))
 
-    fields = [(name, kind) for name, kind, _ in COLUMNS]
-    given: dict[str, Any] = {}
     if motion.fill_frame is not None:
-        given["fill_frame"] = motion.fill_frame.reshape(-1)
+        columns["fill_frame"] = motion.fill_frame.reshape(-1)
     if motion.joint_sigma is not None:
-        given["joint_sigma"] = _fixed(motion.joint_sigma.reshape(2 * frames, -1))
-    for name, kind, _ in OPTIONAL_COLUMNS:
-        if name in given:
-            fields.append((name, kind))
-            columns[name] = given[name]
+        columns["joint_sigma"] = _fixed(motion.joint_sigma.reshape(2 * frames, -1))
+    fields = [(name, kind) for name, kind, _ in (*COLUMNS, *OPTIONAL_COLUMNS) if name in columns]
 
     header = {
         "format": FORMAT,
@@ -185,74 +175,49 @@ def to_table(motion: HandMotion) -> pa.Table:
         "camera": motion.camera.to_json() if motion.camera else None,
         "provenance": asdict(motion.provenance),
     }
-    schema = pa.schema(
-        fields,
-        metadata={METADATA_KEY: json.dumps(header, default=_plain).encode()},
-    )
-    return pa.table(columns, schema=schema)
+    metadata = {METADATA_KEY: json.dumps(header, default=_plain).encode()}
+    return pa.table(columns, schema=pa.schema(fields, metadata=metadata))
 
 
 def read_hand_motion(path: Path) -> HandMotion:
-    """Read a HandMotion table (.parquet); memory beside the result's own does not grow with it.
-
-    Raises:
-        SchemaError: the file is not such a table; says what differs.
-    """
+    """Read a HandMotion table (.parquet) in constant extra memory. Raises SchemaError."""
+    options = {"page_checksum_verification": True, "buffer_size": _BUFFER_BYTES}
     try:
-        with pq.ParquetFile(
-            path, page_checksum_verification=True, buffer_size=_BUFFER_BYTES
-        ) as file:
-            header = _header(file.schema_arrow, path)
-            columns = _checked_columns(file, path)
-            values = {name: _read(file, name, kind, path) for name, kind in columns}
-    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-        raise SchemaError(f"{path}: not a readable parquet file: {error}.") from error
-
-    stamps = values["timestamp_ns"]
-    if (stamps[::2] != stamps[1::2]).any():
-        raise SchemaError(f"{path}: both hands of a frame must have the same timestamp_ns.")
-
-    posed = np.isfinite(values["T_world_camera"].reshape(-1, 16)).all(-1)
-    if (posed[::2] != posed[1::2]).any():
-        raise SchemaError(
-            f"{path}: column 'T_world_camera' is empty for one hand of a frame; both rows or none "
-            "must have the camera's pose."
-        )
-
-    try:
+        with pq.ParquetFile(path, **options) as file:
+            header = _header(file.schema_arrow)
+            columns = _checked_columns(file)
+            values = {name: _read(file, name, kind) for name, kind in columns}
         return _motion(values, header, str(path))
     except SchemaError as error:
         raise SchemaError(f"{path}: {error}") from error
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+        raise SchemaError(f"{path}: not a readable parquet file: {error}.") from error
     except (KeyError, TypeError, ValueError) as error:
-        raise SchemaError(
-            f"{path}: the {METADATA_KEY.decode()!r} metadata is damaged: {error!r}."
-        ) from error
+        raise SchemaError(f"{path}: the 'acehand' metadata is damaged: {error!r}.") from error
 
 
-def _checked_columns(file: pq.ParquetFile, path: Path) -> list[tuple[str, pa.DataType]]:
-    """Return the columns that the file has. Raises SchemaError where one is not as it must be."""
+def _checked_columns(file: pq.ParquetFile) -> list[tuple[str, pa.DataType]]:
+    """Return the columns of the file. Raises SchemaError."""
     schema = file.schema_arrow
     columns = [(name, kind) for name, kind, _ in COLUMNS]
     columns += [(name, kind) for name, kind, _ in OPTIONAL_COLUMNS if name in schema.names]
     for name, kind in columns:
         if name not in schema.names:
-            raise SchemaError(f"{path}: column {name!r} is missing from the hand motion.")
+            raise SchemaError(f"column {name!r} is missing from the hand motion.")
         if schema.field(name).type != kind:
-            raise SchemaError(
-                f"{path}: column {name!r} is {schema.field(name).type}; {kind} is needed."
-            )
+            raise SchemaError(f"column {name!r} is {schema.field(name).type}; valid: {kind}.")
+
     if file.metadata.num_rows == 0:
-        raise SchemaError(f"{path}: a hand motion needs at least one frame.")
+        raise SchemaError("a hand motion needs at least one frame.")
     if file.metadata.num_rows % 2:
-        raise SchemaError(f"{path}: rows must alternate left and right, two per frame.")
+        raise SchemaError("rows must alternate left and right, two per frame.")
     return columns
 
 
-def _read(file: pq.ParquetFile, name: str, kind: pa.DataType, path: Path) -> np.ndarray:
-    """Read one column, some rows at a time: (rows,) or (rows, width); no rows where all are null.
+def _read(file: pq.ParquetFile, name: str, kind: pa.DataType) -> np.ndarray:
+    """Read one column in batches, to save memory: (rows,) or (rows, width); () if all are null.
 
-    A camera pose that is null reads as NaN. Read at once, the column's pages and Arrow's copy of it
-    would lie beside the values.
+    A null camera pose is NaN.
     """
     rows = file.metadata.num_rows
     wide, optional = pa.types.is_fixed_size_list(kind), name == "T_world_camera"
@@ -268,7 +233,7 @@ def _read(file: pq.ParquetFile, name: str, kind: pa.DataType, path: Path) -> np.
 
         if name == "hand":
             if flat.to_pylist() != [SIDES[row % 2] for row in range(start, done)]:
-                raise SchemaError(f"{path}: rows must alternate left and right, two per frame.")
+                raise SchemaError("rows must alternate left and right, two per frame.")
             continue
 
         part = flat.to_numpy(zero_copy_only=False)
@@ -282,26 +247,31 @@ def _read(file: pq.ParquetFile, name: str, kind: pa.DataType, path: Path) -> np.
 
     pa.default_memory_pool().release_unused()  # Arrow would keep it for itself
     if nulls:
-        raise SchemaError(f"{path}: column {name!r} has {nulls} empty values; none are valid.")
+        raise SchemaError(f"column {name!r} has {nulls} empty values; none are valid.")
     return values
 
 
 def _motion(values: dict[str, np.ndarray], header: dict[str, Any], where: str) -> HandMotion:
-    if header["hand_model"] not in get_args(HandModelName):
-        raise SchemaError(
-            f"hand_model is {header['hand_model']!r}; "
-            f"{nearest(str(header['hand_model']), get_args(HandModelName))}"
-        )
+    stamps, poses = values["timestamp_ns"], values["T_world_camera"]
+    if (stamps[::2] != stamps[1::2]).any():
+        raise SchemaError("both hands of a frame must have the same timestamp_ns.")
+    posed = np.isfinite(poses.reshape(-1, 16)).all(-1)
+    if (posed[::2] != posed[1::2]).any():
+        raise SchemaError("column 'T_world_camera' is empty for one hand of a frame, not for both.")
+    models = get_args(HandModelName)
+    if header["hand_model"] not in models:
+        model = str(header["hand_model"])
+        raise SchemaError(f"hand_model is {model!r}; {nearest(model, models)}")
+
     arrays: dict[str, Any] = {
         name: values[name].reshape(-1, 2, *_ARRAYS.get(name, ())) for name in (*_SCALARS, *_ARRAYS)
     }
-    poses, camera = values["T_world_camera"], header["camera"]
     filled_in, sigma = (values.get(name) for name, _, _ in OPTIONAL_COLUMNS)
-    provenance = header["provenance"]
+    provenance, camera = header["provenance"], header["camera"]
     lists = {name: tuple(provenance[name]) for name in ("licenses", "notes")}
     return HandMotion(
         **arrays,
-        timestamps_ns=values["timestamp_ns"][::2],
+        timestamps_ns=stamps[::2],
         fps=float(header["fps"]),
         betas=np.array(header["betas"], float).reshape(2, 10),
         hand_model=header["hand_model"],
@@ -315,29 +285,25 @@ def _motion(values: dict[str, np.ndarray], header: dict[str, Any], where: str) -
     )
 
 
-def _header(schema: pa.Schema, path: Path) -> dict[str, Any]:
+def _header(schema: pa.Schema) -> dict[str, Any]:
     raw = (schema.metadata or {}).get(METADATA_KEY)
     if raw is None:
-        raise SchemaError(f"{path}: no {METADATA_KEY.decode()!r} metadata; not a hand motion.")
-
+        raise SchemaError("no 'acehand' metadata; not a hand motion.")
     try:
         header = json.loads(raw)
     except ValueError as error:
-        raise SchemaError(f"{path}: damaged metadata: {error}.") from error
+        raise SchemaError(f"damaged metadata: {error}.") from error
 
     if not isinstance(header, dict):
-        raise SchemaError(f"{path}: damaged metadata: {type(header).__name__}, not an object.")
-    if header.get("format") != FORMAT or header.get("version") != FORMAT_VERSION:
-        raise SchemaError(
-            f"{path}: holds {header.get('format')!r} version {header.get('version')!r}; "
-            f"{FORMAT!r} version {FORMAT_VERSION} is needed."
-        )
-
+        raise SchemaError(f"damaged metadata: {type(header).__name__}, not an object.")
+    found = header.get("format"), header.get("version")
+    if found != (FORMAT, FORMAT_VERSION):
+        raise SchemaError(f"{found[0]!r} version {found[1]!r}; valid: {FORMAT!r} {FORMAT_VERSION}.")
     return header
 
 
 def _plain(value: Any) -> Any:
-    """Return what JSON can hold of a tracker's setting."""
+    """Return a tracker's setting for JSON."""
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else str(value)
 
 
@@ -347,25 +313,19 @@ def _fixed(rows: np.ndarray, unknown: np.ndarray | None = None) -> pa.Array:
     return pa.FixedSizeListArray.from_arrays(flat, rows.shape[1], mask=mask)
 
 
-#: What ``write_hand_motion`` writes.
+#: Suffixes for ``write_hand_motion``.
 TABLE_SUFFIXES = (".parquet", ".csv")
 
 
 def check_table_path(path: Path, overwrite: bool, suffixes: tuple[str, ...]) -> None:
-    """Check a file that is to be written, before any work.
-
-    Raises:
-        InputError: its name ends in none of ``suffixes``. OutputError: it exists.
-    """
+    """Check an output path. Raises InputError: another suffix; OutputError: it exists."""
     if path.suffix not in suffixes:
         raise InputError(f"{path}: hands are written as {' or '.join(suffixes)}.")
     check_free(path, overwrite)
 
 
 def write_hand_motion(motion: HandMotion, path: Path, overwrite: bool = False) -> None:
-    """Write ``.parquet`` (read back by ``read_hand_motion``), or ``.csv`` for people.
-
-    The file appears whole or not at all.
+    """Write ``.parquet`` (for ``read_hand_motion``), or ``.csv`` for people, atomically.
 
     Raises:
         InputError: another suffix. OutputError: it exists, or cannot be written.
@@ -374,11 +334,8 @@ def write_hand_motion(motion: HandMotion, path: Path, overwrite: bool = False) -
     table = to_table(motion)
     with atomic_path(path, overwrite) as partial:
         if path.suffix == ".parquet":
-            # A group of rows is held in memory until all of it is compressed.
-            pq.write_table(
-                table, partial, compression="zstd", write_page_checksum=True,
-                row_group_size=BATCH_ROWS,
-            )  # fmt: skip
+            options = {"compression": "zstd", "write_page_checksum": True}
+            pq.write_table(table, partial, row_group_size=BATCH_ROWS, **options)
         else:
             columns: dict[str, Any] = {}  # one per number
             for name, kind in zip(table.schema.names, table.schema.types, strict=True):
@@ -393,11 +350,7 @@ def write_hand_motion(motion: HandMotion, path: Path, overwrite: bool = False) -
 
 
 def write_joints_file(motion: HandMotion, path: Path, overwrite: bool = False) -> None:
-    """Write the joints of both hands as an npz that ``--tracker FILE`` reads.
-
-    Raises:
-        OutputError: it exists, or cannot be written.
-    """
+    """Write the joints of both hands as an npz for ``--tracker FILE``. Raises OutputError."""
     with atomic_path(path, overwrite) as partial, partial.open("wb") as file:
         np.savez_compressed(
             file,

@@ -1,10 +1,9 @@
-"""Files of keypoints, as other programs write them: npz, npy, json and jsonl here.
+"""Files of keypoints of other programs: npz, npy, json and jsonl.
 
-Whatever the file, it becomes the entries of ``keypoints.joints``; tables are read in
-``keypoint_tables``. Json holds a list of frames, alone or as ``frames`` beside what is said of all
-of them; or the entries themselves; jsonl has a frame per line. A frame is a list of joints, or an
-object with the joints of one hand (``joints``) or of each (``left``, ``right``, ``leftHand``, ...).
-Joints are a list in the file's order, or an object by name; a joint is its three numbers, its 4 x 4
+They become the entries of ``keypoints.joints``. Json is a list of frames, alone or as ``frames``
+next to common entries, or the entries; jsonl has a frame per line. A frame is a list of joints, or
+an object with the joints of one hand (``joints``) or of each (``left``, ``right``, ``leftHand``,
+...). Joints are a list in the file's order, or an object by name; a joint is three numbers, a 4 x 4
 pose (16 numbers), or null.
 """
 
@@ -27,23 +26,22 @@ from acehand_core.recordings.keypoints.mapping import KeypointMap, keypoint_name
 from acehand_core.safe_files import content_sha256, safe_load_npz
 from acehand_core.types import SIDES, Hands
 
-#: What a frame's time may be called, and its unit; None: found by the rate.
+#: Names of a frame's time and their unit; None: from the rate.
 _TIMES: Mapping[str, str | None] = {
     "timestamps_ns": "ns", "timestamp_ns": "ns", "timestamp": None, "time": None, "t": None,
 }  # fmt: skip
-#: ARKit's world has y up, this project's z.
+#: From ARKit's world (y up) to ours (z up).
 _Z_UP = np.array([[1.0, 0, 0, 0], [0, 0, -1, 0], [0, 1, 0, 0], [0, 0, 0, 1]])
 
 
 def read_joints_file(path: Path, hands: Hands = "both", keypoints: str | None = None) -> HandMotion:
-    """Read joints of one or two hands; rotations are not known, so they are NaN.
+    """Read the keypoints of one or two hands; rotations are NaN.
 
-    ``hands`` gives the side of one hand that the file does not say, ``keypoints`` how the file is
-    written: a mapping file or a preset.
+    ``hands`` is the side of a single hand without one, ``keypoints`` a mapping file or a preset.
 
     Raises:
-        SchemaError: it does not follow its format, or the joints look like another order, unit or
-            hand. UnsafeFileError: it holds pickled objects. InputError: it cannot be read.
+        SchemaError: invalid content, or the joints look like another order, unit or hand.
+        UnsafeFileError: pickled objects. InputError: it cannot be read.
     """
     mapping = KeypointMap() if keypoints is None else load_map(keypoints)
     if path.suffix in (".csv", ".parquet"):
@@ -55,9 +53,10 @@ def read_joints_file(path: Path, hands: Hands = "both", keypoints: str | None = 
     if path.suffix != ".npz" and entries["joints"].dtype.kind in "iu":
         entries["joints"] = entries["joints"].astype(float)
 
-    named = "order" in entries and path.suffix != ".npz"  # joints are called by name
-    mapping_left = replace(mapping, order=None) if named else mapping
-    entries = mapping_left.added_to(str(path), entries)
+    if "order" in entries and path.suffix != ".npz":  # joints with names
+        entries = replace(mapping, order=None).added_to(str(path), entries)
+    else:
+        entries = mapping.added_to(str(path), entries)
     notes = () if keypoints is None else (f"keypoints as {keypoints}",)
     motion = motion_from_entries(
         str(path), entries, hands, content_sha256(path), mapping.min_confidence, notes
@@ -66,12 +65,7 @@ def read_joints_file(path: Path, hands: Hands = "both", keypoints: str | None = 
 
 
 def read_npz(path: Path, mapping: KeypointMap) -> dict[str, Any]:
-    """Return the entries of an npz; where a mapping names them, the others are left aside.
-
-    Raises:
-        SchemaError: it lacks what the mapping names. UnsafeFileError: it holds pickled objects.
-        InputError: it cannot be read.
-    """
+    """Return the entries of an npz, or those that the mapping names. Raises SchemaError."""
     try:
         loaded = safe_load_npz(path)
     except EOFError as error:
@@ -82,7 +76,7 @@ def read_npz(path: Path, mapping: KeypointMap) -> dict[str, Any]:
     entries: dict[str, Any] = {name: loaded[name] for name in ENTRIES if name in loaded}
     named = [mapping.joints] if isinstance(mapping.joints, str) else list(mapping.joints.values())
     found = [name for name in named if name in loaded]
-    if not found and "joints" in loaded:  # a preset's names are only the usual ones
+    if not found and "joints" in loaded:  # a preset's names are optional
         return entries
     if not found:
         raise SchemaError(f"{path}: has no entry {' or '.join(named)}; {nearest(named[0], loaded)}")
@@ -97,13 +91,13 @@ def read_npz(path: Path, mapping: KeypointMap) -> dict[str, Any]:
 def _of_sides(
     path: Path, loaded: Mapping[str, np.ndarray], entry: str, where: Mapping[Any, str]
 ) -> dict[str, Any]:
-    """Return one entry of two that hold a hand each; of one alone with its side."""
+    """Return one entry from those of each hand; with the side if there is a single one."""
     hands = {side: loaded[name] for side, name in where.items() if name in loaded}
     if not hands:
         return {}
     if len({hand.shape for hand in hands.values()}) > 1:
         raise SchemaError(f"{path}: {' and '.join(where.values())} have different shapes.")
-    if entry == "wrist_pose":  # a pose per frame, in which some programs keep an axis of 1
+    if entry == "wrist_pose":  # some programs write (T, 1, 4, 4)
         hands = {side: pose.reshape(-1, 4, 4) for side, pose in hands.items()}
     if len(hands) == 2:
         return {entry: np.stack([hands[side] for side in SIDES], axis=1)}
@@ -112,12 +106,7 @@ def _of_sides(
 
 
 def read_npy(path: Path) -> dict[str, Any]:
-    """Return the entries of an array of joints alone.
-
-    Raises:
-        SchemaError: it is none. UnsafeFileError: it holds pickled objects. InputError: it cannot
-            be read.
-    """
+    """Return the entries of an array of joints. Raises SchemaError, UnsafeFileError, InputError."""
     try:
         array = np.load(path, allow_pickle=False)
     except OSError as error:
@@ -125,8 +114,7 @@ def read_npy(path: Path) -> dict[str, Any]:
     except (ValueError, EOFError) as error:
         if "allow_pickle" in str(error):
             raise UnsafeFileError(
-                f"{path}: holds pickled Python objects, which could run code; only plain number "
-                "arrays are read."
+                f"{path}: holds pickled Python objects, which could run code; valid: numbers."
             ) from error
         raise SchemaError(f"{path}: damaged ({error}).") from error
     if not isinstance(array, np.ndarray):
@@ -135,11 +123,7 @@ def read_npy(path: Path) -> dict[str, Any]:
 
 
 def read_json(path: Path, mapping: KeypointMap) -> dict[str, Any]:
-    """Return the entries of a json or jsonl file.
-
-    Raises:
-        SchemaError: it holds no frames of joints. InputError: it cannot be read.
-    """
+    """Return the entries of a json or jsonl file. Raises SchemaError, InputError."""
     try:
         text = path.read_text(encoding="utf-8")
         if path.suffix == ".jsonl":
@@ -181,15 +165,13 @@ def _times(path: Path, content: list[Any], mapping: KeypointMap) -> np.ndarray |
 
 
 def _frames(path: Path, content: list[Any], mapping: KeypointMap) -> dict[str, Any]:
-    """Return joints of one hand or of both, their order, and the wrist's poses if there are."""
+    """Return joints of one hand or both, their order, and the wrist's poses if given."""
     hands: dict[int | None, list[Any]] = {}
     for number, frame in enumerate(content):
         for slot, joints in _hands_of(frame):
             hands.setdefault(slot, [None] * len(content))[number] = joints
     if not hands or (None in hands and len(hands) > 1):
-        raise SchemaError(
-            f"{path}: frames must hold a list of joints, 'joints', or 'left' and 'right'."
-        )
+        raise SchemaError(f"{path}: frames need a list of joints, 'joints', or 'left' and 'right'.")
 
     read = {slot: _one_hand(path, frames, mapping) for slot, frames in hands.items()}
     orders = {order for order, _ in read.values()}
@@ -197,11 +179,9 @@ def _frames(path: Path, content: list[Any], mapping: KeypointMap) -> dict[str, A
         raise SchemaError(f"{path}: the two hands have different joints.")
     order = orders.pop()
     some = next(iter(read.values()))[1]
-    if None in read:
-        joints = some
-    else:
-        joints = np.full((len(content), 2, *some.shape[1:]), np.nan)
-        for slot, (_, values) in read.items():
+    joints = some if None in read else np.full((len(content), 2, *some.shape[1:]), np.nan)
+    for slot, (_, values) in read.items():
+        if slot is not None:
             joints[:, slot] = values
 
     entries: dict[str, Any] = {"joints": joints}
@@ -209,7 +189,7 @@ def _frames(path: Path, content: list[Any], mapping: KeypointMap) -> dict[str, A
         entries["order"] = np.array(order)
     is_avp = isinstance(mapping.order, str) and mapping.order.startswith("avp")
     if is_avp and order is not None and joints.shape[-2:] == (4, 4):
-        # ARKit's wrist is where the hand is, and the other joints are relative to it.
+        # ARKit's wrist is the hand's pose; the other joints are relative to it.
         wrist = order.index(KEYPOINT_NAMES[WRIST])
         entries["wrist_pose"] = _Z_UP @ joints[..., wrist, :, :]
         known = np.isfinite(joints[..., wrist, :, :]).all((-1, -2))
@@ -239,21 +219,19 @@ def _hands_of(frame: Any) -> list[tuple[int | None, Any]]:
 def _one_hand(
     path: Path, frames: Sequence[Any], mapping: KeypointMap
 ) -> tuple[tuple[str, ...] | None, np.ndarray]:
-    """Return the joints' names, None where they have none, and (T, J, 3) or (T, J, 4, 4)."""
+    """Return the joints' names, if any, and (T, J, 3) or (T, J, 4, 4)."""
     given = [frame for frame in frames if frame]
     if given and all(isinstance(frame, dict) for frame in given):
-        keypoints: dict[str, str] = {}
-        for frame in given:
-            for name in frame.keys() - keypoints.keys():
-                keypoints[name] = _keypoint(mapping, name)
-        names = [name for name, keypoint in keypoints.items() if keypoint != "-"]
-        if not names:
+        names = dict.fromkeys(name for frame in given for name in frame)
+        keypoints = {name: _keypoint(mapping, name) for name in names}
+        used = {name: keypoint for name, keypoint in keypoints.items() if keypoint != "-"}
+        if not used:
             raise SchemaError(
                 f"{path}: no joint among {', '.join(list(keypoints)[:8])}; "
                 f"{nearest('', KEYPOINT_NAMES)} A mapping may name them (names)."
             )
-        rows = [[frame.get(name) for name in names] if frame else None for frame in frames]
-        return tuple(keypoints[name] for name in names), _array(path, rows)
+        rows = [[frame.get(name) for name in used] if frame else None for frame in frames]
+        return tuple(used.values()), _array(path, rows)
     return None, _array(path, frames)
 
 
@@ -270,15 +248,14 @@ def _array(path: Path, rows: Sequence[Any]) -> np.ndarray:
     whole: Sequence[Any] = next((row for row in rows if row), [])
     shape = next((np.shape(joint) for joint in whole if joint is not None), (3,))
     empty = np.full(shape, np.nan).tolist()
-    filled = [
-        [empty if joint is None else joint for joint in row] if row else [empty] * len(whole)
-        for row in rows
-    ]
+
+    def known(joint: Any) -> Any:
+        if joint is None:
+            return empty
+        return [np.nan if n is None else n for n in joint] if len(shape) == 1 else joint
+
     try:
-        values = np.array(
-            [[[np.nan if n is None else n for n in j] if len(shape) == 1 else j for j in row]
-             for row in filled], float,
-        )  # fmt: skip
+        values = np.array([[known(j) for j in row or [None] * len(whole)] for row in rows], float)
     except (ValueError, TypeError) as error:
         raise SchemaError(
             f"{path}: every frame must hold the same number of joints, each of three numbers: "
@@ -288,11 +265,9 @@ def _array(path: Path, rows: Sequence[Any]) -> np.ndarray:
     if values.shape[2:] == (16,):
         values = values.reshape(*values.shape[:2], 4, 4)
     if values.shape[2:] not in ((3,), (4, 4)):
-        raise SchemaError(
-            f"{path}: joints are {values.shape[2:]}; three numbers, or 16, are needed."
-        )
+        raise SchemaError(f"{path}: joints are {values.shape[2:]}; valid: three numbers, or 16.")
     if values.ndim == 4:
-        # Column by column, as ARKit writes them: the place is in the last row.
+        # ARKit writes column-major matrices, with the position in the last row.
         column_major = np.isclose(np.nan_to_num(values[..., :3, 3]), 0).all()
         values = np.swapaxes(values, -1, -2) if column_major else values
     return values

@@ -1,8 +1,7 @@
-"""Tables of keypoints, as other programs write them: csv and parquet, wide or long.
+"""Tables of keypoints of other programs: csv and parquet, wide or long.
 
-Wide: a row per frame and a column per joint and axis, ``right_wrist_x`` or ``x0``. Long: a row per
-joint, with columns for its name and x, y, z, and for frame or time. What is read becomes the
-entries of ``keypoints.joints``.
+Wide: a row per frame, a column per joint and axis (``right_wrist_x``, ``x0``). Long: a row per
+joint with its name, x, y, z, and frame or time. They become the entries of ``keypoints.joints``.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from acehand_core.recordings.keypoints.mapping import TIME_UNITS_NS, KeypointMap
 from acehand_core.types import SIDES
 
 AXES = "xyz"
-#: How columns may be named where no mapping says it.
+#: Column names without a mapping.
 PATTERNS = ("{joint}_{axis}", "{joint}.{axis}", "{axis}{joint}", "{axis}_{joint}")
 #: Columns of long tables.
 _JOINT_COLUMNS = ("joint", "joint_name", "landmark", "keypoint", "marker", "name", "joint_id")
@@ -38,24 +37,20 @@ _PARTS = {
     "{side}": "(?P<side>left|right)",
     "{joint}": "(?P<joint>.+?)",
 }
-#: Times without a unit in their name are taken for a clip of 1 to 1000 frames a second.
+#: A time column and its unit.
 _TIME = re.compile(
     r"(?:.*(?:time|stamp|elapsed).*|t)(?:_in)?_?(?P<unit>ns|us|ms|s|milliseconds|seconds)?"
 )
 _UNIT_WORDS = {"milliseconds": "ms", "seconds": "s"}
-#: Columns of whole hands, after left and right.
+#: Columns of a hand's confidence, after left and right.
 _HAND_CONFIDENCE = ("_confidence", "_tracking_confidence")
 
 
 def read_table(path: Path, mapping: KeypointMap) -> dict[str, Any]:
-    """Return the entries of a csv or parquet table of keypoints.
-
-    Raises:
-        SchemaError: no columns of joints, or values that are none. InputError: it cannot be read.
-    """
+    """Return the entries of a csv or parquet table of keypoints. Raises SchemaError, InputError."""
     table = _loaded(path)
     if len(table) == 0:
-        raise SchemaError(f"{path}: holds no row.")
+        raise SchemaError(f"{path}: has no rows.")
     lower = {name.lower(): name for name in table.column_names}
     joint = next((lower[name] for name in _JOINT_COLUMNS if name in lower), None)
     if joint is not None and all(axis in lower for axis in AXES):
@@ -86,7 +81,7 @@ def _loaded(path: Path) -> pa.Table:
 
 
 def _numbers(path: Path, table: pa.Table, name: str) -> np.ndarray:
-    """Return a column of numbers, NaN where it is empty."""
+    """Return a column of numbers, NaN for empty cells."""
     column = table[name].combine_chunks()
     if pa.types.is_null(column.type):
         return np.full(len(column), np.nan)
@@ -98,16 +93,15 @@ def _numbers(path: Path, table: pa.Table, name: str) -> np.ndarray:
 
 @dataclass(slots=True)
 class _Columns:
-    """Columns that one pattern fits: ``{(slot or None, joint): {axis or confidence: column}}``.
+    """Columns of one pattern: ``{(slot or None, joint): {axis or confidence: column}}``.
 
-    Joints are keypoints where they have names, else numbers in the file's order.
+    Joints are keypoints if they have names, else numbers in the file's order. ``others`` are the
+    unknown names by column.
     """
 
     named: bool
     joints: dict[tuple[int | None, int], dict[str, str]] = field(default_factory=dict)
-    others: dict[str, str] = field(
-        default_factory=dict
-    )  # column: what it calls a joint, and is none
+    others: dict[str, str] = field(default_factory=dict)
 
     def add(self, slot: int | None, joint: int, what: str, column: str) -> None:
         """Add a column."""
@@ -115,12 +109,12 @@ class _Columns:
         self.joints.setdefault((slot, joint), {})[what] = column
 
     def complete(self) -> dict[tuple[int | None, int], dict[str, str]]:
-        """Return the joints that have all three axes."""
+        """Return the joints with all three axes."""
         return {joint: axes for joint, axes in self.joints.items() if set(AXES) <= set(axes)}
 
 
 def _found(names: Sequence[str], pattern: str, mapping: KeypointMap) -> list[_Columns]:
-    """Return the columns that a pattern fits: where joints have names, and where numbers."""
+    """Return the columns of a pattern with joint names, and with numbers."""
     by_name, by_number = _Columns(named=True), _Columns(named=False)
     pieces = re.split(r"(\{axis\}|\{side\}|\{joint\})", pattern)
     regex = re.compile("".join(_PARTS.get(p, re.escape(p)) for p in pieces), re.IGNORECASE)
@@ -136,7 +130,7 @@ def _found(names: Sequence[str], pattern: str, mapping: KeypointMap) -> list[_Co
         try:
             side, keypoint = mapping.joint(said["joint"])
         except KeyError:
-            by_name.others[name] = said["joint"]  # of something else, or misspelt
+            by_name.others[name] = said["joint"]  # another column, or a misspelling
             continue
         if keypoint is not None:
             by_name.add(slot if side is None else SIDES.index(side), keypoint, what, name)
@@ -153,9 +147,9 @@ def _wide(path: Path, table: pa.Table, mapping: KeypointMap) -> dict[str, Any]:
         shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
         raise SchemaError(
             f"{path}: no columns of joints among {shown}. Valid: a column per joint and axis, "
-            f"named as {', '.join(patterns)} (joints by name, or by number in the order of "
-            "--keypoints), or a row per joint with joint, x, y, z and frame. Where they are named "
-            "otherwise, a mapping says how: columns, names (docs/my_keypoints.md)."
+            f"named {', '.join(patterns)} (joints by name, or by number in the order of "
+            "--keypoints), or a row per joint with joint, x, y, z and frame. Describe other names "
+            "in a mapping: columns, names (docs/my_keypoints.md)."
         )
 
     if best.named:
@@ -165,9 +159,7 @@ def _wide(path: Path, table: pa.Table, mapping: KeypointMap) -> dict[str, Any]:
     numbers = {joint for _, joint in columns}
     first = int(not best.named and min(numbers) == 1 and max(numbers) == count)
     if max(numbers) - first >= count:
-        raise SchemaError(
-            f"{path}: has columns of joint {max(numbers)}, but the order has {count} joints."
-        )
+        raise SchemaError(f"{path}: column of joint {max(numbers)}, but the order has {count}.")
     slots = {slot for slot, _ in columns}
     if None in slots and len(slots) > 1:
         raise SchemaError(f"{path}: some columns of joints name a hand, and others do not.")
@@ -179,17 +171,12 @@ def _wide(path: Path, table: pa.Table, mapping: KeypointMap) -> dict[str, Any]:
         joints[place] = np.stack([_numbers(path, table, axes[axis]) for axis in AXES], axis=1)
         if "confidence" in axes:
             confidence[place] = _numbers(path, table, axes["confidence"])
-    return _entries(
-        joints[:, 0] if None in slots else joints,
-        confidence[:, 0] if None in slots else confidence,
-        order,
-        _hand_confidence(path, table),
-        _times(path, table, mapping),
-    )
+    of_hands, times = _hand_confidence(path, table), _times(path, table, mapping)
+    return _entries(joints, confidence, None in slots, order, of_hands, times)
 
 
 def _check_spelling(path: Path, found: _Columns) -> None:
-    """Raise SchemaError where a column nearly names a joint that a hand has no columns of."""
+    """Raise SchemaError for a column whose name is close to that of a missing joint."""
     there = found.complete()
     hands = {slot for slot, _ in there}
     absent = [n for j, n in enumerate(KEYPOINT_NAMES) if any((s, j) not in there for s in hands)]
@@ -198,30 +185,33 @@ def _check_spelling(path: Path, found: _Columns) -> None:
         if close := difflib.get_close_matches(plain, absent, 1, 0.85):
             raise SchemaError(
                 f"{path}: column {column!r} is of no joint, and {close[0]} has no columns. Did you "
-                f"mean {close[0]}? Else leave it out by a mapping: names: {{{written}: '-'}}."
+                f"mean {close[0]}? Else exclude it by a mapping: names: {{{written}: '-'}}."
             )
 
 
 def _hand_confidence(path: Path, table: pa.Table) -> np.ndarray | None:
-    """Return what columns of whole hands say: (T,) or (T, 2)."""
+    """Return the confidence of hands: (T,) or (T, 2)."""
     lower = {name.lower(): name for name in table.column_names}
     for names in (["confidence"], *([f"{s}{kind}" for s in SIDES] for kind in _HAND_CONFIDENCE)):
         if all(name in lower for name in names):
-            columns = [_numbers(path, table, lower[name]) for name in names]
-            return np.stack(columns, axis=1) if len(columns) > 1 else columns[0]
+            columns = np.stack([_numbers(path, table, lower[name]) for name in names], axis=1)
+            return columns if len(names) > 1 else columns[:, 0]
     return None
 
 
 def _entries(
     joints: np.ndarray,
     of_joints: np.ndarray,
+    one_hand: bool,
     order: str | Sequence[str],
     of_hands: np.ndarray | None,
     times: np.ndarray | None,
 ) -> dict[str, Any]:
+    if one_hand:
+        joints, of_joints = joints[:, 0], of_joints[:, 0]
     entries = {"joints": joints, "order": np.array(order)}
     if np.isfinite(of_joints).any():
-        # A joint without a confidence of its own counts in full.
+        # The default of a joint is 1.
         entries["confidence"] = np.where(np.isfinite(of_joints), of_joints, 1.0)
     elif of_hands is not None:
         entries["confidence"] = of_hands
@@ -231,7 +221,7 @@ def _entries(
 def _long(
     path: Path, table: pa.Table, lower: Mapping[str, str], joint: str, mapping: KeypointMap
 ) -> dict[str, Any]:
-    """Read a row per joint; rows of one frame need not follow each other."""
+    """Return the entries of a table with a row per joint, in any order."""
     frame = next((lower[name] for name in _FRAME_COLUMNS if name in lower), None)
     times = _times(path, table, mapping)
     if frame is None and times is None:
@@ -240,7 +230,7 @@ def _long(
     assert key is not None
     frames, rows, frame_of = np.unique(key, return_index=True, return_inverse=True)
 
-    # Names are few and rows many: each name is understood once.
+    # Few names, many rows: parse each name once.
     encoded = table[joint].combine_chunks().dictionary_encode()
     order: str | Sequence[str] = KEYPOINT_NAMES
     if not pa.types.is_string(encoded.dictionary.type):
@@ -282,17 +272,12 @@ def _long(
     joints[at] = np.stack([_numbers(path, table, lower[a])[used] for a in AXES], axis=1)
     if (own := next((lower[name] for name in _CONFIDENCE if name in lower), None)) is not None:
         confidence[at] = _numbers(path, table, own)[used]
-    return _entries(
-        joints[:, 0] if one_hand else joints,
-        confidence[:, 0] if one_hand else confidence,
-        order,
-        None,
-        None if times is None else times[rows],
-    )
+    times = None if times is None else times[rows]
+    return _entries(joints, confidence, one_hand, order, None, times)
 
 
 def _times(path: Path, table: pa.Table, mapping: KeypointMap) -> np.ndarray | None:
-    """Return the times of the rows in ns, None where no column has any."""
+    """Return the times of the rows in ns, or None."""
     name = mapping.time
     if name is not None and name not in table.column_names:
         raise SchemaError(f"{path}: no column {name!r}; {nearest(name, table.column_names)}")
@@ -301,22 +286,18 @@ def _times(path: Path, table: pa.Table, mapping: KeypointMap) -> np.ndarray | No
     found = ((n, _TIME.fullmatch(n.lower())) for n in table.column_names)
     named = {n: match["unit"] for n, match in found if match is not None}
     if name is None:
-        numeric = [n for n in named if _is_number(table[n].type)]
+        kinds = {n: table[n].type for n in named}
+        numeric = [n for n, k in kinds.items() if pa.types.is_integer(k) or pa.types.is_floating(k)]
         if not numeric:
             return None
-        # One that says its unit is better than one that does not.
-        name = max(numeric, key=lambda n: named[n] is not None)
+        name = max(numeric, key=lambda n: named[n] is not None)  # preferably with a unit
 
     unit = mapping.time_unit or _UNIT_WORDS.get(named.get(name) or "", named.get(name))
     return stamps_ns(f"{path}: column {name!r}", _numbers(path, table, name), unit)
 
 
-def _is_number(kind: pa.DataType) -> bool:
-    return pa.types.is_integer(kind) or pa.types.is_floating(kind)
-
-
 def stamps_ns(where: str, times: np.ndarray, unit: str | None) -> np.ndarray:
-    """Return times as whole nanoseconds; without a unit it is what gives 1 to 1000 frames a second.
+    """Return times in whole nanoseconds; the default unit is that with 1 to 1000 frames per second.
 
     Raises:
         SchemaError: a time is missing, or no unit gives such a rate.
@@ -330,7 +311,7 @@ def stamps_ns(where: str, times: np.ndarray, unit: str | None) -> np.ndarray:
         unit = next((name for name, rate in rates.items() if 1 <= rate <= 1000), None)
         if unit is None:
             raise SchemaError(
-                f"{where}: steps of {step:g} are those of a clip in no unit; say which: time_unit "
+                f"{where}: steps of {step:g} do not fit a clip in any unit; give time_unit "
                 f"({', '.join(TIME_UNITS_NS)})."
             )
     return np.round(times * TIME_UNITS_NS[unit]).astype(np.int64)

@@ -1,7 +1,7 @@
-"""Videos of LeRobot datasets (v2.0 to v3.0) as recordings: one per episode.
+"""Videos of LeRobot datasets (v2.0 to v3.0) as recordings, one per episode.
 
-An episode is named by the path ``DATASET/episode_000003``, whether or not such a file exists. Only
-the videos, their times and the tasks are read; states and actions of the dataset's robot are not.
+An episode's path is ``DATASET/episode_000003``, which need not exist. Only videos, times and tasks
+are read, not the robot's states and actions.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NAME = re.compile(r"episode_(\d+)")
 
 
 class Latest:
-    """The values last made, by key."""
+    """A cache of the last values by key."""
 
     def __init__(self, count: int) -> None:
         self._count, self._values = count, OrderedDict[Hashable, Any]()
@@ -44,7 +44,7 @@ class Latest:
 
 @dataclass(frozen=True, slots=True)
 class SourceEpisode:
-    """Where an episode's pictures are. ``start_s`` is its first frame's time in the file."""
+    """The video of an episode; ``start_s`` is the time of its first frame in the file."""
 
     dataset: Path
     number: int
@@ -56,22 +56,22 @@ class SourceEpisode:
 
     @property
     def path(self) -> Path:
-        """The name it goes by as an input."""
+        """Its path as an input."""
         return self.dataset / f"episode_{self.number:06d}"
 
 
 def is_dataset(path: Path) -> bool:
-    """Tell whether a folder is a LeRobot dataset."""
+    """Return whether a folder is a LeRobot dataset."""
     return (path / _INFO).is_file()
 
 
 def is_episode(path: Path) -> bool:
-    """Tell whether a path names an episode of a LeRobot dataset."""
+    """Return whether a path is that of an episode of a LeRobot dataset."""
     return _NAME.fullmatch(path.name) is not None and is_dataset(path.parent)
 
 
 def episode_paths(dataset: Path) -> list[Path]:
-    """Return the names of a dataset's episodes, in order. Raises SchemaError."""
+    """Return the paths of a dataset's episodes in order. Raises SchemaError."""
     numbers = sorted(_rows(dataset))
     if not numbers:
         raise SchemaError(f"{dataset}: the dataset has no episode.")
@@ -79,11 +79,11 @@ def episode_paths(dataset: Path) -> list[Path]:
 
 
 def find_episode(path: Path, video_key: str | None = None) -> SourceEpisode:
-    """Return the episode of that name.
+    """Return the episode of a path.
 
     Raises:
-        InputError: it does not exist, or the dataset has no or several videos and no choice.
-        SchemaError: the dataset's own tables are not as LeRobot writes them.
+        InputError: no such episode, no video, or several without a choice.
+        SchemaError: invalid tables of the dataset.
     """
     dataset, number = path.parent, int(path.name.removeprefix("episode_"))
     info, rows = _info(dataset), _rows(dataset)
@@ -107,7 +107,7 @@ def find_episode(path: Path, video_key: str | None = None) -> SourceEpisode:
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise SchemaError(f"{dataset}: episode {number}: {error!r} in its meta tables.") from error
 
-    if outside:  # links may lead anywhere: a dataset from a cache is made of them
+    if outside:  # symlinks may: a dataset in a cache consists of them
         raise SchemaError(f"{dataset}: 'video_path' leads out of the dataset: {video}.")
     if frames < 1 or not 0 < fps <= 1000:
         raise SchemaError(f"{dataset}: episode {number}: length {frames}, fps {fps}.")
@@ -115,18 +115,12 @@ def find_episode(path: Path, video_key: str | None = None) -> SourceEpisode:
 
 
 def open_episode(
-    path: Path,
-    video_key: str | None = None,
-    mirrored: bool = False,
-    kept: Latest | None = None,
+    path: Path, video_key: str | None = None, mirrored: bool = False, kept: Latest | None = None
 ) -> Recording:
     """Return an episode as a recording; stamps count from its first frame at the dataset's rate.
 
-    ``kept`` may return the video file as it was opened before: many episodes lie in one.
-
-    Raises:
-        InputError, SchemaError: see ``find_episode``.
-        VideoError: its video cannot be read, or has no frame at one of the episode's times.
+    ``kept`` caches opened videos, which episodes share. Raises as ``find_episode``, and VideoError:
+    its video cannot be read, or lacks one of the episode's frames.
     """
     return recording_of(find_episode(path, video_key), mirrored, kept)
 
@@ -134,20 +128,18 @@ def open_episode(
 def recording_of(
     episode: SourceEpisode, mirrored: bool = False, kept: Latest | None = None
 ) -> Recording:
-    """Return an episode that was found as ``open_episode`` does. Raises VideoError."""
+    """Return a found episode as ``open_episode`` does. Raises VideoError."""
     key = "open", mirrored, *_state(episode)
-    kept = kept or Latest(1)
-    whole = kept(key, lambda: open_video(episode.video, mirrored=mirrored))
+    whole = (kept or Latest(1))(key, lambda: open_video(episode.video, mirrored=mirrored))
     stamps = np.round(np.arange(episode.frames) * 1e9 / episode.fps).astype(np.int64)
     due = stamps + round(episode.start_s * 1e9)
     times = whole.timestamps_ns
     index = np.searchsorted(times[:-1] + np.diff(times) // 2, due)
     away = np.abs(times[index] - due)
-
     if (missing := np.flatnonzero(away > 0.5e9 / episode.fps)).size:
         raise VideoError(
-            f"{episode.path}: {episode.video} has no picture at {due[missing[0]] / 1e9:.3f} s, the "
-            f"time of frame {missing[0]}; its pictures end at {times[-1] / 1e9:.3f} s."
+            f"{episode.path}: {episode.video} has no picture at {due[missing[0]] / 1e9:.3f} s for "
+            f"frame {missing[0]}; its pictures end at {times[-1] / 1e9:.3f} s."
         )
 
     frames = whole.frames
@@ -165,15 +157,14 @@ def recording_of(
 
 
 def episode_sha256(path: Path, video_key: str | None = None, kept: Latest | None = None) -> str:
-    """Return what ``open_episode`` gives as the content's hash, without decoding."""
+    """Return the hash of ``open_episode``, without decoding."""
     episode = find_episode(path, video_key)
     key = "sha256", *_state(episode)
-    kept = kept or Latest(1)
-    return _sha256(episode, kept(key, lambda: content_sha256(episode.video)))
+    return _sha256(episode, (kept or Latest(1))(key, lambda: content_sha256(episode.video)))
 
 
 def _state(episode: SourceEpisode) -> tuple[Path, int, int]:
-    """Return what tells an episode's video from the same file changed. Raises VideoError."""
+    """Return the state of an episode's video file. Raises VideoError."""
     if not episode.video.is_file():
         raise VideoError(f"{episode.path}: its video {episode.video} does not exist.")
     stat = episode.video.stat()
@@ -181,7 +172,7 @@ def _state(episode: SourceEpisode) -> tuple[Path, int, int]:
 
 
 def _sha256(episode: SourceEpisode, video: str) -> str:
-    """Several episodes may lie in one file, so the part counts."""
+    """Return the hash of the episode's part of a video."""
     text = f"{video} {episode.start_s!r} {episode.frames} {episode.fps!r}"
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -200,34 +191,22 @@ def _info(dataset: Path) -> Mapping[str, Any]:
 def _version(dataset: Path, info: Mapping[str, Any]) -> int:
     match = re.fullmatch(r"v(\d+)\.\d+", str(info.get("codebase_version")))
     if match is None or int(match[1]) not in (2, 3):
-        raise SchemaError(
-            f"{dataset}: LeRobot version {info.get('codebase_version')!r}; valid: v2.0 to v3.0."
-        )
+        raise SchemaError(f"{dataset}: {info.get('codebase_version')!r}; valid: v2.0 to v3.0.")
     return int(match[1])
 
 
 def _video_key(dataset: Path, info: Mapping[str, Any], given: str | None) -> str:
-    dtypes = {
-        key: value.get("dtype")
-        for key, value in info["features"].items()
-        if isinstance(value, dict)
-    }
-    keys = [key for key, dtype in dtypes.items() if dtype == "video"]
-    if given is not None:
-        if given not in keys:
-            raise InputError(
-                f"{dataset}: --video-key {given!r} is not a video; {nearest(given, keys)}"
-            )
+    features = {key: value for key, value in info["features"].items() if isinstance(value, dict)}
+    keys = [key for key, value in features.items() if value.get("dtype") == "video"]
+    if given in keys:
         return given
-
+    if given is not None:
+        raise InputError(f"{dataset}: --video-key {given!r} is not a video; {nearest(given, keys)}")
     if len(keys) == 1:
         return keys[0]
     if keys:
-        raise InputError(
-            f"{dataset}: has several videos; choose by --video-key: {', '.join(keys)}."
-        )
-
-    images = [key for key, dtype in dtypes.items() if dtype == "image"]
+        raise InputError(f"{dataset}: several videos; choose by --video-key: {', '.join(keys)}.")
+    images = [key for key, value in features.items() if value.get("dtype") == "image"]
     kind = f"; {images[0]!r} is kept as single images, which are not read" if images else ""
     raise InputError(f"{dataset}: the dataset has no video{kind}.")
 
@@ -239,7 +218,7 @@ def _rows(dataset: Path) -> dict[int, Mapping[str, Any]]:
         rows = []
         for file in sorted((dataset / "meta" / "episodes").rglob("*.parquet")):
             try:
-                # Statistics are most of such a table.
+                # Statistics are most of the table.
                 names = [n for n in pq.read_schema(file).names if not n.startswith("stats/")]
                 rows += pq.read_table(file, columns=names).to_pylist()
             except (OSError, pa.ArrowException) as error:
@@ -257,5 +236,4 @@ def _rows(dataset: Path) -> dict[int, Mapping[str, Any]]:
         if not isinstance(number, int) or number < 0:
             raise SchemaError(f"{dataset}: a row of its episodes has no 'episode_index'.")
         by_number[number] = row
-
     return by_number

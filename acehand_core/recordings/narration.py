@@ -1,11 +1,11 @@
-"""What is done in recordings, and when: a table that the user gives.
+"""Task text of recordings over time: a csv table of ours, or of EPIC-KITCHENS-100.
 
-It has our columns (recording, start, end, task) or those of EPIC-KITCHENS-100. Times count from the
-first frame of the file.
+Our columns: recording, start, end, task. Times count from the first frame of the file.
 """
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import math
@@ -17,12 +17,11 @@ from typing import Any
 
 from acehand_core.errors import InputError
 
-#: What ``--task-file`` says instead of a file: each recording has its own beside it.
+#: ``--task-file beside``: each recording has its own file next to it.
 BESIDE = "beside"
-#: Ending of such a file, after the recording's name, with its suffix or without.
+#: Suffix of such a file, after the recording's name with or without its own.
 SIDECAR = ".task.csv"
-#: Columns for recording, start, end and task: ours, of which the task alone is needed, and
-#: EPIC-KITCHENS-100's.
+#: Columns for recording, start, end and task (required): ours and EPIC-KITCHENS-100's.
 OURS = ("recording", "start", "end", "task")
 EPIC = ("video_id", "start_timestamp", "stop_timestamp", "narration")
 
@@ -31,10 +30,7 @@ _CLOCK = re.compile(r"(?:(\d+):)?(\d{1,2}):(\d{1,2}(?:[.,]\d+)?)$")
 
 @dataclass(frozen=True, slots=True)
 class TaskSegment:
-    """What is done in a recording from ``start_s`` to ``end_s``; both None: in all of it.
-
-    ``where`` is the file and place, for messages.
-    """
+    """The task from ``start_s`` to ``end_s``, None: of the whole recording; ``where``: its line."""
 
     start_s: float | None
     end_s: float | None
@@ -44,7 +40,7 @@ class TaskSegment:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """An entry as it stands in the file; ``recording`` "": whichever it is read for."""
+    """A row of the file; ``recording`` "": any."""
 
     recording: str
     start: Any
@@ -55,74 +51,68 @@ class _Row:
 
 @dataclass(frozen=True, slots=True)
 class Narration:
-    """A file of task text, or the word that each recording has its own beside it."""
+    """A file of task text, or ``BESIDE``."""
 
     source: str
     rows: Sequence[_Row] = field(default_factory=tuple)
 
     @classmethod
     def read(cls, source: str) -> Narration:
-        """Read ``--task-file``. Raises InputError: it cannot be read or understood."""
+        """Read ``--task-file``. Raises InputError: unreadable or invalid."""
         return cls(source) if source == BESIDE else cls(source, _rows(Path(source)))
 
     def check_inputs(self, inputs: Sequence[Path]) -> None:
-        """Raise InputError where a file that names no recording is given for several."""
+        """Raise InputError for several recordings and a file that names none."""
         if len(inputs) > 1 and any(not row.recording for row in self.rows):
             raise InputError(
-                f"{self.source}: does not say which recording each row is of, and there are "
-                f"{len(inputs)}: a column {OURS[0]} is needed, or a file beside each of them "
-                f"(--task-file {BESIDE})."
+                f"{self.source}: no recording named, for {len(inputs)} recordings; add a column "
+                f"{OURS[0]}, or put a file next to each of them (--task-file {BESIDE})."
             )
 
     def of(self, recording: Path) -> tuple[TaskSegment, ...]:
-        """Return what is said of a recording, in the order of time; of one not named nothing.
+        """Return the segments of a recording by time; none for one that is not named.
 
         Raises:
-            InputError: a time is not one, an end lies before its start, or two rows without times
-                have different tasks. With ``BESIDE`` also where there is no file.
+            InputError: an invalid time, an end before its start, different tasks without times, or
+                no file (``BESIDE``).
         """
-        rows = self.rows
-        if self.source == BESIDE:
-            rows = _rows(sidecar(recording))
-        rows = [row for row in rows if _is_of(row.recording, recording)]
-        told = sorted(map(_narrated, rows), key=lambda one: (one.start_s or 0.0, one.end_s or 0.0))
-        whole = {one.task: one for one in told if one.start_s is None}
+        rows = _rows(sidecar(recording)) if self.source == BESIDE else self.rows
+        found = (_narrated(row) for row in rows if _is_of(row.recording, recording))
+        segments = sorted(found, key=lambda one: (one.start_s or 0.0, one.end_s or 0.0))
+        whole = {one.task: one for one in segments if one.start_s is None}
         if len(whole) > 1:
             first, second, *_ = whole.values()
             raise InputError(
-                f"{first.where} and {second.where}: {len(whole)} tasks of all of "
-                f"{recording.name}; times are needed to tell when each is done."
+                f"{first.where} and {second.where}: {len(whole)} tasks for all of "
+                f"{recording.name}; give their start and end."
             )
-        return tuple(told)
+        return tuple(segments)
 
 
 def sidecar(recording: Path) -> Path:
-    """Return the file of task text beside a recording. Raises InputError: there is none."""
+    """Return the file of task text next to a recording. Raises InputError."""
     for name in (recording.name, recording.stem):
         if (file := recording.with_name(name + SIDECAR)).is_file():
             return file
-    raise InputError(
-        f"{recording}: --task-file {BESIDE}: there is no {recording.stem}{SIDECAR} beside it."
-    )
+    raise InputError(f"{recording}: --task-file {BESIDE}: no {recording.stem}{SIDECAR} next to it.")
 
 
-def task_of(told: Sequence[TaskSegment], start_s: float, end_s: float) -> str | None:
-    """Return the task of what happens from one time to another; None where nothing is said of it.
+def task_of(segments: Sequence[TaskSegment], start_s: float, end_s: float) -> str | None:
+    """Return the task of an interval, or None.
 
-    Of rows with times the one that overlaps most, of several the earliest; else the row that is of
-    the whole recording.
+    It is that of the first segment with the largest overlap, else that of the whole recording.
     """
     best, most = None, 0.0
-    for one in told:
+    for one in segments:
         if one.start_s is not None and one.end_s is not None:
             shared = min(one.end_s, end_s) - max(one.start_s, start_s)
             if shared > most:
                 best, most = one.task, shared
-    return best or next((one.task for one in told if one.start_s is None), None)
+    return best or next((one.task for one in segments if one.start_s is None), None)
 
 
 def _is_of(name: str, recording: Path) -> bool:
-    """Return whether a name, with folders or not, with suffix or not, is that of a recording."""
+    """Return whether a name, maybe with folders and suffix, is that of a recording."""
     if not name:
         return True
     parts = PurePath(name.replace("\\", "/")).parts
@@ -135,34 +125,27 @@ def seconds(value: Any) -> float:
     text = str(value).strip()
     if match := _CLOCK.match(text):
         hours, minutes, rest = match.groups()
-        number = 3600 * int(hours or 0) + 60 * int(minutes) + float(rest.replace(",", "."))
-    else:
-        try:
-            number = float(text)
-        except ValueError:
-            number = math.nan
-    if not (math.isfinite(number) and number >= 0):
-        raise ValueError(f"{text!r} is not a time")
-    return number
+        return 3600 * int(hours or 0) + 60 * int(minutes) + float(rest.replace(",", "."))
+    with contextlib.suppress(ValueError):
+        if 0 <= (number := float(text)) < math.inf:
+            return number
+    raise ValueError(f"{text!r} is not a time")
 
 
 def _narrated(row: _Row) -> TaskSegment:
     try:
         start, end = (None if v in (None, "") else seconds(v) for v in (row.start, row.end))
     except ValueError as error:
-        raise InputError(
-            f"{row.where}: {error}; seconds or hours:minutes:seconds from the first frame on are "
-            "needed."
-        ) from None
+        text = "valid: seconds or hours:minutes:seconds from the first frame"
+        raise InputError(f"{row.where}: {error}; {text}.") from None
     if (start is None) != (end is None):
-        raise InputError(f"{row.where}: has one of start and end; both are needed, or neither.")
+        raise InputError(f"{row.where}: has one of start and end; give both or neither.")
     if start is not None and end is not None and end < start:
         raise InputError(f"{row.where}: ends at {row.end}, before its start, {row.start}.")
     return TaskSegment(start, end, row.task, row.where)
 
 
 def _rows(path: Path) -> list[_Row]:
-    """Read a table."""
     if path.suffix.lower() != ".csv":
         raise InputError(
             f"--task-file {path}: give a .csv with the columns {', '.join(OURS)}, or "
@@ -173,12 +156,11 @@ def _rows(path: Path) -> list[_Row]:
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
     except UnicodeDecodeError as error:
-        raise InputError(
-            f"{path}: is not UTF-8 text (byte {error.start}); save it as UTF-8."
-        ) from error
+        raise InputError(f"{path}: not UTF-8 (byte {error.start}); save it as UTF-8.") from error
+
     rows = [row for row in _of_csv(path, text) if row.task]
     if not rows:
-        raise InputError(f"{path}: says of no recording what is done in it.")
+        raise InputError(f"{path}: has no task text.")
     return rows
 
 

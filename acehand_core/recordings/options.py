@@ -1,4 +1,4 @@
-"""How a recording is read: what the user says of its camera, its part and its topics."""
+"""Options of reading a recording: camera, part, topics."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from acehand_core.types import Hands
 
 @dataclass(frozen=True, slots=True)
 class RecordingOptions:
-    """How to read a recording.
+    """Options of reading a recording.
 
-    A camera file is rescaled to the video; a distorted video is undistorted to pinhole.
-    ``own`` has the settings that a format brings itself, by its name in ``plugins``: "bag".
-    ``keypoints`` and ``hands`` are for files of hands; the latter is which of them are read, also
-    the side of a single one that has no side. ``work_dir`` is where an estimated camera is kept for
-    a second run; None: nowhere.
+    A camera file is rescaled to the video; a distorted video is undistorted to a pinhole. ``own``
+    has the settings of plug-in formats by name: "bag". ``keypoints`` and ``hands`` are for files of
+    hands; ``hands`` also is the side of a single hand without one. ``work_dir`` keeps an estimated
+    camera for a second run.
     """
 
     intrinsics: str | None = setting(
@@ -40,18 +39,18 @@ class RecordingOptions:
     )
     camera_preset: str | None = setting(
         None,
-        "a kind of camera, by its published field of view, where there is no calibration: "
+        "without a calibration, a kind of camera with a published field of view: "
         "gopro_wide, phone, aria, ... (acehand camera presets)",
         metavar="NAME",
         either="camera",
     )
     camera_metadata: bool = setting(
-        True, "without a camera, do not use what the file itself says of its lens"
+        True, "without a camera, do not use the lens metadata of the file"
     )
     camera_estimate: bool = setting(
         False,
-        "without a camera, take the focal length that the pictures themselves give, where two "
-        "methods agree on it (docs/my_camera.md)",
+        "without a camera, estimate the focal length from the pictures, if two methods agree "
+        "(docs/my_camera.md)",
     )
     camera_poses: Path | None = setting(
         None,
@@ -60,7 +59,7 @@ class RecordingOptions:
         identity="always",
     )
     mirrored: bool = setting(
-        False, "a selfie video; it is turned back on reading, and stored so", identity="always"
+        False, "a selfie video; it is flipped back when read, and stored so", identity="always"
     )
     start_s: float | None = setting(
         None, "seconds to skip", flag="start", metavar="S", identity="never", default_text="0"
@@ -70,7 +69,7 @@ class RecordingOptions:
     )
     keypoints: str | None = setting(
         None,
-        "how a file of keypoints is written: a mapping (YAML), or a preset such as mano, avp25, "
+        "layout of a file of keypoints: a mapping (YAML), or a preset such as mano, avp25, "
         "openxr26 or manus (docs/my_keypoints.md)",
         metavar="MAP|PRESET",
     )
@@ -79,7 +78,7 @@ class RecordingOptions:
     )
     frame_rate: float | None = setting(
         None,
-        "frames per second of a folder of pictures, where their names are not times",
+        "frames per second of a folder of pictures whose names are not times",
         metavar="HZ",
         default_text="30",
     )

@@ -1,7 +1,7 @@
-"""Opening an input, whatever it is: the formats of recordings, each behind the same few methods.
+"""The formats of recordings, and opening an input of any of them.
 
-A format is a class with the methods of ``RecordingFormat`` and an entry point in the group
-``acehand.recordings`` (``plugins``). Whoever must know which format a path has asks ``format_of``.
+A format is a subclass of ``RecordingFormat`` with an entry point in the group
+``acehand.recordings`` (``plugins``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from acehand_core import plugins
 from acehand_core.errors import InputError, VideoError
 from acehand_core.motion import HandMotion, Recording
-from acehand_core.recordings import cameras, frames_folder, lerobot_video
+from acehand_core.recordings import lerobot_video
 from acehand_core.recordings.bags.records import (
     METADATA,
     BagOptions,
@@ -34,7 +34,6 @@ from acehand_core.recordings.camera_metadata import (
     described_by_video,
     descriptions,
 )
-from acehand_core.recordings.camera_presets import preset_camera, preset_note
 from acehand_core.recordings.hands_file import (
     SUFFIXES,
     motion_recording,
@@ -43,7 +42,14 @@ from acehand_core.recordings.hands_file import (
 )
 from acehand_core.recordings.options import RecordingOptions
 from acehand_core.recordings.selection import part
-from acehand_core.recordings.video import EXTENSIONS, frames_between, open_video, videos_in
+from acehand_core.recordings.video import (
+    EXTENSIONS,
+    frames_between,
+    open_frames,
+    open_video,
+    pictures_in,
+    videos_in,
+)
 from acehand_core.safe_files import content_sha256
 from acehand_core.settings import leaves
 from acehand_core.types import Progress, no_progress
@@ -54,11 +60,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class InputPart:
-    """An open input: all of it, or a part.
+    """An open input, or a part of it.
 
-    ``hands`` is what a file of hands holds, or a clip is labelled with; None: to be tracked.
-    ``dropped`` counts messages of a bag that could not be used, and remarks on what is odd in a
-    file of hands; reading frames may add to it.
+    ``hands`` are those of a file of hands, or a clip's labels; None: to be tracked. ``dropped``
+    counts unusable messages of a bag, and has remarks on a file of hands; reading adds to it.
     """
 
     recording: Recording
@@ -67,17 +72,18 @@ class InputPart:
 
 
 class RecordingFormat(ABC):
-    """One kind of input. As it stands here, every path of that kind is one input.
+    """One kind of input; by default every path of that kind is one input.
 
     Attributes:
-        noun: what an input of this kind is called in messages, with its article.
-        option: the field of ``RecordingOptions`` that only this kind has, or None. Settings that a
-            plug-in brings itself are in ``RecordingOptions.own``, by the plug-in's name.
-        order: the lowest that matches a path is taken. Ours have 10 and more, the last, a video,
-            takes everything.
+        noun: name of an input of this kind in messages, with its article.
+        option: the field of ``RecordingOptions`` that only this kind has, or None. The settings of
+            a plug-in are in ``RecordingOptions.own``, by the plug-in's name.
+        order: the lowest one that matches a path is used. Ours have 10 and more; the last, a video,
+            matches everything.
         virtual: its paths need not exist.
-        folder_of_frames: a folder whose files are its frames. In a folder of such folders they are
-            inputs only where it has none of other kinds: beside a video they may be anything.
+        folder_of_frames: a folder with one file per frame. In a folder of such folders they are
+            inputs only without inputs of other kinds, because pictures next to a video may be
+            anything.
     """
 
     noun: ClassVar[str]
@@ -89,7 +95,7 @@ class RecordingFormat(ABC):
     @staticmethod
     @abstractmethod
     def matches(path: Path) -> bool:
-        """Tell, quickly, whether a path is of this kind; what it holds may still be damaged."""
+        """Return, quickly, whether a path is of this kind; its content may be damaged."""
 
     def contained(self, folder: Path) -> list[Path]:
         """Return the inputs of this kind directly in a folder that is not an input itself."""
@@ -99,28 +105,24 @@ class RecordingFormat(ABC):
         return [path for path in inner if format_of(path) is type(self)]
 
     def expand(self, path: Path) -> list[Path]:
-        """Return the inputs that a path stands for. Raises InputError."""
+        """Return the inputs of a path. Raises InputError."""
         return [path]
 
     def sha256(self, path: Path, options: RecordingOptions) -> str:
-        """Return the hash that its recording will have, without decoding. Raises InputError."""
+        """Return the hash of its recording, without decoding. Raises InputError."""
         return content_sha256(path)
 
     def described(self, path: Path, recording: Recording) -> CameraDescription | None:
-        """Return what the input's metadata says of its camera; None: nothing."""
+        """Return the camera of the input's metadata, or None."""
         return None
 
     @abstractmethod
     def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> InputPart:
-        """Open all of it; ``Registry.open`` cuts it and adds camera and poses.
-
-        Raises:
-            InputError: it cannot be read, or an option does not apply to it.
-        """
+        """Open all of it; ``Registry.open`` selects the part and adds the camera."""
 
 
 class HandsFile(RecordingFormat):
-    """A HandMotion table, or anybody's keypoints: hands without pictures."""
+    """A HandMotion table, or keypoints in any layout: hands without pictures."""
 
     order = 10
     noun = "a file of hands"
@@ -149,7 +151,7 @@ class HandsFile(RecordingFormat):
 
 
 class LeRobotDataset(RecordingFormat):
-    """A LeRobot dataset with videos: stands for its episodes."""
+    """A LeRobot dataset with videos; its inputs are its episodes."""
 
     order = 20
     noun = "a LeRobot dataset"
@@ -175,7 +177,7 @@ class LeRobotEpisode(RecordingFormat):
     option = LeRobotDataset.option
 
     def __init__(self) -> None:
-        self._videos = lerobot_video.Latest(4)  # neighbouring episodes mostly lie in the same file
+        self._videos = lerobot_video.Latest(4)  # neighbouring episodes share a file
 
     @staticmethod
     def matches(path: Path) -> bool:
@@ -208,20 +210,15 @@ class BagFile(RecordingFormat):
         return sorted([*storage_files(folder), *inner])
 
     def expand(self, path: Path) -> list[Path]:
-        # Such a folder may be a bag or a collection: nothing says which.
         if path.is_dir() and not (path / METADATA).is_file() and (videos := videos_in(path)):
             raise InputError(
-                f"{path}: has bag files without {METADATA} and videos ({videos[0].name}), so it is "
-                "not clear what it is; name the files one by one."
+                f"{path}: has bag files without {METADATA}, and videos ({videos[0].name}); name "
+                "the files one by one."
             )
         return [path]
 
     def index(self, path: Path, options: BagOptions, progress: Progress | None = None) -> BagIndex:
-        """Return the index of a bag; asked again for an unchanged bag, the same one.
-
-        Raises:
-            InputError, CalibrationError: see ``index_bag``.
-        """
+        """Return the index of a bag, cached while it is unchanged. Raises as ``index_bag``."""
         from acehand_core.recordings.bag import index_bag
 
         files = sorted(path.iterdir()) if path.is_dir() else [path] if path.exists() else []
@@ -229,16 +226,17 @@ class BagFile(RecordingFormat):
         return self._indexes((path, options, state), lambda: index_bag(path, options, progress))
 
     def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> InputPart:
-        wanted = options.own.get("bag", BagOptions())
-        index = self.index(path, wanted, progress)
+        index = self.index(path, options.own.get("bag", BagOptions()), progress)
         recording = index.recording(options.mirrored)
         if recording.camera is not None and options.mirrored:
-            recording = replace(recording, camera=cameras.turned_back(recording.camera))
+            from acehand_core.recordings.cameras import turned_back
+
+            recording = replace(recording, camera=turned_back(recording.camera))
         return InputPart(recording, dropped=index.dropped)
 
 
 class FramesFolder(RecordingFormat):
-    """A folder of pictures, one per frame, without videos beside them."""
+    """A folder of pictures, one per frame, and no videos."""
 
     order = 50
     noun = "a folder of pictures"
@@ -247,19 +245,19 @@ class FramesFolder(RecordingFormat):
 
     @staticmethod
     def matches(path: Path) -> bool:
-        return path.is_dir() and bool(frames_folder.pictures_in(path)) and not videos_in(path)
+        return path.is_dir() and bool(pictures_in(path)) and not videos_in(path)
 
     def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> InputPart:
-        return InputPart(frames_folder.open_frames(path, options.frame_rate, options.mirrored))
+        return InputPart(open_frames(path, options.frame_rate, options.mirrored))
 
     def described(self, path: Path, recording: Recording) -> CameraDescription | None:
-        for picture in frames_folder.pictures_in(path)[:1]:
+        for picture in pictures_in(path)[:1]:
             return described_by_picture(picture, recording.width, recording.height)
         return None
 
 
 class VideoFile(RecordingFormat):
-    """A video file; what is of no other kind is taken for one."""
+    """A video file, or anything of no other kind."""
 
     order = 100
     noun = "a video"
@@ -279,7 +277,7 @@ class VideoFile(RecordingFormat):
 
 
 def formats() -> dict[type[RecordingFormat], str]:
-    """Return all formats in the order in which they are asked, with the plug-in's name."""
+    """Return all formats in matching order, with the plug-in's name."""
     found: dict[type[RecordingFormat], str] = {}
     for name in plugins.names("recordings"):
         kind = plugins.load("recordings", name)
@@ -290,26 +288,25 @@ def formats() -> dict[type[RecordingFormat], str]:
 
 
 def format_of(path: Path) -> type[RecordingFormat]:
-    """Return the format of an input; that of a missing one follows from its name."""
+    """Return the format of an input, which need not exist."""
     return next(kind for kind in formats() if kind.matches(path))
 
 
 class Registry:
-    """Opens inputs. As long as it lives, the last bag indexes and dataset videos are kept."""
+    """Opens inputs; caches the last bag indexes and dataset videos."""
 
     def __init__(self) -> None:
         self.bags = BagFile()
         self._formats = {kind: kind() for kind in formats()} | {BagFile: self.bags}
 
     def expand(self, inputs: Sequence[Path]) -> list[Path]:
-        """Replace datasets by their episodes, and folders by the inputs in them.
+        """Replace datasets by their episodes, and other folders by their bags and videos.
 
-        Of a folder that is not an input itself, the bags and videos in it are taken, else the
-        folders of pictures.
+        A folder without those is replaced by its folders of pictures.
 
         Raises:
-            InputError: something does not exist or is given twice, a folder holds no input, or it
-                is a bag without metadata.yaml and has videos, too.
+            InputError: a path does not exist, is given twice, or is a folder without inputs, or
+                with bag files and videos.
         """
         paths: list[Path] = []
         for path in inputs:
@@ -325,11 +322,11 @@ class Registry:
             nouns = ", ".join(dict.fromkeys(kind.noun for kind in reversed(self._formats)))
             raise InputError(f"No input; give any of: {nouns}, a folder of these.")
         if twice := [p for p, n in Counter(path.resolve() for path in paths).items() if n > 1]:
-            raise InputError(f"{twice[0]} is given twice; its episodes would be in there twice.")
+            raise InputError(f"{twice[0]} is given twice; give every input once.")
         return paths
 
     def _inside(self, folder: Path) -> list[Path]:
-        """Return the inputs in a folder that is not an input itself."""
+        """Return the inputs in a folder that is not an input."""
         inputs: dict[bool, list[Path]] = {True: [], False: []}
         for kind in self._formats.values():
             inputs[kind.folder_of_frames] += kind.contained(folder)
@@ -338,17 +335,17 @@ class Registry:
         raise VideoError(f"{folder} has no video; valid: files ending in {' '.join(EXTENSIONS)}.")
 
     def sha256(self, path: Path, options: RecordingOptions) -> str:
-        """Return the hash that an input's recording will have. Raises InputError."""
+        """Return the hash of an input's recording. Raises InputError."""
         return self._formats[format_of(path)].sha256(path, options)
 
     def open(
         self, path: Path, options: RecordingOptions, progress: Progress | None = None
     ) -> InputPart:
-        """Open the wanted part of an input, with its camera and camera poses.
+        """Open the selected part of an input, with its camera and camera poses.
 
         Raises:
             InputError, VideoError, CalibrationError, SchemaError: it cannot be read, a camera file
-                does not fit, an option does not apply, or the wanted part is not there.
+                does not fit, an option does not apply, or the part is outside the recording.
         """
         kind = self._formats[format_of(path)]
         self._refuse_options_of_others(path, kind, options)
@@ -364,18 +361,8 @@ class Registry:
             opened = replace(opened, hands=hands)
 
         recording = _with_camera(kind, path, recording, options, progress)
-        if options.camera_poses is not None:
-            poses = cameras.load_camera_poses(options.camera_poses, recording.timestamps_ns)
-            recording = replace(recording, T_world_camera=poses)
-
-        if recording.camera is not None:
-            cameras.check_plausible(recording.camera)
-        if recording.frames is not None and recording.camera is not None:
-            model = recording.camera.model
-            if model != "pinhole":
-                recording = cameras.undistort(recording)
-                note = f"undistorted from {model} to pinhole"
-                recording = replace(recording, notes=(*recording.notes, note))
+        if recording.camera is not None or options.camera_poses is not None:
+            recording = _calibrated(recording, options.camera_poses)
         return replace(opened, recording=recording)
 
     def _refuse_options_of_others(
@@ -390,9 +377,7 @@ class Registry:
                 or (leaf.path == (other.option,) and other.option != kind.option)
             ]
             if flags:
-                raise InputError(
-                    f"{path} is not {other.noun}, so this does not apply to it: {', '.join(flags)}."
-                )
+                raise InputError(f"{path} is not {other.noun}, so leave out: {', '.join(flags)}.")
 
 
 def _with_camera(
@@ -402,13 +387,14 @@ def _with_camera(
     options: RecordingOptions,
     progress: Progress | None,
 ) -> Recording:
-    """Return a recording with the camera that the user named, else its own, else a described one.
+    """Return a recording with the camera of the options, else its own, else that of its metadata.
 
     Raises:
-        InputError, CalibrationError: it cannot be read, or does not fit.
+        InputError, CalibrationError: the camera cannot be read, or does not fit.
     """
     size, camera = (recording.width, recording.height), None
     if options.camera is not None:
+        from acehand_core.recordings import cameras
         from acehand_core.recordings.camera_files import read_camera
 
         found = read_camera(options.camera)
@@ -417,8 +403,12 @@ def _with_camera(
         notes = (note for note in (named, found.note) if note)
         recording = replace(recording, notes=(*recording.notes, *notes))
     elif options.intrinsics is not None:
+        from acehand_core.recordings import cameras
+
         camera = cameras.parse_intrinsics(options.intrinsics, *size)
     elif options.camera_preset is not None:
+        from acehand_core.recordings.camera_presets import preset_camera, preset_note
+
         camera = preset_camera(options.camera_preset, *size)
         note = preset_note(options.camera_preset, camera)
         recording = replace(recording, notes=(*recording.notes, note))
@@ -431,9 +421,27 @@ def _with_camera(
         for described in descriptions(said, estimated):
             camera = described.camera
             recording = replace(recording, notes=(*recording.notes, described.note))
+    if camera is not None and options.mirrored:
+        from acehand_core.recordings.cameras import turned_back
+
+        camera = turned_back(camera)
+    return recording if camera is None else replace(recording, camera=camera)
+
+
+def _calibrated(recording: Recording, poses: Path | None) -> Recording:
+    """Return a recording with its camera poses, checked, and undistorted to a pinhole."""
+    from acehand_core.recordings import cameras
+
+    if poses is not None:
+        loaded = cameras.load_camera_poses(poses, recording.timestamps_ns)
+        recording = replace(recording, T_world_camera=loaded)
+    camera = recording.camera
     if camera is not None:
-        camera = cameras.turned_back(camera) if options.mirrored else camera
-        recording = replace(recording, camera=camera)
+        cameras.check_plausible(camera)
+        if recording.frames is not None and camera.model != "pinhole":
+            note = f"undistorted from {camera.model} to pinhole"
+            recording = cameras.undistort(recording)
+            recording = replace(recording, notes=(*recording.notes, note))
     return recording
 
 

@@ -1,10 +1,10 @@
-"""Views of a recording and its hands: a part, another rate or size. Pictures are not copied."""
+"""Views of a recording and its hands: a part, another rate or size; pictures are not copied."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal
 
 import cv2
 import numpy as np
@@ -17,23 +17,23 @@ from acehand_core.motion import ChangedFrames, FrameSource, HandMotion, Recordin
 from acehand_core.recordings.video import VideoFrames
 from acehand_core.types import SIDES, ImageFit, ImageRgb, TimestampsNs
 
-#: A view at a rate may repeat each frame this often, and a frame for an hour beyond that.
+#: Largest repetition of frames in a view, plus an hour of one frame.
 _REPEATS, _HELD_S = 100, 3600
-#: A rate this much above the source's is a mistake: nearly all pictures would be repeats.
+#: A higher ratio to the source's rate is a mistake.
 _FASTER = 10
-#: Times closer than this are the same: stamps are often rounded to milliseconds.
+#: Times closer than this are equal: stamps are often rounded to milliseconds.
 _SAME_TIME_NS = 1_000_000
-#: Hands are not thought to move on a line for longer than this.
+#: Longest gap to interpolate hands across.
 _BRIDGED_NS = 500_000_000
-#: Where nothing was recorded for longer than this, there is no hand either.
+#: In longer gaps of the recording, hands are absent.
 HOLE_NS = 1_500_000_000
 
 
 def at_rate(recording: Recording, fps: int) -> tuple[Recording, Int[np.ndarray, "N"]]:
-    """Return the recording at exactly ``1 / fps`` and the source frame of each of its N frames.
+    """Return the recording at ``1 / fps`` and the source frame of each of its N frames.
 
-    Frame k lies k / fps after the first and shows the source frame nearest in time, of two the
-    earlier. Raises InputError for a rate below 1 or far above the source's, or a pause of hours.
+    Frame k, k / fps after the first, is the source frame nearest in time (the earlier of two).
+    Raises InputError: rate below 1 or far above the source's, or a pause of hours.
     """
     highest = max(1, min(1000, int(_FASTER * recording.fps)))
     if not 1 <= fps <= highest:
@@ -41,7 +41,7 @@ def at_rate(recording: Recording, fps: int) -> tuple[Recording, Int[np.ndarray, 
         raise InputError(f"{recording.source}: {said}; valid: 1 to {highest}.")
     times = recording.timestamps_ns
 
-    # Stamps are rounded, so the last tick may lie a little after the last frame.
+    # Stamps are rounded, so the last tick may be slightly after the last frame.
     reach = int(times[-1] - times[0]) + round(0.5e9 / max(fps, recording.fps))
     count = reach * fps // 10**9 + 1
     if count > _REPEATS * len(times) + _HELD_S * fps:
@@ -51,21 +51,19 @@ def at_rate(recording: Recording, fps: int) -> tuple[Recording, Int[np.ndarray, 
         )
 
     at = ticks(int(times[0]), count, float(fps))
-    middles = times[:-1] + np.diff(times) // 2
-    index = np.searchsorted(middles, at)
-
+    index = np.searchsorted(times[:-1] + np.diff(times) // 2, at)
     return _selected(recording, index, at, float(fps)), index
 
 
 def resample(recording: Recording, motion: HandMotion, fps: int) -> tuple[Recording, HandMotion]:
-    """Return a recording and its hands at exactly ``1 / fps``: see ``at_rate`` and ``hands_at``."""
+    """Return a recording and its hands at ``1 / fps``; see ``at_rate`` and ``hands_at``."""
     view, _ = at_rate(recording, fps)
     return view, hands_at(motion, view.timestamps_ns, view.fps)
 
 
 @dataclass(frozen=True, slots=True)
 class _Between:
-    """Where N times lie among stamps: the ``near`` frame, and for ``rows`` of them between two."""
+    """N times among stamps: the nearest frame, and for ``rows`` of them the two around."""
 
     near: Int[np.ndarray, "N"]
     rows: Int[np.ndarray, "M"]
@@ -86,12 +84,12 @@ class _Between:
 
 
 def hands_at(motion: HandMotion, timestamps_ns: TimestampsNs, fps: float) -> HandMotion:
-    """Return a motion at other times, from its own true ones.
+    """Return a motion at other times.
 
-    Between two frames that both know a hand, it lies between them: rotations on the shortest turn,
-    places on a line. Elsewhere, across pauses of more than half a second, and within a millisecond
-    of a frame, it is the nearest frame's. Flags, scores and 2D joints are always the nearest
-    frame's: they belong to a picture. Inside a hole of more than 1.5 s hands are absent.
+    Between two frames with a known hand, rotations are interpolated by slerp and positions
+    linearly. Elsewhere, in gaps of more than half a second, and within a millisecond of a frame,
+    the nearest frame is used, as always for flags, scores and 2D joints, which belong to a picture.
+    In gaps of more than 1.5 s hands are absent.
     """
     stamps = motion.timestamps_ns
     place = _Between.of(stamps, timestamps_ns)
@@ -120,7 +118,7 @@ def hands_at(motion: HandMotion, timestamps_ns: TimestampsNs, fps: float) -> Han
         hand_pose=mixed("hand_pose", _slerp),
         translation=mixed("translation", _on_line),
         joints_camera=mixed("joints_camera", _on_line),
-        T_world_camera=None if poses is None else _poses_at(poses, place),
+        T_world_camera=None if poses is None else poses_at(poses, stamps, timestamps_ns),
     )
 
 
@@ -128,12 +126,7 @@ def poses_at(
     poses: Float[np.ndarray, "T *n 4 4"], stamps_ns: TimestampsNs, times_ns: Int[np.ndarray, "N"]
 ) -> Float[np.ndarray, "N *n 4 4"]:
     """Return rigid transforms at other times, as ``hands_at`` does; unknown ones are NaN."""
-    return _poses_at(poses, _Between.of(stamps_ns, times_ns))
-
-
-def _poses_at(
-    poses: Float[np.ndarray, "T *n 4 4"], place: _Between
-) -> Float[np.ndarray, "N *n 4 4"]:
+    place = _Between.of(stamps_ns, times_ns)
     result, a, b = poses[place.near], poses[place.first], poses[place.second]
     share = place.share.reshape(-1, *[1] * (a.ndim - 1))
     between = frames.rigid(
@@ -146,7 +139,7 @@ def _poses_at(
 
 
 def _slerp(a: np.ndarray, b: np.ndarray, share: np.ndarray) -> np.ndarray:
-    """Return rotations between others; where one of the two is not known, the first."""
+    """Return interpolated rotations, the first if one is unknown."""
     known = np.isfinite(a).all((-1, -2)) & np.isfinite(b).all((-1, -2))
     result = a.copy()
     shares = np.broadcast_to(share[..., 0, 0], known.shape)
@@ -164,10 +157,7 @@ def ticks(first_ns: int, count: int, fps: float) -> TimestampsNs:
 
 
 def steady(motion: HandMotion) -> HandMotion:
-    """Return the motion at times exactly ``1 / fps`` apart, from its first frame to its last.
-
-    Limits of speed are kept between frames that are as far apart as they are executed.
-    """
+    """Return the motion at times exactly ``1 / fps`` apart, as speed limits need it."""
     stamps = motion.timestamps_ns
     count = 1 + int((stamps[-1] - stamps[0]) * motion.fps / 1e9 + 0.5)
     times = ticks(int(stamps[0]), count, motion.fps)
@@ -177,14 +167,14 @@ def steady(motion: HandMotion) -> HandMotion:
 
 
 def only_hands(motion: HandMotion, hands: Literal["both", "left", "right"]) -> HandMotion:
-    """Return the motion without the hand that is not wanted."""
+    """Return the motion with only the given hands present."""
     if hands == "both":
         return motion
     return _with_hands(motion, np.tile([side == hands for side in SIDES], (len(motion), 1)))
 
 
 def _with_hands(motion: HandMotion, kept: Bool[np.ndarray, "T 2"]) -> HandMotion:
-    """Return the motion with all other hands absent."""
+    """Return the motion with the other hands absent."""
     joints = kept[..., None, None]
     sigma = motion.joint_sigma
     return replace(
@@ -202,10 +192,10 @@ def _with_hands(motion: HandMotion, kept: Bool[np.ndarray, "T 2"]) -> HandMotion
 
 
 def part(recording: Recording, start: int, stop: int) -> Recording:
-    """Return frames ``start`` to ``stop - 1``. Raises InputError for a part that is not there."""
+    """Return frames ``start`` to ``stop - 1``. Raises InputError."""
     if not 0 <= start < stop <= len(recording):
         raise InputError(
-            f"{recording.source}: frames {start} to {stop - 1} asked for; "
+            f"{recording.source}: no frames {start} to {stop - 1}; "
             f"valid: 0 to {len(recording) - 1}."
         )
     index = np.arange(start, stop)
@@ -244,54 +234,37 @@ class _SelectedFrames:
         return len(self.index)
 
     def read(self, start: int, stop: int) -> Iterator[ImageRgb]:
-        index = self.index[start:stop]
-        if len(index):
-            images = self.frames.read(int(index[0]), int(index[-1]) + 1)
-            yield from _every(images, np.diff(index))
+        index = self.index[start:stop].tolist()
+        if not index:
+            return
+        images, at = self.frames.read(index[0], index[-1] + 1), index[0] - 1
+        for wanted in index:
+            while at < wanted:
+                image, at = next(images), at + 1
+            yield image
 
     def at(self, index: int) -> ImageRgb:
         return self.frames.at(int(self.index[index]))
 
 
-def _every(images: Iterator[ImageRgb], steps: Int[np.ndarray, "S"]) -> Iterator[ImageRgb]:
-    """Yield the first image, then the one reached by each step; a step of 0 repeats it."""
-    image = next(images)
-    yield image
-    for step in steps:
-        for _ in range(step):
-            image = next(images)
-        yield image
-
-
-@runtime_checkable
-class ResizingSource(Protocol):
-    """A frame source that can make its pictures in another size at once."""
-
-    def read_resized(self, start: int, stop: int, width: int, height: int) -> Iterator[ImageRgb]:
-        """Yield frames ``start`` to ``stop - 1``; each array is the caller's own."""
-        ...
-
-
 def resized(recording: Recording, size: tuple[int, int]) -> Iterator[ImageRgb]:
-    """Yield all frames of a recording in a size (width, height), each the caller's own."""
+    """Yield all frames of a recording in a size (width, height), as new arrays."""
     source = recording.frames
     assert source is not None
-    if isinstance(source, ResizingSource):
+    if isinstance(source, VideoFrames):
         yield from source.read_resized(0, len(recording), *size)
         return
     for image in source.read(0, len(recording)):
-        if (image.shape[1], image.shape[0]) == size:
-            yield image.copy()
-        else:
-            yield cv2.resize(image, size, interpolation=cv2.INTER_AREA)
+        same = (image.shape[1], image.shape[0]) == size
+        yield image.copy() if same else cv2.resize(image, size, interpolation=cv2.INTER_AREA)
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """How pictures of ``source`` (width, height) become pictures of ``size``.
+    """The change of pictures of ``source`` (width, height) to ``size``.
 
-    They are scaled alike in both directions, but for rounding to whole pixels, and then lie in the
-    middle: with black bars (letterbox), or with what reaches out cut off (crop).
+    They are scaled uniformly, up to rounding to whole pixels, and centred: with black bars
+    (letterbox), or cropped.
     """
 
     source: tuple[int, int]
@@ -300,14 +273,14 @@ class Fit:
 
     @property
     def scaled(self) -> tuple[int, int]:
-        """Size of the scaled picture: within ``size`` (letterbox), or not less than it (crop)."""
+        """Size of the scaled picture: at most ``size`` (letterbox), or at least (crop)."""
         ratios = [new / old for new, old in zip(self.size, self.source, strict=True)]
         ratio = min(ratios) if self.mode == "letterbox" else max(ratios)
         return max(1, round(self.source[0] * ratio)), max(1, round(self.source[1] * ratio))
 
     @property
     def corner(self) -> tuple[int, int]:
-        """Where the scaled picture's first pixel lies; negative where it is cut off."""
+        """Place of the scaled picture's first pixel; negative if cropped."""
         return (self.size[0] - self.scaled[0]) // 2, (self.size[1] - self.scaled[1]) // 2
 
     def image(self, image: UInt8[np.ndarray, "H W 3"]) -> UInt8[np.ndarray, "h w 3"]:
@@ -329,7 +302,7 @@ class Fit:
         return camera.rescaled(*self.scaled).cropped(-x, -y, *self.size)
 
     def recording(self, recording: Recording) -> Recording:
-        """Return the recording with its pictures, and its camera, in the new size."""
+        """Return the recording with pictures and camera in the new size."""
         assert recording.frames is not None
         camera = recording.camera
         return replace(
@@ -341,7 +314,7 @@ class Fit:
         )
 
     def hands(self, motion: HandMotion) -> HandMotion:
-        """Return the hands with their camera, pixels and visible shares as of the new pictures."""
+        """Return the hands with camera, pixels and visible shares for the new pictures."""
         if motion.camera is None:
             return motion
         camera = self.camera(motion.camera)

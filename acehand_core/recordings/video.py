@@ -1,41 +1,47 @@
-"""Video files as recordings: frames by exact index, any number of times."""
+"""Video files, and folders of pictures, as recordings with frames by exact index."""
 
 from __future__ import annotations
 
 import math
+import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import av
+import cv2
 import numpy as np
 from av.video.reformatter import Interpolation, VideoReformatter
 from jaxtyping import Int
 
-from acehand_core.errors import InputError
-from acehand_core.motion import Recording
-from acehand_core.recordings.video_index import VideoIndex, rgb_options
-from acehand_core.recordings.video_scan import scan
+from acehand_core.errors import InputError, VideoError
+from acehand_core.motion import ChangedFrames, Recording
+from acehand_core.recordings.video_index import VideoIndex, rgb_options, scan
 from acehand_core.safe_files import content_sha256
 from acehand_core.types import ImageRgb, TimestampsNs
 
-#: File names that are taken for videos.
+#: Suffixes of video files.
 EXTENSIONS = (
     ".mp4", ".mov", ".m4v", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts", ".mts", ".m2ts",
     ".wmv", ".flv", ".3gp",
 )  # fmt: skip
-#: A conversion stays in its own thread. Before PyAV 17 every one does, and none can be told to.
+#: Suffixes of pictures.
+PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp")
+#: Frames per second of pictures whose names are not times.
+DEFAULT_RATE = 30.0
+#: Names that are times: as in EuRoC, and as in TUM RGB-D.
+_NANOSECONDS, _SECONDS = re.compile(r"\d{16,19}"), re.compile(r"\d{1,10}\.\d{3,9}")
+#: Convert in the calling thread, as PyAV before 17 always does.
 _ONE_THREAD: dict[str, Any] = {"threads": 1} if int(av.__version__.partition(".")[0]) >= 17 else {}
 
 
 class VideoFrames:
     """The frames of a video file as a ``FrameSource`` of T frames.
 
-    ``source_indices`` (T,) are the file's frames shown here, in order; a frame may be left out or
-    repeated. Every call of ``read`` and ``decode`` opens the file anew, and ``at`` keeps one
-    decoder per thread, so several threads may read at once.
+    ``source_indices`` (T,) are the file's frames in order, some omitted or repeated. Thread-safe:
+    every call of ``read`` and ``decode`` opens the file, and ``at`` keeps one decoder per thread.
     """
 
     def __init__(self, index: VideoIndex, source_indices: Int[np.ndarray, "T"]) -> None:
@@ -55,54 +61,44 @@ class VideoFrames:
         return self._index.path
 
     @property
-    def source_timestamps_ns(self) -> TimestampsNs:
-        """The file's own time of each frame (T,); repeated where a frame is."""
-        return self._index.timestamps_ns[self.source_indices]
-
-    @property
     def rotation(self) -> int:
-        """Degrees counter-clockwise (0, 90, 180, 270) that decoded pictures are turned by."""
+        """Degrees counter-clockwise (0, 90, 180, 270) that turn decoded pictures upright."""
         return self._index.rotation
 
     @property
     def mirrored(self) -> bool:
-        """Whether turned pictures are flipped left to right."""
+        """Whether upright pictures are flipped left to right."""
         return self._index.mirrored
 
     def select(self, indices: Int[np.ndarray, "N"]) -> VideoFrames:
-        """Return the frames at non-decreasing ``indices``, without decoding anything."""
+        """Return the frames at non-decreasing ``indices``."""
         return VideoFrames(self._index, self.source_indices[indices])
 
     def read(self, start: int, stop: int) -> Iterator[ImageRgb]:
-        """Yield frames ``start`` to ``stop - 1``, upright; each array is the caller's own."""
-        convert = _Converter(self._index)
-        for frame in self.decode(start, stop):
-            yield convert(frame)
+        """Yield frames ``start`` to ``stop - 1``, upright, as new arrays."""
+        yield from map(_Converter(self._index), self.decode(start, stop))
 
     def read_resized(self, start: int, stop: int, width: int, height: int) -> Iterator[ImageRgb]:
-        """Yield what ``read`` does in any size; much cheaper than resizing its pictures."""
-        convert = _Converter(self._index, (width, height))
-        for frame in self.decode(start, stop):
-            yield convert(frame)
+        """Yield the frames of ``read`` in any size; cheaper than resizing them."""
+        yield from map(_Converter(self._index, (width, height)), self.decode(start, stop))
 
     def at(self, index: int) -> ImageRgb:
-        """Return one frame; cheap where the calling thread asks for frames in order."""
-        self._check(index, index + 1)
+        """Return one frame; cheap if the calling thread reads in order."""
+        check_range(self.path, index, index + 1, len(self))
         target = int(self.source_indices[index])
         cursor = self._local.__dict__.pop("cursor", None)
         if cursor is None or not cursor.reaches(target):
             cursor = _Cursor(self._index, target)
         image = cursor.convert(cursor.frame(target))
-        self._local.cursor = cursor  # only one that still works is kept
+        self._local.cursor = cursor  # not after an error
         return image
 
     def decode(self, start: int, stop: int) -> Iterator[av.VideoFrame]:
-        """Yield the decoder's own frames ``start`` to ``stop - 1``, for encoding them again.
+        """Yield the decoder's frames ``start`` to ``stop - 1``, NOT rotated, with file stamps.
 
-        Rotation is NOT applied (see ``rotation``, ``mirrored``), stamps are the file's, and a
-        frame that is shown twice is the same object.
+        A repeated frame is the same object.
         """
-        self._check(start, stop)
+        check_range(self.path, start, stop, len(self))
         targets = self.source_indices[start:stop].tolist()
         if not targets:
             return
@@ -112,18 +108,15 @@ class VideoFrames:
                 yield frame
                 position += 1
 
-    def _check(self, start: int, stop: int) -> None:
-        if not 0 <= start <= stop <= len(self):
-            raise IndexError(
-                f"{self.path}: frames {start} to {stop - 1} asked for; valid: 0 to {len(self) - 1}."
-            )
+
+def check_range(where: Path, start: int, stop: int, count: int) -> None:
+    """Raise IndexError unless frames ``start`` to ``stop - 1`` are among ``count``."""
+    if not 0 <= start <= stop <= count:
+        raise IndexError(f"{where}: no frames {start} to {stop - 1}; valid: 0 to {count - 1}.")
 
 
 class _Converter:
-    """Turns decoded frames into upright RGB of a size (width, height), by default their own.
-
-    Not for use by two threads at once.
-    """
+    """Converts decoded frames to upright RGB of a size (width, height). Not thread-safe."""
 
     def __init__(self, index: VideoIndex, size: tuple[int, int] | None = None) -> None:
         self._index = index
@@ -136,7 +129,7 @@ class _Converter:
     def __call__(self, frame: av.VideoFrame) -> ImageRgb:
         width, height = self._size
         options = rgb_options(frame)
-        if self._resizes and frame.format.name.startswith("yuv"):  # three times as fast as with RGB
+        if self._resizes and frame.format.name.startswith("yuv"):  # 3x faster than in RGB
             area: dict[str, Any] = {"interpolation": Interpolation.AREA, **_ONE_THREAD}
             frame = self._resizer.reformat(frame, width=width, height=height, **area)
         rgb = self._reformatter.reformat(
@@ -148,7 +141,7 @@ class _Converter:
 
 
 class _Cursor:
-    """A decoder that stands at some frame and can continue from there."""
+    """A decoder at some frame, which can continue from there."""
 
     def __init__(self, index: VideoIndex, start: int) -> None:
         self.convert = _Converter(index)
@@ -157,7 +150,7 @@ class _Cursor:
         self._position, self._frame = next(self._frames)
 
     def reaches(self, target: int) -> bool:
-        """Whether continuing is no more work than starting at the key frame before ``target``."""
+        """Return whether continuing is as cheap as starting at a key frame."""
         if target <= self._position + 1:
             return target >= self._position
         return self._position >= self._index.keyframe_before(target)
@@ -169,20 +162,14 @@ class _Cursor:
 
 
 def open_video(path: Path | str, mirrored: bool = False) -> Recording:
-    """Return a video file as a recording whose ``frames`` are ``VideoFrames``.
+    """Return a video file as a recording of ``VideoFrames``, upright.
 
-    Args:
-        path: the video file; its audio is ignored, its rotation applied.
-        mirrored: the video shows a mirror image (a selfie); turn it back.
-
-    Raises:
-        VideoError: the file cannot be read.
+    ``mirrored`` flips a mirror image (a selfie) back. Raises VideoError: the file cannot be read.
     """
     path = Path(path)
     index = scan(path)
     if mirrored:
         index = replace(index, mirrored=not index.mirrored)
-
     return Recording(
         source=str(path),
         sha256=content_sha256(path),
@@ -197,12 +184,8 @@ def open_video(path: Path | str, mirrored: bool = False) -> Recording:
 
 
 def videos_in(folder: Path) -> list[Path]:
-    """Return the video files directly in a folder, sorted by name; there may be none."""
-    return sorted(
-        path
-        for path in folder.iterdir()
-        if path.suffix.lower() in EXTENSIONS and path.is_file() and not path.name.startswith(".")
-    )
+    """Return the video files directly in a folder, sorted by name."""
+    return sorted(_files(folder, EXTENSIONS))
 
 
 def frames_between(
@@ -212,19 +195,15 @@ def frames_between(
     start_s: float | None,
     duration_s: float | None,
 ) -> tuple[int, int]:
-    """Return the first frame from ``start_s`` on and the one after ``duration_s`` of them.
-
-    Seconds count from the first frame; None means from there and to the end.
+    """Return the range of frames from ``start_s`` (None: 0) for ``duration_s`` (None: to the end).
 
     Raises:
-        InputError: that part is not there.
+        InputError: outside the recording.
     """
     since = timestamps_ns - timestamps_ns[0]
     length = since[-1] / 1e9 + 1 / fps
     if start_s is not None and not 0 <= start_s < length - 1e-6:
-        raise InputError(
-            f"{source}: start {start_s} s is outside the recording; valid: 0 to {length:.3f} s."
-        )
+        raise InputError(f"{source}: start {start_s} s; valid: 0 to {length:.3f} s.")
     if duration_s is not None and not 0 < duration_s < math.inf:
         raise InputError(f"{source}: duration {duration_s} s; give seconds above 0.")
     start_ns = round((start_s or 0) * 1e9)
@@ -233,3 +212,122 @@ def frames_between(
         return first, len(since)
     last = int(np.searchsorted(since, start_ns + round(duration_s * 1e9)))
     return first, max(last, first + 1)
+
+
+class FolderFrames:
+    """The T pictures of a folder as a ``FrameSource``, each read on demand."""
+
+    def __init__(self, paths: Sequence[Path], size: tuple[int, int]) -> None:
+        self.paths, self.size = tuple(paths), size
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def read(self, start: int, stop: int) -> Iterator[ImageRgb]:
+        return map(self.at, range(start, stop))
+
+    def at(self, index: int) -> ImageRgb:
+        """Return one frame. Raises VideoError: damaged, or of another size than the first."""
+        image = _read(self.paths[index])
+        size = image.shape[1], image.shape[0]
+        if size != self.size:
+            raise VideoError(
+                f"{self.paths[index]}: {size[0]} x {size[1]} pixels, but the first picture of the "
+                f"folder has {self.size[0]} x {self.size[1]}; all must have the same size."
+            )
+        return image
+
+
+def flipped(image: ImageRgb) -> ImageRgb:
+    """Return a picture flipped left to right."""
+    return np.ascontiguousarray(image[:, ::-1])
+
+
+def _files(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
+    return [
+        path
+        for path in folder.iterdir()
+        if path.suffix.lower() in suffixes and path.is_file() and not path.name.startswith(".")
+    ]
+
+
+def pictures_in(folder: Path) -> list[Path]:
+    """Return the pictures directly in a folder, sorted by the numbers in their names."""
+
+    def by_number(path: Path) -> list[tuple[bool, int, str]]:
+        parts = re.split(r"(\d+)", path.stem)
+        return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]
+
+    return sorted(_files(folder, PICTURES), key=by_number)
+
+
+def open_frames(folder: Path, rate: float | None = None, mirrored: bool = False) -> Recording:
+    """Return a folder of pictures, sorted by the numbers in their names, as a recording.
+
+    ``rate`` (frames per second) is only valid if the names are not times; ``mirrored`` flips mirror
+    images (selfies) back.
+
+    Raises:
+        VideoError: the first picture cannot be read.
+        InputError: no pictures, an invalid rate, a rate for names that are times, or equal times.
+    """
+    paths = pictures_in(folder)
+    if not paths:
+        raise InputError(f"{folder} has no pictures; valid: {' '.join(PICTURES)}.")
+    height, width = _read(paths[0]).shape[:2]
+    frames = FolderFrames(paths, (width, height))
+
+    notes: tuple[str, ...] = ()
+    times = _times_of_names(folder, [path.stem for path in paths])
+    if times is None:
+        if rate is None:
+            notes = (f"no frame rate given: {DEFAULT_RATE:g} frames per second assumed",)
+        fps = DEFAULT_RATE if rate is None else rate
+        if not 0 < fps <= 1000:
+            raise InputError(f"{folder}: a frame rate of {fps:g}; valid: above 0, up to 1000.")
+        times = np.round(np.arange(len(paths)) * 1e9 / fps).astype(np.int64)
+    elif rate is not None:
+        raise InputError(f"{folder}: pictures are named by time; --frame-rate does not apply.")
+    else:
+        steps = np.diff(times)
+        fps = DEFAULT_RATE if not len(steps) else 1e9 / float(np.median(steps))
+
+    return Recording(
+        source=str(folder),
+        sha256=content_sha256(folder),
+        timestamps_ns=times,
+        fps=fps,
+        width=width,
+        height=height,
+        frames=ChangedFrames(frames, flipped) if mirrored else frames,
+        notes=notes,
+        processing={"rotation": 0, "mirrored": mirrored},
+    )
+
+
+def _times_of_names(folder: Path, stems: Sequence[str]) -> TimestampsNs | None:
+    """Return the times in the names of pictures, or None."""
+    if all(_NANOSECONDS.fullmatch(stem) for stem in stems):
+        times = np.array([int(stem) for stem in stems], np.int64)
+    elif all(_SECONDS.fullmatch(stem) for stem in stems):
+        # A float has too few digits for nanoseconds since 1970.
+        whole = (stem.split(".") for stem in stems)
+        times = np.array([int(s) * 10**9 + int(f.ljust(9, "0")) for s, f in whole], np.int64)
+    else:
+        return None
+    if (np.diff(times) <= 0).any():
+        frame = int(np.argmax(np.diff(times) <= 0))
+        raise InputError(f"{folder}: {stems[frame]} and {stems[frame + 1]} name the same time.")
+    return times
+
+
+def _read(path: Path) -> ImageRgb:
+    """Return a picture as RGB, rotated by its EXIF."""
+    try:
+        data = np.frombuffer(path.read_bytes(), np.uint8)
+    except OSError as error:
+        raise VideoError(f"{path}: cannot be read ({error.strerror or error}).") from error
+    image = cv2.imdecode(data, cv2.IMREAD_COLOR) if len(data) else None
+    if image is None:
+        raise VideoError(f"{path}: is damaged, or not a picture.")
+    return cv2.cvtColor(image, cv2.COLOR_BGR2RGB)

@@ -1,8 +1,8 @@
-"""Video files for datasets: their facts, read without decoding, and encoding frame by frame.
+"""Videos of datasets: probing, encoding and cutting.
 
-Frame k is shown at exactly k / fps. There are no B-frames and key frames are close together, so
-that single frames are cheap to reach. Rotation is applied. yuv 4:2:0 needs even sizes: an odd last
-row or column is cut off, so that every pixel keeps its coordinates.
+Frame k is shown at exactly k / fps. No B-frames and close key frames make single frames cheap to
+reach. Rotation is applied. yuv 4:2:0 needs even sizes: an odd last row or column is cut off, which
+keeps pixel coordinates.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 import av
 import numpy as np
@@ -24,12 +24,13 @@ from jaxtyping import Float
 from acehand_core.atomic import atomic_path
 from acehand_core.errors import AcehandError, OutputError, SchemaError, VideoError
 from acehand_core.motion import FrameSource, Recording
+from acehand_core.recordings.video import VideoFrames
 from acehand_core.recordings.video_index import VideoPacket, open_container, video_stream
 
 
 @dataclass(frozen=True, slots=True)
 class VideoFacts:
-    """``times_s`` are the frames' presentation times in increasing order, in seconds."""
+    """A video's properties; ``times_s`` are the frames' presentation times, increasing."""
 
     path: Path
     width: int
@@ -41,7 +42,7 @@ class VideoFacts:
     times_s: Float[np.ndarray, "T"]
 
     def info(self, fps: int) -> dict[str, Any]:
-        """Return the entries that describe the video in a dataset's info.json."""
+        """Return the video's entries in a dataset's info.json."""
         return {
             "video.height": self.height,
             "video.width": self.width,
@@ -55,7 +56,7 @@ class VideoFacts:
 
 
 def probe_video(path: Path) -> VideoFacts:
-    """Read a video's size, codec and frame times. Raises VideoError when it is not a usable one."""
+    """Read a video's size, codec and frame times without decoding. Raises VideoError."""
     try:
         with av.open(f"file:{path}", metadata_errors="ignore") as container:
             if not container.streams.video:
@@ -68,7 +69,7 @@ def probe_video(path: Path) -> VideoFacts:
             ]
             context = stream.codec_context
             if context is None or stream.time_base is None:
-                raise VideoError(f"{path} is coded in a way that is not known here.")
+                raise VideoError(f"{path} has an unknown codec.")
             ticks = np.array(sorted(pts for pts, _ in packets), dtype=np.int64)
 
             return VideoFacts(
@@ -87,9 +88,8 @@ def probe_video(path: Path) -> VideoFacts:
 
 _ENCODERS: Mapping[str, Literal["libx264", "libsvtav1"]] = {"h264": "libx264", "av1": "libsvtav1"}
 _DEFAULTS = {"h264": ("superfast", 23), "av1": ("10", 30)}
-_PICTURE_TYPE_UNSET = 0
-_MUXER = {"movflags": "faststart"}  # the table of frames first: readable while it downloads
-#: Filters that turn a picture counter-clockwise by 0 to 3 quarters.
+_MUXER = {"movflags": "faststart"}  # the index first: readable while it downloads
+#: Filters for 0 to 3 quarter turns counter-clockwise.
 _TURNS: dict[int, tuple[tuple[str, str | None], ...]] = {
     0: (),
     1: (("transpose", "cclock"),),
@@ -102,10 +102,7 @@ Codec = Literal["h264", "av1"]
 
 @dataclass(frozen=True, slots=True)
 class VideoEncoding:
-    """How to encode: ``preset`` and ``crf`` None mean superfast and 23 for h264, 10 and 30 for av1.
-
-    ``gop`` is the distance of key frames.
-    """
+    """Encoder settings; default preset and crf: superfast and 23 for h264, 10 and 30 for av1."""
 
     codec: Codec = "h264"
     preset: str | None = None
@@ -114,30 +111,11 @@ class VideoEncoding:
 
     def __post_init__(self) -> None:
         if self.gop < 1 or (self.crf is not None and not 0 <= self.crf <= 63):
-            raise SchemaError(
-                f"Video settings: gop {self.gop} must be at least 1, crf {self.crf} within 0..63."
-            )
+            raise SchemaError(f"Video: gop {self.gop} must be at least 1, crf {self.crf} in 0..63.")
 
 
 class EncodingCancelledError(AcehandError):
-    """The caller asked to stop; nothing was written."""
-
-
-@runtime_checkable
-class DecodedSource(Protocol):
-    """A frame source backed by a file: it can hand out frames as they were decoded.
-
-    ``rotation`` (degrees, counter-clockwise) turns them upright, then ``mirrored`` flips them left
-    to right.
-    """
-
-    path: Path
-    rotation: int
-    mirrored: bool
-
-    def decode(self, start: int, stop: int) -> Iterator[av.VideoFrame]:
-        """Yield frames ``start`` to ``stop - 1`` as they are stored."""
-        ...
+    """The caller cancelled; nothing was written."""
 
 
 def encode_video(
@@ -147,34 +125,31 @@ def encode_video(
     settings: VideoEncoding | None = None,
     cancelled: Callable[[], bool] | None = None,
 ) -> VideoFacts:
-    """Write all frames of a recording to ``path`` (mp4, replaced if it exists), at k / fps.
+    """Write all frames of a recording to ``path`` (mp4), atomically, replacing an existing file.
 
-    ``cancelled()`` is called before each frame; a true answer raises EncodingCancelledError. Raises
-    OutputError when the file cannot be written. The file appears only when complete.
+    ``cancelled()`` is called before each frame; True raises EncodingCancelledError. Raises
+    OutputError: the file cannot be written.
     """
     settings = settings or VideoEncoding()
     if recording.frames is None:
         raise OutputError(f"{recording.source} has no frames; leave the video feature out.")
-
     with atomic_path(path, overwrite=True) as temporary:
         try:
-            _encode(recording, recording.frames, temporary, fps, settings, cancelled)
+            _encode(recording, temporary, fps, settings, cancelled)
         except av.FFmpegError as error:
             if isinstance(error, OSError):
                 raise
             raise OutputError(f"{path}: encoding failed: {error}.") from error
-
     return probe_video(path)
 
 
 def even_size(width: int, height: int) -> tuple[int, int]:
-    """Return the (width, height) that an encoded frame of the given size has."""
+    """Return the (width, height) of an encoded frame."""
     return width - width % 2, height - height % 2
 
 
 def _encode(
     recording: Recording,
-    source: FrameSource,
     path: Path,
     fps: int,
     settings: VideoEncoding,
@@ -183,15 +158,15 @@ def _encode(
     total = len(recording)
     with av.open(f"file:{path}", "w", format="mp4", options=_MUXER) as container:
         stream: av.VideoStream | None = None
-        for index, frame in enumerate(_frames(source, recording)):
+        for index, frame in enumerate(_frames(recording)):
             if cancelled is not None and cancelled():
                 raise EncodingCancelledError(
                     f"{recording.source}: encoding was stopped at frame {index} of {total}."
                 )
             if stream is None:
-                stream = _open_stream(container, source, frame, fps, settings)
+                stream = _open_stream(container, recording.frames, frame, fps, settings)
             frame.pts, frame.time_base = index, Fraction(1, fps)
-            frame.pict_type = _PICTURE_TYPE_UNSET  # else the source's key frames are kept
+            frame.pict_type = 0  # unset; else the source's key frames are kept
             container.mux(stream.encode(frame))
 
         if stream is None:
@@ -201,12 +176,12 @@ def _encode(
 
 def _open_stream(
     container: av.container.OutputContainer,
-    source: FrameSource,
+    source: FrameSource | None,
     frame: av.VideoFrame,
     fps: int,
     settings: VideoEncoding,
 ) -> av.VideoStream:
-    os.environ.setdefault("SVT_LOG", "1")  # its encoder talks on standard error otherwise
+    os.environ.setdefault("SVT_LOG", "1")  # else it logs to stderr
     preset, crf = _DEFAULTS[settings.codec]
     options = {
         "preset": settings.preset or preset,
@@ -220,9 +195,9 @@ def _open_stream(
     if settings.codec == "h264":
         context.max_b_frames = 0
 
-    # Without these tags a player would guess the matrix, and colours would shift.
+    # Without these tags players guess the matrix, and colours shift.
     context.color_range, context.colorspace = frame.color_range, frame.colorspace
-    if isinstance(source, DecodedSource):  # frames know the other two only from PyAV 17 on
+    if isinstance(source, VideoFrames):  # frames have the other two from PyAV 17 on
         with open_container(source.path) as original:
             decoder = video_stream(original, source.path).codec_context
             context.color_primaries = decoder.color_primaries
@@ -231,14 +206,15 @@ def _open_stream(
     return stream
 
 
-def _frames(source: FrameSource, recording: Recording) -> Iterator[av.VideoFrame]:
+def _frames(recording: Recording) -> Iterator[av.VideoFrame]:
     """Yield upright yuv420p frames of even size, converting as little as possible."""
-    if not isinstance(source, DecodedSource):
+    source = recording.frames
+    assert source is not None
+    if not isinstance(source, VideoFrames):
         width, height = even_size(recording.width, recording.height)
-        rgb = av.VideoFrame(width, height, "rgb24")  # one for all: new memory is slow to fill
-        rows = np.frombuffer(memoryview(rgb.planes[0]), np.uint8).reshape(height, -1)[
-            :, : 3 * width
-        ]
+        rgb = av.VideoFrame(width, height, "rgb24")  # reused: new memory is slow
+        plane = np.frombuffer(memoryview(rgb.planes[0]), np.uint8)
+        rows = plane.reshape(height, -1)[:, : 3 * width]
         for image in source.read(0, len(recording)):
             rows[:] = image[:height, :width].reshape(height, -1)
             frame = rgb.reformat(
@@ -254,13 +230,13 @@ def _frames(source: FrameSource, recording: Recording) -> Iterator[av.VideoFrame
 
     graph: Graph | None = None
     for frame in source.decode(0, len(recording)):
-        if (frame.width, frame.height) != stored:  # some streams change their size half way
+        if (frame.width, frame.height) != stored:  # some streams change size midway
             frame = frame.reformat(width=stored[0], height=stored[1])
         if frame.format.name != "yuv420p" or frame.color_range == ColorRange.JPEG:
             frame = frame.reformat(
                 format="yuv420p", src_color_range=frame.color_range, dst_color_range=ColorRange.MPEG
             )
-            frame.color_range = ColorRange.MPEG  # PyAV before 17 does not say so
+            frame.color_range = ColorRange.MPEG  # not set by PyAV before 17
         if turns or source.mirrored or even_size(*upright) != upright:
             graph = graph or _turn_and_crop(frame, turns, source.mirrored, even_size(*upright))
             graph.push(frame)
@@ -273,7 +249,7 @@ def _frames(source: FrameSource, recording: Recording) -> Iterator[av.VideoFrame
 def _turn_and_crop(
     frame: av.VideoFrame, turns: int, mirrored: bool, size: tuple[int, int]
 ) -> Graph:
-    """Return a filter: quarter turns counter-clockwise, a flip, then a cut to (width, height)."""
+    """Return a filter graph: quarter turns counter-clockwise, flip, crop to (width, height)."""
     graph = Graph()
     nodes = [
         graph.add_buffer(
@@ -291,7 +267,7 @@ def _turn_and_crop(
 
 
 def _remux(packets: Sequence[VideoPacket], stream: av.VideoStream, path: Path, fps: int) -> None:
-    """Write packets in the order of decoding; frame k is then shown at k / fps."""
+    """Write packets in decoding order, with frame k at k / fps."""
     ranks = np.argsort(np.argsort(np.array([packet.pts for packet in packets])))
     delay = int(np.max(np.arange(len(ranks)) - ranks))  # B-frames: decoded before shown
     with av.open(f"file:{path}", "w", format="mp4", options=_MUXER) as container:
@@ -304,10 +280,10 @@ def _remux(packets: Sequence[VideoPacket], stream: av.VideoStream, path: Path, f
 
 
 def copy_parts(source: Path, parts: Sequence[tuple[float, int]], path: Path, fps: int) -> None:
-    """Write parts of a video one after another to ``path`` (mp4) without coding them anew.
+    """Write parts of a video to ``path`` (mp4) without re-encoding.
 
-    ``parts``: the first frame's time in seconds, and the number of frames. Raises VideoError where
-    it cannot be cut there: a part has to begin with a key frame and to need no frame outside.
+    ``parts``: time of the first frame in seconds, number of frames. Raises VideoError: a part does
+    not begin with a key frame, or needs frames outside.
     """
     try:
         with open_container(source) as original:
@@ -323,8 +299,8 @@ def copy_parts(source: Path, parts: Sequence[tuple[float, int]], path: Path, fps
                 whole = len(own) == frames and own[-1] - own[0] + 1 == frames
                 if not whole or not packets[own[0]].is_keyframe:
                     raise VideoError(
-                        f"{source} cannot be cut at {start:.3f} s: its {frames} frames from there "
-                        "on do not begin with a key frame of their own."
+                        f"{source} cannot be cut at {start:.3f} s: the {frames} frames from there "
+                        "are not a closed group with a key frame first."
                     )
                 chosen += packets[own[0] : own[-1] + 1]
             _remux(chosen, stream, path, fps)

@@ -1,21 +1,26 @@
-"""How to reach any frame of a video file exactly: containers, key frames, decoding.
+"""The frames of a video file: their number, times and key frames, and decoding them by index.
 
-A frame's identity is its presentation stamp; ``video_scan`` finds out which there are.
+Packets are only listed if their presentation stamps can be trusted; else every frame is decoded
+once.
 """
 
 from __future__ import annotations
 
 import bisect
 import contextlib
+import itertools
 import logging
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import av
 import numpy as np
 from av.container import InputContainer
+from av.sidedata.sidedata import SideData
 from av.stream import Disposition
 from av.video.reformatter import ColorRange, Colorspace
 from av.video.stream import VideoStream
@@ -31,11 +36,8 @@ else:
 
 
 def rgb_options(frame: av.VideoFrame) -> dict[str, Any]:
-    """Return what ``reformat`` needs to make RGB of a frame by the colour tags it carries.
-
-    PyAV before 17 does not look at them unless it is told; later ones take them anyway.
-    """
-    full = frame.format.name.startswith(("yuvj", "gray", "ya"))  # whatever their tag says
+    """Return ``reformat``'s options for RGB by a frame's colour tags, which PyAV < 17 ignores."""
+    full = frame.format.name.startswith(("yuvj", "gray", "ya"))  # regardless of the tag
     return {
         "format": "rgb24",
         "src_color_range": ColorRange.JPEG if full else frame.color_range,
@@ -46,7 +48,7 @@ def rgb_options(frame: av.VideoFrame) -> dict[str, Any]:
 
 _log = logging.getLogger(__name__)
 
-#: Only self-contained media formats: playlists and scripts could point at other files.
+#: Self-contained media formats; playlists and scripts could refer to other files.
 _FORMATS = (
     "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,flv,ogg,asf,h264,hevc,m4v,"
     "mjpeg,ivf,nut,mxf,gif"
@@ -55,12 +57,12 @@ _FORMATS = (
 
 @dataclass(frozen=True, slots=True)
 class VideoIndex:
-    """The T source frames of one video stream, in the order they are shown.
+    """The T source frames of a video stream in presentation order.
 
-    ``pts`` identifies a frame while reading; None where the file's stamps cannot, and frames are
-    counted from the file's beginning. ``keyframes`` are frames at which decoding can start; the
-    first is 0. ``rotation`` is counter-clockwise in degrees, ``mirrored`` flips left and right
-    after it. ``warned`` are the frames of which a warning was logged: one is enough.
+    ``pts`` identify frames; None: untrustworthy, frames are counted from the beginning. Decoding
+    starts at ``keyframes``, the first being 0. Frames are rotated by ``rotation`` (degrees
+    counter-clockwise), then flipped left to right if ``mirrored``. ``warned``: frames with a logged
+    warning.
     """
 
     path: Path
@@ -80,19 +82,17 @@ class VideoIndex:
         return len(self.timestamps_ns)
 
     def keyframe_before(self, index: int) -> int:
-        """Return the last frame up to ``index`` at which decoding can start."""
+        """Return the last key frame up to ``index``."""
         return self.keyframes[bisect.bisect_right(self.keyframes, index) - 1]
 
     def frames(self, start: int, stop: int) -> Iterator[tuple[int, av.VideoFrame]]:
         """Yield (index, frame) for every index from ``start`` to ``stop - 1``.
 
-        A frame that cannot be decoded is replaced by the one before it, and a warning is logged.
-
-        Raises:
-            VideoError: nothing can be decoded any more.
+        A broken frame is replaced by the one before it, with a warning. Raises VideoError: nothing
+        decodes.
         """
         due = start
-        # Decoding frames in parallel is faster, but one broken frame then hides its neighbours.
+        # Parallel decoding is faster, but a broken frame also hides its neighbours.
         if not self.damaged:
             with contextlib.suppress(av.FFmpegError):
                 for index, frame in self._decode(start, parallel=True):
@@ -130,12 +130,10 @@ class VideoIndex:
     def _warn(self, frame: int) -> None:
         if frame not in self.warned:
             self.warned.add(frame)
-            _log.warning(
-                "%s: frame %d cannot be decoded; the one before it is shown.", self.path, frame
-            )
+            _log.warning("%s: frame %d cannot be decoded; repeated the last one.", self.path, frame)
 
     def _decode(self, start: int, parallel: bool) -> Iterator[tuple[int, av.VideoFrame]]:
-        """Yield decoded frames of the index from some keyframe up to ``start`` to the end."""
+        """Yield decoded frames from a key frame up to ``start`` to the end."""
         position = bisect.bisect_right(self.keyframes, start) - 1
         back = 1
         while True:
@@ -154,7 +152,7 @@ class VideoIndex:
                         break
                 if arrived:
                     return
-            # The container could not seek to this keyframe exactly: start from an earlier one.
+            # The container cannot seek exactly to this key frame: start from an earlier one.
             position, back = position - back, back * 2
 
     def _index_of(self, frame: av.VideoFrame, count: int) -> int | None:
@@ -167,17 +165,13 @@ class VideoIndex:
 
 
 def open_container(path: Path) -> InputContainer:
-    """Open a video file.
-
-    Raises:
-        VideoError: the file is missing, a folder, empty, not a video, or cut off.
-    """
+    """Open a video file. Raises VideoError: missing, a folder, empty, not a video, or cut off."""
     if path.is_dir():
         raise VideoError(f"{path} is a folder; give a video file.")
     if not path.exists():
         raise VideoError(f"{path} does not exist; give the path of a video file.")
     if path.stat().st_size == 0:
-        raise VideoError(f"{path} is empty (0 bytes); it was perhaps not copied completely.")
+        raise VideoError(f"{path} is empty (0 bytes); copy it again.")
     try:
         options = {"format_whitelist": _FORMATS, "protocol_whitelist": "file"}
         return av.open(f"file:{path}", options=options)
@@ -204,22 +198,19 @@ def _why_unreadable(path: Path, error: Exception) -> str:
 
     text = head.decode("utf-8", "ignore").encode()  # a character may be cut at the end
     if b"\0" not in head and len(text) > len(head) - 4:
-        return f"{path} is a text file, whatever its name says; give a video file."
+        return f"{path} is a text file; give a video file."
     return f"{path} is not a video that can be read; valid: mp4, mov, mkv, webm, avi, ts."
 
 
 def is_cut_off(path: Path) -> bool:
-    """Whether an MP4 file ends before its last box does."""
+    """Return whether an MP4 file ends before its last box."""
     size = path.stat().st_size
     with path.open("rb") as file:
         return any(end > size for _, _, end in boxes(file, 0, size))
 
 
 def boxes(file: BinaryIO, start: int, end: int) -> Iterator[tuple[bytes, int, int]]:
-    """Yield name, start and end of the content of an MP4 file's boxes (ISO/IEC 14496-12).
-
-    The last one may say that it ends beyond ``end``.
-    """
+    """Yield name, content start and end of MP4 boxes (ISO/IEC 14496-12), the last maybe cut."""
     while start + 8 <= end:
         file.seek(start)
         head = file.read(16)
@@ -234,7 +225,7 @@ def boxes(file: BinaryIO, start: int, end: int) -> Iterator[tuple[bytes, int, in
 
 
 def video_stream(container: InputContainer, path: Path) -> VideoStream:
-    """Return the first video stream that is not a cover picture."""
+    """Return the first video stream, cover pictures excluded. Raises VideoError."""
     for stream in container.streams.video:
         if not stream.disposition & Disposition.attached_pic:
             return stream
@@ -246,7 +237,7 @@ def video_stream(container: InputContainer, path: Path) -> VideoStream:
 def decoded(
     container: InputContainer, stream: VideoStream, parallel: bool
 ) -> Iterator[av.VideoFrame]:
-    """Yield frames in the decoder's order; unless ``parallel``, broken packets are skipped."""
+    """Yield frames in decoder order; broken packets raise if ``parallel``, else are skipped."""
     stream.thread_type = "AUTO" if parallel else "SLICE"
     packets = container.demux(stream)
     while True:
@@ -260,3 +251,234 @@ def decoded(
                 raise
             continue
         yield from frames
+
+
+#: In these containers one packet is one frame and carries its own presentation stamp.
+_ONE_PACKET_ONE_FRAME = {"mov", "matroska"}
+
+
+def scan(path: Path) -> VideoIndex:
+    """Return the index of a video file. Raises VideoError: no video, or no frame decodes."""
+    listing = _list_packets(path)
+    with open_container(path) as container:
+        stream = video_stream(container, path)
+        first = next(decoded(container, stream, parallel=False), None)
+
+    if first is None:
+        raise VideoError(f"{path}: the video stream has no frame that can be decoded.")
+    notes = []
+    if listing.pixel_aspect != 1:
+        notes.append(f"pixels are not square ({listing.pixel_aspect}); frames are read as stored")
+    if first.interlaced_frame:
+        notes.append("interlaced: moving edges are combed")
+
+    pts: np.ndarray | None
+    if listing.pts is not None and first.pts is not None and first.pts in listing.pts:
+        order = np.argsort(listing.pts)
+        pts, keys = np.array(listing.pts)[order], np.array(listing.keys)[order]
+        leading = int(np.searchsorted(pts, first.pts))
+        if leading:
+            notes.append(f"{leading} frames before the first key frame cannot be decoded")
+        pts, keys = pts[leading:], keys[leading:]
+        times = _to_ns(pts.tolist(), listing.time_base)
+    else:
+        pts, keys, times, more = _scan_by_decoding(path, listing)
+        notes += more
+
+    rotation, mirrored = _orientation(first)
+    turned = rotation % 180 == 90
+
+    return VideoIndex(
+        path=path,
+        pts=pts,
+        keyframes=(0,) if pts is None else (0, *(int(i) for i in np.flatnonzero(keys) if i > 0)),
+        timestamps_ns=np.array(times, np.int64),
+        fps=_nominal_fps(times, listing),
+        width=first.height if turned else first.width,
+        height=first.width if turned else first.height,
+        rotation=rotation,
+        mirrored=mirrored,
+        damaged=listing.damaged,
+        notes=tuple(notes),
+    )
+
+
+@dataclass(slots=True)
+class _Listing:
+    """The video packets of a container in storage order; ``pts`` None: untrustworthy stamps."""
+
+    pts: list[int] | None
+    keys: list[bool]
+    time_base: Fraction
+    rates: tuple[float, ...]
+    expected: int
+    damaged: bool
+    reorders: bool
+    pixel_aspect: Fraction
+
+
+def _list_packets(path: Path) -> _Listing:
+    with open_container(path) as container:
+        stream = video_stream(container, path)
+        stored: list[int | None] = []
+        keys, damaged = [], False
+        try:
+            for packet in container.demux(stream):
+                damaged = damaged or packet.is_corrupt
+                if packet.size > 0 and not packet.is_discard:
+                    stored.append(packet.pts)
+                    keys.append(packet.is_keyframe)
+        except av.FFmpegError:
+            damaged = True
+
+        kinds = set(container.format.name.split(","))
+        rates = (stream.average_rate, stream.guessed_rate)
+        time_base = stream.time_base or Fraction(1, 1000)
+        expected = _expected_frames(path, container, stream, stored, time_base) or len(stored)
+        damaged = damaged or expected > len(stored)
+        reorders = bool(stream.codec_context.has_b_frames)
+        pts = [stamp for stamp in stored if stamp is not None]
+        trusted = (
+            len(set(pts)) == len(stored)  # none missing or repeated
+            and not damaged
+            and bool(kinds & _ONE_PACKET_ONE_FRAME)
+            and stream.codec_context.name != "vp8"  # its packets may show nothing
+            # Reordered frames must have unsorted stamps.
+            and not (reorders and len(pts) > 3 and pts == sorted(pts))
+        )
+
+        return _Listing(
+            pts=pts if trusted else None,
+            keys=keys,
+            time_base=time_base,
+            rates=tuple(float(rate) for rate in rates if rate),
+            expected=expected,
+            damaged=damaged,
+            reorders=reorders,
+            pixel_aspect=stream.sample_aspect_ratio or Fraction(1),
+        )
+
+
+def _expected_frames(
+    path: Path,
+    container: InputContainer,
+    stream: VideoStream,
+    stored: list[int | None],
+    time_base: Fraction,
+) -> int | None:
+    """Return the announced number of frames, for Matroska an estimate; None: not announced."""
+    if "mov" in container.format.name:
+        if hasattr(stream, "index_entries"):  # from PyAV 17 on
+            return sum(not entry.is_discard for entry in stream.index_entries)
+        return stream.frames if is_cut_off(path) else None
+    duration, rate = stream.metadata.get("DURATION"), stream.average_rate
+    pts = [stamp for stamp in stored if stamp is not None]
+    complete = duration and rate and pts and len(pts) == len(stored)
+    if "matroska" not in container.format.name or not complete:
+        return None
+    hours, minutes, seconds = duration.split(":")
+    total = int(hours) * 3600 + int(minutes) * 60 + float(seconds)
+    missing = total - float(max(pts) * time_base) - float(1 / rate)
+    # With a variable rate, the last frame may be long.
+    return len(pts) + (round(missing * rate) if missing > max(0.25, float(2 / rate)) else 0)
+
+
+def _scan_by_decoding(
+    path: Path, listing: _Listing
+) -> tuple[np.ndarray | None, np.ndarray, list[int], list[str]]:
+    """Return pts (or None), key flags, times and notes of the decodable frames."""
+    with open_container(path) as container:
+        stream = video_stream(container, path)
+        frames = [(f.pts, bool(f.key_frame)) for f in decoded(container, stream, parallel=False)]
+
+    stored = [stamp for stamp, _ in frames]
+    pts = [stamp for stamp in stored if stamp is not None]
+    keys = np.array([key for _, key in frames])
+    notes = []
+    lost = listing.expected - len(frames)
+    if listing.damaged and lost > 0:
+        notes.append(f"cut off or damaged: at least {lost} of {lost + len(frames)} frames are lost")
+    if len(pts) == len(stored) and all(a < b for a, b in itertools.pairwise(pts)):
+        return np.array(pts, np.int64), keys, _to_ns(pts, listing.time_base), notes
+
+    if not pts:
+        rate = listing.rates[0] if listing.rates else 30.0
+        notes.append(f"no time stamps: {rate:g} frames per second assumed")
+        return None, keys, [round(i * 1e9 / rate) for i in range(len(stored))], notes
+
+    if listing.reorders and len(set(pts)) == len(stored):
+        stored = [*sorted(pts)]  # AVI stamps packets in storage order
+    times, repaired = repair_times(
+        [None if stamp is None else _to_ns([stamp], listing.time_base)[0] for stamp in stored]
+    )
+    if repaired:
+        notes.append(f"{repaired} time stamps were missing or did not increase; interpolated")
+
+    return None, keys, times, notes
+
+
+def repair_times(times: list[int | None]) -> tuple[list[int], int]:
+    """Return strictly increasing times and the number of changed ones.
+
+    The longest increasing subsequence is kept, the others are interpolated, or extrapolated at the
+    median interval.
+    """
+    tails: list[int] = []  # positions that end the best subsequence of each length
+    before: dict[int, int] = {}
+    known = {i: time for i, time in enumerate(times) if time is not None}
+    for i, time in known.items():
+        at = bisect.bisect_left(tails, time, key=lambda j: known[j])
+        if at < len(tails) and known[tails[at]] == time:
+            continue  # the first of equal stamps is kept
+        if at:
+            before[i] = tails[at - 1]
+        tails[at:] = [i] if at == len(tails) else [i, *tails[at + 1 :]]
+
+    kept = [tails[-1]]
+    while kept[-1] in before:
+        kept.append(before[kept[-1]])
+    kept.reverse()
+    origin = known[kept[0]]  # times since 1970 in ns would not fit a float
+    values = np.array([known[i] - origin for i in kept], np.float64)
+    step = float(np.median(np.diff(values) / np.diff(kept))) if len(kept) > 1 else 1e9 / 30
+    spread = np.interp(np.arange(len(times)), kept, values)
+    head, tail = np.arange(kept[0]), np.arange(kept[-1] + 1, len(times))
+    spread[head] = values[0] + (head - kept[0]) * step
+    spread[tail] = values[-1] + (tail - kept[-1]) * step
+    result = np.round(spread).astype(np.int64) + origin
+    result[kept] = [known[i] for i in kept]
+
+    return result.tolist(), len(times) - len(kept)
+
+
+def _to_ns(stamps: list[int], time_base: Fraction) -> list[int]:
+    scale = time_base * 1_000_000_000
+    top, bottom = scale.numerator, scale.denominator
+    return [(2 * stamp * top + bottom) // (2 * bottom) for stamp in stamps]
+
+
+def _nominal_fps(times: list[int], listing: _Listing) -> float:
+    """Return the announced rate if the stamps agree with it, else their mean rate."""
+    announced = [rate for rate in listing.rates if 0.01 <= rate <= 2000]
+    if len(times) < 2:
+        return announced[0] if announced else 30.0
+    span = (times[-1] - times[0]) / 1e9
+    mean = (len(times) - 1) / span
+    typical = 1e9 / float(np.median(np.diff(times)))  # unlike the mean, robust to gaps
+    tick = float(listing.time_base)
+    for rate in announced:
+        near_mean = abs(rate / mean - 1) <= 0.005 + 2 * tick / span
+        if near_mean or abs(rate / typical - 1) <= 0.005 + tick * typical:
+            return rate
+    return mean
+
+
+def _orientation(frame: av.VideoFrame) -> tuple[int, bool]:
+    """Return rotation (degrees counter-clockwise) and mirroring of the display matrix."""
+    matrix = frame.side_data.get("DISPLAYMATRIX")
+    if not isinstance(matrix, SideData):
+        return 0, False
+    a, b, _, c, d = np.frombuffer(bytes(matrix), np.int32)[:5].tolist()
+    mirrored = a * d - b * c < 0
+    a = -a if mirrored else a  # flip last: x' = a x + c y, y' = b x + d y
+    return round(math.degrees(math.atan2(-b, a)) / 90) % 4 * 90, mirrored

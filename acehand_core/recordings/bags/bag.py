@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Set
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from acehand_core.recordings.bags.library import (
 from acehand_core.recordings.bags.records import (
     METADATA,
     PACKED,
+    UNKNOWN_TOPIC,
     Data,
     DroppedMessages,
     Message,
@@ -29,28 +31,24 @@ from acehand_core.recordings.bags.records import (
     is_storage,
     parts_in,
 )
-from acehand_core.recordings.bags.sqlite import SqliteFile
 
 if TYPE_CHECKING:
-    from acehand_core.recordings.bags.mcap import McapFile
+    from acehand_core.recordings.bags.storage import McapFile, SqliteFile
 
-#: Version of metadata.yaml up to Humble, which does not name the distribution.
-_LAST_WITHOUT_DISTRO = 5
-#: Times of receipt beyond this, the year 2116, are damage; two of them can be added as int64.
+#: Later times of receipt, after the year 2116, are damage; two of them fit into int64.
 _LAST_NS = 2**62
 
 
 class Bag:
-    """An open bag. Not for two threads at once; every thread opens its own.
+    """An open bag. Not thread-safe; every thread opens its own.
 
-    ``still`` is called now and then where opening takes long: of a bag without an index or
-    compressed as a whole. ``copies`` are decompressed files that it shares with others; None: it
-    has its own. ``dropped`` collects what opening found out; ``messages`` adds to the dropped it is
-    given.
+    ``still`` is called repeatedly while a bag without an index, or a compressed file, is opened.
+    ``copies`` are decompressed files to share; None: its own. ``dropped`` collects the problems of
+    opening; ``messages`` adds to the object that it gets.
 
     Raises:
-        InputError: it is not a bag, or nothing of it can be read.
-        OutputError: a file of it is compressed and there is no room to decompress it.
+        InputError: not a bag, or none of its files can be read.
+        OutputError: no room to decompress a file.
     """
 
     def __init__(
@@ -96,34 +94,25 @@ class Bag:
 
         for file in self._files:
             for topic in file.topics:
-                known = topics.get(topic.name)
-                if known is None:
-                    topics[topic.name] = topic
-                elif not known.definition and known.msgtype == topic.msgtype:
-                    topics[topic.name] = Topic(
-                        known.name,
-                        known.msgtype,
-                        topic.serialization or known.serialization,
-                        topic.definition,
-                        topic.definition_format,
-                        known.qos or topic.qos,
-                        known.type_hash or topic.type_hash,
+                known = topics.setdefault(topic.name, topic)
+                if not known.definition and known.msgtype == topic.msgtype:
+                    topics[topic.name] = replace(
+                        topic,
+                        serialization=topic.serialization or known.serialization,
+                        qos=known.qos or topic.qos,
+                        type_hash=known.type_hash or topic.type_hash,
                     )
-
         return topics
 
     @property
     def counts(self) -> dict[str, int]:
-        """Messages by topic as the files count them; a file without counts adds none."""
+        """Messages by topic; empty if a file has no counts."""
         total: Counter[str] = Counter(dict.fromkeys(self.topics, 0))
         for file in self._files:
-            total.update(file.counts or {})
+            if file.counts is None:
+                return {}
+            total.update(file.counts)
         return dict(total)
-
-    @property
-    def counted(self) -> bool:
-        """Whether every file says how many messages it holds."""
-        return all(file.counts is not None for file in self._files)
 
     @property
     def promised(self) -> dict[str, int]:
@@ -135,7 +124,7 @@ class Bag:
 
     @property
     def custom_data(self) -> dict[str, str]:
-        """Texts by name that the writer of the bag kept in its metadata; a bare .db3 has none."""
+        """The custom_data of its metadata; a bare .db3 has none."""
         metadata = self._metadata
         if not metadata:
             text = self._files[0].metadata.get("rosbag2", {}).get("serialized_metadata", "")
@@ -146,39 +135,39 @@ class Bag:
 
     @property
     def distro(self) -> str:
-        """The ROS distribution that recorded it, "" if not known."""
+        """The ROS distribution that recorded it, "" if unknown."""
         return str(self._metadata.get("ros_distro") or "")
 
     @property
     def definitions(self) -> str:
-        """The distribution whose message definitions hold where the bag stores none."""
+        """The distribution for messages without a stored definition."""
         if self.distro in DISTROS:
             return self.distro
         version = self._metadata.get("version")
-        old = isinstance(version, int) and version <= _LAST_WITHOUT_DISTRO
+        old = isinstance(version, int) and version <= 5  # up to Humble, without a distribution
         return OLDEST if old else LATEST
 
     @property
     def storage(self) -> str:
         """Kind of the first file: "mcap" or "sqlite3"."""
-        return "sqlite3" if isinstance(self._files[0], SqliteFile) else "mcap"
+        return "mcap" if self._files[0].path.suffix == ".mcap" else "sqlite3"
 
     @property
     def compression(self) -> str:
-        """Compression by file or by message, as metadata.yaml says; "" for none."""
+        """compression_mode of metadata.yaml: "file", "message", or "" for none."""
         mode = str(self._metadata.get("compression_mode") or "").lower()
         return "" if mode == "none" else mode
 
     def messages(self, topics: Set[str] | None, dropped: DroppedMessages) -> Iterator[Message]:
-        """Yield the messages of some topics (None: of all), file after file, as stored.
+        """Yield the messages of some topics (None: all), file after file, as stored.
 
-        What a file counts and does not give is lost.
+        The difference to the counts of a file is counted as lost.
         """
         for number, file in enumerate(self._files):
             before, seen = Counter(dropped.unread), Counter[str]()
             for message in file.messages(topics, dropped):
                 if abs(message.log_ns) > _LAST_NS:
-                    dropped.count(message.topic, "a time of receipt that cannot be", unread=True)
+                    dropped.count(message.topic, "an impossible time of receipt", unread=True)
                     continue
                 seen[message.topic] += 1
                 yield message._replace(file=number)
@@ -186,6 +175,16 @@ class Bag:
                 missing = count - seen[name] - (dropped.unread[name] - before[name])
                 if missing > 0 and (topics is None or name in topics):
                     dropped.count(name, "cannot be found in the file", missing, unread=True)
+
+    def count_missing(
+        self, names: Iterable[str], read: Counter[str], dropped: DroppedMessages
+    ) -> None:
+        """Count the messages that metadata.yaml lists and the files do not hold."""
+        for name in sorted(self.promised.keys() & set(names)):
+            missing = self.promised[name] - read[name] - dropped.unread[name]
+            if missing > 0:
+                dropped.forget(UNKNOWN_TOPIC)  # an exact count replaces "at least one"
+                dropped.count(name, f"listed in {METADATA} but not in the files", missing)
 
     def read(self, file: int, place: Place) -> Data:
         """Return the data of one message."""
@@ -217,69 +216,62 @@ class Bag:
             return self._files_without_metadata()
 
         present = [file for file in listed if file.is_file()]
-        for file in (file for file in listed if not file.is_file()):
-            self.dropped.remark(f"{file.name}: listed in {METADATA} but missing")
-            lost = [f for f in self._metadata.get("files") or () if f.get("path") == file.name]
-            self.dropped.count(
-                "*", "in a missing file", int(lost[0]["message_count"]) if lost else 1
-            )
-
+        for file in listed:
+            if file not in present:
+                self.dropped.remark(f"{file.name}: listed in {METADATA} but missing")
+                lost = [f for f in self._metadata.get("files") or () if f.get("path") == file.name]
+                count = int(lost[0]["message_count"]) if lost else 1
+                self.dropped.count(UNKNOWN_TOPIC, "in a missing file", count)
         if not present:
-            raise InputError(f"{self.path}: none of the files that {METADATA} lists is there.")
+            raise InputError(f"{self.path}: none of the files listed in {METADATA} exists.")
         return present
 
     def _read_metadata(self) -> list[Path] | None:
-        """Read metadata.yaml; None (and a remark) where it is missing or damaged."""
+        """Return the files of metadata.yaml; None, with a remark, if it is missing or damaged."""
         path = self.path / METADATA
         try:
             content = yaml.safe_load(path.read_text("utf-8"))
             information = content["rosbag2_bagfile_information"]
             listed = [self.path / PurePosixPath(f).name for f in information["relative_file_paths"]]
             self._metadata = dict(information)
-            _ = self.promised
+            _ = self.promised  # raises if damaged
+            return listed
         except FileNotFoundError:
             self.dropped.remark(f"{METADATA} is missing; files and topics were found without it")
         except (OSError, ValueError, TypeError, KeyError, AttributeError, yaml.YAMLError) as error:
             self._metadata = {}
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             self.dropped.remark(f"{METADATA} is damaged ({reason}); read without it")
-        else:
-            return listed
-
         return None
 
     def _files_without_metadata(self) -> list[Path]:
-        files = parts_in(self.path)
-        if not files:
-            names = sorted(p.name for p in self.path.iterdir() if is_storage(p))
-            if not names:
-                raise InputError(
-                    f"{self.path}: not a bag; a folder with {METADATA}, .mcap or .db3 files "
-                    "is needed."
-                )
-            raise InputError(
-                f"{self.path}: several bags and no {METADATA}: {', '.join(names)}; give one."
-            )
-        return files
+        if files := parts_in(self.path):
+            return files
+        names = sorted(p.name for p in self.path.iterdir() if is_storage(p))
+        if not names:
+            raise InputError(f"{self.path}: not a bag; valid: a folder with .mcap or .db3 files.")
+        raise InputError(
+            f"{self.path}: several bags and no {METADATA}: {', '.join(names)}; give one."
+        )
 
     def _open_file(self, file: Path) -> None:
         opened = file
         try:
             if file.suffix in PACKED:
                 opened = self._copies.unpack(file, self.dropped, self._still)
-
+            try:
+                from acehand_core.recordings.bags.storage import McapFile, SqliteFile
+            except ImportError as error:
+                raise needs_rosbags("a bag") from error
             packed = self.compression == "message"
-            if opened.suffix == ".mcap":
-                try:
-                    from acehand_core.recordings.bags.mcap import McapFile
-                except ImportError as error:
-                    raise needs_rosbags("a bag") from error
-                self._files.append(McapFile(opened, packed, self.dropped, self._still))
-            else:
-                self._files.append(SqliteFile(opened, packed, self.dropped))
+            self._files.append(
+                McapFile(opened, packed, self.dropped, self._still)
+                if opened.suffix == ".mcap"
+                else SqliteFile(opened, packed, self.dropped)
+            )
         except InputError as error:
-            text = str(error).replace(str(opened), str(file))  # not the name of the copy
+            text = str(error).replace(str(opened), str(file))  # not the copy's name
             if len(self.storage_paths) == 1:
                 raise InputError(" ".join([text, *self.dropped.sentences()])) from error
             self.dropped.remark(text)
-            self.dropped.count("*", "in a file that cannot be opened")
+            self.dropped.count(UNKNOWN_TOPIC, "in a file that cannot be opened")

@@ -1,7 +1,4 @@
-"""Pictures and cameras in messages: Image, CompressedImage to RGB, CameraInfo to Camera and back.
-
-Functions take any object with a message's fields, from rosbags or from rclpy.
-"""
+"""Image and CompressedImage to RGB, CameraInfo to Camera and back; for rosbags and rclpy."""
 
 from __future__ import annotations
 
@@ -23,17 +20,17 @@ _MODELS = ("plumb_bob", "rational_polynomial", "equidistant", "fisheye")
 
 
 def camera_of(message: Any, rectified: bool = False) -> Camera | None:
-    """Return the camera of a CameraInfo, or None where it is not calibrated.
+    """Return the camera of a CameraInfo, with its ROI and binning; None: not calibrated.
 
-    Region of interest and binning are applied. With ``rectified`` the projection matrix P counts,
-    without distortion.
+    ``rectified`` takes the projection matrix P without distortion.
 
     Raises:
-        CalibrationError: an unknown distortion model, or values that describe no camera.
+        CalibrationError: an unknown distortion model, or invalid values.
     """
-    k = [float(value) for value in getattr(message, "k", getattr(message, "K", ()))]
-    p = [float(value) for value in getattr(message, "p", getattr(message, "P", ()))]
-    d = [float(value) for value in getattr(message, "d", getattr(message, "D", ()))]
+    k, p, d = (
+        [float(value) for value in getattr(message, n, getattr(message, n.upper(), ()))]
+        for n in "kpd"
+    )
     if rectified and p and p[0] > 0:
         k = [p[0], 0, p[2], 0, p[5], p[6], 0, 0, 1]
     if not k or k[0] == 0:
@@ -51,7 +48,6 @@ def camera_of(message: Any, rectified: bool = False) -> Camera | None:
     across, down = max(int(message.binning_x), 1), max(int(message.binning_y), 1)
     if (across, down) != (1, 1):
         camera = camera.rescaled(camera.width // across, camera.height // down)
-
     return camera
 
 
@@ -61,21 +57,16 @@ def _distortion(name: str, d: list[float]) -> tuple[CameraModel, tuple[float, ..
     if not any(d):
         return "pinhole", ()
     if name in ("plumb_bob", "rational_polynomial"):
-        # As image_geometry does it: OpenCV's order, whichever of the two names they have.
+        # OpenCV's order under either name, as in image_geometry.
         try:
             return opencv_distortion(d)
         except CalibrationError as error:
             raise CalibrationError(f"CameraInfo: {name} with {error}") from None
-
     raise CalibrationError(f"CameraInfo: distortion model {name!r}; {nearest(name, _MODELS)}")
 
 
 def camera_info_fields(camera: Camera) -> dict[str, Any]:
-    """Return the fields of a CameraInfo, without its header.
-
-    Raises:
-        CalibrationError: ROS has no name for this camera's model.
-    """
+    """Return a CameraInfo without header. Raises CalibrationError: ROS lacks the model."""
     names = {
         "pinhole": ("plumb_bob", 5),
         "brown_conrady": ("rational_polynomial", 8),
@@ -102,7 +93,7 @@ def camera_info_fields(camera: Camera) -> dict[str, Any]:
 
 
 def same_camera(a: Camera, b: Camera) -> bool:
-    """Tell whether two cameras agree to a hundredth of a pixel."""
+    """Return whether two cameras agree to a hundredth of a pixel."""
     near = all(abs(getattr(a, n) - getattr(b, n)) < 0.01 for n in ("fx", "fy", "cx", "cy"))
     return near and replace(a, fx=b.fx, fy=b.fy, cx=b.cx, cy=b.cy) == b
 
@@ -110,7 +101,7 @@ def same_camera(a: Camera, b: Camera) -> bool:
 IMAGE = "sensor_msgs/msg/Image"
 COMPRESSED_IMAGE = "sensor_msgs/msg/CompressedImage"
 
-#: Encoding -> (bytes per pixel along a row, channels as stored, OpenCV's conversion to RGB).
+#: Encoding -> (bytes per pixel, stored channels, OpenCV's conversion to RGB).
 _PACKED: dict[str, tuple[int, int, int | None]] = {
     "rgb8": (3, 3, None),
     "bgr8": (3, 3, cv2.COLOR_BGR2RGB),
@@ -135,22 +126,21 @@ _DEEP = {
     "bayer_rggb16": "bayer_rggb8", "bayer_bggr16": "bayer_bggr8",
     "bayer_gbrg16": "bayer_gbrg8", "bayer_grbg16": "bayer_grbg8",
 }  # fmt: skip
-#: A plane of brightness over one of colour at half the height.
+#: A luma plane above a chroma plane of half its height.
 _PLANAR = {"nv12": cv2.COLOR_YUV2RGB_NV12, "nv21": cv2.COLOR_YUV2RGB_NV21}
 ENCODINGS = (*_PACKED, *_DEEP, *_PLANAR)
-#: Distances, not pictures.
+#: Depth maps, not pictures.
 DEPTH_ENCODINGS = ("16UC1", "32FC1", "64FC1", "16SC1")
 _AS_STORED = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
 
 
 def check_image(message: Any, msgtype: str) -> tuple[int, int]:
-    """Return (width, height) of a picture after checking that it is whole, without decoding it.
+    """Return (width, height) of a picture after checking that it is complete, without decoding.
 
     Raises:
         SchemaError: unknown encoding, or data that is cut off or damaged.
     """
     if msgtype == COMPRESSED_IMAGE:
-        # Check a jpeg or png from its first to its last byte; what it is shows in the data.
         data = bytes(message.data)
         kind = message.format
         if "compressedDepth" in kind:
@@ -171,30 +161,29 @@ def check_image(message: Any, msgtype: str) -> tuple[int, int]:
         raise SchemaError(f"encoding {encoding!r} holds distances, not a picture")
     if encoding not in ENCODINGS:
         raise SchemaError(f"encoding {encoding!r}; {nearest(encoding, ENCODINGS)}")
-    width, height, step = int(message.width), int(message.height), int(message.step)
+    width, height = int(message.width), int(message.height)
     if width < 1 or height < 1:
         raise SchemaError(f"an image of {width} x {height} pixels")
-    row = width * _PACKED.get(_DEEP.get(encoding, encoding), (1, 1, None))[0]
-    row *= 2 if encoding in _DEEP else 1
-    rows = height * 3 // 2 if encoding in _PLANAR else height
-
-    # Some drivers leave the step empty.
-    step = step or row
+    rows, row, step = _layout(message)
     if step < row or len(message.data) < step * (rows - 1) + row:
         raise SchemaError(
             f"{len(message.data)} bytes for {width} x {height} pixels of {encoding} with rows of "
             f"{step} bytes"
         )
-
     return width, height
 
 
-def decode_image(message: Any, msgtype: str) -> ImageRgb:
-    """Return the picture of an Image or CompressedImage, upright as stored.
+def _layout(message: Any) -> tuple[int, int, int]:
+    """Return rows, bytes of a row and its step with padding; some drivers leave the step empty."""
+    encoding = message.encoding
+    row = int(message.width) * _PACKED.get(_DEEP.get(encoding, encoding), (1, 1, None))[0]
+    row *= 2 if encoding in _DEEP else 1
+    height = int(message.height)
+    return height * 3 // 2 if encoding in _PLANAR else height, row, int(message.step) or row
 
-    Raises:
-        SchemaError: it cannot be decoded; the message says why.
-    """
+
+def decode_image(message: Any, msgtype: str) -> ImageRgb:
+    """Return the picture of an Image or CompressedImage as stored. Raises SchemaError."""
     width, height = check_image(message, msgtype)
     if msgtype == COMPRESSED_IMAGE:
         try:
@@ -207,16 +196,13 @@ def decode_image(message: Any, msgtype: str) -> ImageRgb:
 
     encoding = message.encoding
     raw = np.frombuffer(message.data, np.uint8)
-    rows = height * 3 // 2 if encoding in _PLANAR else height
-    depth = 2 if encoding in _DEEP else 1
+    rows, row, step = _layout(message)
     kind = _DEEP.get(encoding, encoding)
-    per_pixel, channels, conversion = _PACKED.get(kind, (1, 1, _PLANAR.get(kind)))
-    row = width * per_pixel * depth
-    step = int(message.step) or row
+    _, channels, conversion = _PACKED.get(kind, (1, 1, _PLANAR.get(kind)))
     if len(raw) < step * rows:  # the last row may lack its padding
         raw = np.concatenate([raw, np.zeros(step * rows - len(raw), np.uint8)])
     pixels = raw[: step * rows].reshape(rows, step)[:, :row]
-    if depth == 2:
+    if encoding in _DEEP:
         pixels = pixels[:, 0 if message.is_bigendian else 1 :: 2]
     pixels = np.ascontiguousarray(pixels).reshape(rows, width, channels)
     if channels == 1:
@@ -237,13 +223,13 @@ def _check_jpeg(data: bytes) -> tuple[int, int]:
         if code == 0xFF:
             at += 1
             continue
-        # Start of frame, but not the tables that share its numbers.
+        # Start of frame, without the tables among its codes.
         if 0xC0 <= code <= 0xCF and code not in (0xC4, 0xC8, 0xCC):
             height, width = struct.unpack_from(">HH", data, at + 5)
             size = width, height
         at += 2 + struct.unpack_from(">H", data, at + 2)[0]
 
-    # Some cameras pad behind the end mark.
+    # Some cameras pad after the end mark.
     if data.rfind(b"\xff\xd9", max(at, len(data) - 4096)) < 0:
         raise SchemaError("a jpeg that is cut off")
     return size

@@ -1,8 +1,7 @@
-"""What the library rosbags and its decompressors give: types, messages as objects, plain bytes.
+"""The libraries behind bags: message types of rosbags, and decompression.
 
-Only types known here are decoded: definitions inside a bag are carried along as text and never
-compiled, since the library would run code made from them. A storage file that is compressed as a
-whole is decompressed once, for everyone who reads it.
+Definitions stored in a bag are never compiled, because rosbags would execute code generated from
+them; they are copied as text.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from acehand_core.errors import (
 )
 from acehand_core.recordings.bags.records import UNKNOWN_TOPIC, Data, DroppedMessages
 
-#: Distributions whose types can be written, oldest first.
+#: Distributions with known types, oldest first.
 DISTROS = ("humble", "iron", "jazzy", "kilted", "lyrical")
 OLDEST, LATEST = DISTROS[0], DISTROS[-1]
 
@@ -42,7 +41,7 @@ _EXTRA = {
 
 @functools.cache
 def typestore(distro: str = LATEST) -> Any:
-    """Return the types of a distribution, and those of video packets.
+    """Return the types of a distribution, with those of video packets.
 
     Raises:
         InputError: unknown distribution. MissingDependencyError: rosbags is not installed.
@@ -60,10 +59,7 @@ def typestore(distro: str = LATEST) -> Any:
 
 
 def type_hash(msgtype: str, definition: str) -> str | None:
-    """Return the REP-2011 hash of a definition's text, or None where it cannot be parsed.
-
-    The text is parsed, not compiled.
-    """
+    """Return the REP-2011 hash of a definition's text, None if it does not parse."""
     from rosbags.typesys import TypesysError, get_types_from_msg
     from rosbags.typesys.store import Typestore
 
@@ -75,24 +71,17 @@ def type_hash(msgtype: str, definition: str) -> str | None:
         return None
 
 
-def store_for(distro: str) -> Any:
-    """Return the types of the distribution that wrote a bag; the newest where it is not known."""
-    return typestore(distro if distro in DISTROS else LATEST)
-
-
 def decode(data: Data, msgtype: str) -> Any:
     """Return a message as an object with its fields.
 
-    The layout of every type read here is the same from Humble to the newest distribution.
-
-    Raises:
-        SchemaError: unknown type, or bytes that are not such a message.
+    All types read here have the same layout from Humble on. Raises SchemaError: unknown type, or
+    invalid bytes.
     """
     from rosbags.serde import SerdeError
 
     store = typestore()
     if msgtype not in store.fielddefs:
-        raise SchemaError(f"Message type {msgtype!r} is not known here.")
+        raise SchemaError(f"Unknown message type {msgtype!r}.")
     try:
         return store.deserialize_cdr(data, msgtype)
     except (SerdeError, IndexError, AssertionError, MemoryError, OverflowError) as error:
@@ -100,10 +89,8 @@ def decode(data: Data, msgtype: str) -> Any:
 
 
 def needs_rosbags(what: str) -> MissingDependencyError:
-    """Return the error that says how to install what reads bags."""
-    return MissingDependencyError(
-        f"{what} needs rosbags and mcap; install them with pip install acehand[ros]"
-    )
+    """Return the error for missing libraries."""
+    return MissingDependencyError(f"{what} needs rosbags and mcap: pip install acehand[ros]")
 
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -111,7 +98,7 @@ _BLOCK, _PIECE = 1 << 20, 1 << 12
 
 
 def zstd_module() -> ModuleType:
-    """Return the zstd library that comes with rosbags. Raises MissingDependencyError."""
+    """Return the zstd library of rosbags. Raises MissingDependencyError."""
     try:
         from backports import zstd
     except ImportError as error:
@@ -120,10 +107,9 @@ def zstd_module() -> ModuleType:
 
 
 def decompress(packed: bytes, compression: str) -> tuple[bytes, bool]:
-    """Return what a chunk gives that was compressed with "zstd", "lz4" or "", not at all.
+    """Return a decompressed chunk ("zstd", "lz4" or "": not compressed) and whether it is whole.
 
-    And whether no damage was found in it; of a damaged one its beginning is returned. Raises
-    InputError for an unknown compression.
+    Of a damaged one the beginning is returned. Raises InputError for an unknown compression.
     """
     if compression == "":
         return packed, True
@@ -146,10 +132,9 @@ def decompress(packed: bytes, compression: str) -> tuple[bytes, bool]:
 
 
 def unpacked_message(data: Data, packed: bool) -> Data:
-    """Return one message's data, decompressed where it is packed with zstd.
+    """Return one message's data, decompressed if ``packed`` or if it has zstd's magic bytes.
 
-    ``packed``: metadata.yaml says so. Without it the frame's own mark tells: no CDR message begins
-    with it, since the first byte of CDR is 0.
+    CDR begins with 0, so no message begins with them.
 
     Raises:
         ValueError: it cannot be decompressed. MissingDependencyError: zstd is not installed.
@@ -164,20 +149,17 @@ def unpacked_message(data: Data, packed: bool) -> Data:
 
 
 class UnpackedFiles:
-    """Decompressed copies of storage files, each made once for all who share this object.
-
-    They lie in the system's folder for temporary files, and go with this object or by ``remove``.
-    """
+    """Temporary decompressed copies of storage files, each made once; removed with this object."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._copies: dict[Path, tuple[Path, str]] = {}  # and what is wrong with the original
+        self._copies: dict[Path, tuple[Path, str]] = {}  # and the original's damage
         self._removals: list[Callable[[], object]] = []
 
     def unpack(
         self, file: Path, dropped: DroppedMessages, still: Callable[[], None] | None = None
     ) -> Path:
-        """Return the copy of a file. ``still`` is called at intervals, and may raise to stop.
+        """Return the copy of a file. ``still`` is called repeatedly, and may raise to stop.
 
         Raises:
             InputError: the file cannot be read. OutputError: the copy cannot be written.
@@ -227,20 +209,16 @@ def _decompress(file: Path, target: Path, still: Callable[[], None] | None) -> s
             try:
                 block = source.read1(_BLOCK)
             except (zstd.ZstdError, EOFError) as error:
-                problem = str(error)
-                break
+                return str(error)
             except OSError as error:
                 raise _unreadable(file, error) from error
             if not block:
-                problem = ""
-                break
+                return ""
             try:
                 copy.write(block)
                 copy.flush()
             except OSError as error:
                 raise _no_room(file, error) from error
-
-    return problem
 
 
 def _unreadable(file: Path, error: OSError) -> InputError:
@@ -249,6 +227,6 @@ def _unreadable(file: Path, error: OSError) -> InputError:
 
 def _no_room(file: Path, error: OSError) -> OutputError:
     return OutputError(
-        f"{file}: compressed as a whole, and cannot be decompressed into {tempfile.gettempdir()}: "
-        f"{error.strerror or error}. TMPDIR names another place for it."
+        f"{file}: cannot be decompressed into {tempfile.gettempdir()}: {error.strerror or error}. "
+        "Set TMPDIR to another folder."
     )

@@ -1,44 +1,39 @@
-"""What the storages of a bag have in common: topics, messages, options, dropped messages."""
+"""Topics, messages, options and dropped messages of a bag, whatever its storage."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from acehand_core.settings import setting
 from acehand_core.types import Progress
 
-#: Where a message lies in its file; what the numbers mean is the storage's own business.
+#: Where a message lies in its file, in terms of its storage.
 Place = tuple[int, int, int]
 #: A serialized message; a view into a chunk spares a copy of every picture.
 Data = bytes | memoryview
-#: Stands for a topic in ``DroppedMessages`` where it is not known which topic lost messages.
+#: In ``DroppedMessages``: the topic of the lost messages is unknown.
 UNKNOWN_TOPIC = "*"
-#: How a message definition is written; "" where it is not stored, or in a way not known here.
-DefinitionFormat = Literal["ros2msg", "ros2idl", ""]
 METADATA = "metadata.yaml"
-#: Endings of storage files; with .zst or .zstd behind them the whole file is compressed.
+#: Suffixes of storage files; PACKED after them: the whole file is compressed.
 STORAGES = (".mcap", ".db3")
 PACKED = (".zstd", ".zst")
-DEFINITION_FORMATS: Mapping[str, DefinitionFormat] = {"ros2msg": "ros2msg", "ros2idl": "ros2idl"}
+#: Languages of message definitions.
+DEFINITION_FORMATS = ("ros2msg", "ros2idl")
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic of a bag. ``definition`` is the message definition's text, "" if not stored.
-
-    ``qos`` is the YAML of the offered profiles, as rosbag2 stores it.
-    """
+    """One topic of a bag; ``qos`` is YAML, ``definition`` text in one of ``DEFINITION_FORMATS``."""
 
     name: str
     msgtype: str
     serialization: str = "cdr"
     definition: str = ""
-    definition_format: DefinitionFormat = ""
+    definition_format: str = ""
     qos: str = ""
     type_hash: str = ""
 
@@ -54,9 +49,9 @@ class Message(NamedTuple):
 
 
 class BytesRead:
-    """Reports to a progress callback how much of a bag was read, of ``passes`` times its size.
+    """Progress of reading a bag ``passes`` times, in bytes.
 
-    Counted is what came out of the files, so of a compressed bag the count runs ahead.
+    It counts decompressed bytes, so for a compressed bag the count runs ahead.
     """
 
     def __init__(self, stage: str, path: Path, progress: Progress | None, passes: int = 1) -> None:
@@ -68,27 +63,26 @@ class BytesRead:
 
     def add(self, count: int) -> None:
         """Count more bytes; raises what the callback raises."""
-        if self._progress is not None:
-            self._done = min(self._done + count, self._end - 1)
-            self._progress(self._stage, self._done, self._total)
+        self._report(min(self._done + count, self._end - 1))
 
     def still(self) -> None:
         """Report that work is in progress, where no bytes can be counted."""
         self.add(0)
 
     def end_pass(self, number: int) -> None:
-        """Whatever was counted: the bag was read ``number`` times."""
-        self._done, self._end = number * self._size, (number + 1) * self._size
+        """Report that the bag was read ``number`` times."""
+        self._end = (number + 1) * self._size
+        self._report(number * self._size)
+
+    def _report(self, done: int) -> None:
+        self._done = done
         if self._progress is not None:
-            self._progress(self._stage, self._done, self._total)
+            self._progress(self._stage, done, self._total)
 
 
 @dataclass(slots=True)
 class DroppedMessages:
-    """Messages that could not be used, by topic, and the reasons, a sentence each.
-
-    ``unread`` is the part of ``by_topic`` that could not even be read from the files.
-    """
+    """Unusable messages by topic and by reason; ``unread`` of them are not even readable."""
 
     by_topic: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
@@ -96,21 +90,21 @@ class DroppedMessages:
     unread: Counter[str] = field(default_factory=Counter)
 
     def count(self, topic: str, reason: str, count: int = 1, unread: bool = False) -> None:
-        """Count messages of ``topic`` that could not be used because of ``reason``."""
+        """Count unusable messages."""
         self.by_topic[topic] += count
         self.reasons[f"{topic}: {reason}"] += count
         if unread:
             self.unread[topic] += count
 
     def forget(self, topic: str) -> None:
-        """Take back what was counted of one topic."""
+        """Remove the counts of one topic."""
         for counts in (self.by_topic, self.unread):
             counts.pop(topic, None)
         for reason in [r for r in self.reasons if r.startswith(f"{topic}: ")]:
             del self.reasons[reason]
 
     def add(self, other: DroppedMessages) -> None:
-        """Add what another one counted."""
+        """Add the counts and remarks of another."""
         self.by_topic.update(other.by_topic)
         self.reasons.update(other.reasons)
         self.unread.update(other.unread)
@@ -122,23 +116,17 @@ class DroppedMessages:
         if text not in self.remarks:
             self.remarks.append(text)
 
-    @property
-    def total(self) -> int:
-        """Number of dropped messages."""
-        return sum(self.by_topic.values())
-
     def sentences(self) -> tuple[str, ...]:
-        """Return every remark and every reason with its count, for people."""
+        """Return every remark, and every reason with its count."""
         lost = (f"{reason}: {count} lost" for reason, count in self.reasons.items())
         return (*self.remarks, *lost)
 
 
 @dataclass(frozen=True, slots=True)
 class BagOptions:
-    """Which topics and frame of a bag are used; None: found by type.
+    """Topics and world frame of a bag; None: found by type, or map, world or odom if connected.
 
-    ``world_frame`` "none": no poses. None takes map, world or odom where transforms or odometry
-    lead from it to the camera.
+    ``world_frame`` "none" ignores the camera poses.
     """
 
     image_topic: str | None = setting(
@@ -149,17 +137,17 @@ class BagOptions:
     )
     world_frame: str | None = setting(
         None,
-        "the frame that a bag's camera moves in; none leaves its transforms alone",
+        "the world frame of a bag's camera poses; none ignores them",
         metavar="FRAME",
-        default_text="map, world or odom where there is one",
+        default_text="map, world or odom if present",
     )
 
 
 def is_bag(path: Path) -> bool:
-    """Tell whether a path looks like a bag, by its name and files."""
-    if path.is_dir():
-        return (path / METADATA).is_file() or len(parts_in(path)) > 0
-    return is_storage(path)
+    """Return whether a path looks like a bag, by its name and files."""
+    if not path.is_dir():
+        return is_storage(path)
+    return (path / METADATA).is_file() or bool(parts_in(path))
 
 
 def storage_files(folder: Path) -> list[Path]:
@@ -170,18 +158,16 @@ def storage_files(folder: Path) -> list[Path]:
 def parts_in(folder: Path) -> list[Path]:
     """Return a folder's storage files if they are the parts of one bag."""
     files = storage_files(folder)
-    # Parts of one bag are called NAME_0, NAME_1 and so on, and are of one kind.
+    # Parts of one bag have one suffix and are named NAME_0, NAME_1, ...
     names = {re.sub(r"_\d+\.", ".", file.name) for file in files}
     numbered = all(_number(file)[0] >= 0 for file in files)
     return files if len(files) == 1 or (len(names) == 1 and numbered) else []
 
 
 def is_storage(path: Path) -> bool:
-    """Tell whether a path has the ending of a storage file."""
-    suffixes = path.suffixes
-    if suffixes and suffixes[-1] in PACKED:
-        suffixes = suffixes[:-1]
-    return bool(suffixes) and suffixes[-1] in STORAGES and not path.name.startswith(".")
+    """Return whether a path has the suffix of a storage file."""
+    plain = path.with_suffix("") if path.suffix in PACKED else path
+    return plain.suffix in STORAGES and not path.name.startswith(".")
 
 
 def _number(path: Path) -> tuple[int, str]:

@@ -1,7 +1,4 @@
-"""One pass over a bag: where its pictures are, when and by which camera they were taken, and where.
-
-``FrameTree`` turns the transforms and odometry of a bag into T_world_camera.
-"""
+"""One pass over a bag: places, times and sizes of its pictures, its cameras and camera poses."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.recordings.bags import topics
 from acehand_core.recordings.bags.bag import Bag
-from acehand_core.recordings.bags.frames import PacketDecoder, codec_of, is_key
+from acehand_core.recordings.bags.frames import codec_of, decode_packets, is_key
 from acehand_core.recordings.bags.images import (
     CAMERA_INFO,
     COMPRESSED_IMAGE,
@@ -29,17 +26,17 @@ from acehand_core.recordings.bags.images import (
     same_camera,
 )
 from acehand_core.recordings.bags.library import COMPRESSED_VIDEO, decode
-from acehand_core.recordings.bags.records import UNKNOWN_TOPIC, DroppedMessages, Message, Topic
+from acehand_core.recordings.bags.records import DroppedMessages, Message, Topic
 from acehand_core.types import CameraPoses, TimestampsNs
 
-#: Names that are taken for the world where none is given (REP-105), best first.
+#: Default names of the world frame (REP-105), best first.
 WORLD_FRAMES = ("map", "world", "odom")
 _ANY_TIME = -1
 
 
 @dataclass(slots=True)
 class _Edge:
-    """The transform from a child frame to its parent over time: stamps and x y z qw qx qy qz."""
+    """The transform from a child frame to its parent over time; values: x y z qw qx qy qz."""
 
     stamps: array[int] = field(default_factory=lambda: array("q"))
     values: array[float] = field(default_factory=lambda: array("d"))
@@ -51,7 +48,7 @@ class _Edge:
         self.values.extend(row)
 
     def at(self, times: TimestampsNs, tolerance_ns: float) -> CameraPoses:
-        """Return the transforms at some times; they must lie within the known ones."""
+        """Return the transforms at some times; CalibrationError for times before or after."""
         stamps = np.array(self.stamps, np.int64)
         rows = np.array(self.values, np.float64).reshape(-1, 7)
         if stamps[0] == _ANY_TIME or len(stamps) == 1:
@@ -60,7 +57,6 @@ class _Edge:
 
         stamps, keep = np.unique(stamps, return_index=True)
         rows = rows[keep]
-
         if stamps[0] - times[0] > tolerance_ns or times[-1] - stamps[-1] > tolerance_ns:
             raise CalibrationError(
                 f"known from {stamps[0]} to {stamps[-1]} ns, needed from {times[0]} to "
@@ -70,23 +66,21 @@ class _Edge:
         clipped = np.clip(times, stamps[0], stamps[-1])
         after = np.clip(np.searchsorted(stamps, clipped), 1, len(stamps) - 1)
         before = after - 1
-        share = ((clipped - stamps[before]) / (stamps[after] - stamps[before]))[:, None]
+        share = (clipped - stamps[before]) / (stamps[after] - stamps[before])
         rotation = rotations.from_quaternion(rows[:, 3:])
-        turn = rotations.log(np.swapaxes(rotation[before], -1, -2) @ rotation[after])
-        position = (1 - share) * rows[before, :3] + share * rows[after, :3]
-
-        return frames.rigid(rotation[before] @ rotations.exp(share * turn), position)
+        position = (1 - share[:, None]) * rows[before, :3] + share[:, None] * rows[after, :3]
+        return frames.rigid(rotations.slerp(rotation[before], rotation[after], share), position)
 
 
 class FrameTree:
-    """Transforms between frames as they come in, and the way from the world to a camera."""
+    """The transforms of TF and odometry messages, and the camera poses they make."""
 
     def __init__(self) -> None:
         self._edges: dict[str, dict[str, _Edge]] = {}  # child -> parent -> transforms
         self._useless: set[tuple[str, str]] = set()
 
     def add_tf(self, message: Any, static: bool) -> None:
-        """Take in a TFMessage."""
+        """Add the transforms of a TFMessage."""
         for entry in message.transforms:
             t, q = entry.transform.translation, entry.transform.rotation
             stamp = _ANY_TIME if static else _ns(entry.header.stamp)
@@ -94,14 +88,14 @@ class FrameTree:
             self._add(_name(entry.header.frame_id), _name(entry.child_frame_id), stamp, row)
 
     def add_odometry(self, message: Any) -> None:
-        """Take in an Odometry."""
+        """Add the transform of an Odometry."""
         t, q = message.pose.pose.position, message.pose.pose.orientation
         row = (t.x, t.y, t.z, q.w, q.x, q.y, q.z)
         parent, child = _name(message.header.frame_id), _name(message.child_frame_id)
         self._add(parent, child, _ns(message.header.stamp), row)
 
     def prune(self, kept: str) -> None:
-        """Drop what does not lie between any world and this frame, to keep memory small."""
+        """Drop all transforms that do not lead to this frame, to save memory."""
         pending, seen = [_name(kept)], set()
         while pending:
             child = pending.pop()
@@ -114,32 +108,25 @@ class FrameTree:
                     self._edges[child][parent] = _Edge(edge.stamps[-1:], edge.values[-7:])
                     self._useless.add((parent, child))
 
-    def worlds(self, camera: str) -> list[str]:
-        """Return the frames above the camera, nearest first."""
-        above: list[str] = []
-        child = _name(camera)
-        while (parents := self._edges.get(child)) and len(above) < 100:
-            child = next(iter(parents))
-            above.append(child)
-        return above
-
     def poses(
         self, camera: str, world: str | None, times: TimestampsNs
     ) -> tuple[str, CameraPoses] | None:
         """Return the world's name and T_world_camera at some times.
 
-        With ``world`` None the usual names are tried, and None means that there is none.
+        With ``world`` None the first connected frame of ``WORLD_FRAMES``; None if there is none.
 
         Raises:
             CalibrationError: no transforms lead from the named world to the camera, or one of them
-                is not known for all times.
+                does not cover all times.
         """
-        above = self.worlds(camera)
+        above: list[str] = []
+        child = _name(camera)
+        while (parents := self._edges.get(child)) and len(above) < 100:
+            child = next(iter(parents))
+            above.append(child)
+        world = world or next((name for name in WORLD_FRAMES if name in above), None)
         if world is None:
-            world = next((name for name in WORLD_FRAMES if name in above), None)
-            if world is None:
-                return None
-
+            return None
         if _name(world) not in above:
             raise CalibrationError(
                 f"no transforms lead from {world!r} to the camera's {camera!r}; "
@@ -154,7 +141,6 @@ class FrameTree:
             except CalibrationError as error:
                 raise CalibrationError(f"transform {parent} -> {child}: {error}") from None
             child = parent
-
         return _name(world), pose
 
     def _add(self, parent: str, child: str, stamp_ns: int, row: tuple[float, ...]) -> None:
@@ -181,7 +167,7 @@ _PRUNE_EVERY = 20_000
 
 @dataclass(slots=True)
 class Scan:
-    """What one pass found, one row per usable picture message, as stored."""
+    """The result of one pass; one row per usable picture message, as stored."""
 
     topic: str
     msgtype: str
@@ -206,23 +192,17 @@ class Scan:
 
 
 def scan_bag(
-    bag: Bag,
-    image: Topic,
-    infos: tuple[Topic, ...],
-    poses: bool,
-    dropped: DroppedMessages,
-    read: Callable[[int], None],
+    bag: Bag, image: Topic, infos: tuple[Topic, ...], poses: bool, read: Callable[[int], None]
 ) -> Scan:
-    """Read the pictures' messages and what says where the camera is, once.
+    """Read the pictures, the calibration and the transforms, once.
 
-    Nothing of a picture is kept. Messages that cannot be used are counted in ``dropped``. ``read``
-    is called with the bytes of every message, and may raise to stop.
+    Unusable messages are counted in ``bag.dropped``. ``read`` is called with the size of every
+    message, and may raise to stop.
 
     Raises:
-        InputError: video packets of an unknown codec, or not one picture that can be used.
+        InputError: no usable picture.
     """
-    scan = Scan(image.name, image.msgtype)
-    known = bag.topics
+    scan, dropped, known = Scan(image.name, image.msgtype), bag.dropped, bag.topics
     names = {topic.name for topic in (image, *infos)}
     if poses:
         moving = (topics.TF, topics.ODOMETRY)
@@ -238,14 +218,7 @@ def scan_bag(
         if sum(scan.read.values()) % _PRUNE_EVERY == 0 and scan.frame_id:
             scan.tree.prune(scan.frame_id)
 
-    # Count what metadata.yaml lists and the files no longer hold.
-    for name in sorted(names & bag.promised.keys()):
-        missing = bag.promised[name] - scan.read.get(name, 0) - dropped.unread.get(name, 0)
-        if missing > 0:
-            dropped.count(name, "listed in metadata.yaml but not in the files", missing)
-            # The exact count replaces the guess of at least one.
-            dropped.forget(UNKNOWN_TOPIC)
-
+    bag.count_missing(names, scan.read, dropped)
     if not scan.stamps:
         reasons = "; ".join(dropped.sentences()) or "the topic has zero messages"
         raise InputError(f"{bag.path}: no picture of {image.name} can be used: {reasons}.")
@@ -269,21 +242,18 @@ def _add_message(scan: Scan, message: Message, kind: str, dropped: DroppedMessag
 
 def _add_picture(scan: Scan, message: Message, content: Any) -> None:
     kind = scan.msgtype
-    if kind in (IMAGE, COMPRESSED_IMAGE):
-        size = check_image(content, kind)
-    else:
-        size = _packet_size(scan, content)
-    stamp = content.timestamp if kind == COMPRESSED_VIDEO else content.header.stamp
-    frame_id = content.frame_id if kind == COMPRESSED_VIDEO else content.header.frame_id
-    scan.frame_id = scan.frame_id or frame_id.lstrip("/")
-    scan.stamps.append(stamp.sec * 10**9 + stamp.nanosec)
+    packet = kind not in (IMAGE, COMPRESSED_IMAGE)
+    size = _packet_size(scan, content) if packet else check_image(content, kind)
+    bare = kind == COMPRESSED_VIDEO
+    scan.frame_id = scan.frame_id or _name(content.frame_id if bare else content.header.frame_id)
+    scan.stamps.append(_ns(content.timestamp if bare else content.header.stamp))
     scan.logs.append(message.log_ns)
     scan.places.extend((message.file, *message.place))
     scan.sizes.extend(size)
 
 
 def _packet_size(scan: Scan, content: Any) -> tuple[int, int]:
-    """Return the size of the stream's pictures; the first key frame tells."""
+    """Return the size of a packet's picture, that of its key frame."""
     codec = codec_of(content, scan.msgtype)
     scan.codec = scan.codec or codec
     if codec != scan.codec:
@@ -293,8 +263,7 @@ def _packet_size(scan: Scan, content: Any) -> tuple[int, int]:
 
     if is_key(content, scan.msgtype, codec):
         data = bytes(content.data)
-        decoder = PacketDecoder(codec, [0], 1, lambda _: data)
-        picture = next((image for _, image in decoder.decode(0)), None)
+        picture = next((image for _, image in decode_packets(codec, 0, 1, lambda _: data)), None)
         if picture is None:
             raise SchemaError("a key frame that does not decode")
         scan.keys.append(len(scan.stamps))

@@ -1,4 +1,4 @@
-"""What a bag holds, and which topics have the pictures, the calibration and the camera's pose."""
+"""The content of a bag, and the choice of its image and camera_info topics."""
 
 from __future__ import annotations
 
@@ -12,13 +12,19 @@ from typing import Any
 from acehand_core.errors import InputError, nearest
 from acehand_core.recordings.bags.bag import Bag
 from acehand_core.recordings.bags.images import CAMERA_INFO, COMPRESSED_IMAGE, IMAGE
-from acehand_core.recordings.bags.library import COMPRESSED_VIDEO, FFMPEG_PACKET, store_for
-from acehand_core.recordings.bags.records import UNKNOWN_TOPIC, BytesRead, DroppedMessages, Topic
+from acehand_core.recordings.bags.library import (
+    COMPRESSED_VIDEO,
+    DISTROS,
+    FFMPEG_PACKET,
+    LATEST,
+    typestore,
+)
+from acehand_core.recordings.bags.records import BytesRead, Topic
 from acehand_core.types import Progress
 
 TF = "tf2_msgs/msg/TFMessage"
 ODOMETRY = "nav_msgs/msg/Odometry"
-#: Types that hold pictures; of two forms of the same pictures the first is taken.
+#: Types with pictures, the preferred first.
 PICTURES = (IMAGE, COMPRESSED_IMAGE, FFMPEG_PACKET, COMPRESSED_VIDEO)
 _TRANSPORTS = ("compressed", "ffmpeg", "h264", "image_raw", "image_color", "image_rect_color",
                "image_rect", "image_mono", "image", "compressed_video", "video")  # fmt: skip
@@ -27,30 +33,29 @@ _RIGHT = ((r"right", "left"), (r"infra2", "infra1"), (r"cam1(?!\d)", "cam0"), (r
 
 
 def choose_image_topic(
-    topics: Mapping[str, Topic], counts: Mapping[str, int], given: str | None, bag: str
+    bag: Bag, counts: Mapping[str, int], given: str | None
 ) -> tuple[Topic, str | None]:
-    """Return the topic with pictures: the given one, the only one, or the left of two eyes.
+    """Return the image topic (the given one, the only one, or the left of two) and a note on it.
 
-    And what was decided for the user, if something was.
-    ``counts`` has the number of messages where it is known; an empty topic is never chosen.
+    ``counts`` are the known numbers of messages; an empty topic is never chosen.
 
     Raises:
-        InputError: there is none, there are several, or the given one is not such a topic or empty.
+        InputError: none or several, or the given one is empty or of another type.
     """
-    pictures = {name: t for name, t in topics.items() if t.msgtype in PICTURES}
     if given is not None:
-        return _named(topics, counts, given, "image-topic", PICTURES, bag), None
-
+        return _named(bag, counts, given, "image-topic", PICTURES), None
+    topics = bag.topics
+    pictures = {name: t for name, t in topics.items() if t.msgtype in PICTURES}
     if not pictures:
         kinds = sorted({t.msgtype for t in topics.values()})
         raise InputError(
-            f"{bag}: no topic with pictures; valid types: {', '.join(PICTURES)}. "
+            f"{bag.path}: no topic with pictures; valid types: {', '.join(PICTURES)}. "
             f"The bag holds {', '.join(kinds) or 'no topic'}."
         )
 
     filled = {name: t for name, t in pictures.items() if counts.get(name, 1)}
     if not filled:
-        raise InputError(f"{bag}: {', '.join(pictures)} has zero messages, so there is no picture.")
+        raise InputError(f"{bag.path}: {', '.join(pictures)} has zero messages.")
     colour = {name: t for name, t in filled.items() if not _DEPTH.search(name)} or filled
     cameras: dict[str, Topic] = {}
     for topic in sorted(colour.values(), key=lambda t: PICTURES.index(t.msgtype)):
@@ -59,29 +64,28 @@ def choose_image_topic(
     if len(cameras) == 1:
         return next(iter(cameras.values())), None
     if len(cameras) == 2 and (left := _left_of(list(cameras))) is not None:
-        other = next(name for name in cameras if name != left)
-        note = f"stereo: {cameras[left].name} is read, {cameras[other].name} is not"
-        return cameras[left], note
+        right = cameras[next(name for name in cameras if name != left)]
+        return cameras[left], f"stereo: {cameras[left].name} is read, {right.name} is not"
 
     raise InputError(
-        f"{bag}: several topics with pictures: {', '.join(t.name for t in cameras.values())}; "
+        f"{bag.path}: several topics with pictures: {', '.join(t.name for t in cameras.values())}; "
         "choose one with --image-topic."
     )
 
 
 def choose_camera_info(
-    topics: Mapping[str, Topic], counts: Mapping[str, int], image: str, given: str | None, bag: str
+    bag: Bag, counts: Mapping[str, int], image: str, given: str | None
 ) -> tuple[Topic, ...]:
-    """Return the topics that may hold the image topic's calibration, the likeliest first.
+    """Return the camera_info topics that fit the image topic, the likeliest first.
 
     Raises:
-        InputError: the given one is not such a topic, or has no message.
+        InputError: the given one is empty or of another type.
     """
     if given is not None:
-        return (_named(topics, counts, given, "camera-info-topic", (CAMERA_INFO,), bag),)
+        return (_named(bag, counts, given, "camera-info-topic", (CAMERA_INFO,)),)
     infos = [
         topic
-        for name, topic in topics.items()
+        for name, topic in bag.topics.items()
         if topic.msgtype == CAMERA_INFO and counts.get(name, 1) and not name.startswith("/acehand/")
     ]
     own = [topic for topic in infos if camera_namespace(topic.name) == camera_namespace(image)]
@@ -89,7 +93,7 @@ def choose_camera_info(
 
 
 def camera_namespace(topic: str) -> str:
-    """Return what the topics of one camera share: /cam of /cam/image_raw/compressed."""
+    """Return the prefix of a camera's topics: /cam of /cam/image_raw/compressed."""
     parts = topic.strip("/").split("/")
     while len(parts) > 1 and (parts[-1] in _TRANSPORTS or parts[-1] == "camera_info"):
         parts.pop()
@@ -97,28 +101,22 @@ def camera_namespace(topic: str) -> str:
 
 
 def is_rectified(topic: str) -> bool:
-    """Tell whether an image topic's name says that its pictures are rectified."""
+    """Return whether the name of an image topic means rectified pictures."""
     return re.search(r"(^|[/_])rect(ified)?([/_]|$)|image_rect", topic) is not None
 
 
 def _named(
-    topics: Mapping[str, Topic],
-    counts: Mapping[str, int],
-    given: str,
-    flag: str,
-    types: tuple[str, ...],
-    bag: str,
+    bag: Bag, counts: Mapping[str, int], given: str, flag: str, types: tuple[str, ...]
 ) -> Topic:
+    topics, where = bag.topics, f"{bag.path}: --{flag} {given!r}"
     topic = topics.get(given) or topics.get(f"/{given.lstrip('/')}")
     if topic is None:
         fitting = [name for name, t in topics.items() if t.msgtype in types]
-        raise InputError(f"{bag}: --{flag} {given!r} is not there; {nearest(given, fitting)}")
+        raise InputError(f"{where} does not exist; {nearest(given, fitting)}")
     if topic.msgtype not in types:
-        raise InputError(
-            f"{bag}: --{flag} {given!r} is of type {topic.msgtype}; valid: {', '.join(types)}."
-        )
+        raise InputError(f"{where} is of type {topic.msgtype}; valid: {', '.join(types)}.")
     if counts.get(topic.name) == 0:
-        raise InputError(f"{bag}: --{flag} {given!r} has zero messages.")
+        raise InputError(f"{where} has zero messages.")
     return topic
 
 
@@ -133,7 +131,7 @@ def _left_of(names: list[str]) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """One topic: its messages that can be read, and whether its type is known here."""
+    """One topic: its readable messages, and whether its type can be decoded."""
 
     name: str
     msgtype: str
@@ -143,9 +141,9 @@ class TopicInfo:
 
 @dataclass(frozen=True, slots=True)
 class BagInfo:
-    """A bag. ``image`` and ``camera_info`` are what a conversion would read, or None.
+    """A bag. ``image`` and ``camera_info`` are the topics that a conversion would read.
 
-    ``remark`` says why no image topic would be read. Times are those of receipt.
+    ``remark`` is a note on them, or why there is none. Times are those of receipt.
     """
 
     path: str
@@ -172,46 +170,37 @@ class BagInfo:
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that ``acehand bag info --json`` prints."""
-        topics = {t.name: {"type": t.msgtype, "messages": t.messages, "known_type": t.known_type}
-                  for t in self.topics}  # fmt: skip
-        values = asdict(self) | {"topics": topics, "duration_s": self.duration_s}
+        values = asdict(self) | {"duration_s": self.duration_s}
+        values["topics"] = {
+            t.name: {"type": t.msgtype, "messages": t.messages, "known_type": t.known_type}
+            for t in self.topics
+        }
         values["bag"] = values.pop("path")
         return values
 
 
 def bag_info(path: Path, progress: Progress | None = None) -> BagInfo:
-    """Read a whole bag once and return what is in it.
-
-    Raises:
-        InputError: it is not a bag, or nothing of it can be read.
-    """
+    """Read a whole bag and describe it. Raises InputError: not a bag, or nothing is readable."""
     read = BytesRead("read the bag", path, progress)
     with Bag(path, read.still) as bag:
-        dropped: DroppedMessages = bag.dropped
+        dropped = bag.dropped
         counts: Counter[str] = Counter()
-
         first, last = None, None
         for message in bag.messages(None, dropped):
             counts[message.topic] += 1
             read.add(len(message.data))
             first = message.log_ns if first is None else min(first, message.log_ns)
             last = message.log_ns if last is None else max(last, message.log_ns)
-
         read.end_pass(1)
-        known = store_for(bag.distro).fielddefs
-
-        for name, promised in bag.promised.items():
-            missing = promised - counts[name] - dropped.unread[name]
-            if missing > 0:
-                dropped.forget(UNKNOWN_TOPIC)
-                dropped.count(name, "listed in metadata.yaml but not in the files", missing)
+        bag.count_missing(bag.promised, counts, dropped)
 
         image, info, remark = None, None, None
         totals = {name: counts[name] for name in bag.topics}
+        known = typestore(bag.distro if bag.distro in DISTROS else LATEST).fielddefs
         try:
-            topic, remark = choose_image_topic(bag.topics, totals, None, str(path))
+            topic, remark = choose_image_topic(bag, totals, None)
             image = topic.name
-            infos = choose_camera_info(bag.topics, totals, image, None, str(path))
+            infos = choose_camera_info(bag, totals, image, None)
             info = infos[0].name if infos else None
         except InputError as error:
             remark = str(error)

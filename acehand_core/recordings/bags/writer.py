@@ -1,4 +1,4 @@
-"""Write bags: messages of others unchanged, and plain ones, as a rosbag2 folder or a bare .mcap."""
+"""Writing bags, as a rosbag2 folder or a bare .mcap: copied messages and plain ones."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shutil
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import numpy as np
 import yaml
@@ -19,22 +19,17 @@ from acehand_core.recordings.bags.messages import TOPICS, PlainMessage, TopicSpe
 from acehand_core.recordings.bags.records import Data, Topic
 
 Storage = Literal["mcap", "sqlite3"]
-#: metadata.yaml of Humble is version 5; rosbags writes 8 (Iron, Jazzy) and 9 (newer).
-_METADATA_VERSION: Final = 8
 _NO_HASH = "RIHS01_" + 64 * "0"
 
 
 class BagWriter:
     """A new bag that appears at ``path`` when it is complete, or not at all.
 
-    ``path`` ending in .mcap gives a bare file, anything else a folder with metadata.yaml. Use as a
-    context manager; leaving it by an exception removes what was written. What a killed writer of
-    ``path`` left beside it is removed first.
-
-    Until it is complete it is the hidden folder ``.NAME.partial-PID``. With ``keep_partial`` that
-    stays where the bag cannot be completed, for recordings that cannot be made again.
-
-    ``recorded_on`` is the distribution that metadata.yaml names; "": none, as rosbags writes it.
+    ``path`` ending in .mcap is a bare file, anything else a folder with metadata.yaml. Used as a
+    context manager, it removes the bag on an exception. Leftovers of killed writers of ``path`` are
+    removed first. Until complete, the bag is the hidden folder ``.NAME.partial-PID``; with
+    ``keep_partial`` that stays if ``close`` fails. ``recorded_on`` is the distribution that
+    metadata.yaml names.
 
     Raises:
         OutputError: ``path`` exists, or cannot be written. InputError: .mcap with another storage.
@@ -75,15 +70,14 @@ class BagWriter:
             self._lock = DirectoryLock(self._partial.parent)
             shutil.rmtree(self._partial, ignore_errors=True)
             plugin = StoragePlugin.MCAP if storage == "mcap" else StoragePlugin.SQLITE3
-            self._writer: Any = Writer(
-                self._partial, version=_METADATA_VERSION, storage_plugin=plugin
-            )
+            # Version of metadata.yaml: 5 is Humble's, 8 Iron's and Jazzy's, 9 newer.
+            self._writer: Any = Writer(self._partial, version=8, storage_plugin=plugin)
             if storage == "mcap":
                 self._writer.set_compression(CompressionMode.STORAGE, CompressionFormat.ZSTD)
             self._writer.open()
 
     def add_topic(self, topic: Topic) -> None:
-        """Announce a topic of another bag; its definition is carried along as text."""
+        """Add a topic of another bag, with its definition."""
         self._connect(topic.name, topic.msgtype, topic, None)
 
     def write_raw(self, topic: str, msgtype: str, time_ns: int, data: Data) -> None:
@@ -93,19 +87,18 @@ class BagWriter:
     def write(self, message: PlainMessage, topic: str | None = None) -> None:
         """Serialize and write a plain message, to another topic if given. Raises OutputError."""
         name = topic or message.topic
-        spec = TOPICS.get(message.topic)
-        connection = self._connect(name, message.msgtype, None, spec)
+        connection = self._connect(name, message.msgtype, None, TOPICS.get(message.topic))
         content = build(self._store, message.msgtype, message.fields)
         data = self._store.serialize_cdr(content, message.msgtype)
         self._write(connection, name, message.time_ns, data)
 
     def describe(self, custom: Mapping[str, str]) -> None:
-        """Keep texts by name in the bag's metadata (rosbag2's custom_data)."""
+        """Write custom_data into the bag's metadata."""
         for name, text in custom.items():
             self._writer.set_custom_data(name, text)
 
     def close(self) -> None:
-        """Complete the bag and let it appear. Raises OutputError."""
+        """Complete the bag and move it to its path. Raises OutputError."""
         try:
             with output_errors(self.path):
                 self._writer.close()
@@ -134,8 +127,8 @@ class BagWriter:
             self._let_go(False)
 
     def _put_in_place(self, made: Path) -> None:
-        """Rename ``made`` to the path; a folder that it replaces is set aside until then."""
-        check_free(self.path, self._overwrite)  # it may have come meanwhile
+        """Rename ``made`` to the path; a replaced folder is kept until that succeeds."""
+        check_free(self.path, self._overwrite)
         if not self.path.is_dir():
             if made.is_dir():
                 self.path.unlink(missing_ok=True)
@@ -179,7 +172,7 @@ class BagWriter:
             return connection
 
         options: dict[str, Any] = {}
-        # What the bag itself says of its messages comes before what a distribution would say.
+        # The definition stored in a bag comes before that of a distribution.
         if (topic is None or not topic.definition) and msgtype in self._store.fielddefs:
             options["typestore"] = self._store
         else:
@@ -200,10 +193,10 @@ class BagWriter:
 
 
 def load_library() -> None:
-    """Load what writes bags. Raises MissingDependencyError.
+    """Load rosbags. Raises MissingDependencyError.
 
-    A renderer's drivers bring a zstd of their own, which one loaded after them would use: called
-    before any work, the same bag has the same bytes, whatever else the process did.
+    To be called early: loaded after a renderer's drivers, rosbags would use their zstd, and the
+    bytes of the bag would differ.
     """
     try:
         import rosbags.rosbag2  # noqa: F401
@@ -212,18 +205,16 @@ def load_library() -> None:
 
 
 def build(store: Any, msgtype: str, fields: Any) -> Any:
-    """Return a rosbags message filled from nested dicts; fields not given are empty."""
-    values = {
-        name: _value(store, kind, fields[name]) if name in fields else _default(store, kind)
-        for name, kind in store.fielddefs[msgtype][1]
-    }
+    """Return a rosbags message from nested dicts; missing fields are empty."""
+    kinds = store.fielddefs[msgtype][1]
+    values = {name: _value(store, kind, fields.get(name)) for name, kind in kinds}
     if unknown := set(fields) - values.keys():
         raise SchemaError(f"{msgtype} has no field {sorted(unknown)[0]!r}.")
     return store.types[msgtype](**values)
 
 
 def _sequence(store: Any, msgtype: str, values: Any) -> list[Any]:
-    """Build many messages of one type; fast for flat ones, such as the points of a mesh."""
+    """Build many messages of one type; fast for flat ones such as points."""
     fields, cls = store.fielddefs[msgtype][1], store.types[msgtype]
     names = {name for name, kind in fields if int(kind[0]) == _BASE}
     if len(names) == len(fields) and all(value.keys() == names for value in values):
@@ -231,33 +222,25 @@ def _sequence(store: Any, msgtype: str, values: Any) -> list[Any]:
     return [build(store, msgtype, value) for value in values]
 
 
-_BASE, _NAME, _ARRAY, _SEQUENCE = 1, 2, 3, 4
+_BASE, _NAME, _ARRAY = 1, 2, 3
 
 
 def _value(store: Any, kind: Any, value: Any) -> Any:
+    """Return the value of a field; None gives an empty one."""
     code, detail = int(kind[0]), kind[1]
     if code == _BASE:
-        return value
+        empty = {"string": "", "bool": False}.get(detail[0], 0.0 if "float" in detail[0] else 0)
+        return empty if value is None else value
     if code == _NAME:
-        return build(store, detail, value)
+        return build(store, detail, value or {})
+
     inner = detail[0]
     if int(inner[0]) == _NAME:
-        return _sequence(store, inner[1], value)
-    name = inner[1][0]
-    return list(value) if name == "string" else np.asarray(value, _numpy(name))
-
-
-def _default(store: Any, kind: Any) -> Any:
-    code, detail = int(kind[0]), kind[1]
-    if code == _BASE:
-        name = detail[0]
-        return {"string": "", "bool": False}.get(name, 0.0 if name.startswith("float") else 0)
-    if code == _NAME:
-        return build(store, detail, {})
-    inner = detail[0]
-    if int(inner[0]) == _NAME or inner[1][0] == "string":
-        return []
-    return np.zeros(detail[1] if code == _ARRAY else 0, _numpy(inner[1][0]))
+        return _sequence(store, inner[1], value or [])
+    if inner[1][0] == "string":
+        return list(value or [])
+    zeros = np.zeros(detail[1] if code == _ARRAY else 0)
+    return np.asarray(zeros if value is None else value, _numpy(inner[1][0]))
 
 
 def _numpy(name: str) -> Any:
@@ -265,15 +248,8 @@ def _numpy(name: str) -> Any:
 
 
 def _qos(topic: Topic | None, spec: TopicSpec | None) -> list[Any]:
-    """Return the QoS of a topic: as it was recorded, or as promised in ``TOPICS``."""
-    from rosbags.interfaces import (
-        Qos,
-        QosDurability,
-        QosHistory,
-        QosLiveliness,
-        QosReliability,
-        QosTime,
-    )
+    """Return the QoS of a topic: as recorded, or that of ``TOPICS``."""
+    from rosbags import interfaces as ros
 
     if topic is not None and topic.qos:
         from rosbags.rosbag2.errors import ReaderError
@@ -282,19 +258,18 @@ def _qos(topic: Topic | None, spec: TopicSpec | None) -> list[Any]:
         try:
             return parse_qos(yaml.safe_load(topic.qos))
         except (ReaderError, KeyError, TypeError, ValueError, yaml.YAMLError):
-            return []  # the topic is kept without a profile of another kind
+            return []  # not a known profile
     if spec is None:
         return []
-    latched = QosDurability.TRANSIENT_LOCAL if spec.latched else QosDurability.VOLATILE
-    never = QosTime(9223372036, 854775807)
-    return [
-        Qos(QosHistory.KEEP_LAST, spec.depth, QosReliability.RELIABLE, latched, never, never,
-            QosLiveliness.AUTOMATIC, never, False)
-    ]  # fmt: skip
+    latched = ros.QosDurability.TRANSIENT_LOCAL if spec.latched else ros.QosDurability.VOLATILE
+    reliable, automatic = ros.QosReliability.RELIABLE, ros.QosLiveliness.AUTOMATIC
+    never = ros.QosTime(9223372036, 854775807)
+    keep = ros.QosHistory.KEEP_LAST
+    return [ros.Qos(keep, spec.depth, reliable, latched, never, never, automatic, never, False)]
 
 
 def clean_beside(path: Path) -> None:
-    """Remove or restore what killed writers of a bag left beside it. Raises OutputError."""
+    """Remove or restore what killed writers of a bag left next to it. Raises OutputError."""
     with output_errors(path):
         for folder in abandoned(path, "replaced"):
             if path.exists():

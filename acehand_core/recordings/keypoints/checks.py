@@ -1,8 +1,7 @@
-"""Likely mistakes in keypoints: another order, unit, hand or rate than was said.
+"""Checks of keypoints for another order, unit, hand or rate than stated.
 
-Each check knows what all human hands have in common, whatever their pose: the proportions of their
-bones, the size of the palm, the way the fingers bend. Where another reading fits that clearly, and
-the stated one does not, it is a mistake and is named. What is merely odd is a doubt.
+They use what human hands have in common in any pose: bone proportions, palm size, the direction in
+which fingers bend. A clearly better reading is an error that names it; the rest is a doubt.
 """
 
 from __future__ import annotations
@@ -19,22 +18,21 @@ from acehand_core.hand.skeleton import BONES, FINGERS, KNUCKLES, WRIST, finger_k
 from acehand_core.recordings.keypoints.mapping import PRESETS, UNITS_M, presets_of
 from acehand_core.types import SIDES
 
-#: Proportions: rms of the log of bone lengths against the mean hand's, its size aside. Hands that
-#: were measured have 0.1 to 0.25, joints in another order mostly above 0.4. Up to the first value
-#: an order is not doubted; up to the second it is taken for the right one, where it fits better
-#: than the stated one by the third, a factor.
+#: Proportions: rms of the log of bone lengths relative to the mean hand's, scale removed. Measured
+#: hands have 0.1 to 0.25, wrong orders mostly above 0.4. An order up to the first value is not
+#: doubted; another up to the second is preferred if it is better by the third, a factor.
 UNDOUBTED, PLAUSIBLE, BETTER = 0.3, 0.35, 0.7
-#: Wrist to the knuckles of index to pinky, mean, metres: of people, and beyond doubt not.
+#: Mean distance of wrist to knuckles of index to pinky, metres: human, and certainly not.
 PALM_M, NO_PALM_M = (0.06, 0.13), (0.045, 0.16)
-#: PIP and DIP bend into the palm; backwards they hardly reach this.
+#: PIP and DIP hardly hyperextend this far.
 BENT_RAD = np.radians(30.0)
-#: Bones whose proportions say something, and beyond which one of them counts no more.
+#: Fewest bones for proportions, and the clip of a bone's log ratio.
 LEAST_BONES, LARGEST_RATIO = 8, 2.0
-#: Share of the bent joints that must bend one way, and how many must be bent at all.
+#: Share of bent joints that must bend one way, and their minimum number.
 ONE_WAY, LEAST_BENT = 0.95, 20
-#: Variation of bone lengths that is more than a tracker's noise.
+#: Variation of bone lengths above a tracker's noise.
 VARIES = 0.05
-#: Fingertips relative to the wrist, metres per second, that people do not exceed.
+#: Largest human speed of fingertips relative to the wrist.
 FAST_M_S = 8.0
 _SAMPLE = 400
 
@@ -42,11 +40,7 @@ _Hand = Float[np.ndarray, "T 21 3"]
 
 
 def check_unit(source: str, hands: Float[np.ndarray, "T 2 21 3"], unit: str) -> None:
-    """Refuse lengths that only another unit makes those of a hand.
-
-    Raises:
-        SchemaError: names the unit that they look like.
-    """
+    """Raise SchemaError for lengths that fit a hand only in another unit."""
     with np.errstate(over="ignore", invalid="ignore"):
         knuckles = np.linalg.norm(hands[:, :, KNUCKLES[1:]] - hands[:, :, [WRIST]], axis=-1)
     knuckles = knuckles[(knuckles > 0) & np.isfinite(knuckles)]
@@ -67,16 +61,9 @@ def check_unit(source: str, hands: Float[np.ndarray, "T 2 21 3"], unit: str) -> 
 def check_order(
     source: str, raw: Float[np.ndarray, "T S J 3"], mapped: Float[np.ndarray, "T 2 21 3"], said: str
 ) -> None:
-    """Refuse joints that are a hand only in another order.
+    """Raise SchemaError for joints that fit a hand only in another order.
 
-    Args:
-        source: what messages call the file.
-        raw: the S hands as they stand in the file.
-        mapped: the same in the order of this project.
-        said: the order that was stated, for the message.
-
-    Raises:
-        SchemaError: names the order that they look like.
+    ``raw``: the S hands of the file; ``mapped``: the same in our order; ``said``: the stated order.
     """
     stated = min((_proportions(mapped[:, slot]) for slot in range(2)), default=np.inf)
     if stated <= UNDOUBTED:
@@ -94,20 +81,15 @@ def check_order(
 
 
 def in_order(raw: Float[np.ndarray, "*n J 3"], order: tuple[int | None, ...]) -> np.ndarray:
-    """Return joints of a file as the 21 of this project, NaN where it has none."""
+    """Return joints of a file as our 21, NaN for missing ones."""
     joints = np.full((*raw.shape[:-2], 21, 3), np.nan)
-    for column, keypoint in enumerate(order):
-        if keypoint is not None:
-            joints[..., keypoint, :] = raw[..., column, :]
+    columns = [column for column, keypoint in enumerate(order) if keypoint is not None]
+    joints[..., [order[column] for column in columns], :] = raw[..., columns, :]
     return joints
 
 
 def check_sides(source: str, hands: Float[np.ndarray, "T 2 21 3"]) -> None:
-    """Refuse hands whose fingers bend backwards: they are the other hand, or mirrored.
-
-    Raises:
-        SchemaError: names the hand.
-    """
+    """Raise SchemaError if the fingers bend backwards: the other hand, or mirrored."""
     wrong = [side for slot, side in enumerate(SIDES) if _bends(hands[:, slot], slot) < 0]
     if len(wrong) == 2:
         raise SchemaError(
@@ -125,7 +107,7 @@ def check_sides(source: str, hands: Float[np.ndarray, "T 2 21 3"]) -> None:
 
 
 def doubts(hands: Float[np.ndarray, "T 2 21 3"], times_ns: np.ndarray) -> list[str]:
-    """Return a sentence for everything that is odd, but may be so."""
+    """Return a sentence for every doubt."""
     found = []
     for slot, side in enumerate(SIDES):
         hand = hands[:, slot]
@@ -162,8 +144,8 @@ def _lengths(hand: _Hand) -> Float[np.ndarray, "N 20"]:
 
 
 def _proportions(hand: _Hand) -> float:
-    """Return how far bones are from the mean hand's proportions; infinite for too few bones."""
-    # The bone at the thumb's root differs from one definition of that joint to the next.
+    """Return the deviation from the mean hand's proportions; infinite for too few bones."""
+    # Definitions of the thumb's root differ.
     lengths = _lengths(hand)[:, 1:]
     with np.errstate(invalid="ignore", divide="ignore"):
         ratio = np.log(lengths / _mean_lengths()[1:])
@@ -175,22 +157,22 @@ def _proportions(hand: _Hand) -> float:
 
 
 def _variation(hand: _Hand) -> float:
-    """Return how much a typical bone's length varies over time, relative to it."""
+    """Return the relative variation of a typical bone's length over time."""
     lengths = _lengths(hand)
     spreads = []
     for bone in lengths.T:
         bone = bone[np.isfinite(bone) & (bone > 0)]
         if len(bone) > 1:
             low, middle, high = np.percentile(bone, [10, 50, 90])
-            spreads.append((high - low) / 2.563 / middle)  # as wide as of a normal distribution
+            spreads.append((high - low) / 2.563 / middle)  # sigma of a normal distribution
     return float(np.median(spreads)) if spreads else 0.0
 
 
 def _bends(hand: _Hand, slot: int) -> int:
-    """Return 1 where the fingers bend into the palm, -1 out of it, 0 where neither is clear."""
+    """Return 1 if the fingers bend into the palm, -1 out of it, 0 if unclear."""
     rows = np.unique(np.linspace(0, len(hand) - 1, _SAMPLE).round().astype(int))
     hand = hand[rows]
-    # On a right hand fingers turn about the axis to the thumb's side.
+    # Fingers of a right hand turn about the axis to the thumb's side.
     knuckles = [k for k in KNUCKLES[1:] if np.isfinite(hand[:, k]).all(-1).any()]
     if len(knuckles) < 2:
         return 0

@@ -1,10 +1,8 @@
-"""Anybody's joints of one or two hands as a HandMotion, checked.
+"""Keypoints of one or two hands in any layout as a checked HandMotion.
 
-The palm is rigid: what is missing of it follows from the rest. Retargeting needs the wrist and the
-knuckles of index to pinky in every frame. A knuckle that is missing is placed by the rigid palm of
-the same recording; one that is never there by that of the mean hand, fitted to the others. The
-wrist is interpolated over short gaps only: knuckles lie nearly on a line, which says little of the
-side to which the wrist lies.
+Retargeting needs the wrist and the knuckles of index to pinky in every frame. The palm is rigid, so
+missing knuckles are placed by the rigid palm of the recording, one that is never given by the mean
+hand's. The wrist is interpolated over short gaps only, because knuckles are nearly collinear.
 """
 
 from __future__ import annotations
@@ -25,24 +23,24 @@ from acehand_core.recordings.keypoints import checks
 from acehand_core.recordings.keypoints.mapping import UNITS_M, JointFrame, order_named, presets_of
 from acehand_core.types import SIDES, Side
 
-#: What keypoints may come with.
+#: Entries of a file of keypoints.
 ENTRIES = ("joints", "order", "unit", "side", "fps", "timestamps_ns", "confidence", "frame",
            "missing", "wrist_pose")  # fmt: skip
 DEFAULT_FPS = 30.0
-#: Farthest fingertip from the wrist, metres: from a small child's fist to beyond the largest hand.
+#: Farthest fingertip from the wrist, metres: a small child's fist to beyond the largest hand.
 REACHES_M = (0.02, 0.5)
-#: Above it, stamps in whole nanoseconds would no longer tell frames apart.
+#: At higher rates, stamps in whole nanoseconds are not distinct.
 MAX_FPS = 1e6
-#: What a note about something odd begins with.
+#: Prefix of notes on doubtful keypoints.
 DOUBT = "doubtful: "
 _MINIMUM = "the least is the wrist, two knuckles (MCP) of index to pinky, and the tip of one finger"
-#: The wrist is interpolated, relative to the knuckles, for no longer than this.
+#: Longest interpolation of the wrist relative to the knuckles.
 WRIST_GAP_S = 0.5
-#: What the points of a palm may be off from a rigid one, rms: beyond it nothing is concluded.
+#: Largest rms deviation of a palm from a rigid one.
 RIGID_M = 0.010
-#: Points of the palm, the wrist among them, that place the others.
+#: Fewest palm points, with the wrist, that place the others.
 LEAST_POINTS = 3
-#: Frames that the rigid palm is made of.
+#: Frames used for the rigid palm.
 _SAMPLE = 200
 
 PalmPoints = Float[np.ndarray, "T 5 3"]
@@ -62,27 +60,27 @@ def motion_from_joints(
     wrist_pose: np.ndarray | None = None,
     source: str = "joints",
 ) -> HandMotion:
-    """Return the motion that anybody's keypoints show; rotations stay unknown.
+    """Return the motion of keypoints in any layout; rotations are NaN.
 
     Args:
-        joints: (T, J, 3) of one hand or (T, 2, J, 3), left first, in ``unit``; or their poses,
-            4 x 4. NaN where a joint is not known.
-        fps: frames per second; None: 30, or what the stamps show.
-        timestamps_ns: (T,) increasing integers; None: steady at ``fps``.
-        side: which hand a single one is.
-        confidence: (T,) or (T, 2) in 0..1, or one per joint: 0 is a joint that is not known.
-        frame: OpenCV camera frame, world (z up), or relative to the wrist: then there is no
-            wrist pose. None: wrist, or world where ``wrist_pose`` is given.
-        order: of the J joints, a preset's name or their names (docs/my_keypoints.md); None:
-            the 21 of docs/conventions.md.
+        joints: (T, J, 3) of one hand or (T, 2, J, 3), left first, in ``unit``; or poses, 4 x 4
+            instead of 3. NaN: unknown.
+        fps: frames per second; default 30, or from the stamps.
+        timestamps_ns: (T,) increasing integers; default: steady at ``fps``.
+        side: the side of a single hand.
+        confidence: (T,) or (T, 2) in 0..1, or one per joint; 0 is an unknown joint.
+        frame: OpenCV camera frame, world (z up), or relative to the wrist (no wrist pose). Default:
+            wrist, or world with ``wrist_pose``.
+        order: a preset or the names of the J joints (docs/my_keypoints.md); default: the 21 of
+            docs/conventions.md.
         unit: of lengths.
-        missing: numbers that stand for a joint that is not known, or "zeros" for (0, 0, 0).
-        wrist_pose: (T, 4, 4) or (T, 2, 4, 4), metres: where joints relative to the wrist are.
-        source: what messages and files call it.
+        missing: numbers that mark an unknown joint, or "zeros" for (0, 0, 0).
+        wrist_pose: (T, 4, 4) or (T, 2, 4, 4), metres, for joints relative to the wrist.
+        source: name for messages and files.
 
     Raises:
         SchemaError: another shape, times that do not increase, a missing side, or joints that
-            look like those of another order, unit or hand.
+            look like another order, unit or hand.
     """
     given = {"joints": joints, "fps": fps, "timestamps_ns": timestamps_ns, "side": side,
              "confidence": confidence, "frame": frame, "order": order, "unit": unit,
@@ -99,27 +97,29 @@ def motion_from_entries(
     min_confidence: float = 0.0,
     notes: Sequence[str] = (),
 ) -> HandMotion:
-    """Return the motion of one or two hands; rotations are not known, so they are NaN.
+    """Return the motion of one or two hands; rotations are NaN.
 
-    A joint that is missing stays NaN. Only the palm is made whole where it can be, for nothing can
-    be told of a hand without it (``palm.completed``).
+    A missing joint stays NaN, except in the palm (``completed``).
 
     Args:
-        source: what messages call it; its provenance keeps the name without folders.
-        entries: of ``ENTRIES``, as ``motion_from_joints`` describes them.
-        hands: the side of one hand whose entries do not say it.
-        min_confidence: a joint whose own confidence is not above it is missing.
-        notes: what its provenance says beside what is found here.
+        source: name for messages and provenance.
+        entries: of ``ENTRIES``, see ``motion_from_joints``.
+        hands: the side of a single hand without one.
+        min_confidence: joints with a confidence up to this are missing.
+        notes: more notes for the provenance.
 
     Raises:
-        SchemaError: an entry is missing, unknown, or not as described; or the joints look as if
-            they were something else than they are said to be.
+        SchemaError: an entry is missing, unknown or invalid, or the joints look like another order,
+            unit or hand.
     """
     for key in entries:
         if key not in ENTRIES:
             raise SchemaError(f"{source}: unknown entry {key!r}; {nearest(key, ENTRIES)}")
 
-    raw = _both_hands(source, entries, _points(source, entries), hands)
+    raw = _points(source, entries)
+    if raw.ndim == 3:
+        single, raw = raw, np.full((len(raw), 2, *raw.shape[1:]), np.nan)
+        raw[:, _slot(source, entries, hands)] = single
     count = len(raw)
     times, fps = _times(source, entries, count)
     confidence, of_joints = _confidence(source, entries, raw)
@@ -138,12 +138,12 @@ def motion_from_entries(
     for slot, side in enumerate(SIDES):
         joints[:, slot], estimated[:, slot] = completed(joints[:, slot], side, fps)
 
-    # Without the palm or any tip there is nothing to follow.
+    # A hand needs its palm and a fingertip.
     finite = np.isfinite(joints).all(-1)
     known = finite[..., PALM].all(-1) & finite[..., TIPS].any(-1)
     impossible = known & ~_of_possible_size(joints)
     known &= ~impossible
-    # Joints that the file never gives say nothing of a frame.
+    # Joints that the file never has do not lower the quality.
     given = np.maximum(measured.any(0).sum(-1), 1)
     quality = measured.sum(-1) / given * confidence
 
@@ -169,7 +169,7 @@ def motion_from_entries(
             source_sha256=sha256,
             tracker="file",
             notes=(
-                "joints read from a file; rotations are not known",
+                "joints read from a file; rotations are unknown",
                 *_repairs(impossible, estimated & known[..., None]),
                 *notes,
                 *(DOUBT + sentence for sentence in odd),
@@ -181,7 +181,7 @@ def motion_from_entries(
 def _repairs(
     impossible: Bool[np.ndarray, "T 2"], estimated: Bool[np.ndarray, "T 2 21"]
 ) -> Iterator[str]:
-    """Yield what was left out of the file's hands, and which joints of the palm were estimated."""
+    """Yield notes on absent hands and estimated joints of the palm."""
     if impossible.any():
         yield f"{impossible.sum()} hands of no or impossible size count as absent"
     for point, name in ((slice(0, 1), "wrist"), (slice(1, None), "a knuckle")):
@@ -194,16 +194,14 @@ def _repairs(
 def _checked(
     source: str, entries: Mapping[str, Any], raw: Float[np.ndarray, "T 2 J 3"]
 ) -> Float[np.ndarray, "T 2 21 3"]:
-    """Return joints in metres and in our order, of which a hand of their unit can be made."""
+    """Return joints in metres and in our order, checked."""
     unit = _text(entries, "unit", "m")
     if unit not in UNITS_M:
         raise SchemaError(f"{source}: unit is {unit!r}; {nearest(unit, UNITS_M)}")
     metres = raw * UNITS_M[unit]
     metres[_marked_missing(entries, metres, UNITS_M[unit])] = np.nan
-
     order_name = _order_name(entries)
-    order = order_named(source, order_name)
-    joints = checks.in_order(metres, order)
+    joints = checks.in_order(metres, order_named(source, order_name))
     _check_minimum(source, joints)
     checks.check_unit(source, joints, unit)
     checks.check_order(source, metres, joints, _said(order_name))
@@ -222,12 +220,12 @@ def _said(order: str | tuple[str, ...]) -> str:
 
 
 def _points(source: str, entries: Mapping[str, Any]) -> np.ndarray:
-    """Return (T, J, 3) or (T, 2, J, 3) as the file has them; of poses the places."""
+    """Return the positions, (T, J, 3) or (T, 2, J, 3), as the file has them."""
     if "joints" not in entries:
         raise SchemaError(f"{source}: entry 'joints' is missing; {nearest('joints', entries)}")
     joints = entries["joints"]
     if joints.dtype.kind != "f":
-        raise SchemaError(f"{source}: joints are {joints.dtype}; floating point metres are needed.")
+        raise SchemaError(f"{source}: joints are {joints.dtype}; valid: floating point.")
     order = _order_name(entries)
     expected = len(order_named(source, order))
 
@@ -246,41 +244,27 @@ def _points(source: str, entries: Mapping[str, Any]) -> np.ndarray:
     return joints.astype(np.float64)
 
 
-def _both_hands(
-    source: str, entries: Mapping[str, Any], joints: np.ndarray, hands: str
-) -> Float[np.ndarray, "T 2 J 3"]:
-    """Return both hands, NaN in the slot that is not there."""
-    if joints.ndim == 4:
-        return joints
-    both = np.full((len(joints), 2, *joints.shape[1:]), np.nan)
-    both[:, _slot(source, entries, hands)] = joints
-    return both
-
-
 def _slot(source: str, entries: Mapping[str, Any], hands: str) -> int:
     side = _text(entries, "side", hands)
     if side not in SIDES:
         if "side" in entries:
             raise SchemaError(f"{source}: side is {side!r}; {nearest(side, SIDES)}")
-        raise SchemaError(
-            f"{source}: one hand needs an entry side = 'left' or 'right', or --hands left|right."
-        )
+        raise SchemaError(f"{source}: one hand needs its side: left or right (--hands left|right).")
     return SIDES.index(side)
 
 
 def _marked_missing(
     entries: Mapping[str, Any], raw: Float[np.ndarray, "T 2 J 3"], metres: float
 ) -> np.ndarray:
-    """Tell (T, 2, J) which joints the file's own mark says are not known.
+    """Return (T, 2, J) which joints the file marks as unknown.
 
-    The wrist of joints that are relative to it is (0, 0, 0): "zeros" marks it only where all are.
+    The wrist of joints relative to it is (0, 0, 0): "zeros" marks it only with other joints.
     """
     missing = np.zeros(raw.shape[:3], bool)
     for mark in np.ravel(entries.get("missing", ())).tolist():
         if mark == "zeros":
             zeros = (raw == 0).all(-1)
-            alone = zeros.sum(-1, keepdims=True) == 1
-            missing |= zeros & ~alone
+            missing |= zeros & (zeros.sum(-1, keepdims=True) != 1)
         else:
             missing |= np.isclose(raw, float(mark) * metres).any(-1)
     return missing
@@ -289,7 +273,7 @@ def _marked_missing(
 def _placed(
     source: str, entries: Mapping[str, Any], joints: Float[np.ndarray, "T 2 21 3"]
 ) -> Float[np.ndarray, "T 2 21 3"]:
-    """Return joints that are relative to the wrist where its pose puts them."""
+    """Return joints placed by the wrist's pose, if there is one."""
     if "wrist_pose" not in entries:
         return joints.copy()
     poses = np.asarray(entries["wrist_pose"], float)
@@ -305,16 +289,15 @@ def _placed(
 
 
 def _check_minimum(source: str, joints: Float[np.ndarray, "T 2 21 3"]) -> None:
-    """Refuse joints of which no hand can be made; a hand without any is only absent."""
+    """Refuse too few joints for a hand; a hand without any is absent."""
     given = np.isfinite(joints).all(-1).any(0)  # (2, 21)
     for side, has in zip(SIDES, given, strict=True):
-        lacking = []
-        if not has[WRIST]:
-            lacking.append("the wrist")
-        if has[list(KNUCKLES[1:])].sum() < 2:
-            lacking.append("knuckles")
-        if not has[list(TIPS)].any():
-            lacking.append("fingertips")
+        parts = {
+            "the wrist": has[WRIST],
+            "knuckles": has[list(KNUCKLES[1:])].sum() >= 2,
+            "fingertips": has[list(TIPS)].any(),
+        }
+        lacking = [part for part, there in parts.items() if not there]
         if has.any() and lacking:
             raise SchemaError(
                 f"{source}: of the {side} hand {' and '.join(lacking)} are never given; {_MINIMUM}."
@@ -322,14 +305,14 @@ def _check_minimum(source: str, joints: Float[np.ndarray, "T 2 21 3"]) -> None:
 
 
 def _reach(joints: Float[np.ndarray, "T 2 21 3"]) -> Float[np.ndarray, "T 2"]:
-    """Return how far the farthest known fingertip lies from the wrist; 0 without any."""
+    """Return the distance of the farthest known fingertip from the wrist, or 0."""
     with np.errstate(over="ignore", invalid="ignore"):
         spokes = np.linalg.norm(joints[:, :, TIPS] - joints[:, :, :1], axis=-1)
     return np.nan_to_num(spokes, nan=0.0, posinf=np.inf).max(-1)
 
 
 def _of_possible_size(joints: Float[np.ndarray, "T 2 21 3"]) -> np.ndarray:
-    """Tell (T, 2) which hands have a size that hands have; some programs write zeros for none."""
+    """Return (T, 2) which hands have a plausible size; zeros may mark absent ones."""
     reach = _reach(joints)
     return (reach >= REACHES_M[0]) & (reach <= REACHES_M[1])
 
@@ -349,9 +332,7 @@ def _times(source: str, entries: Mapping[str, Any], count: int) -> tuple[np.ndar
     fps: float | None = None
     if (rate := entries.get("fps")) is not None:
         if rate.size != 1 or rate.dtype.kind not in "iuf" or not 0 < rate.item() <= MAX_FPS:
-            raise SchemaError(
-                f"{source}: fps is {rate}; a number above 0 up to {MAX_FPS:g} is needed."
-            )
+            raise SchemaError(f"{source}: fps is {rate}; valid: above 0 up to {MAX_FPS:g}.")
         fps = float(rate.item())
     if "timestamps_ns" not in entries:
         fps = fps or DEFAULT_FPS
@@ -371,10 +352,9 @@ def _times(source: str, entries: Mapping[str, Any], count: int) -> tuple[np.ndar
 def _confidence(
     source: str, entries: Mapping[str, Any], raw: Float[np.ndarray, "T 2 J 3"]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return that of hands, (T, 1) or (T, 2), and of joints, (T, 2, J), both in 0..1.
+    """Return the confidence of hands, (T, 1) or (T, 2), and of joints, (T, 2, J), in 0..1.
 
-    Where only joints have one, a hand's is the mean of those that are known; where they have none
-    it is infinite.
+    By default a hand's is the mean of its known joints, and a joint's is infinite.
     """
     count, joints = len(raw), raw.shape[2]
     confidence = entries.get("confidence", np.ones(count))
@@ -386,20 +366,15 @@ def _confidence(
             f"or ({count}, 2, {joints})."
         )
     confidence = np.clip(np.nan_to_num(confidence.astype(np.float64)), 0, 1)
-    all_joints = np.full(raw.shape[:3], np.inf)
-    if confidence.shape == (count,):
-        return confidence[:, None], all_joints
-    if confidence.shape == (count, 2):
-        return confidence, all_joints
-    of_joints = np.broadcast_to(
-        confidence if confidence.ndim == 3 else confidence[:, None], raw.shape[:3]
-    )
+    if confidence.shape in ((count,), (count, 2)):
+        return confidence.reshape(count, -1), np.full(raw.shape[:3], np.inf)
+    of_joints = np.broadcast_to(confidence.reshape(count, -1, joints), raw.shape[:3])
     known = np.isfinite(raw).all(-1) & (of_joints > 0)
     return np.sum(of_joints * known, -1) / np.maximum(known.sum(-1), 1), of_joints
 
 
 def _text(entries: Mapping[str, Any], name: str, default: str) -> str:
-    """Return a text entry; one stored as a list of one text or as bytes counts too."""
+    """Return a text entry, which may be stored as bytes or in a list."""
     value = np.ravel(entries.get(name, default))
     text = value[0] if len(value) == 1 else value
     return text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text)
@@ -408,13 +383,7 @@ def _text(entries: Mapping[str, Any], name: str, default: str) -> str:
 def completed(
     joints: Float[np.ndarray, "T 21 3"], side: Side, fps: float
 ) -> tuple[Float[np.ndarray, "T 21 3"], Bool[np.ndarray, "T 21"]]:
-    """Return the joints with wrist and knuckles estimated where they can be, and which these are.
-
-    Args:
-        joints: metres, in any frame; NaN where a joint is not known.
-        side: which hand it is.
-        fps: frames per second.
-    """
+    """Return the joints (m, any frame) with estimated wrist and knuckles, and which these are."""
     points = joints[:, PALM]
     known = np.all(np.isfinite(points), axis=-1)
     template = None if known.all() else _template(points, known, side)
@@ -423,11 +392,10 @@ def completed(
     points = _wrist_bridged(points, known, fps)
     known = np.all(np.isfinite(points), axis=-1)
 
-    # Frames that lack the same points are placed at once.
+    # Place the frames with the same missing points at once.
     able = known[:, 0] & (known.sum(1) >= LEAST_POINTS) & ~known.all(1)
     for pattern in np.unique(known[able], axis=0):
         rows = np.flatnonzero(able & (known == pattern).all(1))
-        # The template where each frame's known points are.
         seen = points[rows][:, pattern]
         moves = _moves(np.broadcast_to(template[pattern], seen.shape), seen)
         placed = frames.apply(moves, np.broadcast_to(template, points[rows].shape))
@@ -440,7 +408,7 @@ def completed(
 
 
 def _wrist_bridged(points: PalmPoints, known: Bool[np.ndarray, "T 5"], fps: float) -> PalmPoints:
-    """Interpolate short gaps of the wrist, relative to the knuckles that are given."""
+    """Interpolate short gaps of the wrist relative to the known knuckles."""
     points, given = points.copy(), np.asarray(known.any(0))[1:]
     knuckles = known[:, 1:][:, given].all(1)
     at = np.flatnonzero(known[:, 0] & knuckles)
@@ -453,27 +421,26 @@ def _wrist_bridged(points: PalmPoints, known: Bool[np.ndarray, "T 5"], fps: floa
     if len(gap) == 0:
         return points
 
-    # The line of knuckles is known throughout; how far the palm is turned about it is interpolated.
+    # The knuckles' line is known; the palm's rotation about it is interpolated.
     line = points[:, 1:][:, given]
     middle, along = line.mean(1), rotations.unit(line[:, 0] - line[:, -1])
     offset = points[:, 0] - middle
     part = np.sum(offset * along, axis=-1)
-    beside = offset - part[:, None] * along
-    length = np.linalg.norm(beside, axis=-1)
+    across = offset - part[:, None] * along
+    length = np.linalg.norm(across, axis=-1)
 
-    toward = np.stack([np.interp(gap, at, column) for column in beside[at].T], axis=1)
-    toward = rotations.unit(
-        toward - np.sum(toward * along[gap], axis=-1, keepdims=True) * along[gap]
-    )
+    axis = along[gap]
+    toward = np.stack([np.interp(gap, at, column) for column in across[at].T], axis=1)
+    toward = rotations.unit(toward - np.sum(toward * axis, axis=-1, keepdims=True) * axis)
     part, length = np.interp(gap, at, part[at]), np.interp(gap, at, length[at])
-    points[gap, 0] = middle[gap] + part[:, None] * along[gap] + length[:, None] * toward
+    points[gap, 0] = middle[gap] + part[:, None] * axis + length[:, None] * toward
     return points
 
 
 def _template(
     points: PalmPoints, known: Bool[np.ndarray, "T 5"], side: Side
 ) -> Float[np.ndarray, "5 3"] | None:
-    """Return the rigid palm of a recording, None where it has none."""
+    """Return the rigid palm of a recording, or None."""
     mean = CapsuleHand().rest_keypoints(side, np.zeros(10))[list(PALM)]
     ever = np.asarray(known.any(0))
     whole = np.flatnonzero(known[:, ever].all(1))
@@ -483,7 +450,7 @@ def _template(
     chosen = whole[np.unique(np.linspace(0, len(whole) - 1, _SAMPLE).round().astype(int))]
     shapes = points[np.ix_(chosen, ever)]
     rigid = shapes[0]
-    for _ in range(2):  # the first frame may be a bad one
+    for _ in range(2):  # the first frame may be bad
         moved = frames.apply(_moves(shapes, rigid), shapes)
         rigid = np.median(moved, axis=0)
     rms = np.sqrt(np.mean(np.sum((moved - rigid) ** 2, axis=-1), axis=1))

@@ -1,8 +1,4 @@
-"""How somebody's keypoints are written: the mapping file, ``--keypoints``.
-
-A mapping is a small YAML file, or the name of a preset of ``PRESETS``. What it says of the
-joints themselves (order, unit, side, ...) may stand in an npz or json file as well.
-"""
+"""The layout of a file of keypoints, ``--keypoints``: a YAML mapping or a preset."""
 
 from __future__ import annotations
 
@@ -25,9 +21,7 @@ from acehand_core.hand.skeleton import (
 )
 from acehand_core.types import SIDES, Side
 
-# In which order programs write the joints of a hand, and what they call them.
-#
-# Sources:
+# Joint orders of other programs. Sources:
 #     openpose: keypoints of OpenPose's hand model; the same in MediaPipe (``HandLandmark``),
 #         FreiHAND, DexYCB and H2O.
 #     mano: joints of the MANO model (Romero et al. 2017), then the fingertips as smplx appends them
@@ -43,7 +37,7 @@ from acehand_core.types import SIDES, Side
 #         https://facebookresearch.github.io/projectaria_tools.
 #     interhand: joints of InterHand2.6M, https://mks0601.github.io/InterHand2.6M.
 
-#: The keypoint (0..20) that each joint of a file is; None: one that is not used.
+#: The keypoint (0..20) of each joint of a file; None: unused.
 Order = tuple[int | None, ...]
 
 _TIP_NAMES = tuple(KEYPOINT_NAMES[tip] for tip in TIPS)
@@ -80,13 +74,13 @@ PRESETS: Mapping[str, Order] = {
     "interhand": (*(j for f in FINGERS for j in reversed(finger_keypoints(f))), 0),
 }
 
-#: Words of a joint's name, by what they stand for.
+#: Words in joint names and their meaning.
 _SIDES: Mapping[str, Side] = {"left": "left", "l": "left", "right": "right", "r": "right"}
 _FINGER_WORDS = {
     **{finger: finger for finger in FINGERS},
     "mid": "middle", "little": "pinky", "pinkie": "pinky",
 }  # fmt: skip
-#: Filling words, of ARKit, WebXR, OpenXR, and of tables.
+#: Ignored words of ARKit, WebXR, OpenXR and tables.
 _FILLERS = {"finger", "phalanx", "joint", "xr", "hand", "ext", "bone", "hands", "pos", "position"}
 #: Joints that are not among the 21.
 _UNUSED = {"palm", "forearm", "center", "centre", "arm", "elbow"}
@@ -105,15 +99,15 @@ _THUMB_JOINTS: Mapping[str, int | None] = {
 
 
 def keypoint_named(name: str) -> tuple[Side | None, int | None]:
-    """Return the side, if it is said, and the keypoint that a joint's name means.
+    """Return the side, if given, and the keypoint of a joint's name.
 
-    Taken are the names of this project, MediaPipe, MANO, ARKit, OpenXR, WebXR, MANUS and
-    InterHand2.6M, however they are written: ``right_index_mcp``, ``rightIndexFingerKnuckle``,
-    ``Thumb_CMC``, ``XR_HAND_JOINT_WRIST_EXT``, ``Index_1``. The keypoint of a joint that is not
-    among the 21, as the palm, is None.
+    Names of this project, MediaPipe, MANO, ARKit, OpenXR, WebXR, MANUS and InterHand2.6M are valid
+    in any spelling: ``right_index_mcp``, ``rightIndexFingerKnuckle``, ``Thumb_CMC``,
+    ``XR_HAND_JOINT_WRIST_EXT``, ``Index_1``. The keypoint of a joint that is not among the 21, such
+    as the palm, is None.
 
     Raises:
-        KeyError: it is the name of no joint.
+        KeyError: not the name of a joint.
     """
     spaced = re.sub(r"([a-z])([A-Z0-9])|([0-9])([A-Za-z])", r"\1\3 \2\4", name)
     words = re.split(r"[^a-z0-9]+", spaced.lower())
@@ -138,12 +132,9 @@ def keypoint_named(name: str) -> tuple[Side | None, int | None]:
 
 
 def order_named(where: str, order: str | Sequence[str]) -> Order:
-    """Return the keypoint of each joint for a preset's name, or for a list of joint names.
+    """Return the keypoint of each joint for a preset, or for a list of joint names.
 
-    A list may leave joints out, and has "-" where one is not to be used.
-
-    Raises:
-        SchemaError: there is no such preset or joint, or a joint stands twice.
+    "-" in a list is an unused joint. Raises SchemaError: unknown preset or joint, or a joint twice.
     """
     if isinstance(order, str):
         if order not in PRESETS:
@@ -174,11 +165,11 @@ UNITS_M: Mapping[str, float] = {"m": 1.0, "cm": 0.01, "mm": 0.001, "in": 0.0254}
 TIME_UNITS_NS: Mapping[str, float] = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
 JointFrame = Literal["camera", "wrist", "world"]
 
-#: Entries of a file that another program wrote, by slot.
+#: Entries of an npz or json file by side.
 _Entries = Mapping[Side, str]
 _AVP_ENTRIES = {"joints": {side: f"{side}_fingers" for side in SIDES},
                 "wrist": {side: f"{side}_wrist" for side in SIDES}}  # fmt: skip
-#: What a preset says beside the order.
+#: Settings of a preset besides the order.
 _PRESET_SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "avp25": _AVP_ENTRIES,
     "avp27": {**_AVP_ENTRIES, "joints": {side: f"{side}_arm" for side in SIDES}},
@@ -191,23 +182,23 @@ _PRESET_SETTINGS: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class KeypointMap:
-    """How keypoints are written. None: what the file itself says, or else the default.
+    """The layout of a file of keypoints. None: from the file, or else the default.
 
     Attributes:
         order: a preset, or the joints' names in the file's order; default openpose.
-        names: of joints that the file calls otherwise, by its own name; "-" for one not used.
+        names: keypoint by the file's name of a joint; "-": unused.
         unit: of lengths; default metres.
-        side: which hand a single one is.
-        rate: frames per second; default 30, or what the times show.
-        frame: camera (OpenCV), wrist (default: then there is no wrist pose), or world (z up).
-        missing: numbers that stand for a joint that is not known, or "zeros" for (0, 0, 0). NaN and
-            an empty cell always do.
-        min_confidence: a joint whose own confidence is not above it is not known.
-        joints, wrist: of npz and json: the entry that holds the joints, and the wrist's 4 x 4 pose
-            in the world where joints are relative to it; one for each side, or one for all.
-        columns: of tables: how columns are named, with {joint}, {axis} and, if it is said, {side}.
-        time, time_unit: of tables and json: where the times are.
-        where: what messages call it.
+        side: the side of a single hand.
+        rate: frames per second; default 30, or from the times.
+        frame: camera (OpenCV), wrist (default; no wrist pose), or world (z up).
+        missing: numbers that mark an unknown joint, or "zeros" for (0, 0, 0), besides NaN and empty
+            cells.
+        min_confidence: joints with a confidence up to this are unknown.
+        joints, wrist: entries of npz and json with the joints, and with the wrist's 4 x 4 pose in
+            the world for joints relative to it; one per side, or one for both.
+        columns: pattern of a table's columns with {joint}, {axis} and maybe {side}.
+        time, time_unit: the times of tables and json.
+        where: name for messages.
     """
 
     order: str | tuple[str, ...] | None = None
@@ -242,32 +233,20 @@ class KeypointMap:
         for entry in self.missing:
             if isinstance(entry, str) and entry != "zeros":
                 raise SchemaError(f"{where}: missing is {entry!r}; valid: numbers, or 'zeros'.")
-        if self.columns is not None and not (
-            "{joint}" in self.columns and "{axis}" in self.columns
-        ):
+        columns = "{joint}{axis}" if self.columns is None else self.columns
+        if "{joint}" not in columns or "{axis}" not in columns:
             raise SchemaError(
                 f"{where}: columns is {self.columns!r}; it needs {{joint}} and {{axis}}, for "
                 "example '{side}_{joint}_{axis}'."
             )
 
     def joint(self, name: str) -> tuple[Side | None, int | None]:
-        """Return the side, if it is said, and the keypoint of a joint's name in the file.
-
-        Raises:
-            KeyError: it is the name of no joint.
-        """
-        return (
-            keypoint_named(self.names.get(name, name))
-            if self.names.get(name) != "-"
-            else (None, None)
-        )
+        """Return the side, if given, and the keypoint of a name in the file. Raises KeyError."""
+        keypoint = self.names.get(name, name)
+        return (None, None) if keypoint == "-" and name in self.names else keypoint_named(keypoint)
 
     def added_to(self, source: str, entries: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the entries of a file with what the mapping says of them.
-
-        Raises:
-            SchemaError: the file itself says something else.
-        """
+        """Return the entries of a file and of the mapping. Raises SchemaError: they differ."""
         said = {"order": self.order, "unit": self.unit, "side": self.side, "fps": self.rate,
                 "frame": self.frame, "missing": self.missing or None}  # fmt: skip
         merged = dict(entries)
@@ -285,26 +264,22 @@ class KeypointMap:
 
 
 def preset_map(name: str) -> KeypointMap:
-    """Return the mapping that a preset's name stands for. Raises SchemaError."""
+    """Return the mapping of a preset. Raises SchemaError."""
     order_named("--keypoints", name)
     return KeypointMap(order=name, where=f"--keypoints {name}", **_PRESET_SETTINGS.get(name, {}))
 
 
 def load_map(name: str) -> KeypointMap:
-    """Return the mapping of a YAML file, or of a preset.
-
-    A file's ``order`` may be a preset too; then it starts from that and says what differs.
+    """Return the mapping of a preset, or of a YAML file, which may extend a preset as ``order``.
 
     Raises:
-        InputError: there is no such file or preset. SchemaError: it breaks the format.
+        InputError: no such file or preset. SchemaError: invalid content.
     """
     if name in PRESETS:
         return preset_map(name)
     path = Path(name)
     if not path.is_file():
-        raise InputError(
-            f"--keypoints {name}: neither a file nor a preset; {nearest(name, PRESETS)}"
-        )
+        raise InputError(f"--keypoints {name}: not a file or preset; {nearest(name, PRESETS)}")
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -316,7 +291,7 @@ def load_map(name: str) -> KeypointMap:
     return _map_of(str(path), values)
 
 
-#: Keys of a mapping file, and the types that their values may have.
+#: Keys of a mapping file and the types of their values.
 _KEYS: Mapping[str, tuple[type, ...]] = {
     "order": (str, list), "names": (dict,), "unit": (str,), "side": (str,), "frame": (str,),
     "rate": (int, float),
@@ -352,7 +327,5 @@ def _map_of(where: str, values: Mapping[str, Any]) -> KeypointMap:
         if name in settings:
             settings[name] = float(settings[name])
     order = settings.get("order")
-    start = KeypointMap()
-    if isinstance(order, str) and order in PRESETS:
-        start = preset_map(order)
+    start = preset_map(order) if isinstance(order, str) and order in PRESETS else KeypointMap()
     return replace(start, where=where, **settings)

@@ -13,7 +13,7 @@ import numpy as np
 
 from acehand_core.errors import SchemaError, VideoError
 from acehand_core.recordings.video import VideoFrames
-from acehand_core.recordings.video_scan import scan
+from acehand_core.recordings.video_index import scan
 from acehand_core.types import ImageRgb
 
 Quality = Literal["lossless", "visual"]

@@ -1,14 +1,14 @@
-"""MCAP files of rosbag2, read record by record: whole, cut off, or without an index.
+"""The storage files of rosbag2, .mcap and .db3, read record by record: whole or damaged.
 
-The library mcap knows what is in a record. Here is the way from one record to the next, since the
-library's readers end at the first damaged one and do not say where a message lies. A chunk is the
-unit of memory: at most two are held. Imported only where an .mcap file is read.
+The library mcap parses records. Finding them is done here, because its readers stop at the first
+damaged record and do not report where a message lies. At most two chunks are held in memory.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import sqlite3
 import struct
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Set
@@ -37,19 +37,22 @@ from acehand_core.recordings.bags.records import (
 
 _PRIVATE = 0x80
 _CHUNKS_HELD = 2
-#: What the library raises for a record that is not one.
+#: Raised by the library for a damaged record.
 _DAMAGE = (McapError, struct.error, ValueError, KeyError, OverflowError, MemoryError, OSError)
+#: Consecutive unreadable rows after which a damaged database is given up.
+_GIVE_UP = 2000
 
 
 class McapFile:
-    """One .mcap file of a ``Bag``. ``packed``: as of ``SqliteFile``. Not for two threads at once.
+    """One .mcap file of a ``Bag``. Not thread-safe.
 
-    Opening reads the summary. Where there is none the whole file is read once to list its topics;
-    ``still`` is called for each of its records. ``counts`` are the messages by topic as the file
-    counts them, or None where only reading tells; ``metadata`` are its texts by record and name.
+    Opening reads the summary; without one the whole file is read to list its topics, with a call of
+    ``still`` for each record. ``packed``: each message is compressed with zstd. ``counts`` are the
+    messages by topic as the file counts them, None without a summary; ``metadata`` are its texts by
+    record and name.
 
     Raises:
-        InputError: it is not an MCAP file of ROS 2, or not even its beginning can be read.
+        InputError: not an MCAP file of ROS 2, or its beginning cannot be read.
     """
 
     def __init__(
@@ -64,15 +67,15 @@ class McapFile:
         self._size = path.stat().st_size
         self._schemas: dict[int, Schema] = {}
         self._channels: dict[int, Topic] = {}
-        self._held: dict[int, bytes] = {}  # the records of chunks by where these begin
-        self._chunks: dict[int, Set[int]] = {}  # and the channels in each
+        self._held: dict[int, bytes] = {}  # start of a chunk -> its records
+        self._chunks: dict[int, Set[int]] = {}  # start of a chunk -> its channels
         self.counts: dict[str, int] | None = None
         self.metadata: dict[str, dict[str, str]] = {}
 
         try:
             header = next(StreamReader(self._file, record_size_limit=self._size).records)
         except InvalidMagic:
-            raise InputError(f"{path}: not an MCAP file; it does not begin like one.") from None
+            raise InputError(f"{path}: not an MCAP file (no magic bytes).") from None
         except (StopIteration, *_DAMAGE):
             header = None
         if not isinstance(header, Header):
@@ -83,7 +86,7 @@ class McapFile:
 
         with contextlib.suppress(StopIteration, *_DAMAGE):
             self._read_summary()
-        if self.counts is None:  # its topics are listed by reading it once
+        if self.counts is None:
             dropped.remark(f"{path.name}: no index; read from its beginning to its end")
             for _ in self.messages(frozenset(), DroppedMessages()):
                 pass
@@ -98,7 +101,7 @@ class McapFile:
         self._file.close()
 
     def messages(self, topics: Set[str] | None, dropped: DroppedMessages) -> Iterator[Message]:
-        """Yield the messages of some topics (None: of all) as stored.
+        """Yield the messages of some topics (None: all) as stored.
 
         A damaged chunk or a cut end is counted in ``dropped``.
         """
@@ -125,16 +128,14 @@ class McapFile:
         return unpacked_message(message, self._packed)
 
     def _read_summary(self) -> None:
-        """Read topics, counts and the index of chunks, if there is all of that."""
+        """Read topics, counts and the chunk index if the summary is complete."""
         self._file.seek(0)
         reader = make_reader(self._file)
         summary = reader.get_summary()
         if summary is None or summary.statistics is None or not summary.channels:
             return
-        for schema in summary.schemas.values():
-            self._learn(schema)
-        for channel in summary.channels.values():
-            self._learn(channel)
+        for record in (*summary.schemas.values(), *summary.channels.values()):
+            self._learn(record)
         counts: Counter[str] = Counter()
         for number, topic in self._channels.items():
             counts[topic.name] += summary.statistics.channel_message_counts.get(number, 0)
@@ -151,9 +152,9 @@ class McapFile:
         topics: Set[str] | None,
         dropped: DroppedMessages,
     ) -> Generator[Message, None, int | None]:
-        """Yield messages of records from ``at`` on; ``file`` is ours, or the records of a chunk.
+        """Yield messages from ``at`` on; ``file`` is the file, or the records of a chunk.
 
-        Returns where the first record begins that is not whole; None: there is an end mark.
+        Returns the start of the first incomplete record, None after an end mark.
         """
         size, of_file = file.seek(0, io.SEEK_END), chunk < 0
         while at + 9 <= size:
@@ -168,7 +169,7 @@ class McapFile:
             if of_file and op == Opcode.CHUNK:
                 yield from self._chunk_messages(at, topics, dropped)
             elif op in (Opcode.SCHEMA, Opcode.CHANNEL, Opcode.MESSAGE):
-                message = self._understand(op, file.read(length), dropped)
+                message = self._parse(op, file.read(length), dropped)
                 if message is not None and (topics is None or message.topic in topics):
                     place = (chunk, end - len(message.data), len(message.data))
                     try:
@@ -193,20 +194,20 @@ class McapFile:
             whole = end == len(data)
         if not whole:
             dropped.remark(f"{self.path.name}: messages in a damaged chunk at {start} are lost")
-            if self.counts is None:  # else it comes out how many
+            if self.counts is None:  # otherwise ``Bag.messages`` counts them exactly
                 dropped.count(UNKNOWN_TOPIC, "in a damaged chunk, at least")
 
     def _rest(
         self, at: int, topics: Set[str] | None, dropped: DroppedMessages
     ) -> Iterator[Message]:
-        """Yield what is whole in the last, incomplete record, and count the loss."""
+        """Yield the complete messages of the last, incomplete record, and count the loss."""
         if at == self._size:
             dropped.remark(f"{self.path.name}: the file ends without an end mark; not closed")
             dropped.count(UNKNOWN_TOPIC, "behind the end of a file that was not closed, at least")
             return
         dropped.remark(
             f"{self.path.name}: cut off or damaged at byte {at} of {self._size}; "
-            "how many messages came after that is not known"
+            "the number of later messages is unknown"
         )
         self._file.seek(at)
         if self._file.read(1)[0] == Opcode.CHUNK:
@@ -214,8 +215,8 @@ class McapFile:
             yield from self._walk(io.BytesIO(data), 0, at, topics, dropped)
         dropped.count(UNKNOWN_TOPIC, "cut off at the end of the file")
 
-    def _understand(self, op: int, content: bytes, dropped: DroppedMessages) -> Message | None:
-        """Return a message, its place not known; learn what another record says of topics."""
+    def _parse(self, op: int, content: bytes, dropped: DroppedMessages) -> Message | None:
+        """Return a message, without its place; remember a schema or channel."""
         stream = ReadDataStream(io.BytesIO(content))
         try:
             if op != Opcode.MESSAGE:
@@ -224,7 +225,7 @@ class McapFile:
             record = McapMessage.read(stream, len(content))
             topic = self._channels[record.channel_id].name
         except KeyError:
-            dropped.count(UNKNOWN_TOPIC, "of a channel that is not described")
+            dropped.count(UNKNOWN_TOPIC, "of an unknown channel")
         except _DAMAGE:
             dropped.remark(f"{self.path.name}: a record that cannot be read")
             if op == Opcode.MESSAGE:
@@ -234,7 +235,6 @@ class McapFile:
         return None
 
     def _learn(self, record: Schema | Channel) -> None:
-        """Remember a schema or a channel."""
         if isinstance(record, Schema):
             self._schemas[record.id] = record
             return
@@ -244,13 +244,13 @@ class McapFile:
             schema.name,
             record.message_encoding,
             schema.data.decode("utf-8", "replace"),
-            DEFINITION_FORMATS.get(schema.encoding, ""),
+            schema.encoding if schema.encoding in DEFINITION_FORMATS else "",
             record.metadata.get("offered_qos_profiles", ""),
             record.metadata.get("topic_type_hash", ""),
         )
 
     def _unpacked(self, start: int) -> tuple[bytes, bool]:
-        """Return the records of a chunk, as far as they can be had, and whether that is all."""
+        """Return the readable records of a chunk, and whether they are all of it."""
         self._file.seek(start + 1)
         (size,) = struct.unpack("<Q", self._file.read(8).ljust(8, b"\0"))
         body = self._file.read(min(size, self._size))
@@ -261,3 +261,140 @@ class McapFile:
             return b"", False
         undamaged &= not chunk.uncompressed_crc or crc32(data) == chunk.uncompressed_crc
         return data, undamaged and len(data) == chunk.uncompressed_size
+
+
+class SqliteFile:
+    """One .db3 file of a ``Bag``, with the attributes and methods of ``McapFile``.
+
+    It does not use rosbags, whose reader opens neither damaged nor unclosed databases.
+
+    Raises:
+        InputError: not a database of rosbag2.
+    """
+
+    def __init__(self, path: Path, packed: bool, dropped: DroppedMessages) -> None:
+        self.path, self._packed = path, packed
+        self.metadata: dict[str, dict[str, str]] = {}
+        # An unclosed bag keeps its last messages in a -wal file next to it.
+        mode = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
+        uri = f"{path.absolute().as_uri()}?{mode}"
+        self._cut_off = False
+        try:
+            self._db = sqlite3.connect(uri, uri=True, check_same_thread=False)
+            self._db.text_factory = lambda raw: raw.decode("utf-8", "replace")
+            try:
+                self._topics = self._read_topics()
+            except sqlite3.DatabaseError:
+                self._cut_off = True
+                self._db.execute("PRAGMA writable_schema=ON")  # opens the pages that are left
+                self._topics = self._read_topics()
+                dropped.remark(f"{path.name}: cut off or damaged; read as far as it goes")
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            raise InputError(f"{path}: not a readable rosbag2 database: {error}.") from error
+        self.counts = self._read_counts(dropped)
+
+    @property
+    def topics(self) -> tuple[Topic, ...]:
+        return tuple(self._topics.values())
+
+    def close(self) -> None:
+        self._db.close()
+
+    def messages(self, topics: Set[str] | None, dropped: DroppedMessages) -> Iterator[Message]:
+        """Yield messages as stored; where the database is damaged, row by row."""
+        ids = [i for i, t in self._topics.items() if topics is None or t.name in topics]
+        query = (
+            "SELECT id, topic_id, timestamp, data FROM messages "
+            f"WHERE topic_id IN ({','.join('?' * len(ids))}) ORDER BY id"
+        )
+        last = 0
+        try:
+            for row in self._db.execute(query, ids):
+                last = row[0]
+                yield from self._message(row, dropped)
+        except sqlite3.Error as error:
+            dropped.remark(f"{self.path.name}: damaged database ({error})")
+            yield from self._row_by_row(last + 1, set(ids), dropped)
+            return
+
+        if self._cut_off:
+            dropped.count(UNKNOWN_TOPIC, "in the part that was cut off, at least")
+
+    def _message(
+        self, row: tuple[int, int, object, object], dropped: DroppedMessages
+    ) -> Iterator[Message]:
+        number, topic_id, log_ns, stored = row
+        topic = self._topics[topic_id].name
+        if not (isinstance(log_ns, int) and isinstance(stored, bytes)):
+            dropped.count(topic, "in a damaged row of the database", unread=True)
+            return
+        try:
+            data = unpacked_message(stored, self._packed)
+        except ValueError:
+            dropped.count(topic, "cannot be decompressed", unread=True)
+            return
+        yield Message(topic, log_ns, data, 0, (number, 0, len(data)))
+
+    def read(self, place: Place) -> Data:
+        row = self._db.execute("SELECT data FROM messages WHERE id = ?", place[:1]).fetchone()
+        if row is None:
+            raise InputError(f"{self.path}: message {place[0]} is gone; was the bag changed?")
+        return unpacked_message(row[0], self._packed)
+
+    def _row_by_row(self, first: int, ids: set[int], dropped: DroppedMessages) -> Iterator[Message]:
+        """Yield the readable rows of a damaged database, and count the others."""
+        query = "SELECT id, topic_id, timestamp, data FROM messages WHERE id = ?"
+        number, pending = first, 0  # failures since the last readable row
+        while pending < _GIVE_UP:
+            try:
+                row = self._db.execute(query, (number,)).fetchone()
+            except sqlite3.Error:
+                row = None
+            number, pending = number + 1, pending + 1
+            if row is None:
+                continue
+            if pending > 1:
+                reason = "lie in a damaged part of the database"
+                dropped.count(UNKNOWN_TOPIC, reason, pending - 1)
+            pending = 0
+            if row[1] in ids:
+                yield from self._message(row, dropped)
+
+        dropped.count(UNKNOWN_TOPIC, "lie behind the damaged part of the database, at least")
+
+    def _columns(self, table: str) -> set[str]:
+        return {row[1] for row in self._db.execute(f"PRAGMA table_info({table})")}
+
+    def _read_topics(self) -> dict[int, Topic]:
+        columns = self._columns("topics")
+        if not columns or not self._columns("messages"):
+            raise InputError(f"{self.path}: a database without tables of topics and messages.")
+        texts = {}
+        if self._columns("message_definitions"):
+            query = "SELECT topic_type, encoding, encoded_message_definition"
+            texts = {
+                name: (text, encoding if encoding in DEFINITION_FORMATS else "")
+                for name, encoding, text in self._db.execute(f"{query} FROM message_definitions")
+            }
+        later = ("offered_qos_profiles", "type_description_hash")  # not in old bags
+        qos, digest = (name if name in columns else "''" for name in later)
+        query = f"SELECT id, name, type, serialization_format, {qos}, {digest} FROM topics"
+        return {
+            number: Topic(name, kind, serial, *texts.get(kind, ("", "")), qos or "", digest or "")
+            for number, name, kind, serial, qos, digest in self._db.execute(query)
+            if isinstance(name, str) and isinstance(kind, str)
+        }
+
+    def _read_counts(self, dropped: DroppedMessages) -> dict[str, int] | None:
+        counts = {topic.name: 0 for topic in self._topics.values()}
+        query = "SELECT topic_id, count(*) FROM messages GROUP BY topic_id"
+        try:
+            for number, count in self._db.execute(query):
+                if number in self._topics:
+                    counts[self._topics[number].name] += count
+                else:
+                    dropped.count(UNKNOWN_TOPIC, "of an unknown topic", count)
+        except sqlite3.Error as error:
+            dropped.remark(f"{self.path.name}: damaged database ({error})")
+            return None
+        return counts
