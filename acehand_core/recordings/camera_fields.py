@@ -107,11 +107,7 @@ def size(
 def model_without_name(
     coefficients: Sequence[float], said: CameraHints
 ) -> tuple[CameraModel, tuple[float, ...]]:
-    """Return model and coefficients for a file without a model.
-
-    Raises:
-        CalibrationError: 4 of them without a hint are ambiguous; or an unknown number of them.
-    """
+    """Return model and coefficients for a file without a model. Raises CalibrationError."""
     if said.model == "kannala_brandt":
         return "kannala_brandt", tuple(coefficients)
     if len(coefficients) == 4 and said.model is None:

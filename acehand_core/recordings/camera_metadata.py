@@ -190,8 +190,7 @@ def _gopro(values: Mapping[str, Any], width: int, height: int) -> CameraDescript
     why = "the digital zoom was on" if zoomed else f"its lens is {style!r}, not W or L"
     if zoomed or style not in ("W", "L"):
         return CameraDescription(None, f"the file is a GoPro's, but {why}: not used")
-    from acehand_core.recordings.camera_presets import PRESETS, lens_through
-    from acehand_core.recordings.cameras import same_shape
+    from acehand_core.recordings.camera_presets import PRESETS, lens_through, same_shape
 
     output = _first(values.get("ARWA", (0,)))
     if output and not same_shape((max(width, height), min(width, height)), (output, 1)):

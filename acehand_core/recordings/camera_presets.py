@@ -14,8 +14,9 @@ import numpy as np
 
 from acehand_core.errors import CalibrationError, InputError, nearest
 from acehand_core.geometry.cameras import Camera
-from acehand_core.recordings.cameras import same_shape
 
+#: Image shapes are equal up to this relative difference of their aspect ratios.
+_ASPECT_TOLERANCE = 0.01
 _GYROFLOW = (
     "Gyroflow's own calibrations of HERO9 to HERO11 Black without stabilisation (CC0), "
     "https://github.com/gyroflow/lens_profiles, commit 886fc61"
@@ -132,6 +133,13 @@ PRESETS: Mapping[str, Preset] = {
         views=(PresetView(shape=(4, 3), horizontal=72.8, vertical=57.9),),
     ),
 }
+
+
+def same_shape(
+    one: tuple[int | float, int | float], other: tuple[int | float, int | float]
+) -> bool:
+    """Return whether two (width, height) have the same ratio, up to 1 %."""
+    return abs(math.log(one[0] / one[1] / (other[0] / other[1]))) <= _ASPECT_TOLERANCE
 
 
 def preset_camera(name: str, width: int, height: int) -> Camera:

@@ -15,17 +15,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
+from jaxtyping import Float
 
 from acehand_core.errors import CalibrationError, InputError, nearest
 from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import ChangedFrames, FrameSource, Recording
+from acehand_core.recordings.camera_presets import same_shape
 from acehand_core.types import CameraPoses, ImageRgb, TimestampsNs
 
 #: Columns of a camera pose table: camera to world, metres, wxyz unit quaternion.
 POSE_COLUMNS = ("timestamp_ns", "x", "y", "z", "qw", "qx", "qy", "qz")
-#: Image shapes are equal up to this relative difference of their aspect ratios.
-_ASPECT_TOLERANCE = 0.01
 _UNIT_TOLERANCE = 1e-3
 #: Principal point as a share of the image's size; one for twice or half the size is outside.
 _CENTRAL = (0.3, 0.7)
@@ -71,13 +71,6 @@ def check_plausible(camera: Camera) -> None:
         )
 
 
-def same_shape(
-    one: tuple[int | float, int | float], other: tuple[int | float, int | float]
-) -> bool:
-    """Return whether two (width, height) have the same ratio, up to 1 %."""
-    return abs(math.log(one[0] / one[1] / (other[0] / other[1]))) <= _ASPECT_TOLERANCE
-
-
 def fit_camera_to(camera: Camera, width: int, height: int) -> Camera:
     """Return the camera rescaled to a video's size. Raises CalibrationError: another shape."""
     if (camera.width, camera.height) == (width, height):
@@ -94,11 +87,7 @@ def fit_camera_to(camera: Camera, width: int, height: int) -> Camera:
 
 
 def turned_back(camera: Camera) -> Camera:
-    """Return the camera of a selfie video's flipped frames.
-
-    Raises:
-        InputError: its distortion is not radial, so it is not symmetric.
-    """
+    """Return the camera of a selfie video's flipped frames. Raises InputError: not symmetric."""
     if camera.model not in ("pinhole", "kannala_brandt"):
         raise InputError(
             f"--mirrored with a {camera.model} camera: its distortion is not symmetric; undistort "
@@ -131,14 +120,20 @@ def load_camera_poses(path: Path | str, timestamps_ns: TimestampsNs) -> CameraPo
             f"{timestamps_ns[0]} to {timestamps_ns[-1]} ns; poses must span it, on the same clock."
         )
 
-    clipped = np.clip(timestamps_ns, times[0], times[-1])
-    after = np.clip(np.searchsorted(times, clipped), 1, max(len(times) - 1, 1))
+    return interpolated_poses(times, values, timestamps_ns)
+
+
+def interpolated_poses(
+    known_ns: TimestampsNs, rows: Float[np.ndarray, "N 7"], times_ns: TimestampsNs
+) -> CameraPoses:
+    """Return poses between rows x y z qw qx qy qz, linear and by slerp; the nearest outside."""
+    clipped = np.clip(times_ns, known_ns[0], known_ns[-1])
+    after = np.clip(np.searchsorted(known_ns, clipped), 1, max(len(known_ns) - 1, 1))
     before = after - 1
-    after = np.minimum(after, len(times) - 1)
-    span = np.maximum(times[after] - times[before], 1)
-    share = (clipped - times[before]) / span
-    position = (1 - share[:, None]) * values[before, :3] + share[:, None] * values[after, :3]
-    rotation = rotations.from_quaternion(values[:, 3:])
+    after = np.minimum(after, len(known_ns) - 1)
+    share = (clipped - known_ns[before]) / np.maximum(known_ns[after] - known_ns[before], 1)
+    position = (1 - share[:, None]) * rows[before, :3] + share[:, None] * rows[after, :3]
+    rotation = rotations.from_quaternion(rows[:, 3:])
     return frames.rigid(rotations.slerp(rotation[before], rotation[after], share), position)
 
 
@@ -210,8 +205,7 @@ def undistortion_maps(camera: Camera, pinhole: Camera) -> tuple[np.ndarray, np.n
 def undistort(recording: Recording) -> Recording:
     """Return the recording undistorted to a pinhole of the same size (``Camera.whole_view``).
 
-    Raises:
-        CalibrationError: no camera, no images, or the camera's shape is not the video's.
+    Raises CalibrationError: no camera, no images, or the camera's shape is not the video's.
     """
     if recording.camera is None or recording.frames is None:
         what = "camera calibration" if recording.camera is None else "video"

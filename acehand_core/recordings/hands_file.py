@@ -327,8 +327,7 @@ def check_table_path(path: Path, overwrite: bool, suffixes: tuple[str, ...]) -> 
 def write_hand_motion(motion: HandMotion, path: Path, overwrite: bool = False) -> None:
     """Write ``.parquet`` (for ``read_hand_motion``), or ``.csv`` for people, atomically.
 
-    Raises:
-        InputError: another suffix. OutputError: it exists, or cannot be written.
+    Raises InputError: another suffix; OutputError: it exists, or cannot be written.
     """
     check_table_path(path, overwrite, TABLE_SUFFIXES)
     table = to_table(motion)

@@ -113,9 +113,8 @@ def read_npy(path: Path) -> dict[str, Any]:
         raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
     except (ValueError, EOFError) as error:
         if "allow_pickle" in str(error):
-            raise UnsafeFileError(
-                f"{path}: holds pickled Python objects, which could run code; valid: numbers."
-            ) from error
+            text = "holds pickled Python objects, which could run code; valid: numbers"
+            raise UnsafeFileError(f"{path}: {text}.") from error
         raise SchemaError(f"{path}: damaged ({error}).") from error
     if not isinstance(array, np.ndarray):
         raise SchemaError(f"{path}: not an array of joints.")

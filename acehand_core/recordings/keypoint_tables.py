@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -91,31 +90,20 @@ def _numbers(path: Path, table: pa.Table, name: str) -> np.ndarray:
         raise SchemaError(f"{path}: column {name!r} does not hold numbers: {error}") from error
 
 
-@dataclass(slots=True)
-class _Columns:
-    """Columns of one pattern: ``{(slot or None, joint): {axis or confidence: column}}``.
+#: {(slot or None, joint): {axis or confidence: column}}.
+_Joints = dict[tuple[int | None, int], dict[str, str]]
 
-    Joints are keypoints if they have names, else numbers in the file's order. ``others`` are the
-    unknown names by column.
+
+def _found(
+    names: Sequence[str], pattern: str, mapping: KeypointMap
+) -> list[tuple[bool, _Joints, dict[str, str]]]:
+    """Return the complete joints of a pattern's columns, by name and by number in the file's order.
+
+    Each with True for names, and the unknown names by column.
     """
-
-    named: bool
-    joints: dict[tuple[int | None, int], dict[str, str]] = field(default_factory=dict)
-    others: dict[str, str] = field(default_factory=dict)
-
-    def add(self, slot: int | None, joint: int, what: str, column: str) -> None:
-        """Add a column."""
-        what = "confidence" if what in _CONFIDENCE else what
-        self.joints.setdefault((slot, joint), {})[what] = column
-
-    def complete(self) -> dict[tuple[int | None, int], dict[str, str]]:
-        """Return the joints with all three axes."""
-        return {joint: axes for joint, axes in self.joints.items() if set(AXES) <= set(axes)}
-
-
-def _found(names: Sequence[str], pattern: str, mapping: KeypointMap) -> list[_Columns]:
-    """Return the columns of a pattern with joint names, and with numbers."""
-    by_name, by_number = _Columns(named=True), _Columns(named=False)
+    by_name: _Joints = {}
+    by_number: _Joints = {}
+    others: dict[str, str] = {}  # other columns, or misspellings
     pieces = re.split(r"(\{axis\}|\{side\}|\{joint\})", pattern)
     regex = re.compile("".join(_PARTS.get(p, re.escape(p)) for p in pieces), re.IGNORECASE)
     for name in names:
@@ -123,26 +111,31 @@ def _found(names: Sequence[str], pattern: str, mapping: KeypointMap) -> list[_Co
         if match is None:
             continue
         said, what = match.groupdict(), match["axis"].lower()
+        what = "confidence" if what in _CONFIDENCE else what
         slot = SIDES.index(said["side"].lower()) if said.get("side") else None
         if said["joint"].isdigit():
-            by_number.add(slot, int(said["joint"]), what, name)
+            by_number.setdefault((slot, int(said["joint"])), {})[what] = name
             continue
         try:
             side, keypoint = mapping.joint(said["joint"])
         except KeyError:
-            by_name.others[name] = said["joint"]  # another column, or a misspelling
+            others[name] = said["joint"]
             continue
         if keypoint is not None:
-            by_name.add(slot if side is None else SIDES.index(side), keypoint, what, name)
-    return [by_name, by_number]
+            slot = slot if side is None else SIDES.index(side)
+            by_name.setdefault((slot, keypoint), {})[what] = name
+
+    def complete(joints: _Joints) -> _Joints:
+        return {joint: axes for joint, axes in joints.items() if set(AXES) <= set(axes)}
+
+    return [(True, complete(by_name), others), (False, complete(by_number), {})]
 
 
 def _wide(path: Path, table: pa.Table, mapping: KeypointMap) -> dict[str, Any]:
     names = table.column_names
     patterns = (mapping.columns,) if mapping.columns else PATTERNS
     tried = [found for pattern in patterns for found in _found(names, pattern, mapping)]
-    best = max(tried, key=lambda found: len(found.complete()))
-    columns = best.complete()
+    named, columns, others = max(tried, key=lambda found: len(found[1]))
     if not columns:
         shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
         raise SchemaError(
@@ -152,12 +145,12 @@ def _wide(path: Path, table: pa.Table, mapping: KeypointMap) -> dict[str, Any]:
             "in a mapping: columns, names (docs/my_keypoints.md)."
         )
 
-    if best.named:
-        _check_spelling(path, best)
-    order: str | Sequence[str] = KEYPOINT_NAMES if best.named else mapping.order or "openpose"
+    if named:
+        _check_spelling(path, columns, others)
+    order: str | Sequence[str] = KEYPOINT_NAMES if named else mapping.order or "openpose"
     count = len(order_named(str(path), order))
     numbers = {joint for _, joint in columns}
-    first = int(not best.named and min(numbers) == 1 and max(numbers) == count)
+    first = int(not named and min(numbers) == 1 and max(numbers) == count)
     if max(numbers) - first >= count:
         raise SchemaError(f"{path}: column of joint {max(numbers)}, but the order has {count}.")
     slots = {slot for slot, _ in columns}
@@ -175,12 +168,11 @@ def _wide(path: Path, table: pa.Table, mapping: KeypointMap) -> dict[str, Any]:
     return _entries(joints, confidence, None in slots, order, of_hands, times)
 
 
-def _check_spelling(path: Path, found: _Columns) -> None:
+def _check_spelling(path: Path, there: _Joints, others: dict[str, str]) -> None:
     """Raise SchemaError for a column whose name is close to that of a missing joint."""
-    there = found.complete()
     hands = {slot for slot, _ in there}
     absent = [n for j, n in enumerate(KEYPOINT_NAMES) if any((s, j) not in there for s in hands)]
-    for column, written in found.others.items():
+    for column, written in others.items():
         plain = re.sub(r"^(left|right)_", "", written.lower())
         if close := difflib.get_close_matches(plain, absent, 1, 0.85):
             raise SchemaError(
@@ -297,10 +289,9 @@ def _times(path: Path, table: pa.Table, mapping: KeypointMap) -> np.ndarray | No
 
 
 def stamps_ns(where: str, times: np.ndarray, unit: str | None) -> np.ndarray:
-    """Return times in whole nanoseconds; the default unit is that with 1 to 1000 frames per second.
+    """Return times in ns; the default unit is that with 1 to 1000 frames per second.
 
-    Raises:
-        SchemaError: a time is missing, or no unit gives such a rate.
+    Raises SchemaError: a time is missing, or no unit gives such a rate.
     """
     if not np.isfinite(times).all():
         raise SchemaError(f"{where}: frame {int(np.argmin(np.isfinite(times)))} has no time.")

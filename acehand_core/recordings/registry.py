@@ -387,11 +387,7 @@ def _with_camera(
     options: RecordingOptions,
     progress: Progress | None,
 ) -> Recording:
-    """Return a recording with the camera of the options, else its own, else that of its metadata.
-
-    Raises:
-        InputError, CalibrationError: the camera cannot be read, or does not fit.
-    """
+    """Return a recording with the camera of the options, else its own, else of its metadata."""
     size, camera = (recording.width, recording.height), None
     if options.camera is not None:
         from acehand_core.recordings import cameras

@@ -195,10 +195,9 @@ def frames_between(
     start_s: float | None,
     duration_s: float | None,
 ) -> tuple[int, int]:
-    """Return the range of frames from ``start_s`` (None: 0) for ``duration_s`` (None: to the end).
+    """Return the frames from ``start_s`` (None: 0) for ``duration_s`` (None: to the end).
 
-    Raises:
-        InputError: outside the recording.
+    Raises InputError: outside the recording.
     """
     since = timestamps_ns - timestamps_ns[0]
     length = since[-1] / 1e9 + 1 / fps

@@ -16,16 +16,12 @@ from acehand_core.geometry.cameras import Camera, CameraModel, opencv_distortion
 from acehand_core.types import ImageRgb
 
 CAMERA_INFO = "sensor_msgs/msg/CameraInfo"
-_MODELS = ("plumb_bob", "rational_polynomial", "equidistant", "fisheye")
 
 
 def camera_of(message: Any, rectified: bool = False) -> Camera | None:
     """Return the camera of a CameraInfo, with its ROI and binning; None: not calibrated.
 
-    ``rectified`` takes the projection matrix P without distortion.
-
-    Raises:
-        CalibrationError: an unknown distortion model, or invalid values.
+    ``rectified`` takes the projection matrix P without distortion. Raises CalibrationError.
     """
     k, p, d = (
         [float(value) for value in getattr(message, n, getattr(message, n.upper(), ()))]
@@ -62,7 +58,8 @@ def _distortion(name: str, d: list[float]) -> tuple[CameraModel, tuple[float, ..
             return opencv_distortion(d)
         except CalibrationError as error:
             raise CalibrationError(f"CameraInfo: {name} with {error}") from None
-    raise CalibrationError(f"CameraInfo: distortion model {name!r}; {nearest(name, _MODELS)}")
+    valid = nearest(name, ("plumb_bob", "rational_polynomial", "equidistant", "fisheye"))
+    raise CalibrationError(f"CameraInfo: distortion model {name!r}; {valid}")
 
 
 def camera_info_fields(camera: Camera) -> dict[str, Any]:
@@ -135,11 +132,7 @@ _AS_STORED = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
 
 
 def check_image(message: Any, msgtype: str) -> tuple[int, int]:
-    """Return (width, height) of a picture after checking that it is complete, without decoding.
-
-    Raises:
-        SchemaError: unknown encoding, or data that is cut off or damaged.
-    """
+    """Return (width, height) of a picture without decoding. Raises SchemaError: not complete."""
     if msgtype == COMPRESSED_IMAGE:
         data = bytes(message.data)
         kind = message.format

@@ -41,11 +41,7 @@ _EXTRA = {
 
 @functools.cache
 def typestore(distro: str = LATEST) -> Any:
-    """Return the types of a distribution, with those of video packets.
-
-    Raises:
-        InputError: unknown distribution. MissingDependencyError: rosbags is not installed.
-    """
+    """Return the types of a distribution, with those of video packets. Raises InputError."""
     try:
         from rosbags.typesys import Stores, get_types_from_msg, get_typestore
     except ImportError as error:
@@ -72,11 +68,7 @@ def type_hash(msgtype: str, definition: str) -> str | None:
 
 
 def decode(data: Data, msgtype: str) -> Any:
-    """Return a message as an object with its fields.
-
-    All types read here have the same layout from Humble on. Raises SchemaError: unknown type, or
-    invalid bytes.
-    """
+    """Return a message as an object; its layout is the same from Humble on. Raises SchemaError."""
     from rosbags.serde import SerdeError
 
     store = typestore()
@@ -134,10 +126,7 @@ def decompress(packed: bytes, compression: str) -> tuple[bytes, bool]:
 def unpacked_message(data: Data, packed: bool) -> Data:
     """Return one message's data, decompressed if ``packed`` or if it has zstd's magic bytes.
 
-    CDR begins with 0, so no message begins with them.
-
-    Raises:
-        ValueError: it cannot be decompressed. MissingDependencyError: zstd is not installed.
+    They cannot be CDR, which begins with 0. Raises ValueError: it cannot be decompressed.
     """
     if not packed and bytes(data[:4]) != _ZSTD_MAGIC:
         return data
@@ -161,9 +150,7 @@ class UnpackedFiles:
     ) -> Path:
         """Return the copy of a file. ``still`` is called repeatedly, and may raise to stop.
 
-        Raises:
-            InputError: the file cannot be read. OutputError: the copy cannot be written.
-            MissingDependencyError: zstd is not installed.
+        Raises InputError: the file cannot be read; OutputError: the copy cannot be written.
         """
         with self._lock:
             if file not in self._copies:

@@ -27,6 +27,7 @@ from acehand_core.recordings.bags.images import (
 )
 from acehand_core.recordings.bags.library import COMPRESSED_VIDEO, decode
 from acehand_core.recordings.bags.records import DroppedMessages, Message, Topic
+from acehand_core.recordings.cameras import interpolated_poses
 from acehand_core.types import CameraPoses, TimestampsNs
 
 #: Default names of the world frame (REP-105), best first.
@@ -63,13 +64,7 @@ class _Edge:
                 f"{times[-1]} ns"
             )
 
-        clipped = np.clip(times, stamps[0], stamps[-1])
-        after = np.clip(np.searchsorted(stamps, clipped), 1, len(stamps) - 1)
-        before = after - 1
-        share = (clipped - stamps[before]) / (stamps[after] - stamps[before])
-        rotation = rotations.from_quaternion(rows[:, 3:])
-        position = (1 - share[:, None]) * rows[before, :3] + share[:, None] * rows[after, :3]
-        return frames.rigid(rotations.slerp(rotation[before], rotation[after], share), position)
+        return interpolated_poses(stamps, rows, times)
 
 
 class FrameTree:

@@ -37,10 +37,7 @@ def choose_image_topic(
 ) -> tuple[Topic, str | None]:
     """Return the image topic (the given one, the only one, or the left of two) and a note on it.
 
-    ``counts`` are the known numbers of messages; an empty topic is never chosen.
-
-    Raises:
-        InputError: none or several, or the given one is empty or of another type.
+    ``counts`` are the known numbers of messages; an empty topic is never chosen. Raises InputError.
     """
     if given is not None:
         return _named(bag, counts, given, "image-topic", PICTURES), None
@@ -76,11 +73,7 @@ def choose_image_topic(
 def choose_camera_info(
     bag: Bag, counts: Mapping[str, int], image: str, given: str | None
 ) -> tuple[Topic, ...]:
-    """Return the camera_info topics that fit the image topic, the likeliest first.
-
-    Raises:
-        InputError: the given one is empty or of another type.
-    """
+    """Return the camera_info topics of an image topic, the likeliest first. Raises InputError."""
     if given is not None:
         return (_named(bag, counts, given, "camera-info-topic", (CAMERA_INFO,)),)
     infos = [

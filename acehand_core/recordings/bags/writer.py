@@ -57,17 +57,15 @@ class BagWriter:
         if overwrite and path.is_dir() and not (path / "metadata.yaml").is_file():
             raise OutputError(f"{path} is a folder but not a bag, so it is not overwritten.")
         self._store = typestore(distro)
-        self._partial = path.with_name(f".{path.name}.partial-{os.getpid()}") / (
-            path.stem if self._bare else path.name
-        )
+        hidden = path.with_name(f".{path.name}.partial-{os.getpid()}")
+        self._partial = hidden / (path.stem if self._bare else path.name)
         self._connections: dict[str, tuple[str, Any]] = {}
         self._overwrite, self._keep_partial = overwrite, keep_partial
         self._recorded_on = recorded_on if recorded_on.isalnum() else ""
         self.counts: Counter[str] = Counter()
         with output_errors(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._partial.parent.mkdir(exist_ok=True)
-            self._lock = DirectoryLock(self._partial.parent)
+            hidden.mkdir(parents=True, exist_ok=True)
+            self._lock = DirectoryLock(hidden)
             shutil.rmtree(self._partial, ignore_errors=True)
             plugin = StoragePlugin.MCAP if storage == "mcap" else StoragePlugin.SQLITE3
             # Version of metadata.yaml: 5 is Humble's, 8 Iron's and Jazzy's, 9 newer.
@@ -182,10 +180,9 @@ class BagWriter:
             options |= {"msgdef": topic.definition if topic else "", "rihs01": digest or _NO_HASH}
         if topic is not None:
             options["serialization_format"] = topic.serialization or "cdr"
+        options["offered_qos_profiles"] = _qos(topic, spec)
         with output_errors(self.path):
-            connection = self._writer.add_connection(
-                name, msgtype, offered_qos_profiles=_qos(topic, spec), **options
-            )
+            connection = self._writer.add_connection(name, msgtype, **options)
 
         self._connections[name] = msgtype, connection
         self.counts[name] += 0
@@ -237,14 +234,12 @@ def _value(store: Any, kind: Any, value: Any) -> Any:
     inner = detail[0]
     if int(inner[0]) == _NAME:
         return _sequence(store, inner[1], value or [])
-    if inner[1][0] == "string":
+    name = inner[1][0]
+    if name == "string":
         return list(value or [])
+    dtype = np.uint8 if name in ("octet", "byte", "char") else np.dtype(name)
     zeros = np.zeros(detail[1] if code == _ARRAY else 0)
-    return np.asarray(zeros if value is None else value, _numpy(inner[1][0]))
-
-
-def _numpy(name: str) -> Any:
-    return np.dtype({"octet": "uint8", "byte": "uint8", "char": "uint8"}.get(name, name))
+    return np.asarray(zeros if value is None else value, dtype)
 
 
 def _qos(topic: Topic | None, spec: TopicSpec | None) -> list[Any]:

@@ -270,10 +270,9 @@ def preset_map(name: str) -> KeypointMap:
 
 
 def load_map(name: str) -> KeypointMap:
-    """Return the mapping of a preset, or of a YAML file, which may extend a preset as ``order``.
+    """Return the mapping of a preset, or of a YAML file, which may extend one as ``order``.
 
-    Raises:
-        InputError: no such file or preset. SchemaError: invalid content.
+    Raises InputError: no such file or preset; SchemaError: invalid content.
     """
     if name in PRESETS:
         return preset_map(name)
