@@ -5,7 +5,6 @@ Formats: docs/formats.md; camera files: ``camera_files``.
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -106,8 +105,7 @@ def load_camera_poses(path: Path | str, timestamps_ns: TimestampsNs) -> CameraPo
         path: csv or parquet with the columns ``POSE_COLUMNS``, camera to world.
         timestamps_ns: (T,) times of the frames, same clock.
 
-    Raises:
-        CalibrationError: invalid table, or it does not cover the recording.
+    Raises CalibrationError: invalid table, or it does not cover the recording.
     """
     path = Path(path)
     times, values = _read_poses(path)

@@ -114,8 +114,7 @@ def read_binary(data: bytes) -> ColmapCameras:
     Little endian: number of cameras (uint64), then of each CAMERA_ID (uint32), model (int32), width
     and height (uint64) and parameters (double).
 
-    Raises:
-        CalibrationError: cut off, too long, or an unknown model.
+    Raises CalibrationError: cut off, too long, or an unknown model.
     """
     cameras: list[ColmapCamera] = []
     at = 8

@@ -166,40 +166,37 @@ class VideoIndex:
 
 def open_container(path: Path) -> InputContainer:
     """Open a video file. Raises VideoError: missing, a folder, empty, not a video, or cut off."""
-    if path.is_dir():
-        raise VideoError(f"{path} is a folder; give a video file.")
-    if not path.exists():
-        raise VideoError(f"{path} does not exist; give the path of a video file.")
-    if path.stat().st_size == 0:
-        raise VideoError(f"{path} is empty (0 bytes); copy it again.")
     try:
         options = {"format_whitelist": _FORMATS, "protocol_whitelist": "file"}
         return av.open(f"file:{path}", options=options)
     except (av.FFmpegError, OSError) as error:
-        raise VideoError(_why_unreadable(path, error)) from error
+        raise VideoError(f"{path} {_problem(path, error)}.") from error
 
 
-def _why_unreadable(path: Path, error: Exception) -> str:
+def _problem(path: Path, error: Exception) -> str:
+    if path.is_dir():
+        return "is a folder; give a video file"
+    if not path.exists():
+        return "does not exist; give the path of a video file"
+    if path.stat().st_size == 0:
+        return "is empty (0 bytes); copy it again"
     if isinstance(error, PermissionError):
-        return f"{path} may not be read; check its permissions."
+        return "may not be read; check its permissions"
     if isinstance(error, EOFError):
-        return f"{path} ends before its first frame; a video with at least one frame is needed."
+        return "ends before its first frame"
 
     with path.open("rb") as file:
         head = file.read(4096)
         is_mp4 = head[4:8] == b"ftyp"
         names = [name for name, _, _ in boxes(file, 0, path.stat().st_size)] if is_mp4 else []
-
     if names and b"moov" not in names:
         return (
-            f"{path} is cut off: an MP4 file without its table of frames ('moov'). The recording "
-            "or the copy was interrupted; copy it again, or repair it with a recovery tool."
+            "is cut off: an MP4 without its index ('moov'). Copy it again, or try a recovery tool"
         )
-
     text = head.decode("utf-8", "ignore").encode()  # a character may be cut at the end
     if b"\0" not in head and len(text) > len(head) - 4:
-        return f"{path} is a text file; give a video file."
-    return f"{path} is not a video that can be read; valid: mp4, mov, mkv, webm, avi, ts."
+        return "is a text file; give a video file"
+    return "is not a video that can be read; valid: mp4, mov, mkv, webm, avi, ts"
 
 
 def is_cut_off(path: Path) -> bool:
@@ -334,7 +331,7 @@ def _list_packets(path: Path) -> _Listing:
         kinds = set(container.format.name.split(","))
         rates = (stream.average_rate, stream.guessed_rate)
         time_base = stream.time_base or Fraction(1, 1000)
-        expected = _expected_frames(path, container, stream, stored, time_base) or len(stored)
+        expected = _expected_frames(path, container, stream, stored) or len(stored)
         damaged = damaged or expected > len(stored)
         reorders = bool(stream.codec_context.has_b_frames)
         pts = [stamp for stamp in stored if stamp is not None]
@@ -360,11 +357,7 @@ def _list_packets(path: Path) -> _Listing:
 
 
 def _expected_frames(
-    path: Path,
-    container: InputContainer,
-    stream: VideoStream,
-    stored: list[int | None],
-    time_base: Fraction,
+    path: Path, container: InputContainer, stream: VideoStream, stored: list[int | None]
 ) -> int | None:
     """Return the announced number of frames, for Matroska an estimate; None: not announced."""
     if "mov" in container.format.name:
@@ -378,7 +371,8 @@ def _expected_frames(
         return None
     hours, minutes, seconds = duration.split(":")
     total = int(hours) * 3600 + int(minutes) * 60 + float(seconds)
-    missing = total - float(max(pts) * time_base) - float(1 / rate)
+    shown = float(max(pts) * (stream.time_base or Fraction(1, 1000)))
+    missing = total - shown - float(1 / rate)
     # With a variable rate, the last frame may be long.
     return len(pts) + (round(missing * rate) if missing > max(0.25, float(2 / rate)) else 0)
 

@@ -203,7 +203,7 @@ def latched_messages(demo: Demonstration) -> list[PlainMessage]:
         place = dict(zip("xyz", (0.0, 0.0, 0.0), strict=True))
         turn = dict(zip("xyzw", _OPTICAL_TURN, strict=True))
         link = demo.frame_prefix + CAMERA_LINK
-        fixed = _transform(int(demo.stamps_ns[0]), link, demo.camera_frame, place, turn)
+        fixed = _transform(int(demo.stamps_ns[0]), link, demo.camera_frame, (place, turn))
         messages.append(_message("/tf_static", demo, 0, {"transforms": [fixed]}))
     return messages
 
@@ -316,7 +316,7 @@ def _transforms(demo: Demonstration, index: int) -> list[dict[str, Any]]:
     stamp, transforms = int(demo.stamps_ns[index]), []
 
     def add(parent: str, child: str, pose: np.ndarray) -> None:
-        transforms.append(_transform(stamp, parent, child, *_place(pose)))
+        transforms.append(_transform(stamp, parent, child, _place(pose)))
 
     if demo.T_world_camera is not None and demo.world_frame is not None:
         pose, child = demo.T_world_camera[index], demo.camera_frame
@@ -363,7 +363,10 @@ def key_values(values: Mapping[str, Any]) -> list[dict[str, str]]:
     return [{"key": key, "value": str(value)} for key, value in values.items()]
 
 
-def _place(transform: Float[np.ndarray, "4 4"]) -> tuple[dict[str, float], dict[str, float]]:
+_Place = tuple[dict[str, float], dict[str, float]]
+
+
+def _place(transform: Float[np.ndarray, "4 4"]) -> _Place:
     """Return translation (m) and rotation of a transform."""
     qw, qx, qy, qz = floats(rotations.to_quaternion(transform[:3, :3]))
     xyz = dict(zip("xyz", floats(transform[:3, 3]), strict=True))
@@ -375,19 +378,11 @@ def _position_only(point: Float[np.ndarray, "3"]) -> dict[str, Any]:
     return {"position": dict(zip("xyz", floats(point), strict=True)), "orientation": identity}
 
 
-def _transform(
-    stamp_ns: int,
-    parent: str,
-    child: str,
-    translation: dict[str, float],
-    rotation: dict[str, float],
-) -> dict[str, Any]:
+def _transform(stamp_ns: int, parent: str, child: str, place: _Place) -> dict[str, Any]:
     """Return a geometry_msgs TransformStamped."""
-    return {
-        "header": header_of(stamp_ns, parent),
-        "child_frame_id": child,
-        "transform": {"translation": translation, "rotation": rotation},
-    }
+    transform = dict(zip(("translation", "rotation"), place, strict=True))
+    header = header_of(stamp_ns, parent)
+    return {"header": header, "child_frame_id": child, "transform": transform}
 
 
 def skeleton_markers(

@@ -194,8 +194,7 @@ def scan_bag(
     Unusable messages are counted in ``bag.dropped``. ``read`` is called with the size of every
     message, and may raise to stop.
 
-    Raises:
-        InputError: no usable picture.
+    Raises InputError: no usable picture.
     """
     scan, dropped, known = Scan(image.name, image.msgtype), bag.dropped, bag.topics
     names = {topic.name for topic in (image, *infos)}

@@ -51,8 +51,7 @@ class McapFile:
     messages by topic as the file counts them, None without a summary; ``metadata`` are its texts by
     record and name.
 
-    Raises:
-        InputError: not an MCAP file of ROS 2, or its beginning cannot be read.
+    Raises InputError: not an MCAP file of ROS 2, or its beginning cannot be read.
     """
 
     def __init__(
@@ -268,8 +267,7 @@ class SqliteFile:
 
     It does not use rosbags, whose reader opens neither damaged nor unclosed databases.
 
-    Raises:
-        InputError: not a database of rosbag2.
+    Raises InputError: not a database of rosbag2.
     """
 
     def __init__(self, path: Path, packed: bool, dropped: DroppedMessages) -> None:

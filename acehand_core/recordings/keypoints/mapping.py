@@ -106,8 +106,7 @@ def keypoint_named(name: str) -> tuple[Side | None, int | None]:
     ``XR_HAND_JOINT_WRIST_EXT``, ``Index_1``. The keypoint of a joint that is not among the 21, such
     as the palm, is None.
 
-    Raises:
-        KeyError: not the name of a joint.
+    Raises KeyError: not the name of a joint.
     """
     spaced = re.sub(r"([a-z])([A-Z0-9])|([0-9])([A-Za-z])", r"\1\3 \2\4", name)
     words = re.split(r"[^a-z0-9]+", spaced.lower())
