@@ -159,7 +159,7 @@ WRONG = {
     "camera without size": (changed("camera", width=None), "'width' is missing"),
     "camera is text": (changed("", camera="wide"), "camera"),
     "no column": (lambda t: t.drop_columns(["quality"]), "column 'quality' is missing"),
-    "other type": (set_column("observed", [1] * 10, pa.int64()), "'observed' is int64; bool"),
+    "other type": (set_column("observed", [1] * 10, pa.int64()), "'observed' is int64"),
     "short vectors": (
         set_column("translation", [[0.0, 0.0]] * 10, pa.list_(pa.float64(), 2)),
         "'translation' is fixed_size_list",

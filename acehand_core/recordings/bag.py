@@ -168,9 +168,9 @@ def index_bag(path: Path, options: BagOptions, progress: Progress | None = None)
     read.end_pass(1)
     if note:
         dropped.remark(note)
-    keep, size = _of_one_size(scan, dropped)
-    stamps, logs = (np.array(values, np.int64)[keep] for values in (scan.stamps, scan.logs))
-    times = frame_times(stamps, logs)
+    table = scan.table()
+    keep, size = _of_one_size(table[:, 6:], scan.topic, dropped)
+    times = frame_times(table[keep, 0], table[keep, 1])
     _tell_about(times, scan.topic, dropped)
     order = keep[times.order]
     fps = frame_rate(times.timestamps_ns)
@@ -178,10 +178,10 @@ def index_bag(path: Path, options: BagOptions, progress: Progress | None = None)
         dropped.remark(f"{scan.topic}: about {missing} frames were dropped while recording")
     info, camera = _camera(scan, size, options, dropped)
     world, poses = _poses(scan, options, times, dropped)
-    places = scan.table()[order]
-    frames = BagFrames(path, scan.topic, scan.msgtype, places, size, dropped, copies)
+    places = table[:, 2:6]
+    frames = BagFrames(path, scan.topic, scan.msgtype, places[order], size, dropped, copies)
     if scan.codec is not None:
-        frames = PacketFrames(frames, scan.codec, scan.table(), order, scan.keys)
+        frames = PacketFrames(frames, scan.codec, places, order, scan.keys)
     recording = Recording(
         source=str(path),
         sha256=content_sha256(path, read.add),
@@ -197,22 +197,21 @@ def index_bag(path: Path, options: BagOptions, progress: Progress | None = None)
         camera_frame=scan.frame_id,
     )
     read.end_pass(2)
-    log_ns = np.array(scan.logs, np.int64)[order]
     topics = {"image": scan.topic, "camera_info": info, "world_frame": world}
-    return BagIndex(recording, times.stamps_ns, log_ns, topics, dropped, copies)
+    return BagIndex(recording, times.stamps_ns, table[order, 1], topics, dropped, copies)
 
 
 def _of_one_size(
-    scan: Scan, dropped: DroppedMessages
+    table: Int[np.ndarray, "N 2"], topic: str, dropped: DroppedMessages
 ) -> tuple[Int[np.ndarray, "K"], tuple[int, int]]:
     """Return the messages of the most frequent size; count the others as lost."""
-    sizes = [tuple(row) for row in scan.size_table().tolist()]
+    sizes = [tuple(row) for row in table.tolist()]
     counts = Counter(sizes)
     size = counts.most_common(1)[0][0]
     for other, count in counts.items():
         if other != size:
             what = f"pictures of another size ({other[0]} x {other[1]}, not {size[0]} x {size[1]})"
-            dropped.count(scan.topic, what, count)
+            dropped.count(topic, what, count)
     return np.flatnonzero([other == size for other in sizes]), size
 
 

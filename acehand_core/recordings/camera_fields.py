@@ -83,14 +83,12 @@ def check_skew(skew: float, fx: float, key: str) -> None:
         raise CalibrationError(f"{key!r} has a skew of {skew:g} px; valid: 0.")
 
 
-def size(
-    width_height: Sequence[Any], said: CameraHints, centre: tuple[float, float]
-) -> tuple[int, int]:
+def size(pixels: Sequence[Any], said: CameraHints, centre: tuple[float, float]) -> tuple[int, int]:
     """Return a picture's size in the file, or the user's if that is None or 0.
 
     ``centre`` is the principal point. Raises CalibrationError.
     """
-    if None in width_height or 0 in width_height:
+    if None in pixels or 0 in pixels:
         if said.size is not None:
             return said.size
         raise CalibrationError(
@@ -98,7 +96,7 @@ def size(
             f"{2 * centre[0] + 1:.0f} x {2 * centre[1] + 1:.0f} pixels). Give it: acehand camera "
             "convert FILE --size WxH --output camera.json"
         )
-    width, height = numbers(list(width_height), "image size", 2)
+    width, height = numbers(list(pixels), "image size", 2)
     if not (width.is_integer() and height.is_integer()):
         raise CalibrationError(f"image size {width} x {height}; give whole pixels.")
     return int(width), int(height)

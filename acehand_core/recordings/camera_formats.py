@@ -192,9 +192,7 @@ def _opencv_camera(content: Any, key: str, coefficients: str | None, said: Camer
 
 
 def _colmap(content: ColmapCameras) -> Mapping[str, Make]:
-    return by_name(
-        (str(entry.number), lambda said, entry=entry: entry.camera()) for entry in content.cameras
-    )
+    return by_name((str(entry.number), entry.camera) for entry in content.cameras)
 
 
 def _aria_lines(content: Any) -> list[Any]:

@@ -1,7 +1,4 @@
-"""Presets of uncalibrated cameras by kind: published fields of view, with their sources.
-
-Copies of a lens differ by some percent, and stabilisation crops further.
-"""
+"""Presets of uncalibrated cameras: published fields of view, which differ by some percent."""
 
 from __future__ import annotations
 

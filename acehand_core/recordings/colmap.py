@@ -53,8 +53,8 @@ class ColmapCamera:
     height: int
     values: tuple[float, ...]
 
-    def camera(self) -> Camera:
-        """Return our camera. Raises CalibrationError: no exact equivalent."""
+    def camera(self, _: object = None) -> Camera:
+        """Return our camera; no hints are needed. Raises CalibrationError: no exact equivalent."""
         names, model = _BY_NAME.get(self.model, ([], None))
         if model is None:
             read = [name for name, (_, ours) in _BY_NAME.items() if ours is not None]

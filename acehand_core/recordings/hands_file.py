@@ -1,8 +1,4 @@
-"""Files of hands: a HandMotion table, or keypoints in any layout.
-
-A table is parquet with one row per frame and hand, the rest in the key-value metadata; ``to_table``
-and ``read_hand_motion`` are inverse to the last bit. Keypoints: ``keypoint_files``.
-"""
+"""Files of hands: a HandMotion table (parquet, lossless), or keypoints in any layout."""
 
 from __future__ import annotations
 

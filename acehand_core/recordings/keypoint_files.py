@@ -1,11 +1,4 @@
-"""Files of keypoints of other programs: npz, npy, json and jsonl.
-
-They become the entries of ``keypoints.joints``. Json is a list of frames, alone or as ``frames``
-next to common entries, or the entries; jsonl has a frame per line. A frame is a list of joints, or
-an object with the joints of one hand (``joints``) or of each (``left``, ``right``, ``leftHand``,
-...). Joints are a list in the file's order, or an object by name; a joint is three numbers, a 4 x 4
-pose (16 numbers), or null.
-"""
+"""Files of keypoints of other programs, npz, npy, json and jsonl (docs/my_keypoints.md)."""
 
 from __future__ import annotations
 
@@ -22,7 +15,7 @@ from acehand_core.hand.skeleton import KEYPOINT_NAMES, WRIST
 from acehand_core.motion import HandMotion
 from acehand_core.recordings.keypoint_tables import read_table, stamps_ns
 from acehand_core.recordings.keypoints.joints import ENTRIES, motion_from_entries
-from acehand_core.recordings.keypoints.mapping import KeypointMap, keypoint_named, load_map
+from acehand_core.recordings.keypoints.mapping import KeypointMap, keypoint_named, load_map, naming
 from acehand_core.safe_files import content_sha256, safe_load_npz
 from acehand_core.types import SIDES, Hands
 
@@ -44,12 +37,13 @@ def read_joints_file(path: Path, hands: Hands = "both", keypoints: str | None = 
         UnsafeFileError: pickled objects. InputError: it cannot be read.
     """
     mapping = KeypointMap() if keypoints is None else load_map(keypoints)
-    if path.suffix in (".csv", ".parquet"):
-        entries = read_table(path, mapping)
-    elif path.suffix == ".npy":
-        entries = read_npy(path)
-    else:
-        entries = (read_npz if path.suffix == ".npz" else read_json)(path, mapping)
+    with naming(str(path)):
+        if path.suffix in (".csv", ".parquet"):
+            entries = read_table(path, mapping)
+        elif path.suffix == ".npy":
+            entries = read_npy(path)
+        else:
+            entries = (read_npz if path.suffix == ".npz" else read_json)(path, mapping)
     if path.suffix != ".npz" and entries["joints"].dtype.kind in "iu":
         entries["joints"] = entries["joints"].astype(float)
 
@@ -58,9 +52,8 @@ def read_joints_file(path: Path, hands: Hands = "both", keypoints: str | None = 
     else:
         entries = mapping.added_to(str(path), entries)
     notes = () if keypoints is None else (f"keypoints as {keypoints}",)
-    motion = motion_from_entries(
-        str(path), entries, hands, content_sha256(path), mapping.min_confidence, notes
-    )
+    sha256, least = content_sha256(path), mapping.min_confidence
+    motion = motion_from_entries(str(path), entries, hands, sha256, least, notes)
     return replace(motion, provenance=replace(motion.provenance, source=path.name))
 
 
@@ -69,7 +62,7 @@ def read_npz(path: Path, mapping: KeypointMap) -> dict[str, Any]:
     try:
         loaded = safe_load_npz(path)
     except EOFError as error:
-        raise SchemaError(f"{path}: damaged: {error}.") from error
+        raise SchemaError(f"damaged: {error}.") from error
     if mapping.joints is None:
         return loaded
 
@@ -79,24 +72,24 @@ def read_npz(path: Path, mapping: KeypointMap) -> dict[str, Any]:
     if not found and "joints" in loaded:  # a preset's names are optional
         return entries
     if not found:
-        raise SchemaError(f"{path}: has no entry {' or '.join(named)}; {nearest(named[0], loaded)}")
+        raise SchemaError(f"has no entry {' or '.join(named)}; {nearest(named[0], loaded)}")
     for entry, where in (("joints", mapping.joints), ("wrist_pose", mapping.wrist)):
         if isinstance(where, str) and where in loaded:
             entries[entry] = loaded[where]
         elif where is not None and not isinstance(where, str):
-            entries |= _of_sides(path, loaded, entry, where)
+            entries |= _of_sides(loaded, entry, where)
     return entries
 
 
 def _of_sides(
-    path: Path, loaded: Mapping[str, np.ndarray], entry: str, where: Mapping[Any, str]
+    loaded: Mapping[str, np.ndarray], entry: str, where: Mapping[Any, str]
 ) -> dict[str, Any]:
     """Return one entry from those of each hand; with the side if there is a single one."""
     hands = {side: loaded[name] for side, name in where.items() if name in loaded}
     if not hands:
         return {}
     if len({hand.shape for hand in hands.values()}) > 1:
-        raise SchemaError(f"{path}: {' and '.join(where.values())} have different shapes.")
+        raise SchemaError(f"{' and '.join(where.values())} have different shapes.")
     if entry == "wrist_pose":  # some programs write (T, 1, 4, 4)
         hands = {side: pose.reshape(-1, 4, 4) for side, pose in hands.items()}
     if len(hands) == 2:
@@ -115,9 +108,9 @@ def read_npy(path: Path) -> dict[str, Any]:
         if "allow_pickle" in str(error):
             text = "holds pickled Python objects, which could run code; valid: numbers"
             raise UnsafeFileError(f"{path}: {text}.") from error
-        raise SchemaError(f"{path}: damaged ({error}).") from error
+        raise SchemaError(f"damaged ({error}).") from error
     if not isinstance(array, np.ndarray):
-        raise SchemaError(f"{path}: not an array of joints.")
+        raise SchemaError("not an array of joints.")
     return {"joints": array}
 
 
@@ -132,7 +125,7 @@ def read_json(path: Path, mapping: KeypointMap) -> dict[str, Any]:
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
     except (ValueError, RecursionError) as error:
-        raise SchemaError(f"{path}: not JSON: {error}.") from error
+        raise SchemaError(f"not JSON: {error}.") from error
 
     said: dict[str, Any] = {}
     if isinstance(content, dict):
@@ -140,15 +133,15 @@ def read_json(path: Path, mapping: KeypointMap) -> dict[str, Any]:
         content = content.get("frames", content.get("joints"))
     if not isinstance(content, list) or not content:
         raise SchemaError(
-            f"{path}: no frames; valid: a list of frames, alone or as 'frames', each with the "
+            "no frames; valid: a list of frames, alone or as 'frames', each with the "
             "joints of one hand ('joints') or of each ('left', 'right')."
         )
-    times = _times(path, content, mapping)
-    entries = _frames(path, content, mapping) | said
+    times = _times(content, mapping)
+    entries = _frames(content, mapping) | said
     return entries if times is None else {**entries, "timestamps_ns": times}
 
 
-def _times(path: Path, content: list[Any], mapping: KeypointMap) -> np.ndarray | None:
+def _times(content: list[Any], mapping: KeypointMap) -> np.ndarray | None:
     first = content[0]
     if not isinstance(first, dict):
         return None
@@ -157,25 +150,23 @@ def _times(path: Path, content: list[Any], mapping: KeypointMap) -> np.ndarray |
         return None
     values = [frame.get(name) if isinstance(frame, dict) else None for frame in content]
     if not all(isinstance(value, int | float) for value in values):
-        raise SchemaError(f"{path}: {name!r} must be a number in every frame.")
-    return stamps_ns(
-        f"{path}: {name!r}", np.array(values, float), mapping.time_unit or _TIMES.get(name)
-    )
+        raise SchemaError(f"{name!r} must be a number in every frame.")
+    return stamps_ns(repr(name), np.array(values, float), mapping.time_unit or _TIMES.get(name))
 
 
-def _frames(path: Path, content: list[Any], mapping: KeypointMap) -> dict[str, Any]:
+def _frames(content: list[Any], mapping: KeypointMap) -> dict[str, Any]:
     """Return joints of one hand or both, their order, and the wrist's poses if given."""
     hands: dict[int | None, list[Any]] = {}
     for number, frame in enumerate(content):
         for slot, joints in _hands_of(frame):
             hands.setdefault(slot, [None] * len(content))[number] = joints
     if not hands or (None in hands and len(hands) > 1):
-        raise SchemaError(f"{path}: frames need a list of joints, 'joints', or 'left' and 'right'.")
+        raise SchemaError("frames need a list of joints, 'joints', or 'left' and 'right'.")
 
-    read = {slot: _one_hand(path, frames, mapping) for slot, frames in hands.items()}
+    read = {slot: _one_hand(frames, mapping) for slot, frames in hands.items()}
     orders = {order for order, _ in read.values()}
     if len(orders) > 1 or len({values.shape[1:] for _, values in read.values()}) > 1:
-        raise SchemaError(f"{path}: the two hands have different joints.")
+        raise SchemaError("the two hands have different joints.")
     order = orders.pop()
     some = next(iter(read.values()))[1]
     joints = some if None in read else np.full((len(content), 2, *some.shape[1:]), np.nan)
@@ -216,7 +207,7 @@ def _hands_of(frame: Any) -> list[tuple[int | None, Any]]:
 
 
 def _one_hand(
-    path: Path, frames: Sequence[Any], mapping: KeypointMap
+    frames: Sequence[Any], mapping: KeypointMap
 ) -> tuple[tuple[str, ...] | None, np.ndarray]:
     """Return the joints' names, if any, and (T, J, 3) or (T, J, 4, 4)."""
     given = [frame for frame in frames if frame]
@@ -226,12 +217,12 @@ def _one_hand(
         used = {name: keypoint for name, keypoint in keypoints.items() if keypoint != "-"}
         if not used:
             raise SchemaError(
-                f"{path}: no joint among {', '.join(list(keypoints)[:8])}; "
+                f"no joint among {', '.join(list(keypoints)[:8])}; "
                 f"{nearest('', KEYPOINT_NAMES)} A mapping may name them (names)."
             )
         rows = [[frame.get(name) for name in used] if frame else None for frame in frames]
-        return tuple(used.values()), _array(path, rows)
-    return None, _array(path, frames)
+        return tuple(used.values()), _array(rows)
+    return None, _array(frames)
 
 
 def _keypoint(mapping: KeypointMap, name: str) -> str:
@@ -242,7 +233,7 @@ def _keypoint(mapping: KeypointMap, name: str) -> str:
     return "-" if keypoint is None else KEYPOINT_NAMES[keypoint]
 
 
-def _array(path: Path, rows: Sequence[Any]) -> np.ndarray:
+def _array(rows: Sequence[Any]) -> np.ndarray:
     """Return rows of joints as numbers; null is NaN."""
     whole: Sequence[Any] = next((row for row in rows if row), [])
     shape = next((np.shape(joint) for joint in whole if joint is not None), (3,))
@@ -257,14 +248,13 @@ def _array(path: Path, rows: Sequence[Any]) -> np.ndarray:
         values = np.array([[known(j) for j in row or [None] * len(whole)] for row in rows], float)
     except (ValueError, TypeError) as error:
         raise SchemaError(
-            f"{path}: every frame must hold the same number of joints, each of three numbers: "
-            f"{error}."
+            f"every frame must hold the same number of joints, each of three numbers: {error}."
         ) from error
 
     if values.shape[2:] == (16,):
         values = values.reshape(*values.shape[:2], 4, 4)
     if values.shape[2:] not in ((3,), (4, 4)):
-        raise SchemaError(f"{path}: joints are {values.shape[2:]}; valid: three numbers, or 16.")
+        raise SchemaError(f"joints are {values.shape[2:]}; valid: three numbers, or 16.")
     if values.ndim == 4:
         # ARKit writes column-major matrices, with the position in the last row.
         column_major = np.isclose(np.nan_to_num(values[..., :3, 3]), 0).all()

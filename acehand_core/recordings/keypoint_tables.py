@@ -1,8 +1,4 @@
-"""Tables of keypoints of other programs: csv and parquet, wide or long.
-
-Wide: a row per frame, a column per joint and axis (``right_wrist_x``, ``x0``). Long: a row per
-joint with its name, x, y, z, and frame or time. They become the entries of ``keypoints.joints``.
-"""
+"""Tables of keypoints of other programs: a row per frame (wide) or per joint (long)."""
 
 from __future__ import annotations
 
@@ -49,12 +45,12 @@ def read_table(path: Path, mapping: KeypointMap) -> dict[str, Any]:
     """Return the entries of a csv or parquet table of keypoints. Raises SchemaError, InputError."""
     table = _loaded(path)
     if len(table) == 0:
-        raise SchemaError(f"{path}: has no rows.")
+        raise SchemaError("has no rows.")
     lower = {name.lower(): name for name in table.column_names}
     joint = next((lower[name] for name in _JOINT_COLUMNS if name in lower), None)
     if joint is not None and all(axis in lower for axis in AXES):
-        return _long(path, table, lower, joint, mapping)
-    return _wide(path, table, mapping)
+        return _long(table, lower, joint, mapping)
+    return _wide(table, mapping)
 
 
 def _loaded(path: Path) -> pa.Table:
@@ -76,10 +72,10 @@ def _loaded(path: Path) -> pa.Table:
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
     except (pa.ArrowException, UnicodeDecodeError) as error:
-        raise SchemaError(f"{path}: not a table: {error}") from error
+        raise SchemaError(f"not a table: {error}") from error
 
 
-def _numbers(path: Path, table: pa.Table, name: str) -> np.ndarray:
+def _numbers(table: pa.Table, name: str) -> np.ndarray:
     """Return a column of numbers, NaN for empty cells."""
     column = table[name].combine_chunks()
     if pa.types.is_null(column.type):
@@ -87,7 +83,7 @@ def _numbers(path: Path, table: pa.Table, name: str) -> np.ndarray:
     try:
         return pc.cast(column, pa.float64()).to_numpy(zero_copy_only=False)
     except pa.ArrowException as error:
-        raise SchemaError(f"{path}: column {name!r} does not hold numbers: {error}") from error
+        raise SchemaError(f"column {name!r} does not hold numbers: {error}") from error
 
 
 #: {(slot or None, joint): {axis or confidence: column}}.
@@ -131,7 +127,7 @@ def _found(
     return [(True, complete(by_name), others), (False, complete(by_number), {})]
 
 
-def _wide(path: Path, table: pa.Table, mapping: KeypointMap) -> dict[str, Any]:
+def _wide(table: pa.Table, mapping: KeypointMap) -> dict[str, Any]:
     names = table.column_names
     patterns = (mapping.columns,) if mapping.columns else PATTERNS
     tried = [found for pattern in patterns for found in _found(names, pattern, mapping)]
@@ -139,36 +135,36 @@ def _wide(path: Path, table: pa.Table, mapping: KeypointMap) -> dict[str, Any]:
     if not columns:
         shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
         raise SchemaError(
-            f"{path}: no columns of joints among {shown}. Valid: a column per joint and axis, "
+            f"no columns of joints among {shown}. Valid: a column per joint and axis, "
             f"named {', '.join(patterns)} (joints by name, or by number in the order of "
             "--keypoints), or a row per joint with joint, x, y, z and frame. Describe other names "
             "in a mapping: columns, names (docs/my_keypoints.md)."
         )
 
     if named:
-        _check_spelling(path, columns, others)
+        _check_spelling(columns, others)
     order: str | Sequence[str] = KEYPOINT_NAMES if named else mapping.order or "openpose"
-    count = len(order_named(str(path), order))
+    count = len(order_named("order", order))
     numbers = {joint for _, joint in columns}
     first = int(not named and min(numbers) == 1 and max(numbers) == count)
     if max(numbers) - first >= count:
-        raise SchemaError(f"{path}: column of joint {max(numbers)}, but the order has {count}.")
+        raise SchemaError(f"column of joint {max(numbers)}, but the order has {count}.")
     slots = {slot for slot, _ in columns}
     if None in slots and len(slots) > 1:
-        raise SchemaError(f"{path}: some columns of joints name a hand, and others do not.")
+        raise SchemaError("some columns of joints name a hand, and others do not.")
 
     joints = np.full((len(table), 2, count, 3), np.nan)
     confidence = np.full(joints.shape[:3], np.nan)
     for (slot, joint), axes in columns.items():
         place = (slice(None), slot or 0, joint - first)
-        joints[place] = np.stack([_numbers(path, table, axes[axis]) for axis in AXES], axis=1)
+        joints[place] = np.stack([_numbers(table, axes[axis]) for axis in AXES], axis=1)
         if "confidence" in axes:
-            confidence[place] = _numbers(path, table, axes["confidence"])
-    of_hands, times = _hand_confidence(path, table), _times(path, table, mapping)
+            confidence[place] = _numbers(table, axes["confidence"])
+    of_hands, times = _hand_confidence(table), _times(table, mapping)
     return _entries(joints, confidence, None in slots, order, of_hands, times)
 
 
-def _check_spelling(path: Path, there: _Joints, others: dict[str, str]) -> None:
+def _check_spelling(there: _Joints, others: dict[str, str]) -> None:
     """Raise SchemaError for a column whose name is close to that of a missing joint."""
     hands = {slot for slot, _ in there}
     absent = [n for j, n in enumerate(KEYPOINT_NAMES) if any((s, j) not in there for s in hands)]
@@ -176,17 +172,17 @@ def _check_spelling(path: Path, there: _Joints, others: dict[str, str]) -> None:
         plain = re.sub(r"^(left|right)_", "", written.lower())
         if close := difflib.get_close_matches(plain, absent, 1, 0.85):
             raise SchemaError(
-                f"{path}: column {column!r} is of no joint, and {close[0]} has no columns. Did you "
+                f"column {column!r} is of no joint, and {close[0]} has no columns. Did you "
                 f"mean {close[0]}? Else exclude it by a mapping: names: {{{written}: '-'}}."
             )
 
 
-def _hand_confidence(path: Path, table: pa.Table) -> np.ndarray | None:
+def _hand_confidence(table: pa.Table) -> np.ndarray | None:
     """Return the confidence of hands: (T,) or (T, 2)."""
     lower = {name.lower(): name for name in table.column_names}
     for names in (["confidence"], *([f"{s}{kind}" for s in SIDES] for kind in _HAND_CONFIDENCE)):
         if all(name in lower for name in names):
-            columns = np.stack([_numbers(path, table, lower[name]) for name in names], axis=1)
+            columns = np.stack([_numbers(table, lower[name]) for name in names], axis=1)
             return columns if len(names) > 1 else columns[:, 0]
     return None
 
@@ -211,14 +207,14 @@ def _entries(
 
 
 def _long(
-    path: Path, table: pa.Table, lower: Mapping[str, str], joint: str, mapping: KeypointMap
+    table: pa.Table, lower: Mapping[str, str], joint: str, mapping: KeypointMap
 ) -> dict[str, Any]:
     """Return the entries of a table with a row per joint, in any order."""
     frame = next((lower[name] for name in _FRAME_COLUMNS if name in lower), None)
-    times = _times(path, table, mapping)
+    times = _times(table, mapping)
     if frame is None and times is None:
-        raise SchemaError(f"{path}: a row per joint needs a column frame, or one of times.")
-    key = times if frame is None else _numbers(path, table, frame)
+        raise SchemaError("a row per joint needs a column frame, or one of times.")
+    key = times if frame is None else _numbers(table, frame)
     assert key is not None
     frames, rows, frame_of = np.unique(key, return_index=True, return_inverse=True)
 
@@ -227,7 +223,7 @@ def _long(
     order: str | Sequence[str] = KEYPOINT_NAMES
     if not pa.types.is_string(encoded.dictionary.type):
         order = mapping.order or "openpose"
-    count = len(order_named(str(path), order))
+    count = len(order_named("order", order))
     slots, places = np.full(len(encoded.dictionary), -1), np.full(len(encoded.dictionary), -1)
     for index, name in enumerate(encoded.dictionary.to_pylist()):
         if order is not KEYPOINT_NAMES:
@@ -237,42 +233,41 @@ def _long(
             side, keypoint = mapping.joint(str(name))
         except KeyError:
             raise SchemaError(
-                f"{path}: {joint} has {name!r}, which is no joint; "
+                f"{joint} has {name!r}, which is no joint; "
                 f"{nearest(str(name), KEYPOINT_NAMES)} A mapping may name it (names)."
             ) from None
         slots[index] = -1 if side is None else SIDES.index(side)
         places[index] = -1 if keypoint is None else keypoint
     if places.max(initial=-1) >= count:
-        raise SchemaError(f"{path}: has joint {places.max()}, but the order has {count} joints.")
+        raise SchemaError(f"has joint {places.max()}, but the order has {count} joints.")
 
     codes = encoded.indices.to_numpy(zero_copy_only=False)
     slot_of, place_of = slots[codes], places[codes]
     side_column = next((lower[name] for name in _SIDE_COLUMNS if name in lower), None)
     if side_column is not None:
         said = pc.utf8_lower(pc.cast(table[side_column], pa.string())).to_numpy()
-        slot_of = np.select(
-            [np.isin(said, ("left", "l")), np.isin(said, ("right", "r"))], [0, 1], -1
-        )
+        sides = [np.isin(said, ("left", "l")), np.isin(said, ("right", "r"))]
+        slot_of = np.select(sides, [0, 1], -1)
         if (slot_of < 0).any():
             wrong = said[np.argmax(slot_of < 0)]
-            raise SchemaError(f"{path}: {side_column} is {wrong!r}; valid: left, right.")
+            raise SchemaError(f"{side_column} is {wrong!r}; valid: left, right.")
 
     used, one_hand = place_of >= 0, bool((slot_of < 0).all())
     at = (frame_of[used], np.maximum(slot_of[used], 0), place_of[used])
     joints = np.full((len(frames), 2, count, 3), np.nan)
     confidence = np.full(joints.shape[:3], np.nan)
-    joints[at] = np.stack([_numbers(path, table, lower[a])[used] for a in AXES], axis=1)
+    joints[at] = np.stack([_numbers(table, lower[a])[used] for a in AXES], axis=1)
     if (own := next((lower[name] for name in _CONFIDENCE if name in lower), None)) is not None:
-        confidence[at] = _numbers(path, table, own)[used]
+        confidence[at] = _numbers(table, own)[used]
     times = None if times is None else times[rows]
     return _entries(joints, confidence, one_hand, order, None, times)
 
 
-def _times(path: Path, table: pa.Table, mapping: KeypointMap) -> np.ndarray | None:
+def _times(table: pa.Table, mapping: KeypointMap) -> np.ndarray | None:
     """Return the times of the rows in ns, or None."""
     name = mapping.time
     if name is not None and name not in table.column_names:
-        raise SchemaError(f"{path}: no column {name!r}; {nearest(name, table.column_names)}")
+        raise SchemaError(f"no column {name!r}; {nearest(name, table.column_names)}")
     if name is None and mapping.rate is not None:
         return None
     found = ((n, _TIME.fullmatch(n.lower())) for n in table.column_names)
@@ -285,7 +280,7 @@ def _times(path: Path, table: pa.Table, mapping: KeypointMap) -> np.ndarray | No
         name = max(numeric, key=lambda n: named[n] is not None)  # preferably with a unit
 
     unit = mapping.time_unit or _UNIT_WORDS.get(named.get(name) or "", named.get(name))
-    return stamps_ns(f"{path}: column {name!r}", _numbers(path, table, name), unit)
+    return stamps_ns(f"column {name!r}", _numbers(table, name), unit)
 
 
 def stamps_ns(where: str, times: np.ndarray, unit: str | None) -> np.ndarray:

@@ -1,8 +1,4 @@
-"""Videos of LeRobot datasets (v2.0 to v3.0) as recordings, one per episode.
-
-An episode's path is ``DATASET/episode_000003``, which need not exist. Only videos, times and tasks
-are read, not the robot's states and actions.
-"""
+"""Videos of LeRobot datasets (v2.0 to v3.0) as recordings, one per DATASET/episode_000003."""
 
 from __future__ import annotations
 

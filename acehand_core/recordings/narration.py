@@ -1,7 +1,4 @@
-"""Task text of recordings over time: a csv table of ours, or of EPIC-KITCHENS-100.
-
-Our columns: recording, start, end, task. Times count from the first frame of the file.
-"""
+"""Task text of recordings over time: a csv table of ours, or of EPIC-KITCHENS-100."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The formats of recordings, and opening an input of any of them.
-
-A format is a subclass of ``RecordingFormat`` with an entry point in the group
-``acehand.recordings`` (``plugins``).
-"""
+"""The formats of recordings (plug-ins ``acehand.recordings``), and opening an input of any."""
 
 from __future__ import annotations
 
@@ -187,9 +183,8 @@ class LeRobotEpisode(RecordingFormat):
         return lerobot_video.episode_sha256(path, options.video_key, self._videos)
 
     def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> InputPart:
-        return InputPart(
-            lerobot_video.open_episode(path, options.video_key, options.mirrored, self._videos)
-        )
+        key, mirrored = options.video_key, options.mirrored
+        return InputPart(lerobot_video.open_episode(path, key, mirrored, self._videos))
 
 
 class BagFile(RecordingFormat):

@@ -1,8 +1,7 @@
-"""Videos of datasets: probing, encoding and cutting.
+"""Videos of datasets: probing, encoding and cutting. Frame k is shown at exactly k / fps.
 
-Frame k is shown at exactly k / fps. No B-frames and close key frames make single frames cheap to
-reach. Rotation is applied. yuv 4:2:0 needs even sizes: an odd last row or column is cut off, which
-keeps pixel coordinates.
+No B-frames and close key frames make single frames cheap to reach. yuv 4:2:0 needs even sizes: an
+odd last row or column is cut off, which keeps pixel coordinates.
 """
 
 from __future__ import annotations
@@ -238,7 +237,7 @@ def _frames(recording: Recording) -> Iterator[av.VideoFrame]:
             )
             frame.color_range = ColorRange.MPEG  # not set by PyAV before 17
         if turns or source.mirrored or even_size(*upright) != upright:
-            graph = graph or _turn_and_crop(frame, turns, source.mirrored, even_size(*upright))
+            graph = graph or _turned(frame, turns, source.mirrored, even_size(*upright))
             graph.push(frame)
             turned = graph.pull()
             assert isinstance(turned, av.VideoFrame)
@@ -246,9 +245,7 @@ def _frames(recording: Recording) -> Iterator[av.VideoFrame]:
         yield frame
 
 
-def _turn_and_crop(
-    frame: av.VideoFrame, turns: int, mirrored: bool, size: tuple[int, int]
-) -> Graph:
+def _turned(frame: av.VideoFrame, turns: int, mirrored: bool, size: tuple[int, int]) -> Graph:
     """Return a filter graph: quarter turns counter-clockwise, flip, crop to (width, height)."""
     graph = Graph()
     nodes = [

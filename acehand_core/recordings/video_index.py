@@ -1,8 +1,4 @@
-"""The frames of a video file: their number, times and key frames, and decoding them by index.
-
-Packets are only listed if their presentation stamps can be trusted; else every frame is decoded
-once.
-"""
+"""The frames of a video file: their number, times and key frames, and decoding by index."""
 
 from __future__ import annotations
 
@@ -366,8 +362,9 @@ def _expected_frames(
         return stream.frames if is_cut_off(path) else None
     duration, rate = stream.metadata.get("DURATION"), stream.average_rate
     pts = [stamp for stamp in stored if stamp is not None]
-    complete = duration and rate and pts and len(pts) == len(stored)
-    if "matroska" not in container.format.name or not complete:
+    if "matroska" not in container.format.name or len(pts) < len(stored):
+        return None
+    if not (duration and rate and pts):
         return None
     hours, minutes, seconds = duration.split(":")
     total = int(hours) * 3600 + int(minutes) * 60 + float(seconds)

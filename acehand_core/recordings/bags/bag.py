@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterator, Set
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -176,11 +176,9 @@ class Bag:
                 if missing > 0 and (topics is None or name in topics):
                     dropped.count(name, "cannot be found in the file", missing, unread=True)
 
-    def count_missing(
-        self, names: Iterable[str], read: Counter[str], dropped: DroppedMessages
-    ) -> None:
+    def count_missing(self, names: Set[str], read: Counter[str], dropped: DroppedMessages) -> None:
         """Count the messages that metadata.yaml lists and the files do not hold."""
-        for name in sorted(self.promised.keys() & set(names)):
+        for name in sorted(self.promised.keys() & names):
             missing = self.promised[name] - read[name] - dropped.unread[name]
             if missing > 0:
                 dropped.forget(UNKNOWN_TOPIC)  # an exact count replaces "at least one"

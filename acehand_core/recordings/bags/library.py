@@ -1,8 +1,4 @@
-"""The libraries behind bags: message types of rosbags, and decompression.
-
-Definitions stored in a bag are never compiled, because rosbags would execute code generated from
-them; they are copied as text.
-"""
+"""Message types of rosbags (definitions stored in a bag are never compiled), decompression."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""The ROS messages of a demonstration, as nested dicts of their fields.
+"""The ROS messages of a demonstration as nested dicts of their fields (docs/ros2.md).
 
-The bag writer serializes them, a node fills rclpy's messages. Conventions: REP-103 and REP-105, SI
-units, quaternions xyzw, capture stamps. Topics and frames: docs/ros2.md.
+Conventions: REP-103 and REP-105, SI units, quaternions xyzw, capture stamps.
 """
 
 from __future__ import annotations
@@ -177,6 +176,7 @@ def trajectory_messages(demo: Demonstration) -> Iterator[PlainMessage]:
 
 def trajectory_fields(names: Sequence[str], course: Course, stamp_ns: int = 0) -> dict[str, Any]:
     """Return the fields of a JointTrajectory; ``stamp_ns`` is its start, 0: on receipt."""
+    rows = zip(course.seconds.tolist(), course.positions, course.velocities, strict=True)
     points = [
         {
             "positions": floats(position),
@@ -185,9 +185,7 @@ def trajectory_fields(names: Sequence[str], course: Course, stamp_ns: int = 0) -
             "effort": [],
             "time_from_start": time_of(round(seconds * 1e9)),
         }
-        for seconds, position, velocity in zip(
-            course.seconds.tolist(), course.positions, course.velocities, strict=True
-        )
+        for seconds, position, velocity in rows
     ]
     return {"header": header_of(stamp_ns, ""), "joint_names": list(names), "points": points}
 

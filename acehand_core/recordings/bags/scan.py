@@ -162,14 +162,11 @@ _PRUNE_EVERY = 20_000
 
 @dataclass(slots=True)
 class Scan:
-    """The result of one pass; one row per usable picture message, as stored."""
+    """The result of one pass; ``rows``: stamp, log, file, place (3), size (2) of each picture."""
 
     topic: str
     msgtype: str
-    stamps: array[int] = field(default_factory=lambda: array("q"))
-    logs: array[int] = field(default_factory=lambda: array("q"))
-    places: array[int] = field(default_factory=lambda: array("q"))  # file and place, 4 per row
-    sizes: array[int] = field(default_factory=lambda: array("q"))  # width and height
+    rows: array[int] = field(default_factory=lambda: array("q"))
     keys: list[int] = field(default_factory=list)
     codec: str | None = None
     frame_id: str = ""
@@ -177,13 +174,8 @@ class Scan:
     tree: FrameTree = field(default_factory=FrameTree)
     read: Counter[str] = field(default_factory=Counter)
 
-    def table(self) -> Int[np.ndarray, "N 4"]:
-        """Return file and place of each picture."""
-        return np.array(self.places, np.int64).reshape(-1, 4)
-
-    def size_table(self) -> Int[np.ndarray, "N 2"]:
-        """Return width and height of each picture."""
-        return np.array(self.sizes, np.int64).reshape(-1, 2)
+    def table(self) -> Int[np.ndarray, "N 8"]:
+        return np.array(self.rows, np.int64).reshape(-1, 8)
 
 
 def scan_bag(
@@ -213,7 +205,7 @@ def scan_bag(
             scan.tree.prune(scan.frame_id)
 
     bag.count_missing(names, scan.read, dropped)
-    if not scan.stamps:
+    if not scan.rows:
         reasons = "; ".join(dropped.sentences()) or "the topic has zero messages"
         raise InputError(f"{bag.path}: no picture of {image.name} can be used: {reasons}.")
     return scan
@@ -240,10 +232,8 @@ def _add_picture(scan: Scan, message: Message, content: Any) -> None:
     size = _packet_size(scan, content) if packet else check_image(content, kind)
     bare = kind == COMPRESSED_VIDEO
     scan.frame_id = scan.frame_id or _name(content.frame_id if bare else content.header.frame_id)
-    scan.stamps.append(_ns(content.timestamp if bare else content.header.stamp))
-    scan.logs.append(message.log_ns)
-    scan.places.extend((message.file, *message.place))
-    scan.sizes.extend(size)
+    stamp = _ns(content.timestamp if bare else content.header.stamp)
+    scan.rows.extend((stamp, message.log_ns, message.file, *message.place, *size))
 
 
 def _packet_size(scan: Scan, content: Any) -> tuple[int, int]:
@@ -260,9 +250,9 @@ def _packet_size(scan: Scan, content: Any) -> tuple[int, int]:
         picture = next((image for _, image in decode_packets(codec, 0, 1, lambda _: data)), None)
         if picture is None:
             raise SchemaError("a key frame that does not decode")
-        scan.keys.append(len(scan.stamps))
+        scan.keys.append(len(scan.rows) // 8)
         return picture.shape[1], picture.shape[0]
 
     if not scan.keys:
         raise SchemaError("a packet before the first key frame")
-    return scan.sizes[-2], scan.sizes[-1]
+    return scan.rows[-2], scan.rows[-1]

@@ -1,7 +1,7 @@
-"""The storage files of rosbag2, .mcap and .db3, read record by record: whole or damaged.
+"""The storage files of rosbag2, .mcap and .db3, read record by record.
 
-The library mcap parses records. Finding them is done here, because its readers stop at the first
-damaged record and do not report where a message lies. At most two chunks are held in memory.
+The library mcap parses records; its readers stop at a damaged one and do not report places. At most
+two chunks are held in memory.
 """
 
 from __future__ import annotations

@@ -185,7 +185,7 @@ def bag_info(path: Path, progress: Progress | None = None) -> BagInfo:
             first = message.log_ns if first is None else min(first, message.log_ns)
             last = message.log_ns if last is None else max(last, message.log_ns)
         read.end_pass(1)
-        bag.count_missing(bag.promised, counts, dropped)
+        bag.count_missing(bag.promised.keys(), counts, dropped)
 
         image, info, remark = None, None, None
         totals = {name: counts[name] for name in bag.topics}

@@ -1,7 +1,6 @@
 """Checks of keypoints for another order, unit, hand or rate than stated.
 
-They use what human hands have in common in any pose: bone proportions, palm size, the direction in
-which fingers bend. A clearly better reading is an error that names it; the rest is a doubt.
+A clearly better reading is an error that names it; the rest is a doubt.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _SAMPLE = 400
 _Hand = Float[np.ndarray, "T 21 3"]
 
 
-def check_unit(source: str, hands: Float[np.ndarray, "T 2 21 3"], unit: str) -> None:
+def check_unit(hands: Float[np.ndarray, "T 2 21 3"], unit: str) -> None:
     """Raise SchemaError for lengths that fit a hand only in another unit."""
     with np.errstate(over="ignore", invalid="ignore"):
         knuckles = np.linalg.norm(hands[:, :, KNUCKLES[1:]] - hands[:, :, [WRIST]], axis=-1)
@@ -52,14 +51,14 @@ def check_unit(source: str, hands: Float[np.ndarray, "T 2 21 3"], unit: str) -> 
     for name, metres in UNITS_M.items():
         if name != unit and low <= size / UNITS_M[unit] * metres <= high:
             raise SchemaError(
-                f"{source}: the knuckles lie {size:g} m from the wrist, if the unit is {unit}; "
+                f"the knuckles lie {size:g} m from the wrist, if the unit is {unit}; "
                 f"valid: {low} to {high}. Joints must be in metres, or say their unit: these look "
                 f"like {name} (unit: {name})."
             )
 
 
 def check_order(
-    source: str, raw: Float[np.ndarray, "T S J 3"], mapped: Float[np.ndarray, "T 2 21 3"], said: str
+    raw: Float[np.ndarray, "T S J 3"], mapped: Float[np.ndarray, "T 2 21 3"], said: str
 ) -> None:
     """Raise SchemaError for joints that fit a hand only in another order.
 
@@ -75,7 +74,7 @@ def check_order(
     best = min(scores, key=lambda name: scores[name], default="")
     if best and scores[best] < min(PLAUSIBLE, BETTER * stated):
         raise SchemaError(
-            f"{source}: in the order {said} the bones are not those of a hand; the joints look "
+            f"in the order {said} the bones are not those of a hand; the joints look "
             f"like {best} order (order: {best}, or --keypoints {best})."
         )
 
@@ -83,24 +82,24 @@ def check_order(
 def in_order(raw: Float[np.ndarray, "*n J 3"], order: tuple[int | None, ...]) -> np.ndarray:
     """Return joints of a file as our 21, NaN for missing ones."""
     joints = np.full((*raw.shape[:-2], 21, 3), np.nan)
-    columns = [column for column, keypoint in enumerate(order) if keypoint is not None]
-    joints[..., [order[column] for column in columns], :] = raw[..., columns, :]
+    used = [(keypoint, column) for column, keypoint in enumerate(order) if keypoint is not None]
+    keypoints, columns = np.array(used, int).reshape(-1, 2).T
+    joints[..., keypoints, :] = raw[..., columns, :]
     return joints
 
 
-def check_sides(source: str, hands: Float[np.ndarray, "T 2 21 3"]) -> None:
+def check_sides(hands: Float[np.ndarray, "T 2 21 3"]) -> None:
     """Raise SchemaError if the fingers bend backwards: the other hand, or mirrored."""
     wrong = [side for slot, side in enumerate(SIDES) if _bends(hands[:, slot], slot) < 0]
     if len(wrong) == 2:
         raise SchemaError(
-            f"{source}: both hands look like the other one: the left and the right joints are "
-            "swapped (left comes first), or one axis points the other way (a left-handed frame, or "
-            "a mirrored picture)."
+            "both hands look like the other one: left and right joints are swapped (left comes "
+            "first), or one axis points the other way (a left-handed frame, or a mirrored picture)."
         )
     for side in wrong:
         other = SIDES[1 - SIDES.index(side)]
         raise SchemaError(
-            f"{source}: the joints look like a {other} hand, but are said to be a {side} one: the "
+            f"the joints look like a {other} hand, but are said to be a {side} one: the "
             f"fingers bend out of the palm. Say side: {other} (--hands {other}); if it is a {side} "
             "hand, one axis points the other way (a left-handed frame, or a mirrored picture)."
         )

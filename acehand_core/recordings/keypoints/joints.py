@@ -1,7 +1,6 @@
 """Keypoints of one or two hands in any layout as a checked HandMotion.
 
-Retargeting needs the wrist and the knuckles of index to pinky in every frame. The palm is rigid, so
-missing knuckles are placed by the rigid palm of the recording, one that is never given by the mean
+Missing knuckles are placed by the rigid palm of the recording, one that is never given by the mean
 hand's. The wrist is interpolated over short gaps only, because knuckles are nearly collinear.
 """
 
@@ -20,7 +19,13 @@ from acehand_core.hand.skeleton import KNUCKLES, PALM, TIPS, WRIST
 from acehand_core.motion import HandMotion
 from acehand_core.provenance import Provenance
 from acehand_core.recordings.keypoints import checks
-from acehand_core.recordings.keypoints.mapping import UNITS_M, JointFrame, order_named, presets_of
+from acehand_core.recordings.keypoints.mapping import (
+    UNITS_M,
+    JointFrame,
+    naming,
+    order_named,
+    presets_of,
+)
 from acehand_core.types import SIDES, Side
 
 #: Entries of a file of keypoints.
@@ -116,24 +121,26 @@ def motion_from_entries(
         if key not in ENTRIES:
             raise SchemaError(f"{source}: unknown entry {key!r}; {nearest(key, ENTRIES)}")
 
-    raw = _points(source, entries)
-    if raw.ndim == 3:
-        single, raw = raw, np.full((len(raw), 2, *raw.shape[1:]), np.nan)
-        raw[:, _slot(source, entries, hands)] = single
-    count = len(raw)
-    times, fps = _times(source, entries, count)
-    confidence, of_joints = _confidence(source, entries, raw)
-    trusted = np.where((of_joints > min_confidence)[..., None], raw, np.nan)
-    joints = _checked(source, entries, trusted)
-    of_size = np.where(_of_possible_size(joints)[..., None, None], joints, np.nan)
-    checks.check_sides(source, of_size)
-    odd = checks.doubts(of_size, times)
+    name = _order_name(entries)
+    order, stated = order_named(source, name), name if isinstance(name, str) else "that is listed"
+    with naming(source):
+        raw = _points(entries, len(order), stated)
+        if raw.ndim == 3:
+            single, raw = raw, np.full((len(raw), 2, *raw.shape[1:]), np.nan)
+            raw[:, _slot(entries, hands)] = single
+        times, fps = _times(entries, len(raw))
+        confidence, of_joints = _confidence(entries, raw)
+        trusted = np.where((of_joints > min_confidence)[..., None], raw, np.nan)
+        joints = _checked(entries, trusted, order, stated)
+        of_size = np.where(_of_possible_size(joints)[..., None, None], joints, np.nan)
+        checks.check_sides(of_size)
+        frame = _text(entries, "frame", "world" if "wrist_pose" in entries else "wrist")
+        if frame not in get_args(JointFrame):
+            raise SchemaError(f"frame is {frame!r}; {nearest(frame, get_args(JointFrame))}")
+        measured = np.isfinite(joints).all(-1)  # (T, 2, 21)
+        joints = _placed(entries, joints)
 
-    frame = _text(entries, "frame", "world" if "wrist_pose" in entries else "wrist")
-    if frame not in get_args(JointFrame):
-        raise SchemaError(f"{source}: frame is {frame!r}; {nearest(frame, get_args(JointFrame))}")
-    measured = np.isfinite(joints).all(-1)  # (T, 2, 21)
-    joints = _placed(source, entries, joints)
+    count, odd = len(joints), checks.doubts(of_size, times)
     estimated = np.zeros_like(measured)
     for slot, side in enumerate(SIDES):
         joints[:, slot], estimated[:, slot] = completed(joints[:, slot], side, fps)
@@ -178,10 +185,8 @@ def motion_from_entries(
     )
 
 
-def _repairs(
-    impossible: Bool[np.ndarray, "T 2"], estimated: Bool[np.ndarray, "T 2 21"]
-) -> Iterator[str]:
-    """Yield notes on absent hands and estimated joints of the palm."""
+def _repairs(impossible: np.ndarray, estimated: np.ndarray) -> Iterator[str]:
+    """Yield notes on absent hands, (T, 2), and estimated joints of the palm, (T, 2, 21)."""
     if impossible.any():
         yield f"{impossible.sum()} hands of no or impossible size count as absent"
     for point, name in ((slice(0, 1), "wrist"), (slice(1, None), "a knuckle")):
@@ -192,20 +197,19 @@ def _repairs(
 
 
 def _checked(
-    source: str, entries: Mapping[str, Any], raw: Float[np.ndarray, "T 2 J 3"]
+    entries: Mapping[str, Any], raw: np.ndarray, order: tuple[int | None, ...], stated: str
 ) -> Float[np.ndarray, "T 2 21 3"]:
     """Return joints in metres and in our order, checked."""
     unit = _text(entries, "unit", "m")
     if unit not in UNITS_M:
-        raise SchemaError(f"{source}: unit is {unit!r}; {nearest(unit, UNITS_M)}")
+        raise SchemaError(f"unit is {unit!r}; {nearest(unit, UNITS_M)}")
     metres = raw * UNITS_M[unit]
     metres[_marked_missing(entries, metres, UNITS_M[unit])] = np.nan
-    order_name = _order_name(entries)
-    joints = checks.in_order(metres, order_named(source, order_name))
-    _check_minimum(source, joints)
-    checks.check_unit(source, joints, unit)
-    checks.check_order(source, metres, joints, _said(order_name))
-    _check_size(source, joints)
+    joints = checks.in_order(metres, order)
+    _check_minimum(joints)
+    checks.check_unit(joints, unit)
+    checks.check_order(metres, joints, stated)
+    _check_size(joints)
     return joints
 
 
@@ -215,20 +219,13 @@ def _order_name(entries: Mapping[str, Any]) -> str | tuple[str, ...]:
     return names[0] if len(names) == 1 else tuple(names)
 
 
-def _said(order: str | tuple[str, ...]) -> str:
-    return order if isinstance(order, str) else "that is listed"
-
-
-def _points(source: str, entries: Mapping[str, Any]) -> np.ndarray:
+def _points(entries: Mapping[str, Any], expected: int, stated: str) -> np.ndarray:
     """Return the positions, (T, J, 3) or (T, 2, J, 3), as the file has them."""
     if "joints" not in entries:
-        raise SchemaError(f"{source}: entry 'joints' is missing; {nearest('joints', entries)}")
+        raise SchemaError(f"entry 'joints' is missing; {nearest('joints', entries)}")
     joints = entries["joints"]
     if joints.dtype.kind != "f":
-        raise SchemaError(f"{source}: joints are {joints.dtype}; valid: floating point.")
-    order = _order_name(entries)
-    expected = len(order_named(source, order))
-
+        raise SchemaError(f"joints are {joints.dtype}; valid: floating point.")
     shape = joints.shape
     if shape[-2:] == (4, 4) and joints.ndim >= 4:
         joints = joints[..., :3, 3]
@@ -236,20 +233,20 @@ def _points(source: str, entries: Mapping[str, Any]) -> np.ndarray:
         fitting = presets_of(joints.shape[-2]) if joints.ndim in (3, 4) else ()
         hint = f" Orders with {joints.shape[-2]} joints: {', '.join(fitting)}." if fitting else ""
         raise SchemaError(
-            f"{source}: joints have shape {shape}; (T, {expected}, 3) or (T, 2, {expected}, 3) is "
-            f"needed in the order {_said(order)}.{hint}"
+            f"joints have shape {shape}; valid in the order {stated}: (T, {expected}, 3) or "
+            f"(T, 2, {expected}, 3).{hint}"
         )
     if len(joints) == 0:
-        raise SchemaError(f"{source}: joints hold no frame.")
+        raise SchemaError("joints hold no frame.")
     return joints.astype(np.float64)
 
 
-def _slot(source: str, entries: Mapping[str, Any], hands: str) -> int:
+def _slot(entries: Mapping[str, Any], hands: str) -> int:
     side = _text(entries, "side", hands)
     if side not in SIDES:
         if "side" in entries:
-            raise SchemaError(f"{source}: side is {side!r}; {nearest(side, SIDES)}")
-        raise SchemaError(f"{source}: one hand needs its side: left or right (--hands left|right).")
+            raise SchemaError(f"side is {side!r}; {nearest(side, SIDES)}")
+        raise SchemaError("one hand needs its side: left or right (--hands left|right).")
     return SIDES.index(side)
 
 
@@ -271,7 +268,7 @@ def _marked_missing(
 
 
 def _placed(
-    source: str, entries: Mapping[str, Any], joints: Float[np.ndarray, "T 2 21 3"]
+    entries: Mapping[str, Any], joints: Float[np.ndarray, "T 2 21 3"]
 ) -> Float[np.ndarray, "T 2 21 3"]:
     """Return joints placed by the wrist's pose, if there is one."""
     if "wrist_pose" not in entries:
@@ -280,15 +277,14 @@ def _placed(
     if poses.ndim == 4 and poses.shape[1] == 1:
         poses = poses[:, 0]
     if poses.shape not in ((len(joints), 4, 4), (len(joints), 2, 4, 4)):
-        raise SchemaError(
-            f"{source}: wrist_pose has shape {poses.shape}; ({len(joints)}, 4, 4) or "
-            f"({len(joints)}, 2, 4, 4) is needed."
-        )
+        count = len(joints)
+        valid = f"({count}, 4, 4) or ({count}, 2, 4, 4)"
+        raise SchemaError(f"wrist_pose has shape {poses.shape}; valid: {valid}.")
     poses = poses if poses.ndim == 4 else poses[:, None]
     return frames.apply(np.broadcast_to(poses, (len(joints), 2, 4, 4)), joints)
 
 
-def _check_minimum(source: str, joints: Float[np.ndarray, "T 2 21 3"]) -> None:
+def _check_minimum(joints: Float[np.ndarray, "T 2 21 3"]) -> None:
     """Refuse too few joints for a hand; a hand without any is absent."""
     given = np.isfinite(joints).all(-1).any(0)  # (2, 21)
     for side, has in zip(SIDES, given, strict=True):
@@ -297,11 +293,9 @@ def _check_minimum(source: str, joints: Float[np.ndarray, "T 2 21 3"]) -> None:
             "knuckles": has[list(KNUCKLES[1:])].sum() >= 2,
             "fingertips": has[list(TIPS)].any(),
         }
-        lacking = [part for part, there in parts.items() if not there]
+        lacking = " and ".join(part for part, there in parts.items() if not there)
         if has.any() and lacking:
-            raise SchemaError(
-                f"{source}: of the {side} hand {' and '.join(lacking)} are never given; {_MINIMUM}."
-            )
+            raise SchemaError(f"of the {side} hand {lacking} are never given; {_MINIMUM}.")
 
 
 def _reach(joints: Float[np.ndarray, "T 2 21 3"]) -> Float[np.ndarray, "T 2"]:
@@ -317,40 +311,40 @@ def _of_possible_size(joints: Float[np.ndarray, "T 2 21 3"]) -> np.ndarray:
     return (reach >= REACHES_M[0]) & (reach <= REACHES_M[1])
 
 
-def _check_size(source: str, joints: Float[np.ndarray, "T 2 21 3"]) -> None:
+def _check_size(joints: Float[np.ndarray, "T 2 21 3"]) -> None:
     reach = _reach(joints)
     there, (low, high) = reach > 0, REACHES_M
     if there.any() and not low <= np.median(reach[there]) <= high:
         raise SchemaError(
-            f"{source}: the fingertips lie {np.median(reach[there]):g} from the wrist; valid: "
+            f"the fingertips lie {np.median(reach[there]):g} from the wrist; valid: "
             f"{low} to {high}. Joints must be in metres, or say their unit."
         )
 
 
-def _times(source: str, entries: Mapping[str, Any], count: int) -> tuple[np.ndarray, float]:
+def _times(entries: Mapping[str, Any], count: int) -> tuple[np.ndarray, float]:
     """Return stamps (T,) in ns and the nominal rate."""
     fps: float | None = None
     if (rate := entries.get("fps")) is not None:
         if rate.size != 1 or rate.dtype.kind not in "iuf" or not 0 < rate.item() <= MAX_FPS:
-            raise SchemaError(f"{source}: fps is {rate}; valid: above 0 up to {MAX_FPS:g}.")
+            raise SchemaError(f"fps is {rate}; valid: above 0 up to {MAX_FPS:g}.")
         fps = float(rate.item())
     if "timestamps_ns" not in entries:
         fps = fps or DEFAULT_FPS
         return np.round(np.arange(count) * 1e9 / fps).astype(np.int64), fps
     times = entries["timestamps_ns"]
     if times.shape != (count,) or times.dtype.kind not in "iu":
-        raise SchemaError(f"{source}: timestamps_ns must be {count} integers, one per frame.")
+        raise SchemaError(f"timestamps_ns must be {count} integers, one per frame.")
     times = times.astype(np.int64)
     if (np.diff(times) <= 0).any():
         frame = int(np.argmax(np.diff(times) <= 0)) + 1
-        raise SchemaError(f"{source}: timestamps_ns must increase; frame {frame} does not.")
+        raise SchemaError(f"timestamps_ns must increase; frame {frame} does not.")
     if fps is None:
         fps = DEFAULT_FPS if count == 1 else float(1e9 / np.median(np.diff(times)))
     return times, fps
 
 
 def _confidence(
-    source: str, entries: Mapping[str, Any], raw: Float[np.ndarray, "T 2 J 3"]
+    entries: Mapping[str, Any], raw: Float[np.ndarray, "T 2 J 3"]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the confidence of hands, (T, 1) or (T, 2), and of joints, (T, 2, J), in 0..1.
 
@@ -360,10 +354,9 @@ def _confidence(
     confidence = entries.get("confidence", np.ones(count))
     shapes = ((count,), (count, 2), (count, joints), (count, 2, joints))
     if confidence.shape not in shapes or confidence.dtype.kind not in "biuf":
+        valid = ", ".join(map(str, shapes))
         raise SchemaError(
-            f"{source}: confidence is {confidence.dtype} of shape {confidence.shape}; numbers of "
-            f"shape ({count},) or ({count}, 2) are needed, or one per joint: ({count}, {joints}) "
-            f"or ({count}, 2, {joints})."
+            f"confidence is {confidence.dtype} of shape {confidence.shape}; valid: shapes {valid}."
         )
     confidence = np.clip(np.nan_to_num(confidence.astype(np.float64)), 0, 1)
     if confidence.shape in ((count,), (count, 2)):

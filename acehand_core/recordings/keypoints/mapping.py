@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -153,6 +154,17 @@ def order_named(where: str, order: str | Sequence[str]) -> Order:
     if twice := {KEYPOINT_NAMES[joint] for joint in used if used.count(joint) > 1}:
         raise SchemaError(f"{where}: order has {', '.join(sorted(twice))} more than once.")
     return tuple(joints)
+
+
+@contextlib.contextmanager
+def naming(source: str) -> Iterator[None]:
+    """Add the source to the message of a SchemaError."""
+    try:
+        yield
+    except SchemaError as error:
+        if str(error).startswith(source):
+            raise
+        raise SchemaError(f"{source}: {error}") from error
 
 
 def presets_of(count: int) -> tuple[str, ...]:
