@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from acehand_core.errors import CalibrationError, InputError, nearest
 from acehand_core.geometry import frames, rotations
@@ -122,7 +122,7 @@ def load_camera_poses(path: Path | str, timestamps_ns: TimestampsNs) -> CameraPo
 
 
 def interpolated_poses(
-    known_ns: TimestampsNs, rows: Float[np.ndarray, "N 7"], times_ns: TimestampsNs
+    known_ns: Int[np.ndarray, "N"], rows: Float[np.ndarray, "N 7"], times_ns: TimestampsNs
 ) -> CameraPoses:
     """Return poses between rows x y z qw qx qy qz, linear and by slerp; the nearest outside."""
     clipped = np.clip(times_ns, known_ns[0], known_ns[-1])

@@ -152,10 +152,7 @@ class LeRobotDataset(RecordingFormat):
     order = 20
     noun = "a LeRobot dataset"
     option = "video_key"
-
-    @staticmethod
-    def matches(path: Path) -> bool:
-        return lerobot_video.is_dataset(path)
+    matches = staticmethod(lerobot_video.is_dataset)
 
     def expand(self, path: Path) -> list[Path]:
         return lerobot_video.episode_paths(path)
@@ -171,13 +168,10 @@ class LeRobotEpisode(RecordingFormat):
     virtual = True
     noun = LeRobotDataset.noun
     option = LeRobotDataset.option
+    matches = staticmethod(lerobot_video.is_episode)
 
     def __init__(self) -> None:
         self._videos = lerobot_video.Latest(4)  # neighbouring episodes share a file
-
-    @staticmethod
-    def matches(path: Path) -> bool:
-        return lerobot_video.is_episode(path)
 
     def sha256(self, path: Path, options: RecordingOptions) -> str:
         return lerobot_video.episode_sha256(path, options.video_key, self._videos)
@@ -192,13 +186,10 @@ class BagFile(RecordingFormat):
 
     order = 40
     noun = "a bag"
+    matches = staticmethod(is_bag)
 
     def __init__(self) -> None:
         self._indexes = lerobot_video.Latest(2)
-
-    @staticmethod
-    def matches(path: Path) -> bool:
-        return is_bag(path)
 
     def contained(self, folder: Path) -> list[Path]:
         inner = (path for path in folder.iterdir() if path.is_dir() and is_bag(path))
