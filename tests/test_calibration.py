@@ -211,7 +211,7 @@ def _changed(name: str, row: int, value) -> np.ndarray:
         (_changed("timestamp_ns", 7, 0), "pose 7 .* is not later"),
         (_changed("timestamp_ns", 7, pose_rows()["timestamp_ns"][6]), "pose 7 .* is not later"),
         (_changed("qw", 3, 1.7), "pose 3 .* length is not 1"),
-        (_changed("x", 5, np.nan), "pose 5 .* finite"),
+        (_changed("x", 5, np.nan), "pose 5 .*finite"),
         (pose_rows(0), "has no pose"),
     ],
 )

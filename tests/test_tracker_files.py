@@ -169,7 +169,7 @@ WRONG = {
     "equal stamps": ({"joints": two_hands(), "timestamps_ns": [0, 1, 2, 2]}, "frame 3 does not"),
     "confidence of joints": (
         {"joints": two_hands(), "confidence": np.ones((4, 2, 20))},
-        "shape (4, 2, 20); numbers of shape (4,) or (4, 2)",
+        "shape (4, 2, 20)",
     ),
     "confidence as text": ({"joints": two_hands(), "confidence": ["a"] * 4}, "confidence is <U1"),
 }

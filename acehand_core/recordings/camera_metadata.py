@@ -189,7 +189,8 @@ def _gopro(values: Mapping[str, Any], width: int, height: int) -> CameraDescript
     zoomed = str(values.get("DZOM", "N")).startswith("Y") and _first(values.get("DZST", (0,))) != 0
     why = "the digital zoom was on" if zoomed else f"its lens is {style!r}, not W or L"
     if zoomed or style not in ("W", "L"):
-        return CameraDescription(None, f"the file is a GoPro's, but {why}: not used")
+        note = f"the file is a GoPro's, but {why}: its field of view is not used"
+        return CameraDescription(None, note)
     from acehand_core.recordings.camera_presets import PRESETS, lens_through, same_shape
 
     output = _first(values.get("ARWA", (0,)))

@@ -134,8 +134,8 @@ def recording_of(
     away = np.abs(times[index] - due)
     if (missing := np.flatnonzero(away > 0.5e9 / episode.fps)).size:
         raise VideoError(
-            f"{episode.path}: {episode.video} has no picture at {due[missing[0]] / 1e9:.3f} s for "
-            f"frame {missing[0]}; its pictures end at {times[-1] / 1e9:.3f} s."
+            f"{episode.path}: {episode.video} has no picture at {due[missing[0]] / 1e9:.3f} s, the "
+            f"time of frame {missing[0]}; its pictures end at {times[-1] / 1e9:.3f} s."
         )
 
     frames = whole.frames

@@ -202,7 +202,8 @@ def frames_between(
     since = timestamps_ns - timestamps_ns[0]
     length = since[-1] / 1e9 + 1 / fps
     if start_s is not None and not 0 <= start_s < length - 1e-6:
-        raise InputError(f"{source}: start {start_s} s; valid: 0 to {length:.3f} s.")
+        text = f"start {start_s} s is outside the recording; valid: 0 to {length:.3f} s"
+        raise InputError(f"{source}: {text}.")
     if duration_s is not None and not 0 < duration_s < math.inf:
         raise InputError(f"{source}: duration {duration_s} s; give seconds above 0.")
     start_ns = round((start_s or 0) * 1e9)

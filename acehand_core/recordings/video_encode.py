@@ -297,7 +297,7 @@ def copy_parts(source: Path, parts: Sequence[tuple[float, int]], path: Path, fps
                 if not whole or not packets[own[0]].is_keyframe:
                     raise VideoError(
                         f"{source} cannot be cut at {start:.3f} s: the {frames} frames from there "
-                        "are not a closed group with a key frame first."
+                        "do not begin with a key frame, or need frames outside."
                     )
                 chosen += packets[own[0] : own[-1] + 1]
             _remux(chosen, stream, path, fps)
