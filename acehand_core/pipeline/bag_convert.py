@@ -125,7 +125,7 @@ class ConvertOptions:
 
     def origin(self, index: BagIndex, episodes: Mapping[int, str]) -> BagOrigin:
         """Return what the written bag is made from."""
-        return BagOrigin(index.whole.sha256, {"storage": self.storage}, episodes)
+        return BagOrigin(index.whole.sha256 or "", {"storage": self.storage}, episodes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,7 +169,9 @@ def _frames(content: list[Any], mapping: KeypointMap) -> dict[str, Any]:
         raise SchemaError("the two hands have different joints.")
     order = orders.pop()
     some = next(iter(read.values()))[1]
-    joints = some if None in read else np.full((len(content), 2, *some.shape[1:]), np.nan)
+    joints: np.ndarray = (
+        some if None in read else np.full((len(content), 2, *some.shape[1:]), np.nan)
+    )
     for slot, (_, values) in read.items():
         if slot is not None:
             joints[:, slot] = values

@@ -194,9 +194,9 @@ def _version(dataset: Path, info: Mapping[str, Any]) -> int:
 def _video_key(dataset: Path, info: Mapping[str, Any], given: str | None) -> str:
     features = {key: value for key, value in info["features"].items() if isinstance(value, dict)}
     keys = [key for key, value in features.items() if value.get("dtype") == "video"]
-    if given in keys:
-        return given
     if given is not None:
+        if given in keys:
+            return given
         raise InputError(f"{dataset}: --video-key {given!r} is not a video; {nearest(given, keys)}")
     if len(keys) == 1:
         return keys[0]

@@ -297,13 +297,12 @@ def _hand_messages(demo: Demonstration, index: int, slot: int) -> list[PlainMess
 
     if demo.motion is None:
         return messages
-    points: np.ndarray | None = demo.motion.joints_camera[index, slot]
-    if demo.known[index, slot] and np.isfinite(points).all():
+    points = demo.motion.joints_camera[index, slot]
+    seen = bool(demo.known[index, slot] and np.isfinite(points).all())
+    if seen:
         content = {"header": header, "poses": [_position_only(point) for point in points]}
         messages.append(_message(f"/{side}_hand/joints", demo, index, content))
-    else:
-        points = None
-    markers = skeleton_markers(header, side, points)
+    markers = skeleton_markers(header, side, points if seen else None)
     messages.append(_message(f"/{side}_hand/skeleton", demo, index, {"markers": markers}))
     return messages
 
