@@ -133,8 +133,10 @@ class McapFile:
         summary = reader.get_summary()
         if summary is None or summary.statistics is None or not summary.channels:
             return
-        for record in (*summary.schemas.values(), *summary.channels.values()):
-            self._learn(record)
+        for schema in summary.schemas.values():
+            self._learn(schema)
+        for channel in summary.channels.values():
+            self._learn(channel)
         counts: Counter[str] = Counter()
         for number, topic in self._channels.items():
             counts[topic.name] += summary.statistics.channel_message_counts.get(number, 0)
