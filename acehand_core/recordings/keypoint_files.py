@@ -169,9 +169,7 @@ def _frames(content: list[Any], mapping: KeypointMap) -> dict[str, Any]:
         raise SchemaError("the two hands have different joints.")
     order = orders.pop()
     some = next(iter(read.values()))[1]
-    joints: np.ndarray = (
-        some if None in read else np.full((len(content), 2, *some.shape[1:]), np.nan)
-    )
+    joints = some if None in read else np.full((len(content), 2, *some.shape[1:]), np.nan)
     for slot, (_, values) in read.items():
         if slot is not None:
             joints[:, slot] = values
@@ -184,7 +182,7 @@ def _frames(content: list[Any], mapping: KeypointMap) -> dict[str, Any]:
         # ARKit's wrist is the hand's pose; the other joints are relative to it.
         wrist = order.index(KEYPOINT_NAMES[WRIST])
         entries["wrist_pose"] = _Z_UP @ joints[..., wrist, :, :]
-        known = np.isfinite(joints[..., wrist, :, :]).all((-1, -2))
+        known = np.asarray(np.isfinite(joints[..., wrist, :, :]).all((-1, -2)))
         joints[..., wrist, :, :] = np.where(known[..., None, None], np.eye(4), np.nan)
     return entries
 
