@@ -185,9 +185,10 @@ def _info(dataset: Path) -> Mapping[str, Any]:
 
 
 def _version(dataset: Path, info: Mapping[str, Any]) -> int:
-    match = re.fullmatch(r"v(\d+)\.\d+", str(info.get("codebase_version")))
+    version = info.get("codebase_version")
+    match = re.fullmatch(r"v(\d+)\.\d+", str(version))
     if match is None or int(match[1]) not in (2, 3):
-        raise SchemaError(f"{dataset}: {info.get('codebase_version')!r}; valid: v2.0 to v3.0.")
+        raise SchemaError(f"{dataset}: LeRobot version {version!r}; valid: v2.0 to v3.0.")
     return int(match[1])
 
 
