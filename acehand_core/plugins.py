@@ -1,26 +1,30 @@
-"""Plug-ins: what a package adds to acehand, ours like any other, found by its entry points.
+"""Plug-ins: what packages, this one included, add to acehand by entry points.
 
 =======================  ========================================================================
-group                    what an entry names
+group                    object of an entry
 =======================  ========================================================================
 ``acehand.recordings``   a ``recordings.registry.RecordingFormat``: something that can be opened
 ``acehand.trackers``     ``TrackerSettings -> trackers.base.Tracker``
-``acehand.robots``       a package whose folders with a robot.yaml are robots, by their names
+``acehand.robots``       a package of robots: folders with a robot.yaml, named after the robot
 ``acehand.methods``      ``second_pass -> retarget.solve.methods.Retargeter``
-``acehand.exports``      ``(HandMotion, Path, overwrite) -> None``, by a file's suffix
+``acehand.exports``      ``(HandMotion, Path, overwrite) -> None``, named by file suffix
 ``acehand.commands``     a table of commands: ``{"name": ("what it does", "module:Class")}``
 =======================  ========================================================================
 
-An entry in the group with ``.settings`` behind it, of the same name, is a dataclass made with
-``settings.setting``: the flags that the plug-in adds to the commands. It is loaded whenever flags
-are parsed, the plug-in only when it is used.
+An entry of the same name in the group ``GROUP.settings`` is a dataclass made with
+``settings.setting``: the flags of the plug-in. It is loaded whenever flags are parsed, the plug-in
+only when it is used.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
+import operator
+import re
+import sys
 from dataclasses import dataclass, is_dataclass
-from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 from acehand_core.errors import InputError, MissingDependencyError, nearest
@@ -32,41 +36,60 @@ Kind = Literal["recordings", "trackers", "robots", "methods", "exports", "comman
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """An entry point and where it is from."""
+    """An entry point; ``value`` is MODULE or MODULE:OBJECT."""
 
-    point: EntryPoint
+    group: str
+    name: str
+    value: str
+    package: str
 
     @property
     def ours(self) -> bool:
-        # Asking for the name of the package reads its whole metadata, which takes as long as
-        # everything else that `acehand --help` does.
-        return self.point.value.partition(":")[0].partition(".")[0] in _OURS
-
-    @property
-    def package(self) -> str:
-        return self.point.dist.name if self.point.dist else "an unknown package"
+        return re.split("[:.]", self.value)[0] in _OURS
 
     def load(self) -> Any:
-        """Return what it names. Raises MissingDependencyError."""
+        """Return the object. Raises MissingDependencyError."""
+        module, _, path = self.value.partition(":")
         try:
-            return self.point.load()
+            found = importlib.import_module(module)
+            return operator.attrgetter(path)(found) if path else found
         except Exception as error:  # importing third-party code may raise anything
             raise MissingDependencyError(
-                f"The plug-in {self.point.name!r} ({self.point.group}) of {self.package} cannot be "
-                f"loaded from {self.point.value!r}: {error}. Repair or uninstall that package."
+                f"The plug-in {self.name!r} ({self.group}) of {self.package} cannot be loaded from "
+                f"{self.value!r}: {error}. Repair or uninstall that package."
             ) from error
 
 
 @functools.cache
+def _installed(folders: tuple[str, ...]) -> tuple[_Entry, ...]:
+    """Return the entries of the packages in ``folders``; the first of several copies counts.
+
+    ``importlib.metadata`` takes as long as the rest of ``acehand --help``.
+    """
+    packages: dict[str, Path] = {}
+    for file in (f for folder in folders for f in Path(folder).glob("*-info/entry_points.txt")):
+        packages.setdefault(file.parent.stem.partition("-")[0].replace("_", "-"), file)
+    found = []
+    for package, file in packages.items():
+        group = ""
+        for line in map(str.strip, file.read_text("utf-8").splitlines()):
+            if line.startswith("["):
+                group = line.strip("[]")
+            elif group.startswith("acehand.") and "=" in line:
+                name, value = (part.strip() for part in line.split("=", 1))
+                found.append(_Entry(group, name, value, package))
+    return tuple(found)
+
+
 def _entries(group: str) -> dict[str, _Entry]:
-    """Return the entries of a group by name; those of this package come first and stay."""
-    points = map(_Entry, entry_points(group=group))
+    """Return the entries of a group by name, this package's first. Raises InputError."""
     found: dict[str, _Entry] = {}
-    for entry in sorted(points, key=lambda entry: (not entry.ours, entry.point.name)):
-        other = found.setdefault(entry.point.name, entry)
+    entries = (entry for entry in _installed(tuple(sys.path)) if entry.group == group)
+    for entry in sorted(entries, key=lambda entry: (not entry.ours, entry.name)):
+        other = found.setdefault(entry.name, entry)
         if other is not entry and not other.ours:
             raise InputError(
-                f"{group}: {entry.point.name!r} is installed twice, by {other.package} and "
+                f"{group}: {entry.name!r} is installed twice, by {other.package} and "
                 f"{entry.package}; uninstall one of them."
             )
     return found
@@ -76,7 +99,7 @@ def names(kind: Kind) -> tuple[str, ...]:
     """Return the names of the plug-ins of a kind, this package's first.
 
     Raises:
-        MissingDependencyError: this package's own are not among them.
+        MissingDependencyError: this package's own are missing.
         InputError: two packages have one of the same name.
     """
     entries = _entries(f"acehand.{kind}")
@@ -89,18 +112,14 @@ def names(kind: Kind) -> tuple[str, ...]:
 
 
 def load(kind: Kind, name: str) -> Any:
-    """Return what the entry of that name names.
-
-    Raises:
-        InputError: there is none. MissingDependencyError: it cannot be loaded; also as ``names``.
-    """
+    """Return the object of an entry. Raises InputError for an unknown name; as ``names``."""
     if name not in names(kind):
         raise InputError(f"{kind}: there is no {name!r}; {nearest(name, names(kind))}")
     return _entries(f"acehand.{kind}")[name].load()
 
 
 def settings_of(kind: Kind) -> dict[str, type]:
-    """Return the settings that plug-ins of a kind bring, by plug-in. Raises as ``load``."""
+    """Return the settings of the plug-ins of a kind, by plug-in. Raises as ``load``."""
     names(kind)  # metadata from before an update has neither
     found = {name: entry.load() for name, entry in _entries(f"acehand.{kind}.settings").items()}
     for name, own in found.items():
@@ -110,10 +129,10 @@ def settings_of(kind: Kind) -> dict[str, type]:
 
 
 def unfit(group: str, name: str, why: str) -> InputError:
-    """Return the error for an entry that is not what its group asks for."""
+    """Return the error for an entry that does not fit its group."""
     entry = _entries(f"acehand.{group}")[name]
     return InputError(
-        f"The plug-in {name!r} (acehand.{group}) of {entry.package}: {entry.point.value!r} {why}."
+        f"The plug-in {name!r} (acehand.{group}) of {entry.package}: {entry.value!r} {why}."
     )
 
 
@@ -129,13 +148,10 @@ def of_others() -> dict[str, str]:
     for group in (f"acehand.{kind}{end}" for kind in get_args(Kind) for end in ("", ".settings")):
         for name, entry in _entries(group).items():
             if not entry.ours:
-                found[f"{group} {name}"] = _state(entry)
+                state = f"{entry.value} of {entry.package}"
+                try:
+                    entry.load()
+                except MissingDependencyError as error:
+                    state = str(error)
+                found[f"{group} {name}"] = state
     return found
-
-
-def _state(entry: _Entry) -> str:
-    try:
-        entry.load()
-    except MissingDependencyError as error:
-        return str(error)
-    return f"{entry.point.value} of {entry.package}"

@@ -210,20 +210,16 @@ def test_a_name_of_two_packages_is_refused_and_ours_stay(tmp_path: Path) -> None
     with pytest.MonkeyPatch.context() as patch, installed(tmp_path / "b", entries, "second"):
         assert plugins.load("methods", "trajectory") is not json.dumps
         patch.syspath_prepend(str(tmp_path / "a"))
-        plugins._entries.cache_clear()
         with pytest.raises(InputError, match=r"'x' is installed twice, by (first|second) and"):
             plugins.names("methods")
 
 
 def test_an_installation_from_before_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plugins, "entry_points", lambda group: [])
-    plugins._entries.cache_clear()
+    monkeypatch.setattr(sys, "path", [])
     with pytest.raises(MissingDependencyError, match=r"pip install -e \."):
         plugins.names("trackers")
     with pytest.raises(MissingDependencyError, match=r"own recordings are missing"):
         plugins.settings_of("recordings")
-    monkeypatch.undo()
-    plugins._entries.cache_clear()
 
 
 def test_the_docs_name_every_kind() -> None:

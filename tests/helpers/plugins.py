@@ -6,12 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from acehand_core import plugins
-
 
 def lay_down(folder: Path, groups: Mapping[str, Mapping[str, str]], name: str = "others") -> Path:
     """Write the metadata of an installed package with these entry points."""
-    info = folder / f"{name}-1.0.dist-info"
+    info = folder / f"{name.replace('-', '_')}-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
     lines = []
@@ -28,6 +26,4 @@ def installed(
     """A package in this process."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(lay_down(folder, groups, name)))
-        plugins._entries.cache_clear()
         yield
-    plugins._entries.cache_clear()
