@@ -13,20 +13,20 @@ from types import ModuleType
 from acehand_core.errors import OutputError
 
 fcntl: ModuleType | None = None
-with contextlib.suppress(ImportError):  # Windows: one writer at a time is up to the user
+with contextlib.suppress(ImportError):  # Windows has no file locks
     fcntl = importlib.import_module("fcntl")
-
-_HINT = "Free some space or check the permissions, then run again."
 
 
 @contextlib.contextmanager
 def output_errors(where: Path) -> Iterator[None]:
-    """Turn every OSError inside into an OutputError that names ``where``."""
+    """Turn an OSError into an OutputError that names ``where``."""
     try:
         yield
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise OutputError(f"{where}: cannot write: {reason}. {_HINT}") from error
+        raise OutputError(
+            f"{where}: cannot write: {error.strerror or error}. Free some space or check the "
+            "permissions, then run again."
+        ) from error
 
 
 def check_free(path: Path, overwrite: bool) -> None:
@@ -37,10 +37,9 @@ def check_free(path: Path, overwrite: bool) -> None:
 
 @contextlib.contextmanager
 def atomic_path(path: Path, overwrite: bool = False) -> Iterator[Path]:
-    """Yield a temporary sibling; on success it becomes ``path``, on any failure it is removed.
+    """Yield a temporary sibling that becomes ``path`` on success and is removed on failure.
 
-    Raises OutputError when ``path`` exists and ``overwrite`` is false, or when it cannot be
-    written.
+    Raises OutputError: ``path`` exists without ``overwrite``, or cannot be written.
     """
     check_free(path, overwrite)
     temporary = path.with_name(f".{path.name}.partial-{os.getpid()}{path.suffix}")
@@ -59,15 +58,14 @@ def atomic_path(path: Path, overwrite: bool = False) -> Iterator[Path]:
 def atomic_folder(
     path: Path, overwrite: bool = False, is_ours: Callable[[Path], bool] | None = None
 ) -> Iterator[Path]:
-    """Yield a new sibling folder that becomes ``path``; on any failure it is removed.
+    """Yield a new sibling folder that becomes ``path`` on success and is removed on failure.
 
-    An existing folder is replaced only with ``overwrite`` and, where ``is_ours`` is given, only if
-    that says that it is of the same kind, so that a mistyped path costs nobody their files. Raises
-    OutputError.
+    ``overwrite`` replaces an existing folder, but only one that ``is_ours``: a mistyped path must
+    not cost files. Raises OutputError.
     """
     check_free(path, overwrite)
     if is_ours is not None and path.exists() and not is_ours(path):
-        raise OutputError(f"{path} is not such a folder and is not replaced; choose another.")
+        raise OutputError(f"{path} is another kind of folder and is not replaced; choose another.")
     temporary = path.with_name(f".{path.name}.partial-{os.getpid()}")
     old = path.with_name(f".{path.name}.old-{os.getpid()}")
     with output_errors(path):
@@ -94,7 +92,7 @@ def atomic_folder(
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder; one that is there is whole, whenever this is stopped. Raises OutputError."""
+    """Remove a folder; if interrupted, it is whole or gone. Raises OutputError."""
     hidden = path.with_name(f".{path.name}.old-{os.getpid()}")
     with output_errors(path):
         shutil.rmtree(hidden, ignore_errors=True)
@@ -104,15 +102,13 @@ def remove_folder(path: Path) -> None:
 
 
 def write_synced(path: Path, content: bytes) -> None:
-    """Write a file and wait until it is on the disk. Raises OSError."""
-    with path.open("wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
+    """Write a file and wait until it is on disk. Raises OSError."""
+    path.write_bytes(content)
+    sync(path)
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or the list of names in a folder, is on the disk."""
+    """Wait until a file, or the names in a folder, are on disk."""
     if path.is_dir() and os.name == "nt":  # folders cannot be opened there
         return
     descriptor = os.open(path, os.O_RDONLY)
@@ -127,10 +123,10 @@ class LockedError(OutputError):
 
 
 class DirectoryLock:
-    """One writer per folder, across processes. Released by ``release`` or by the process' end.
+    """One writer per folder, across processes, until ``release`` or the end of the process.
 
-    The lock belongs to the folder itself, so it leaves no file and survives a rename. Raises
-    LockedError at once when somebody else has it.
+    The lock is on the folder: it leaves no file and survives a rename. Raises LockedError at once
+    if another writer has it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -140,19 +136,18 @@ class DirectoryLock:
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        except OSError as error:
             os.close(descriptor)
-            raise LockedError(
-                f"{folder}: another process is writing to it; wait for it to end."
-            ) from None
-        except OSError:  # a file system without locks
-            os.close(descriptor)
-            return
+            if isinstance(error, BlockingIOError):
+                raise LockedError(
+                    f"{folder}: another process is writing to it; wait for it to end."
+                ) from None
+            return  # a file system without locks
         self._descriptor = descriptor
 
     @property
     def held(self) -> bool:
-        """Whether the system granted a lock; False where it has none."""
+        """Whether the system granted a lock; False on systems without locks."""
         return self._descriptor is not None
 
     def release(self) -> None:
@@ -169,23 +164,18 @@ class DirectoryLock:
 
 
 def abandoned(path: Path, kind: str) -> Iterator[Path]:
-    """Yield the folders ``.NAME.KIND-*`` that killed writers of ``path`` left beside it.
+    """Yield the folders ``.NAME.KIND-*`` next to ``path`` that killed writers left.
 
-    Each is locked while the caller has it. Folders that a running process holds are left out, and
-    all of them where the system has no locks to tell. Raises OSError.
+    Each is locked while the caller has it. Folders in use are left out, as are all on systems
+    without locks. Raises OSError.
     """
     if not path.parent.is_dir():
         return
     prefix = f".{path.name}.{kind}-"
-    with os.scandir(path.parent) as entries:  # quick, for a thousand datasets beside each other
+    with os.scandir(path.parent) as entries:  # fast among a thousand datasets
         names = sorted(entry.name for entry in entries if entry.name.startswith(prefix))
     for folder in (path.parent / name for name in names):
-        if not folder.is_dir():
-            continue
-        try:
-            lock = DirectoryLock(folder)
-        except LockedError:
-            continue
-        with lock:
-            if lock.held:
-                yield folder
+        if folder.is_dir():
+            with contextlib.suppress(LockedError), DirectoryLock(folder) as lock:
+                if lock.held:
+                    yield folder

@@ -1,4 +1,4 @@
-"""The errors a user can meet, and the exit codes of commands and nodes that they end.
+"""Errors with messages for users, and the exit codes of commands and nodes.
 
 Each message says what is wrong, where, and what would be valid.
 """
@@ -14,7 +14,7 @@ EXIT_INTERRUPTED = 130
 
 
 class AcehandError(Exception):
-    """Base of every error raised on purpose; the command line prints its message alone."""
+    """Base of all errors with a message for users."""
 
 
 class InputError(AcehandError):
@@ -34,7 +34,7 @@ class SchemaError(InputError):
 
 
 class UnsafeFileError(InputError):
-    """A file asks for code to be run, or for a path outside its folder."""
+    """A file would run code, or names a path outside its folder."""
 
 
 class NoHandError(AcehandError):
@@ -46,7 +46,7 @@ class OutputError(AcehandError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C ended a run; ``report`` says what was finished."""
+    """Ctrl-C ended a run; ``report`` is about the finished part."""
 
     def __init__(self, report: Any) -> None:
         super().__init__()
@@ -54,18 +54,18 @@ class Interrupted(KeyboardInterrupt):
 
 
 class MissingDependencyError(AcehandError):
-    """An optional package or system library is needed for what was asked."""
+    """An optional package or system library is missing."""
 
 
 def exit_code(error: Exception) -> int:
-    """Return the exit code of an error that ended a command (docs/formats.md)."""
+    """Return the exit code for an error that ended a command (docs/formats.md)."""
     if isinstance(error, NoHandError):
         return EXIT_NO_HAND
     return EXIT_OUTPUT if isinstance(error, OutputError) else EXIT_INPUT
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """Return a sentence that lists the valid names and, when one is close, suggests it."""
+    """Return a sentence with the valid names and the closest one."""
     names = sorted(valid)
     close = difflib.get_close_matches(name, names, n=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""

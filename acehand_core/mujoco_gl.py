@@ -1,39 +1,36 @@
-"""MuJoCo and the OpenGL with which it draws, on machines that may have neither a display nor a GPU.
+"""MuJoCo and its OpenGL contexts, also on machines without display or GPU.
 
-``mujoco`` chooses its OpenGL when it is first imported, by MUJOCO_GL, and fails where that is not
-there; kinematics and simulation need none.
+On its first import ``mujoco`` opens the OpenGL backend named by MUJOCO_GL, and fails if that is
+missing; kinematics and simulation need none.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from acehand_core.errors import MissingDependencyError
 
 _SWITCHED_OFF = ("disable", "disabled", "off", "false", "0")
-#: What MUJOCO_GL may ask for, and the module of MuJoCo that opens it.
+#: Values of MUJOCO_GL, and MuJoCo's module for each.
 _MODULES = {"egl": "egl", "osmesa": "osmesa", "glfw": "glfw", "glx": "glfw"}
-#: What the two that need no display are libraries of.
-_LIBRARIES = {"egl": ("libEGL.so.1",), "osmesa": ("libOSMesa.so.8", "libOSMesa.so")}
 
 
 def import_mujoco() -> Any:
-    """Import MuJoCo, also where the OpenGL that MUJOCO_GL names is not there.
+    """Import MuJoCo, also where the OpenGL backend of MUJOCO_GL is missing.
 
     Raises:
-        MissingDependencyError: it is not installed, or MUJOCO_GL is none of its values.
+        MissingDependencyError: it is not installed, or MUJOCO_GL is not a valid value.
     """
     asked = os.environ.get("MUJOCO_GL")
     try:
         return importlib.import_module("mujoco")
-    # The bindings of OpenGL fail in every way there is; a value that is not known, in this.
+    # OpenGL bindings raise anything; an unknown value is a RuntimeError.
     except Exception as error:
         missing = isinstance(error, ModuleNotFoundError) and error.name == "mujoco"
         if asked is None or missing or isinstance(error, RuntimeError):
@@ -54,7 +51,7 @@ def import_mujoco() -> Any:
 
 @contextlib.contextmanager
 def quiet_mujoco() -> Iterator[None]:
-    """Keep MuJoCo from printing warnings and writing MUJOCO_LOG.TXT into the working folder."""
+    """Keep MuJoCo from printing warnings and writing MUJOCO_LOG.TXT."""
     mujoco = import_mujoco()
     before = mujoco.get_mju_user_warning()
     mujoco.set_mju_user_warning(lambda message: None)
@@ -67,10 +64,10 @@ def quiet_mujoco() -> Iterator[None]:
 
 
 def open_context(width: int, height: int) -> Any:
-    """Return a current OpenGL context: what MUJOCO_GL asks for, else the first that works.
+    """Return a current OpenGL context: of MUJOCO_GL, else the first that works.
 
     Raises:
-        MissingDependencyError: none does; the message names the packages.
+        MissingDependencyError: none works; the message names the packages.
     """
     asked = os.environ.get("MUJOCO_GL", "").strip().lower()
     if asked in _SWITCHED_OFF:
@@ -87,33 +84,14 @@ def open_context(width: int, height: int) -> Any:
             context = importlib.import_module(module).GLContext(width, height)
             context.make_current()
             return context
-        # Drivers and bindings fail in every way there is: ImportError, AttributeError, OSError...
-        except Exception as error:
+        except Exception as error:  # drivers and bindings raise anything
             problems.append(f"{name}: {error}")
-    raise no_opengl("; ".join(problems), candidates)
+    raise no_opengl("; ".join(problems))
 
 
-def opengl_backend() -> str:
-    """Return the name of the OpenGL backend that works. Raises MissingDependencyError."""
-    context = open_context(16, 16)
-    context.free()
-    return type(context).__module__.rsplit(".", 1)[-1]
-
-
-def no_opengl(problem: str, tried: Sequence[str] = ()) -> MissingDependencyError:
-    """Return the error that names what else there is: of what was not tried, what can be loaded."""
-    others = [name for name in _LIBRARIES if name not in tried]
-    there = [f"MUJOCO_GL={name}" for name in others if any(map(_loads, _LIBRARIES[name]))]
-    hint = f"The library of {' and of '.join(there)} is here. " if there else ""
+def no_opengl(problem: str) -> MissingDependencyError:
+    """Return the error for missing OpenGL; it names the packages."""
     return MissingDependencyError(
-        f"Rendering needs OpenGL, and none could be opened ({problem}). {hint}On Debian or "
-        "Ubuntu MUJOCO_GL=egl, the default, needs: apt-get install libegl1 libgl1-mesa-dri."
+        f"Rendering needs OpenGL, and none could be opened ({problem}). On Debian or Ubuntu "
+        "MUJOCO_GL=egl, the default, needs: apt-get install libegl1 libgl1-mesa-dri."
     )
-
-
-def _loads(library: str) -> bool:
-    try:
-        ctypes.CDLL(library)
-    except OSError:
-        return False
-    return True

@@ -1,4 +1,4 @@
-"""How much of the machine one process may use, and uses."""
+"""Threads and memory of one process."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ THREADS = "ACEHAND_THREADS"
 
 
 def thread_count() -> int:
-    """Return how many threads of this process may compute at once.
-
-    What ``ACEHAND_THREADS`` says, else the processors that the process may run on.
-    """
+    """Return ``ACEHAND_THREADS``, else the number of processors that this process may use."""
     said = os.environ.get(THREADS, "")
     if said.isdecimal() and int(said) > 0:
         return int(said)
@@ -28,13 +25,13 @@ def thread_count() -> int:
 
 @contextlib.contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Keep NumPy's and SciPy's linear algebra to one thread; also a decorator.
+    """Limit NumPy's and SciPy's linear algebra to one thread; also a decorator.
 
     On many small solves OpenBLAS's threads gain nothing, and on a busy machine they spin while they
-    wait for one another. The limit holds for the process; threadpoolctl leaves its control to the
-    thread that came first.
+    wait for one another. The limit is per process; with several threads, threadpoolctl follows the
+    one that came first.
     """
-    import scipy.linalg  # noqa: F401  # brings a BLAS of its own, which has to be there to be found
+    import scipy.linalg  # noqa: F401  # its BLAS must be loaded to be found
     from threadpoolctl import threadpool_limits
 
     with threadpool_limits(1, "blas"):
@@ -42,13 +39,13 @@ def one_blas_thread() -> Iterator[None]:
 
 
 def forget_peak() -> None:
-    """Let ``peak_mb`` of this process begin anew."""
+    """Reset ``peak_mb`` of this process."""
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5", "ascii")
 
 
 def peak_mb(process: int) -> float:
-    """Return the largest memory of a process; 0 where the system does not tell (Linux does)."""
+    """Return the peak memory of a process in MB; 0 where the system does not report it."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{process}/status").read_text("ascii", "replace").splitlines():
             if line.startswith("VmHWM:"):
@@ -57,10 +54,10 @@ def peak_mb(process: int) -> float:
 
 
 def release_memory() -> None:
-    """Let the allocators give back what they keep for themselves.
+    """Return freed memory to the system.
 
-    Arrow and the C library hold on to freed blocks. After a long episode that is hundreds of
-    megabytes, and the next stage, drawing or writing a bag, would come on top of them.
+    After a long episode Arrow and the C library hold hundreds of megabytes of freed blocks, which
+    would add to the peak of drawing or of writing a bag.
     """
     import pyarrow as pa
 

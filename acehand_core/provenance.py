@@ -1,4 +1,4 @@
-"""Where a result came from."""
+"""Origin of a result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from acehand_core import __version__
 
 @functools.cache
 def library_versions() -> Mapping[str, str]:
-    """Return the versions of what shapes a result."""
+    """Return the versions of the libraries that shape a result."""
     versions = {"acehand": __version__}
     for name in ("av", "mediapipe", "mujoco", "numpy", "opencv-python-headless", "piqp"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -24,10 +24,7 @@ def library_versions() -> Mapping[str, str]:
 
 
 def without_folder(source: str) -> str:
-    """Return an absolute path's last part; any other name of a source stays as it is.
-
-    Where files lie is their maker's own business; results name them and hold their hash.
-    """
+    """Return the last part of an absolute path, for privacy; other names are unchanged."""
     for kind in (PurePosixPath, PureWindowsPath):
         if kind(source).is_absolute():
             return kind(source).name
@@ -36,13 +33,11 @@ def without_folder(source: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Where a result came from; written into every file.
+    """Origin of a result, written into every file.
 
-    ``source`` is what the recording is called, never where it lies: an absolute path loses its
-    folders here.
-
-    ``licenses`` names what binds a user of the result (weights, hand model, robot model), one line
-    each. ``notes`` says what was assumed, for example a nominal field of view.
+    ``source`` is the recording's name; absolute paths lose their folders. ``licenses`` has a line
+    per licence that binds users of the result (weights, hand model, robot model). ``notes`` are
+    assumptions, such as a nominal field of view.
     """
 
     source: str

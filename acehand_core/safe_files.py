@@ -1,4 +1,4 @@
-"""Files read without running anything in them: npz without pickles, and hashes of contents."""
+"""npz files without pickles, and hashes of contents."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def safe_load_npz(path: Path, max_bytes: int = _MAX_BYTES) -> dict[str, np.ndarr
     """Return every array of an npz; never a pickled one.
 
     Raises:
-        UnsafeFileError: an array holds pickled objects, or they unpack to over ``max_bytes``.
+        UnsafeFileError: an array holds pickled objects, or all unpack to more than ``max_bytes``.
         SchemaError: not an npz. InputError: it cannot be read.
     """
     loaded, key = {}, None
@@ -41,8 +41,8 @@ def safe_load_npz(path: Path, max_bytes: int = _MAX_BYTES) -> dict[str, np.ndarr
     except (ValueError, MemoryError, RuntimeError, zlib.error) as error:
         if "allow_pickle" in str(error):
             raise UnsafeFileError(
-                f"{path}: {key!r} holds pickled Python objects, which could run code; only plain "
-                "number and string arrays are read."
+                f"{path}: {key!r} holds pickled Python objects, which could run code; valid: "
+                "arrays of numbers and strings."
             ) from error
         raise SchemaError(f"{path}: {key!r} is damaged ({error}).") from error
 
@@ -53,10 +53,10 @@ def safe_load_npz(path: Path, max_bytes: int = _MAX_BYTES) -> dict[str, np.ndarr
 
 
 def content_sha256(path: Path, read: Callable[[int], None] | None = None) -> str:
-    """Return the SHA-256 of a file's content, or of a folder's files, in hexadecimal.
+    """Return the SHA-256 of a file, or of names and contents of the files directly in a folder.
 
-    Of a folder the names and contents of the files directly in it count. ``read`` is called with
-    the number of bytes read since, and may raise to stop. Raises InputError.
+    ``read`` is called with the number of bytes in each block, and may raise to stop. Raises
+    InputError.
     """
     try:
         if path.is_dir():

@@ -1,4 +1,4 @@
-"""Array aliases: every axis, frame and unit that crosses a function boundary.
+"""Array aliases with axes, frames and units, and the values of settings.
 
 Axis glossary
     T    frames of a recording
@@ -17,8 +17,7 @@ Frames
     base    the robot hand's base link; metres
     hand    the human palm: x out of the palm, z wrist to fingers, y to the thumb (right hand)
 
-The aliases are jaxtyping annotations: they cost nothing at run time. The test suite switches the
-checks on, and one test passes a wrong shape to see them fail.
+They are jaxtyping annotations; only the test suite checks them.
 """
 
 from __future__ import annotations
@@ -61,26 +60,26 @@ JointsCamera = Float[np.ndarray, "T 2 21 3"]
 JointsImage = Float[np.ndarray, "T 2 21 2"]
 CameraPoses = Float[np.ndarray, "T 4 4"]  # T_world_camera
 
-# What settings may be.
+# Values of settings.
 Hands = Literal["both", "left", "right"]
 ImageFit = Literal["letterbox", "crop"]
-SplitMode = Literal["none", "auto", "tasks"]  # what becomes an episode of its own
+SplitMode = Literal["none", "auto", "tasks"]  # what becomes an episode
 Existing = Literal["refuse", "append", "overwrite", "resume"]  # what to do with a dataset
-Latency = Literal["off", "on", "ahead"]  # of the hand, from command to motion
-TurnsMode = Literal["off", "rotation"]  # whether trackers find out how the camera turns
+Latency = Literal["off", "on", "ahead"]  # from command to motion of the hand
+TurnsMode = Literal["off", "rotation"]  # whether trackers estimate how the camera turns
 Quality = Literal["fast", "balanced", "best"]  # of tracking, against its time
 
 # Images.
 ImageRgb = UInt8[np.ndarray, "H W 3"]
-Picture = UInt8[np.ndarray, "_ _ 3"]  # of another size than the images beside it
+Picture = UInt8[np.ndarray, "_ _ 3"]  # of another size than the images around it
 
 
 @runtime_checkable
 class Progress(Protocol):
-    """Called as work proceeds; may raise to stop it."""
+    """A callback for progress; may raise to stop the work."""
 
     def __call__(self, stage: str, done: int, total: int) -> None: ...
 
 
 def no_progress(stage: str, done: int, total: int) -> None:
-    """Say nothing."""
+    """Report nothing."""

@@ -735,7 +735,6 @@ def test_a_library_that_mujoco_gl_names_and_that_is_not_there(tmp_path: Path) ->
     assert child.returncode == 0 and "Traceback" not in err
     assert check_every_frame(tmp_path / "out") == []
     assert "no pictures of the robot" in err and "libosmesa" not in err
-    assert ("The library of MUJOCO_GL=egl is here" in err) == _can_load("libEGL.so.1")
 
 
 def _can_load(library: str) -> bool:
