@@ -18,41 +18,6 @@ from acehand_core.errors import InputError, nearest
 
 _KEY = "acehand"
 
-_TURNS_ALONE = "the gyroscope is not read; the camera's turns are found from the pictures alone"
-_NO_MESH = "bags have the hands as skeletons; acehand render draws their surfaces"
-_NOT_DRAWN = (
-    "training draws no predictions; acehand evaluate --tracker ace --weights RUN/weights "
-    "--keep DIR and acehand render do"
-)
-#: Flags, values and settings of training that are no more, and what serves instead.
-REMOVED: Mapping[str, str] = {
-    "--camera-motion full": "where the camera is is not found from its pictures any more; give a "
-    "table of poses, as COLMAP, ARKit or Project Aria's MPS find them, with --camera-poses FILE, "
-    "or a bag with transforms (docs/my_camera.md)",
-    "--scene-scale": "it went with --camera-motion full; poses of --camera-poses are in metres",
-    "--camera-up": "it went with --camera-motion full; the world is that of --camera-poses",
-    "--imu": _TURNS_ALONE,
-    "--imu-topic": _TURNS_ALONE,
-    "--episodes": "--episode-topic TOPIC cuts a bag by a topic; pauses of more than 1.5 s end an "
-    "episode anyway, and --split tasks --task-file FILE.csv cuts at times of your own "
-    "(docs/cutting.md)",
-    "--mesh": _NO_MESH,
-    "--no-mesh": _NO_MESH,
-    "--engine slurm": "start a Ray cluster in the job (--engine ray), or let every task of an "
-    "array job do a part of the manifest and merge the parts (docs/scale.md)",
-    "--solver": "it is called --method",
-    "--pages": "report.html shows every episode; acehand view DATASET --episode N --save FILE.html "
-    "writes the page of one",
-    "--sha256": "weights fetch compares what it downloads, and weights in acehand's own format are "
-    "compared whenever they are read",
-    "--hashes": "weights in acehand's own format are compared whenever they are read; of others "
-    "sha256sum --check SHA256SUMS in their folder",
-    "--dtype": "weights keep the precision that they are stored in",
-    "log.pictures": _NOT_DRAWN,
-    "log.pictures_every": _NOT_DRAWN,
-    "--protocol": "the paper's protocol is the only one",
-}
-
 #: Whether a setting is part of what tells one episode from another: always, where it is not the
 #: default (so that datasets from before it was there can be resumed), or never.
 Identity = Literal["always", "given", "never"]
@@ -330,8 +295,6 @@ def check_values(settings: Any) -> None:
         low, high = leaf.setting.low, leaf.setting.high
         for entry in value if isinstance(value, tuple) else (value,):
             if leaf.choices and entry not in leaf.choices:
-                if instead := REMOVED.get(f"--{leaf.flag} {entry}"):
-                    raise InputError(f"--{leaf.flag} {entry}: {instead}.")
                 raise InputError(f"--{leaf.flag} {entry!r}; {nearest(str(entry), leaf.choices)}")
             if (low is not None and entry < low) or (high is not None and entry > high):
                 valid = f"{low:g} or more" if high is None else f"{low:g} to {high:g}"

@@ -22,7 +22,6 @@ import pytest
 
 from acehand_core import progress
 from acehand_core.cli import retarget
-from acehand_core.cli.main import REMOVED, all_commands
 from acehand_core.cli.main import main as acehand
 from acehand_core.errors import InputError, OutputError
 from acehand_core.lerobot.dataset import read_provenance
@@ -752,13 +751,3 @@ def test_pictures_without_opengl(clip: Path, tmp_path: Path) -> None:
     assert child.returncode == 0 and "libegl1" in err
     extras = tmp_path / "out" / "acehand" / "episode_000000"
     assert (extras / "contact_sheet.png").exists() and (extras / "overlay.mp4").exists()
-
-
-@pytest.mark.parametrize("name", REMOVED)
-def test_who_types_a_command_that_is_gone_is_told_what_to_do(name: str, capsys) -> None:
-    assert acehand([*name.split(), "more", "--json"]) == 2
-    told = capsys.readouterr().err
-    assert f"acehand {name} is gone; instead: {REMOVED[name]}" in told
-    if REMOVED[name].startswith("acehand "):
-        words = REMOVED[name].split()[1:]
-        assert any(words[: there.count(" ") + 1] == there.split() for there in all_commands())

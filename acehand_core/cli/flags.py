@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, field, make_dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from tyro import conf
 from tyro.constructors import PrimitiveConstructorSpec
 
 from acehand_core.errors import InputError
-from acehand_core.settings import REMOVED, Group, Leaf, built, default_text, leaves
+from acehand_core.settings import Group, Leaf, built, default_text, leaves
 
 #: What stands for a value whose setting does not say.
 _METAVARS = {int: "N", float: "X", Path: "PATH", str: "TEXT"}
@@ -51,7 +50,7 @@ def parse(program: str, words: Sequence[str], *kinds: type[Any]) -> tuple[Any, .
         make_dataclass("Flags", main, kw_only=True),
         prog=program,
         description=inspect.cleandoc(kinds[0].__doc__ or ""),
-        args=list(_checked(words, flat)),
+        args=list(words),
         config=(conf.DisallowNone,),
     )
     given = dict(vars(flags))
@@ -132,14 +131,3 @@ def _value(leaf: Leaf, given: Mapping[str, Any]) -> Any:
     if value == () and leaf.default is MISSING:
         raise InputError(f"{about.metavar or leaf.flag} is missing; see --help.")
     return value
-
-
-def _checked(words: Sequence[str], tree: Sequence[Leaf]) -> Iterator[str]:
-    """Yield the words of a command line. Raises InputError: a flag is gone."""
-    there = {f"--{leaf.flag}" for leaf in tree}
-    for word, after in itertools.zip_longest(words, words[1:], fillvalue=""):
-        name, _, value = word.partition("=")
-        for gone in {name} - there | {f"{name} {value or after}"}:
-            if gone in REMOVED:
-                raise InputError(f"{gone}: {REMOVED[gone]}.")
-        yield word

@@ -68,30 +68,6 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "acehand_core.cli.doctor:Doctor",
     ),
 }
-#: Commands that are gone: what to do instead.
-REMOVED: Mapping[str, str] = {
-    "retarget": "acehand-retarget with the same flags",
-    "camera motion": "acehand reconstruct or acehand-retarget, which find it by themselves",
-    "batch retry": "acehand batch run MANIFEST ... --retry",
-    "batch merge": "acehand batch run MANIFEST ... --merge",
-    "batch status": "acehand batch run MANIFEST --output OUTPUT --status",
-    "golden-check": "python -m tools.golden_check DIR in a clone, where the cases are",
-    "data segments": "acehand evaluate --ground-truth STORE --write-segments FILE",
-    "evaluate import": "acehand evaluate --predictions DIR --method NAME --keep DIR",
-    "report": "acehand evaluate FILE ... --report DIR",
-    "dataset card": "acehand dataset info DATASET --card DATASET/README.md",
-    "dataset repair": "acehand dataset check DATASET --repair",
-    "dataset task": "lerobot-edit-dataset, --operation.type modify_tasks (docs/formats.md)",
-    "dataset stats": "acehand dataset info DATASET --feature KEY",
-    "dataset push": "hf upload OWNER/NAME DATASET . --repo-type dataset (docs/formats.md)",
-    "dataset remove": "acehand dataset filter DATASET EPISODE ...",
-    "dataset split": "acehand dataset filter on copies, or lerobot-edit-dataset (docs/formats.md)",
-    "dataset restore": "acehand dataset merge DATASET DATASET/.unreferenced/NAME --output DIR",
-    "dataset annotate": "acehand-retarget DATASET, which makes a dataset of its own of the hands",
-    "weights hands": "acehand weights fetch hands",
-    "weights export": "acehand weights convert RUN --to acehand --output DIR",
-    "weights verify": "acehand weights inspect PATH",
-}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -107,8 +83,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return exit_code(error)
 
     for name in spelled:
-        if name in REMOVED:
-            break
         if name in known:
             for word in name.split():
                 words.remove(word)
@@ -154,10 +128,6 @@ def _other(
             print(f"  {name:<16} {text}")
         return console.EXIT_OK
 
-    for name in (" ".join(names[:2]), *names[:1]):
-        if name in REMOVED:
-            console.say(f"error: acehand {name} is gone; instead: {REMOVED[name]}")
-            return console.EXIT_INPUT
     given = " ".join(names[:2] if group else names[:1])
     wrong = f"acehand {given}: no such command" if given else "acehand: say which command"
     console.say(f"error: {wrong}; {nearest(given, there)}")

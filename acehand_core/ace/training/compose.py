@@ -15,7 +15,6 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from acehand_core.ace.model.config import ModelConfig
 from acehand_core.ace.training.config import TrainConfig
 from acehand_core.errors import InputError, MissingDependencyError, nearest
-from acehand_core.settings import REMOVED
 
 CONF = Path(__file__).with_name("conf")
 
@@ -138,8 +137,6 @@ def readable(error: Exception) -> InputError:
 
     name, text = inner.full_key or "", str(inner).partition("\n")[0]
     if isinstance(inner, errors.ConfigKeyError | errors.ConfigAttributeError):
-        if name in REMOVED:
-            return InputError(f"{name}: {REMOVED[name]}.")
         names = {str(key) for key in inner.parent_node or ()}
         if "." not in name and inner is not error:  # an override may also choose a file of conf/
             names |= {path.name for path in CONF.iterdir() if path.is_dir()}
