@@ -1,9 +1,8 @@
-"""Settings: dataclasses whose fields say what they are for.
+"""Settings: dataclasses with fields that describe themselves.
 
-One declaration serves everybody. Of a field that was made with ``setting`` come the flag of the
-commands (``cli/flags.py``), the ROS parameter with its descriptor (``acehand_ros/parameters.py``),
-what a resumed run must have in common with the first (``identity_of``), and the row in the tables
-of docs/ (``tools/docs_site.py``). A field that was not made with it is for callers in Python.
+A field made with ``setting`` is a flag of the commands (``cli/flags.py``), a ROS parameter with its
+descriptor (``acehand_ros/parameters.py``), part of the identity of a result (``identity_of``), and
+a row in the tables of docs/ (``tools/docs_site.py``). Other fields are for callers in Python.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from acehand_core.errors import InputError, nearest
 
 _KEY = "acehand"
 
-#: Whether a setting is part of what tells one episode from another: always, where it is not the
-#: default (so that datasets from before it was there can be resumed), or never.
+#: Whether a setting is part of the identity of a result: always, where it differs from the default
+#: (so that datasets from before the setting can be resumed), or never.
 Identity = Literal["always", "given", "never"]
 
 SettingsClass = TypeVar("SettingsClass")
@@ -27,24 +26,24 @@ SettingsClass = TypeVar("SettingsClass")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What a field of settings is for.
+    """Description of a field of settings.
 
     Attributes:
         help: one phrase, for ``--help``, ``ros2 param describe`` and the docs.
-        flag: its name on the command line, without dashes; None: the field's.
-        metavar: what stands for its value; None: by its type.
-        choices: the values that a text may have, where its type is not a ``Literal``.
-        low, high: the range of a number; None: no limit.
+        flag: its flag without dashes; None: the field's name.
+        metavar: placeholder of its value; None: by type.
+        choices: valid texts, where the type is not a ``Literal``.
+        low, high: range of a number; None: no limit.
         identity: see ``Identity``.
         positional: an argument without a flag.
-        pair: a switch that is also spelled out where it changes nothing, ``--x`` and ``--no-x``.
-        either: settings of a class with the same word here exclude one another.
-        switches: a flag for each of these values, with its help, instead of one that takes them.
-        parse: makes the value of what was typed. Raises ValueError.
+        pair: a switch with both ``--x`` and ``--no-x``.
+        either: settings of a class with the same word exclude one another.
+        switches: values that have a flag each, with its help, instead of one flag with a value.
+        parse: turns the typed text into the value. Raises ValueError.
         repeat: a flag that may be given several times, one value each.
-        changeable: of a ROS parameter, whether it may be set while the node runs.
-        short: its one letter.
-        default_text: what the help says of the default; None: the value.
+        changeable: a ROS parameter that may be set while the node runs.
+        short: its one-letter flag.
+        default_text: the default as the help shows it; None: the value.
     """
 
     help: str
@@ -66,10 +65,7 @@ class Setting:
 
 
 def setting(default: Any, help: str, **options: Any) -> Any:
-    """Return a dataclass field with what it is for: ``options`` are those of ``Setting``.
-
-    ``default`` ``...``: there is none, the setting has to be given.
-    """
+    """Return a dataclass field with a ``Setting`` of these options; default ``...``: required."""
     described = {_KEY: Setting(help=help, **options)}
     if default is ...:
         return field(metadata=described)
@@ -77,10 +73,7 @@ def setting(default: Any, help: str, **options: Any) -> Any:
 
 
 def like(settings: type, name: str, default: Any, help: str | None = None, **changes: Any) -> Any:
-    """Return a dataclass field for a setting of another class, with another default or help.
-
-    ``name`` is its field's or its flag's, as Python spells them.
-    """
+    """Return a dataclass field like another class's setting, by field name or ROS parameter."""
     leaf = next(leaf for leaf in leaves(settings) if name in (leaf.name, leaf.parameter))
     changes = {"choices": leaf.choices, "help": help or leaf.setting.help} | changes
     return field(default=default, metadata={_KEY: replace(leaf.setting, **changes)})
@@ -89,15 +82,15 @@ def like(settings: type, name: str, default: Any, help: str | None = None, **cha
 def group(
     settings: Callable[[], SettingsClass], title: str = "", identity: bool = True
 ) -> SettingsClass:
-    """Return a dataclass field that holds more settings: see ``Group``."""
+    """Return a dataclass field that holds nested settings (``Group``)."""
     made: Any = field(default_factory=settings, metadata={_KEY: Group(title, identity)})
     return made
 
 
 def plugin_groups(kind: plugins.Kind, title: str, identity: bool = True) -> Any:
-    """Return a dataclass field for the settings of plug-ins' own: a mapping by plug-in.
+    """Return a dataclass field that maps each plug-in of a kind to its settings.
 
-    ``title`` with a plug-in's name in its braces is that of its group.
+    ``title`` has braces for the plug-in's name.
     """
     return field(
         default_factory=lambda: {name: own() for name, own in plugins.settings_of(kind).items()},
@@ -107,10 +100,10 @@ def plugin_groups(kind: plugins.Kind, title: str, identity: bool = True) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Nested settings. ``title`` in help and docs, empty: that of the settings around them.
+    """Nested settings, or with ``plugins`` a group per plug-in of that kind.
 
-    Without ``identity`` none of them is part of what ``identity_of`` the whole returns. With
-    ``plugins`` they are a group of each plug-in of that kind.
+    ``title`` is for help and docs; empty: the title of the settings around them. Without
+    ``identity`` none of them is part of ``identity_of`` the whole.
     """
 
     title: str = ""
@@ -120,7 +113,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One setting in a tree of settings. ``path`` leads to it, ``default`` MISSING is required."""
+    """One setting in a tree of settings, at ``path``; ``default`` MISSING: required."""
 
     path: tuple[str, ...]
     type: Any
@@ -135,7 +128,7 @@ class Leaf:
 
     @property
     def flag(self) -> str:
-        """The flag without dashes; of a switch that can only be turned off without its ``no-``."""
+        """The flag without dashes, and without the ``no-`` of a switch that only turns off."""
         return self.setting.flag or self.name.replace("_", "-")
 
     @property
@@ -145,24 +138,24 @@ class Leaf:
 
     @property
     def spelled(self) -> str:
-        """The flag as it is typed."""
+        """The flag as typed."""
         off = self.default is True and not self.setting.pair
         return f"--no-{self.flag}" if off else f"--{self.flag}"
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The values that a text may have; empty: any."""
+        """Valid texts; empty: any."""
         for kind in (self.type, *get_args(self.type)):
             if get_origin(kind) is Literal:
                 return get_args(kind)
         return self.setting.choices
 
     def value(self, settings: Any) -> Any:
-        """Return its value in settings."""
+        """Return its value in ``settings``."""
         for name in self.path:
             if isinstance(settings, Mapping):
                 settings = settings.get(name)
-                if settings is None:  # a plug-in whose settings nobody made
+                if settings is None:  # the plug-in has no settings there
                     return self.default
             else:
                 settings = getattr(settings, name)
@@ -170,7 +163,7 @@ class Leaf:
 
 
 def leaves(settings: type) -> tuple[Leaf, ...]:
-    """Return every setting of a class and of the groups in it, in the order of the fields."""
+    """Return all settings of a class and its groups, in the order of the fields."""
     return tuple(_leaves(settings, (), Group()))
 
 
@@ -181,28 +174,23 @@ def _leaves(settings: type, path: tuple[str, ...], around: Group) -> Iterator[Le
         if isinstance(about, Setting):
             yield Leaf(here, types[entry.name], entry.default, about, around)
         elif isinstance(about, Group):
-            inner = _members(types[entry.name], about, here, around)
-            yield from inner if about.identity else map(_without_identity, inner)
-
-
-def _members(settings: Any, about: Group, path: tuple[str, ...], around: Group) -> Iterator[Leaf]:
-    """Yield the settings of a group."""
-    if about.plugins is None:
-        yield from _leaves(settings, path, about if about.title else around)
-        return
-    for name, own in plugins.settings_of(about.plugins).items():
-        yield from _leaves(own, (*path, name), Group(about.title.format(name)))
-
-
-def _without_identity(leaf: Leaf) -> Leaf:
-    return replace(leaf, setting=replace(leaf.setting, identity="never"))
+            if about.plugins is None:
+                members = [(types[entry.name], here, about if about.title else around)]
+            else:
+                members = [
+                    (own, (*here, name), Group(about.title.format(name)))
+                    for name, own in plugins.settings_of(about.plugins).items()
+                ]
+            for leaf in (leaf for member in members for leaf in _leaves(*member)):
+                never = replace(leaf.setting, identity="never")
+                yield leaf if about.identity else replace(leaf, setting=never)
 
 
 def built(settings: type[SettingsClass], values: Mapping[tuple[str, ...], Any]) -> SettingsClass:
-    """Return settings with these values, by path; what is not named keeps its default.
+    """Return settings with these values, by path, and defaults for the rest.
 
     Raises:
-        InputError: the settings refuse a value, or it is no choice or outside its range.
+        InputError: the settings refuse a value, or it is not a choice or out of range.
     """
     direct, nested = _nested(values)
     for entry in fields(cast(Any, settings)):
@@ -236,7 +224,7 @@ def changed(settings: SettingsClass, values: Mapping[tuple[str, ...], Any]) -> S
 def _nested(
     values: Mapping[tuple[str, ...], Any],
 ) -> tuple[dict[str, Any], dict[str, dict[tuple[str, ...], Any]]]:
-    """Return values of fields, and by field those inside it."""
+    """Return the values of fields, and those of nested settings by field."""
     direct = {path[0]: value for path, value in values.items() if len(path) == 1}
     nested: dict[str, dict[tuple[str, ...], Any]] = {}
     for path, value in values.items():
@@ -246,10 +234,10 @@ def _nested(
 
 
 def value_of(leaf: Leaf, text: str, folder: Path) -> Any:
-    """Return a setting's value as a table has it; files are relative to ``folder``.
+    """Return a setting's value from a cell of a table; files are relative to ``folder``.
 
     Raises:
-        ValueError: it is not of the setting's type.
+        ValueError: the text is not of the setting's type.
     """
     if leaf.setting.parse is not None:
         return leaf.setting.parse(text)
@@ -271,7 +259,7 @@ _TRUE, _FALSE = ("true", "1", "yes"), ("false", "0", "no")
 
 
 def numbers(text: str) -> tuple[float, ...]:
-    """Return numbers that are separated by commas. Raises ValueError."""
+    """Return numbers separated by commas. Raises ValueError."""
     return tuple(float(word) for word in text.split(","))
 
 
@@ -284,11 +272,7 @@ def pixels(text: str) -> tuple[int, int]:
 
 
 def check_values(settings: Any) -> None:
-    """Refuse values of a settings object's own fields that are no choice or outside their range.
-
-    Raises:
-        InputError: names the flag, the value and what is valid.
-    """
+    """Raise InputError for a field that is not one of its choices or is out of range."""
     for leaf in leaves(type(settings)):
         if len(leaf.path) > 1 or (value := getattr(settings, leaf.name)) is None:
             continue
@@ -302,9 +286,9 @@ def check_values(settings: Any) -> None:
 
 
 def identity_of(settings: Any) -> dict[str, Any]:
-    """Return what tells results of these settings apart, by flag; files count by their content.
+    """Return the values that tell results of these settings apart, by flag; files by content.
 
-    Settings with a method ``identity`` of their own tell it themselves.
+    A method ``identity`` of the settings takes precedence.
     """
     if hasattr(settings, "identity"):
         return dict(settings.identity())
@@ -318,17 +302,14 @@ def identity_of(settings: Any) -> dict[str, Any]:
 
 
 def identity(value: Any) -> Any:
-    """Return what tells values of a setting apart, for JSON: of a path the file's content."""
+    """Return a setting's value for JSON, a path by the file's content."""
     if isinstance(value, tuple):
         return [identity(entry) for entry in value]
     return file_identity(value) if isinstance(value, Path) else value
 
 
 def file_identity(value: str | Path | None) -> str | None:
-    """Return what tells apart names that may be files: a file's content, else the text.
-
-    Of ``FILE:NAME``, which names a part of a file, the file's content and the name.
-    """
+    """Return a hash of the content of FILE, or FILE:NAME with the name; other texts unchanged."""
     if value is None:
         return None
     file, name = str(value), ""
@@ -342,7 +323,7 @@ def file_identity(value: str | Path | None) -> str | None:
 
 
 def default_text(leaf: Leaf) -> str:
-    """Return a default as help and docs show it; empty: there is nothing to say."""
+    """Return the default as help and docs show it; empty: none."""
     if leaf.setting.default_text is not None:
         return leaf.setting.default_text
     if leaf.default is MISSING or leaf.default is None or isinstance(leaf.default, bool | tuple):

@@ -20,8 +20,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from acehand_core import progress
-from acehand_core.cli import retarget
+from acehand_core.cli import console, retarget
 from acehand_core.cli.main import main as acehand
 from acehand_core.errors import InputError, OutputError
 from acehand_core.lerobot.dataset import read_provenance
@@ -576,7 +575,7 @@ def test_a_log_has_a_line_for_every_tenth() -> None:
 
     log, terminal = io.StringIO(), Terminal()
     for stream in (log, terminal):
-        with progress.Bars(False, stream) as bars:
+        with console.Bars(False, stream) as bars:
             for done in range(1001):
                 bars("track", done, 1000)
             bars("a remark", 0, 0)

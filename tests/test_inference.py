@@ -31,6 +31,7 @@ from acehand_core.ace.model.weights.state import TrainingSource
 from acehand_core.ace.settings import AceSettings, read_betas
 from acehand_core.ace.tracker import AceTracker
 from acehand_core.cli import retarget
+from acehand_core.cli.console import Bars
 from acehand_core.cli.flags import parse
 from acehand_core.cli.main import main
 from acehand_core.errors import InputError, SchemaError
@@ -42,7 +43,6 @@ from acehand_core.hand.mano import load_mano
 from acehand_core.lerobot.dataset import FinishedEpisodes
 from acehand_core.motion import HandMotion
 from acehand_core.pipeline.settings import JobSettings
-from acehand_core.progress import Bars
 from acehand_core.recordings.hands_file import read_hand_motion, write_hand_motion
 from acehand_core.safe_files import content_sha256
 from acehand_core.trackers.base import Tracker, TrackerSettings, resolved_name

@@ -1,15 +1,16 @@
-"""What the commands share: progress bars, quiet native libraries, exit codes."""
+"""Shared by all commands: progress bars, quiet native libraries, messages, exit codes."""
 
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TextIO, runtime_checkable
 
 from acehand_core import __version__
 from acehand_core.errors import (
@@ -23,24 +24,73 @@ from acehand_core.errors import (
     MissingDependencyError,
     exit_code,
 )
-from acehand_core.progress import Bars, Stream
 from acehand_core.settings import leaves, setting
 
 #: The commands' exit codes, here as ``console.EXIT_...`` for all of them.
 __all__ = ["EXIT_INPUT", "EXIT_INTERRUPTED", "EXIT_NO_HAND", "EXIT_OK", "EXIT_OUTPUT",
            "EXIT_SOME_FAILED"]  # fmt: skip
 
-
+#: Standard error or its replacement.
+Stream = TextIO | io.TextIOBase
 #: Help of ``--overwrite``.
 OVERWRITE = "replace what is there"
 
 
+class Bars:
+    """One progress bar per stage on a terminal, a line per tenth in a log, or ``quiet``."""
+
+    def __init__(self, quiet: bool, stream: Stream) -> None:
+        self._quiet, self._stream = quiet, stream
+        self._bar: Any = None
+        self._stage = ""
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        """Show ``done`` of ``total``; a total of 0 is a remark. A stage may end in ", DETAIL"."""
+        if self._quiet:
+            return
+        if total == 0:
+            self.close()
+            print(stage, file=self._stream)
+            return
+        name = stage.partition(",")[0]
+        if not self._stream.isatty():
+            part = f"{name}: {10 * (10 * done // total)} %"
+            if total > 1 and part != self._stage:
+                print(part + stage.removeprefix(name), file=self._stream, flush=True)
+                self._stage = part
+            return
+        from tqdm import tqdm  # here, so that the doctor can report that it is missing
+
+        if name != self._stage or self._bar is None or self._bar.total != total:
+            self.close()
+            self._stage = name
+            self._bar = tqdm(
+                total=total, initial=max(done - 1, 0), file=self._stream, unit="",
+                dynamic_ncols=True, leave=total > 1,
+            )  # fmt: skip
+        self._bar.set_description(stage, refresh=False)
+        self._bar.update(done - self._bar.n)
+        if done >= total:
+            self.close()
+
+    def close(self) -> None:
+        """Finish the current bar."""
+        if self._bar is not None:
+            self._bar.close()
+        self._bar, self._stage = None, ""
+
+    def __enter__(self) -> Bars:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
 @contextlib.contextmanager
 def quiet_native_libraries(verbose: bool) -> Iterator[Stream]:
-    """Yield standard error while what C++ libraries print there is dropped.
+    """Yield standard error while the output of C++ libraries is dropped, unless ``verbose``.
 
-    They write to file descriptor 2 from threads of their own and have no switch that works. With
-    ``verbose`` everything is shown.
+    They write to file descriptor 2 from their own threads and have no switch that works.
     """
     if verbose:
         yield sys.stderr
@@ -51,9 +101,9 @@ def quiet_native_libraries(verbose: bool) -> Iterator[Stream]:
     own, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 2)
     os.close(null)
-    if _writes_to(python_stderr, 2):
-        sys.stderr = os.fdopen(os.dup(own), "w", buffering=1, encoding="utf-8", errors="replace")
-
+    with contextlib.suppress(OSError, ValueError):  # it may be captured in memory
+        if python_stderr.fileno() == 2:
+            sys.stderr = os.fdopen(os.dup(own), "w", 1, encoding="utf-8", errors="replace")
     try:
         yield sys.stderr
     finally:
@@ -64,29 +114,22 @@ def quiet_native_libraries(verbose: bool) -> Iterator[Stream]:
         os.close(own)
 
 
-def _writes_to(stream: Stream, descriptor: int) -> bool:
-    try:
-        return stream.fileno() == descriptor
-    except (OSError, ValueError):
-        return False  # captured in memory: nothing to move out of the way
-
-
 @dataclass(frozen=True, slots=True)
 class Common:
-    """What every command takes."""
+    """Flags of every command."""
 
     json: bool = setting(False, "print one JSON object as the last line of standard output")
     verbose: bool = setting(
-        False, "show tracebacks and what native libraries print", short="v", either="volume"
+        False, "show tracebacks and the output of native libraries", short="v", either="volume"
     )
     quiet: bool = setting(
-        False, "no progress, of a clip one line with its verdict", short="q", either="volume"
+        False, "no progress, and one line per clip, with its verdict", short="q", either="volume"
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Terminal:
-    """Where a command reports: progress, lines for people, and one JSON object if wanted."""
+    """Progress bars, and the user's choice of output."""
 
     bars: Bars
     json: bool
@@ -94,51 +137,50 @@ class Terminal:
     quiet: bool
 
     def print_json(self, report: Any) -> None:
-        """Print a JSON object, or what a function returns, if the user wants one."""
+        """With ``--json`` print a JSON object, or the one that a function returns."""
         if self.json:
             print_json(report() if callable(report) else report)
 
 
 @runtime_checkable
 class Runnable(Protocol):
-    """A command: settings, and what they do."""
+    """A command: a dataclass of settings with ``run``."""
 
     def run(self, terminal: Terminal) -> int:
-        """Do it; return the exit code. Raises AcehandError."""
+        """Run it; return the exit code. Raises AcehandError."""
         ...
 
 
 def run(program: str, argv: Sequence[str] | None, load: Callable[[], type[Runnable]]) -> int:
-    """Run a command with its flags; turn errors into messages and exit codes (docs/formats.md).
+    """Run the command of the class that ``load`` returns; return its exit code.
 
-    ``load`` returns the class of the command, a dataclass of settings.
+    Errors become messages and exit codes (docs/formats.md).
     """
     words = sys.argv[1:] if argv is None else argv
     if "--version" in words:
         print(f"acehand {__version__}")
         return EXIT_OK
 
-    # Needed before the settings are, since those may be refused.
+    # Needed before the flags are parsed, which may fail.
     json_wanted, verbose = "--json" in words, bool({"-v", "--verbose"} & {*words})
     quiet = bool({"-q", "--quiet"} & {*words})
-    nothing: Mapping[str, Any] = {}
+    empty: Mapping[str, Any] = {}
     with quiet_native_libraries(verbose) as stream, Bars(quiet, stream) as bars:
         try:
             kind = load()
-            nothing = getattr(kind, "json_of_nothing", {})
+            empty = getattr(kind, "json_of_nothing", {})
             command, common = _parsed(program, words, kind)
             return command.run(Terminal(bars, common.json, common.verbose, common.quiet))
-        except KeyboardInterrupt as stop:
+        except (KeyboardInterrupt, AcehandError) as error:
             bars.close()
-            if json_wanted:
-                report = getattr(stop, "report", None)
-                print_json(_nothing(nothing, "interrupted") if report is None else report.to_json())
-            print("Interrupted; finished episodes stay.", file=stream)
-            return EXIT_INTERRUPTED
-        except AcehandError as error:
-            bars.close()
-            if json_wanted:
-                print_json(_nothing(nothing, str(error)))
+            if json_wanted and (report := getattr(error, "report", None)) is not None:
+                print_json(report.to_json())
+            elif json_wanted:
+                message = str(error) or "interrupted"
+                print_json({**empty, "errors": [{"source": None, "message": message}]})
+            if isinstance(error, KeyboardInterrupt):
+                print("Interrupted; finished episodes are kept.", file=stream)
+                return EXIT_INTERRUPTED
             say_error(error, verbose)
             return exit_code(error)
 
@@ -151,25 +193,20 @@ def _parsed(program: str, words: Sequence[str], kind: type[Runnable]) -> tuple[R
             raise MissingDependencyError(
                 f"The commands need tyro ({error}); pip install . in the checkout."
             ) from error
-        return kind(), Common(json="--json" in words)  # the doctor, who says what is missing
+        return kind(), Common(json="--json" in words)  # the doctor, which reports what is missing
     command, common = parse(program, words, kind, Common)
     return command, common
 
 
-def _nothing(report: Mapping[str, Any], message: str) -> dict[str, Any]:
-    """Return the JSON object of a command that gave nothing."""
-    return {**report, "errors": [{"source": None, "message": message}]}
-
-
 def say_error(error: Exception, verbose: bool) -> None:
-    """Print an error for people; with ``verbose`` where it came from before it."""
+    """Print an error on standard error, after its traceback if ``verbose``."""
     if verbose:
         say("".join(traceback.format_exception(error)).rstrip())
     say(f"error: {error}")
 
 
 def say(text: str) -> None:
-    """Print a line for people on standard error, which leaves standard output to ``--json``."""
+    """Print a line on standard error; standard output is for ``--json``."""
     print(text, file=sys.stderr)
 
 

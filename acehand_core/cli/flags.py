@@ -1,4 +1,4 @@
-"""From a command line to settings: flags and help come of the fields, tyro parses them."""
+"""From a command line to settings: flags and help from the fields, parsed by tyro."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from tyro.constructors import PrimitiveConstructorSpec
 from acehand_core.errors import InputError
 from acehand_core.settings import Group, Leaf, built, default_text, leaves
 
-#: What stands for a value whose setting does not say.
+#: Placeholders of values, by type.
 _METAVARS = {int: "N", float: "X", Path: "PATH", str: "TEXT"}
 
 
 def parse(program: str, words: Sequence[str], *kinds: type[Any]) -> tuple[Any, ...]:
-    """Return settings of each kind, of one command line; the first one's docstring is the help.
+    """Return settings of each kind from one command line; the help is the first one's docstring.
 
     Raises:
         SystemExit: 2 for flags that are unknown, misspelt or without their value, 0 for ``--help``.
-        InputError: a value that the settings refuse, an argument is missing, or a flag is no more;
-            says what serves instead.
+        InputError: the settings refuse a value, an argument is missing, or two settings have the
+            same flag.
     """
     trees = {kind: leaves(kind) for kind in kinds}
     flat = [leaf for tree in trees.values() for leaf in tree]
@@ -36,7 +36,7 @@ def parse(program: str, words: Sequence[str], *kinds: type[Any]) -> tuple[Any, .
     either = {leaf.setting.either for leaf in flat if leaf.setting.either}
     exclusive = {title: conf.create_mutex_group(required=False, title=title) for title in either}
 
-    # A dataclass of flags per title, whatever class a setting is a field of.
+    # A dataclass of flags per title, across the classes of settings.
     boxes: dict[Group, list[tuple[str, Any, Any]]] = {Group(): []}
     for leaf in flat:
         boxes.setdefault(leaf.group, []).extend(_fields(leaf, exclusive))
@@ -63,9 +63,8 @@ def parse(program: str, words: Sequence[str], *kinds: type[Any]) -> tuple[Any, .
 
 
 def _fields(leaf: Leaf, exclusive: dict[str, object]) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the flags of a setting, as fields of a dataclass that tyro understands."""
+    """Yield the flags of a setting as dataclass fields for tyro."""
     about, name = leaf.setting, _attribute(leaf)
-    marks: list[Any]
     kind: Any
     if about.switches is not None:
         only_one = conf.create_mutex_group(required=False, title=about.help)
@@ -84,7 +83,7 @@ def _fields(leaf: Leaf, exclusive: dict[str, object]) -> Iterator[tuple[str, Any
     if several and metavar and not about.repeat:
         metavar = f"{metavar} [{metavar} ...]"
 
-    marks = [conf.OmitArgPrefixes]
+    marks: list[Any] = [conf.OmitArgPrefixes]
     if leaf.type is bool and not about.pair:
         marks.append(conf.FlagCreatePairsOff)
     if about.parse is not None:
@@ -123,7 +122,7 @@ def _parsed_by(parse: Callable[[str], Any], metavar: str | None) -> PrimitiveCon
 
 
 def _value(leaf: Leaf, given: Mapping[str, Any]) -> Any:
-    """Return what was given of a setting. Raises InputError."""
+    """Return the value of a setting. Raises InputError: an argument is missing."""
     name, about = _attribute(leaf), leaf.setting
     if about.switches is not None:
         return next((v for v in about.switches if given[f"{name}_{v}"]), leaf.default)

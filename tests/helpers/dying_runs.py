@@ -21,8 +21,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from acehand_core import atomic, progress
-from acehand_core.cli import retarget
+from acehand_core import atomic
+from acehand_core.cli import console, retarget
 from acehand_core.cli.main import main as acehand
 from acehand_core.lerobot import writer as lerobot_writer
 from acehand_core.lerobot.writer import LeRobotWriter
@@ -35,15 +35,15 @@ NAMES = {"sheet": "contact_sheet.png.partial", "overlay": "overlay.mp4.partial"}
 
 #: Moments of a conversion: what is called then, and which of its calls it is.
 BAG: dict[str, tuple[Any, str, Callable[..., bool]]] = {
-    "index": (progress.Bars, "__call__", lambda _, stage, done, total: stage == "index the bag"),
+    "index": (console.Bars, "__call__", lambda _, stage, done, total: stage == "index the bag"),
     "track": (FileTracker, "track", lambda *_: True),
-    "retarget": (progress.Bars, "__call__", lambda _, stage, *__: stage == "retarget"),
+    "retarget": (console.Bars, "__call__", lambda _, stage, *__: stage == "retarget"),
     "pictures": (dataset, "draw", lambda *_: True),
     "second": (LeRobotWriter, "add_episode", lambda writer, *_: writer.total_episodes == 1),
     "statistics": (lerobot_writer, "dataset_stats", lambda *_: True),
     "dataset": (bag_convert, "_write_beside", lambda *_: True),
-    "copy": (progress.Bars, "__call__", lambda _, stage, *__: stage == "copy the bag"),
-    "write": (progress.Bars, "__call__", lambda _, stage, n, __: (stage, n) == (WRITE, 3)),
+    "copy": (console.Bars, "__call__", lambda _, stage, *__: stage == "copy the bag"),
+    "write": (console.Bars, "__call__", lambda _, stage, n, __: (stage, n) == (WRITE, 3)),
     "place": (BagWriter, "_put_in_place", lambda *_: True),
     "placed": (bag_writer, "sync", lambda path: (path / "dataset").is_dir()),
 }  # fmt: skip

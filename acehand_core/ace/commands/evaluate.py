@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from acehand_core.ace.settings import AceSettings
 from acehand_core.cli import console
-from acehand_core.cli.console import OVERWRITE
+from acehand_core.cli.console import OVERWRITE, Bars
 from acehand_core.errors import InputError
 from acehand_core.pipeline.settings import JobSettings
-from acehand_core.progress import Bars
 from acehand_core.settings import check_values, group, leaves, like, setting
 from acehand_core.types import Hands, Quality, TurnsMode
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from acehand_core.ace.training.compose import CONF, checked, compose, readable, register
+from acehand_core.cli.console import Bars
 from acehand_core.errors import AcehandError, InputError, OutputError
-from acehand_core.progress import Bars
 
 #: hydra's flags for another folder or file of settings.
 _CONFIG_FLAGS = ("-cp", "-cn", "-cd")

@@ -1,0 +1,3 @@
+from acehand_core import Camera
+
+x: Camera
