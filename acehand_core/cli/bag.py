@@ -1,4 +1,4 @@
-"""``acehand bag info|convert|write``: ROS 2 bags in and out, without ROS."""
+"""``acehand bag info|convert|write``: ROS 2 bags without ROS."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from acehand_core.settings import group, setting
 
 @dataclass(frozen=True, slots=True)
 class Info:
-    """Say what is in a bag: topics, times and what is damaged."""
+    """Print topics, times and damage of a bag."""
 
     bag: Path = setting(..., "rosbag2 folder, .mcap or .db3", metavar="BAG", positional=True)
 
@@ -31,11 +31,10 @@ class Info:
             f"{f', recorded on {info.distro}' if info.distro else ''}"
         )
         for topic in info.topics:
-            read = {info.image: "  <- pictures", info.camera_info: "  <- camera"}.get(
-                topic.name, ""
-            )
-            strange = "" if topic.known_type else " (type not known here)"
-            console.say(f"  {topic.name}  {topic.msgtype}  {topic.messages}{strange}{read}")
+            used = {info.image: "  <- pictures", info.camera_info: "  <- camera"}
+            strange = "" if topic.known_type else " (unknown type)"
+            said = f"{topic.msgtype}  {topic.messages}{strange}{used.get(topic.name, '')}"
+            console.say(f"  {topic.name}  {said}")
         for note in (*info.notes, *([info.remark] if info.remark else [])):
             console.say(f"  - {note}")
         terminal.print_json(info.to_json)
@@ -44,7 +43,7 @@ class Info:
 
 @dataclass(frozen=True, slots=True)
 class Convert:
-    """Turn a bag into a dataset and, if wanted, another bag."""
+    """Convert a bag into a dataset, and optionally into another bag."""
 
     options: ConvertOptions = group(ConvertOptions)
 
@@ -54,13 +53,13 @@ class Convert:
     }  # fmt: skip
 
     def run(self, terminal: console.Terminal) -> int:
-        """Convert and report."""
+        """Convert, and report."""
         from acehand_core.pipeline.bag_convert import convert_bag
 
         options = replace(self.options, job=with_weights(self.options.job))
         report = convert_bag(options, terminal.bars)
         terminal.bars.close()
-        # The copy into another bag may have lost more than the main job noticed.
+        # The copy into another bag may have lost more messages.
         job = replace(report.job, lost_messages=report.lost_messages, notes=report.notes)
         summarise(job, terminal)
         if report.bag is not None and not terminal.quiet:
@@ -71,7 +70,7 @@ class Convert:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Turn a dataset or a table of hands into a bag."""
+    """Write a dataset or a table of hands as a bag."""
 
     options: WriteOptions = group(WriteOptions)
 

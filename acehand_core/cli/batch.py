@@ -1,4 +1,4 @@
-"""``acehand batch``: many recordings into one dataset, on one machine or many."""
+"""``acehand batch run``."""
 
 from __future__ import annotations
 
@@ -19,30 +19,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Turn many recordings into one LeRobot dataset; the same command resumes after any end.
+    """Convert many recordings into one LeRobot dataset; the same command resumes.
 
-    MANIFEST is a CSV or Parquet table with a column "recording" and, where recordings differ,
-    columns named like flags (task, subject, hand_length, camera, ...), or a folder of recordings.
-    What is finished and tracked hands are in OUTPUT.batch (docs/scale.md).
+    MANIFEST is a folder of recordings, or a CSV or Parquet table with a column "recording" and, for
+    settings of single recordings, columns named like flags (task, subject, hand_length, camera,
+    ...). Finished episodes and tracked hands are in OUTPUT.batch (docs/scale.md).
 
-    exit codes: 0 all done; 1 some recordings failed, the good ones are merged; 2 usage or input
+    exit codes: 0 all done; 1 some recordings failed, the others are merged; 2 usage or input
     error; 3 no hand in any recording; 4 output could not be written; 130 interrupted
     """
 
     manifest: Path = setting(..., "recordings", metavar="MANIFEST", positional=True)
     job: JobSettings = group(JobSettings)
     batch: EngineSettings = group(EngineSettings, "workers")
-    per_layout: bool = setting(
-        False, "where recordings differ in size or rate, one dataset for each in OUTPUT"
-    )
-    retry: bool = setting(False, "try recordings again that failed or were quarantined")
-    merge: bool = setting(False, "only merge what is finished; nothing is begun")
-    status: bool = setting(
-        False, "only say how far the batch is, and what went wrong; also while it runs"
-    )
+    per_layout: bool = setting(False, "one dataset in OUTPUT for each picture size and frame rate")
+    retry: bool = setting(False, "retry failed and quarantined recordings")
+    merge: bool = setting(False, "only merge finished recordings")
+    status: bool = setting(False, "only print progress and problems, also of a running batch")
 
     def run(self, terminal: console.Terminal) -> int:
-        """Convert, merge and report."""
+        """Convert, merge, and report."""
         from acehand_core.pipeline.batch.engines import open_engine
         from acehand_core.pipeline.batch.folder import BatchFolder, retry
         from acehand_core.pipeline.batch.manifest import read_manifest
@@ -60,7 +56,7 @@ class Run:
             return console.EXIT_OK
         if self.retry:
             for name in retry(folder):
-                console.say(f"is tried again: {name}")
+                console.say(f"retry: {name}")
         done = self.merge
         if not self.merge:
             entries = read_manifest(self.manifest, replace(job, existing="refuse"))
@@ -77,7 +73,7 @@ class Run:
 
 
 def _report(folder: BatchFolder, terminal: console.Terminal) -> int:
-    """Say how far a batch is; return the exit code of a run that ended so."""
+    """Print the state of a batch; return its exit code."""
     from acehand_core.pipeline.batch.folder import summary
 
     said = summary(folder)
@@ -92,7 +88,7 @@ def _report(folder: BatchFolder, terminal: console.Terminal) -> int:
         console.say(f"  {problem['id']}: {state}: {problem['reason']}")
     states = said["states"]
     if {"failed", "quarantined"} & states.keys():
-        console.say("  acehand batch run with --retry tries those again that failed")
+        console.say("  acehand batch run with --retry retries the failed ones")
     terminal.print_json(said)
     if "done" not in states:
         none = set(states) == {"no_hand"}

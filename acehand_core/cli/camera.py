@@ -1,4 +1,4 @@
-"""``acehand camera``: what a camera file or preset says, any of them as our file, presets."""
+"""``acehand camera show|presets|estimate|convert``."""
 
 from __future__ import annotations
 
@@ -18,26 +18,23 @@ if TYPE_CHECKING:
     from acehand_core.motion import Recording
     from acehand_core.recordings.camera_fields import CameraHints
     from acehand_core.recordings.camera_files import CameraFile
-    from acehand_core.types import ImageRgb
 
-_FILE = "a camera file (:NAME says which of several cameras), or a preset"
-#: Coefficients by model, in the order of a camera file (docs/formats.md).
+_FILE = "a camera file (:NAME selects one of several cameras), or a preset"
+#: Distortion coefficients by model, in the order of a camera file (docs/formats.md).
 _COEFFICIENTS = {
     "pinhole": "",
     "brown_conrady": "k1 k2 p1 p2 k3 k4 k5 k6",
     "kannala_brandt": "k1 k2 k3 k4",
     "fisheye624": "k1 k2 k3 k4 k5 k6 p1 p2 s1 s2 s3 s4",
 }
-#: A model need not reach the very corners of a picture.
-_ALL = 0.999
 
 
 @dataclass(frozen=True, slots=True)
 class Show:
-    """Say what a camera file or a preset holds, and draw it.
+    """Print a camera file or preset, and draw it.
 
-    With --output a picture before and after undistortion: of VIDEO's first frame, or of a grid.
-    What is straight in the world is straight in the right half, or it is not this camera.
+    --output shows VIDEO's first frame, or a grid, before and after undistortion. Lines that are
+    straight in the world must be straight in the right half; otherwise the camera is another one.
     """
 
     file: Path = setting(..., _FILE, metavar="FILE[:NAME]", positional=True)
@@ -45,13 +42,13 @@ class Show:
         None, "a recording of this camera", metavar="VIDEO", positional=True
     )
     size: tuple[int, int] | None = setting(
-        None, "of the calibrated pictures, where the file does not say", metavar="WxH", parse=pixels
+        None, "size of the calibrated pictures, if the file lacks it", metavar="WxH", parse=pixels
     )
     output: Path | None = setting(None, "the picture", metavar="PNG")
     overwrite: bool = setting(False, OVERWRITE)
 
     def run(self, terminal: console.Terminal) -> int:
-        """Describe it; draw it if wanted."""
+        """Describe the camera, and draw it with ``--output``."""
         from acehand_core.atomic import check_free
         from acehand_core.drawing.camera_view import before_and_after
         from acehand_core.drawing.overlay import write_png
@@ -60,8 +57,10 @@ class Show:
 
         if self.output is not None:
             check_free(self.output, self.overwrite)
-        image = None if self.video is None else _first_frame(self.video)
-        shown = None if image is None else (image.shape[1], image.shape[0])
+        image = shown = None
+        if self.video is not None and (frames := _raw(self.video).frames) is not None:
+            image = frames.at(0)
+            shown = image.shape[1], image.shape[0]
         found = _read(self.file, CameraHints(self.size), self.size or shown)
         camera = found.camera
         if shown is not None:
@@ -79,18 +78,18 @@ class Show:
 
 @dataclass(frozen=True, slots=True)
 class Convert:
-    """Write a camera file of any format, or a preset, as ours (docs/formats.md).
+    """Write a camera file of any format, or a preset, in acehand's format (docs/formats.md).
 
-    --size and --model say what a file leaves open; its message says when they are needed.
+    --size and --model supply what a file lacks; an error message asks for them.
     """
 
     file: Path = setting(..., _FILE, metavar="FILE[:NAME]", positional=True)
     size: tuple[int, int] | None = like(Show, "size", None)
     model: Literal["pinhole", "brown_conrady", "kannala_brandt"] | None = setting(
-        None, "what the file's coefficients are of, where it does not say"
+        None, "camera model of the coefficients, if the file lacks it"
     )
     rotate: Literal["0", "90", "180", "270"] = setting(
-        "0", "of a video that was turned clockwise by so many degrees after recording"
+        "0", "degrees by which the video was turned clockwise after recording"
     )
     output: Path | None = setting(
         None, "the camera file", metavar="JSON", default_text="standard output"
@@ -121,7 +120,7 @@ class Convert:
 
 @dataclass(frozen=True, slots=True)
 class Presets:
-    """List the presets of --camera-preset: kinds of cameras, their fields of view and sources."""
+    """List the presets of --camera-preset, with fields of view and sources."""
 
     def run(self, terminal: console.Terminal) -> int:
         """Print them."""
@@ -130,7 +129,7 @@ class Presets:
         for name, preset in PRESETS.items():
             console.say(f"{name}: {preset.title}")
             for view in preset.views:
-                console.say(f"  {view.stated()}{', bends lines' if preset.wide else ''}")
+                console.say(f"  {view.stated()}{', distorted' if preset.wide else ''}")
             console.say(f"  {preset.source}")
         terminal.print_json({"presets": {name: asdict(preset) for name, preset in PRESETS.items()}})
         return console.EXIT_OK
@@ -138,18 +137,16 @@ class Presets:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Propose the focal length of a video from its own pictures.
+    """Estimate the focal length of a video from its pictures.
 
-    Two methods must agree: what the camera's motion does to a rigid scene, and straight lines at
-    right angles. Otherwise it says why, and ends with exit code 1. A fisheye is recognised, not
-    proposed; the principal point is the middle of the picture.
+    Two methods must agree: the motion of a rigid scene, and straight lines at right angles.
+    Otherwise the exit code is 1. A fisheye is recognised, but not estimated; the principal point is
+    the middle of the picture.
     """
 
     video: Path = setting(..., "a recording of this camera", metavar="VIDEO", positional=True)
-    output: Path | None = setting(
-        None, "the camera file (ours), where one is proposed", metavar="JSON"
-    )
-    picture: Path | None = setting(None, "the straight lines by direction", metavar="PNG")
+    output: Path | None = setting(None, "the camera file, if the methods agree", metavar="JSON")
+    picture: Path | None = setting(None, "picture of the straight lines", metavar="PNG")
     start_s: float | None = like(RecordingOptions, "start_s", None)
     duration_s: float | None = like(RecordingOptions, "duration_s", None)
     overwrite: bool = setting(False, OVERWRITE)
@@ -211,28 +208,25 @@ def _estimate_report(video: Path, found: FocalEstimate) -> dict[str, Any]:
 
 def _say_estimate(report: dict[str, Any]) -> None:
     for name, method in report["methods"].items():
-        angle, error = method["field_of_view_deg"], method["error"]
+        angle, error, why = method["field_of_view_deg"], method["error"], method["reason"]
         said = "nothing" if angle is None else f"{angle:.1f} degrees across the longer side"
-        if error is not None:
-            said += f", focal length +- {100 * error:.1f} %"
-        why = f" ({method['reason']})" if method["reason"] else ""
-        console.say(f"  {name:<8} {said}{why}")
+        said += "" if error is None else f", focal length +- {100 * error:.1f} %"
+        console.say(f"  {name:<8} {said}" + (f" ({why})" if why else ""))
     camera = report["camera"]
     if camera is None:
-        console.say(f"{report['video']}: no camera is proposed: {report['reason']}")
-        console.say("Calibrate it, or take --camera-preset (acehand camera presets).")
+        console.say(f"{report['video']}: no estimate: {report['reason']}")
+        console.say("Calibrate the camera, or use --camera-preset (acehand camera presets).")
         return
     console.say(
         f"{report['video']}: fx = fy = {camera['fx']:.1f} px +- {100 * report['error']:.1f} %, "
-        f"{report['lens']}; acehand camera show draws it before and after: edges must be straight"
+        f"{report['lens']}; check with acehand camera show: edges must be straight"
     )
-    for path in (report["output"], report["picture"]):
-        if path is not None:
-            console.say(path)
+    for path in filter(None, (report["output"], report["picture"])):
+        console.say(path)
 
 
 def _read(file: Path, said: CameraHints, size: tuple[int, int] | None) -> CameraFile:
-    """Read a camera file, or make a preset's camera of this size (None: its own shape)."""
+    """Read a camera file, or return a preset's camera of this size (None: its own shape)."""
     from acehand_core.recordings.camera_files import CameraFile, read_camera
     from acehand_core.recordings.camera_presets import PRESETS, preset_camera
 
@@ -244,14 +238,8 @@ def _read(file: Path, said: CameraHints, size: tuple[int, int] | None) -> Camera
     return CameraFile(camera, "preset", str(file), (str(file),), f"{preset.title}: {preset.source}")
 
 
-def _first_frame(video: Path) -> ImageRgb:
-    recording = _raw(video)
-    assert recording.frames is not None
-    return recording.frames.at(0)
-
-
 def _raw(video: Path, start_s: float | None = None, duration_s: float | None = None) -> Recording:
-    """Open a recording that has pictures, as the camera took them."""
+    """Open a recording with its original pictures."""
     from acehand_core.errors import InputError
     from acehand_core.recordings.registry import open_recording
 
@@ -261,8 +249,8 @@ def _raw(video: Path, start_s: float | None = None, duration_s: float | None = N
         raise InputError(f"{video} has no pictures; give a video.")
     if "undistorted" in recording.processing:
         raise InputError(
-            f"{video} brings its own calibration, with which it is undistorted on reading; give a "
-            "video without, or leave it away."
+            f"{video} has its own calibration and is undistorted on reading; give a video without "
+            "one, or none."
         )
     return recording
 
@@ -314,9 +302,9 @@ def _describe(report: dict[str, Any]) -> None:
     names = _COEFFICIENTS[camera["model"]].split()
     pairs = (f"{name} {value:.6g}" for name, value in zip(names, camera["distortion"], strict=True))
     console.say(f"  distortion      {', '.join(pairs) or 'none'}")
-    if report["described"] < _ALL:
+    if report["described"] < 0.999:  # it need not reach the very corners
         console.say(
-            f"  the model describes {100 * report['described']:.0f} % of the picture, up to "
+            f"  the model covers {100 * report['described']:.0f} % of the picture, up to "
             f"{report['max_angle_deg']:.0f} degrees from the axis"
         )
     if report["note"]:

@@ -1,4 +1,4 @@
-"""``acehand dataset``: what a LeRobot dataset holds, what is wrong with it, and changing it."""
+"""``acehand dataset info|merge|check|filter|trim``."""
 
 from __future__ import annotations
 
@@ -21,27 +21,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Info:
-    """Say what a LeRobot dataset holds.
+    """Print the contents of a LeRobot dataset.
 
-    With --feature exact statistics of that feature over all frames, entry by entry. With --card
-    the same and more as a card: what is in it, how it was made, licences, quality.
+    --feature adds exact statistics of a feature over all frames; --card writes a dataset card:
+    contents, origin, licences, quality.
     """
 
     folder: Path = setting(..., "the dataset", metavar="DATASET", positional=True)
     feature: str | None = setting(None, "e.g. action", metavar="KEY", default_text="none")
     card: Path | None = setting(
-        None, "write a card for the Hugging Face Hub there, e.g. README.md in the dataset",
-        metavar="FILE", default_text="none",
-    )  # fmt: skip
+        None, "write a card for the Hugging Face Hub", metavar="FILE", default_text="none"
+    )
     license: str | None = setting(
-        None, "of --card: the recordings' licence, as the hub calls it, e.g. cc-by-4.0",
-        metavar="ID", default_text="not stated",
-    )  # fmt: skip
+        None, "for --card: licence, e.g. cc-by-4.0", metavar="ID", default_text="not stated"
+    )
     consent: str | None = setting(
-        None, "of --card: what the people in the recordings agreed to",
-        default_text="not stated",
-    )  # fmt: skip
-    overwrite: bool = setting(False, "of --card: replace what is there")
+        None, "for --card: consent of the recorded people", default_text="not stated"
+    )
+    overwrite: bool = setting(False, "for --card: replace the file")
 
     def run(self, terminal: console.Terminal) -> int:
         """Print counts, tasks, verdicts, sources and sizes."""
@@ -59,17 +56,11 @@ class Info:
             f"{summary.frames} frames at {summary.fps} fps, {summary.seconds / 60:.1f} minutes, "
             f"{summary.bytes / 1e6:.1f} MB, robot {summary.robot}"
         )
-        for task, counts in summary.tasks.items():
-            console.say(
-                f"  task {task!r}: {counts['episodes']} episodes, {counts['frames']} frames"
-            )
-        counted_by = (
-            ("verdict", summary.verdicts),
-            ("subject", summary.subjects),
-            ("tracker", summary.trackers),
-        )
-        for what, counted in counted_by:
-            console.say(f"  {what}: {', '.join(f'{n} {name}' for name, n in counted.items())}")
+        for task, n in summary.tasks.items():
+            console.say(f"  task {task!r}: {n['episodes']} episodes, {n['frames']} frames")
+        for what in ("verdict", "subject", "tracker"):
+            counts = getattr(summary, f"{what}s")
+            console.say(f"  {what}: {', '.join(f'{n} {name}' for name, n in counts.items())}")
         for key, video in summary.videos.items():
             console.say(f"  video {key}: {video['width']} x {video['height']}, {video['codec']}")
         for text in summary.licenses:
@@ -97,19 +88,18 @@ class Info:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Make one LeRobot dataset of several; they stay as they are."""
+    """Merge LeRobot datasets into a new one."""
 
     folders: tuple[Path, ...] = setting(
-        ..., "the datasets, in the order of their episodes", metavar="DATASET", positional=True
+        ..., "datasets, in the order of their episodes", metavar="DATASET", positional=True
     )
-    output: Path = setting(..., "where the merged dataset is written", metavar="DIR")
+    output: Path = setting(..., "the merged dataset", metavar="DIR")
     hard_links: bool = setting(
-        False, "videos and files beside episodes are linked, not copied: no space is needed, but "
-        "who changes such a file in place changes both"
-    )  # fmt: skip
+        False, "link videos and extra files instead of copying; a change in place changes both"
+    )
 
     def run(self, terminal: console.Terminal) -> int:
-        """Merge them and say which episodes came from where."""
+        """Merge them and print the new episode numbers."""
         from acehand_core.lerobot.edit import merge_datasets
 
         merger = merge_datasets(
@@ -125,20 +115,20 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Say what is wrong with a LeRobot dataset, or repair it.
+    """Find the faults of a LeRobot dataset, or repair it.
 
-    The repair finishes what a killed writer left and keeps the whole episodes of a broken dataset.
-    It says what it will do. Where episodes would be lost it asks, and needs --yes where nobody can
-    answer. Their files are kept in DATASET/.unreferenced.
+    --repair finishes the work of a killed writer and keeps the complete episodes of a broken
+    dataset. Before it loses episodes it asks, or without a terminal needs --yes; their files are
+    kept in DATASET/.unreferenced.
     """
 
     folder: Path = setting(..., "the dataset", metavar="DATASET", positional=True)
     repair: bool = setting(False, "repair it")
-    yes: bool = setting(False, "of --repair: go on without asking where episodes are lost")
-    dry_run: bool = setting(False, "of --repair: say what would be done, and change nothing")
+    yes: bool = setting(False, "for --repair: lose episodes without asking")
+    dry_run: bool = setting(False, "for --repair: print the steps, and change nothing")
 
     def run(self, terminal: console.Terminal) -> int:
-        """Name the problems, after a repair those left; exit code 0 only without any."""
+        """Print the problems, after any repair; the exit code is 0 only without problems."""
         from acehand_core.lerobot.check import check_dataset
         from acehand_core.lerobot.repair import plan_repair, repair
 
@@ -163,7 +153,7 @@ class Check:
         return console.EXIT_SOME_FAILED if problems else console.EXIT_OK
 
     def _agree(self, plan: RepairPlan) -> bool:
-        """Say what a repair would do; where episodes would be lost, ask. Raises InputError."""
+        """Print the plan, and ask if it loses episodes. Raises InputError."""
         _say_plan(plan)
         if not plan.lost or self.yes:
             return True
@@ -171,8 +161,8 @@ class Check:
             console.say(f"{len(plan.lost)} would go to {self.folder}/.unreferenced. Repair? [y/N]")
             return sys.stdin.readline().strip().lower() in ("y", "yes")
         raise InputError(
-            f"{self.folder}: not repaired, for episodes would be lost: {'; '.join(plan.lost)}. "
-            "--yes repairs it anyway; their files are kept in .unreferenced."
+            f"{self.folder}: not repaired, episodes would be lost: {'; '.join(plan.lost)}. --yes "
+            "repairs it anyway; their files are kept in .unreferenced."
         )
 
 
@@ -185,41 +175,37 @@ def _say_plan(plan: RepairPlan) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Remove episodes of a LeRobot dataset by number, by rules, or by what a review decided.
+    """Remove episodes of a LeRobot dataset by number, rules, or the decisions of a review.
 
-    Later episodes are numbered anew. Episodes that were trimmed in the review are cut.
+    Later episodes are renumbered. Episodes trimmed in the review are cut.
     """
 
     folder: Path = setting(..., "the dataset", metavar="DATASET", positional=True)
     episodes: tuple[int, ...] = setting(
-        (), "their numbers", metavar="EPISODE", positional=True, default_text="none"
+        (), "episode numbers", metavar="EPISODE", positional=True, default_text="none"
     )
     rules: Path | None = setting(
         None, "file of rules (docs/formats.md)", metavar="YAML", default_text="none"
     )
     decisions: Path | None = setting(
-        None, "what was decided in acehand review (docs/review.md)", metavar="JSON",
-        default_text="none",
-    )  # fmt: skip
-    keep: Literal["undecided", "doubt", "accept"] = setting(
-        "undecided", "with --decisions, the least that stays: all that was not rejected, what was "
-        "accepted or doubted, or what was accepted"
-    )  # fmt: skip
-    dry_run: bool = setting(False, "say what would be removed, and change nothing")
-    delete: bool = setting(
-        False, "delete them, in place of keeping them as a dataset in DATASET/.unreferenced"
+        None, "decisions of acehand review (docs/review.md)", metavar="JSON", default_text="none"
     )
+    keep: Literal["undecided", "doubt", "accept"] = setting(
+        "undecided",
+        "with --decisions, keep all but rejected, doubted and accepted, or accepted episodes",
+    )
+    dry_run: bool = setting(False, "print the episodes to remove, and change nothing")
+    delete: bool = setting(False, "do not keep them as a dataset in DATASET/.unreferenced")
 
     def run(self, terminal: console.Terminal) -> int:
-        """Remove them, and say why and what is left."""
+        """Remove them, and print why and the rest."""
         from acehand_core.lerobot.edit import filter_episodes, remove_episodes
         from acehand_core.lerobot.rules import read_rules
 
         given = (bool(self.episodes), self.rules is not None, self.decisions is not None)
         if sum(given) != 1:
             raise InputError(
-                "acehand dataset filter needs numbers of episodes, --rules or --decisions, one of "
-                "the three."
+                "acehand dataset filter needs either episode numbers, --rules or --decisions."
             )
         verb = "would remove" if self.dry_run else "removed"
         if self.decisions is None:
@@ -239,29 +225,27 @@ class Filter:
         )  # fmt: skip
         if applied.stale:
             console.say(
-                f"{applied.stale} decisions are of no episode of {self.folder}: of another "
-                "dataset, or removed or changed since"
+                f"{applied.stale} decisions match no episode of {self.folder}: of another dataset, "
+                "or removed or changed since"
             )
+        report = {"dataset": str(self.folder), "stale": applied.stale}
+        report |= {"removal": None, "trimming": None}
         if applied.removal is not None:
             _say_removal(self.folder, applied.removal, verb)
+            report["removal"] = applied.removal.to_json()
         if applied.trimming is not None:
             _say_trimming(self.folder, applied.trimming, self.dry_run)
+            report["trimming"] = applied.trimming.to_json()
         if applied.removal is None and applied.trimming is None:
             console.say(f"{self.folder}: nothing to remove or to trim")
-        terminal.print_json({
-            "dataset": str(self.folder), "stale": applied.stale,
-            "removal": None if applied.removal is None else applied.removal.to_json(),
-            "trimming": None if applied.trimming is None else applied.trimming.to_json(),
-        })  # fmt: skip
+        terminal.print_json(report)
         return console.EXIT_OK
 
 
 def _say_removal(folder: Path, removal: Removal, verb: str) -> None:
     for entry in removal.removed:
-        console.say(
-            f"{verb} episode {entry['episode']}: {entry['frames']} frames, "
-            f"{', '.join(entry['tasks'])}"
-        )
+        tasks = ", ".join(entry["tasks"])
+        console.say(f"{verb} episode {entry['episode']}: {entry['frames']} frames, {tasks}")
         for reason in entry["reasons"]:
             console.say(f"  - {reason}")
     if removal.set_aside is not None:
@@ -271,17 +255,15 @@ def _say_removal(folder: Path, removal: Removal, verb: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Trim:
-    """Cut idle ends, gaps, unsure and blurred frames off the episodes of a LeRobot dataset."""
+    """Cut idle ends, gaps, uncertain and blurred frames from episodes of a LeRobot dataset."""
 
     folder: Path = setting(..., "the dataset", metavar="DATASET", positional=True)
     rules: Path = setting(..., "file of rules (docs/formats.md)", metavar="YAML")
-    dry_run: bool = setting(False, "say what would be cut, and change nothing")
-    delete: bool = setting(
-        False, "do not keep the episodes as they were as a dataset in DATASET/.unreferenced"
-    )
+    dry_run: bool = setting(False, "print the cuts, and change nothing")
+    delete: bool = setting(False, "do not keep the original episodes in DATASET/.unreferenced")
 
     def run(self, terminal: console.Terminal) -> int:
-        """Trim it, and say what was cut and why."""
+        """Trim it, and print the cuts and their reasons."""
         from acehand_core.lerobot.trim import trim_episodes
         from acehand_core.lerobot.trim_rules import read_trim_rules
         from acehand_core.review.decisions import write_beside
@@ -297,19 +279,15 @@ class Trim:
 
 
 def _say_trimming(folder: Path, trimming: Trimming, dry_run: bool) -> None:
-    """Print what was cut off which episode and why, and what is left."""
+    """Print the cuts of each episode with their reasons, and the rest."""
+    verb = "would keep" if dry_run else "kept"
     for entry in trimming.trimmed:
-        kept = " and ".join(f"{start} to {stop - 1}" for start, stop in entry["kept"])
-        would = "would keep" if dry_run else "kept"
-        console.say(f"episode {entry['episode']}: {would} {kept or 'none'} "
-                    f"of {entry['frames']} frames")  # fmt: skip
+        kept = " and ".join(f"{start} to {stop - 1}" for start, stop in entry["kept"]) or "none"
+        console.say(f"episode {entry['episode']}: {verb} {kept} of {entry['frames']} frames")
         for cut in entry["cuts"]:
             start, stop = cut["frames"]
             which = f"frames {start} to {stop - 1}" if stop > start + 1 else f"frame {start}"
             console.say(f"  - {which}: {cut['reason']}")
     if trimming.set_aside is not None:
-        console.say(
-            f"episodes as they were, a dataset that acehand dataset merge takes: "
-            f"{folder / trimming.set_aside}"
-        )
+        console.say(f"original episodes, as a dataset: {folder / trimming.set_aside}")
     console.say(f"{folder}: {trimming.episodes} episodes, {trimming.frames} frames")

@@ -1,10 +1,11 @@
-"""``acehand reconstruct``, ``export``, ``view``: hands as tables, robot commands, in a viewer."""
+"""``acehand reconstruct``, ``export`` and ``view``."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from acehand_core import plugins
@@ -30,7 +31,7 @@ _TABLE = "HandMotion .parquet, or keypoints (.npz, .npy, .csv, .json, .parquet)"
 class Reconstruct:
     """Write the hands of a video as a table."""
 
-    input: Path = setting(..., "what shows the hands", metavar="VIDEO", positional=True)
+    input: Path = setting(..., "a video of hands", metavar="VIDEO", positional=True)
     tracker: str = setting("auto", "as of acehand-retarget", metavar="NAME")
     hands: Hands = like(JobSettings, "hands", "both", "which hands to look for")
     output: Path | None = setting(
@@ -43,25 +44,19 @@ class Reconstruct:
     quality: Quality = like(JobSettings, "quality", "balanced")
     palm_calibration: float = like(JobSettings, "palm_calibration", 1.0)
     work_dir: Path | None = setting(
-        None,
-        "keep partial results there; the same command again resumes from them",
-        metavar="DIR",
+        None, "folder for partial results; the same command resumes from them", metavar="DIR"
     )
     trackers: Mapping[str, Any] = plugin_groups("trackers", "tracker {}")
 
     def run(self, terminal: console.Terminal) -> int:
         """Track and write."""
         from acehand_core.pipeline.report import how_well_known, said
-        from acehand_core.recordings.hands_file import (
-            TABLE_SUFFIXES,
-            check_table_path,
-            write_hand_motion,
-        )
+        from acehand_core.recordings import hands_file
         from acehand_core.trackers.base import TrackerSettings, with_environment
         from acehand_core.trackers.choose import open_input
 
         output = self.output or self.input.with_suffix(".hands.parquet")
-        check_table_path(output, self.overwrite, TABLE_SUFFIXES)
+        hands_file.check_table_path(output, self.overwrite, hands_file.TABLE_SUFFIXES)
         settings = TrackerSettings(
             hands=self.hands,
             hand_length_m=self.hand_length_m,
@@ -75,32 +70,24 @@ class Reconstruct:
         motion = tracker.track(recording, terminal.bars)
         if not motion.known.any():
             raise NoHandError(f"{self.input}: no hand was found in {len(motion)} frames.")
-        write_hand_motion(motion, output, self.overwrite)
+        hands_file.write_hand_motion(motion, output, self.overwrite)
         left, right = motion.observed.mean(0)
-        known = how_well_known(motion)
-        seen = f"left {left:.0%}, right {right:.0%}{said(known)}"
-        console.say(f"{output}: {len(motion)} frames, {seen}")
-        terminal.print_json(
-            {
-                "output": str(output),
-                "frames": len(motion),
-                "coverage": {"left": left, "right": right},
-                **known,
-            }
-        )
+        known, count = how_well_known(motion), len(motion)
+        console.say(f"{output}: {count} frames, left {left:.0%}, right {right:.0%}{said(known)}")
+        coverage = {"left": left, "right": right}
+        report = {"output": str(output), "frames": count, "coverage": coverage}
+        terminal.print_json(report | known)
         return console.EXIT_OK
 
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """Write a table of hands in another form, or as robot commands."""
+    """Write hands in another format, or as robot commands."""
 
     input: Path = setting(..., _TABLE, metavar="HANDS", positional=True)
     output: Path = setting(..., ".csv, .parquet or joints .npz", metavar="FILE", positional=True)
     robot: str | None = setting(
-        None,
-        "write this robot's commands instead, in its controller's order and unit (.csv)",
-        metavar="NAME",
+        None, "write the commands of this robot, in its controller's units (.csv)", metavar="NAME"
     )
     robot_model: Path | None = like(JobSettings, "robot_model", None)
     robot_unchecked: bool = like(JobSettings, "robot_unchecked", False)
@@ -115,10 +102,7 @@ class Export:
         if self.robot is not None:
             return self._commands(self.robot, terminal)
         if self.calibration or self.robot_model or self.latency != "off":
-            raise InputError(
-                "--robot-model, --calibration and --latency say how a robot follows: they need "
-                "--robot."
-            )
+            raise InputError("--robot-model, --calibration and --latency need --robot.")
         from acehand_core.recordings.hands_file import check_table_path, read_motion_file
 
         suffixes = tuple(f".{name}" for name in plugins.names("exports"))
@@ -144,8 +128,9 @@ class Export:
         check_table_path(self.output, self.overwrite, (".csv",))
         motion = read_motion_file(self.input, self.hands, keypoints=self.keypoints)
         physics = Physics(latency=self.latency)
-        trajectory = retarget_motion(motion, robot, calibrations=known, physics=physics,
-                                     unchecked=self.robot_unchecked)  # fmt: skip
+        trajectory = retarget_motion(
+            motion, robot, calibrations=known, physics=physics, unchecked=self.robot_unchecked
+        )
         sides = SIDES if self.hands == "both" else (self.hands,)
         units = next(iter(robot.hands.values())).controller
         columns = write_commands(trajectory, self.output, sides, units.whole, self.overwrite)
@@ -153,10 +138,8 @@ class Export:
             f"{self.output}: {len(motion)} frames, unit: {units.unit}; "
             f"verdict {trajectory.verdict.status if trajectory.verdict else 'none'}"
         )
-        terminal.print_json(
-            {"output": str(self.output), "frames": len(motion), "robot": robot.label,
-             "unit": units.unit, "columns": columns}
-        )  # fmt: skip
+        report = {"output": str(self.output), "frames": len(motion)}
+        terminal.print_json(report | {"robot": robot.label, "unit": units.unit, "columns": columns})
         return console.EXIT_OK
 
 
@@ -164,40 +147,39 @@ class Export:
 class View:
     """Show an episode of a dataset, or a table of hands, in rerun's viewer.
 
-    Without rerun an episode is written as a page for a browser. With --output a table of hands is
-    drawn as pictures instead, which need no viewer.
+    Without rerun, an episode is written as a page for a browser. With --output, a table of hands
+    is drawn as pictures, without a viewer.
     """
 
-    input: Path = setting(..., f"LeRobot dataset with hands, or {_TABLE}", metavar="WHAT",
-                          positional=True)  # fmt: skip
-    episode: int | None = setting(None, "which one of the dataset", low=0, metavar="N",
-                                  default_text="0")  # fmt: skip
-    video: Path | None = setting(None, "what a table's hands were seen in", metavar="VIDEO")
+    input: Path = setting(
+        ..., f"LeRobot dataset with hands, or {_TABLE}", metavar="WHAT", positional=True
+    )
+    episode: int | None = setting(
+        None, "episode of the dataset", low=0, metavar="N", default_text="0"
+    )
+    video: Path | None = setting(None, "the video of a table of hands", metavar="VIDEO")
     save: Path | None = setting(
-        None,
-        "write a file in place of opening a viewer: .rrd for rerun, of an episode also .html",
-        metavar="FILE",
+        None, "write a file, open no viewer: .rrd for rerun; episodes also .html", metavar="FILE"
     )
     output: Path | None = setting(
-        None, "draw a table's hands as pictures into this folder; no viewer", metavar="DIR"
+        None, "draw a table of hands as pictures into this folder; no viewer", metavar="DIR"
     )
     hands: Hands | None = like(JobSettings, "hands", None)
     robot: str | None = setting(
         None,
-        "what follows a table's hands; of a dataset the robot.yaml of its own robot, where that "
-        "does not come with acehand",
+        "robot that follows a table of hands; for a dataset with your own robot, its robot.yaml",
         metavar="NAME",
         default_text="inspire; the dataset's",
     )
     overwrite: bool = setting(False, OVERWRITE)
-    overlay: bool = setting(True, "with --output, a video too, not only a contact sheet", pair=True)
+    overlay: bool = setting(True, "with --output, also write a video", pair=True)
     reading: RecordingOptions = group(RecordingOptions)
 
     def __post_init__(self) -> None:
         check_values(self)
 
     def run(self, terminal: console.Terminal) -> int:
-        """Show or write it; name what was written."""
+        """Show or write it."""
         from acehand_core.pipeline.pictures import check_hands_file, view_hands
         from acehand_core.recordings.lerobot_video import is_dataset
 
@@ -205,11 +187,11 @@ class View:
             return self._show_episode(terminal)
         check_hands_file(self.input)
         if self.episode is not None:
-            raise InputError(f"{self.input}: --episode is for datasets; this is a table of hands.")
+            raise InputError(f"{self.input}: is a table of hands; --episode is for datasets.")
         if self.output is None:
             return self._show_table(terminal)
         if self.save is not None:
-            raise InputError("--output draws pictures, --save writes for a viewer: give one.")
+            raise InputError("--output and --save exclude one another.")
         files = view_hands(self.input, self.video, self._settings(self.output), terminal.bars)
         return _named(files, {}, terminal)
 
@@ -224,8 +206,6 @@ class View:
         )
 
     def _show_episode(self, terminal: console.Terminal) -> int:
-        from tempfile import TemporaryDirectory
-
         import numpy as np
 
         from acehand_core.review import rerun_view
@@ -240,18 +220,19 @@ class View:
             )
         if self.video or self.hands or self.reading != RecordingOptions():
             raise InputError(
-                f"{self.input}: a dataset has its own video and hands; of the flags that say how "
-                "to read them none applies."
+                f"{self.input}: is a dataset, which has its video and hands; --video, --hands and "
+                "the flags for reading recordings do not apply."
             )
         reader, number = DatasetReader(self.input), self.episode or 0
         title = f"{self.input.resolve().name}, episode {number}"
-        if self._wants_page():
-            page = self.save or _page_of(self.input, number)
-            # Without a name from the user it is made anew each time, as of acehand inspect.
-            anew = self.overwrite or self.save is None
-            if self.save is None:
-                console.say("rerun is not installed (pip install 'acehand[view]'): a page instead")
-            write_episode_page(reader, number, page, anew, terminal.bars)
+        page = self.save if self.save and self.save.suffix == ".html" else None
+        overwrite = self.overwrite
+        if self.save is None and not rerun_view.is_installed():
+            console.say("rerun is not installed (pip install 'acehand[view]'): a page instead")
+            dataset, overwrite = self.input.resolve(), True
+            page = dataset.with_name(f"{dataset.name}.view") / f"episode_{number:06d}.html"
+        if page is not None:
+            write_episode_page(reader, number, page, overwrite, terminal.bars)
             return _named([page], {"viewer": "page", "episode": number}, terminal)
 
         if self.save is not None:
@@ -273,35 +254,24 @@ class View:
             shown = rerun_view.EpisodeDisplay(title, episode, robot, video, times)
             return self._show(shown, {"episode": number}, terminal)
 
-    def _wants_page(self) -> bool:
-        from acehand_core.review import rerun_view
-
-        if self.save is not None:
-            return self.save.suffix == ".html"
-        return not rerun_view.is_installed()
-
     def _show_table(self, terminal: console.Terminal) -> int:
-        from tempfile import TemporaryDirectory
-
         from acehand_core.pipeline.pictures import follow_hands
         from acehand_core.pipeline.report import episode_provenance
         from acehand_core.review import rerun_view
         from acehand_core.review.episode import hands_as_episode
 
-        # Before minutes of work.
-        if self.save is None:
+        if self.save is None:  # before minutes of work
             rerun_view.check_viewer()
         else:
             rerun_view.check_output(self.save, self.overwrite)
-        settings = self._settings(Path())
-        followed = follow_hands(self.input, self.video, settings, terminal.bars)
-        recording, motion, trajectory, robot = followed
+        recording, motion, trajectory, robot = follow_hands(
+            self.input, self.video, self._settings(Path()), terminal.bars
+        )
         origin = episode_provenance(motion, trajectory, robot.license)
         episode = hands_as_episode(self.input, motion, trajectory, origin)
         with TemporaryDirectory() as scratch:
             video = times = None
-            if recording.frames is not None:
-                # As it was looked at: upright, without distortion, only the part that was asked.
+            if recording.frames is not None:  # upright, undistorted and cut
                 video, times = _encoded(recording, Path(scratch))
             shown = rerun_view.EpisodeDisplay(self.input.name, episode, robot, video, times)
             return self._show(shown, {}, terminal)
@@ -315,13 +285,12 @@ class View:
             rerun_view.open_viewer(shown)
         else:
             rerun_view.save(shown, self.save, self.overwrite)
-        files = [] if self.save is None else [self.save]
-        frames = len(shown.episode)
-        return _named(files, {"viewer": "rerun", **said, "frames": frames}, terminal)
+        said = {"viewer": "rerun", **said, "frames": len(shown.episode)}
+        return _named([self.save] if self.save else [], said, terminal)
 
 
 def _encoded(recording: Recording, folder: Path) -> tuple[Path, Float[np.ndarray, "T"]]:
-    """Write the frames for a viewer; return the video and the time of each (seconds)."""
+    """Write the frames for a viewer; return the video and the time of each frame (s)."""
     import numpy as np
 
     from acehand_core.recordings.video_encode import VideoEncoding, encode_video
@@ -329,12 +298,6 @@ def _encoded(recording: Recording, folder: Path) -> tuple[Path, Float[np.ndarray
     video, rate = folder / "video.mp4", max(round(recording.fps), 1)
     encode_video(recording, video, rate, VideoEncoding("av1", preset="10", crf=40))
     return video, np.arange(len(recording)) / rate
-
-
-def _page_of(dataset: Path, number: int) -> Path:
-    """Return where the page of an episode lies, beside its dataset."""
-    dataset = dataset.resolve()
-    return dataset.with_name(f"{dataset.name}.view") / f"episode_{number:06d}.html"
 
 
 def _named(files: list[Path], said: dict[str, Any], terminal: console.Terminal) -> int:

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Retarget:
-    """Turn recordings of human hands into a LeRobot v3 dataset of a robot hand doing the same.
+    """Retarget recordings of human hands to a robot hand, as a LeRobot v3 dataset.
 
     INPUT is a video, a folder of pictures, a bag (rosbag2 folder, .mcap, .db3), a folder of any of
-    these, a LeRobot dataset with videos or one episode of it (DATASET/episode_000003), a clip of a
-    store (STORE/clips/ID), or a file of hands (HandMotion .parquet, or keypoints: .npz, .npy, .csv,
-    .json, .parquet).
+    these, a LeRobot dataset with videos or one of its episodes (DATASET/episode_000003), a clip of
+    a store (STORE/clips/ID), or a file of hands (HandMotion .parquet, or keypoints: .npz, .npy,
+    .csv, .json, .parquet).
 
-    exit codes: 0 all done; 1 some inputs failed, the good ones are written; 2 usage or input error,
+    exit codes: 0 all done; 1 some inputs failed, the others are written; 2 usage or input error,
     nothing written; 3 no hand in any input; 4 output could not be written; 130 interrupted
     """
 
@@ -38,7 +38,7 @@ class Retarget:
     }  # fmt: skip
 
     def run(self, terminal: console.Terminal) -> int:
-        """Run the main job and report."""
+        """Run the main job, and report."""
         from acehand_core.pipeline.job import run_job
 
         report = run_job(self.inputs, with_weights(self.job), terminal.bars)
@@ -49,7 +49,7 @@ class Retarget:
 
 
 def with_weights(job: JobSettings) -> JobSettings:
-    """Return settings with the weights of the environment, where they may be used."""
+    """Return settings with the weights named by the environment, if the tracker may use them."""
     return replace(job, trackers=with_environment(job.trackers, job.tracker, console.say))
 
 
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def summarise(report: JobReport, terminal: console.Terminal) -> None:
-    """Say on standard error how each input went; one line each with ``--quiet``."""
+    """Print the result of each input, with ``--quiet`` one line each."""
     from acehand_core.pipeline.report import cuts_said, said
 
     quiet = terminal.quiet

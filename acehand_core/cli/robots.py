@@ -1,4 +1,4 @@
-"""``acehand robots list|init|check|show|calibrate``: which there are, one's own, does it fit."""
+"""``acehand robots list|init|check|show|calibrate``."""
 
 from __future__ import annotations
 
@@ -24,41 +24,38 @@ _MARKS = {True: "ok", False: "FAILED", None: "skipped"}
 
 @dataclass(frozen=True, slots=True)
 class Robots:
-    """List, check or draw the robots, or begin with your own.
+    """List, check, draw or calibrate robots, or add your own.
 
-    list (default): names, commands, licence; init: draft a robot.yaml from your own MJCF or URDF;
-    check: does the model fit its robot.yaml; show: write a picture; calibrate: fit it to canonical
-    hand poses and keep that beside its robot.yaml. ROBOT is a name, NAME:VARIANT or a robot.yaml;
-    default all. Of init it is the model file.
+    list (default): names, commands, licence; init: draft a robot.yaml from your MJCF or URDF;
+    check: compare the model with its robot.yaml; show: write a picture; calibrate: fit it to
+    canonical hand poses and write the result next to its robot.yaml. ROBOT is a name, NAME:VARIANT
+    or a robot.yaml, by default all; for init, the model file.
     """
 
     names: tuple[str, ...] = setting(
         (),
-        "what to do, and which robots",
+        "action and robots",
         metavar="[list|init|check|show|calibrate] ROBOT",
         positional=True,
     )
     robot_model: Path | None = like(JobSettings, "robot_model", None)
     output: Path | None = setting(
         None,
-        "the picture, or the folder of init",
+        "picture of show, folder of init",
         metavar="PATH",
-        default_text="of show: ROBOT.png; of init: the model's name",
+        default_text="ROBOT.png; the model's name",
     )
     side: Side | None = setting(
-        None, "of init: which hand the model is", default_text="what its names and shape say"
+        None, "init: side of the model", default_text="from its names and shape"
     )
-    left: Path | None = setting(None, "of init: the left hand's model", metavar="FILE")
+    left: Path | None = setting(None, "init: model of the left hand", metavar="FILE")
     root: str | None = setting(
-        None,
-        "of init: the link that carries the hand",
-        metavar="LINK",
-        default_text="where its fingers begin",
+        None, "init: link that carries the hand", metavar="LINK", default_text="found"
     )
     overwrite: bool = setting(False, OVERWRITE)
 
     def run(self, terminal: console.Terminal) -> int:
-        """Do what the first word says."""
+        """Run the action."""
         from acehand_core.errors import InputError
         from retarget.robots.robot import load_robot, robot_names
 
@@ -72,17 +69,26 @@ class Robots:
             action = "show"
         names = words or list(robot_names())
         if action == "show" and len(words) != 1:
-            raise InputError(f"Say which one robot to show; there are {', '.join(robot_names())}.")
+            raise InputError(f"Name one robot to show; valid: {', '.join(robot_names())}.")
         robots = [load_robot(name, models=self.robot_model) for name in names]
         if action == "check":
-            return _check(robots, terminal)
-        if action == "show":
-            return self._show(robots[0], terminal)
+            checks, failed = _checked(robots)
+            terminal.print_json({"robots": checks, "failed": failed})
+            return console.EXIT_SOME_FAILED if failed else console.EXIT_OK
         if action == "calibrate":
             return self._calibrate(robots, terminal)
+        written = {}
+        if action == "show":
+            from acehand_core.pipeline.pictures import draw_robot
+
+            output = self.output or Path(f"{robots[0].label.replace(':', '-')}.png")
+            draw_robot(robots[0], output, self.overwrite)
+            written = {"output": str(output)}
         for robot in robots:
             _describe(robot)
-        terminal.print_json(lambda: {"robots": {robot.label: _details(robot) for robot in robots}})
+        for name in written.values():
+            console.say(name)
+        terminal.print_json(lambda: {"robots": {r.label: _details(r) for r in robots}, **written})
         return console.EXIT_OK
 
     def _init(self, words: list[str], terminal: console.Terminal) -> int:
@@ -93,7 +99,7 @@ class Robots:
         from retarget.robots.robot import load_robot
 
         if len(words) != 1:
-            raise InputError("Say which model to draft a robot.yaml from: one MJCF or URDF file.")
+            raise InputError("acehand robots init needs one MJCF or URDF file.")
         model = Path(words[0])
         folder = self.output or Path(robot_name(model))
         picture = folder / "robot.png"
@@ -106,7 +112,7 @@ class Robots:
         try:
             robot = load_robot(path)
         except SchemaError as error:
-            console.say(f"{path} is written, but must be changed: {error}")
+            console.say(f"{path} is written and needs changes: {error}")
             terminal.print_json(record | {"robots": {}, "failed": 1})
             return console.EXIT_SOME_FAILED
         _describe(robot)
@@ -125,7 +131,7 @@ class Robots:
         return console.EXIT_SOME_FAILED if failed else console.EXIT_OK
 
     def _calibrate(self, robots: list[Robot], terminal: console.Terminal) -> int:
-        """Write each robot's calibration file; one that fits already is left as it is."""
+        """Write each robot's calibration file, unless it is up to date."""
         from acehand_core.atomic import atomic_path
         from retarget.robots.kinematics import KinematicTree
         from retarget.solve.calibration import fingerprint, fitted_robot, kept_calibration
@@ -136,34 +142,20 @@ class Robots:
             pairs = {side: (hand, KinematicTree.of(hand)) for side, hand in robot.hands.items()}
             path = next(iter(robot.hands.values())).calibration_path
             if path is None or any(hand.tracks == "opening" for hand, _ in pairs.values()):
-                console.say(f"{robot.label}: follows an opening; there is nothing to calibrate")
+                console.say(f"{robot.label}: a gripper; nothing to calibrate")
                 continue
-            kept = {side: kept_calibration(hand) for side, (hand, _) in pairs.items()}
             same = all(
-                (one := kept[side]) is not None and one.sha256 == fingerprint(hand, tree)
-                for side, (hand, tree) in pairs.items()
+                (kept := kept_calibration(hand)) is not None
+                and kept.sha256 == fingerprint(hand, tree)
+                for hand, tree in pairs.values()
             )
             if not same or self.overwrite:
                 with atomic_path(path, overwrite=self.overwrite) as partial:
-                    fitted = {
-                        side: fitted_robot(hand, tree) for side, (hand, tree) in pairs.items()
-                    }
+                    fitted = {side: fitted_robot(*pair) for side, pair in pairs.items()}
                     partial.write_text(calibration_text(robot, fitted), encoding="utf-8")
             files.append(str(path))
-            console.say(f"{robot.label}: {path}" + (" fits already" if same else ""))
+            console.say(f"{robot.label}: {path}" + (" is up to date" if same else ""))
         terminal.print_json({"files": files})
-        return console.EXIT_OK
-
-    def _show(self, robot: Robot, terminal: console.Terminal) -> int:
-        from acehand_core.pipeline.pictures import draw_robot
-
-        output = self.output or Path(f"{robot.label.replace(':', '-')}.png")
-        draw_robot(robot, output, self.overwrite)
-        _describe(robot)
-        console.say(str(output))
-        terminal.print_json(
-            lambda: {"robots": {robot.label: _details(robot)}, "output": str(output)}
-        )
         return console.EXIT_OK
 
 
@@ -186,7 +178,7 @@ def _details(robot: Robot) -> dict[str, Any]:
 
 
 def _pinch_reach_mm(hand: HandSpec) -> dict[str, float]:
-    """Return how near each finger's tip comes to the thumb's; nothing for a gripper."""
+    """Return the least distance of each fingertip to the thumb's; empty for a gripper."""
     from retarget.robots.kinematics import KinematicTree
     from retarget.solve.pinch import tip_reach
 
@@ -210,21 +202,15 @@ def _describe(robot: Robot) -> None:
     for side, one in robot.hands.items():
         reach = ", ".join(f"{finger} {mm:.1f} mm" for finger, mm in _pinch_reach_mm(one).items())
         if reach:
-            console.say(f"  {side} fingertips from the thumb's, at best: {reach}")
+            console.say(f"  {side} fingertips, least distance to the thumb's: {reach}")
         if one.user_model is not None:
             console.say(f"  {side} model: {one.user_model}")
 
     console.say(f"  licence: {robot.license}")
 
 
-def _check(robots: list[Robot], terminal: console.Terminal) -> int:
-    record, failed = _checked(robots)
-    terminal.print_json({"robots": record, "failed": failed})
-    return console.EXIT_SOME_FAILED if failed else console.EXIT_OK
-
-
 def _checked(robots: list[Robot]) -> tuple[dict[str, Any], int]:
-    """Check robots and say what was found; return it, and how many checks failed."""
+    """Check robots and print the findings; return them and the number of failed checks."""
     from retarget.check import check_hand
 
     record: dict[str, Any] = {}
@@ -240,5 +226,5 @@ def _checked(robots: list[Robot]) -> tuple[dict[str, Any], int]:
                 finding.name: {"passed": finding.passed, "detail": finding.detail}
                 for finding in findings
             }
-    console.say(f"{failed} of the checks failed" if failed else "no check failed")
+    console.say(f"{failed} checks failed" if failed else "no check failed")
     return record, failed

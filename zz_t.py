@@ -1,3 +1,0 @@
-from acehand_core import Camera
-
-x: Camera
