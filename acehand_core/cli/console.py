@@ -10,6 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, TextIO, runtime_checkable
 
 from acehand_core import __version__
@@ -196,6 +197,15 @@ def _parsed(program: str, words: Sequence[str], kind: type[Runnable]) -> tuple[R
         return kind(), Common(json="--json" in words)  # the doctor, which reports what is missing
     command, common = parse(program, words, kind, Common)
     return command, common
+
+
+def say_files(files: Sequence[Path], terminal: Terminal, **said: Any) -> int:
+    """Print the files that a command wrote, in JSON after ``said``; return exit code 0."""
+    terminal.bars.close()
+    for file in files:
+        say(str(file))
+    terminal.print_json({**said, "files": [str(file) for file in files]})
+    return EXIT_OK
 
 
 def say_error(error: Exception, verbose: bool) -> None:

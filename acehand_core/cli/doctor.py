@@ -1,4 +1,4 @@
-"""``acehand doctor``: what is installed, what each missing piece would add, and how to get it."""
+"""``acehand doctor``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from acehand_core.cli import console
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One thing that may be installed; ``needed`` pieces are part of the main job."""
+    """A package, library or file; the main job needs those that are ``needed``."""
 
     name: str
     needed: bool
@@ -30,7 +30,7 @@ _MEDIAPIPE = "pip install '.[mediapipe]' && acehand weights fetch hands"
 _ACE = "pip install torch==2.13.0 && pip install '.[ace]'"
 _TRAIN = "pip install torch==2.13.0 && pip install '.[ace,train]'"
 
-#: Distribution, import name, needed by the main job, what it adds, how to install it.
+#: Distribution, import name, whether the main job needs it, what it adds, how to install it.
 _PACKAGES = (
     ("numpy", "numpy", True, "everything", _HERE),
     ("av", "av", True, "video", _HERE),
@@ -80,10 +80,10 @@ _PACKAGES = (
 
 @dataclass(frozen=True, slots=True)
 class Doctor:
-    """Say what is installed, what each missing piece would add, and how to get it."""
+    """Print installed and missing packages, with what each adds and how to install it."""
 
     def run(self, terminal: console.Terminal) -> int:
-        """Print the findings; the exit code is 0 when the main job can run."""
+        """Print the findings; the exit code is 0 if the main job can run."""
         pieces = examine()
         width = max(len(piece.name) for piece in pieces)
         console.say(f"acehand {__version__}, Python {platform.python_version()}")
@@ -102,55 +102,41 @@ class Doctor:
         ready = all(piece.found for piece in pieces if piece.needed)
         console.say("The main job can run." if ready else "The main job cannot run: see MISSING.")
 
-        found = [asdict(piece) for piece in pieces]
-        terminal.print_json(
-            {"acehand": __version__, "ready": ready, "pieces": found, "plugins": others}
-        )
+        found, report = [asdict(piece) for piece in pieces], {"acehand": __version__}
+        terminal.print_json({**report, "ready": ready, "pieces": found, "plugins": others})
         return console.EXIT_OK if ready else console.EXIT_SOME_FAILED
 
 
 def examine() -> list[Piece]:
-    """Look at packages, OpenGL and the user's own model files."""
+    """Look for packages, OpenGL and the user's model files."""
     pieces = [
         Piece(name, needed, _version(name, module, needed), adds, get)
         for name, module, needed, adds, get in _PACKAGES
     ]
-    pieces.append(
-        Piece(
-            "hand networks",
-            True,
-            _hand_networks(),
-            "--tracker mediapipe: what finds hands",
-            "acehand weights fetch hands",
-        )
-    )
-    pieces.append(
-        Piece(
-            "OpenGL", False, _opengl(), "pictures of the robot",
-            "apt-get install libegl1 libgl1-mesa-dri (MUJOCO_GL unset or egl)",
-        )
-    )  # fmt: skip
-    mano = os.environ.get("ACEHAND_MANO", "")
-    pieces.append(
-        Piece("MANO files", False, mano if mano and Path(mano).is_dir() else None,
-              "MANO meshes and parameters (non-commercial licence)",
-              "https://mano.is.tue.mpg.de, then set ACEHAND_MANO to the folder")
-    )  # fmt: skip
-    weights = os.environ.get("ACEHAND_WEIGHTS", "")
-    pieces.append(
-        Piece("model weights", False, weights if weights and Path(weights).exists() else None,
-              "--tracker ace (non-commercial licence)",
-              "acehand weights fetch, then set ACEHAND_WEIGHTS to the folder")
-    )  # fmt: skip
-
+    adds, get = "--tracker mediapipe: the hand detector", "acehand weights fetch hands"
+    pieces.append(Piece("hand networks", True, _hand_networks(), adds, get))
+    adds = "pictures of the robot"
+    get = "apt-get install libegl1 libgl1-mesa-dri (MUJOCO_GL unset or egl)"
+    pieces.append(Piece("OpenGL", False, _opengl(), adds, get))
+    adds = "MANO meshes and parameters (non-commercial licence)"
+    get = "https://mano.is.tue.mpg.de, then set ACEHAND_MANO to the folder"
+    pieces.append(Piece("MANO files", False, _path_in("ACEHAND_MANO"), adds, get))
+    adds = "--tracker ace (non-commercial licence)"
+    get = "acehand weights fetch, then set ACEHAND_WEIGHTS to the folder"
+    pieces.append(Piece("model weights", False, _path_in("ACEHAND_WEIGHTS"), adds, get))
     return pieces
 
 
-def _version(distribution: str, module: str, needed: bool) -> str | None:
-    """Return the version of a package, or None where it cannot be used.
+def _path_in(variable: str) -> str | None:
+    path = os.environ.get(variable, "")
+    return path if path and Path(path).exists() else None
 
-    What the main job needs is imported, for an installed package may lack what it needs itself;
-    the others may be slow to load, so they are only looked for.
+
+def _version(distribution: str, module: str, needed: bool) -> str | None:
+    """Return the version of a package, or None if it cannot be used.
+
+    Needed packages are imported, since their own dependencies may be missing; others are only
+    looked for, since they may be slow to load.
     """
     try:
         if module == "openvino":
@@ -161,7 +147,7 @@ def _version(distribution: str, module: str, needed: bool) -> str | None:
             importlib.import_module(module)
         elif importlib.util.find_spec(module) is None:
             return None
-    except Exception:  # what a broken package raises is not only ImportError
+    except Exception:  # a broken package raises anything
         return None
     try:
         return importlib.metadata.version(distribution)
@@ -170,7 +156,7 @@ def _version(distribution: str, module: str, needed: bool) -> str | None:
 
 
 def _hand_networks() -> str | None:
-    """Return the version of the networks of the mediapipe tracker."""
+    """Return the version of the mediapipe tracker's networks."""
     from acehand_core.errors import InputError
 
     try:

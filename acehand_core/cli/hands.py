@@ -193,7 +193,7 @@ class View:
         if self.save is not None:
             raise InputError("--output and --save exclude one another.")
         files = view_hands(self.input, self.video, self._settings(self.output), terminal.bars)
-        return _named(files, {}, terminal)
+        return console.say_files(files, terminal)
 
     def _settings(self, output: Path) -> JobSettings:
         return JobSettings(
@@ -233,7 +233,7 @@ class View:
             page = dataset.with_name(f"{dataset.name}.view") / f"episode_{number:06d}.html"
         if page is not None:
             write_episode_page(reader, number, page, overwrite, terminal.bars)
-            return _named([page], {"viewer": "page", "episode": number}, terminal)
+            return console.say_files([page], terminal, viewer="page", episode=number)
 
         if self.save is not None:
             rerun_view.check_output(self.save, self.overwrite)
@@ -285,8 +285,8 @@ class View:
             rerun_view.open_viewer(shown)
         else:
             rerun_view.save(shown, self.save, self.overwrite)
-        said = {"viewer": "rerun", **said, "frames": len(shown.episode)}
-        return _named([self.save] if self.save else [], said, terminal)
+        files, said = [self.save] if self.save else [], said | {"frames": len(shown.episode)}
+        return console.say_files(files, terminal, viewer="rerun", **said)
 
 
 def _encoded(recording: Recording, folder: Path) -> tuple[Path, Float[np.ndarray, "T"]]:
@@ -298,10 +298,3 @@ def _encoded(recording: Recording, folder: Path) -> tuple[Path, Float[np.ndarray
     video, rate = folder / "video.mp4", max(round(recording.fps), 1)
     encode_video(recording, video, rate, VideoEncoding("av1", preset="10", crf=40))
     return video, np.arange(len(recording)) / rate
-
-
-def _named(files: list[Path], said: dict[str, Any], terminal: console.Terminal) -> int:
-    for file in files:
-        console.say(str(file))
-    terminal.print_json({**said, "files": [str(file) for file in files]})
-    return console.EXIT_OK

@@ -1,8 +1,8 @@
-"""``acehand render HANDS|DATASET``: videos and film strips of hands and robot."""
+"""``acehand render HANDS|DATASET``."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from acehand_core.cli import console
@@ -16,25 +16,23 @@ from retarget.solve.arm import ArmSettings
 
 @dataclass(frozen=True, slots=True)
 class Render:
-    """Make a film and a strip of hands and robot."""
+    """Draw a video and a strip of hands and robot."""
 
     inputs: tuple[Path, ...] = setting(
         ...,
         "HandMotion .parquet, joints .npz, a folder of predictions, or a dataset with --episode; "
-        "several of one recording stand side by side",
+        "several of one recording are drawn side by side",
         metavar="HANDS|DATASET",
         positional=True,
     )
-    label: tuple[str, ...] = setting(
-        (), "over an input's column, once per input", repeat=True, default_text="their names"
+    labels: tuple[str, ...] = setting(
+        (), "label of an input, once per input", flag="label", repeat=True, default_text="its name"
     )
     episode: int = setting(0, "of a dataset")
-    video: Path | None = setting(None, "what the hands were seen in", metavar="VIDEO")
-    segment: str | None = setting(None, "which table of a folder of predictions", metavar="NAME")
+    video: Path | None = setting(None, "the video of the hands", metavar="VIDEO")
+    segment: str | None = setting(None, "the table in a folder of predictions", metavar="NAME")
     clips: Path | None = setting(
-        None,
-        "store that the segment is from: its pictures, camera and true hands",
-        metavar="STORE",
+        None, "the segment's store, with pictures, camera and true hands", metavar="STORE"
     )
     panels: str | None = setting(
         None,
@@ -49,9 +47,7 @@ class Render:
     calibration: Path | None = like(JobSettings, "calibration", None)
     hands: Hands | None = like(JobSettings, "hands", None)
     depth: Path | None = setting(
-        None,
-        "16-bit PNG in millimetres, one per frame: what is nearer hides the robot",
-        metavar="DIR",
+        None, "depth maps that hide the robot: 16-bit PNG in mm, one per frame", metavar="DIR"
     )
     moving: bool = setting(True, "write the video, not only the strip", pair=True)
     output: Path = setting(Path("acehand_render"), "folder to write", metavar="DIR")
@@ -60,32 +56,10 @@ class Render:
     arm: ArmSettings = group(ArmSettings)
 
     def run(self, terminal: console.Terminal) -> int:
-        """Draw and name the files."""
-        from acehand_core.drawing.panels import panel_names
+        """Draw, and print the files."""
         from acehand_core.drawing.render import render
         from acehand_core.drawing.render_inputs import RenderSettings
 
-        settings = RenderSettings(
-            output=self.output,
-            panels=None if self.panels is None else panel_names(self.panels),
-            robot=self.robot,
-            robot_model=self.robot_model,
-            calibration=self.calibration,
-            hands=self.hands,
-            video=self.video,
-            episode=self.episode,
-            depth=self.depth,
-            moving=self.moving,
-            overwrite=self.overwrite,
-            reading=self.reading,
-            labels=self.label,
-            segment=self.segment,
-            clips=self.clips,
-            arm=self.arm,
-        )
-        files = render(self.inputs, settings, terminal.bars)
-        terminal.bars.close()
-        for file in files:
-            console.say(str(file))
-        terminal.print_json({"files": [str(file) for file in files]})
-        return console.EXIT_OK
+        own = {field.name: getattr(self, field.name) for field in fields(RenderSettings)}
+        files = render(self.inputs, RenderSettings(**own), terminal.bars)
+        return console.say_files(files, terminal)

@@ -72,7 +72,7 @@ def render(
 
     recording, columns = open_columns(sources, settings, progress)
     in_columns = len(columns) > 1 or bool(settings.labels)
-    shown = settings.panels or (COLUMN_PANELS if in_columns else DEFAULT_PANELS)
+    shown = settings.panels and panel_names(settings.panels) or (COLUMN_PANELS if in_columns else DEFAULT_PANELS)
     placed = all(column.motion.placed for column in columns)
     if settings.panels is None:
         if not placed:
