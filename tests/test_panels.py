@@ -282,7 +282,7 @@ def test_render_an_episode_with_depth(tmp_path: Path, capsys) -> None:
     assert shown["before"] == 0 and shown["behind"] > 0.01
     (folder / "0004.png").unlink()
     run = Acehand(capsys, "render", out, "--depth", folder, "--output", tmp_path / "n")
-    assert run.code == 2 and "4 depth pictures (.png) for 5 frames" in run.err
+    assert run.code == 2 and "4 depth" in run.err and "5 frames" in run.err
     run = Acehand(capsys, "render", out, "--episode", 3, "--output", tmp_path / "n")
     assert run.code == 2 and "no episode 3" in run.err
 
@@ -369,10 +369,10 @@ def test_what_does_not_belong_side_by_side_is_refused(tmp_path: Path, capsys) ->
         ((tables["a"], tables["b"]), "made from b.mp4, but"),
         ((tables["c"], tables["d"]), "different camera poses; give --camera-poses"),
         ((one, one, "--label", "x"), "1 labels for 2 inputs"),
-        ((one, one, "--label", "x", "--label", "ü"), "only plain ASCII"),
+        ((one, one, "--label", "x", "--label", "ü"), "'ü'"),
         ((folder, one), "4 tables of hands; choose one with --segment, for example --segment a"),
         ((folder, one, "--segment", "e"), "no e.parquet; valid: a, b, c, d"),
-        ((one, "--segment", "a"), "neither is given"),
+        ((one, "--segment", "a"), "--segment"),
         ((tmp_path / "none", one), "give a HandMotion table"),
     ):
         run = Acehand(capsys, "render", *inputs, "--no-moving", "--output", tmp_path / "no")

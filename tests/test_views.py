@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 import pytest
 
-from acehand_core.drawing.contact_sheet import EpisodePictures, SourceView
+from acehand_core.drawing.contact_sheet import EpisodePictures, source_view
 from acehand_core.errors import MissingDependencyError
 from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
@@ -37,11 +37,10 @@ def pictures():
 
     def draw(motion, trajectory, shown):
         try:
-            view = SourceView(ROBOT, motion, trajectory, WIDTH, HEIGHT)
+            with source_view(ROBOT, motion, trajectory, WIDTH, HEIGHT) as picture:
+                return [picture(frame) for frame in shown]
         except MissingDependencyError as error:
             pytest.skip(f"no OpenGL here: {error}")
-        with view:
-            return [view(frame) for frame in shown]
 
     return draw
 
@@ -167,5 +166,8 @@ def test_missing_opengl_is_said(placed, monkeypatch):
         raise MissingDependencyError("no OpenGL")
 
     monkeypatch.setattr("acehand_core.drawing.contact_sheet.RobotRenderer", no_gl)
-    with pytest.raises(MissingDependencyError):
-        SourceView(ROBOT, motion, trajectory, WIDTH, HEIGHT)
+    with (
+        pytest.raises(MissingDependencyError),
+        source_view(ROBOT, motion, trajectory, WIDTH, HEIGHT),
+    ):
+        pass

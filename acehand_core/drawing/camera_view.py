@@ -1,4 +1,4 @@
-"""Whether a camera fits, at a glance: pictures before and after undistortion, straight lines."""
+"""Pictures to check a camera by eye: before and after undistortion, straight lines."""
 
 from __future__ import annotations
 
@@ -16,21 +16,16 @@ from acehand_core.types import ImageRgb, Picture
 _DARK, _LINE, _AXIS = (24, 26, 30), (210, 214, 220), (240, 140, 40)
 #: Squares of the grid across the undistorted picture.
 _SQUARES = 16
-#: The grid ends at this angle to the optical axis; further out its lines crowd together.
+#: Largest angle of the grid to the optical axis; further out its lines crowd together.
 _EDGE = math.radians(72)
 _MAX_WIDTH = 960
-#: Colours of three directions at right angles; a segment within 2 degrees of one has it.
+#: Colours of three orthogonal directions; segments within 2 degrees of one get it.
 _DIRECTIONS = ((230, 60, 60), (60, 200, 90), (70, 130, 250))
 _PARALLEL = math.sin(math.radians(2))
 
 
 def before_and_after(camera: Camera, image: ImageRgb | None) -> Picture:
-    """Return a picture of ``camera`` beside the undistorted one.
-
-    Args:
-        camera: of ``image``'s size.
-        image: a frame; None: a grid of straight lines before the camera, as it sees them.
-    """
+    """Return a frame of ``camera`` (None: a grid of straight lines) next to it undistorted."""
     before = grid_seen_by(camera) if image is None else image
     after = before
     if camera.model != "pinhole":
@@ -45,7 +40,7 @@ def before_and_after(camera: Camera, image: ImageRgb | None) -> Picture:
 
 
 def grid_seen_by(camera: Camera) -> ImageRgb:
-    """Return what a camera sees of a plane of squares across its optical axis."""
+    """Return a plane of squares across the optical axis as a camera sees it."""
     image = np.full((camera.height, camera.width, 3), _DARK, np.uint8)
     thick = max(1, round(camera.width / 500))
     step = camera.width / camera.fx / _SQUARES
@@ -71,12 +66,10 @@ def lines_in(
     camera: Camera | None,
     directions: Float[np.ndarray, "3 3"] | None,
 ) -> Picture:
-    """Return a picture with its straight segments, in the colour of the direction they have.
+    """Return a picture with its straight segments (x0 y0 x1 y1, px) coloured by direction.
 
-    Args:
-        segments: end points x0 y0 x1 y1 in pixels.
-        camera: of the picture's size; with ``directions`` (rows, in its frame) it tells which
-            segments point to which. Without them all are grey, as are segments of no direction.
+    ``directions`` are rows in the frame of ``camera``; without them, and in other directions,
+    segments are grey.
     """
     drawn = image.copy()
     thick = max(1, round(image.shape[1] / 400))

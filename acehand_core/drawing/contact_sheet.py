@@ -1,7 +1,8 @@
-"""The pictures of one episode: an overlay video and a contact sheet."""
+"""Pictures of one episode: overlay video, contact sheet, views of the robot and its arms."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import cv2
 import numpy as np
+from jaxtyping import Float
 
 from acehand_core.drawing.overlay import (
     LEGEND,
@@ -18,7 +20,7 @@ from acehand_core.drawing.overlay import (
     shrunk,
     write_png,
 )
-from acehand_core.drawing.panels import NOT_PLACED, Panels
+from acehand_core.drawing.panels import NOT_PLACED, Layer, Panels, PanelView
 from acehand_core.drawing.robot_view import RobotRenderer
 from acehand_core.drawing.video import ahead, write_video
 from acehand_core.geometry import frames
@@ -29,20 +31,23 @@ from acehand_core.motion import HandMotion, Recording, RobotTrajectory
 from acehand_core.recordings.selection import resized
 from acehand_core.types import SIDES, ImageRgb, Picture, Progress
 from retarget.robots.robot import Robot
+from retarget.solve.arm import Arm
 
-#: Gives the robot as the source camera would see it in a frame of the episode.
+#: Returns a picture of the robot in a frame of the episode.
 RobotPicture = Callable[[int], ImageRgb]
 
-#: Pictures in the overlay are no larger than this (px), sheet thumbnails as wide as that.
+#: Largest side of an overlay's pictures, and width of a sheet's thumbnails (px).
 MAX_SIDE = 960
 THUMB_WIDTH = 300
 SHEET_COLUMNS, SHEET_ROWS = 3, 4
-#: The sheet shows the part of the picture that the hands are in, and this share of it around them;
-#: the whole where that is not much larger.
+#: The sheet shows the hands with this margin, as a share of their extent; where that is nearly all
+#: of the picture, the whole.
 _MARGIN, _NEARLY_ALL = 0.25, 0.85
 _MARKER_WIDTH = 36
 _BACKDROP = (38, 41, 47)
 _FRAME = (235, 235, 235)
+#: Frames of which the outside view shows the arms' links.
+_SHOWN_FRAMES = 24
 
 
 def picture_size(recording: Recording) -> tuple[int, int]:
@@ -52,10 +57,7 @@ def picture_size(recording: Recording) -> tuple[int, int]:
 
 
 class EpisodePictures:
-    """Draws frames of one episode.
-
-    ``robot`` is None where no robot picture can be made, ``arms`` where no arm is to be seen.
-    """
+    """Overlay and contact sheet of one episode; ``robot`` and ``arms`` are drawn next to hands."""
 
     def __init__(
         self,
@@ -80,44 +82,31 @@ class EpisodePictures:
         if not motion.placed and recording.frames is None:
             self._outside = Panels(motion, *self._size)
 
-    def __len__(self) -> int:
-        return len(self._motion)
-
-    def picture(self, image: ImageRgb | None, frame: int) -> Picture:
-        """Return one frame: source with hands, robot beside it, then its arms from outside."""
-        if image is None:
-            image = np.full((*self._size[::-1], 3), _BACKDROP, np.uint8)
-        elif (image.shape[1], image.shape[0]) != self._size:
-            image = cv2.resize(image, self._size, interpolation=cv2.INTER_AREA)
-        else:
-            image = image.copy()
-        return self._beside_hands(self._hands(image, frame), frame)
-
     def _hands(self, image: ImageRgb, frame: int) -> ImageRgb:
-        """Draw the hands of a frame into its picture, or all anew; return that."""
+        """Return the picture of a frame with its hands; ``image`` is drawn into."""
         if self._outside is not None:
             return self._outside.draw("third", frame)
         self._paint(image, frame)
         return image
 
-    def _beside_hands(self, hands: ImageRgb, frame: int) -> Picture:
+    def _with_robot(self, hands: ImageRgb, frame: int) -> Picture:
         return np.hstack([hands, *(view(frame) for view in self._views)])
 
     def write(self, sheet: Path, overlay: Path, progress: Progress) -> None:
-        """Write every frame as a video and the contact sheet, of one pass over the frames.
+        """Write the video of every frame and the contact sheet, in one pass over the frames.
 
-        Hands are drawn beside the robot and the encoding. OpenGL stays in the caller's thread.
+        Hands, robot and encoding run in parallel; OpenGL stays in the caller's thread.
         """
         images = enumerate(resized(self._recording, self._size))
         hands = ahead((self._hands(image, frame) for frame, image in images))
-        count, chosen, thumbs = len(self), self._chosen(), []
+        count, chosen, thumbs = len(self._motion), self._chosen(), []
 
         def pictures() -> Iterator[Picture]:
             for frame, panel in enumerate(hands):
-                picture = self._beside_hands(panel, frame)
+                picture = self._with_robot(panel, frame)
                 if frame in chosen:
                     thumbs.append(self._thumb(picture, frame))
-                if frame == chosen[-1]:  # the last one: before the video is whole
+                if frame == chosen[-1]:  # before the video is complete
                     self._write_thumbs(thumbs, sheet)
                 put_caption(picture, self._caption(frame))
                 if self._motion.joint_sigma is not None:
@@ -129,20 +118,24 @@ class EpisodePictures:
         write_video(self._recording, pictures(), (width, self._size[1]), self._motion.fps, overlay)
 
     def write_contact_sheet(self, path: Path) -> None:
-        """Write frames spread over the episode as one picture, cut to where the hands are."""
+        """Write frames spread over the episode as one picture, cropped to the hands."""
         source, thumbs = self._recording.frames, []
         for frame in self._chosen():
-            image = source.at(frame) if source is not None else None
-            thumbs.append(self._thumb(self.picture(image, frame), frame))
+            image = np.full((*self._size[::-1], 3), _BACKDROP, np.uint8)
+            if source is not None:
+                image = source.at(frame).copy()
+            if (image.shape[1], image.shape[0]) != self._size:
+                image = cv2.resize(image, self._size, interpolation=cv2.INTER_AREA)
+            picture = self._with_robot(self._hands(image, frame), frame)
+            thumbs.append(self._thumb(picture, frame))
         self._write_thumbs(thumbs, path)
 
     def _chosen(self) -> list[int]:
         """Return the frames on the contact sheet."""
-        count = min(SHEET_COLUMNS * SHEET_ROWS, len(self))
-        return np.unique(np.linspace(0, len(self) - 1, count).round().astype(int)).tolist()
+        count, last = SHEET_COLUMNS * SHEET_ROWS, len(self._motion) - 1
+        return np.unique(np.linspace(0, last, min(count, last + 1)).round().astype(int)).tolist()
 
     def _thumb(self, picture: Picture, frame: int) -> Picture:
-        """Return a frame's picture for the contact sheet."""
         left, top, right, bottom = self._region
         width = self._size[0]
         panels = [
@@ -158,7 +151,7 @@ class EpisodePictures:
         left, _, right, _ = self._region
         width, verdict = self._size[0], self._trajectory.verdict
         status = verdict.status if verdict else "not judged"
-        title = f"{Path(self._recording.source).name}   {len(self)} frames   {status}"
+        title = f"{Path(self._recording.source).name}   {len(self._motion)} frames   {status}"
         if right - left < width:
             title += f"   cropped to {(right - left) / width:.0%} of the width"
         if self._motion.joint_sigma is not None:
@@ -167,9 +160,9 @@ class EpisodePictures:
 
     @functools.cached_property
     def _region(self) -> tuple[int, int, int, int]:
-        """Left, top, right and bottom of the part of a panel that the contact sheet shows.
+        """Left, top, right and bottom of the crop of a panel on the contact sheet.
 
-        It has the panel's proportions, and no fewer pixels than a thumbnail.
+        It has the panel's proportions, and at least a thumbnail's pixels.
         """
         motion, size, chosen = self._motion, np.array(self._size), self._chosen()
         joints = motion.joints_image[chosen]
@@ -189,7 +182,7 @@ class EpisodePictures:
         return (*corner.tolist(), *(corner + cut).tolist())
 
     def _mark_region(self, thumb: Picture) -> None:
-        """Draw into a corner which part of the whole picture a thumbnail shows."""
+        """Draw the crop's place in the whole picture into a corner."""
         size = np.array(self._size) * _MARKER_WIDTH // self._size[0]
         corner = np.array([THUMB_WIDTH, thumb.shape[0]]) - size - 4
         cut = np.array(self._region).reshape(2, 2) * _MARKER_WIDTH // self._size[0] + corner
@@ -222,49 +215,77 @@ class EpisodePictures:
         return f"{frame}   " + "   ".join(words or ["no hand"])
 
 
-class SourceView:
-    """A function from frame number to picture; a context manager.
+@contextlib.contextmanager
+def source_view(
+    robot: Robot, motion: HandMotion, trajectory: RobotTrajectory, width: int, height: int
+) -> Iterator[RobotPicture]:
+    """Yield a function that draws the robot's active hands under the source camera.
 
-    Where the hands have no place before a camera, each hand is shown from a fixed viewpoint.
+    Hands without a place are drawn side by side. Raises MissingDependencyError without OpenGL.
     """
-
-    def __init__(
-        self, robot: Robot, motion: HandMotion, trajectory: RobotTrajectory, width: int, height: int
-    ) -> None:
-        """Open a renderer. Raises MissingDependencyError where there is no OpenGL."""
-        self._trajectory = trajectory
-        self._poses = _camera_poses(motion, trajectory)
-        self._camera = Camera.nominal(width, height)
-        if motion.camera is not None and trajectory.T_frame_base is not None:
-            camera = motion.camera.rescaled(width, height)
-            self._camera = replace(camera, model="pinhole", distortion=())
-        depths = self._poses[..., 2, 3][trajectory.active]
-        nearest = max(float(depths.min(initial=np.inf)), 1e-3)
-        largest = self._camera.fx / nearest
-        self._renderer = RobotRenderer(robot, width, height, None, largest)
-        self._backdrop = np.full((height, width, 3), _BACKDROP, np.uint8)
-
-    def __enter__(self) -> SourceView:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._renderer.close()
-
-    def __call__(self, frame: int) -> ImageRgb:
-        """Return the picture of one frame; absent hands are not drawn."""
-        picture, poses = self._backdrop.copy(), self._poses[frame]
-        self._renderer.paint_frame(picture, self._camera, self._trajectory, frame, poses)
-        return picture
-
-
-def _camera_poses(motion: HandMotion, trajectory: RobotTrajectory) -> np.ndarray:
-    """Return the bases in the camera frame, (T, 2, 4, 4)."""
-    if trajectory.T_frame_base is None:
-        # Side by side: base x (out of the palm) to the viewer, y to the image's right, z (fingers)
-        # up.
+    poses, camera = trajectory.T_frame_base, Camera.nominal(width, height)
+    if poses is None:
+        # Base x (out of the palm) to the viewer, y to the image's right, z (fingers) up.
         turn = np.array([[0.0, 1.0, 0.0], [0.0, 0.0, -1.0], [-1.0, 0.0, 0.0]])
         fixed = [frames.rigid(turn, np.array([x, 0.08, 0.45])) for x in (-0.12, 0.12)]
-        return np.broadcast_to(np.stack(fixed), (len(trajectory), 2, 4, 4))
-    if trajectory.frame == "world" and motion.T_world_camera is not None:
-        return frames.inverse(motion.T_world_camera)[:, None] @ trajectory.T_frame_base
-    return trajectory.T_frame_base
+        poses = np.broadcast_to(np.stack(fixed), (len(trajectory), 2, 4, 4))
+    else:
+        if motion.camera is not None:
+            camera = replace(motion.camera.rescaled(width, height), model="pinhole", distortion=())
+        if trajectory.frame == "world" and motion.T_world_camera is not None:
+            poses = frames.inverse(motion.T_world_camera)[:, None] @ poses
+    nearest = max(float(poses[..., 2, 3][trajectory.active].min(initial=np.inf)), 1e-3)
+    backdrop = np.full((height, width, 3), _BACKDROP, np.uint8)
+
+    with RobotRenderer(robot, width, height, None, camera.fx / nearest) as renderer:
+
+        def picture(frame: int) -> ImageRgb:
+            drawn = backdrop.copy()
+            renderer.paint_frame(drawn, camera, trajectory, frame, poses[frame])
+            return drawn
+
+        yield picture
+
+
+@contextlib.contextmanager
+def arm_view(
+    robot: Robot,
+    arm: Arm,
+    motion: HandMotion,
+    trajectory: RobotTrajectory,
+    width: int,
+    height: int,
+) -> Iterator[RobotPicture]:
+    """Yield a function that draws arms with robot hands on their table, from outside.
+
+    Raises MissingDependencyError without OpenGL.
+    """
+    with RobotRenderer(robot, width, height, arm) as renderer:
+        layer = functools.partial(robot_layer, renderer, trajectory)
+        panels = Panels(motion, width, height, layer, (), *arm_room(arm, trajectory))
+        yield functools.partial(panels.draw, "robot-third")
+
+
+def arm_room(
+    arm: Arm | None, trajectory: RobotTrajectory
+) -> tuple[Float[np.ndarray, "N 3"] | None, Float[np.ndarray, "4 4"] | None]:
+    """Return points on the arms' paths and the pose of the table, in the trajectory's frame."""
+    motions = [motion for motion in trajectory.arms if motion is not None]
+    if arm is None or not motions:
+        return None, None
+    rows = np.unique(np.linspace(0, len(trajectory) - 1, _SHOWN_FRAMES).astype(int))
+    points = []
+    for motion in motions:
+        posture = arm.tree.posture(arm.all_joints(motion.joints[rows]))
+        links = posture.positions.reshape(-1, 3)
+        points += [frames.apply(motion.T_frame_arm, links), motion.T_frame_arm[None, :3, 3]]
+    return np.concatenate(points), motions[0].T_frame_table
+
+
+def robot_layer(
+    renderer: RobotRenderer, trajectory: RobotTrajectory, view: PanelView, frame: int, outside: bool
+) -> Layer:
+    """Return the robot of one frame as a view sees it; from outside, with its arms."""
+    assert trajectory.T_frame_base is not None  # of placed hands
+    poses = view.T_view_frame @ trajectory.T_frame_base[frame]
+    return Layer(*renderer.render_frame(view.camera, trajectory, frame, poses, outside))

@@ -1,7 +1,4 @@
-"""``acehand render``: videos and strips of hands, panel by panel.
-
-One file of hands or one episode, or the results of several methods on one recording side by side.
-"""
+"""``acehand render``: videos and strips of one input, or of several side by side."""
 
 from __future__ import annotations
 
@@ -16,14 +13,14 @@ import numpy as np
 from jaxtyping import Float32
 
 from acehand_core.atomic import check_free
-from acehand_core.drawing.arm_view import arm_room, robot_layer
-from acehand_core.drawing.contact_sheet import picture_size
+from acehand_core.drawing.contact_sheet import arm_room, picture_size, robot_layer
 from acehand_core.drawing.overlay import header, put_caption, shrunk, write_png
 from acehand_core.drawing.panels import (
     NOT_PLACED,
     OUTSIDE_PANELS,
     Panel,
     Panels,
+    panel_names,
     placed_nominally,
 )
 from acehand_core.drawing.render_inputs import (
@@ -43,11 +40,11 @@ from retarget.solve.arm_attachment import attach_arms
 
 VIDEO, STRIP = "render.mp4", "strip.png"
 DEFAULT_PANELS: tuple[Panel, ...] = ("source", "mesh", "robot", "robot-third")
-#: As in the paper's qualitative comparison: over the frame, and in one world frame with trails.
+#: As in the paper's qualitative comparison.
 COLUMN_PANELS: tuple[Panel, ...] = ("mesh", "third")
-#: The strip shows so many moments of so many seconds, and no wider pictures.
+#: Moments of the strip, their range (s), and the width of its pictures (px).
 STRIP_MOMENTS, STRIP_S, STRIP_WIDTH = 8, 120.0, 320
-#: The strip of several inputs is as tall as it has moments; their video is no wider than this.
+#: Moments of the strip of several inputs, and the largest width of their video (px).
 COLUMN_MOMENTS, COLUMNS_WIDTH = 4, 1920
 _GAP = 4
 
@@ -55,30 +52,29 @@ _GAP = 4
 def render(
     sources: Sequence[Path], settings: RenderSettings, progress: Progress = no_progress
 ) -> list[Path]:
-    """Draw files of hands, folders of predictions or episodes; return the files written.
-
-    Several are drawn side by side, a column each.
+    """Draw files of hands, folders of predictions or episodes, a column each; return the files.
 
     Raises:
-        InputError: a source is none of these, does not fit the video or the depth pictures, or is
-            of another recording than the first.
-        MissingDependencyError: panels with the robot, and there is no OpenGL.
+        InputError: a source is none of these, does not fit the video or the depth maps, or is of
+            another recording than the first.
+        MissingDependencyError: panels with the robot, without OpenGL.
         OutputError: the pictures exist and may not be overwritten.
     """
     names = (STRIP, VIDEO) if settings.moving else (STRIP,)
+    given = None if settings.panels is None else panel_names(settings.panels)
     files = [settings.output / name for name in names]
     for path in files:
         check_free(path, settings.overwrite)
 
     recording, columns = open_columns(sources, settings, progress)
     in_columns = len(columns) > 1 or bool(settings.labels)
-    shown = settings.panels and panel_names(settings.panels) or (COLUMN_PANELS if in_columns else DEFAULT_PANELS)
     placed = all(column.motion.placed for column in columns)
-    if settings.panels is None:
-        if not placed:
-            shown = OUTSIDE_PANELS
-        elif recording.frames is None:  # there is no source picture
-            shown = tuple(name for name in shown if name != "source")
+    shown = COLUMN_PANELS if in_columns else DEFAULT_PANELS
+    if not placed:
+        shown = OUTSIDE_PANELS
+    elif recording.frames is None:
+        shown = tuple(name for name in shown if name != "source")
+    shown = given or shown
     motions = [column.motion for column in columns]
     depth = _depth_files(settings.depth, len(motions[0]))
     width, height = picture_size(recording) if recording.frames else (960, 540)
@@ -112,9 +108,9 @@ def render(
 
 @dataclass(frozen=True, slots=True)
 class _Grid:
-    """All panels of a recording: a row each and a column per input, or of one input in a grid.
+    """All panels of a recording: a row per panel and a column per input; one input in a grid.
 
-    ``labels`` are those of the columns; none without columns. ``note`` ends every caption.
+    ``labels`` are those of the columns, empty without columns. ``note`` ends every caption.
     """
 
     recording: Recording
@@ -126,7 +122,7 @@ class _Grid:
     note: str = ""
 
     def pictures(self, frame: int, image: ImageRgb | None) -> list[list[ImageRgb]]:
-        """Return the panels of one frame, of each panel one picture per input."""
+        """Return a row of pictures per panel, a picture per input."""
         scene = _read_depth(self.depth[frame], self.size) if self.depth else None
         return [
             [column.draw(name, frame, image, scene) for column in self.panels]
@@ -134,10 +130,9 @@ class _Grid:
         ]
 
     def strip(self) -> Picture:
-        """Return a strip of moments of the first two minutes.
+        """Return moments of the first two minutes.
 
-        Of one input a column per moment and a row per panel; of several the moments follow one
-        another downwards.
+        One input has a column per moment and a row per panel; with several, moments go downwards.
         """
         fps, count = self.recording.fps, COLUMN_MOMENTS if self.labels else STRIP_MOMENTS
         last = min(len(self.recording) - 1, round(STRIP_S * fps))
@@ -157,7 +152,7 @@ class _Grid:
         """Write every frame as a video."""
         count, frames = len(self.recording), self.recording.frames
         across = len(self.labels) or min(2, len(self.names))
-        # One picture of two or more panels is made smaller, so that any player shows it.
+        # Several panels are shrunk to a size that any player shows.
         scale = 1 if across == 1 else 2 / 3
         if self.labels:
             scale = min(scale, COLUMNS_WIDTH / (across * self.size[0]))
@@ -167,18 +162,15 @@ class _Grid:
             images = frames.read(0, count) if frames is not None else iter([None] * count)
             for frame, image in enumerate(images):
                 rows = self.pictures(frame, image)
-                yield self._page([[cv2.resize(shot, (width, height), interpolation=cv2.INTER_AREA)
-                                   for shot in row] for row in rows])  # fmt: skip
+                yield self._page([[_shrunk(shot, (width, height)) for shot in row] for row in rows])
                 progress("render", frame + 1, count)
 
-        blank = self._page([[np.zeros((height, width, 3), np.uint8)] * len(self.panels)
-                            for _ in self.names])  # fmt: skip
-        write_video(
-            self.recording, pages(), (blank.shape[1], blank.shape[0]), self.recording.fps, path
-        )
+        blank = [np.zeros((height, width, 3), np.uint8)] * len(self.panels)
+        size = self._page([list(blank) for _ in self.names]).shape
+        write_video(self.recording, pages(), (size[1], size[0]), self.recording.fps, path)
 
     def _page(self, rows: list[list[ImageRgb]]) -> Picture:
-        """Return one picture of the video: the columns below their labels, else two to a row."""
+        """Return one picture of the video: labelled columns, or two panels to a row."""
         for row, name in zip(rows, self.names, strict=True):
             put_caption(row[0], f"{name}{self.note}")
         if self.labels:
@@ -195,21 +187,25 @@ def _depth_files(folder: Path | None, count: int) -> tuple[Path, ...]:
         return ()
     files = tuple(sorted(folder.glob("*.png")))
     if len(files) != count:
-        raise InputError(f"{folder}: {len(files)} depth pictures (.png) for {count} frames.")
+        raise InputError(f"{folder}: {len(files)} depth maps (.png) for {count} frames.")
     return files
 
 
 def _read_depth(path: Path, size: tuple[int, int]) -> Float32[np.ndarray, "H W"]:
     values = cv2.imdecode(np.fromfile(path, np.uint8), cv2.IMREAD_UNCHANGED)
     if values is None or values.dtype != np.uint16 or values.ndim != 2:
-        raise InputError(f"{path}: depth pictures are 16-bit grey PNG in millimetres.")
-    # Depths of two things must not be mixed: the nearest pixel, not the mean.
+        raise InputError(f"{path}: depth maps must be 16-bit grey PNG in millimetres.")
+    # The nearest pixel: a mean would mix the depths of two surfaces.
     values = cv2.resize(values, size, interpolation=cv2.INTER_NEAREST)
     return values.astype(np.float32) / 1000
 
 
+def _shrunk(picture: ImageRgb, size: tuple[int, int]) -> Picture:
+    return cv2.resize(picture, size, interpolation=cv2.INTER_AREA)
+
+
 def _joined(pictures: Sequence[np.ndarray], axis: int) -> Picture:
-    """Return pictures one after another along an axis, with a thin gap between each two."""
+    """Return pictures joined along an axis, with thin gaps."""
     shape = list(pictures[0].shape)
     shape[axis] = _GAP
     gap = np.full(shape, 255, np.uint8)

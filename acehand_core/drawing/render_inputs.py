@@ -1,4 +1,4 @@
-"""What ``acehand render`` draws: hands of one or several inputs on the frames that all share."""
+"""The hands that ``acehand render`` draws: inputs with the same frames of one recording."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from acehand_core.drawing.panels import Panel
 from acehand_core.errors import InputError, SchemaError, nearest
 from acehand_core.lerobot.features import IMAGE_KEY
 from acehand_core.lerobot.format import (
@@ -39,18 +38,22 @@ _TRUTH = "ground truth"
 
 @dataclass(frozen=True, slots=True)
 class RenderSettings:
-    """What to draw. ``depth`` is a folder of 16-bit PNG in millimetres, one per frame, by name.
+    """Settings of ``acehand render``.
 
-    ``robot`` None is a dataset's own, else inspire. ``hands`` None are all, of which a robot with
-    one hand follows that one. ``calibration`` None takes the one that is kept beside a dataset's
-    episode, if it is of this robot, and fits one otherwise. ``panels`` None: ``DEFAULT_PANELS``
-    ("source" only where there is a video), of several inputs ``COLUMN_PANELS``. ``labels``: one per
-    input, written over its column. ``segment`` chooses the table in a folder of predictions; with
-    ``clips``, a store, it is drawn over its frames there, beside the store's own hands.
+    Attributes:
+        panels: names with commas; None: ``DEFAULT_PANELS`` ("source" only with a video), of several
+            inputs ``COLUMN_PANELS``.
+        robot: None: a dataset's own, else inspire.
+        calibration: None: that of a dataset's episode, if it is of this robot, else a new one.
+        hands: None: all; a robot with one hand follows that one.
+        depth: folder of 16-bit PNG in millimetres, one per frame, by name.
+        labels: one per input.
+        segment: the table in a folder of predictions.
+        clips: the segment's store; its frames and true hands are drawn too.
     """
 
     output: Path
-    panels: tuple[Panel, ...] | None = None
+    panels: str | None = None
     robot: str | None = None
     robot_model: Path | None = None
     calibration: Path | None = None
@@ -69,7 +72,7 @@ class RenderSettings:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Hands of one input, on the frames that all columns share."""
+    """Hands of one input."""
 
     source: Path
     label: str
@@ -77,10 +80,10 @@ class Column:
 
 
 def robot_of(source: Path, settings: RenderSettings, progress: Progress) -> Robot:
-    """Return the robot that is asked for, else the dataset's own, else inspire.
+    """Return the given robot, else the dataset's own, else inspire.
 
     Raises:
-        InputError: there is none of that name, or the dataset's does not come with acehand.
+        InputError: the name is unknown, or the dataset's robot does not come with acehand.
     """
     if format_of(source) is not LeRobotDataset:
         return load_robot(settings.robot or DEFAULT_ROBOT, models=settings.robot_model)
@@ -96,7 +99,7 @@ def robot_of(source: Path, settings: RenderSettings, progress: Progress) -> Robo
 def calibrations_of(
     source: Path, settings: RenderSettings, robot: Robot
 ) -> dict[Side, Calibration]:
-    """Return the calibrations that are asked for, else those that the episode was made with."""
+    """Return the given calibrations, else those of the dataset's episode."""
     kept = _extras(source, settings) / CALIBRATION
     of_dataset = format_of(source) is LeRobotDataset
     if settings.calibration is not None or not of_dataset or not kept.is_file():
@@ -116,12 +119,9 @@ def _extras(source: Path, settings: RenderSettings) -> Path:
 def open_columns(
     sources: Sequence[Path], settings: RenderSettings, progress: Progress
 ) -> tuple[Recording, list[Column]]:
-    """Open all inputs; return the recording that they share and the hands of each."""
+    """Open all inputs; return their recording and the hands of each."""
     if settings.segment and not settings.clips and not any(map(_is_folder, sources)):
-        raise InputError(
-            "--segment chooses a table in a folder of predictions, or with --clips a part of a "
-            "store; neither is given."
-        )
+        raise InputError("--segment needs a folder of predictions, or --clips STORE.")
     files = [_hands_in(s, settings.segment) if _is_folder(s) else s for s in sources]
     labels = _labels(sources, settings)
     if settings.clips is not None:
@@ -144,7 +144,7 @@ def _is_folder(source: Path) -> bool:
 
 
 def _hands_in(folder: Path, segment: str | None) -> Path:
-    """Return the table of a segment in a folder of predictions; subfolders count."""
+    """Return the table of a segment in a folder of predictions or its subfolders."""
     files = sorted(folder.rglob("*.parquet"))
     tables = [file for file in files if segment in (None, file.stem)]
     if len(tables) == 1:
@@ -164,7 +164,7 @@ def _hands_in(folder: Path, segment: str | None) -> Path:
 
 
 def _labels(sources: Sequence[Path], settings: RenderSettings) -> list[str]:
-    """Return what is written over each input: as given, else the names of the inputs."""
+    """Return the given labels, else the names of the inputs."""
     labels = list(settings.labels)
     if not labels:
         labels = [source.resolve().name.removesuffix(source.suffix) for source in sources]
@@ -174,20 +174,17 @@ def _labels(sources: Sequence[Path], settings: RenderSettings) -> list[str]:
         raise InputError(f"{len(labels)} labels for {len(sources)} inputs; give one for each.")
     for label in labels:
         if settings.labels and not (label.isascii() and label.isprintable()):
-            raise InputError(f"label {label!r}: only plain ASCII letters can be drawn.")
+            raise InputError(f"label {label!r}: valid: printable ASCII characters.")
     return labels
 
 
 def _over_clip(
     root: Path, files: Sequence[Path], labels: Sequence[str], settings: RenderSettings
 ) -> tuple[Recording, list[Column]]:
-    """Return a segment of a store and the hands predicted for it, the store's own first."""
+    """Return a segment of a store, its true hands and those predicted for it."""
     reading = settings.reading
     if settings.video is not None or reading != RecordingOptions():
-        raise InputError(
-            "--clips gives pictures, camera and times of the segment, so --video and what says "
-            "how to read one do not apply."
-        )
+        raise InputError("--clips excludes --video and the flags for reading recordings.")
     trackers = [
         FileTracker(file, TrackerSettings(hands=settings.hands or "both")) for file in files
     ]
@@ -199,9 +196,7 @@ def _over_clip(
     if recording.frames is None:
         raise InputError(f"{root}: {wanted!r} has no pictures to draw over.")
     if count > len(recording):
-        raise InputError(
-            f"{files[0]}: {count} frames, but there are {len(recording)} of {wanted!r} in {root}."
-        )
+        raise InputError(f"{files[0]}: {count} frames, but {root}/{wanted} has {len(recording)}.")
     recording = part(recording, 0, count)
     truth = truth.at(np.arange(count), recording.timestamps_ns, recording.fps)
     truth = replace(truth, camera=recording.camera)
@@ -216,8 +211,8 @@ def _over_clip(
 def _check_same_frames(
     file: Path, of: Recording | HandMotion, first: Path, other: Recording | HandMotion
 ) -> None:
-    """Raise InputError unless both have as many frames, as far apart to half a frame."""
-    rule = "inputs side by side must be of the same frames of one recording."
+    """Raise InputError unless both have the same frames, to half a frame."""
+    rule = "inputs must have the same frames of one recording."
     if len(of) != len(other):
         raise InputError(f"{file}: {len(of)} frames, but {first} has {len(other)}; {rule}")
     times, others = of.timestamps_ns, other.timestamps_ns
@@ -230,37 +225,34 @@ def _check_same_frames(
 
 
 def _check_same_source(file: Path, motion: HandMotion, first: Path, other: HandMotion) -> None:
-    """Raise InputError if both say that they were made from files of other content."""
+    """Raise InputError if the source files of both differ."""
     own, others = motion.provenance, other.provenance
     # A file of joints has only its own hash.
     hashes = {p.source_sha256 for p in (own, others) if p.tracker != "file"} - {None}
     if len(hashes) > 1:
         raise InputError(
             f"{file}: made from {own.source}, but {first} from another file, {others.source}; "
-            "inputs side by side must be of one recording."
+            "inputs must be of one recording."
         )
 
 
 def _in_one_frame(motions: Sequence[HandMotion]) -> list[HandMotion]:
-    """Give all the one path of the camera that is known, so that the world is the same for all."""
+    """Give all motions the one known path of the camera. Raises InputError for several."""
     known = [motion.T_world_camera for motion in motions if motion.T_world_camera is not None]
     if any(not np.allclose(poses, known[0], atol=1e-6) for poses in known):
-        raise InputError(
-            "the inputs have different camera poses; give --camera-poses FILE, which then counts "
-            "for all."
-        )
+        raise InputError("the inputs have different camera poses; give --camera-poses FILE.")
     return [replace(motion, T_world_camera=known[0] if known else None) for motion in motions]
 
 
 def _open(
     source: Path, settings: RenderSettings, progress: Progress, own_poses: bool = False
 ) -> tuple[Recording, HandMotion]:
-    """Open one input. ``own_poses``: where the video has no camera poses, those of the hands."""
+    """Open one input. ``own_poses``: without camera poses of the video, take those of the hands."""
     hands, video, reading = source, settings.video, settings.reading
     cut: tuple[float | None, float | None] = (None, None)
 
     if format_of(source) is LeRobotDataset:
-        # Of the episode: its video may begin anywhere in a video file.
+        # They are times of the episode, which may begin anywhere in a video file.
         cut = reading.start_s, reading.duration_s
         reading = replace(reading, start_s=None, duration_s=None)
         hands = _extras(source, settings) / HANDS

@@ -1,4 +1,4 @@
-"""A robot hand as triangles that move with its links, for viewers that draw them themselves."""
+"""A robot hand as links with triangles, for viewers."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from retarget.robots.hand_spec import HandSpec
 from retarget.robots.kinematics import load_mjcf
 
 _VISUAL_GROUP = 2
-#: Around a round shape, and from pole to pole.
+#: Segments around a round shape, and from pole to pole.
 _SLICES, _STACKS = 8, 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DrawnLink:
-    """One link: in its parent's frame (``parent`` -1: the base) where its joint is at 0.
+    """One link, posed in its parent's frame (``parent`` -1: the base) with its joint at 0.
 
-    ``column`` is its joint's place in ``HandSpec.joint_names``, -1 where it is fixed; it turns
-    about ``axis`` through ``anchor``, or slides along it (link frame). Quaternions are wxyz.
+    ``column`` is the joint's index in ``HandSpec.joint_names``, -1 for a fixed link. It turns about
+    ``axis`` through ``anchor`` (link frame), or slides along it. Quaternions are wxyz.
     """
 
     name: str
@@ -38,7 +38,7 @@ class DrawnLink:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RobotParts:
-    """Links of one hand, and V vertices (m) in the frame of the link each belongs to."""
+    """Links of one hand, and V vertices (m), each in the frame of its link."""
 
     links: tuple[DrawnLink, ...]
     vertices: Float[np.ndarray, "V 3"]
@@ -49,8 +49,7 @@ class RobotParts:
 def robot_parts(hand: HandSpec) -> RobotParts:
     """Return a hand's links and the triangles of its visible shapes.
 
-    Raises:
-        InputError: the model file is missing or MuJoCo refuses it.
+    Raises InputError: the model file is missing or MuJoCo refuses it.
     """
     mujoco, model = import_mujoco(), load_mjcf(hand.mjcf_path)
     links = []
@@ -71,23 +70,20 @@ def robot_parts(hand: HandSpec) -> RobotParts:
             )
         )
 
-    points, owners, faces, count = [], [], [], 0
+    parts, count = [], 0
     for geom in np.flatnonzero(model.geom_group == _VISUAL_GROUP).tolist():
         shape, triangles = _triangles(mujoco, model, geom)
         turn = rotations.from_quaternion(model.geom_quat[geom])
-        points.append(shape @ turn.T + model.geom_pos[geom])
-        owners.append(np.full(len(shape), model.geom_bodyid[geom] - 1))
-        faces.append(triangles + count)
+        owners = np.full(len(shape), model.geom_bodyid[geom] - 1)
+        parts.append((shape @ turn.T + model.geom_pos[geom], owners, triangles + count))
         count += len(shape)
-    return RobotParts(
-        tuple(links), np.concatenate(points), np.concatenate(owners), np.concatenate(faces)
-    )
+    return RobotParts(tuple(links), *map(np.concatenate, zip(*parts, strict=True)))
 
 
 def _triangles(
     mujoco: Any, model: Any, geom: int
 ) -> tuple[Float[np.ndarray, "V 3"], Int[np.ndarray, "F 3"]]:
-    """Return the surface of a shape in its own frame."""
+    """Return the surface of a shape in its frame."""
     kinds = mujoco.mjtGeom
     kind, size = model.geom_type[geom], model.geom_size[geom]
     if kind == kinds.mjGEOM_MESH:
@@ -107,7 +103,7 @@ def _triangles(
         half = np.where(points[:, 2:] >= 0, size[1], -size[1])
         return points * size[0] + half * [0, 0, 1], faces
     if kind == kinds.mjGEOM_CYLINDER:
-        # Poles stay where the ends' middles are; all else lies on one of the two rims.
+        # Poles become the centres of the ends, all other points lie on one of the two rims.
         rim = np.abs(points[:, 2]) < 1 - 1e-9
         flat = points.copy()
         flat[rim, :2] /= np.linalg.norm(points[rim, :2], axis=1, keepdims=True)
@@ -117,7 +113,7 @@ def _triangles(
 
 
 def _sphere() -> tuple[Float[np.ndarray, "V 3"], Int[np.ndarray, "F 3"]]:
-    """Return a sphere of radius 1; two rings lie on its equator, so that it can be drawn out."""
+    """Return a unit sphere with two rings on its equator, to stretch into a capsule."""
     upper = np.linspace(0, np.pi / 2, _STACKS // 2 + 1)
     tilt = np.concatenate([upper[1:], np.pi - upper[1:][::-1]])
     turn = np.linspace(0, 2 * np.pi, _SLICES, endpoint=False)
@@ -129,15 +125,12 @@ def _sphere() -> tuple[Float[np.ndarray, "V 3"], Int[np.ndarray, "F 3"]]:
     rings[len(upper) - 1, :, 2] = -1e-12
     points = np.concatenate([[[0, 0, 1.0]], rings.reshape(-1, 3), [[0, 0, -1.0]]])
     after = (np.arange(_SLICES) + 1) % _SLICES
-    faces, last = [], len(points) - 1
-    faces.append(np.stack([np.zeros(_SLICES, int), 1 + np.arange(_SLICES), 1 + after], axis=1))
-    for ring in range(len(tilt) - 1):
-        a, b = 1 + ring * _SLICES, 1 + (ring + 1) * _SLICES
-        here = np.arange(_SLICES)
+    here, zero = np.arange(_SLICES), np.zeros(_SLICES, int)
+    faces = [np.stack([zero, 1 + here, 1 + after], axis=1)]
+    for a in range(1, 1 + (len(tilt) - 1) * _SLICES, _SLICES):
+        b = a + _SLICES
         faces.append(np.stack([a + here, b + here, b + after], axis=1))
         faces.append(np.stack([a + here, b + after, a + after], axis=1))
-    ring = 1 + (len(tilt) - 1) * _SLICES
-    faces.append(
-        np.stack([ring + np.arange(_SLICES), np.full(_SLICES, last), ring + after], axis=1)
-    )
+    last, ring = len(points) - 1, len(points) - 1 - _SLICES
+    faces.append(np.stack([ring + here, zero + last, ring + after], axis=1))
     return points, np.concatenate(faces)

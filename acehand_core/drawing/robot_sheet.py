@@ -1,7 +1,7 @@
-"""A picture from which a glance tells whether a robot.yaml is right.
+"""A picture to check a robot.yaml by eye.
 
-The hand, open and closed, before its palm and from the thumb's side; with the axes of its base, the
-names of its fingertips, and where these go when it closes.
+Each hand, open and closed, from the palm and from the thumb's side, with the axes of its base, and
+the names and paths of its fingertips.
 """
 
 from __future__ import annotations
@@ -30,22 +30,18 @@ _INK, _HALO = (40, 40, 40), (255, 255, 255)
 #: Length of the axes, as a share of the hand's.
 _AXIS_SHARE = 0.35
 _PATH_STEPS = 24
-#: Share of a panel that the hand fills; names stand around it.
+#: Share of a panel that the hand fills.
 _FILLED = 0.82
 
 
 def robot_sheet(robot: Robot) -> ImageRgb:
-    """Return the picture of a robot's hands, one row each.
-
-    Raises:
-        MissingDependencyError: there is no OpenGL.
-    """
+    """Return the hands of a robot, a row each. Raises MissingDependencyError without OpenGL."""
     with RobotRenderer(robot, _PANEL, _PANEL) as renderer:
         return np.vstack([_row(renderer, robot, side) for side in robot.hands])
 
 
 def _row(renderer: RobotRenderer, robot: Robot, side: Side) -> ImageRgb:
-    """Return one hand: open and closed, from two views."""
+    """Return one hand, open and closed, from two sides."""
     hand = robot.hands[side]
     opened, closed = open_and_closed(hand)
     share = np.linspace(0, 1, _PATH_STEPS)[:, None]
@@ -100,7 +96,7 @@ def _draw_paths(
     paths: Float[np.ndarray, "S K 3"],
     fingers: tuple[str, ...],
 ) -> None:
-    """Draw where each fingertip goes, with an arrow at the end of its way."""
+    """Draw the path of each fingertip, with an arrow at its end."""
     for k, finger in enumerate(fingers):
         line = np.round(_pixels(camera, pose, paths[:, k])).astype(np.int32)
         cv2.polylines(image, [line], False, _HALO, 5, cv2.LINE_AA)
@@ -119,7 +115,7 @@ def _draw_names(
     tips: Float[np.ndarray, "K 3"],
     fingers: tuple[str, ...],
 ) -> None:
-    """Name each fingertip beside it, the names of near ones below each other."""
+    """Write the names next to the fingertips, without overlap."""
     places = _pixels(camera, pose, tips)
     taken: list[tuple[float, float]] = []
     for finger, (u, v) in sorted(zip(fingers, places.tolist(), strict=True), key=lambda p: p[1][1]):
@@ -138,7 +134,7 @@ def _draw_names(
 def _write(
     image: ImageRgb, text: str, place: tuple[int, int], colour: tuple[int, int, int], size: float
 ) -> None:
-    # Thicker letters are wider as well, so that the halo is the same letters, moved.
+    # Thicker letters would be wider, so the halo is the same letters, moved.
     thickness = 1 if size < 0.7 else 2
     for right, down in itertools.product((-2, 0, 2), repeat=2):
         moved = (place[0] + right, place[1] + down)

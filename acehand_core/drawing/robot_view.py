@@ -1,9 +1,8 @@
 """Pictures of robot hands: under a recording's camera, or as a portrait.
 
-Both hands stand in one MuJoCo model whose world is the camera frame, so a picture needs only joint
-angles and ``T_camera_base``. Only the part of the image that a hand can cover is rendered, at twice
-the resolution, and averaged down: edges are smooth and the alpha is exact. Importing this module
-needs no OpenGL; making a ``RobotRenderer`` does.
+The world of the MuJoCo model of both hands is the camera frame. Only the part of the image that a
+hand can cover is rendered, at twice the resolution, and averaged down: edges are smooth and the
+alpha is exact.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import cv2
 import numpy as np
 from jaxtyping import Float, Float32, UInt8
 
-from acehand_core.errors import InputError
 from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import RobotTrajectory
@@ -34,30 +32,30 @@ if TYPE_CHECKING:
 ImageRgba = UInt8[np.ndarray, "H W 4"]
 DepthImage = Float32[np.ndarray, "H W"]
 JointVector = Float[np.ndarray, "Q"]
-_Box = tuple[int, int, int, int]  # left, top, right, bottom; the last two are outside
+_Box = tuple[int, int, int, int]  # left, top, right, bottom; the last two exclusive
 
 #: Camera clipping distances in metres.
 _NEAR, _FAR = 0.02, 20.0
-#: Larger pictures are rendered without supersampling: the buffers would be too big.
+#: Largest buffer (px); larger pictures are not supersampled.
 _MAX_BUFFER = 4096
 _VISUAL_GROUP = 2
-#: The groups of hands in the compiled scene, so that one can be left out.
+#: Geom groups of hands in the compiled scene, to draw one alone.
 _HAND_GROUPS: Mapping[Side, int] = {"left": 3, "right": 4}
 #: Degrees; narrow, so that the near side does not bulge.
 _PORTRAIT_FOV = 20.0
-#: Slices and stacks of round shapes: MuJoCo's own, and a quarter of the triangles for hands whose
-#: fingers are so small (px of radius, for a finger of 8 mm) that the outline is the same to 0.5 px.
+#: Slices and stacks of round shapes: MuJoCo's own, and a quarter of the triangles for fingers
+#: (8 mm) of so small a radius (px) that the outline is the same to 0.5 px.
 _SMOOTH, _COARSE = (28, 16), (20, 6)
 _SMALL_FINGER, _FINGER_M = 15.0, 0.008
-#: MuJoCo warns about hands attached without one.
+#: MuJoCo warns about hands attached without a prefix.
 _PREFIX = "hand:"
 _ARM_PREFIX = "arm:"
-#: Of an arm in a frame in which it collides.
+#: Colour of a colliding arm.
 _COLLIDES = (0.85, 0.15, 0.12, 1.0)
 
 
 class RobotRenderer:
-    """Draws the hands of one robot into pictures of one size; a context manager."""
+    """Renderer of one robot's hands into pictures of one size; a context manager."""
 
     def __init__(
         self,
@@ -67,9 +65,9 @@ class RobotRenderer:
         arm: Arm | None = None,
         pixels_per_metre: float = np.inf,
     ) -> None:
-        """Compile the scene, with both arms if there is one, and open an OpenGL context.
+        """Compile the scene, with two of ``arm``, and open an OpenGL context.
 
-        ``pixels_per_metre``: how large hands are shown at most; small ones are drawn faster.
+        ``pixels_per_metre``: largest scale of a hand; small ones are drawn faster.
 
         Raises:
             MissingDependencyError: no OpenGL; the message names the packages.
@@ -117,7 +115,7 @@ class RobotRenderer:
         self.close()
 
     def close(self) -> None:
-        """Free the OpenGL context; harmless when repeated."""
+        """Free the OpenGL context. Safe to call twice."""
         if self._gl is not None:
             self._gl.make_current()
             self._context.free()
@@ -131,24 +129,20 @@ class RobotRenderer:
         T_camera_base: Mapping[Side, RigidTransform],
         arms: Mapping[Side, Places] | None = None,
     ) -> tuple[ImageRgba, DepthImage]:
-        """Return the hands as the camera would see them, and the distance along its axis.
+        """Return the hands as the camera sees them, and depths along its axis.
 
         Args:
             camera: pinhole of this renderer's size.
-            joints: all joint angles of each hand to draw, radians, in ``joint_names`` order.
-            T_camera_base: pose of each of these hands' bases.
-            arms: where the arms' shapes are, before the camera.
+            joints: joint angles of each hand to draw, radians, in ``joint_names`` order.
+            T_camera_base: base pose of each of these hands.
+            arms: places of the arms' shapes in the camera frame.
 
         Returns:
-            Straight alpha, transparent where nothing is: colours are not multiplied with it.
-            Metres, infinite where nothing is; at edges those of the nearest part of the pixel.
-
-        Raises:
-            InputError: another camera model or size, a side this robot lacks, NaN.
+            Colours with straight alpha, and metres; background is transparent and infinite. At
+            edges, the depth of the nearest part of the pixel.
         """
         picture = np.zeros((self.height, self.width, 4), np.uint8)
         depth = np.full((self.height, self.width), np.inf, np.float32)
-        self._check(camera, joints, T_camera_base)
         box = self._arrange(camera, joints, T_camera_base, arms or {})
         if box is not None:
             colours, cover, near = self._draw(camera, box)
@@ -164,10 +158,7 @@ class RobotRenderer:
         T_camera_base: Float[np.ndarray, "2 4 4"],
         with_arms: bool = False,
     ) -> tuple[ImageRgba, DepthImage]:
-        """Return the hands that are active in one frame of a trajectory, see ``render``.
-
-        ``with_arms``: and the arms that carry them, red where they collide.
-        """
+        """Return the active hands of one frame (``render``); arms are red where they collide."""
         joints, poses = _active(trajectory, frame, T_camera_base)
         arms: Mapping[Side, Places] = {}
         if with_arms and self._arms is not None:
@@ -182,7 +173,7 @@ class RobotRenderer:
         frame: int,
         T_camera_base: Float[np.ndarray, "2 4 4"],
     ) -> None:
-        """Lay the hands that are active in one frame over a picture of this renderer's size."""
+        """Draw the active hands of one frame over a picture of this renderer's size."""
         self._paint(picture, camera, *_active(trajectory, frame, T_camera_base))
 
     def _paint(
@@ -192,7 +183,6 @@ class RobotRenderer:
         joints: Mapping[Side, JointVector],
         poses: Mapping[Side, RigidTransform],
     ) -> None:
-        self._check(camera, joints, poses)
         box = self._arrange(camera, joints, poses, {})
         if box is not None:
             colours, cover, _ = self._draw(camera, box)
@@ -208,10 +198,10 @@ class RobotRenderer:
         points: Float[np.ndarray, "N 3"] | None = None,
         filled: float = 0.94,
     ) -> RigidTransform:
-        """Return ``T_camera_base`` from where one hand fills a share of ``portrait_camera``'s view.
+        """Return the ``T_camera_base`` with which a hand fills a share of a portrait.
 
-        It is all in the picture with each vector of joints, and so are ``points`` of the base
-        frame, in which ``viewer`` is the direction to the camera.
+        All postures and ``points`` (base frame) are in the picture; ``viewer`` is the direction to
+        the camera in the base frame.
         """
         forward = -viewer / np.linalg.norm(viewer)
         right = np.cross(forward, [0.0, 0.0, 1.0])
@@ -220,7 +210,6 @@ class RobotRenderer:
         lows = [] if points is None else list(points @ turn.T)
         highs = list(lows)
         for joints in postures:
-            self._check(self.portrait_camera, {side: joints}, {side: np.eye(4)})
             self._place(side, joints, np.eye(4))
             self._mujoco.mj_kinematics(self._model, self._data)
             geoms = self._visuals[side]
@@ -238,36 +227,11 @@ class RobotRenderer:
         return Camera.nominal(self.width, self.height, _PORTRAIT_FOV)
 
     def seen(self, side: Side, joints: JointVector, T_camera_base: RigidTransform) -> ImageRgb:
-        """Return one hand on a plain backdrop before the camera of portraits."""
+        """Return a portrait of one hand."""
         shade = np.linspace(250, 226, self.height).astype(np.uint8)[:, None, None]
         picture = np.tile(shade, (1, self.width, 3))
         self._paint(picture, self.portrait_camera, {side: joints}, {side: T_camera_base})
         return picture
-
-    def _check(
-        self, camera: Camera, joints: Mapping[Side, np.ndarray], poses: Mapping[Side, np.ndarray]
-    ) -> None:
-        if camera.model != "pinhole":
-            raise InputError(
-                f"Robot pictures need a pinhole camera, not {camera.model!r}: undistort first."
-            )
-
-        if (camera.width, camera.height) != (self.width, self.height):
-            raise InputError(
-                f"The camera is for {camera.width}x{camera.height}, the picture is "
-                f"{self.width}x{self.height}: rescale the camera first."
-            )
-
-        for side, angles in joints.items():
-            hand = self._hands.get(side)
-            if hand is None or side not in poses:
-                raise InputError(f"The {side} hand has no model or no pose to be drawn with.")
-            if len(angles) != len(hand.joint_names):
-                raise InputError(
-                    f"{len(angles)} angles for the {side} hand's {len(hand.joint_names)} joints."
-                )
-            if not (np.isfinite(angles).all() and np.isfinite(poses[side]).all()):
-                raise InputError(f"The {side} hand's angles or pose are not finite.")
 
     def _arrange(
         self,
@@ -276,7 +240,7 @@ class RobotRenderer:
         poses: Mapping[Side, np.ndarray],
         arms: Mapping[Side, Places],
     ) -> _Box | None:
-        """Place what is to be drawn; return the pixels that it may cover, or None."""
+        """Place hands and arms; return the pixels that they may cover, or None."""
         for side, angles in joints.items():
             self._place(side, angles, poses[side])
         for side, group in _HAND_GROUPS.items():
@@ -316,11 +280,10 @@ class RobotRenderer:
         return (left, top, right, bottom) if left < right and top < bottom else None
 
     def _draw(self, camera: Camera, box: _Box) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return one box of the image.
+        """Return colours, cover and depths of one box of the image.
 
-        Colours (h, w, 3) times the share of each pixel that is covered, that share (h, w) as 0 to
-        255, and OpenGL's depths: upwards, ``scale`` times as large, from 0 at the near to 1 at the
-        far clipping distance.
+        Colours (h, w, 3) are multiplied with the covered share of each pixel (h, w; 0 to 255).
+        Depths are OpenGL's: rows upwards, ``scale`` times as large, 0 near to 1 far.
         """
         mujoco, scale = self._mujoco, self._scale
         mujoco.mjv_updateScene(self._model, self._data, self._options, None, mujoco.MjvCamera(),
@@ -329,7 +292,7 @@ class RobotRenderer:
         left, top, right, bottom = box
         for eye in self._scene.camera:
             eye.pos[:], eye.forward[:], eye.up[:] = 0, (0, 0, 1), (0, -1, 0)
-            # Pixel centres are integers, so a box begins half a pixel before its first one.
+            # Pixel centres are integers: a box begins half a pixel before the first.
             x0, x1 = ((edge - 0.5 - camera.cx) / camera.fx * _NEAR for edge in (left, right))
             y0, y1 = ((camera.cy - edge + 0.5) / camera.fy * _NEAR for edge in (bottom, top))
             eye.frustum_center, eye.frustum_width = (x0 + x1) / 2, (x1 - x0) / 2
@@ -343,7 +306,7 @@ class RobotRenderer:
         self._gl.make_current()
         mujoco.mjr_render(view, self._scene, self._context)
         mujoco.mjr_readPixels(rgb, depth, view, self._context)
-        # The clear colour is black, so the mean is the hand's colour times its share of the block.
+        # On black, the mean is the hand's colour times its share of the block.
         size, solid = (right - left, bottom - top), (depth < 1).view(np.uint8) * np.uint8(255)
         colours, cover = (
             cv2.flip(cv2.resize(image, size, interpolation=cv2.INTER_AREA), 0)
@@ -355,7 +318,7 @@ class RobotRenderer:
 def _active(
     trajectory: RobotTrajectory, frame: int, T_camera_base: Float[np.ndarray, "2 4 4"]
 ) -> tuple[dict[Side, JointVector], dict[Side, RigidTransform]]:
-    """Return joints and base poses of the hands that are active in a frame."""
+    """Return joints and base poses of the active hands of a frame."""
     shown = [(slot, side) for slot, side in enumerate(SIDES) if trajectory.active[frame, slot]]
     joints = {side: trajectory.joints[frame, slot] for slot, side in shown}
     return joints, {side: T_camera_base[slot] for slot, side in shown}
@@ -367,7 +330,7 @@ def _part(box: _Box) -> tuple[slice, slice]:
 
 
 def _nearest_metres(depth: np.ndarray, scale: int) -> np.ndarray:
-    """Return the least distances in blocks of ``scale`` x ``scale`` of what ``_draw`` returns."""
+    """Return the least distance in blocks of ``scale`` x ``scale`` of ``_draw``'s depths."""
     blocks = [depth[row::scale, column::scale] for row, column in np.ndindex(scale, scale)]
     near = functools.reduce(np.minimum, blocks)[::-1]
     with np.errstate(divide="ignore"):
@@ -376,7 +339,7 @@ def _nearest_metres(depth: np.ndarray, scale: int) -> np.ndarray:
 
 
 def _straight(colours: np.ndarray, cover: np.ndarray) -> np.ndarray:
-    """Return RGBA whose colours are not multiplied with the alpha."""
+    """Return RGBA with straight alpha."""
     edge = (cover > 0) & (cover < 255)
     straight = colours[edge].astype(np.uint16) * 255 // cover[edge, None]
     colours[edge] = np.minimum(straight, 255)
@@ -386,15 +349,12 @@ def _straight(colours: np.ndarray, cover: np.ndarray) -> np.ndarray:
 def _build_scene(
     mujoco_module: Any, robot: Robot, arm: Arm | None, width: int, height: int
 ) -> mujoco.MjModel:
-    """Return both hands on movable mounts, lit from the camera, in a world that is the camera.
-
-    Arms stand in it as shapes whose places are written where they are drawn.
-    """
+    """Return both hands on movable mounts, lit from the camera, and the shapes of arms."""
     spec = mujoco_module.MjSpec()
     for side, hand in robot.hands.items():
         mount = spec.worldbody.add_body(name=f"{side}_mount")
         child = mujoco_module.MjSpec.from_file(str(hand.mjcf_path))
-        # Nothing moves by itself here; equal settings keep MuJoCo from warning about a conflict.
+        # Equal settings keep MuJoCo from warning about a conflict.
         spec.option.gravity, spec.option.integrator = child.option.gravity, child.option.integrator
         spec.attach(child, frame=mount.add_frame(), prefix=_PREFIX)
 
@@ -424,7 +384,7 @@ def _build_scene(
 
 
 def _add_arms(spec: mujoco.MjSpec, arm: Arm, group: int) -> None:
-    """Add the shapes of a left and a right arm to the world of a scene, in their own colours."""
+    """Add the shapes of a left and a right arm to a scene, in their own colours."""
     model = arm.model
     for side, shape in itertools.product(SIDES, visible_shapes(arm).tolist()):
         geom = add_shape(spec, spec.worldbody, model, shape, f"{_ARM_PREFIX}{side} {shape}")
@@ -433,10 +393,9 @@ def _add_arms(spec: mujoco.MjSpec, arm: Arm, group: int) -> None:
 
 
 class _DrawnArms:
-    """The shapes that ``_add_arms`` put into a scene."""
+    """The arms of a compiled scene (``_add_arms``)."""
 
     def __init__(self, arm: Arm, model: mujoco.MjModel) -> None:
-        """Find them in the compiled scene."""
         self._arm, self._links = arm, arm.model.geom_bodyid[visible_shapes(arm)] - 1
         names = [model.geom(i).name for i in range(model.ngeom)]
         self._geoms = {
@@ -456,7 +415,7 @@ class _DrawnArms:
         frame: int,
         T_camera_base: Float[np.ndarray, "2 4 4"],
     ) -> dict[Side, Places]:
-        """Return where the arms of one frame are before the camera; those that collide turn red."""
+        """Return the places of the arms of one frame; colliding arms turn red."""
         places: dict[Side, Places] = {}
         if trajectory.T_frame_base is None:
             return places
@@ -473,7 +432,7 @@ class _DrawnArms:
         return places
 
     def place(self, data: mujoco.MjData, places: Mapping[Side, Places]) -> list[np.ndarray]:
-        """Put arms where they are, others behind the camera; return the geoms of the former."""
+        """Place arms, the others behind the camera; return the geoms of the former."""
         for side, geoms in self._geoms.items():
             data.geom_xpos[geoms] = (0, 0, -10)
             if side in places:

@@ -1,4 +1,4 @@
-"""Videos of pictures that are drawn one after another, encoded beside the drawing."""
+"""Videos encoded while their pictures are drawn."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from acehand_core.recordings.video_encode import (
 )
 from acehand_core.types import ImageRgb
 
-#: Pictures that wait for the next thread, at most.
+#: Largest number of pictures waiting for the next thread.
 _WAITING = 4
-#: Half the work of the preset for datasets, with no larger error; files are a third larger.
+#: Half the work of the preset for datasets at the same error; files are a third larger.
 OVERLAY_ENCODING = VideoEncoding(preset="ultrafast", crf=24, gop=30)
 
 Item = TypeVar("Item")
 
 
 def ahead(items: Iterator[Item]) -> Iterator[Item]:
-    """Yield items that a thread of its own makes, a few of them beforehand."""
+    """Yield items made in another thread, a few ahead."""
 
     def following() -> list[Item]:
         return list(itertools.islice(items, 1))
@@ -49,8 +49,8 @@ def write_video(
     fps: float,
     path: Path,
 ) -> None:
-    """Encode one picture of ``size`` (width, height) per frame of a recording, as they are made."""
-    frames = DrawnFrames(len(recording))
+    """Encode a picture of ``size`` (width, height) per frame of a recording, as they are made."""
+    frames = _DrawnFrames(len(recording))
     drawn = replace(recording, width=size[0], height=size[1], camera=None, frames=frames)
     with ThreadPoolExecutor(1, "encode") as pool:
         encoded = pool.submit(encode_video, drawn, path, round(fps), OVERLAY_ENCODING)
@@ -63,8 +63,8 @@ def write_video(
         encoded.result()
 
 
-class DrawnFrames:
-    """A FrameSource over pictures that are made meanwhile: they can be read once, in order."""
+class _DrawnFrames:
+    """A FrameSource over pictures being drawn, read once and in order."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -75,7 +75,7 @@ class DrawnFrames:
         return self._count
 
     def put(self, picture: ImageRgb, reader: Future[VideoFacts]) -> bool:
-        """Hand over the next picture as soon as there is room; tell whether ``reader`` goes on."""
+        """Wait for room and hand over the next picture; return whether ``reader`` is running."""
         while not self._room.acquire(timeout=0.2):
             if reader.done():
                 return False
@@ -83,7 +83,7 @@ class DrawnFrames:
         return True
 
     def end(self) -> None:
-        """There will be no more pictures."""
+        """End the pictures."""
         self._made.put(None)
 
     def read(self, start: int, stop: int) -> Iterator[ImageRgb]:
@@ -96,5 +96,5 @@ class DrawnFrames:
             yield picture
 
     def at(self, index: int) -> ImageRgb:
-        """Pictures made on the way cannot be read again."""
-        raise NotImplementedError("Pictures made one after another are read forwards only.")
+        """Raise NotImplementedError."""
+        raise NotImplementedError("Pictures being drawn are read in order.")

@@ -10,8 +10,9 @@ from acehand_core.atomic import check_free
 from acehand_core.drawing.contact_sheet import (
     EpisodePictures,
     RobotPicture,
-    SourceView,
+    arm_view,
     picture_size,
+    source_view,
 )
 from acehand_core.drawing.overlay import write_png
 from acehand_core.errors import (
@@ -98,14 +99,12 @@ def draw(
     view, motion, trajectory = episode.view, episode.hands, episode.trajectory
     with contextlib.ExitStack() as stack:
         try:
-            source_view = SourceView(robot, motion, trajectory, *picture_size(view))
-            draw: RobotPicture | None = stack.enter_context(source_view)
+            shown = source_view(robot, motion, trajectory, *picture_size(view))
+            draw: RobotPicture | None = stack.enter_context(shown)
             arms: RobotPicture | None = None
             if arm is not None and any(trajectory.arms):
-                from acehand_core.drawing.arm_view import ArmView
-
-                arm_view = ArmView(robot, arm, motion, trajectory, *picture_size(view))
-                arms = stack.enter_context(arm_view)
+                shown = arm_view(robot, arm, motion, trajectory, *picture_size(view))
+                arms = stack.enter_context(shown)
         except MissingDependencyError as error:
             progress(f"no pictures of the robot: {error}", 0, 0)
             draw = arms = None
