@@ -1,8 +1,4 @@
-"""Pictures of a result: mesh and skeleton over the source, the robot beside it, a contact sheet.
-
-Drawn on the CPU with OpenCV, so a machine without OpenGL still gets them; pictures of the robot
-come in as arrays and may be missing.
-"""
+"""Mesh and skeleton of hands over a picture, captions and contact sheets, drawn on the CPU."""
 
 from __future__ import annotations
 
@@ -17,28 +13,26 @@ from jaxtyping import Float, Float32, Int, Int32
 from acehand_core.atomic import atomic_path
 from acehand_core.errors import OutputError
 from acehand_core.hand.shape import HandModel
-from acehand_core.hand.skeleton import BONES, FINGERS, TIPS, WRIST
+from acehand_core.hand.skeleton import BONES, TIPS, WRIST
 from acehand_core.motion import HandMotion
 from acehand_core.types import SIDES, Faces, ImageRgb, Picture
 
-# Which triangle of a mesh is seen in each pixel, for all triangles at once in NumPy.
-#
-# Hand meshes have thousands of triangles of a few pixels each, so a call per triangle costs more
-# than its pixels do.
+# A rasteriser for all triangles at once: hand meshes have thousands of triangles of a few pixels
+# each, so a call per triangle costs more than its pixels.
 
-#: Corners are moved no farther outside of the picture than this (px).
+#: Corners are clipped to this distance outside of the picture (px).
 _REACH = 8000.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SeenMesh:
-    """The M triangles that face the camera, from the farthest to the nearest, and where they are.
+    """The M triangles that face the camera, from far to near, and their pixels.
 
     Attributes:
         corners: of each triangle, in the camera frame, metres.
-        depths: of their middles along the axis, metres.
+        depths: of their centres along the axis, metres.
         left, top: of the part of the picture that the mesh covers.
-        places: row of ``corners`` seen in each pixel of that part, M where there is none.
+        places: index of the triangle in each pixel of that part, M for none.
     """
 
     corners: Float32[np.ndarray, "M 3 3"]
@@ -49,13 +43,13 @@ class SeenMesh:
 
     @property
     def part(self) -> tuple[slice, slice]:
-        """Rows and columns of the picture that ``places`` are of."""
+        """Rows and columns of ``places`` in the picture."""
         height, width = self.places.shape
         return slice(self.top, self.top + height), slice(self.left, self.left + width)
 
     @property
     def normals(self) -> Float32[np.ndarray, "M 3"]:
-        """Outward unit vectors of the triangles; 0 where one has no area."""
+        """Outward unit vectors of the triangles; 0 for one without area."""
         first, second = (self.corners[:, k] - self.corners[:, 0] for k in (1, 2))
         # numpy.cross takes four times as long.
         one, two = first[:, [1, 2, 0]], second[:, [2, 0, 1]]
@@ -71,11 +65,11 @@ def seen_mesh(
     width: int,
     height: int,
 ) -> SeenMesh:
-    """Return what a picture shows of a closed mesh.
+    """Return the visible triangles of a closed mesh.
 
     Args:
         vertices: in the camera frame, metres.
-        pixels: where they are seen; a triangle with a corner that is not finite is left out.
+        pixels: of the vertices; triangles with a corner that is not finite are left out.
         faces: triangles, counter-clockwise seen from outside.
         width, height: of the picture.
     """
@@ -105,22 +99,22 @@ def seen_mesh(
 def _filled(
     x: Float[np.ndarray, "M 3"], y: Float[np.ndarray, "M 3"], width: int, height: int
 ) -> Int32[np.ndarray, "h w"]:
-    """Return the last triangle over each pixel's centre, M where there is none.
+    """Return the last triangle over each pixel's centre, M for none.
 
-    Centres on an edge belong to both of its triangles, so that there are no holes between them.
+    Centres on an edge belong to both of its triangles, so there are no holes.
     """
     order = np.argsort(y, axis=1)
     x, y = (np.take_along_axis(values, order, axis=1).T for values in (x, y))
 
-    # Edges from the upper to the lower corner, as x at row 0 and change per row. Two triangles
-    # that share one find the same numbers.
+    # Edges from the upper to the lower corner, as x at row 0 and slope; the same numbers for both
+    # triangles of an edge.
     upper, lower = [0, 1, 0], [1, 2, 2]
     rise = y[lower] - y[upper]
     slope = np.divide(x[lower] - x[upper], rise, out=np.zeros_like(rise), where=rise > 0)
     start = x[upper] - y[upper] * slope
 
-    # The middle corner cuts a triangle into two parts; in each of them a row of pixels reaches
-    # from the long edge (the last) to one of the short ones. All parts of all triangles in a row:
+    # The middle corner cuts a triangle into two parts; in each, a row of pixels reaches from the
+    # long edge (the last) to a short one. All parts of all triangles in a row:
     bends_right = x[1] > start[2] + slope[2] * y[1]
     edges = np.stack([start, slope])
     short, long = edges[:, :2], np.broadcast_to(edges[:, 2:], edges[:, :2].shape)
@@ -146,13 +140,13 @@ def _filled(
 def _runs(
     first: Int[np.ndarray, "N"], count: Int[np.ndarray, "N"]
 ) -> tuple[Int[np.ndarray, "K"], Int[np.ndarray, "K"]]:
-    """Return ``count`` successive numbers from each ``first`` on, and of which run each is."""
+    """Return the run of each number, and ``count`` successive numbers from each ``first`` on."""
     run = np.repeat(np.arange(len(first), dtype=np.int32), count)
     ends = np.cumsum(count, dtype=np.int32)
     return run, np.arange(len(run), dtype=np.int32) + (first - (ends - count)).astype(np.int32)[run]
 
 
-#: RGB: left blue, right orange; readable to most colour-blind eyes.
+#: RGB, distinct to most colour-blind eyes.
 HAND_COLOURS = {"left": (86, 156, 233), "right": (236, 140, 54)}
 FINGER_COLOURS = ((230, 85, 85), (240, 175, 60), (110, 200, 90), (80, 170, 230), (180, 110, 220))
 _MESH_OPACITY = 0.55
@@ -161,20 +155,18 @@ _SHADES = 32
 _TEXT = (245, 245, 245)
 _PANEL = (24, 26, 30)
 _HEADER = 30
-#: Parts of a bone that are drawn of a doubtful hand.
+#: Dashes of the bones of a doubtful hand.
 DASHES = ((0.0, 0.2), (0.4, 0.6), (0.8, 1.0))
-#: Joints around which a circle says how far they may be off.
-_CIRCLED = (WRIST, *TIPS)
-#: What pictures of hands with known standard deviations mean.
+#: Legend of pictures with standard deviations.
 LEGEND = "circle: +-1 sd   +-mm: fingertips across/along sight   dashed: doubtful   pale: filled in"
 
 
 @dataclass(frozen=True, slots=True)
 class Painter:
-    """Draws one recording's hands; ``model`` is None where there is no mesh to draw.
+    """Painter of one recording's hands; ``model`` None: without mesh.
 
-    A doubtful hand is drawn in dashed bones only. Around wrist and fingertips of others is a circle
-    whose radius is the standard deviation across the line of sight, where that is known.
+    A doubtful hand has only dashed bones. Wrist and fingertips of others have a circle with the
+    standard deviation across the line of sight as radius, if known.
     """
 
     motion: HandMotion
@@ -183,7 +175,7 @@ class Painter:
     def __call__(self, image: ImageRgb, frame: int) -> None:
         """Draw mesh and skeleton of both hands into an image."""
         slots = [s for s in (0, 1) if self.motion.known[frame, s]]
-        # The farther hand first, so that the nearer one covers it.
+        # The nearer hand covers the farther one.
         for slot in sorted(slots, key=lambda s: -self.motion.joints_camera[frame, s, 0, 2]):
             self._mesh(image, frame, slot)
         for slot in slots:
@@ -230,7 +222,7 @@ def hand_vertices(
 
 
 def lit(mesh: SeenMesh, colour: tuple[int, int, int]) -> ImageRgb:
-    """Return the picture of a mesh in the part that it covers, black where there is none of it."""
+    """Return a lit mesh in the part that it covers, on black."""
     light = 0.45 + 0.55 * np.clip(mesh.normals @ _LIGHT, 0, 1)
     shade = np.clip(light * _SHADES, 0, _SHADES).astype(np.uint8)
     palette = np.zeros((256, 1, 3), np.uint8)
@@ -239,50 +231,43 @@ def lit(mesh: SeenMesh, colour: tuple[int, int, int]) -> ImageRgb:
 
 
 def subpixels(pixels: Float[np.ndarray, "N 2"]) -> Int[np.ndarray, "N 2"]:
-    """Return points for OpenCV with four fractional bits; 0 where they are not finite.
-
-    They are clipped far outside, where OpenCV's integers would overflow.
-    """
+    """Return points for OpenCV with four fractional bits, clipped; 0 if not finite."""
     return (np.clip(np.nan_to_num(pixels), -8000, 8000) * 16).round().astype(np.int32)
 
 
 def draw_skeleton(image: ImageRgb, pixels: Float[np.ndarray, "21 2"], dashed: bool = False) -> None:
-    """Draw the bones that are known, one colour per finger; ``dashed`` with hollow joints."""
+    """Draw the known bones, one colour per finger; ``dashed`` with hollow joints."""
     width = max(1, round(max(image.shape[:2]) / 640))
     finite = np.isfinite(pixels).all(1)
-    points = subpixels(pixels).tolist()
     bones = [bone for bone in BONES if finite[list(bone)].all()]
-    if dashed:
-        start, end = (pixels[[bone[i] for bone in bones]] for i in (0, 1))
-        for low, high in DASHES:
-            ends = (subpixels(start + share * (end - start)).tolist() for share in (low, high))
-            for first, last, (_, child) in zip(*ends, bones, strict=True):
-                colour = FINGER_COLOURS[(child - 1) // 4]
-                cv2.line(image, first, last, colour, width, cv2.LINE_AA, 4)
-    else:
-        for parent, child in bones:
-            colour = FINGER_COLOURS[(child - 1) // 4]
-            cv2.line(image, points[parent], points[child], colour, width, cv2.LINE_AA, 4)
-    for joint in np.flatnonzero(finite):
-        colour = FINGER_COLOURS[(joint - 1) // 4] if joint else _TEXT
-        filling = 1 if dashed else -1
-        cv2.circle(image, points[joint], 16 * (width + 1), colour, filling, cv2.LINE_AA, 4)
+    start, end = (pixels[[bone[i] for bone in bones]] for i in (0, 1))
+    for dash in DASHES if dashed else ((0.0, 1.0),):
+        ends = (subpixels((1 - share) * start + share * end).tolist() for share in dash)
+        for first, last, (_, child) in zip(*ends, bones, strict=True):
+            cv2.line(image, first, last, _colour(child), width, cv2.LINE_AA, 4)
+    points, filling = subpixels(pixels).tolist(), 1 if dashed else -1
+    for joint in np.flatnonzero(finite).tolist():
+        size = 16 * (width + 1)
+        cv2.circle(image, points[joint], size, _colour(joint), filling, cv2.LINE_AA, 4)
 
 
 def draw_circles(
     image: ImageRgb, pixels: Float[np.ndarray, "21 2"], radius: Float[np.ndarray, "21"]
 ) -> None:
     """Draw circles (radius in pixels) around wrist and fingertips of a hand."""
-    points, largest = subpixels(pixels), max(image.shape[:2])
-    for joint in _CIRCLED:
+    points, largest = subpixels(pixels).tolist(), max(image.shape[:2])
+    for joint in (WRIST, *TIPS):
         if np.isfinite(pixels[joint]).all() and 0 < radius[joint] < largest:
-            colour = FINGER_COLOURS[(joint - 1) // 4] if joint else _TEXT
             size = round(16 * radius[joint])
-            cv2.circle(image, points[joint].tolist(), size, colour, 1, cv2.LINE_AA, 4)
+            cv2.circle(image, points[joint], size, _colour(joint), 1, cv2.LINE_AA, 4)
+
+
+def _colour(joint: int) -> tuple[int, int, int]:
+    return FINGER_COLOURS[(joint - 1) // 4] if joint else _TEXT
 
 
 def put_caption(image: ImageRgb, text: str, below: bool = False) -> None:
-    """Write one line into the upper left corner of a picture, or a smaller one along its foot."""
+    """Write a line into the upper left corner of a picture, or a smaller one ``below``."""
     size = max(0.4, image.shape[0] / 1100)
     left, bottom = round(12 * size), round(32 * size)
     if below:
@@ -293,7 +278,7 @@ def put_caption(image: ImageRgb, text: str, below: bool = False) -> None:
 
 
 def header(labels: Sequence[str], width: int, gap: int = 0) -> Picture:
-    """Return a line of labels, each in the middle of a column of ``width`` pixels."""
+    """Return a line of labels, centred over columns of ``width`` pixels."""
     band = np.full((_HEADER, len(labels) * (width + gap) - gap, 3), _PANEL, np.uint8)
     for index, label in enumerate(labels):
         (needed, _), _ = cv2.getTextSize(label, cv2.FONT_HERSHEY_SIMPLEX, 0.6, 1)
@@ -304,7 +289,7 @@ def header(labels: Sequence[str], width: int, gap: int = 0) -> Picture:
 
 
 def contact_sheet(pictures: Sequence[ImageRgb], columns: int, title: str) -> Picture:
-    """Return pictures of one size in a grid below a title of one or more lines."""
+    """Return pictures of one size in a grid below a title."""
     height, width = pictures[0].shape[:2]
     rows = -(-len(pictures) // columns)
     lines = title.splitlines()
@@ -322,18 +307,15 @@ def contact_sheet(pictures: Sequence[ImageRgb], columns: int, title: str) -> Pic
 
 
 def shrunk(picture: ImageRgb, width: int) -> Picture:
-    """Return a picture of a smaller width, in proportion."""
+    """Return a picture shrunk to a width."""
     size = (width, round(picture.shape[0] * width / picture.shape[1]))
     return cv2.resize(picture, size, interpolation=cv2.INTER_AREA)
 
 
 def write_png(image: ImageRgb, path: Path) -> None:
-    """Write a picture; it appears whole or not at all."""
+    """Write a PNG atomically. Raises OutputError."""
     done, data = cv2.imencode(".png", cv2.cvtColor(image, cv2.COLOR_RGB2BGR))
     if not done:
         raise OutputError(f"{path}: the picture could not be encoded.")
     with atomic_path(path, overwrite=True) as partial:
         partial.write_bytes(data.tobytes())
-
-
-assert len(FINGER_COLOURS) == len(FINGERS)

@@ -1,17 +1,16 @@
-"""Panels of one recording, frame by frame: the source picture, the hands tracked in it, the robot.
+"""Panels of a recording: the source picture, its hands, the robot.
 
-``source``, ``mesh``, ``robot`` and ``both`` are under the source camera, over its picture.
-``third`` and ``robot-third`` stand beside it for the whole recording, with the trails of the
-wrists; ``head`` and ``robot-head`` look from the source camera's place without its picture, as in
-the paper's figures. A panel is made of layers with depth, one per thing that is drawn: in every
-pixel the nearer one covers the farther.
+``source``, ``mesh``, ``robot`` and ``both`` are under the source camera, over its picture;
+``head`` and ``robot-head`` without the picture, as in the paper's figures; ``third`` and
+``robot-third`` from a fixed place outside, with the trails of the wrists. A panel is composed of
+layers by depth.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 import cv2
 import numpy as np
@@ -36,7 +35,7 @@ from acehand_core.types import SIDES, ImageRgb, Picture
 DepthImage = Float32[np.ndarray, "H W"]
 Line = Float[np.ndarray, "_ 3"]
 
-#: A layer is hidden when the scene is nearer than it by this much.
+#: The scene hides a layer that is farther by this much.
 _BEHIND_M = 0.01
 _FIELD_OF_VIEW = 35.0
 _FRUSTUM_M = 0.08
@@ -44,13 +43,13 @@ _FRUSTUM_M = 0.08
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layer:
-    """Straight alpha, and metres along the viewing axis (infinite where nothing is)."""
+    """Colours with straight alpha, and depth along the axis (m; infinite: nothing)."""
 
     rgba: UInt8[np.ndarray, "H W 4"]
     depth: DepthImage
 
     def hidden_by(self, scene: DepthImage) -> Layer:
-        """Return the layer without what lies behind a scene; 0 or NaN: the depth is not known."""
+        """Return the layer without its parts behind a scene; 0 or NaN: unknown depth."""
         behind = (scene > 0) & (self.depth > scene + _BEHIND_M)
         rgba = self.rgba.copy()
         rgba[behind, 3] = 0
@@ -59,13 +58,13 @@ class Layer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PanelView:
-    """A pinhole camera somewhere in the frame of the hands."""
+    """A pinhole camera in the frame of the hands."""
 
     camera: Camera
     T_view_frame: Float[np.ndarray, "4 4"]
 
     def pixels(self, points: Float[np.ndarray, "*N 3"]) -> Float[np.ndarray, "*N 2"]:
-        """Return where points of the frame are seen; NaN behind the camera."""
+        """Return the pixels of points; NaN behind the camera."""
         return self.camera.project(frames.apply(self.T_view_frame, points))
 
 
@@ -76,7 +75,7 @@ def mesh_layer(
     colour: tuple[int, int, int],
     opacity: float = 1.0,
 ) -> Layer:
-    """Return a lit mesh, vertices in the frame of the hands."""
+    """Return a lit mesh; vertices are in the frame of the hands."""
     seen = frames.apply(view.T_view_frame, vertices)
     pixels = view.camera.project(seen)
     size = (view.camera.height, view.camera.width)
@@ -91,7 +90,7 @@ def mesh_layer(
 
 
 def stack(background: ImageRgb, layers: Sequence[Layer]) -> ImageRgb:
-    """Return the layers over a picture, in every pixel from the farthest to the nearest."""
+    """Return the layers over a picture, sorted by depth in each pixel."""
     stacked = background.copy()
     if not layers:
         return stacked
@@ -120,14 +119,13 @@ def outside_view(
     width: int,
     height: int,
 ) -> PanelView:
-    """Return a fixed third-person view that shows all points.
+    """Return a third-person view of all points, from behind, above and to the right.
 
-    The viewer stands to the right and above of somebody who looks along ``forward``, turned back
-    to the points.
+    ``forward`` is the viewing direction of the source camera.
     """
     up = up / np.linalg.norm(up)
     forward = forward - (forward @ up) * up
-    if np.linalg.norm(forward) < 1e-6:  # straight up or down: any side will do
+    if np.linalg.norm(forward) < 1e-6:  # straight up or down: take any side
         forward = np.roll(up, 1) - (np.roll(up, 1) @ up) * up
     forward = forward / np.linalg.norm(forward)
     right = np.cross(forward, up)
@@ -151,7 +149,7 @@ def outside_view(
 def draw_lines(
     image: ImageRgb, view: PanelView, lines: Sequence[Line], colour: tuple[int, int, int]
 ) -> None:
-    """Draw lines of the frame into a picture; parts behind the camera are left out."""
+    """Draw lines of the frame, without parts behind the camera."""
     width = max(1, round(max(image.shape[:2]) / 640))
     for line in lines:
         pixels = view.pixels(line)
@@ -177,7 +175,7 @@ def camera_lines(camera: Camera, T_frame_camera: Float[np.ndarray, "4 4"]) -> li
 def ground_lines(
     points: Float[np.ndarray, "N 3"], up: Float[np.ndarray, "3"], below: float = 0.1
 ) -> list[Line]:
-    """Return a grid at a distance below all points, across ``up``."""
+    """Return a grid across ``up``, ``below`` (m) all points."""
     spacing = 0.1
     up = up / np.linalg.norm(up)
     across = np.cross(up, [1.0, 0.0, 0.0] if abs(up[0]) < 0.9 else [0.0, 1.0, 0.0])
@@ -196,9 +194,9 @@ def ground_lines(
 
 Panel = Literal["source", "mesh", "robot", "both", "third", "head", "robot-third", "robot-head"]
 PANELS: tuple[str, ...] = get_args(Panel)
-#: Those that need no camera.
+#: Panels without the source camera.
 OUTSIDE_PANELS: tuple[Panel, ...] = ("third", "robot-third")
-#: Draws the robot hands of a frame as a view sees them, and from outside the arms, too.
+#: Draws the robot of a frame for a view; from outside, with its arms.
 RobotLayer = Callable[[PanelView, int, bool], Layer]
 
 _BACKDROP = (38, 41, 47)
@@ -209,23 +207,23 @@ _TRAIL_S = 1.5
 
 
 def panel_names(text: str) -> tuple[Panel, ...]:
-    """Return the panels named in a list with commas; InputError for an unknown one."""
+    """Return the panels of a list with commas. Raises InputError for an unknown name."""
     names = [word.strip() for word in text.split(",") if word.strip()]
     for name in names:
         if name not in PANELS:
             raise InputError(f"Unknown panel {name!r}; {nearest(name, PANELS)}")
     if not names:
-        raise InputError(f"Name at least one panel of {', '.join(PANELS)}.")
-    return tuple(panel for name in names for panel in get_args(Panel) if panel == name)
+        raise InputError(f"--panels is empty; valid: {', '.join(PANELS)}.")
+    return cast(tuple[Panel, ...], tuple(names))
 
 
-#: Where wrists are drawn that have no place, left and right (m, camera frame); said in captions.
+#: Wrists of hands without a place, left and right (m, camera frame); captions say so.
 NOMINAL_WRISTS = np.array([[-0.15, 0.0, 0.5], [0.15, 0.0, 0.5]])
 NOT_PLACED = "wrists at a nominal place"
 
 
 def placed_nominally(motion: HandMotion) -> HandMotion:
-    """Return joints that are relative to the wrist at ``NOMINAL_WRISTS``; others as they are."""
+    """Return wrist-relative joints at ``NOMINAL_WRISTS``, placed ones unchanged."""
     if motion.placed:
         return motion
     joints = motion.joints_camera - motion.joints_camera[:, :, [WRIST]] + NOMINAL_WRISTS[:, None]
@@ -233,7 +231,7 @@ def placed_nominally(motion: HandMotion) -> HandMotion:
 
 
 class Panels:
-    """Draws panels of one size; ``robot`` is needed for those with the robot only."""
+    """Panels of one size; those with the robot need ``robot``."""
 
     def __init__(
         self,
@@ -248,10 +246,10 @@ class Panels:
         """Prepare the cameras.
 
         Args:
-            beside: other hands of the same frames. The view from outside shows theirs too, so that
-                the panels of all of them have one view.
-            arms: points of arms, which the view from outside shows as well.
-            table: pose of the table on which they stand, its z axis upwards.
+            beside: other hands of the same frames, included in the view from outside so that all
+                have the same one.
+            arms: points of arms, also included.
+            table: pose of the arms' table, z axis up.
         """
         self._has_place = motion.placed
         motion, beside = placed_nominally(motion), [placed_nominally(other) for other in beside]
@@ -272,7 +270,7 @@ class Panels:
         room = np.array([0.0, 0.0, 0.1])
         reaching = np.zeros((0, 3)) if arms is None else arms
         shown = np.concatenate([points + room, points - room, eyes[:1], reaching])
-        if not self._has_place:  # there is no camera to be shown beside them, and no arm
+        if not self._has_place:  # without camera and arms
             shown = np.concatenate([one.joints_camera[one.known] for one in (motion, *beside)])
             shown = shown[np.isfinite(shown).all(-1)]
         self._up = -self._poses[0, :3, 1] if poses is None else np.array([0.0, 0.0, 1.0])
@@ -294,19 +292,19 @@ class Panels:
         """Return one panel of one frame.
 
         Args:
-            image: the source picture, any size; None where there is none.
-            scene: depth of the scene in metres in the panel's size, 0 where it is not known. It
-                hides what lies behind it, the human hand itself excepted.
+            image: the source picture, any size.
+            scene: depth of the scene in the panel's size (m, 0: unknown). It hides the robot,
+                except where it is the human hand.
 
         Raises:
-            InputError: no camera sees the hands, and the panel is under the camera.
+            InputError: a panel under the camera, of hands without a place.
         """
         if panel in OUTSIDE_PANELS:
             return self._outside(panel, frame)
         if not self._has_place:
             raise InputError(
-                f"Panel {panel}: these joints are relative to the wrist, no camera sees them; "
-                f"valid: {', '.join(OUTSIDE_PANELS)}."
+                f"Panel {panel}: joints relative to the wrist are in no picture; valid: "
+                f"{', '.join(OUTSIDE_PANELS)}."
             )
         eye = PanelView(self._pinhole, np.linalg.inv(self._poses[frame]))
         backdrop = self._backdrop.copy()
@@ -366,7 +364,7 @@ class Panels:
         return [self._robot(view, frame, outside)]
 
     def _with_skeleton(self, image: ImageRgb, view: PanelView, frame: int, human: bool) -> ImageRgb:
-        """Draw bones where hands are to be shown and there is no mesh of them."""
+        """Draw the bones of human hands without a mesh."""
         if human and self._model is None:
             for slot in np.flatnonzero(self._motion.known[frame]):
                 joints = frames.apply(self._poses[frame], self._motion.joints_camera[frame, slot])
@@ -374,7 +372,7 @@ class Panels:
         return image
 
     def _wrist_trails(self, motion: HandMotion) -> np.ndarray:
-        """Return wrists in the frame, (T, 2, 3), NaN where a hand is not known."""
+        """Return wrists (T, 2, 3), NaN for unknown hands."""
         wrists = motion.joints_camera[:, :, WRIST]
         wrists = np.einsum("tij,tsj->tsi", self._poses[:, :3, :3], wrists)
         wrists = wrists + self._poses[:, None, :3, 3]
@@ -382,7 +380,7 @@ class Panels:
 
 
 def _without(scene: DepthImage, hands: list[Layer]) -> DepthImage:
-    """Return the scene without the human hands, whose place the robot takes."""
+    """Return the scene without the human hands."""
     own = np.zeros(scene.shape, bool)
     for hand in hands:
         own |= np.isfinite(hand.depth) & (np.abs(scene - hand.depth) < 0.03)
