@@ -165,7 +165,7 @@ def test_panel_names() -> None:
     assert panel_names("mesh, robot-third") == ("mesh", "robot-third")
     with pytest.raises(InputError, match="Did you mean 'third'"):
         panel_names("thrid")
-    with pytest.raises(InputError, match="at least one"):
+    with pytest.raises(InputError, match="valid: source"):
         panel_names(" ,")
 
 

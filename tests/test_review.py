@@ -22,7 +22,7 @@ from acehand_core.review.checks import (
     tip_errors,
 )
 from acehand_core.review.decisions import apply_decisions, read_decisions
-from acehand_core.review.episode import DatasetReader, Episode, read_episodes
+from acehand_core.review.episode import DatasetReader, Episode
 from acehand_core.review.inspect import find_datasets, inspect, robot_of
 from acehand_core.review.pictures import _pace, picture_changes, picture_measures
 from helpers.commands import Acehand
@@ -50,6 +50,11 @@ def reader(dataset: Path) -> DatasetReader:
 @pytest.fixture(scope="module")
 def episode(reader: DatasetReader) -> Episode:
     return reader.read(0)
+
+
+def episodes_of(dataset: Path) -> list[Episode]:
+    reader = DatasetReader(dataset)
+    return [reader.read(number) for number in reader.numbers]
 
 
 def value(measures: list[Measure], check: str, side: str | None = None) -> float:
@@ -265,7 +270,7 @@ def test_the_chain_of_licences(episode: Episode, licences: list[str], level: str
 
 
 def test_an_assumed_camera_is_doubtful(dataset: Path, tmp_path: Path, capsys) -> None:
-    given = next(read_episodes(dataset))
+    given = episodes_of(dataset)[0]
     notes = (
         "no intrinsics given: a pinhole of 60 degrees across the longer side is assumed (fx = fy = "
         "554.3 px); distances scale with it",
@@ -611,12 +616,12 @@ def three(dataset: Path, tmp_path: Path) -> Path:
 
 
 def lengths(root: Path) -> list[int]:
-    return [len(episode) for episode in read_episodes(root)]
+    return [len(episode) for episode in episodes_of(root)]
 
 
 def test_decisions_remove_and_trim_the_episodes_they_mean(three: Path, tmp_path: Path) -> None:
     assert lengths(three) == [120, 50, 60]
-    prints = [episode.fingerprint for episode in read_episodes(three)]
+    prints = [episode.fingerprint for episode in episodes_of(three)]
     assert len(set(prints)) == 3
     path = decided(
         tmp_path / "d.json",
@@ -629,10 +634,10 @@ def test_decisions_remove_and_trim_the_episodes_they_mean(three: Path, tmp_path:
     assert [e["episode"] for e in dry.removal.removed] == [0]
     assert [e["episode"] for e in dry.trimming.trimmed] == [2]
 
-    before = [episode.joints for episode in read_episodes(three)]
+    before = [episode.joints for episode in episodes_of(three)]
     applied = apply_decisions(three, read_decisions(path))
     assert (applied.stale, lengths(three)) == (1, [50, 30])
-    after = [episode.joints for episode in read_episodes(three)]
+    after = [episode.joints for episode in episodes_of(three)]
     assert np.array_equal(after[0], before[1])
     assert np.array_equal(after[1], before[2][10:40])
     # The second time they mean nothing that is there, but for the episode that was trimmed.
@@ -642,7 +647,7 @@ def test_decisions_remove_and_trim_the_episodes_they_mean(three: Path, tmp_path:
 
 @pytest.mark.parametrize(("keep", "left"), [("undecided", 3), ("doubt", 2), ("accept", 1)])
 def test_the_least_that_stays(three: Path, tmp_path: Path, keep: str, left: int) -> None:
-    prints = [episode.fingerprint for episode in read_episodes(three)]
+    prints = [episode.fingerprint for episode in episodes_of(three)]
     path = decided(tmp_path / "d.json", {"fingerprint": prints[0], "decision": "accept"},
                    {"fingerprint": prints[1], "decision": "doubt"})  # fmt: skip
     apply_decisions(three, read_decisions(path), keep=keep)
@@ -652,9 +657,9 @@ def test_the_least_that_stays(three: Path, tmp_path: Path, keep: str, left: int)
 def test_renumbering_does_not_move_decisions(three: Path, tmp_path: Path) -> None:
     from acehand_core.lerobot.edit import remove_episodes
 
-    last = [episode.fingerprint for episode in read_episodes(three)][2]
+    last = [episode.fingerprint for episode in episodes_of(three)][2]
     remove_episodes(three, (0,))
-    assert [episode.fingerprint for episode in read_episodes(three)][1] == last
+    assert [episode.fingerprint for episode in episodes_of(three)][1] == last
 
 
 @pytest.mark.parametrize(
@@ -674,7 +679,7 @@ def test_a_wrong_decision_is_refused(tmp_path: Path, entry: dict, wrong: str) ->
 
 
 def test_a_trim_outside_its_episode_changes_nothing(three: Path, tmp_path: Path) -> None:
-    prints = [episode.fingerprint for episode in read_episodes(three)]
+    prints = [episode.fingerprint for episode in episodes_of(three)]
     path = decided(tmp_path / "d.json", {"fingerprint": prints[0], "decision": "reject"},
                    {"fingerprint": prints[1], "trim": [0, 51]})  # fmt: skip
     with pytest.raises(InputError, match="has 50 frames"):
@@ -685,7 +690,7 @@ def test_a_trim_outside_its_episode_changes_nothing(three: Path, tmp_path: Path)
 def test_filter_takes_rules_or_decisions(three: Path, tmp_path: Path, capsys) -> None:
     neither = Acehand(capsys, "dataset", "filter", three)
     assert (neither.code, "--rules or --decisions" in neither.err) == (2, True)
-    prints = [episode.fingerprint for episode in read_episodes(three)]
+    prints = [episode.fingerprint for episode in episodes_of(three)]
     path = decided(tmp_path / "d.json", {"fingerprint": prints[1], "decision": "reject"})
     done = Acehand(capsys, "dataset", "filter", three, "--decisions", path)
     assert (done.code, done.json["removal"]["episodes"], done.json["trimming"]) == (0, 2, None)

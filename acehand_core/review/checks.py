@@ -1,7 +1,7 @@
-"""What an inspection measures of episodes beyond what a conversion can: their files, and a batch.
+"""Measures of an inspection in addition to those of a conversion: of files, and of a batch.
 
-``retarget.replay.judgements`` has all that is judged, and the limits. ``pictures`` holds an episode
-against its video; ``batch_measures`` compares the episodes of a batch with one another.
+``retarget.replay.judgements`` lists all checks with their limits; ``pictures`` compares an episode
+with its video.
 """
 
 from __future__ import annotations
@@ -29,9 +29,7 @@ from retarget.robots.robot import Robot
 from retarget.solve.calibration_file import read_calibrations
 from retarget.targets import calibrated, palm_frames
 
-# What is known of an episode without looking at hands.
-
-#: In what a recording's notes say of its camera.
+#: In notes on the camera of a recording.
 _ASSUMED = re.compile(r"assumed|published field of view|camera preset", re.IGNORECASE)
 _NON_COMMERCIAL = re.compile(
     r"non-?commercial|no commercial|\bnc\b|research (use )?only", re.IGNORECASE
@@ -42,7 +40,7 @@ _UNKNOWN_LICENCE = re.compile(
 
 
 def episode_measures(episode: Episode, robot: Robot | None) -> list[Measure]:
-    """Measure an episode without its pictures; ``robot`` None: the dataset's is not known here."""
+    """Measure an episode without its pictures; ``robot`` None: the dataset's is unknown."""
     measures = [*origin_measures(episode), *column_measures(episode)]
     own, errors, columns = None, None, episode.robot
     if columns is not None:
@@ -72,7 +70,7 @@ def episode_measures(episode: Episode, robot: Robot | None) -> list[Measure]:
 
 
 def origin_measures(episode: Episode) -> list[Measure]:
-    """Measure what the episode says of itself: verdict, camera, licences."""
+    """Measure the metadata of an episode: verdict, camera, licences."""
     measures = _camera_measures(episode)
     verdict, reasons = episode.report.get("verdict"), episode.report.get("reasons") or ()
     if verdict is not None:
@@ -92,7 +90,7 @@ def origin_measures(episode: Episode) -> list[Measure]:
 
 
 def column_measures(episode: Episode) -> list[Measure]:
-    """Measure every recorded column: finite, and what the others and the table of hands make it."""
+    """Measure the columns: finite, and consistent with each other and the table of hands."""
     measures = []
     numbers = {k: v for k, v in episode.columns.items() if v.dtype.kind == "f"}
     bad = {name: ~np.isfinite(column) for name, column in numbers.items()}
@@ -103,7 +101,7 @@ def column_measures(episode: Episode) -> list[Measure]:
         measures.append(Measure("finite", share, text, frame=at))
 
     state, action = (numbers.get(name) for name in ("observation.state", "action"))
-    # Of other people's datasets an action may be anything.
+    # In datasets of other origin an action may be anything.
     if episode.robot is not None and state is not None and action is not None and len(state) > 1:
         measures.append(
             _unlike("action", action[:-1], state[1:], "action is not the next frame's state")
@@ -111,12 +109,12 @@ def column_measures(episode: Episode) -> list[Measure]:
 
     if episode.motion is not None:
         made = hand_columns(episode.motion, episode.placed, episode.confidence, episode.valid)
+        text = "{} is not that of the hands next to the episode"
         off = [
-            _unlike("hand_columns", numbers[name], column,
-                    f"{name} is not that of the hands next to the episode")
+            _unlike("hand_columns", numbers[name], column, text.format(name))
             for name, column in made.items()
             if name in numbers and numbers[name].shape == column.shape
-        ]  # fmt: skip
+        ]
         measures += sorted(off, key=lambda measure: -measure.value)[:1]
     return measures
 
@@ -133,37 +131,34 @@ def _camera_measures(episode: Episode) -> list[Measure]:
     if episode.camera is None:
         return [Measure("camera", 2, "no camera is kept with it: distances mean nothing")]
     notes = [str(note) for note in episode.origin.get("notes", ())]
-    assumed = [note for note in notes if _ASSUMED.search(note) and "frames per second" not in note
-               and "hand length" not in note]  # fmt: skip
-    text = f"the camera was not known: {assumed[0]}" if assumed else ""
-    measures = [Measure("camera", 1 if assumed else 0, text)]
+    others = ("frames per second", "hand length")
+    notes = [note for note in notes if not any(other in note for other in others)]
+    assumed = next(filter(_ASSUMED.search, notes), None)
+    text = "" if assumed is None else f"the camera was not known: {assumed}"
+    measures = [Measure("camera", 0 if assumed is None else 1, text)]
 
     fx, fy, cx, cy, width, height = episode.camera[0]
     away = float(np.hypot(cx - (width - 1) / 2, cy - (height - 1) / 2) / width)
-    measures.append(
-        Measure("principal_point", away,
-                f"the principal point ({cx:.0f}, {cy:.0f}) is {away:.0%} of the picture's width "
-                "from its middle: a calibration of another picture size?")
-    )  # fmt: skip
+    text = (
+        f"the principal point ({cx:.0f}, {cy:.0f}) is {away:.0%} of the picture's width from its "
+        "middle: a calibration of another picture size?"
+    )
+    measures.append(Measure("principal_point", away, text))
     wide = float(np.degrees(2 * np.arctan(max(width / fx, height / fy) / 2)))
     odd = 0 if 25 <= wide <= 130 else 1 if 10 <= wide <= 170 else 2
     text = f"the camera sees {wide:.0f} degrees across the wider side"
-    if episode.image_size is not None and (width, height) != episode.image_size:
-        # Odd sizes lose their last row or column in the video.
-        apart = np.abs(np.subtract((width, height), episode.image_size)).max()
-        if apart > 1:
-            odd = 2
-            text = (
-                f"the camera is of pictures of {width:.0f} x {height:.0f}, the video has "
-                f"{episode.image_size[0]} x {episode.image_size[1]}"
-            )
+    # Odd sizes lose their last row or column in the video.
+    size = episode.image_size
+    if size is not None and np.abs(np.subtract((width, height), size)).max() > 1:
+        odd, seen = 2, f"the video has {size[0]} x {size[1]}"
+        text = f"the camera is of pictures of {width:.0f} x {height:.0f}, {seen}"
     return [*measures, Measure("field_of_view", odd, text)]
 
 
 def calibrations_of(episode: Episode, robot: Robot) -> tuple[dict[Side, Calibration], str | None]:
-    """Return the calibrations that an episode was made with, and what is wrong with them, if so.
+    """Return the calibrations of an episode and their fault, if any.
 
-    Those of its provenance count where the file beside it is missing.
+    Without a file next to the episode, those of its provenance count.
     """
     told: dict[Side, Calibration] = {}
     for side, entry in (episode.origin.get("calibration") or {}).items():
@@ -194,9 +189,9 @@ def calibrations_of(episode: Episode, robot: Robot) -> tuple[dict[Side, Calibrat
 def tip_errors(
     episode: Episode, robot: Robot, fitted: dict[Side, Calibration]
 ) -> Float[np.ndarray, "T 2 5"]:
-    """Return how far the robot's fingertips are from the human's, thumb first (m).
+    """Return the distances of the robot's fingertips to the calibrated human ones (m).
 
-    The human's are carried over by the calibration; NaN where either is not known.
+    Thumb first; NaN where either is unknown.
     """
     errors = np.full((len(episode), 2, len(TIPS)), np.nan)
     for slot, side in enumerate(SIDES):
@@ -219,17 +214,14 @@ def tip_errors(
     return errors
 
 
-# What only the batch tells.
-
-
 def batch_measures(episodes: Sequence[Mapping[str, Any]]) -> list[list[Measure]]:
-    """Compare episodes with one another; return the measures of each.
+    """Compare the episodes of a batch; return the measures of each.
 
     Args:
         episodes: for each ``camera`` (fx, fy, cx, cy, width, height, or None), ``source_size``
-            (width, height of pictures that were fitted into others, or None), ``subject``,
+            (width, height before pictures were fitted into others, or None), ``subject``,
             ``task``, ``work`` (path of the left and the right wrist, m), ``hand_length``,
-            ``fingerprint`` (empty where it cannot be read) and ``measures``.
+            ``fingerprint`` (empty: unreadable) and ``measures``.
     """
     out: list[list[Measure]] = [[] for _ in episodes]
     sizes = defaultdict(list)
@@ -241,7 +233,7 @@ def batch_measures(episodes: Sequence[Mapping[str, Any]]) -> list[list[Measure]]
     for listed in sizes.values():
         usual = float(np.median([fx for _, fx in listed]))
         same = np.mean([abs(fx / usual - 1) < 0.02 for _, fx in listed])
-        # One camera made the batch, or hardly any: several kinds say nothing of a single one.
+        # Unless one camera made most of the batch, another focal length means nothing.
         if len(listed) >= 5 and same >= 0.6:
             for index, fx in listed:
                 away = abs(fx / usual - 1)
@@ -251,9 +243,9 @@ def batch_measures(episodes: Sequence[Mapping[str, Any]]) -> list[list[Measure]]
                 )
                 out[index].append(Measure("batch_camera", away, text))
 
-    there = Counter(episode["fingerprint"] for episode in episodes)
+    prints = Counter(episode["fingerprint"] for episode in episodes)
     for index, episode in enumerate(episodes):
-        twice = bool(episode["fingerprint"]) and there[episode["fingerprint"]] > 1
+        twice = bool(episode["fingerprint"]) and prints[episode["fingerprint"]] > 1
         text = "another episode has the very same values: it is there twice"
         out[index].append(Measure("batch_twice", float(twice), text))
 
@@ -264,12 +256,11 @@ def batch_measures(episodes: Sequence[Mapping[str, Any]]) -> list[list[Measure]]
 
 
 def _compare_jitter(episodes: Sequence[Mapping[str, Any]], out: list[list[Measure]]) -> None:
-    worst = [max((m.value for m in e["measures"] if m.check == "jitter"), default=np.nan)
-             for e in episodes]  # fmt: skip
+    jitters = ([m.value for m in e["measures"] if m.check == "jitter"] for e in episodes)
+    worst = [max(values, default=np.nan) for values in jitters]
     if np.isfinite(worst).sum() < 5:
         return
-    # Below 0.2 mm nobody cares, whatever the others are like.
-    usual = max(float(np.nanmedian(worst)), 0.2)
+    usual = max(float(np.nanmedian(worst)), 0.2)  # less does not matter
     for index, value in enumerate(worst):
         if np.isfinite(value):
             text = f"jitter of {value:.1f} mm, in this batch it is mostly {usual:.1f}"

@@ -1,9 +1,9 @@
-"""What somebody decided of episodes: a file beside the dataset, and applying it.
+"""Decisions of a review: their file, and applying them.
 
 ``{"format": "acehand-decisions", "version": 1, "decisions": [{"dataset", "episode", "fingerprint",
 "decision": "accept" | "doubt" | "reject" | null, "trim": [first, stop] | null, "time"}]}``. The
-fingerprint says which episode is meant: numbers change when others are removed. ``trim`` are the
-first frame to keep and the one after the last; null for the last is the end.
+fingerprint names the episode: numbers change when others are removed. ``trim`` are the first frame
+to keep and the one after the last (null: the end).
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from acehand_core.atomic import atomic_path
 from acehand_core.drawing.overlay import contact_sheet, shrunk, write_png
 from acehand_core.drawing.video import OVERLAY_ENCODING
 from acehand_core.errors import InputError, SchemaError
-from acehand_core.lerobot import format as files
 from acehand_core.lerobot import format as layout
 from acehand_core.lerobot.assemble import link
 from acehand_core.lerobot.edit import Removal, remove_episodes
@@ -37,13 +36,13 @@ from acehand_core.types import ImageRgb, Progress, no_progress
 
 FORMAT, VERSION = "acehand-decisions", 1
 Verdict = Literal["accept", "doubt", "reject"]
-#: The least that stays: all that is not rejected, what was accepted or doubted, or accepted alone.
+#: What to keep: all but rejected, doubted and accepted, or accepted episodes.
 Keep = Literal["undecided", "doubt", "accept"]
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What somebody decided of one episode."""
+    """The decision on one episode."""
 
     dataset: str
     episode: int
@@ -54,24 +53,23 @@ class Decision:
 
     @classmethod
     def of(cls, entry: Any, where: str) -> Decision:
-        """Check an entry of a file or of a request. Raises SchemaError."""
+        """Return a checked entry of a file or request. Raises SchemaError."""
         if not isinstance(entry, Mapping):
-            raise SchemaError(f"{where}: a decision is an object, not {entry!r}.")
+            raise SchemaError(f"{where}: a decision must be an object, not {entry!r}.")
         fingerprint, decision, trim = (entry.get(k) for k in ("fingerprint", "decision", "trim"))
         if not isinstance(fingerprint, str) or not fingerprint:
-            raise SchemaError(f"{where}: fingerprint must say which episode is meant.")
+            raise SchemaError(f"{where}: fingerprint is {fingerprint!r}, not an episode's.")
         if decision not in (None, *get_args(Verdict)):
             raise SchemaError(
                 f"{where}: decision is {decision!r}; valid: accept, doubt, reject or null."
             )
         if trim is not None:
-            whole = isinstance(trim, Sequence) and len(trim) == 2 and all(
-                isinstance(v, int) and not isinstance(v, bool) for v in (trim[0], trim[1] or 0)
-            )  # fmt: skip
-            if not whole or not 0 <= trim[0] < (trim[1] if trim[1] is not None else trim[0] + 1):
+            kinds = [*map(type, trim)] if isinstance(trim, Sequence) else []
+            whole = kinds in ([int, int], [int, type(None)])
+            if not whole or not 0 <= trim[0] < (trim[0] + 1 if trim[1] is None else trim[1]):
                 raise SchemaError(
-                    f"{where}: trim is {trim!r}; give the first frame to keep and the one after "
-                    "the last (null: the end)."
+                    f"{where}: trim is {trim!r}; valid: [first frame to keep, the one after the "
+                    "last, or null for the end]."
                 )
         number = entry.get("episode")
         return cls(
@@ -85,39 +83,37 @@ class Decision:
 
 
 def read_decisions(path: Path) -> dict[str, Decision]:
-    """Return the decisions of a file by fingerprint; the later one counts.
+    """Return the decisions of a file by fingerprint, the latest of each.
 
     Raises:
-        InputError: it cannot be read. SchemaError: it is no such file.
+        InputError: it cannot be read. SchemaError: it is not a file of decisions.
     """
     try:
         content = json.loads(path.read_text("utf-8"))
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
     except ValueError as error:
-        raise SchemaError(f"{path}: is not JSON: {error}.") from error
+        raise SchemaError(f"{path}: not JSON: {error}.") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise SchemaError(f"{path}: is no file of decisions: `format` must be {FORMAT!r}.")
+        raise SchemaError(f"{path}: not a file of decisions: `format` must be {FORMAT!r}.")
     if content.get("version") != VERSION or not isinstance(content.get("decisions"), list):
-        raise SchemaError(f"{path}: version {content.get('version')!r}; this reads {VERSION}.")
-    listed = [Decision.of(entry, f"{path}, entry {n}")
-              for n, entry in enumerate(content["decisions"])]  # fmt: skip
+        raise SchemaError(f"{path}: version {content.get('version')!r}; valid: {VERSION}.")
+    entries = enumerate(content["decisions"])
+    listed = (Decision.of(entry, f"{path}, entry {n}") for n, entry in entries)
     return {decision.fingerprint: decision for decision in listed}
 
 
 def write_decisions(path: Path, decisions: Mapping[str, Decision]) -> None:
-    """Replace a file of decisions, in one step. Raises OutputError."""
-    content = {
-        "format": FORMAT, "version": VERSION,
-        "decisions": [asdict(decision) for decision in decisions.values()],
-    }  # fmt: skip
+    """Replace a file of decisions, atomically. Raises OutputError."""
+    listed = [asdict(decision) for decision in decisions.values()]
+    content = {"format": FORMAT, "version": VERSION, "decisions": listed}
     with atomic_path(path, overwrite=True) as partial:
         partial.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionOutcome:
-    """What ``apply_decisions`` did. ``stale``: decisions of episodes that are not there."""
+    """Result of ``apply_decisions``; ``stale`` counts decisions without an episode."""
 
     removal: Removal | None
     trimming: Trimming | None
@@ -133,23 +129,21 @@ def apply_decisions(
     dry_run: bool = False,
     progress: Progress = no_progress,
 ) -> DecisionOutcome:
-    """Remove the episodes that were rejected, then trim those that were to be trimmed.
-
-    Each is one step; where the second fails the same call again does what is left.
+    """Remove rejected episodes, then trim those with a trim; the same call resumes.
 
     Args:
-        keep: the least that stays (``Keep``).
-        delete, dry_run: as of ``lerobot.edit.remove_episodes``.
+        keep: what to keep (``Keep``).
+        delete, dry_run: as in ``lerobot.edit.remove_episodes``.
 
     Raises:
-        InputError: no decision is of an episode of this dataset, none would be left, or a trim
-            lies outside its episode. What ``remove_episodes`` and ``trim_episodes`` raise.
+        InputError: no decision matches an episode, none would be left, or a trim is outside its
+            episode. As ``remove_episodes`` and ``trim_episodes``.
     """
     found = _decided(root, decisions, progress)
     if not found:
         raise InputError(
-            f"{root}: none of the {len(decisions)} decisions is of one of its episodes: they are "
-            "of another dataset, or the episodes have changed since."
+            f"{root}: none of the {len(decisions)} decisions matches an episode: they are of "
+            "another dataset, or the episodes have changed since."
         )
 
     stays = {"undecided": (None, "doubt", "accept"), "doubt": ("doubt", "accept"),
@@ -162,7 +156,7 @@ def apply_decisions(
         if said not in stays:
             what = {None: "not decided", "doubt": "doubted", "reject": "rejected"}
             removed[number] = (f"{what[said]} in the review",)
-    _cuts(root, found)  # says what is wrong with one before anything is changed
+    _cuts(root, found)  # raises before anything is changed
 
     removal, trimming = None, None
     if removed:
@@ -180,7 +174,7 @@ def apply_decisions(
 def _decided(
     root: Path, decisions: Mapping[str, Decision], progress: Progress
 ) -> dict[int, Decision]:
-    """Return the decisions that are of episodes of a dataset, by their numbers now."""
+    """Return the decisions on episodes of a dataset, by current number."""
     reader, found = DatasetReader(root), {}
     for number in reader.numbers:
         progress("match decisions", number, len(reader.numbers))
@@ -191,7 +185,7 @@ def _decided(
 
 
 def _cuts(root: Path, found: Mapping[int, Decision]) -> dict[int, list[TrimCut]]:
-    """Return what goes of each episode that is to be trimmed. Raises InputError."""
+    """Return the cuts of each episode with a trim. Raises InputError."""
     lengths = {row["episode_index"]: row["length"] for row in layout.read_episode_rows(root)}
     cuts = {}
     for number, decision in found.items():
@@ -201,7 +195,7 @@ def _cuts(root: Path, found: Mapping[int, Decision]) -> dict[int, list[TrimCut]]
         first, stop = decision.trim[0], decision.trim[1] or lengths[number]
         if stop > lengths[number]:
             raise InputError(
-                f"{root}: episode {number} is to be kept up to frame {stop - 1}; it has "
+                f"{root}: the trim of episode {number} ends at frame {stop - 1}; it has "
                 f"{lengths[number]} frames."
             )
         ends = ((0, first), (stop, lengths[number]))
@@ -211,33 +205,32 @@ def _cuts(root: Path, found: Mapping[int, Decision]) -> dict[int, list[TrimCut]]
     return cuts
 
 
-#: Entries of a report that stay as they are, since they say where an episode comes from.
+#: Entries of a report about the origin of an episode, which stay valid.
 _ORIGIN = ("source", "fps", "tracker", "subject", "episode_index", "provenance", "trimmed")
 _COLUMNS, _ROWS, _THUMB_WIDTH = 3, 4, 600
 
 
 def write_beside(folder: Path, target: Path, piece: EpisodePiece) -> None:
-    """Write the files beside a piece of an episode to ``target``, of those in ``folder``.
+    """Write the files of a piece of an episode to ``target``, from those in ``folder``.
 
-    Hands and overlay are cut, and the contact sheet is of the cut overlay. What the report says of
-    the human hands is measured anew; the rest of it is of the whole episode, and it says so. Where
-    there is no overlay the contact sheet stays that of the whole episode, as do files that are not
-    ours.
+    Hands and overlay are cut, and the contact sheet shows the cut overlay. The human hands are
+    measured anew for the report; its other entries are listed as ``of_the_whole_episode``. Other
+    files, and a contact sheet without an overlay, stay those of the whole episode.
 
     Raises:
         SchemaError, VideoError: a file cannot be read. OSError.
     """
     motion: HandMotion | None = None
-    if (folder / files.HANDS).is_file():
-        whole = read_hand_motion(folder / files.HANDS)
+    if (folder / layout.HANDS).is_file():
+        whole = read_hand_motion(folder / layout.HANDS)
         rows = np.arange(piece.start, piece.stop)
         motion = whole.at(rows, whole.timestamps_ns[piece.start : piece.stop], whole.fps)
-        write_hand_motion(motion, target / files.HANDS)
-    if (folder / files.OVERLAY).is_file():
-        _cut_overlay(folder / files.OVERLAY, target, piece)
-    if (folder / files.REPORT).is_file():
-        report = _report(files.read_json(folder / files.REPORT), motion, piece)
-        (target / files.REPORT).write_text(json.dumps(report, indent=2) + "\n", "utf-8")
+        write_hand_motion(motion, target / layout.HANDS)
+    if (folder / layout.OVERLAY).is_file():
+        _cut_overlay(folder / layout.OVERLAY, target, piece)
+    if (folder / layout.REPORT).is_file():
+        report = _report(layout.read_json(folder / layout.REPORT), motion, piece)
+        (target / layout.REPORT).write_text(json.dumps(report, indent=2) + "\n", "utf-8")
     for path in sorted(folder.rglob("*")):
         place = target / path.relative_to(folder)
         if path.is_file() and path.name != TRIM and not place.exists():
@@ -248,17 +241,15 @@ def _cut_overlay(source: Path, target: Path, piece: EpisodePiece) -> None:
     """Write a piece's overlay, and a contact sheet of its pictures."""
     recording = open_video(source)
     clip = part(recording, piece.start, piece.stop)
-    encode_video(clip, target / files.OVERLAY, round(recording.fps), OVERLAY_ENCODING)
+    encode_video(clip, target / layout.OVERLAY, round(recording.fps), OVERLAY_ENCODING)
 
     assert clip.frames is not None
     count = min(_COLUMNS * _ROWS, len(piece))
     chosen = np.unique(np.linspace(0, len(piece) - 1, count).round().astype(int))
     thumbs: list[ImageRgb] = [shrunk(clip.frames.at(int(k)), _THUMB_WIDTH) for k in chosen]
-    title = (
-        f"frames {piece.start} to {piece.stop - 1} of an episode of {piece.length}, "
-        "numbered as there"
-    )
-    write_png(contact_sheet(thumbs, min(_COLUMNS, len(thumbs)), title), target / files.SHEET)
+    span = f"frames {piece.start} to {piece.stop - 1}"
+    title = f"{span} of an episode of {piece.length}, numbered as there"
+    write_png(contact_sheet(thumbs, min(_COLUMNS, len(thumbs)), title), target / layout.SHEET)
 
 
 def _report(
@@ -268,9 +259,5 @@ def _report(
     measured = {} if motion is None else measures_of_hands(motion)
     report = {**report, "frames": len(piece), **measured}
     stale = [key for key in report if key not in (*_ORIGIN, "frames", *measured)]
-    report["trimmed"] = {
-        "frames": [piece.start, piece.stop],
-        "of": piece.length,
-        "of_the_whole_episode": stale,
-    }
-    return report
+    trimmed = {"frames": [piece.start, piece.stop], "of": piece.length}
+    return report | {"trimmed": trimmed | {"of_the_whole_episode": stale}}

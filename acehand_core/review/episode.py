@@ -1,14 +1,13 @@
-"""One episode as its dataset holds it: what is to be judged are the columns that train.
+"""One episode as its dataset holds it, for any dataset with ``observation.hand.*``.
 
-The table of hands beside an episode adds what no column has: the tracker's own 2D landmarks, and
-which frames it observed. Hands without a robot (``hands_as_episode``) have no columns of one;
-everything else here is there for any dataset with ``observation.hand.*``.
+The columns are judged, since they train. The table of hands next to an episode adds the tracker's
+2D landmarks and the observed frames.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ from retarget.replay.clip import JudgedClip, RobotColumns, clip_of
 
 _JOINTS = "observation.hand.joints_camera", "observation.hand.joints_wrist"
 _TIMES = "observation.source_timestamp_ns"
-#: What a hand is in a frame.
+#: State of a hand in a frame.
 ABSENT, OBSERVED, FILLED, DOUBTFUL = range(4)
 _REACHED = "observation.arm.reached"
 _BASE = 9  # position and six numbers of rotation before the joints of observation.state
@@ -40,11 +39,11 @@ _COUNTED = (*layout.MANDATORY, "task_index")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Episode(JudgedClip):
-    """One episode, the clip that its columns hold, with what lies beside it.
+    """One episode: the clip of its columns, and the files next to it.
 
-    ``columns`` are the dataset's own, (T, N) each. ``report`` and ``origin`` (its provenance) are
-    empty where nothing is beside it. ``fingerprint`` is a hash of its values, not of its number, so
-    that a decision about it stays its own when episodes are numbered anew.
+    ``columns`` are the dataset's, (T, N) each. ``report`` and ``origin`` (provenance) are empty
+    without such files. ``fingerprint`` is a hash of its values, so that a decision stays with its
+    episode after renumbering.
     """
 
     dataset: Path
@@ -59,7 +58,7 @@ class Episode(JudgedClip):
 
     @property
     def states(self) -> Int[np.ndarray, "T 2"]:
-        """What each hand is: ABSENT, OBSERVED, FILLED or DOUBTFUL (seen, of confidence 0)."""
+        """State of each hand: ABSENT, OBSERVED, FILLED or DOUBTFUL (seen, confidence 0)."""
         state = np.where(self.valid, DOUBTFUL, ABSENT)
         state[self.observed] = OBSERVED
         state[self.valid & self.filled] = FILLED
@@ -67,59 +66,54 @@ class Episode(JudgedClip):
 
     @property
     def folder(self) -> Path:
-        """Where hands, report and pictures lie beside it; it may not be there."""
+        """Folder of hands, report and pictures; it may be missing."""
         return self.dataset / layout.episode_folder(self.number)
 
     @property
     def subject(self) -> str | None:
-        """Who was recorded, where it was said."""
+        """The recorded person, if known."""
         name = self.report.get("subject") or self.origin.get("subject")
         return None if name is None else str(name)
 
     @property
     def source(self) -> str:
-        """The recording that it was made of."""
+        """The source recording."""
         return str(self.report.get("source") or self.origin.get("source") or "")
 
 
 class DatasetReader:
-    """The episodes of a dataset, one in memory at a time; its tables are read once."""
+    """Reader of a dataset, with one episode in memory at a time.
+
+    Raises:
+        InputError: the dataset has no hands. SchemaError: one of its files is damaged.
+    """
 
     def __init__(self, dataset: Path) -> None:
-        """Read what the dataset says of its episodes.
-
-        Raises:
-            InputError: the dataset has no hands. SchemaError: a file of it is damaged.
-        """
         self.dataset = dataset
         self._info = layout.read_json(dataset / layout.INFO_PATH)
         features = self._info.get("features", {})
         self._joints = next((key for key in _JOINTS if key in features), "")
         if not self._joints:
             raise InputError(
-                f"{dataset}: has no {_JOINTS[0]!r}: nothing here is known of hands. "
-                "acehand-retarget makes a dataset with the hands that its videos show."
+                f"{dataset}: no {_JOINTS[0]!r}. acehand-retarget makes a dataset with the hands in "
+                "its videos."
             )
         rows = sorted(layout.read_episode_rows(dataset), key=lambda row: row["episode_index"])
         self._rows = {row["episode_index"]: row for row in rows}
-        self._tables, self._videos = Latest(1), Latest(1)  # many episodes may lie in one file
+        self._tables, self._videos = Latest(1), Latest(1)  # a file may have many episodes
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """The numbers of its episodes, in order."""
+        """The episode numbers, in order."""
         return tuple(self._rows)
 
     @property
     def robot_label(self) -> str:
-        """The robot that it is of; empty where it says none."""
+        """The dataset's robot; empty: none."""
         return str(self._info.get("robot_type") or "")
 
     def read(self, number: int) -> Episode:
-        """Return an episode.
-
-        Raises:
-            InputError: there is no such episode. SchemaError: a file of it is damaged.
-        """
+        """Return an episode. Raises InputError for an unknown number, SchemaError for damage."""
         row = self._row(number)
         name = layout.data_file(row)
         table = self._tables(name, lambda: layout.read_parquet(self.dataset / name))
@@ -132,7 +126,7 @@ class DatasetReader:
         return _episode(self.dataset, self._info, row, table, self._joints)
 
     def video(self, number: int) -> lerobot_video.SourceEpisode | None:
-        """Return where an episode's pictures are; None where the dataset has no video."""
+        """Return the place of an episode's video; None without one."""
         row, keys = self._row(number), layout.video_keys(self._info["features"])
         if not keys:
             return None
@@ -144,12 +138,12 @@ class DatasetReader:
         )  # fmt: skip
 
     def overlay(self, number: int) -> Path | None:
-        """Return the video of an episode with its hands drawn over it; None where there is none."""
+        """Return the overlay video of an episode; None without one."""
         overlay = self.dataset / layout.episode_folder(number) / layout.OVERLAY
         return overlay if overlay.is_file() else None
 
     def recording(self, number: int) -> Recording | None:
-        """Return an episode's pictures, None where the dataset has no video. Raises VideoError."""
+        """Return an episode's pictures; None without a video. Raises VideoError."""
         video = self.video(number)
         return None if video is None else lerobot_video.recording_of(video, kept=self._videos)
 
@@ -159,13 +153,6 @@ class DatasetReader:
                 f"{self.dataset}: no episode {number}; valid: 0 to {max(self._rows, default=0)}."
             )
         return self._rows[number]
-
-
-def read_episodes(dataset: Path, wanted: Sequence[int] | None = None) -> Iterator[Episode]:
-    """Yield episodes of a dataset (``wanted`` None: all). Raises as ``DatasetReader`` does."""
-    reader = DatasetReader(dataset)
-    for number in reader.numbers if wanted is None else wanted:
-        yield reader.read(number)
 
 
 def _episode(
@@ -190,10 +177,9 @@ def _episode(
 
     confidence = values[CONFIDENCE_KEY].astype(float)
     filled = values["observation.hand.filled"] > 0.5
-    # Datasets of older versions do not say which hands are valid.
-    valid = (
-        values[VALID_KEY].reshape(count, 2) if VALID_KEY in values else (confidence > 0) | filled
-    )
+    valid = (confidence > 0) | filled  # of datasets of older versions
+    if VALID_KEY in values:
+        valid = values[VALID_KEY].reshape(count, 2)
     joints = values[key].reshape(count, 2, 21, 3).astype(float)
     sigma = None
     if SIGMA_KEY in values:
@@ -228,7 +214,7 @@ def _episode(
 
 
 def _robot(features: Mapping[str, Any], values: Mapping[str, np.ndarray]) -> RobotColumns | None:
-    """Return the columns of the robot, None where they are not there."""
+    """Return the robot's columns; None without them."""
     if not {"observation.state", "observation.joints.robot", "action.register"} <= values.keys():
         return None
     state = values["observation.state"].astype(float)
@@ -252,16 +238,16 @@ def _robot(features: Mapping[str, Any], values: Mapping[str, np.ndarray]) -> Rob
 
 
 def _unsided(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of the first hand's entries without the side; the other's follow."""
+    """Return the names of the first hand's entries without the side."""
     return tuple(name.removeprefix(f"{SIDES[0]}_") for name in names[: len(names) // 2])
 
 
 def hands_as_episode(
     source: Path, motion: HandMotion, trajectory: RobotTrajectory, origin: dict[str, Any]
 ) -> Episode:
-    """Return a table of hands, and the robot that follows them, as an episode of no dataset.
+    """Return hands and the robot that follows them as an episode without a dataset.
 
-    ``origin`` is its provenance (``pipeline.report.episode_provenance``).
+    ``origin`` is the provenance (``pipeline.report.episode_provenance``).
     """
     camera, verdict = motion.camera, trajectory.verdict
     report = {} if verdict is None else {"verdict": verdict.status, "reasons": [*verdict.reasons]}

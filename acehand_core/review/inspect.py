@@ -1,4 +1,4 @@
-"""Inspect datasets: every check of every episode, of all of them together, and what that makes."""
+"""Inspection of datasets: all checks of single episodes and of the batch."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ FORMAT, VERSION = "acehand-inspection", 1
 
 @dataclass(frozen=True, slots=True)
 class InspectedEpisode:
-    """What was found of one episode.
+    """Measures and findings of one episode.
 
-    ``dataset`` is the place of its dataset in ``Inspection.datasets``. ``facts`` are what the batch
-    is compared by (``checks.batch_measures``).
+    ``dataset`` is an index of ``Inspection.datasets``; ``facts`` are compared within the batch
+    (``checks.batch_measures``).
     """
 
     dataset: int
@@ -59,25 +59,41 @@ class InspectedEpisode:
     findings: tuple[Finding, ...]
     facts: Mapping[str, Any]
 
-    @property
-    def seconds(self) -> float:
-        """How long it is."""
-        return self.frames / self.fps
+    @classmethod
+    def of(
+        cls,
+        dataset: int,
+        episode: Episode,
+        measures: Sequence[Measure],
+        found: Sequence[Finding],
+        facts: Mapping[str, Any],
+    ) -> InspectedEpisode:
+        """Return the episode with its measures and findings."""
+        return cls(
+            dataset=dataset, number=episode.number, fingerprint=episode.fingerprint,
+            task=episode.task, subject=episode.subject, source=episode.source,
+            frames=len(episode), fps=episode.fps, status=status_of(found),
+            measures=tuple(measures), findings=tuple(found), facts=facts,
+        )  # fmt: skip
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as report.json holds it."""
+    def facts_json(self) -> dict[str, Any]:
+        """Return its entry in report.json without measures and findings."""
         return {
             "dataset": self.dataset, "episode": self.number, "fingerprint": self.fingerprint,
             "task": self.task, "subject": self.subject, "source": self.source,
             "frames": self.frames, "fps": self.fps, "status": self.status,
-            "findings": [finding.to_json() for finding in self.findings],
-            "measures": [measure.to_json() for measure in self.measures],
         }  # fmt: skip
+
+    def to_json(self) -> dict[str, Any]:
+        """Return its entry in report.json."""
+        listed = [finding.to_json() for finding in self.findings]
+        measures = [measure.to_json() for measure in self.measures]
+        return {**self.facts_json(), "findings": listed, "measures": measures}
 
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """All episodes of some datasets, with the limits that they were judged by."""
+    """All episodes of some datasets, with the limits of the checks."""
 
     datasets: tuple[Path, ...]
     episodes: tuple[InspectedEpisode, ...]
@@ -86,7 +102,7 @@ class Inspection:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the datasets are called; those of one name by their folders, too."""
+        """The datasets' names; equal ones with their folders."""
         names = [path.name for path in self.datasets]
         twice = {name for name, count in Counter(names).items() if count > 1}
         return tuple(
@@ -96,13 +112,13 @@ class Inspection:
 
     @property
     def notes(self) -> list[str]:
-        """What is the same of all episodes, and is therefore no finding of one."""
-        said = [f.text for e in self.episodes for f in e.findings
-                if (f.check, f.level) == ("camera", "note")]  # fmt: skip
+        """What is true of all episodes, and so no finding of one."""
+        found = [finding for episode in self.episodes for finding in episode.findings]
+        said = [f.text for f in found if (f.check, f.level) == ("camera", "note")]
         return [f"of all {len(said)} episodes {said[0]}"] if said else []
 
     def count(self, status: Status) -> int:
-        """Return how many episodes have that status."""
+        """Return the number of episodes with a status."""
         return sum(episode.status == status for episode in self.episodes)
 
     def to_json(self) -> dict[str, Any]:
@@ -118,9 +134,9 @@ class Inspection:
             return groups
 
         reasons = Counter(
-            finding.check
+            check
             for episode in self.episodes
-            for finding in {f.check: f for f in episode.findings if f.level != "note"}.values()
+            for check in dict.fromkeys(f.check for f in episode.findings if f.level != "note")
         )
         return {
             "format": FORMAT, "version": VERSION,
@@ -151,24 +167,22 @@ def write_json(inspection: Inspection, path: Path) -> None:
         except (OSError, ValueError, KeyError, TypeError):
             ours = False
         if not ours:
-            raise OutputError(f"{path} is no report of acehand inspect; choose another --output.")
+            raise OutputError(
+                f"{path} is not a report of acehand inspect; choose another --output."
+            )
     with atomic_path(path, overwrite=True) as partial:
         partial.write_text(json.dumps(inspection.to_json(), indent=1, allow_nan=False) + "\n")
 
 
 def find_datasets(paths: Sequence[Path]) -> tuple[Path, ...]:
-    """Return the datasets that some paths are, or that lie in them up to two folders deep.
+    """Return the datasets at some paths, or up to two folders below them, hidden ones excepted.
 
-    Hidden folders are passed over: what was set aside, and what is being built.
-
-    Raises:
-        InputError: a path is no folder, or there is no dataset in it.
+    Raises InputError: a path is not a folder, or has no dataset.
     """
     found: dict[Path, None] = {}
     for path in paths:
         if not path.is_dir():
             raise InputError(f"{path}: no such folder; give a LeRobot dataset or a folder of them.")
-
         inside = [path]
         if not lerobot_video.is_dataset(path):
             inside = sorted(
@@ -177,9 +191,8 @@ def find_datasets(paths: Sequence[Path]) -> tuple[Path, ...]:
                 for place in path.glob(f"{depth}/{layout.INFO_PATH}")
                 if not any(part.startswith(".") for part in place.relative_to(path).parts)
             )
-
         if not inside:
-            raise InputError(f"{path}: no LeRobot dataset, and none lies in it.")
+            raise InputError(f"{path}: neither a LeRobot dataset nor a folder of them.")
         found.update(dict.fromkeys(place.resolve() for place in inside))
     return tuple(found)
 
@@ -195,9 +208,8 @@ def inspect(
 
     Args:
         limits: see ``judgements.JUDGEMENTS``.
-        looks: how many frames of each episode are searched for hands again; 0: none.
-        work: folder in which the measures of each episode are kept, so that the next call takes
-            them from there while episode, video and this package's checks are the same.
+        looks: frames per episode in which hands are detected again.
+        work: cache of measures; they count while episode, video and checks are the same.
 
     Raises:
         InputError: there is no dataset, or it has no hands. MissingDependencyError: ``looks`` needs
@@ -218,7 +230,7 @@ def inspect(
 
     facts = [{**e.facts, "fingerprint": e.fingerprint, "task": e.task, "subject": e.subject,
               "measures": e.measures} for e in inspected]  # fmt: skip
-    # A camera that is known of no episode is said once, of the batch.
+    # If no camera is known, that is one note on the batch.
     cameras = [m.value for e in inspected for m in e.measures if m.check == "camera"]
     shared = ("camera",) if len(cameras) > 1 and set(cameras) == {1} else ()
     episodes = []
@@ -232,7 +244,7 @@ def inspect(
 
 
 def robot_of(reader: DatasetReader) -> Robot | None:
-    """Return the robot of a dataset, None where it has none or one that is not known here."""
+    """Return the robot of a dataset; None without one, or for an unknown one."""
     label = reader.robot_label
     try:
         return load_stored_robot(label, None, None, str(reader.dataset)) if label else None
@@ -254,8 +266,9 @@ def _inspected(
     except AcehandError as error:
         measure = Measure("unreadable", 1, f"it cannot be read: {error}")
         facts = {"camera": None, "source_size": None, "work": [0.0, 0.0], "hand_length": None}
-        return InspectedEpisode(place, number, "", "", None, "", 0, 1.0, "rejected", (measure,),
-                                (), facts)  # fmt: skip
+        return InspectedEpisode(
+            place, number, "", "", None, "", 0, 1.0, "rejected", (measure,), (), facts
+        )
 
     kept = None if work is None else work / f"{episode.fingerprint}.json"
     key = _key(episode, reader.video(number), looks)
@@ -274,18 +287,17 @@ def _inspected(
             with atomic_path(kept, overwrite=True) as partial:
                 partial.write_text(json.dumps(content))
 
-    return InspectedEpisode(
-        dataset=place, number=number, fingerprint=episode.fingerprint, task=episode.task,
-        subject=episode.subject, source=episode.source, frames=len(episode), fps=episode.fps,
-        status="accepted", measures=tuple(measures), findings=(),
-        facts={"camera": None if episode.camera is None else episode.camera[0].tolist(),
-               "source_size": (episode.origin.get("settings") or {}).get("source_size"),
-               "work": wrist_paths(episode), "hand_length": hand_length(episode)},
-    )  # fmt: skip
+    facts = {
+        "camera": None if episode.camera is None else episode.camera[0].tolist(),
+        "source_size": (episode.origin.get("settings") or {}).get("source_size"),
+        "work": wrist_paths(episode),
+        "hand_length": hand_length(episode),
+    }
+    return InspectedEpisode.of(place, episode, measures, (), facts)
 
 
 def _read_kept(path: Path, key: str) -> list[Measure] | None:
-    """Return the measures that were kept under a key, None where there are none or others."""
+    """Return the cached measures of a key, or None."""
     try:
         content = json.loads(path.read_text())
         measures = [Measure(**entry) for entry in content["measures"]]
@@ -295,7 +307,7 @@ def _read_kept(path: Path, key: str) -> list[Measure] | None:
 
 
 def _key(episode: Episode, video: lerobot_video.SourceEpisode | None, looks: int) -> str:
-    """Return what measures depend on beside the episode's columns: files, code, settings."""
+    """Return a hash of the files, code and settings on which measures depend."""
     digest = hashlib.sha256(_code())
     said = [looks, episode.robot_label, episode.fps, dict(library_versions())]
     digest.update(json.dumps(said).encode())
@@ -312,7 +324,7 @@ def _key(episode: Episode, video: lerobot_video.SourceEpisode | None, looks: int
 
 @functools.cache
 def _code() -> bytes:
-    """Return a hash of the modules whose code makes the measures."""
+    """Return a hash of the modules that measure."""
     digest = hashlib.sha256()
     own = [Path(__file__).with_name(f"{name}.py") for name in ("checks", "episode", "pictures")]
     for file in (*own, Path(clip.__file__), Path(judgements.__file__)):

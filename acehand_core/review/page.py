@@ -1,9 +1,8 @@
-"""The acceptance page: a batch, or an episode, in a browser, from a server or as files.
+"""The review page of a batch or an episode, from a server or as files.
 
-A page is an HTML file and beside it a folder, ``NAME_files``: plotly's own bundle from the
-installed package, the robots, and of each episode a block, all of them scripts,
-since that is what a browser loads from a folder as well as from a server. Videos are those of the
-datasets, where they are.
+A page is an HTML file with a folder ``NAME_files`` of scripts, which a browser loads from disk and
+server alike: plotly's bundle from the installed package, the robots, a block per episode. It links
+to the datasets' videos.
 """
 
 from __future__ import annotations
@@ -35,25 +34,23 @@ from acehand_core.review.episode import DatasetReader, Episode
 from acehand_core.review.inspect import InspectedEpisode, Inspection, robot_of
 from acehand_core.types import SIDES, Progress, no_progress
 from retarget.replay.clip import extent, in_camera, project
-from retarget.replay.judgements import JUDGEMENTS, Finding, findings, status_of
+from retarget.replay.judgements import JUDGEMENTS, Finding, findings
 from retarget.robots.robot import Robot
 
-# What the page shows of one episode besides its video: hands and robot in 3D, and curves.
-#
-# An episode is a block of bytes: four bytes with the length of a JSON head, the head, then arrays
-# of 16-bit integers one after the other, the whole deflated. Numbers are rounded (``_STEPS``) and
-# stored as differences from frame to frame, since ten minutes of clips are to fit into a page.
+# A block has hands, robot and curves of an episode: four bytes with the length of a JSON head, the
+# head, then arrays of 16-bit integers, all deflated. Numbers are rounded (``_STEPS``) and stored as
+# differences between frames, since ten minutes of clips must fit into a page.
 
-#: Stands for a number that is not known.
+#: An unknown number.
 _UNKNOWN = -32768
 _LARGEST = 32000
-#: How finely numbers are kept: metres, radians; curves by a share of their range.
+#: Resolution of numbers (m, rad); that of curves is a share of their range.
 _STEPS = {"state": 1.0, "joints": 3e-4, "base": 3e-4, "robot": 1e-3}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Curve:
-    """One line of a plot over the frames of an episode; ``limit`` is drawn beside it."""
+    """A line of a plot over the frames of an episode, and its limit."""
 
     plot: str
     side: str
@@ -63,7 +60,7 @@ class Curve:
 
 
 def episode_block(episode: Episode, robot: Robot | None) -> bytes:
-    """Return an episode as the page reads it."""
+    """Return the block of an episode."""
     arrays: dict[str, np.ndarray] = {"state": episode.states, "joints": episode.joints}
     bases = in_camera(episode)
     if robot is not None and episode.robot is not None:
@@ -79,7 +76,7 @@ def episode_block(episode: Episode, robot: Robot | None) -> bytes:
     head: dict[str, Any] = {
         "frames": len(episode),
         "fps": episode.fps,
-        # For the joints that are drawn over the video: all frames of an episode have one camera.
+        # To draw joints over the video; all frames have one camera.
         "camera": None if episode.camera is None else episode.camera[0].tolist(),
         "curves": [{"plot": c.plot, "side": c.side, "unit": c.unit, "limit": c.limit}
                    for c in drawn],
@@ -95,7 +92,7 @@ def episode_block(episode: Episode, robot: Robot | None) -> bytes:
         flat = whole.reshape(len(values), -1).astype(np.int64)
         steps = np.diff(flat, axis=0, prepend=0).astype(np.int16)  # wraps around, and back again
         head["arrays"].append({"name": name, "shape": list(values.shape), "scale": scale})
-        # Entry by entry: what changes little lies together.
+        # Entry by entry, which compresses better.
         body += np.ascontiguousarray(steps.T).astype("<i2").tobytes()
     said = json.dumps(head, allow_nan=False).encode()
     said += b" " * (-(len(said) + 4) % 2)  # the numbers begin at an even place
@@ -103,25 +100,25 @@ def episode_block(episode: Episode, robot: Robot | None) -> bytes:
 
 
 def curves(episode: Episode, robot: Robot | None) -> list[Curve]:
-    """Return what is plotted of an episode, left and right."""
-    out, errors = [], None
+    """Return the curves of an episode, left and right."""
+    out, errors, motion = [], None, episode.motion
     if robot is not None and episode.robot is not None:
         errors = tip_errors(episode, robot, calibrations_of(episode, robot)[0])
     for slot, side in enumerate(SIDES):
         if not episode.valid[:, slot].any():
             continue
-        valid = episode.valid[:, slot]
-
-        def of_valid(values: np.ndarray, valid: np.ndarray = valid) -> np.ndarray:
-            return np.where(valid, values, np.nan)
-
-        out.append(Curve("confidence", side, of_valid(episode.confidence[:, slot]), ""))
+        valid = np.where(episode.valid[:, slot], 1.0, np.nan)
+        out.append(Curve("confidence", side, valid * episode.confidence[:, slot], ""))
         if episode.sigma is not None and np.isfinite(episode.sigma[:, slot]).any():
-            tips = 1e3 * episode.sigma[:, slot][:, list(TIPS)].mean(1)
-            out.append(Curve("uncertainty", f"{side} across", of_valid(tips[:, 0]), "mm"))
-            out.append(Curve("uncertainty", f"{side} along", of_valid(tips[:, 1]), "mm"))
-        if (away := _reprojection(episode, slot)) is not None:
-            out.append(Curve("reprojection", side, of_valid(away), "px"))
+            tips = valid[:, None] * 1e3 * episode.sigma[:, slot][:, list(TIPS)].mean(1)
+            out.append(Curve("uncertainty", f"{side} across", tips[:, 0], "mm"))
+            out.append(Curve("uncertainty", f"{side} along", tips[:, 1], "mm"))
+        if motion is not None and episode.placed and episode.camera is not None:
+            pixels = motion.joints_image[:, slot]
+            if np.isfinite(extent(pixels)).any():
+                away = project(episode.camera, episode.joints)[:, slot] - pixels
+                away = valid * np.linalg.norm(away, axis=-1).mean(1)
+                out.append(Curve("reprojection", side, away, "px"))
         if errors is not None and np.isfinite(errors[:, slot]).any():
             mean = np.full(len(episode), np.nan)
             known = np.isfinite(errors[:, slot]).any(1)
@@ -131,26 +128,15 @@ def curves(episode: Episode, robot: Robot | None) -> list[Curve]:
             hand, joints = robot.hands[side], episode.robot.commands[:, slot]
             low, high = hand.command_lower, hand.command_upper
             room = np.minimum(joints - low, high - joints).min(1) / (high - low).max()
-            out.append(Curve("room to limits", side, of_valid(room), "", 0.0))
+            out.append(Curve("room to limits", side, valid * room, "", 0.0))
         if episode.placed:
             speed = np.linalg.norm(np.gradient(episode.joints[:, slot, WRIST], axis=0), axis=-1)
             out.append(Curve("wrist speed", side, speed * episode.fps, "m/s"))
     return out
 
 
-def _reprojection(episode: Episode, slot: int) -> Float[np.ndarray, "T"] | None:
-    motion = episode.motion
-    if motion is None or not episode.placed or episode.camera is None:
-        return None
-    pixels = motion.joints_image[:, slot]
-    if not np.isfinite(extent(pixels)).any():
-        return None
-    projected = project(episode.camera, episode.joints)[:, slot]
-    return np.linalg.norm(projected - pixels, axis=-1).mean(1)
-
-
 def robot_block(robot: Robot) -> Mapping[str, Any]:
-    """Return links and triangles of both hands of a robot, as JSON; lengths in 0.01 mm."""
+    """Return links and triangles of a robot's hands, as JSON; lengths in 0.01 mm."""
     sides: dict[str, Any] = {}
     for side, hand in robot.hands.items():
         parts = robot_parts(hand)
@@ -177,8 +163,8 @@ def plotly_bundle() -> bytes:
     spec = find_spec("plotly")
     if spec is None or spec.origin is None:
         raise MissingDependencyError(
-            "The page of acehand inspect needs plotly, for its plots and the 3D view: "
-            "pip install 'acehand[view]'. Without a page: --no-page."
+            "The page of acehand inspect needs plotly: pip install 'acehand[view]'. Without a "
+            "page: --no-page."
         )
     return (Path(spec.origin).parent / "package_data" / "plotly.min.js").read_bytes()
 
@@ -192,13 +178,13 @@ def page_data(
     single: bool = False,
     token: str | None = None,
 ) -> dict[str, Any]:
-    """Return what the page's script reads first.
+    """Return the data of the page's script.
 
     Args:
-        videos: by place in ``inspection.episodes``, an episode's address and where it begins (s).
-        files: the folder of the page's other files, as the page finds it.
-        single: the page is of one episode, without a list.
-        token: of the server that serves the page; None: it is a file.
+        videos: address and start (s) of videos, by index in ``inspection.episodes``.
+        files: address of the folder of the page's files.
+        single: the page shows one episode, without a list.
+        token: of the server; None: the page is a file.
     """
     said = inspection.to_json()
     names = said["datasets"]
@@ -220,17 +206,13 @@ def _entry(inspection: Inspection, place: int, video: tuple[str, float] | None) 
     values: dict[str, float] = {}
     for measure in episode.measures:
         values[measure.check] = max(values.get(measure.check, -np.inf), float(measure.value))
-    return {
-        "dataset": episode.dataset, "episode": episode.number, "fingerprint": episode.fingerprint,
-        "task": episode.task, "subject": episode.subject, "source": episode.source,
-        "frames": episode.frames, "fps": episode.fps, "status": episode.status, "video": video,
-        "findings": [{**f.to_json(), "excess": excess(f, inspection)} for f in episode.findings],
-        "values": {check: float(f"{value:.4g}") for check, value in values.items()},
-    }  # fmt: skip
+    listed = [{**f.to_json(), "excess": excess(f, inspection)} for f in episode.findings]
+    rounded = {check: float(f"{value:.4g}") for check, value in values.items()}
+    return {**episode.facts_json(), "video": video, "findings": listed, "values": rounded}
 
 
 def excess(finding: Finding, inspection: Inspection) -> float:
-    """Return by how many times a finding passes its limit, to put the worst first."""
+    """Return the ratio of a finding to its limit, to put the worst first."""
     limit = inspection.limits[finding.check].doubtful
     return round(min(finding.value / limit, 1e3), 3) if limit > 0 else 1e3 * (finding.value > 0)
 
@@ -242,7 +224,7 @@ def page_text(title: str, data: Mapping[str, Any]) -> str:
         title=html.escape(title),
         style=(_FILES / "page.css").read_text("utf-8"),
         script=(_FILES / "page.js").read_text("utf-8"),
-        # Nothing in the data may end the element that holds it.
+        # Data must not close its element.
         report=json.dumps(data, allow_nan=False).replace("<", "\\u003c"),
     )
 
@@ -250,8 +232,7 @@ def page_text(title: str, data: Mapping[str, Any]) -> str:
 def page_file(readers: Sequence[DatasetReader], name: str) -> bytes:
     """Return a file of a page's folder: ``plotly``, ``robots``, or the block ``DATASET-NUMBER``.
 
-    Raises:
-        AcehandError: there is no such episode, or it cannot be read.
+    Raises AcehandError: an unknown or damaged episode.
     """
     if name == "plotly":
         return plotly_bundle()
@@ -268,7 +249,7 @@ def page_file(readers: Sequence[DatasetReader], name: str) -> bytes:
 
 
 def video_of(reader: DatasetReader, number: int) -> tuple[Path, float] | None:
-    """Return the file of an episode's overlay, else of its video, and where it begins there (s)."""
+    """Return the file of an episode's overlay, else of its video, and the start in it (s)."""
     if (overlay := reader.overlay(number)) is not None:
         return overlay, 0.0
     place = reader.video(number)
@@ -283,11 +264,11 @@ def write_report(
     single: bool = False,
     progress: Progress = no_progress,
 ) -> None:
-    """Write a page and the folder beside it. Links lead to the datasets' videos, where they are.
+    """Write a page and its folder.
 
     Args:
-        decisions: that were made before, by fingerprint.
-        single: a page without a list, of one episode.
+        decisions: earlier ones, by fingerprint.
+        single: a page of one episode, without a list.
 
     Raises:
         OutputError: a file cannot be written. MissingDependencyError: plotly is not installed.
@@ -295,7 +276,7 @@ def write_report(
     readers = [DatasetReader(dataset) for dataset in inspection.datasets]
     folder, names, videos = page.with_name(f"{page.stem}_files"), ["plotly", "robots"], {}
     for place, episode in enumerate(inspection.episodes):
-        if not episode.fingerprint:  # it cannot be read
+        if not episode.fingerprint:  # unreadable
             continue
         names.append(f"{episode.dataset}-{episode.number}")
         if (video := video_of(readers[episode.dataset], episode.number)) is not None:
@@ -319,22 +300,16 @@ def write_episode_page(
     overwrite: bool = False,
     progress: Progress = no_progress,
 ) -> None:
-    """Write the page of one episode, whose pictures are not searched for hands again.
+    """Write the page of one episode, without measures of its pictures.
 
     Raises:
-        InputError: there is no such episode. OutputError: the file exists, or cannot be written.
+        InputError: an unknown episode. OutputError: the file exists, or cannot be written.
         MissingDependencyError: plotly is not installed.
     """
     check_free(path, overwrite)
     episode, robot = reader.read(number), robot_of(reader)
     measures = episode_measures(episode, robot)
-    found = tuple(findings(measures))
-    inspected = InspectedEpisode(
-        dataset=0, number=number, fingerprint=episode.fingerprint, task=episode.task,
-        subject=episode.subject, source=episode.source, frames=len(episode), fps=episode.fps,
-        status=status_of(found), measures=tuple(measures), findings=found, facts={},
-    )  # fmt: skip
-
+    inspected = InspectedEpisode.of(0, episode, measures, findings(measures), {})
     inspection = Inspection((reader.dataset,), (inspected,), JUDGEMENTS, looks=0)
     title = f"{reader.dataset.resolve().name}, episode {number}"
     write_report(inspection, path, title, single=True, progress=progress)

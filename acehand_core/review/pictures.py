@@ -1,8 +1,8 @@
-"""Checks of hands against the video: does it show them, there, then, and at an even pace?
+"""Checks of hands against the video.
 
-A few frames are searched for hands again, by the networks of the mediapipe tracker and without
-knowing what the dataset says. That finds what the columns alone cannot tell: hands of another
-moment, of a mirrored picture, through another camera.
+The networks of the mediapipe tracker detect hands in a few frames again, independently of the
+dataset. That finds errors that the columns cannot show: a time shift, mirrored pictures, another
+camera.
 """
 
 from __future__ import annotations
@@ -24,26 +24,25 @@ from retarget.replay.judgements import Measure
 if TYPE_CHECKING:
     from acehand_core.trackers.mediapipe.networks import Look
 
-#: Frames that are searched for hands, and the largest shift that is looked for.
+#: Frames searched for hands, and the largest time shift (frames).
 LOOKS, MAX_LAG = 12, 8
-#: Width at which pictures are compared with one another.
+#: Width at which pictures are compared.
 _SMALL = 160
-#: A picture repeats the one before where it changes by less than this share of the changes around
-#: it, and jumps where it changes by so many times as much; of pictures that change at all (grey
-#: levels, of 255).
+#: A picture repeats the previous one below this share of the changes around it, and jumps above
+#: this multiple of them; where pictures change at least so much (grey levels of 255).
 _REPEATS, _JUMPS, _CHANGES = 0.1, 4.0, 0.6
-#: Where one frame is lost a picture changes by up to twice as much as the one before and after it;
-#: by this much it stands out, where pictures change by more than this all the time.
+#: After a lost frame a picture changes by up to twice as much as its neighbours. It stands out
+#: above this ratio, where pictures change by more than this (grey levels).
 _UNEVEN, _MUCH = 1.4, 1.0
-#: A detection is of a stored hand whose middle is within so many times its size.
+#: Largest distance from a detection to its stored hand, in sizes of the detection.
 _SAME_HAND = 3.0
-#: A shift in time must explain what is seen so much better to be one.
+#: Largest ratio of the distances with and without a time shift to report it.
 _BETTER = 0.75
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sighting:
-    """A hand found in a frame again, and the stored one it is compared with."""
+    """A hand detected again in a frame, and the slot of its stored hand."""
 
     frame: int
     slot: int
@@ -51,10 +50,7 @@ class Sighting:
 
 
 def picture_measures(episode: Episode, recording: Recording, looks: int = LOOKS) -> list[Measure]:
-    """Measure an episode against its video.
-
-    Args:
-        looks: how many frames are searched for hands; 0: none, the networks are not needed.
+    """Measure an episode against its video, with hands detected in ``looks`` frames.
 
     Raises:
         VideoError: the video cannot be read. MissingDependencyError: the networks are missing.
@@ -66,7 +62,7 @@ def picture_measures(episode: Episode, recording: Recording, looks: int = LOOKS)
 
 
 def picture_changes(recording: Recording) -> Float[np.ndarray, "S"]:
-    """Return by how many grey levels each picture differs from the one before, on average."""
+    """Return the mean difference of each picture to the previous one, in grey levels."""
     height = max(round(_SMALL * recording.height / recording.width / 2) * 2, 2)
     changes, before = [], None
     for image in resized(recording, (_SMALL, height)):
@@ -85,7 +81,7 @@ def _pace(changes: Float[np.ndarray, "S"]) -> list[Measure]:
     around = np.median(np.delete(windows, 4, axis=1), axis=1)
     moving = around > _CHANGES
     repeats = moving & (changes < _REPEATS * around)
-    # A jump stands alone: a camera that starts to turn changes the pictures after it as well.
+    # A jump stands alone; a camera that starts to turn also changes the next pictures.
     peak = changes >= windows.max(1)
     second = np.sort(np.delete(windows[:, 2:7], 2, axis=1), axis=1)[:, -1]
     jumps = moving & peak & (changes > _JUMPS * np.maximum(around, second / 2))
@@ -105,10 +101,10 @@ def _pace(changes: Float[np.ndarray, "S"]) -> list[Measure]:
 
 
 def sightings(episode: Episode, recording: Recording, looks: int) -> list[Sighting]:
-    """Search frames for hands; return those that lie near a stored one.
+    """Detect hands in frames over the episode; return those near a stored one.
 
-    Frames are spread over the episode; in each part it is the one in which hands move fastest in
-    the picture, since a hand at rest says nothing of a shift in time.
+    Each part of the episode gives the frame with the fastest hands: only moving hands reveal a time
+    shift.
     """
     from acehand_core.trackers.mediapipe import search
     from acehand_core.trackers.mediapipe.networks import hand_networks
@@ -131,7 +127,7 @@ def sightings(episode: Episode, recording: Recording, looks: int) -> list[Sighti
 
 
 def _stored(episode: Episode) -> Float[np.ndarray, "T 2 21 2"]:
-    """Return where the dataset's hands are in the picture, NaN where they are not."""
+    """Return the pixels of the dataset's hands, NaN outside of the picture."""
     assert episode.camera is not None
     joints = episode.joints
     pixels = project(episode.camera, joints)
@@ -153,7 +149,7 @@ def _frames_to_search(
 
 
 def _compared(episode: Episode, found: Sequence[Sighting]) -> list[Measure]:
-    """Compare hands that were found again with the stored ones, now, shifted and mirrored."""
+    """Compare detected hands with the stored ones, now, shifted and mirrored."""
     if len(found) < 4:
         return []
     stored = _stored(episode)
@@ -170,7 +166,7 @@ def _compared(episode: Episode, found: Sequence[Sighting]) -> list[Measure]:
 
     typical = np.nanmedian(away, axis=0)
     now, best = float(typical[MAX_LAG]), int(np.argmin(typical))
-    # Without fast hands all shifts explain the pictures alike.
+    # Without fast hands all shifts fit alike.
     lag = best - MAX_LAG if typical[best] < _BETTER * now else 0
     ratio = float(np.median(ratios))
     factor = max(ratio, 1 / max(ratio, 1e-6))

@@ -1,16 +1,14 @@
 """An episode, or hands with their video, in rerun's viewer (https://rerun.io) or a file for it.
 
-Numbers go in columns, one row a frame: what a viewer shows at a frame is what the dataset holds
-there. Three time lines: ``frame``, ``time`` (seconds) and ``source_time`` (the source's stamps).
+Rows are frames, on three time lines: ``frame``, ``time`` (s) and ``source_time`` (the source's
+stamps). ``scene`` is in metres, in the world frame if all camera poses are known, else in the
+camera frame:
 
-Entities, all below ``scene`` in metres; the scene's frame is the world where every camera pose is
-known, else the camera's:
-
-    scene/camera                 where the camera is; image: its frustum, with video and landmarks
+    scene/camera                 the camera; image: its frustum, with video and landmarks
     scene/camera/hand/SIDE       the human hand in the camera frame: bones, joints
     scene/wrist/SIDE             the path of the wrist
     scene/robot/SIDE/LINK        a link of the robot hand
-    curves/PLOT, commands/SIDE   what is plotted
+    curves/PLOT, commands/SIDE   plots
     about                        verdict, reasons, task, subject
 """
 
@@ -56,17 +54,17 @@ _GREY: Colour = (150, 150, 150)
 _ROBOT: Colour = (196, 200, 206)
 _LIMIT: Colour = (200, 80, 80)
 _FRUSTUM_M = 0.08
-#: Where the viewer listens, and how long it may take to start.
+#: Port of the viewer, and the time it may take to start.
 _PORT, _START_S = 9876, 30.0
-#: Stamps above this count nanoseconds since 1970, others those since a recording's start.
+#: Larger stamps are nanoseconds since 1970, others since the start of the recording.
 _SINCE_1970 = 10**17
-#: Hands whose place is not known lie apart (m), the robot's below them.
+#: Distance between hands without a place, and of robot hands below them (m).
 APART_M, BELOW_M = 0.15, 0.25
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EpisodeDisplay:
-    """What is to be seen; ``video`` (None: no pictures) shows frame k at ``video_times_s[k]``."""
+    """An episode with its video, which shows frame k at ``video_times_s[k]``."""
 
     title: str
     episode: Episode
@@ -76,34 +74,34 @@ class EpisodeDisplay:
 
 
 def is_installed() -> bool:
-    """Tell whether rerun is there."""
+    """Whether rerun is installed."""
     return find_spec("rerun") is not None
 
 
 def check_viewer() -> None:
-    """Raise InputError or MissingDependencyError where ``open_viewer`` would."""
+    """Raise InputError without a display, MissingDependencyError without rerun."""
     _rerun()
     if sys.platform == "linux" and not {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys():
         raise InputError(
-            "there is no display to open a viewer on; write a file with --save FILE.rrd. Where "
-            "there is one, `rerun FILE.rrd` opens it, `rerun --serve-web FILE.rrd` in a browser."
+            "no display for the viewer; write a file with --save FILE.rrd. On a machine with one, "
+            "`rerun FILE.rrd` opens it, `rerun --serve-web FILE.rrd` in a browser."
         )
 
 
 def check_output(path: Path, overwrite: bool) -> None:
-    """Raise InputError, OutputError or MissingDependencyError where ``save`` would."""
+    """Raise InputError for another ending, OutputError or MissingDependencyError, as ``save``."""
     _rerun()
     if path.suffix != SUFFIX:
-        raise InputError(f"{path}: a file for rerun ends in {SUFFIX}.")
+        raise InputError(f"{path}: files for rerun must end in {SUFFIX}.")
     check_free(path, overwrite)
 
 
 def save(shown: EpisodeDisplay, path: Path, overwrite: bool = False) -> None:
-    """Write a file that rerun opens; it appears whole or not at all.
+    """Write a file for rerun, atomically.
 
     Raises:
         InputError: another ending. OutputError: the file exists, or cannot be written.
-        MissingDependencyError: rerun is not installed. VideoError: the video is not there.
+        MissingDependencyError: rerun is not installed. VideoError: the video is missing.
     """
     check_output(path, overwrite)
     rr = _rerun()
@@ -113,15 +111,15 @@ def save(shown: EpisodeDisplay, path: Path, overwrite: bool = False) -> None:
         try:
             _send(rr, stream, shown)
         finally:
-            stream.disconnect()  # what is written is whole only then
+            stream.disconnect()  # completes the file
 
 
 def open_viewer(shown: EpisodeDisplay) -> None:
-    """Open rerun's viewer, or a recording more in the one that is open.
+    """Show an episode in rerun's viewer, an open one if possible.
 
     Raises:
-        InputError: there is no display. MissingDependencyError: rerun is not installed.
-        OutputError: the viewer does not start. VideoError: the video is not there.
+        InputError: no display. MissingDependencyError: rerun is not installed. OutputError: the
+            viewer does not start. VideoError: the video is missing.
     """
     check_viewer()
     rr = _rerun()
@@ -135,10 +133,9 @@ def open_viewer(shown: EpisodeDisplay) -> None:
 
 
 def _start_viewer() -> None:
-    """Start the viewer and wait until it takes data; it stays open.
+    """Start the viewer and wait until it listens; it stays open.
 
-    ``spawn`` of rerun would let it listen on every network, and finds it on PATH only, which an
-    environment that is not activated is not on.
+    rerun's ``spawn`` would listen on every network, and finds the viewer only on PATH.
     """
     command = [sys.executable, "-m", "rerun_cli", "--bind", "127.0.0.1", "--port", str(_PORT)]
     nothing = subprocess.DEVNULL
@@ -150,8 +147,7 @@ def _start_viewer() -> None:
         if viewer.poll() is not None or time.monotonic() > end:
             viewer.kill()
             raise OutputError(
-                f"rerun's viewer does not start; `{' '.join(command)}` says why. --save FILE.rrd "
-                "writes a file instead."
+                f"rerun's viewer does not start; try `{' '.join(command)}`, or --save FILE.rrd."
             )
         time.sleep(0.1)
 
@@ -162,12 +158,12 @@ def _is_open() -> bool:
 
 
 def can_decode(video: Path) -> bool:
-    """Tell whether the viewer shows a video: AV1, or any with the ffmpeg program. VideoError."""
+    """Whether the viewer decodes a video: AV1, or any with ffmpeg. Raises VideoError."""
     return shutil.which("ffmpeg") is not None or probe_video(video).codec == "av1"
 
 
 def shade(colour: Colour, state: int) -> Colour:
-    """Return a hand's colour: pale where it was filled in, grey where it is doubtful."""
+    """Return a hand's colour: pale if filled, grey if doubtful."""
     if state == DOUBTFUL:
         return _GREY
     share = 0.55 if state == FILLED else 0.0
@@ -176,7 +172,7 @@ def shade(colour: Colour, state: int) -> Colour:
 
 
 def packed(colour: Colour, state: Int[np.ndarray, "T"]) -> UInt32[np.ndarray, "T"]:
-    """Return a hand's colours in some frames as rerun packs them, 0xRRGGBBAA."""
+    """Return a hand's colours by frame, packed as 0xRRGGBBAA."""
     table = [(*shade(colour, value), 255) for value in range(DOUBTFUL + 1)]
     return np.array(table, np.uint8).view(">u4")[state, 0].astype(np.uint32)
 
@@ -184,8 +180,8 @@ def packed(colour: Colour, state: Int[np.ndarray, "T"]) -> UInt32[np.ndarray, "T
 def _rerun() -> Any:
     if not is_installed():
         raise MissingDependencyError(
-            "The viewer needs rerun: pip install 'acehand[view]'. Without it, acehand view DATASET "
-            "writes a page of the episode, and acehand view HANDS --output DIR pictures."
+            "The viewer needs rerun: pip install 'acehand[view]'. Without it, acehand view writes a "
+            "page of an episode, and with --output pictures of hands."
         )
     import rerun
 
@@ -194,7 +190,7 @@ def _rerun() -> Any:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Sender:
-    """A stream and the times of its rows."""
+    """Sender of an episode's data to a stream."""
 
     rr: Any
     stream: Any
@@ -203,7 +199,7 @@ class _Sender:
     def columns(
         self, entity: str, columns: Iterable[Any], rows: Sequence[int] | np.ndarray | None = None
     ) -> None:
-        """Send rows of some frames; None: one for every frame."""
+        """Send a row per frame of ``rows``; None: all frames."""
         episode, column = self.episode, self.rr.TimeColumn
         at = np.arange(len(episode)) if rows is None else np.asarray(rows, int)
         stamps = episode.source_ns[at]
@@ -219,7 +215,7 @@ class _Sender:
         self.stream.log(entity, *archetypes, static=True)
 
     def pose(self, entity: str, poses: Float[np.ndarray, "T 4 4"]) -> None:
-        """Send a pose for every frame that has one."""
+        """Send the finite poses."""
         rows = np.flatnonzero(np.isfinite(poses).all((1, 2)))
         turns = np.roll(rotations.to_quaternion(poses[rows, :3, :3]), -1, axis=-1)  # xyzw
         if len(rows):
@@ -229,7 +225,7 @@ class _Sender:
     def series(
         self, entity: str, values: Float[np.ndarray, "T"], name: str, colour: Colour, width: float
     ) -> None:
-        """Send a line of a plot; it has a gap where a value is not known."""
+        """Send a line of a plot, with gaps at unknown values."""
         known = np.isfinite(values)
         line = self.rr.Scalars.columns(scalars=values[known]).partition(known.astype(int))
         self.columns(entity, line)
@@ -238,7 +234,7 @@ class _Sender:
 
 def _send(rr: Any, stream: Any, shown: EpisodeDisplay) -> None:
     before = rr.error_utils.strict_mode()
-    rr.set_strict_mode(True)  # a mistake is an error, not a warning
+    rr.set_strict_mode(True)  # raise instead of warning
     try:
         stream.send_recording_name(shown.title)
         sender = _Sender(rr, stream, shown.episode)
@@ -263,7 +259,7 @@ def _send_camera(sender: _Sender, shown: EpisodeDisplay) -> None:
     if episode.camera is not None:
         fx, fy, cx, cy, width, height = episode.camera.T
         matrices = np.zeros((len(episode), 3, 3))
-        # Here integers are centres of pixels, in rerun their upper left corners.
+        # Integers are pixel centres here, upper left corners in rerun.
         matrices[:, 0, 0], matrices[:, 1, 1], matrices[:, 2, 2] = fx, fy, 1
         matrices[:, 0, 2], matrices[:, 1, 2] = cx + 0.5, cy + 0.5
         rows = np.flatnonzero(np.r_[True, (np.diff(episode.camera, axis=0) != 0).any(1)])
@@ -275,7 +271,7 @@ def _send_camera(sender: _Sender, shown: EpisodeDisplay) -> None:
         sender.columns(_picture(episode), seen, rows)
     if shown.video is not None and shown.video_times_s is not None:
         if not shown.video.is_file():
-            raise VideoError(f"{shown.video}: the episode's video is not there.")
+            raise VideoError(f"{shown.video}: the episode's video is missing.")
         entity = f"{_picture(episode)}/video"
         sender.static(entity, rr.AssetVideo(path=shown.video))
         times = np.round(shown.video_times_s * 1e9).astype(np.int64)
@@ -292,7 +288,7 @@ def _send_hand(sender: _Sender, slot: int, side: Side, state: Int[np.ndarray, "T
 
     drawn = [(entity, episode.joints[:, slot], rr.LineStrips3D, rr.Points3D, 0.0025)]
     if motion is not None:
-        # From centres of pixels to their corners, as above.
+        # From pixel centres to corners, as above.
         marks = np.where(state[:, None, None] > ABSENT, motion.joints_image[:, slot] + 0.5, np.nan)
         picture = f"{_picture(episode)}/landmarks/{side}"
         drawn.append((picture, marks, rr.LineStrips2D, rr.Points2D, 1.5))
@@ -330,15 +326,14 @@ def _send_robot(
     poses = bases[:, slot, None] @ link_poses(hand, episode.robot.joints[:, slot])
     there = (state != ABSENT) & np.isfinite(bases[:, slot]).all((1, 2))
     looks = np.where(there, state, ABSENT)
-    rows = np.flatnonzero(np.r_[True, np.diff(looks) != 0])  # where it comes, goes, or looks other
-    colours = packed(_ROBOT, looks[rows])
-    for link, told in enumerate(parts.links):
-        corners, normals = link_surface(parts, link)
+    rows = np.flatnonzero(np.r_[True, np.diff(looks) != 0])  # changes of its look
+    colours, shown = packed(_ROBOT, looks[rows]), there[rows]
+    for index, link in enumerate(parts.links):
+        corners, normals = link_surface(parts, index)
         if not len(corners):
             continue
-        entity = f"scene/robot/{side}/{told.name.removeprefix(f'{side}_')}"
-        sender.pose(entity, np.where(there[:, None, None], poses[:, link], np.nan))
-        shown = there[rows]
+        entity = f"scene/robot/{side}/{link.name.removeprefix(f'{side}_')}"
+        sender.pose(entity, np.where(there[:, None, None], poses[:, index], np.nan))
         shape = rr.Mesh3D.columns(
             vertex_positions=np.tile(corners, (shown.sum(), 1)),
             vertex_normals=np.tile(normals, (shown.sum(), 1)),
@@ -374,20 +369,18 @@ def _send_plots(sender: _Sender, shown: EpisodeDisplay) -> None:
 
 
 def about(shown: EpisodeDisplay) -> str:
-    """Return what is said of the episode, as Markdown."""
+    """Return a description of the episode in Markdown."""
     episode, report = shown.episode, shown.episode.report
-    count = episode.states
-    lines = [f"# {shown.title}", "", f"- task: {episode.task or 'not known'}"]
-    lines += [f"- subject: {episode.subject or 'not known'}",
-              f"- source: {episode.source or 'not known'}",
-              f"- robot: {episode.robot_label or 'none'}",
-              f"- {len(episode)} frames at {episode.fps:g} a second"]  # fmt: skip
+    facts = {"task": episode.task, "subject": episode.subject, "source": episode.source}
+    lines = [f"# {shown.title}", ""]
+    lines += [f"- {name}: {value or 'not known'}" for name, value in facts.items()]
+    lines.append(f"- robot: {episode.robot_label or 'none'}")
+    lines.append(f"- {len(episode)} frames at {episode.fps:g} a second")
+    names = {OBSERVED: "observed", FILLED: "filled in (pale)", DOUBTFUL: "doubtful (dashed)"}
     for slot, side in enumerate(SIDES):
-        shares = [f"{name} {(count[:, slot] == value).mean():.0%}"
-                  for name, value in (("observed", OBSERVED), ("filled in (pale)", FILLED),
-                                      ("doubtful (dashed)", DOUBTFUL))
-                  if (count[:, slot] == value).any()]  # fmt: skip
-        lines.append(f"- {side} hand: {', '.join(shares) or 'absent'}")
+        shares = {value: (episode.states[:, slot] == value).mean() for value in names}
+        said = ", ".join(f"{names[value]} {share:.0%}" for value, share in shares.items() if share)
+        lines.append(f"- {side} hand: {said or 'absent'}")
     frame = "camera" if world_poses(episode) is None else "world"
     lines.append(f"- the scene is in the {frame} frame")
     lines += ["", f"## Verdict: {report.get('verdict') or 'none'}", ""]
@@ -396,7 +389,7 @@ def about(shown: EpisodeDisplay) -> str:
 
 
 def blueprint(shown: EpisodeDisplay) -> Any:
-    """Return how the viewer is laid out."""
+    """Return the layout of the viewer."""
     _rerun()
     import rerun.blueprint as rrb
 
@@ -405,19 +398,16 @@ def blueprint(shown: EpisodeDisplay) -> Any:
     if episode.camera is not None and (
         episode.motion is None or not np.isfinite(episode.motion.joints_image).any()
     ):
-        seen.append("/scene/camera/hand/**")  # without landmarks the hands themselves
-    plots = list(dict.fromkeys(curve.plot for curve in curves(episode, shown.robot)))
-    tabs = [
-        rrb.Grid(
-            *(rrb.TimeSeriesView(origin=f"curves/{_slug(plot)}", name=plot) for plot in plots),
-            name="hands and robot",
-        )
-    ]
+        seen.append("/scene/camera/hand/**")  # without landmarks, the hands
+    plots = dict.fromkeys(curve.plot for curve in curves(episode, shown.robot))
+    grids = {"hands and robot": {plot: f"curves/{_slug(plot)}" for plot in plots}}
     for _, side, _ in _commanded(shown):
         joints = episode.robot.command_joints if episode.robot is not None else ()
-        views = (rrb.TimeSeriesView(origin=f"commands/{side}/{joint}", name=joint)
-                 for joint in joints)  # fmt: skip
-        tabs.append(rrb.Grid(*views, name=f"{side} commands"))
+        grids[f"{side} commands"] = {joint: f"commands/{side}/{joint}" for joint in joints}
+    tabs = [
+        rrb.Grid(*(rrb.TimeSeriesView(origin=o, name=n) for n, o in views.items()), name=name)
+        for name, views in grids.items()
+    ]
     return rrb.Blueprint(
         rrb.Vertical(
             rrb.Horizontal(
@@ -435,28 +425,23 @@ def blueprint(shown: EpisodeDisplay) -> Any:
 
 
 def _picture(episode: Episode) -> str:
-    """Return where the picture is: before the camera, or on its own where there is none."""
+    """Return the entity of the picture, with or without a camera."""
     return "picture" if episode.camera is None else "scene/camera/image"
 
 
 def _commanded(shown: EpisodeDisplay) -> list[tuple[int, Side, HandSpec]]:
-    """Return the robot hands whose commands are plotted."""
-    robot = shown.robot
-    if robot is None or shown.episode.robot is None:
-        return []
-    return [(slot, side, robot.hands[side]) for slot, side in enumerate(SIDES)
-            if side in robot.hands and shown.episode.valid[:, slot].any()]  # fmt: skip
+    """Return the robot hands with commands to plot."""
+    hands = {} if shown.robot is None or shown.episode.robot is None else shown.robot.hands
+    valid = shown.episode.valid.any(axis=0)
+    return [(k, side, hands[side]) for k, side in enumerate(SIDES) if side in hands and valid[k]]
 
 
 def _slug(name: str) -> str:
     return re.sub(r"\W+", "_", name)
 
 
-# An episode as shapes in a scene: where things are, and their surfaces.
-
-
 def world_poses(episode: Episode) -> Float[np.ndarray, "T 4 4"] | None:
-    """Return ``T_world_camera``; None where the scene is in the camera frame."""
+    """Return ``T_world_camera``; None: the scene is in the camera frame."""
     poses = None if episode.motion is None else episode.motion.T_world_camera
     if poses is None or not episode.placed or not np.isfinite(poses).all():
         return None
@@ -464,7 +449,7 @@ def world_poses(episode: Episode) -> Float[np.ndarray, "T 4 4"] | None:
 
 
 def scene_bases(episode: Episode) -> Float[np.ndarray, "T 2 4 4"] | None:
-    """Return the robots' base poses in the scene's frame; NaN where they are not known."""
+    """Return the robots' base poses in the scene's frame; NaN: unknown."""
     if episode.robot is None:
         return None
     bases, poses = in_camera(episode), world_poses(episode)
@@ -477,7 +462,7 @@ def scene_bases(episode: Episode) -> Float[np.ndarray, "T 2 4 4"] | None:
 
 
 def link_poses(hand: HandSpec, joints: Float[np.ndarray, "T Q"]) -> Float[np.ndarray, "T L 4 4"]:
-    """Return where links are in the base frame, in the order of ``robot_parts(hand).links``."""
+    """Return poses in the base frame, in the order of ``robot_parts(hand).links``."""
     posture = KinematicTree.of(hand).posture(joints)
     turns, positions = (np.swapaxes(a, 0, 1) for a in (posture.turns, posture.positions))
     return frames.rigid(turns, positions)
@@ -486,20 +471,20 @@ def link_poses(hand: HandSpec, joints: Float[np.ndarray, "T Q"]) -> Float[np.nda
 def link_surface(
     parts: RobotParts, link: int
 ) -> tuple[Float[np.ndarray, "V 3"], Float[np.ndarray, "V 3"]]:
-    """Return the corners of a link's triangles, three by three, and a normal for each corner.
+    """Return the corners of a link's triangles (link frame, m) and their normals.
 
-    In the link's frame, metres; corners are not shared, so that edges are seen.
+    Corners are not shared, so that edges are visible.
     """
     corners = parts.vertices[parts.faces[parts.vertex_links[parts.faces[:, 0]] == link]]
     across = np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0])
     size = np.linalg.norm(across, axis=1)
-    real = size > 1e-15  # a sphere drawn out to a capsule of no length has triangles of no size
+    real = size > 1e-15  # a capsule without length has empty triangles
     normals = np.repeat(across[real] / size[real, None], 3, axis=0)
     return corners[real].reshape(-1, 3), normals
 
 
 def strips(joints: Float[np.ndarray, "21 D"], state: int) -> Float[np.ndarray, "S 2 D"]:
-    """Return the bones that are known as pairs of points; a doubtful hand's are dashed."""
+    """Return the known bones as pairs of points, dashed for a doubtful hand."""
     ends = joints[np.array(BONES)]
     ends = ends[np.isfinite(ends).all((1, 2))]
     if state == DOUBTFUL:

@@ -1,8 +1,7 @@
-"""``acehand review``: the acceptance page from this machine to this machine, with decisions saved.
+"""The local server of ``acehand review``: the review page, and saving decisions.
 
-The server listens on the loopback address only, answers requests that name it by that address (so
-that no other site can reach it under a name of its own), and takes decisions only with the token
-that its page holds.
+It listens on the loopback address, refuses requests to another host name (DNS rebinding), and takes
+decisions only with the token of its page.
 """
 
 from __future__ import annotations
@@ -29,10 +28,7 @@ _PART = 1 << 20
 
 @dataclass(slots=True)
 class ReviewServer:
-    """An inspection that is being reviewed; decisions are written as they come.
-
-    ``decisions`` is the file, which need not exist.
-    """
+    """An inspection under review; decisions go to the file ``decisions``, which may not exist."""
 
     inspection: Inspection
     decisions: Path
@@ -46,12 +42,12 @@ class ReviewServer:
             self._made = read_decisions(self.decisions)
 
     def decide(self, entry: Mapping[str, Any]) -> None:
-        """Take a decision and write all of them. Raises SchemaError, OutputError."""
+        """Take a decision and write all. Raises SchemaError, OutputError."""
         decision = Decision.of(entry, "the page")
         if decision.fingerprint not in {e.fingerprint for e in self.inspection.episodes}:
-            raise SchemaError("the page: the decision is of no episode that is shown.")
+            raise SchemaError("the page: the decision matches none of its episodes.")
         with self._lock:
-            # Another reviewer's page may have written the file meanwhile.
+            # Another reviewer's page may have changed the file.
             made = read_decisions(self.decisions) if self.decisions.is_file() else dict(self._made)
             made.pop(decision.fingerprint, None)
             if decision.decision or decision.trim:
@@ -60,31 +56,25 @@ class ReviewServer:
             self._made = made
 
     def page(self) -> bytes:
-        """Return the page; what it shows of episodes it asks for."""
+        """Return the page, which requests its episodes."""
         readers = self.readers()
         videos = {}
         for place, episode in enumerate(self.inspection.episodes):
-            if episode.fingerprint and (
-                video := video_of(readers[episode.dataset], episode.number)
-            ):
-                videos[place] = f"/video/{episode.dataset}/{episode.number}", video[1]
+            dataset, number = episode.dataset, episode.number
+            if episode.fingerprint and (video := video_of(readers[dataset], number)):
+                videos[place] = f"/video/{dataset}/{number}", video[1]
         with self._lock:
-            data = page_data(
-                self.inspection, self._made, readers, videos, "/files", token=self.token
-            )
+            made = dict(self._made)
+        data = page_data(self.inspection, made, readers, videos, "/files", token=self.token)
         return page_text(self.title, data).encode()
 
     def readers(self) -> list[DatasetReader]:
-        """Return what reads the datasets."""
+        """Return a reader per dataset."""
         return [DatasetReader(dataset) for dataset in self.inspection.datasets]
 
 
 def server_of(review: ReviewServer, port: int = 0) -> ThreadingHTTPServer:
-    """Return a server on the loopback address; ``port`` 0 takes a free one.
-
-    Raises:
-        OutputError: the port is in use.
-    """
+    """Return a server on the loopback address; ``port`` 0: a free one. Raises OutputError."""
     handler = type("Handler", (_Handler,), {"review": review})
     try:
         server = ThreadingHTTPServer(("127.0.0.1", port), handler)
@@ -101,7 +91,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        """Answer with the page or a part of it."""
+        """Send the page or one of its files."""
         if not self._is_here():
             return
         file = re.fullmatch(r"/files/(plotly|robots|\d{1,6}-\d{1,9})\.js", self.path)
@@ -115,8 +105,8 @@ class _Handler(BaseHTTPRequestHandler):
                 found = video_of(self.review.readers()[int(video[1])], int(video[2]))
                 self._send_video(None if found is None else found[0])
             else:
-                self._refuse(404, "there is no such page")
-        except ConnectionError:  # a player that has enough of a video hangs up
+                self._refuse(404, "no such page")
+        except ConnectionError:  # a player closed the connection
             self.close_connection = True
         except (AcehandError, OSError, IndexError) as error:
             self._refuse(404, str(error))
@@ -129,23 +119,23 @@ class _Handler(BaseHTTPRequestHandler):
             size = int(self.headers.get("Content-Length") or 0)
             given = self.headers.get("X-Acehand-Token") or ""
             if self.path != "/decisions" or not 0 < size <= _LONGEST_REQUEST:
-                self._refuse(404, "only decisions are taken, at /decisions")
+                self._refuse(404, "valid: decisions, to /decisions")
             elif not secrets.compare_digest(given.encode(), self.review.token.encode()):
-                self._refuse(403, "the page is not of this server; load it again")
+                self._refuse(403, "the page is of another server; reload it")
             else:
                 self.review.decide(json.loads(self.rfile.read(size)))
                 self._send(b"{}", "application/json")
         except (ValueError, RecursionError) as error:
-            self._refuse(400, f"no decision: {error}")
+            self._refuse(400, f"not a decision: {error}")
         except AcehandError as error:
             self._refuse(500 if isinstance(error, OutputError) else 400, str(error))
 
     def _is_here(self) -> bool:
-        """Refuse a request that reached this server under another name."""
+        """Refuse a request to another host name."""
         name = (self.headers.get("Host") or "").rsplit(":", 1)[0]
         if name in ("127.0.0.1", "localhost"):
             return True
-        self._refuse(403, "this page is for this machine only")
+        self._refuse(403, "valid hosts: 127.0.0.1, localhost")
         return False
 
     def _send(self, content: bytes, kind: str) -> None:
@@ -154,7 +144,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _refuse(self, code: int, text: str) -> None:
         content = text.encode()
-        self.close_connection = True  # what was sent with the request may not have been read
+        self.close_connection = True  # the request's body may be unread
         self._head(code, "text/plain; charset=utf-8", len(content))
         self.wfile.write(content)
 
@@ -169,9 +159,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def _send_video(self, path: Path | None) -> None:
-        """Send a file, or the part of it that a player asks for."""
+        """Send a file or the requested range."""
         if path is None:
-            self._refuse(404, "this episode has no video of its own")
+            self._refuse(404, "this episode has no video")
             return
         size = path.stat().st_size
         asked = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range") or "")
@@ -194,4 +184,4 @@ class _Handler(BaseHTTPRequestHandler):
                 left -= len(part)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: the terminal is the reviewer's."""
+        """Log nothing: the terminal is the reviewer's."""
