@@ -180,8 +180,8 @@ def packed(colour: Colour, state: Int[np.ndarray, "T"]) -> UInt32[np.ndarray, "T
 def _rerun() -> Any:
     if not is_installed():
         raise MissingDependencyError(
-            "The viewer needs rerun: pip install 'acehand[view]'. Without it, acehand view writes a "
-            "page of an episode, and with --output pictures of hands."
+            "The viewer needs rerun: pip install 'acehand[view]'. Without it, acehand view writes "
+            "a page of an episode, and with --output pictures of hands."
         )
     import rerun
 
