@@ -426,8 +426,8 @@ def test_predictions_over_the_frames_of_their_segment(tmp_path: Path, capsys) ->
     assert all((row[0][24:] == row[1][24:]).all() for row in rows)
     for more, message in (
         (("--segment", "other"), "segment 'other': the name does not say which frames"),
-        (("--segment", name, "--video", "v.mp4"), "so --video"),
-        (("--segment", name, "--start", "1"), "do not apply"),
+        (("--segment", name, "--video", "v.mp4"), "--video"),
+        (("--segment", name, "--start", "1"), "--clips"),
     ):
         run = drawn(*more)
         assert run.code == 2 and message in run.err, run.err

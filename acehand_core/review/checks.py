@@ -224,24 +224,32 @@ def batch_measures(episodes: Sequence[Mapping[str, Any]]) -> list[list[Measure]]
             ``fingerprint`` (empty: unreadable) and ``measures``.
     """
     out: list[list[Measure]] = [[] for _ in episodes]
-    sizes = defaultdict(list)
+    sizes, subjects = defaultdict(list), defaultdict(list)
     for index, episode in enumerate(episodes):
         if episode["camera"] is not None:
             fx, _, _, _, width, height = episode["camera"]
             across, down = episode["source_size"] or (width, height)
             sizes[width, height, round(across / down, 2)].append((index, fx))
+        if episode["subject"] is not None and episode["hand_length"]:
+            subjects[episode["subject"]].append((index, episode["hand_length"]))
     for listed in sizes.values():
         usual = float(np.median([fx for _, fx in listed]))
         same = np.mean([abs(fx / usual - 1) < 0.02 for _, fx in listed])
         # Unless one camera made most of the batch, another focal length means nothing.
-        if len(listed) >= 5 and same >= 0.6:
-            for index, fx in listed:
-                away = abs(fx / usual - 1)
-                text = (
-                    f"the focal length is {fx:.0f} px, in {same:.0%} of the {len(listed)} "
-                    f"episodes with pictures of this size {usual:.0f}: another camera?"
-                )
-                out[index].append(Measure("batch_camera", away, text))
+        for index, fx in listed if len(listed) >= 5 and same >= 0.6 else ():
+            text = (
+                f"the focal length is {fx:.0f} px, in {same:.0%} of the {len(listed)} "
+                f"episodes with pictures of this size {usual:.0f}: another camera?"
+            )
+            out[index].append(Measure("batch_camera", abs(fx / usual - 1), text))
+    for subject, listed in subjects.items():
+        usual = float(np.median([length for _, length in listed]))
+        for index, length in listed if len(listed) >= 3 else ():
+            text = (
+                f"the hand is {1e3 * length:.0f} mm long, mostly {1e3 * usual:.0f} in the other "
+                f"recordings of {subject}"
+            )
+            out[index].append(Measure("batch_hand_size", abs(length / usual - 1), text))
 
     prints = Counter(episode["fingerprint"] for episode in episodes)
     for index, episode in enumerate(episodes):
@@ -250,7 +258,6 @@ def batch_measures(episodes: Sequence[Mapping[str, Any]]) -> list[list[Measure]]
         out[index].append(Measure("batch_twice", float(twice), text))
 
     _compare_jitter(episodes, out)
-    _compare_hands(episodes, out)
     _compare_sides(episodes, out)
     return out
 
@@ -265,23 +272,6 @@ def _compare_jitter(episodes: Sequence[Mapping[str, Any]], out: list[list[Measur
         if np.isfinite(value):
             text = f"jitter of {value:.1f} mm, in this batch it is mostly {usual:.1f}"
             out[index].append(Measure("batch_jitter", value / usual, text))
-
-
-def _compare_hands(episodes: Sequence[Mapping[str, Any]], out: list[list[Measure]]) -> None:
-    lengths = defaultdict(list)
-    for index, episode in enumerate(episodes):
-        if episode["subject"] is not None and episode["hand_length"]:
-            lengths[episode["subject"]].append((index, episode["hand_length"]))
-    for subject, listed in lengths.items():
-        if len(listed) < 3:
-            continue
-        usual = float(np.median([length for _, length in listed]))
-        for index, length in listed:
-            text = (
-                f"the hand is {1e3 * length:.0f} mm long, mostly {1e3 * usual:.0f} in the other "
-                f"recordings of {subject}"
-            )
-            out[index].append(Measure("batch_hand_size", abs(length / usual - 1), text))
 
 
 def _compare_sides(episodes: Sequence[Mapping[str, Any]], out: list[list[Measure]]) -> None:
