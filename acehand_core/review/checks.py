@@ -242,6 +242,13 @@ def batch_measures(episodes: Sequence[Mapping[str, Any]]) -> list[list[Measure]]
                 f"episodes with pictures of this size {usual:.0f}: another camera?"
             )
             out[index].append(Measure("batch_camera", abs(fx / usual - 1), text))
+    prints = Counter(episode["fingerprint"] for episode in episodes)
+    for index, episode in enumerate(episodes):
+        twice = bool(episode["fingerprint"]) and prints[episode["fingerprint"]] > 1
+        text = "another episode has the very same values: it is there twice"
+        out[index].append(Measure("batch_twice", float(twice), text))
+
+    _compare_jitter(episodes, out)
     for subject, listed in subjects.items():
         usual = float(np.median([length for _, length in listed]))
         for index, length in listed if len(listed) >= 3 else ():
@@ -250,14 +257,6 @@ def batch_measures(episodes: Sequence[Mapping[str, Any]]) -> list[list[Measure]]
                 f"recordings of {subject}"
             )
             out[index].append(Measure("batch_hand_size", abs(length / usual - 1), text))
-
-    prints = Counter(episode["fingerprint"] for episode in episodes)
-    for index, episode in enumerate(episodes):
-        twice = bool(episode["fingerprint"]) and prints[episode["fingerprint"]] > 1
-        text = "another episode has the very same values: it is there twice"
-        out[index].append(Measure("batch_twice", float(twice), text))
-
-    _compare_jitter(episodes, out)
     _compare_sides(episodes, out)
     return out
 
