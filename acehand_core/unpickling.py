@@ -1,10 +1,9 @@
-"""The one place where pickles are read: MANO's official files and datasets that are pickles.
+"""Safe reading of pickles: MANO's official files and datasets.
 
-A pickle may call, build and change whatever its loader hands out. So it is handed only names, each
-of an allow-list: calling one records the call and runs nothing, but for plain containers. numpy's
-own reconstructors are not among them, because a dtype whose stored flags lie makes numpy read
-pointers out of the file. Arrays are made here, from a checked type, shape and bytes, once the whole
-file has been read. Protects against code and forged memory; a file may still waste time.
+A pickle gets only names of an allow-list, and calling one only records the call, except for plain
+containers. Arrays are made afterwards from a checked type, shape and bytes; numpy's reconstructors
+would read pointers out of a file with forged dtype flags. Protects against code and forged memory;
+a file may still waste time.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _MAX_DEPTH = 100
 _PLAIN = (bool, int, float, str, bytes, type(None))
 #: Booleans, integers, floats, complex numbers, byte and unicode strings, objects.
 _DTYPE = re.compile(r"(b1|[iu][1248]|f[248]|c8|c16|[SU][1-9]\d{0,5}|O[48]?)")
-#: Older and newer names of modules: of Python 2, numpy 2 and old scipy.
+#: Other names of modules: of Python 2, numpy 2 and new scipy.
 _MODULES = {
     "__builtin__": "builtins",
     "copy_reg": "copyreg",
@@ -40,11 +39,11 @@ _MODULES = {
 
 
 class _NotData(Exception):
-    """Recorded calls that do not describe data."""
+    """Recorded calls do not describe data."""
 
 
 class _Call:
-    """What a listed name was called with, and the state that it was given afterwards."""
+    """A recorded call, and the state set on its result."""
 
     __slots__ = ("args", "name", "state")
 
@@ -58,7 +57,7 @@ class _Call:
 
 @dataclass(frozen=True, slots=True)
 class _Name:
-    """A listed name; what a pickle gets in place of the class or function."""
+    """A listed name, in place of the class or function."""
 
     name: str
 
@@ -68,20 +67,20 @@ class _Name:
 
 
 def _encode(text: Any, encoding: Any = "latin1") -> bytes:
-    """How old protocols write bytes."""
+    """Return bytes as written by old protocols."""
     if type(text) is not str or encoding not in ("latin1", "latin-1"):
         raise _NotData("it encodes something that is not a byte string")
     return text.encode("latin1")
 
 
 def _empty(target: Any, *_: Any) -> Any:
-    """How protocols 0 and 1 make an instance, and numpy an array: its state follows."""
+    """Return an instance of protocols 0 and 1, or numpy's array; its state follows."""
     if not isinstance(target, _Name):
         raise _NotData("it reconstructs something that is not a listed class")
     return target()
 
 
-#: What is made of a call as soon as it is read, since more of the file may go into it.
+#: Calls evaluated as soon as they are read, since more of the file may go into the result.
 _AT_ONCE: dict[str, Callable[..., Any]] = {
     "builtins.set": lambda items=(): set(items),
     "builtins.frozenset": lambda items=(): frozenset(items),
@@ -94,10 +93,10 @@ _AT_ONCE: dict[str, Callable[..., Any]] = {
 
 
 class _Data:
-    """Puts plain data in the place of recorded calls, each object once."""
+    """Replaces recorded calls by plain data, each object once."""
 
     def __init__(self) -> None:
-        self._done: dict[int, tuple[Any, Any]] = {}  # an id is only unique while its object lives
+        self._done: dict[int, tuple[Any, Any]] = {}  # keeps objects alive, so ids stay unique
         self._depth = 0
 
     def __call__(self, item: Any) -> Any:
@@ -128,7 +127,7 @@ class _Data:
 
 
 def _dtype(call: Any, data: _Data) -> np.dtype:
-    """Return a type; structured and dated ones are not needed and refused."""
+    """Return a dtype; structured and dated ones are refused."""
     code = call.args[0]
     if call.name != "numpy.dtype" or type(code) is not str or not _DTYPE.fullmatch(code):
         raise _NotData(f"the array type {code!r} is not a plain one")
@@ -139,7 +138,7 @@ def _dtype(call: Any, data: _Data) -> np.dtype:
 
 
 def _array(raw: Any, dtype: Any, shape: Any, order: Any, data: _Data) -> np.ndarray:
-    """Return a writable array of exactly the bytes, or the objects, that ``raw`` holds."""
+    """Return a writable array of exactly the bytes, or the list of objects, ``raw``."""
     real, shape = _dtype(dtype, data), (shape,) if type(shape) is int else shape
     count = math.prod(shape)
     if real.hasobject:
@@ -171,7 +170,7 @@ def _sparse(call: _Call, data: _Data) -> Any:
 
 
 def _selection(call: _Call, data: _Data) -> np.ndarray:
-    """Return chosen entries of a flattened array, reshaped."""
+    """Return selected entries of a flattened array, reshaped."""
     source, indices = (np.asarray(data(call.state[name])) for name in ("a", "idxs"))
     shape = data(call.state.get("preferred_shape", indices.shape))
     return source.ravel()[indices].reshape(shape)
@@ -187,8 +186,7 @@ _STORAGES = {
 def _storage(call: Any) -> np.ndarray:
     """Return the numbers of a tensor, which ``pickle.dump`` stores in torch's old file layout.
 
-    That is five small pickles (a magic number, a version, facts of the machine, the storage, the
-    list of its keys), the count, and the raw numbers.
+    Five pickles (magic number, version, machine, storage, its keys), the count, and raw numbers.
     """
     (raw,) = call.args
     if call.name != "torch.storage._load_from_bytes" or type(raw) not in (bytes, bytearray):
@@ -211,7 +209,7 @@ def _storage(call: Any) -> np.ndarray:
 
 
 def _tensor(call: _Call, data: _Data) -> np.ndarray:
-    """Return shape and strides over a storage, without torch."""
+    """Return a tensor from its storage, shape and strides."""
     flat, (offset, size, stride) = _storage(call.args[0]), call.args[1:4]
     if any(type(n) is not int or n < 0 for n in (offset, *size, *stride)):
         raise _NotData("a tensor's shape is not a shape")
@@ -229,7 +227,7 @@ def _from_buffer(call: _Call, data: _Data) -> np.ndarray:
     return _array(raw, dtype, shape, order, data)
 
 
-#: What is made of calls once the whole file is read, with a word for it.
+#: Calls evaluated once the whole file is read, with a word for the result.
 _MADE: dict[str, tuple[str, Callable[[_Call, _Data], Any]]] = {
     "numpy.dtype": ("a type", _dtype),
     "numpy.ndarray": ("an array", _stored_array),
@@ -245,17 +243,17 @@ _MADE: dict[str, tuple[str, Callable[[_Call, _Data], Any]]] = {
     "torch._utils._rebuild_tensor_v2": ("a tensor", _tensor),
 }
 
-#: What a format may name: its allow-list.
+#: Allow-lists of formats.
 NPY_OBJECT = frozenset({*_AT_ONCE, "builtins.object", *(n for n in _MADE if n[:5] == "numpy")})
 MANO_PKL = NPY_OBJECT | {name for name in _MADE if name.startswith(("scipy", "chumpy"))}
-#: Pickles that hold numpy arrays and torch tensors.
+#: Pickles of numpy arrays and torch tensors.
 TORCH_PKL = NPY_OBJECT | {"torch._utils._rebuild_tensor_v2", "torch.storage._load_from_bytes"}
 _IN_TENSOR = frozenset({*_AT_ONCE, *_STORAGES})
 
 
-# The C unpickler reserves memory for any memo index that a file names; the Python one does not.
+# The C unpickler reserves memory for any memo index; the Python one does not.
 class _Unpickler(pickle._Unpickler):
-    read: Callable[[int], bytes]  # these two are set by ``load``
+    read: Callable[[int], bytes]  # both set by ``load``
     append: Callable[[Any], None]
 
     def __init__(self, file: io.BufferedIOBase, allow: frozenset[str], label: str) -> None:
@@ -272,7 +270,7 @@ class _Unpickler(pickle._Unpickler):
         return _Name(listed)
 
     def load_bytearray8(self) -> None:
-        # The original reserves whatever length the file announces.
+        # The original reserves any announced length.
         (length,) = struct.unpack("<Q", self.read(8))
         data = self.read(length)
         if len(data) != length:
@@ -282,16 +280,15 @@ class _Unpickler(pickle._Unpickler):
     dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {
         **pickle._Unpickler.dispatch,
         pickle.BYTEARRAY8[0]: load_bytearray8,
-        pickle.NEWOBJ[0]: pickle._Unpickler.dispatch[
-            pickle.REDUCE[0]
-        ],  # a name is called, and no class made
+        # A name is called, and no class made.
+        pickle.NEWOBJ[0]: pickle._Unpickler.dispatch[pickle.REDUCE[0]],
     }
 
     def get_extension(self, code: int) -> None:
         raise UnsafeFileError(f"{self._label} uses the registered extension {code}; refused.")
 
     def persistent_load(self, key: Any) -> Any:
-        """Return type and length of a tensor's storage, all that a file may refer to."""
+        """Return type and length of a tensor's storage, the only valid reference."""
         if self._allow is not _IN_TENSOR or type(key) is not tuple or key[:1] != ("storage",):
             raise UnsafeFileError(f"{self._label} refers to an object outside the file; refused.")
         return key[1], key[4]
@@ -300,21 +297,20 @@ class _Unpickler(pickle._Unpickler):
 def restricted_load(
     path_or_file: Path | io.BufferedIOBase, allow: frozenset[str], format_name: str
 ) -> Any:
-    """Return the data in a pickle of protocol 0 to 5 without running anything it asks for.
+    """Return the data in a pickle of protocol 0 to 5 without running its code.
 
     Args:
         path_or_file: a path, or a binary file positioned at the pickle.
         allow: the format's allow-list.
-        format_name: what the file should be, for messages ("MANO .pkl").
+        format_name: the format in messages ("MANO .pkl").
 
     Returns:
-        Dicts, lists, tuples, sets, numbers, strings and numpy arrays. Python 2 byte strings are
-        decoded as latin1; chumpy objects are their arrays; sparse matrices are scipy's.
+        Containers, numbers, strings (Python 2 byte strings as latin1), numpy arrays (also of chumpy
+        objects and tensors), and scipy's sparse matrices.
 
     Raises:
-        UnsafeFileError: the file names something that is not listed, or uses what is listed in a
-            way that data does not.
-        SchemaError: it is truncated or no pickle. InputError: it cannot be read or is too big.
+        UnsafeFileError: a name that is not listed, or calls that do not describe data.
+        SchemaError: it is truncated or not a pickle. InputError: it is unreadable or too big.
     """
     data, name = _read(path_or_file)
     label = f"{name}: this {format_name}"
@@ -331,10 +327,7 @@ def restricted_load(
 
 
 def load_npy_object(path: Path, format_name: str = ".npy of objects") -> np.ndarray:
-    """Return the object array of a pickled ``.npy`` file, read as ``restricted_load`` does.
-
-    Raises: as ``restricted_load``; SchemaError if it is no ``.npy`` of objects.
-    """
+    """Return the object array of a pickled ``.npy`` file. Raises as ``restricted_load``."""
     data, name = _read(path)
     stream = io.BytesIO(data)
     try:
@@ -356,7 +349,7 @@ def load_npy_object(path: Path, format_name: str = ".npy of objects") -> np.ndar
 
 
 def _read(path_or_file: Path | io.BufferedIOBase) -> tuple[bytes, str]:
-    """Return the bytes and a name for messages."""
+    """Return the bytes, and a name for messages."""
     if not isinstance(path_or_file, Path):
         return path_or_file.read(), str(getattr(path_or_file, "name", "<stream>"))
     try:

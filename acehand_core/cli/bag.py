@@ -20,7 +20,6 @@ class Info:
     bag: Path = setting(..., "rosbag2 folder, .mcap or .db3", metavar="BAG", positional=True)
 
     def run(self, terminal: console.Terminal) -> int:
-        """Read the bag once."""
         from acehand_core.recordings.bags.topics import bag_info
 
         info = bag_info(self.bag, progress=terminal.bars)
@@ -53,7 +52,6 @@ class Convert:
     }  # fmt: skip
 
     def run(self, terminal: console.Terminal) -> int:
-        """Convert, and report."""
         from acehand_core.pipeline.bag_convert import convert_bag
 
         options = replace(self.options, job=with_weights(self.options.job))
@@ -75,7 +73,6 @@ class Write:
     options: WriteOptions = group(WriteOptions)
 
     def run(self, terminal: console.Terminal) -> int:
-        """Write the bag."""
         from acehand_core.pipeline.bag_write import write_bag
 
         report = write_bag(self.options, terminal.bars)

@@ -38,7 +38,6 @@ class Run:
     status: bool = setting(False, "only print progress and problems, also of a running batch")
 
     def run(self, terminal: console.Terminal) -> int:
-        """Convert, merge, and report."""
         from acehand_core.pipeline.batch.engines import open_engine
         from acehand_core.pipeline.batch.folder import BatchFolder, retry
         from acehand_core.pipeline.batch.manifest import read_manifest

@@ -48,7 +48,6 @@ class Show:
     overwrite: bool = setting(False, OVERWRITE)
 
     def run(self, terminal: console.Terminal) -> int:
-        """Describe the camera, and draw it with ``--output``."""
         from acehand_core.atomic import check_free
         from acehand_core.drawing.camera_view import before_and_after
         from acehand_core.drawing.overlay import write_png
@@ -97,7 +96,6 @@ class Convert:
     overwrite: bool = setting(False, OVERWRITE)
 
     def run(self, terminal: console.Terminal) -> int:
-        """Read, check and write it."""
         from acehand_core.atomic import atomic_path
         from acehand_core.recordings.camera_fields import CameraHints
 
@@ -123,7 +121,6 @@ class Presets:
     """List the presets of --camera-preset, with fields of view and sources."""
 
     def run(self, terminal: console.Terminal) -> int:
-        """Print them."""
         from acehand_core.recordings.camera_presets import PRESETS
 
         for name, preset in PRESETS.items():
@@ -152,7 +149,6 @@ class Estimate:
     overwrite: bool = setting(False, OVERWRITE)
 
     def run(self, terminal: console.Terminal) -> int:
-        """Estimate; write camera and picture."""
         from acehand_core.atomic import atomic_path, check_free
         from acehand_core.camera.focal_length import estimate
         from acehand_core.drawing.camera_view import lines_in

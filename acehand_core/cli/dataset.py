@@ -41,7 +41,6 @@ class Info:
     overwrite: bool = setting(False, "for --card: replace the file")
 
     def run(self, terminal: console.Terminal) -> int:
-        """Print counts, tasks, verdicts, sources and sizes."""
         from acehand_core.lerobot.summary import card, summarize
 
         if self.card is None and (self.license or self.consent or self.overwrite):
@@ -99,7 +98,6 @@ class Merge:
     )
 
     def run(self, terminal: console.Terminal) -> int:
-        """Merge them and print the new episode numbers."""
         from acehand_core.lerobot.edit import merge_datasets
 
         merger = merge_datasets(
@@ -198,7 +196,6 @@ class Filter:
     delete: bool = setting(False, "do not keep them as a dataset in DATASET/.unreferenced")
 
     def run(self, terminal: console.Terminal) -> int:
-        """Remove them, and print why and the rest."""
         from acehand_core.lerobot.edit import filter_episodes, remove_episodes
         from acehand_core.lerobot.rules import read_rules
 
@@ -263,7 +260,6 @@ class Trim:
     delete: bool = setting(False, "do not keep the original episodes in DATASET/.unreferenced")
 
     def run(self, terminal: console.Terminal) -> int:
-        """Trim it, and print the cuts and their reasons."""
         from acehand_core.lerobot.trim import trim_episodes
         from acehand_core.lerobot.trim_rules import read_trim_rules
         from acehand_core.review.decisions import write_beside

@@ -49,7 +49,6 @@ class Reconstruct:
     trackers: Mapping[str, Any] = plugin_groups("trackers", "tracker {}")
 
     def run(self, terminal: console.Terminal) -> int:
-        """Track and write."""
         from acehand_core.pipeline.report import how_well_known, said
         from acehand_core.recordings import hands_file
         from acehand_core.trackers.base import TrackerSettings, with_environment
@@ -98,7 +97,6 @@ class Export:
     overwrite: bool = setting(False, OVERWRITE)
 
     def run(self, terminal: console.Terminal) -> int:
-        """Write the file."""
         if self.robot is not None:
             return self._commands(self.robot, terminal)
         if self.calibration or self.robot_model or self.latency != "off":
@@ -179,7 +177,6 @@ class View:
         check_values(self)
 
     def run(self, terminal: console.Terminal) -> int:
-        """Show or write it."""
         from acehand_core.pipeline.pictures import check_hands_file, view_hands
         from acehand_core.recordings.lerobot_video import is_dataset
 

@@ -56,7 +56,6 @@ class Render:
     arm: ArmSettings = group(ArmSettings)
 
     def run(self, terminal: console.Terminal) -> int:
-        """Draw, and print the files."""
         from acehand_core.drawing.render import render
         from acehand_core.drawing.render_inputs import RenderSettings
 

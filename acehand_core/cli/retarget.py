@@ -38,7 +38,6 @@ class Retarget:
     }  # fmt: skip
 
     def run(self, terminal: console.Terminal) -> int:
-        """Run the main job, and report."""
         from acehand_core.pipeline.job import run_job
 
         report = run_job(self.inputs, with_weights(self.job), terminal.bars)

@@ -96,7 +96,6 @@ class Review:
         check_values(self)
 
     def run(self, terminal: console.Terminal) -> int:
-        """Inspect, then serve the page until it is interrupted."""
         from acehand_core.review import serve
         from acehand_core.review.page import plotly_bundle
 

@@ -55,7 +55,6 @@ class Robots:
     overwrite: bool = setting(False, OVERWRITE)
 
     def run(self, terminal: console.Terminal) -> int:
-        """Run the action."""
         from acehand_core.errors import InputError
         from retarget.robots.robot import load_robot, robot_names
 
