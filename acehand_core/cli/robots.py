@@ -33,10 +33,7 @@ class Robots:
     """
 
     names: tuple[str, ...] = setting(
-        (),
-        "action and robots",
-        metavar="[list|init|check|show|calibrate] ROBOT",
-        positional=True,
+        (), "action and robots", metavar="[list|init|check|show|calibrate] ROBOT", positional=True
     )
     robot_model: Path | None = like(JobSettings, "robot_model", None)
     output: Path | None = setting(

@@ -249,12 +249,7 @@ def source_view(
 
 @contextlib.contextmanager
 def arm_view(
-    robot: Robot,
-    arm: Arm,
-    motion: HandMotion,
-    trajectory: RobotTrajectory,
-    width: int,
-    height: int,
+    robot: Robot, arm: Arm, motion: HandMotion, trajectory: RobotTrajectory, width: int, height: int
 ) -> Iterator[RobotPicture]:
     """Yield a function that draws arms with robot hands on their table, from outside.
 

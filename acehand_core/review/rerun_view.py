@@ -310,8 +310,7 @@ def _send_hand(sender: _Sender, slot: int, side: Side, state: Int[np.ndarray, "T
         parts = runs(np.isfinite(wrist).all(1))
         way = [wrist[first:last] for first, last in parts if last - first > 1]
         sender.static(
-            f"scene/wrist/{side}",
-            rr.LineStrips3D(way, colors=[HAND_COLOURS[side]], radii=[0.001]),
+            f"scene/wrist/{side}", rr.LineStrips3D(way, colors=[HAND_COLOURS[side]], radii=[0.001])
         )
 
 
