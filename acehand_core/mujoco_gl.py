@@ -24,8 +24,7 @@ _MODULES = {"egl": "egl", "osmesa": "osmesa", "glfw": "glfw", "glx": "glfw"}
 def import_mujoco() -> Any:
     """Import MuJoCo, also where the OpenGL backend of MUJOCO_GL is missing.
 
-    Raises:
-        MissingDependencyError: it is not installed, or MUJOCO_GL is not a valid value.
+    Raises MissingDependencyError: it is not installed, or MUJOCO_GL is not a valid value.
     """
     asked = os.environ.get("MUJOCO_GL")
     try:
@@ -66,8 +65,7 @@ def quiet_mujoco() -> Iterator[None]:
 def open_context(width: int, height: int) -> Any:
     """Return a current OpenGL context: of MUJOCO_GL, else the first that works.
 
-    Raises:
-        MissingDependencyError: none works; the message names the packages.
+    Raises MissingDependencyError: none works; the message names the packages.
     """
     asked = os.environ.get("MUJOCO_GL", "").strip().lower()
     if asked in _SWITCHED_OFF:

@@ -98,9 +98,8 @@ def _entries(group: str) -> dict[str, _Entry]:
 def names(kind: Kind) -> tuple[str, ...]:
     """Return the names of the plug-ins of a kind, this package's first.
 
-    Raises:
-        MissingDependencyError: this package's own are missing.
-        InputError: two packages have one of the same name.
+    Raises MissingDependencyError: this package's own are missing. InputError: two packages have one
+    of the same name.
     """
     entries = _entries(f"acehand.{kind}")
     if not any(entry.ours for entry in entries.values()):

@@ -19,9 +19,8 @@ _BLOCK = 1 << 20
 def safe_load_npz(path: Path, max_bytes: int = _MAX_BYTES) -> dict[str, np.ndarray]:
     """Return every array of an npz; never a pickled one.
 
-    Raises:
-        UnsafeFileError: an array holds pickled objects, or all unpack to more than ``max_bytes``.
-        SchemaError: not an npz. InputError: it cannot be read.
+    Raises UnsafeFileError: an array holds pickled objects, or all unpack to more than
+    ``max_bytes``. SchemaError: not an npz. InputError: it cannot be read.
     """
     loaded, key = {}, None
     try:

@@ -189,8 +189,7 @@ def _leaves(settings: type, path: tuple[str, ...], around: Group) -> Iterator[Le
 def built(settings: type[SettingsClass], values: Mapping[tuple[str, ...], Any]) -> SettingsClass:
     """Return settings with these values, by path, and defaults for the rest.
 
-    Raises:
-        InputError: the settings refuse a value, or it is not a choice or out of range.
+    Raises InputError: the settings refuse a value, or it is not a choice or out of range.
     """
     direct, nested = _nested(values)
     for entry in fields(cast(Any, settings)):
@@ -236,8 +235,7 @@ def _nested(
 def value_of(leaf: Leaf, text: str, folder: Path) -> Any:
     """Return a setting's value from a cell of a table; files are relative to ``folder``.
 
-    Raises:
-        ValueError: the text is not of the setting's type.
+    Raises ValueError: the text is not of the setting's type.
     """
     if leaf.setting.parse is not None:
         return leaf.setting.parse(text)

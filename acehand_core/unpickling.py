@@ -308,9 +308,8 @@ def restricted_load(
         Containers, numbers, strings (Python 2 byte strings as latin1), numpy arrays (also of chumpy
         objects and tensors), and scipy's sparse matrices.
 
-    Raises:
-        UnsafeFileError: a name that is not listed, or calls that do not describe data.
-        SchemaError: it is truncated or not a pickle. InputError: it is unreadable or too big.
+    Raises UnsafeFileError: a name that is not listed, or calls that do not describe data.
+    SchemaError: it is truncated or not a pickle. InputError: it is unreadable or too big.
     """
     data, name = _read(path_or_file)
     label = f"{name}: this {format_name}"

@@ -277,10 +277,9 @@ def _report(file: Path, found: CameraFile) -> dict[str, Any]:
 
 def _describe(report: dict[str, Any]) -> None:
     camera, view = report["camera"], report["field_of_view_deg"]
-    others = [name for name in report["names"] if name != report["name"]]
-    console.say(f"{report['file']}: {report['format']}" + (
-        f", camera {report['name']} (others: {', '.join(others)})" if others else ""
-    ))  # fmt: skip
+    others = ", ".join(name for name in report["names"] if name != report["name"])
+    which = f", camera {report['name']} (others: {others})" if others else ""
+    console.say(f"{report['file']}: {report['format']}{which}")
     console.say(f"  model           {camera['model']}")
     console.say(f"  size            {camera['width']} x {camera['height']} px")
     console.say(f"  focal length    {camera['fx']:.2f}, {camera['fy']:.2f} px")

@@ -22,10 +22,9 @@ _METAVARS = {int: "N", float: "X", Path: "PATH", str: "TEXT"}
 def parse(program: str, words: Sequence[str], *kinds: type[Any]) -> tuple[Any, ...]:
     """Return settings of each kind from one command line; the help is the first one's docstring.
 
-    Raises:
-        SystemExit: 2 for flags that are unknown, misspelt or without their value, 0 for ``--help``.
-        InputError: the settings refuse a value, an argument is missing, or two settings have the
-            same flag.
+    Raises SystemExit: 2 for flags that are unknown, misspelt or without their value, 0 for
+    ``--help``. InputError: the settings refuse a value, an argument is missing, or two settings
+    have the same flag.
     """
     trees = {kind: leaves(kind) for kind in kinds}
     flat = [leaf for tree in trees.values() for leaf in tree]

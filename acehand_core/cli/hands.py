@@ -56,15 +56,10 @@ class Reconstruct:
 
         output = self.output or self.input.with_suffix(".hands.parquet")
         hands_file.check_table_path(output, self.overwrite, hands_file.TABLE_SUFFIXES)
-        settings = TrackerSettings(
-            hands=self.hands,
-            hand_length_m=self.hand_length_m,
-            work_dir=self.work_dir,
-            own=with_environment(self.trackers, self.tracker, console.say),
-            camera_motion=self.camera_motion,
-            quality=self.quality,
-            palm_calibration=self.palm_calibration,
-        )
+        names = ("hands", "hand_length_m", "work_dir", "camera_motion", "quality")
+        given = {name: getattr(self, name) for name in (*names, "palm_calibration")}
+        own = with_environment(self.trackers, self.tracker, console.say)
+        settings = TrackerSettings(own=own, **given)
         recording, tracker = open_input(self.input, self.tracker, settings, self.reading)
         motion = tracker.track(recording, terminal.bars)
         if not motion.known.any():
@@ -189,12 +184,12 @@ class View:
             return self._show_table(terminal)
         if self.save is not None:
             raise InputError("--output and --save exclude one another.")
-        files = view_hands(self.input, self.video, self._settings(self.output), terminal.bars)
+        files = view_hands(self.input, self.video, self._settings(), terminal.bars)
         return console.say_files(files, terminal)
 
-    def _settings(self, output: Path) -> JobSettings:
+    def _settings(self) -> JobSettings:
         return JobSettings(
-            output=output,
+            output=self.output or Path(),
             robot=self.robot or "inspire",
             hands=self.hands,
             reading=self.reading,
@@ -262,7 +257,7 @@ class View:
         else:
             rerun_view.check_output(self.save, self.overwrite)
         recording, motion, trajectory, robot = follow_hands(
-            self.input, self.video, self._settings(Path()), terminal.bars
+            self.input, self.video, self._settings(), terminal.bars
         )
         origin = episode_provenance(motion, trajectory, robot.license)
         episode = hands_as_episode(self.input, motion, trajectory, origin)

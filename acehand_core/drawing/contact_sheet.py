@@ -193,17 +193,13 @@ class EpisodePictures:
         motion = self._motion
         words = []
         for slot, side in enumerate(SIDES):
-            quality = motion.quality[frame, slot]
-            if motion.observed[frame, slot] and quality == 0:
-                words.append(f"{side} doubtful")
+            quality, observed = motion.quality[frame, slot], motion.observed[frame, slot]
+            if not observed and not motion.filled[frame, slot]:
                 continue
-            if motion.observed[frame, slot]:
-                words.append(f"{side} {quality:.2f}")
-            elif motion.filled[frame, slot]:
-                words.append(f"{side} filled")
-            else:
-                continue
-            if motion.joint_sigma is not None:
+            doubtful = observed and quality == 0
+            state = "doubtful" if doubtful else f"{quality:.2f}" if observed else "filled"
+            words.append(f"{side} {state}")
+            if motion.joint_sigma is not None and not doubtful:
                 across, along = 1e3 * np.median(motion.joint_sigma[frame, slot, TIPS], axis=0)
                 words[-1] += f" +-{across:.0f}/{along:.0f} mm"
         if self._outside is not None:

@@ -138,12 +138,8 @@ def outside_view(
     middle = (points.min(0) + points.max(0)) / 2
     seen = (points - middle) @ turn.T
     wide = np.abs(seen[:, :2]) * (camera.fx, camera.fy) / (0.46 * np.array([width, height]))
-    distance = float((wide.max(axis=1) - seen[:, 2]).max())
-    distance = max(distance, 0.3)
-    pose = np.eye(4)
-    pose[:3, :3], pose[:3, 3] = turn, np.array([0, 0, distance]) - turn @ middle
-
-    return PanelView(camera, pose)
+    distance = max(float((wide.max(axis=1) - seen[:, 2]).max()), 0.3)
+    return PanelView(camera, frames.rigid(turn, np.array([0, 0, distance]) - turn @ middle))
 
 
 def draw_lines(
@@ -185,8 +181,8 @@ def ground_lines(
     local = points @ frame.T
     low, high = local.min(0) - 0.1, local.max(0) + 0.1
     level = low[2] + 0.1 - below
-    xs = np.arange(np.floor(low[0] / spacing), np.ceil(high[0] / spacing) + 1) * spacing
-    ys = np.arange(np.floor(low[1] / spacing), np.ceil(high[1] / spacing) + 1) * spacing
+    first, last = np.floor(low / spacing), np.ceil(high / spacing) + 1
+    xs, ys = (np.arange(first[axis], last[axis]) * spacing for axis in (0, 1))
     lines = [np.array([[x, ys[0], level], [x, ys[-1], level]]) for x in xs]
     lines += [np.array([[xs[0], y, level], [xs[-1], y, level]]) for y in ys]
     return [line @ frame for line in lines]
@@ -296,8 +292,7 @@ class Panels:
             scene: depth of the scene in the panel's size (m, 0: unknown). It hides the robot,
                 except where it is the human hand.
 
-        Raises:
-            InputError: a panel under the camera, of hands without a place.
+        Raises InputError: a panel under the camera, of hands without a place.
         """
         if panel in OUTSIDE_PANELS:
             return self._outside(panel, frame)

@@ -54,11 +54,9 @@ def render(
 ) -> list[Path]:
     """Draw files of hands, folders of predictions or episodes, a column each; return the files.
 
-    Raises:
-        InputError: a source is none of these, does not fit the video or the depth maps, or is of
-            another recording than the first.
-        MissingDependencyError: panels with the robot, without OpenGL.
-        OutputError: the pictures exist and may not be overwritten.
+    Raises InputError: a source is none of these, does not fit the video or the depth maps, or is of
+    another recording than the first. MissingDependencyError: panels with the robot, without OpenGL.
+    OutputError: the pictures exist and may not be overwritten.
     """
     names = (STRIP, VIDEO) if settings.moving else (STRIP,)
     given = None if settings.panels is None else panel_names(settings.panels)

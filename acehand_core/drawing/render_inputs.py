@@ -82,8 +82,7 @@ class Column:
 def robot_of(source: Path, settings: RenderSettings, progress: Progress) -> Robot:
     """Return the given robot, else the dataset's own, else inspire.
 
-    Raises:
-        InputError: the name is unknown, or the dataset's robot does not come with acehand.
+    Raises InputError: the name is unknown, or the dataset's robot does not come with acehand.
     """
     if format_of(source) is not LeRobotDataset:
         return load_robot(settings.robot or DEFAULT_ROBOT, models=settings.robot_model)
@@ -100,7 +99,7 @@ def calibrations_of(
     source: Path, settings: RenderSettings, robot: Robot
 ) -> dict[Side, Calibration]:
     """Return the given calibrations, else those of the dataset's episode."""
-    kept = _extras(source, settings) / CALIBRATION
+    kept = source / episode_folder(settings.episode) / CALIBRATION
     of_dataset = format_of(source) is LeRobotDataset
     if settings.calibration is not None or not of_dataset or not kept.is_file():
         return known_calibrations(settings.calibration, robot)
@@ -110,10 +109,6 @@ def calibrations_of(
         raise
     except InputError:  # of another robot
         return {}
-
-
-def _extras(source: Path, settings: RenderSettings) -> Path:
-    return source / episode_folder(settings.episode)
 
 
 def open_columns(
@@ -134,7 +129,12 @@ def open_columns(
     for file, (_, motion) in zip(files[1:], opened[1:], strict=True):
         _check_same_frames(file, motion, files[0], opened[0][1])
         _check_same_source(file, motion, files[0], opened[0][1])
-    motions = _in_one_frame([motion for _, motion in opened])
+    motions = [motion for _, motion in opened]
+    known = [motion.T_world_camera for motion in motions if motion.T_world_camera is not None]
+    if any(not np.allclose(poses, known[0], atol=1e-6) for poses in known):
+        raise InputError("the inputs have different camera poses; give --camera-poses FILE.")
+    if known:
+        motions = [replace(motion, T_world_camera=known[0]) for motion in motions]
     recording = next((r for r, _ in opened if r.frames is not None), opened[0][0])
     return recording, [Column(*row) for row in zip(files, labels, motions, strict=True)]
 
@@ -168,12 +168,11 @@ def _labels(sources: Sequence[Path], settings: RenderSettings) -> list[str]:
     labels = list(settings.labels)
     if not labels:
         labels = [source.resolve().name.removesuffix(source.suffix) for source in sources]
-        if len(set(labels)) < len(labels):
-            labels = [str(source) for source in sources]
-    elif len(labels) != len(sources):
+        return labels if len(set(labels)) == len(labels) else [str(source) for source in sources]
+    if len(labels) != len(sources):
         raise InputError(f"{len(labels)} labels for {len(sources)} inputs; give one for each.")
     for label in labels:
-        if settings.labels and not (label.isascii() and label.isprintable()):
+        if not (label.isascii() and label.isprintable()):
             raise InputError(f"label {label!r}: valid: printable ASCII characters.")
     return labels
 
@@ -236,14 +235,6 @@ def _check_same_source(file: Path, motion: HandMotion, first: Path, other: HandM
         )
 
 
-def _in_one_frame(motions: Sequence[HandMotion]) -> list[HandMotion]:
-    """Give all motions the one known path of the camera. Raises InputError for several."""
-    known = [motion.T_world_camera for motion in motions if motion.T_world_camera is not None]
-    if any(not np.allclose(poses, known[0], atol=1e-6) for poses in known):
-        raise InputError("the inputs have different camera poses; give --camera-poses FILE.")
-    return [replace(motion, T_world_camera=known[0] if known else None) for motion in motions]
-
-
 def _open(
     source: Path, settings: RenderSettings, progress: Progress, own_poses: bool = False
 ) -> tuple[Recording, HandMotion]:
@@ -255,7 +246,7 @@ def _open(
         # They are times of the episode, which may begin anywhere in a video file.
         cut = reading.start_s, reading.duration_s
         reading = replace(reading, start_s=None, duration_s=None)
-        hands = _extras(source, settings) / HANDS
+        hands = source / episode_folder(settings.episode) / HANDS
         rows = {row["episode_index"]: row for row in read_episode_rows(source)}
         if settings.episode not in rows or not hands.is_file():
             raise InputError(f"{source}: no episode {settings.episode}; it has {len(rows)}.")
@@ -263,16 +254,14 @@ def _open(
         key = f"videos/{IMAGE_KEY}/from_timestamp"
         if video is None and row.get(key) is not None:
             video = source / video_file(row, IMAGE_KEY)
-            reading = replace(reading, start_s=float(row[key]) or None)
-            seconds = row[f"videos/{IMAGE_KEY}/to_timestamp"] - row[key]
-            reading = replace(reading, duration_s=float(seconds))
+            seconds = float(row[f"videos/{IMAGE_KEY}/to_timestamp"] - row[key])
+            reading = replace(reading, start_s=float(row[key]) or None, duration_s=seconds)
 
     if format_of(hands) is not HandsFile:
         raise InputError(
             f"{source}: give a HandMotion table (.parquet), a joints file (.npz), a folder of "
             "predictions or a dataset."
         )
-
     tracker = "auto" if video is None else str(hands)
     tracking = TrackerSettings(hands=settings.hands or "both")
     recording, opened = open_input(video or hands, tracker, tracking, reading)

@@ -54,15 +54,13 @@ def _row(renderer: RobotRenderer, robot: Robot, side: Side) -> ImageRgb:
         "before the palm": np.array([1.0, 0.25 * towards_thumb, 0.30]),
         "from the thumb's side": np.array([0.30, towards_thumb, 0.30]),
     }
-    panels = []
+    panels, camera = [], renderer.portrait_camera
     for name, viewer in views.items():
         pose = renderer.framed(side, [opened, closed], viewer, 1.15 * axes, _FILLED)
-        for state, joints in (("open", opened), ("closed", closed)):
+        for state, joints, tips in (("open", opened, paths[0]), ("closed", closed, paths[-1])):
             image = renderer.seen(side, joints, pose)
-            camera = renderer.portrait_camera
             if state == "open":
                 _draw_paths(image, camera, pose, paths, hand.fingers)
-            tips = paths[0] if state == "open" else paths[-1]
             _draw_axes(image, camera, pose, axes)
             _draw_names(image, camera, pose, tips, hand.fingers)
             _write(image, f"{robot.label} {side}, {state}, {name}", (12, 24), _INK, 0.55)

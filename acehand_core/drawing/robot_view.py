@@ -69,8 +69,7 @@ class RobotRenderer:
 
         ``pixels_per_metre``: largest scale of a hand; small ones are drawn faster.
 
-        Raises:
-            MissingDependencyError: no OpenGL; the message names the packages.
+        Raises MissingDependencyError: no OpenGL; the message names the packages.
         """
         self._mujoco: Any = import_mujoco()
         self._hands = robot.hands

@@ -85,8 +85,7 @@ class Decision:
 def read_decisions(path: Path) -> dict[str, Decision]:
     """Return the decisions of a file by fingerprint, the latest of each.
 
-    Raises:
-        InputError: it cannot be read. SchemaError: it is not a file of decisions.
+    Raises InputError: it cannot be read. SchemaError: it is not a file of decisions.
     """
     try:
         content = json.loads(path.read_text("utf-8"))
@@ -135,9 +134,8 @@ def apply_decisions(
         keep: what to keep (``Keep``).
         delete, dry_run: as in ``lerobot.edit.remove_episodes``.
 
-    Raises:
-        InputError: no decision matches an episode, none would be left, or a trim is outside its
-            episode. As ``remove_episodes`` and ``trim_episodes``.
+    Raises InputError: no decision matches an episode, none would be left, or a trim is outside its
+    episode. As ``remove_episodes`` and ``trim_episodes``.
     """
     found = _decided(root, decisions, progress)
     if not found:
@@ -217,8 +215,7 @@ def write_beside(folder: Path, target: Path, piece: EpisodePiece) -> None:
     measured anew for the report; its other entries are listed as ``of_the_whole_episode``. Other
     files, and a contact sheet without an overlay, stay those of the whole episode.
 
-    Raises:
-        SchemaError, VideoError: a file cannot be read. OSError.
+    Raises SchemaError, VideoError: a file cannot be read. OSError.
     """
     motion: HandMotion | None = None
     if (folder / layout.HANDS).is_file():

@@ -84,8 +84,7 @@ class Episode(JudgedClip):
 class DatasetReader:
     """Reader of a dataset, with one episode in memory at a time.
 
-    Raises:
-        InputError: the dataset has no hands. SchemaError: one of its files is damaged.
+    Raises InputError: the dataset has no hands. SchemaError: one of its files is damaged.
     """
 
     def __init__(self, dataset: Path) -> None:

@@ -158,8 +158,7 @@ class Inspection:
 def write_json(inspection: Inspection, path: Path) -> None:
     """Write report.json, over an older one.
 
-    Raises:
-        OutputError: it cannot be written, or another file has that name.
+    Raises OutputError: it cannot be written, or another file has that name.
     """
     if path.exists():
         try:
@@ -211,9 +210,8 @@ def inspect(
         looks: frames per episode in which hands are detected again.
         work: cache of measures; they count while episode, video and checks are the same.
 
-    Raises:
-        InputError: there is no dataset, or it has no hands. MissingDependencyError: ``looks`` needs
-            the hand networks.
+    Raises InputError: there is no dataset, or it has no hands. MissingDependencyError: ``looks``
+    needs the hand networks.
     """
     datasets = find_datasets(paths)
     readers = [DatasetReader(dataset) for dataset in datasets]

@@ -119,9 +119,8 @@ def curves(episode: Episode, robot: Robot | None) -> list[Curve]:
                 away = project(episode.camera, episode.joints)[:, slot] - pixels
                 away = valid * np.linalg.norm(away, axis=-1).mean(1)
                 out.append(Curve("reprojection", side, away, "px"))
-        if errors is not None and np.isfinite(errors[:, slot]).any():
+        if errors is not None and (known := np.isfinite(errors[:, slot]).any(1)).any():
             mean = np.full(len(episode), np.nan)
-            known = np.isfinite(errors[:, slot]).any(1)
             mean[known] = 1e3 * np.nanmean(errors[known, slot], axis=1)
             out.append(Curve("tip error", side, mean, "mm", 30.0))
         if robot is not None and episode.robot is not None and side in robot.hands:
@@ -270,8 +269,7 @@ def write_report(
         decisions: earlier ones, by fingerprint.
         single: a page of one episode, without a list.
 
-    Raises:
-        OutputError: a file cannot be written. MissingDependencyError: plotly is not installed.
+    Raises OutputError: a file cannot be written. MissingDependencyError: plotly is not installed.
     """
     readers = [DatasetReader(dataset) for dataset in inspection.datasets]
     folder, names, videos = page.with_name(f"{page.stem}_files"), ["plotly", "robots"], {}
@@ -302,9 +300,8 @@ def write_episode_page(
 ) -> None:
     """Write the page of one episode, without measures of its pictures.
 
-    Raises:
-        InputError: an unknown episode. OutputError: the file exists, or cannot be written.
-        MissingDependencyError: plotly is not installed.
+    Raises InputError: an unknown episode. OutputError: the file exists, or cannot be written.
+    MissingDependencyError: plotly is not installed.
     """
     check_free(path, overwrite)
     episode, robot = reader.read(number), robot_of(reader)

@@ -52,8 +52,7 @@ class Sighting:
 def picture_measures(episode: Episode, recording: Recording, looks: int = LOOKS) -> list[Measure]:
     """Measure an episode against its video, with hands detected in ``looks`` frames.
 
-    Raises:
-        VideoError: the video cannot be read. MissingDependencyError: the networks are missing.
+    Raises VideoError: the video cannot be read. MissingDependencyError: the networks are missing.
     """
     measures = _pace(picture_changes(recording))
     if looks and episode.placed and episode.camera is not None:

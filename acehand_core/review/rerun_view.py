@@ -99,9 +99,8 @@ def check_output(path: Path, overwrite: bool) -> None:
 def save(shown: EpisodeDisplay, path: Path, overwrite: bool = False) -> None:
     """Write a file for rerun, atomically.
 
-    Raises:
-        InputError: another ending. OutputError: the file exists, or cannot be written.
-        MissingDependencyError: rerun is not installed. VideoError: the video is missing.
+    Raises InputError: another ending. OutputError: the file exists, or cannot be written.
+    MissingDependencyError: rerun is not installed. VideoError: the video is missing.
     """
     check_output(path, overwrite)
     rr = _rerun()
@@ -117,9 +116,8 @@ def save(shown: EpisodeDisplay, path: Path, overwrite: bool = False) -> None:
 def open_viewer(shown: EpisodeDisplay) -> None:
     """Show an episode in rerun's viewer, an open one if possible.
 
-    Raises:
-        InputError: no display. MissingDependencyError: rerun is not installed. OutputError: the
-            viewer does not start. VideoError: the video is missing.
+    Raises InputError: no display. MissingDependencyError: rerun is not installed. OutputError: the
+    viewer does not start. VideoError: the video is missing.
     """
     check_viewer()
     rr = _rerun()

@@ -138,15 +138,13 @@ class _Handler(BaseHTTPRequestHandler):
         self._refuse(403, "valid hosts: 127.0.0.1, localhost")
         return False
 
-    def _send(self, content: bytes, kind: str) -> None:
-        self._head(200, kind, len(content))
+    def _send(self, content: bytes, kind: str, code: int = 200) -> None:
+        self._head(code, kind, len(content))
         self.wfile.write(content)
 
     def _refuse(self, code: int, text: str) -> None:
-        content = text.encode()
         self.close_connection = True  # the request's body may be unread
-        self._head(code, "text/plain; charset=utf-8", len(content))
-        self.wfile.write(content)
+        self._send(text.encode(), "text/plain; charset=utf-8", code)
 
     def _head(self, code: int, kind: str, size: int, **more: str) -> None:
         self.send_response(code)
