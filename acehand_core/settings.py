@@ -123,7 +123,6 @@ class Leaf:
 
     @property
     def name(self) -> str:
-        """The field's name."""
         return self.path[-1]
 
     @property
@@ -151,7 +150,6 @@ class Leaf:
         return self.setting.choices
 
     def value(self, settings: Any) -> Any:
-        """Return its value in ``settings``."""
         for name in self.path:
             if isinstance(settings, Mapping):
                 settings = settings.get(name)

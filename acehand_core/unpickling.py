@@ -222,11 +222,6 @@ def _tensor(call: _Call, data: _Data) -> np.ndarray:
     return view.copy()
 
 
-def _from_buffer(call: _Call, data: _Data) -> np.ndarray:
-    raw, dtype, shape, order = call.args
-    return _array(raw, dtype, shape, order, data)
-
-
 #: Calls evaluated once the whole file is read, with a word for the result.
 _MADE: dict[str, tuple[str, Callable[[_Call, _Data], Any]]] = {
     "numpy.dtype": ("a type", _dtype),
@@ -235,7 +230,7 @@ _MADE: dict[str, tuple[str, Callable[[_Call, _Data], Any]]] = {
         "a number",
         lambda call, data: _array(call.args[1], call.args[0], (), "C", data)[()],
     ),
-    "numpy.core.numeric._frombuffer": ("an array", _from_buffer),
+    "numpy.core.numeric._frombuffer": ("an array", lambda call, data: _array(*call.args, data)),
     "scipy.sparse.csc.csc_matrix": ("a sparse matrix", _sparse),
     "scipy.sparse.csr.csr_matrix": ("a sparse matrix", _sparse),
     "chumpy.ch.Ch": ("a constant", lambda call, data: np.asarray(data(call.state["x"]))),

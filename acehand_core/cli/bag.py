@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from acehand_core.cli import console
-from acehand_core.cli.retarget import summarise, with_weights
+from acehand_core.cli.retarget import Retarget, summarise, with_weights
 from acehand_core.pipeline.bag_convert import ConvertOptions
 from acehand_core.pipeline.bag_write import WriteOptions
 from acehand_core.settings import group, setting
@@ -47,8 +47,7 @@ class Convert:
     options: ConvertOptions = group(ConvertOptions)
 
     json_of_nothing: ClassVar[dict[str, Any]] = {
-        "dataset": None, "seconds": 0.0, "realtime_factor": 0.0, "episodes": [], "bag": None,
-        "topics": {}, "lost_messages": {},
+        **Retarget.json_of_nothing, "bag": None, "topics": {}, "lost_messages": {}
     }  # fmt: skip
 
     def run(self, terminal: console.Terminal) -> int:

@@ -109,10 +109,8 @@ class Convert:
             console.say(f"{self.output}: {found.format}, {values['model']}")
         elif not terminal.json:
             console.print_json(values)
-        output = None if self.output is None else str(self.output)
-        terminal.print_json(
-            {"camera": values, "format": found.format, "name": found.name, "output": output}
-        )
+        report = {"camera": values, "format": found.format, "name": found.name}
+        terminal.print_json(report | {"output": self.output and str(self.output)})
         return console.EXIT_OK
 
 
@@ -154,9 +152,8 @@ class Estimate:
         from acehand_core.drawing.camera_view import lines_in
         from acehand_core.drawing.overlay import write_png
 
-        for path in (self.output, self.picture):
-            if path is not None:
-                check_free(path, self.overwrite)
+        for path in filter(None, (self.output, self.picture)):
+            check_free(path, self.overwrite)
         found = estimate(_raw(self.video, self.start_s, self.duration_s), terminal.bars)
         report = _estimate_report(self.video, found)
         if self.output is not None and found.camera is not None:

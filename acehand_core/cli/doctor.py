@@ -101,9 +101,8 @@ class Doctor:
 
         ready = all(piece.found for piece in pieces if piece.needed)
         console.say("The main job can run." if ready else "The main job cannot run: see MISSING.")
-
-        found, report = [asdict(piece) for piece in pieces], {"acehand": __version__}
-        terminal.print_json({**report, "ready": ready, "pieces": found, "plugins": others})
+        report = {"ready": ready, "pieces": [asdict(piece) for piece in pieces], "plugins": others}
+        terminal.print_json({"acehand": __version__, **report})
         return console.EXIT_OK if ready else console.EXIT_SOME_FAILED
 
 

@@ -16,7 +16,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "reconstruct": ("hands of a video as a table", "acehand_core.cli.hands:Reconstruct"),
     "export": ("hands in another format, or robot commands", "acehand_core.cli.hands:Export"),
     "view": ("an episode or hands in a viewer, or pictures", "acehand_core.cli.hands:View"),
-    "render": ("video and strip of hands and robot", "acehand_core.cli.render:Render"),
+    "render": ("video and strip of hands and robot", "acehand_core.cli.hands:Render"),
     "robots": ("list, check, draw or add robots", "acehand_core.cli.robots:Robots"),
     "camera show": ("what a camera file holds, with a picture", "acehand_core.cli.camera:Show"),
     "camera presets": ("camera models and fields of view", "acehand_core.cli.camera:Presets"),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from acehand_core.cli import console
-from acehand_core.settings import check_values, like, setting
+from acehand_core.settings import like, setting
 
 if TYPE_CHECKING:
     from acehand_core.review.inspect import Inspection
@@ -42,9 +42,6 @@ class Inspect:
     max_doubtful: float | None = setting(
         None, "exit code 1 above this share of doubtful or rejected episodes", **_SHARE
     )
-
-    def __post_init__(self) -> None:
-        check_values(self)
 
     def run(self, terminal: console.Terminal) -> int:
         """Write the report; the exit code is 1 above a maximum."""
@@ -91,9 +88,6 @@ class Review:
     looks: int = like(Inspect, "looks", 12)
     port: int = setting(0, "port on 127.0.0.1", low=0, high=65535, default_text="a free one")
     browser: bool = setting(True, "open the page", pair=True)
-
-    def __post_init__(self) -> None:
-        check_values(self)
 
     def run(self, terminal: console.Terminal) -> int:
         from acehand_core.review import serve

@@ -121,7 +121,7 @@ class EpisodePictures:
         """Write frames spread over the episode as one picture, cropped to the hands."""
         source, thumbs = self._recording.frames, []
         for frame in self._chosen():
-            image = np.full((*self._size[::-1], 3), _BACKDROP, np.uint8)
+            image: Picture = np.full((*self._size[::-1], 3), _BACKDROP, np.uint8)
             if source is not None:
                 image = source.at(frame).copy()
             if (image.shape[1], image.shape[0]) != self._size:

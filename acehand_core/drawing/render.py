@@ -58,9 +58,8 @@ def render(
     another recording than the first. MissingDependencyError: panels with the robot, without OpenGL.
     OutputError: the pictures exist and may not be overwritten.
     """
-    names = (STRIP, VIDEO) if settings.moving else (STRIP,)
     given = None if settings.panels is None else panel_names(settings.panels)
-    files = [settings.output / name for name in names]
+    files = [settings.output / name for name in ((STRIP, VIDEO) if settings.moving else (STRIP,))]
     for path in files:
         check_free(path, settings.overwrite)
 

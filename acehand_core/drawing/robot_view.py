@@ -222,7 +222,6 @@ class RobotRenderer:
 
     @property
     def portrait_camera(self) -> Camera:
-        """The camera of portraits."""
         return Camera.nominal(self.width, self.height, _PORTRAIT_FOV)
 
     def seen(self, side: Side, joints: JointVector, T_camera_base: RigidTransform) -> ImageRgb:
@@ -358,20 +357,19 @@ def _build_scene(
         spec.attach(child, frame=mount.add_frame(), prefix=_PREFIX)
 
     if arm is not None:
-        _add_arms(spec, arm, _VISUAL_GROUP)
+        for side, shape in itertools.product(SIDES, visible_shapes(arm).tolist()):
+            name, material = f"{_ARM_PREFIX}{side} {shape}", int(arm.model.geom_matid[shape])
+            geom = add_shape(spec, spec.worldbody, arm.model, shape, name)
+            geom.group = _VISUAL_GROUP
+            geom.rgba = arm.model.geom_rgba[shape] if material < 0 else arm.model.mat_rgba[material]
 
+    directional = mujoco_module.mjtLightType.mjLIGHT_DIRECTIONAL
     for direction, diffuse, specular in (
         ((0.40, 0.60, 0.75), 0.70, 0.4),  # key light: from above left behind the camera
         ((-0.8, 0.1, 0.5), 0.25, 0.1),  # fill from the right
     ):
-        spec.worldbody.add_light(
-            dir=direction,
-            diffuse=[diffuse] * 3,
-            specular=[specular] * 3,
-            ambient=[0] * 3,
-            type=mujoco_module.mjtLightType.mjLIGHT_DIRECTIONAL,
-            castshadow=False,
-        )
+        light = spec.worldbody.add_light(dir=direction, type=directional, castshadow=False)
+        light.diffuse, light.specular, light.ambient = [diffuse] * 3, [specular] * 3, [0] * 3
 
     model = spec.compile()
     model.vis.global_.offwidth, model.vis.global_.offheight = width, height
@@ -382,25 +380,14 @@ def _build_scene(
     return model
 
 
-def _add_arms(spec: mujoco.MjSpec, arm: Arm, group: int) -> None:
-    """Add the shapes of a left and a right arm to a scene, in their own colours."""
-    model = arm.model
-    for side, shape in itertools.product(SIDES, visible_shapes(arm).tolist()):
-        geom = add_shape(spec, spec.worldbody, model, shape, f"{_ARM_PREFIX}{side} {shape}")
-        geom.group, material = group, int(model.geom_matid[shape])
-        geom.rgba = model.geom_rgba[shape] if material < 0 else model.mat_rgba[material]
-
-
 class _DrawnArms:
-    """The arms of a compiled scene (``_add_arms``)."""
+    """The arms of a compiled scene."""
 
     def __init__(self, arm: Arm, model: mujoco.MjModel) -> None:
         self._arm, self._links = arm, arm.model.geom_bodyid[visible_shapes(arm)] - 1
-        names = [model.geom(i).name for i in range(model.ngeom)]
+        names = np.array([model.geom(i).name for i in range(model.ngeom)])
         self._geoms = {
-            side: np.array(
-                [i for i, n in enumerate(names) if n.startswith(f"{_ARM_PREFIX}{side} ")], int
-            )
+            side: np.flatnonzero(np.char.startswith(names, f"{_ARM_PREFIX}{side} "))
             for side in SIDES
         }
         self._colours = model.geom_rgba.copy()

@@ -178,10 +178,8 @@ def calibrations_of(episode: Episode, robot: Robot) -> tuple[dict[Side, Calibrat
     except AcehandError as error:
         return told, str(error)
     for side, calibration in told.items():
-        same = side in kept and np.allclose(
-            kept[side].apply(np.eye(3)), calibration.apply(np.eye(3)), atol=1e-3
-        )
-        if not same:
+        points = [one.apply(np.eye(3)) for one in (kept.get(side, calibration), calibration)]
+        if side not in kept or not np.allclose(*points, atol=1e-3):
             return told, f"{CALIBRATION} is not the one that the {side} hand was made with"
     return {**kept, **told}, None
 

@@ -157,11 +157,11 @@ def apply_decisions(
     _cuts(root, found)  # raises before anything is changed
 
     removal, trimming = None, None
+    left = {number: decision for number, decision in found.items() if number not in removed}
     if removed:
         removal = remove_episodes(root, removed, delete=delete, dry_run=dry_run)
         if not dry_run:
-            found = _decided(root, decisions, progress)
-    left = {number: d for number, d in found.items() if not dry_run or number not in removed}
+            left = _decided(root, decisions, progress)
     if cuts := _cuts(root, left):
         trimming = trim_episodes(
             root, cuts, write_beside, delete=delete, dry_run=dry_run, progress=progress

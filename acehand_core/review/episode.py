@@ -77,7 +77,6 @@ class Episode(JudgedClip):
 
     @property
     def source(self) -> str:
-        """The source recording."""
         return str(self.report.get("source") or self.origin.get("source") or "")
 
 

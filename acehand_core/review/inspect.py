@@ -118,11 +118,9 @@ class Inspection:
         return [f"of all {len(said)} episodes {said[0]}"] if said else []
 
     def count(self, status: Status) -> int:
-        """Return the number of episodes with a status."""
         return sum(episode.status == status for episode in self.episodes)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the content of report.json."""
         statuses: tuple[Status, ...] = ("accepted", "doubtful", "rejected")
 
         def counted(name: str) -> dict[str, dict[str, int]]:
@@ -285,7 +283,7 @@ def _inspected(
             with atomic_path(kept, overwrite=True) as partial:
                 partial.write_text(json.dumps(content))
 
-    facts = {
+    facts: dict[str, Any] = {
         "camera": None if episode.camera is None else episode.camera[0].tolist(),
         "source_size": (episode.origin.get("settings") or {}).get("source_size"),
         "work": wrist_paths(episode),

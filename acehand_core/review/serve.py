@@ -69,7 +69,6 @@ class ReviewServer:
         return page_text(self.title, data).encode()
 
     def readers(self) -> list[DatasetReader]:
-        """Return a reader per dataset."""
         return [DatasetReader(dataset) for dataset in self.inspection.datasets]
 
 
@@ -91,7 +90,6 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        """Send the page or one of its files."""
         if not self._is_here():
             return
         file = re.fullmatch(r"/files/(plotly|robots|\d{1,6}-\d{1,9})\.js", self.path)
@@ -112,7 +110,6 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(404, str(error))
 
     def do_POST(self) -> None:
-        """Take a decision."""
         if not self._is_here():
             return
         try:
