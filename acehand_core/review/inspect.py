@@ -261,9 +261,9 @@ def _inspected(
         episode = reader.read(number)
     except AcehandError as error:
         measure = Measure("unreadable", 1, f"it cannot be read: {error}")
-        facts = {"camera": None, "source_size": None, "work": [0.0, 0.0], "hand_length": None}
+        unknown = {"camera": None, "source_size": None, "work": [0.0, 0.0], "hand_length": None}
         return InspectedEpisode(
-            place, number, "", "", None, "", 0, 1.0, "rejected", (measure,), (), facts
+            place, number, "", "", None, "", 0, 1.0, "rejected", (measure,), (), unknown
         )
 
     kept = None if work is None else work / f"{episode.fingerprint}.json"
