@@ -1,1 +1,1 @@
-"""Command lines: parsing only. Imported by nobody."""
+"""The commands: parsing and messages. No other room imports it."""

@@ -1,1 +1,1 @@
-"""Everything that is drawn: overlays, contact sheets, strips, the robot's views."""
+"""Overlays, contact sheets, strips, and views of the robot."""

@@ -235,20 +235,20 @@ class Panels:
         width: int,
         height: int,
         robot: RobotLayer | None = None,
-        beside: Sequence[HandMotion] = (),
+        others: Sequence[HandMotion] = (),
         arms: Float[np.ndarray, "N 3"] | None = None,
         table: Float[np.ndarray, "4 4"] | None = None,
     ) -> None:
         """Prepare the cameras.
 
         Args:
-            beside: other hands of the same frames, included in the view from outside so that all
+            others: other hands of the same frames, included in the view from outside so that all
                 have the same one.
             arms: points of arms, also included.
             table: pose of the arms' table, z axis up.
         """
         self._has_place = motion.placed
-        motion, beside = placed_nominally(motion), [placed_nominally(other) for other in beside]
+        motion, others = placed_nominally(motion), [placed_nominally(other) for other in others]
         camera = motion.camera.rescaled(width, height) if motion.camera else None
         self._motion, self._robot = motion, robot
         self._size = (width, height)
@@ -260,14 +260,14 @@ class Panels:
         self._poses = np.tile(np.eye(4), (len(motion), 1, 1)) if poses is None else poses
 
         self._wrists = self._wrist_trails(motion)
-        trails = np.concatenate([self._wrists, *map(self._wrist_trails, beside)])
+        trails = np.concatenate([self._wrists, *map(self._wrist_trails, others)])
         points = trails[np.isfinite(trails).all(-1)]
         eyes = self._poses[:, :3, 3]
         room = np.array([0.0, 0.0, 0.1])
         reaching = np.zeros((0, 3)) if arms is None else arms
         shown = np.concatenate([points + room, points - room, eyes[:1], reaching])
         if not self._has_place:  # without camera and arms
-            shown = np.concatenate([one.joints_camera[one.known] for one in (motion, *beside)])
+            shown = np.concatenate([one.joints_camera[one.known] for one in (motion, *others)])
             shown = shown[np.isfinite(shown).all(-1)]
         self._up = -self._poses[0, :3, 1] if poses is None else np.array([0.0, 0.0, 1.0])
         self._third = outside_view(shown, self._poses[0, :3, 2], self._up, width, height)

@@ -1,1 +1,1 @@
-"""Is an episode good enough: checks that know hands, the acceptance report, decisions."""
+"""Review of episodes: checks, report and page, decisions."""

@@ -94,7 +94,7 @@ def _pace(changes: Float[np.ndarray, "S"]) -> list[Measure]:
                 f"jumps of the picture although time stamps are even: {count}; frames are missing",
                 frame=int(np.argmax(jumps)) + 1),
         Measure("uneven_pictures", lost,
-                f"pictures that change by half as much again as those beside them: {lost}; single "
+                f"pictures that change by half as much again as their neighbours: {lost}; single "
                 "frames are missing", frame=int(np.argmax(uneven)) + 1),
     ]  # fmt: skip
 
