@@ -230,7 +230,7 @@ _MADE: dict[str, tuple[str, Callable[[_Call, _Data], Any]]] = {
         "a number",
         lambda call, data: _array(call.args[1], call.args[0], (), "C", data)[()],
     ),
-    "numpy.core.numeric._frombuffer": ("an array", lambda call, data: _array(*call.args, data)),
+    "numpy.core.numeric._frombuffer": ("an array", lambda call, data: _array(*(*call.args, data))),
     "scipy.sparse.csc.csc_matrix": ("a sparse matrix", _sparse),
     "scipy.sparse.csr.csr_matrix": ("a sparse matrix", _sparse),
     "chumpy.ch.Ch": ("a constant", lambda call, data: np.asarray(data(call.state["x"]))),
