@@ -78,10 +78,7 @@ class CachedTracker:
         # Where partial results wait changes nothing; of weights the content counts.
         settings = asdict(replace(self._settings, work_dir=None, own={}))
         own = self._settings.own.get(self.name)
-        arrays = {
-            "times": recording.timestamps_ns,
-            "poses": recording.T_world_camera,
-        }
+        arrays = {"times": recording.timestamps_ns, "poses": recording.T_world_camera}
         return {
             "recording": [recording.sha256, recording.name, recording.width, recording.height],
             "read": {**recording.processing, "notes": recording.notes, "fps": recording.fps},

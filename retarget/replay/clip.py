@@ -1,7 +1,7 @@
-"""What a clip measures: hands that no hand is like, a robot that does not do what they do.
+"""Measures of a clip: implausible human hands, and a robot that does not follow them.
 
-A ``JudgedClip`` holds hands and robot as a dataset's columns do, so that a conversion, which has
-them in memory, and ``acehand inspect``, which reads them again, measure the same.
+A ``JudgedClip`` has the form of a dataset's columns, so that a conversion and ``acehand inspect``,
+which reads them back, measure the same.
 """
 
 from __future__ import annotations
@@ -16,14 +16,7 @@ from jaxtyping import Bool, Float
 from acehand_core.geometry import frames, rotations
 from acehand_core.hand.skeleton import BONES, FINGERS, KNUCKLES, TIPS, WRIST, finger_keypoints
 from acehand_core.motion import HandMotion, RobotTrajectory, runs
-from acehand_core.types import (
-    SIDES,
-    JointsCamera,
-    PerHand,
-    PerHandFlag,
-    Side,
-    TimestampsNs,
-)
+from acehand_core.types import SIDES, JointsCamera, PerHand, PerHandFlag, Side, TimestampsNs
 from retarget.replay.judgements import Measure
 from retarget.robots.hand_spec import HandSpec
 from retarget.robots.kinematics import KinematicTree
@@ -32,22 +25,22 @@ from retarget.targets import palm_frames, palm_sigma
 
 #: Wrist to middle fingertip of a mean adult hand, m.
 ADULT_HAND_M = 0.187
-#: What no wrist does: m/s, degrees a second.
+#: Speeds that no wrist reaches: m/s, degrees per second.
 FAST_M_S, FAST_DEG_S = 6.0, 2000.0
-#: A joint between bones that bends backwards by more is out of its range.
+#: A joint that bends backwards by more is out of its range.
 BACKWARDS_RAD = np.radians(30.0)
-#: A hand that was measured moves by more than this from frame to frame, if only by noise (m).
+#: A measured hand moves by more than this from frame to frame, if only by noise (m).
 STILL_M = 2e-5
-#: Hands change places where that explains their paths so much better, and those are so long (m).
+#: Hands swap where that shortens their paths to this share, and these are this long (m).
 SWAP_SHARE, SWAP_M = 0.4, 0.08
-#: The share of strong bends that must be out of the palm, over so many seconds, of a wrong side.
+#: A wrong side: this share of strong bends leads out of the palm, over so many seconds.
 OUTWARD, SIDE_S = 0.7, 1.0
-#: A fingertip further from its goal is far (m), one that is known less well is uncertain.
+#: A robot fingertip further from its goal is far, a human one with more deviation uncertain (m).
 FAR_TIP_M = 0.030
-#: Over half a second human fingertips moved by more than the first (m), the robot's joints by no
-#: more than the second (rad): it stands still.
+#: The robot stands still where in half a second human fingertips move by more than the first (m)
+#: and its joints by less than the second (rad).
 _MOVED_M, _STOOD_RAD, _WINDOW_S = 0.02, 0.002, 0.5
-#: Angles are stored as float32: those beyond a limit by less than this (rad, m) are not.
+#: Rounding of angles that are stored as float32 (rad, m).
 _STORED = 1e-4
 
 _Hand = Float[np.ndarray, "T 21 3"]
@@ -55,10 +48,9 @@ _Hand = Float[np.ndarray, "T 21 3"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RobotColumns:
-    """Both robot hands over T frames: Q joints and C commands (rad, slides m), in that order.
+    """Both robot hands over T frames: Q joints and C commands (rad, slides m); names without side.
 
-    Names have no side. ``T_frame_base`` is None without a placement, ``frame`` says in which frame
-    it is. ``arm_reached`` says where an arm brings each hand to its place; None: there are no arms.
+    ``T_frame_base`` (in ``frame``) is None without a placement, ``arm_reached`` without arms.
     """
 
     joint_names: tuple[str, ...]
@@ -75,9 +67,9 @@ class RobotColumns:
 class JudgedClip:
     """Both hands of T frames, and the robot that follows them.
 
-    ``joints`` are NaN where a hand is not valid; relative to the wrist where not ``placed``.
-    ``camera`` is fx, fy, cx, cy, width, height of each frame, or None. ``sigma`` is that of
-    ``HandMotion.joint_sigma``. ``source_ns`` are the stamps of the source's frames.
+    ``joints`` are NaN where a hand is not valid, and relative to the wrist unless ``placed``.
+    ``camera`` has fx, fy, cx, cy, width and height of each frame, ``sigma`` is
+    ``HandMotion.joint_sigma``, ``source_ns`` the time stamps of the source's frames.
     """
 
     fps: float
@@ -97,17 +89,14 @@ class JudgedClip:
 
     @property
     def observed(self) -> PerHandFlag:
-        """Frames in which a hand was measured, and is trusted."""
+        """Frames with a measured and trusted hand."""
         return self.valid & ~self.filled & (self.confidence > 0)
 
 
 def clip_of(
     motion: HandMotion, trajectory: RobotTrajectory, source_ns: TimestampsNs | None = None
 ) -> dict[str, Any]:
-    """Return the fields of the ``JudgedClip`` that a dataset would hold of them.
-
-    ``source_ns``: the stamps of the source's frames; None: those of the motion.
-    """
+    """Return the fields of the ``JudgedClip``; ``source_ns`` defaults to the motion's times."""
     camera, pinhole = motion.camera, None
     if camera is not None and camera.model == "pinhole":
         row = camera.fx, camera.fy, camera.cx, camera.cy, camera.width, camera.height
@@ -117,29 +106,32 @@ def clip_of(
         there = np.ones(len(motion), bool)
         reached = np.stack([there if a is None else a.reached for a in trajectory.arms], axis=1)
     active = trajectory.active
+    names = trajectory.joint_names, trajectory.command_joints
+    angles = trajectory.joints, trajectory.commands, trajectory.registers
+    place = trajectory.frame, trajectory.T_frame_base
     return {
         "fps": float(motion.fps),
         "source_ns": motion.timestamps_ns if source_ns is None else source_ns,
         "joints": np.where(active[..., None, None], motion.joints_camera, np.nan),
-        "placed": motion.placed, "valid": active, "filled": motion.filled,
+        "placed": motion.placed,
+        "valid": active,
+        "filled": motion.filled,
         "confidence": np.where(active, motion.quality, 0.0).astype(float),
-        "sigma": motion.joint_sigma, "camera": pinhole, "motion": motion,
-        "robot": RobotColumns(
-            trajectory.joint_names, trajectory.command_joints, trajectory.joints,
-            trajectory.commands, trajectory.registers, trajectory.frame, trajectory.T_frame_base,
-            reached,
-        ),
-    }  # fmt: skip
+        "sigma": motion.joint_sigma,
+        "camera": pinhole,
+        "motion": motion,
+        "robot": RobotColumns(*names, *angles, *place, reached),
+    }
 
 
 def clip_measures(
     clip: JudgedClip, robot: Robot | None, tip_error_m: Float[np.ndarray, "T 2 K"] | None
 ) -> list[Measure]:
-    """Measure what anybody can who has hands and robot.
+    """Return the measures that need only hands and robot.
 
     Args:
-        robot: the robot of ``clip.robot``; None: what needs its kinematics is not measured.
-        tip_error_m: how far the robot's fingertips are from the human ones, NaN where not known.
+        robot: the robot of ``clip.robot``; None leaves out what needs its kinematics.
+        tip_error_m: distance of robot from human fingertips, NaN where unknown.
     """
     measures = [*_frames(clip), *hand_measures(clip)]
     columns = clip.robot
@@ -150,19 +142,18 @@ def clip_measures(
         active = clip.valid[:, slot]
         if not active.any():
             continue
-        measures += [_stands_still(clip, columns, slot, side), *_acceleration(clip, columns, slot)]
-        tips = np.zeros((0, 1)) if tip_error_m is None else tip_error_m[:, slot]
-        known = np.isfinite(tips[active]) if len(tips) else np.zeros(0)
-        if known.any():
-            far = float((tips[active][known] > FAR_TIP_M).mean())
+        measures += _stands_still(clip, columns, slot, side)
+        measures += _acceleration(clip, columns, slot)
+        tips = None if tip_error_m is None else tip_error_m[:, slot]
+        if tips is not None and (known := np.isfinite(tips) & active[:, None]).any():
+            far = float((tips[known] > FAR_TIP_M).mean())
             text = f"{far:.0%} of the {side} robot fingertips are over 30 mm off"
             worst = int(np.argmax(np.nan_to_num(tips).max(-1)))
             measures.append(Measure("far_tips", far, text, side, worst))
         if columns.arm_reached is not None:
+            text = "in {:.0%} of the frames the {} arm does not reach the hand's place"
             beyond = active & ~columns.arm_reached[:, slot]
-            share = float(beyond.sum() / active.sum())
-            text = f"in {share:.0%} of the frames the {side} arm does not reach the hand's place"
-            measures.append(Measure("reach", share, text, side, int(np.argmax(beyond))))
+            measures.append(_share("reach", beyond, active, text, side))
         if robot is not None and side in robot.hands:
             measures += _limits(columns, robot.hands[side], slot, side)
             if bases is not None:
@@ -171,7 +162,7 @@ def clip_measures(
 
 
 def in_camera(clip: JudgedClip) -> Float[np.ndarray, "T 2 4 4"] | None:
-    """Return the robots' base poses in the camera frame, NaN where the camera's pose is unknown."""
+    """Return the robots' base poses in the camera frame, NaN where the camera pose is unknown."""
     robot, motion = clip.robot, clip.motion
     if robot is None or robot.T_frame_base is None:
         return None
@@ -180,6 +171,17 @@ def in_camera(clip: JudgedClip) -> Float[np.ndarray, "T 2 4 4"] | None:
     if motion is None or motion.T_world_camera is None:
         return None
     return frames.inverse(motion.T_world_camera)[:, None] @ robot.T_frame_base
+
+
+def _share(
+    check: str, flags: Bool[np.ndarray, "T"], among: Bool[np.ndarray, "T"], text: str, side: Side
+) -> Measure:
+    """Return the share of ``flags`` among other frames; ``text`` takes the share and the side."""
+    share = float(flags.sum() / among.sum())
+    return Measure(check, share, text.format(share, side), side, int(np.argmax(flags)))
+
+
+# Frames and sightings.
 
 
 # The frames, and which of them show hands.
@@ -208,23 +210,22 @@ def _frames(clip: JudgedClip) -> Iterator[Measure]:
         seen = float((valid & ~filled).mean())
         text = f"{side} hand was seen in only {seen:.0%} of the frames"
         yield Measure("absent", 1 - seen, text, side)
-        # Frames that gap filling wrote, or that nothing is trusted of: both are guesses.
+        # Filled and untrusted frames are both guesses.
         guessed = valid & ~clip.observed[:, slot]
         share = float(guessed.sum() / valid.sum())
         text = f"{share:.0%} of the {side} hand's frames are filled in or of confidence 0"
         yield Measure("filled", share, text, side, _longest(guessed)[0])
         doubtful = valid & ~filled & (clip.confidence[:, slot] == 0)
-        share = float(doubtful.sum() / valid.sum())
-        text = f"{share:.1%} of the {side} hand's frames have confidence 0 and are not followed"
-        yield Measure("untrusted", share, text, side, int(np.argmax(doubtful)))
+        text = "{:.1%} of the {} hand's frames have confidence 0 and are not followed"
+        yield _share("untrusted", doubtful, valid, text, side)
 
 
 def _longest(flags: Bool[np.ndarray, "T"]) -> tuple[int, int]:
-    """Return first frame and the one after the last of the longest stretch that is true."""
+    """Return first and stop frame of the longest run of true frames."""
     return max(runs(flags), key=lambda run: run[1] - run[0], default=(0, 0))
 
 
-# What no hand does, and what only a fault of tracking looks like.
+# Implausible hands: faults of tracking.
 
 
 def hand_measures(clip: JudgedClip) -> list[Measure]:
@@ -242,14 +243,13 @@ def hand_measures(clip: JudgedClip) -> list[Measure]:
             *_motion(clip, hand, seen, side),
             *_bends(clip, hand, seen, side),
             _frozen(clip, slot),
-            *_place(clip, hand, seen, side),
-            *_evidence(clip, slot, seen),
+            *_placement(clip, slot, seen),
         ]
     return [*measures, *_swaps(clip)]
 
 
 def hand_length(clip: JudgedClip) -> float | None:
-    """Return the length of the hand that is seen more, along its bones (m)."""
+    """Return the length of the more visible hand along its bones (m)."""
     seen = clip.observed & np.isfinite(clip.joints).all((2, 3))
     if not seen.any():
         return None
@@ -262,28 +262,25 @@ def _length(hand: Float[np.ndarray, "N 21 3"]) -> float:
     return float(np.median(np.linalg.norm(np.diff(chain, axis=1), axis=-1).sum(1)))
 
 
-def _shape(hand: _Hand, seen: Bool[np.ndarray, "T"], side: Side) -> list[Measure]:
+def _shape(hand: _Hand, seen: Bool[np.ndarray, "T"], side: Side) -> Iterator[Measure]:
     length = _length(hand[seen])
     factor = max(length / ADULT_HAND_M, ADULT_HAND_M / max(length, 1e-9))
-    parents, children = np.array(BONES).T
+    text = f"the {side} hand is {1e3 * length:.0f} mm long: another unit, or depths that are off"
+    yield Measure("hand_size", factor, text, side)
 
+    parents, children = np.array(BONES).T
     bones = np.linalg.norm(hand[seen][:, children] - hand[seen][:, parents], axis=-1)
     low, middle, high = np.percentile(bones, [10, 50, 90], axis=0)
     spread = (high - low) / 2.563 / np.maximum(middle, 1e-9)  # of a normal distribution: its std
     varies = float(np.median(spread))
-    return [
-        Measure("hand_size", factor,
-                f"the {side} hand is {1e3 * length:.0f} mm long: another unit, or depths that are "
-                "off", side),
-        Measure("bone_length", varies,
-                f"bones of the {side} hand change their length by {varies:.1%}", side),
-    ]  # fmt: skip
+    text = f"bones of the {side} hand change their length by {varies:.1%}"
+    yield Measure("bone_length", varies, text, side)
 
 
 def _jitter(hand: _Hand, seen: Bool[np.ndarray, "T"], side: Side) -> Measure:
-    """Measure noise from frame to frame; white noise has third differences of sqrt(20) times it.
+    """Measure noise by third differences: those of white noise are sqrt(20) times as large.
 
-    Smooth motion has hardly any; the median leaves out the moments at which there is more.
+    Smooth motion has hardly any, and the median leaves out the moments with more.
     """
     third = np.diff(hand, n=3, axis=0)
     usable = np.lib.stride_tricks.sliding_window_view(seen, 4).all(1) if len(seen) > 3 else seen[:0]
@@ -299,8 +296,8 @@ def _jitter(hand: _Hand, seen: Bool[np.ndarray, "T"], side: Side) -> Measure:
 
 def _motion(
     clip: JudgedClip, hand: _Hand, seen: Bool[np.ndarray, "T"], side: Side
-) -> list[Measure]:
-    """Measure jumps of the wrist and turns of the palm between frames that follow each other."""
+) -> Iterator[Measure]:
+    """Measure jumps of the wrist and turns of the palm between consecutive frames."""
     both = seen[1:] & seen[:-1]
     with np.errstate(invalid="ignore", divide="ignore"):
         palms = palm_frames(hand, side)[:, :3, :3]
@@ -308,22 +305,20 @@ def _motion(
     turn = np.degrees(rotations.angle_between(palms[:-1], palms[1:])) * clip.fps
     turn = np.where(both & np.isfinite(turn), turn, 0.0)
     flips, at = int((turn > FAST_DEG_S).sum()), int(np.argmax(turn)) + 1
-    measures = [
-        Measure("flips", flips,
-                f"frames in which the {side} palm turns over: {flips}, at up to {turn.max():.0f} "
-                "degrees a second", side, at)
-    ]  # fmt: skip
+    text = f"frames in which the {side} palm turns over: {flips}, at up to {turn.max():.0f} "
+    yield Measure("flips", flips, f"{text}degrees a second", side, at)
     if clip.placed:
         speed = np.linalg.norm(np.diff(hand[:, WRIST], axis=0), axis=-1) * clip.fps
         speed = np.where(both, speed, 0.0)
         fast, at = int((speed > FAST_M_S).sum()), int(np.argmax(speed)) + 1
         text = f"jumps of the {side} wrist: {fast}, at up to {speed.max():.0f} m/s"
-        measures.append(Measure("speed", fast, text, side, at))
-    return measures
+        yield Measure("speed", fast, text, side, at)
 
 
-def _bends(clip: JudgedClip, hand: _Hand, seen: Bool[np.ndarray, "T"], side: Side) -> list[Measure]:
-    """Measure which finger joints bend backwards; of most of them at once the side is wrong."""
+def _bends(
+    clip: JudgedClip, hand: _Hand, seen: Bool[np.ndarray, "T"], side: Side
+) -> Iterator[Measure]:
+    """Measure finger joints that bend backwards; where most do at once the side is wrong."""
     sign = 1 if side == "right" else -1
     across = _unit(hand[:, KNUCKLES[1]] - hand[:, KNUCKLES[4]]) * sign
     angles = []
@@ -338,30 +333,21 @@ def _bends(clip: JudgedClip, hand: _Hand, seen: Bool[np.ndarray, "T"], side: Sid
     share = float(backwards.mean())
     frames = np.flatnonzero(seen)
     at = int(frames[np.argmax(backwards.sum(1))])
+    text = f"{share:.0%} of the {side} hand's finger joints bend backwards"
+    yield Measure("bends", share, text, side, at)
 
-    # Of the other hand all fingers bend so, in every frame in which they bend at all.
+    # The fingers of the other hand all bend out of the palm, in every frame.
     strong = (np.abs(bent) > BACKWARDS_RAD).sum(1)
-    out = np.zeros(len(hand), bool)
+    out, into = np.zeros((2, len(hand)), bool)
     out[frames] = (strong >= 2) & (backwards.sum(1) >= OUTWARD * strong)
-    into_palm = np.zeros(len(hand), bool)
-    into_palm[frames] = (strong >= 2) & ~out[frames]
-
-    wrong = out.sum() >= SIDE_S * clip.fps and _prevails(out, into_palm, clip.fps)
-    other = SIDES[1 - SIDES.index(side)]
-    return [
-        Measure("bends", share,
-                f"{share:.0%} of the {side} hand's finger joints bend backwards", side, at),
-        Measure("wrong_side", float(wrong),
-                f"the fingers of the {side} hand bend out of its palm: it is a {other} one, or "
-                "mirrored", side, int(np.argmax(out))),
-    ]  # fmt: skip
-
-
-def _prevails(out: Bool[np.ndarray, "T"], into: Bool[np.ndarray, "T"], fps: float) -> bool:
-    """Tell whether over some ``SIDE_S`` seconds fingers mostly bend out of the palm."""
-    window = np.ones(max(round(SIDE_S * fps), 1))
+    into[frames] = (strong >= 2) & ~out[frames]
+    window = np.ones(max(round(SIDE_S * clip.fps), 1))
     outward, inward = (np.convolve(flags, window, "same") for flags in (out, into))
-    return bool((outward >= OUTWARD * len(window)).any() and (outward > 4 * inward).any())
+    wrong = out.sum() >= SIDE_S * clip.fps and (outward >= OUTWARD * len(window)).any()
+    wrong = wrong and (outward > 4 * inward).any()
+    other = SIDES[1 - SIDES.index(side)]
+    text = f"the fingers of the {side} hand bend out of its palm: it is a {other} one, or mirrored"
+    yield Measure("wrong_side", float(wrong), text, side, int(np.argmax(out)))
 
 
 def _frozen(clip: JudgedClip, slot: int) -> Measure:
@@ -376,54 +362,45 @@ def _frozen(clip: JudgedClip, slot: int) -> Measure:
 
 
 def _vague_tips(clip: JudgedClip, slot: int) -> Iterator[Measure]:
-    """Measure how many fingertips of frames that are followed are not known."""
+    """Measure the share of uncertain fingertips in followed frames."""
     if clip.sigma is None or not (seen := clip.observed[:, slot]).any():
         return
     sigma = palm_sigma(clip.sigma[seen, slot])[:, TIPS]
     if np.isfinite(sigma).any():
-        vague = float((sigma > FAR_TIP_M).mean())
-        text = (
-            f"{vague:.0%} of the {SIDES[slot]} human fingertips are not known to 30 mm in the palm"
-        )
-        yield Measure("uncertain_tips", vague, text, SIDES[slot])
+        vague, side = float((sigma > FAR_TIP_M).mean()), SIDES[slot]
+        text = f"{vague:.0%} of the {side} human fingertips are not known to 30 mm in the palm"
+        yield Measure("uncertain_tips", vague, text, side)
 
 
-def _place(clip: JudgedClip, hand: _Hand, seen: Bool[np.ndarray, "T"], side: Side) -> list[Measure]:
+def _placement(clip: JudgedClip, slot: int, seen: Bool[np.ndarray, "T"]) -> Iterator[Measure]:
+    """Measure the distance from the camera, and how joints fit the tracker's landmarks."""
     if not clip.placed:
-        return []
-    far = float(np.median(np.linalg.norm(hand[seen, WRIST], axis=-1)))
-    text = f"the {side} wrist is {far:.2f} m from the camera: another unit, or a wrong camera"
-    return [Measure("distance", far, text, side)]
-
-
-def _evidence(clip: JudgedClip, slot: int, seen: Bool[np.ndarray, "T"]) -> list[Measure]:
-    """Hold joints against the landmarks that the tracker saw."""
+        return
     motion, side = clip.motion, SIDES[slot]
-    if motion is None or not clip.placed or clip.camera is None:
-        return []
+    far = float(np.median(np.linalg.norm(clip.joints[seen, slot, WRIST], axis=-1)))
+    text = f"the {side} wrist is {far:.2f} m from the camera: another unit, or a wrong camera"
+    yield Measure("distance", far, text, side)
+
+    if motion is None or clip.camera is None:
+        return
     pixels = motion.joints_image[:, slot]
     usable = seen & np.isfinite(pixels).all((1, 2)) & (clip.joints[:, slot, :, 2] > 0).all(1)
     if usable.sum() < 3:
-        return []
-
+        return
     projected = project(clip.camera, clip.joints)[:, slot]
     size = extent(pixels)
     away = np.linalg.norm(projected - pixels, axis=-1).mean(1) / np.maximum(size, 1e-6)
     value, at = float(np.median(away[usable])), int(np.argmax(np.where(usable, away, 0)))
+    text = f"joints of the {side} hand, seen through the camera, are {value:.0%} of its size from "
+    yield Measure("reprojection", value, f"{text}where they were in the picture", side, at)
     ratio = float(np.median((extent(projected) / np.maximum(size, 1e-6))[usable]))
     factor = max(ratio, 1 / max(ratio, 1e-6))
-    return [
-        Measure("reprojection", value,
-                f"joints of the {side} hand, seen through the camera, are {value:.0%} of its size "
-                "from where they were in the picture", side, at),
-        Measure("depth_size", factor,
-                f"the {side} hand is {ratio:.2f} times as large in the picture as it was seen: its "
-                "depth, size and camera do not agree", side, at),
-    ]  # fmt: skip
+    text = f"the {side} hand is {ratio:.2f} times as large in the picture as it was seen: its "
+    yield Measure("depth_size", factor, f"{text}depth, size and camera do not agree", side, at)
 
 
 def _swaps(clip: JudgedClip) -> list[Measure]:
-    """Count the times at which both hands change places, by what explains their wrists' paths."""
+    """Count swaps of both hands by what explains the paths of their wrists."""
     if not clip.placed:
         return []
     wrist = clip.joints[:, :, WRIST]
@@ -438,16 +415,16 @@ def _swaps(clip: JudgedClip) -> list[Measure]:
     kept = np.linalg.norm(wrist[after] - wrist[before], axis=-1).sum(1)
     changed = np.linalg.norm(wrist[after][:, ::-1] - wrist[before], axis=-1).sum(1)
     swapped = (changed < SWAP_SHARE * kept) & (kept > SWAP_M)
-    count = int(swapped.sum())
-    at = int(after[np.argmax(swapped)])
-    text = f"swaps of the left and the right hand: {count}"
-    return [Measure("identity_swaps", count, text, frame=at)]
+    count, at = int(swapped.sum()), int(after[np.argmax(swapped)])
+    return [
+        Measure("identity_swaps", count, f"swaps of the left and the right hand: {count}", frame=at)
+    ]
 
 
 def project(
     camera: Float[np.ndarray, "T 6"], joints: Float[np.ndarray, "T *n 3"]
 ) -> Float[np.ndarray, "T *n 2"]:
-    """Return where points of the camera frame are in the picture of a pinhole, in pixels."""
+    """Return the pixels at which a pinhole camera sees points of its frame."""
     shape = (len(camera),) + (1,) * (joints.ndim - 2)
     fx, fy, cx, cy = (camera[:, k].reshape(shape) for k in range(4))
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -462,10 +439,9 @@ def extent(pixels: Float[np.ndarray, "*n 21 2"]) -> Float[np.ndarray, "*n"]:
 
 
 def wrist_paths(clip: JudgedClip) -> Sequence[float]:
-    """Return how far the left and the right wrist went while they were seen (m)."""
-    wrist = clip.joints[:, :, WRIST]
+    """Return the lengths of the left and the right wrist's path while seen (m)."""
     seen = clip.observed[1:] & clip.observed[:-1]
-    step = np.linalg.norm(np.diff(wrist, axis=0), axis=-1)
+    step = np.linalg.norm(np.diff(clip.joints[:, :, WRIST], axis=0), axis=-1)
     return [float(v) for v in np.where(seen & np.isfinite(step), step, 0).sum(0)]
 
 
@@ -474,7 +450,7 @@ def _unit(vectors: np.ndarray) -> np.ndarray:
         return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
 
 
-# What the robot does with them.
+# The robot.
 
 
 def _limits(columns: RobotColumns, hand: HandSpec, slot: int, side: Side) -> Iterator[Measure]:
@@ -491,7 +467,7 @@ def _limits(columns: RobotColumns, hand: HandSpec, slot: int, side: Side) -> Ite
 
 
 def _acceleration(clip: JudgedClip, columns: RobotColumns, slot: int) -> Iterator[Measure]:
-    """Measure the largest acceleration of the base over three consecutive frames with the hand."""
+    """Measure the largest acceleration of the base over three consecutive frames with a hand."""
     if columns.T_frame_base is None or len(clip) < 3:
         return
     there = clip.valid[:, slot]
@@ -509,39 +485,34 @@ def _base(
     T_camera_base: Float[np.ndarray, "T 4 4"],
     hand: HandSpec,
     slot: int,
-) -> Sequence[Measure]:
-    """Measure how far the robot hand is from the human one, by the middle of their fingertips."""
+) -> Iterator[Measure]:
+    """Measure the distance of robot and human hand between the middles of their fingertips."""
     tips = KinematicTree.of(hand).points(columns.joints[:, slot], hand.tip_names)
     human = [TIPS[FINGERS.index(finger)] for finger in hand.fingers]
     apart = frames.apply(T_camera_base, tips).mean(1) - clip.joints[:, slot, human].mean(1)
     away = np.linalg.norm(apart, axis=1)
     known = np.isfinite(away) & clip.observed[:, slot]
-    if not known.any():
-        return ()
-    median, at = float(np.median(away[known])), int(np.argmax(np.where(known, away, 0)))
-    text = f"the {hand.side} robot hand is {median:.2f} m from the human one"
-    return (Measure("base", median, text, hand.side, at),)
+    if known.any():
+        median, at = float(np.median(away[known])), int(np.argmax(np.where(known, away, 0)))
+        text = f"the {hand.side} robot hand is {median:.2f} m from the human one"
+        yield Measure("base", median, text, hand.side, at)
 
 
-def _stands_still(clip: JudgedClip, columns: RobotColumns, slot: int, side: Side) -> Measure:
-    """Measure for how much of the time in which the fingers move the robot's do not."""
+def _stands_still(
+    clip: JudgedClip, columns: RobotColumns, slot: int, side: Side
+) -> Iterator[Measure]:
+    """Measure the share of the time in which human fingers move and the robot's do not."""
     with np.errstate(invalid="ignore", divide="ignore"):
         palms = palm_frames(clip.joints[:, slot], side)
     window = max(round(_WINDOW_S * clip.fps), 1)
     seen = clip.observed[:, slot] & np.isfinite(palms).all((1, 2))
-    both = seen[window:] & seen[:-window]
-    if not both.any():
-        return Measure("still", 0.0, "", side)
-
     tips = np.full((len(clip), len(TIPS), 3), np.nan)
     tips[seen] = frames.apply(frames.inverse(palms[seen]), clip.joints[seen, slot])[:, list(TIPS)]
     moved = np.linalg.norm(tips[window:] - tips[:-window], axis=-1).max(1) > _MOVED_M
     stood = np.abs(columns.joints[window:, slot] - columns.joints[:-window, slot]).max(1)
-    moving = both & moved
+    moving = seen[window:] & seen[:-window] & moved
     if moving.sum() < window:
-        return Measure("still", 0.0, "", side)
-
-    still = moving & (stood < _STOOD_RAD)
-    share = float(still.sum() / moving.sum())
-    text = f"the {side} robot hand stands still for {share:.0%} of the time its human one moves"
-    return Measure("still", share, text, side, int(np.argmax(still)))
+        yield Measure("still", 0.0, "", side)
+        return
+    text = "the {1} robot hand stands still for {0:.0%} of the time its human one moves"
+    yield _share("still", moving & (stood < _STOOD_RAD), moving, text, side)

@@ -1,8 +1,7 @@
-"""How well a robot hand tracks a human one: each quantity defined once.
+"""How well a robot hand tracks a human one.
 
-Common ground: every method is scored after ONE similarity of the human tips (R, t, and a scale
-between 0.9 and 1.3) that is fitted to that method's own output over all frames. No fitted frame can
-hide whether the robot's fingers are bent as the human's: flexion is compared as it is.
+Every method is scored after one similarity of the human tips (scale 0.9 to 1.3) fitted to its own
+output over all frames. Flexion is compared without any fit: no frame can hide unbent fingers.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from retarget.robots.kinematics import KinematicTree
 from retarget.targets import HandTargets, palm_rotation
 
 SCALE_RANGE = (0.9, 1.3)
-#: Tips that are nearer count as a closed pinch.
+#: Nearer tips are a closed pinch.
 PINCH_ROBOT_M = 0.015
 _SAMPLES = 4096
 
@@ -38,7 +37,7 @@ class CommonGround:
 
     @classmethod
     def fit(cls, human: Tips, robot: Tips) -> CommonGround:
-        """Fit over all frames and tips that are finite in both."""
+        """Fit over frames and tips that are finite in both."""
         a, b = human.reshape(-1, 3), robot.reshape(-1, 3)
         ok = np.isfinite(a).all(1) & np.isfinite(b).all(1)
         return cls(*frames.similarity_fit(a[ok], b[ok], scale_range=SCALE_RANGE))
@@ -50,12 +49,11 @@ class CommonGround:
 def flexion(
     knuckle: Float[np.ndarray, "*n 3"], tip: Float[np.ndarray, "*n 3"]
 ) -> Float[np.ndarray, "*n"]:
-    """How far fingers are bent, degrees: the angle between +z and the line from knuckle to tip.
+    """Return the flexion of fingers in degrees: the angle of knuckle to tip against +z.
 
-    Both are in the palm frame of a human or the base frame of a robot, as they are: nothing is
-    fitted. The angle is taken in the plane of palm normal and finger direction, so that spread
-    fingers are not bent ones; straight is 0, into the palm positive, -90 to 270. It needs no joint
-    between knuckle and tip, so it compares hands of any number of joints.
+    Points are in a human's palm or a robot's base frame. The angle lies in the plane of palm normal
+    and finger direction, so spread is not flexion: 0 is straight, positive into the palm, -90 to
+    270. It needs no joint in between, so hands of any number of joints compare.
     """
     line = tip - knuckle
     return np.mod(np.degrees(np.arctan2(line[..., 0], line[..., 2])) + 90, 360) - 90
@@ -66,23 +64,17 @@ def flexion_error(
     robot: Float[np.ndarray, "T K"],
     reach: Float[np.ndarray, "2 K"],
 ) -> Float[np.ndarray, "T K"]:
-    """Difference of flexion in degrees, from what the robot's finger can do of the human's.
-
-    ``reach`` is the least and the largest flexion of each robot finger.
-    """
+    """Return the difference of flexion in degrees, ``human`` clipped to the robot's ``reach``."""
     return np.abs(robot - np.clip(human, *reach))
 
 
 def tip_error(human: Tips, robot: Tips, ground: CommonGround) -> Float[np.ndarray, "T K"]:
-    """Distance of each robot tip from its human tip on common ground, metres."""
+    """Return the distance of each robot tip from its human tip on common ground, metres."""
     return np.linalg.norm(robot - ground(human), axis=-1)
 
 
 def bending_fingers(hand: HandSpec) -> tuple[str, ...]:
-    """Return the fingers of a hand that have a knuckle and a tip to compare, without the thumb.
-
-    There are none on a gripper: its jaws follow an opening.
-    """
+    """Return the fingers with knuckle and tip, without the thumb; none for a gripper."""
     if hand.tracks != "keypoints":
         return ()
     known = hand.target_keypoints
@@ -92,7 +84,7 @@ def bending_fingers(hand: HandSpec) -> tuple[str, ...]:
 def robot_flexion(
     hand: HandSpec, tree: KinematicTree, commands: Commands
 ) -> Float[np.ndarray, "T K"]:
-    """Return the flexion of the robot's ``bending_fingers``, degrees; see ``metrics.flexion``."""
+    """Return the flexion of the robot's ``bending_fingers``, degrees."""
     fingers = bending_fingers(hand)
     frame_of = dict(zip(hand.target_keypoints, hand.target_frames, strict=True))
     ends = [frame_of[k] for f in fingers for k in (finger_keypoints(f)[0], finger_keypoints(f)[-1])]
@@ -101,7 +93,7 @@ def robot_flexion(
 
 
 def human_flexion(hand: HandSpec, targets: HandTargets) -> Float[np.ndarray, "T K"]:
-    """Return the flexion of the human fingers that the robot's ``bending_fingers`` follow."""
+    """Return the flexion of the human fingers behind the robot's ``bending_fingers``, degrees."""
     joints = targets.joints_hand @ palm_rotation(targets)
     ends = np.array([finger_keypoints(finger) for finger in bending_fingers(hand)])
     return flexion(joints[:, ends[:, 0]], joints[:, ends[:, -1]])
@@ -109,7 +101,7 @@ def human_flexion(hand: HandSpec, targets: HandTargets) -> Float[np.ndarray, "T 
 
 @functools.lru_cache(maxsize=16)
 def flexion_reach(hand: HandSpec, tree: KinematicTree) -> Float[np.ndarray, "2 K"]:
-    """Return the least and the largest flexion of each finger over random commands and corners."""
+    """Return least and largest flexion of each finger over random commands and corners."""
     share = np.random.default_rng(0).random((_SAMPLES, len(hand.rest)))
     share[::2] = share[::2].round()
     commands = hand.command_lower + share * (hand.command_upper - hand.command_lower)
@@ -120,10 +112,7 @@ def flexion_reach(hand: HandSpec, tree: KinematicTree) -> Float[np.ndarray, "2 K
 def flexion_report(
     hand: HandSpec, tree: KinematicTree, targets: HandTargets, commands: Commands
 ) -> FlexionReport | None:
-    """Compare robot and human over the frames that know a finger; None for grippers.
-
-    Fingers that are never known are left out.
-    """
+    """Compare robot and human over the frames that know a finger; None without such fingers."""
     fingers, seen = bending_fingers(hand), targets.usable
     if not fingers or not seen.any():
         return None

@@ -1,10 +1,8 @@
-"""Replay of commands on the simulated hand, and commands that the simulated hand can follow.
+"""Replay of commands on the simulated hand, and commands that it can follow.
 
-Commands are interpolated to the simulation's time step and, as the real hand does, followed no
-faster than each driven joint can move. Self-penetration is the depth of contacts between collision
-shapes in the simulation. The limits of the solver know nothing of pads and torques, but the replay
-does: where the simulated hand stayed away from its command, ``second_pass`` asks for what it did
-instead.
+Commands are interpolated to the simulation's time step and followed no faster than each driven
+joint can move, as on the real hand. Pads and torques act in the replay only, so ``second_pass``
+moves commands to where the simulated hand got.
 """
 
 from __future__ import annotations
@@ -34,10 +32,7 @@ PENETRATION_LIMIT_M = 1e-3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Replay:
-    """The report and, at every frame, the simulated joints.
-
-    Joints are in rad, in m where they slide; ``slides`` says so of the driven ones.
-    """
+    """The report, and all simulated joints per frame (rad, m); ``slides`` marks driven slides."""
 
     report: ReplayReport
     joints: Float[np.ndarray, "T Q"]
@@ -56,23 +51,21 @@ def replay(
     """Simulate the hand from rest at the first command.
 
     Args:
-        hand: whose MJCF is simulated.
-        commands: driven joint angles in command order, radians.
-        timestamps_s: increasing times of the commands.
-        active: frames that the report counts; all are simulated. Default all.
-        sent: what is sent to the hand instead, when ``commands`` are what it should do.
-        latency_s: delay from command to motion; 0 measures the servo alone, ``HandSpec.latency_s``
-            the whole hand.
+        commands: driven joints in command order, rad (m for slides).
+        timestamps_s: increasing.
+        active: frames that count in the report; default all.
+        sent: commands for the simulated hand where they differ from the wanted ``commands``.
+        latency_s: delay from command to motion, e.g. ``HandSpec.latency_s``; 0: the servo alone.
         contact: whether links stop each other.
 
     Returns:
         The report compares simulated and commanded driven joints at the frames. Saturation is the
         share of (step, actuator) pairs at the torque limit, the coupling residual the largest over
-        all steps, both over intervals that end in an active frame. An unstable step is one with a
-        NaN or a MuJoCo warning; the simulation then continues from the command of that moment.
+        all steps, both over intervals that end in an active frame. A step with a NaN or a MuJoCo
+        warning is unstable; the simulation restarts from the command of that moment.
 
     Raises:
-        InputError: NaN commands, times that do not increase, wrong lengths.
+        InputError: commands or times that are not finite, do not increase or have wrong lengths.
     """
     active = np.ones(len(commands), bool) if active is None else active
     _check(hand, commands, timestamps_s, active)
@@ -99,10 +92,7 @@ def replay(
 
 
 def self_penetration(hand: HandSpec, joints: Float[np.ndarray, "T Q"]) -> Float[np.ndarray, "T"]:
-    """Return the deepest contact of the hand with itself at given joint angles, metres, >= 0.
-
-    Without dynamics: this is what was commanded, where ``replay`` tells what the hand could do.
-    """
+    """Return the depth of the deepest self-contact at given joint angles, metres, >= 0."""
     mujoco = import_mujoco()
     run = _Run(hand)
     depths = np.empty(len(joints))
@@ -116,7 +106,7 @@ def self_penetration(hand: HandSpec, joints: Float[np.ndarray, "T Q"]) -> Float[
 
 
 class _Run:
-    """One simulation of one hand and its running counts."""
+    """One simulation of one hand, with running counts."""
 
     def __init__(self, hand: HandSpec, contact: bool = True) -> None:
         self._mujoco: Any = import_mujoco()
@@ -155,7 +145,7 @@ class _Run:
         self._mujoco.mj_forward(self.model, self.data)
 
     def advance(self, start: np.ndarray, end: np.ndarray, seconds: float, counting: bool) -> None:
-        """Advance by ``seconds`` in equal steps while the command moves from start to end."""
+        """Advance by ``seconds`` in equal steps; the command moves from start to end."""
         model, data, step = self.model, self.data, self._mujoco.mj_step
         steps = max(1, math.ceil(seconds / self._timestep - 1e-6))
         model.opt.timestep = seconds / steps
@@ -199,16 +189,12 @@ def _report(
     if not active.any():
         return ReplayReport(0.0, 0.0, 0.0, 0.0, 0.0, run.unstable)
     error = (hand.reduce(joints) - commands)[active]
-    turning, sliding = error[:, ~run.slides], error[:, run.slides]
-    depth = penetration[active]
-
+    penetrating = self_penetration(hand, hand.expand(commands[active]))
     return ReplayReport(
-        rms_tracking_rad=_rms(turning),
-        rms_tracking_m=_rms(sliding),
-        max_penetration_mm=float(depth.max() * 1e3),
-        commanded_penetration_mm=float(
-            self_penetration(hand, hand.expand(commands[active])).max() * 1e3
-        ),
+        rms_tracking_rad=_rms(error[:, ~run.slides]),
+        rms_tracking_m=_rms(error[:, run.slides]),
+        max_penetration_mm=float(penetration[active].max() * 1e3),
+        commanded_penetration_mm=float(penetrating.max() * 1e3),
         saturation_share=run.saturated / max(1, run.steps * len(hand.command_names)),
         coupling_residual_rad=run.coupling_residual,
         unstable_steps=run.unstable,
@@ -230,12 +216,10 @@ def _check(hand: HandSpec, commands: np.ndarray, times: np.ndarray, active: np.n
 
     if len(times) != len(commands) or len(active) != len(commands):
         raise InputError(
-            f"{len(commands)} commands, {len(times)} times and {len(active)} flags; equal numbers "
-            "are needed."
+            f"{len(commands)} commands, {len(times)} times and {len(active)} flags: their numbers "
+            "must be equal."
         )
-
-    bad = np.argwhere(~np.isfinite(commands))
-    if len(bad):
+    if len(bad := np.argwhere(~np.isfinite(commands))):
         frame, column = bad[0]
         raise InputError(
             f"Command {hand.command_names[column]!r} is {commands[frame, column]} at frame "
@@ -246,10 +230,10 @@ def _check(hand: HandSpec, commands: np.ndarray, times: np.ndarray, active: np.n
         raise InputError("Times of commands must be finite and increase from frame to frame.")
 
 
-#: A joint that stays this far from all its commands of the last moments did not follow. One that
-#: slides has a limit of its own: about what 0.03 rad move a fingertip by.
+#: A joint further than this from all its commands of the last moments did not follow. A slide's
+#: limit moves a fingertip about as far as 0.03 rad do.
 UNFOLLOWED_RAD, UNFOLLOWED_M, LAG_S = 0.03, 0.003, 0.1
-#: Pull to what the hand did, against 1 per (10 mm)^2 of a fingertip on a lever of about 100 mm.
+#: Pull to where the hand got, against 1 per (10 mm)^2 of a fingertip on a lever of about 100 mm.
 PULL = 300.0
 
 
@@ -257,8 +241,8 @@ PULL = 300.0
 class Physics:
     """How commands are replayed.
 
-    ``latency``: "off" leaves the hand's delay from command to motion out, "on" replays with it,
-    "ahead" also sends every command earlier by it. ``second_pass`` lowers what was not followed.
+    ``latency`` "off" replays without the hand's delay, "on" with it, and "ahead" also sends every
+    command earlier by it. ``second_pass`` lowers commands that were not followed.
     """
 
     latency: Latency = "off"
@@ -266,10 +250,7 @@ class Physics:
 
 
 def sent_commands(hand: HandSpec, commands: Commands, fps: float, latency: Latency) -> Commands:
-    """Return what is to be sent at each frame; the last pose is held where the clip ends.
-
-    Between two frames commands change evenly, so what is sent keeps every limit too.
-    """
+    """Return the commands to send at each frame; limits hold, and the last pose is held."""
     if latency != "ahead" or hand.latency_s == 0:
         return commands
     times = np.arange(len(commands)) / fps
@@ -280,7 +261,7 @@ def sent_commands(hand: HandSpec, commands: Commands, fps: float, latency: Laten
 def play(
     hand: HandSpec, commands: Commands, fps: float, active: Bool[np.ndarray, "T"], latency: Latency
 ) -> Replay:
-    """Replay commanded angles; the report compares with these, whatever was sent."""
+    """Replay commanded angles; the report compares with these even where others are sent."""
     times = np.arange(len(commands)) / fps
     late = 0.0 if latency == "off" else hand.latency_s
     sent = sent_commands(hand, commands, fps, latency)
@@ -294,10 +275,7 @@ def second_pass(
     active: Bool[np.ndarray, "T"],
     solve: Callable[[CommandTarget], Commands],
 ) -> Commands:
-    """Return commands that are followed better, or the given ones where nothing is gained.
-
-    ``solve`` solves the trajectory again with one more term.
-    """
+    """Return commands that are followed better, else the given ones; ``solve`` takes a new pull."""
     first = play(hand, commands, fps, active, "off")
     done = hand.reduce(first.joints)
     weight = unfollowed(commands, done, active, fps, first.slides) * PULL
@@ -310,7 +288,7 @@ def second_pass(
 
 
 def _misfit(report: ReplayReport) -> float:
-    """Return one number for joints that turn and that slide."""
+    """Return the tracking error of hinges and slides together."""
     slid = report.rms_tracking_m * UNFOLLOWED_RAD / UNFOLLOWED_M
     return math.hypot(report.rms_tracking_rad, slid)
 
@@ -322,10 +300,9 @@ def unfollowed(
     fps: float,
     slides: Bool[np.ndarray, "C"],
 ) -> Float[np.ndarray, "T C"]:
-    """Return 0 where a joint followed, rising to 1 where it was twice too far from its command.
+    """Return 0 where a joint followed, rising to 1 at twice the limit; ``slides`` are in metres.
 
-    A servo lags: a joint followed where it is at an angle that was commanded within ``LAG_S``.
-    ``slides`` says which are in metres.
+    A servo lags: a joint follows at any angle that was commanded within ``LAG_S``.
     """
     window = 1 + math.ceil(LAG_S * fps)
     before = np.concatenate([np.repeat(commands[:1], window - 1, axis=0), commands])

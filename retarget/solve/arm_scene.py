@@ -368,11 +368,7 @@ class ArmScene:
         return lacking, inside
 
     def _close(
-        self,
-        sides: Mapping[int, Places],
-        pairs: ShapePairs,
-        keep_m: float,
-        table: ArmTable | None,
+        self, sides: Mapping[int, Places], pairs: ShapePairs, keep_m: float, table: ArmTable | None
     ) -> _Close:
         """Return the pairs that are nearer than ``keep_m``."""
         whole = self._whole(sides)

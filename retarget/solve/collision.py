@@ -1,15 +1,15 @@
-"""Collision avoidance: shapes of the hand that touch, and open fingertips, keep a distance.
+"""Collision avoidance of a hand: its shapes, and open fingertips, keep a distance.
 
-Every pair is a capsule's axis with a clearance to another's axis or to a box. Only pairs that the
-hand can bring together are looked at. Other shapes are measured by
-MuJoCo (below).
+``CollisionPairs`` has capsules (axes with a clearance) against capsules and boxes, in closed form.
+``HullPairs`` has all other pairs, measured by MuJoCo on the replayed model: meshes count as their
+convex hulls, as they do in its contacts. Both keep only pairs that the hand can bring together.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -28,27 +28,24 @@ from retarget.robots.kinematics import KinematicTree, Posture, load_mjcf
 from retarget.solve.costs import Cost, PairGaps, Problem, State, Weights
 from retarget.solve.pinch import pinch_fingers
 
-# Collision avoidance of other shapes: meshes, boxes, cylinders and ellipsoids of makers' hands.
-#
-# MuJoCo measures the distances on the model that is replayed, so a mesh counts as its convex hull,
-# as it does where MuJoCo collides it. The pairs are those that may touch there and that capsules
-# and boxes do not cover. Spheres and boxes around the shapes tell which are
-# near.
-
-#: Frames whose pairs are compared at once, which bounds the memory.
+#: Frames whose pairs are compared at once, to bound the memory.
 _BLOCK = 256
-#: Poses that say which pairs can meet, and those that are asked whether they part a pair.
+#: Random poses that show which pairs can meet, and those tried for parting a pair.
 _SAMPLES, _PARTING = 2048, 64
 #: At a smaller distance the line between the nearest points has no direction.
 _TOUCHING_M = 1e-9
+#: Contact may press this deep, as pads that hold something do; penetration begins at 1 mm.
+CONTACT_M = 0.0003
+#: Pairs further apart than their clearance and this are skipped in a round.
+NEAR_M = 0.010
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Close:
-    """N pairs that are near, each in one frame.
+    """N near pairs, each in one frame.
 
-    ``distance`` is negative where they are inside each other; ``points`` are the nearest, or the
-    deepest, of the first and the second. ``normal`` leads from the second to the first.
+    ``distance`` is negative inside each other; ``points`` are the nearest or, inside, the deepest
+    of the first and the second shape. ``normal`` leads from the second to the first.
     """
 
     frames: Int[np.ndarray, "N"]
@@ -62,15 +59,14 @@ class HullPairs:
     """Pairs of shapes fixed to links whose distances MuJoCo measures."""
 
     def __init__(self, hand: HandSpec, tree: KinematicTree) -> None:
-        """Use the pairs that some poses bring near and some part."""
+        """Keep the pairs that some poses bring near and some part."""
         self._mujoco: Any = import_mujoco()
         self._tree, self._coupling = tree, hand.coupling
         self._model = load_mjcf(hand.mjcf_path)
         self._data = self._mujoco.MjData(self._model)
         kinds = self._mujoco.mjtGeom
-        convex = [int(k) for k in (kinds.mjGEOM_SPHERE, kinds.mjGEOM_CAPSULE, kinds.mjGEOM_BOX,
-                                   kinds.mjGEOM_ELLIPSOID, kinds.mjGEOM_CYLINDER,
-                                   kinds.mjGEOM_MESH)]  # fmt: skip
+        names = ("SPHERE", "CAPSULE", "BOX", "ELLIPSOID", "CYLINDER", "MESH")
+        convex = [int(getattr(kinds, f"mjGEOM_{name}")) for name in names]
         pairs = tree.capsules.other_pairs
         self._use(pairs[np.isin(self._model.geom_type[pairs], convex).all(axis=1)])
 
@@ -82,14 +78,14 @@ class HullPairs:
         self._use(self._geoms[self._pairs[self._parted(posture)]])
 
     def _use(self, pairs: Int[np.ndarray, "P 2"]) -> None:
-        """Look at pairs of the model's shapes from now on."""
+        """Restrict the object to some pairs of the model's shapes."""
         model = self._model
         self._geoms, self._pairs = np.unique(pairs, return_inverse=True)
         self._pairs = self._pairs.reshape(-1, 2)
         self._links = model.geom_bodyid[self._geoms].astype(int) - 1
         self._offsets = model.geom_pos[self._geoms]
         self._turns = rotations.from_quaternion(model.geom_quat[self._geoms])
-        # The box around a shape, along its axes, and the sphere around that.
+        # Bounding boxes along the shapes' axes, and spheres around these.
         self._middles, self._halves = np.split(model.geom_aabb[self._geoms].reshape(-1, 6), 2, 1)
         self._radii = np.linalg.norm(self._halves, axis=1)
 
@@ -97,7 +93,7 @@ class HullPairs:
         return len(self._pairs)
 
     def close(self, posture: Posture, within: float) -> Close:
-        """Return the pairs that are nearer than ``within`` (m), frame by frame."""
+        """Return the pairs nearer than ``within`` (m), frame by frame."""
         count = posture.positions.shape[1]
         parts = []
         for start in range(0, count, _BLOCK):
@@ -116,13 +112,10 @@ class HullPairs:
         return Close(frames, pairs, distance, points, normal)
 
     def gaps(self, posture: Posture, close: Close, weight: float) -> PairGaps:
-        """Return pairs that are near, linearised; ``weight`` as in ``PairGaps``."""
+        """Return near pairs, linearised; ``weight`` as in ``PairGaps``."""
         links = self._links[self._pairs[close.pairs]]
-        gradient = separation_rates(
-            self._tree, self._coupling, posture, close.frames, links, close.points, close.normal
-        )
-        room = close.distance + CONTACT_M
-        return PairGaps(close.frames, close.pairs, room, gradient, np.full(len(room), weight))
+        room = replace(close, distance=close.distance + CONTACT_M)
+        return _linearised(self._tree, self._coupling, posture, room, links, weight)
 
     def _candidates(
         self,
@@ -130,7 +123,7 @@ class HullPairs:
         turns: Float[np.ndarray, "T G 3 3"],
         within: float,
     ) -> tuple[Int[np.ndarray, "N"], Int[np.ndarray, "N"]]:
-        """Return frames and pairs that may be nearer than ``within``: spheres, then boxes are."""
+        """Return frames and pairs possibly nearer than ``within``, by spheres, then by boxes."""
         first, second = self._pairs.T
         middles = origins + (turns @ self._middles[..., None])[..., 0]
         apart = middles[:, first] - middles[:, second]
@@ -138,11 +131,10 @@ class HullPairs:
         frame, pair = np.nonzero(np.einsum("npx,npx->np", apart, apart) < reach**2)
 
         first, second = self._pairs[pair].T
-        least = _box_distances(
-            apart[frame, pair], turns[frame, first], turns[frame, second],
-            self._halves[first], self._halves[second],
-        )  # fmt: skip
-        return frame[least < within], pair[least < within]
+        halves = self._halves[first], self._halves[second]
+        apart, turns_first = apart[frame, pair], turns[frame, first]
+        near = _box_distances(apart, turns_first, turns[frame, second], *halves) < within
+        return frame[near], pair[near]
 
     def _distances(
         self,
@@ -152,7 +144,7 @@ class HullPairs:
         pairs: Int[np.ndarray, "N"],
         within: float,
     ) -> tuple[Float[np.ndarray, "N"], Float[np.ndarray, "N 2 3"]]:
-        """Return the distances of pairs and their nearest points; ``within`` if further apart."""
+        """Return distances of pairs (``within`` if further apart) and their nearest points."""
         model, data, geoms = self._model, self._data, self._geoms
         measure = self._mujoco.mj_geomDistance
         distance, points = np.empty(len(frames)), np.zeros((len(frames), 6))
@@ -168,7 +160,7 @@ class HullPairs:
         return distance, points.reshape(-1, 2, 3)
 
     def _meeting(self, posture: Posture) -> Int[np.ndarray, "K"]:
-        """Return the pairs that may come near in some pose."""
+        """Return the pairs that some pose may bring near."""
         found = [np.zeros(0, int)]
         for start in range(0, _SAMPLES, _BLOCK):
             rows = np.arange(start, start + _BLOCK)
@@ -177,7 +169,7 @@ class HullPairs:
         return np.unique(np.concatenate(found))
 
     def _parted(self, posture: Posture) -> Int[np.ndarray, "K"]:
-        """Return the pairs that some pose parts: about the others nothing could be done."""
+        """Return the pairs that some pose parts: nothing can be done about the others."""
         left = np.arange(len(self._pairs))
         for frame in range(_PARTING):
             touching = self.close(posture.at(np.array([frame])), 0.0).pairs
@@ -194,7 +186,7 @@ def _box_distances(
     first_halves: Float[np.ndarray, "N 3"],
     second_halves: Float[np.ndarray, "N 3"],
 ) -> Float[np.ndarray, "N"]:
-    """Return what distances of boxes are not below: the widest gap along the normals of faces.
+    """Return lower bounds of boxes' distances: the widest gap along the normals of faces.
 
     ``apart`` leads from the second's centre to the first's; columns of turns are a box's axes.
     """
@@ -207,35 +199,31 @@ def _box_distances(
 
 
 class HullCost(Cost):
-    """Shapes that are not capsules stay clear of each other. One-sided."""
+    """Shapes other than capsules stay clear of each other. One-sided."""
 
     def __init__(self, pairs: HullPairs, weights: Weights) -> None:
-        """Keep these pairs apart."""
         self._pairs, self._weights = pairs, weights
         self._known: tuple[Posture, Close] | None = None
 
     @classmethod
     def over(cls, problem: Problem, rows: slice) -> HullCost | None:
-        """Return the cost; see ``Cost``."""
         if problem.weights.contact <= 0 or not len(problem.tree.capsules.other_pairs):
             return None
         pairs = hull_pairs(problem.hand, problem.tree)
         return cls(pairs, problem.weights) if len(pairs) else None
 
     def value(self, state: State, residual: Float[np.ndarray, "T M"]) -> Float[np.ndarray, "T"]:
-        """Return what each frame costs."""
         close = self._close(state)
         deep = np.maximum(-CONTACT_M - close.distance, 0) / self._weights.length_m
         squared = np.bincount(close.frames, deep**2, minlength=len(state.commands))
         return 0.5 * self._weights.contact * squared
 
     def gaps(self, state: State) -> PairGaps:
-        """Return the pairs that are too close or nearly so."""
         weight = self._weights.contact / self._weights.length_m**2
         return self._pairs.gaps(state.posture, self._close(state), weight)
 
     def _close(self, state: State) -> Close:
-        """Return the near pairs; a pose that is taken is asked for its gaps after its value."""
+        """Return the near pairs of a state, kept between ``value`` and ``gaps``."""
         if self._known is None or self._known[0] is not state.posture:
             self._known = state.posture, self._pairs.close(state.posture, NEAR_M - CONTACT_M)
         return self._known[1]
@@ -243,20 +231,13 @@ class HullCost(Cost):
 
 @functools.lru_cache(maxsize=8)
 def hull_pairs(hand: HandSpec, tree: KinematicTree) -> HullPairs:
-    """Return what must stay apart in a hand; which pairs can meet is found out once."""
+    """Return the other pairs of a hand that can meet."""
     return HullPairs(hand, tree)
-
-
-#: Contact may press this deep: pads that hold something do. Beyond 1 mm it counts as penetration.
-CONTACT_M = 0.0003
-#: Pairs further apart than their clearance and this are not looked at in a round.
-NEAR_M = 0.010
-_SAMPLES = 2048
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Nearest:
-    """Nearest points of N pairs, the direction from the second to the first, and their distance.
+    """Nearest points of N pairs, the direction from the second to the first, and the distance.
 
     The distance is negative where the first, a point of an axis, is inside the second's box.
     """
@@ -274,7 +255,7 @@ class CollisionPairs:
     """
 
     def __init__(self, hand: HandSpec, tree: KinematicTree, pinching: Int[np.ndarray, "P"]) -> None:
-        """Use the hand's own capsules and boxes, and its thumb with the fingers that can pinch."""
+        """Use capsules and boxes, and the thumb with the fingers that can pinch."""
         self.pinching = pinching
         self._tree, self._coupling = tree, hand.coupling
         shapes = tree.capsules
@@ -299,7 +280,7 @@ class CollisionPairs:
         self._boxed = slice(len(pairs), len(pairs) + len(box_pairs))
         self._tips = slice(self._boxed.stop, len(self._clearance))
 
-        # Segments that no pair needs are dropped.
+        # Only segments of some pair are kept.
         segments = np.concatenate([pairs.reshape(-1), box_pairs[:, 0], tip_pairs.reshape(-1)])
         used = np.unique(segments)
         rows = np.stack([2 * used, 2 * used + 1], axis=1).reshape(-1)
@@ -329,22 +310,19 @@ class CollisionPairs:
     def shortfall(
         self, posture: Posture, clearance: Float[np.ndarray, "T N"]
     ) -> Float[np.ndarray, "T N"]:
-        """Return by how much each pair is too close, metres; negative where there is room."""
+        """Return the missing distance of each pair, metres; negative where there is room."""
         return clearance - self._nearest(posture).distance
 
     def gaps(
         self, posture: Posture, clearance: Float[np.ndarray, "T N"], weight: float = 1.0
     ) -> PairGaps:
-        """Return the pairs that are too close or nearly so; ``weight`` as in ``PairGaps``."""
+        """Return near pairs, linearised; ``weight`` as in ``PairGaps``."""
         nearest = self._nearest(posture)
         frames, pairs = np.nonzero(nearest.distance < clearance + NEAR_M)
         points = np.stack([nearest.first[frames, pairs], nearest.second[frames, pairs]], axis=1)
-        gradient = separation_rates(
-            self._tree, self._coupling, posture, frames, self._links[pairs], points,
-            nearest.normal[frames, pairs],
-        )  # fmt: skip
         room = (nearest.distance - clearance)[frames, pairs]
-        return PairGaps(frames, pairs, room, gradient, np.full(len(room), weight))
+        close = Close(frames, pairs, room, points, nearest.normal[frames, pairs])
+        return _linearised(self._tree, self._coupling, posture, close, self._links[pairs], weight)
 
     def _nearest(self, posture: Posture) -> _Nearest:
         ends = posture.points(self._ends)
@@ -358,47 +336,40 @@ class CollisionPairs:
             return _Nearest(first, second, normal, distance)
 
         segment, at = self._boxed_segments, self._boxed.start
-        boxed = distances_to_boxes(
-            posture, starts[:, segment], stops[:, segment], self._boxes, self._box,
-            self._clearance[self._boxed] + NEAR_M,
-        )  # fmt: skip
-        return _Nearest(*(
-            np.concatenate([ours[:, :at], theirs, ours[:, at:]], axis=1)
-            for ours, theirs in zip((first, second, normal, distance), boxed, strict=True)
-        ))  # fmt: skip
+        places = posture, starts[:, segment], stops[:, segment], self._boxes, self._box
+        boxed = distances_to_boxes(*places, self._clearance[self._boxed] + NEAR_M)
+        columns = zip((first, second, normal, distance), boxed, strict=True)
+        whole = [np.concatenate([own[:, :at], new, own[:, at:]], axis=1) for own, new in columns]
+        return _Nearest(*whole)
 
 
-def separation_rates(
+def _linearised(
     tree: KinematicTree,
     coupling: Float[np.ndarray, "Q C"],
     posture: Posture,
-    frames: Int[np.ndarray, "N"],
+    close: Close,
     links: Int[np.ndarray, "N 2"],
-    points: Float[np.ndarray, "N 2 3"],
-    normal: Float[np.ndarray, "N 3"],
-) -> Float[np.ndarray, "N C"]:
-    """Return how the distance of two points, fixed to a link each, changes with every command.
+    weight: float,
+) -> PairGaps:
+    """Return near pairs with the derivatives by commands of the distances between their points.
 
-    Each row is in one of the posture's frames. ``normal`` leads from the second point to the first.
+    Each point is fixed to its link. ``close.distance`` is the room.
     """
-    rates = np.zeros((len(frames), coupling.shape[1]))
+    rates = np.zeros((len(close.frames), coupling.shape[1]))
     for end, sign in ((0, 1), (1, -1)):
         for link in np.unique(links[:, end]):
             rows = np.flatnonzero(links[:, end] == link)
-            jacobian = tree.jacobian(
-                posture.at(frames[rows]), np.array([link]), points[rows, end : end + 1], coupling
-            )
-            rates[rows] += sign * np.einsum("nx,nxc->nc", normal[rows], jacobian[:, 0])
-    return rates
+            at, points = posture.at(close.frames[rows]), close.points[rows, end : end + 1]
+            jacobian = tree.jacobian(at, np.array([link]), points, coupling)
+            rates[rows] += sign * np.einsum("nx,nxc->nc", close.normal[rows], jacobian[:, 0])
+    weights = np.full(len(rates), weight)
+    return PairGaps(close.frames, close.pairs, close.distance, rates, weights)
 
 
 def _meeting(
     hand: HandSpec, tree: KinematicTree
 ) -> tuple[Int[np.ndarray, "P 2"], Int[np.ndarray, "R 2"]]:
-    """Return the pairs of capsules, and of a capsule and a box, that random poses bring near.
-
-    Pairs that no pose parts are left out: nothing could be done about them.
-    """
+    """Return capsule and capsule-box pairs that some random pose brings near and some parts."""
     shapes = tree.capsules
     rng = np.random.default_rng(0)
     span = hand.command_upper - hand.command_lower
@@ -424,17 +395,15 @@ def _meeting(
 
 
 class CollisionCost(Cost):
-    """Shapes of the hand, and fingertips that are open, keep their clearance. One-sided."""
+    """Shapes of the hand, and open fingertips, keep their clearance. One-sided."""
 
     def __init__(
         self, pairs: CollisionPairs, clearance: Float[np.ndarray, "T N"], weights: Weights
     ) -> None:
-        """Keep ``clearance`` (m) of every pair and frame."""
         self._pairs, self._clearance, self._weights = pairs, clearance, weights
 
     @classmethod
     def over(cls, problem: Problem, rows: slice) -> CollisionCost | None:
-        """Return the cost; see ``Cost``."""
         if problem.weights.contact <= 0:
             return None
         pairs = collision_pairs(problem.hand, problem.tree)
@@ -442,18 +411,16 @@ class CollisionCost(Cost):
         return cls(pairs, clearance, problem.weights) if np.isfinite(clearance).any() else None
 
     def value(self, state: State, residual: Float[np.ndarray, "T M"]) -> Float[np.ndarray, "T"]:
-        """Return what each frame costs."""
         shortfall = self._pairs.shortfall(state.posture, self._clearance)
         deep = np.maximum(shortfall, 0) / self._weights.length_m
         return 0.5 * self._weights.contact * np.sum(deep**2, axis=1)
 
     def gaps(self, state: State) -> PairGaps:
-        """Return the pairs that are too close or nearly so."""
         weight = self._weights.contact / self._weights.length_m**2
         return self._pairs.gaps(state.posture, self._clearance, weight)
 
 
 @functools.lru_cache(maxsize=8)
 def collision_pairs(hand: HandSpec, tree: KinematicTree) -> CollisionPairs:
-    """Return what must stay apart in a hand; which pairs can meet is found out once."""
+    """Return the capsule pairs of a hand that can meet."""
     return CollisionPairs(hand, tree, pinch_fingers(hand, tree))

@@ -1,9 +1,8 @@
-"""What a pose of a robot hand costs: the base class of every cost, and what it is given.
+"""Costs of a pose of a robot hand.
 
-A cost of one's own is a subclass of ``Cost`` (any function of pose and commands) or of
-``VectorCost`` (two points of the hand should be apart as two of the human's are), and
-one entry in ``objective.COSTS``. Residuals are differentiated by the driven joints; coupled joints
-are eliminated.
+A cost of your own subclasses ``Cost`` (any function of pose and commands) or ``VectorCost`` (two
+points of the hand follow two of the human's) and is listed in ``objective.COSTS``. Residuals are
+differentiated by the driven joints; coupled joints are eliminated.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import abc
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -33,16 +32,16 @@ from retarget.targets import (
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Pull of each cost on a frame. Positions count in units of ``length_m``, angles in radians.
+    """Pull of each cost on a frame: positions per ``length_m``, angles per radian.
 
-    A joint that slides counts ``slide_m``, about a finger's length, as a radian: a tip goes as far.
+    A slide of ``slide_m``, about a finger's length, counts as a radian: a tip goes as far.
 
     ``direction`` compares unit vectors along the last links; ``pinch`` the vector between two
-    tips, 0 switches pinches and the gap of open ones off. ``rest`` keeps joints that no target
-    moves near the idle hand; more would bend thumbs of five joints, whose tip several poses
-    nearly share. ``acceleration`` and ``jerk`` weigh squared rad/s^2 and rad/s^3, so
-    that a motion is smoothed alike at any frame rate: the default passes a finger up to about
-    3 Hz, where 40 rad/s^2 leave it 0.1 rad. ``contact`` punishes what would reach into each other.
+    tips, and 0 disables pinches and the gap of open ones. ``rest`` keeps idle joints near the idle
+    hand; more would bend thumbs of five joints, whose redundant poses nearly share a tip.
+    ``acceleration`` and ``jerk`` weigh squared rad/s^2 and rad/s^3, so smoothing does not depend on
+    the frame rate: the defaults pass a finger up to about 3 Hz, where 40 rad/s^2 leave it 0.1 rad.
+    ``contact`` weighs self-penetration.
     """
 
     tip: float = 1.0
@@ -59,7 +58,7 @@ class Weights:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """One robot hand, what it is to track over T frames, and what counts how much."""
+    """One robot hand, its targets over T frames, and the weights of its costs."""
 
     hand: HandSpec
     tree: KinematicTree
@@ -74,15 +73,13 @@ class Problem:
 
     @functools.cached_property
     def units(self) -> Float[np.ndarray, "C"]:
-        """What counts as a radian of each driven joint: rad, or m where it slides."""
-        weights = self.weights
-        return np.array(
-            [weights.slide_m if self.tree.slides(n) else 1.0 for n in self.hand.command_joints]
-        )
+        """What counts as a radian of each driven joint: rad, or m for a slide."""
+        joints, slide = self.hand.command_joints, self.weights.slide_m
+        return np.array([slide if self.tree.slides(name) else 1.0 for name in joints])
 
     @functools.cached_property
     def pinches(self) -> Pinches:
-        """The human's pinches of those fingers that the robot hand can pinch with."""
+        """The human's pinches, of fingers with which the robot hand can pinch."""
         able = self.weights.pinch > 0
         fingers = pinch_fingers(self.hand, self.tree) if able else np.zeros(0, int)
         return Pinches.of(self.hand, self.targets, fingers)
@@ -90,7 +87,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class State:
-    """Commands of T frames, and where they bring every link."""
+    """Commands of T frames and the resulting poses of all links."""
 
     commands: Commands
     posture: Posture
@@ -98,10 +95,10 @@ class State:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PairGaps:
-    """The active set of one-sided costs: N pairs that are near, each in one frame.
+    """The active set of one-sided costs: N near pairs, each in one frame.
 
-    ``room`` is what a pair has left (m, negative where it is too close), ``by_command`` how that
-    changes; what is too close costs half of ``weight`` per squared metre.
+    ``room`` is the remaining distance (m, negative where too close), ``by_command`` its derivative;
+    what is too close costs ``weight`` / 2 per squared metre.
     """
 
     frames: Int[np.ndarray, "N"]
@@ -115,8 +112,8 @@ class PairGaps:
         """Return several active sets as one, for ``size`` driven joints."""
         none = np.zeros(0)
         empty = cls(none.astype(int), none.astype(int), none, np.zeros((0, size)), none)
-        names = ("frames", "pairs", "room", "by_command", "weight")
-        return cls(*(np.concatenate([getattr(p, n) for p in (empty, *parts)]) for n in names))
+        columns = [[getattr(p, field.name) for p in (empty, *parts)] for field in fields(cls)]
+        return cls(*map(np.concatenate, columns))
 
     def within_reach(
         self, low: Float[np.ndarray, "T C"], high: Float[np.ndarray, "T C"]
@@ -124,22 +121,21 @@ class PairGaps:
         """Return the pairs that a step between ``low`` and ``high`` can bring too close."""
         ends = (self.by_command * step[self.frames] for step in (low, high))
         tight = self.room + np.minimum(*ends).sum(axis=1) < 0
-        return PairGaps(*(a[tight] for a in (self.frames, self.pairs, self.room, self.by_command,
-                                         self.weight)))  # fmt: skip
+        return PairGaps(*(getattr(self, field.name)[tight] for field in fields(self)))
 
 
 class Cost(abc.ABC):
-    """One cost over a run of T frames: half the sum of squares of its M residuals in each.
+    """One cost over T frames: half the sum of squares of its M residuals in each.
 
-    A subclass says what its residuals are and how they change with the C driven joints. One whose
-    residuals bend with the pose adds ``curvature``, one that depends on the calibration
-    ``by_calibration``. A one-sided cost has no residuals; it gives ``value`` and ``gaps``.
+    A subclass defines its residuals and their derivatives by the C driven joints, and also
+    ``curvature`` if they bend with the pose, ``by_calibration`` if they depend on the calibration.
+    A one-sided cost has ``value`` and ``gaps`` in place of residuals.
     """
 
     @classmethod
     @abc.abstractmethod
     def over(cls, problem: Problem, rows: slice) -> Cost | None:
-        """Return the cost over some frames of a problem, None where it costs nothing."""
+        """Return the cost over some frames of a problem, or None if it is always 0."""
 
     def residual(self, state: State) -> Float[np.ndarray, "T M"]:
         """Return the weighted residuals."""
@@ -156,7 +152,7 @@ class Cost(abc.ABC):
     def normal(
         self, state: State, residual: Float[np.ndarray, "T M"]
     ) -> tuple[Float[np.ndarray, "T C"], Float[np.ndarray, "T C C"]]:
-        """Return gradient and curvature of the cost, the latter as Gauss and Newton take it."""
+        """Return gradient and Gauss-Newton curvature of the cost."""
         jacobian = self.jacobian(state)
         transposed = np.swapaxes(jacobian, 1, 2)
         return (transposed @ residual[..., None])[..., 0], transposed @ jacobian
@@ -164,7 +160,7 @@ class Cost(abc.ABC):
     def curvature(
         self, state: State, residual: Float[np.ndarray, "T M"]
     ) -> Float[np.ndarray, "T C C"] | None:
-        """Return what ``normal`` leaves out, the residuals' own curvature; None for none."""
+        """Return the residuals' own curvature, which ``normal`` leaves out; None for none."""
         return None
 
     def by_calibration(self) -> Float[np.ndarray, "T M P"] | None:
@@ -177,18 +173,16 @@ class Cost(abc.ABC):
 
 
 class PostureCost(Cost):
-    """Joints that nothing moves stay at the idle hand, or near the commands of ``Problem.near``.
+    """Idle joints stay at the idle hand, or near the commands of ``Problem.near``.
 
     Both are one weighted mean per frame and joint.
     """
 
     def __init__(self, near: Commands, pull: Float[np.ndarray, "T C"]) -> None:
-        """Pull each joint to ``near``."""
         self._near, self._pull = near, pull
 
     @classmethod
     def over(cls, problem: Problem, rows: slice) -> PostureCost:
-        """Return the cost; see ``Cost``."""
         rest = problem.weights.rest / problem.units**2
         idle = problem.hand.rest
         near = np.broadcast_to(idle, (len(problem.targets.weight[rows]), len(idle)))
@@ -201,37 +195,34 @@ class PostureCost(Cost):
         return cls(np.where(pull > 0, mean, near), pull)
 
     def residual(self, state: State) -> Float[np.ndarray, "T C"]:
-        """Return the distance of every joint from where it should stay."""
         return np.sqrt(self._pull) * (state.commands - self._near)
 
     def jacobian(self, state: State) -> Float[np.ndarray, "T C C"]:
-        """Return diagonal matrices."""
         return np.sqrt(self._pull)[..., None] * np.eye(self._pull.shape[1])
 
     def value(self, state: State, residual: Float[np.ndarray, "T C"]) -> Float[np.ndarray, "T"]:
-        """Return what each frame costs."""
         return 0.5 * np.sum(self._pull * (state.commands - self._near) ** 2, axis=1)
 
     def normal(
         self, state: State, residual: Float[np.ndarray, "T C"]
     ) -> tuple[Float[np.ndarray, "T C"], Float[np.ndarray, "T C C"]]:
-        """Return the same as ``Cost.normal``, without products of diagonal matrices."""
+        # Without products of diagonal matrices.
         gradient = self._pull * (state.commands - self._near)
         return gradient, self._pull[..., None] * np.eye(self._pull.shape[1])
 
 
-# Costs of vectors: two points of the robot hand should be apart as two of the human's are.
-#
-# A cost of this kind names its points and the human vectors. All of an objective's are evaluated
-# together, since they share points.
+# Costs of vectors: two points of the robot hand follow two of the human's.
+
+#: Human vectors (palm frame, NaN where unknown) and their share of the pull.
+HumanVectors = tuple[Float[np.ndarray, "T M 3"], float | Float[np.ndarray, "T M"]]
 
 
 @dataclass(frozen=True, slots=True)
 class VectorTerm:
-    """Robot frame ``first`` minus ``second`` (None: the base) should be one human vector.
+    """Robot frame ``first`` minus ``second`` (None: the base) that follows one human vector.
 
-    ``pull`` is the weight of a squared metre. ``finger`` (position in ``FINGERS``) is the one whose
-    offset and length in the calibration apply, -1 for none.
+    ``pull`` weighs a squared metre. ``finger`` (position in ``FINGERS``, -1 for none) selects
+    offset and length of the calibration.
     """
 
     first: str
@@ -241,17 +232,16 @@ class VectorTerm:
 
 
 class VectorCost(abc.ABC):
-    """Vectors of the robot hand that should equal human ones, carried over by the calibration.
+    """Vectors of the robot hand that follow human ones, carried over by the calibration.
 
-    Human vectors that are ``scaled`` grow with the calibration's scale, and ``translated`` ones
-    move with its translation (1 or 0 each). All are rotated by its rotation.
+    Its rotation turns all human vectors, its scale applies to ``scaled`` and its translation to
+    ``translated`` ones (1 or 0 each). ``terms`` and ``human`` are of equal length.
     """
 
     scaled: float
     translated: float
 
     def __init__(self, problem: Problem) -> None:
-        """Keep the problem; ``terms`` and ``human`` are of equal length."""
         self.problem = problem
 
     @abc.abstractmethod
@@ -259,19 +249,16 @@ class VectorCost(abc.ABC):
         """Return the M vectors of the robot hand."""
 
     @abc.abstractmethod
-    def human(
-        self, rows: slice
-    ) -> tuple[Float[np.ndarray, "T M 3"], float | Float[np.ndarray, "T M"]]:
-        """Return the human vectors (palm frame, NaN where unknown) and their share of the pull."""
+    def human(self, rows: slice) -> HumanVectors:
+        """Return the M vectors of the human hand."""
 
 
 class KeypointCost(VectorCost):
-    """Fingertips and other links are where the human's keypoints are."""
+    """Fingertips and other links follow the human's keypoints, from the wrist."""
 
     scaled = translated = 1.0
 
     def terms(self) -> list[VectorTerm]:
-        """Return one vector per link, from the base."""
         hand, weights = self.problem.hand, self.problem.weights
         per_metre = 1 / weights.length_m**2
         terms = []
@@ -282,58 +269,44 @@ class KeypointCost(VectorCost):
             terms.append(VectorTerm(frame, None, pull * per_metre, finger))
         return terms
 
-    def human(
-        self, rows: slice
-    ) -> tuple[Float[np.ndarray, "T M 3"], float | Float[np.ndarray, "T M"]]:
-        """Return the keypoints, from the wrist."""
+    def human(self, rows: slice) -> HumanVectors:
         targets, keypoints = self.problem.targets, self.problem.hand.target_keypoints
         return targets.joints_hand[rows][:, keypoints], targets.share_of(rows, keypoints)
 
 
 class DirectionCost(VectorCost):
-    """The last link of every finger points where the human's does."""
+    """The last link of every finger points as the human's does, both as unit vectors."""
 
     scaled = translated = 0.0
 
-    def _links(self) -> list[tuple[int, int]]:
-        """Return the last two keypoints of each finger that the robot has."""
-        hand = self.problem.hand
-        fingers = ([k for k in finger_keypoints(finger) if k in hand.target_keypoints]
-                   for finger in hand.fingers)  # fmt: skip
-        return [(known[-2], known[-1]) for known in fingers if len(known) >= 2]
-
     @functools.cached_property
-    def _lengths(self) -> list[float]:
-        hand, lengths = self.problem.hand, []
+    def _links(self) -> list[tuple[int, int, float, VectorTerm]]:
+        """Each finger's last two keypoints, the length between the robot's, and its term."""
+        hand, links = self.problem.hand, []
+        frame_of = dict(zip(hand.target_keypoints, hand.target_frames, strict=True))
         rest = hand.expand(hand.rest[None])
-        for pair in self._links():
-            start, end = (hand.target_frames[hand.target_keypoints.index(k)] for k in pair)
-            ends = self.problem.tree.points(rest, [end, start])[0]
-            lengths.append(float(np.linalg.norm(ends[0] - ends[1])))
-        return lengths
+        for finger in hand.fingers:
+            known = [k for k in finger_keypoints(finger) if k in frame_of]
+            if len(known) >= 2:
+                start, end = known[-2:]
+                ends = self.problem.tree.points(rest, [frame_of[end], frame_of[start]])[0]
+                length = float(np.linalg.norm(ends[0] - ends[1]))
+                pull = self.problem.weights.direction / max(length, 1e-3) ** 2
+                term = VectorTerm(frame_of[end], frame_of[start], pull)
+                links.append((start, end, length, term))
+        return links
 
     def terms(self) -> list[VectorTerm]:
-        """Return the last links, which count as unit vectors."""
-        hand, terms = self.problem.hand, []
-        for pair, length in zip(self._links(), self._lengths, strict=True):
-            start, end = (hand.target_frames[hand.target_keypoints.index(k)] for k in pair)
-            pull = self.problem.weights.direction / max(length, 1e-3) ** 2
-            terms.append(VectorTerm(end, start, pull))
-        return terms
+        return [term for *_, term in self._links]
 
-    def human(
-        self, rows: slice
-    ) -> tuple[Float[np.ndarray, "T M 3"], float | Float[np.ndarray, "T M"]]:
-        """Return the human's last links, as long as the robot's."""
+    def human(self, rows: slice) -> HumanVectors:
         joints = self.problem.targets.joints_hand[rows]
-        vectors = np.empty((len(joints), len(self._lengths), 3))
-        for term, ((start, end), length) in enumerate(
-            zip(self._links(), self._lengths, strict=True)
-        ):
-            vectors[:, term] = joints[:, end] - joints[:, start]
-            size = np.linalg.norm(vectors[:, term], axis=-1, keepdims=True)
-            vectors[:, term] *= length / np.where(size > 0, size, np.nan)
-        return vectors, self.problem.targets.share_of(rows, [end for _, end in self._links()])
+        vectors = np.empty((len(joints), len(self._links), 3))
+        for row, (start, end, length, _) in enumerate(self._links):
+            vectors[:, row] = joints[:, end] - joints[:, start]
+            size = np.linalg.norm(vectors[:, row], axis=-1, keepdims=True)
+            vectors[:, row] *= length / np.where(size > 0, size, np.nan)
+        return vectors, self.problem.targets.share_of(rows, [end for _, end, *_ in self._links])
 
 
 class PinchCost(VectorCost):
@@ -342,20 +315,16 @@ class PinchCost(VectorCost):
     scaled, translated = 1.0, 0.0
 
     def terms(self) -> list[VectorTerm]:
-        """Return the vectors from the thumb's tip to the fingers'."""
         tips, weights = self.problem.hand.tip_names, self.problem.weights
         pull = weights.pinch * (1 / weights.length_m**2)
         return [VectorTerm(tips[k], tips[0], pull) for k in self.problem.pinches.fingers]
 
-    def human(
-        self, rows: slice
-    ) -> tuple[Float[np.ndarray, "T M 3"], float | Float[np.ndarray, "T M"]]:
-        """Return the wanted vectors, pulled to as far as the pinch is closed."""
-        pinches, hand = self.problem.pinches, self.problem.hand
-        tips = [finger_keypoints(finger)[-1] for finger in hand.fingers]
+    def human(self, rows: slice) -> HumanVectors:
+        pinches, share_of = self.problem.pinches, self.problem.targets.share_of
+        tips = [finger_keypoints(finger)[-1] for finger in self.problem.hand.fingers]
         fingers, thumb = (
-            self.problem.targets.share_of(rows, joints)
-            for joints in ([tips[k] for k in pinches.fingers], tips[:1])
+            share_of(rows, [tips[k] for k in pinches.fingers]),
+            share_of(rows, tips[:1]),
         )
         # Variances add up; a share of 1 / (1 + v) is one of a variance v.
         both = 1 / (1 / fingers + 1 / thumb - 1)
@@ -363,14 +332,13 @@ class PinchCost(VectorCost):
 
 
 class VectorCosts(Cost):
-    """All ``VectorCost`` of an objective at once: they share points, so also their kinematics."""
+    """All ``VectorCost`` of an objective together: they share points, hence kinematics."""
 
     def __init__(self, problem: Problem, rows: slice, costs: Sequence[VectorCost]) -> None:
-        """Compute the goals of these frames; terms without any weight are left out."""
+        """Compute the goals of these frames, without terms of no weight."""
         self._tree, self._coupling = problem.tree, problem.hand.coupling
-        terms = [(cost, column, term) for cost in costs
-                 for column, term in enumerate(cost.terms()) if term.pull > 0]  # fmt: skip
-
+        listed = [(cost, *entry) for cost in costs for entry in enumerate(cost.terms())]
+        terms = [entry for entry in listed if entry[2].pull > 0]
         # Every point is computed once, however many terms it belongs to.
         names = [n for *_, term in terms for n in (term.first, term.second) if n is not None]
         place: dict[str | None, int] = {name: i for i, name in enumerate(dict.fromkeys(names))}
@@ -398,14 +366,13 @@ class VectorCosts(Cost):
 
     @classmethod
     def over(cls, problem: Problem, rows: slice) -> VectorCosts | None:
-        """Return the vector costs that the problem lists, see ``Cost``."""
         costs = [kind(problem) for kind in problem.costs if issubclass(kind, VectorCost)]
         return cls(problem, rows, costs) if costs else None
 
     def _set_goals(
         self, problem: Problem, rows: slice, vectors: Float[np.ndarray, "T M 3"]
     ) -> None:
-        """Carry human vectors over to the robot's base frame, and say how each parameter does."""
+        """Carry human vectors over to the robot's base frame, with their derivatives."""
         calibration, finger = problem.calibration, self._finger
         of_finger = finger >= 0
         bases = finger_bases(problem.targets.joints_hand[rows])
@@ -418,7 +385,7 @@ class VectorCosts(Cost):
         self._rotated = vectors @ turn * stretch[:, None]
         self._goal = self._rotated + calibration.translation * self._translated[:, None]
         self._goal[:, of_finger] += calibration.finger_offsets[finger[of_finger]]
-        #: What one unit of a finger's log length adds to its terms.
+        #: Derivative of each finger's terms by its log length.
         self._reach = np.zeros_like(vectors)
         by_length = calibration.lengths[finger[of_finger], None] * calibration.scale
         self._reach[:, of_finger] = reach @ turn * by_length

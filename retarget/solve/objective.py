@@ -36,7 +36,7 @@ COSTS: tuple[type[Cost] | type[VectorCost], ...] = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RobotPose(State):
-    """A state, each cost's residuals there, and what each frame costs."""
+    """A state, each cost's residuals, and the total cost of each frame."""
 
     residuals: tuple[Float[np.ndarray, "T _"], ...]
     cost: Float[np.ndarray, "T"]
@@ -44,7 +44,7 @@ class RobotPose(State):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Quadratic:
-    """The objective around a pose: slope, convex curvature, and pairs that are near."""
+    """The objective around a pose: gradient, convex curvature and near pairs."""
 
     gradient: Float[np.ndarray, "T C"]
     hessian: Float[np.ndarray, "T C C"]
@@ -58,11 +58,11 @@ class PoseObjective(Problem):
     costs: tuple[type[Cost] | type[VectorCost], ...] = COSTS
 
     def window(self, rows: slice) -> FrameWindow:
-        """Return the objective of some frames, goals computed."""
+        """Return the objective of some frames, with goals computed."""
         return FrameWindow(self, rows)
 
     def without(self, *costs: type[Cost] | type[VectorCost]) -> PoseObjective:
-        """Return the objective less some of its costs."""
+        """Return the objective without some of its costs."""
         return replace(self, costs=tuple(cost for cost in self.costs if cost not in costs))
 
 
@@ -70,7 +70,6 @@ class FrameWindow:
     """A ``PoseObjective`` over a run of frames."""
 
     def __init__(self, objective: PoseObjective, rows: slice) -> None:
-        """Prepare every cost for these frames."""
         self._hand, self._tree = objective.hand, objective.tree
         self._least = objective.weights.rest + 1e-6
         others = (kind for kind in objective.costs if issubclass(kind, Cost))
@@ -90,15 +89,14 @@ class FrameWindow:
     def residuals(
         self, pose: RobotPose
     ) -> tuple[Float[np.ndarray, "T M"], Float[np.ndarray, "T M C"]]:
-        """Return all residuals of a pose and their derivatives; one-sided costs have none."""
+        """Return all residuals and their derivatives; one-sided costs have none."""
         jacobians = [cost.jacobian(pose) for cost in self._costs]
         return np.concatenate(pose.residuals, axis=1), np.concatenate(jacobians, axis=1)
 
     def quadratic(self, pose: RobotPose, curved: bool = True) -> Quadratic:
-        """Return the objective's second-order model, with the curvature of the motion or without.
+        """Return the second-order model; ``curved`` adds the curvature of the motion.
 
-        Targets that no pose meets leave large residuals; without the curvature of the motion the
-        solution is then approached by a constant share per round only.
+        Without it a solution with large residuals, for targets out of reach, converges linearly.
         """
         count, size = pose.commands.shape
         gradient, hessian = np.zeros((count, size)), np.zeros((count, size, size))
@@ -107,37 +105,32 @@ class FrameWindow:
             gradient += slope
             hessian += bend
         if curved:
-            hessian += self.curvature(pose)
-            hessian = _convex(hessian, self._least)
+            hessian = _convex(hessian + self.curvature(pose), self._least)
         active = [gaps for cost in self._costs if (gaps := cost.gaps(pose)) is not None]
         return Quadratic(gradient, hessian, PairGaps.of_all(active, size))
 
     def curvature(self, pose: RobotPose) -> Float[np.ndarray, "T C C"]:
-        """Return the curvature of the residuals, times them: what Gauss and Newton leave out."""
-        count, size = pose.commands.shape
-        total = np.zeros((count, size, size))
+        """Return the residuals' own curvature, which Gauss-Newton leaves out."""
+        total = np.zeros((*pose.commands.shape, pose.commands.shape[1]))
         for cost, residual in zip(self._costs, pose.residuals, strict=True):
-            bend = cost.curvature(pose, residual)
-            if bend is not None:
+            if (bend := cost.curvature(pose, residual)) is not None:
                 total += bend
         return total
 
     def by_calibration(self, pose: RobotPose) -> Float[np.ndarray, "T M P"]:
         """Return the residuals' derivatives by the calibration (``targets.named_parameters``)."""
-        columns = [
-            np.zeros((*residual.shape, CALIBRATION_SIZE)) if by is None else by
-            for by, residual in zip(
-                (cost.by_calibration() for cost in self._costs), pose.residuals, strict=True
-            )
-        ]
+        columns = []
+        for cost, residual in zip(self._costs, pose.residuals, strict=True):
+            by = cost.by_calibration()
+            columns.append(np.zeros((*residual.shape, CALIBRATION_SIZE)) if by is None else by)
         return np.concatenate(columns, axis=1)
 
 
 def _convex(hessian: Float[np.ndarray, "T C C"], least: float) -> Float[np.ndarray, "T C C"]:
-    """Return the matrices with eigenvalues of at least ``least``."""
+    """Return the matrices with eigenvalues raised to at least ``least``."""
     off = np.abs(hessian).sum(-1)
     diagonal = np.einsum("tcc->tc", hessian)
-    # Rows that dominate (Gershgorin) need no eigenvalues: most fingers are independent.
+    # Diagonally dominant rows (Gershgorin) need no eigenvalues: most fingers are independent.
     doubtful = np.flatnonzero((diagonal - (off - np.abs(diagonal)) < least).any(1))
     if len(doubtful):
         values, vectors = np.linalg.eigh(hessian[doubtful])

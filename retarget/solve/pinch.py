@@ -1,10 +1,9 @@
-"""Pinches: when the human closes thumb and finger, and how far the robot's tips should be apart.
+"""Pinches of the human's thumb and fingers, and the distances that robot tips should keep.
 
-A pinch is found with hysteresis that does not depend on the direction of time: it is a stretch
-during which the human tips stay within ``RELEASE_M`` of each other and come within ``CLOSE_M`` at
-least once. From the first to the last such frame the robot's tips should meet; before and after
-the goal distance grows with the human's and the pull fades. Beyond they must stay apart. The two
-jaws of a gripper are tips like any others.
+Detection has hysteresis but no direction of time: a pinch is a stretch of tips within ``RELEASE_M``
+of each other that come within ``CLOSE_M``. From the first to the last such frame the robot's tips
+should meet; before and after the goal distance grows with the human's and the pull fades. Beyond,
+they must stay apart. The two jaws of a gripper are tips too.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
+from acehand_core.motion import runs
 from retarget.replay.metrics import PINCH_ROBOT_M
 from retarget.robots.hand_spec import HandSpec
 from retarget.robots.kinematics import KinematicTree
@@ -22,25 +22,23 @@ from retarget.targets import HandTargets
 
 CLOSE_M = 0.030
 RELEASE_M = 0.045
-#: A hand whose tips cannot come nearer than this is not asked to pinch with that finger. It is what
-#: counts as a closed pinch when results are scored.
+#: Fingers whose tip cannot come nearer do not pinch; the limit of a closed pinch in scoring.
 REACH_M = PINCH_ROBOT_M
-#: How far a finger stays from the thumb while the human's does; it grows over these distances.
+#: Distance of an open finger from the thumb, and of the human's over which it grows.
 OPEN_M = 0.018
 OPENING_M = (0.040, 0.050)
-#: Pinches that a message names.
+#: Pinches that a message lists.
 LISTED = 5
 _SAMPLES, _REFINEMENTS = 512, 8
 
 
 @dataclass(frozen=True, slots=True)
 class Pinches:
-    """Goal vectors from the thumb to each of the P fingers that a hand can pinch with.
+    """Goal vectors from the thumb to each of the P fingers that can pinch.
 
-    ``fingers`` are positions in ``HandSpec.tip_names``. ``closing`` is the share of the pull,
-    from 0 (open) to 1 (closed); ``vector`` is in the human palm frame, not scaled: zero length
-    where closed, the human's at the release distance. ``apart`` is the least distance of the tips,
-    -inf where there is none.
+    ``fingers`` are positions in ``HandSpec.tip_names``. ``closing`` is the share of the pull, 0
+    (open) to 1 (closed). ``vector`` (human palm frame, not scaled) is zero where closed, the
+    human's at the release distance. ``apart`` is the least distance of the tips, -inf for none.
     """
 
     fingers: Int[np.ndarray, "P"]
@@ -50,7 +48,7 @@ class Pinches:
 
     @classmethod
     def of(cls, hand: HandSpec, targets: HandTargets, fingers: Int[np.ndarray, "P"]) -> Pinches:
-        """Find the pinches of a human hand; frames where it is not known are open."""
+        """Find the pinches of a human hand; unknown frames are open."""
         tips = targets.tips_of(hand.fingers)
         vector = tips[:, fingers] - tips[:, :1] if len(fingers) else np.zeros((len(tips), 0, 3))
         gap = np.linalg.norm(vector, axis=-1)
@@ -65,10 +63,9 @@ class Pinches:
 
 @functools.lru_cache(maxsize=8)
 def tip_reach(hand: HandSpec, tree: KinematicTree) -> Float[np.ndarray, "K"]:
-    """Return how near each finger's tip comes to the thumb's, metres; 0 for the thumb itself.
+    """Return how near each fingertip comes to the thumb's, metres, within joint limits.
 
-    Infinite for hands without a thumb. Limits of the joints are kept, contact between links is not
-    considered.
+    0 for the thumb itself, infinite without a thumb. Contact between links is ignored.
     """
     if not _has_thumb(hand):
         return np.full(len(hand.tip_names), np.inf)
@@ -101,10 +98,7 @@ def pinch_fingers(hand: HandSpec, tree: KinematicTree) -> Int[np.ndarray, "P"]:
 def impossible_pinches(
     hand: HandSpec, tree: KinematicTree, targets: HandTargets
 ) -> tuple[str, ...]:
-    """Say which of the human's pinches this hand cannot close, and how near it comes.
-
-    Such tips follow the human's like any others, which leads to the nearest pose that there is.
-    """
+    """Name the human's pinches that this hand cannot close; their tips come as near as possible."""
     if not _has_thumb(hand):
         return ()
     reach, tips = tip_reach(hand, tree), targets.tips_of(hand.fingers)
@@ -122,23 +116,23 @@ def impossible_pinches(
 def missed_pinches(
     hand: HandSpec, tree: KinematicTree, targets: HandTargets, commands: Float[np.ndarray, "T C"]
 ) -> tuple[str, ...]:
-    """Say which of the human's pinches, of those this hand can close, the commands do not close.
+    """Name the human's pinches that the commands miss, though this hand can close them.
 
-    A pinch is missed where the robot's tips are ``PINCH_ROBOT_M`` or more apart in over half of its
-    frames, as when the hand is too slow for it.
+    Robot tips are then ``PINCH_ROBOT_M`` or more apart in over half of a pinch's frames, as when
+    the hand is too slow.
     """
     pinches = Pinches.of(hand, targets, pinch_fingers(hand, tree))
     points = tree.points(hand.expand(commands), hand.tip_names)
     notes = []
     for column, k in enumerate(pinches.fingers):
         apart = np.linalg.norm(points[:, k] - points[:, 0], axis=-1)
-        closed = _runs(np.flatnonzero(pinches.closing[:, column] == 1))
-        missed = [run for run in closed if np.mean(apart[run] >= PINCH_ROBOT_M) > 0.5]
+        closed = runs(pinches.closing[:, column] == 1)
+        missed = [run for run in closed if np.mean(apart[slice(*run)] >= PINCH_ROBOT_M) > 0.5]
         if not missed:
             continue
-        listed = ", ".join(f"{run[0]} to {run[-1]}" for run in missed[:LISTED])
+        listed = ", ".join(f"{start} to {stop - 1}" for start, stop in missed[:LISTED])
         more = f" and {len(missed) - LISTED} more" if len(missed) > LISTED else ""
-        widest = max(apart[run].max() for run in missed)
+        widest = max(apart[slice(*run)].max() for run in missed)
         notes.append(
             f"the {hand.side} hand misses {len(missed)} of {len(closed)} thumb-{hand.fingers[k]} "
             f"pinches (frames {listed}{more}); its tips stay up to {widest * 1e3:.0f} mm apart"
@@ -147,26 +141,18 @@ def missed_pinches(
 
 
 def _has_thumb(hand: HandSpec) -> bool:
-    """Whether a hand has a thumb to pinch with; a gripper has one jaw for it."""
+    """Whether a hand has a thumb to pinch with; one jaw of a gripper counts as such."""
     return len(hand.fingers) > 1 and hand.fingers[0] == "thumb"
 
 
-def _runs(frames: Int[np.ndarray, "N"]) -> list[Int[np.ndarray, "M"]]:
-    """Split increasing frames where one is left out; without frames there is no run."""
-    if not len(frames):
-        return []
-    return np.split(frames, np.flatnonzero(np.diff(frames) > 1) + 1)
-
-
 def _opening(gap: Float[np.ndarray, "T"]) -> Float[np.ndarray, "T"]:
-    """Return 0 where a pinch is closed, 1 where there is none, in between on the way."""
+    """Return 0 in closed pinches, 1 outside of pinches, and values in between on the way."""
     opening = np.ones(len(gap))
-    inside = np.flatnonzero(~(gap > RELEASE_M))  # an unknown frame neither opens nor closes
-    for run in _runs(inside):
-        closed = run[np.nan_to_num(gap[run], nan=np.inf) < CLOSE_M]
-        if not len(closed):
-            continue
-        share = (gap[run] - CLOSE_M) / (RELEASE_M - CLOSE_M)
-        opening[run] = np.clip(np.nan_to_num(share, nan=1.0), 0.0, 1.0)
-        opening[closed[0] : closed[-1] + 1] = 0.0
+    for start, stop in runs(~(gap > RELEASE_M)):  # an unknown frame neither opens nor closes
+        near = gap[start:stop]
+        closed = start + np.flatnonzero(near < CLOSE_M)
+        if len(closed):
+            share = np.nan_to_num((near - CLOSE_M) / (RELEASE_M - CLOSE_M), nan=1.0)
+            opening[start:stop] = np.clip(share, 0.0, 1.0)
+            opening[closed[0] : closed[-1] + 1] = 0.0
     return opening

@@ -325,11 +325,7 @@ def _fit_together(
 
 
 def _place(
-    pose: Pose,
-    sightings: _Sightings,
-    side: Side,
-    rest: Float[np.ndarray, "21 3"],
-    camera: Camera,
+    pose: Pose, sightings: _Sightings, side: Side, rest: Float[np.ndarray, "21 3"], camera: Camera
 ) -> Pose:
     """Place articulated hands, wrists at the origin, before the camera."""
     canonical = pose.keypoints(side, rest) + _offsets(pose, sightings, side, rest)
