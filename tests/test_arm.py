@@ -225,7 +225,7 @@ def test_the_main_job_writes_arms(arm, tmp_path: Path, capsys) -> None:
     reached = np.stack(table["observation.arm.reached"].to_numpy())
     assert (reached == [0, 1]).all()
     for flags, words in (
-        (["--arm-link", "tool0"], "say how to use --arm"),
+        (["--arm-link", "tool0"], "--arm FILE"),
         (["--arm", arm.path, "--arm-up", "0,0,0"], "not all 0"),
         (["--arm", tmp_path / "none.urdf"], "not found"),
     ):

@@ -137,7 +137,7 @@ def test_a_known_base_is_kept(arm, hands) -> None:
         assert motion.reached.all() and motion.T_frame_table is None
         assert motion.T_frame_arm @ arm.base_poses(motion.joints) == pytest.approx(path, abs=0.005)
     assert result.verdict == hands.verdict
-    assert "no table is looked at (--arm-table)" in result.arms[0].notes
+    assert any("--arm-table" in note for note in result.arms[0].notes)
     # The right arm 3 m away: that is said, with the share.
     far = ArmSettings(arm.path, base_left=flags(bases[0]), base_right=flags(stand(3.0)))
     result = attach_arms(along(hands, paths), arm, far, ROBOT)
@@ -261,8 +261,8 @@ def test_a_gripper_of_the_file_is_taken_off(tmp_path: Path, hands) -> None:
 
 def test_flags_that_cannot_be_meant(arm) -> None:
     for given, words in (
-        ({"path": None, "base_left": (0.0,) * 6}, "say how to use --arm"),
-        ({"path": None, "table": "none"}, "say how to use --arm"),
+        ({"path": None, "base_left": (0.0,) * 6}, "--arm FILE"),
+        ({"path": None, "table": "none"}, "--arm FILE"),
         ({"path": arm.path, "base_right": (0.0,) * 5}, "--arm-base-right takes six numbers"),
         ({"path": arm.path, "table": "low"}, "--arm-table 'low'"),
         ({"path": arm.path, "table": "nan"}, "--arm-table 'nan'"),

@@ -364,7 +364,7 @@ def test_recordings_of_two_sizes(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 TRACKER = """
 import os, signal, time
-from acehand_core.trackers.files import FileTracker
+from acehand_core.trackers.choose import FileTracker
 
 
 class Odd:

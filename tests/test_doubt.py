@@ -18,10 +18,10 @@ from acehand_core.recordings.selection import only_hands
 from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.mediapipe import doubt
 from acehand_core.trackers.mediapipe import reconstruct as reconstruct_module
-from acehand_core.trackers.mediapipe.reconstruct import LANDMARK_OFFSET, reconstruct
+from acehand_core.trackers.mediapipe.reconstruct import LANDMARK_OFFSET
 from helpers.fake_motion import random_motion
 from helpers.retarget_samples import motion_of, moving_hands
-from test_reconstruct import KNOWN_LENGTH, LENGTH, PINHOLE, motion, seen, stamps
+from test_reconstruct import KNOWN_LENGTH, LENGTH, PINHOLE, motion, reconstruct, seen, stamps
 
 HAND = CapsuleHand()
 CROPS = np.broadcast_to(4.0 * np.eye(2), (21, 2, 2)).copy()  # they differ by 2 px

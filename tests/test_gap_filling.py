@@ -20,7 +20,6 @@ from acehand_core.recordings.selection import hands_at, only_hands
 from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.mediapipe import reconstruct as module
 from acehand_core.trackers.mediapipe.gaps import Gap, blended, smooth_and_fill, smooth_turning_pose
-from acehand_core.trackers.mediapipe.reconstruct import reconstruct
 from acehand_core.trackers.mediapipe.search import Detection
 from acehand_core.trackers.mediapipe.tracker import MediaPipeTracker
 from helpers.fake_motion import random_motion
@@ -287,7 +286,9 @@ LENGTH = TrackerSettings(
 
 def tracked(motion=None, poses=None):
     seen, _ = detections(AWAY)
-    return reconstruct(seen, "right", PINHOLE, STAMPS, LENGTH, motion, poses)
+    return module.reconstruct_hands({"right": seen}, PINHOLE, STAMPS, LENGTH, motion, poses)[
+        "right"
+    ]
 
 
 def test_the_tracker_fills_in_the_frame_it_says():

@@ -15,7 +15,7 @@ from acehand_core.hand.landmark_fit import Pose
 from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.mediapipe import gaps
 from acehand_core.trackers.mediapipe import reconstruct as module
-from acehand_core.trackers.mediapipe.reconstruct import reconstruct, reconstruct_hands
+from acehand_core.trackers.mediapipe.reconstruct import reconstruct_hands
 from acehand_core.trackers.mediapipe.search import Detection
 
 HAND = CapsuleHand()
@@ -26,6 +26,10 @@ FISHEYE = Camera(
     "kannala_brandt", 1280, 1280, 420.0, 420.0, 639.5, 639.5, (0.05, -0.01, 0.002, -0.0005)
 )
 KNOWN_LENGTH = TrackerSettings(hand_length_m=LENGTH, palm_calibration=0.0)
+
+
+def reconstruct(detections, side, *clip):
+    return reconstruct_hands({side: detections}, *clip)[side]
 
 
 def stamps(count, fps=30.0):

@@ -314,7 +314,7 @@ def test_what_was_not_known_is_said(asked):
     run, _ = asked
     motion = run(away(100, (50, 60)))
     (note,) = [note for note in motion.provenance.notes if "camera's turn" in note]
-    assert note.startswith("the camera's turn is not known in 1 frames in which a hand was filled")
+    assert note.startswith("the camera's turn is unknown in 1 ")
     assert (motion.fill_frame[50:60, 1] == 1).all()  # in the camera frame
 
 

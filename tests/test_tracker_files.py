@@ -25,8 +25,7 @@ from acehand_core.recordings.keypoints.joints import ENTRIES
 from acehand_core.recordings.registry import HandsFile, format_of
 from acehand_core.trackers import base
 from acehand_core.trackers.base import Tracker, TrackerSettings, make_tracker, tracker_names
-from acehand_core.trackers.choose import choose_tracker
-from acehand_core.trackers.files import FileTracker
+from acehand_core.trackers.choose import FileTracker, choose_tracker
 from helpers.fake_motion import CAMERA, assert_same_bits, random_motion
 from helpers.plugins import installed, lay_down
 

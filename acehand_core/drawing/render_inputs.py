@@ -26,8 +26,7 @@ from acehand_core.recordings.registry import HandsFile, LeRobotDataset, Registry
 from acehand_core.recordings.selection import part
 from acehand_core.recordings.video import frames_between
 from acehand_core.trackers.base import TrackerSettings
-from acehand_core.trackers.choose import open_input
-from acehand_core.trackers.files import FileTracker
+from acehand_core.trackers.choose import FileTracker, open_input
 from acehand_core.types import Hands, Progress, Side
 from retarget.robots.robot import DEFAULT_ROBOT, Robot, load_robot, load_stored_robot
 from retarget.solve.arm import ArmSettings

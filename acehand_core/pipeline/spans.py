@@ -16,7 +16,7 @@ from acehand_core.pipeline.run import Run, Source, Tracked
 from acehand_core.pipeline.settings import Span
 from acehand_core.recordings.narration import TaskSegment, task_of
 from acehand_core.recordings.selection import HOLE_NS
-from acehand_core.trackers.files import FileTracker
+from acehand_core.trackers.choose import FileTracker
 
 
 @dataclass(frozen=True, slots=True)

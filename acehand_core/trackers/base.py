@@ -1,8 +1,7 @@
-"""What a tracker is, and how one is found by name.
+"""Trackers, which turn a Recording into a HandMotion, by name.
 
-A tracker turns a Recording into a HandMotion; nothing downstream asks which one did. A third party
-adds one with an entry point in the group ``acehand.trackers`` that names a factory
-``TrackerSettings -> Tracker`` (``plugins``); flags of its own go into ``TrackerSettings.own``.
+A plug-in adds one with an entry point in the group ``acehand.trackers`` for a factory
+``TrackerSettings -> Tracker`` (``plugins``); its flags are in ``TrackerSettings.own``.
 """
 
 from __future__ import annotations
@@ -23,19 +22,19 @@ HAND_LENGTHS_M = (0.05, 0.35)
 
 @dataclass(frozen=True, slots=True)
 class TrackerSettings:
-    """What every tracker is told.
+    """Settings of all trackers.
 
     Attributes:
-        hands: which hands to look for.
-        hand_length_m: wrist to middle fingertip; fixes the scale a single camera cannot know.
-        work_dir: folder for partial results of long work, or None; a second run with the same
-            input and settings resumes from them.
-        own: settings that a tracker brings itself, by its name; see ``plugins``.
-        keypoints: how a file of keypoints as tracker is written: a mapping or a preset.
-        camera_motion: what to find out of the camera's motion where the recording has no poses.
-        quality: of the mediapipe tracker against its time: in how many crops it sees each hand.
-        palm_calibration: how much of the measured difference between the mediapipe tracker's wrist
-            and thumb base and the hand model's is allowed for, 0 (none) to 1.
+        hands: the hands to track.
+        hand_length_m: wrist to middle fingertip; the scale, which a single camera cannot know.
+        work_dir: folder for partial results, from which a second run with the same input and
+            settings resumes.
+        own: trackers' own settings by name, see ``plugins``.
+        keypoints: mapping or preset for a file of keypoints as tracker.
+        camera_motion: the camera's motion to estimate in recordings without poses.
+        quality: of the mediapipe tracker against its time: the number of crops per hand.
+        palm_calibration: share of the measured offset of the mediapipe tracker's wrist and thumb
+            base from the hand model's that is corrected, 0 to 1.
     """
 
     hands: Hands = "both"
@@ -49,9 +48,7 @@ class TrackerSettings:
 
     def __post_init__(self) -> None:
         if not 0 <= self.palm_calibration <= 1:
-            raise InputError(
-                f"A palm calibration of {self.palm_calibration}; valid: 0 (none) to 1."
-            )
+            raise InputError(f"A palm calibration of {self.palm_calibration}; valid: 0 to 1.")
         low, high = HAND_LENGTHS_M
         if self.hand_length_m is not None and not low <= self.hand_length_m <= high:
             raise InputError(
@@ -62,14 +59,12 @@ class TrackerSettings:
 
 @runtime_checkable
 class Tracker(Protocol):
-    """Turns a recording into the motion of both hands.
-
-    What a dataset must know before any work: whether the hands will have a place before the camera,
-    and to which hand model their parameters belong.
-    """
+    """Turns a recording into the motion of both hands."""
 
     name: str
+    #: Whether the hands will have a place before the camera.
     placed: bool
+    #: The hand model of their parameters.
     hand_model: HandModelName
 
     def track(self, recording: Recording, progress: Progress = no_progress) -> HandMotion:
@@ -82,35 +77,25 @@ class Tracker(Protocol):
 
 
 def tracker_names() -> tuple[str, ...]:
-    """Return the names that ``--tracker`` takes beside a file, sorted."""
+    """Return the names that ``--tracker`` takes besides files, sorted."""
     return tuple(sorted({"auto", *plugins.names("trackers")}))
 
 
 def resolved_name(name: str, own: Mapping[str, Any]) -> str:
-    """Return the tracker a name stands for.
-
-    ``auto`` is one whose own settings say so (``automatic()``), else mediapipe.
-
-    Raises as these settings do.
-    """
+    """Return a tracker's name; for ``auto`` one with ``automatic()`` settings, else mediapipe."""
     if name != "auto":
         return name
-    for tracker, settings in own.items():
-        if hasattr(settings, "automatic") and settings.automatic():
-            return tracker
-    return "mediapipe"
+    automatic = (key for key, one in own.items() if hasattr(one, "automatic") and one.automatic())
+    return next(automatic, "mediapipe")
 
 
 def with_environment(
     own: Mapping[str, Any], tracker: str, say: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Return trackers' own settings with what the environment says, as of weights.
+    """Return trackers' own settings completed from the environment, e.g. with weights.
 
     A class of settings may have ``with_environment(tracker)``, which returns them and a sentence
-    for ``say``, or an empty one.
-
-    Raises:
-        InputError: settings were given that ``tracker`` would not use.
+    for ``say``, empty for none, and raises InputError for settings that ``tracker`` would not use.
     """
     filled = dict(own)
     for name, settings in own.items():
@@ -122,11 +107,7 @@ def with_environment(
 
 
 def make_tracker(name: str, settings: TrackerSettings) -> Tracker:
-    """Return the tracker of that name (see ``resolved_name``).
-
-    Raises:
-        InputError: there is none, or what its factory returns is none. Else as the factory.
-    """
+    """Return the tracker of a name (``resolved_name``); raises InputError, or as its factory."""
     name = resolved_name(name, settings.own)
     if name not in plugins.names("trackers"):
         wrong = f"--tracker {name!r} is neither a tracker nor a file"

@@ -1,4 +1,4 @@
-"""The tracker of an input, by ``--tracker``; with ``--cache`` one that keeps what it tracked."""
+"""The tracker of an input by ``--tracker``: a tracker or a file of hands, kept with ``--cache``."""
 
 from __future__ import annotations
 
@@ -18,29 +18,106 @@ from acehand_core import plugins
 from acehand_core.atomic import output_errors
 from acehand_core.errors import AcehandError, InputError, NoHandError
 from acehand_core.motion import HandMotion, Recording
-from acehand_core.recordings.hands_file import read_hand_motion, refuse_flags, write_hand_motion
+from acehand_core.recordings.hands_file import (
+    motion_recording,
+    read_hand_motion,
+    read_motion_file,
+    refuse_flags,
+    write_hand_motion,
+)
 from acehand_core.recordings.options import RecordingOptions
 from acehand_core.recordings.registry import HandsFile, InputPart, Registry, format_of
 from acehand_core.settings import identity_of
 from acehand_core.trackers.base import Tracker, TrackerSettings, make_tracker
-from acehand_core.trackers.files import FileTracker
 from acehand_core.types import Hands, Progress, Quality, TurnsMode, no_progress
 
-#: Whose code decides what a tracker returns.
-_CODE = (
-    "*.py", "ace/*.py", "ace/model/**/*.py", "camera/*.py", "geometry/*.py", "hand/*.py",
-    "motion/*.py", "recordings/**/*.py", "trackers/**/*.py",
-)  # fmt: skip
-#: Libraries whose other versions may track differently.
+#: The code that decides what a tracker returns.
+_CODE = "*.py ace/*.py ace/model/**/*.py camera/*.py geometry/*.py hand/*.py motion/*.py"
+_CODE += " recordings/**/*.py trackers/**/*.py"
+#: Libraries that decide it too.
 _LIBRARIES = ("numpy", "openvino", "opencv-python-headless", "av", "torch", "diffusers")
 
 
-class CachedTracker:
-    """A tracker that reads the hands from a folder where they were tracked before.
+class FileTracker:
+    """Tracker with the hands of a file."""
 
-    A file's name is a hash of all that decides its content: the recording's content, how it was
-    read, its camera and poses, the tracker's settings, its code and the versions of libraries. So
-    nothing in the folder is ever out of date, and several processes may share it.
+    name = "file"
+
+    def __init__(
+        self, path: Path, settings: TrackerSettings, motion: HandMotion | None = None
+    ) -> None:
+        """Read the file, unless its ``motion`` is given.
+
+        Raises:
+            SchemaError: the file breaks its format.
+            UnsafeFileError: it holds pickled objects.
+            InputError: it cannot be read, or a hand length is given.
+        """
+        refuse_flags(path, {"--hand-length": settings.hand_length_m is not None})
+        self._path = path
+        keypoints = settings.keypoints
+        self._motion = motion or read_motion_file(path, settings.hands, keypoints=keypoints)
+        self.placed = self._motion.placed
+        self.hand_model = self._motion.hand_model
+
+    @property
+    def posed(self) -> bool:
+        """Whether the file has camera poses, so that hands end up in the world."""
+        return self._motion.T_world_camera is not None
+
+    @property
+    def in_world(self) -> bool:
+        """Whether the joints are in the world frame, with the camera at its origin."""
+        poses = self._motion.T_world_camera
+        return poses is not None and bool((poses == np.eye(4)).all())
+
+    def recording(self) -> Recording:
+        """Return the file's time axis and camera as a recording without images."""
+        return motion_recording(self._path, self._motion)
+
+    def track(self, recording: Recording, progress: Progress = no_progress) -> HandMotion:
+        """Return the file's motion, which needs a row per frame of a video.
+
+        A recording without images is the file's time axis or a part of it.
+
+        Raises:
+            InputError: the file does not match the recording.
+        """
+        if recording.frames is None:
+            return self._at_times_of(recording)
+        if len(self._motion) != len(recording):
+            raise InputError(
+                f"{self._path}: holds {len(self._motion)} frames but {recording.source} has "
+                f"{len(recording)}; a tracker file needs one entry per frame."
+            )
+
+        camera = recording.camera or self._motion.camera
+        if camera is not None:
+            camera = camera.rescaled(recording.width, recording.height)
+        poses = recording.T_world_camera
+        return replace(
+            self._motion,
+            timestamps_ns=recording.timestamps_ns,
+            fps=recording.fps,
+            camera=camera,
+            T_world_camera=self._motion.T_world_camera if poses is None else poses,
+        )
+
+    def _at_times_of(self, recording: Recording) -> HandMotion:
+        times = self._motion.timestamps_ns
+        index = np.minimum(np.searchsorted(times, recording.timestamps_ns), len(times) - 1)
+        if not np.array_equal(times[index], recording.timestamps_ns):
+            raise InputError(f"{self._path}: has no hands at the times of {recording.source}.")
+        motion = self._motion.at(index, recording.timestamps_ns, recording.fps)
+        return replace(motion, T_world_camera=recording.T_world_camera)
+
+
+class CachedTracker:
+    """A tracker that keeps its hands in a folder and reads them from there.
+
+    A file's name is a hash of all that decides its content: the recording, its reading, camera and
+    poses, the tracker's settings and code, and versions of libraries. So no file is ever out of
+    date, and processes may share the folder.
     """
 
     def __init__(self, tracker: Tracker, settings: TrackerSettings, folder: Path) -> None:
@@ -49,7 +126,7 @@ class CachedTracker:
         self._tracker, self._settings, self._folder = tracker, settings, folder
 
     def path(self, recording: Recording) -> Path | None:
-        """Return the file of a recording's hands, there or not; None: it cannot be told apart."""
+        """Return the path of a recording's hands; None for a recording without a hash."""
         if recording.sha256 is None:
             return None
         key = json.dumps(self._key(recording), sort_keys=True, default=str).encode()
@@ -57,7 +134,7 @@ class CachedTracker:
         return self._folder / name[:2] / f"{name}.parquet"
 
     def track(self, recording: Recording, progress: Progress = no_progress) -> HandMotion:
-        """Return the hands of the whole recording: kept ones, else tracked now and kept.
+        """Return the kept hands, else track and keep them.
 
         Raises:
             OutputError: the folder cannot be written. Else as the tracker.
@@ -75,14 +152,16 @@ class CachedTracker:
         return motion
 
     def _key(self, recording: Recording) -> dict[str, Any]:
-        # Where partial results wait changes nothing; of weights the content counts.
+        # The folder of partial results does not matter; of weights the content counts.
         settings = asdict(replace(self._settings, work_dir=None, own={}))
         own = self._settings.own.get(self.name)
-        arrays = {"times": recording.timestamps_ns, "poses": recording.T_world_camera}
         return {
             "recording": [recording.sha256, recording.name, recording.width, recording.height],
             "read": {**recording.processing, "notes": recording.notes, "fps": recording.fps},
-            "arrays": {name: _digest(values) for name, values in arrays.items()},
+            "arrays": {
+                "times": _digest(recording.timestamps_ns),
+                "poses": _digest(recording.T_world_camera),
+            },
             "camera": repr(recording.camera),
             "tracker": [self.name, settings, own and identity_of(own)],
             "code": _code(),
@@ -98,9 +177,9 @@ def _digest(values: Any) -> str:
 
 @functools.cache
 def _code() -> str:
-    """Return a hash of the sources that decide what a tracker returns."""
+    """Return a hash of the code that decides what a tracker returns."""
     root, digest = Path(__file__).resolve().parent.parent, hashlib.sha256()
-    for pattern in _CODE:
+    for pattern in _CODE.split():
         for path in sorted(root.glob(pattern)):
             digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
     return digest.hexdigest()
@@ -129,10 +208,10 @@ def open_tracked(
     reading: RecordingOptions,
     opener: Callable[[Path, RecordingOptions], InputPart],
 ) -> tuple[InputPart, Tracker]:
-    """Open an input with the tracker of that name; a file of hands is its own tracker.
+    """Open an input with the tracker of a name; a file of hands is its own tracker.
 
     Raises:
-        InputError: it cannot be opened, or a flag was given that has no meaning for it.
+        InputError: it cannot be opened, or a given flag does not apply to it.
     """
     if format_of(path) is HandsFile:
         given = {
@@ -146,7 +225,7 @@ def open_tracked(
         }
         refuse_flags(path, given)
 
-    # Beside a video the mapping is that of the tracker's file.
+    # Next to a video the mapping is that of the tracker's file.
     settings = replace(settings, keypoints=reading.keypoints)
     if format_of(path) is not HandsFile and format_of(Path(tracker)) is HandsFile:
         reading = replace(reading, keypoints=None)
@@ -158,38 +237,34 @@ def open_tracked(
     else:
         chosen = choose_tracker(tracker, settings)
 
-    if reading.camera_poses is not None:
-        _refuse_camera_poses(path, chosen)
+    if reading.camera_poses is not None and not chosen.placed:
+        raise InputError(
+            f"{path}: --camera-poses needs joints relative to the camera; these are relative to the "
+            "wrist."
+        )
+    in_world = isinstance(chosen, FileTracker) and chosen.in_world
+    if reading.camera_poses is not None and in_world:
+        raise InputError(
+            f"{path}: --camera-poses needs joints before the camera (`frame: camera` in the mapping "
+            "of --keypoints); these are in the world frame."
+        )
     return opened, chosen
 
 
 def cached(tracker: Tracker, settings: TrackerSettings, folder: Path | None) -> Tracker:
-    """Return a tracker that keeps hands in a folder, if one is given.
+    """Return a ``CachedTracker`` for a given folder; only for this package's trackers.
 
-    Only for this package's trackers: nothing tells the versions of others apart.
+    Versions of plug-ins are unknown.
     """
     if folder is None or not plugins.is_ours("trackers", tracker.name):
         return tracker
     return CachedTracker(tracker, settings, folder)
 
 
-def _refuse_camera_poses(path: Path, chosen: Tracker) -> None:
-    if not chosen.placed:
-        raise InputError(
-            f"{path}: --camera-poses cannot apply: the joints are relative to the wrist, "
-            "not to the camera."
-        )
-    if isinstance(chosen, FileTracker) and chosen.in_world:
-        raise InputError(
-            f"{path}: --camera-poses cannot apply: the joints are in the world frame already "
-            "(`frame: camera` in the mapping of --keypoints says that they are before the camera)."
-        )
-
-
 def open_input(
     path: Path, tracker: str, settings: TrackerSettings, reading: RecordingOptions
 ) -> tuple[Recording, Tracker]:
-    """Open one input on its own: see ``open_tracked``."""
+    """Open a single input, see ``open_tracked``."""
     opened, chosen = open_tracked(path, tracker, settings, reading, Registry().open)
     return opened.recording, chosen
 
@@ -208,19 +283,19 @@ def track(
     """Return the motion of both hands of a recording.
 
     Args:
-        tracker: a name ("auto", "mediapipe", "ace", one that is installed), a file of hands that
-            belongs to the recording, or an object with the methods of ``Tracker``.
-        hands: which hands to look for.
-        hand_length: wrist to middle fingertip in metres; fixes the scale that a single camera
-            cannot know.
+        tracker: a name ("auto", "mediapipe", "ace", an installed one), the recording's file of
+            hands, or a ``Tracker``.
+        hands: the hands to track.
+        hand_length: wrist to middle fingertip in metres; the scale, which a single camera cannot
+            know.
         weights: of the model, for the ace tracker.
-        camera_motion: what to find out of it where the recording has no camera poses.
+        camera_motion: the camera's motion to estimate in recordings without camera poses.
         quality: of the mediapipe tracker, against its time.
         progress: called with (stage, done, total).
 
     Raises:
-        InputError: there is no such tracker, or the recording lacks what it needs.
-        NoHandError: no frame shows a hand.
+        InputError: unknown tracker, or the recording lacks what it needs.
+        NoHandError: no frame has a hand.
     """
     if recording.frames is None and tracker == "auto":
         tracker = recording.source  # a file of hands
@@ -228,13 +303,8 @@ def track(
         own = {}
         if weights is not None:
             own["ace"] = plugins.settings_of("trackers")["ace"](weights=Path(weights))
-        settings = TrackerSettings(
-            hands=hands,
-            hand_length_m=hand_length,
-            own=own,
-            camera_motion=camera_motion,
-            quality=quality,
-        )
+        settings = TrackerSettings(hands, hand_length, own=own, quality=quality)
+        settings = replace(settings, camera_motion=camera_motion)
         tracker = choose_tracker(str(tracker), settings)
 
     motion = tracker.track(recording, progress)

@@ -43,6 +43,7 @@ _MOVED_M, _STOOD_RAD, _WINDOW_S = 0.02, 0.002, 0.5
 #: Rounding of angles that are stored as float32 (rad, m).
 _STORED = 1e-4
 
+_Poses = Float[np.ndarray, "T 4 4"]
 _Hand = Float[np.ndarray, "T 21 3"]
 
 
@@ -480,11 +481,7 @@ def _acceleration(clip: JudgedClip, columns: RobotColumns, slot: int) -> Iterato
 
 
 def _base(
-    clip: JudgedClip,
-    columns: RobotColumns,
-    T_camera_base: Float[np.ndarray, "T 4 4"],
-    hand: HandSpec,
-    slot: int,
+    clip: JudgedClip, columns: RobotColumns, T_camera_base: _Poses, hand: HandSpec, slot: int
 ) -> Iterator[Measure]:
     """Measure the distance of robot and human hand between the middles of their fingertips."""
     tips = KinematicTree.of(hand).points(columns.joints[:, slot], hand.tip_names)

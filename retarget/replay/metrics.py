@@ -25,6 +25,7 @@ PINCH_ROBOT_M = 0.015
 _SAMPLES = 4096
 
 Tips = Float[np.ndarray, "T K 3"]  # thumb first
+PerFinger = Float[np.ndarray, "T K"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +60,12 @@ def flexion(
     return np.mod(np.degrees(np.arctan2(line[..., 0], line[..., 2])) + 90, 360) - 90
 
 
-def flexion_error(
-    human: Float[np.ndarray, "T K"],
-    robot: Float[np.ndarray, "T K"],
-    reach: Float[np.ndarray, "2 K"],
-) -> Float[np.ndarray, "T K"]:
+def flexion_error(human: PerFinger, robot: PerFinger, reach: Float[np.ndarray, "2 K"]) -> PerFinger:
     """Return the difference of flexion in degrees, ``human`` clipped to the robot's ``reach``."""
     return np.abs(robot - np.clip(human, *reach))
 
 
-def tip_error(human: Tips, robot: Tips, ground: CommonGround) -> Float[np.ndarray, "T K"]:
+def tip_error(human: Tips, robot: Tips, ground: CommonGround) -> PerFinger:
     """Return the distance of each robot tip from its human tip on common ground, metres."""
     return np.linalg.norm(robot - ground(human), axis=-1)
 
@@ -81,9 +78,7 @@ def bending_fingers(hand: HandSpec) -> tuple[str, ...]:
     return tuple(f for f in hand.fingers if f != "thumb" and finger_keypoints(f)[0] in known)
 
 
-def robot_flexion(
-    hand: HandSpec, tree: KinematicTree, commands: Commands
-) -> Float[np.ndarray, "T K"]:
+def robot_flexion(hand: HandSpec, tree: KinematicTree, commands: Commands) -> PerFinger:
     """Return the flexion of the robot's ``bending_fingers``, degrees."""
     fingers = bending_fingers(hand)
     frame_of = dict(zip(hand.target_keypoints, hand.target_frames, strict=True))
@@ -92,7 +87,7 @@ def robot_flexion(
     return flexion(points[:, :, 0], points[:, :, 1])
 
 
-def human_flexion(hand: HandSpec, targets: HandTargets) -> Float[np.ndarray, "T K"]:
+def human_flexion(hand: HandSpec, targets: HandTargets) -> PerFinger:
     """Return the flexion of the human fingers behind the robot's ``bending_fingers``, degrees."""
     joints = targets.joints_hand @ palm_rotation(targets)
     ends = np.array([finger_keypoints(finger) for finger in bending_fingers(hand)])

@@ -26,6 +26,9 @@ from retarget.targets import CommandTarget
 if TYPE_CHECKING:
     import mujoco
 
+_Active = Bool[np.ndarray, "T"]
+Solver = Callable[[CommandTarget], Commands]
+_Slides = Bool[np.ndarray, "C"]
 #: Deeper contacts count as penetration.
 PENETRATION_LIMIT_M = 1e-3
 
@@ -36,14 +39,14 @@ class Replay:
 
     report: ReplayReport
     joints: Float[np.ndarray, "T Q"]
-    slides: Bool[np.ndarray, "C"]
+    slides: _Slides
 
 
 def replay(
     hand: HandSpec,
     commands: Float[np.ndarray, "T C"],
     timestamps_s: Float[np.ndarray, "T"],
-    active: Bool[np.ndarray, "T"] | None = None,
+    active: _Active | None = None,
     sent: Float[np.ndarray, "T C"] | None = None,
     latency_s: float = 0.0,
     contact: bool = True,
@@ -87,7 +90,7 @@ def replay(
             run.advance(sent[frame - 1], sent[frame], seconds, bool(active[frame]))
             joints[frame], penetration[frame] = run.joints(), run.penetration()
 
-    report = _report(hand, run, commands, joints, penetration, active)
+    report = _report(run, commands, joints, penetration, active)
     return Replay(report, joints, run.slides)
 
 
@@ -179,13 +182,9 @@ class _Run:
 
 
 def _report(
-    hand: HandSpec,
-    run: _Run,
-    commands: np.ndarray,
-    joints: np.ndarray,
-    penetration: np.ndarray,
-    active: np.ndarray,
+    run: _Run, commands: np.ndarray, joints: np.ndarray, depth: np.ndarray, active: np.ndarray
 ) -> ReplayReport:
+    hand = run.hand
     if not active.any():
         return ReplayReport(0.0, 0.0, 0.0, 0.0, 0.0, run.unstable)
     error = (hand.reduce(joints) - commands)[active]
@@ -193,7 +192,7 @@ def _report(
     return ReplayReport(
         rms_tracking_rad=_rms(error[:, ~run.slides]),
         rms_tracking_m=_rms(error[:, run.slides]),
-        max_penetration_mm=float(penetration[active].max() * 1e3),
+        max_penetration_mm=float(depth[active].max() * 1e3),
         commanded_penetration_mm=float(penetrating.max() * 1e3),
         saturation_share=run.saturated / max(1, run.steps * len(hand.command_names)),
         coupling_residual_rad=run.coupling_residual,
@@ -259,7 +258,7 @@ def sent_commands(hand: HandSpec, commands: Commands, fps: float, latency: Laten
 
 
 def play(
-    hand: HandSpec, commands: Commands, fps: float, active: Bool[np.ndarray, "T"], latency: Latency
+    hand: HandSpec, commands: Commands, fps: float, active: _Active, latency: Latency
 ) -> Replay:
     """Replay commanded angles; the report compares with these even where others are sent."""
     times = np.arange(len(commands)) / fps
@@ -269,11 +268,7 @@ def play(
 
 
 def second_pass(
-    hand: HandSpec,
-    commands: Commands,
-    fps: float,
-    active: Bool[np.ndarray, "T"],
-    solve: Callable[[CommandTarget], Commands],
+    hand: HandSpec, commands: Commands, fps: float, active: _Active, solve: Solver
 ) -> Commands:
     """Return commands that are followed better, else the given ones; ``solve`` takes a new pull."""
     first = play(hand, commands, fps, active, "off")
@@ -294,11 +289,7 @@ def _misfit(report: ReplayReport) -> float:
 
 
 def unfollowed(
-    commands: Commands,
-    done: Commands,
-    active: Bool[np.ndarray, "T"],
-    fps: float,
-    slides: Bool[np.ndarray, "C"],
+    commands: Commands, done: Commands, active: _Active, fps: float, slides: _Slides
 ) -> Float[np.ndarray, "T C"]:
     """Return 0 where a joint followed, rising to 1 at twice the limit; ``slides`` are in metres.
 

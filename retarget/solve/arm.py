@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -23,15 +23,16 @@ if TYPE_CHECKING:
 
 BasePath = Float[np.ndarray, "T 4 4"]
 ArmJoints = Float[np.ndarray, "T J"]
+_Rows = Int[np.ndarray, "N"]
 
-#: What files call the place where a tool is mounted, in order of preference.
+#: Names of tool mounts in files, in order of preference.
 LINK_NAMES = (
     "attachment_site", "tool0", "flange", "link_eef", "ee_link", "panda_link8", "pinch_site",
 )  # fmt: skip
-#: Where the file gives no joint speed (an MJCF never does), and no range.
+#: For files without joint speeds (all MJCF) and ranges.
 ASSUMED_SPEED = 2.0
 ASSUMED_RANGE = (-2 * np.pi, 2 * np.pi)
-#: Distance of the points that stand for the mount's orientation: 1 degree moves them 2.6 mm.
+#: Distance of the points that represent an orientation: 1 degree moves them 2.6 mm.
 LEVER_M = 0.15
 
 
@@ -39,8 +40,8 @@ LEVER_M = 0.15
 class Arm:
     """The J joints between the arm's base and ``link``, which carries the hand.
 
-    ``mount`` is the pose of the hand's base frame in the link's. ``posture`` holds all joints of
-    the file; those that do not carry the link stay as they are there.
+    ``mount`` is the pose of the hand's base frame in the link's. ``posture`` has all joints of the
+    file; those that do not carry the link keep it.
     """
 
     path: Path
@@ -55,19 +56,18 @@ class Arm:
     columns: tuple[int, ...]
     posture: Float[np.ndarray, "Q"]
     model: mujoco.MjModel
-    #: The body that ``link`` is or belongs to, and those that hang on it: the hand replaces them.
+    #: The body of ``link``, and those below it, which the hand replaces.
     body: int
     carried: frozenset[int]
-    #: Joints at rest, where nothing counts as a collision.
+    #: Joints at rest, where no contact counts as a collision.
     rests: tuple[Float[np.ndarray, "J"], ...]
 
     @property
     def shapeless(self) -> tuple[str, ...]:
-        """The moving links that have no shape: nothing is known of what they touch."""
-        model = self.model
-        shapeless = [b for b in ancestors(model, self.body)
-                     if model.body_jntnum[b] and not model.body_geomnum[b]]  # fmt: skip
-        return tuple(model.body(b).name for b in shapeless[::-1])
+        """The moving links without a shape, whose collisions are unknown."""
+        model, links = self.model, ancestors(self.model, self.body)[::-1]
+        moving = [b for b in links if model.body_jntnum[b] and not model.body_geomnum[b]]
+        return tuple(model.body(b).name for b in moving)
 
     def base_poses(self, joints: ArmJoints) -> Float[np.ndarray, "T 4 4"]:
         """Return the pose of the hand's base in the arm's base frame."""
@@ -76,7 +76,7 @@ class Arm:
     def points_and_jacobian(
         self, joints: ArmJoints
     ) -> tuple[Float[np.ndarray, "T 4 3"], Float[np.ndarray, "T 4 3 J"]]:
-        """Return four points that stand for the hand's base pose, and their derivatives."""
+        """Return four points that represent the hand's base pose, and their derivatives."""
         link = self.tree.frames((self.link,))
         where = np.array([[0, 0, 0], *(LEVER_M * np.eye(3))])
         offsets = link.offsets + frames.apply(self.mount, where) @ link.turns[0].T
@@ -85,13 +85,9 @@ class Arm:
         return positions, jacobian[..., list(self.columns)]
 
     def point_rates(
-        self,
-        joints: ArmJoints,
-        rows: Int[np.ndarray, "N"],
-        links: Int[np.ndarray, "N"],
-        points: Float[np.ndarray, "N 3"],
+        self, joints: ArmJoints, rows: _Rows, links: _Rows, points: Float[np.ndarray, "N 3"]
     ) -> Float[np.ndarray, "N 3 J"]:
-        """Return the derivatives of points (base frame) that are fixed to links; -1: the base."""
+        """Return the derivatives of points (base frame) fixed to links; -1: the base."""
         rates = np.zeros((len(rows), 3, joints.shape[1]))
         posture, eye = self.posture_at(joints), np.eye(len(self.posture))
         for link in np.unique(links[links >= 0]):
@@ -102,7 +98,7 @@ class Arm:
         return rates
 
     def posture_at(self, joints: ArmJoints) -> Posture:
-        """Return where every link of the file is."""
+        """Return the poses of all links."""
         return self.tree.posture(self.all_joints(joints))
 
     def all_joints(self, joints: ArmJoints) -> Float[np.ndarray, "T Q"]:
@@ -113,7 +109,7 @@ class Arm:
 
 
 def pose_points(poses: RigidTransform) -> Float[np.ndarray, "*batch 4 3"]:
-    """Return the four points that stand for poses, as ``Arm.points_and_jacobian`` gives them."""
+    """Return the four points that represent poses, as ``Arm.points_and_jacobian`` does."""
     origin = poses[..., None, :3, 3]
     axes = LEVER_M * np.swapaxes(poses[..., :3, :3], -1, -2)
     return np.concatenate([origin, origin + axes], axis=-2)
@@ -123,14 +119,14 @@ def load_arm(path: Path, link: str | None = None, mount: RigidTransform | None =
     """Read an arm.
 
     Args:
-        path: MJCF or URDF. Meshes that are missing or that MuJoCo cannot read are left out.
-        link: the link or site that carries the hand; default the first of ``LINK_NAMES`` there is,
-            else the end of the longest chain of joints.
-        mount: pose of the hand's base frame (+z to the fingers) in that link's; default the same.
+        path: MJCF or URDF; missing and unreadable meshes are left out.
+        link: the link or site that carries the hand; default the first of ``LINK_NAMES``, else the
+            end of the longest chain of joints.
+        mount: pose of the hand's base frame (+z to the fingers) in that link's; default identity.
 
     Raises:
-        InputError: no such file, or MuJoCo cannot read it, or it has no such link.
-        SchemaError: the link hangs on no joint, or on one that neither turns nor slides.
+        InputError: the file cannot be read, or lacks the link.
+        SchemaError: no joint moves the link, or one that is neither a hinge nor a slide.
     """
     from retarget.robots.model_file import compiled_model, urdf_limits
 
@@ -149,43 +145,41 @@ def load_arm(path: Path, link: str | None = None, mount: RigidTransform | None =
     ranges = np.where(limited[:, None], model.jnt_range, ASSUMED_RANGE)
     names = tuple(model.joint(i).name for i in chain)
     speeds = urdf_limits(path, "velocity")
-    speed = np.array([speeds.get(name, ASSUMED_SPEED) for name in names])
     posture = np.clip(np.zeros(model.njnt), ranges[:, 0], ranges[:, 1])
     notes = []
     if missing := [name for name in names if name not in speeds]:
         notes.append(f"assumed: {ASSUMED_SPEED:g} per second at most for {', '.join(missing)}")
     if wide := [name for i, name in zip(chain, names, strict=True) if not limited[i]]:
         notes.append(f"assumed: two turns for {', '.join(wide)}, which has no range")
-
+    body = bodies[link]
+    carried = (b for b in range(1, model.nbody) if body in ancestors(model, b)[1:])
     return Arm(
         path=path,
         link=link,
         joint_names=names,
         lower=ranges[chain, 0],
         upper=ranges[chain, 1],
-        speed=speed,
+        speed=np.array([speeds.get(name, ASSUMED_SPEED) for name in names]),
         mount=np.eye(4) if mount is None else mount,
         notes=tuple(notes),
         tree=tree,
         columns=tuple(tree.joint_names.index(name) for name in names),
         posture=posture,
         model=model,
-        body=bodies[link],
-        carried=frozenset(
-            b for b in range(1, model.nbody) if bodies[link] in ancestors(model, b)[1:]
-        ),
+        body=body,
+        carried=frozenset(carried),
         rests=tuple(rest[chain] for rest in (posture, *model.key_qpos[:1])),
     )
 
 
 def _joints_of(model: mujoco.MjModel, body: int) -> list[int]:
-    """Return the joints between the world and a body, from the base on."""
+    """Return the joints from the world to a body."""
     links = ancestors(model, body)[::-1]
     return [j for b in links for j in np.flatnonzero(model.jnt_bodyid == b).tolist()]
 
 
 def _far_end(model: mujoco.MjModel) -> str:
-    """Return the first link after the longest chain of hinges: a gripper's slides do not count."""
+    """Return the first link after the longest chain of hinges; a gripper's slides do not count."""
     hinge = int(import_mujoco().mjtJoint.mjJNT_HINGE)
 
     def turns(body: int) -> int:
@@ -194,36 +188,32 @@ def _far_end(model: mujoco.MjModel) -> str:
     return model.body(max(range(1, model.nbody), key=lambda b: (turns(b), -b))).name
 
 
+_POSE: dict[str, Any] = {"metavar": "X,Y,Z,R,P,Y", "parse": numbers}
+_OWN: dict[str, Any] = {"identity": "always"}
+
+
 @dataclass(frozen=True, slots=True)
 class ArmSettings:
-    """The arm that carries a hand, if ``path`` names one. Metres and radians.
-
-    ``up`` None takes the frame's own.
-    """
+    """The arm that carries a hand, if ``path`` names one. Metres and radians."""
 
     path: Path | None = setting(
-        None,
-        "your own MJCF or URDF of an arm that carries each hand",
-        flag="arm",
-        metavar="FILE",
-        identity="always",
+        None, "MJCF or URDF of an arm that carries each hand", flag="arm", metavar="FILE", **_OWN
     )
     link: str | None = setting(
         None,
         "its link or site that carries the hand",
         flag="arm-link",
         metavar="NAME",
-        identity="always",
         default_text="found",
+        **_OWN,
     )
     mount: tuple[float, ...] | None = setting(
         None,
         "pose of the hand's base on that link (m, rad)",
         flag="arm-mount",
-        metavar="X,Y,Z,R,P,Y",
         default_text="0,0,0,0,0,0",
-        parse=numbers,
-        identity="always",
+        **_POSE,
+        **_OWN,
     )
     up: tuple[float, ...] | None = setting(
         None,
@@ -232,34 +222,28 @@ class ArmSettings:
         flag="arm-up",
         metavar="X,Y,Z",
         parse=numbers,
-        identity="always",
+        **_OWN,
     )
     base_left: tuple[float, ...] | None = setting(
         None,
-        "where the left hand's arm stands, in the frame of the base poses (m, rad)",
+        "pose of the left arm's base, in the frame of the base poses (m, rad)",
         default_text="searched",
         flag="arm-base-left",
-        metavar="X,Y,Z,R,P,Y",
-        parse=numbers,
+        **_POSE,
     )
     base_right: tuple[float, ...] | None = setting(
-        None,
-        "where the right hand's arm stands, likewise",
-        default_text="searched",
-        flag="arm-base-right",
-        metavar="X,Y,Z,R,P,Y",
-        parse=numbers,
+        None, "the same for the right arm", default_text="searched", flag="arm-base-right", **_POSE
     )
     table: str = setting(
         "auto",
-        "table that the arms must not go into: its height along --arm-up (m), none, or auto: at "
-        "the height of bases that are searched, none where both are given",
+        "table for the arms to avoid: its height along --arm-up (m), none, or auto: at the height "
+        "of searched bases, none where both are given",
         flag="arm-table",
         metavar="auto|none|M",
     )
     clearance_m: float = setting(
         0.02,
-        "distance in metres that arms are to keep from one another and from the table",
+        "distance of the arms from one another and from the table, metres",
         flag="arm-clearance",
         metavar="M",
         low=0,
@@ -267,28 +251,28 @@ class ArmSettings:
 
     def __post_init__(self) -> None:
         poses = {"mount": self.mount, "base-left": self.base_left, "base-right": self.base_right}
-        said = self.link or self.up or any(self.mount or ()) or self.base_left or self.base_right
-        if self.path is None and (said or self.table != "auto"):
+        used = self.link or self.up or any(self.mount or ()) or self.base_left or self.base_right
+        if self.path is None and (used or self.table != "auto"):
             raise InputError(
                 "--arm-link, --arm-mount, --arm-up, --arm-base-left, --arm-base-right and "
-                "--arm-table say how to use --arm FILE."
+                "--arm-table need --arm FILE."
             )
         for name, pose in poses.items():
             if pose is not None and (len(pose) != 6 or not np.isfinite(pose).all()):
                 raise InputError(f"--arm-{name} takes six numbers: x,y,z,roll,pitch,yaw (m, rad).")
-        _ = self.table_m  # its value is checked on construction
+        _ = self.table_m  # raises
         if self.up is not None and not (len(self.up) == 3 and np.linalg.norm(self.up) > 1e-6):
             raise InputError("--arm-up takes a direction: three numbers that are not all 0.")
 
     def load(self) -> Arm | None:
-        """Read the arm, if there is one. Raises InputError, SchemaError."""
+        """Read the arm, if any. Raises InputError, SchemaError."""
         if self.path is None:
             return None
         return load_arm(self.path, self.link, pose_of(self.mount or (0.0,) * 6))
 
     @property
     def table_m(self) -> float | None:
-        """The table's height, if it is given."""
+        """The table's height, if given."""
         if self.table in ("auto", "none"):
             return None
         try:
@@ -300,7 +284,7 @@ class ArmSettings:
         return height
 
     def base(self, slot: int) -> RigidTransform | None:
-        """Return where the arm of a side stands, if it is given."""
+        """Return the base pose of a side's arm, if given."""
         given = (self.base_left, self.base_right)[slot]
         return None if given is None else pose_of(given)
 

@@ -1,7 +1,7 @@
-"""Arms attached to the robot hands of a trajectory: one for each hand that appears.
+"""Arms attached to the robot hands of a trajectory, one for each hand that appears.
 
-Where they stand is given or searched (``arm_search.py``); then each follows its path, and moves
-aside where it comes too close to the other, to itself or to the table (``arm_scene.py``).
+Bases are given or searched (``arm_search.py``). Then each arm follows its path and avoids the other
+arm, itself and the table (``arm_scene.py``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from retarget.replay.judgements import JUDGEMENTS
 from retarget.robots.robot import Robot
 from retarget.solve.arm import Arm, ArmJoints, ArmSettings, BasePath
 from retarget.solve.arm_path import follow_path, refine
-from retarget.solve.arm_scene import ArmScene, Distances
+from retarget.solve.arm_scene import ArmScene
 from retarget.solve.arm_search import (
     COLLIDES,
     REACHED_M,
@@ -32,11 +32,9 @@ from retarget.solve.arm_search import (
     place_arms,
 )
 
-#: How often each arm moves aside for the other.
+#: Rounds in which each arm moves aside for the other.
 _AVOID_ROUNDS = 3
-
-#: Where the arm's base z axis points: in the camera frame against y (a level camera is assumed), in
-#: the world along z.
+#: The z axis of the arm's base: a level camera is assumed.
 UP = {"camera": (0.0, -1.0, 0.0), "world": (0.0, 0.0, 1.0)}
 _LISTED_SPANS = 5
 
@@ -47,11 +45,10 @@ def attach_arms(
 ) -> RobotTrajectory:
     """Return the trajectory with an arm for every hand that appears.
 
-    Frames that an arm does not reach, and those in which it comes too close to something, are
-    marked in ``arms`` and named in the verdict.
+    ``arms`` and the verdict name frames out of reach and those with too small distances.
 
     Args:
-        robot: whose hands the arms are to keep away from; None: of hands nothing is known.
+        robot: its hands count in collisions; None: the arms alone.
 
     Raises:
         InputError: the hands have no place before a camera.
@@ -72,19 +69,17 @@ def attach_arms(
     }
     up = np.array(settings.up or UP[trajectory.frame], float)
     up = up / np.linalg.norm(up)
-    assumed = settings.table == "auto"
-    levels = levels_of(arm, list(tasks.values()), up, settings.table_m, assumed)
+    levels = levels_of(arm, list(tasks.values()), up, settings.table_m, settings.table == "auto")
     scene = ArmScene(arm, trajectory, robot, slots, settings.clearance_m)
     placements = place_arms(scene, tasks, trajectory.fps, up, levels)
 
-    # The search has looked at some frames only, so what it likes best may yet collide.
+    # The search sees some frames only, so its favourite may yet collide.
     best: dict[int, ArmMotion] = {}
     for placement in placements:
         motions = _moved(scene, tasks, placement, trajectory.fps)
         if not best or _faults(motions, tasks) < _faults(best, tasks):
             best = motions
-        # What collides everywhere does so because of the mount, and what was found to be out of
-        # reach stays so.
+        # A collision in all placements is due to the mount, and unreached frames stay so.
         colliding, unreached = _faults(best, tasks)
         expected = placement.cost * sum(int(task.active.sum()) for task in tasks.values())
         if placement.cost >= COLLIDES or (not colliding and unreached <= expected):
@@ -105,16 +100,15 @@ def attach_arms(
 def _moved(
     scene: ArmScene, tasks: Mapping[int, ArmTask], placement: ArmPlacement, fps: float
 ) -> dict[int, ArmMotion]:
-    """Return arms that follow their paths, and keep apart where they can."""
-    arm, table, joints, paths, places = scene.arm, placement.table, {}, {}, {}
-    alone = {}
-    every = slice(None)
+    """Return arms that follow their paths and keep apart where they can."""
+    arm, table, every = scene.arm, placement.table, slice(None)
+    joints, paths, places = {}, {}, {}
     for slot, task in tasks.items():
         base = placement.bases[slot]
         paths[slot] = frames.inverse(base) @ task.poses
         joints[slot] = follow_path(arm, paths[slot], task.active, fps, placement.postures[slot])
         places[slot] = scene.places(slot, base, joints[slot], every)
-        alone[slot] = joints[slot]
+    alone = dict(joints)
 
     for _ in range(_AVOID_ROUNDS):
         moved = False
@@ -130,50 +124,37 @@ def _moved(
             break
 
     distances = scene.distances(places, table)
-    return {
-        slot: _motion(arm, task, placement, slot, joints[slot], alone[slot], distances[slot])
-        for slot, task in tasks.items()
-    }
-
-
-def _motion(
-    arm: Arm,
-    task: ArmTask,
-    placement: ArmPlacement,
-    slot: int,
-    joints: ArmJoints,
-    alone: ArmJoints,
-    distances: Distances,
-) -> ArmMotion:
-    table, path = placement.table, frames.inverse(placement.bases[slot]) @ task.poses
-    off, reached = _off(arm, task, path, joints)
-    T_frame_table = None
-    if table is not None:
-        foot = placement.bases[slot][:3, 3]
-        foot = foot + (table.height_m - table.up @ foot) * table.up
-        T_frame_table = frames.rigid(rotations.between(np.array([0.0, 0.0, 1.0]), table.up), foot)
-
-    return ArmMotion(
-        model=arm.path.name,
-        link=arm.link,
-        joint_names=arm.joint_names,
-        T_frame_arm=placement.bases[slot],
-        joints=joints,
-        reached=reached,
-        reached_alone=_off(arm, task, path, alone)[1],
-        position_error_m=np.where(task.active, off, np.nan),
-        notes=arm.notes,
-        to_other_m=distances.other,
-        to_itself_m=distances.own,
-        to_table_m=distances.table,
-        T_frame_table=T_frame_table,
-    )
+    motions = {}
+    for slot, task in tasks.items():
+        base, distance = placement.bases[slot], distances[slot]
+        off, reached = _off(arm, task, paths[slot], joints[slot])
+        T_frame_table = None
+        if table is not None:
+            foot = base[:3, 3] + (table.height_m - table.up @ base[:3, 3]) * table.up
+            upright = rotations.between(np.array([0.0, 0.0, 1.0]), table.up)
+            T_frame_table = frames.rigid(upright, foot)
+        motions[slot] = ArmMotion(
+            model=arm.path.name,
+            link=arm.link,
+            joint_names=arm.joint_names,
+            T_frame_arm=base,
+            joints=joints[slot],
+            reached=reached,
+            reached_alone=_off(arm, task, paths[slot], alone[slot])[1],
+            position_error_m=np.where(task.active, off, np.nan),
+            notes=arm.notes,
+            to_other_m=distance.other,
+            to_itself_m=distance.own,
+            to_table_m=distance.table,
+            T_frame_table=T_frame_table,
+        )
+    return motions
 
 
 def _off(
     arm: Arm, task: ArmTask, path: BasePath, joints: ArmJoints
 ) -> tuple[Float[np.ndarray, "T"], Bool[np.ndarray, "T"]]:
-    """Return how far the hand's base is off, metres, and where place and turn are reached."""
+    """Return the hand base's position error, metres, and frames with position and turn reached."""
     there = arm.base_poses(joints)
     off = np.linalg.norm((there - path)[:, :3, 3], axis=1)
     angle = rotations.angle_between(there[:, :3, :3], path[:, :3, :3])
@@ -181,7 +162,7 @@ def _off(
 
 
 def _faults(motions: Mapping[int, ArmMotion], tasks: Mapping[int, ArmTask]) -> tuple[int, int]:
-    """Return frames with a collision, and frames not reached."""
+    """Return the numbers of frames with a collision and of frames not reached."""
     colliding = sum(int((arm.clearance_m < 0).sum()) for arm in motions.values())
     reached = sum(int(arm.reached.sum()) for arm in motions.values())
     return colliding, sum(int(task.active.sum()) for task in tasks.values()) - reached
@@ -194,11 +175,10 @@ def _assumptions(
         yield "assumed: hands without shapes, since no robot was given"
     if names := scene.arm.shapeless:
         yield f"no shape, so no collision, of {', '.join(names)}"
-    if any(motion.T_frame_table is not None for motion in motions.values()):
-        if settings.table_m is None:
-            yield "assumed: a table at the height of the bases (--arm-table)"
-    else:
-        yield "no table is looked at (--arm-table)"
+    if all(motion.T_frame_table is None for motion in motions.values()):
+        yield "no table is considered (--arm-table)"
+    elif settings.table_m is None:
+        yield "assumed: a table at the height of the bases (--arm-table)"
 
 
 def _reach_findings(
@@ -221,7 +201,7 @@ def _reach_findings(
 def _distance_findings(
     motions: Mapping[int, ArmMotion], settings: ArmSettings
 ) -> Iterator[tuple[str, str]]:
-    """Yield what is wrong with distances, the arms' own first, and what can be tried."""
+    """Yield too small distances, those between the arms first, and a hint."""
     keep = settings.clearance_m
     found: list[tuple[str, str]] = []
     if len(motions) > 1:

@@ -1,10 +1,9 @@
 """Joints of an arm along a path: ``follow_path`` and ``refine``.
 
-``sweep`` goes through the frames from several postures at once (damped least squares), and the best
-way is refined over all frames together: Gauss-Newton with a sparse QP (PIQP) in which ranges and
-speeds of the joints are bounds and acceleration is a cost. A differential solver that steps from
-frame to frame, such as mink's, would not know that a fast stretch is coming; here the arm starts
-early. What an arm is to keep away from is told by an ``Avoid`` (``arm_scene.py``).
+``sweep`` follows the frames from several postures at once (damped least squares). The best way is
+refined over all frames together: Gauss-Newton with a sparse QP (PIQP), with joint ranges and speeds
+as bounds and acceleration as a cost. So the arm starts early for a fast stretch, unlike with
+differential solvers such as mink's. An ``Avoid`` (``arm_scene.py``) adds distances to keep.
 """
 
 from __future__ import annotations
@@ -22,45 +21,41 @@ from retarget.solve.arm import Arm, ArmJoints, BasePath, pose_points
 CHUNK_FRAMES, LOOK_AHEAD = 1024, 64
 _DAMPING = 1e-3
 _ROUNDS = 8
-#: Postures in which a sweep may begin, and how many of them it keeps.
+#: Postures in which a sweep may begin, and ways that it keeps.
 _TRIED, _WAYS = 24, 8
-#: A way whose mean error is so little larger is as good as another.
+#: A way with a mean error larger by no more is as good.
 _AS_GOOD_M = 1e-3
-#: Frames that stay farther off than this count less and less: one that is out of reach must not
-#: pull the arm away from others (Geman-McClure).
+#: Frames further off count less and less, so that one out of reach does not pull the arm away from
+#: the others (Geman-McClure).
 _FAR_M = 0.1
-#: Weights beside that of the path (1 per m2): acceleration per frame^2, and the middle of ranges.
+#: Weights of acceleration per frame^2 and of mid-range, against 1 per m2 of the path.
 _SMOOTH, _REST = 1e-2, 1e-6
-#: What a lacking distance costs: an arm leaves its path by 2 mm to gain 1 mm.
+#: Weight of a missing distance: an arm leaves its path by 2 mm to gain 1 mm.
 _AVOID = 9.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Nearby:
-    """N places where an arm is too close to something.
-
-    ``shortfall`` is the distance that lacks there, metres; ``gradient`` its derivative by joints.
-    """
+    """N places where an arm lacks distance: by ``shortfall`` (m), with its joint derivatives."""
 
     frame: Int[np.ndarray, "N"]
     shortfall: Float[np.ndarray, "N"]
     gradient: Float[np.ndarray, "N J"]
 
 
-#: Says where joints of these frames bring an arm too close to something.
+Posture = Float[np.ndarray, "J"]
+Active = Bool[np.ndarray, "T"]
+Targets = Float[np.ndarray, "T 4 3"]
+#: Returns where joints of these frames bring an arm too close to something.
 Avoid = Callable[[ArmJoints, slice], Nearby]
 
 
 def follow_path(
-    arm: Arm,
-    path: BasePath,
-    active: Bool[np.ndarray, "T"],
-    fps: float,
-    posture: Float[np.ndarray, "J"],
+    arm: Arm, path: BasePath, active: Active, fps: float, posture: Posture
 ) -> ArmJoints:
     """Return joints within ranges and speeds that follow ``path`` (arm frame) where ``active``.
 
-    The way that begins near ``posture`` is kept unless another follows the path better.
+    The way that begins near ``posture`` is kept unless another one is better.
     """
     weights = active.astype(float)
     ways, errors = sweep(arm, pose_points(path)[None], weights, arm.speed / fps, posture[None])
@@ -70,35 +65,28 @@ def follow_path(
 
 
 def refine(
-    arm: Arm,
-    start: ArmJoints,
-    path: BasePath,
-    active: Bool[np.ndarray, "T"],
-    fps: float,
-    avoid: Avoid | None = None,
+    arm: Arm, x: ArmJoints, path: BasePath, active: Active, fps: float, avoid: Avoid | None = None
 ) -> ArmJoints:
-    """Return joints that follow a path better than ``start`` and keep away from what is near."""
+    """Return joints that follow a path better than ``x`` and keep their distances."""
     targets, weights = pose_points(path), active.astype(float)
-    joints = np.empty_like(start)
-    for first in range(0, len(start), CHUNK_FRAMES):
-        stop = min(first + CHUNK_FRAMES, len(start))
-        rows = slice(first, min(stop + LOOK_AHEAD, len(start)))
+    joints = np.empty_like(x)
+    for first in range(0, len(x), CHUNK_FRAMES):
+        stop = min(first + CHUNK_FRAMES, len(x))
+        rows = slice(first, min(stop + LOOK_AHEAD, len(x)))
         history = joints[max(0, first - 2) : first]
-        refined = _refine(arm, start[rows], targets[rows], weights[rows], rows, history, fps, avoid)
+        refined = _refine(arm, x[rows], targets[rows], weights[rows], rows, history, fps, avoid)
         joints[first:stop] = refined[: stop - first]
     return joints
 
 
-def descend(
-    arm: Arm, joints: ArmJoints, targets: Float[np.ndarray, "T 4 3"], rounds: int
-) -> ArmJoints:
+def descend(arm: Arm, joints: ArmJoints, targets: Targets, rounds: int) -> ArmJoints:
     for _ in range(rounds):
         joints = np.clip(joints + _step(arm, joints, targets), arm.lower, arm.upper)
     return joints
 
 
-def _step(arm: Arm, joints: ArmJoints, targets: Float[np.ndarray, "T 4 3"]) -> ArmJoints:
-    """Return one damped least-squares step per row, of at most half a radian."""
+def _step(arm: Arm, joints: ArmJoints, targets: Targets) -> ArmJoints:
+    """Return a damped least-squares step per row, of at most half a radian."""
     points, jacobian = arm.points_and_jacobian(joints)
     matrix = jacobian.reshape(len(joints), 12, -1)
     residual = (targets - points).reshape(len(joints), 12, 1)
@@ -108,10 +96,8 @@ def _step(arm: Arm, joints: ArmJoints, targets: Float[np.ndarray, "T 4 3"]) -> A
     return step / np.maximum(np.abs(step).max(axis=1, keepdims=True) / 0.5, 1)
 
 
-def mean_error(
-    arm: Arm, joints: ArmJoints, targets: Float[np.ndarray, "T 4 3"]
-) -> Float[np.ndarray, "T"]:
-    """Return the mean distance of the four points from theirs, metres."""
+def mean_error(arm: Arm, joints: ArmJoints, targets: Targets) -> Float[np.ndarray, "T"]:
+    """Return the mean distance of the four points from their targets, metres."""
     points, _ = arm.points_and_jacobian(joints)
     return np.linalg.norm(points - targets, axis=-1).mean(axis=-1)
 
@@ -120,12 +106,12 @@ def sweep(
     arm: Arm,
     targets: Float[np.ndarray, "N T 4 3"],
     weights: Float[np.ndarray, "T"],
-    step: Float[np.ndarray, "J"],
+    step: Posture,
     postures: Float[np.ndarray, "N J"],
 ) -> tuple[Float[np.ndarray, "N W T J"], Float[np.ndarray, "N W"]]:
-    """Return several ways along each of N paths, within ranges and speeds, and their errors.
+    """Return ways along each of N paths, within ranges and speeds, and their errors.
 
-    The first way of each begins near its posture, others near random ones, the best first.
+    The first begins near the given posture, the others near random ones, the best first.
     """
     random = np.random.default_rng(1)
     first, stands, count = int(np.argmax(weights > 0)), len(targets), targets.shape[1]
@@ -139,8 +125,7 @@ def sweep(
     best = np.argsort(errors, axis=1, kind="stable")[:, :_WAYS]
     joints = np.take_along_axis(joints.reshape(stands, _TRIED, -1), best[..., None], axis=1)
     joints = joints.reshape(stands * _WAYS, -1)
-    ways = np.empty((count, *joints.shape))
-    sums = np.zeros(len(joints))
+    ways, sums = np.empty((count, *joints.shape)), np.zeros(len(joints))
 
     for frame in range(count):
         if frame > first and weights[frame]:
@@ -158,7 +143,7 @@ def sweep(
 def _refine(
     arm: Arm,
     x: ArmJoints,
-    targets: Float[np.ndarray, "T 4 3"],
+    targets: Targets,
     weights: Float[np.ndarray, "T"],
     frames: slice,
     history: Float[np.ndarray, "H J"],
@@ -226,9 +211,9 @@ def _refine(
 
 
 def _within(
-    arm: Arm, joints: ArmJoints, step: Float[np.ndarray, "J"], history: Float[np.ndarray, "H J"]
+    arm: Arm, joints: ArmJoints, step: Posture, history: Float[np.ndarray, "H J"]
 ) -> ArmJoints:
-    """Return joints within ranges and speeds exactly: solvers leave a rest of 1e-8."""
+    """Return joints exactly within ranges and speeds: solvers leave a rest of 1e-8."""
     kept = np.clip(joints, arm.lower, arm.upper)
     previous = history[-1] if len(history) else None
     for row in kept:

@@ -1,14 +1,14 @@
-"""Arms, the hands they carry and the table they stand on as shapes, and how far these are apart.
+"""Arms, hands and the table as shapes, and the distances between these.
 
-The shapes are those with which the links collide in their files. MuJoCo measures the distances, in
-which meshes count as their convex hulls; it gets only pairs whose bounding spheres are near.
+The shapes are those that collide in their files. MuJoCo measures the distances, with convex hulls
+for meshes, of pairs with near bounding spheres.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from retarget.robots.kinematics import KinematicTree, load_mjcf
 from retarget.robots.robot import Robot
 from retarget.solve.arm import Arm, ArmJoints
 from retarget.solve.arm_path import Avoid, Nearby
+from retarget.solve.collision import volumes
 
 if TYPE_CHECKING:
     import mujoco
@@ -30,64 +31,47 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Places:
-    """Where G shapes are in T frames: centres in metres, and turns."""
+    """Places of G shapes in T frames: centres in metres, and turns."""
 
     centres: Float[np.ndarray, "T G 3"]
     turns: Float[np.ndarray, "T G 3 3"]
 
     def at(self, rows: slice | Int[np.ndarray, "N"]) -> Places:
-        """Return some frames of it."""
+        """Return some frames."""
         return Places(self.centres[rows], self.turns[rows])
 
     def moved(self, poses: Float[np.ndarray, "T 4 4"]) -> Places:
-        """Return them where frames at ``poses`` have them."""
+        """Return the places in the frame in which their frames have ``poses``."""
         turns = poses[:, None, :3, :3]
         centres = (turns @ self.centres[..., None])[..., 0] + poses[:, None, :3, 3]
         return Places(centres, turns @ self.turns)
 
-    def beside(self, other: Places) -> Places:
-        """Return these shapes and others."""
-        centres = np.concatenate([self.centres, other.centres], axis=1)
-        return Places(centres, np.concatenate([self.turns, other.turns], axis=1))
-
 
 def solid_shapes(model: mujoco.MjModel, left_out: Collection[int]) -> Int[np.ndarray, "G"]:
-    """Return the shapes that collide, or all if none does; not planes, nor those of some bodies."""
-    there = _volumes(model)
+    """Return the shapes that collide, or all if none does; without planes and some bodies."""
+    there = volumes(model)
     there = there[~np.isin(model.geom_bodyid[there], list(left_out))]
     solid = there[(model.geom_contype[there] | model.geom_conaffinity[there]) != 0]
     return solid if len(solid) else there
 
 
-def _volumes(model: mujoco.MjModel) -> Int[np.ndarray, "G"]:
-    kinds = import_mujoco().mjtGeom
-    volumes = [kinds.mjGEOM_SPHERE, kinds.mjGEOM_CAPSULE, kinds.mjGEOM_ELLIPSOID,
-               kinds.mjGEOM_CYLINDER, kinds.mjGEOM_BOX, kinds.mjGEOM_MESH]  # fmt: skip
-    return np.flatnonzero(np.isin(model.geom_type, [int(kind) for kind in volumes]))
-
-
 def visible_shapes(arm: Arm) -> Int[np.ndarray, "G"]:
-    """Return the shapes that an arm's file shows: those that do not collide, if there are any."""
+    """Return an arm's visible shapes: those that do not collide, if any."""
     model = arm.model
     solid = solid_shapes(model, arm.carried)
     there = np.flatnonzero(~np.isin(model.geom_bodyid, list(arm.carried)))
     silent = (model.geom_contype[there] | model.geom_conaffinity[there]) == 0
-    shown = np.intersect1d(there[silent], _volumes(model))
+    shown = np.intersect1d(there[silent], volumes(model))
     return shown if len(shown) else solid
 
 
 def add_shape(
     spec: mujoco.MjSpec, body: mujoco.MjsBody, model: mujoco.MjModel, shape: int, name: str
 ) -> mujoco.MjsGeom:
-    """Add a copy of a model's shape to a body, in its own link's frame; return it."""
+    """Add a copy of a model's shape to a body, in the link's frame; return it."""
     mujoco = import_mujoco()
-    geom = body.add_geom(
-        name=name,
-        type=model.geom_type[shape],
-        size=model.geom_size[shape],
-        pos=model.geom_pos[shape],
-        quat=model.geom_quat[shape],
-    )
+    keys = ("type", "size", "pos", "quat")
+    geom = body.add_geom(name=name, **{key: getattr(model, f"geom_{key}")[shape] for key in keys})
     if model.geom_type[shape] == int(mujoco.mjtGeom.mjGEOM_MESH):
         number = int(model.geom_dataid[shape])
         first, count = model.mesh_vertadr[number], model.mesh_vertnum[number]
@@ -95,22 +79,24 @@ def add_shape(
         mesh = spec.add_mesh(name=name, uservert=vertices.astype(float).reshape(-1))
         first, count = model.mesh_faceadr[number], model.mesh_facenum[number]
         mesh.userface = model.mesh_face[first : first + count].reshape(-1)
-        # Of flat meshes no volume can be taken.
+        # Flat meshes have no volume.
         mesh.inertia = mujoco.mjtMeshInertia.mjMESH_INERTIA_SHELL
         geom.meshname = name
     return geom
 
 
-#: Distances are measured up to here; what is further apart counts as this far.
+#: Distances are measured up to here; larger ones count as this.
 FAR_M = 1.0
-#: Shapes of one arm and its hand keep this distance where the solver can choose.
+#: Distance that shapes of one arm and its hand keep where the solver can choose.
 OWN_M = 0.005
-#: What is avoided is avoided by so much more: of a cost a little always stays.
+#: Extra distance to avoid, since a soft cost leaves a rest.
 _MARGIN_M = 0.003
-#: Frames whose pairs are compared at once, which bounds the memory.
+#: Frames whose pairs are compared at once, to bound the memory.
 _BLOCK = 256
 
 ShapePairs = Int[np.ndarray, "_ 2"]
+Sides = Mapping[int, Places]
+_Rows = slice | Int[np.ndarray, "N"]
 #: Metres in T frames, and where shapes are inside each other.
 _Lacking = tuple[Float[np.ndarray, "T"], Bool[np.ndarray, "T"]]
 
@@ -127,8 +113,8 @@ class ArmTable:
 class Distances:
     """Smallest distances of one arm in T frames, metres, negative inside, ``FAR_M`` at most.
 
-    ``other``: of it and its hand to the other arm, and of it to the other's hand. ``own``: among
-    its links, and to its own hand. ``table``: of its moving links to the table.
+    ``other``: arm and hand to the other arm, and arm to the other hand. ``own``: between its links,
+    and to its own hand. ``table``: of its moving links.
     """
 
     other: Float[np.ndarray, "T"]
@@ -138,7 +124,7 @@ class Distances:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Close:
-    """N pairs that are near: frame, shapes, how much is missing, and the nearest points of both.
+    """N near pairs: frame, shapes, missing distance, and their nearest points.
 
     ``normal`` leads from the second to the first, also where they penetrate.
     """
@@ -151,7 +137,7 @@ class _Close:
 
 
 class ArmScene:
-    """The shapes of one or two arms and their hands: those of an arm, of its hand, of the next."""
+    """The shapes of one or two arms and their hands, in the order arm, hand, arm, hand."""
 
     def __init__(
         self,
@@ -164,9 +150,9 @@ class ArmScene:
         """Read the shapes.
 
         Args:
-            robot: whose hands the arms carry; None: hands are not looked at.
-            slots: those that have an arm.
-            clearance_m: distance that arms keep from one another and from the table.
+            robot: its hands; None: none.
+            slots: the sides with an arm.
+            clearance_m: distance between arms and to the table.
         """
         self._mujoco: Any = import_mujoco()
         self.arm, self.clearance_m = arm, clearance_m
@@ -211,11 +197,11 @@ class ArmScene:
 
     @property
     def has_hands(self) -> bool:
-        """Whether the hands' shapes are known."""
+        """Whether shapes of hands are known."""
         return any(len(own) for own in self._hand_range.values())
 
     def _pairs_between(self, slots: Sequence[int]) -> ShapePairs:
-        """Return what of both sides may meet: not the two hands, whose motion is given."""
+        """Return the pairs of both sides, without those of the two hands, whose motion is given."""
         if len(slots) < 2:
             return np.zeros((0, 2), int)
         (arm_a, hand_a), (arm_b, hand_b) = (
@@ -225,10 +211,10 @@ class ArmScene:
         return np.array(pairs, int).reshape(-1, 2)
 
     def _pairs_of(self, slot: int) -> ShapePairs:
-        """Return what of one side may meet.
+        """Return the pairs of one side that may touch.
 
-        Not shapes of a link and of its neighbours, of links that the file excludes, and links that
-        touch at rest. Of the hand all but what it is mounted on counts.
+        Left out are neighbouring links, exclusions of the file, links that touch at rest, and pairs
+        of the hand with its mount.
         """
         model, start = self.arm.model, self._arm_range[slot].start
         weld, bodies = model.body_weldid, self._arm_bodies
@@ -236,7 +222,7 @@ class ArmScene:
         excluded = {(int(s) >> 16, int(s) & 0xFFFF) for s in model.exclude_signature}
         shapes = solid_shapes(model, self.arm.carried)
         types, affinities = model.geom_contype[shapes], model.geom_conaffinity[shapes]
-        silent = not (types.any() or affinities.any())  # nothing says what may touch
+        silent = not (types.any() or affinities.any())  # the file disables all contacts
         pairs = []
         for i, j in itertools.combinations(range(len(bodies)), 2):
             a, b = int(weld[bodies[i]]), int(weld[bodies[j]])
@@ -252,7 +238,7 @@ class ArmScene:
         return np.concatenate([apart, np.array(of_hand, int).reshape(-1, 2)])
 
     def _pairs_with_table(self, slot: int) -> ShapePairs:
-        """Return what may meet the table: what moves, less of the first link what does at rest."""
+        """Return the pairs with the table of moving links; not of the first one if so at rest."""
         model, start = self.arm.model, self._arm_range[slot].start
         weld = model.body_weldid[self._arm_bodies]
         first = (weld > 0) & (model.body_weldid[model.body_parentid[weld]] == 0)
@@ -273,49 +259,38 @@ class ArmScene:
         return pairs
 
     def places(
-        self,
-        slot: int,
-        T_frame_arm: RigidTransform,
-        joints: ArmJoints,
-        rows: slice | Int[np.ndarray, "N"],
+        self, slot: int, T_frame_arm: RigidTransform, joints: ArmJoints, rows: _Rows
     ) -> Places:
-        """Return where an arm and its hand are; ``rows`` are the frames of these joints."""
+        """Return the places of an arm and its hand; ``rows`` are the frames of these joints."""
         links = self._arm_bodies - 1
-        own = Places(*link_places(self.arm.posture_at(joints), links, *self._local))
+        own = link_places(self.arm.posture_at(joints), links, *self._local)
         hand = self._hands[slot].at(rows).moved(self.arm.base_poses(joints))
-        return own.beside(hand).moved(np.broadcast_to(T_frame_arm, (len(joints), 4, 4)))
+        parts = zip(own, (hand.centres, hand.turns), strict=True)
+        both = Places(*(np.concatenate(part, axis=1) for part in parts))
+        return both.moved(np.broadcast_to(T_frame_arm, (len(joints), 4, 4)))
 
-    def distances(
-        self, sides: Mapping[int, Places], table: ArmTable | None
-    ) -> dict[int, Distances]:
+    def distances(self, sides: Sides, table: ArmTable | None) -> dict[int, Distances]:
         """Return the smallest distances of every arm."""
         other = self._smallest(sides, self._between, None)
         result = {}
         for slot in sides:
             on_table = np.zeros((0, 2), int) if table is None else self._on_table[slot]
-            result[slot] = Distances(
-                other,
-                self._smallest(sides, self._own[slot], None),
-                self._smallest(sides, on_table, table),
-            )
+            own = self._smallest(sides, self._own[slot], None)
+            result[slot] = Distances(other, own, self._smallest(sides, on_table, table))
         return result
 
     def lacking_alone(self, slot: int, places: Places, table: ArmTable | None) -> _Lacking:
-        """Return what distance an arm lacks from itself and the table, and where it collides."""
+        """Return the distance that an arm lacks to itself and the table, and its collisions."""
         return self._lacking({slot: places}, self._kinds(slot, table))
 
-    def lacking_between(self, sides: Mapping[int, Places], keep_m: float) -> _Lacking:
-        """Return what distance two arms lack from each other, and where they collide."""
+    def lacking_between(self, sides: Sides, keep_m: float) -> _Lacking:
+        """Return the distance that two arms lack to each other, and their collisions."""
         return self._lacking(sides, [(self._between, keep_m, None)])
 
     def avoidance(
-        self,
-        slot: int,
-        T_frame_arm: RigidTransform,
-        others: Mapping[int, Places],
-        table: ArmTable | None,
+        self, slot: int, T_frame_arm: RigidTransform, others: Sides, table: ArmTable | None
     ) -> Avoid:
-        """Return what tells a solver where an arm is too close to anything, and what helps."""
+        """Return what reports to a solver where an arm is too close to anything."""
         arm = self.arm
         kinds = self._kinds(slot, table)
         if others:
@@ -325,39 +300,34 @@ class ArmScene:
             sides = {slot: self.places(slot, T_frame_arm, joints, rows)}
             sides |= {other: places.at(rows) for other, places in others.items()}
             found = [self._close(sides, pairs, keep + _MARGIN_M, of) for pairs, keep, of in kinds]
-            frame = np.concatenate([close.frame for close in found])
-            normal = np.concatenate([close.normal for close in found]) @ T_frame_arm[:3, :3]
-            points = np.concatenate([close.points for close in found])
-            points = frames.apply(frames.inverse(T_frame_arm), points)
-            shapes = np.concatenate([close.shapes for close in found])
-            gradient = np.zeros((len(frame), joints.shape[1]))
+            parts = [[getattr(close, part.name) for close in found] for part in fields(_Close)]
+            close = _Close(*map(np.concatenate, parts))
+            normal = close.normal @ T_frame_arm[:3, :3]
+            points = frames.apply(frames.inverse(T_frame_arm), close.points)
+            gradient = np.zeros((len(normal), joints.shape[1]))
             mine = (*self._arm_range[slot], *self._hand_range[slot])
             links = np.full(self._plane + 1, arm.body - 1)
             links[self._arm_range[slot]] = self._arm_bodies - 1
             for end, sign in ((0, -1.0), (1, 1.0)):
-                here = np.flatnonzero(np.isin(shapes[:, end], mine))
-                rates = arm.point_rates(
-                    joints, frame[here], links[shapes[here, end]], points[here, end]
-                )
+                here = np.flatnonzero(np.isin(close.shapes[:, end], mine))
+                moving = links[close.shapes[here, end]]
+                rates = arm.point_rates(joints, close.frame[here], moving, points[here, end])
                 gradient[here] += sign * np.einsum("nx,nxj->nj", normal[here], rates)
-            shortfall = np.concatenate([close.shortfall for close in found])
-            return Nearby(frame, shortfall, gradient)
+            return Nearby(close.frame, close.shortfall, gradient)
 
         return avoid
 
     def _kinds(
         self, slot: int, table: ArmTable | None
     ) -> list[tuple[ShapePairs, float, ArmTable | None]]:
-        """Return the pairs of one arm alone: which, the distance to keep, and the table."""
+        """Return pairs, distance to keep and table of one arm alone."""
         kinds: list[tuple[ShapePairs, float, ArmTable | None]] = [(self._own[slot], OWN_M, None)]
         if table is not None:
             kinds.append((self._on_table[slot], self.clearance_m, table))
         return kinds
 
     def _lacking(
-        self,
-        sides: Mapping[int, Places],
-        kinds: Sequence[tuple[ShapePairs, float, ArmTable | None]],
+        self, sides: Sides, kinds: Sequence[tuple[ShapePairs, float, ArmTable | None]]
     ) -> _Lacking:
         count = len(next(iter(sides.values())).centres)
         lacking, inside = np.zeros(count), np.zeros(count, bool)
@@ -368,9 +338,9 @@ class ArmScene:
         return lacking, inside
 
     def _close(
-        self, sides: Mapping[int, Places], pairs: ShapePairs, keep_m: float, table: ArmTable | None
+        self, sides: Sides, pairs: ShapePairs, keep_m: float, table: ArmTable | None
     ) -> _Close:
-        """Return the pairs that are nearer than ``keep_m``."""
+        """Return the pairs nearer than ``keep_m``."""
         whole = self._whole(sides)
         frame, which, distance, ends = [], [], [], []
         for first in range(0, len(whole.centres), _BLOCK):
@@ -387,15 +357,14 @@ class ArmScene:
                         ends.append(points)
 
         points, gap = np.array(ends).reshape(-1, 2, 3), np.array(distance)
-        # Inside, the points are the deepest ones, and the distance is negative.
+        # Inside, the points are the deepest and the distance is negative.
         far = np.where(np.abs(gap) < 1e-9, np.inf, gap)
         normal = (points[:, 0] - points[:, 1]) / far[:, None]
-        return _Close(
-            np.array(frame, int), pairs[np.array(which, int)], keep_m - gap, points, normal
-        )
+        shapes = pairs[np.array(which, int)]
+        return _Close(np.array(frame, int), shapes, keep_m - gap, points, normal)
 
     def _smallest(
-        self, sides: Mapping[int, Places], pairs: ShapePairs, table: ArmTable | None
+        self, sides: Sides, pairs: ShapePairs, table: ArmTable | None
     ) -> Float[np.ndarray, "T"]:
         """Return the smallest distance among pairs in every frame."""
         whole = self._whole(sides)
@@ -416,15 +385,15 @@ class ArmScene:
     def _bounds(
         self, places: Places, pairs: ShapePairs, table: ArmTable | None
     ) -> Float[np.ndarray, "T P"]:
-        """Return what distances are not below, by bounding spheres."""
+        """Return lower bounds of distances, by bounding spheres."""
         first, second = pairs.T
         if table is not None:
             return (places.centres[:, first] @ table.up - table.height_m) - self._radii[first]
         between = np.linalg.norm(places.centres[:, first] - places.centres[:, second], axis=-1)
         return between - self._radii[first] - self._radii[second]
 
-    def _whole(self, sides: Mapping[int, Places]) -> Places:
-        """Return the places of all shapes; zeros for a side that is not there."""
+    def _whole(self, sides: Sides) -> Places:
+        """Return the places of all shapes; zeros for an absent side."""
         count = len(next(iter(sides.values())).centres)
         whole = Places(np.zeros((count, self._plane, 3)), np.zeros((count, self._plane, 3, 3)))
         for slot, places in sides.items():

@@ -1,9 +1,9 @@
-"""Where the bases of arms stand: from which most of the clip is reached, and nothing collides.
+"""Placement of arm bases: most of the clip in reach, without collisions.
 
 Searched bases stand at one height, on a table if there is one. Stands around each hand's path are
 tried with few poses, the best of every direction and height with more, then several ways along the
-whole clip; of all pairs of ways the best one without collision is taken. A known base is the only
-stand that is tried. Everything is seeded, so the same clip gives the same bases.
+clip; the best pair of ways without collision wins. A given base is the only stand of its arm.
+Everything is seeded, so the same clip gives the same bases.
 """
 
 from __future__ import annotations
@@ -23,27 +23,28 @@ from retarget.solve.arm_scene import ArmScene, ArmTable, Places
 
 #: A frame is reached when the hand's base is this near.
 REACHED_M, REACHED_RAD = 0.005, np.radians(3.0)
-#: Bases that are searched stand at least this far apart.
+#: Least distance of searched bases.
 APART_M = 0.4
-#: Heights of bases beside the middle of the paths, and distances from it, in shares of the reach.
+#: Heights of bases and distances from the middle of the paths, in shares of the reach.
 _HEIGHTS, _DISTANCES = (-0.55, -0.4, -0.2, 0.0, 0.2), (0.45, 0.6, 0.75)
 _SECTORS = 12
-#: Of every height so many directions are tried with more poses; of the best heights so many stands
-#: along the clip, in so many frames; each of these keeps so many ways.
+#: Directions per height tried with more poses; best heights, stands and frames tried along the
+#: clip; ways kept of each.
 _DIRECTIONS, _TRIED_HEIGHTS, _TRIED_STANDS, _TRIED_FRAMES, _KEPT_WAYS = 8, 3, 12, 60, 2
-#: Pairs of ways whose distances are looked at in few and in all tried frames; results returned.
+#: Pairs of ways compared in few and in all tried frames; results returned.
 _TRIED_PAIRS, _CHECKED_PAIRS, _RETURNED = 300, 30, 3
-#: Costs beside that of a frame that is not reached, 1: of a collision, and per metre of distance
-#: that lacks. Between arms even more distance is better, since only some frames are tried: what
-#: lacks of so much costs little.
+#: Costs against 1 of an unreached frame: of a collision and per metre of missing distance. Between
+#: arms, missing room up to ``_ROOMY_M`` costs a little, since only some frames are tried.
 COLLIDES, _LACKS, _ROOMY_M, _LACKS_ROOM = 3.0, 30.0, 0.1, 1.0
 
 Stands = Float[np.ndarray, "N 4 4"]
+Poses = Float[np.ndarray, "K 4 4"]
+Vector = Float[np.ndarray, "3"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ArmTask:
-    """What an arm is to do: poses of the hand's base, when it is there, and a base if it is known.
+    """Poses of the hand's base, its active frames, and a given base of the arm.
 
     In the trajectory's frame, metres.
     """
@@ -55,7 +56,7 @@ class ArmTask:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Level:
-    """A height at which bases may stand, along ``up``, and the table that is there."""
+    """A height of bases along ``up``, with a table or without."""
 
     height_m: float
     table: ArmTable | None
@@ -63,7 +64,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ArmPlacement:
-    """Bases and first postures of all arms, and the table; the lower the cost the better."""
+    """Bases and first postures of all arms, the table, and the cost."""
 
     bases: dict[int, RigidTransform]
     postures: dict[int, Float[np.ndarray, "J"]]
@@ -73,9 +74,9 @@ class ArmPlacement:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Way:
-    """A way along the clip from one stand; ``cost`` is of misses and of the arm alone."""
+    """A way along the clip from one stand; ``cost`` is of misses and the arm's own distances."""
 
-    level: int
+    level: Level
     base: RigidTransform
     posture: Float[np.ndarray, "J"]
     places: Places
@@ -83,18 +84,9 @@ class _Way:
 
 
 def levels_of(
-    arm: Arm,
-    tasks: Sequence[ArmTask],
-    up: Float[np.ndarray, "3"],
-    table_m: float | None,
-    assumed: bool,
+    arm: Arm, tasks: Sequence[ArmTask], up: Vector, table_m: float | None, assumed: bool
 ) -> list[Level]:
-    """Return the heights at which bases may stand.
-
-    Args:
-        table_m: height of the table, None: not known.
-        assumed: whether searched bases stand on a table otherwise.
-    """
+    """Return the possible heights of bases; ``assumed``: on a table if ``table_m`` is None."""
     known = [task.base for task in tasks if task.base is not None]
     if table_m is not None:
         return [Level(table_m, ArmTable(up, table_m))]
@@ -108,23 +100,15 @@ def levels_of(
 
 
 def reach_of(arm: Arm) -> float:
-    """Return how far from its base the arm brings the hand, metres."""
+    """Return the largest distance of the hand from the arm's base, metres."""
     joints = np.random.default_rng(0).uniform(arm.lower, arm.upper, (500, len(arm.lower)))
     return float(np.linalg.norm(arm.base_poses(joints)[:, :3, 3], axis=1).max())
 
 
 def place_arms(
-    scene: ArmScene,
-    tasks: Mapping[int, ArmTask],
-    fps: float,
-    up: Float[np.ndarray, "3"],
-    levels: Sequence[Level],
+    scene: ArmScene, tasks: Mapping[int, ArmTask], fps: float, up: Vector, levels: Sequence[Level]
 ) -> list[ArmPlacement]:
-    """Return where the arms stand, the best first, no two with the same bases.
-
-    Args:
-        up: unit; the z axis of searched bases, in the trajectory's frame.
-    """
+    """Return placements with different bases, the best first; ``up`` is a unit vector."""
     tried = {}
     for slot, task in tasks.items():
         if task.base is None:
@@ -136,18 +120,17 @@ def place_arms(
     chosen = np.argsort(-best, kind="stable")[:_TRIED_HEIGHTS].tolist()
 
     ways: dict[int, list[_Way]] = {slot: [] for slot in tasks}
-    for slot, level in itertools.product(tasks, chosen):
-        table = levels[level].table
-        ways[slot] += _ways(scene, slot, tasks[slot], fps, tried[slot][level], level, table)
+    for slot, at in itertools.product(tasks, chosen):
+        ways[slot] += _ways(scene, slot, tasks[slot], fps, tried[slot][at], levels[at])
     searched = any(task.base is None for task in tasks.values())
-    return _together(scene, ways, levels, APART_M if searched else 0.0)
+    return _together(scene, ways, APART_M if searched else 0.0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Stands:
-    """N stands of one height, the best first, and a posture of each for the first pose.
+    """N stands of one height, the best first, with a posture of each for the first pose.
 
-    The score is the share of poses that are reached, less for those that are far off.
+    The score is the share of reached poses, less for poses that are far off.
     """
 
     stands: Stands
@@ -155,16 +138,12 @@ class _Stands:
     postures: Float[np.ndarray, "N J"]
 
 
-def _stands(
-    arm: Arm, task: ArmTask, up: Float[np.ndarray, "3"], heights: Sequence[float]
-) -> list[_Stands]:
-    """Return the best stands at every height, of several directions from the path."""
+def _stands(arm: Arm, task: ArmTask, up: Vector, heights: Sequence[float]) -> list[_Stands]:
+    """Return the best stands of several directions from the path at every height."""
     random = np.random.default_rng(0)
     poses = task.poses[task.active]
-    few, many = (
-        poses[np.unique(np.linspace(0, len(poses) - 1, count).round().astype(int))]
-        for count in (5, 16)
-    )
+    rows = (np.linspace(0, len(poses) - 1, count).round().astype(int) for count in (5, 16))
+    few, many = (poses[np.unique(one)] for one in rows)
     around = [_around(poses[:, :3, 3].mean(0), reach_of(arm), up, height) for height in heights]
     coarse = _try(arm, np.concatenate(around), few, random, starts=2, rounds=12)
     score = coarse.score.reshape(len(heights), _SECTORS, -1)
@@ -185,9 +164,7 @@ def _stands(
     return tried
 
 
-def _around(
-    middle: Float[np.ndarray, "3"], reach: float, up: Float[np.ndarray, "3"], height: float
-) -> Stands:
+def _around(middle: Vector, reach: float, up: Vector, height: float) -> Stands:
     """Return upright poses at a height around a point, by sectors, heading to it and to the sides.
 
     At a height out of reach they stand below or above the point.
@@ -205,7 +182,7 @@ def _around(
     return np.stack(stands)
 
 
-def _jittered(stands: Stands, up: Float[np.ndarray, "3"], random: np.random.Generator) -> Stands:
+def _jittered(stands: Stands, up: Vector, random: np.random.Generator) -> Stands:
     """Return stands nearby, as high and as upright."""
     near = stands.copy()
     moves = random.normal(0, 0.06, (len(stands), 3))
@@ -216,12 +193,7 @@ def _jittered(stands: Stands, up: Float[np.ndarray, "3"], random: np.random.Gene
 
 
 def _try(
-    arm: Arm,
-    stands: Stands,
-    poses: Float[np.ndarray, "K 4 4"],
-    random: np.random.Generator,
-    starts: int,
-    rounds: int,
+    arm: Arm, stands: Stands, poses: Poses, random: np.random.Generator, starts: int, rounds: int
 ) -> _Stands:
     """Return how well each stand reaches the poses, from several postures each."""
     goals = frames.inverse(stands)[:, None] @ poses
@@ -239,20 +211,14 @@ def _try(
 
 
 def _ways(
-    scene: ArmScene,
-    slot: int,
-    task: ArmTask,
-    fps: float,
-    tried: _Stands,
-    level: int,
-    table: ArmTable | None,
+    scene: ArmScene, slot: int, task: ArmTask, fps: float, tried: _Stands, level: Level
 ) -> list[_Way]:
-    """Return ways along the clip from these stands, as it is in some of its frames."""
+    """Return ways along some frames of the clip from these stands."""
     arm = scene.arm
     stride = -(-len(task.poses) // _TRIED_FRAMES)
     rows = np.arange(0, len(task.poses), stride)
     weights = task.active[rows].astype(float)
-    if not weights.any():  # too short a stay for the stride
+    if not weights.any():
         rows, weights = np.flatnonzero(task.active)[:1], np.ones(1)
     targets = pose_points(frames.inverse(tried.stands)[:, None] @ task.poses[rows])
     joints, errors = sweep(arm, targets, weights, arm.speed * stride / fps, tried.postures)
@@ -264,7 +230,7 @@ def _ways(
             base, path = tried.stands[stand], own[index]
             off = mean_error(arm, path, targets[stand])[weights > 0]
             places = scene.places(slot, base, path, rows)
-            alone = _cost_of(*scene.lacking_alone(slot, places, table))
+            alone = _cost_of(*scene.lacking_alone(slot, places, level.table))
             missed = float((off > REACHED_M).mean() + np.minimum(off, 0.1).mean())
             ways.append(_Way(level, base, path[0], places, missed + alone))
     return sorted(ways, key=lambda way: way.cost)
@@ -273,7 +239,7 @@ def _ways(
 def _cost_together(
     scene: ArmScene, slots: Sequence[int], team: Sequence[_Way], rows: slice
 ) -> float:
-    """Return what ways of two arms cost, with collisions of both in some of the frames."""
+    """Return the cost of a way of each arm, with collisions of both in some frames."""
     sides = {slot: way.places.at(rows) for slot, way in zip(slots, team, strict=True)}
     roomy = max(_ROOMY_M, scene.clearance_m)
     lacking, inside = scene.lacking_between(sides, roomy)
@@ -287,9 +253,9 @@ def _cost_of(lacking: Float[np.ndarray, "T"], inside: Bool[np.ndarray, "T"]) -> 
 
 
 def _together(
-    scene: ArmScene, ways: Mapping[int, list[_Way]], levels: Sequence[Level], apart_m: float
+    scene: ArmScene, ways: Mapping[int, list[_Way]], apart_m: float
 ) -> list[ArmPlacement]:
-    """Return the best of what ways of all arms make together."""
+    """Return the best teams of ways of all arms."""
     slots = tuple(ways)
     level = [
         team for team in itertools.product(*ways.values()) if len({w.level for w in team}) == 1
@@ -318,6 +284,6 @@ def _together(
             seen.add(key)
             bases = {slot: way.base for slot, way in zip(slots, team, strict=True)}
             postures = {slot: way.posture for slot, way in zip(slots, team, strict=True)}
-            table = levels[team[0].level].table
+            table = team[0].level.table
             found.append(ArmPlacement(bases, postures, table, float(costs[index])))
     return found

@@ -1,15 +1,14 @@
-"""Base poses that a wrist can be driven along: smooth, with limited acceleration.
+"""Smooth base poses with limited acceleration, which a wrist can follow.
 
-The pose of each robot base follows the human palm, in the camera frame or, where camera poses are
-known, in the world. What is solved for are small corrections c of that motion, for both hands in
-one sparse QP per chunk (PIQP), rotations about the frame's axes after linearising:
+Each robot base follows the human palm, in the camera frame or, with camera poses, in the world. One
+sparse QP (PIQP) per chunk of frames finds small corrections c of that motion for both hands,
+rotations linearised about the frame's axes:
 
     min  sum w |c|^2 + s |second difference of the corrected motion|^2 + r |c_left - c_right|^2
     s.t. |second difference| <= limit
 
-The last term keeps the two hands' relative pose: where a correction is needed, both make it. There
-is no filter and so no lag. Frames without a hand are left as they are; a span of frames with one
-stands for itself.
+The last term keeps the hands' relative pose: both make a correction. There is no filter, hence no
+lag. Frames without a hand stay as they are and separate the spans around them.
 """
 
 from __future__ import annotations
@@ -25,23 +24,25 @@ from acehand_core.geometry import rotations
 from acehand_core.types import PerHand, PerHandFlag
 
 BasePoses = Float[np.ndarray, "T 2 4 4"]
+Vectors = Float[np.ndarray, "T 2 3"]
+Turns = Float[np.ndarray, "M 2 3 3"]
 
-#: Frames solved together, and how far a chunk looks beyond the frames it keeps.
+#: Frames solved together, and the look-ahead of a chunk beyond the frames it keeps.
 CHUNK_FRAMES = 2048
 LOOK_AHEAD = 64
 #: Rounds of linearising rotations; positions need one.
 _ROUNDS = 10
-#: Weight of a frame whose quality is 0, as of one that gap filling wrote.
+#: Weight of a frame of quality 0, such as a filled one.
 _LEAST_WEIGHT = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class BaseLimits:
-    """What a wrist may do. Accelerations hold for the length of the vector.
+    """Limits of a wrist's acceleration (length of the vector) and weights of its smoothing.
 
-    The defaults are assumed: above what people do on purpose, below the 60 m/s2 at which others
-    reject a clip. ``cutoff_hz`` is where smoothing halves a motion; ``together`` weighs the
-    relative pose of the hands against the place of each.
+    The defaults are assumed: above deliberate motion, below the 60 m/s2 at which others reject a
+    clip. Smoothing halves a motion at ``cutoff_hz``; ``together`` weighs the relative pose of the
+    hands against the place of each.
     """
 
     acceleration: float = 25.0
@@ -57,16 +58,11 @@ def smooth_bases(
     fps: float,
     limits: BaseLimits = BaseLimits(),
 ) -> BasePoses:
-    """Return base poses that keep the acceleration limits.
-
-    Args:
-        poses: ``T_frame_base``, metres; only frames where ``active`` count.
-        weights: 0 to 1, how well each pose is known.
-    """
+    """Return base poses (``T_frame_base``, metres) within the limits; ``weights`` are 0 to 1."""
     smooth = poses.copy()
     for first in range(0, len(poses), CHUNK_FRAMES):
         stop = min(first + CHUNK_FRAMES, len(poses))
-        # Two finished frames before the chunk carry its velocity on.
+        # Two finished frames before the chunk give its velocity.
         rows = slice(max(0, first - 2), min(stop + LOOK_AHEAD, len(poses)))
         fixed = first - rows.start
         window = _Window(active[rows], weights[rows], fps, fixed, limits)
@@ -89,24 +85,19 @@ class _Window:
     limits: BaseLimits
 
     def solve(
-        self,
-        turns: Float[np.ndarray, "M 2 3 3"],
-        second: Float[np.ndarray, "N 2 3"],
-        offset: Float[np.ndarray, "T 2 3"],
-        acceleration: float,
-    ) -> Float[np.ndarray, "T 2 3"]:
+        self, turns: Turns, second: Float[np.ndarray, "N 2 3"], offset: Vectors, acceleration: float
+    ) -> Vectors:
         """Return the corrections.
 
         Args:
             turns: rotation from each frame to the next (identities for positions), M = T - 1.
             second: second difference of the motion without corrections, N = T - 2.
-            offset: what earlier rounds have corrected already.
+            offset: corrections of earlier rounds.
             acceleration: the limit, per second squared.
         """
-        count = len(offset)
         operator = _second_differences(turns, self.active)
         bends = np.concatenate([second[:, hand].reshape(-1) for hand in (0, 1)])
-        free = np.zeros((count, 2, 3), bool)
+        free = np.zeros(offset.shape, bool)
         free[self.fixed :] = self.active[self.fixed :, :, None]
         columns = np.flatnonzero(np.moveaxis(free, 1, 0).reshape(-1))
         rows = np.flatnonzero(np.diff(operator.indptr))
@@ -126,23 +117,21 @@ class _Window:
         solver.solve()
         flat = np.zeros(free.size)
         flat[columns] = solver.result.x
-
-        return np.moveaxis(flat.reshape(2, count, 3), 0, 1)
+        return np.moveaxis(flat.reshape(2, len(offset), 3), 0, 1)
 
     def _data_cost(self, columns: np.ndarray) -> sp.csr_array:
-        """Return the matrix that weighs corrections, and the difference of the hands'."""
+        """Return the matrix of weights of corrections and of their difference between hands."""
         weight = np.maximum(self.weights, _LEAST_WEIGHT) * self.active
         both = np.repeat(self.active.all(axis=1), 3) * self.limits.together
         own = [np.repeat(weight[:, hand], 3) + both for hand in (0, 1)]
-        # Tiny: frames without a hand must not make the matrix singular.
-        blocks = [[sp.diags_array(own[0] + 1e-9), sp.diags_array(-both)],
-                  [sp.diags_array(-both), sp.diags_array(own[1] + 1e-9)]]  # fmt: skip
-        return sp.csr_array(sp.block_array(blocks, format="csr")[columns][:, columns])
+        # The small number keeps frames without a hand from making the matrix singular.
+        left, right = (sp.diags_array(weights + 1e-9) for weights in own)
+        between = sp.diags_array(-both)
+        matrix = sp.block_array([[left, between], [between, right]], format="csr")
+        return sp.csr_array(matrix[columns][:, columns])
 
 
-def _smooth_positions(
-    window: _Window, places: Float[np.ndarray, "T 2 3"]
-) -> Float[np.ndarray, "T 2 3"]:
+def _smooth_positions(window: _Window, places: Vectors) -> Vectors:
     if len(places) < 3:
         return places
     turns = np.broadcast_to(np.eye(3), (len(places) - 1, 2, 3, 3))
@@ -169,11 +158,11 @@ def _smooth_rotations(
     return current
 
 
-def _second_differences(turns: Float[np.ndarray, "M 2 3 3"], active: PerHandFlag) -> sp.csr_array:
-    """Return the matrix from corrections, left hand first, to change of the second differences.
+def _second_differences(turns: Turns, active: PerHandFlag) -> sp.csr_array:
+    """Return the matrix from corrections, left hand first, to changes of second differences.
 
-    With rotation D from frame t to t + 1, a correction c turns the velocity by
-    ``c[t + 1] - D c[t]``. Rows of frames without a hand are empty.
+    With rotation D from frame t to t + 1, corrections c turn the velocity by ``c[t + 1] - D c[t]``.
+    Rows of frames without a hand are empty.
     """
     count = len(turns) + 1
     blocks = []

@@ -1,21 +1,18 @@
-"""Fits what carries one human hand onto a robot's: one calibration per recording and subject.
+"""Calibration: the map from a human hand onto a robot's, per recording and subject.
 
-Human and robot hands differ in size and in where their fingers start. Without a calibration a
-solver spends its freedom on that constant difference.
+Human and robot hands differ in size and finger origins; without a calibration a solver spends its
+freedom on that constant difference.
 
 ``fit`` is variable projection: each frame's pose is solved, then eliminated from the Gauss-Newton
-system, so that only what no pose can reach changes the calibration. Every parameter is pulled
-towards its start. Targets cannot be shrunk, nor the palm rotated, until everything fits: the scale,
-and the scale times the length of each finger, stay in ``SCALE_RANGE``, the rotation within
-``ROTATION_RAD`` of its start.
+system, so only what no pose can reach changes the calibration. Every parameter is pulled towards
+its start. The scale, and the scale times each finger's length, stay in ``SCALE_RANGE`` and the
+rotation within ``ROTATION_RAD`` of its start, so targets cannot shrink or turn until all fits.
 
-A recording that hardly moves says little of how palms compare: a grip that is held fits a rotated
-or shifted palm as well as bent fingers. So the fit starts from the robot's own calibration, which
-``fit_robot`` fits to canonical poses of the mean human hand that show every finger straight and
-bent (``human_poses.json``, written by ``python -m tools.gestures``); bones and palm of the
-recording make it the subject's. The robot's is kept as ``calibration.json`` beside the robot.yaml
-(``acehand robots calibrate``) with a fingerprint of what it was fitted to; where that does not fit,
-as with a model of the user's own, it is fitted again.
+A held grip fits a rotated or shifted palm as well as bent fingers. So the fit starts from the
+robot's own calibration, fitted by ``fit_robot`` to canonical poses of the mean hand with straight
+and bent fingers (``human_poses.json``, from ``python -m tools.gestures``) and adapted to the
+subject's bones and palm. ``acehand robots calibrate`` stores it as ``calibration.json`` next to the
+robot.yaml, with a fingerprint; where that differs, as with a user's model, it is fitted again.
 """
 
 from __future__ import annotations
@@ -54,24 +51,27 @@ from retarget.targets import (
     palm_rotation,
 )
 
-#: How far a palm frame that five points span may be turned from the robot's base.
+#: Largest turn of a palm frame, which five points span, from the robot's base.
 ROTATION_RAD = np.radians(15.0)
 ROUNDS = 20
 CONVERGED = 1e-3
 #: Levenberg-Marquardt: share of the diagonal added in each round.
 DAMPING = 1e-6
 MAX_FRAMES = 160
-#: Of each of several recordings of a subject.
+#: Frames of each of several recordings of a subject, at least.
 LEAST_FRAMES = 8
 SOURCE = "canonical poses"
+
+_Joints = Float[np.ndarray, "N 21 3"]
+_Share = Float[np.ndarray, "N 21"]
+_Parameters = Float[np.ndarray, "27"]
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
     """Deviations from the start that cost a frame one unit, as 10 mm of a fingertip do.
 
-    Rotation (rad), translation (m) and log scale of the hand; offset (m) and log length of each
-    finger.
+    Rotation (rad), translation (m) and log scale of the hand, offset (m) and log length of fingers.
     """
 
     turn: float
@@ -84,23 +84,19 @@ class Spread:
         return Spread(*(share * value for value in astuple(self)))
 
 
-#: How firmly a recording in which the fingertips move by ``MOVING_M`` or more is held to its start.
-#: Where they move less all of it shrinks with the third power, down to ``LEAST``: with 10 mm of
-#: motion a turn of 0.15 rad or a shift of 15 mm then costs as much as fingertips 10 mm off.
+#: For fingertips that move by ``MOVING_M`` or more. Below, it shrinks with the third power, down to
+#: ``LEAST``: at 10 mm of motion 0.15 rad or 15 mm cost as much as fingertips 10 mm off.
 HAND_SPREAD = Spread(turn=4.0, place=0.4, size=3.0, offset=0.005, length=0.05)
 MOVING_M = 0.03
 LEAST = 0.0075
-#: One similarity for all fingers. Size and place are free; palm frame and base share their axes.
+#: One similarity for all fingers: size and place are free, palm frame and base share their axes.
 ROBOT_SPREAD = Spread(turn=0.1, place=0.1, size=0.5, offset=1e-4, length=1e-3)
 
 
 def calibrate(
     hand: HandSpec, tree: KinematicTree, targets: HandTargets, weights: Weights
 ) -> Calibration:
-    """Fit scale, rotation and translation of one hand over the recording, and its fingers.
-
-    Frames count by their weight, joints by their share; filled frames are left out.
-    """
+    """Fit one hand over the measured frames by their weights and shares."""
     sample = sampled(targets)
     start = for_subject(robot_calibration(hand, tree), sample)
     share = np.clip((tip_motion(sample) / MOVING_M) ** 3, LEAST, 1.0)
@@ -108,7 +104,7 @@ def calibrate(
 
 
 def sampled(targets: HandTargets, frames: int = MAX_FRAMES) -> HandTargets:
-    """Return measured frames, evenly chosen and at most as many, without their order in time."""
+    """Return up to ``frames`` measured frames, evenly chosen, without their order in time."""
     seen = np.flatnonzero(targets.measured)
     chosen = seen[np.unique(np.linspace(0, len(seen) - 1, frames).round().astype(int))]
     share = None if targets.share is None else targets.share[chosen]
@@ -116,10 +112,7 @@ def sampled(targets: HandTargets, frames: int = MAX_FRAMES) -> HandTargets:
 
 
 def together(recordings: Sequence[HandTargets]) -> HandTargets:
-    """Return frames of several recordings of one subject's hand, as many of each, for one fit.
-
-    A recording that does not tell how well joints are known counts them fully.
-    """
+    """Return equally many frames of each recording of a subject's hand; no share counts as 1."""
     each = max(LEAST_FRAMES, MAX_FRAMES // len(recordings))
     samples = [sampled(targets, each) for targets in recordings]
     shares = [np.ones((len(s.weight), 21)) if s.share is None else s.share for s in samples]
@@ -132,21 +125,14 @@ def together(recordings: Sequence[HandTargets]) -> HandTargets:
 
 
 def _still(
-    side: Side,
-    joints: Float[np.ndarray, "N 21 3"],
-    weight: Float[np.ndarray, "N"],
-    share: Float[np.ndarray, "N 21"] | None = None,
+    side: Side, joints: _Joints, weight: Float[np.ndarray, "N"], share: _Share | None = None
 ) -> HandTargets:
-    """Return frames without their order in time, and without a place before a camera."""
+    """Return frames without an order in time and a place before a camera."""
     return HandTargets(side, joints, weight, np.ones(len(joints), bool), None, share=share)
 
 
 def for_subject(robot: Calibration, targets: HandTargets) -> Calibration:
-    """Return a robot's calibration for another hand than the mean one.
-
-    The subject's palm takes the place of the mean palm, its knuckles that of the mean knuckles, and
-    its fingers are scaled to their length.
-    """
+    """Return a robot's calibration, made for the mean hand, for a subject's palm and fingers."""
     mean, joints = canonical_joints(targets.side), targets.joints_hand
     rotation = robot.rotation @ palm_rotation(targets).T
     scale = float(np.clip(robot.scale * _size_ratio(mean, joints), *SCALE_RANGE))
@@ -161,10 +147,10 @@ def for_subject(robot: Calibration, targets: HandTargets) -> Calibration:
 
 
 def tip_motion(targets: HandTargets) -> float:
-    """Return how far fingertips are from their mean position in the palm, rms in metres.
+    """Return the rms distance of fingertips from their mean position in the palm, metres.
 
-    It is that of the finger in the middle of the five: one that moves alone says nothing of the
-    palm under the others. A finger that is not known counts as the next one.
+    It is the median over the fingers, since the motion of one hardly constrains the palm. An
+    unknown finger counts as the next one.
     """
     away = np.full(5, np.nan)
     for finger, tips in enumerate(np.moveaxis(targets.tips, 1, 0)):
@@ -177,8 +163,8 @@ def tip_motion(targets: HandTargets) -> float:
     return float(np.median(np.interp(range(5), given, away[given]))) if len(given) else 0.0
 
 
-def _size_ratio(mean: Float[np.ndarray, "P 21 3"], joints: Float[np.ndarray, "N 21 3"]) -> float:
-    """Return by how much the mean hand's fingers are longer, or its palm without those joints."""
+def _size_ratio(mean: Float[np.ndarray, "P 21 3"], joints: _Joints) -> float:
+    """Return the size of the mean hand's fingers, else palm, over the subject's."""
     bones = [
         pair
         for finger in ("index", "middle", "ring", "pinky")
@@ -196,7 +182,7 @@ def _size_ratio(mean: Float[np.ndarray, "P 21 3"], joints: Float[np.ndarray, "N 
 
 
 def _known_median(values: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "D"]:
-    """Return the median of each column over the rows that know it; NaN where none does."""
+    """Return the median of each column's finite values, NaN for none."""
     return np.array(
         [np.median(c[np.isfinite(c)]) if np.isfinite(c).any() else np.nan for c in values.T]
     )
@@ -204,11 +190,7 @@ def _known_median(values: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "D"]:
 
 @functools.lru_cache(maxsize=16)
 def robot_calibration(hand: HandSpec, tree: KinematicTree) -> Calibration:
-    """Return a robot's own calibration: the one that is kept with it, else fitted here.
-
-    Raises:
-        SchemaError: the kept file is broken.
-    """
+    """Return a robot's own calibration, stored or fitted. Raises SchemaError for a broken file."""
     kept = kept_calibration(hand)
     if kept is not None and kept.sha256 == fingerprint(hand, tree):
         return kept.calibration
@@ -216,18 +198,18 @@ def robot_calibration(hand: HandSpec, tree: KinematicTree) -> Calibration:
 
 
 def kept_calibration(hand: HandSpec) -> StoredCalibration | None:
-    """Return what is kept beside the robot.yaml for this hand, whatever it was fitted to."""
+    """Return the calibration stored next to the robot.yaml, whatever it was fitted to."""
     path = hand.calibration_path
     if path is None or not path.is_file():
         return None
     try:
         return read_made_for(path, hand.robot, hand.variant).get(hand.side)
-    except InputError:  # a folder that was copied for another robot
+    except InputError:  # a folder copied for another robot
         return None
 
 
 def fitted_robot(hand: HandSpec, tree: KinematicTree) -> StoredCalibration:
-    """Return a robot's own calibration, fitted now, with what it was fitted to."""
+    """Return a robot's own calibration, fitted now, with its origin."""
     return StoredCalibration(fit_robot(hand, tree), SOURCE, fingerprint(hand, tree))
 
 
@@ -245,9 +227,8 @@ def fingerprint(hand: HandSpec, tree: KinematicTree) -> str:
     """Return the SHA-256 of poses, settings and kinematics; lengths count to 0.01 mm."""
     commands = np.stack([hand.command_lower, hand.rest, hand.command_upper])
     points = tree.points(hand.expand(commands), hand.target_frames)
-    # In the words of the version that made the fingerprints that are kept beside robots.
+    # Stored fingerprints have the former name, and lack costs added since: those without weight.
     spread = repr(ROBOT_SPREAD).replace("offset=", "anchor=")
-    # What weighs nothing changes no fit: with such a cost added the kept ones still hold.
     weights = ", ".join(f"{name}={value!r}" for name, value in asdict(Weights()).items() if value)
     settings = (spread, f"Weights({weights})", hand.target_keypoints, hand.fingers)
     digest = hashlib.sha256(repr((settings, _poses())).encode())
@@ -270,13 +251,8 @@ def _poses() -> dict[str, list[list[float]]]:
     return json.loads(file.read_text(encoding="utf-8"))
 
 
-def _from_knuckles(
-    hand: HandSpec, tree: KinematicTree, joints: Float[np.ndarray, "N 21 3"]
-) -> Calibration:
-    """Start from where the fingers begin: they hardly move in either hand.
-
-    Palm and base frame share their axes, so only size and place are taken from the knuckles.
-    """
+def _from_knuckles(hand: HandSpec, tree: KinematicTree, joints: _Joints) -> Calibration:
+    """Return a start from the knuckles, which hardly move in either hand: size and place only."""
     scale, translation = 1.0, np.zeros(3)
     frame_of = dict(zip(hand.target_keypoints, hand.target_frames, strict=True))
     knuckles = [keypoint for keypoint in frame_of if keypoint in KNUCKLES[1:]]
@@ -297,23 +273,20 @@ def fit(
     start: Calibration,
     spread: Spread,
 ) -> Calibration:
-    """Fit all parameters to frames of some weight; their order does not matter.
+    """Fit all parameters to frames in any order.
 
     Args:
-        hand, tree: the robot hand.
-        targets: frames to fit to. Only how their weights compare counts: a tracker that is modest
-            throughout is calibrated alike. One that tells how far joints may be off (``share``)
-            leaves more to the start.
-        weights: of the objective; its pinches and contacts are left out.
-        start: where the fit begins, and what every parameter is pulled to.
-        spread: how firmly.
+        targets: frames to fit to; only ratios of their weights count, and smaller shares leave more
+            to the start.
+        weights: of the objective, without its pinches and contacts.
+        start: the start, to which ``spread`` pulls every parameter.
     """
     count = len(targets.weight)
     weight = targets.weight / targets.weight.mean()
     targets = _still(targets.side, targets.joints_hand, weight, targets.share)
     limits = CommandLimits.of(hand, 1.0).without_rate()
 
-    # Pinches and contact are wishes on top: they must not bend what all frames share.
+    # Pinches and contact must not bend what all frames share.
     weights = replace(weights, pinch=0.0, contact=0.0)
     pull = count / np.repeat(astuple(spread), tuple(PARAMETERS.values())) ** 2
     calibration = start
@@ -322,7 +295,7 @@ def fit(
     for _ in range(ROUNDS):
         objective = PoseObjective(hand, tree, targets, calibration, weights)
         commands = solve_trajectory(objective, limits, commands)
-        step = _step(objective, commands, limits, pull, _difference(calibration, start))
+        step = _step(objective, commands, pull, _difference(calibration, start))
         before, calibration = calibration, _stepped(calibration, step, start)
         if np.abs(_difference(calibration, before)).max() < CONVERGED:
             break
@@ -336,18 +309,15 @@ def fit(
 
 
 def _step(
-    objective: PoseObjective,
-    commands: Commands,
-    limits: CommandLimits,
-    pull: Float[np.ndarray, "27"],
-    deviation: Float[np.ndarray, "27"],
-) -> Float[np.ndarray, "27"]:
-    """Return the step of all parameters, see ``targets.named_parameters``; within bounds."""
+    objective: PoseObjective, commands: Commands, pull: _Parameters, deviation: _Parameters
+) -> _Parameters:
+    """Return the step of all parameters (``targets.named_parameters``), within bounds."""
     window = objective.window(slice(None))
     pose = window.at(commands)
     residual, by_command = window.residuals(pose)
-    # A joint at its limit cannot answer a change of the targets.
-    free = (commands > limits.lower + 1e-6) & (commands < limits.upper - 1e-6)
+    # A joint at its limit cannot respond to the targets.
+    hand = objective.hand
+    free = (commands > hand.command_lower + 1e-6) & (commands < hand.command_upper - 1e-6)
     by_command = by_command * free[:, None, :]
     transposed = np.swapaxes(by_command, 1, 2)
     normal = transposed @ by_command + 1e-9 * np.eye(commands.shape[1])
@@ -366,7 +336,7 @@ def _step(
 def _bounded_step(
     hessian: Float[np.ndarray, "P P"], gradient: Float[np.ndarray, "P"], now: Calibration
 ) -> Float[np.ndarray, "P"]:
-    """Minimise the quadratic model; sizes that would leave their range stop at its end."""
+    """Minimise the quadratic model; sizes stop at the end of their range."""
     step = np.zeros(len(gradient))
     fixed = np.zeros(len(gradient), bool)
     for _ in range(len(gradient)):
@@ -388,7 +358,7 @@ def _bounded_step(
 
 
 def _bounds(now: Calibration, grown: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return the range of a step whose log scale changes by ``grown``."""
+    """Return the range of a step for a change of the log scale by ``grown``."""
     low, high = np.full(CALIBRATION_SIZE, -np.inf), np.full(CALIBRATION_SIZE, np.inf)
     named_low, named_high = named_parameters(low), named_parameters(high)
     least, most = np.log(SCALE_RANGE)
@@ -401,7 +371,7 @@ def _bounds(now: Calibration, grown: float) -> tuple[np.ndarray, np.ndarray]:
     return low, high
 
 
-def _difference(now: Calibration, start: Calibration) -> Float[np.ndarray, "27"]:
+def _difference(now: Calibration, start: Calibration) -> _Parameters:
     turn = rotations.log(now.rotation @ start.rotation.T)
     size = np.log(now.scale / start.scale)
     offsets = (now.finger_offsets - start.finger_offsets).reshape(-1)
@@ -409,9 +379,7 @@ def _difference(now: Calibration, start: Calibration) -> Float[np.ndarray, "27"]
     return np.concatenate([turn, now.translation - start.translation, [size], offsets, lengths])
 
 
-def _stepped(
-    calibration: Calibration, step: Float[np.ndarray, "27"], start: Calibration
-) -> Calibration:
+def _stepped(calibration: Calibration, step: _Parameters, start: Calibration) -> Calibration:
     by = named_parameters(step)
     turn = rotations.log(rotations.exp(by["rotation"]) @ calibration.rotation @ start.rotation.T)
     turn *= min(1.0, ROTATION_RAD / max(float(np.linalg.norm(turn)), 1e-12))

@@ -1,10 +1,9 @@
-"""The files that calibrations are kept in, so that every recording of one subject gets the same.
+"""Calibration files, which share a calibration among recordings of one subject.
 
 JSON: ``{"schema": "acehand-calibration/1", "robot", "variant", "source", "source_sha256",
 "hands": {"right": {"scale", "rotation" (3 x 3), "translation_m", "residual_m", "anchors_m",
-"lengths"}}}``, the last two per finger. ``source`` says which recording it was fitted to, also
-where it was used for another one since; a side that was fitted to a different one has both keys of
-its own.
+"lengths"}}}``, the last two per finger. ``source`` is the recording that it was fitted to; a side
+fitted to another one repeats both source keys.
 """
 
 from __future__ import annotations
@@ -18,12 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from acehand_core.errors import InputError, SchemaError, nearest
+from acehand_core.errors import InputError, SchemaError
 from acehand_core.geometry import rotations
 from acehand_core.hand.skeleton import FINGERS
 from acehand_core.motion import Calibration
 from acehand_core.provenance import without_folder
 from acehand_core.types import SIDES, Side
+from retarget.robots.parameters import Section
 from retarget.robots.robot import Robot
 from retarget.targets import LENGTH_RANGE, SCALE_RANGE
 
@@ -31,13 +31,13 @@ SCHEMA = "acehand-calibration/1"
 _ROOT = ("schema", "robot", "variant", "source", "source_sha256", "hands")
 _ORIGIN = ("source", "source_sha256")
 _KEYS = ("scale", "rotation", "translation_m", "residual_m", "anchors_m", "lengths", *_ORIGIN)
-#: Largest difference from a rotation that rounding in a file explains.
+#: Rounding of a rotation in a file.
 _ROTATION_TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class StoredCalibration:
-    """A calibration, and the recording that it was fitted to, where that is known."""
+    """A calibration and the recording that it was fitted to, if known."""
 
     calibration: Calibration
     source: str | None
@@ -45,7 +45,7 @@ class StoredCalibration:
 
 
 def calibration_text(robot: Robot, fitted: Mapping[Side, StoredCalibration]) -> str:
-    """Return the file's text for one or two sides, all digits kept."""
+    """Return the file's text for one or two sides, with all digits."""
     hands: dict[str, dict[str, Any]] = {}
     first = fitted[min(fitted)]
     for side in sorted(fitted):
@@ -61,10 +61,8 @@ def calibration_text(robot: Robot, fitted: Mapping[Side, StoredCalibration]) -> 
         if (fitted[side].source, fitted[side].sha256) != (first.source, first.sha256):
             hands[side] |= _origin_json(fitted[side])
 
-    record = {
-        "schema": SCHEMA, "robot": robot.name, "variant": robot.variant,
-        **_origin_json(first), "hands": hands,
-    }  # fmt: skip
+    made_for = {"schema": SCHEMA, "robot": robot.name, "variant": robot.variant}
+    record = {**made_for, **_origin_json(first), "hands": hands}
     return json.dumps(record, indent=2, allow_nan=False) + "\n"
 
 
@@ -74,12 +72,12 @@ def _origin_json(fitted: StoredCalibration) -> dict[str, str | None]:
 
 
 def read_calibrations(path: Path, robot: Robot) -> dict[Side, StoredCalibration]:
-    """Read the calibrations for a robot, those sides that the file has; see ``read_made_for``."""
+    """Read the calibrations of a file for a robot; see ``read_made_for``."""
     return read_made_for(path, robot.name, robot.variant)
 
 
 def read_made_for(path: Path, name: str, variant: str) -> dict[Side, StoredCalibration]:
-    """Read the calibrations for a robot of this name and variant.
+    """Read the calibrations of a file for a robot of this name and variant.
 
     Raises:
         InputError: the file cannot be read, or was made for another robot.
@@ -91,36 +89,30 @@ def read_made_for(path: Path, name: str, variant: str) -> dict[Side, StoredCalib
         raise InputError(f"{path}: cannot be read ({error.strerror}).") from error
     except ValueError as error:
         raise SchemaError(f"{path}: is not valid JSON: {error}") from error
-
     if not isinstance(record, dict) or record.get("schema") != SCHEMA:
         raise SchemaError(f"{path}: is not a calibration file: `schema` must be {SCHEMA!r}.")
-    for key in record:
-        if key not in _ROOT:
-            raise SchemaError(f"{path}: {key} is unknown; {nearest(key, _ROOT)}")
-
-    made_for = (record.get("robot"), record.get("variant"))
-    if made_for != (name, variant):
+    root = Section(path, "", record)
+    root.known(_ROOT)
+    robot, made_for = record.get("robot"), record.get("variant")
+    if (robot, made_for) != (name, variant):
         raise InputError(
-            f"{path}: was made for {made_for[0]} ({made_for[1]}), not for {name} "
-            f"({variant}); fit another, or take that robot."
+            f"{path}: was made for {robot} ({made_for}), not for {name} ({variant}); fit another, "
+            "or take that robot."
         )
 
-    hands = record.get("hands")
-    if not isinstance(hands, dict) or not hands:
-        raise SchemaError(f"{path}: hands must be a mapping with left, right or both.")
-
-    for side in hands:
-        if side not in SIDES:
-            raise SchemaError(f"{path}: hands.{side} is not a side; {nearest(side, SIDES)}")
-
-    calibrations = {side: _read(path, side, hands[side]) for side in SIDES if side in hands}
-    fitted = {}
-    for side, calibration in calibrations.items():
-        origin = hands[side] if _ORIGIN[0] in hands[side] else record
-        for key in _ORIGIN:
-            if not isinstance(origin.get(key), str | None):
-                raise SchemaError(f"{path}: {key} must be text or null.")
-        fitted[side] = StoredCalibration(calibration, *(origin.get(key) for key in _ORIGIN))
+    hands = root.section("hands")
+    if not hands.plain():
+        root.fail("hands", "must be a mapping with left, right or both.")
+    hands.known(SIDES, "a side")
+    fitted: dict[Side, StoredCalibration] = {}
+    for side in (side for side in SIDES if side in hands):
+        entry = hands.section(side)
+        origin = entry if "source" in entry else root
+        source, sha256 = (origin.plain().get(key) for key in _ORIGIN)
+        for key, value in zip(_ORIGIN, (source, sha256), strict=True):
+            if not isinstance(value, str | None):
+                origin.fail(key, "must be text or null.")
+        fitted[side] = StoredCalibration(_read(entry), source, sha256)
     return fitted
 
 
@@ -130,55 +122,38 @@ def known_calibrations(path: Path | None, robot: Robot) -> dict[Side, Calibratio
     return {side: hand.calibration for side, hand in fitted.items()}
 
 
-def _read(path: Path, side: Side, entry: Any) -> Calibration:
-    if not isinstance(entry, dict):
-        raise SchemaError(f"{path}: hands.{side} must be a mapping.")
-    for key in entry:
-        if key not in _KEYS:
-            raise SchemaError(f"{path}: hands.{side}.{key} is unknown; {nearest(key, _KEYS)}")
-
-    scale = float(_numbers(path, side, entry, "scale", ()))
-    if not SCALE_RANGE[0] - 1e-9 <= scale <= SCALE_RANGE[1] + 1e-9:
-        low, high = SCALE_RANGE
-        raise SchemaError(f"{path}: hands.{side}.scale is {scale:g}; valid: {low} to {high}.")
-
-    rotation = _numbers(path, side, entry, "rotation", (3, 3))
+def _read(entry: Section) -> Calibration:
+    entry.known(_KEYS)
+    scale, (low, high) = float(_numbers(entry, "scale")), SCALE_RANGE
+    if not low - 1e-9 <= scale <= high + 1e-9:
+        entry.fail("scale", f"is {scale:g}; valid: {low} to {high}.")
+    rotation = _numbers(entry, "rotation", 3, 3)
     if np.abs(rotations.project_to_rotation(rotation) - rotation).max() > _ROTATION_TOLERANCE:
-        raise SchemaError(f"{path}: hands.{side}.rotation is not a rotation matrix.")
-    translation = _numbers(path, side, entry, "translation_m", (3,))
-    residual = float("nan")
-    if entry.get("residual_m") is not None:
-        residual = float(_numbers(path, side, entry, "residual_m", ()))
-    offsets = _fingers(path, side, entry, "anchors_m", (3,))
-    lengths = _fingers(path, side, entry, "lengths", ())
+        entry.fail("rotation", "is not a rotation matrix.")
+    translation = _numbers(entry, "translation_m", 3)
+    fitted = entry.plain().get("residual_m") is not None
+    residual = float(_numbers(entry, "residual_m")) if fitted else float("nan")
+    offsets, lengths = _fingers(entry, "anchors_m", 3), _fingers(entry, "lengths")
     low, high = LENGTH_RANGE
     if (lengths < low - 1e-9).any() or (lengths > high + 1e-9).any():
-        raise SchemaError(f"{path}: hands.{side}.lengths must be from {low} to {high}.")
-
+        entry.fail("lengths", f"must be from {low} to {high}.")
     return Calibration(scale, rotation, translation, residual, offsets, lengths)
 
 
-def _fingers(
-    path: Path, side: Side, entry: dict[str, Any], key: str, shape: tuple[int, ...]
-) -> np.ndarray:
-    table = entry.get(key)
-    if not isinstance(table, dict) or set(table) != set(FINGERS):
-        raise SchemaError(f"{path}: hands.{side}.{key} must have {', '.join(FINGERS)}.")
-    where = f"{side}.{key}"
-    return np.array([_numbers(path, where, table, finger, shape) for finger in FINGERS])
+def _fingers(entry: Section, key: str, *shape: int) -> np.ndarray:
+    table = entry.section(key)
+    if set(table) != set(FINGERS):
+        entry.fail(key, f"must have {', '.join(FINGERS)}.")
+    return np.array([_numbers(table, finger, *shape) for finger in FINGERS])
 
 
-def _numbers(
-    path: Path, where: str, entry: dict[str, Any], key: str, shape: tuple[int, ...]
-) -> np.ndarray:
+def _numbers(entry: Section, key: str, *shape: int) -> np.ndarray:
     try:
-        values = np.asarray(entry[key])
-        if values.dtype.kind not in "if":  # text that looks like a number is none
-            raise TypeError
-        values = values.astype(float)
-    except (KeyError, TypeError, ValueError):
-        values = np.asarray(np.nan)
-    if values.shape != shape or not np.isfinite(values).all():
+        values = np.asarray(entry.plain().get(key))
+    except ValueError:  # rows of different lengths
+        values = np.empty(0)
+    # Text that looks like a number is none.
+    if values.dtype.kind not in "if" or values.shape != shape or not np.isfinite(values).all():
         size = " x ".join(map(str, shape)) or "one"
-        raise SchemaError(f"{path}: hands.{where}.{key} must hold {size} finite number(s).")
-    return values
+        entry.fail(key, f"must hold {size} finite number(s).")
+    return values.astype(float)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -28,6 +28,9 @@ from retarget.robots.kinematics import KinematicTree, Posture, load_mjcf
 from retarget.solve.costs import Cost, PairGaps, Problem, State, Weights
 from retarget.solve.pinch import pinch_fingers
 
+if TYPE_CHECKING:
+    import mujoco
+
 #: Frames whose pairs are compared at once, to bound the memory.
 _BLOCK = 256
 #: Random poses that show which pairs can meet, and those tried for parting a pair.
@@ -38,6 +41,11 @@ _TOUCHING_M = 1e-9
 CONTACT_M = 0.0003
 #: Pairs further apart than their clearance and this are skipped in a round.
 NEAR_M = 0.010
+
+
+_Rows = Int[np.ndarray, "N"]
+_Points = Float[np.ndarray, "T G 3"]
+_Turns = Float[np.ndarray, "T G 3 3"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,6 +63,14 @@ class Close:
     normal: Float[np.ndarray, "N 3"]
 
 
+def volumes(model: mujoco.MjModel) -> Int[np.ndarray, "G"]:
+    """Return the shapes with a volume: no planes."""
+    kinds = import_mujoco().mjtGeom
+    names = ("SPHERE", "CAPSULE", "ELLIPSOID", "CYLINDER", "BOX", "MESH")
+    known = [int(getattr(kinds, f"mjGEOM_{name}")) for name in names]
+    return np.flatnonzero(np.isin(model.geom_type, known))
+
+
 class HullPairs:
     """Pairs of shapes fixed to links whose distances MuJoCo measures."""
 
@@ -64,11 +80,8 @@ class HullPairs:
         self._tree, self._coupling = tree, hand.coupling
         self._model = load_mjcf(hand.mjcf_path)
         self._data = self._mujoco.MjData(self._model)
-        kinds = self._mujoco.mjtGeom
-        names = ("SPHERE", "CAPSULE", "BOX", "ELLIPSOID", "CYLINDER", "MESH")
-        convex = [int(getattr(kinds, f"mjGEOM_{name}")) for name in names]
         pairs = tree.capsules.other_pairs
-        self._use(pairs[np.isin(self._model.geom_type[pairs], convex).all(axis=1)])
+        self._use(pairs[np.isin(pairs, volumes(self._model)).all(axis=1)])
 
         rng = np.random.default_rng(0)
         span = hand.command_upper - hand.command_lower
@@ -118,10 +131,7 @@ class HullPairs:
         return _linearised(self._tree, self._coupling, posture, room, links, weight)
 
     def _candidates(
-        self,
-        origins: Float[np.ndarray, "T G 3"],
-        turns: Float[np.ndarray, "T G 3 3"],
-        within: float,
+        self, origins: _Points, turns: _Turns, within: float
     ) -> tuple[Int[np.ndarray, "N"], Int[np.ndarray, "N"]]:
         """Return frames and pairs possibly nearer than ``within``, by spheres, then by boxes."""
         first, second = self._pairs.T
@@ -137,12 +147,7 @@ class HullPairs:
         return frame[near], pair[near]
 
     def _distances(
-        self,
-        origins: Float[np.ndarray, "T G 3"],
-        turns: Float[np.ndarray, "T G 3 3"],
-        frames: Int[np.ndarray, "N"],
-        pairs: Int[np.ndarray, "N"],
-        within: float,
+        self, origins: _Points, turns: _Turns, frames: _Rows, pairs: _Rows, within: float
     ) -> tuple[Float[np.ndarray, "N"], Float[np.ndarray, "N 2 3"]]:
         """Return distances of pairs (``within`` if further apart) and their nearest points."""
         model, data, geoms = self._model, self._data, self._geoms
@@ -229,10 +234,7 @@ class HullCost(Cost):
         return self._known[1]
 
 
-@functools.lru_cache(maxsize=8)
-def hull_pairs(hand: HandSpec, tree: KinematicTree) -> HullPairs:
-    """Return the other pairs of a hand that can meet."""
-    return HullPairs(hand, tree)
+hull_pairs = functools.lru_cache(maxsize=8)(HullPairs)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -322,12 +322,9 @@ class PinchCost(VectorCost):
     def human(self, rows: slice) -> HumanVectors:
         pinches, share_of = self.problem.pinches, self.problem.targets.share_of
         tips = [finger_keypoints(finger)[-1] for finger in self.problem.hand.fingers]
-        fingers, thumb = (
-            share_of(rows, [tips[k] for k in pinches.fingers]),
-            share_of(rows, tips[:1]),
-        )
+        fingers = share_of(rows, [tips[k] for k in pinches.fingers])
         # Variances add up; a share of 1 / (1 + v) is one of a variance v.
-        both = 1 / (1 / fingers + 1 / thumb - 1)
+        both = 1 / (1 / fingers + 1 / share_of(rows, tips[:1]) - 1)
         return pinches.vector[rows], pinches.closing[rows] * both
 
 

@@ -1,11 +1,10 @@
 """Retargeting methods: how the commands of a robot hand are computed, and on which calibration.
 
-``trajectory`` is ours: all frames at once, on a calibration that is known or fitted. The others are
-dex-retargeting's as shipped, with its objectives, scale and filter: frame by frame and causal, so
-they lag, may leave limits before these are enforced, and scale the human hand themselves. Their
-objectives are those of https://github.com/dexsuite/dex-retargeting (MIT). A third party adds a
-method with an entry point in the group ``acehand.methods`` (``plugins``): ``second_pass ->
-Retargeter``.
+``trajectory`` solves all frames at once. The others are those of dex-retargeting (MIT,
+https://github.com/dexsuite/dex-retargeting) as shipped, with its objectives, scale and filter:
+causal, frame by frame, so they lag, may leave limits until these are enforced, and scale the human
+hand themselves. A plug-in adds a method with an entry point ``second_pass -> Retargeter`` in the
+group ``acehand.methods`` (``plugins``).
 """
 
 from __future__ import annotations
@@ -44,18 +43,18 @@ from retarget.targets import (
 )
 
 DEX_MODES = ("vector", "dexpilot", "position")
-#: The library's own values for this hand: how much longer the robot's vectors are, and the filter.
+#: The library's values for this hand: length of the robot's vectors over the human's, and filter.
 DEX_SCALING = 1.15
 LOW_PASS_ALPHA = {"vector": 0.2, "dexpilot": 0.2, "position": 1.0}
 
 
 def solve_dex(hand: HandSpec, targets: HandTargets, mode: str, filtered: bool = True) -> Commands:
-    """Return the driven joints of every frame; frames that lack a joint repeat the last pose.
+    """Return the driven joints of every frame; frames without all joints repeat the last pose.
 
     Args:
-        mode: "vector" (wrist to tips), "dexpilot" (tips to tips as well) or "position" (tips,
-            without scale, on a base that floats; only the fingers of its answer are used).
-        filtered: use the exponential filter that the library ships switched on.
+        mode: "vector" (wrist to tips), "dexpilot" (also tips to tips) or "position" (tips, without
+            scale, on a floating base whose pose is dropped).
+        filtered: use the library's exponential filter, on by default there.
 
     Raises:
         MissingDependencyError: dex-retargeting is not installed.
@@ -64,15 +63,14 @@ def solve_dex(hand: HandSpec, targets: HandTargets, mode: str, filtered: bool = 
 
 
 def drive_dex(retargeting: Any, hand: HandSpec, targets: HandTargets) -> Commands:
-    """Drive what ``build`` returned through all frames; the result is not clipped to any limit."""
+    """Drive what ``build_dex`` returned through all frames; nothing is clipped to limits."""
     order = [retargeting.joint_names.index(hand.full_name(name)) for name in hand.command_joints]
     indices = retargeting.optimizer.target_link_human_indices
     commands = np.tile(hand.rest, (len(targets.joints_hand), 1))
-    last = hand.rest
-    usable = targets.usable
+    last, usable = hand.rest, targets.usable
+    # Vectors from the first to the second row of keypoints, or tips from the wrist.
+    origin, task = indices if indices.ndim == 2 else (WRIST, indices)
     for frame, joints in enumerate(targets.joints_hand):
-        # Vectors from the first to the second row of keypoints, or tips from the wrist.
-        origin, task = indices if indices.ndim == 2 else (WRIST, indices)
         vectors = joints[task] - joints[origin]
         if usable[frame] and np.isfinite(vectors).all():
             last = retargeting.retarget(vectors)[order]
@@ -89,9 +87,10 @@ def build_dex(
 ) -> Any:
     """Return the library's ``SeqRetargeting`` for a hand; see ``solve_dex``.
 
-    ``scaling`` is how much longer the robot's vectors are than the human's; position mode has none.
-    ``keypoints`` are the human keypoints (OpenPose index) that vectors and positions go to, each of
-    them in ``hand.target_keypoints``; by default the fingertips, which is all that DexPilot takes.
+    Args:
+        scaling: length of the robot's vectors over the human's; not in position mode.
+        keypoints: OpenPose indices of the targets, from ``hand.target_keypoints``; default the
+            fingertips, which is all that DexPilot takes.
     """
     try:
         from dex_retargeting.retargeting_config import RetargetingConfig
@@ -106,26 +105,25 @@ def build_dex(
     tips = [finger_keypoints(finger)[-1] for finger in hand.fingers]
     keypoints = tips if keypoints is None else list(keypoints)
     links = [hand.full_name(frame_of[keypoint]) for keypoint in keypoints]
-    settings: dict[str, Any] = {
-        "vector": {
-            "target_origin_link_names": [base] * len(links),
-            "target_task_link_names": links,
-            "target_link_human_indices": np.array([[WRIST] * len(links), keypoints]),
-            "scaling_factor": scaling,
-        },
-        "dexpilot": {
-            "wrist_link_name": base,
-            "finger_tip_link_names": [hand.full_name(name) for name in hand.tip_names],
-            "scaling_factor": scaling,
-        },
-        "position": {
-            "target_link_names": links,
-            "target_link_human_indices": np.array(keypoints),
-            "add_dummy_free_joint": True,
-        },
-    }[mode]
+    vectors = {
+        "target_origin_link_names": [base] * len(links),
+        "target_task_link_names": links,
+        "target_link_human_indices": np.array([[WRIST] * len(links), keypoints]),
+        "scaling_factor": scaling,
+    }
+    tip_vectors = {
+        "wrist_link_name": base,
+        "finger_tip_link_names": [hand.full_name(name) for name in hand.tip_names],
+        "scaling_factor": scaling,
+    }
+    positions = {
+        "target_link_names": links,
+        "target_link_human_indices": np.array(keypoints),
+        "add_dummy_free_joint": True,
+    }
+    settings = dict(zip(DEX_MODES, (vectors, tip_vectors, positions), strict=True))[mode]
 
-    # The library leaves its rewritten URDF behind; here it goes with the folder.
+    # The library leaves its rewritten URDF behind; it goes with the folder.
     with tempfile.TemporaryDirectory(prefix="acehand-dex-") as folder:
         default, tempfile.tempdir = tempfile.tempdir, str(Path(folder))
         try:
@@ -142,10 +140,7 @@ def build_dex(
 
 @dataclass(frozen=True, slots=True)
 class HandSolution:
-    """Commands of one hand over T frames, how the human's was carried over, and how long it took.
-
-    ``seconds`` are those of the solver alone.
-    """
+    """Commands of one hand over T frames, its calibration, and the solver's time."""
 
     commands: Commands
     calibration: Calibration
@@ -154,29 +149,29 @@ class HandSolution:
 
 @runtime_checkable
 class Retargeter(Protocol):
-    """A retargeting method. Limits are kept exactly, whatever it is."""
+    """A retargeting method; all keep limits exactly."""
 
     name: str
-    #: Whether it uses calibrations, so that recordings of one subject can share them.
+    #: Whether it uses calibrations, which recordings of one subject can share.
     calibrates: bool
 
     def check(self, robot: str, hands: Sequence[HandSpec]) -> None:
-        """Raise InputError where a robot's hands cannot be driven this way."""
-        ...
+        """Raise InputError for hands that cannot be driven this way; default: accept any."""
+        return None
 
     def calibrate(
         self, motions: Iterable[HandMotion], robot: Robot, known: Mapping[Side, Calibration]
     ) -> dict[Side, Calibration]:
-        """Return the calibration of every hand that appears: the known one, else fitted to it.
+        """Return known calibrations, and fitted ones of the other hands in recordings of a subject.
 
-        ``motions`` are recordings of one subject.
+        Default: none.
         """
-        ...
+        return {}
 
     def solve(
         self, hand: HandSpec, targets: HandTargets, fps: float, calibration: Calibration | None
     ) -> HandSolution:
-        """Return the commands of one hand, ``1 / fps`` apart; without a calibration it is fitted.
+        """Return the commands of one hand, ``1 / fps`` apart; ``calibration`` None: fit one.
 
         Raises:
             MissingDependencyError: a library that the method needs is not installed.
@@ -184,23 +179,19 @@ class Retargeter(Protocol):
         ...
 
 
-class TrajectoryRetargeter:
+class TrajectoryRetargeter(Retargeter):
     """Sequential quadratic programming over all frames, see ``trajectory.py``."""
 
     name = "trajectory"
     calibrates = True
 
     def __init__(self, second_pass: bool = True) -> None:
-        """``second_pass`` lowers commands that are not followed (``simulate.second_pass``)."""
+        """``second_pass`` lowers commands that were not followed (``simulate.second_pass``)."""
         self._second_pass = second_pass
-
-    def check(self, robot: str, hands: Sequence[HandSpec]) -> None:
-        """Accept any hand."""
 
     def calibrate(
         self, motions: Iterable[HandMotion], robot: Robot, known: Mapping[Side, Calibration]
     ) -> dict[Side, Calibration]:
-        """Return the calibration of every hand that appears, see ``Retargeter``."""
         shown: dict[Side, list[HandTargets]] = {side: [] for side in SIDES}
         for motion in motions:
             for side in SIDES:
@@ -217,17 +208,16 @@ class TrajectoryRetargeter:
     def solve(
         self, hand: HandSpec, targets: HandTargets, fps: float, calibration: Calibration | None
     ) -> HandSolution:
-        """Return the commands of one hand, see ``Retargeter``."""
         tree, limits = KinematicTree.of(hand), CommandLimits.of(hand, fps)
         fitted = calibration or self._fitted(hand, targets)
+        solve = functools.partial(solve_hand, hand, tree, targets, fitted, limits)
         started = time.perf_counter()
-        commands = solve_hand(hand, tree, targets, fitted, limits)
+        commands = solve()
         seconds = time.perf_counter() - started
         if self._second_pass:
             commands = second_pass(
-                hand, commands, fps, targets.active,
-                lambda near: solve_hand(hand, tree, targets, fitted, limits, near=near),
-            )  # fmt: skip
+                hand, commands, fps, targets.active, lambda near: solve(near=near)
+            )
         return HandSolution(commands, fitted, seconds)
 
     def _fitted(self, hand: HandSpec, targets: HandTargets) -> Calibration:
@@ -237,36 +227,28 @@ class TrajectoryRetargeter:
         return calibrate(hand, tree, targets, Weights())
 
 
-class DexRetargeter:
-    """dex-retargeting, as shipped; see ``solve_dex``. It knows no calibration.
+class DexRetargeter(Retargeter):
+    """dex-retargeting as shipped, see ``solve_dex``; it has no calibration.
 
-    The one that is returned says from where the hand that it posed is best measured.
+    The one in its solution is the similarity in which its error is smallest.
     """
 
     calibrates = False
 
     def __init__(self, mode: str, second_pass: bool = False) -> None:
-        """Use one of ``DEX_MODES``; there is no second pass."""
+        """Use one of ``DEX_MODES``, without a second pass."""
         self.name, self._mode = f"dex-{mode}", mode
 
     def check(self, robot: str, hands: Sequence[HandSpec]) -> None:
-        """Refuse grippers."""
         if any(hand.tracks == "opening" for hand in hands):
             raise InputError(
                 f"--method {self.name} follows fingers, but {robot} the opening between thumb and "
                 "index: use the default solver."
             )
 
-    def calibrate(
-        self, motions: Iterable[HandMotion], robot: Robot, known: Mapping[Side, Calibration]
-    ) -> dict[Side, Calibration]:
-        """Return none."""
-        return {}
-
     def solve(
         self, hand: HandSpec, targets: HandTargets, fps: float, calibration: Calibration | None
     ) -> HandSolution:
-        """Return the commands of one hand, see ``Retargeter``."""
         started = time.perf_counter()
         commands = solve_dex(hand, targets, self._mode)
         commands = CommandLimits.of(hand, fps).enforce(commands)
@@ -286,11 +268,7 @@ dex_vector, dex_dexpilot, dex_position = (
 
 
 def retargeter_named(method: str, second_pass: bool = True) -> Retargeter:
-    """Return a method by its name; ``second_pass`` is that of ``TrajectoryRetargeter``.
-
-    Raises:
-        InputError: unknown method. MissingDependencyError: its plug-in cannot be loaded.
-    """
+    """Return a method by its name. Raises InputError, or MissingDependencyError of its plug-in."""
     if method not in (known := plugins.names("methods")):
         raise InputError(f"Unknown solver {method!r}; {nearest(method, known)}")
     made = plugins.load("methods", method)(second_pass)
@@ -300,10 +278,10 @@ def retargeter_named(method: str, second_pass: bool = True) -> Retargeter:
 
 
 def robot_targets(motion: HandMotion, robot: Robot, side: Side) -> HandTargets | None:
-    """Return what the robot's hand is to track, fingers or an opening; None without a human hand.
+    """Return the targets of a robot hand, fingers or an opening; None without a human hand.
 
     Raises:
-        InputError: the robot has no such hand, or nothing that it follows is ever known.
+        InputError: the robot has no such hand, or its targets are never known.
     """
     targets = hand_targets(motion, side)
     if targets is None:

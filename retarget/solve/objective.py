@@ -70,8 +70,7 @@ class FrameWindow:
     """A ``PoseObjective`` over a run of frames."""
 
     def __init__(self, objective: PoseObjective, rows: slice) -> None:
-        self._hand, self._tree = objective.hand, objective.tree
-        self._least = objective.weights.rest + 1e-6
+        self.problem = objective
         others = (kind for kind in objective.costs if issubclass(kind, Cost))
         kinds: list[type[Cost]] = [VectorCosts, *others]
         costs = (kind.over(objective, rows) for kind in kinds)
@@ -79,7 +78,7 @@ class FrameWindow:
 
     def at(self, commands: Commands) -> RobotPose:
         """Evaluate commands."""
-        state = State(commands, self._tree.posture(self._hand.expand(commands)))
+        state = State(commands, self.problem.tree.posture(self.problem.hand.expand(commands)))
         residuals = tuple(cost.residual(state) for cost in self._costs)
         total = np.zeros(len(commands))
         for cost, residual in zip(self._costs, residuals, strict=True):
@@ -105,7 +104,7 @@ class FrameWindow:
             gradient += slope
             hessian += bend
         if curved:
-            hessian = _convex(hessian + self.curvature(pose), self._least)
+            hessian = _convex(hessian + self.curvature(pose), self.problem.weights.rest + 1e-6)
         active = [gaps for cost in self._costs if (gaps := cost.gaps(pose)) is not None]
         return Quadratic(gradient, hessian, PairGaps.of_all(active, size))
 

@@ -9,35 +9,33 @@ from jaxtyping import Float
 
 from acehand_core.motion import Course
 from retarget.robots.hand_spec import CommandLimits, Commands, HandSpec
-from retarget.solve.costs import PairGaps
+from retarget.solve.costs import PairGaps, Problem
+from retarget.solve.objective import Quadratic
 
-#: Of slopes and of the duality gap. Frames that nothing pulls are held by small weights of
-#: acceleration only: at the solver's own 1e-8 they end up to 2 mrad off.
+#: Of slopes and of the duality gap. Small acceleration weights alone hold idle frames: at the
+#: solver's default of 1e-8 they end up to 2 mrad off.
 TOLERANCE = 1e-9
+
+History = Float[np.ndarray, "H C"]
 
 
 class TrajectoryProgram:
-    """What does not change from round to round: smoothness and limits of a run of frames.
+    """The constant part of a run of frames: smoothness and limits.
 
     ``history`` holds up to three finished frames before it.
     """
 
     def __init__(
-        self,
-        count: int,
-        limits: CommandLimits,
-        history: Float[np.ndarray, "H C"],
-        acceleration: float,
-        jerk: float,
-        units: Float[np.ndarray, "C"],
+        self, count: int, limits: CommandLimits, history: History, problem: Problem
     ) -> None:
-        """Build the matrices; weights count squared differences in ``units`` per frame^2 and ^3."""
+        """Build the matrices; smoothness weighs squared differences in the problem's units."""
+        weights, units = problem.weights, problem.units
         size = len(limits.lower)
         self._shape, self._limits = (count, size), limits
         done = len(history)
         total = count + done
         smooth = sp.csr_array((total, total))
-
+        acceleration, jerk = weights.acceleration * limits.fps**4, weights.jerk * limits.fps**6
         for order, weight in ((2, acceleration), (3, jerk)):
             if weight > 0 and total > order:
                 matrix = _differences(total, order)
@@ -66,39 +64,31 @@ class TrajectoryProgram:
         return 0.5 * float(flat @ (self._smooth @ flat)) + float(np.sum(self._pull * x))
 
     def step(
-        self,
-        x: Commands,
-        gradient: Float[np.ndarray, "T C"],
-        hessian: Float[np.ndarray, "T C C"],
-        gaps: PairGaps,
-        trust: Float[np.ndarray, "T"],
+        self, x: Commands, model: Quadratic, trust: Float[np.ndarray, "T"]
     ) -> tuple[Commands, bool]:
-        """Return the step that minimises the quadratic model within limits, and whether it does.
+        """Return the step from ``x`` that minimises the model within limits, and if it was found.
 
-        Args:
-            x: where the model was made.
-            gradient, hessian: per frame.
-            gaps: near pairs; what a step leaves too close costs them their weight.
-            trust: largest step of a joint in each frame, rad.
+        Near pairs that it leaves too close cost their weight. ``trust``: the largest step of a
+        joint in each frame, rad.
         """
         flat = x.reshape(-1)
-        quadratic = _block_diagonal(hessian) + self._smooth
-        linear = gradient.reshape(-1) + self._smooth @ flat + self._pull.reshape(-1)
+        quadratic = _block_diagonal(model.hessian) + self._smooth
+        linear = model.gradient.reshape(-1) + self._smooth @ flat + self._pull.reshape(-1)
         low = np.maximum(self._limits.lower - x, -trust[:, None])
         high = np.minimum(self._limits.upper - x, trust[:, None])
-        gaps = gaps.within_reach(low, high)
+        gaps = model.gaps.within_reach(low, high)
         size, extra = x.size, len(gaps.room)
         low, high = low.reshape(-1), high.reshape(-1)
 
         now = self._past + self._rates @ flat
-        # What no step within the trust region can break needs no row.
+        # Rows that no step within the trust region can break are left out.
         reach = abs(self._rates) @ np.repeat(trust, x.shape[1])
         tight = np.flatnonzero(np.abs(now) + reach > self._bounds)
         rows, bounds, now = self._rates[tight], self._bounds[tight], now[tight]
         least, most = -bounds - now, bounds - now
 
         if extra:
-            # Slack is counted in units of 1 / sqrt(weight): all variables are of similar size.
+            # Slack in units of 1 / sqrt(weight) keeps all variables at similar sizes.
             unit, free = 1 / np.sqrt(gaps.weight), np.full(extra, np.inf)
             quadratic = sp.block_diag((quadratic, sp.eye_array(extra)))
             linear = np.concatenate([linear, np.zeros(extra)])
@@ -118,23 +108,19 @@ class TrajectoryProgram:
 
 
 def nearest_path(limits: CommandLimits, commands: Commands, at_rest: bool = False) -> Commands:
-    """Return the commands that keep every limit and are nearest in the sense of least squares.
+    """Return the least-squares nearest commands that keep every limit, joint by joint.
 
-    Joints do not depend on each other: it is one banded program for each.
-
-    Args:
-        at_rest: the hand also comes from rest before the first command and to rest after the last.
+    ``at_rest``: with rest before the first command and after the last.
     """
     if not at_rest and limits.kept_by(commands):
         return commands
     count = len(commands)
-    first, second = _differences(count, 1), _differences(count, 2) if count > 2 else None
-    rows = [first] if count > 1 else []
-    rows += [second] if second is not None else []
-    rows += [first[[0, -1]]] if at_rest and count > 1 else []
     nearest = np.clip(commands, limits.lower, limits.upper)
-    if not rows:
+    if count < 2:
         return nearest
+    first = _differences(count, 1)
+    rows = [first, _differences(count, 2)] if count > 2 else [first]
+    rows += [first[[0, -1]]] if at_rest else []
 
     matrix = sp.vstack(rows).tocsc()
     for joint, goal in enumerate(commands.T):
@@ -153,13 +139,11 @@ def nearest_path(limits: CommandLimits, commands: Commands, at_rest: bool = Fals
 
 
 def course(hand: HandSpec, commands: Commands, fps: float, begin_s: float) -> Course:
-    """Return commands ``1 / fps`` apart as a trajectory that begins and ends at rest.
+    """Return commands ``1 / fps`` apart as a trajectory from rest to rest (``nearest_path``).
 
-    The commands are followed as nearly as the limits let a hand (``nearest_path``). Points lie
-    between them: halfway, at the speed from one to the next. A cubic through such points has a
-    speed that changes linearly from one to the other, so speed and acceleration keep their limits
-    between points as they do at them. The first point is at ``begin_s``; command k is passed half a
-    frame after point k.
+    Points lie halfway between commands and have the speed from one to the next. The speed of a
+    cubic through such points changes linearly, so speed and acceleration keep their limits in
+    between. The first point is at ``begin_s``; command k is passed half a frame after point k.
     """
     path = nearest_path(CommandLimits.of(hand, fps), commands, at_rest=True)
     path = np.concatenate([path[:1], path, path[-1:]])
@@ -173,14 +157,10 @@ def course(hand: HandSpec, commands: Commands, fps: float, begin_s: float) -> Co
 def lead_s(
     hand: HandSpec, first: Float[np.ndarray, "C"], start: Float[np.ndarray, "C"] | None = None
 ) -> float:
-    """Return the time that a hand at rest needs to get to its first point, and rest there.
-
-    Args:
-        start: where it is; None: it may be anywhere within its limits.
-    """
+    """Return the time from rest at ``start`` (None: anywhere) to rest at the first point."""
     far = np.maximum(hand.command_upper - first, first - hand.command_lower)
     reach = far if start is None else np.abs(first - start)
-    # A cubic from rest to rest over D in T is fastest at 1.5 D / T, and bends most at 6 D / T^2.
+    # A cubic from rest to rest over D in T has at most speed 1.5 D / T, acceleration 6 D / T^2.
     times = 1.5 * reach / hand.command_velocity, np.sqrt(6 * reach / hand.command_acceleration)
     return float(np.max(times))
 
@@ -193,14 +173,14 @@ def _gap_rows(gaps: PairGaps, shape: tuple[int, int], unit: Float[np.ndarray, "N
     indices = np.concatenate([columns, slack[:, None]], axis=1)
     values = np.concatenate([gaps.by_command, unit[:, None]], axis=1)
     indptr = np.arange(0, extra * (size + 1) + 1, size + 1)
-    matrix = sp.csr_array((values.reshape(-1), indices.reshape(-1), indptr),
-                          shape=(extra, shape[0] * shape[1] + extra))  # fmt: skip
+    shape = extra, shape[0] * shape[1] + extra
+    matrix = sp.csr_array((values.reshape(-1), indices.reshape(-1), indptr), shape=shape)
     matrix.eliminate_zeros()
     return matrix.tocsc()
 
 
 def _differences(count: int, order: int) -> sp.csr_array:
-    """Return the matrix of differences of an order between neighbouring frames."""
+    """Return the matrix of differences of an order between consecutive frames."""
     weights = {1: [-1.0, 1.0], 2: [1.0, -2.0, 1.0], 3: [-1.0, 3.0, -3.0, 1.0]}[order]
     shape = (count - order, count)
     return sp.diags_array(weights, offsets=list(range(order + 1)), shape=shape).tocsr()

@@ -1,15 +1,13 @@
 """The whole trajectory at once: sequential quadratic programming with hard limits.
 
-Each round takes the pose objective to second order in every frame and solves one sparse QP over
-all frames, with acceleration and jerk as costs and angles, speeds and accelerations as constraints
-(PIQP, an interior-point solver that is linear in the number of frames). There is no filter, so
-there is no lag. Long recordings are solved in chunks that look ahead and continue from what is
-done.
+Each round takes the pose objective to second order in every frame and solves one sparse QP with
+PIQP, an interior-point solver linear in the number of frames. Acceleration and jerk are costs;
+angles, speeds and accelerations are constraints. There is no filter, hence no lag. Long recordings
+are solved in chunks that look ahead and continue from finished frames.
 
-A finger whose joints bend both ways reaches a fingertip in more than one way, and a solver that
-starts in the wrong one stays there. ``best_path`` solves every frame alone from several starts.
-Fingers that share no residual are told apart, and for each the cheapest sequence of poses that its
-joints can follow is found by dynamic programming.
+A finger whose joints bend both ways reaches a point in several ways, and a solver stays in the one
+it starts in. ``best_path`` solves every frame alone from several starts and finds, by dynamic
+programming, the cheapest sequence of poses for each group of fingers that share residuals.
 """
 
 from __future__ import annotations
@@ -22,22 +20,22 @@ from jaxtyping import Float, Int
 from retarget.robots.hand_spec import CommandLimits, Commands
 from retarget.solve.collision import CollisionCost, HullCost
 from retarget.solve.objective import FrameWindow, PoseObjective, RobotPose
-from retarget.solve.qp import TrajectoryProgram
+from retarget.solve.qp import History, TrajectoryProgram
 from retarget.targets import CommandTarget
 
-#: Frames solved together, and how far a chunk looks beyond the frames it keeps.
+#: Frames solved together, and the look-ahead of a chunk beyond the frames it keeps.
 CHUNK_FRAMES = 4096
 LOOK_AHEAD = 128
-#: Finished frames that speed, acceleration and jerk of the next ones depend on.
+#: Finished frames on which speed, acceleration and jerk of the next ones depend.
 HISTORY = 3
 #: A first guess comes from every STRIDE-th frame.
 STRIDE = 4
-#: Where some joint has this share of its range to either side of the start, the guess is made from
-#: several starts as well, and taken below this share of the cost.
+#: With a joint that has this share of its range on both sides of the start, several starts are
+#: tried, and taken below this share of the cost.
 BOTH_WAYS, MUCH_BETTER = 0.1, 0.5
-#: A round moves no joint further: beyond it the model says nothing.
+#: Largest step of a round, the range of the quadratic model.
 TRUST_RAD = 0.5
-#: Steps shrink from round to round; the next one is given this much more than the last.
+#: Growth of the trust region over the last step.
 GROWTH = 2.0
 ROUNDS = 30
 CONVERGED_RAD = 3e-5
@@ -48,8 +46,8 @@ def solve_trajectory(objective: PoseObjective, limits: CommandLimits, start: Com
     """Return commands that minimise the objective and keep every limit.
 
     Args:
-        objective: over T frames, smoothness weights included.
-        limits: for the rate of the frames; without a rate nothing joins the frames.
+        objective: over T frames, with smoothness weights.
+        limits: for the rate of the frames; a rate of 0 leaves the frames independent.
         start: first guess per frame.
     """
     count = len(start)
@@ -59,25 +57,19 @@ def solve_trajectory(objective: PoseObjective, limits: CommandLimits, start: Com
         rows = slice(first, min(stop + LOOK_AHEAD, count))
         history = commands[max(0, first - HISTORY) : first]
         guess = _coarse(objective, limits, start[rows], rows, history)
-        solved = _solve(objective, objective.window(rows), limits, guess, history, CONVERGED_RAD)
+        solved = _solve(objective.window(rows), limits, guess, history, CONVERGED_RAD)
         commands[first:stop] = solved[: stop - first]
     return commands
 
 
 def _coarse(
-    objective: PoseObjective,
-    limits: CommandLimits,
-    start: Commands,
-    rows: slice,
-    history: Float[np.ndarray, "H C"],
+    objective: PoseObjective, limits: CommandLimits, start: Commands, rows: slice, history: History
 ) -> Commands:
-    """Return a first guess: every few frames solved, the others in between on a line.
+    """Return a first guess: every few frames solved, and lines in between.
 
-    Links block each other: a thumb that begins under the fingers cannot get over them, and fingers
-    not under a thumb. So all is solved with links that pass through each other as well, and from
-    there with contact; what ends at the lower cost is kept. Where joints can go both ways from the
-    start, a bend the wrong way can be a local minimum too. Then the best path through poses of
-    several starts is tried, and kept if it ends at a much lower cost.
+    Links block each other: a thumb that starts under the fingers cannot get over them, nor the
+    reverse. So a solution that starts without contact competes with the direct one. A joint that
+    bends both ways may end in a local minimum, so the best path from several starts competes too.
     """
     if len(history) and len(start) < 8 * STRIDE:
         return np.tile(history[-1], (len(start), 1))
@@ -90,12 +82,10 @@ def _coarse(
     passing = objective.without(CollisionCost, HullCost).window(coarse)
 
     def solve(first: Commands, inside: FrameWindow = window) -> Commands:
-        return _solve(objective, inside, slower, first, history[:0], COARSE_RAD)
+        return _solve(inside, slower, first, history[:0], COARSE_RAD)
 
     def cost(commands: Commands) -> float:
-        weights = objective.weights
-        smooth = weights.acceleration * slower.fps**4, weights.jerk * slower.fps**6
-        program = TrajectoryProgram(len(commands), slower, commands[:0], *smooth, objective.units)
+        program = TrajectoryProgram(len(commands), slower, commands[:0], objective)
         return _total(program, window.at(commands))
 
     solved = solve(start[::stride])
@@ -111,17 +101,10 @@ def _coarse(
 
 
 def _solve(
-    objective: PoseObjective,
-    window: FrameWindow,
-    limits: CommandLimits,
-    start: Commands,
-    history: Float[np.ndarray, "H C"],
-    converged: float,
+    window: FrameWindow, limits: CommandLimits, start: Commands, history: History, converged: float
 ) -> Commands:
     """Solve one run of frames that follows ``history``."""
-    weights = objective.weights
-    smooth = weights.acceleration * limits.fps**4, weights.jerk * limits.fps**6
-    program = TrajectoryProgram(len(start), limits, history, *smooth, objective.units)
+    program = TrajectoryProgram(len(start), limits, history, window.problem)
     before = history if len(history) else None
     pose = window.at(np.clip(start, limits.lower, limits.upper))
 
@@ -132,7 +115,7 @@ def _solve(
     model = None
     for _ in range(ROUNDS):
         model = model or window.quadratic(pose)
-        step, solved = program.step(pose.commands, model.gradient, model.hessian, model.gaps, trust)
+        step, solved = program.step(pose.commands, model, trust)
         if not solved:
             if kept:
                 break
@@ -162,7 +145,7 @@ def _total(program: TrajectoryProgram, pose: RobotPose) -> float:
 def _shrink(
     trust: Float[np.ndarray, "T"], pose: RobotPose, trial: RobotPose, step: Commands
 ) -> bool:
-    """Shorten the steps of frames that got worse; False where none is left to shorten."""
+    """Shorten the steps of frames that got worse; False if none is left to shorten."""
     reach = np.abs(step).max(1)
     worse = (trial.cost > pose.cost) & (reach > 0)
     if not worse.any():
@@ -172,13 +155,13 @@ def _shrink(
     return bool(reach.max() > CONVERGED_RAD)
 
 
-#: Random starts beside the given one and the middle of the ranges.
+#: Random starts, besides the given one and the middle of the ranges.
 RANDOM_STARTS = 14
-#: A pose from another start than the given one is taken below this share of the cost.
+#: A pose from another start than the given one wins below this share of the cost.
 OTHER_START_BELOW = 0.5
 #: Frames solved together, of each start.
 START_BLOCK = 128
-#: Cost of a step at the speed limit, and of what it is beyond, squared, in speed limits.
+#: Cost of a step at the speed limit, and of the squared excess in speed limits.
 STEP, BEYOND = 0.01, 100.0
 START_ROUNDS, START_TRUST, START_CONVERGED_RAD = 15, 0.5, 1e-3
 
@@ -191,17 +174,15 @@ def best_path(
     Contact and pinches, which join fingers, are left to the solver that continues from here.
 
     Args:
-        objective: over all frames.
-        limits: between two of ``frames``.
-        start: poses that are taken unless others are much better.
-        frames: positions of N frames in the objective, in order.
+        limits: between two of ``frames``, the positions of N frames in the objective.
+        start: poses that others must beat by ``OTHER_START_BELOW``.
     """
     span = limits.upper - limits.lower
     middle = np.broadcast_to((limits.lower + limits.upper) / 2, start.shape)
     shares = np.random.default_rng(0).uniform(0.1, 0.9, (RANDOM_STARTS, 1, len(span)))
     others = np.broadcast_to(limits.lower + shares * span, (RANDOM_STARTS, *start.shape))
 
-    # The poses that K starts lead to, every frame on its own (Levenberg-Marquardt).
+    # Poses from K starts, every frame alone (Levenberg-Marquardt).
     starts = np.stack([start, middle, *others])
     poses = np.empty_like(starts)
     for first in range(0, len(frames), START_BLOCK):
@@ -211,11 +192,21 @@ def best_path(
         solved = _descend(window, limits, block.reshape(-1, block.shape[-1]))
         poses[:, rows] = solved.reshape(block.shape)
 
-    return _cheapest(objective, limits, poses, frames)
+    # For each group of joints the cheapest way through these poses.
+    window = _alone(objective, np.tile(frames, len(poses)))
+    residual, jacobian = window.residuals(window.at(poses.reshape(-1, poses.shape[-1])))
+    path, depends = np.empty_like(start), np.abs(jacobian).max(0) > 1e-9
+    for joints in _groups(depends):
+        of_group = depends[:, joints].any(1)
+        cost = 0.5 * np.sum(residual[:, of_group] ** 2, axis=1).reshape(poses.shape[:2])
+        cost[1:] /= OTHER_START_BELOW
+        chosen = _way(cost, poses[:, :, joints] / limits.step[joints])
+        path[:, joints] = poses[chosen, np.arange(len(frames))][:, joints]
+    return path
 
 
 def _alone(objective: PoseObjective, frames: Int[np.ndarray, "N"]) -> FrameWindow:
-    """Return the objective of single frames, in any order, without contact and pinches."""
+    """Return the objective of separate frames, in any order, without contact and pinches."""
     targets, near = objective.targets, objective.near
     only = replace(
         targets,
@@ -233,7 +224,7 @@ def _alone(objective: PoseObjective, frames: Int[np.ndarray, "N"]) -> FrameWindo
 
 
 def _descend(window: FrameWindow, limits: CommandLimits, commands: Commands) -> Commands:
-    """Lower the cost of each frame within the bounds; speeds do not count."""
+    """Lower the cost of each frame within the bounds, without speed limits."""
     damping = np.full(len(commands), 1e-3)
     pose = window.at(np.clip(commands, limits.lower, limits.upper))
 
@@ -260,28 +251,8 @@ def _descend(window: FrameWindow, limits: CommandLimits, commands: Commands) -> 
     return pose.commands
 
 
-def _cheapest(
-    objective: PoseObjective,
-    limits: CommandLimits,
-    poses: Float[np.ndarray, "K N C"],
-    frames: Int[np.ndarray, "N"],
-) -> Commands:
-    """Return one pose per frame: for each group of joints the cheapest way through the K poses."""
-    window = _alone(objective, np.tile(frames, len(poses)))
-    residual, jacobian = window.residuals(window.at(poses.reshape(-1, poses.shape[-1])))
-    path = np.empty_like(poses[0])
-    depends = np.abs(jacobian).max(0) > 1e-9
-    for joints in _groups(depends):
-        rows = depends[:, joints].any(1)
-        cost = 0.5 * np.sum(residual[:, rows] ** 2, axis=1).reshape(poses.shape[:2])
-        cost[1:] /= OTHER_START_BELOW
-        chosen = _way(cost, poses[:, :, joints] / limits.step[joints])
-        path[:, joints] = poses[chosen, np.arange(len(frames))][:, joints]
-    return path
-
-
 def _groups(depends: np.ndarray) -> list[np.ndarray]:
-    """Return sets of joints that share no residual with joints of another set."""
+    """Return sets of joints that share no residual with other sets."""
     label = np.arange(depends.shape[1])
     for row in depends:
         together = np.unique(label[row])
@@ -290,7 +261,7 @@ def _groups(depends: np.ndarray) -> list[np.ndarray]:
 
 
 def _way(cost: Float[np.ndarray, "K N"], at: Float[np.ndarray, "K N J"]) -> Int[np.ndarray, "N"]:
-    """Return the positions of the cheapest sequence; ``at`` is in steps that the speed allows."""
+    """Return the indices of the cheapest sequence; ``at`` is in steps at the speed limit."""
     total, before = cost[:, 0], []
     for frame in range(1, cost.shape[1]):
         size = np.abs(at[:, None, frame] - at[None, :, frame - 1])

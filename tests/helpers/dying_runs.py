@@ -29,7 +29,7 @@ from acehand_core.lerobot.writer import LeRobotWriter
 from acehand_core.pipeline import bag_convert, dataset
 from acehand_core.recordings.bags import writer as bag_writer
 from acehand_core.recordings.bags.writer import BagWriter
-from acehand_core.trackers.files import FileTracker
+from acehand_core.trackers.choose import FileTracker
 
 NAMES = {"sheet": "contact_sheet.png.partial", "overlay": "overlay.mp4.partial"}
 

@@ -1,8 +1,8 @@
-"""How far a tracked hand may be off, and which hands are doubtful.
+"""Uncertainty of tracked hands, and doubtful hands.
 
-A solve's own covariance is that of landmarks that err independently. They err alike: from frame to
-frame, and all of a hand together, by a shift and by a scale, of which the crops tell by how far
-they disagree. How much each counts was chosen on rendered clips (docs/tracking.md).
+A solve's covariance assumes independent landmarks. Their errors are correlated: between frames, and
+over a hand by a shift and a scale, which the disagreement of crops indicates. The factors were
+chosen on rendered clips (docs/tracking.md).
 """
 
 from __future__ import annotations
@@ -15,40 +15,39 @@ from acehand_core.hand.landmark_fit import Evidence
 from acehand_core.hand.skeleton import PALM
 from acehand_core.types import Side
 
-#: Of the covariance of all frames together, and of that of a frame by itself; the less counts.
+Rest = Float[np.ndarray, "21 3"]
+Seconds = Float[np.ndarray, "N"]
+
+#: Of the covariances of all frames together and of a single frame; the smaller one counts.
 TOGETHER_FACTOR, ALONE_FACTOR = 2.2, 1.3
-#: Where there was one crop only, nothing tells how well a landmark was seen.
+#: With one crop the quality of a landmark is unknown.
 ONE_CROP_FACTOR = 1.4
-#: Of the solve's standard deviations of joints that share which is not common to all of them:
-#: across the line of sight and along it.
+#: Joints' own share of the solve's standard deviations, across the line of sight and along it.
 OWN_ACROSS, OWN_ALONG = 0.85, 1.15
-#: What is common to a hand: a shift across, as a multiple of what crops differ by, and a share of
-#: the distance, as a multiple of that over the palm's apparent length.
+#: The common share: a shift across, in units of the crops' difference, and a share of the distance,
+#: in units of the same over the palm's apparent length.
 SHIFT_FACTOR, SCALE_FACTOR = 1.4, 1.8
-#: What crops would differ by, over the palm's apparent length, where there was one: the median.
+#: Median disagreement of crops over the palm's apparent length, assumed for one crop.
 ONE_CROP_DISAGREEMENT = 0.035
-#: Standard deviation of hands' sizes (``hand.articulation``), where the length is not given.
+#: Standard deviation of hand sizes (``hand.articulation``) without a given length.
 SIZE_SIGMA = 0.055
-#: A hand is doubtful where its palm's orientation is known no better, or the network is less sure,
-#: over its crops, that it is one. (On the rendered clips that this was chosen on so are 5 % of the
-#: hands within 15 degrees and 20 mm, and three quarters of those turned by over 30 degrees.)
+#: A hand is doubtful with a less certain orientation of its palm or a lower mean presence. (On the
+#: rendered clips used to choose these: 5 % of the hands within 15 degrees and 20 mm, and three
+#: quarters of those turned by over 30 degrees.)
 MAX_TURN_SIGMA_RAD, MIN_PRESENCE = np.radians(40.0), 0.6
-#: Of a hand out of sight, beyond what the frames around tell, in each direction: what it is off by
-#: between two places. (Hands of rendered clips, withheld for up to 0.8 s.)
+#: Unknown acceleration of an occluded hand in each direction. (Rendered hands, withheld for up to
+#: 0.8 s.)
 GAP_ACCELERATION_M_S2 = 0.7
 
 
 def widened(fit: ClipFit, one_crop: Bool[np.ndarray, "N"]) -> ClipFit:
-    """Return the fit with wider covariances in frames whose landmarks are of one crop alone."""
+    """Return the fit with wider covariances in frames with a single crop."""
     factor = np.where(one_crop, ONE_CROP_FACTOR**2, 1.0)[:, None, None]
     return ClipFit(fit.pose, factor * fit.covariance, factor * fit.alone)
 
 
 def disagreement(evidence: Evidence, one_crop: Bool[np.ndarray, "N"]) -> Float[np.ndarray, "N"]:
-    """Return by how much the crops of each frame differ, rms over the landmarks.
-
-    Standard deviation in one direction, as a share of the palm's apparent length.
-    """
+    """Return the crops' rms standard deviation per direction over the palm's apparent length."""
     if evidence.spread is None:
         return np.full(len(one_crop), ONE_CROP_DISAGREEMENT)
     variance = np.trace(evidence.spread, axis1=-2, axis2=-1).mean(1) / 2
@@ -57,18 +56,11 @@ def disagreement(evidence: Evidence, one_crop: Bool[np.ndarray, "N"]) -> Float[n
 
 
 def joint_sigma(
-    fit: ClipFit,
-    side: Side,
-    rest: Float[np.ndarray, "21 3"],
-    apart: Float[np.ndarray, "N"],
-    known_size: bool,
+    fit: ClipFit, side: Side, rest: Rest, apart: Float[np.ndarray, "N"], known_size: bool
 ) -> Float[np.ndarray, "N 21 2"]:
-    """Return standard deviations of joints in metres.
+    """Return joints' standard deviations per direction across and along the line of sight, metres.
 
-    Across the line of sight, in each of the two directions, and along it.
-
-    Args:
-        apart: as ``disagreement``.
+    ``apart`` is that of ``disagreement``.
     """
     joints = fit.pose.keypoints(side, rest)
     slopes = joint_slopes(fit.pose, side, rest)
@@ -84,7 +76,7 @@ def joint_sigma(
     own = np.minimum(TOGETHER_FACTOR * spread(fit.covariance), ALONE_FACTOR * spread(fit.alone))
     palm = np.sqrt(np.mean(np.sum((rest[list(PALM[1:])] - rest[PALM[0]]) ** 2, axis=-1)))
     shift = SHIFT_FACTOR * apart * palm
-    # All of a hand is nearer or farther in proportion to its size.
+    # A hand's distance is proportional to its size.
     scale = np.hypot(SCALE_FACTOR * apart, 0.0 if known_size else SIZE_SIGMA)
     common = np.stack(np.broadcast_arrays(shift[:, None], scale[:, None] * distance), axis=-1)
     sigma: Float[np.ndarray, "N 21 2"] = np.hypot([OWN_ACROSS, OWN_ALONG] * own, common)
@@ -92,25 +84,16 @@ def joint_sigma(
 
 
 def turn_sigma(fit: ClipFit) -> Float[np.ndarray, "N"]:
-    """Return the standard deviation of the palm's orientation, rad: that of the turn's length."""
-    together, alone = (
-        np.sqrt(np.trace(covariance[:, :3, :3], axis1=1, axis2=2))
-        for covariance in (fit.covariance, fit.alone)
-    )
+    """Return the standard deviation of the palm's orientation as a rotation angle, rad."""
+    turns = (covariance[:, :3, :3] for covariance in (fit.covariance, fit.alone))
+    together, alone = (np.sqrt(np.trace(turn, axis1=1, axis2=2)) for turn in turns)
     return np.minimum(TOGETHER_FACTOR * together, ALONE_FACTOR * alone)
 
 
 def sigma_in_gap(
-    ends: Float[np.ndarray, "2 21 2"],
-    elapsed_s: Float[np.ndarray, "N"],
-    left_s: Float[np.ndarray, "N"],
+    ends: Float[np.ndarray, "2 21 2"], elapsed_s: Seconds, left_s: Seconds
 ) -> Float[np.ndarray, "N 21 2"]:
-    """Return standard deviations in filled frames: those of both ends, and more away from them.
-
-    Args:
-        ends: of the sightings before and after.
-        elapsed_s, left_s: from the sighting before, and to the one after.
-    """
+    """Return standard deviations in filled frames from those of both ends and the times to them."""
     share = (elapsed_s / (elapsed_s + left_s))[:, None, None]
     before, after = ends**2
     variance = (1 - share) * before + share * after

@@ -1,7 +1,10 @@
-"""Smoothing in time, and in which frame a hand moves least while it is out of sight.
+"""Smoothing in time, and the coordinate frame in which a gap of an occluded hand is filled.
 
-A hand at work stays where it is in the room when the head turns away; one that is carried turns
-with the head. Which of the two it is, its path before and after a gap shows.
+A hand at work stays in place in the room when the head turns away, a carried one turns with the
+head; the path before and after a gap shows which. The smoother runs in both directions at once, so
+there is no lag: penalised least squares (Whittaker 1923) of weighted squared distance to the data
+plus lambda times squared second differences, lambda from the half-gain frequency. Frames without
+data have zero weight and follow from their neighbours.
 """
 
 from __future__ import annotations
@@ -20,27 +23,21 @@ from acehand_core.hand.landmark_fit import Pose
 from acehand_core.motion import CameraMotion, FillFrame
 from acehand_core.types import CameraPoses
 
-# Smoothing in time, in both directions at once, so that there is no lag.
-#
-# It is penalised least squares (Whittaker 1923): weighted squared distance to the data plus lambda
-# times squared second differences in time. Its half-gain frequency fixes lambda. Frames without
-# data have weight zero and are filled in from their neighbours.
+_PerFrame = Float[np.ndarray, "T"]
+_Flags = Bool[np.ndarray, "T"]
+_Turns = Float[np.ndarray, "T 3 3"]
+_Path = Float[np.ndarray, "T 3"]
 
 #: Half-gain frequencies of the smoother. A camera sees bearings well and depth poorly.
 BEARING_HZ, DEPTH_HZ, ORIENT_HZ, ANGLE_HZ = 8.0, 2.5, 6.0, 7.0
-#: Inside a gap a pull towards equal speed keeps the curve from swinging: it leaves the straight
-#: line by at most the speed at the ends times this. (Real and rendered hands with frames withheld
-#: are filled best with 0.2 s for bearings and depth, 0.07 s for angles and orientation.)
+#: A pull towards equal speed keeps curves in gaps from swinging: they leave the straight line by at
+#: most the speed at the ends times this. (Best for withheld frames: 0.2 s for bearings and depth,
+#: 0.07 s for angles and orientation.)
 TENSION_S = 0.13
 
 
-def spans(
-    observed: Bool[np.ndarray, "T"], timestamps_ns: Int[np.ndarray, "T"], max_gap_s: float
-) -> list[slice]:
-    """Return the frames of each appearance of a hand, from its first to its last sighting.
-
-    One ends where the hand was away for longer than ``max_gap_s``.
-    """
+def spans(observed: _Flags, timestamps_ns: Int[np.ndarray, "T"], max_gap_s: float) -> list[slice]:
+    """Return the frames of each appearance: sightings with gaps of up to ``max_gap_s``."""
     seen = np.flatnonzero(observed)
     if len(seen) == 0:
         return []
@@ -53,18 +50,13 @@ def spans(
 
 
 def smooth(
-    values: Float[np.ndarray, "T D"],
-    weights: Float[np.ndarray, "T"],
-    seconds: Float[np.ndarray, "T"],
-    cutoff_hz: float,
+    values: Float[np.ndarray, "T D"], weights: _PerFrame, seconds: _PerFrame, cutoff_hz: float
 ) -> Float[np.ndarray, "T D"]:
-    """Smooth columns over uneven times; values of zero weight are ignored and replaced.
-
-    Straight lines stay as they are, also where part of them is missing.
+    """Smooth columns over uneven times; values of zero weight are filled, straight lines kept.
 
     Args:
         weights: relative trust, 1 for a normal frame; at least one must be positive.
-        cutoff_hz: frequency whose amplitude is halved, at the median frame rate.
+        cutoff_hz: half-gain frequency, at the median frame rate.
     """
     known = weights > 0
     if known.sum() == 1:
@@ -74,8 +66,8 @@ def smooth(
     step = np.diff(seconds)
     nominal = float(np.median(step))
 
-    # A sine's gain is 1 / (1 + lam (2 sin(pi f nominal))^4); beyond half the frame rate there is
-    # nothing to halve, and lam keeps falling.
+    # A sine's gain is 1 / (1 + lam (2 sin(pi f nominal))^4); beyond half the frame rate lam keeps
+    # falling.
     half = cutoff_hz * nominal
     root = 2 * np.sin(np.pi * min(half, 0.5)) * max(1.0, 2 * half)
     bends, tension = _penalties(step / nominal, known)
@@ -90,34 +82,27 @@ def smooth(
 
 
 def _penalties(
-    step: Float[np.ndarray, "S"], known: Bool[np.ndarray, "T"]
+    step: Float[np.ndarray, "S"], known: _Flags
 ) -> tuple[sparse.sparray, sparse.sparray]:
-    """Return what is penalised, rows by (T values, then a slope per gap), steps in frames.
+    """Return the penalised differences of (T values, then a slope per gap), steps in frames.
 
-    Everywhere second differences; inside a gap how far a step is from its share of the whole gap.
+    Second differences, and inside gaps the deviation of each step from its share of the gap.
     """
     count = len(known)
-    left = np.flatnonzero(~(known[:-1] & known[1:]))  # the steps that a gap is made of
+    left = np.flatnonzero(~(known[:-1] & known[1:]))  # the steps in gaps
     gaps, gap = np.unique(np.cumsum(known)[left], return_inverse=True)
     h1, h2, width = step[:-1], step[1:], count + len(gaps)
-    bends = sparse.diags_array(
-        [2 / (h1 * (h1 + h2)), -2 / (h1 * h2), 2 / (h2 * (h1 + h2))],
-        offsets=[0, 1, 2],
-        shape=(count - 2, width),
-    )
-    root = np.sqrt(step[left])
-    rows = np.arange(len(left))
+    second = [2 / (h1 * (h1 + h2)), -2 / (h1 * h2), 2 / (h2 * (h1 + h2))]
+    bends = sparse.diags_array(second, offsets=[0, 1, 2], shape=(count - 2, width))
+    root, rows = np.sqrt(step[left]), np.arange(len(left))
     entries = np.concatenate([-1 / root, 1 / root, -root])
     where = np.tile(rows, 3), np.concatenate([left, left + 1, count + gap])
     return bends, sparse.coo_array((entries, where), shape=(len(left), width))
 
 
 def smooth_rotations(
-    rotation: Float[np.ndarray, "T 3 3"],
-    weights: Float[np.ndarray, "T"],
-    seconds: Float[np.ndarray, "T"],
-    cutoff_hz: float,
-) -> Float[np.ndarray, "T 3 3"]:
+    rotation: _Turns, weights: _PerFrame, seconds: _PerFrame, cutoff_hz: float
+) -> _Turns:
     """Smooth rotations as unit quaternions of one sign; frames of zero weight are ignored."""
     q = rotations.to_quaternion(rotation)
     known = np.flatnonzero(weights > 0)
@@ -129,9 +114,7 @@ def smooth_rotations(
     return rotations.from_quaternion(smooth(q, weights, seconds, cutoff_hz))
 
 
-def smooth_pose(
-    pose: Pose, weights: Float[np.ndarray, "T"], seconds: Float[np.ndarray, "T"]
-) -> Pose:
+def smooth_pose(pose: Pose, weights: _PerFrame, seconds: _PerFrame) -> Pose:
     """Smooth a hand in the camera frame; frames of zero weight are filled."""
     z = pose.wrist[:, 2:]
     bearing = smooth(pose.wrist[:, :2] / z, weights, seconds, BEARING_HZ)
@@ -142,26 +125,18 @@ def smooth_pose(
     return Pose(orient, np.clip(angles, *articulation.limits()), wrist)
 
 
-def smooth_turning_pose(
-    pose: Pose,
-    turns: Float[np.ndarray, "T 3 3"],
-    weights: Float[np.ndarray, "T"],
-    seconds: Float[np.ndarray, "T"],
-) -> Pose:
-    """Smooth a hand in a frame that its camera turns in; frames of zero weight are filled.
+def smooth_turning_pose(pose: Pose, turns: _Turns, weights: _PerFrame, seconds: _PerFrame) -> Pose:
+    """Smooth a hand of the camera frame in one that the camera turns in; zero weights are filled.
 
-    Directions from the camera, which may lie anywhere in that frame, take the place of bearings,
-    and the distance that of depth: a turn of the camera changes neither.
+    Directions and distances, which turns of the camera keep, take the place of bearings and depth.
 
     Args:
-        pose: in the camera frame, as is the result.
-        turns: takes vectors of the camera frame to the one in which the hand is to be smooth.
+        turns: of vectors of the camera frame to the other.
     """
     back = np.swapaxes(turns, 1, 2)
     far = np.linalg.norm(pose.wrist, axis=1, keepdims=True)
-    direction = smooth(
-        (turns @ (pose.wrist / far)[..., None])[..., 0], weights, seconds, BEARING_HZ
-    )
+    turned = (turns @ (pose.wrist / far)[..., None])[..., 0]
+    direction = smooth(turned, weights, seconds, BEARING_HZ)
     direction /= np.maximum(np.linalg.norm(direction, axis=1, keepdims=True), 1e-9)
     distance = np.exp(smooth(np.log(far), weights, seconds, DEPTH_HZ))
     angles = smooth(pose.angles, weights, seconds, ANGLE_HZ)
@@ -170,32 +145,32 @@ def smooth_turning_pose(
     return Pose(back @ orient, np.clip(angles, *articulation.limits()), wrist)
 
 
-#: A camera that turns by less than this across a gap makes no difference to it.
+#: Smaller turns of the camera across a gap make no difference.
 MIN_TURN_RAD = np.radians(5.0)
-#: A turn across a gap that is known no better than this is not known. (Up to it the calmer frame
-#: decides: a turn that is wrong by more than the head's makes no path calm.)
+#: Less certain turns across a gap count as unknown. (Up to this the calmer frame decides: a turn
+#: that is off by more than the head's own makes no path calm.)
 MAX_SIGMA_RAD = np.radians(15.0)
-#: What the turn's uncertainty takes from the quality of filled frames.
+#: Uncertainty of the turn that halves the quality of filled frames, and quality without a turn.
 HALF_TRUST_RAD, BROKEN_TRUST = np.radians(5.0), 0.5
-#: A hand's path is looked at for so long before and after a gap, and its speed there counts as the
-#: way of that time. (On posed clips 0.1 to 0.25 s and 0.2 to 0.35 s choose about as well.)
+#: Path of a hand before and after a gap that counts, and the time that weighs its speed. (On posed
+#: clips 0.1 to 0.25 s and 0.2 to 0.35 s choose about as well.)
 WINDOW_S, SPEED_S = 0.2, 0.25
-#: Where frames differ by less, as when a head looks aside and back, a hand lies still in the room.
+#: A smaller difference of frames, as after a look aside and back, leaves the hand in the room.
 EVEN_M = 0.01
-#: So long before and after a gap in the camera frame both ways of smoothing are blended.
+#: Time of blending before and after a gap in the camera frame.
 BLEND_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Frames ``start`` to ``stop - 1`` without a sighting, and in which frame they are filled."""
+    """Frames ``start`` to ``stop - 1`` without a sighting, and the coordinate frame to fill in."""
 
     start: int
     stop: int
     frame: FillFrame = "camera"
 
 
-def find_gaps(known: Bool[np.ndarray, "T"]) -> list[Gap]:
+def find_gaps(known: _Flags) -> list[Gap]:
     """Return the gaps between the first and the last sighting."""
     seen = np.flatnonzero(known)
     ends = np.flatnonzero(np.diff(seen) > 1)
@@ -204,21 +179,18 @@ def find_gaps(known: Bool[np.ndarray, "T"]) -> list[Gap]:
 
 def smooth_and_fill(
     pose: Pose,
-    weights: Float[np.ndarray, "T"],
-    seconds: Float[np.ndarray, "T"],
+    weights: _PerFrame,
+    seconds: _PerFrame,
     motion: CameraMotion | None = None,
     T_world_camera: CameraPoses | None = None,
 ) -> tuple[Pose, list[Gap]]:
     """Smooth one appearance of a hand and fill its gaps, each in the frame that suits it.
 
     Args:
-        pose: camera frame; what it holds in frames of zero weight does not count.
-        weights: relative trust of each frame, 0 where the hand was not seen.
-        motion: how the camera turned; None: all is done in the camera frame.
-        T_world_camera: where it was, if that is to be trusted; NaN where it is not known.
-
-    Returns:
-        The pose in the camera frame, and its gaps.
+        pose: in the camera frame, as is the result.
+        weights: relative trust of each frame, 0 without a sighting.
+        motion: the camera's turns; None: smooth and fill in the camera frame.
+        T_world_camera: trusted poses of the camera, NaN where unknown.
     """
     gaps = find_gaps(weights > 0)
     in_camera = smooth_pose(pose, weights, seconds)
@@ -234,11 +206,8 @@ def smooth_and_fill(
     return blended(in_camera, in_room, weights, seconds, motion, T_world_camera, gaps), gaps
 
 
-def room_turns(motion: CameraMotion) -> Float[np.ndarray, "T 3 3"]:
-    """Return what takes vectors of the camera frame to one that it turns in, over all frames.
-
-    A step that is not known counts as none.
-    """
+def room_turns(motion: CameraMotion) -> _Turns:
+    """Return the turns of the camera frame to one that it turns in; unknown steps count as none."""
     R = motion.rotations
     turns, before = np.empty_like(R), np.eye(3)
     starts = [0, *np.flatnonzero(motion.broken), len(R)]
@@ -252,40 +221,33 @@ def room_turns(motion: CameraMotion) -> Float[np.ndarray, "T 3 3"]:
 def blended(
     in_camera: Pose,
     in_room: Pose,
-    weights: Float[np.ndarray, "T"],
-    seconds: Float[np.ndarray, "T"],
+    weights: _PerFrame,
+    seconds: _PerFrame,
     motion: CameraMotion,
     T_world_camera: CameraPoses | None,
     gaps: list[Gap],
 ) -> Pose:
-    """Return the pose with every gap in its frame, all in the camera frame.
-
-    Args:
-        in_camera, in_room: smoothed and filled in the camera frame, and in one that it turns in.
-    """
+    """Return the pose with every gap filled in its frame; all poses are in the camera frame."""
     wrist = in_room.wrist.copy()
     for gap in gaps:
         if gap.frame == "world" and T_world_camera is not None:
             low, high = _window(gap, seconds, motion.broken)
-            rows = slice(low, high)
-            _fill_in_world(
-                wrist[rows], replace(gap, start=gap.start - low, stop=gap.stop - low),
-                weights[rows] > 0, seconds[rows], T_world_camera[rows],
-            )  # fmt: skip
+            rows, inside = slice(low, high), slice(gap.start - low, gap.stop - low)
+            known, poses = weights[rows] > 0, T_world_camera[rows]
+            _fill_in_world(wrist[rows], inside, known, seconds[rows], poses)
 
     share = _share_of_camera(gaps, seconds)
     orient = in_room.global_orient.copy()
     mixed = (share > 0) & (share < 1)
     orient[mixed] = rotations.slerp(orient[mixed], in_camera.global_orient[mixed], share[mixed])
     wrist[mixed] += share[mixed, None] * (in_camera.wrist - wrist)[mixed]
-    orient[share == 1], wrist[share == 1] = (
-        in_camera.global_orient[share == 1], in_camera.wrist[share == 1]
-    )  # fmt: skip
+    whole = share == 1
+    orient[whole], wrist[whole] = in_camera.global_orient[whole], in_camera.wrist[whole]
     return Pose(orient, in_camera.angles, wrist)
 
 
-def _share_of_camera(gaps: list[Gap], seconds: Float[np.ndarray, "T"]) -> Float[np.ndarray, "T"]:
-    """Return 1 in gaps filled in the camera frame, 0 in others, and what leads from 1 to 0."""
+def _share_of_camera(gaps: list[Gap], seconds: _PerFrame) -> _PerFrame:
+    """Return 1 in gaps filled in the camera frame, 0 in others, blended in between."""
     in_camera, in_other = np.zeros((2, len(seconds)), bool)
     for gap in gaps:
         (in_camera if gap.frame == "camera" else in_other)[gap.start : gap.stop] = True
@@ -294,10 +256,8 @@ def _share_of_camera(gaps: list[Gap], seconds: Float[np.ndarray, "T"]) -> Float[
     return np.clip(1 - to_camera / reach, 0, 1)
 
 
-def _time_to(
-    marked: Bool[np.ndarray, "T"], seconds: Float[np.ndarray, "T"]
-) -> Float[np.ndarray, "T"]:
-    """Return how far from each frame the nearest marked one is; infinite where there is none."""
+def _time_to(marked: _Flags, seconds: _PerFrame) -> _PerFrame:
+    """Return the time to the nearest marked frame, infinite for none."""
     there = np.flatnonzero(marked)
     if len(there) == 0:
         return np.full(len(seconds), np.inf)
@@ -307,16 +267,12 @@ def _time_to(
 
 
 def _fill_in_world(
-    wrist: Float[np.ndarray, "N 3"],
-    gap: Gap,
-    known: Bool[np.ndarray, "N"],
-    seconds: Float[np.ndarray, "N"],
-    T_world_camera: CameraPoses,
+    wrist: _Path, inside: slice, known: _Flags, seconds: _PerFrame, T_world_camera: CameraPoses
 ) -> None:
-    """Write the wrist inside a gap, from the sightings about it; both ends meet what was seen."""
+    """Write the wrist inside a gap from the sightings around it, and meet both ends."""
     path = frames.apply(T_world_camera, wrist)
     filled = smooth(path, known.astype(float), seconds, BEARING_HZ)
-    ends, inside = [gap.start - 1, gap.stop], slice(gap.start, gap.stop)
+    ends = [inside.start - 1, inside.stop]
     share = (seconds[inside] - seconds[ends[0]]) / np.ptp(seconds[ends])
     off = (path - filled)[ends]
     place = filled[inside] + off[0] + share[:, None] * (off[1] - off[0])
@@ -324,26 +280,20 @@ def _fill_in_world(
 
 
 def _paths(
-    wrist: Float[np.ndarray, "T 3"], motion: CameraMotion, T_world_camera: CameraPoses | None
-) -> dict[FillFrame, Float[np.ndarray, "T 3"]]:
-    """Return the wrist's path in every frame that is known, metres."""
-    paths: dict[FillFrame, np.ndarray] = {
-        "camera": wrist,
-        "rotation": (motion.rotations @ wrist[..., None])[..., 0],
-    }
+    wrist: _Path, motion: CameraMotion, T_world_camera: CameraPoses | None
+) -> dict[FillFrame, _Path]:
+    """Return the wrist's path in every known coordinate frame, metres, the likeliest first."""
+    paths: dict[FillFrame, np.ndarray] = {}
     if T_world_camera is not None:
         paths["world"] = frames.apply(T_world_camera, wrist)
-    return paths
+    paths["rotation"] = (motion.rotations @ wrist[..., None])[..., 0]
+    return {**paths, "camera": wrist}
 
 
 def _chosen(
-    gap: Gap,
-    paths: dict[FillFrame, Float[np.ndarray, "T 3"]],
-    known: Bool[np.ndarray, "T"],
-    seconds: Float[np.ndarray, "T"],
-    motion: CameraMotion,
+    gap: Gap, paths: dict[FillFrame, _Path], known: _Flags, seconds: _PerFrame, motion: CameraMotion
 ) -> Gap:
-    """Return the gap with the frame in which the hand's path across it is calmest."""
+    """Return the gap with the coordinate frame in which the hand's path across it is calmest."""
     a, b = gap.start - 1, gap.stop
     steps = slice(a + 1, b + 1)
     if motion.broken[steps].any():
@@ -357,26 +307,18 @@ def _chosen(
     before, after = np.arange(low, a + 1), np.arange(b, high)
     before, after = before[known[before]], after[known[after]]
 
-    def unrest(path: Float[np.ndarray, "T 3"]) -> float:
+    def unrest(path: _Path) -> float:
         p, v = _at_end(path[before], seconds[before] - seconds[a])
         q, w = _at_end(path[after], seconds[after] - seconds[b])
         return float(np.sum((q - p) ** 2) + SPEED_S**2 * (np.sum(v**2) + np.sum(w**2)))
 
-    likely: tuple[FillFrame, ...] = ("world", "rotation", "camera")
-    costs = {
-        frame: unrest(paths[frame]) + doubt * EVEN_M**2
-        for doubt, frame in enumerate(likely) if frame in paths
-    }  # fmt: skip
+    doubt: dict[FillFrame, int] = {"world": 0, "rotation": 1, "camera": 2}
+    costs = {frame: unrest(path) + doubt[frame] * EVEN_M**2 for frame, path in paths.items()}
     return replace(gap, frame=min(costs, key=lambda frame: costs[frame]))
 
 
-def _window(
-    gap: Gap, seconds: Float[np.ndarray, "T"], broken: Bool[np.ndarray, "T"]
-) -> tuple[int, int]:
-    """Return the frames about a gap, from the first to behind the last, that tell how it is left.
-
-    None lies beyond a step that is not known.
-    """
+def _window(gap: Gap, seconds: _PerFrame, broken: _Flags) -> tuple[int, int]:
+    """Return first and stop frame of the paths around a gap, within known camera steps."""
     a, b = gap.start - 1, gap.stop
     low = int(np.searchsorted(seconds, seconds[a] - WINDOW_S))
     high = int(np.searchsorted(seconds, seconds[b] + WINDOW_S, side="right"))
@@ -387,7 +329,7 @@ def _window(
 def _at_end(
     path: Float[np.ndarray, "N 3"], seconds: Float[np.ndarray, "N"]
 ) -> tuple[Float[np.ndarray, "3"], Float[np.ndarray, "3"]]:
-    """Return place and speed at time 0 of a hand on a straight line through its places."""
+    """Return place and velocity at time 0 of a straight line through places."""
     if len(path) == 1:
         return path[0], np.zeros(3)
     slope, place = np.polyfit(seconds, path, 1)
@@ -395,10 +337,10 @@ def _at_end(
 
 
 def trust_in_motion(gap: Gap, motion: CameraMotion) -> Float[np.ndarray, "N"]:
-    """Return by what factor the quality of each frame of a gap falls for the camera's turn.
+    """Return the factor of each filled frame's quality for the certainty of the camera's turn.
 
-    It is 1 where the turn from the nearer sighting is known exactly, a half where one standard
-    deviation of it is ``HALF_TRUST_RAD``, and ``BROKEN_TRUST`` where a step is not known.
+    1 for an exact turn from the nearer sighting, 0.5 at a standard deviation of ``HALF_TRUST_RAD``,
+    ``BROKEN_TRUST`` for an unknown step.
     """
     if motion.broken[gap.start : gap.stop + 1].any():
         return np.full(gap.stop - gap.start, BROKEN_TRUST)

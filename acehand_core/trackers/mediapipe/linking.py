@@ -1,19 +1,18 @@
-"""Which detection is whose hand.
+"""Linking of detections to the left and the right hand.
 
-Duplicates are removed, and detections are linked to tracks by where they are. A head that turns
-moves everything in the picture: where its turns are known, a hand is expected where it would be if
-it had stayed in the room, as well as where it was in the picture.
+Detections, without duplicates, are linked to tracks by place. With known turns of the camera, a
+hand is expected where it would be at rest in the room as well as at its last place in the picture.
 
-A track takes its side from all that is known of it: the network's labels, which are wrong together
-when they are wrong; from where its forearm comes, where that tells the sides apart in the rest of
-the recording; and which hand was there just before or is there just after it.
+A track gets its side from the network's labels, whose errors are correlated; from the direction of
+its forearm, if that separates the sides in the rest of the recording; and from the hands just
+before and after it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -25,44 +24,45 @@ from acehand_core.hand.skeleton import KNUCKLES
 from acehand_core.motion import CameraMotion
 from acehand_core.trackers.mediapipe.search import Detection, apart
 
-#: Two detections closer than this share of their size are one hand. (The duplicates of a real
-#: clip lie within 0.6; clasped hands measured on renders stay beyond 1.)
+#: Two detections closer than this share of their size are one hand. (Duplicates of a real clip lie
+#: within 0.6, clasped hands on renders beyond 1.)
 DUPLICATE_DISTANCE = 0.75
-#: A hand moves less than this share of its size per frame, and a track survives this many misses;
-#: both at ``PACE_FPS`` or more: at lower rates it moves further, and fewer frames make a track.
+#: Motion of a hand per frame in hand sizes, growth per missed frame, and misses that a track
+#: survives, at ``PACE_FPS`` or more. At lower rates hands move further and tracks are shorter.
 PACE_FPS, MAX_PACE = 30.0, 3.0
 LINK_DISTANCE = 0.9
 LINK_GROWTH = 0.15
 MAX_MISSES = 8
-#: What a label that contradicts the track's last frames adds to the distance: it decides where two
-#: hands cross, and is too little to break a track that is alone.
+#: Distance added for a label against the track's last frames: enough to decide where hands cross,
+#: too little to break a single track.
 OTHER_SIDE, MEMORY = 0.4, 15
-#: Shorter tracks are noise unless the network is sure. In frames, and seconds if that is less.
+#: Shorter tracks are noise unless the network is sure. In frames, or seconds if fewer.
 MIN_TRACK, MIN_TRACK_S = 3, 0.1
 SURE = 0.9
 CERTAIN = 0.85
 
-#: Labels of one track are wrong together: a share of what makes one wrong is common to all.
+#: Correlation of the errors of one track's labels.
 ALIKE = 0.3
-#: What a forearm straight from one side says, against log odds of labels; and how much agreement of
-#: forearms and labels elsewhere it takes to know which side.
+#: Log odds of a forearm straight from one side, and the agreement of forearms and labels that it
+#: takes to know the side.
 ARM, SURE_VIEW = 3.0, 4.0
-#: A camera that turns by so much is worn: then forearms are the wearer's, and say as much more.
+#: A camera that turns by so much is worn; forearms are then the wearer's and count more.
 WORN_TURN_RAD, WORN_ARM = np.radians(10.0), 5.0
-#: What a hand says of one at the same place a moment before or after; in hand sizes, and frames.
+#: Log odds of a hand at the same place just before or after; range in hand sizes, and in frames.
 PLACE, NEAR, NEAR_FRAMES = 4.0, 3.0, 30.0
 
-#: Of more than two hands at once one that is this much less like the wearer's is somebody else's,
-#: where it is so in this share of its frames: something false, for a moment, tells of nothing.
+#: Among more than two hands one that is this much less like the wearer's, in this share of its
+#: frames (not just in a false moment), is another person's.
 OTHERS, OTHERS_SHARE = 1.5, 0.25
 
 Slots = list[list[Detection | None]]  # (T, 2)
-#: From a hand in frame ``a`` to the same one in frame ``b``, if only the camera turned; or None.
+Frames = Sequence[Sequence[Detection]]
+#: From a hand in frame ``a`` to the same in frame ``b`` after the camera's turn, None if unknown.
 Turned = Callable[[Detection, int, int], Detection | None]
 
 
 def by_turn(camera: Camera, motion: CameraMotion) -> Turned:
-    """Return what finds hands again by the camera's turns; None where they are not known."""
+    """Return the transfer of hands between frames by the camera's turns."""
 
     def turned(hand: Detection, a: int, b: int) -> Detection | None:
         pixels = motion.transferred(camera, hand.pixels, a, b)
@@ -72,18 +72,18 @@ def by_turn(camera: Camera, motion: CameraMotion) -> Turned:
 
 
 def is_worn(motion: CameraMotion) -> bool:
-    """Whether a camera turns as a head does, not only as one that is bumped into."""
+    """Whether a camera turns as a head does, not just from a bump."""
     turned = np.linalg.norm(rotations.log(motion.from_first), axis=-1)
     return bool(turned.max() > WORN_TURN_RAD)
 
 
 def unturned(hand: Detection, a: int, b: int) -> Detection | None:
-    """Say nothing of the camera's turns."""
+    """Return None: the camera's turns are unknown."""
     return None
 
 
 def without_duplicates(detections: Sequence[Detection]) -> list[Detection]:
-    """Keep the surer of detections that lie on one hand."""
+    """Keep the most confident detection of each hand."""
     kept: list[Detection] = []
     for detection in sorted(detections, key=lambda d: -d.confidence):
         if all(apart(detection, other) > DUPLICATE_DISTANCE for other in kept):
@@ -93,58 +93,49 @@ def without_duplicates(detections: Sequence[Detection]) -> list[Detection]:
 
 @dataclass(slots=True)
 class _Track:
-    frames: list[int] = field(default_factory=list)
-    detections: list[Detection] = field(default_factory=list)
-
-    def add(self, frame: int, detection: Detection) -> None:
-        self.frames.append(frame)
-        self.detections.append(detection)
+    frames: list[int]
+    detections: list[Detection]
 
     @property
     def votes(self) -> float:
-        """How many frames that know nothing of each other would say as much."""
+        """The equivalent number of independent frames."""
         return len(self.frames) / (1 + ALIKE * (len(self.frames) - 1))
 
     @property
     def evidence(self) -> float:
-        """Log odds of a right hand by the labels; each frame's vote is bounded."""
+        """Log odds of a right hand by bounded labels."""
         p = np.clip([d.p_right for d in self.detections], 0.03, 0.97)
         return float(np.mean(np.log(p / (1 - p)))) * self.votes
 
-    @property
-    def arm(self) -> float:
-        """From where in the picture the forearm comes: 1 right, -1 left."""
+    def forearm(self, axis: int) -> float:
+        """Return the mean direction to the forearm along x (right) or y (down), -1 to 1."""
         away = [d.pixels[0] - d.pixels[list(KNUCKLES[1:])].mean(0) for d in self.detections]
-        return float(np.mean([v[0] / max(float(np.linalg.norm(v)), 1e-6) for v in away]))
+        return float(np.mean([v[axis] / max(float(np.linalg.norm(v)), 1e-6) for v in away]))
 
     @property
     def wearer_likeness(self) -> float:
-        """How much a hand is as the wearer's are: its forearm from below, and large."""
-        away = [d.pixels[0] - d.pixels[list(KNUCKLES[1:])].mean(0) for d in self.detections]
-        down = np.mean([v[1] / max(float(np.linalg.norm(v)), 1e-6) for v in away])
-        return float(down + np.log2(max(np.median([d.size for d in self.detections]), 1e-6)))
+        """Likeness to the wearer's hands: large, with forearms from below."""
+        size = np.median([d.size for d in self.detections])
+        return float(self.forearm(1) + np.log2(max(size, 1e-6)))
 
     @property
     def p_right(self) -> float:
-        """Probability of a right hand, averaged over the last frames."""
+        """Mean probability of a right hand over the last frames."""
         return float(np.mean([d.p_right for d in self.detections[-MEMORY:]]))
 
     @property
     def certainty(self) -> float:
-        """Mean probability of the side that the track as a whole votes for."""
+        """Mean probability of the track's side."""
         right = np.mean([d.p_right for d in self.detections])
         return float(right if self.evidence > 0 else 1 - right)
 
     @property
     def sure(self) -> bool:
-        """Whether the network is sure of every one of several detections."""
+        """Whether the network is sure of all of several detections."""
         return min(d.confidence for d in self.detections) > SURE and len(self.frames) > 1
 
     def nearness(self, other: _Track, turned: Turned) -> float:
-        """Return how near two tracks are, 0 to 1: one's end and the other's beginning.
-
-        0 of tracks at the same time, or long after each other.
-        """
+        """Return the nearness of one's end to the other's start, 0 to 1; 0 if they overlap."""
         first, second = sorted((self, other), key=lambda track: track.frames[0])
         wait = second.frames[0] - first.frames[-1]
         if not 0 < wait < 6 * NEAR_FRAMES:
@@ -155,7 +146,7 @@ class _Track:
         return max(0.0, 1 - off / NEAR) * float(np.exp(-wait / NEAR_FRAMES))
 
     def expected(self, frame: int, turned: Turned) -> list[Detection]:
-        """Return where the track may go on: by its way in the picture, and by that in the room."""
+        """Return where the track may continue, by its motion in the picture and in the room."""
         last, at = self.detections[-1], self.frames[-1]
         before, since = last, at
         if len(self.frames) > 1 and at - self.frames[-2] <= 2:
@@ -174,17 +165,9 @@ class _Track:
 
 
 def assign_slots(
-    frames: Sequence[Sequence[Detection]],
-    turned: Turned = unturned,
-    worn: bool = False,
-    fps: float = PACE_FPS,
+    frames: Frames, turned: Turned = unturned, worn: bool = False, fps: float = PACE_FPS
 ) -> Slots:
-    """Return per frame the left and the right hand (or None).
-
-    Args:
-        turned: where hands are expected by the camera's turns.
-        worn: whether the camera moves as one on a head does, so that the view is the wearer's.
-    """
+    """Return the left and the right hand of each frame; ``worn``: the view is the wearer's."""
     pace = min(max(PACE_FPS / fps, 1.0), MAX_PACE)
     tracks = _link([without_duplicates(detections) for detections in frames], turned, pace)
     shortest = min(MIN_TRACK, math.ceil(MIN_TRACK_S * fps), len(frames))
@@ -192,7 +175,7 @@ def assign_slots(
     tracks = _of_the_wearer(tracks, len(frames))
 
     slots: Slots = [[None, None] for _ in frames]
-    # The clearest evidence chooses first; a later track takes what is left of its side.
+    # The clearest evidence chooses first; later tracks take what is left of their side.
     evidence = _with_arms(tracks, worn)
     while tracks:
         at = int(np.argmax(np.abs(evidence)))
@@ -200,7 +183,7 @@ def assign_slots(
         evidence = np.delete(evidence, at)
         taken = np.array([slots[frame][side] is not None for frame in track.frames])
         other_free = all(slots[frame][1 - side] is None for frame in track.frames)
-        # A hand surely of the taken side is somebody else's; an uncertain one is the other hand.
+        # A certain hand of a taken side is another person's, an uncertain one is the other hand.
         if taken.mean() > 0.5 and other_free and track.certainty < CERTAIN:
             side, taken = 1 - side, np.zeros(len(taken), bool)
         if (~taken).sum() < shortest <= len(track.frames):
@@ -214,27 +197,24 @@ def assign_slots(
     return slots
 
 
-def frames_with_others(frames: Sequence[Sequence[Detection]], slots: Slots) -> int:
-    """Return in how many frames hands are seen beside the two in the slots."""
+def frames_with_others(frames: Frames, slots: Slots) -> int:
+    """Return the number of frames with hands besides the two in the slots."""
     count = 0
     for detections, pair in zip(frames, slots, strict=True):
         taken = [hand for hand in pair if hand is not None]
-        count += len(without_duplicates(detections)) > 2 and any(
-            all(apart(d, hand) > DUPLICATE_DISTANCE for hand in taken) for d in detections
-        )
+        others = (all(apart(d, hand) > DUPLICATE_DISTANCE for hand in taken) for d in detections)
+        count += len(without_duplicates(detections)) > 2 and any(others)
     return count
 
 
 def _of_the_wearer(tracks: Sequence[_Track], count: int) -> list[_Track]:
-    """Leave out other people's hands where more than two are seen at once."""
-    order = sorted(tracks, key=lambda t: -t.wearer_likeness)
-    at_once = np.zeros(count, int)
+    """Leave out other people's hands in frames with more than two."""
+    at_once, better = np.zeros((2, count), int)
     for track in tracks:
         at_once[track.frames] += 1
     kept: list[_Track] = []
     best = np.full(count, -np.inf)
-    better = np.zeros(count, int)
-    for track in order:
+    for track in sorted(tracks, key=lambda t: -t.wearer_likeness):
         crowd = at_once[track.frames] > 2
         own = track.wearer_likeness
         left_out = (better[track.frames] >= 2) | (own < best[track.frames] - OTHERS)
@@ -247,40 +227,35 @@ def _of_the_wearer(tracks: Sequence[_Track], count: int) -> list[_Track]:
     return [track for track in tracks if any(track is k for k in kept)]
 
 
-def side_by_view(
-    frames: Sequence[Sequence[Detection]], fps: float = PACE_FPS
-) -> Bool[np.ndarray, "T"]:
-    """Return in which frames hands are on other sides if the camera is worn than if it stands."""
-    stands, worn = (assign_slots(frames, worn=which, fps=fps) for which in (False, True))
-    differ = [
-        any(a is not b for a, b in zip(*pairs, strict=True))
-        for pairs in zip(stands, worn, strict=True)
-    ]
+def side_by_view(frames: Frames, fps: float = PACE_FPS) -> Bool[np.ndarray, "T"]:
+    """Return the frames in which the sides of hands depend on whether the camera is worn."""
+    ways = (assign_slots(frames, worn=worn, fps=fps) for worn in (False, True))
+    differ = [a[0] is not b[0] or a[1] is not b[1] for a, b in zip(*ways, strict=True)]
     return np.array(differ, bool)
 
 
 def _with_arms(tracks: Sequence[_Track], worn: bool) -> Float[np.ndarray, "N"]:
-    """Return the evidence of each track for a right hand, with what its forearm adds.
+    """Return the evidence of each track for a right hand, by labels and forearm.
 
-    In the wearer's own view right forearms come from the right, in that of somebody opposite from
-    the left: which it is, the labels of both hands say over the whole recording.
+    Right forearms come from the right in the wearer's view, from the left in that of a person
+    opposite; the labels of both hands over the recording decide which it is.
     """
     labels = np.array([track.evidence for track in tracks])
-    arms = np.array([track.arm * track.votes for track in tracks])
+    arms = np.array([track.forearm(0) * track.votes for track in tracks])
     return labels + arms * (WORN_ARM if worn else ARM * np.tanh(_view(tracks)))
 
 
 def _view(tracks: Sequence[_Track]) -> float:
-    """Return whose view the hands are in by their labels: positive the wearer's, 0 nobody knows."""
+    """Return the view that labels indicate: positive the wearer's, 0 unknown."""
     labels = np.array([track.evidence for track in tracks])
-    arms = np.array([track.arm for track in tracks])
-    # Arms that come from one side for both hands say nothing.
+    arms = np.array([track.forearm(0) for track in tracks])
+    # Forearms from one side for both hands are no evidence.
     agree = [float((labels * arms)[which].sum()) for which in (labels > 0, labels < 0)]
     return min(agree, key=abs) / SURE_VIEW if agree[0] * agree[1] > 0 else 0.0
 
 
-def _link(frames: Sequence[Sequence[Detection]], turned: Turned, pace: float) -> list[_Track]:
-    """Link detections of neighbouring frames by place (Hungarian assignment)."""
+def _link(frames: Frames, turned: Turned, pace: float) -> list[_Track]:
+    """Link detections of consecutive frames by place (Hungarian assignment)."""
     done: list[_Track] = []
     active: list[_Track] = []
     for frame, detections in enumerate(frames):
@@ -292,17 +267,12 @@ def _link(frames: Sequence[Sequence[Detection]], turned: Turned, pace: float) ->
             cost = np.array([[min(apart(p, d) for p in at) for d in detections] for at in places])
             waits = np.array([frame - t.frames[-1] for t in active])
             reach = pace * (LINK_DISTANCE + LINK_GROWTH * waits)
-            other_side = np.array(
-                [[abs(t.p_right - d.p_right) for d in detections] for t in active]
-            )
-            cost = np.where(cost <= reach[:, None], cost + OTHER_SIDE * other_side, 1e3)
+            labels = [[abs(t.p_right - d.p_right) for d in detections] for t in active]
+            cost = np.where(cost <= reach[:, None], cost + OTHER_SIDE * np.array(labels), 1e3)
             for row, column in zip(*linear_sum_assignment(cost), strict=True):
                 if cost[row, column] < 1e3:
-                    active[row].add(frame, detections[column])
+                    active[row].frames.append(frame)
+                    active[row].detections.append(detections[column])
                     unused.discard(int(column))
-        for index in sorted(unused):
-            track = _Track()
-            track.add(frame, detections[index])
-            active.append(track)
-
+        active += [_Track([frame], [detections[index]]) for index in sorted(unused)]
     return done + active

@@ -1,12 +1,9 @@
-"""MediaPipe's two hand networks, run directly: palms in a picture, and landmarks in a crop.
+"""MediaPipe's two hand networks without MediaPipe: palms in a picture, landmarks in a crop.
 
-The networks are the two files ``palm_detection_full`` and ``hand_landmark_full`` of MediaPipe
-0.10.14, which OpenVINO reads as they are. What stands around them there (anchors, thresholds, how a
-crop is placed) is done here: "MediaPipe Hands: On-device Real-time Hand Tracking" (Zhang et al.,
-2020) and the package's own graph descriptions say how.
-
-Crops are squares that may be turned and mirrored. Picture coordinates are pixels, integer at pixel
-centres.
+OpenVINO runs ``palm_detection_full`` and ``hand_landmark_full`` of MediaPipe 0.10.14. Anchors,
+thresholds and the placement of crops follow "MediaPipe Hands: On-device Real-time Hand Tracking"
+(Zhang et al., 2020) and the package's graph descriptions. Crops are squares that may be turned and
+mirrored. Picture coordinates are pixels, integer at pixel centres.
 """
 
 from __future__ import annotations
@@ -37,7 +34,7 @@ from acehand_core.processes import thread_count
 from acehand_core.types import ImageRgb
 
 VERSION = "0.10.14"
-#: Where the wheel has the networks, and the SHA-256 of each.
+#: Paths in the wheel, and SHA-256.
 PALM = "palm_detection/palm_detection_full.tflite"
 LANDMARKS = "hand_landmark/hand_landmark_full.tflite"
 SHA256 = {
@@ -47,15 +44,15 @@ SHA256 = {
 _IN_WHEEL = "mediapipe/modules/"
 
 PALM_PIXELS, CROP_PIXELS = 192, 224
-#: Two palms that overlap by this share (intersection over union) are one.
+#: Intersection over union of two detections of one palm.
 SAME_PALM = 0.3
-#: A hand reaches this far beyond the box of its palm, and of its landmarks; and along the hand.
+#: Scale and shift along the hand from the box of a palm, and of landmarks, to the hand's crop.
 _PALM_SCALE, _PALM_SHIFT = 2.6, -0.5
 _HAND_SCALE, _HAND_SHIFT = 2.0, -0.1
-#: Landmarks that place the next crop: all but the fingers' ends.
+#: Landmarks that place the next crop: all but the finger ends.
 _STEADY = [0, 1, 2, 3, 5, 6, 9, 10, 13, 14, 17, 18]
 _INDEX, _MIDDLE, _RING = 5, 9, 13
-#: One picture takes some 10 ms; on a machine that is never so busy, longer means that it hangs.
+#: One picture takes about 10 ms; beyond this the runtime hangs.
 INFERENCE_LIMIT_S = 60.0
 _stalled: list[Any] = []
 
@@ -64,7 +61,7 @@ _stalled: list[Any] = []
 class Crop:
     """A square of a picture: centre and side in pixels, turned clockwise by ``angle`` rad.
 
-    Where ``mirrored`` the crop is shown to the network left to right.
+    The network sees a ``mirrored`` crop left to right.
     """
 
     x: float
@@ -74,7 +71,7 @@ class Crop:
     mirrored: bool = False
 
     def to_picture(self, points: Float[np.ndarray, "*n 2"]) -> Float[np.ndarray, "*n 2"]:
-        """Return points of the picture; given as shares of the side from the upper left corner."""
+        """Return picture points from shares of the side, counted from the upper left corner."""
         centred = (points - 0.5) * self.side
         if self.mirrored:
             centred = centred * [-1.0, 1.0]
@@ -83,9 +80,9 @@ class Crop:
     def picture(
         self, image: ImageRgb, pixels: int = CROP_PIXELS
     ) -> UInt8[np.ndarray, "side side 3"]:
-        """Cut the square out of a picture; what lies outside is black."""
+        """Cut the square out of a picture, black beyond it."""
         if self.side > 2 * pixels:
-            # Sampling alone would alias: the surroundings are made smaller first.
+            # Halved first: sampling alone would alias.
             reach = self.side * np.sqrt(0.5) + 2
             left, top = (max(int(c - reach), 0) for c in (self.x, self.y))
             right, bottom = (max(int(c + reach), 0) for c in (self.x, self.y))
@@ -96,15 +93,13 @@ class Crop:
                 x, y = (self.x - left) / 2 - 0.25, (self.y - top) / 2 - 0.25
                 return replace(self, x=x, y=y, side=self.side / 2).picture(half, pixels)
         corners = np.array([[0.5, 0.5], [pixels - 0.5, 0.5], [0.5, pixels - 0.5]]) / pixels
-        matrix = cv2.getAffineTransform(
-            np.array([[0, 0], [pixels - 1, 0], [0, pixels - 1]], np.float32),
-            self.to_picture(corners).astype(np.float32),
-        )
+        square = np.array([[0, 0], [pixels - 1, 0], [0, pixels - 1]], np.float32)
+        matrix = cv2.getAffineTransform(square, self.to_picture(corners).astype(np.float32))
         flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
         return cv2.warpAffine(image, matrix, (pixels, pixels), flags=flags)
 
     def overlap(self, other: Crop) -> float:
-        """Return intersection over union of the two, as if neither were turned."""
+        """Return intersection over union, ignoring turns."""
         half = (self.side + other.side) / 2
         wide = min(half - abs(self.x - other.x), self.side, other.side)
         high = min(half - abs(self.y - other.y), self.side, other.side)
@@ -113,7 +108,7 @@ class Crop:
 
 
 class InferenceError(AcehandError):
-    """The hand networks gave no answer."""
+    """The hand networks do not answer."""
 
 
 @contextmanager
@@ -127,7 +122,7 @@ def naming(frame: int) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Palm:
-    """A palm that was found: the crop that shows its hand, and how sure the network is, 0 to 1."""
+    """A detected palm: the crop of its hand, and its score, 0 to 1."""
 
     crop: Crop
     score: float
@@ -135,13 +130,13 @@ class Palm:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What the landmark network says of one crop.
+    """Output of the landmark network for one crop.
 
     Attributes:
         pixels: in the picture.
         world: metres from the middle of the hand, in the picture's axes (x right, y down).
         p_right: probability of a right hand.
-        presence: how sure it is that there is a hand, 0 to 1.
+        presence: confidence that there is a hand, 0 to 1.
     """
 
     pixels: Float[np.ndarray, "21 2"]
@@ -153,8 +148,9 @@ class Look:
 class HandNetworks:
     """Both networks, compiled once for all threads of the process.
 
-    Raises MissingDependencyError where the runtime or the networks' files are missing, InputError
-    where a file is not the one of MediaPipe 0.10.14.
+    Raises:
+        MissingDependencyError: the runtime or the networks' files are missing.
+        InputError: a file is not that of MediaPipe 0.10.14.
     """
 
     def __init__(self) -> None:
@@ -169,34 +165,23 @@ class HandNetworks:
         found = installed()
         if found is None:
             raise MissingDependencyError(
-                "The mediapipe tracker needs MediaPipe's hand networks: "
-                "acehand weights fetch hands brings them, once; or bring your own hands with "
-                "--tracker FILE."
+                "The mediapipe tracker needs MediaPipe's hand networks: run acehand weights fetch "
+                "hands once, or bring your own hands with --tracker FILE."
             )
         check(found)
 
         core = runtime.Core()
-        # One thread to a picture, as many pictures at a time as there are processors; no bfloat16,
-        # so that machines that have it say the same as those that do not.
+        # One thread per picture, a picture per processor; no bfloat16, so all machines agree.
         threads = thread_count()
-        options = {
-            "NUM_STREAMS": threads, "INFERENCE_NUM_THREADS": threads,
-            "INFERENCE_PRECISION_HINT": "f32",
-        }  # fmt: skip
-        self._palm, self._landmarks = (
-            core.compile_model(core.read_model(found / name), "CPU", options)
-            for name in (PALM, LANDMARKS)
-        )
+        options: dict[str, Any] = {"NUM_STREAMS": threads, "INFERENCE_NUM_THREADS": threads}
+        options["INFERENCE_PRECISION_HINT"] = "f32"
+        models = (core.read_model(found / name) for name in (PALM, LANDMARKS))
+        self._palm, self._landmarks = (core.compile_model(m, "CPU", options) for m in models)
 
     def palms(
         self, image: ImageRgb, confidence: float = 0.5, around: Crop | None = None
     ) -> list[Palm]:
-        """Return the palms of a picture, the surest first.
-
-        Args:
-            confidence: of palms that are looked at, 0 to 1.
-            around: the part of the picture to look at; None: all of it.
-        """
+        """Return the palms in a picture or a part of it, the most confident first."""
         height, width = image.shape[:2]
         if around is None:
             around = Crop((width - 1) / 2, (height - 1) / 2, float(max(width, height)), 0.0)
@@ -212,11 +197,11 @@ class HandNetworks:
         ]
 
     def look(self, image: ImageRgb, crop: Crop) -> Look:
-        """Return the landmarks of the hand in a crop, whether or not there is one."""
+        """Return the landmarks in a crop, with a hand or without."""
         landmarks, presence, handedness, world = _infer(self._landmarks, crop.picture(image))
         pixels = crop.to_picture(landmarks.reshape(21, 3)[:, :2].astype(float) / CROP_PIXELS)
         world = world.reshape(21, 3).astype(float)
-        # MediaPipe calls this the probability of "Left": it takes pictures to be mirrored.
+        # MediaPipe calls this the probability of "Left": it assumes mirrored pictures.
         p_right = float(handedness.item())
         if crop.mirrored:
             world, p_right = world * [-1.0, 1.0, 1.0], 1 - p_right
@@ -226,20 +211,19 @@ class HandNetworks:
 
 def openvino() -> ModuleType:
     """Import OpenVINO. Raises ImportError."""
-    # It would tell its makers so, over the net, and mark the user's home; it runs as well without
-    # the package that does it.
+    # Without its telemetry, which would report over the net and write to the user's home.
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
     return importlib.import_module("openvino")
 
 
 @lru_cache(maxsize=1)
 def hand_networks() -> HandNetworks:
-    """Return the networks of this process. Raises as ``HandNetworks``."""
+    """Return the networks of this process; raises as ``HandNetworks``."""
     return HandNetworks()
 
 
 def crop_of(pixels: Float[np.ndarray, "21 2"]) -> Crop:
-    """Return the crop in which to look for a hand whose landmarks were here a moment ago."""
+    """Return the crop in which to look for a hand with these landmarks a moment ago."""
     towards = (pixels[_INDEX] + pixels[_RING]) / 4 + pixels[_MIDDLE] / 2 - pixels[0]
     angle = float(np.arctan2(towards[0], -towards[1]))
     turn = _turn(angle)
@@ -253,7 +237,7 @@ def crop_of(pixels: Float[np.ndarray, "21 2"]) -> Crop:
 
 
 def _palm_crop(points: Float[np.ndarray, "9 2"], around: Crop) -> Crop:
-    """Return the crop of the hand that a palm belongs to: box, and wrist and middle knuckle."""
+    """Return the crop of a palm's hand, by its box, wrist and middle knuckle."""
     (centre, wrist, knuckle), size = around.to_picture(points[[0, 2, 4]]), points[1] * around.side
     towards = knuckle - wrist
     angle = float(np.arctan2(towards[0], -towards[1]))
@@ -265,7 +249,7 @@ def _palm_crop(points: Float[np.ndarray, "9 2"], around: Crop) -> Crop:
 def _without_overlap(
     points: Float[np.ndarray, "N 9 2"], score: Float[np.ndarray, "N"]
 ) -> list[tuple[Float[np.ndarray, "9 2"], float]]:
-    """Merge what lies on one palm, weighted by how sure each is; the surest palm first."""
+    """Merge detections of one palm by their scores; the most confident palm first."""
     low, high = points[:, 0] - points[:, 1] / 2, points[:, 0] + points[:, 1] / 2
     area = np.prod(high - low, axis=1)
     merged = []
@@ -277,16 +261,15 @@ def _without_overlap(
         same = shared > SAME_PALM * (area[left] + area[first] - shared)
         same[0] = True
         group = left[same]
-        merged.append(
-            (np.average(points[group], axis=0, weights=score[group]), float(score[first]))
-        )
+        mean = np.average(points[group], axis=0, weights=score[group])
+        merged.append((mean, float(score[first])))
         left = left[~same]
     return merged
 
 
 @lru_cache(maxsize=1)
 def _anchors() -> Float[np.ndarray, "2016 2"]:
-    """Return the anchors' centres, shares of the picture: two a cell of 8 pixels, six of 16."""
+    """Return the anchors' centres in shares of the picture: two per cell of 8 pixels, six of 16."""
     grids = []
     for cells, count in ((24, 2), (12, 6)):
         middle = (np.arange(cells) + 0.5) / cells
@@ -301,8 +284,8 @@ def _infer(model: Any, picture: UInt8[np.ndarray, "side side 3"]) -> list[np.nda
     if not request.wait_for(round(1e3 * INFERENCE_LIMIT_S)):
         _stalled.append(request)  # freeing it would wait for it
         raise InferenceError(
-            f"OpenVINO has not answered within {INFERENCE_LIMIT_S:g} s. Run the command again, "
-            "with --resume if it writes a dataset."
+            f"OpenVINO did not answer within {INFERENCE_LIMIT_S:g} s. Run the command again, with "
+            "--resume if it writes a dataset."
         )
     return [np.array(output.data) for output in request.output_tensors]
 
@@ -316,16 +299,15 @@ def _turn(angle: float) -> Float[np.ndarray, "2 2"]:
 
 
 def folder() -> Path:
-    """Return where the networks are kept: ``$ACEHAND_HAND_NETWORKS``, or the user's cache."""
-    named = os.environ.get("ACEHAND_HAND_NETWORKS")
-    if named:
+    """Return the networks' folder: ``$ACEHAND_HAND_NETWORKS``, or in the user's cache."""
+    if named := os.environ.get("ACEHAND_HAND_NETWORKS"):
         return Path(named)
     cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(cache) / "acehand" / f"mediapipe-{VERSION}"
 
 
 def installed() -> Path | None:
-    """Return the folder that has both networks: ``folder()``, or an installed mediapipe package."""
+    """Return the folder with both networks: ``folder()``, or an installed mediapipe package."""
     places = [folder()]
     package = importlib.util.find_spec("mediapipe")
     if package is not None and package.submodule_search_locations:
@@ -334,17 +316,15 @@ def installed() -> Path | None:
 
 
 def download() -> None:
-    """Let pip download MediaPipe's wheel, and ``unpack`` it.
+    """Let pip download an existing wheel of MediaPipe, for any Python, and ``unpack`` it.
 
-    The networks are the same in every wheel, so one is taken that exists, whatever this Python is.
-    Raises MissingDependencyError where pip cannot.
+    Raises MissingDependencyError if pip fails.
     """
     with tempfile.TemporaryDirectory() as place:
-        command = [
-            sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check",
-            "--no-deps", "--only-binary=:all:", "--python-version", "3.12",
-            "--platform", "manylinux_2_17_x86_64", "--dest", place, f"mediapipe=={VERSION}",
-        ]  # fmt: skip
+        options = "--quiet --disable-pip-version-check --no-deps --only-binary=:all:"
+        options += " --python-version 3.12 --platform manylinux_2_17_x86_64 --dest"
+        command = [sys.executable, "-m", "pip", "download", *options.split(), place]
+        command += [f"mediapipe=={VERSION}"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         wheels = list(Path(place).glob("*.whl"))
         if done.returncode != 0 or not wheels:
@@ -356,9 +336,9 @@ def download() -> None:
 
 
 def unpack(wheel: Path) -> None:
-    """Write the networks of MediaPipe's wheel to ``folder()``; only those two files are read.
+    """Write the two networks of MediaPipe's wheel to ``folder()``.
 
-    Raises InputError where it is no such wheel, or the networks in it are not the known ones.
+    Raises InputError for another wheel or other networks.
     """
     try:
         with zipfile.ZipFile(wheel) as archive:
@@ -376,7 +356,7 @@ def unpack(wheel: Path) -> None:
 
 
 def check(place: Path) -> None:
-    """Raise InputError where the networks in a folder are not those of MediaPipe 0.10.14."""
+    """Raise InputError unless a folder has the networks of MediaPipe 0.10.14."""
     for name in SHA256:
         _check_content(place, name, (place / name).read_bytes())
 

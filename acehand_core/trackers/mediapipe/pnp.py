@@ -1,7 +1,7 @@
-"""Placing a hand in front of a camera from 2D evidence: mixed PnP and full rigid PnP.
+"""Placement of a hand before a camera from 2D evidence: mixed PnP and full rigid PnP.
 
-Bearings are the dimensionless pairs (x/z, y/z) of the ray towards a joint, so every camera model
-serves. Joints are canonical: oriented to the camera, not yet placed. All frames are solved at once.
+Bearings are pairs (x/z, y/z) of rays, so any camera model works. Joints are canonical: oriented to
+the camera, but not placed. All frames are solved at once.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from jaxtyping import Bool, Float
 from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
 
-#: Gates of the paper's appendix "Architecture": a joint votes at least 5 cm before the camera with
-#: its anchor 2 % of the image inside; six votes are needed; the refit residual may reach 15 px or
-#: a quarter of the hand's 2D diagonal, whichever is larger.
+#: Gates of the paper's appendix "Architecture": a voting joint is at least 5 cm before the camera,
+#: its anchor 2 % of the image inside; six votes are needed; the refit residual may reach the larger
+#: of 15 px and a quarter of the hand's 2D diagonal.
 MIN_DEPTH_M = 0.05
 IMAGE_MARGIN = 0.02
 MIN_VOTES = 6
@@ -25,19 +25,21 @@ MAX_RMS_DIAGONAL = 0.25
 
 Joints = Float[np.ndarray, "N K 3"]
 Bearings = Float[np.ndarray, "N K 2"]
+Pixels = Float[np.ndarray, "N K 2"]
+Places = Float[np.ndarray, "N 3"]
 
 
 @dataclass(frozen=True, slots=True)
 class MixedPnP:
-    """Translations (N, 3) in metres, and which of them passed the gates."""
+    """Translations in metres, and those that passed the gates."""
 
-    translation: Float[np.ndarray, "N 3"]
+    translation: Places
     accepted: Bool[np.ndarray, "N"]
     votes: Bool[np.ndarray, "N K"]
     rms_px: Float[np.ndarray, "N"]
 
 
-def bearings(camera: Camera, pixels: Float[np.ndarray, "N K 2"]) -> Bearings:
+def bearings(camera: Camera, pixels: Pixels) -> Bearings:
     """Return (x/z, y/z) of each pixel's ray; NaN outside the field of view or beyond 90 degrees."""
     rays = camera.unproject(pixels)
     depth = rays[..., 2:]
@@ -45,30 +47,25 @@ def bearings(camera: Camera, pixels: Float[np.ndarray, "N K 2"]) -> Bearings:
 
 
 def mixed_pnp(
-    joints: Joints,
-    depth: Float[np.ndarray, "N"],
-    anchors: Float[np.ndarray, "N K 2"],
-    camera: Camera,
+    joints: Joints, depth: Float[np.ndarray, "N"], anchors: Pixels, camera: Camera
 ) -> MixedPnP:
-    """Solve the in-plane translation in closed form, given the depth of the hand's origin.
+    """Solve the in-plane translation in closed form for a given depth of the hand's origin.
 
     Paper, section "Ray-Based Camera Solver", equation (pnp): perspective is linear in the in-plane
-    shift, ``t_x = sum m/z (b - X/z) / sum m/z^2``. Where a gate fails, the wrist (joint 0) is
-    placed on its own ray; without one the translation is NaN.
+    shift, ``t_x = sum m/z (b - X/z) / sum m/z^2``. Where a gate fails, the wrist (joint 0) lies on
+    its ray; without one the translation is NaN.
 
     Args:
         joints: canonical joints, metres, camera axes.
         depth: t_z per row, metres.
-        anchors: 2D evidence in pixels of ``camera``; NaN where there is none.
+        anchors: 2D evidence in pixels of ``camera``, NaN for none.
     """
     bearing = bearings(camera, anchors)
     z_raw = joints[..., 2] + depth[:, None]
     z = np.maximum(z_raw, MIN_DEPTH_M)
-    margin = IMAGE_MARGIN * np.array([camera.width, camera.height])
-    inside = (
-        (anchors > margin - 0.5)
-        & (anchors < np.array([camera.width, camera.height]) - 0.5 - margin)
-    ).all(-1)
+    size = np.array([camera.width, camera.height])
+    margin = IMAGE_MARGIN * size
+    inside = ((anchors > margin - 0.5) & (anchors < size - 0.5 - margin)).all(-1)
     votes = (z_raw >= MIN_DEPTH_M) & inside & np.isfinite(bearing).all(-1)
     weight = votes / z**2
     offset = np.where(votes[..., None], bearing - joints[..., :2] / z[..., None], 0.0)
@@ -94,12 +91,11 @@ def mixed_pnp(
 
 
 def weak_perspective_depth(
-    joints: Joints, anchors: Float[np.ndarray, "N K 2"], camera: Camera
+    joints: Joints, anchors: Pixels, camera: Camera
 ) -> Float[np.ndarray, "N"]:
     """Return the depth of the origin at which the hand is as large as its 2D evidence.
 
-    The ratio of the spreads of joints and bearings about their means is the depth of the joints'
-    middle; a start for the full solve.
+    The depth of the joints' middle is the ratio of the spreads of joints and bearings.
     """
     bearing = bearings(camera, anchors)
     valid = np.isfinite(bearing).all(-1, keepdims=True)
@@ -116,15 +112,14 @@ def weak_perspective_depth(
 def rigid_pnp(
     joints: Joints,
     bearing: Bearings,
-    translation: Float[np.ndarray, "N 3"],
+    translation: Places,
     weights: Float[np.ndarray, "N K"] | None = None,
     iterations: int = 10,
 ) -> tuple[Float[np.ndarray, "N 3 3"], Float[np.ndarray, "N 3"]]:
-    """Turn and place rigid joints so that they meet their bearings; Levenberg-Marquardt.
+    """Turn and place rigid joints to meet their bearings (NaN for none); Levenberg-Marquardt.
 
-    Returns the rotation that is applied to ``joints`` about their first point (the wrist), and the
-    translation of the first point's frame: ``x_camera = R (joints - joints[0]) + joints[0] + t``.
-    A missing bearing (NaN) has no weight. Rows with fewer than four joints keep their start.
+    Returns R and t of ``x_camera = R (joints - joints[0]) + joints[0] + t``. Rows with fewer than
+    four bearings keep their start.
     """
     valid = np.isfinite(bearing).all(-1)
     w = valid * (1.0 if weights is None else weights)
@@ -132,9 +127,8 @@ def rigid_pnp(
     count = len(joints)
     rotation = np.broadcast_to(np.eye(3), (count, 3, 3)).copy()
     translation = translation.copy()
-    arms = joints - joints[:, :1]
     damping = np.full(count, 1e-3)
-    residual, jacobian = _rigid_system(rotation, translation, arms, joints[:, :1], seen, w)
+    residual, jacobian = _rigid_system(rotation, translation, joints, seen, w)
     cost = np.sum(residual**2, axis=1)
 
     solvable = valid.sum(1) >= 4
@@ -146,9 +140,7 @@ def rigid_pnp(
         step = -np.linalg.solve(damped, gradient[..., None])[..., 0]
         new_rotation = rotations.exp(step[:, :3]) @ rotation
         new_translation = translation + step[:, 3:]
-        new_residual, new_jacobian = _rigid_system(
-            new_rotation, new_translation, arms, joints[:, :1], seen, w
-        )
+        new_residual, new_jacobian = _rigid_system(new_rotation, new_translation, joints, seen, w)
         new_cost = np.sum(new_residual**2, axis=1)
         better = solvable & (new_cost < cost)
         rotation[better], translation[better] = new_rotation[better], new_translation[better]
@@ -160,19 +152,14 @@ def rigid_pnp(
 
 
 def _rigid_system(
-    rotation: np.ndarray,
-    translation: np.ndarray,
-    arms: np.ndarray,
-    origin: np.ndarray,
-    bearing: np.ndarray,
-    weights: np.ndarray,
+    rotation: np.ndarray, translation: np.ndarray, joints: Joints, bearing: Bearings, w: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Residuals (N, 2K) of bearings and their derivative by (rotation, translation), (N, 2K, 6)."""
-    turned = arms @ np.swapaxes(rotation, 1, 2)
-    points = turned + origin + translation[:, None]
+    """Return residuals (N, 2K) of bearings and derivatives (N, 2K, 6) by rotation, translation."""
+    turned = (joints - joints[:, :1]) @ np.swapaxes(rotation, 1, 2)
+    points = turned + joints[:, :1] + translation[:, None]
     z = np.maximum(points[..., 2], MIN_DEPTH_M)
     predicted = points[..., :2] / z[..., None]
-    root = np.sqrt(weights)[..., None]
+    root = np.sqrt(w)[..., None]
     residual = root * (predicted - bearing)
     d_point = np.zeros((*points.shape[:2], 2, 3))
     d_point[..., 0, 0] = d_point[..., 1, 1] = 1 / z

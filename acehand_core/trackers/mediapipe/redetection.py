@@ -1,8 +1,11 @@
-"""Detection over the whole recording, in segments that are kept, and where to look again.
+"""Detection over the whole recording in resumable segments, and a second look into gaps.
 
-A forward pass covers the recording. ``linking`` says whose hand each detection is. Then, only where
-a slot is empty next to a sighting, the gap is looked at again: forwards and backwards with lower
-thresholds, where the hand was in the frame beside, then around that place.
+A forward pass covers the recording, and ``linking`` assigns the detections to hands. Each gap next
+to a sighting is searched again, forwards and backwards with lower thresholds: at the hand's last
+place, then around it.
+
+Finished segments are kept in a folder, so that an interrupted run resumes. A segment's key is a
+hash of the pictures (file and reading), the networks and the settings, never of a name.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +27,13 @@ from acehand_core.motion import FrameSource, runs
 from acehand_core.processes import thread_count
 from acehand_core.safe_files import safe_load_npz
 from acehand_core.trackers.mediapipe.linking import Slots, Turned, unturned
-from acehand_core.trackers.mediapipe.networks import HandNetworks, crop_of, hand_networks, naming
+from acehand_core.trackers.mediapipe.networks import (
+    HandNetworks,
+    Look,
+    crop_of,
+    hand_networks,
+    naming,
+)
 from acehand_core.trackers.mediapipe.search import (
     MAX_HANDS,
     SAME_HAND,
@@ -37,34 +46,19 @@ from acehand_core.trackers.mediapipe.search import (
 )
 from acehand_core.types import ImageRgb, Progress, Quality
 
-# Long passes over a recording: segments that run side by side, and are kept.
-#
-# Partial results are kept in a folder, so that an interrupted run resumes where it stopped. A
-# segment's key is a hash of the pictures (file and how it was read), the networks and the settings:
-# never of a name.
-
-#: Frames of one segment. Fixed, so that a result does not depend on the machine.
+#: Frames of one segment, fixed so that results do not depend on the machine.
 SEGMENT_FRAMES = 320
 
 Frames = list[list[Detection]]
-#: From a frame's number and picture to its hands; called for the frames of a segment in order.
+#: From a frame's number and picture to its hands, in the order of a segment's frames.
 PerFrame = Callable[[int, ImageRgb], list[Detection]]
+Begin = Callable[[], PerFrame]
 
 
 def in_segments(
-    frames: FrameSource,
-    begin: Callable[[], PerFrame],
-    stage: str,
-    progress: Progress,
-    cache: SegmentCache,
+    frames: FrameSource, begin: Begin, stage: str, progress: Progress, cache: SegmentCache
 ) -> Frames:
-    """Return the hands of every frame.
-
-    Args:
-        begin: makes what looks at one segment; segments know nothing of each other.
-        stage: what the progress is called.
-        cache: segments in it are not looked at.
-    """
+    """Return the hands of every frame; ``begin`` starts each segment that the cache lacks."""
     count = len(frames)
     pieces = max(1, -(-count // SEGMENT_FRAMES))
     edges = np.linspace(0, count, pieces + 1).round().astype(int)
@@ -115,7 +109,7 @@ def in_segments(
 
 
 class SegmentCache:
-    """Detections per segment in a folder; with no folder nothing is kept."""
+    """Detections per segment in a folder, if there is one."""
 
     def __init__(self, folder: Path | None, key: dict[str, Any]) -> None:
         self._folder = folder
@@ -123,24 +117,20 @@ class SegmentCache:
         self._prefix = f"detections-{digest[:24]}"
 
     def get(self, start: int, stop: int) -> list[list[Detection]] | None:
-        """Return a finished segment, or None. A damaged file counts as absent."""
+        """Return a finished segment, or None, also for a damaged file."""
         path = self._path(start, stop)
         if path is None or not path.is_file():
             return None
 
         try:
-            data = safe_load_npz(path)
-            known = np.isfinite(data["covariance"]).all((1, 2, 3))
-            flat = [
-                Detection(
-                    pixels, world, float(p_right), str(look), float(presence),
-                    covariance if several else None,
-                )
-                for pixels, world, p_right, look, presence, covariance, several in zip(
-                    data["pixels"], data["world"], data["p_right"], data["look"],
-                    data["presence"], data["covariance"], known, strict=True,
-                )
-            ]  # fmt: skip
+            data, flat = safe_load_npz(path), []
+            names = ("pixels", "world", "p_right", "look", "presence", "covariance")
+            for pixels, world, p_right, look, presence, covariance in zip(
+                *(data[name] for name in names), strict=True
+            ):
+                known = covariance if np.isfinite(covariance).all() else None
+                seen = float(p_right), str(look), float(presence)
+                flat.append(Detection(pixels, world, *seen, known))
             ends = np.cumsum(data["count"])
             if len(ends) != stop - start or ends[-1] != len(flat):
                 return None
@@ -150,16 +140,13 @@ class SegmentCache:
         return [flat[end - count : end] for end, count in zip(ends, data["count"], strict=True)]
 
     def put(self, start: int, stop: int, frames: list[list[Detection]]) -> None:
-        """Write a finished segment; it appears whole or not at all.
-
-        Raises OutputError when the folder cannot be written.
-        """
+        """Write a finished segment atomically. Raises OutputError."""
         path = self._path(start, stop)
         if path is None:
             return
         flat = [d for detections in frames for d in detections]
         one = np.full((21, 2, 2), np.nan)
-
+        spread = [one if d.covariance is None else d.covariance for d in flat]
         partial = path.with_suffix(f".{os.getpid()}.partial")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -172,9 +159,7 @@ class SegmentCache:
                     p_right=np.array([d.p_right for d in flat]),
                     look=np.array([d.look for d in flat], dtype="U16"),
                     presence=np.array([d.presence for d in flat]),
-                    covariance=np.array(
-                        [one if d.covariance is None else d.covariance for d in flat]
-                    ).reshape(-1, 21, 2, 2),
+                    covariance=np.array(spread).reshape(-1, 21, 2, 2),
                 )
             partial.replace(path)
         except OSError as error:
@@ -188,17 +173,17 @@ class SegmentCache:
         return self._folder / f"{self._prefix}-{start:09d}-{stop:09d}.npz"
 
 
-#: Another look gives up after this many frames without the hand.
+#: Frames without the hand after which a second look ends.
 GIVE_UP = 8
-#: Pictures that a walk backwards holds at once, from its first few on.
+#: Pictures held at once by a long walk backwards.
 HELD_BYTES = 400_000_000
-#: A second look must land this close to where the hand is expected, in hand sizes.
+#: Largest distance of a second look from the expected place, in hand sizes.
 EXPECTED = 1.6
 
 
 @dataclass(frozen=True, slots=True)
 class SightGap:
-    """Frames ``start`` to ``stop - 1`` in which a slot is empty beside at least one sighting."""
+    """Frames ``start`` to ``stop - 1`` with an empty slot, next to at least one sighting."""
 
     slot: int
     start: int
@@ -214,7 +199,7 @@ def forward_pass(
     cache: SegmentCache,
     quality: Quality = "balanced",
 ) -> Frames:
-    """Detect hands in every frame, in segments that run side by side."""
+    """Detect hands in every frame, in parallel segments."""
 
     def follower() -> PerFrame:
         detector = Detector(fps, quality)
@@ -224,7 +209,7 @@ def forward_pass(
 
 
 def find_gaps(slots: Slots) -> list[SightGap]:
-    """Return the runs of empty frames of each slot that touch a sighting of that slot."""
+    """Return the runs of empty frames of each slot next to a sighting."""
     gaps = []
     for slot in (0, 1):
         empty = np.array([pair[slot] is None for pair in slots])
@@ -237,62 +222,36 @@ def find_gaps(slots: Slots) -> list[SightGap]:
 
 
 def look_again(
-    frames: FrameSource,
-    detections: Frames,
-    slots: Slots,
-    progress: Progress,
-    turned: Turned = unturned,
+    frames: FrameSource, found: Frames, slots: Slots, progress: Progress, turned: Turned = unturned
 ) -> Iterator[tuple[int, Detection]]:
-    """Yield (frame, detection) of hands that the forward pass lost, or found late.
+    """Yield (frame, detection) of hands that the forward pass lost or found late.
 
-    Args:
-        detections: all that were seen, other people's hands too.
+    ``found`` are all detections, including other people's hands.
     """
     gaps = find_gaps(slots)
     if not gaps:
         return
     networks = hand_networks()
-    present = [list(hands) for hands in detections]
+    present = [list(hands) for hands in found]
     for index, gap in enumerate(gaps):
         progress("look again", index, len(gaps))
         seen: dict[int, Detection] = {}
-        for backwards, sighting in ((False, gap.before), (True, gap.after)):
-            if sighting is not None:
-                walk = _Walk(gap, backwards, sighting)
-                _follow(walk, frames, networks, present, turned, seen)
+        if gap.before is not None:
+            search = _Search(networks, gap.slot, "forward again", turned)
+            ahead = enumerate(frames.read(gap.start, gap.stop), gap.start)
+            search.follow(gap.before, gap.start - 1, ahead, present, seen)
+        if gap.after is not None:
+            search = _Search(networks, gap.slot, "backward", turned)
+            back = _backwards(frames, gap.start, gap.stop)
+            search.follow(gap.after, gap.stop, back, present, seen)
         for frame, hand in seen.items():
             present[frame].append(hand)
         yield from seen.items()
     progress("look again", len(gaps), len(gaps))
 
 
-@dataclass(frozen=True, slots=True)
-class _Walk:
-    """A way into a gap from the sighting beside it, forwards or backwards."""
-
-    gap: SightGap
-    backwards: bool
-    sighting: Detection
-
-    @property
-    def sighted(self) -> int:
-        """The frame of the sighting."""
-        return self.gap.stop if self.backwards else self.gap.start - 1
-
-    def images(self, frames: FrameSource) -> Iterator[tuple[int, ImageRgb]]:
-        """Yield (frame, image) in walking order."""
-        start, stop = self.gap.start, self.gap.stop
-        if self.backwards:
-            yield from _backwards(frames, start, stop)
-        else:
-            yield from zip(range(start, stop), frames.read(start, stop), strict=True)
-
-
 def _backwards(frames: FrameSource, start: int, stop: int) -> Iterator[tuple[int, ImageRgb]]:
-    """Yield (frame, image) from ``stop - 1`` down to ``start``.
-
-    Few pictures are read at a time at first, since most walks end soon.
-    """
+    """Yield (frame, image) from ``stop - 1`` down to ``start``; short walks read few."""
     count = GIVE_UP
     while stop > start:
         begin = max(start, stop - count)
@@ -302,79 +261,69 @@ def _backwards(frames: FrameSource, start: int, stop: int) -> Iterator[tuple[int
             yield held.pop()
 
 
-def _follow(
-    walk: _Walk,
-    frames: FrameSource,
-    networks: HandNetworks,
-    present: Sequence[Sequence[Detection]],
-    turned: Turned,
-    seen: dict[int, Detection],
-) -> None:
-    """Follow a hand into the gap until it is lost; add to ``seen`` what the other walk did not."""
-    last, at, misses = walk.sighting, walk.sighted, 0
-    look = "backward" if walk.backwards else "forward again"
-    for frame, image in walk.images(frames):
-        match = seen.get(frame)
-        if match is None:
-            in_room = turned(last, at, frame)
-            places = [last] if in_room is None else [last, in_room]
-            with naming(frame):
-                match = _found(networks, np.ascontiguousarray(image), places, look, walk, misses)
-            if match is not None and any(
-                apart(match, other) < SAME_HAND for other in present[frame]
-            ):
-                match = None
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """A second look for one slot's hand, in one direction."""
 
-        if match is None:
-            misses += 1
-            if misses >= GIVE_UP:
-                return
-            continue
-        seen[frame] = match
-        last, at, misses = match, frame, 0
+    networks: HandNetworks
+    slot: int
+    look: str
+    turned: Turned
 
+    def follow(
+        self,
+        last: Detection,
+        at: int,
+        images: Iterable[tuple[int, ImageRgb]],
+        present: Sequence[Sequence[Detection]],
+        seen: dict[int, Detection],
+    ) -> None:
+        """Follow a hand from frame ``at`` until it is lost; add to what the other walk has seen."""
+        misses = 0
+        for frame, image in images:
+            match = seen.get(frame)
+            if match is None:
+                in_room = self.turned(last, at, frame)
+                places = [last] if in_room is None else [last, in_room]
+                with naming(frame):
+                    match = self._found(np.ascontiguousarray(image), places, misses)
+                others = present[frame]
+                if match is not None and any(apart(match, other) < SAME_HAND for other in others):
+                    match = None
 
-def _found(
-    networks: HandNetworks,
-    image: ImageRgb,
-    places: Sequence[Detection],
-    look: str,
-    walk: _Walk,
-    misses: int,
-) -> Detection | None:
-    """Return the hand that is expected at some places: there, or else in their surroundings."""
-    crops = [crop_of(place.pixels) for place in places]
-    hands = [hand for crop in crops if (hand := followed(networks, image, crop)) is not None]
-    found = [Detection(h.pixels, h.world, h.p_right, look, h.presence) for h in hands]
-    match = _expected(found, places, walk.gap.slot, misses)
-    if match is not None:
-        return match
+            if match is None:
+                misses += 1
+                if misses >= GIVE_UP:
+                    return
+                continue
+            seen[frame] = match
+            last, at, misses = match, frame, 0
 
-    around = [replace(crop, side=SURROUNDINGS * crop.side) for crop in crops]
-    hands = new_hands(networks, image, around, [], MAX_HANDS)
-    found = [Detection(h.pixels, h.world, h.p_right, "surroundings", h.presence) for h in hands]
-    return _expected(found, places, walk.gap.slot, misses)
+    def _found(self, image: ImageRgb, places: Sequence[Detection], misses: int) -> Detection | None:
+        """Return the hand at its expected places, or else in their surroundings."""
+        crops = [crop_of(place.pixels) for place in places]
+        hands = [h for crop in crops if (h := followed(self.networks, image, crop)) is not None]
+        match = self._expected(hands, self.look, places, misses)
+        if match is not None:
+            return match
+        around = [replace(crop, side=SURROUNDINGS * crop.side) for crop in crops]
+        hands = new_hands(self.networks, image, around, [], MAX_HANDS)
+        return self._expected(hands, "surroundings", places, misses)
 
+    def _expected(
+        self, hands: Sequence[Look], look: str, places: Sequence[Detection], misses: int
+    ) -> Detection | None:
+        """Return the hand that continues one expected at some places: near, as large, same side."""
 
-def _expected(
-    detections: Sequence[Detection], places: Sequence[Detection], slot: int, misses: int
-) -> Detection | None:
-    """Return the detection that continues a hand: near, as large, not of the other side.
+        def off(found: Detection) -> float:
+            return min(apart(found, place) for place in places)
 
-    ``places``: where it is expected.
-    """
-
-    def off(found: Detection) -> float:
-        return min(apart(found, place) for place in places)
-
-    def alike(found: Detection) -> bool:
-        return any(0.5 < found.size / place.size < 2.0 for place in places)
-
-    near = [
-        d
-        for d in detections
-        if off(d) < EXPECTED + 0.1 * misses
-        and alike(d)
-        and (d.p_right if slot else 1 - d.p_right) > 0.3
-    ]
-    return min(near, key=off, default=None)
+        found = [Detection(h.pixels, h.world, h.p_right, look, h.presence) for h in hands]
+        near = [
+            d
+            for d in found
+            if off(d) < EXPECTED + 0.1 * misses
+            and any(0.5 < d.size / place.size < 2.0 for place in places)
+            and (d.p_right if self.slot else 1 - d.p_right) > 0.3
+        ]
+        return min(near, key=off, default=None)

@@ -1,8 +1,8 @@
-"""Each hand seen in several crops: a better mean, and how far the crops disagree.
+"""Refinement of each hand by several crops: their mean and covariance.
 
-The landmark network answers differently when its crop is turned, mirrored or of another size. Where
-it is sure, little; where it guesses, a lot. The mean is better than any one of the answers, and
-their covariance tells how well a landmark is known.
+The landmark network's answers for turned, mirrored and scaled crops differ little where it is sure
+and a lot where it guesses. Their mean is better than any of them, and their covariance measures the
+certainty of a landmark.
 """
 
 from __future__ import annotations
@@ -29,43 +29,41 @@ from acehand_core.trackers.mediapipe.redetection import SegmentCache, in_segment
 from acehand_core.trackers.mediapipe.search import Detection
 from acehand_core.types import ImageRgb, Progress, Quality
 
-#: A crop that shows no hand says nothing; a mean this far off, in hand sizes, is of another hand.
+#: Least presence in a crop, and distance in hand sizes of a mean that is of another hand.
 LEAST_PRESENCE, SAME = 0.3, 0.75
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """How a crop differs from the upright one around a hand: turned (degrees), scaled, mirrored."""
+    """The difference of a crop from the upright one around a hand: turned, scaled, mirrored."""
 
     degrees: float | int = 0
     scale: float = 1.0
     mirrored: bool = False
 
     def of(self, crop: Crop) -> Crop:
-        """Return the crop changed in this way."""
+        """Return the changed crop."""
         angle = crop.angle + np.radians(self.degrees)
         return replace(crop, side=crop.side * self.scale, angle=angle, mirrored=self.mirrored)
 
 
-#: A hand was found in a crop like this: what was seen there counts, it is not looked at again.
+#: The crop in which a hand was found counts without another look.
 AS_FOUND = Variant()
-#: Crops of the size that MediaPipe follows hands with. Tighter ones would shut out another hand
-#: that is near, and put wrists further out: by 3 % of the hand's length at 0.9 of the side.
-#: Half of them are mirrored, else a hand and its mirror image would be seen differently.
+#: Crops of the size in which MediaPipe follows hands. Tighter ones would exclude near hands, and
+#: move wrists out: by 3 % of the hand's length at 0.9 of the side. Half are mirrored, for equal
+#: results of a hand and its mirror image.
 VARIANTS: dict[Quality, tuple[Variant, ...]] = {
     "fast": (),
-    "balanced": (
-        AS_FOUND, Variant(mirrored=True), Variant(20), Variant(-20, mirrored=True),
-    ),
+    "balanced": (AS_FOUND, Variant(mirrored=True), Variant(20), Variant(-20, mirrored=True)),
     "best": tuple(
         Variant(degrees, scale, mirrored)
         for mirrored in (False, True)
         for degrees, scale in ((0, 0.93), (0, 1.07), (12, 1.0), (-12, 1.0), (24, 1.0), (-24, 1.0))
     ),
-}  # fmt: skip
+}
 
-#: Where the first two looks are no further apart (``search.apart``) the others are left out. On a
-#: real video so are those of six hands in seven; what they would add there is little.
+#: Distance of the first two looks (``search.apart``) below which the others are skipped, as for six
+#: hands in seven of a real video, with little effect.
 AGREED: dict[Quality, float] = {"fast": 0.0, "balanced": 0.05, "best": 0.0}
 
 
@@ -77,14 +75,10 @@ def refine(
     work_dir: Path | None,
     key: dict[str, Any],
 ) -> Slots:
-    """Return the hands with their landmarks merged over several crops.
+    """Return the hands of every frame with landmarks merged over several crops.
 
-    Args:
-        slots: where to look: the hands of every frame, one entry a side.
-        work_dir: where finished parts are kept; None: nowhere.
-        key: of the pictures (``SegmentCache``).
-
-    A hand that fewer than two crops confirm is left as it was, with no covariance.
+    A hand that fewer than two crops confirm stays as it was, without covariance. ``work_dir`` and
+    ``key`` (of the pictures) are those of ``SegmentCache``.
     """
     variants = VARIANTS[quality]
     if not variants:
@@ -93,16 +87,15 @@ def refine(
 
     def look(frame: int, image: ImageRgb) -> list[Detection]:
         hands = [hand for hand in slots[frame] if hand is not None]
-        return [_refined(networks, image, hand, variants, AGREED[quality]) for hand in hands]
+        return [_refined(networks, image, hand, quality) for hand in hands]
 
     places = hashlib.sha256()
     for pair in slots:
         for hand in pair:
             places.update(b"-" if hand is None else hand.pixels.tobytes())
     crops = [[v.degrees, v.scale, v.mirrored] for v in variants]
-    cache = SegmentCache(
-        work_dir, {**key, "crops": crops, "agreed": AGREED[quality], "hands": places.hexdigest()}
-    )
+    own = {"crops": crops, "agreed": AGREED[quality], "hands": places.hexdigest()}
+    cache = SegmentCache(work_dir, {**key, **own})
     found = in_segments(frames, lambda: look, "refine", progress, cache)
 
     refined: Slots = []
@@ -113,16 +106,12 @@ def refine(
 
 
 def _refined(
-    networks: HandNetworks,
-    image: ImageRgb,
-    hand: Detection,
-    variants: Sequence[Variant],
-    agreed: float,
+    networks: HandNetworks, image: ImageRgb, hand: Detection, quality: Quality
 ) -> Detection:
     crop = crop_of(hand.pixels)
     looks: list[Look] = []
-    for variant in variants:
-        if len(looks) == 2 and search.apart(*looks) < agreed:
+    for variant in VARIANTS[quality]:
+        if len(looks) == 2 and search.apart(*looks) < AGREED[quality]:
             break
         look = Look(hand.pixels, hand.world, hand.p_right, hand.presence)
         if variant != AS_FOUND:
@@ -136,15 +125,12 @@ def _refined(
 
 
 def merged(looks: Sequence[Look], first: Detection) -> Detection:
-    """Return what the looks say together; ``first`` names hand and pass.
-
-    Each landmark is the mean of the looks, with less weight to those that are far from the others.
-    """
+    """Return the means of looks, with less weight for outliers; ``first`` names hand and pass."""
     pixels = np.stack([look.pixels for look in looks])
     world = np.stack([look.world for look in looks])
     presence = np.array([look.presence for look in looks])
 
-    # Weights by distance from the median, in units of the median distance over all landmarks.
+    # Weights by distance from the median, in median distances over all landmarks.
     weights = np.repeat(presence[:, None], 21, axis=1)
     off = np.linalg.norm(pixels - np.median(pixels, axis=0), axis=-1)
     scale = max(float(np.median(off)), 1e-3 * first.size)

@@ -1,13 +1,15 @@
-"""Hands in pictures: searched for, confirmed, and followed from picture to picture.
+"""Hands in pictures: search, confirmation, and following from picture to picture.
 
-The palm network sees hands that are neither small nor turned far from upright. So squares of the
-picture are searched, parts of it and turned ones. What it takes for a palm is looked at
-twice by the landmark network, the second time mirrored: of a hand both tell the same, and it is as
-long as a hand.
+The palm network misses small hands and those far from upright, so turned squares of the picture and
+parts of it are searched. The landmark network looks at each palm twice, the second time mirrored:
+for a hand both agree, on a hand's length. As in MediaPipe's own graph a hand is looked for where it
+was in the last picture, and palms are searched only now and then: a new hand is found up to a
+second late, and followed back from there (``redetection``).
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,31 +27,17 @@ from acehand_core.trackers.mediapipe.networks import (
 )
 from acehand_core.types import ImageRgb, Quality
 
-#: Hands that are followed, other people's too; and those that are searched for thoroughly.
+#: Hands that are followed, including other people's, and those searched for thoroughly.
 MAX_HANDS, WANTED_HANDS = 4, 2
-#: Longest pause between searches: while fewer hands are seen than were before, or none, and else.
+#: Longest pause between searches with fewer hands than before, or none, and otherwise.
 SEARCH_MISSING_S, SEARCH_EVERY_S = 0.25, 1.0
-
-
-# Hands in the pictures of a sequence, by MediaPipe's two networks (``networks``).
-#
-# As in MediaPipe's own graph a hand that was seen in one picture is looked for in the next one
-# where it was. Palms are searched now and then only, since a search takes as long as
-# following a hand: one that comes into view is found up to a second late, and followed back from
-# there (``redetection``).
 
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """One hand seen in one frame.
+    """One hand seen in one frame: a ``Look``, the pass that saw it, and its covariance.
 
-    Attributes:
-        pixels: of the source image, integer coordinates at pixel centres.
-        world: metres from the middle of the hand, in the axes of the image (x right, y down).
-        p_right: the network's probability of a right hand.
-        look: the pass that saw it.
-        presence: how sure the network is that there is a hand, 0 to 1.
-        covariance: of each landmark over several crops, px^2; None where there was one crop.
+    ``covariance`` is that of each landmark over several crops, px^2; None for one crop.
     """
 
     pixels: Float[np.ndarray, "21 2"]
@@ -61,7 +49,7 @@ class Detection:
 
     @property
     def confidence(self) -> float:
-        """How sure the network is of the side."""
+        """Probability of the likelier side."""
         return max(self.p_right, 1 - self.p_right)
 
     @property
@@ -71,25 +59,18 @@ class Detection:
 
 
 class Detector:
-    """Follows hands from picture to picture, and searches for others now and then.
-
-    Not thread-safe: give each thread its own.
-    """
+    """Follower of hands from picture to picture, which searches for others; not thread-safe."""
 
     def __init__(self, fps: float, quality: Quality = "balanced") -> None:
         self._networks = hand_networks()
         self._quality = quality
         self._fps = fps
-        self.reset()
-
-    def reset(self) -> None:
-        """Forget the hands of the last image: the next one starts a new sequence."""
         self._crops: list[Crop] = []
         self._most = 1
         self._changed()
 
     def __call__(self, image: ImageRgb, look: str) -> list[Detection]:
-        """Return the hands in an image; pixels are those of ``image``."""
+        """Return the hands in an image."""
         image = np.ascontiguousarray(image)
         seen: list[Look] = []
         for crop in self._crops:
@@ -106,28 +87,24 @@ class Detector:
         return [Detection(s.pixels, s.world, s.p_right, look, s.presence) for s in seen]
 
     def _changed(self) -> None:
-        """Search at once: at the beginning, and where a hand was lost."""
+        """Search at once: at the beginning, or after a lost hand."""
         self._wait, self._searches = 0, 0
 
     def _new_hands(self, image: ImageRgb, seen: list[Look]) -> list[Look]:
-        """Search, and say when to search again."""
-        fresh = search.new_hands(
-            self._networks, image, self._squares(image, seen), seen, MAX_HANDS - len(seen)
-        )
+        """Search, and schedule the next search."""
+        squares, room = self._squares(image, seen), MAX_HANDS - len(seen)
+        fresh = search.new_hands(self._networks, image, squares, seen, room)
         known = len(seen) + len(fresh)
         pause = round((SEARCH_MISSING_S if known < self._most else SEARCH_EVERY_S) * self._fps)
         if known < WANTED_HANDS:
-            # After one frame, two more, four more: up to the longest pause.
+            # After one frame, two more, four more, up to the longest pause.
             pause = min(2 ** min(self._searches, 10), pause)
         self._wait = max(1, pause)
         self._searches += 1
         return fresh
 
     def _squares(self, image: ImageRgb, seen: list[Look]) -> list[Crop]:
-        """Return what to search: everywhere where a hand is lost or none was seen yet.
-
-        Else the whole picture and one of its squares in turn.
-        """
+        """Return what to search: all squares for a lost or first hand, else one of them in turn."""
         if len(seen) >= WANTED_HANDS:
             return [search.whole(image)]
         parts = search.squares(image, self._quality)
@@ -136,31 +113,31 @@ class Detector:
         return [search.whole(image), *parts]
 
 
-#: Of palms that are looked at.
+#: Least confidence of a palm.
 PALM_CONFIDENCE = 0.3
-#: Of a hand in its crop: sure by itself; less takes a second look; even less is none.
+#: Presence of a certain hand; down to the second a hand takes a second look.
 PRESENCE, LOW_PRESENCE = 0.5, 0.2
-#: Log odds of a hand (``log_odds``) that is new, and of one where one was seen just before.
+#: Least log odds (``log_odds``) of a new hand, and of one seen just before.
 NEW_HAND, KNOWN_HAND = 0.0, -1.5
-#: What landmarks that are apart by the hand's size take from the log odds, and each metre by which
-#: the palm is too short. Both from candidates in rendered clips: of 1187 hands 87 % pass 0, of 69
-#: false ones 7 %.
+#: Log odds lost by landmarks apart by the hand's size, and per metre of a too short palm. (Of
+#: candidates in rendered clips 87 % of 1187 hands pass 0, and 7 % of 69 false ones.)
 APART, SHORT = 4.0, 40.0
 PALM_LENGTH_M = 0.09
-#: A palm in a crop that overlaps a known hand's by this share is that hand's; landmarks of one hand
-#: are closer than this share of their size. (Duplicates of a real clip lie within 0.6; clasped
-#: hands on renders stay beyond 1.)
+#: Overlap of a palm with the crop of its known hand, and distance of one hand's landmarks in hand
+#: sizes. (Duplicates of a real clip lie within 0.6, clasped hands beyond 1.)
 SAME_CROP, SAME_HAND = 0.5, 0.75
-#: Sides of the squares of a thorough search, shares of the longer side; they overlap by 0.3 of it.
+#: Sides of a thorough search's squares, in shares of the longer side; they overlap by 0.3.
 TILES: dict[Quality, tuple[float, ...]] = {"fast": (), "balanced": (0.6,), "best": (0.6, 0.4)}
 #: Turns of the whole picture in it.
 TURNS: dict[Quality, tuple[float, ...]] = {
-    "fast": (), "balanced": (np.pi,), "best": (np.pi, np.pi / 2, -np.pi / 2),
-}  # fmt: skip
+    "fast": (),
+    "balanced": (np.pi,),
+    "best": (np.pi, np.pi / 2, -np.pi / 2),
+}
 TILE_STEP = 0.7
-#: A hand that was lost is looked for in a square of this many times its crop's side.
+#: Side of the square in which a lost hand is looked for, in its crop's sides.
 SURROUNDINGS = 2.0
-#: Share of its landmarks that must lie in the picture.
+#: Least share of a hand's landmarks in the picture.
 MIN_INSIDE = 1 / 3
 
 
@@ -171,20 +148,18 @@ def whole(image: ImageRgb) -> Crop:
 
 
 def squares(image: ImageRgb, quality: Quality) -> list[Crop]:
-    """Return what a thorough search looks at beside the whole upright picture."""
+    """Return the squares of a thorough search, besides the whole upright picture."""
     height, width = image.shape[:2]
     full = whole(image)
     out = [replace(full, angle=angle) for angle in TURNS[quality]]
-    for share in TILES[quality]:
-        side = share * full.side
-        out += [
-            Crop(x, y, side, 0.0) for y in _middles(height, side) for x in _middles(width, side)
-        ]
+    for side in (share * full.side for share in TILES[quality]):
+        middles = itertools.product(_middles(height, side), _middles(width, side))
+        out += [Crop(x, y, side, 0.0) for y, x in middles]
     return out
 
 
 def _middles(length: int, side: float) -> list[float]:
-    """Return where squares lie along a side of the picture."""
+    """Return the middles of squares along a side of the picture."""
     if length <= side:
         return [(length - 1) / 2]
     count = 1 + int(np.ceil((length - side) / (TILE_STEP * side)))
@@ -192,16 +167,12 @@ def _middles(length: int, side: float) -> list[float]:
 
 
 def new_hands(
-    networks: HandNetworks,
-    image: ImageRgb,
-    around: Sequence[Crop],
-    known: Sequence[Look],
-    room: int,
+    networks: HandNetworks, image: ImageRgb, crops: Sequence[Crop], known: Sequence[Look], room: int
 ) -> list[Look]:
-    """Return up to ``room`` hands that lie in some squares of a picture and are not known yet."""
+    """Return up to ``room`` unknown hands in some squares of a picture."""
     fresh: list[Look] = []
-    for square in around:
-        for palm in networks.palms(image, PALM_CONFIDENCE, square):
+    for crop in crops:
+        for palm in networks.palms(image, PALM_CONFIDENCE, crop):
             if len(fresh) == room:
                 return fresh
             others = [*known, *fresh]
@@ -214,7 +185,7 @@ def new_hands(
 
 
 def confirmed(networks: HandNetworks, image: ImageRgb, crop: Crop) -> Look | None:
-    """Return the hand in a crop where it is looked at again upright and still one; else None."""
+    """Return the hand in a crop if a second, upright look confirms it, else None."""
     first = networks.look(image, crop)
     if first.presence < LOW_PRESENCE or not in_picture(first, image):
         return None
@@ -224,7 +195,7 @@ def confirmed(networks: HandNetworks, image: ImageRgb, crop: Crop) -> Look | Non
 
 
 def followed(networks: HandNetworks, image: ImageRgb, crop: Crop) -> Look | None:
-    """Return the hand in the crop where it was a moment ago, or None."""
+    """Return the hand in the crop of a moment ago, or None."""
     hand = networks.look(image, crop)
     if hand.presence < LOW_PRESENCE or not in_picture(hand, image):
         return None
@@ -234,7 +205,7 @@ def followed(networks: HandNetworks, image: ImageRgb, crop: Crop) -> Look | None
 
 
 def seen_twice(networks: HandNetworks, image: ImageRgb, hand: Look) -> float:
-    """Return the log odds of a hand, with another look at it, mirrored."""
+    """Return the log odds of a hand by a second, mirrored look."""
     crop = replace(crop_of(hand.pixels), mirrored=True)
     return log_odds(hand, networks.look(image, crop))
 
@@ -255,13 +226,13 @@ def apart(a: Look | Detection, b: Look | Detection) -> float:
 
 def size(pixels: Float[np.ndarray, "21 2"]) -> float:
     """Return the rms distance of landmarks from their mean."""
-    # Called for every pair of hands: NumPy's own mean and sum take three times as long.
+    # Called for every pair of hands: NumPy's mean and sum take three times as long.
     centred = pixels - pixels.sum(0) / len(pixels)
     return math.sqrt(np.vdot(centred, centred) / len(pixels))
 
 
 def in_picture(hand: Look, image: ImageRgb) -> bool:
-    """Whether enough of a hand lies in the picture."""
+    """Whether enough of a hand is in the picture."""
     height, width = image.shape[:2]
     inside = (hand.pixels > -0.5) & (hand.pixels < [width - 0.5, height - 0.5])
     return bool(inside.all(1).mean() >= MIN_INSIDE)

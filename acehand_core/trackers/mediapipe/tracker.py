@@ -1,4 +1,4 @@
-"""The CPU tracker: MediaPipe's landmarks, and everything that knowing the whole clip allows."""
+"""The CPU tracker: MediaPipe's landmarks, linked, refined and fitted over the whole clip."""
 
 from __future__ import annotations
 
@@ -33,16 +33,18 @@ from acehand_core.trackers.mediapipe.refinement import refine
 from acehand_core.trackers.mediapipe.search import Detection
 from acehand_core.types import SIDES, Progress, Side, no_progress
 
-#: So many frames tell whether a camera is worn.
+_Flags = Bool[np.ndarray, "T"]
+
+#: Frames that show whether a camera is worn.
 WORN_FRAMES = 300
 _OTHERS = (
-    "more than two hands are in view in {} of {} frames: those are followed that are nearest, with "
-    "forearms from below, as the wearer's are; the others are left out"
+    "more than two hands are in view in {} of {} frames: those most like the wearer's are followed "
+    "(near, with forearms from below), the others left out"
 )
 
 
 class MediaPipeTracker:
-    """Tracks both hands of a video on a CPU, without weights of ours."""
+    """Tracker of both hands of a video on a CPU, with MediaPipe's networks."""
 
     name = "mediapipe"
     placed = True
@@ -60,40 +62,29 @@ class MediaPipeTracker:
             )
         camera = recording.camera or Camera.nominal(recording.width, recording.height)
         slots, motion, note = self._detect(recording, camera, progress)
-        slots = refine(
-            recording.frames, slots, self._settings.quality, progress, self._settings.work_dir,
-            cache_key(recording),
-        )  # fmt: skip
+        quality, work_dir = self._settings.quality, self._settings.work_dir
+        key = cache_key(recording)
+        slots = refine(recording.frames, slots, quality, progress, work_dir, key)
         if note:
             recording = replace(recording, notes=(*recording.notes, note))
-        poses = recording.T_world_camera
         enabled = [side for side in SIDES if self._settings.hands in ("both", side)]
         detections: dict[Side, list[Detection | None]] = {
             side: [pair[slot] if side in enabled else None for pair in slots]
             for slot, side in enumerate(SIDES)
         }
-        found = reconstruct_hands(
-            detections, camera, recording.timestamps_ns, self._settings, motion, poses
-        )
-        tracks = [found[side] for side in SIDES]
-        return self._assemble(recording, camera, tracks, motion)
+        times, poses = recording.timestamps_ns, recording.T_world_camera
+        found = reconstruct_hands(detections, camera, times, self._settings, motion, poses)
+        return self._assemble(recording, camera, [found[side] for side in SIDES], motion)
 
     def _detect(
         self, recording: Recording, camera: Camera, progress: Progress
     ) -> tuple[Slots, CameraMotion | None, str]:
-        """Look at the recording, then again where a hand was lost.
-
-        Returns:
-            The hands of every frame, how the camera turned, and what is to be said of both.
-        """
+        """Return the hands of every frame after a second look, the camera's turns, and a note."""
         assert recording.frames is not None
-        quality = self._settings.quality
+        quality, fps = self._settings.quality, recording.fps
         key = {**cache_key(recording), "quality": quality}
         cache = SegmentCache(self._settings.work_dir, key)
-        detections = redetection.forward_pass(
-            recording.frames, recording.fps, progress, cache, quality
-        )
-        fps = recording.fps
+        detections = redetection.forward_pass(recording.frames, fps, progress, cache, quality)
         slots = assign_slots(detections, fps=fps)
         unclear = side_by_view(detections, fps)
         motion = self._camera_motion(recording, camera, slots, unclear, progress)
@@ -107,34 +98,31 @@ class MediaPipeTracker:
         for frame, detection in again:
             detections[frame].append(detection)
         slots = assign_slots(detections, turned, worn, fps)
-        others, note = frames_with_others(detections, slots), ""
-        if others:
-            note = _OTHERS.format(others, len(recording))
-        return slots, motion, note
+        others = frames_with_others(detections, slots)
+        return slots, motion, _OTHERS.format(others, len(recording)) if others else ""
 
     def _camera_motion(
         self,
         recording: Recording,
         camera: Camera,
         slots: Slots,
-        unclear: Bool[np.ndarray, "T"],
+        unclear: _Flags,
         progress: Progress,
     ) -> CameraMotion | None:
-        """Return how the camera turned; None where nobody knows, wants, or needs it.
+        """Return the camera's turns; None if unknown, unwanted or not needed.
 
-        Args:
-            unclear: frames in which a hand's side depends on whether the camera is worn.
+        ``unclear``: frames in which a hand's side depends on whether the camera is worn.
         """
         if recording.T_world_camera is not None:
             return CameraMotion.from_poses(recording.T_world_camera)
         if self._settings.camera_motion == "off":
             return None
 
-        # Where hands are seen all the time, nothing else depends on it.
+        # Frames without a gap do not depend on it.
         wanted = unclear & (np.cumsum(unclear) <= WORN_FRAMES)
         for gap in redetection.find_gaps(slots):
             last, first = recording.timestamps_ns[[gap.stop - 1, gap.start]]
-            # Another look may make a gap shorter.
+            # A second look may shorten a gap.
             short = (last - first) * 1e-9 <= 2 * MAX_FILL_S
             if short and gap.before is not None and gap.after is not None:
                 wanted[gap.start : gap.stop] = True
@@ -190,6 +178,7 @@ class MediaPipeTracker:
 
     def _provenance(self, recording: Recording, camera: Camera, lost_turns: int = 0) -> Provenance:
         settings, notes = self._settings, list(recording.notes)
+        posed = recording.T_world_camera is not None
         if recording.camera is None:
             notes.append(
                 "no intrinsics given: a pinhole of 60 degrees across the longer side is assumed "
@@ -206,8 +195,8 @@ class MediaPipeTracker:
             )
         if lost_turns:
             notes.append(
-                f"the camera's turn is not known in {lost_turns} frames in which a hand was filled "
-                "in (cuts, blur, nothing to see): as if it had not turned"
+                f"the camera's turn is unknown in {lost_turns} filled frames (cuts, blur, nothing "
+                "to see) and assumed to be none"
             )
         return Provenance(
             source=recording.name,
@@ -221,16 +210,14 @@ class MediaPipeTracker:
                 "placement": "rigid",
                 "palm_calibration": settings.palm_calibration,
                 "quality": settings.quality,
-                "camera_motion": "poses"
-                if recording.T_world_camera is not None
-                else settings.camera_motion,
+                "camera_motion": "poses" if posed else settings.camera_motion,
             },
             notes=tuple(notes),
         )
 
 
 def cache_key(recording: Recording) -> dict[str, Any]:
-    """Return everything that the detections of the first look depend on."""
+    """Return all that the first look's detections depend on."""
     times = recording.timestamps_ns
     return {
         "source": recording.sha256,
@@ -239,7 +226,7 @@ def cache_key(recording: Recording) -> dict[str, Any]:
         "size": [recording.width, recording.height],
         "mediapipe": VERSION,
         "runtime": "openvino",
-        # All their settings are constants of these modules.
+        # All their settings are constants of this module.
         "settings": {
             search.__name__: {name: value for name, value in vars(search).items() if name.isupper()}
         },
