@@ -238,15 +238,12 @@ def open_tracked(
         chosen = choose_tracker(tracker, settings)
 
     if reading.camera_poses is not None and not chosen.placed:
-        raise InputError(
-            f"{path}: --camera-poses needs joints relative to the camera; these are relative to the "
-            "wrist."
-        )
+        raise InputError(f"{path}: --camera-poses cannot apply to joints relative to the wrist.")
     in_world = isinstance(chosen, FileTracker) and chosen.in_world
     if reading.camera_poses is not None and in_world:
         raise InputError(
-            f"{path}: --camera-poses needs joints before the camera (`frame: camera` in the mapping "
-            "of --keypoints); these are in the world frame."
+            f"{path}: --camera-poses cannot apply: the joints are in the world frame already (else "
+            "state `frame: camera` in the mapping of --keypoints)."
         )
     return opened, chosen
 
