@@ -44,10 +44,7 @@ Vector = Float[np.ndarray, "3"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ArmTask:
-    """Poses of the hand's base, its active frames, and a given base of the arm.
-
-    In the trajectory's frame, metres.
-    """
+    """Poses of the hand's base in the trajectory's frame, active frames, and a given arm base."""
 
     poses: BasePath
     active: Bool[np.ndarray, "T"]
@@ -165,10 +162,7 @@ def _stands(arm: Arm, task: ArmTask, up: Vector, heights: Sequence[float]) -> li
 
 
 def _around(middle: Vector, reach: float, up: Vector, height: float) -> Stands:
-    """Return upright poses at a height around a point, by sectors, heading to it and to the sides.
-
-    At a height out of reach they stand below or above the point.
-    """
+    """Return upright poses at a height around a point by sectors, with four headings."""
     upright = rotations.between(np.array([0.0, 0.0, 1.0]), up)
     above = height - float(up @ middle)
     stands = []
@@ -256,18 +250,18 @@ def _together(
     scene: ArmScene, ways: Mapping[int, list[_Way]], apart_m: float
 ) -> list[ArmPlacement]:
     """Return the best teams of ways of all arms."""
-    slots = tuple(ways)
-    level = [
-        team for team in itertools.product(*ways.values()) if len({w.level for w in team}) == 1
-    ]
-    apart = [
-        team for team in level
-        if len(team) < 2 or np.linalg.norm(team[0].base[:3, 3] - team[1].base[:3, 3]) >= apart_m
-    ]  # fmt: skip
-    teams = sorted(apart or level, key=lambda team: sum(way.cost for way in team))
+
+    def cost(team: Sequence[_Way]) -> float:
+        return sum(way.cost for way in team)
+
+    slots, every = tuple(ways), itertools.product(*ways.values())
+    level = [team for team in every if all(way.level is team[0].level for way in team)]
+    steps = (np.linalg.norm(team[0].base[:3, 3] - team[-1].base[:3, 3]) for team in level)
+    apart = [t for t, step in zip(level, steps, strict=True) if len(t) < 2 or step >= apart_m]
+    teams = sorted(apart or level, key=cost)
 
     # Few frames of many, then all frames of the best.
-    costs = np.array([sum(way.cost for way in team) for team in teams])
+    costs = np.array([cost(team) for team in teams])
     if len(slots) > 1:
         for count, rows in ((_TRIED_PAIRS, slice(None, None, 6)), (_CHECKED_PAIRS, slice(None))):
             order = np.argsort(costs, kind="stable")[:count].tolist()
@@ -278,12 +272,12 @@ def _together(
     seen: set[bytes] = set()
     for index in np.argsort(costs, kind="stable").tolist():
         team = teams[index]
-        # Of known bases there is but one set; then other postures are another try.
+        # Given bases are one set: then other postures are another try.
         key = b"".join((way.base if apart_m else way.posture).tobytes() for way in team)
         if key not in seen and len(found) < _RETURNED:
             seen.add(key)
-            bases = {slot: way.base for slot, way in zip(slots, team, strict=True)}
-            postures = {slot: way.posture for slot, way in zip(slots, team, strict=True)}
+            bases = dict(zip(slots, (way.base for way in team), strict=True))
+            postures = dict(zip(slots, (way.posture for way in team), strict=True))
             table = team[0].level.table
             found.append(ArmPlacement(bases, postures, table, float(costs[index])))
     return found

@@ -44,6 +44,8 @@ NEAR_M = 0.010
 
 
 _Rows = Int[np.ndarray, "N"]
+_Vectors = Float[np.ndarray, "N 3"]
+_Axes = Float[np.ndarray, "N 3 3"]
 _Points = Float[np.ndarray, "T G 3"]
 _Turns = Float[np.ndarray, "T G 3 3"]
 
@@ -185,11 +187,7 @@ class HullPairs:
 
 
 def _box_distances(
-    apart: Float[np.ndarray, "N 3"],
-    first: Float[np.ndarray, "N 3 3"],
-    second: Float[np.ndarray, "N 3 3"],
-    first_halves: Float[np.ndarray, "N 3"],
-    second_halves: Float[np.ndarray, "N 3"],
+    apart: _Vectors, first: _Axes, second: _Axes, first_halves: _Vectors, second_halves: _Vectors
 ) -> Float[np.ndarray, "N"]:
     """Return lower bounds of boxes' distances: the widest gap along the normals of faces.
 
