@@ -71,18 +71,15 @@ def replay(
         InputError: commands or times that are not finite, do not increase or have wrong lengths.
     """
     active = np.ones(len(commands), bool) if active is None else active
-    _check(hand, commands, timestamps_s, active)
+    sent = commands if sent is None else sent
+    for values in (commands, sent):
+        _check(hand, values, timestamps_s, active)
     run = _Run(hand, contact)
     run.reset(commands[0])  # at rest where the motion begins
     joints = np.empty((len(commands), len(hand.joint_names)))
     penetration = np.empty(len(commands))
-    sent = commands if sent is None else sent
-    _check(hand, sent, timestamps_s, active)
-
     if latency_s:
-        earlier = timestamps_s - latency_s
-        columns = [np.interp(earlier, timestamps_s, column) for column in sent.T]
-        sent = np.stack(columns, axis=1)
+        sent = _sampled(sent, timestamps_s - latency_s, timestamps_s)
     with quiet_mujoco():
         joints[0], penetration[0] = run.joints(), run.penetration()
         for frame in range(1, len(commands)):
@@ -92,6 +89,10 @@ def replay(
 
     report = _report(run, commands, joints, penetration, active)
     return Replay(report, joints, run.slides)
+
+
+def _sampled(commands: np.ndarray, at: np.ndarray, times: np.ndarray) -> np.ndarray:
+    return np.stack([np.interp(at, times, column) for column in commands.T], axis=1)
 
 
 def self_penetration(hand: HandSpec, joints: Float[np.ndarray, "T Q"]) -> Float[np.ndarray, "T"]:
@@ -253,8 +254,7 @@ def sent_commands(hand: HandSpec, commands: Commands, fps: float, latency: Laten
     if latency != "ahead" or hand.latency_s == 0:
         return commands
     times = np.arange(len(commands)) / fps
-    ahead = [np.interp(times + hand.latency_s, times, column) for column in commands.T]
-    return np.stack(ahead, axis=1)
+    return _sampled(commands, times + hand.latency_s, times)
 
 
 def play(

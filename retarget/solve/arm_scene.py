@@ -204,9 +204,8 @@ class ArmScene:
         """Return the pairs of both sides, without those of the two hands, whose motion is given."""
         if len(slots) < 2:
             return np.zeros((0, 2), int)
-        (arm_a, hand_a), (arm_b, hand_b) = (
-            (self._arm_range[slot], self._hand_range[slot]) for slot in slots
-        )
+        arm_a, arm_b = (self._arm_range[slot] for slot in slots)
+        hand_a, hand_b = (self._hand_range[slot] for slot in slots)
         pairs = [*itertools.product(arm_a, [*arm_b, *hand_b]), *itertools.product(hand_a, arm_b)]
         return np.array(pairs, int).reshape(-1, 2)
 
@@ -242,13 +241,10 @@ class ArmScene:
         model, start = self.arm.model, self._arm_range[slot].start
         weld = model.body_weldid[self._arm_bodies]
         first = (weld > 0) & (model.body_weldid[model.body_parentid[weld]] == 0)
-        further = (weld > 0) & ~first
-        shapes, beyond = (np.flatnonzero(which) + start for which in (first, further))
-        at_base, free = (
-            np.stack([own, np.full(len(own), self._plane)], axis=1) for own in (shapes, beyond)
-        )
+        pairs = np.stack([np.arange(len(weld)) + start, np.full(len(weld), self._plane)], axis=1)
         level = ArmTable(np.array([0.0, 0.0, 1.0]), 0.0)
-        return np.concatenate([self._without_rest(slot, at_base, level), free])
+        at_base = self._without_rest(slot, pairs[first], level)
+        return np.concatenate([at_base, pairs[(weld > 0) & ~first]])
 
     def _without_rest(self, slot: int, pairs: ShapePairs, table: ArmTable | None) -> ShapePairs:
         """Return the pairs that do not touch at rest."""
