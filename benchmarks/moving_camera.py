@@ -32,7 +32,7 @@ from acehand_core.motion import CameraMotion, FrameSource, HandMotion, Recording
 from acehand_core.recordings.hands_file import read_hand_motion
 from acehand_core.recordings.registry import open_recording
 from acehand_core.trackers.base import TrackerSettings
-from acehand_core.trackers.mediapipe.reconstruct import reconstruct
+from acehand_core.trackers.mediapipe.reconstruct import reconstruct_hands
 from acehand_core.trackers.mediapipe.tracker import MediaPipeTracker
 from acehand_core.types import SIDES, Progress, TurnsMode
 from benchmarks import provenance
@@ -155,13 +155,11 @@ def withheld(case: Case, work: Path | None) -> dict[str, Errors]:
     }
     out = {}
     for method, (motion, T_world_camera) in known.items():
-        tracks = [
-            reconstruct(
-                [None if gone[t, slot] else slots[t][slot] for t in range(len(truth))],
-                side, camera, truth.timestamps_ns, settings, motion, T_world_camera,
-            )
-            for slot, side in enumerate(SIDES)
-        ]  # fmt: skip
+        clip = camera, truth.timestamps_ns, settings, motion, T_world_camera
+        tracks = []
+        for slot, side in enumerate(SIDES):
+            seen = [None if gone[t, slot] else slots[t][slot] for t in range(len(truth))]
+            tracks.append(reconstruct_hands({side: seen}, *clip)[side])
         filled = np.stack([track.filled for track in tracks], axis=1) & gone
         joints = np.stack([track.joints for track in tracks], axis=1)
         joints[~filled] = np.nan
