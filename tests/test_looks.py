@@ -21,7 +21,7 @@ from acehand_core.recordings.options import RecordingOptions
 from acehand_core.recordings.registry import open_recording
 from acehand_core.trackers.mediapipe import redetection, search
 from acehand_core.trackers.mediapipe.linking import assign_slots
-from acehand_core.trackers.mediapipe.networks import Crop, HandNetworks, Look, Palm, crop_of
+from acehand_core.trackers.mediapipe.networks import Crop, HandNetworks, Look, crop_of
 from acehand_core.trackers.mediapipe.redetection import SegmentCache
 from acehand_core.trackers.mediapipe.search import Detector
 from acehand_core.trackers.mediapipe.tracker import cache_key
@@ -76,9 +76,9 @@ class Network(HandNetworks):
         frame = self.called("palms", image, around)
         at = around or WHOLE
         return [
-            Palm(crop_of(seen.pixels), score)
+            crop_of(seen.pixels)
             for seen, plain in self.seen(frame)
-            if (score := self.score(plain, at)) >= confidence and inside(seen, at, 0.5)
+            if self.score(plain, at) >= confidence and inside(seen, at, 0.5)
         ]
 
     def score(self, plain, around):

@@ -105,7 +105,7 @@ def test_the_same_hands_as_mediapipe(pictures) -> None:
     off, off_world = [], []
     for image in pictures:
         height, width = image.shape[:2]
-        seen = [ours.look(image, palm.crop) for palm in ours.palms(image)[:2]]
+        seen = [ours.look(image, crop) for crop in ours.palms(image)[:2]]
         said = peer.process(image)
         for landmarks, world, side in zip(
             said.multi_hand_landmarks, said.multi_hand_world_landmarks, said.multi_handedness,
@@ -127,7 +127,7 @@ def test_the_same_hands_as_mediapipe(pictures) -> None:
 def test_mirrored_and_turned_crops_show_the_same_hand(pictures) -> None:
     ours = hand_networks()
     image = pictures[0]
-    upright = crop_of(ours.look(image, ours.palms(image)[0].crop).pixels)
+    upright = crop_of(ours.look(image, ours.palms(image)[0]).pixels)
     first = ours.look(image, upright)
     size = np.sqrt(np.mean(np.sum((first.pixels - first.pixels.mean(0)) ** 2, axis=1)))
     for crop in (
@@ -145,7 +145,7 @@ def test_the_mirrored_picture_shows_the_other_hand(pictures) -> None:
     """To the last bit: a mirrored crop of the mirrored picture is the same crop."""
     ours = hand_networks()
     image = pictures[0]
-    crop = ours.palms(image)[0].crop
+    crop = ours.palms(image)[0]
     width = image.shape[1]
     mirror = Crop(width - 1 - crop.x, crop.y, crop.side, -crop.angle, mirrored=True)
     here, there = ours.look(image, crop), ours.look(np.ascontiguousarray(image[:, ::-1]), mirror)
@@ -158,10 +158,10 @@ def test_a_palm_in_part_of_a_picture(pictures) -> None:
     """Looked at closely, turned and mirrored, a hand is found where it is."""
     ours = hand_networks()
     image = pictures[0]
-    whole = ours.palms(image)[0].crop
+    whole = ours.palms(image)[0]
     for mirrored in (False, True):
         part = Crop(whole.x + 20, whole.y - 10, 2.2 * whole.side, 0.4, mirrored)
-        found = ours.palms(image, around=part)[0].crop
+        found = ours.palms(image, around=part)[0]
         assert np.hypot(found.x - whole.x, found.y - whole.y) < 0.15 * whole.side
         assert found.side == pytest.approx(whole.side, rel=0.25)
     assert ours.palms(np.zeros((90, 160, 3), np.uint8)) == []

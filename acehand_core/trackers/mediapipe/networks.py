@@ -121,14 +121,6 @@ def naming(frame: int) -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Palm:
-    """A detected palm: the crop of its hand, and its score, 0 to 1."""
-
-    crop: Crop
-    score: float
-
-
-@dataclass(frozen=True, slots=True)
 class Look:
     """Output of the landmark network for one crop.
 
@@ -180,8 +172,8 @@ class HandNetworks:
 
     def palms(
         self, image: ImageRgb, confidence: float = 0.5, around: Crop | None = None
-    ) -> list[Palm]:
-        """Return the palms in a picture or a part of it, the most confident first."""
+    ) -> list[Crop]:
+        """Return crops of palms' hands in a picture or its part ``around``, the best first."""
         height, width = image.shape[:2]
         if around is None:
             around = Crop((width - 1) / 2, (height - 1) / 2, float(max(width, height)), 0.0)
@@ -191,10 +183,7 @@ class HandNetworks:
         # Each row: centre and size of the box, then seven points; all from the anchor.
         points = boxes[0, sure].reshape(-1, 9, 2) / PALM_PIXELS
         points[:, [0, *range(2, 9)]] += _anchors()[sure][:, None]
-        return [
-            Palm(_palm_crop(points, around), float(score))
-            for points, score in _without_overlap(points, score[sure])
-        ]
+        return [_palm_crop(palm, around) for palm in _without_overlap(points, score[sure])]
 
     def look(self, image: ImageRgb, crop: Crop) -> Look:
         """Return the landmarks in a crop, with a hand or without."""
@@ -248,7 +237,7 @@ def _palm_crop(points: Float[np.ndarray, "9 2"], around: Crop) -> Crop:
 
 def _without_overlap(
     points: Float[np.ndarray, "N 9 2"], score: Float[np.ndarray, "N"]
-) -> list[tuple[Float[np.ndarray, "9 2"], float]]:
+) -> list[Float[np.ndarray, "9 2"]]:
     """Merge detections of one palm by their scores; the most confident palm first."""
     low, high = points[:, 0] - points[:, 1] / 2, points[:, 0] + points[:, 1] / 2
     area = np.prod(high - low, axis=1)
@@ -261,8 +250,7 @@ def _without_overlap(
         same = shared > SAME_PALM * (area[left] + area[first] - shared)
         same[0] = True
         group = left[same]
-        mean = np.average(points[group], axis=0, weights=score[group])
-        merged.append((mean, float(score[first])))
+        merged.append(np.average(points[group], axis=0, weights=score[group]))
         left = left[~same]
     return merged
 

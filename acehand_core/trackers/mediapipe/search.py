@@ -176,9 +176,9 @@ def new_hands(
             if len(fresh) == room:
                 return fresh
             others = [*known, *fresh]
-            if any(palm.crop.overlap(crop_of(hand.pixels)) > SAME_CROP for hand in others):
+            if any(palm.overlap(crop_of(hand.pixels)) > SAME_CROP for hand in others):
                 continue
-            hand = confirmed(networks, image, palm.crop)
+            hand = confirmed(networks, image, palm)
             if hand is not None and all(apart(hand, other) > SAME_HAND for other in others):
                 fresh.append(hand)
     return fresh
