@@ -18,7 +18,7 @@ from acehand_core.trackers.mediapipe import networks, redetection
 from acehand_core.trackers.mediapipe.linking import assign_slots
 from acehand_core.trackers.mediapipe.networks import Crop, crop_of, hand_networks
 from acehand_core.trackers.mediapipe.redetection import SegmentCache
-from acehand_core.trackers.mediapipe.refinement import refine
+from acehand_core.trackers.mediapipe.tracker import refine
 from acehand_core.types import no_progress
 from helpers.commands import Acehand
 

@@ -10,11 +10,11 @@ from scipy.stats import spearmanr
 
 from acehand_core.recordings.hands_file import read_hand_motion
 from acehand_core.recordings.video import open_video
-from acehand_core.trackers.mediapipe import refinement
+from acehand_core.trackers.mediapipe import tracker
 from acehand_core.trackers.mediapipe.linking import Slots, assign_slots
 from acehand_core.trackers.mediapipe.networks import HandNetworks, Look
-from acehand_core.trackers.mediapipe.refinement import VARIANTS, merged, refine
 from acehand_core.trackers.mediapipe.search import Detector
+from acehand_core.trackers.mediapipe.tracker import VARIANTS, merged, refine
 from acehand_core.types import no_progress
 from helpers.fake_hands import detection
 
@@ -162,7 +162,7 @@ def test_a_hand_that_no_crop_confirms_stays_as_it_was(monkeypatch) -> None:
 
     black = Part(Black(), 1)
     for networks in (Nothing(), Elsewhere()):
-        monkeypatch.setattr(refinement, "hand_networks", lambda n=networks: n)
+        monkeypatch.setattr(tracker, "hand_networks", lambda n=networks: n)
         ((left, right),) = refine(black, [[None, FIRST]], "balanced", no_progress, None, {})
         assert left is None and right is FIRST and right.covariance is None
 
@@ -184,7 +184,7 @@ def test_hands_that_two_looks_agree_on_are_looked_at_once_more_only(
             crops.append(crop)
             return look((gap, 0.0))
 
-    monkeypatch.setattr(refinement, "hand_networks", Beside)
+    monkeypatch.setattr(tracker, "hand_networks", Beside)
     ((_, found),) = refine(Part(Black(), 1), [[None, FIRST]], "balanced", no_progress, None, {})
     assert found is not None and [crop.mirrored for crop in crops] == mirrored
     if len(crops) == 1:
