@@ -71,9 +71,12 @@ class HandTrack:
     def absent(cls, frames: int) -> HandTrack:
         """Return a hand without sightings."""
         shapes = ((3, 3), (15, 3, 3), (3,), (21, 3), (21, 2), (21, 2))
-        unknown = [np.full((frames, *shape), np.nan) for shape in shapes]
-        never, untrusted = np.zeros((2, frames), bool), np.zeros(frames)
-        return cls(*unknown, np.zeros(10), *never, untrusted, np.zeros(frames, np.int8))
+        orient, pose, place, joints, pixels, sigma = (np.full((frames, *s), np.nan) for s in shapes)
+        observed, filled = np.zeros((2, frames), bool)
+        betas, quality, fills = np.zeros(10), np.zeros(frames), np.zeros(frames, np.int8)
+        return cls(
+            orient, pose, place, joints, pixels, sigma, betas, observed, filled, quality, fills
+        )
 
 
 @dataclass(frozen=True, slots=True)
