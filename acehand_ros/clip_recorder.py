@@ -1,10 +1,12 @@
-"""Node ``clip_recorder``: clips of a live camera in, each clip's trajectory out.
+"""Node ``clip_recorder``: records clips of a live camera and converts each to a trajectory.
 
-A life-cycle node: configured it holds its output, active it listens to the camera.
+A lifecycle node: configured it owns its output folder, active it subscribes to the camera.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
 import os
 import re
 import shutil
@@ -36,19 +38,12 @@ from acehand_ros.parameters import (
     declare,
     refuse_bad_values,
 )
-from acehand_ros.worker import OK, JobLog, JobStatus, JobWorker, diagnostics, job_diagnostics
+from acehand_ros.worker import OK, JobLog, JobWorker, diagnostics, job_diagnostics
 
+# A clip is a bag of the serialized messages: no memory, no lost stamps, the usual conversion.
 IMAGE, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
-# Clips of a live camera: recorded as bags, converted like any bag. No ROS.
-#
-# Messages are kept as they arrive, serialized, so a clip costs no memory and loses no stamp, and
-# the conversion is the one that every other bag takes. One recorder at a time has a folder of
-# clips; what it leaves unfinished where it is killed becomes a clip when the next one opens the
-# folder.
-
 CAMERA_INFO = "sensor_msgs/msg/CameraInfo"
-_COMPRESSED_SUFFIX = "/compressed"
-#: Clips in a folder: whole, or hidden while they are recorded (``BagWriter``).
+#: Clips in a folder, hidden while recording (``BagWriter``).
 _CLIP = re.compile(r"\.?(clip_\d{6})(?!\d)")
 _UNFINISHED = re.compile(r"\.(clip_\d{6})\.partial-\d+")
 
@@ -57,17 +52,15 @@ def next_clip(folder: Path) -> Path:
     """Return the first free clip name in a folder: clip_000000, clip_000001, ..."""
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
     taken = {found[1] for name in names if (found := _CLIP.match(name))}
-    number = 0
-    while f"clip_{number:06d}" in taken:
-        number += 1
-    return folder / f"clip_{number:06d}"
+    free = (name for i in itertools.count() if (name := f"clip_{i:06d}") not in taken)
+    return folder / next(free)
 
 
 class ClipFolder:
-    """The folder of one recorder: ``clips`` in it, and what is made of them. Locked until closed.
+    """The output folder of one recorder, locked until closed; its clips are in ``clips``.
 
     Raises:
-        OutputError: there can be no such folder, or another recorder has it.
+        OutputError: the folder cannot be made, or another recorder uses it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -78,45 +71,44 @@ class ClipFolder:
                 self._lock = DirectoryLock(folder)
             except LockedError as error:
                 raise OutputError(
-                    f"{folder}: another clip_recorder records to it; give this one an "
-                    "output_dir of its own."
+                    f"{folder}: another clip_recorder records to it; give this one another "
+                    "output_dir."
                 ) from error
 
     def next_clip(self) -> Path:
-        """Return where the next clip goes."""
         return next_clip(self.path / "clips")
 
     def recover(self) -> Iterator[str]:
-        """Make clips of what a killed recorder left unfinished; yield what became of each."""
+        """Turn unclosed clips of a killed recorder into clips; yield what happened to each."""
         folder = self.path / "clips"
-        work = folder / ".recovering"  # of an earlier attempt; what it was made from is still there
-        shutil.rmtree(work, ignore_errors=True)
+        work = folder / ".recovering"
+        shutil.rmtree(work, ignore_errors=True)  # of an interrupted attempt
         for left in sorted(folder.iterdir()) if folder.is_dir() else ():
             found = _UNFINISHED.fullmatch(left.name)
             if found is None:
                 continue
             if not self._lock.held:
-                yield f"{left}: a clip that was not closed, or that is being recorded; left alone"
+                yield f"{left}: an unclosed clip, or one being recorded; left alone"
                 continue
             try:
                 target = folder / found[1]
                 yield _recover(left, work, next_clip(folder) if target.exists() else target)
             except OutputError as error:
-                yield f"{left}: a clip that was not closed stays until the next start: {error}"
+                yield f"{left}: an unclosed clip stays until the next start: {error}"
         shutil.rmtree(work, ignore_errors=True)
 
     def close(self) -> None:
-        """Let others record to the folder. Safe to call twice."""
+        """Release the lock. Safe to call twice."""
         self._lock.release()
 
 
 def _recover(left: Path, work: Path, target: Path) -> str:
-    """Make a clip of an unfinished one, which then vanishes; return what was done."""
+    """Make a clip of an unclosed one and remove that; return what was done."""
     bag_path = left / left.name.split(".")[1]
     if not any(file.stat().st_size for file in bag_path.glob("*") if file.is_file()):
         with output_errors(left):
             shutil.rmtree(left)
-        return f"{left}: removed; nothing of this clip had reached the disk"
+        return f"{left}: removed; no data of this clip was on disk"
     recorder = ClipRecorder()
     try:
         bag = Bag(bag_path)
@@ -124,7 +116,7 @@ def _recover(left: Path, work: Path, target: Path) -> str:
         aside = target.with_name(f"{target.name}_unreadable")
         with output_errors(aside):
             left.rename(aside)
-        return f"{aside}: a clip that was not closed cannot be read: {error}"
+        return f"{aside}: an unclosed clip cannot be read: {error}"
     with bag:
         topics = bag.topics
         recorder.start(work / target.name)
@@ -138,20 +130,19 @@ def _recover(left: Path, work: Path, target: Path) -> str:
         shutil.rmtree(left)
     if made is None:
         return f"{left}: removed; this clip had no image"
-    return f"{target}: recovered, {recorder.images} images of a clip that was not closed"
+    return f"{target}: recovered {recorder.images} images of an unclosed clip"
 
 
 def camera_info_topic(image_topic: str) -> str:
-    """Return where image_transport puts the CameraInfo of an image topic: beside it."""
-    base = image_topic.removesuffix(_COMPRESSED_SUFFIX)
-    return base.rsplit("/", 1)[0] + "/camera_info"
+    """Return image_transport's CameraInfo topic of an image topic."""
+    return image_topic.removesuffix("/compressed").rsplit("/", 1)[0] + "/camera_info"
 
 
 def image_msgtype(topic: str, choice: str, graph: dict[str, list[str]]) -> str | None:
-    """Return the message type of an image topic, or None while nobody publishes it.
+    """Return the message type of an image topic, None if it has no publisher.
 
     Args:
-        choice: "raw", "compressed", or "auto" for what the graph (topic -> types) says.
+        choice: "raw", "compressed", or "auto": as in ``graph`` (topic -> types).
 
     Raises:
         InputError: the topic carries no images.
@@ -159,22 +150,20 @@ def image_msgtype(topic: str, choice: str, graph: dict[str, list[str]]) -> str |
     if choice != "auto":
         return IMAGE if choice == "raw" else COMPRESSED
     types = graph.get(topic, [])
-    for wanted in (IMAGE, COMPRESSED):
-        if wanted in types:
-            return wanted
-    if types:
+    found = next((kind for kind in (IMAGE, COMPRESSED) if kind in types), None)
+    if types and found is None:
         raise InputError(f"{topic} carries {', '.join(types)}; valid: {IMAGE}, {COMPRESSED}.")
-    return None
+    return found
 
 
 def image_topics(graph: dict[str, list[str]], but: str) -> str:
-    """Return the topics of a graph (topic -> types) that carry images, apart from one."""
+    """List the other topics of a graph (topic -> types) that carry images."""
     kinds = {IMAGE, COMPRESSED}
     return ", ".join(t for t in sorted(graph) if t != but and kinds & set(graph[t])) or "none"
 
 
 class ClipRecorder:
-    """Writes one clip at a time. The caller gives the time of every message (ns)."""
+    """Writes one clip at a time. The caller passes the time of every message (ns)."""
 
     def __init__(self) -> None:
         self._writer: BagWriter | None = None
@@ -185,29 +174,19 @@ class ClipRecorder:
 
     @property
     def recording(self) -> bool:
-        """Whether a clip is open."""
         return self._writer is not None
 
     def start(self, path: Path) -> None:
-        """Open a clip.
-
-        Raises:
-            InputError: one is open. OutputError: it cannot be written.
-        """
+        """Open a clip. Raises InputError if one is open, OutputError if it cannot be written."""
         if self._writer is not None:
             raise InputError("A clip is being recorded already; ~/stop ends it.")
-        self._writer, self.path = (
-            BagWriter(path, keep_partial=True, recorded_on=os.environ.get("ROS_DISTRO", "")), path
-        )  # fmt: skip
-        self._first_ns = None
+        distro = os.environ.get("ROS_DISTRO", "")
+        self._writer = BagWriter(path, keep_partial=True, recorded_on=distro)
+        self.path, self._first_ns = path, None
         self.images = self.camera_infos = 0
 
     def add(self, topic: str, msgtype: str, time_ns: int, data: bytes) -> None:
-        """Keep a serialized message.
-
-        Raises:
-            OutputError: the disk is full or the file cannot be written.
-        """
+        """Write a serialized message to the open clip, if any. Raises OutputError (disk full)."""
         if self._writer is None:
             return
         self._writer.write_raw(topic, msgtype, time_ns, data)
@@ -218,14 +197,14 @@ class ClipRecorder:
             self._first_ns = time_ns if self._first_ns is None else self._first_ns
 
     def length_s(self, now_ns: int) -> float:
-        """Return how long the clip is, from its first image."""
+        """Return the time since the first image."""
         return 0.0 if self._first_ns is None else (now_ns - self._first_ns) / 1e9
 
     def stop(self) -> Path | None:
-        """Close the clip and return it; None where no image came: then nothing is kept.
+        """Close the clip and return it; None, without a clip, if no image was recorded.
 
         Raises:
-            InputError: none is open. OutputError: it cannot be closed.
+            InputError: no clip is open. OutputError: it cannot be closed.
         """
         if self._writer is None or self.path is None:
             raise InputError("No clip is being recorded; ~/start begins one.")
@@ -237,7 +216,7 @@ class ClipRecorder:
             writer.close()
         except OutputError as error:
             raise OutputError(
-                f"{error} What is on the disk becomes a clip when a clip_recorder next starts here."
+                f"{error} The data on disk is recovered when a clip_recorder next starts here."
             ) from error
         return self.path
 
@@ -245,7 +224,7 @@ class ClipRecorder:
 def convert_clip(
     options: ConvertOptions, progress: Progress, cancel: threading.Event
 ) -> tuple[ConvertReport, Demonstration | None]:
-    """Make a clip an episode of its dataset; return it too, None where no hand was found."""
+    """Add a clip to its dataset; return its episode too, None without a hand."""
     report = convert_bag(options, progress, cancel)
     numbers = [e.episode_index for e in report.job.episodes if e.episode_index is not None]
     if report.job.dataset is None or not numbers:
@@ -258,31 +237,28 @@ _DIAGNOSTICS_S, _LOOK_S, _REMIND_S = 0.5, 0.2, 3.0
 
 
 class ClipRecorderNode:
-    """~/start and ~/stop (or a duration) bound a clip; ~/cancel drops the work on the last one."""
+    """~/start and ~/stop (or a duration) bound a clip; ~/cancel stops the last one's conversion."""
 
     def __init__(self, node: Any) -> None:
         self._node = node
         self._values: dict[str, Any] = dict(declare(node, CLIP_RECORDER))
         self._folder = Path(self._values["output_dir"]).expanduser()
-        # Beside the images as they are called after remapping, which image_transport does too.
+        # The CameraInfo topic follows the remapped image topic, as in image_transport.
         self._image_topic = node.resolve_topic_name(self._values["image_topic"])
         self._info_topic = node.resolve_topic_name(
             self._values["camera_info_topic"] or camera_info_topic(self._image_topic)
         )
-        check_ace(self._values)  # refused now, not after the first clip
+        check_ace(self._values)  # now, not after the first clip
         self._clip, self._worker, self._outlet = ClipRecorder(), JobWorker(), Outlet(node)
         self._clips: ClipFolder | None = None
         self._subscriptions: list[Any] = []
-        self._demonstration: Demonstration | None = None  # of the clip that is converted
+        self._demonstration: Demonstration | None = None  # of the clip being converted
         self._verdict: list[dict[str, Any]] = []  # of the last clip
         self._active = self._ended = False
         self._log = JobLog(node.get_logger(), self._worker)
         self._exit_code = EXIT_OK
         refuse_bad_values(node, CLIP_RECORDER, self._values.__setitem__)
-        for name, action in (
-            ("start", self._start), ("stop", self._stop), ("cancel", self._cancel),
-        ):  # fmt: skip
-            runtime.add_trigger(node, name, action)
+        runtime.add_triggers(node, start=self._start, stop=self._stop, cancel=self._cancel)
         runtime.add_timer(node, _DIAGNOSTICS_S, self._tell)
         runtime.add_timer(node, _LOOK_S, self._look_for_camera)
         runtime.add_timer(node, _REMIND_S, self._remind)
@@ -295,11 +271,10 @@ class ClipRecorderNode:
 
     @property
     def finished(self) -> bool:
-        """Whether the first clip is done, where that ends the node."""
         return self._ended and bool(self._values["exit_when_done"])
 
     def close(self) -> int:
-        """Close an open clip, which stays, and stop the work."""
+        """Close an open clip, which is kept, and stop the conversion."""
         if self._clip.recording:
             self._keep("not converted")
         self._worker.cancel()
@@ -310,10 +285,10 @@ class ClipRecorderNode:
         return self._exit_code
 
     def configure(self) -> None:
-        """Take the output folder, recover clips that were not closed, and advertise the topics.
+        """Take the output folder, recover unclosed clips and advertise the topics.
 
         Raises:
-            OutputError: there can be no such folder, or another recorder has it.
+            OutputError: the folder cannot be made, or another recorder uses it.
         """
         self._clips = self._clips or ClipFolder(self._folder)
         for sentence in self._clips.recover():
@@ -322,14 +297,14 @@ class ClipRecorderNode:
         self._outlet.open([DIAGNOSTICS])
 
     def activate(self) -> None:
-        """Listen to the camera."""
+        """Subscribe to the camera."""
         self._active = True
         self._look_for_camera()
         if self._values["record_at_start"]:
             self._start()
 
     def deactivate(self) -> None:
-        """Stop listening; a clip that is open ends here and is converted."""
+        """Unsubscribe; an open clip ends here and is converted."""
         self._active = False
         for subscription in self._subscriptions:
             self._node.destroy_subscription(subscription)
@@ -340,7 +315,7 @@ class ClipRecorderNode:
             self._keep("not converted")
 
     def cleanup(self) -> None:
-        """Take the topics down; work that is under way is cancelled."""
+        """Close the topics and cancel a running conversion."""
         self._worker.cancel()
         self._worker.join()
         self._outlet.close()
@@ -349,7 +324,7 @@ class ClipRecorderNode:
             self._clips = None
 
     def _look_for_camera(self) -> None:
-        """Subscribe as soon as it is known which type of image the topic carries."""
+        """Subscribe as soon as the topic's image type is known."""
         if not self._active or self._subscriptions:
             return
         topic = self._image_topic
@@ -365,11 +340,11 @@ class ClipRecorderNode:
             self._node.get_logger().info(f"listening to {topic} ({msgtype})")
 
     def _remind(self) -> None:
-        """Log what is waited for, or how long the clip is by now."""
+        """Log that images are missing, or the length of the open clip."""
         log, topic = self._node.get_logger(), self._image_topic
         if self._active and not self._node.count_publishers(topic):
             there = image_topics(dict(self._node.get_topic_names_and_types()), topic)
-            log.info(f"waiting for images on {topic}; image topics there are: {there}")
+            log.info(f"waiting for images on {topic}; current image topics: {there}")
         elif self._clip.recording:
             seconds = self._clip.length_s(runtime.now_ns(self._node))
             log.info(f"recording {self._clip.path}: {self._clip.images} images, {seconds:.1f} s")
@@ -378,14 +353,11 @@ class ClipRecorderNode:
         from rclpy.qos import qos_profile_sensor_data
         from rosidl_runtime_py.utilities import get_message
 
-        def received(data: bytes) -> None:
-            self._received(topic, msgtype, data)
-
-        self._subscriptions.append(
-            self._node.create_subscription(
-                get_message(msgtype), topic, received, qos_profile_sensor_data, raw=True
-            )
+        received = functools.partial(self._received, topic, msgtype)
+        subscription = self._node.create_subscription(
+            get_message(msgtype), topic, received, qos_profile_sensor_data, raw=True
         )
+        self._subscriptions.append(subscription)
 
     def _received(self, topic: str, msgtype: str, data: bytes) -> None:
         if not self._clip.recording:
@@ -402,7 +374,7 @@ class ClipRecorderNode:
                 self._keep("not converted, since it ended early")
 
     def _keep(self, why: str) -> None:
-        """Close an open clip without converting it, and say what became of it."""
+        """Close an open clip without converting it and log the result."""
         log = self._node.get_logger()
         try:
             path = self._clip.stop()
@@ -410,15 +382,15 @@ class ClipRecorderNode:
             log.error(str(error))
             return
         if path is None:
-            log.info(f"{self._clip.path}: no image came, nothing was kept")
+            log.info(f"{self._clip.path}: no image received, clip discarded")
         else:
             log.info(f"{path}: kept, {self._clip.images} images, {why}")
 
     def _start(self) -> str:
         if not self._active or self._clips is None:
-            raise InputError("The node is not active; `ros2 lifecycle set` can activate it.")
+            raise InputError("The node is not active; activate it with `ros2 lifecycle set`.")
         if self._worker.running:
-            raise InputError("The last clip is still being converted; ~/cancel stops that.")
+            raise InputError("The last clip is still being converted; ~/cancel stops it.")
         path = self._clips.next_clip()
         self._clip.start(path)
         return f"recording {path}"
@@ -426,12 +398,12 @@ class ClipRecorderNode:
     def _stop(self) -> str:
         clip = self._clip.stop()
         if clip is None:
-            topic = self._image_topic
-            raise InputError(f"{self._clip.path}: no image came on {topic}; nothing was kept.")
+            raise InputError(
+                f"{self._clip.path}: no image received on {self._image_topic}; clip discarded."
+            )
         info = self._info_topic if self._clip.camera_infos else ""
         values: Mapping[str, Any] = {**self._values, "image_topic": self._image_topic}
         options = clip_options(values, clip, self._folder / "bags" / clip.name, info)
-
         self._demonstration = None
 
         def convert(progress: Progress, cancel: threading.Event) -> ConvertReport:
@@ -455,18 +427,14 @@ class ClipRecorderNode:
             self._outlet.publish([diagnostics(name, OK, "recording", values, now_ns)])
         else:
             self._outlet.publish([job_diagnostics(name, status, now_ns, self._verdict)])
-        if self._log.tell():
-            self._publish_clip(self._worker.status)
-
-    def _publish_clip(self, status: JobStatus) -> None:
-        """Publish the trajectory of a clip whose work has ended."""
+        if not self._log.tell():
+            return
         if (demonstration := self._demonstration) is not None:
             self._outlet.publish(latched_messages(demonstration))
             self._outlet.publish(trajectory_messages(demonstration))
             self._verdict = [verdict_status(demonstration)]
-        self._exit_code, self._ended = exit_code(status), True
+        self._exit_code, self._ended = exit_code(self._worker.status), True
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the node; return its exit code."""
     return runtime.run("clip_recorder", ClipRecorderNode, argv, lifecycle=True)

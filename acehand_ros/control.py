@@ -1,44 +1,180 @@
-"""What ros2_control is told about a robot's hands: description and parameters. No ROS."""
+"""Controllers of robot hands: joint maps, and URDF and parameters for ros2_control. No ROS.
+
+A joint map gives a controller's names, order and unit of a hand's joints;
+``config/controllers/inspire.yaml`` documents the file.
+"""
 
 from __future__ import annotations
 
+import importlib.resources
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+from jaxtyping import Float
+
 from acehand_core.errors import InputError, nearest
+from acehand_core.motion import Course
 from acehand_core.types import SIDES, Side
-from acehand_ros.joint_maps import own_names
 from retarget.robots.hand_spec import HandSpec
+from retarget.robots.parameters import Section, read_yaml
 from retarget.robots.robot import Robot
 
+SCHEMA = "acehand-controllers/1"
 MOCK = "mock_components/GenericSystem"
-#: Half of what lies between two hands that stand beside each other, in metres.
-_BESIDE_M = 0.15
+#: Half the distance between two hands on the link ``hands``, in metres.
+_HALF_APART_M = 0.15
 KINDS = {
     "action": "joint_trajectory_controller/JointTrajectoryController",
     "forward": "forward_command_controller/ForwardCommandController",
     "position_group": "position_controllers/JointGroupPositionController",
 }
 
+Commands = Float[np.ndarray, "*batch C"]
 
-def chosen_sides(robot: Robot, hands: str) -> list[Side]:
-    """Return the sides that ``both``, ``left`` or ``right`` means for a robot.
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JointMap:
+    """The controller of one hand: its name, joints in its order, and their unit.
+
+    ``commands[i]`` is the index of the controller's joint i in ``HandSpec.command_joints``.
+    ``joint_states`` is the topic of the measured joints, in the controller's names and unit.
+    """
+
+    hand: HandSpec
+    controller: str
+    joints: tuple[str, ...]
+    commands: tuple[int, ...]
+    unit: str = "rad"
+    joint_states: str = "joint_states"
+
+    def values(self, commands: Commands) -> Commands:
+        """Return driven angles (rad) as the controller's values, rounded to whole registers."""
+        if self.unit == "register":
+            commands = self.hand.controller.of(commands)
+            commands = np.round(commands) if self.hand.controller.whole else commands
+        return commands[..., list(self.commands)]
+
+    def course(self, course: Course) -> Course:
+        """Return a trajectory in the controller's order and unit.
+
+        Registers are not rounded: positions would no longer match their velocities.
+        """
+        positions, velocities = course.positions, course.velocities
+        if self.unit == "register":
+            registers = self.hand.controller
+            travel = registers.at_upper - registers.at_lower
+            velocities = velocities * travel / (registers.upper - registers.lower)
+            positions = registers.of(positions)
+        order = list(self.commands)
+        return Course(course.seconds, positions[:, order], velocities[:, order])
+
+    def measured(self, positions: Mapping[str, float]) -> Commands:
+        """Return the driven angles (C,) of joints measured under the controller's names."""
+        out = np.empty(len(self.joints))
+        out[list(self.commands)] = [positions[name] for name in self.joints]
+        return out if self.unit == "rad" else self.hand.controller.inverse(out)
+
+
+def own_names(robot: Robot) -> dict[Side, JointMap]:
+    """Return maps with the joint names of our URDF and datasets, in radians."""
+    return {
+        side: JointMap(
+            hand,
+            f"{side}_hand",
+            tuple(hand.full_name(name) for name in hand.command_joints),
+            tuple(range(len(hand.command_joints))),
+        )
+        for side, hand in robot.hands.items()
+    }
+
+
+def read_joint_maps(name_or_path: str, robot: Robot) -> dict[Side, JointMap]:
+    """Read a packaged or a user's file of joint maps; "" returns ``own_names``.
 
     Raises:
-        InputError: the robot has no such hand.
+        InputError: unknown file.
+        SchemaError: the file breaks the schema or does not map each driven joint once.
     """
+    if not name_or_path:
+        return own_names(robot)
+    folder = Path(str(importlib.resources.files("acehand_ros"))) / "config" / "controllers"
+    files = {file.stem: file for file in folder.glob("*.yaml")}
+    path = files.get(name_or_path, Path(name_or_path).expanduser())
+    if not path.is_file():
+        raise InputError(
+            f"controllers: no file {name_or_path!r}; {nearest(name_or_path, files)} "
+            "Or give the path of a YAML file."
+        )
+    root = read_yaml(path)
+    if (schema := root.text("schema")) != SCHEMA:
+        root.fail("schema", f"is {schema!r}; this version reads {SCHEMA!r}.")
+    root.only("schema hands")
+    hands = root.section("hands")
+    hands.known(robot.hands)
+    if not tuple(hands):
+        hands.fail("", f"holds no hand; valid: {', '.join(robot.hands)}.")
+    return {s: _read_map(hands.section(s), robot.hand(s)) for s in SIDES if s in hands}
+
+
+def _read_map(entry: Section, hand: HandSpec) -> JointMap:
+    entry.only("controller joint_states unit joints")
+    joints = entry.section("joints")
+    driven = [joints.choice(name, hand.command_joints) for name in joints]
+    if missing := [name for name in hand.command_joints if name not in driven]:
+        owner = f"the {hand.side} hand of {hand.robot}"
+        entry.fail("joints", f"lacks driven joints of {owner}: {', '.join(missing)}.")
+    if twice := sorted({name for name in driven if driven.count(name) > 1}):
+        entry.fail("joints", f"names {', '.join(twice)} twice.")
+    return JointMap(
+        hand=hand,
+        controller=entry.text("controller"),
+        joints=tuple(joints),
+        commands=tuple(hand.command_joints.index(name) for name in driven),
+        unit=entry.choice("unit", ("rad", "register")) if "unit" in entry else "rad",
+        joint_states=entry.text("joint_states", "joint_states"),
+    )
+
+
+def choose_hands(
+    maps: Mapping[Side, JointMap], hands: str, controllers: Mapping[str, str]
+) -> dict[Side, JointMap]:
+    """Return the maps of the hands to drive: both, left or right.
+
+    ``controllers`` overrides the maps' controller names by side; empty names do not.
+
+    Raises:
+        InputError: no map for a requested hand, or one controller for both.
+    """
+    wanted = tuple(maps) if hands == "both" else (hands,)
+    out: dict[Side, JointMap] = {}
+    for side in SIDES:
+        if side in wanted:
+            if side not in maps:
+                raise InputError(f"hands: no controller of a {side} hand; {nearest(side, maps)}")
+            name = controllers.get(side) or maps[side].controller
+            out[side] = replace(maps[side], controller=name)
+    names = [one.controller for one in out.values()]
+    if len(set(names)) < len(names):
+        raise InputError(
+            f"Both hands have the controller {names[0]!r}. Choose hands:=left or hands:=right, or "
+            "name each one's: left_controller:=NAME right_controller:=NAME."
+        )
+    return out
+
+
+def chosen_sides(robot: Robot, hands: str) -> list[Side]:
+    """Return a robot's sides for ``both``, ``left`` or ``right``; InputError if it has none."""
     if hands != "both" and hands not in robot.hands:
         raise InputError(f"hands: {robot.label} has no {hands} hand; {nearest(hands, robot.hands)}")
     return [side for side in SIDES if side in robot.hands and hands in ("both", side)]
 
 
 def hardware_parameters(text: str) -> dict[tuple[str, str], str]:
-    """Return ``(side or empty, name): value`` out of ``NAME=VALUE,SIDE.NAME=VALUE``.
-
-    Raises:
-        InputError: a part is not of that form.
-    """
+    """Return ``(side or "", name): value`` from ``NAME=VALUE,SIDE.NAME=VALUE``; else InputError."""
     out = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, equals, value = part.partition("=")
@@ -59,11 +195,11 @@ def description(
     plugin: str = MOCK,
     parameters: Mapping[tuple[str, str], str] | None = None,
 ) -> str:
-    """Return one URDF of the hands, with a ros2_control system each.
+    """Return one URDF of the hands with a ros2_control system each.
 
-    Only driven joints have a command interface. Coupled joints, which follow by the URDF's mimic
-    tags, are given to mock hardware alone: a driver may take all its joints for driven ones.
-    Two hands hang on a link ``hands``, beside each other.
+    Only driven joints have a command interface. Coupled joints (mimic tags in the URDF) go to mock
+    hardware only: a driver may take all its joints for driven ones. Two hands hang on a link
+    ``hands``.
     """
     sides = chosen_sides(robot, hands)
     roots = [
@@ -74,11 +210,14 @@ def description(
         out = ElementTree.Element("robot", name=robot.name)
         ElementTree.SubElement(out, "link", name="hands")
         for side, root in zip(sides, roots, strict=True):
-            place = _BESIDE_M if side == "left" else -_BESIDE_M
+            y = _HALF_APART_M if side == "left" else -_HALF_APART_M
+            carried = {e.get("link") for e in root.iter("child")}
+            links = (str(e.get("name")) for e in root.findall("link"))
+            base = next(name for name in links if name not in carried)
             fixed = ElementTree.SubElement(out, "joint", name=f"{side}_hand_place", type="fixed")
             ElementTree.SubElement(fixed, "parent", link="hands")
-            ElementTree.SubElement(fixed, "child", link=_root_link(root))
-            ElementTree.SubElement(fixed, "origin", xyz=f"0 {place:g} 0", rpy="0 0 0")
+            ElementTree.SubElement(fixed, "child", link=base)
+            ElementTree.SubElement(fixed, "origin", xyz=f"0 {y:g} 0", rpy="0 0 0")
             known = {(e.tag, e.get("name")) for e in out}
             out.extend(e for e in root if (e.tag, e.get("name")) not in known)
     for side in sides:
@@ -98,21 +237,20 @@ def controller_parameters(
 ) -> dict[str, Any]:
     """Return the parameters of controller_manager, joint states and a controller per hand.
 
-    The controllers are called as topics of ours begin, so that ``/left_hand/joint_trajectory`` of a
-    bag reaches its controller. They and the manager are found in any namespace (``/**``).
+    Controllers are named like the topics, so that a bag's ``/left_hand/joint_trajectory`` reaches
+    its controller, and found in any namespace (``/**``).
 
     Args:
-        kind: of ``KINDS``: for goals, or for one of the two that only forward commands.
+        kind: a key of ``KINDS``.
         path_tolerance, goal_tolerance: largest errors on the way and at the end, in radians.
     """
     maps = own_names(robot)
-    chosen = {side: maps[side] for side in chosen_sides(robot, hands)}
     manager: dict[str, Any] = {
         "update_rate": rate_hz,
         "joint_state_broadcaster": {"type": "joint_state_broadcaster/JointStateBroadcaster"},
     }
     out: dict[str, Any] = {"/**/controller_manager": {"ros__parameters": manager}}
-    for one in chosen.values():
+    for one in (maps[side] for side in chosen_sides(robot, hands)):
         manager[one.controller] = {"type": KINDS[kind]}
         values: dict[str, Any] = {"joints": list(one.joints)}
         if kind == "action":
@@ -129,29 +267,23 @@ def controller_parameters(
 
 
 def _system(hand: HandSpec, plugin: str, parameters: Mapping[str, str]) -> ElementTree.Element:
+    add = ElementTree.SubElement
     system = ElementTree.Element("ros2_control", name=f"{hand.robot}_{hand.side}", type="system")
-    hardware = ElementTree.SubElement(system, "hardware")
-    ElementTree.SubElement(hardware, "plugin").text = plugin
+    hardware = add(system, "hardware")
+    add(hardware, "plugin").text = plugin
     for name, value in parameters.items():
-        ElementTree.SubElement(hardware, "param", name=name).text = value
-    start = hand.expand(hand.rest)
-    for index, name in enumerate(hand.joint_names):
+        add(hardware, "param", name=name).text = value
+    for name, start in zip(hand.joint_names, hand.expand(hand.rest), strict=True):
         driven = name in hand.command_joints
         if not driven and plugin != MOCK:
             continue
-        joint = ElementTree.SubElement(system, "joint", name=hand.full_name(name))
+        joint = add(system, "joint", name=hand.full_name(name))
         if driven:
-            command = ElementTree.SubElement(joint, "command_interface", name="position")
+            command = add(joint, "command_interface", name="position")
             at = hand.command_joints.index(name)
             for end, limit in (("min", hand.command_lower), ("max", hand.command_upper)):
-                ElementTree.SubElement(command, "param", name=end).text = f"{limit[at]:.9g}"
-        position = ElementTree.SubElement(joint, "state_interface", name="position")
-        initial = ElementTree.SubElement(position, "param", name="initial_value")
-        initial.text = f"{start[index]:.9g}"
-        ElementTree.SubElement(joint, "state_interface", name="velocity")
+                add(command, "param", name=end).text = f"{limit[at]:.9g}"
+        position = add(joint, "state_interface", name="position")
+        add(position, "param", name="initial_value").text = f"{start:.9g}"
+        add(joint, "state_interface", name="velocity")
     return system
-
-
-def _root_link(root: ElementTree.Element) -> str:
-    children = {e.get("link") for e in root.iter("child")}
-    return next(str(e.get("name")) for e in root.findall("link") if e.get("name") not in children)

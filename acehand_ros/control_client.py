@@ -1,7 +1,8 @@
-"""Controllers of ros2_control as ``drive`` needs them: goals, commands and measured joints."""
+"""The ROS side of ``drive``: goals, commands and measured joints of controllers."""
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -12,8 +13,8 @@ import numpy as np
 from acehand_core.errors import InputError
 from acehand_core.recordings.bags.messages import JOINT_TRAJECTORY, PlainMessage
 from acehand_core.types import Side
+from acehand_ros.control import JointMap
 from acehand_ros.drive import ActionDrive, Measured
-from acehand_ros.joint_maps import JointMap
 from acehand_ros.messages import to_ros
 
 _POLL_S = 0.02
@@ -29,60 +30,65 @@ _SUCCEEDED = 4  # action_msgs/msg/GoalStatus
 
 
 class RosControllers:
-    """The controllers that the maps name. Callbacks come from the thread that spins the node.
+    """The controllers of joint maps. Callbacks run in the thread that spins the node.
 
     Args:
-        action: goals; otherwise commands.
-        wait_s: how long to wait for controllers and joint states.
-        tolerance: of a goal's path, in the controllers' unit; 0: their own.
+        action: send goals; otherwise commands.
+        wait_s: timeout for controllers and joint states.
+        tolerance: path tolerance of a goal in the controllers' unit; 0: their own.
     """
 
     def __init__(
-        self, node: Any, maps: Mapping[Side, JointMap], action: bool, wait_s: float,
+        self,
+        node: Any,
+        maps: Mapping[Side, JointMap],
+        action: bool,
+        wait_s: float,
         tolerance: float,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._node, self._maps = node, maps
         self._wait_s, self._tolerance = wait_s, tolerance
         self._closed = threading.Event()
-        #: The future of a hand's goal; what sends it, until it is sent.
+        #: The function that sends a hand's goal, then the goal's future.
         self._goals: dict[Side, Any] = {}
         self._sending = threading.Lock()
         self._seen: dict[str, dict[str, tuple[float, float]]] = {}
         self.drive: ActionDrive | None = None
         for topic in {one.joint_states for one in maps.values()}:
             self._listen(topic)
-        if action:
-            self._clients = {side: self._client(one) for side, one in maps.items()}
-            self._publishers: dict[Side, Any] = {}
-        else:
-            self._clients = {}
-            self._publishers = {side: self._publisher(one) for side, one in maps.items()}
+        self._clients: dict[Side, Any] = {}
+        self._publishers: dict[Side, Any] = {}
+        for side, one in maps.items():
+            if action:
+                from control_msgs.action import FollowJointTrajectory
+                from rclpy.action import ActionClient
+
+                name = f"{one.controller}/follow_joint_trajectory"
+                self._clients[side] = ActionClient(node, FollowJointTrajectory, name)
+            else:
+                from std_msgs.msg import Float64MultiArray
+
+                name = f"{one.controller}/commands"
+                self._publishers[side] = node.create_publisher(Float64MultiArray, name, 10)
 
     def measure(self) -> Measured:
-        """Wait for the controllers and for new joint states; return the driven angles (C,).
+        """Wait for the controllers and new joint states; return the driven angles (C,).
 
         Raises:
-            InputError: none come, they lack a joint, or a controller is not there.
+            InputError: no controller, no joint states, or a joint missing from them.
         """
-        for side, joint_map in self._maps.items():
-            self._until_ready(side, joint_map)
+        for side, client in self._clients.items():
+            name = f"{self._maps[side].controller}/follow_joint_trajectory"
+            self._until(client.server_is_ready, functools.partial(self._absent, name))
+        for side, publisher in self._publishers.items():
+            problem = f"{self._maps[side].controller}/commands: no controller listens"
+            self._until(publisher.get_subscription_count, lambda text=problem: text)
         since = time.monotonic()
-        return {side: self._measured(joint_map, since) for side, joint_map in self._maps.items()}
-
-    def _until_ready(self, side: Side, joint_map: JointMap) -> None:
-        """Wait for the controller of a hand."""
-        if side in self._clients:
-            name = f"{joint_map.controller}/follow_joint_trajectory"
-            self._until(self._clients[side].server_is_ready, lambda: self._absent(name))
-            return
-        publisher, name = self._publishers[side], f"{joint_map.controller}/commands"
-        self._until(
-            lambda: publisher.get_subscription_count() > 0, lambda: f"{name}: no controller listens"
-        )
+        return {side: self._measured(one, since) for side, one in self._maps.items()}
 
     def _measured(self, joint_map: JointMap, since: float) -> Any:
-        """Wait for the joint states of a hand that are newer than ``since``; return the angles."""
-        # A controller's joints may come in several messages, each without the others.
+        """Wait for joint states of a hand newer than ``since``; return the driven angles."""
+        # A controller's joints may arrive in several messages.
         self._until(
             lambda: self._fresh(joint_map, since).keys() >= set(joint_map.joints),
             lambda: self._missing(joint_map, since),
@@ -90,10 +96,10 @@ class RosControllers:
         return joint_map.measured(self._fresh(joint_map, since))
 
     def send(self, side: Side, goal: int, trajectory: Mapping[str, Any]) -> None:
-        """Send a JointTrajectory's fields as a goal; ``ActionDrive.result`` hears how it ends.
+        """Send a JointTrajectory as a goal; ``ActionDrive.result`` gets its end.
 
-        They are sent from the thread that spins, which else may drop the answer:
-        rclpy 7 notes a goal only after it was sent.
+        Goals are sent from the spinning thread: rclpy 7 registers a goal only after sending it, and
+        that thread could otherwise drop the response.
         """
         from control_msgs.action import FollowJointTrajectory
         from control_msgs.msg import JointTolerance
@@ -139,7 +145,7 @@ class RosControllers:
         self._node.executor.create_task(start)
 
     def cancel(self, side: Side) -> None:
-        """Cancel a hand's goal, also one that is not accepted yet."""
+        """Cancel a hand's goal, even before it is accepted."""
 
         def accepted(future: Any) -> None:
             if future.result().accepted:
@@ -149,22 +155,22 @@ class RosControllers:
             sent = self._goals.pop(side, None)
         if sent is None or callable(sent):
             return
-        if sent.done():  # at once: a callback waits for the node to spin, which may be at its end
+        if sent.done():  # a callback would wait for the node to spin, which may be closing
             accepted(sent)
         else:
             sent.add_done_callback(accepted)
 
     def command(self, side: Side, values: Any) -> None:
-        """Send the positions that a controller is to have now."""
+        """Send the current target positions to a hand's controller."""
         from std_msgs.msg import Float64MultiArray
 
         self._publishers[side].publish(Float64MultiArray(data=values.tolist()))
 
     def close(self) -> None:
-        """Wait for nothing more."""
+        """Stop waiting."""
         self._closed.set()
 
-    def _until(self, done: Callable[[], bool], problem: Callable[[], str]) -> None:
+    def _until(self, done: Callable[[], object], problem: Callable[[], str]) -> None:
         until = time.monotonic() + self._wait_s
         while not done():
             if self._closed.is_set() or time.monotonic() > until:
@@ -179,24 +185,12 @@ class RosControllers:
 
         def got(message: Any) -> None:
             now = time.monotonic()
-            # Positions may be left out of a JointState, all of them.
+            # A JointState may lack all positions.
             for name, position in zip(message.name, message.position, strict=False):
                 if np.isfinite(position):
                     seen[name] = now, position
 
         self._node.create_subscription(JointState, topic, got, qos_profile_sensor_data)
-
-    def _client(self, one: JointMap) -> Any:
-        from control_msgs.action import FollowJointTrajectory
-        from rclpy.action import ActionClient
-
-        name = f"{one.controller}/follow_joint_trajectory"
-        return ActionClient(self._node, FollowJointTrajectory, name)
-
-    def _publisher(self, one: JointMap) -> Any:
-        from std_msgs.msg import Float64MultiArray
-
-        return self._node.create_publisher(Float64MultiArray, f"{one.controller}/commands", 10)
 
     def _fresh(self, one: JointMap, since: float) -> dict[str, float]:
         seen = dict(self._seen[one.joint_states])
@@ -215,7 +209,7 @@ class RosControllers:
 
         kind = "control_msgs/action/FollowJointTrajectory"
         there = [n for n, kinds in get_action_names_and_types(self._node) if kind in kinds]
-        # Our own clients count as well: an action that nobody serves is listed.
+        # The list includes actions that only our own clients use.
         ours = {client._action_name.lstrip("/") for client in self._clients.values()}
         others = [n for n in there if n.lstrip("/") not in ours]
         return (

@@ -1,6 +1,6 @@
-"""Driving hands through their controllers: a goal per hand, or a command per cycle. No ROS.
+"""Drives hands through their controllers: a goal per hand, or a command per cycle. No ROS.
 
-Both come from where the hands are measured, within limits. ``control_client`` is what talks to ROS.
+Both start from the measured hands and keep their limits. ``control_client`` connects to ROS.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from scipy.interpolate import CubicHermiteSpline
 from acehand_core.motion import Course
 from acehand_core.recordings.bags.messages import Demonstration, trajectory_fields
 from acehand_core.types import SIDES, Side
-from acehand_ros.joint_maps import JointMap
+from acehand_ros.control import JointMap
 from acehand_ros.playback import rest_of
 from retarget.robots.robot import Robot
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from acehand_ros.control_client import RosControllers
 
 Measured = Mapping[Side, Float[np.ndarray, "C"]]
-#: Goals start so much later than they are sent, so that both hands have theirs by then.
+#: Delay between sending goals and their common start, so that both hands have received theirs.
 START_NS = 200_000_000
 _CANCEL_S = 2.0
 
 
 class _Drive:
-    """What both ways share. ``problem`` is why the hands were stopped, until they begin again."""
+    """Common part of the drives. ``problem`` is why the hands stopped, until the next start."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class _Drive:
     def _courses(
         self, frame: int, rate: float, start: Measured
     ) -> tuple[dict[Side, Course], float]:
-        """Return what is still to come from where the hands are, and when it passes the frame."""
+        """Return the remaining courses from the measured hands, and when they pass the frame."""
         rest = rest_of(self._demonstration, self._robot, frame, rate, start)
         found = {side: one for side, one in rest.courses.items() if side in self._maps}
         known, fps = self._demonstration.known[frame:], self._demonstration.fps * rate
@@ -62,11 +62,10 @@ class _Drive:
 
 
 class ActionDrive(_Drive):
-    """A goal for the action FollowJointTrajectory per hand, all with the same start.
+    """A FollowJointTrajectory goal per hand, all with the same start.
 
-    Any goal that is refused or does not succeed cancels the others, and nothing more is sent: the
-    controllers hold. ``result`` and ``feedback`` come from the thread that spins, ``begin`` from
-    that of playback.
+    A refused or failed goal cancels the others, and the controllers hold. ``result`` and
+    ``feedback`` are called from the spinning thread, ``begin`` from that of playback.
     """
 
     def __init__(self, *args: Any) -> None:
@@ -78,24 +77,23 @@ class ActionDrive(_Drive):
 
     @property
     def stopped(self) -> bool:
-        """Whether a problem has stopped the hands, the others' goals included if they answer."""
+        """Whether a problem has stopped the hands and the other goals have ended or timed out."""
         late = time.monotonic() > self._stopped_by
         return self.problem is not None and (late or not self._active)
 
     @property
     def busy(self) -> bool:
-        """Whether a goal has not ended."""
         return bool(self._active)
 
     def begin(self, frame: int, rate: float) -> float:
-        """Send the goals from a frame on; return after how many seconds they pass it.
+        """Send the goals from a frame on; return the seconds until they pass it.
 
         Raises:
-            InputError: the hands' places are not known, or a controller is not there.
+            InputError: no measured joints, or a missing controller.
         """
         self.stop()
         with self._lock:
-            # A hand that was stopped is measured once it stands.
+            # Measure stopped hands once they are at rest.
             self._lock.wait_for(lambda: not self._active, _CANCEL_S)
             self._goal += 1
             goal, self.problem = self._goal, None
@@ -112,46 +110,45 @@ class ActionDrive(_Drive):
         return begin + START_NS / 1e9
 
     def stop(self) -> None:
-        """Cancel what is under way; the controllers hold."""
+        """Cancel the goals; the controllers hold."""
         with self._lock:
             self._goal += 1
             for side in self._active:
                 self._controllers.cancel(side)
 
     def step(self) -> float | None:
-        """Do what is due; return seconds until more is, None for a controller's own clock."""
+        """Nothing to do: the controllers have their own clock."""
         return None
 
     def feedback(self, side: Side, goal: int, errors: Float[np.ndarray, "C"]) -> None:
-        """Note how far a hand is from where it should be, in its controller's unit."""
+        """Store a hand's largest tracking error, in its controller's unit."""
         if self._active.get(side) == goal:
             self._errors[side] = float(np.abs(errors).max(initial=0.0))
 
     def result(self, side: Side, goal: int, problem: str | None) -> None:
-        """Hear how a goal ended: None, or why it did not succeed."""
+        """Take the end of a goal; ``problem`` is None on success."""
         with self._lock:
             if self._active.get(side) == goal:
                 del self._active[side]
             self._lock.notify_all()
             if problem is None or goal != self._goal:
-                return  # succeeded, or we had stopped it
+                return  # it succeeded, or we cancelled it
             self.problem = f"{side} hand: {problem}"
             self._stopped_by = time.monotonic() + _CANCEL_S
         self.stop()
         self.on_problem()
 
     def values(self) -> dict[str, str]:
-        """Return what diagnostics tell."""
+        """Return the values for diagnostics."""
         out = {f"{side}_goal": "active" if side in self._active else "none" for side in self._maps}
         return out | {f"{side}_error": f"{one:.4f}" for side, one in self._errors.items()}
 
 
 class ForwardDrive(_Drive):
-    """The commands themselves, for controllers that only forward them, at those controllers' rate.
+    """The commands themselves, at the controllers' rate, for controllers that only forward them.
 
-    At the clip's rate each would be a step: as far in one cycle as the limit of speed allows in
-    several. A thread that woke late leaves commands out to be in time again, as far as the limit
-    allows from one to the next.
+    At the clip's rate, each command would be a step too large for one control cycle. A thread that
+    wakes up late skips commands as far as the speed limit allows.
     """
 
     def __init__(self, *args: Any, command_hz: float = 100.0) -> None:
@@ -162,19 +159,18 @@ class ForwardDrive(_Drive):
 
     @property
     def stopped(self) -> bool:
-        """Nothing is heard of controllers that only forward."""
+        """Never: forwarding controllers report nothing."""
         return False
 
     @property
     def busy(self) -> bool:
-        """Whether there are commands to send."""
         return self._next < self._count
 
     def begin(self, frame: int, rate: float) -> float:
-        """Prepare the commands from a frame on; return after how many seconds they pass it.
+        """Prepare the commands from a frame on; return the seconds until they pass it.
 
         Raises:
-            InputError: the hands' places are not known.
+            InputError: no measured joints.
         """
         self.problem = None
         start = self._controllers.measure()
@@ -191,17 +187,17 @@ class ForwardDrive(_Drive):
         return begin
 
     def stop(self) -> None:
-        """Send nothing more; a controller keeps what it had last."""
+        """Send no more commands; a controller keeps its last one."""
         with self._lock:
             self._count = 0
 
     def step(self) -> float | None:
-        """Send the command that is due; return seconds until the next, None if there is none."""
+        """Send the command that is due; return seconds until the next, None after the last."""
         with self._lock:
             if not self.busy:
                 return None
             now = time.monotonic()
-            # Two commands in one cycle of the controller would make a hand jump.
+            # Two commands within one control cycle would make a hand jump.
             soonest = self._sent_s + 0.9 * self._period_s
             due = max(self._started_s + self._next * self._period_s, soonest)
             if now < due:
@@ -217,17 +213,15 @@ class ForwardDrive(_Drive):
             return max(0.0, self._started_s + self._next * self._period_s - time.monotonic())
 
     def _within_limits(self, last: int, following: int) -> bool:
-        """Whether every hand may go from one command to another within one period."""
+        """Whether every hand can move between two commands within one period."""
+        steps = {side: np.abs(path[following] - path[last]) for side, path in self._paths.items()}
         return all(
-            (
-                np.abs(path[following] - path[last])
-                <= self._robot.hand(side).command_velocity * self._period_s
-            ).all()
-            for side, path in self._paths.items()
+            (step <= self._robot.hand(side).command_velocity * self._period_s).all()
+            for side, step in steps.items()
         )
 
     def values(self) -> dict[str, str]:
-        """Return what diagnostics tell."""
+        """Return the values for diagnostics."""
         return {"command": f"{self._next - 1} of {max(0, self._count - 1)}"}
 
 
@@ -237,7 +231,7 @@ Drive = ActionDrive | ForwardDrive
 def _sampled(
     course: Course, start: Float[np.ndarray, "C"], seconds: Float[np.ndarray, "K"]
 ) -> Float[np.ndarray, "K C"]:
-    """Return where a hand at rest is on its course at some times, as a controller has it."""
+    """Return a hand's course, starting at rest, at given times, interpolated as by a controller."""
     path = CubicHermiteSpline(
         np.concatenate([[0.0], course.seconds]),
         np.concatenate([[start], course.positions]),

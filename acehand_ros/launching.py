@@ -1,6 +1,6 @@
-"""What the launch files share: arguments out of the parameter tables, viewers that are installed.
+"""Shared parts of the launch files: arguments from the parameter tables, and viewers.
 
-``launch`` and ``launch_ros`` are imported in the functions, as rclpy is elsewhere.
+``launch`` and ``launch_ros`` are imported inside the functions.
 """
 
 from __future__ import annotations
@@ -23,16 +23,15 @@ from acehand_ros.messages import live_topic
 from acehand_ros.parameters import Table, described
 
 PACKAGE = "acehand_ros"
-#: The packages of viewers, whose executables are called the same.
+#: Viewers and their packages; the executables have the packages' names.
 VIEWERS: Mapping[str, str] = {"rviz": "rviz2", "foxglove": "foxglove_bridge"}
+#: Rows of ``declared``.
+NAMESPACE = ("namespace", "", "ROS namespace of nodes, topics and /clock, for example robot1")
+VIEW_TEXT, VIEWS = "viewer to start, if installed", ("none", "auto", *VIEWERS)
 
 
 def pick(table: Table, names: Iterable[str]) -> Table:
-    """Return parameters of a table by name, in the order of the names.
-
-    Raises:
-        InputError: the table has no such parameter.
-    """
+    """Return parameters of a table by name, in the order of the names; else InputError."""
     known = {leaf.parameter: leaf for leaf in table}
     for name in (names := list(names)):
         if name not in known:
@@ -40,15 +39,24 @@ def pick(table: Table, names: Iterable[str]) -> Table:
     return tuple(known[name] for name in names)
 
 
+def declared(*rows: tuple[str, ...]) -> list[Any]:
+    """Return launch arguments: name, default, description and choices, if any, of each row."""
+    from launch.actions import DeclareLaunchArgument
+
+    return [
+        DeclareLaunchArgument(
+            name, default_value=default, description=text, choices=choices or None
+        )
+        for name, default, text, *choices in rows
+    ]
+
+
 def arguments(
     parameters: Table,
     required: Collection[str] = (),
     defaults: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Any]:
-    """Return launch arguments with the parameters' names, defaults, descriptions and choices.
-
-    ``defaults`` are other ones than the nodes'.
-    """
+    """Return launch arguments for parameters; ``defaults`` override those of the nodes."""
     from launch.actions import DeclareLaunchArgument
 
     out = []
@@ -67,10 +75,10 @@ def arguments(
 
 
 def values(parameters: Table, given: Mapping[str, str]) -> dict[str, Any]:
-    """Return what to give a node for these launch arguments: each as its own type.
+    """Return the values of launch arguments for a node, each with its own type.
 
-    Without the type a task called 12 would arrive as a number. The values are those of now: a node
-    that an event starts later is out of the group that its launch file was included in.
+    Untyped, a task called 12 would arrive as a number. Values are resolved now: a node started by
+    a later event no longer sees the group that its launch file was included in.
     """
     from launch.substitutions import TextSubstitution
     from launch_ros.parameter_descriptions import ParameterValue
@@ -84,11 +92,11 @@ def values(parameters: Table, given: Mapping[str, str]) -> dict[str, Any]:
 
 
 def end_with(node: Any, name: str, others: Iterable[Any], then: Iterable[Any] = ()) -> Any:
-    """Return what ends the other nodes with a node; ``then`` is done where it went well.
+    """Return an event handler that ends the other nodes with a node; then run ``then`` on success.
 
-    These alone, and not all of the launch, which may hold another robot: it ends with its last
-    node. ``ros2 launch`` exits with 1 where an event handler raises, and with 0 for any other end,
-    whatever the node's own exit code. How somebody else's node ends on Ctrl-C is its own.
+    Only these nodes end: the launch may hold another robot. ``ros2 launch`` exits with 1 if an
+    event handler raises, otherwise with 0, whatever the node's exit code. The exit code of a
+    third-party node on Ctrl-C is ignored.
     """
     from launch.actions import EmitEvent, RegisterEventHandler
     from launch.event_handlers import OnProcessExit
@@ -107,7 +115,7 @@ def end_with(node: Any, name: str, others: Iterable[Any], then: Iterable[Any] = 
 
 
 def installed(package: str) -> bool:
-    """Return whether a ROS package is on the ament path."""
+    """Whether a ROS package is on the ament path."""
     from ament_index_python.packages import PackageNotFoundError, get_package_prefix
 
     try:
@@ -126,7 +134,7 @@ def share(*parts: str) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class LaunchScene:
-    """What a viewer shows: topics of a namespace, seen from a frame, and pictures if any."""
+    """What a viewer shows: the topics of a namespace, a fixed frame and images if any."""
 
     namespace: str = ""
     frame_prefix: str = ""
@@ -135,7 +143,7 @@ class LaunchScene:
 
 
 def rviz_config(scene: LaunchScene) -> dict[str, Any]:
-    """Return the RViz configuration of this package for a scene."""
+    """Return this package's RViz configuration for a scene."""
     config = yaml.safe_load((Path(__file__).parent / "config" / "acehand.rviz").read_text("utf-8"))
     manager = config["Visualization Manager"]
     manager["Global Options"]["Fixed Frame"] = scene.frame_prefix + scene.fixed_frame
@@ -157,7 +165,7 @@ def rviz_config(scene: LaunchScene) -> dict[str, Any]:
 
 
 def foxglove_layout(scene: LaunchScene) -> dict[str, Any]:
-    """Return the Foxglove layout of this package for a scene; import it there."""
+    """Return this package's Foxglove layout for a scene, to import in Foxglove."""
     path = Path(__file__).parent / "config" / "acehand.foxglove.json"
     layout = json.loads(path.read_text("utf-8"))
     namespace = scene.namespace.strip("/")
@@ -188,42 +196,39 @@ def foxglove_layout(scene: LaunchScene) -> dict[str, Any]:
 
 
 def viewer(choice: str, use_sim_time: bool, scene: LaunchScene) -> list[Any]:
-    """Return what shows the topics: the viewer chosen, or the first one that is installed."""
+    """Return the nodes of the chosen viewer; ``auto`` takes the first installed one."""
     from launch.actions import LogInfo
     from launch_ros.actions import Node
 
     if choice == "none":
         return []
     wanted = list(VIEWERS) if choice == "auto" else [choice]
-    for name in wanted:
-        if installed(package := VIEWERS[name]):
-            if name == "rviz":
-                text = yaml.safe_dump(rviz_config(scene), sort_keys=False)
-                config, hints = ["-d", temporary("acehand.rviz", text)], []
-            else:
-                text = json.dumps(foxglove_layout(scene), indent=1)
-                path = temporary("acehand.foxglove.json", text)
-                config = []
-                hints = [LogInfo(msg=f"A layout for Foxglove, as long as this runs: {path}")]
-            return [
-                *hints,
-                Node(
-                    package=package,
-                    executable=package,
-                    namespace=scene.namespace,
-                    arguments=config,
-                    remappings=own_clock(scene.namespace),
-                    parameters=[{"use_sim_time": use_sim_time}],
-                ),
-            ]
-    packages = " or ".join(VIEWERS[name] for name in wanted)
-    return [LogInfo(msg=f"No viewer is started: install {packages} for one.")]
+    name = next((name for name in wanted if installed(VIEWERS[name])), None)
+    if name is None:
+        packages = " or ".join(VIEWERS[name] for name in wanted)
+        return [LogInfo(msg=f"No viewer is started: install {packages} for one.")]
+    config, hints = [], []
+    if name == "rviz":
+        text = yaml.safe_dump(rviz_config(scene), sort_keys=False)
+        config = ["-d", temporary("acehand.rviz", text)]
+    else:
+        path = temporary("acehand.foxglove.json", json.dumps(foxglove_layout(scene), indent=1))
+        hints = [LogInfo(msg=f"Foxglove layout to import, removed at the end: {path}")]
+    node = Node(
+        package=VIEWERS[name],
+        executable=VIEWERS[name],
+        namespace=scene.namespace,
+        arguments=config,
+        remappings=own_clock(scene.namespace),
+        parameters=[{"use_sim_time": use_sim_time}],
+    )
+    return [*hints, node]
 
 
 def temporary(name: str, text: str) -> str:
-    """Return the path of a new file of this name, which is removed when the launch has ended.
+    """Return the path of a new file, removed at the end of the process.
 
-    At the end of the process, not at launch's shutdown event: a launch that fails may have none.
+    Not at launch's shutdown event, which a failing launch may lack.
     """
     folder = Path(tempfile.mkdtemp(prefix="acehand_"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -231,37 +236,8 @@ def temporary(name: str, text: str) -> str:
     return str(folder / name)
 
 
-def scene_arguments() -> list[Any]:
-    """Return the launch arguments of a scene that the source can answer, too."""
-    from launch.actions import DeclareLaunchArgument
-
-    return [
-        DeclareLaunchArgument(
-            "fixed_frame",
-            default_value="",
-            description="RViz's fixed frame, without frame_prefix; empty: the source's camera",
-        ),
-        DeclareLaunchArgument(
-            "picture_topic",
-            default_value="",
-            description="pictures that RViz shows, if somebody plays them; empty: the source's",
-        ),
-    ]
-
-
-def namespace_argument() -> Any:
-    """Return the launch argument ``namespace``: two robots side by side need one each."""
-    from launch.actions import DeclareLaunchArgument
-
-    return DeclareLaunchArgument(
-        "namespace",
-        default_value="",
-        description="ROS namespace of nodes and topics, for example robot1; /clock goes there too",
-    )
-
-
 def full_namespace(given: Mapping[str, str]) -> str:
-    """Return the namespace of a launch with those of the groups around it; empty: none."""
+    """Return a launch's namespace inside those of the groups around it; "" is none."""
     around, own = given.get("ros_namespace", "").rstrip("/"), given["namespace"].rstrip("/")
     if not own or own.startswith("/"):
         return own or around
@@ -269,9 +245,9 @@ def full_namespace(given: Mapping[str, str]) -> str:
 
 
 def own_clock(namespace: str) -> list[tuple[str, str]]:
-    """Return the remappings of a launch in a namespace: its time is its own.
+    """Return remappings that give a namespace its own /clock.
 
-    Nodes listen to /clock, whatever their namespace; two recordings have two times.
+    Nodes subscribe to /clock in any namespace; two recordings have two clocks.
     """
     namespace = namespace.strip("/")
     return [("/clock", f"/{namespace}/clock")] if namespace else []
@@ -280,7 +256,7 @@ def own_clock(namespace: str) -> list[tuple[str, str]]:
 def state_publishers(
     robot: str, use_sim_time: bool, namespace: str, frame_prefix: str
 ) -> list[Any]:
-    """Return a robot_state_publisher per hand: joint states in, frames of all links out."""
+    """Return a robot_state_publisher per hand: joint states to link frames."""
     from launch.actions import LogInfo
     from launch_ros.actions import Node
     from launch_ros.parameter_descriptions import ParameterValue
@@ -307,11 +283,7 @@ def state_publishers(
 
 
 def descriptions(robot: str) -> dict[str, str]:
-    """Return the URDF text of each hand of a robot.
-
-    Raises:
-        InputError: there is no such robot.
-    """
+    """Return the URDF text of each hand of a robot; InputError for an unknown robot."""
     from retarget.robots.robot import load_robot
 
     hands = load_robot(robot).hands

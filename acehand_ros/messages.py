@@ -17,9 +17,9 @@ DIAGNOSTICS = "/diagnostics"
 
 
 def to_ros(message: PlainMessage, stamp_ns: int | None = None) -> Any:
-    """Return the rclpy message of a plain one, with another stamp in its headers if given.
+    """Return the rclpy message of a plain one, restamped if ``stamp_ns`` is given.
 
-    Numbers become what the message's own field checks accept: lists, and bytes for octets.
+    Arrays become lists and octets become bytes, as the fields' setters require.
     """
     from rosidl_runtime_py.utilities import get_message
 
@@ -44,10 +44,10 @@ def _filled(kind: Any, fields: Mapping[str, Any], stamp_ns: int | None) -> Any:
 
 @functools.cache
 def _plan(kind: Any) -> tuple[dict[str, Any], frozenset[str]]:
-    """Return a message's fields that hold messages, with their types, and those that are octets.
+    """Return the types of a message's nested messages, and the names of its octet fields.
 
-    Faster than rosidl_runtime_py.set_message_fields, which looks both up for every value: a hand's
-    surface has thousands of points.
+    ``rosidl_runtime_py.set_message_fields`` looks these up for every value, which is too slow for
+    the thousands of points of a hand's surface.
     """
     from rosidl_runtime_py.utilities import get_message
 
@@ -64,17 +64,17 @@ def _plain(value: Any) -> Any:
 
 
 def live_topic(topic: str) -> str:
-    """Return what a node calls a topic of a bag: relative to its namespace, unless it is shared.
+    """Return the live name of a bag's topic: relative to the node's namespace.
 
-    /diagnostics, /tf and /tf_static are one for all by convention, unless they are remapped.
+    /diagnostics, /tf and /tf_static are shared by convention and stay absolute.
     """
     return topic if topic in SHARED else topic.removeprefix("/")
 
 
 def in_namespace(message: PlainMessage, namespace: str) -> PlainMessage:
-    """Return a message on /diagnostics with the node's namespace before the names of its statuses.
+    """Put the node's namespace before the status names of a message on /diagnostics.
 
-    There two nodes of a name, in two namespaces, have nothing else that tells them apart.
+    Nothing else distinguishes nodes of the same name on this shared topic.
     """
     prefix = namespace.strip("/")
     if message.topic != DIAGNOSTICS or not prefix:
@@ -84,25 +84,20 @@ def in_namespace(message: PlainMessage, namespace: str) -> PlainMessage:
 
 
 def quality(spec: TopicSpec) -> Any:
-    """Return the QoS profile of a topic of ours."""
+    """Return the QoS profile of a topic."""
     from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 
+    kinds = DurabilityPolicy
+    durability = kinds.TRANSIENT_LOCAL if spec.latched else kinds.VOLATILE
     return QoSProfile(
-        depth=spec.depth,
-        reliability=ReliabilityPolicy.RELIABLE,
-        durability=(
-            DurabilityPolicy.TRANSIENT_LOCAL if spec.latched else DurabilityPolicy.VOLATILE
-        ),
+        depth=spec.depth, reliability=ReliabilityPolicy.RELIABLE, durability=durability
     )
 
 
 class Outlet:
-    """Publishes plain messages on the topics that they name; publishers are made when needed.
+    """Publishes plain messages; topics have their names in a bag, see ``live_topic``.
 
-    Topics are named as in a bag; what they are called live, ``live_topic`` says.
-
-    What is latched and meant to be found late is remembered per ROS by depth, so a topic with
-    several messages (/tf_static) must fit its depth.
+    ROS keeps latched messages by depth, so a topic with several (/tf_static) must fit its depth.
     """
 
     def __init__(self, node: Any) -> None:
@@ -110,7 +105,7 @@ class Outlet:
         self._publishers: dict[str, Any] = {}
 
     def open(self, topics: Iterable[str]) -> None:
-        """Advertise topics before there is anything to say on them."""
+        """Advertise topics before their first message."""
         for topic in topics:
             self._publisher(topic, TOPICS[topic].msgtype)
 
@@ -121,19 +116,17 @@ class Outlet:
             to_ros(message)
 
     def publish(self, messages: Iterable[PlainMessage], stamp_ns: int | None = None) -> None:
-        """Publish messages, stamped anew if ``stamp_ns`` is given."""
+        """Publish messages, restamped if ``stamp_ns`` is given."""
         namespace = self._node.get_namespace()
         for message in messages:
-            told = to_ros(in_namespace(message, namespace), stamp_ns)
-            self._publisher(message.topic, message.msgtype).publish(told)
+            made = to_ros(in_namespace(message, namespace), stamp_ns)
+            self._publisher(message.topic, message.msgtype).publish(made)
 
     def has_subscriber(self, topic: str) -> bool:
-        """Whether somebody listens to a topic that was opened."""
         publisher = self._publishers.get(topic)
         return publisher is not None and publisher.get_subscription_count() > 0
 
     def close(self) -> None:
-        """Take the publishers down."""
         for publisher in self._publishers.values():
             self._node.destroy_publisher(publisher)
         self._publishers = {}

@@ -1,4 +1,4 @@
-"""Node ``offline_bag``: a recorded bag in, a dataset and a bag out, progress on /diagnostics."""
+"""Node ``offline_bag``: converts a recorded bag to a dataset and a bag."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _DIAGNOSTICS_S = 0.5
 
 
 class OfflineBag:
-    """Converts on ~/start (or at once), stops on ~/cancel; what is finished then stays.
+    """Converts on ~/start (or at once), stops on ~/cancel and keeps finished episodes.
 
-    Parameters may be set at any time and hold for the next ~/start, of which there may be many.
+    Parameters may be set at any time and apply to the next ~/start.
     """
 
     def __init__(self, node: Any) -> None:
@@ -29,22 +29,20 @@ class OfflineBag:
         self._outlet.open([DIAGNOSTICS])
         self._log = JobLog(node.get_logger(), self._worker)
         refuse_bad_values(node, OFFLINE_BAG, self._values.__setitem__)
-        runtime.add_trigger(node, "start", self._start)
-        runtime.add_trigger(node, "cancel", self._cancel)
+        runtime.add_triggers(node, start=self._start, cancel=self._cancel)
         runtime.add_timer(node, _DIAGNOSTICS_S, self._tell)
         if self._values["autostart"]:
             node.get_logger().info(self._start())
 
     @property
     def finished(self) -> bool:
-        """Whether the job has ended, where that ends the node."""
         ended = self._worker.status.state not in ("idle", "running")
         return ended and bool(self._values["exit_when_done"])
 
     def close(self) -> int:
         """Stop the job and return the exit code of ``acehand bag convert``."""
         if self._worker.cancel():
-            self._node.get_logger().info("stopping; what is finished is being saved")
+            self._node.get_logger().info("stopping; saving finished episodes")
         self._worker.join()
         self._tell()
         return exit_code(self._worker.status)
@@ -59,7 +57,7 @@ class OfflineBag:
     def _cancel(self) -> str:
         if not self._worker.cancel():
             raise InputError("No conversion is running.")
-        return "stopping at the next step; what is finished stays"
+        return "stopping at the next step; finished episodes stay"
 
     def _tell(self) -> None:
         now_ns, name = runtime.now_ns(self._node), self._node.get_name()
@@ -68,19 +66,14 @@ class OfflineBag:
 
 
 def exit_code(status: JobStatus) -> int:
-    """Return what ``acehand bag convert`` would: 130 for cancelled, else what became of it.
-
-    An error that nobody foresaw is 1, as of any Python program.
-    """
+    """Return the exit code of ``acehand bag convert``: 130 if cancelled, 1 if unexpected."""
     if status.state == "cancelled":
         return errors.EXIT_INTERRUPTED
     if status.state == "failed":
-        if isinstance(status.error, AcehandError):
-            return errors.exit_code(status.error)
-        return errors.EXIT_SOME_FAILED
+        known = isinstance(status.error, AcehandError)
+        return errors.exit_code(status.error) if known else errors.EXIT_SOME_FAILED
     return errors.EXIT_OK if status.report is None else status.report.job.exit_code
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the node; return its exit code."""
     return runtime.run("offline_bag", OfflineBag, argv)

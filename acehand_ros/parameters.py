@@ -1,7 +1,6 @@
-"""The parameters of the nodes: a class of settings each, from which the launch files take theirs.
+"""The nodes' parameters: a settings class each, which the launch files use too.
 
-``check`` needs no ROS; ``declare`` hands a table to a node, so that ``ros2 param describe`` shows
-what each is for and what it may be.
+``check`` needs no ROS; ``declare`` passes descriptions and ranges to ``ros2 param describe``.
 """
 
 from __future__ import annotations
@@ -18,34 +17,29 @@ from acehand_core.recordings.bags.records import BagOptions
 from acehand_core.settings import Leaf, built, group, leaves, like, setting
 from retarget.robots.robot import load_robot
 
-Value = str | bool | int | float
-
-
-#: The settings that are a node's parameters; each is called as its ``Leaf.parameter``.
+#: A node's parameters, named by ``Leaf.parameter``.
 Table = tuple[Leaf, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class WorkParameters:
-    """What the nodes that make datasets take of the main job's settings; "" and 0: not said."""
+    """The main job's settings in the nodes that make datasets; "" and 0 are unset."""
 
     robot: str = like(JobSettings, "robot", "inspire", "robot name, or the path of a robot.yaml")
     hands: str = like(
         JobSettings,
         "hands",
         "auto",
-        "which hands to look for; auto: both, of a robot with one hand that one",
+        "which hands to track; auto: those of the robot",
         choices=("auto", "both", "left", "right"),
     )
     tracker: str = like(JobSettings, "tracker", "auto")
-    weights: str = like(
-        JobSettings, "weights", "", "weights of the ace tracker; empty for the others"
-    )
+    weights: str = like(JobSettings, "weights", "", "weights of the ace tracker")
     device: str = like(
         JobSettings,
         "device",
         "auto",
-        "where the ace tracker runs; the others run on the cpu",
+        "device of the ace tracker; the others run on the cpu",
         choices=("auto", "cpu", "cuda"),
     )
     task: str = like(JobSettings, "task", "hand motion")
@@ -53,7 +47,7 @@ class WorkParameters:
         JobSettings,
         "hand_length",
         0.0,
-        "wrist to middle fingertip in metres; 0 for an adult's mean",
+        "wrist to middle fingertip in metres; 0: an adult's mean",
         low=0.0,
         high=0.35,
     )
@@ -64,7 +58,7 @@ class WorkParameters:
 
 @dataclass(frozen=True, slots=True)
 class BagParameters:
-    """The parameters of offline_bag."""
+    """Parameters of offline_bag."""
 
     bag: str = like(ConvertOptions, "bag", "", "the recording: a rosbag2 folder, .mcap or .db3")
     output_dir: str = setting("", "folder of the LeRobot dataset to make")
@@ -73,37 +67,32 @@ class BagParameters:
         BagOptions, "image_topic", "", "sensor_msgs/Image or CompressedImage; empty: the only one"
     )
     camera_info_topic: str = like(
-        BagOptions,
-        "camera_info_topic",
-        "",
-        "sensor_msgs/CameraInfo; empty: the one beside the images",
+        BagOptions, "camera_info_topic", "", "sensor_msgs/CameraInfo; empty: that of the images"
     )
     world_frame: str = like(
         BagOptions,
         "world_frame",
         "",
-        "TF frame in which the camera moves; empty: map, world or odom where they lead to the "
-        "camera; none: leave transforms alone",
+        "TF frame in which the camera moves; empty: map, world or odom if connected to the camera; "
+        "none: ignore transforms",
     )
     bag_output: str = setting(
-        "",
-        "bag to write: the recording's topics and ours; empty: OUTPUT_DIR_bag beside the dataset; "
-        "none: no bag",
+        "", "bag to write: the recording's topics and ours; empty: OUTPUT_DIR_bag; none: no bag"
     )
     episode_topic: str = like(ConvertOptions, "episode_topic", "")
     existing: str = setting(
         "refuse",
-        "what to do where the dataset exists",
+        "what to do if the dataset exists",
         choices=("refuse", "append", "overwrite", "resume"),
     )
     storage: str = like(ConvertOptions, "storage", "mcap", "storage of the written bag")
     autostart: bool = setting(True, "start at once; otherwise wait for ~/start")
-    exit_when_done: bool = setting(True, "end the node, with an exit code, when the job has ended")
+    exit_when_done: bool = setting(True, "end the node, with an exit code, after the job")
 
 
 @dataclass(frozen=True, slots=True)
 class RecorderParameters:
-    """The parameters of clip_recorder."""
+    """Parameters of clip_recorder."""
 
     image_topic: str = setting("camera/image_raw", "images of the live camera")
     image_type: str = setting(
@@ -111,22 +100,20 @@ class RecorderParameters:
         "message type of the images; auto: as published",
         choices=("auto", "raw", "compressed"),
     )
-    camera_info_topic: str = setting(
-        "", "its CameraInfo; empty: camera_info beside the images' topic"
-    )
-    output_dir: str = setting("acehand_clips", "folder of clips (bags) and of their dataset")
+    camera_info_topic: str = setting("", "its CameraInfo; empty: camera_info next to the images")
+    output_dir: str = setting("acehand_clips", "folder of clips (bags) and their dataset")
     work: WorkParameters = group(WorkParameters)
     duration: float = setting(
         0.0, "length of a clip in seconds; 0: until ~/stop", low=0.0, high=600.0, changeable=True
     )
-    autostart: bool = setting(True, "configure and activate at once; otherwise by the life cycle")
+    autostart: bool = setting(True, "configure and activate at once")
     record_at_start: bool = setting(False, "begin the first clip with the first image")
     exit_when_done: bool = setting(False, "end the node after the first clip")
 
 
 @dataclass(frozen=True, slots=True)
 class Player:
-    """The parameters of trajectory_player."""
+    """Parameters of trajectory_player."""
 
     source: str = setting("", "LeRobot dataset, or table of hands (.parquet, .npz)")
     robot: str = like(JobSettings, "robot", "inspire", "robot name, or the path of a robot.yaml")
@@ -143,27 +130,27 @@ class Player:
     )
     stamps: str = setting(
         "recorded",
-        "stamp of a message: its capture time (with /clock), or now",
+        "message stamps: capture time (with /clock), or now",
         choices=("recorded", "now"),
     )
     publish_clock: bool = setting(True, "publish /clock in the recording's time (stamps:=recorded)")
     clock_rate: float = setting(100.0, "rate of /clock in Hz", low=1.0, high=1000.0)
     publish_tf: bool = setting(True, "publish the camera, wrist and base frames")
     publish_description: bool = setting(True, "publish the robot_description of each hand")
-    frame_prefix: str = setting("", "put before the name of every frame, for example robot1/")
+    frame_prefix: str = setting("", "prefix of every frame, for example robot1/")
     markers: bool = setting(True, "publish the skeleton, 21 joints and camera of the human hand")
     wait_for_subscriber: float = setting(
-        0.0, "wait up to so many seconds for one before starting", low=0.0, high=60.0
+        0.0, "seconds to wait for a subscriber before starting", low=0.0, high=60.0
     )
     exit_when_done: bool = setting(False, "end the node at the end of the episode")
     output: str = setting(
         "topics",
-        "what moves the hands: topics for whoever listens, goals (action) for trajectory "
-        "controllers, commands (forward) for forward_command and position groups",
+        "how the hands move: topics, goals (action) for trajectory controllers, commands (forward) "
+        "for forward_command and position groups",
         choices=("topics", "action", "forward"),
     )
     command_rate: float = setting(
-        100.0, "output:=forward: commands a second, the controllers' rate", low=1.0, high=1000.0
+        100.0, "output:=forward: commands per second, the controllers' rate", low=1.0, high=1000.0
     )
     controllers: str = setting(
         "", "joint map: inspire, renesas_inspire_rh56 or a YAML file; empty: our names"
@@ -178,14 +165,14 @@ class Player:
     )
     path_tolerance: float = setting(
         0.0,
-        "output:=action: largest error on the way in the controller's unit, beyond which it ends "
-        "the goal; 0: the controller's own",
+        "output:=action: largest error on the way, in the controller's unit, beyond which the goal "
+        "is aborted; 0: the controller's own",
         low=0.0,
         high=10000.0,
     )
 
 
-#: All but autostart hold for the next start.
+#: All but autostart may change and apply to the next start.
 OFFLINE_BAG: Table = tuple(
     replace(leaf, setting=replace(leaf.setting, changeable=leaf.name != "autostart"))
     for leaf in leaves(BagParameters)
@@ -196,31 +183,28 @@ PLAYER: Table = leaves(Player)
 TABLES = {"offline_bag": OFFLINE_BAG, "clip_recorder": CLIP_RECORDER, "trajectory_player": PLAYER}
 
 _KNOWN = {leaf.parameter: leaf for leaf in (*CLIP_RECORDER, *OFFLINE_BAG)}
-_EXISTING = _KNOWN["existing"].choices
-#: An option of a command, and a value if one seems to follow.
+#: An option of a command, and its value if one seems to follow.
 _OPTION = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]*)(?: ('[^']*'|[\w.]+))?")
 
 
 def as_parameters(text: str) -> str:
-    """Return a message of the acehand commands with parameters of a node for their options.
+    """Replace the options in a message of the acehand commands by a node's parameters.
 
-    An option that is no parameter stays, and the message then ends with a sentence that says so.
+    Options without a parameter stay; a sentence at the end lists them.
     """
     others: list[str] = []
 
     def name(match: re.Match[str]) -> str:
         option, value = match[1], match[2] or ""
         left = f" {value}" if value else ""
-        if option in _EXISTING:
+        if option in _KNOWN["existing"].choices:
             return f"existing:={option}{left}"
         known = _KNOWN.get("output_dir" if option == "output" else option.replace("-", "_"))
         if known is None:
             others.append(f"--{option}")
             return match[0]
         given = value[:1].isdigit() or value[:1] == "'" or value.isupper()
-        if given or value in known.choices:
-            return f"{known.parameter}:={value}"
-        return f"{known.parameter}:={left}"
+        return f"{known.parameter}:={value if given or value in known.choices else left}"
 
     out = _OPTION.sub(name, text)
     if not others:
@@ -232,11 +216,7 @@ def as_parameters(text: str) -> str:
 
 
 def check(table: Table, values: Mapping[str, Any]) -> None:
-    """Refuse values that a table does not allow.
-
-    Raises:
-        InputError: with all that is wrong, one sentence each. SchemaError: of the robot's file.
-    """
+    """Raise InputError with a sentence per bad value, or SchemaError for the robot's file."""
     known = {leaf.parameter: leaf for leaf in table}
     unknown = [name for name in values if name not in known]
     wrong = [f"{name!r} is no parameter; {nearest(name, known)}" for name in unknown]
@@ -252,7 +232,6 @@ def check(table: Table, values: Mapping[str, Any]) -> None:
 
 
 def _problem(leaf: Leaf, value: Any) -> str | None:
-    """Return what is wrong with a parameter's value, or None."""
     wanted = type(leaf.default)
     if wanted is float and type(value) is int:
         value = float(value)
@@ -267,15 +246,14 @@ def _problem(leaf: Leaf, value: Any) -> str | None:
 
 
 def described(leaf: Leaf) -> str:
-    """Return what a parameter is for, and its range."""
+    """Return the help of a parameter, with its range."""
     low, high = leaf.setting.low, leaf.setting.high
-    if low is None or high is None:
-        return leaf.setting.help
-    return f"{leaf.setting.help} ({low:g} to {high:g})"
+    bounds = "" if low is None or high is None else f" ({low:g} to {high:g})"
+    return leaf.setting.help + bounds
 
 
 def usage(name: str) -> str:
-    """Return the help of a node: its parameters, what each may be, and its default."""
+    """Return a node's help: its parameters with choices and defaults."""
     lines = [f"usage: ros2 run acehand_ros {name} --ros-args -p NAME:=VALUE ...", ""]
     for leaf in TABLES[name]:
         valid = f" ({', '.join(leaf.choices)})" if leaf.choices else ""
@@ -283,15 +261,15 @@ def usage(name: str) -> str:
     return "\n".join(lines)
 
 
-def declare(node: Any, table: Table) -> dict[str, Value]:
+def declare(node: Any, table: Table) -> dict[str, Any]:
     """Declare a table's parameters on an rclpy node; return their values.
 
     Raises:
-        InputError: a value that was given is of another type, outside its range, or no choice.
+        InputError: a value of the wrong type, outside its range or not a choice.
     """
     from rclpy.exceptions import InvalidParameterTypeException, InvalidParameterValueException
 
-    values: dict[str, Value] = {}
+    values: dict[str, Any] = {}
     for leaf in table:
         try:
             declared = node.declare_parameter(leaf.parameter, leaf.default, _descriptor(leaf))
@@ -303,7 +281,7 @@ def declare(node: Any, table: Table) -> dict[str, Value]:
 
 
 def refuse_bad_values(node: Any, table: Table, apply: Any) -> None:
-    """Let a node's changeable parameters be set: ``apply(name, value)`` may raise InputError."""
+    """Check changed parameters; ``apply(name, value)`` takes each and may raise InputError."""
     from rcl_interfaces.msg import SetParametersResult
 
     known = {leaf.parameter for leaf in table}
@@ -340,57 +318,41 @@ def _descriptor(leaf: Leaf) -> Any:
     return descriptor
 
 
-NO_BAG = "none"
-
-
 def offline_options(values: Mapping[str, Any]) -> ConvertOptions:
-    """Return what the parameters of offline_bag ask for.
-
-    Raises:
-        InputError: the bag or the output is not named, or a value is not valid.
-    """
+    """Return the conversion that offline_bag's parameters describe. Raises InputError."""
     for name in ("bag", "output_dir"):
         if not values[name].strip():
             raise InputError(f"The parameter {name!r} is empty; give {name}:=PATH.")
     output = Path(values["output_dir"]).expanduser()
     bag_output: Path | None = output.with_name(f"{output.name}_bag")
     if values["bag_output"]:
-        bag_output = Path(values["bag_output"]).expanduser()
+        named = values["bag_output"]
+        bag_output = None if named == "none" else Path(named).expanduser()
     return _options(
-        values,
-        bag=Path(values["bag"]).expanduser(),
-        output=output,
-        bag_output=None if values["bag_output"] == NO_BAG else bag_output,
-        existing=values["existing"],
+        values, Path(values["bag"]).expanduser(), output, bag_output, values["existing"]
     )
 
 
 def clip_options(
     values: Mapping[str, Any], clip: Path, bag_output: Path, camera_info: str
 ) -> ConvertOptions:
-    """Return how clip_recorder converts a recorded clip: one more episode of its dataset."""
+    """Return the conversion of a recorded clip into the next episode of its dataset."""
     output = Path(values["output_dir"]).expanduser() / "dataset"
-    return _options(
-        {**values, "camera_info_topic": camera_info},
-        bag=clip,
-        output=output,
-        bag_output=bag_output,
-        existing="append" if output.exists() else "refuse",
-    )
+    existing = "append" if output.exists() else "refuse"
+    values = {**values, "camera_info_topic": camera_info}
+    return _options(values, clip, output, bag_output, existing)
 
 
 def _options(
     values: Mapping[str, Any], bag: Path, output: Path, bag_output: Path | None, existing: Any
 ) -> ConvertOptions:
-    """Return the conversion's settings of a node's parameters of the same names."""
     check_ace(values)
-    values = {
-        **values, "bag": bag, "output": output, "bag_output": bag_output, "existing": existing,
-    }  # fmt: skip
+    own = {"bag": bag, "output": output, "bag_output": bag_output, "existing": existing}
+    values = {**values, **own}
     given: dict[tuple[str, ...], Any] = {}
     for leaf in leaves(ConvertOptions):
         value = values.get(leaf.parameter)
-        # Parameters cannot be None: empty text and 0 stand for it; so does "auto" of device.
+        # Parameters cannot be None: "", 0 and device "auto" represent it.
         if value is None or value == "" or (leaf.default is None and value in (0.0, "auto")):
             continue
         is_path = Path in (leaf.type, *get_args(leaf.type))
@@ -399,16 +361,12 @@ def _options(
 
 
 def check_ace(values: Mapping[str, Any]) -> None:
-    """Refuse weights or a GPU for a tracker that has no use for them, and ace without weights.
-
-    Raises:
-        InputError: names the parameter.
-    """
+    """Raise InputError for weights or a GPU without the ace tracker, or ace without weights."""
     device, weights, tracker = values["device"], values["weights"], values["tracker"]
     if tracker == "ace" and not weights:
         raise InputError("tracker: 'ace' needs its weights; give weights:=PATH.")
     if tracker != "ace" and weights:
-        raise InputError(f"weights: given, but the tracker is {tracker!r}; they belong to 'ace'.")
+        raise InputError(f"weights: given for the tracker {tracker!r}; they belong to 'ace'.")
     if tracker != "ace" and device == "cuda":
         raise InputError(
             f"device: 'cuda', but the tracker {tracker!r} runs on the CPU; valid: auto, cpu."

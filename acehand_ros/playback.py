@@ -1,4 +1,4 @@
-"""Which frame is due, and publishing it on time from a thread of its own. Needs no ROS."""
+"""Playing a demonstration on time, from a thread. Needs no ROS."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _NS = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """What to do now: frames to publish, whether play starts anew at one, whether it has ended."""
+    """The frames due now, whether play starts anew at the first, whether the episode has ended."""
 
     frames: tuple[int, ...]
     restarted: bool
@@ -45,10 +45,10 @@ class Due:
 
 
 class Timeline:
-    """Plays T recorded stamps against a steady clock that the caller reads.
+    """Plays T recorded stamps against the caller's steady clock.
 
-    The episode lasts from its first stamp to one mean frame after its last, so that a loop keeps
-    the rate. Times that go in (``now_ns``) are of the caller's clock and must not go back.
+    An episode ends one mean frame after its last stamp, so that a loop keeps the rate. ``now_ns``
+    is the caller's clock and must not go back.
     """
 
     def __init__(self, stamps_ns: TimestampsNs, rate: float, loop: bool, paused: bool) -> None:
@@ -59,83 +59,62 @@ class Timeline:
         last = int(self._offsets[-1])
         self.length_ns = last + (last // (len(stamps_ns) - 1) if len(stamps_ns) > 1 else _NS // 30)
         self.rate, self.loop = rate, loop
-        self._paused = paused
-        self._anchor_ns: int | None = None  # of the caller's clock, where the playhead was ...
-        self._origin_ns = 0  # ... here, in ns from the first stamp
+        self.paused = paused
+        self._anchor_ns: int | None = None  # time of the caller's clock at ...
+        self._origin_ns = 0  # ... this playhead, in ns from the first stamp
         self._next = 0
-        self._restarted = True
+        self.starting = True  # play starts anew at the next frame
         self._single = False
 
     @property
-    def paused(self) -> bool:
-        """Whether time stands still."""
-        return self._paused
-
-    @property
     def frames(self) -> int:
-        """How many frames there are."""
+        """The number of frames."""
         return len(self._offsets)
 
     def position_ns(self, now_ns: int) -> int:
         """Return the playhead in ns from the first stamp."""
-        if self._paused or self._anchor_ns is None:
+        if self.paused or self._anchor_ns is None:
             return self._origin_ns
         gone = max(0, int((now_ns - self._anchor_ns) * self.rate))
         return min(self._origin_ns + gone, self.length_ns)
 
     def stamp_ns(self, now_ns: int) -> int:
-        """Return the playhead in the recording's own time."""
+        """Return the playhead in the recording's time."""
         return self._start_ns + self.position_ns(now_ns)
 
     def start(self, now_ns: int) -> None:
-        """Let time run from here on; before, the playhead waits at the start."""
+        """Start the clock; until then the playhead waits at the start."""
         self._move(self._origin_ns, now_ns)
 
     def pause(self, now_ns: int) -> None:
-        """Stop time."""
         self._move(self.position_ns(now_ns), now_ns)
-        self._paused = True
+        self.paused = True
 
     def resume(self, now_ns: int) -> None:
-        """Let time run on; at the end, from the start."""
-        at_end = self._next >= self.frames and self.position_ns(now_ns) >= self.length_ns
-        if at_end:
+        """Continue; at the end, from the start."""
+        if self._next >= self.frames and self.position_ns(now_ns) >= self.length_ns:
             self.seek(0.0, now_ns)
         self._move(self.position_ns(now_ns), now_ns)
-        self._paused = False
+        self.paused = False
 
     def set_rate(self, rate: float, now_ns: int) -> None:
-        """Go on with another speed from here."""
         self._move(self.position_ns(now_ns), now_ns)
         self.rate = rate
 
-    @property
-    def starting(self) -> bool:
-        """Whether the next frame is one at which play starts anew."""
-        return self._restarted
-
-    def again(self) -> None:
-        """Count the next frame as one at which play starts anew."""
-        self._restarted = True
-
     def hold(self, frame: int, until_ns: int) -> None:
-        """Play on from a frame at a time to come."""
+        """Continue from a frame at a future time."""
         self._move(int(self._offsets[frame]), until_ns)
         self._next = frame
 
     def seek(self, seconds: float, now_ns: int) -> None:
-        """Move to a time; the first frame from there on is published even when paused.
-
-        Raises:
-            InputError: it is not within the episode.
-        """
+        """Move to a time and publish its frame even when paused; InputError outside the episode."""
         target = round(seconds * _NS)
         if not 0 <= target <= int(self._offsets[-1]):
             last = self._offsets[-1] / _NS
             raise InputError(f"position: {seconds:g} s; valid: 0 to {last:.3f} s.")
         self._move(target, now_ns)
         self._next = int(np.searchsorted(self._offsets, target))
-        self._restarted, self._single = True, self._paused
+        self.starting, self._single = True, self.paused
 
     def due(self, now_ns: int) -> Due:
         """Return what is due and count it as done."""
@@ -143,34 +122,27 @@ class Timeline:
             self._single = False
             frame, self._next = self._next, self._next + 1
             return Due((frame,), self._take_restart(), False)
-        if self._paused or self._anchor_ns is None or now_ns < self._anchor_ns:
+        if self.paused or self._anchor_ns is None or now_ns < self._anchor_ns:
             return Due((), False, False)
         position = self.position_ns(now_ns)
         stop = int(np.searchsorted(self._offsets, position, side="right"))
         frames = tuple(range(self._next, stop))
         self._next = max(self._next, stop)
         restarted = self._take_restart() if frames else False
-        if position < self.length_ns:
-            return Due(frames, restarted, False)
-        if self.loop:
-            self._begin_round(now_ns)
+        ended = position >= self.length_ns
+        if ended and self.loop:
+            # Missed rounds are not made up for.
+            end_ns = self._anchor_ns + int((self.length_ns - self._origin_ns) / self.rate)
+            self._move(0, now_ns if now_ns - end_ns >= self.length_ns / self.rate else end_ns)
+            self._next, self.starting = 0, True
             return Due(frames, restarted, False) if frames else self.due(now_ns)
-        return Due(frames, restarted, True)
-
-    def _begin_round(self, now_ns: int) -> None:
-        """Start again where the round ended; whole rounds that were missed are not made up for."""
-        assert self._anchor_ns is not None
-        end_ns = self._anchor_ns + int((self.length_ns - self._origin_ns) / self.rate)
-        if now_ns - end_ns >= self.length_ns / self.rate:
-            end_ns = now_ns
-        self._move(0, end_ns)
-        self._next, self._restarted = 0, True
+        return Due(frames, restarted, ended)
 
     def wait_s(self, now_ns: int) -> float | None:
-        """Return seconds until something is due, or None where nothing will be by itself."""
+        """Return seconds until something is due, None if nothing will be."""
         if self._single:
             return 0.0
-        if self._paused or self._anchor_ns is None:
+        if self.paused or self._anchor_ns is None:
             return None
         if now_ns < self._anchor_ns:
             return (self._anchor_ns - now_ns) / _NS
@@ -184,21 +156,18 @@ class Timeline:
         return max(0.0, (target - position) / self.rate / _NS)
 
     def _take_restart(self) -> bool:
-        restarted, self._restarted = self._restarted, False
+        restarted, self.starting = self.starting, False
         return restarted
 
     def _move(self, position_ns: int, now_ns: int) -> None:
         self._origin_ns, self._anchor_ns = position_ns, now_ns
 
 
-Stamps = Literal["recorded", "now"]
-
-
 @dataclass(frozen=True, slots=True)
 class PlayerSettings:
-    """What is published. ``stamps`` "now": with the time of publishing instead of capture."""
+    """What is published. ``stamps`` "now" is the time of publishing instead of capture."""
 
-    stamps: Stamps = "recorded"
+    stamps: Literal["recorded", "now"] = "recorded"
     clock_rate: float | None = 100.0
     tf: bool = True
     descriptions: bool = True
@@ -206,13 +175,13 @@ class PlayerSettings:
 
 
 class Playback:
-    """Plays one demonstration. Every method may be called from any thread.
+    """Plays one demonstration. All methods are thread-safe.
 
     Args:
-        now_ns: what "now" is for stamps (the node's clock).
-        publish_clock: told the playhead in the recording's time, at ``clock_rate``.
-        drive: moves the hands, instead of trajectories being published; play waits for it at every
-            start, is paused by its problems and ended when it has ended.
+        now_ns: the node's clock, for stamps "now".
+        publish_clock: gets the playhead in the recording's time at ``clock_rate``.
+        drive: moves the hands through controllers instead of published trajectories. Play waits for
+            it at every start, pauses on its problems and ends with it.
     """
 
     def __init__(
@@ -243,12 +212,12 @@ class Playback:
         self.error: BaseException | None = None
 
     def prepare(self) -> None:
-        """Advertise every topic there will be."""
+        """Advertise every topic."""
         trajectories = [] if self._drive is not None else self._from(0)
         self._outlet.prepare([*self._frame(0), *trajectories])
 
     def start(self) -> None:
-        """Publish what is latched and begin."""
+        """Publish the latched messages and begin."""
         self._outlet.publish(self._latched(), self._stamp())
         self._timeline.start(time.monotonic_ns())
         self._thread.start()
@@ -265,13 +234,12 @@ class Playback:
 
     @property
     def ended(self) -> bool:
-        """Whether the end was reached (and no loop, seek or resume has left it)."""
+        """Whether the end was reached, and no loop, seek or resume has left it."""
         driven = self._drive is not None and self._drive.busy
         return (self._ended and not driven) or self.error is not None
 
     @property
     def paused(self) -> bool:
-        """Whether time stands still."""
         return self._timeline.paused
 
     def position_s(self) -> float:
@@ -280,7 +248,7 @@ class Playback:
             return self._timeline.position_ns(time.monotonic_ns()) / 1e9
 
     def status(self) -> list[dict[str, Any]]:
-        """Return the diagnostics of each hand where the playhead is, and of the whole episode."""
+        """Return the diagnostics of each hand at the playhead, and of the whole episode."""
         with self._lock:
             demo = self._demonstration
             stamp_ns = self._timeline.stamp_ns(time.monotonic_ns())
@@ -288,11 +256,7 @@ class Playback:
         return [*quality_status(demo, max(index, 0)), verdict_status(demo)]
 
     def set(self, name: str, value: Any) -> None:
-        """Change the parameter ``rate``, ``loop``, ``paused`` or ``position``.
-
-        Raises:
-            InputError: the position is outside the episode.
-        """
+        """Set ``rate``, ``loop``, ``paused`` or ``position``; InputError outside the episode."""
         now = time.monotonic_ns()
         with self._wake:
             if name == "rate":
@@ -305,9 +269,9 @@ class Playback:
             elif name == "position":
                 self._timeline.seek(float(value), now)
             if self._drive is not None and name != "loop":
-                # From where the hands then are: what was sent was for another time.
+                # Commands already sent are for another time: start anew from the measured hands.
                 self._drive.stop()
-                self._timeline.again()
+                self._timeline.starting = True
             self._ended = False
             self._changes += 1
             self._wake.notify_all()
@@ -315,7 +279,7 @@ class Playback:
     def _run(self) -> None:
         try:
             self._play()
-        except Exception as error:  # said by the node; a thread cannot
+        except Exception as error:  # reported by the node
             self.error = error
 
     def _play(self) -> None:
@@ -337,29 +301,28 @@ class Playback:
                 continue
             driving_s = None if self._drive is None else self._drive.step()
             if self._drive is None and due.restarted and due.frames:
-                # Not stamped: a controller starts a trajectory of stamp zero when it comes.
+                # Not stamped: a controller starts a trajectory with stamp zero on arrival.
                 self._outlet.publish(self._from(due.frames[0]))
             for frame in due.frames:
                 self._outlet.publish(self._frame(frame), self._stamp())
             with self._wake:
                 if self._closed:
                     return
-                if changes == self._changes:  # the end, once all is published, and not left since
+                if changes == self._changes:  # else a change has left the end
                     self._ended = self._ended or due.ended
-                wait = self._timeline.wait_s(time.monotonic_ns()) if not self._ended else None
+                waits = [driving_s]
+                if not self._ended:
+                    waits.append(self._timeline.wait_s(time.monotonic_ns()))
                 if tick_s is not None:
-                    ahead = max(0.0, next_tick - time.monotonic())
-                    wait = ahead if wait is None else min(wait, ahead)
-                if driving_s is not None:
-                    wait = driving_s if wait is None else min(wait, driving_s)
-                self._wake.wait(wait)
+                    waits.append(max(0.0, next_tick - time.monotonic()))
+                self._wake.wait(min((s for s in waits if s is not None), default=None))
 
     def _begin(self, drive: Drive, frame: int) -> None:
-        """Let the hands come to a frame, and play on from it when they are there."""
+        """Move the hands to a frame and continue from it once they are there."""
         until_ns = round(drive.begin(frame, self._timeline.rate) * 1e9) + time.monotonic_ns()
         with self._wake:
             if self._timeline.paused or self._timeline.starting:
-                drive.stop()  # changed meanwhile
+                drive.stop()  # paused or changed meanwhile
             else:
                 self._timeline.hold(frame, until_ns)
 
@@ -375,9 +338,9 @@ class Playback:
         ]
 
     def _from(self, frame: int) -> list[PlainMessage]:
-        """Return the trajectories of what is still to come, at the speed of play.
+        """Return the remaining trajectories at the current rate.
 
-        The last ones are kept: those of the start, made before the clock runs, and of a loop.
+        The last ones are cached: those of the start are made before the clock runs.
         """
         wanted = frame, self._timeline.rate
         if wanted != self._kept_from:
@@ -391,9 +354,9 @@ class Playback:
 
 
 def at_rate(demonstration: Demonstration, robot: Robot, rate: float) -> Demonstration:
-    """Return a demonstration whose joints keep the robot's limits when played at a rate.
+    """Return a demonstration that keeps the robot's limits when played at a rate.
 
-    Played faster than it was made, a hand that would be too fast follows as nearly as it can.
+    Above rate 1, hands that would be too fast follow as closely as their limits allow.
     """
     if rate <= 1.0:
         return demonstration
@@ -414,14 +377,10 @@ def rest_of(
     rate: float,
     start: Mapping[Side, Float[np.ndarray, "C"]] | None = None,
 ) -> Demonstration:
-    """Return what is still to come from a frame on, as a controller takes it at a rate.
+    """Return the rest of a demonstration from a frame on, with courses for controllers at a rate.
 
-    Args:
-        start: where the hands are; None: not known.
+    ``start`` gives the measured hands, if known.
     """
-    rest = slice(frame, None)
-    commands, known = demonstration.commands[rest], demonstration.known[rest]
-    return replace(
-        demonstration,
-        courses=courses(robot, commands, known, demonstration.fps * rate, start),
-    )
+    commands, known = demonstration.commands[frame:], demonstration.known[frame:]
+    fps = demonstration.fps * rate
+    return replace(demonstration, courses=courses(robot, commands, known, fps, start))

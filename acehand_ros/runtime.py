@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -13,15 +14,15 @@ _SPIN_S = 0.1
 
 
 class App(Protocol):
-    """What a node does. All calls come from the thread that spins."""
+    """The behaviour of a node, called from the thread that spins it."""
 
     @property
     def finished(self) -> bool:
-        """Whether the process may end by itself."""
+        """Whether the process may end."""
         ...
 
     def close(self) -> int:
-        """Stop all work, say the last word on topics that are still open; return the exit code."""
+        """Stop all work, publish the final diagnostics and return the exit code."""
         ...
 
 
@@ -31,11 +32,11 @@ def run(
     argv: Sequence[str] | None = None,
     lifecycle: bool = False,
 ) -> int:
-    """Run a node until it has finished or is told to stop; return the exit code.
+    """Spin a node until it has finished or a signal arrives; return the exit code.
 
-    Signals are handled by ``entry``, not by rclpy, which would close the context at once: the last
-    diagnostics and the worker's own saving of what is finished need it open. A node that was told
-    to stop and has is no failure: ``ros2 launch`` takes any code but 0 for a crash.
+    ``entry`` handles signals: rclpy's handler would close the context at once, before the final
+    diagnostics and before the worker has saved its results. A node stopped by a signal returns 0,
+    because ``ros2 launch`` takes any other code for a crash.
     """
     import rclpy
     from rclpy.executors import SingleThreadedExecutor
@@ -65,10 +66,10 @@ def run(
 
 
 def _lifecycle_node(name: str) -> Any:
-    """Return a life-cycle node whose transitions call the app that sets itself as ``node.app``.
+    """Return a lifecycle node that forwards transitions to ``node.app``, set by the app itself.
 
-    ``node.error`` is why the last one failed, None where it did not. The class stands in a function
-    since its base is rclpy's.
+    ``node.error`` is the error of the last transition, if any. The class is defined here because
+    its base needs rclpy.
     """
     from rclpy.lifecycle import Node, TransitionCallbackReturn
 
@@ -98,36 +99,35 @@ def _lifecycle_node(name: str) -> Any:
         def on_cleanup(self, state: Any) -> TransitionCallbackReturn:
             return self.step(self.app.cleanup)
 
-        def on_shutdown(self, state: Any) -> TransitionCallbackReturn:
-            return self.step(self.app.deactivate)
+        on_shutdown = on_deactivate
 
     return LifecycleNode(name)
 
 
 def add_timer(node: Any, seconds: float, action: Callable[[], None]) -> None:
-    """Call regularly, also where ``use_sim_time`` is set and /clock stands still."""
+    """Call regularly in steady time, even while /clock stands still."""
     from rclpy.clock import Clock, ClockType
 
     node.create_timer(seconds, action, clock=Clock(clock_type=ClockType.STEADY_TIME))
 
 
 def now_ns(node: Any) -> int:
-    """Return the node's time."""
     return int(node.get_clock().now().nanoseconds)
 
 
-def add_trigger(node: Any, name: str, action: Callable[[], str]) -> None:
-    """Offer a std_srvs/Trigger service in the node's own namespace.
+def add_triggers(node: Any, **actions: Callable[[], str]) -> None:
+    """Offer a std_srvs/Trigger service ``~/NAME`` per action.
 
-    It tells what the action says, or why it could not be done.
+    The response carries the action's message, or that of the AcehandError it raises.
     """
     from std_srvs.srv import Trigger
 
-    def answer(_: Any, response: Any) -> Any:
+    def answer(action: Callable[[], str], _: Any, response: Any) -> Any:
         try:
             response.message, response.success = action(), True
         except AcehandError as error:
             response.message, response.success = as_parameters(str(error)), False
         return response
 
-    node.create_service(Trigger, f"~/{name}", answer)
+    for name, action in actions.items():
+        node.create_service(Trigger, f"~/{name}", functools.partial(answer, action))

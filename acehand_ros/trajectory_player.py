@@ -1,4 +1,4 @@
-"""Node ``trajectory_player``: replays a demonstration to joint states and trajectories."""
+"""Node ``trajectory_player``: replays a demonstration on topics or through controllers."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from acehand_core.errors import EXIT_OK, EXIT_SOME_FAILED, InputError, nearest
 from acehand_core.recordings.bags.messages import Demonstration, with_frame_prefix
 from acehand_core.types import SIDES
 from acehand_ros import runtime
+from acehand_ros.control import choose_hands, read_joint_maps
 from acehand_ros.drive import ActionDrive, Drive, ForwardDrive
-from acehand_ros.joint_maps import choose_hands, read_joint_maps
 from acehand_ros.messages import Outlet
 from acehand_ros.parameters import PLAYER, declare, refuse_bad_values
 from acehand_ros.playback import Playback, PlayerSettings, Timeline
@@ -26,55 +26,53 @@ _STATUS_S = 1.0
 
 
 class TrajectoryPlayer:
-    """Plays at once (unless paused); ~/pause, ~/resume and ~/restart, and parameters, steer it."""
+    """Plays at once (unless paused); steered by ~/pause, ~/resume, ~/restart and parameters."""
 
     def __init__(self, node: Any) -> None:
         self._node = node
         values = declare(node, PLAYER)
-        self._exit = bool(values["exit_when_done"])
+        self._exit = values["exit_when_done"]
         self._said: str | None = None  # the problem that was logged
-        self._source = str(values["source"])
-        demonstration, robot = load_episode(
-            self._source, str(values["robot"]), int(values["episode"])
-        )
-        demonstration = with_frame_prefix(demonstration, str(values["frame_prefix"]))
+        self._source = values["source"]
+        demonstration, robot = load_episode(self._source, values["robot"], values["episode"])
+        demonstration = with_frame_prefix(demonstration, values["frame_prefix"])
         self._outlet = Outlet(node)
-        recorded = values["stamps"] == "recorded"
-        clock = recorded and bool(values["publish_clock"])
+        clock = values["stamps"] == "recorded" and values["publish_clock"]
         self._clock = _clock_publisher(node) if clock else None
         settings = PlayerSettings(
-            stamps="recorded" if recorded else "now",
+            stamps=values["stamps"],
             clock_rate=float(values["clock_rate"]) if clock else None,
-            tf=bool(values["publish_tf"]),
-            descriptions=bool(values["publish_description"]),
-            markers=bool(values["markers"]),
+            tf=values["publish_tf"],
+            descriptions=values["publish_description"],
+            markers=values["markers"],
         )
         timeline = Timeline(
-            demonstration.stamps_ns,
-            float(values["rate"]),
-            bool(values["loop"]),
-            bool(values["paused"]),
+            demonstration.stamps_ns, float(values["rate"]), values["loop"], values["paused"]
         )
         if values["position"]:
             timeline.seek(float(values["position"]), time.monotonic_ns())
         self._controllers: Any = None
-        self._drive = None if values["output"] == "topics" else self._driven(
-            demonstration, robot, values
-        )  # fmt: skip
+        driven = values["output"] != "topics"
+        self._drive = self._driven(demonstration, robot, values) if driven else None
+        now_ns = functools.partial(runtime.now_ns, node)
         self._playback = Playback(
-            demonstration, robot, timeline, self._outlet, settings,
-            lambda: runtime.now_ns(node), self._publish_clock, self._drive,
-        )  # fmt: skip
+            demonstration,
+            robot,
+            timeline,
+            self._outlet,
+            settings,
+            now_ns,
+            self._publish_clock,
+            self._drive,
+        )
         refuse_bad_values(node, PLAYER, self._playback.set)
-        for name, action in (
-            ("pause", self._pause), ("resume", self._resume), ("restart", self._restart),
-        ):  # fmt: skip
-            runtime.add_trigger(node, name, action)
+        actions = {"pause": self._pause, "resume": self._resume, "restart": self._restart}
+        runtime.add_triggers(node, **actions)
         runtime.add_timer(node, _STATUS_S, self._tell)
         self._playback.prepare()
         self._wait_for_subscriber(float(values["wait_for_subscriber"]))
-        # Logged before playback starts: rclpy's first log call searches every loaded module for its
-        # caller. Next to a fast playback that takes seconds, and Ctrl-C waits for it.
+        # Log before playback starts: rclpy's first log call searches all loaded modules for its
+        # caller, which takes seconds next to a fast playback and delays Ctrl-C.
         node.get_logger().info(
             f"{self._source}: {timeline.frames} frames, {timeline.length_ns / 1e9:.2f} s"
         )
@@ -82,13 +80,11 @@ class TrajectoryPlayer:
 
     @property
     def finished(self) -> bool:
-        """Whether the episode is over, where that ends the node."""
         stopped = self._drive is not None and self._drive.stopped
         over = stopped or self._playback.ended
         return self._playback.error is not None or (self._exit and over)
 
     def close(self) -> int:
-        """Stop playing."""
         if self._controllers is not None:
             self._controllers.close()
         self._playback.close()
@@ -110,19 +106,16 @@ class TrajectoryPlayer:
         maps = {side: one for side, one in maps.items() if side in demonstration.courses}
         if not maps:
             seen = ", ".join(demonstration.courses) or "none"
-            raise InputError(f"{self._source}: no {values['hands']} hand in it; it has: {seen}.")
+            raise InputError(f"{self._source}: no {values['hands']} hand; present: {seen}.")
         action = values["output"] == "action"
         self._controllers = RosControllers(
             self._node, maps, action, values["wait_for_controller"], values["path_tolerance"]
         )
-        now = functools.partial(runtime.now_ns, self._node)
+        now_ns = functools.partial(runtime.now_ns, self._node)
+        shared = demonstration, robot, maps, self._controllers, now_ns
         if not action:
-            return ForwardDrive(
-                demonstration, robot, maps, self._controllers, now,
-                command_hz=values["command_rate"],
-            )  # fmt: skip
-        drive = ActionDrive(demonstration, robot, maps, self._controllers, now)
-        self._controllers.drive = drive
+            return ForwardDrive(*shared, command_hz=values["command_rate"])
+        self._controllers.drive = drive = ActionDrive(*shared)
         return drive
 
     def _publish_clock(self, time_ns: int) -> None:
@@ -162,25 +155,21 @@ class TrajectoryPlayer:
             if problem is not None:
                 state, level = problem, ERROR
             if problem is not None and problem != self._said:
-                self._node.get_logger().error(f"{problem} The hands hold; ~/resume begins anew.")
+                self._node.get_logger().error(f"{problem} The hands hold; ~/resume starts anew.")
             self._said = problem
         name, now_ns = self._node.get_name(), runtime.now_ns(self._node)
-        told = diagnostics(name, level, state, values, now_ns, playback.status())
-        self._outlet.publish([told])
+        message = diagnostics(name, level, state, values, now_ns, playback.status())
+        self._outlet.publish([message])
 
 
 def load_episode(source: str, robot: str, episode: int) -> tuple[Demonstration, Robot]:
-    """Return one episode of a dataset, table of hands or bag, and the robot that it is for.
-
-    Raises:
-        InputError: the source is not named, cannot be read, or has no such episode.
-    """
+    """Return one episode of a dataset or table of hands, and its robot. Raises InputError."""
     if not source.strip():
         raise InputError("The parameter 'source' is empty; give source:=PATH.")
     demonstrations = load_demonstrations(Path(source).expanduser(), robot)
     found = list(itertools.islice(demonstrations, episode + 1))
     if episode >= len(found):
-        numbers = [str(number) for number in range(len(found))]
+        numbers = map(str, range(len(found)))
         raise InputError(f"{source}: no episode {episode}; {nearest(str(episode), numbers)}")
     return found[episode]
 
@@ -194,5 +183,4 @@ def _clock_publisher(node: Any) -> Any:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the node; return its exit code."""
     return runtime.run("trajectory_player", TrajectoryPlayer, argv)

@@ -1,4 +1,4 @@
-"""A long function in a thread of its own, and what /diagnostics and the log say of it."""
+"""A job in a thread, and its state on /diagnostics and in the log."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def diagnostics(
     now_ns: int,
     more: Sequence[Mapping[str, Any]] = (),
 ) -> PlainMessage:
-    """Return a DiagnosticArray with a node's status, and ``more`` of them."""
+    """Return a DiagnosticArray with a node's status, followed by ``more``."""
     status = {
         "level": level,
         "name": name,
@@ -42,14 +42,16 @@ def diagnostics(
 def job_diagnostics(
     name: str, status: JobStatus, now_ns: int, more: Sequence[Mapping[str, Any]] = ()
 ) -> PlainMessage:
-    """Return how far a job is, or how it ended, and ``more`` of such statuses."""
+    """Return a DiagnosticArray with a job's progress or result, followed by ``more``."""
     values: dict[str, Any] = {"state": status.state}
+    message = status.message or status.stage or status.state
     if status.stage:
         values["stage"] = status.stage
     if status.total:
         values |= {"done": status.done, "total": status.total}
         values["percent"] = f"{100 * status.done / status.total:.0f}"
-    level, message = _LEVELS[status.state], status.message or _progress_text(status)
+        message = status.message or f"{status.stage}: {status.done} of {status.total}"
+    level = _LEVELS[status.state]
     if status.report is not None:
         values |= report_values(status.report)
         if status.state == "done" and values.get("failures"):
@@ -58,14 +60,8 @@ def job_diagnostics(
     return diagnostics(name, level, message, values, now_ns, more)
 
 
-def _progress_text(status: JobStatus) -> str:
-    if not status.total:
-        return status.stage or status.state
-    return f"{status.stage}: {status.done} of {status.total}"
-
-
 def report_values(report: Any) -> dict[str, Any]:
-    """Return what a ConvertReport says, as short texts."""
+    """Return a ConvertReport's contents as short texts."""
     job = report.job
     values: dict[str, Any] = {
         "dataset": job.dataset or "none",
@@ -81,27 +77,27 @@ def report_values(report: Any) -> dict[str, Any]:
 
 
 class JobLog:
-    """Tells a node's log, in words, how far a worker's job is and how it ended."""
+    """Logs a worker's progress and result."""
 
     def __init__(self, log: Any, worker: JobWorker) -> None:
         self._log, self._worker = log, worker
         self._told, self._told_s = worker.status, 0.0
 
     def tell(self) -> bool:
-        """Log a new stage, or every few seconds how much of it is done; return whether it ended."""
+        """Log a new stage, or its progress every few seconds; return whether the job has ended."""
         status, told = self._worker.status, self._told
         for remark in self._worker.take_remarks():
             self._log.info(remark)
         if status.state == "running":
+            text = None
             if status.stage != told.stage or told.state != "running":
-                self._log.info(status.stage)
+                text = status.stage
             elif status.total and time.monotonic() - self._told_s > _PROGRESS_S:
-                self._log.info(f"{status.stage}: {100 * status.done / status.total:.0f} %")
-            else:
-                return False
-            self._told, self._told_s = status, time.monotonic()
+                text = f"{status.stage}: {100 * status.done / status.total:.0f} %"
+            if text is not None:
+                self._log.info(text)
+                self._told, self._told_s = status, time.monotonic()
             return False
-
         if status.state == "idle" or status == told:
             return False
         self._told = status
@@ -111,8 +107,7 @@ class JobLog:
     def _end(self, status: JobStatus) -> None:
         report = status.report
         if report is None:
-            # rclpy raises where one line logs at two levels.
-            if status.state == "failed":
+            if status.state == "failed":  # rclpy raises if one line logs at two levels
                 self._log.error(status.message)
             else:
                 self._log.info(status.message)
@@ -130,21 +125,21 @@ class JobLog:
             self._log.warning(loss)
         if values["lost_messages"]:
             topics = ", ".join(f"{name} {n}" for name, n in report.lost_messages.items())
-            self._log.warning(f"messages that could not be used: {topics}")
+            self._log.warning(f"unusable messages: {topics}")
         for failure in report.job.failures:
             self._log.error(f"failed: {as_parameters(str(failure.error))}")
 
 
 JobState = Literal["idle", "running", "done", "failed", "cancelled"]
-#: What a worker runs: gets a progress callback and an event that asks it to stop.
+#: A job; it gets a progress callback and an event that requests cancellation.
 Work = Callable[[Progress, threading.Event], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """Where a job is. ``total`` 0: the stage has no length; ``report``: what it returned.
+    """The state of a job. ``total`` 0: a stage without length; ``report``: the job's result.
 
-    ``message`` names parameters, where the commands that do the same name options.
+    ``message`` names ROS parameters instead of the commands' options.
     """
 
     state: JobState = "idle"
@@ -168,21 +163,15 @@ class JobWorker:
 
     @property
     def status(self) -> JobStatus:
-        """A snapshot."""
         with self._lock:
             return self._status
 
     @property
     def running(self) -> bool:
-        """Whether a job is at work."""
         return self.status.state == "running"
 
     def start(self, work: Work) -> None:
-        """Start a job.
-
-        Raises:
-            InputError: one is running.
-        """
+        """Start a job; InputError if one is running."""
         with self._lock:
             if self._status.state == "running":
                 raise InputError("A job is already running; cancel it or wait for its end.")
@@ -193,21 +182,21 @@ class JobWorker:
         self._thread.start()
 
     def cancel(self) -> bool:
-        """Ask the job to stop at its next step; return whether there was one."""
+        """Cancel the job at its next step; return whether one was running."""
         if not self.running:
             return False
         self._cancel.set()
         return True
 
     def join(self, timeout_s: float | None = None) -> bool:
-        """Wait for the job's end; return whether it has ended."""
-        if self._thread is not None:
-            self._thread.join(timeout_s)
-            return not self._thread.is_alive()
-        return True
+        """Wait for the end of the job; return whether it has ended."""
+        if self._thread is None:
+            return True
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
 
     def take_remarks(self) -> list[str]:
-        """Return what the job remarked since the last call."""
+        """Return the job's remarks since the last call."""
         with self._lock:
             out, self._remarks = self._remarks, []
         return out
@@ -217,10 +206,10 @@ class JobWorker:
             report = work(self._progress, cancel)
         except KeyboardInterrupt as stop:
             report = stop.report if isinstance(stop, Interrupted) else None
-            self._end("cancelled", "cancelled; what was finished stays", report, None)
+            self._end("cancelled", "cancelled; finished episodes stay", report, None)
         except AcehandError as error:
             self._end("failed", as_parameters(str(error)), None, error)
-        except Exception as error:  # the node must live on and say so
+        except Exception as error:  # the node lives on and reports it
             self._end("failed", f"{type(error).__name__}: {error}", None, error)
         else:
             self._end("done", "done", report, None)

@@ -1,29 +1,20 @@
-"""Clips of a live camera in, one trajectory, one bag and one episode per clip out.
+"""Record clips of a live camera; each becomes a trajectory, a bag and an episode.
 
 ros2 launch acehand_ros clip.launch.py image_topic:=/camera/image_raw output_dir:=clips
 ros2 service call /clip_recorder/start std_srvs/srv/Trigger
 ros2 service call /clip_recorder/stop std_srvs/srv/Trigger
 """
 
-from launch.actions import DeclareLaunchArgument, OpaqueFunction
+from launch.actions import OpaqueFunction
 from launch_ros.actions import LifecycleNode
 
 from acehand_ros import launching
 from acehand_ros.parameters import CLIP_RECORDER
 from launch import LaunchDescription
 
-SHOWN = launching.pick(
-    CLIP_RECORDER,
-    (
-        "image_topic", "image_type", "camera_info_topic", "output_dir", "duration", "robot",
-        "hands", "tracker", "weights", "task", "device", "hand_length", "camera_motion", "quality",
-        "overlay", "autostart", "record_at_start", "exit_when_done",
-    ),
-)  # fmt: skip
-
 
 def start(context):
-    """Start the node and a viewer, and end with the node."""
+    """Start the node and a viewer; end with the node."""
     given = context.launch_configurations
     sim_time, namespace = given["use_sim_time"] == "true", given["namespace"]
     recorder = LifecycleNode(
@@ -32,7 +23,7 @@ def start(context):
         name="clip_recorder",
         namespace=namespace,
         output="screen",
-        parameters=[launching.values(SHOWN, given), {"use_sim_time": sim_time}],
+        parameters=[launching.values(CLIP_RECORDER, given), {"use_sim_time": sim_time}],
         remappings=launching.own_clock(namespace),
     )
     topic = given["image_topic"]
@@ -44,22 +35,10 @@ def start(context):
 
 def generate_launch_description():
     """Return the arguments and the nodes."""
-    return LaunchDescription(
-        [
-            *launching.arguments(SHOWN),
-            launching.namespace_argument(),
-            DeclareLaunchArgument(
-                "use_sim_time",
-                default_value="false",
-                description="take time from /clock",
-                choices=("true", "false"),
-            ),
-            DeclareLaunchArgument(
-                "view",
-                default_value="none",
-                description="what shows the topics, if it is installed",
-                choices=("none", "auto", *launching.VIEWERS),
-            ),
-            OpaqueFunction(function=start),
-        ]
+    rows = (
+        launching.NAMESPACE,
+        ("use_sim_time", "false", "take time from /clock", "true", "false"),
+        ("view", "none", launching.VIEW_TEXT, *launching.VIEWS),
     )
+    arguments = [*launching.arguments(CLIP_RECORDER), *launching.declared(*rows)]
+    return LaunchDescription([*arguments, OpaqueFunction(function=start)])

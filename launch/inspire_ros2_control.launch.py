@@ -1,4 +1,4 @@
-"""The hands under ros2_control, moved by the player: on mock hardware, or on a driver's.
+"""The hands under ros2_control, moved by the player, on mock hardware or a driver.
 
 ros2 launch acehand_ros inspire_ros2_control.launch.py source:=dataset
 ros2 launch acehand_ros inspire_ros2_control.launch.py source:=dataset hardware:=PACKAGE/PLUGIN
@@ -6,12 +6,7 @@ ros2 launch acehand_ros inspire_ros2_control.launch.py source:=dataset namespace
 """
 
 import yaml
-from launch.actions import (
-    DeclareLaunchArgument,
-    OpaqueFunction,
-    RegisterEventHandler,
-    UnregisterEventHandler,
-)
+from launch.actions import OpaqueFunction, RegisterEventHandler, UnregisterEventHandler
 from launch.event_handlers import OnProcessExit
 from launch_ros.actions import Node
 from launch_ros.parameter_descriptions import ParameterValue
@@ -29,22 +24,27 @@ SHOWN = launching.pick(
     ),
 )  # fmt: skip
 OWN = (
-    ("hardware", control.MOCK, "plugin of ros2_control that moves the hands", None),
-    ("hardware_parameters", "", "of the plugin: NAME=VALUE,left.NAME=VALUE", None),
-    ("update_rate", "100", "of the controllers, in Hz", None),
-    ("path_tolerance", "0.2", "largest error on the way before a goal is ended, in rad", None),
-    ("goal_tolerance", "0.05", "largest error at the end, in rad", None),
-    ("forward_controller", "forward", "which controllers get commands with output:=forward",
-     ("forward", "position_group")),
-    ("player", "true", "false: controllers alone, for another player", ("true", "false")),
-    ("view", "none", "what shows the topics, if it is installed", ("none", "auto",
-     *launching.VIEWERS)),
-)  # fmt: skip
+    ("hardware", control.MOCK, "ros2_control plugin of the hands"),
+    ("hardware_parameters", "", "parameters of the plugin: NAME=VALUE,left.NAME=VALUE"),
+    ("update_rate", "100", "rate of the controllers in Hz"),
+    ("path_tolerance", "0.2", "largest error on the way, in rad, beyond which a goal is aborted"),
+    ("goal_tolerance", "0.05", "largest error at the end, in rad"),
+    (
+        "forward_controller",
+        "forward",
+        "controllers of output:=forward",
+        "forward",
+        "position_group",
+    ),
+    ("player", "true", "false: controllers only, for another player", "true", "false"),
+    ("view", "none", launching.VIEW_TEXT, *launching.VIEWS),
+    launching.NAMESPACE,
+)
 DEFAULTS = {"source": "", "output": "action", "wait_for_controller": "30.0", "markers": "false"}
 
 
 def start(context):
-    """Start controllers; when they run, the player; end with the player."""
+    """Start the controllers, then the player; end with the player."""
     given = context.launch_configurations
     robot, namespace = load_robot(given["robot"]), launching.full_namespace(given)
     hardware = control.hardware_parameters(given["hardware_parameters"])
@@ -126,15 +126,5 @@ def start(context):
 
 def generate_launch_description():
     """Return the arguments and the nodes."""
-    own = [
-        DeclareLaunchArgument(name, default_value=default, description=text, choices=choices)
-        for name, default, text, choices in OWN
-    ]
-    return LaunchDescription(
-        [
-            *launching.arguments(SHOWN, defaults=DEFAULTS),
-            *own,
-            launching.namespace_argument(),
-            OpaqueFunction(function=start),
-        ]
-    )
+    arguments = [*launching.arguments(SHOWN, defaults=DEFAULTS), *launching.declared(*OWN)]
+    return LaunchDescription([*arguments, OpaqueFunction(function=start)])

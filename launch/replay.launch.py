@@ -1,11 +1,11 @@
-"""An episode of a dataset or a table of hands, replayed as joint states and trajectories.
+"""Replay an episode of a dataset or a table of hands as joint states and trajectories.
 
 ros2 launch acehand_ros replay.launch.py source:=dataset episode:=0 rate:=0.5
 """
 
 from pathlib import Path
 
-from launch.actions import DeclareLaunchArgument, OpaqueFunction
+from launch.actions import OpaqueFunction
 from launch_ros.actions import Node
 
 from acehand_core.pipeline.bag_write import seen_by
@@ -13,20 +13,18 @@ from acehand_ros import launching
 from acehand_ros.parameters import PLAYER
 from launch import LaunchDescription
 
-SHOWN = launching.pick(
-    PLAYER,
-    (
-        "source", "robot", "episode", "rate", "loop", "paused", "position", "stamps",
-        "publish_clock", "clock_rate", "publish_tf", "frame_prefix", "markers",
-        "wait_for_subscriber",
-        "exit_when_done", "output", "command_rate", "controllers", "hands", "left_controller",
-        "right_controller", "wait_for_controller", "path_tolerance",
-    ),
-)  # fmt: skip
+SHOWN = tuple(p for p in PLAYER if p.parameter != "publish_description")
+OWN = (
+    launching.NAMESPACE,
+    ("fixed_frame", "", "RViz's fixed frame, without frame_prefix; empty: the source's camera"),
+    ("picture_topic", "", "images that RViz shows, if published; empty: the source's"),
+    ("robot_state_publisher", "true", "publish link frames, if installed", "true", "false"),
+    ("view", "auto", launching.VIEW_TEXT, *launching.VIEWS),
+)
 
 
 def start(context):
-    """Start the player, the link frames and a viewer; end with the player."""
+    """Start the player, link frames and a viewer; end with the player."""
     given = context.launch_configurations
     sim_time = given["stamps"] == "recorded" and given["publish_clock"] == "true"
     namespace, prefix = given["namespace"], given["frame_prefix"]
@@ -38,7 +36,7 @@ def start(context):
         name="trajectory_player",
         namespace=namespace,
         output="screen",
-        # robot_state_publisher publishes the descriptions, too, where it is started.
+        # robot_state_publisher, if started, publishes the descriptions too.
         parameters=[launching.values(SHOWN, given), {"publish_description": not published}],
         remappings=launching.own_clock(namespace),
     )
@@ -58,23 +56,5 @@ def start(context):
 
 def generate_launch_description():
     """Return the arguments and the nodes."""
-    return LaunchDescription(
-        [
-            *launching.arguments(SHOWN, required=("source",)),
-            launching.namespace_argument(),
-            *launching.scene_arguments(),
-            DeclareLaunchArgument(
-                "robot_state_publisher",
-                default_value="true",
-                description="publish the frames of the robot's links, if it is installed",
-                choices=("true", "false"),
-            ),
-            DeclareLaunchArgument(
-                "view",
-                default_value="auto",
-                description="what shows the topics, if it is installed",
-                choices=("none", "auto", *launching.VIEWERS),
-            ),
-            OpaqueFunction(function=start),
-        ]
-    )
+    arguments = [*launching.arguments(SHOWN, required=("source",)), *launching.declared(*OWN)]
+    return LaunchDescription([*arguments, OpaqueFunction(function=start)])

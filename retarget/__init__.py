@@ -1,15 +1,12 @@
-"""From human hands to robot hands.
-
-``load_robot`` reads a robot, ``check_hand`` checks its files. ``retarget`` lets it do what a motion
-of human hands does, and judges the result; ``calibrate`` and ``read_calibrations`` share one
-calibration among recordings of a subject, ``attach_arms`` puts arms under the hands. ``Cost`` and
-``VectorCost`` are what a cost of one's own derives from.
+"""Retargeting of human hands to robot hands.
 
     robot = retarget.load_robot("inspire")
     trajectory = retarget.retarget(motion, robot)
     print(trajectory.verdict, trajectory.verdict.reasons)
 
-Importing this package imports nothing else: each name brings its module when it is first used.
+``check_hand`` checks a robot's files. ``calibrate`` and ``read_calibrations`` share a calibration
+among recordings of a subject, ``attach_arms`` puts arms under the hands, ``Cost`` and
+``VectorCost`` are bases of your own costs. Names are imported on first use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Does a robot.yaml fit its model files? One finding per question, for people adding a robot."""
+"""Does a robot.yaml fit its model files? One finding per question."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from retarget.robots.hand_spec import HandSpec
 from retarget.robots.kinematics import KinematicTree, load_mjcf
 from retarget.robots.model_file import compiled_model, unread_meshes
 
-#: Two computations of the same point may differ by this much (m).
+#: Tolerance between two computations of a point (m).
 SAME_POINT_M = 1e-6
-#: Model files that MuJoCo writes have six digits.
+#: MuJoCo writes model files with six digits.
 SAME_LIMIT = 1e-5
-#: Contradictions that one line names.
+#: Contradictions listed in one line.
 SHOWN = 3
-#: Rms lag of the simulated hand behind a slow sweep of every command, as a share of its range.
+#: Largest rms lag of the simulated hand in a slow sweep of a command, as a share of its range.
 SWEEP_LAG = 0.05
 SWEEP_FRAMES = 91
 SWEEP_FPS = 30.0
@@ -34,7 +34,7 @@ SWEEP_FPS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class CheckFinding:
-    """The answer to one question; ``passed`` is None where it could not be asked."""
+    """The answer to one question; ``passed`` is None if it could not be checked."""
 
     name: str
     passed: bool | None
@@ -44,43 +44,40 @@ class CheckFinding:
 def check_hand(
     hand: HandSpec, quick: bool = False, hands: tuple[HandSpec, ...] = ()
 ) -> Iterator[CheckFinding]:
-    """Check one hand; nothing raises, and later checks need the first to pass.
+    """Check one hand; nothing raises, and the checks stop if the joints are wrong.
 
-    With ``quick`` only by kinematics, in a fraction of a second: what makes retargeting wrong.
-    Fingers are compared with those of the robot's other hand, if it is among ``hands``.
+    ``quick`` checks kinematics only, in a fraction of a second. Finger lengths are compared with
+    those of the robot's other ``hands``.
     """
     first = _finding("joints", _joints, hand)
     yield first
     if not first.passed:
         return
-
-    for name, check in (
-        ("limits", _limits),
-        ("coupling", _coupling),
-        ("tips", _tips),
-        ("size", functools.partial(check_anatomy.size, hands=hands)),
-        ("fingers", check_anatomy.fingers),
-        ("side", check_anatomy.side),
-        ("palm frame", check_anatomy.palm_frame),
-    ):
-        yield _finding(name, check, hand)
-    if quick:
-        return
-
-    for name, check in (
-        ("actuators", _actuators),
-        ("registers", _registers),
-        ("MuJoCo", _against_mujoco),
-        ("pinocchio", _against_pinocchio),
-        ("idle pose", _idle_pose),
-        ("servos", _servos),
-    ):
+    checks: dict[str, Callable[[HandSpec], str]] = {
+        "limits": _limits,
+        "coupling": _coupling,
+        "tips": _tips,
+        "size": functools.partial(check_anatomy.size, hands=hands),
+        "fingers": check_anatomy.fingers,
+        "side": check_anatomy.side,
+        "palm frame": check_anatomy.palm_frame,
+    }
+    if not quick:
+        checks |= {
+            "actuators": _actuators,
+            "registers": _registers,
+            "MuJoCo": _against_mujoco,
+            "pinocchio": _against_pinocchio,
+            "idle pose": _idle_pose,
+            "servos": _servos,
+        }
+    for name, check in checks.items():
         yield _finding(name, check, hand)
 
 
 @functools.lru_cache(maxsize=16)
 def quick_faults(hand: HandSpec, hands: tuple[HandSpec, ...]) -> tuple[str, ...]:
-    """Return what is wrong with a hand that would make retargeting wrong."""
+    """Return the faults of a hand that would make retargeting wrong."""
     return tuple(
         f"{hand.side} {finding.name}: {finding.detail}"
         for finding in check_hand(hand, quick=True, hands=hands)
@@ -95,7 +92,7 @@ def _finding(name: str, check: Callable[[HandSpec], str], hand: HandSpec) -> Che
     except ImportError as error:
         return CheckFinding(name, None, f"not installed: {error}")
     except NoHingeError as error:
-        return CheckFinding(name, None, f"cannot be told: {error}")
+        return CheckFinding(name, None, f"cannot be checked: {error}")
     except AcehandError as error:
         return CheckFinding(name, False, str(error))
 
@@ -105,28 +102,25 @@ def _joints(hand: HandSpec) -> str:
     said = f"{len(tree.joint_names)} joints, {len(hand.command_names)} driven"
     unread = list(unread_meshes(hand.user_model)) if hand.user_model else []
     more = f" and {len(unread) - 1} more" if len(unread) > 1 else ""
-    return said + (f"; left out: {unread[0]}{more}" if unread else "")
+    return said + (f"; ignored meshes: {unread[0]}{more}" if unread else "")
 
 
 def _limits(hand: HandSpec) -> str:
     said = _of_file(hand, compare_limits)
     model = load_mjcf(hand.mjcf_path)
-    rows = [model.joint(hand.full_name(name)).id for name in hand.joint_names]
-    away = np.abs(model.jnt_range[rows] - np.stack([hand.lower, hand.upper], 1)).max(1)
-    for name, distance, (low, high) in zip(
-        hand.joint_names, away, model.jnt_range[rows], strict=True
-    ):
-        if distance > SAME_LIMIT:
-            raise Wrong(f"{name} has [{low:g}, {high:g}] in the model file, not as robot.yaml")
-    if hand.user_model is None:
-        return "as in robot.yaml"
-    return "; ".join(["within the file's", *said])
+    for name, *limits in zip(hand.joint_names, hand.lower, hand.upper, strict=True):
+        low, high = model.joint(hand.full_name(name)).range
+        if np.abs(np.subtract((low, high), limits)).max() > SAME_LIMIT:
+            raise Wrong(f"{name} has [{low:g}, {high:g}] in the model file, not as in robot.yaml")
+    return (
+        "as in robot.yaml" if hand.user_model is None else "; ".join(["within the file's", *said])
+    )
 
 
 def _of_file(
     hand: HandSpec, compare: Callable[[HandSpec, Any], tuple[list[str], list[str]]]
 ) -> list[str]:
-    """Return what a comparison with the user's own file has to say; fail where it contradicts."""
+    """Return the remarks of a comparison with the user's file; raise Wrong on contradictions."""
     if hand.user_model is None:
         return []
     wrong, said = compare(hand, compiled_model(hand.user_model))
@@ -145,15 +139,13 @@ def _coupling(hand: HandSpec) -> str:
 
     coupled = [name for name in hand.joint_names if name not in hand.command_joints]
     model = load_mjcf(hand.mjcf_path)
-    equality = int(import_mujoco().mjtEq.mjEQ_JOINT)
-    tied = {model.joint(int(model.eq_obj1id[i])).name: model.eq_data[i, :2]
-            for i in range(model.neq) if model.eq_type[i] == equality}  # fmt: skip
-
+    rows = np.flatnonzero(model.eq_type == int(import_mujoco().mjtEq.mjEQ_JOINT))
+    tied = {model.joint(int(model.eq_obj1id[i])).name: model.eq_data[i, :2] for i in rows}
     for name in coupled:
         row = hand.joint_names.index(name)
         stated = (hand.coupling_offset[row], hand.coupling[row].sum())
         if not np.allclose(tied.get(hand.full_name(name), np.nan), stated, atol=SAME_LIMIT):
-            raise Wrong(f"the model file does not couple {name} as robot.yaml does")
+            raise Wrong(f"the model file couples {name} differently from robot.yaml")
     kept = f"{len(coupled)} coupled joints stay within their limits"
     return "; ".join([kept, *_of_file(hand, compare_couplings)])
 
@@ -189,7 +181,7 @@ def _registers(hand: HandSpec) -> str:
     share = np.random.default_rng(0).random((9, len(hand.rest)))
     commands = hand.command_lower + share * (hand.command_upper - hand.command_lower)
     if np.abs(registers.inverse(registers.of(commands)) - commands).max() > SAME_LIMIT:
-        raise Wrong("register values do not lead back to the angles")
+        raise Wrong("register values do not convert back to the angles")
     low = min(registers.at_lower.min(), registers.at_upper.min())
     high = max(registers.at_lower.max(), registers.at_upper.max())
     return f"{low:g} to {high:g} ({registers.unit})"
@@ -200,7 +192,7 @@ def _frames(hand: HandSpec) -> list[str]:
 
 
 def _compare(hand: HandSpec, theirs: Callable[[np.ndarray], np.ndarray], what: str) -> str:
-    """Compare points at random joint angles with what another library makes of them."""
+    """Compare frame origins at random joint angles with those of another library."""
     names = _frames(hand)
     share = np.random.default_rng(0).random((10, len(hand.lower)))
     joints = hand.lower + (hand.upper - hand.lower) * share
@@ -208,7 +200,7 @@ def _compare(hand: HandSpec, theirs: Callable[[np.ndarray], np.ndarray], what: s
     away = np.linalg.norm(ours - np.stack([theirs(row) for row in joints]), axis=-1).max(0)
     if away.max() > SAME_POINT_M:
         worst = int(away.argmax())
-        raise Wrong(f"{names[worst]} is {away[worst] * 1e3:.3g} mm from where {what} has it")
+        raise Wrong(f"{names[worst]} is {away[worst] * 1e3:.3g} mm off its place in {what}")
     return f"agrees within {away.max() * 1e3:.1g} mm"
 
 
@@ -253,17 +245,16 @@ def _against_pinocchio(hand: HandSpec) -> str:
 def _idle_pose(hand: HandSpec) -> str:
     depth = float(self_penetration(hand, hand.expand(hand.rest[None]))[0])
     if depth > PENETRATION_LIMIT_M:
-        raise Wrong(f"the idle hand reaches {depth * 1e3:.1f} mm into itself: see no_contact")
-    apart = "touches nothing of itself"
+        raise Wrong(f"the idle hand penetrates itself by {depth * 1e3:.1f} mm: see no_contact")
     if hand.user_model is None:
-        return apart
-    return f"{apart}; {load_mjcf(hand.mjcf_path).nexclude} pairs of links do not count"
+        return "no self-contact"
+    return f"no self-contact; {load_mjcf(hand.mjcf_path).nexclude} pairs of links excluded"
 
 
 def _servos(hand: HandSpec) -> str:
-    """Open and close every command over a third of its range in three seconds, one by one.
+    """Open and close each command over a third of its range in three seconds.
 
-    Without contact: fingers that spread alone touch their neighbours, which is no fault of a servo.
+    Without contact: a finger that spreads alone would touch its neighbours.
     """
     phase = (1 - np.cos(np.linspace(0, 2 * np.pi, SWEEP_FRAMES))) / 2
     times = np.arange(SWEEP_FRAMES) / SWEEP_FPS

@@ -1,4 +1,4 @@
-"""Retargeting: a motion of human hands becomes a trajectory of robot hands, replayed and judged."""
+"""Retargeting of a motion of human hands to a robot, with replay and verdict."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from retarget.solve.pinch import impossible_pinches, missed_pinches
 from retarget.targets import HandTargets, bridged_poses, calibrated, unseen_fingers
 
 PHYSICS = Physics()
-#: Of these the reason says all: there is no number of which a limit would tell more.
+#: Checks without a measured number: their reasons name no limit.
 _PLAIN = ("one_frame", "frame_s", "absent", "wrong_side", "joint_limits", "speed_limits",
           "unstable", "cannot")  # fmt: skip
 
@@ -75,36 +75,33 @@ def retarget_motion(
     unchecked: bool = False,
     source_ns: TimestampsNs | None = None,
 ) -> RobotTrajectory:
-    """Let a robot hand do what each human hand of a motion does, replay it and judge the result.
+    """Retarget both human hands of a motion to a robot, replay and judge the result.
 
-    The T frames are ``1 / fps`` apart: ``recordings.selection.at_rate`` makes them so. Where the
-    stamps are others, the limits of speed are not kept between them; the count of the report and
-    the verdict go by the stamps. Limits are kept exactly, whatever the method.
+    The T frames are ``1 / fps`` apart, see ``recordings.selection.at_rate``. With other stamps the
+    speed limits hold per frame, not in time; the report's count and the verdict use the stamps.
+    All other limits are exact for every method.
 
     Args:
-        motion: joints (T, 2, 21, 3) of the left and the right hand, metres, in the camera frame or
-            relative to the wrist.
-        robot: what ``load_robot`` returned. It needs the hands that the motion has.
-        method: one of ``methods.METHODS``, or a ``Retargeter``, as one of other weights.
-        base_limits: how smooth the bases move; None: every base is fixed to its palm, however that
-            moves.
-        calibrations: of the sides that are known; the others are fitted to this motion.
-        physics: how commands are replayed and lowered.
+        motion: joints (T, 2, 21, 3), left and right, metres, in the camera frame or relative to the
+            wrist.
+        robot: from ``load_robot``, with the hands that the motion has.
+        method: a name in ``methods.METHODS``, or a ``Retargeter``.
+        base_limits: smoothness of the bases; None fixes each base to its palm.
+        calibrations: known ones by side; the others are fitted to this motion.
+        physics: how commands are replayed and delayed.
         gates: limits of the verdict (``judgements.read_gates``).
-        unchecked: go on with a robot of your own that does not pass its checks; the trajectory's
-            notes name them.
-        source_ns: stamps of the source's frames that the motion's show; None: those of the motion.
+        unchecked: accept a user's robot that fails its checks, and list them in the notes.
+        source_ns: stamps of the source's frames; None: those of the motion.
 
     Returns:
-        Joints (T, 2, Q) and commands (T, 2, C) in rad, in m where they slide; the registers of the
-        hand's controller (T, 2, C); base poses (T, 2, 4, 4) in the world where camera poses are
-        known, else in the camera frame; ``tip_error_m`` (T, 2, K), the distance of robot tips from
-        calibrated human tips; and ``verdict`` with ``reasons``, over the whole clip.
+        Joints (T, 2, Q) and commands (T, 2, C) in rad (slides: m); controller registers (T, 2, C);
+        base poses (T, 2, 4, 4) in the world if camera poses are known, otherwise in the camera
+        frame; ``tip_error_m`` (T, 2, K) between robot tips and calibrated human tips; ``verdict``.
 
     Raises:
-        InputError: unknown method, a hand that the robot does not have, or a robot of your own
-            whose frame, side, size, joints or limits are wrong (``check_hand``).
-        MissingDependencyError: MuJoCo, or a library that the method needs, is not installed.
+        InputError: unknown method, a hand that the robot lacks, or a user's robot that fails its
+            checks (``check_hand``).
+        MissingDependencyError: MuJoCo, or a library of the method.
     """
     retargeter = method
     if isinstance(retargeter, str):
@@ -113,7 +110,7 @@ def retarget_motion(
     seen = [side for side, target in zip(SIDES, targets, strict=True) if target is not None]
     if not unchecked:
         refuse_faulty(robot, seen)
-    # A robot may lack a side that the motion lacks too; the other side's rest pose stands in.
+    # A side that both robot and motion lack is filled with the other hand at rest.
     substitute = next(iter(robot.hands.values()))
     specs = [
         robot.hand(side) if target is not None else robot.hands.get(side, substitute)
@@ -141,20 +138,20 @@ def retarget_motion(
 def _measured(
     hand: HandSpec, targets: HandTargets, fps: float, solution: HandSolution, latency: Latency
 ) -> _Hand:
-    """Return a solution with what becomes of it: base pose, replay, distances, notes."""
+    """Return a solution with its base pose, replay, errors and notes."""
     tree = KinematicTree.of(hand)
     commands, calibration = solution.commands, solution.calibration
     robot = tree.points(hand.expand(commands), hand.tip_names)
     human = targets.tips_of(hand.fingers)
     goals = replace(targets, joints_hand=calibrated(targets.joints_hand, calibration))
 
-    # The robot hand is larger or smaller than the human's. One rigid transform holds base and palm
-    # together; of all choices it lets the mean fingertip coincide, where objects are touched.
+    # Robot and human hand differ in size. One rigid transform from palm to base aligns their mean
+    # fingertips, where objects are touched.
     poses = targets.T_camera_hand
     if poses is not None:
         seen = targets.measured
         turn = calibration.rotation.T  # base to palm
-        ours = np.where(np.isfinite(human), robot, np.nan)  # of the same tips
+        ours = np.where(np.isfinite(human), robot, np.nan)  # the same tips
         touching = np.nanmean(human[seen], (0, 1)) - turn @ np.nanmean(ours[seen], (0, 1))
         poses = poses @ frames.rigid(turn, touching)
     return _Hand(
@@ -182,19 +179,17 @@ def _assemble(
     base_limits: BaseLimits | None,
 ) -> RobotTrajectory:
     """Return both hands as one trajectory, without a verdict."""
-    count, specs, (left, right) = len(motion), [hand.spec for hand in hands], hands
+    specs, (left, right) = [hand.spec for hand in hands], hands
     commands, sent = np.stack([left.commands, right.commands], 1), (left.sent, right.sent)
     joints = np.stack([spec.expand(commands[:, i]) for i, spec in enumerate(specs)], axis=1)
-    active = np.stack(
-        [hand.targets.active if hand.targets else np.zeros(count, bool) for hand in hands], axis=1
-    )
-
+    absent = np.zeros(len(motion), bool)
+    active = np.stack([hand.targets.active if hand.targets else absent for hand in hands], axis=1)
     frame, poses = _in_frame(motion, hands)
     if poses is not None:
         if base_limits is not None:
             weights = np.where(active, motion.quality, 0.0)
             poses = smooth_bases(poses, active, weights, motion.fps, base_limits)
-        # Where the hand is absent the base keeps its last pose, or its first before it appears.
+        # The base of an absent hand keeps its last pose, or its first before the hand appears.
         held = np.stack([held_index(active[:, slot]) for slot in range(2)], axis=1)
         poses = poses[held, np.arange(2)]
 
@@ -232,7 +227,7 @@ def _assemble(
 def _in_frame(
     motion: HandMotion, hands: Sequence[_Hand]
 ) -> tuple[Literal["camera", "world", "none"], Float[np.ndarray, "T 2 4 4"] | None]:
-    """Return base poses in the world where camera poses are known, else in the camera frame."""
+    """Return base poses in the world if camera poses are known, otherwise in the camera frame."""
     if not motion.placed:
         return "none", None
     poses = np.broadcast_to(np.eye(4), (len(motion), 2, 4, 4)).copy()
@@ -241,14 +236,11 @@ def _in_frame(
             continue
         pose = hand.T_camera_base
         if motion.T_world_camera is not None:
-            # In the world: between two trusted frames the camera moves as well.
+            # Bridge in the world: the camera moves between known frames too.
             placed = np.isfinite(motion.T_world_camera).all((1, 2))
             known = hand.targets.usable & placed
             if not known.any():
-                raise InputError(
-                    "no camera pose is known in any frame that shows a hand, so that its base has "
-                    "no place in the world."
-                )
+                raise InputError("no frame with a hand has a camera pose, so no base in the world.")
             pose = bridged_poses(motion.T_world_camera @ pose, known)
         poses[hand.targets.active, slot] = pose[hand.targets.active]
     return ("camera" if motion.T_world_camera is None else "world"), poses
@@ -263,26 +255,26 @@ def judge(
 ) -> Verdict:
     """Return the verdict over both hands of one clip.
 
-    A hand that never appears is no fault; a clip without any hand fails. Frames of confidence 0
-    are named among the reasons even where they are too few to change the status.
+    A hand that never appears is no fault; a clip without hands fails. Frames of confidence 0 are
+    reported even if too few to change the status.
 
     Args:
-        robot: that of the trajectory, to measure how far its hands are from the human ones.
+        robot: the trajectory's, to measure its distance from the human hands.
         source_ns: stamps of the source's frames; None: those of the motion.
     """
     if not trajectory.active.any():
         return Verdict("fail", ("no hand was found",))
     clip = JudgedClip(**clip_of(motion, trajectory, source_ns))
-    counted = {"joint_limits": (trajectory.limit_violations, "outside the joint limits"),
-               "speed_limits": (trajectory.speed_violations, "faster than the hand")}  # fmt: skip
-    measures = [Measure(name, count, f"{count} joint-frames are {what}")
-                for name, (count, what) in counted.items()]  # fmt: skip
-    measures += [Measure("cannot", 1, note) for note in trajectory.notes]
-    measures += [
-        measure
-        for measure in clip_measures(clip, robot, trajectory.tip_error_m)
-        if measure.check not in counted  # exactly, before they were stored
+    # Counted in the exact trajectory, not in the stored one.
+    outside, fast = trajectory.limit_violations, trajectory.speed_violations
+    measures = [
+        Measure("joint_limits", outside, f"{outside} joint-frames are outside the joint limits"),
+        Measure("speed_limits", fast, f"{fast} joint-frames are faster than the hand"),
     ]
+    counted = {measure.check for measure in measures}
+    measures += [Measure("cannot", 1, note) for note in trajectory.notes]
+    found_in_clip = clip_measures(clip, robot, trajectory.tip_error_m)
+    measures += [measure for measure in found_in_clip if measure.check not in counted]
     for slot, side in enumerate(SIDES):
         if clip.valid[:, slot].any():
             measures += _replay_measures(trajectory, slot, side)
@@ -298,12 +290,11 @@ def judge(
 
 def _replay_measures(trajectory: RobotTrajectory, slot: int, side: Side) -> Iterator[Measure]:
     if (flexion := trajectory.flexion[slot]) is not None:
-        # The finger that bends least like the human's: a mean would hide one of four.
-        worst = int(np.argmax(flexion.error_deg))
+        worst = int(np.argmax(flexion.error_deg))  # a mean would hide one finger of four
         degrees, finger = float(flexion.error_deg[worst]), flexion.fingers[worst]
-        text = f"the {side} robot's {finger} finger is bent {degrees:.0f} degrees otherwise than "
-        text += f"the human's (mean {flexion.robot_deg[worst]:.0f} and "
-        yield Measure("flexion_deg", degrees, f"{text}{flexion.human_deg[worst]:.0f})", side)
+        text = f"the {side} robot's {finger} finger bends {degrees:.0f} degrees off the human's "
+        text += f"(mean {flexion.robot_deg[worst]:.0f} and {flexion.human_deg[worst]:.0f})"
+        yield Measure("flexion_deg", degrees, text, side)
     if (replay := trajectory.replay[slot]) is None:
         return
     turning, sliding = replay.rms_tracking_rad, replay.rms_tracking_m
@@ -322,21 +313,18 @@ def _replay_measures(trajectory: RobotTrajectory, slot: int, side: Side) -> Iter
 
 @one_blas_thread()
 def calibrate_motion(motion: HandMotion, robot: Robot) -> dict[Side, Calibration]:
-    """Return what carries each human hand of a motion over to the robot's, to be used again.
-
-    Args:
-        motion, robot: see ``retarget_motion``.
+    """Return the calibrations of a motion's hands to a robot, for reuse.
 
     Raises:
-        InputError: the robot lacks a hand that the motion has.
+        InputError: the robot lacks a hand of the motion.
     """
     return TrajectoryRetargeter().calibrate([motion], robot, {})
 
 
 def faults(robot: Robot, sides: Iterable[Side]) -> tuple[str, ...]:
-    """Return what is wrong with hands of a user's robot that would make retargeting wrong.
+    """Return the faults of a user's robot that would make retargeting wrong.
 
-    Hands that come with the package are not looked at: the tests check them.
+    Packaged hands are checked by the tests.
     """
     hands = tuple(robot.hands.values())
     own = [hand for hand in hands if hand.user_model is not None or not is_packaged(robot)]
@@ -348,10 +336,10 @@ def faults(robot: Robot, sides: Iterable[Side]) -> tuple[str, ...]:
 
 
 def refuse_faulty(robot: Robot, sides: Iterable[Side]) -> None:
-    """Raise InputError that names what is wrong with hands of a user's robot, if anything is."""
+    """Raise InputError with the faults of a user's robot, if any."""
     if wrong := faults(robot, sides):
         raise InputError(
-            f"{robot.path}: the robot does not pass its checks, so that what it does would be "
-            f"wrong. {'; '.join(wrong)}. See `acehand robots check` and `acehand robots show`, "
-            "docs/my_robot.md; --robot-unchecked uses it all the same."
+            f"{robot.path}: the robot does not pass its checks: {'; '.join(wrong)}. See `acehand "
+            "robots check`, `acehand robots show` and docs/my_robot.md; --robot-unchecked uses it "
+            "anyway."
         )

@@ -1,11 +1,9 @@
-"""What a robot hand is to track: the human hand in its own palm frame, or how far it is open.
+"""Targets of a robot hand: the human hand in its palm frame, or its opening for a gripper.
 
-Palm frame: origin at the wrist, x out of the palm, z from the wrist to the fingers, y to the thumb
-on a right hand and away from it on a left one. A robot's base frame follows the same convention.
+Palm frame: origin at the wrist, x out of the palm, z from the wrist to the fingers, y towards the
+thumb on a right hand and away from it on a left one. Robot base frames follow the same convention.
 
-A gripper has no fingers to bring to places in the palm. It takes the opening between thumb and
-index finger as it is, and its base stands where the two fingertips are: a frame that moves with the
-pinch instead of the palm.
+A gripper follows the opening between thumb and index finger; its frame moves with the pinch.
 """
 
 from __future__ import annotations
@@ -24,27 +22,18 @@ from acehand_core.types import SIDES, Side
 from retarget.robots.hand_spec import Commands, HandSpec
 from retarget.robots.kinematics import KinematicTree
 
-#: Largest typical wobble of the palm within a file's own wrist frame for that frame to be trusted.
+#: A file's own wrist frame is trusted if the palm's median rotation in it is below this.
 STEADY_FRAME_RAD = np.radians(20.0)
-#: A joint that is missing for no longer than this moves on a line in the palm meanwhile.
+#: Gaps of a single joint up to this length are interpolated in the palm frame.
 JOINT_GAP_S = 0.5
-#: Frames that show how a finger's joints move together, and by how much noise that is damped.
+#: Frames needed to fit how a finger's joints move together, and the damping of the fit.
 LEARNING_FRAMES, LEARNING_DAMPING_M = 30, 0.001
-#: A joint known this well relative to the palm (standard deviation per direction) counts half as
-#: much as one that is known exactly; no joint counts less than the share.
+#: Standard deviation in the palm (per direction) that halves a joint's share, and the least share.
 HALF_SHARE_M, LEAST_SHARE = 0.005, 0.02
-#: A robot's finger without anything to follow in a greater share of the frames is named.
+#: Fingers unseen in a larger share of the frames are reported.
 UNSEEN_SHARE = 0.05
-
-
-#: What a calibration is fitted in, and how many numbers each parameter has.
-PARAMETERS = {
-    "rotation": 3,
-    "translation": 3,
-    "log_scale": 1,
-    "finger_offsets": 15,
-    "log_lengths": 5,
-}
+#: Parameters of a calibration and their sizes.
+PARAMETERS = dict(rotation=3, translation=3, log_scale=1, finger_offsets=15, log_lengths=5)
 CALIBRATION_SIZE = sum(PARAMETERS.values())
 SCALE_RANGE = (0.9, 1.3)
 LENGTH_RANGE = (0.9, 1.1)
@@ -62,12 +51,11 @@ class CommandTarget:
 class HandTargets:
     """One human hand over T frames, in its palm frame.
 
-    Where the hand is not known ``joints_hand`` is NaN, ``weight`` 0 and ``T_camera_hand`` the
-    identity. A single joint that is NaN weighs nothing; the others count as always. Where it is
-    there (``active``) but nothing of it can be trusted, the first two hold as well, and
-    ``T_camera_hand`` is on the way between its neighbours. ``T_camera_hand`` is None without a
-    placement. ``filled`` marks frames that gap filling wrote; None: there are none. ``share``, 0 to
-    1, is what each joint counts beside the frame's weight, by how well it is known; None: alike.
+    Without a hand ``joints_hand`` is NaN, ``weight`` 0 and ``T_camera_hand`` the identity. In
+    ``active`` frames of weight 0 the hand is there but not trusted: the pose is interpolated. A
+    single NaN joint has no weight. ``T_camera_hand`` is None without a placement. ``filled`` marks
+    frames written by gap filling; None: none. ``share``, 0 to 1, is the weight of each joint
+    besides the frame's, by its uncertainty; None: equal.
     """
 
     side: Side
@@ -80,12 +68,12 @@ class HandTargets:
 
     @property
     def usable(self) -> Bool[np.ndarray, "T"]:
-        """Frames that say something: the hand is there and its joints have some weight."""
+        """Frames with a hand and some weight."""
         return self.active & (self.weight > 0)
 
     @property
     def measured(self) -> Bool[np.ndarray, "T"]:
-        """Usable frames that gap filling did not write; all usable ones where it wrote all."""
+        """Usable frames not written by gap filling; all usable ones if there are none."""
         usable = self.usable
         seen = usable if self.filled is None else usable & ~self.filled
         return seen if seen.any() else usable
@@ -96,18 +84,18 @@ class HandTargets:
         return self.joints_hand[:, TIPS]
 
     def tips_of(self, fingers: Sequence[str]) -> Float[np.ndarray, "T K 3"]:
-        """Return the tips of the named fingers: a robot may have fewer than five."""
+        """Return the tips of the named fingers."""
         return self.joints_hand[:, [finger_keypoints(finger)[-1] for finger in fingers]]
 
     def share_of(self, rows: slice, joints: Sequence[int]) -> Float[np.ndarray, "N K"] | float:
-        """Return what the named joints count in some frames."""
+        """Return the shares of the given joints."""
         return 1.0 if self.share is None else self.share[rows][:, list(joints)]
 
 
 def finger_bases(joints: Float[np.ndarray, "T 21 3"]) -> Float[np.ndarray, "T 5 3"]:
-    """Return the point from which a calibration stretches each finger, in the palm frame.
+    """Return the points from which fingers are stretched: knuckles, for the thumb the wrist.
 
-    It is the knuckle; the thumb's is the wrist: not every hand model has a joint at its root.
+    Not every hand model has a joint at the thumb's root.
     """
     bases = joints[:, KNUCKLES].copy()
     bases[:, 0] = 0.0
@@ -117,7 +105,7 @@ def finger_bases(joints: Float[np.ndarray, "T 21 3"]) -> Float[np.ndarray, "T 5 
 def calibrated(
     joints: Float[np.ndarray, "T 21 3"], calibration: Calibration
 ) -> Float[np.ndarray, "T 21 3"]:
-    """Return keypoints of the palm frame where the robot's should be, in its base frame."""
+    """Return palm-frame keypoints as goals in the robot's base frame."""
     fingers = joints[:, 1:].reshape(-1, 5, 4, 3)
     bases = finger_bases(joints)[:, :, None]
     fingers = bases + calibration.lengths[:, None, None] * (fingers - bases)
@@ -127,10 +115,10 @@ def calibrated(
 
 
 def named_parameters(values: Shaped[np.ndarray, "*n 27"]) -> dict[str, Shaped[np.ndarray, "*n _"]]:
-    """Return views of the last axis: values of a calibration's parameters, or derivatives by them.
+    """Split the last axis into named views of a calibration's parameters, or derivatives by them.
 
-    ``rotation`` is a rotation vector in the base frame, ``translation`` in metres; offsets (m) of
-    all fingers follow each other.
+    ``rotation`` is a rotation vector in the base frame; ``translation`` and ``finger_offsets`` (all
+    fingers in a row) are in metres.
     """
     named, first = {}, 0
     for name, size in PARAMETERS.items():
@@ -140,14 +128,14 @@ def named_parameters(values: Shaped[np.ndarray, "*n 27"]) -> dict[str, Shaped[np
 
 
 def palm_frames(joints: Float[np.ndarray, "N 21 3"], side: Side) -> Float[np.ndarray, "N 4 4"]:
-    """Return the palm frame of each hand in the frame its joints are given in.
+    """Return the palm frame of each hand in the frame of its joints.
 
-    NaN where wrist and knuckles do not span a palm.
+    NaN if wrist and knuckles do not span a palm.
     """
     spokes = joints[:, KNUCKLES[1:]] - joints[:, :1]
     spokes = spokes / np.linalg.norm(spokes, axis=-1, keepdims=True)
     along = spokes.mean(1)
-    # The normal of the fan of knuckles, index to pinky: out of the palm on a right hand.
+    # The normal of wrist, index and pinky knuckle points out of the palm on a right hand.
     normal = np.cross(spokes[:, 0], spokes[:, 3]) * (1 if side == "right" else -1)
     normal /= np.linalg.norm(normal, axis=-1, keepdims=True)
     along = along - np.sum(along * normal, axis=-1, keepdims=True) * normal
@@ -157,9 +145,9 @@ def palm_frames(joints: Float[np.ndarray, "N 21 3"], side: Side) -> Float[np.nda
 
 
 def palm_rotation(targets: HandTargets) -> Float[np.ndarray, "3 3"]:
-    """Return the mean palm in the frame of the targets' joints, the identity where none is known.
+    """Return the mean palm in the frame of the targets' joints; the identity if unknown.
 
-    That frame is the palm frame; a file's own wrist frame may be turned from it.
+    A file's own wrist frame may be rotated from the palm frame.
     """
     seen = targets.usable
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -172,14 +160,13 @@ def palm_rotation(targets: HandTargets) -> Float[np.ndarray, "3 3"]:
 
 
 def hand_targets(motion: HandMotion, side: Side) -> HandTargets | None:
-    """Return one hand of a motion as targets, or None where it never appears.
+    """Return one hand of a motion as targets, None if it never appears with quality above 0.
 
-    A frame is active where the palm (wrist and the knuckles of index to pinky) and a fingertip are
-    known. Any other joint may be missing: for up to ``JOINT_GAP_S`` it is interpolated in the palm
-    frame, for longer it is estimated from the finger's other joints, and where these are missing
-    too it is NaN and gets no weight. Frames weigh by the motion's quality. One of quality 0
-    is treated as a gap that is filled: it stays active, its joints are not used, and its pose is
-    taken from the frames around it. A hand without any better frame does not appear.
+    A frame is active if the palm (wrist, index to pinky knuckles) and a fingertip are known. Other
+    joints may be missing: gaps up to ``JOINT_GAP_S`` are interpolated in the palm frame, longer
+    ones are estimated from the finger's other joints, else the joint stays NaN. The motion's
+    quality weighs the frames. A frame of quality 0 is treated as a filled gap: active, its joints
+    unused, its pose interpolated.
     """
     slot = SIDES.index(side)
     joints = motion.joints_camera[:, slot]
@@ -223,26 +210,24 @@ def hand_targets(motion: HandMotion, side: Side) -> HandTargets | None:
 def palm_sigma(sigma: Float[np.ndarray, "T 21 2"]) -> Float[np.ndarray, "T 21"]:
     """Return standard deviations of joints in the palm, metres per direction (rms of three).
 
-    What all joints are off by alike, mostly along the line of sight, moves the hand and no
-    fingertip in its palm. As much is taken off each variance as even the joint that is known best
-    has. What is left to a joint and, on average, to wrist and knuckles adds up, as if they erred
-    independently. It is too much where the whole palm is turned: standard deviations of single
-    joints do not tell a hand that is turned from fingers that are bent.
+    An error common to all joints, mostly along the line of sight, moves the hand but no fingertip
+    in its palm, so each variance is reduced by that of the best known joint. The rest is added to
+    the mean rest of wrist and knuckles, as if independent. That is too much if the whole palm is
+    rotated, which standard deviations of joints cannot show.
 
     Args:
-        sigma: ``HandMotion.joint_sigma`` of one hand, metres across the line of sight and along it.
+        sigma: ``HandMotion.joint_sigma`` of one hand, metres across and along the line of sight.
     """
     variance = sigma**2
     own = variance - np.fmin.reduce(variance, axis=1, keepdims=True)
     across, along = np.moveaxis(own + own[:, PALM].mean(axis=1, keepdims=True), -1, 0)
-    out: Float[np.ndarray, "T 21"] = np.sqrt((2 * across + along) / 3)
-    return out
+    return np.asarray(np.sqrt((2 * across + along) / 3))
 
 
 def _fill_short_gaps(
     joints: Float[np.ndarray, "T 21 3"], usable: Bool[np.ndarray, "T"], fps: float
 ) -> None:
-    """Interpolate, in place, single joints that are missing between frames that know them."""
+    """Interpolate, in place, short gaps of single joints."""
     finite = np.isfinite(joints).all(-1)
     missing = usable[:, None] & ~finite
     for joint in np.flatnonzero(missing.any(0)):
@@ -256,10 +241,9 @@ def _fill_short_gaps(
 
 
 def _estimate_from_fingers(joints: Float[np.ndarray, "T 21 3"]) -> None:
-    """Estimate, in place, joints that are missing for long from the others of their finger.
+    """Estimate, in place, joints missing for long from the others of their finger.
 
-    The joints of a finger move together. How a joint follows from the others is fitted (linear,
-    damped) to the frames that know all of them; fewer than ``LEARNING_FRAMES`` say too little.
+    A damped linear fit over the frames with all joints; below ``LEARNING_FRAMES`` there is none.
     """
     finite = np.isfinite(joints).all(-1)
     for finger in FINGERS:
@@ -280,26 +264,25 @@ def _estimate_from_fingers(joints: Float[np.ndarray, "T 21 3"]) -> None:
 
 
 def unseen_fingers(hand: HandSpec, targets: HandTargets) -> tuple[str, ...]:
-    """Say which fingers of the robot lack their tip in over ``UNSEEN_SHARE`` of the frames."""
+    """Report robot fingers without a tip in over ``UNSEEN_SHARE`` of the frames."""
     known = np.isfinite(targets.joints_hand[targets.usable]).all(-1)
     notes = []
     for finger in hand.fingers:
         _, *moving, tip = finger_keypoints(finger)
         share = 1 - known[:, tip].mean()
+        name = f"the {targets.side} {finger}"
         if not known[:, [*moving, tip]].any():
-            notes.append(
-                f"the {targets.side} {finger} is never known: the robot's keeps its idle pose"
-            )
+            notes.append(f"{name} is never known: the robot's keeps its idle pose")
         elif share > UNSEEN_SHARE:
             notes.append(
-                f"the {targets.side} {finger} fingertip is not known in {share:.0%} of the frames; "
-                "there only its other joints are followed, where they are known"
+                f"{name} fingertip is unknown in {share:.0%} of the frames, where only its other "
+                "known joints are followed"
             )
     return tuple(notes)
 
 
 def bridged(values: Float[np.ndarray, "T D"], known: Bool[np.ndarray, "T"]) -> np.ndarray:
-    """Return values on a line between those that are known, and the nearest at the ends."""
+    """Interpolate unknown values linearly; the ends take the nearest known value."""
     at = np.flatnonzero(known)
     if len(at) in (0, len(known)):
         return values
@@ -309,7 +292,7 @@ def bridged(values: Float[np.ndarray, "T D"], known: Bool[np.ndarray, "T"]) -> n
 def bridged_poses(
     poses: Float[np.ndarray, "T 4 4"], known: Bool[np.ndarray, "T"]
 ) -> Float[np.ndarray, "T 4 4"]:
-    """Return poses that move and turn evenly between those that are known, see ``bridged``."""
+    """Interpolate unknown poses at constant speeds, see ``bridged``."""
     at = np.flatnonzero(known)
     if len(at) in (0, len(known)):
         return poses
@@ -326,10 +309,10 @@ def bridged_poses(
 def _steadied(
     poses: Float[np.ndarray, "N 4 4"], weight: Float[np.ndarray, "N"]
 ) -> Float[np.ndarray, "N 4 4"]:
-    """Use one palm rotation where joints already come in a wrist frame.
+    """Use one palm rotation if joints already come in a wrist frame.
 
-    Its tracker's wrist frame is steadier than one rebuilt from five noisy points; only the axes
-    convention is unknown, and that is one rotation for all frames.
+    The tracker's wrist frame is steadier than one rebuilt from five noisy points; only its axes
+    convention is unknown, one rotation for all frames.
     """
     palms = poses[:, :3, :3]
     mean = rotations.project_to_rotation(np.average(palms, axis=0, weights=weight))
@@ -340,30 +323,31 @@ def _steadied(
 
 
 THUMB_TIP, INDEX_TIP = (finger_keypoints(finger)[-1] for finger in ("thumb", "index"))
-#: Standard deviation, in seconds, of the smoothing of the directions that the gripper keeps to.
+#: Standard deviation (s) of the smoothing of the gripper's directions.
 STEADY_S = 0.1
-#: A closed pinch has no direction; the thumb's side of the palm then counts as much as this gap.
+#: Weight, as an opening, of the palm's directions, which decide when the pinch is closed.
 CLOSED_M = 0.005
 
 
 def opening_targets(targets: HandTargets, fps: float) -> HandTargets:
     """Return the targets of a gripper: fingertips at half the human opening to either side.
 
-    Their frame takes the place of the palm frame: origin between the fingertips, y to the thumb on
-    a right hand and away from it on a left one, z away from the wrist. Wide openings decide its
-    direction more than narrow ones. Frames that are active but not usable, or lack one of the two
-    tips, get directions and places from their neighbours.
+    Their frame replaces the palm frame: origin between the fingertips, y to the thumb on a right
+    hand and away from it on a left one, z away from the wrist. Wide openings weigh more in its
+    direction. Active frames without usable tips are interpolated.
     """
     joints, active = targets.joints_hand, targets.active
     thumb, index = joints[:, THUMB_TIP], joints[:, INDEX_TIP]
     usable = targets.usable & np.isfinite(thumb + index).all(-1)
     sign = 1.0 if targets.side == "right" else -1.0
     gap = np.linalg.norm(thumb - index, axis=-1)
-    closed = CLOSED_M * np.eye(3)
-    across = bridged(sign * (thumb - index), usable)
-    along = bridged((thumb + index) / 2 - joints[:, WRIST], usable)
-    across = _smoothed(across, active, fps) + closed[1]
-    along = _smoothed(along, active, fps) + closed[2]
+
+    def smooth(vectors: np.ndarray) -> np.ndarray:
+        known = np.where(active[:, None], bridged(vectors, usable), 0.0)
+        return ndimage.gaussian_filter1d(known, STEADY_S * fps, axis=0, mode="nearest")
+
+    across = smooth(sign * (thumb - index)) + CLOSED_M * np.eye(3)[1]
+    along = smooth((thumb + index) / 2 - joints[:, WRIST]) + CLOSED_M * np.eye(3)[2]
     across /= np.linalg.norm(across, axis=-1, keepdims=True)
     along -= np.sum(along * across, axis=-1, keepdims=True) * across
     along /= np.linalg.norm(along, axis=-1, keepdims=True)
@@ -381,9 +365,9 @@ def opening_targets(targets: HandTargets, fps: float) -> HandTargets:
 
 
 def opening_calibration(hand: HandSpec, tree: KinematicTree, targets: HandTargets) -> Calibration:
-    """Return the placement of the gripper: full size, its fingertips around the pinch.
+    """Return a gripper's calibration: scale 1, origin between its open fingertips.
 
-    The residual is what the human opens beyond the gripper's stroke, per fingertip.
+    The residual is the human opening beyond the gripper's stroke, per fingertip.
     """
     ends = np.stack([hand.command_lower, hand.command_upper])
     tips = tree.points(hand.expand(ends), hand.tip_names)
@@ -392,10 +376,3 @@ def opening_calibration(hand: HandSpec, tree: KinematicTree, targets: HandTarget
     beyond = np.maximum(np.linalg.norm(human[:, 0] - human[:, 1], axis=-1) - stroke, 0) / 2
     residual = float(np.sqrt(np.nanmean(beyond**2)))
     return Calibration(1.0, np.eye(3), tips[0].mean(axis=0), residual)
-
-
-def _smoothed(
-    vectors: Float[np.ndarray, "T 3"], active: np.ndarray, fps: float
-) -> Float[np.ndarray, "T 3"]:
-    known = np.where(active[:, None], vectors, 0.0)
-    return ndimage.gaussian_filter1d(known, STEADY_S * fps, axis=0, mode="nearest")

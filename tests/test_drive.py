@@ -12,8 +12,8 @@ import pytest
 from acehand_core.errors import InputError
 from acehand_core.pipeline.bag_write import load_demonstrations
 from acehand_ros import control
+from acehand_ros.control import own_names, read_joint_maps
 from acehand_ros.drive import START_NS, ActionDrive, ForwardDrive
-from acehand_ros.joint_maps import own_names, read_joint_maps
 from acehand_ros.playback import Playback, PlayerSettings, Timeline
 from helpers.controller_rules import Trajectory, followed, refusals
 

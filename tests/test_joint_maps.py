@@ -10,7 +10,7 @@ import yaml
 
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.motion import Course
-from acehand_ros.joint_maps import choose_hands, own_names, read_joint_maps
+from acehand_ros.control import choose_hands, own_names, read_joint_maps
 from retarget.robots.robot import load_robot
 
 ROBOT = load_robot("inspire")
@@ -72,7 +72,7 @@ def registers(folder: Path, **changes) -> Path:
     ("changes", "words"),
     [
         ({"joints": {"a": "pinky_proximl"}}, "Did you mean 'pinky_proximal'"),
-        ({"joints": {"a": "pinky_proximal"}}, "has none for ring_proximal, middle_proximal"),
+        ({"joints": {"a": "pinky_proximal"}}, "ring_proximal, middle_proximal"),
         ({"unit": "degree"}, "valid: rad, register"),
         ({"joint": {}}, "Did you mean 'joints'"),
         ({"controller": ""}, "must be text"),

@@ -120,7 +120,7 @@ def test_losses_are_warnings_and_failures_errors(monkeypatch: pytest.MonkeyPatch
         ("info", "track"),
         ("info", "track: 50 %"),
         ("warning", damage),
-        ("warning", "messages that could not be used: /a 3"),
+        ("warning", "unusable messages: /a 3"),
         ("error", "failed: bag: choose one with image_topic:=."),
     ]
 

@@ -535,7 +535,7 @@ def test_a_clip_survives_the_kill_of_its_recorder(tmp_path: Path) -> None:
     (said,) = mine.recover()
     # A chunk is written once it holds more than 1 MiB: here three of these images.
     path = tmp_path / "clips" / "clip_000001"
-    assert said == f"{path}: recovered, 6 images of a clip that was not closed"
+    assert said.startswith(f"{path}: recovered 6 images")
     assert recorded(path) == [
         ("/camera", 10**18 + i * 10**8, random.Random(i).randbytes(400_000)) for i in range(6)
     ]
@@ -554,7 +554,7 @@ def test_what_is_left_of_a_clip_that_cannot_be_recovered(tmp_path: Path) -> None
         (path / f"{path.name}.mcap").write_bytes(content)
     mine = clip_recorder.ClipFolder(tmp_path)
     first, second = mine.recover()
-    assert "nothing of this clip had reached the disk" in first and not empty.parent.exists()
+    assert f"{empty.parent}: removed" in first and not empty.parent.exists()
     assert [path.name for path in folder.iterdir()] == ["clip_000001_unreadable"]
     assert str(folder / "clip_000001_unreadable") in second and "damaged in its header" in second
     (kept,) = folder.rglob("*.mcap")
@@ -599,7 +599,7 @@ def test_a_clip_that_fills_the_disk_is_kept(
     mine.close()
     again = clip_recorder.ClipFolder(tmp_path)
     (said,) = again.recover()
-    assert "recovered, 3 images" in said
+    assert "recovered 3 images" in said
     assert len(recorded(tmp_path / "clips" / "clip_000000")) == 3
     again.close()
 
@@ -698,11 +698,7 @@ def test_the_documentation_names_every_topic_and_argument() -> None:
                 stated[name.replace("{left,right}", side)] = f"{package}/msg/{short}"
     assert stated.pop("/clock") == "rosgraph_msgs/msg/Clock"
     assert stated == {name: spec.msgtype for name, spec in TOPICS.items()}
-    tables = {"offline_bag": OFFLINE_BAG, "clip": CLIP_RECORDER, "replay": PLAYER}
-    tables["inspire_ros2_control"] = PLAYER
-    for name, table in tables.items():
-        source = (ROOT / "launch" / f"{name}.launch.py").read_text("utf-8")
-        shown = re.findall(r'"(\w+)"', source[source.index("SHOWN =") : source.index("# fmt")])
-        launching.pick(table, shown)  # refuses what is no parameter
-        if name == "offline_bag":
-            assert [argument for argument in shown if f"`{argument}`" not in text] == []
+    source = (ROOT / "launch" / "inspire_ros2_control.launch.py").read_text("utf-8")
+    shown = re.findall(r'"(\w+)"', source[source.index("SHOWN =") : source.index("# fmt")])
+    launching.pick(PLAYER, shown)  # refuses what is no parameter
+    assert [p.parameter for p in OFFLINE_BAG if f"`{p.parameter}`" not in text] == []

@@ -1,16 +1,15 @@
-"""One hand of a robot: names, limits, couplings, the units of its controller, and model files.
+"""One hand of a robot: names, limits, couplings, controller units and model files.
 
-Joint and command names carry no side prefix here; in MJCF, URDF, datasets and ROS they are
-``{side}_{name}``. Vectors over joints follow ``joint_names`` (Q), vectors over commands the
-vendor's order, ``command_names`` (C). ``CommandLimits`` and the checks below say exactly what a
-sequence of commands may do.
+Joint and command names have no side prefix here; in MJCF, URDF, datasets and ROS they are
+``{side}_{name}``. Joint vectors (Q) follow ``joint_names``, command vectors (C) the vendor's
+order, ``command_names``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from jaxtyping import Float
@@ -18,10 +17,9 @@ from jaxtyping import Float
 from acehand_core.types import Side
 from retarget.robots.parameters import Section, unmirrored
 
-# The physical side of a robot.yaml: links, shapes, tips and how they behave in MuJoCo.
-#
-# Model files are written from this by ``tools.robot_models``. Metres, radians, kilograms;
-# rotations are roll, pitch, yaw about fixed axes, as in URDF.
+# The body in a robot.yaml: links, shapes, tips and their MuJoCo parameters, from which
+# ``tools.robot_models`` writes model files. Metres, radians, kilograms; rotations are roll, pitch,
+# yaw about fixed axes, as in URDF.
 
 Vector = tuple[float, ...]
 ShapeKind = Literal["capsule", "cylinder", "sphere", "box"]
@@ -45,9 +43,9 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A rigid part and the joint (None: fixed) that carries it, placed in the parent's frame.
+    """A rigid part, fixed (``joint`` None) or moved by a joint; placed in the parent's frame.
 
-    The joint turns about ``axis`` (this link's frame), or slides along it.
+    The joint turns about, or slides along, ``axis`` in this link's frame.
     """
 
     name: str
@@ -74,7 +72,7 @@ class Tip:
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """Colour and gloss of visual shapes; all values 0..1."""
+    """Colour and gloss of visual shapes, 0..1."""
 
     rgba: Vector
     specular: float
@@ -98,7 +96,7 @@ class Simulation:
 
 @dataclass(frozen=True, slots=True)
 class HandBody:
-    """Links in an order in which parents come first, tips, and what the whole hand shares."""
+    """Links, parents first, tips, and what the hand shares."""
 
     links: tuple[Link, ...]
     tips: tuple[Tip, ...]
@@ -106,17 +104,12 @@ class HandBody:
     no_contact: tuple[tuple[str, str], ...]
     simulation: Simulation
 
-    def frame_names(self) -> tuple[str, ...]:
-        """Return every link and tip."""
-        return (*(link.name for link in self.links), *(tip.name for tip in self.tips))
-
 
 def read_body(root: Section, side: Side, joint_names: tuple[str, ...]) -> HandBody | None:
-    """Read one side's body, or None if the file leaves the model files to their author.
+    """Read one side's body; None if the author's model files replace it.
 
     Raises:
-        SchemaError: wrong, missing or unknown keys; a link without a known parent; a joint that no
-            link or more than one link uses.
+        SchemaError: bad keys, a link without a known parent, a joint not on exactly one link.
     """
     own = unmirrored(root.section("sides"), side)
     materials, colours = {}, root.section("materials", optional=True)
@@ -125,16 +118,14 @@ def read_body(root: Section, side: Side, joint_names: tuple[str, ...]) -> HandBo
         entry.only("rgba specular shininess")
         rgba = entry.vector("rgba", 4)
         materials[name] = Material(rgba, entry.number("specular"), entry.number("shininess"))
-
     if "links" not in own:
         return None
-    table = own.section("links")
 
+    table = own.section("links")
     links: list[Link] = []
     for name in table:
         parents = [ROOT_LINK, *(link.name for link in links)]
         links.append(_read_link(table.section(name), name, parents, joint_names, materials))
-
     used = [link.joint for link in links if link.joint]
     for joint in joint_names:
         if used.count(joint) != 1:
@@ -149,16 +140,13 @@ def read_body(root: Section, side: Side, joint_names: tuple[str, ...]) -> HandBo
 
     no_contact = root.pairs("no_contact", names)
     entry = root.section("simulation")
-    scalars = ("timestep", "stiffness", "damping", "armature", "coupled_armature",
-               "coupled_damping")  # fmt: skip
-    entry.only(" ".join((*scalars, "coupling_solref", "coupling_solimp", "contact_solref")))
-    simulation = Simulation(
-        **{name: entry.positive(name) for name in scalars},
-        coupling_solref=entry.vector("coupling_solref", 2),
-        coupling_solimp=entry.vector("coupling_solimp", 3),
-        contact_solref=entry.vector("contact_solref", 2),
-    )
-    return HandBody(tuple(links), tuple(tips), materials, no_contact, simulation)
+    keys = [key.name for key in fields(Simulation)]
+    entry.only(" ".join(keys))
+    sizes = {"coupling_solref": 2, "coupling_solimp": 3, "contact_solref": 2}
+    values: dict[str, Any] = {
+        key: entry.vector(key, sizes[key]) if key in sizes else entry.positive(key) for key in keys
+    }
+    return HandBody(tuple(links), tuple(tips), materials, no_contact, Simulation(**values))
 
 
 def _read_link(
@@ -191,11 +179,10 @@ def _read_link(
 
 def _read_shape(entry: Section, materials: dict[str, Material] | None) -> Shape:
     kind: ShapeKind = entry.choice("shape", get_args(ShapeKind))
-    colour = "" if materials is None else " material"
-
     material = entry.choice("material", materials) if materials is not None else None
+    own = {"box": "center size rpy", "sphere": "center radius"}.get(kind, "from to radius")
+    entry.only(f"shape {own}" + ("" if materials is None else " material"))
     if kind == "box":
-        entry.only("shape center size rpy" + colour)
         size = entry.vector("size", 3)
         if min(size) <= 0:
             entry.fail("size", f"must be greater than 0, not {list(size)}.")
@@ -204,14 +191,10 @@ def _read_shape(entry: Section, materials: dict[str, Material] | None) -> Shape:
 
     radius = entry.positive("radius")
     if kind == "sphere":
-        entry.only("shape center radius" + colour)
         return Shape(kind, entry.vector("center", 3), radius=radius, material=material)
-
-    entry.only("shape from to radius" + colour)
     start, end = entry.vector("from", 3), entry.vector("to", 3)
     if start == end:
         entry.fail("to", "must differ from `from`.")
-
     return Shape(kind, start, end, radius, material=material)
 
 
@@ -223,21 +206,21 @@ Joints = Float[np.ndarray, "*batch Q"]
 CommandBatch = Float[np.ndarray, "*batch C"]
 Commands = Float[np.ndarray, "T C"]
 
-#: Angles and rates beyond their limits by less than this (rates: this share) are rounding.
+#: Rounding tolerated beyond the limits (rad or m; relative for rates).
 ANGLE_EPS = 1e-6
 SPEED_EPS = 1e-6
-#: Shares of the limits that the solver leaves unused: float32 storage must not push a step over.
+#: Shares of the limits left unused, so that rounding to float32 does not exceed them.
 SPEED_MARGIN = 1e-4
 ACCELERATION_MARGIN = 1e-3
-#: Keys of a command, and of the file as a default for all commands.
+#: Keys of a command, or of the file for all commands.
 KEYS = "register_range register_zero register_scale register_offset"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ControllerUnits:
-    """Register values at the limits of the driven joints; linear in between.
+    """Register values at the limits of the driven joints, linear in between.
 
-    ``unit`` is a note for people and datasets. ``whole``: the controller takes whole numbers.
+    ``unit`` is for people and datasets. ``whole``: the controller takes integers.
     """
 
     lower: CommandVector
@@ -248,12 +231,12 @@ class ControllerUnits:
     whole: bool
 
     def of(self, commands: CommandBatch) -> CommandBatch:
-        """Return register values for driven angles; angles beyond the limits are clipped."""
+        """Return register values of driven angles, clipped to the limits."""
         share = np.clip((commands - self.lower) / (self.upper - self.lower), 0, 1)
         return self.at_lower + (self.at_upper - self.at_lower) * share
 
     def inverse(self, registers: CommandBatch) -> CommandBatch:
-        """Return driven angles for register values; beyond the range they are clipped."""
+        """Return driven angles of register values, clipped to the range."""
         share = np.clip((registers - self.at_lower) / (self.at_upper - self.at_lower), 0, 1)
         return self.lower + share * (self.upper - self.lower)
 
@@ -261,17 +244,16 @@ class ControllerUnits:
 def read_controller_units(
     root: Section, commands: Section, lower: CommandVector, upper: CommandVector
 ) -> ControllerUnits:
-    """Read what each command's register means.
+    """Read the register of each command.
 
-    Either ``register_range`` with ``register_zero``, the joint limit at which the register has the
-    range's first value; or ``register_scale`` with ``register_offset``: the register is
-    ``offset + scale * angle``. Without any of these the controller takes the angle itself.
+    Either ``register_range`` with ``register_zero``, the joint limit at the range's first value;
+    or ``offset + scale * angle`` by ``register_scale`` and ``register_offset``. Without these the
+    controller takes the angle itself.
 
     Raises:
         SchemaError: one is given without the other, or a scale is 0.
     """
-    ends = []
-    plain = True
+    ends, plain = [], True
     for name, low, high in zip(commands, lower, upper, strict=True):
         entry = commands.section(name)
         if not any(key in entry or key in root for key in KEYS.split()):
@@ -287,34 +269,30 @@ def read_controller_units(
             ends.append((offset + scale * low, offset + scale * high))
             continue
         first, last = (entry if "register_range" in entry else root).interval("register_range")
-        upside_down = entry.choice("register_zero", ("lower", "upper")) == "upper"
-        ends.append((last, first) if upside_down else (first, last))
+        inverted = entry.choice("register_zero", ("lower", "upper")) == "upper"
+        ends.append((last, first) if inverted else (first, last))
 
-    values = np.array(ends, float)
-    return ControllerUnits(
-        lower=lower,
-        upper=upper,
-        at_lower=values[:, 0],
-        at_upper=values[:, 1],
-        unit=root.text("register_unit", "rad, m" if plain else "vendor register"),
-        whole=root.flag("register_whole", False),
-    )
+    at_lower, at_upper = np.array(ends, float).T.copy()
+    unit = root.text("register_unit", "rad, m" if plain else "vendor register")
+    whole = root.flag("register_whole", False)
+    return ControllerUnits(lower, upper, at_lower, at_upper, unit, whole)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HandSpec:
-    """One hand of a robot. Angles in radians, speeds in rad/s, torques in N m.
+    """One hand of a robot. Radians (metres of slides), rad/s, N m.
 
-    ``lower``, ``upper`` are the limits of all joints. The ``command_*`` limits are what the driven
-    joints may use so that coupled joints keep theirs as well. ``joints = coupling @ commands +
-    coupling_offset``. ``target_frames[i]`` is the link or tip that should follow human keypoint
-    ``target_keypoints[i]`` (OpenPose index); ``tip_names`` are the frames of the tips, thumb first,
-    one per entry of ``fingers``. ``tracks`` says what the hand does of the human's: all of these
-    keypoints, or, as a gripper, only how far thumb and index are apart. ``body`` is None where the
-    model files are not written from here; ``user_model`` is the file of the user that stands in for
-    them, if any; ``user_joints`` are its names of the joints, each with -1 where its positive sense
-    is the other one, and ``user_rpy`` tells how its root link is turned in the base frame.
-    ``calibration_path`` is where the robot's own calibration is kept, if it is.
+    ``lower``, ``upper`` limit all joints; the ``command_*`` limits of the driven joints also keep
+    coupled joints within theirs. ``joints = coupling @ commands + coupling_offset``.
+
+    ``target_frames[i]`` is the link or tip that follows human keypoint ``target_keypoints[i]``
+    (OpenPose index); ``tip_names`` are the tips of ``fingers``, thumb first. ``tracks`` is
+    "keypoints", or "opening" for a gripper, which follows the distance of thumb and index only.
+
+    ``body`` is None if the model files are not generated from it. ``user_model`` is the user's file
+    that replaces them: ``user_joints`` are its joint names with -1 for an opposite sense,
+    ``user_rpy`` turns its root link in the base frame. ``calibration_path`` is the file of the
+    robot's own calibration, if any.
     """
 
     robot: str
@@ -349,25 +327,25 @@ class HandSpec:
     calibration_path: Path | None = None
 
     def full_name(self, name: str) -> str:
-        """Return a joint, command, link or tip name as model files and datasets write it."""
+        """Return a joint, command, link or tip name with its side, as in model files."""
         return f"{self.side}_{name}"
 
     def expand(self, commands: CommandBatch) -> Joints:
-        """Return all joints for driven angles in command order."""
+        """Return all joints for driven angles."""
         return commands @ self.coupling.T + self.coupling_offset
 
     def reduce(self, joints: Joints) -> CommandBatch:
-        """Return the driven angles in command order out of all joints."""
+        """Return the driven angles of all joints."""
         return joints[..., [self.joint_names.index(name) for name in self.command_joints]]
 
     def coupling_residual(self, joints: Joints) -> float:
-        """Return the largest ``|q - (factor * q_driven + offset)|`` of any coupled joint."""
+        """Return the largest deviation of a coupled joint from ``factor * q_driven + offset``."""
         return float(np.abs(joints - self.expand(self.reduce(joints))).max(initial=0.0))
 
 
 @dataclass(frozen=True, slots=True)
 class CommandLimits:
-    """Bounds of the driven joints for commands ``1 / fps`` apart; ``fps`` 0: without an order.
+    """Bounds of driven joints for commands ``1 / fps`` apart; ``fps`` 0: unordered frames.
 
     ``step`` and ``bend`` are the largest first and second differences, rad.
     """
@@ -386,7 +364,7 @@ class CommandLimits:
         return cls(hand.command_lower, hand.command_upper, step, bend, fps)
 
     def without_rate(self) -> CommandLimits:
-        """Return the same bounds for frames that do not follow each other."""
+        """Return the same bounds for unordered frames."""
         free = np.full_like(self.step, np.inf)
         return CommandLimits(self.lower, self.upper, free, free, 0.0)
 
@@ -398,10 +376,10 @@ class CommandLimits:
     def enforce(
         self, commands: Commands, history: Float[np.ndarray, "H C"] | None = None
     ) -> Commands:
-        """Return commands that keep every limit exactly, each as near as it can be.
+        """Return commands that keep every limit exactly, each as close as possible.
 
-        One forward pass from ``history``, the last one or two finished frames. A joint moves
-        towards its bound only as fast as it can still brake before it.
+        A forward pass from ``history``, the last one or two finished frames; a joint approaches its
+        bound only as fast as it can still brake.
         """
         kept = np.clip(commands, self.lower, self.upper)
         done = [] if history is None else list(history[-2:])
@@ -414,7 +392,7 @@ class CommandLimits:
                 low = -np.minimum(self.step, _fastest(last - self.lower, bend))
                 if len(done) > 1:
                     speed = last - done[-2]
-                    # What the frames before allow comes first: rounding must not cross the two.
+                    # Bounds by earlier frames win: rounding must not cross the two.
                     high = np.maximum(np.minimum(high, speed + bend), speed - bend)
                     low = np.minimum(np.maximum(low, speed - bend), speed + bend)
                 np.clip(frame, last + low, last + high, out=frame)
@@ -423,12 +401,12 @@ class CommandLimits:
         return kept
 
     def kept_by(self, commands: Commands, history: Float[np.ndarray, "H C"] | None = None) -> bool:
-        """Whether commands that follow ``history`` keep all limits, margins used as tolerance."""
+        """Whether commands after ``history`` keep all limits, with the margins as tolerance."""
         if (commands < self.lower).any() or (commands > self.upper).any():
             return False
-        path = commands if history is None else np.concatenate([history[-2:], commands])
         if self.fps == 0:
             return True
+        path = commands if history is None else np.concatenate([history[-2:], commands])
         step = np.abs(np.diff(path, axis=0)) <= self.step * (1 + SPEED_MARGIN / 2)
         bend = np.abs(np.diff(path, 2, axis=0)) <= self.bend * (1 + ACCELERATION_MARGIN / 2)
         return bool(step.all() and bend.all())
@@ -443,9 +421,9 @@ def limit_violations(hand: HandSpec, joints: Float[np.ndarray, "T Q"]) -> int:
 def speed_violations(
     hand: HandSpec, commands: Commands, fps: float | Float[np.ndarray, "S"]
 ) -> int:
-    """Count driven joint-frames that move faster than the hand can.
+    """Count driven joint-frames above the speed limit.
 
-    ``fps`` is one over the time of every step, or of each of the S = T - 1.
+    ``fps`` is the rate of all steps, or of each of the S = T - 1.
     """
     rate = np.broadcast_to(fps, max(0, len(commands) - 1))[:, None]
     step = np.abs(np.diff(commands, axis=0))
@@ -453,10 +431,9 @@ def speed_violations(
 
 
 def _fastest(room: Float[np.ndarray, "C"], bend: Float[np.ndarray, "C"]) -> np.ndarray:
-    """Return the largest step after which steps that shrink by ``bend`` end within ``room``.
+    """Return the largest step from which steps shrinking by ``bend`` stop within ``room``.
 
-    A step v and its brake, v - b, v - 2 b, ..., together go (n + 1) v - b n (n + 1) / 2 with
-    n = floor(v / b).
+    Steps v, v - b, v - 2 b, ... sum to (n + 1) v - b n (n + 1) / 2 with n = floor(v / b).
     """
     room = np.maximum(room, 0.0)
     n = np.floor((np.sqrt(1 + 8 * room / bend) - 1) / 2)

@@ -1,6 +1,6 @@
-"""Robots: which there are, and what a robot.yaml says of one and of each of its hands.
+"""Robots and how to read them: robot.yaml, variants, and the user's model files.
 
-The file's schema is documented at the top of ``robots/inspire/robot.yaml``.
+The schema is documented at the top of ``robots/inspire/robot.yaml``.
 """
 
 from __future__ import annotations
@@ -28,24 +28,17 @@ from retarget.robots.hand_spec import (
 )
 from retarget.robots.parameters import Section, merged, read_yaml, unmirrored
 
-#: Who follows hands where nobody says it.
 DEFAULT_ROBOT = "inspire"
 
 
-def _joint_table(root: Section, side: Side, changes: Section | None) -> Section:
-    """Return the joints of one side with the changes of that side and of a variant applied."""
-    table = root.section("joints")
-    own = root.section("sides").section(side).section("joints", optional=True)
-    for change in (own, changes):
-        if change is not None:
-            change.known(table, "a joint")
-            table = merged(table, change)
-    return table
-
-
 def read_hand(root: Section, side: Side, variant: str, changes: Section | None) -> HandSpec:
-    """Return one side of a robot.yaml; ``changes`` are those of a variant. Raises SchemaError."""
-    joints = _joint_table(root, side, changes)
+    """Return one side of a robot.yaml with a variant's joint changes. Raises SchemaError."""
+    joints = root.section("joints")
+    stated = root.section("sides").section(side).section("joints", optional=True)
+    for change in (stated, changes):
+        if change is not None:
+            change.known(joints, "a joint")
+            joints = merged(joints, change)
     names = tuple(joints)
     limits = np.array([joints.section(n).interval("limits") for n in names])
     own = unmirrored(root.section("sides"), side)
@@ -62,8 +55,11 @@ def read_hand(root: Section, side: Side, variant: str, changes: Section | None) 
     fingers = _fingers(root, tips)
     tracks: Tracks = root.choice("follows", get_args(Tracks)) if "follows" in root else "keypoints"
     entries = [commands.section(name) for name in commands]
+    torques = []
     for entry in entries:
         entry.only(f"joint tip_force lever torque rest {KEYS}")
+        usual = entry.positive("tip_force", np.inf) * entry.positive("lever", 1.0)
+        torques.append(entry.positive("torque", usual))
     for name in names:
         joints.section(name).only("limits velocity acceleration follows factor offset")
 
@@ -80,12 +76,7 @@ def read_hand(root: Section, side: Side, variant: str, changes: Section | None) 
         command_upper=high,
         command_velocity=_command_rate(joints, names, factor, "velocity"),
         command_acceleration=_command_rate(joints, names, factor, "acceleration"),
-        command_torque=np.array(
-            [
-                e.positive("torque", e.positive("tip_force", np.inf) * e.positive("lever", 1.0))
-                for e in entries
-            ]
-        ),
+        command_torque=np.array(torques),
         rest=_rest(entries, low, high),
         coupling=factor,
         coupling_offset=offset,
@@ -96,36 +87,34 @@ def read_hand(root: Section, side: Side, variant: str, changes: Section | None) 
         tip_names=tuple(tips[KEYPOINT_NAMES.index(f"{f}_tip")] for f in fingers),
         target_keypoints=keypoints,
         target_frames=frames,
-        mjcf_path=_model_path(root, "mjcf", side, variant),
-        urdf_path=_model_path(root, "urdf", side, variant),
+        mjcf_path=_model_path(root, "mjcf", "{side}.xml", side, variant),
+        urdf_path=_model_path(root, "urdf", "{side}.urdf", side, variant),
         body=body,
         calibration_path=_of_variant(root.file.with_name("calibration.json"), variant),
     )
 
 
-def _model_path(root: Section, kind: Literal["mjcf", "urdf"], side: Side, variant: str) -> Path:
-    """Return the path of a model file beside robot.yaml."""
-    usual = {"mjcf": "{side}.xml", "urdf": "{side}.urdf"}[kind]
+def _model_path(root: Section, kind: str, usual: str, side: Side, variant: str) -> Path:
     name = root.section("files", optional=True).text(kind, usual).replace("{side}", side)
     return _of_variant(root.file.parent / name, variant)
 
 
 def _of_variant(path: Path, variant: str) -> Path:
-    """Return the path with ``-{variant}`` before the suffix unless that is the default one."""
+    """Return the path with ``-{variant}`` before the suffix, except for the default."""
     return path if variant == "default" else path.with_name(f"{path.stem}-{variant}{path.suffix}")
 
 
 def _couplings(
     joints: Section, names: tuple[str, ...], commands: Section, driven: tuple[str, ...]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the (Q, C) factors and (Q,) offsets of ``joints = factor @ commands + offset``."""
+    """Return factors (Q, C) and offsets (Q,) of ``joints = factor @ commands + offset``."""
     factor, offset = np.zeros((len(names), len(driven))), np.zeros(len(names))
-    for command, joint in zip(commands, driven, strict=True):
+    for column, (command, joint) in enumerate(zip(commands, driven, strict=True)):
         if "follows" in joints.section(joint):
             commands.section(command).fail("joint", f"is {joint!r}, which follows another joint.")
-        if factor[names.index(joint)].any():
+        if driven.index(joint) < column:
             commands.section(command).fail("joint", f"is {joint!r}, driven by two commands.")
-        factor[names.index(joint), driven.index(joint)] = 1.0
+        factor[names.index(joint), column] = 1.0
 
     for row, name in enumerate(names):
         entry = joints.section(name)
@@ -135,7 +124,6 @@ def _couplings(
             offset[row] = entry.number("offset", 0.0)
         elif name not in driven:
             joints.fail(name, "is driven by no command and follows no joint.")
-
     return factor, offset
 
 
@@ -147,16 +135,15 @@ def _command_limits(
     offset: np.ndarray,
     driven: tuple[str, ...],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Intersect each driven joint's limits with what its coupled joints allow."""
+    """Intersect the limits of each driven joint with those that its coupled joints imply."""
     low, high = np.full(len(driven), -np.inf), np.full(len(driven), np.inf)
-    for (lower, upper), row, shift in zip(limits, factor, offset, strict=True):
-        for column in np.flatnonzero(row):
-            ends = np.sort((np.array([lower, upper]) - shift) / row[column])
-            low[column], high[column] = max(low[column], ends[0]), min(high[column], ends[1])
-    # With a factor of 0 a joint stands still at its offset.
-    for name, (lower, upper), row, shift in zip(names, limits, factor, offset, strict=True):
-        if not row.any() and not lower <= shift <= upper:
+    for name, ends, row, shift in zip(names, limits, factor, offset, strict=True):
+        # With a factor of 0 a joint is fixed at its offset.
+        if not row.any() and not ends[0] <= shift <= ends[1]:
             joints.section(name).fail("offset", f"is {shift:g}, beyond its limits.")
+        for column in np.flatnonzero(row):
+            lower, upper = np.sort((ends - shift) / row[column])
+            low[column], high[column] = max(low[column], lower), min(high[column], upper)
     for column in np.flatnonzero(low >= high):
         joints.section(driven[column]).fail(
             "limits", "leave no angle at which every coupled joint is within its own limits."
@@ -165,7 +152,7 @@ def _command_limits(
 
 
 def _rest(entries: list[Section], low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Return the idle pose: as given, within the limits, else the angles nearest to 0."""
+    """Return the idle pose: as stated, otherwise the angles nearest to 0."""
     rest = [entry.number("rest", 0.0) for entry in entries]
     for entry, angle, lower, upper in zip(entries, rest, low, high, strict=True):
         if "rest" in entry and not lower <= angle <= upper:
@@ -176,21 +163,20 @@ def _rest(entries: list[Section], low: np.ndarray, high: np.ndarray) -> np.ndarr
 def _command_rate(
     joints: Section, names: tuple[str, ...], factor: np.ndarray, key: str
 ) -> np.ndarray:
-    """Return the largest rate of each driven joint, given those of the joints it moves."""
+    """Return the highest rate of each driven joint allowed by the joints it moves."""
     rates = np.array([joints.section(name).positive(key, np.inf) for name in names])
     with np.errstate(divide="ignore"):
         return (rates[:, None] / np.abs(factor)).min(axis=0)
 
 
 def _fingers(root: Section, tips: Mapping[int, str]) -> tuple[str, ...]:
-    """Return the human fingers that have a robot tip; what the file says of the others must fit."""
+    """Return the human fingers with a robot tip; ``dropped_fingers`` must be the others."""
     fingers = tuple(f for f in FINGERS if KEYPOINT_NAMES.index(f"{f}_tip") in tips)
     dropped = root.choices("dropped_fingers", FINGERS)
     if "dropped_fingers" in root and {*dropped} != {*FINGERS} - {*fingers}:
-        root.fail(
-            "dropped_fingers",
-            f"are {', '.join(dropped) or 'none'}, but keypoints has tips for {', '.join(fingers)}.",
-        )
+        named = ", ".join(dropped) or "none"
+        tipped = ", ".join(fingers)
+        root.fail("dropped_fingers", f"are {named}, but keypoints has tips for {tipped}.")
     return fingers
 
 
@@ -198,8 +184,9 @@ def _targets(root: Section, body: HandBody | None) -> tuple[tuple[int, ...], tup
     table = root.section("keypoints")
     table.known(KEYPOINT_NAMES, "a keypoint")
     if body is not None:
+        frames = [item.name for item in (*body.links, *body.tips)]
         for name in table:
-            table.choice(name, body.frame_names())
+            table.choice(name, frames)
     indices = sorted(KEYPOINT_NAMES.index(name) for name in table)
     return tuple(indices), tuple(table.text(KEYPOINT_NAMES[i]) for i in indices)
 
@@ -215,7 +202,7 @@ OURS: Literal["ours"] = "ours"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Robot:
-    """A robot hand model with one or two sides; ``license`` is a note for provenance."""
+    """A robot with one or two hands; ``license`` is a provenance note."""
 
     name: str
     title: str
@@ -227,34 +214,28 @@ class Robot:
 
     @property
     def label(self) -> str:
-        """The name, with the variant after a colon unless it is the default one."""
+        """The name, followed by ``:variant`` except for the default."""
         return self.name if self.variant == "default" else f"{self.name}:{self.variant}"
 
     def hand(self, side: Side) -> HandSpec:
-        """Return one side's hand; InputError if this robot has no such side."""
+        """Return one side's hand; InputError if the robot has none."""
         if side not in self.hands:
             raise InputError(f"Robot {self.name!r} has no {side} hand; {nearest(side, self.hands)}")
         return self.hands[side]
 
     def hands_to_follow(self, asked: Hands | None) -> Hands:
-        """Return which human hands it is to follow: those asked for, None: those that it has.
-
-        Raises:
-            InputError: it lacks one that is asked for.
-        """
+        """Return the requested human hands, by default the robot's. Raises InputError."""
         if len(self.hands) == len(SIDES):
             return asked or "both"
         (there,) = self.hands
         if asked not in (None, there):
-            raise InputError(
-                f"--hands {asked}: robot {self.label!r} has a {there} hand only; "
-                f"give --hands {there}."
-            )
+            problem = f"robot {self.label!r} has a {there} hand only"
+            raise InputError(f"--hands {asked}: {problem}; give --hands {there}.")
         return there
 
 
 def _robot_folders() -> dict[str, tuple[Path, bool]]:
-    """Return the folders of robots by name, with whether each comes with this package."""
+    """Return the folders of robots by name, with whether each belongs to this package."""
     found: dict[str, tuple[Path, bool]] = {}
     for plugin in plugins.names("robots"):
         root = Path(str(importlib.resources.files(plugins.load("robots", plugin))))
@@ -272,33 +253,33 @@ def robot_names() -> tuple[str, ...]:
 
 def comes_with_us(name: str) -> bool:
     """Whether a name is that of a robot of this package."""
-    return name in _robot_folders() and _robot_folders()[name][1]
+    return _robot_folders().get(name, (None, False))[1]
 
 
 def is_packaged(robot: Robot) -> bool:
-    """Whether a robot comes with this package."""
+    """Whether a robot was read from this package."""
     return comes_with_us(robot.name) and robot.path == find_robot_file(robot.name)
 
 
 def find_robot_file(name_or_path: str | Path) -> Path:
-    """Return the robot.yaml of an installed robot, or of a file or folder given as a path."""
-    if str(name_or_path) in _robot_folders():
-        return _robot_folders()[str(name_or_path)][0] / "robot.yaml"
+    """Return the robot.yaml of an installed robot, or of a file or folder; else InputError."""
+    if installed := _robot_folders().get(str(name_or_path)):
+        return installed[0] / "robot.yaml"
     path = Path(name_or_path)
     if path.is_dir() and (path / "robot.yaml").is_file():
         return path / "robot.yaml"
     if path.is_file():
         return path
     looks_like_path = path.suffix in (".yaml", ".yml") or len(path.parts) > 1
-    where = "There is no such robot file or folder" if looks_like_path else "Unknown robot"
+    problem = "No such robot file or folder" if looks_like_path else "Unknown robot"
     raise InputError(
-        f"{where}: {str(name_or_path)!r}; {nearest(str(name_or_path), robot_names())} "
+        f"{problem}: {str(name_or_path)!r}; {nearest(str(name_or_path), robot_names())} "
         "Or give the path of a robot.yaml."
     )
 
 
 def split_variant(name_or_path: str | Path) -> tuple[str, str | None]:
-    """Return a robot's name or path and the variant after the colon, if there is one."""
+    """Split ``NAME_OR_PATH:VARIANT``; the variant is None if absent."""
     text = str(name_or_path)
     if ":" not in text or Path(text).exists():
         return text, None
@@ -314,15 +295,15 @@ def load_robot(
     """Read a robot.
 
     Args:
-        name_or_path: a packaged robot's name, or the path of a robot.yaml or its folder; a variant
-            may follow after a colon.
-        variant: one of the file's variants; None takes "default".
-        models: the user's own model file, or a folder that has it; None looks into the folder that
-            ACEHAND_ROBOT_MODELS names; OURS takes the files beside the robot.yaml.
+        name_or_path: a robot's name, or the path of a robot.yaml or its folder; ``:VARIANT`` may
+            follow.
+        variant: a variant of the file; None is "default".
+        models: the user's model file or its folder; None is the folder in ACEHAND_ROBOT_MODELS;
+            OURS takes the files next to the robot.yaml.
 
     Raises:
         InputError: unknown robot or variant, or no model file.
-        SchemaError: the file breaks the schema, or a model file lacks what it names.
+        SchemaError: the file breaks the schema, or a model file lacks a joint or link.
     """
     name, named = split_variant(name_or_path)
     variant = variant or named or "default"
@@ -352,15 +333,15 @@ def load_robot(
 
 
 def load_stored_robot(label: str, given: str | None, models: Path | None, made: str) -> Robot:
-    """Return the robot that a dataset was made for: the given one if it is that, else the packaged.
+    """Return the robot of a dataset: the given one if its label matches, otherwise a packaged one.
 
     Args:
-        label: what the dataset says; empty: nothing, so it is the given one or the default.
+        label: the dataset's robot; "" takes the given one or the default.
         given, models: see ``load_robot``.
-        made: what messages call the dataset.
+        made: the dataset, for messages.
 
     Raises:
-        InputError: it is another one than the given and none that is packaged.
+        InputError: the robot is neither the given nor a packaged one.
     """
     if not label:
         return load_robot(given or DEFAULT_ROBOT, models=models)
@@ -376,13 +357,12 @@ def load_stored_robot(label: str, given: str | None, models: Path | None, made: 
     return load_robot(label, models=models)
 
 
-def _with_users_models(robot: Robot, root: Section, place: Path | None) -> Robot:
-    """Return the robot with the user's own model files where they are asked for or needed."""
-    asked = place is not None
-    if place is not None and not place.exists():
-        raise InputError(f"{place}: no such file or folder; --robot-model needs one that exists.")
-    if place is None and os.environ.get(MODELS_VARIABLE):
-        place = Path(os.environ[MODELS_VARIABLE])
+def _with_users_models(robot: Robot, root: Section, asked: Path | None) -> Robot:
+    """Return the robot with the user's model files, if given, stated or needed."""
+    if asked is not None and not asked.exists():
+        raise InputError(f"{asked}: no such file or folder, given as --robot-model.")
+    variable = os.environ.get(MODELS_VARIABLE)
+    place = Path(variable) if asked is None and variable else asked
     hands, licenses, files = dict(robot.hands), [robot.license], []
     sides = root.section("sides")
     for side, hand in robot.hands.items():
@@ -391,8 +371,6 @@ def _with_users_models(robot: Robot, root: Section, place: Path | None) -> Robot
         from retarget.robots.user_model import adopt, find_model, read_entry
 
         entry = read_entry(root, side, hand.joint_names)
-        if entry is None:
-            continue
         files.append(entry.file)
         folder = None if hand.body else robot.path.parent
         places = [*dict.fromkeys(p for p in (place, folder) if p is not None)]
@@ -407,15 +385,15 @@ def _with_users_models(robot: Robot, root: Section, place: Path | None) -> Robot
                 f"{looked}. It does not come with the package ({entry.license}): get your own copy "
                 f"and give its place with --robot-model or {MODELS_VARIABLE}."
             )
-    if asked and not files:
+    if asked is not None and not files:
         raise InputError(
-            f"{place}: robot {robot.name!r} reads no other model file than its own; its robot.yaml "
-            "would have to name one (docs/robots.md)."
+            f"{asked}: robot {robot.name!r} takes no user model; its robot.yaml would have to name "
+            "one (docs/robots.md)."
         )
-    if asked and not any(hand.user_model for hand in hands.values()):
+    if asked is not None and not any(hand.user_model for hand in hands.values()):
         valid = " or ".join(dict.fromkeys(files))
         raise InputError(
-            f"{place}: has no model file of robot {robot.name!r}; valid: {valid}, by that name, or "
-            "a folder that has it there."
+            f"{asked}: has no model file of robot {robot.name!r}; valid: {valid}, or a folder that "
+            "contains it."
         )
     return replace(robot, hands=hands, license="; ".join(licenses))

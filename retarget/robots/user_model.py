@@ -1,8 +1,7 @@
-"""A user's own copy of a robot's MJCF or URDF in place of the model that comes with the package.
+"""A user's own MJCF or URDF of a robot in place of the packaged model.
 
-``sides.SIDE.model`` of a robot.yaml says how the file's names and root correspond to ours. The copy
-is rewritten into a cache folder as a hand with our base frame, names, limits, servos and couplings;
-meshes are read from where they are.
+``sides.SIDE.model`` of a robot.yaml maps the file's names and root to ours. The file is rewritten
+into a cache folder with our base frame, names, limits, servos and couplings; meshes stay in place.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from acehand_core.errors import InputError, SchemaError, nearest
+from acehand_core.errors import SchemaError, nearest
 from acehand_core.geometry import rotations
 from acehand_core.mujoco_gl import import_mujoco, quiet_mujoco
 from acehand_core.types import Side
@@ -28,18 +27,18 @@ from retarget.robots.parameters import Section, unmirrored
 if TYPE_CHECKING:
     import mujoco
 
-#: Geom groups of the MJCF files: what pictures show, and what touches.
+#: Geom groups of the MJCF files: for rendering and for contact.
 VISUAL_GROUP, COLLISION_GROUP = 2, 3
-#: Part of every cache key; to be raised when the rewriting changes.
+#: Part of every cache key; increase it when the rewriting changes.
 _FORMAT = "4"
-#: Joints nearer to each other than this leave no room for what is between them (m).
+#: Joints closer than this (m) leave no room for a link between them.
 CLUSTER_M = 0.02
-#: What of their file makes no part of a hand: it is driven, tied and lit as all hands are here.
+#: Elements of the user's file that are dropped or replaced.
 _NOT_TAKEN = ("keys", "sensors", "actuators", "equalities", "tendons", "lights", "cameras", "skins",
               "flexes", "texts", "tuples", "numerics")  # fmt: skip
-#: Viewers of MuJoCo show the groups from 0 to this one unless they are told otherwise.
+#: MuJoCo's viewers show geom groups 0 to this one by default.
 _SHOWN_GROUPS = 2
-#: For robots whose file gives no ``simulation``: stiff servos, as for the Inspire hand.
+#: For robot.yaml files without ``simulation``: stiff servos, as for the Inspire hand.
 SIMULATION = Simulation(
     0.002, 100.0, 0.6, 0.001, 1e-5, 1e-4, (0.004, 1.0), (0.999, 0.9999, 0.001), (0.004, 1.0)
 )
@@ -47,12 +46,11 @@ SIMULATION = Simulation(
 
 @dataclass(frozen=True, slots=True)
 class ModelEntry:
-    """How a foreign model file describes one hand. Names: ours to theirs.
+    """How a user's model file describes one hand. Names: ours to theirs.
 
-    ``root`` is their link that carries the hand (None: the file's world), at ``xyz``, ``rpy`` in
-    our base frame. ``reversed`` joints turn the other way there. ``tips`` are points that the file
-    lacks: (their link, position in it). ``no_contact`` are pairs of links, by either name, that
-    may go through each other.
+    ``root`` is the link that carries the hand (None: the world), at ``xyz``, ``rpy`` in our base
+    frame. ``reversed`` joints turn the opposite way. ``tips`` are points missing in the file:
+    (link, position in it). ``no_contact`` are pairs of links, by either name, without contact.
     """
 
     file: str
@@ -67,19 +65,20 @@ class ModelEntry:
     no_contact: tuple[tuple[str, str], ...]
 
 
-def read_entry(root: Section, side: Side, joint_names: tuple[str, ...]) -> ModelEntry | None:
-    """Return one side's ``model`` entry, if it has one. Raises SchemaError."""
+def read_entry(root: Section, side: Side, joint_names: tuple[str, ...]) -> ModelEntry:
+    """Return one side's ``model`` entry. Raises SchemaError."""
     own = unmirrored(root.section("sides"), side)
-    if "model" not in own:
-        return None
     entry = own.section("model")
     entry.only("file license root xyz rpy joints reversed frames tips no_contact")
-    joints = entry.section("joints", optional=True)
+    joints, frames, tips = (entry.section(n, optional=True) for n in ("joints", "frames", "tips"))
     joints.known(joint_names)
-    frames, tips = (entry.section(name, optional=True) for name in ("frames", "tips"))
+    points = {}
     for name in tips:
-        tips.section(name).only("link xyz")
-
+        point = tips.section(name)
+        point.only("link xyz")
+        points[name] = (point.text("link"), point.vector("xyz", 3))
+    # In a robot.yaml with links, the pairs at its top are pairs of these.
+    no_contact = () if "links" in own else root.pairs("no_contact")
     return ModelEntry(
         file=entry.text("file"),
         license=entry.text("license"),
@@ -89,17 +88,13 @@ def read_entry(root: Section, side: Side, joint_names: tuple[str, ...]) -> Model
         joints={n: joints.text(n) if n in joints else n for n in joint_names},
         reversed=entry.choices("reversed", joint_names),
         frames={n: frames.text(n) for n in frames},
-        tips={
-            n: (tips.section(n).text("link"), tips.section(n).vector("xyz", 3)) for n in tips
-        },
-        # Where the robot.yaml has links, the pairs at its top are pairs of these.
-        no_contact=(*(() if "links" in own else root.pairs("no_contact")),
-                    *entry.pairs("no_contact")),
-    )  # fmt: skip
+        tips=points,
+        no_contact=(*no_contact, *entry.pairs("no_contact")),
+    )
 
 
 def find_model(entry: ModelEntry, place: Path) -> Path | None:
-    """Return the entry's file at a place: that file itself, or below a folder; None if absent."""
+    """Return the entry's file if it is ``place`` or below it, otherwise None."""
     named = Path(entry.file)
     if place.is_file():
         return place if place.name == named.name else None
@@ -108,14 +103,12 @@ def find_model(entry: ModelEntry, place: Path) -> Path | None:
 
 
 def adopt(hand: HandSpec, entry: ModelEntry, file: Path) -> HandSpec:
-    """Return the hand with its model files rewritten from a user's file.
+    """Return the hand with model files rewritten from a user's file.
 
     Raises:
-        InputError: the file is missing or MuJoCo cannot read it.
-        SchemaError: it lacks a joint or link that the robot.yaml names.
+        InputError: MuJoCo cannot read the file.
+        SchemaError: it lacks a joint or link named in the robot.yaml.
     """
-    if not file.is_file():
-        raise InputError(f"{file}: robot model file not found; robot.yaml names {entry.file!r}.")
     sim = hand.body.simulation if hand.body else SIMULATION
     # Rewritten models can be deleted at any time.
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -135,12 +128,12 @@ def adopt(hand: HandSpec, entry: ModelEntry, file: Path) -> HandSpec:
             partial.replace(path)
 
     signs = tuple((entry.joints[n], -1 if n in entry.reversed else 1) for n in hand.joint_names)
-    return replace(hand, mjcf_path=mjcf, urdf_path=urdf, user_model=file, user_joints=signs,
-                   user_rpy=entry.rpy)  # fmt: skip
+    made = {"mjcf_path": mjcf, "urdf_path": urdf}
+    return replace(hand, **made, user_model=file, user_joints=signs, user_rpy=entry.rpy)
 
 
 def _cache_key(hand: HandSpec, entry: ModelEntry, file: Path, sim: Simulation) -> str:
-    """Return a hash of all that the rewritten model depends on, meshes included."""
+    """Hash all inputs of the rewritten model, meshes included."""
     parts = (_FORMAT, import_mujoco().__version__, file.absolute(), entry, hand, sim)
     key = hashlib.sha256("\0".join(map(str, parts)).encode())
     for part in files_of(file):
@@ -178,9 +171,9 @@ def _rewritten(hand: HandSpec, entry: ModelEntry, file: Path, sim: Simulation) -
         if body is None:
             names = [b.name for b in theirs.bodies]
             raise SchemaError(f"{file}: no link {entry.root!r}; {nearest(entry.root, names)}")
-        # Only what hangs on the root is the hand: its own place in an arm does not matter.
+        # The hand is what hangs on the root; its place on an arm does not matter.
         body.pos, body.quat = (0, 0, 0), (1, 0, 0, 0)
-        body.alt.type = mujoco.mjtOrientation.mjORIENTATION_QUAT  # an euler would count instead
+        body.alt.type = mujoco.mjtOrientation.mjORIENTATION_QUAT  # an euler would take precedence
         for joint in body.joints:
             theirs.delete(joint)
         with quiet_mujoco():
@@ -191,22 +184,20 @@ def _rewritten(hand: HandSpec, entry: ModelEntry, file: Path, sim: Simulation) -
     _rename_frames(spec, hand, entry, file, links)
     _exclude_stated(spec, hand, entry, file, links)
 
-    # Put geoms into the groups for pictures and contact; show a link's contact shapes if it has
-    # nothing else, and the meshes among them that a viewer of the file shows.
+    # Sort geoms into the groups. A link's contact shapes are shown if it has no others, and so are
+    # meshes that MuJoCo's viewer shows.
     for body in spec.bodies:
         seen = [geom for geom in body.geoms if not (geom.contype or geom.conaffinity)]
         for geom in body.geoms:
             mesh = geom.type == mujoco.mjtGeom.mjGEOM_MESH and geom.group <= _SHOWN_GROUPS
             shown = geom in seen or not seen or (mesh and file.suffix.lower() != ".urdf")
             geom.group = VISUAL_GROUP if shown else COLLISION_GROUP
-
     _drive(spec, hand, sim)
-
     return spec
 
 
 def _place_at_zero(spec: mujoco.MjSpec, file: Path) -> None:
-    """Place links where MuJoCo has them at joint value 0, if the file does so at another (ref)."""
+    """Move links to their place at joint value 0 if the file has a reference value (ref)."""
     joints = [joint for joint in spec.joints if joint.ref]
     if not joints:
         return
@@ -216,7 +207,7 @@ def _place_at_zero(spec: mujoco.MjSpec, file: Path) -> None:
         body, link = joint.parent, model.joint(joint.name).bodyid[0]
         above = model.body_parentid[link]
         turn = posture.turns[above].T
-        body.set_frame(body.parent.add_frame())  # the place below has the file's own frame in it
+        body.set_frame(body.parent.add_frame())  # the place below includes the file's own frame
         body.pos = turn @ (posture.positions[link] - posture.positions[above])
         body.quat = rotations.to_quaternion(turn @ posture.turns[link])
         body.alt.type = import_mujoco().mjtOrientation.mjORIENTATION_QUAT
@@ -224,7 +215,7 @@ def _place_at_zero(spec: mujoco.MjSpec, file: Path) -> None:
 
 
 def _prefix(hand: HandSpec) -> str:
-    """Return what marks their names; both sides of a robot must be able to stand in one scene."""
+    """Return the prefix of the user's names; both hands must fit into one scene."""
     return f"{hand.side}_user:"
 
 
@@ -250,11 +241,11 @@ def _rename_joints(
         driven = name in hand.command_joints
         joint.limited = mujoco.mjtLimited.mjLIMITED_TRUE
         turns = joint.type == mujoco.mjtJoint.mjJNT_HINGE
-        # An attached part is still read in the unit of the file that it comes from.
+        # An attached part keeps the angle unit of its file.
         unit = np.degrees(1.0) if joint.compiler.degree and turns else 1.0
         joint.range = (unit * hand.lower[row], unit * hand.upper[row])
 
-        # The servos are ours, and so is what they work against.
+        # Servos, friction and armature are ours.
         joint.actfrclimited = mujoco.mjtLimited.mjLIMITED_FALSE
         joint.frictionloss, joint.armature = 0.0, sim.armature if driven else sim.coupled_armature
         joint.stiffness = np.zeros_like(joint.stiffness)
@@ -264,8 +255,8 @@ def _rename_joints(
 
     if joints:
         raise SchemaError(
-            f"{file}: joints {', '.join(joints)} have no place in robot.yaml; name a `root` below "
-            "them, or add them to its joints."
+            f"{file}: joints {', '.join(joints)} are not in robot.yaml; add them to its joints, or "
+            "name a `root` below them."
         )
 
 
@@ -279,7 +270,7 @@ def _rename_frames(
         item = items[theirs]
         if item.name.startswith(_prefix(hand)):
             item.name = hand.full_name(ours)
-        else:  # a link that has one of our names already
+        else:  # a link already has one of our names
             body, pos = (item, (0, 0, 0)) if theirs in links else (item.parent, item.pos)
             body.add_site(name=hand.full_name(ours), pos=pos)
     for ours, (theirs, xyz) in entry.tips.items():
@@ -296,14 +287,14 @@ def _rename_frames(
     present = {item.name for item in (*spec.sites, *spec.bodies)}
     for name in hand.target_frames:
         if hand.full_name(name) not in present:
-            raise SchemaError(f"{file}: no link {name!r}; {nearest(name, items)} "
-                              "Say in `model: frames` what the file calls it.")  # fmt: skip
+            hint = f"{nearest(name, items)} Map it to a link of the file in `model: frames`."
+            raise SchemaError(f"{file}: no link {name!r}; {hint}")
 
 
 def _exclude_stated(
     spec: Any, hand: HandSpec, entry: ModelEntry, file: Path, links: dict[str, Any]
 ) -> None:
-    """Exclude from contact what their file and the robot.yaml say, by the links' new names."""
+    """Exclude the contacts stated in the user's file and in the robot.yaml."""
     for exclude in spec.excludes:
         exclude.bodyname1, exclude.bodyname2 = (
             links[name.removeprefix(_prefix(hand))].name
@@ -322,10 +313,10 @@ def _exclude_stated(
 
 
 def _part_touching(spec: Any, model: mujoco.MjModel, hand: HandSpec) -> None:
-    """Exclude contact of neighbouring links and of links that touch in the idle pose.
+    """Exclude contact between neighbouring links and links that touch in the idle pose.
 
-    Meshes collide as their convex hulls, which overlap around most joints. What is excluded here
-    counts nowhere: contact in the replay, collision avoidance and the checks read the same file.
+    Meshes collide as convex hulls, which overlap around most joints. Replay, collision avoidance
+    and checks read the same file, so exclusions apply to all.
     """
     mujoco = import_mujoco()
     data: Any = mujoco.MjData(model)
@@ -341,7 +332,7 @@ def _part_touching(spec: Any, model: mujoco.MjModel, hand: HandSpec) -> None:
     for first, second in sorted(pairs):
         spec.add_exclude(bodyname1=model.body(first).name, bodyname2=model.body(second).name)
 
-    # Contact that their file states for two geoms is not subject to excludes.
+    # Excludes do not apply to explicit geom pairs.
     for pair in list(spec.pairs):
         links = (int(model.geom(g).bodyid[0]) for g in (pair.geomname1, pair.geomname2))
         if tuple(sorted(links)) in pairs:
@@ -349,10 +340,10 @@ def _part_touching(spec: Any, model: mujoco.MjModel, hand: HandSpec) -> None:
 
 
 def _neighbours(model: mujoco.MjModel, anchors: np.ndarray, body: int) -> Iterator[int]:
-    """Yield the links below ``body`` in the tree that one joint, or one cluster of joints, parts.
+    """Yield the ancestors of ``body`` separated from it by one joint or one cluster of joints.
 
-    Joints at one place make a cluster, as those of a thumb's base do, and so do joints with no
-    shape between them: what is fixed to a link or has no shape stands between nobody.
+    Joints at one place form a cluster, as at the base of a thumb, and so do joints without a
+    collision shape between them.
     """
     place, solid = None, False
     while body > 1:
@@ -384,9 +375,10 @@ def _drive(spec: Any, hand: HandSpec, sim: Simulation) -> None:
 
     for i, (command, joint) in enumerate(zip(hand.command_names, hand.command_joints, strict=True)):
         servo = spec.add_actuator(
-            name=hand.full_name(command), target=hand.full_name(joint),
+            name=hand.full_name(command),
+            target=hand.full_name(joint),
             trntype=mujoco.mjtTrn.mjTRN_JOINT,
-        )  # fmt: skip
+        )
         servo.set_to_position(kp=sim.stiffness, kv=sim.damping)
         servo.ctrllimited = mujoco.mjtLimited.mjLIMITED_TRUE
         servo.ctrlrange = (hand.command_lower[i], hand.command_upper[i])

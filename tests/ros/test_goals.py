@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from acehand_ros.control import own_names
 from acehand_ros.control_client import RosControllers
-from acehand_ros.joint_maps import own_names
 from retarget.robots.robot import load_robot
 
 LEFT = {"left": own_names(load_robot("inspire"))["left"]}
