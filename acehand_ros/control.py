@@ -11,6 +11,7 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -140,7 +141,9 @@ def _read_map(entry: Section, hand: HandSpec) -> JointMap:
 
 
 def choose_hands(
-    maps: Mapping[Side, JointMap], hands: str, controllers: Mapping[str, str]
+    maps: Mapping[Side, JointMap],
+    hands: str,
+    controllers: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[Side, JointMap]:
     """Return the maps of the hands to drive: both, left or right.
 
@@ -149,14 +152,13 @@ def choose_hands(
     Raises:
         InputError: no map for a requested hand, or one controller for both.
     """
-    wanted = tuple(maps) if hands == "both" else (hands,)
-    out: dict[Side, JointMap] = {}
-    for side in SIDES:
-        if side in wanted:
-            if side not in maps:
-                raise InputError(f"hands: no controller of a {side} hand; {nearest(side, maps)}")
-            name = controllers.get(side) or maps[side].controller
-            out[side] = replace(maps[side], controller=name)
+    if hands != "both" and hands not in maps:
+        raise InputError(f"hands: no {hands} hand; {nearest(hands, maps)}")
+    out = {
+        side: replace(one, controller=controllers.get(side) or one.controller)
+        for side, one in maps.items()
+        if hands in ("both", side)
+    }
     names = [one.controller for one in out.values()]
     if len(set(names)) < len(names):
         raise InputError(
@@ -164,13 +166,6 @@ def choose_hands(
             "name each one's: left_controller:=NAME right_controller:=NAME."
         )
     return out
-
-
-def chosen_sides(robot: Robot, hands: str) -> list[Side]:
-    """Return a robot's sides for ``both``, ``left`` or ``right``; InputError if it has none."""
-    if hands != "both" and hands not in robot.hands:
-        raise InputError(f"hands: {robot.label} has no {hands} hand; {nearest(hands, robot.hands)}")
-    return [side for side in SIDES if side in robot.hands and hands in ("both", side)]
 
 
 def hardware_parameters(text: str) -> dict[tuple[str, str], str]:
@@ -201,15 +196,13 @@ def description(
     hardware only: a driver may take all its joints for driven ones. Two hands hang on a link
     ``hands``.
     """
-    sides = chosen_sides(robot, hands)
-    roots = [
-        ElementTree.fromstring(robot.hand(side).urdf_path.read_text("utf-8")) for side in sides
-    ]
-    out = roots[0]
-    if len(sides) > 1:
+    chosen = {side: one.hand for side, one in choose_hands(own_names(robot), hands).items()}
+    roots = {s: ElementTree.parse(hand.urdf_path).getroot() for s, hand in chosen.items()}
+    out = next(iter(roots.values()))
+    if len(roots) > 1:
         out = ElementTree.Element("robot", name=robot.name)
         ElementTree.SubElement(out, "link", name="hands")
-        for side, root in zip(sides, roots, strict=True):
+        for side, root in roots.items():
             y = _HALF_APART_M if side == "left" else -_HALF_APART_M
             carried = {e.get("link") for e in root.iter("child")}
             links = (str(e.get("name")) for e in root.findall("link"))
@@ -220,9 +213,9 @@ def description(
             ElementTree.SubElement(fixed, "origin", xyz=f"0 {y:g} 0", rpy="0 0 0")
             known = {(e.tag, e.get("name")) for e in out}
             out.extend(e for e in root if (e.tag, e.get("name")) not in known)
-    for side in sides:
+    for side, hand in chosen.items():
         given = {n: v for (of, n), v in (parameters or {}).items() if of in ("", side)}
-        out.append(_system(robot.hand(side), plugin, given))
+        out.append(_system(hand, plugin, given))
     ElementTree.indent(out)
     return ElementTree.tostring(out, encoding="unicode")
 
@@ -244,13 +237,12 @@ def controller_parameters(
         kind: a key of ``KINDS``.
         path_tolerance, goal_tolerance: largest errors on the way and at the end, in radians.
     """
-    maps = own_names(robot)
     manager: dict[str, Any] = {
         "update_rate": rate_hz,
         "joint_state_broadcaster": {"type": "joint_state_broadcaster/JointStateBroadcaster"},
     }
     out: dict[str, Any] = {"/**/controller_manager": {"ros__parameters": manager}}
-    for one in (maps[side] for side in chosen_sides(robot, hands)):
+    for one in choose_hands(own_names(robot), hands).values():
         manager[one.controller] = {"type": KINDS[kind]}
         values: dict[str, Any] = {"joints": list(one.joints)}
         if kind == "action":

@@ -17,10 +17,10 @@ from typing import Any
 
 import yaml
 
-from acehand_core.errors import InputError, nearest
 from acehand_core.recordings.bags.messages import CAMERA_LINK
 from acehand_ros.messages import live_topic
 from acehand_ros.parameters import Table, described
+from retarget.robots.robot import load_robot
 
 PACKAGE = "acehand_ros"
 #: Viewers and their packages; the executables have the packages' names.
@@ -28,15 +28,6 @@ VIEWERS: Mapping[str, str] = {"rviz": "rviz2", "foxglove": "foxglove_bridge"}
 #: Rows of ``declared``.
 NAMESPACE = ("namespace", "", "ROS namespace of nodes, topics and /clock, for example robot1")
 VIEW_TEXT, VIEWS = "viewer to start, if installed", ("none", "auto", *VIEWERS)
-
-
-def pick(table: Table, names: Iterable[str]) -> Table:
-    """Return parameters of a table by name, in the order of the names; else InputError."""
-    known = {leaf.parameter: leaf for leaf in table}
-    for name in (names := list(names)):
-        if name not in known:
-            raise InputError(f"No parameter {name!r}; {nearest(name, known)}")
-    return tuple(known[name] for name in names)
 
 
 def declared(*rows: tuple[str, ...]) -> list[Any]:
@@ -271,20 +262,14 @@ def state_publishers(
             remappings=own_clock(namespace),
             parameters=[
                 {
-                    "robot_description": ParameterValue(urdf, value_type=str),
+                    "robot_description": ParameterValue(
+                        hand.urdf_path.read_text("utf-8"), value_type=str
+                    ),
                     "use_sim_time": use_sim_time,
                     "publish_frequency": 100.0,
                     "frame_prefix": frame_prefix,
                 }
             ],
         )
-        for side, urdf in descriptions(robot).items()
+        for side, hand in load_robot(robot).hands.items()
     ]
-
-
-def descriptions(robot: str) -> dict[str, str]:
-    """Return the URDF text of each hand of a robot; InputError for an unknown robot."""
-    from retarget.robots.robot import load_robot
-
-    hands = load_robot(robot).hands
-    return {side: hand.urdf_path.read_text("utf-8") for side, hand in hands.items()}

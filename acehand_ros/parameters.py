@@ -26,28 +26,18 @@ class WorkParameters:
     """The main job's settings in the nodes that make datasets; "" and 0 are unset."""
 
     robot: str = like(JobSettings, "robot", "inspire", "robot name, or the path of a robot.yaml")
-    hands: str = like(
-        JobSettings,
-        "hands",
-        "auto",
-        "which hands to track; auto: those of the robot",
-        choices=("auto", "both", "left", "right"),
-    )
+    hands: str = like(JobSettings, "hands", "auto", choices=("auto", "both", "left", "right"))
     tracker: str = like(JobSettings, "tracker", "auto")
     weights: str = like(JobSettings, "weights", "", "weights of the ace tracker")
     device: str = like(
-        JobSettings,
-        "device",
-        "auto",
-        "device of the ace tracker; the others run on the cpu",
-        choices=("auto", "cpu", "cuda"),
+        JobSettings, "device", "auto", "device of the ace tracker", choices=("auto", "cpu", "cuda")
     )
     task: str = like(JobSettings, "task", "hand motion")
     hand_length: float = like(
         JobSettings,
         "hand_length",
         0.0,
-        "wrist to middle fingertip in metres; 0: an adult's mean",
+        "wrist to middle fingertip, m; 0: mean",
         low=0.0,
         high=0.35,
     )
@@ -81,9 +71,7 @@ class BagParameters:
     )
     episode_topic: str = like(ConvertOptions, "episode_topic", "")
     existing: str = setting(
-        "refuse",
-        "what to do if the dataset exists",
-        choices=("refuse", "append", "overwrite", "resume"),
+        "refuse", "if the dataset exists", choices=("refuse", "append", "overwrite", "resume")
     )
     storage: str = like(ConvertOptions, "storage", "mcap", "storage of the written bag")
     autostart: bool = setting(True, "start at once; otherwise wait for ~/start")
@@ -96,9 +84,7 @@ class RecorderParameters:
 
     image_topic: str = setting("camera/image_raw", "images of the live camera")
     image_type: str = setting(
-        "auto",
-        "message type of the images; auto: as published",
-        choices=("auto", "raw", "compressed"),
+        "auto", "type of the images; auto: as published", choices=("auto", "raw", "compressed")
     )
     camera_info_topic: str = setting("", "its CameraInfo; empty: camera_info next to the images")
     output_dir: str = setting("acehand_clips", "folder of clips (bags) and their dataset")
@@ -122,16 +108,10 @@ class Player:
     loop: bool = setting(False, "start again at the end", changeable=True)
     paused: bool = setting(False, "pause; setting it to false resumes", changeable=True)
     position: float = setting(
-        0.0,
-        "seconds from the start; setting it moves there",
-        low=0.0,
-        high=1000000.0,
-        changeable=True,
+        0.0, "seconds from the start; settable", low=0.0, high=1000000.0, changeable=True
     )
     stamps: str = setting(
-        "recorded",
-        "message stamps: capture time (with /clock), or now",
-        choices=("recorded", "now"),
+        "recorded", "stamps: capture time (with /clock), or now", choices=("recorded", "now")
     )
     publish_clock: bool = setting(True, "publish /clock in the recording's time (stamps:=recorded)")
     clock_rate: float = setting(100.0, "rate of /clock in Hz", low=1.0, high=1000.0)

@@ -16,13 +16,10 @@ from acehand_ros.parameters import PLAYER
 from launch import LaunchDescription
 from retarget.robots.robot import load_robot
 
-SHOWN = launching.pick(
-    PLAYER,
-    (
-        "source", "robot", "hands", "episode", "rate", "loop", "paused", "position", "output",
-        "wait_for_controller", "markers", "frame_prefix", "exit_when_done",
-    ),
-)  # fmt: skip
+SHOWN = tuple(p for p in PLAYER if p.parameter in {
+    "source", "robot", "hands", "episode", "rate", "loop", "paused", "position", "output",
+    "wait_for_controller", "markers", "frame_prefix", "exit_when_done",
+})  # fmt: skip
 OWN = (
     ("hardware", control.MOCK, "ros2_control plugin of the hands"),
     ("hardware_parameters", "", "parameters of the plugin: NAME=VALUE,left.NAME=VALUE"),
@@ -73,8 +70,8 @@ def start(context):
         parameters=[file],
         output="screen",
     )
-    names = [control.own_names(robot)[side].controller
-             for side in control.chosen_sides(robot, given["hands"])]  # fmt: skip
+    maps = control.choose_hands(control.own_names(robot), given["hands"])
+    names = [one.controller for one in maps.values()]
     spawner = Node(
         package="controller_manager",
         executable="spawner",

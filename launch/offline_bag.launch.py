@@ -44,7 +44,7 @@ def generate_launch_description():
     """Return the arguments and the node."""
     arguments = [
         *launching.arguments(SHOWN, required=("bag", "output_dir")),
-        *launching.arguments(launching.pick(PLAYER, ("frame_prefix",))),
+        *launching.arguments(tuple(p for p in PLAYER if p.parameter == "frame_prefix")),
         *launching.declared(launching.NAMESPACE, PLAY),
     ]
     return LaunchDescription([*arguments, OpaqueFunction(function=start)])

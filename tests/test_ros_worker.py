@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from acehand_core.errors import InputError, Interrupted
-from acehand_ros import launching, parameters
+from acehand_ros import parameters
 from acehand_ros.parameters import CLIP_RECORDER, OFFLINE_BAG, PLAYER
 from acehand_ros.worker import JobWorker
 
@@ -101,18 +101,9 @@ def test_a_whole_number_is_a_number() -> None:
     parameters.check(PLAYER, {"rate": 2})
 
 
-def test_launch_arguments_come_from_the_tables() -> None:
-    chosen = launching.pick(PLAYER, ("rate", "source"))
-    assert [leaf.parameter for leaf in chosen] == ["rate", "source"]
-    assert parameters.described(chosen[0]).endswith("(0.01 to 10)")
-    with pytest.raises(InputError, match="Did you mean 'source'"):
-        launching.pick(PLAYER, ("sourc",))
-
-
-def test_descriptions_are_the_urdf_of_each_hand() -> None:
-    texts = launching.descriptions("inspire")
-    assert set(texts) == {"left", "right"}
-    assert '<robot name="inspire_left">' in texts["left"]
+def test_a_description_ends_with_the_range() -> None:
+    rate = next(leaf for leaf in PLAYER if leaf.parameter == "rate")
+    assert parameters.described(rate).endswith("(0.01 to 10)")
 
 
 def test_a_range_is_inclusive() -> None:

@@ -1,8 +1,6 @@
-"""Where the palm of a robot hand looks, told by how its fingers are built and which way they bend.
+"""Palm, fingers and thumb of a robot hand, from its joints and fingertips.
 
-Drafting a robot.yaml and checking one ask the same: given a compiled model and the tips of its
-fingers, which way do the fingers point, which way do they close, and on which side is the thumb?
-Directions are those of the model's world.
+Used for drafting and for checking a robot.yaml. Directions are in the model's world frame.
 """
 
 from __future__ import annotations
@@ -23,20 +21,20 @@ if TYPE_CHECKING:
     import mujoco
 
 Point = Float[np.ndarray, "3"]
-#: Joint vectors here are those of the model: one value per hinge or slide, by joint number.
+#: Joint values of the model, by joint number.
 JointValues = Float[np.ndarray, "J"]
 
-#: Knuckles are at least so far (m) from the base's origin; else it goes to the end of the palm.
+#: Least distance (m) of the knuckles from the base's origin, which otherwise moves down the palm.
 KNUCKLES_M = 0.03
-#: A joint that moves the tip by less than this share of the finger's length per radian twists it.
+#: A joint twists a finger if it moves the tip by less than this share of its length per radian.
 _TWISTS = 0.1
-#: A thumb within this share of the hand's width from the middle says nothing of the side.
+#: A thumb within this share of the hand's width from the middle does not determine the side.
 _IN_THE_MIDDLE = 0.1
-#: Fingers whose directions differ by more (rad) stand around the palm, not side by side.
+#: Fingers with directions further apart (rad) surround the palm instead of lying side by side.
 _AROUND = np.radians(15.0)
-#: Differences of angles below this (rad) do not tell which finger is the thumb.
+#: Smaller differences of angles (rad) do not identify the thumb.
 _SAME = np.radians(3.0)
-#: A finger whose joints bend this much farther one way (share of their range) closes that way.
+#: A finger closes the way its joints bend further, by at least this share of their range.
 _BENDS_ONE_WAY = 0.15
 
 
@@ -44,7 +42,7 @@ _BENDS_ONE_WAY = 0.15
 class Finger:
     """A chain of joints from the palm to a fingertip; numbers are the model's.
 
-    ``joints`` move the tip, that next to the palm first; ``tip`` is a point of body ``link``.
+    ``joints`` start at the palm; ``tip`` is a point of body ``link``.
     """
 
     joints: tuple[int, ...]
@@ -54,11 +52,11 @@ class Finger:
 
 @dataclass(frozen=True, slots=True)
 class Bend:
-    """How a finger stands in the open hand and which way it closes.
+    """A finger of the open hand and how it closes.
 
-    Turning about ``axis`` closes it. ``base`` is its first joint that bends, ``along`` leads from
-    there along the straight finger, ``tip`` is where its tip is. ``sure`` tells whether the limits
-    say which way it closes; otherwise it is the way towards the other fingers.
+    Turning about ``axis`` closes it; ``base`` is its first bending joint, ``along`` the direction
+    of the straight finger. Unless ``sure``, the limits allow both ways and ``axis`` closes towards
+    the other fingers.
     """
 
     axis: Point
@@ -70,12 +68,12 @@ class Bend:
 
 @dataclass(frozen=True, slots=True)
 class RobotPalm:
-    """What geometry says of a hand: its palm frame, and the order of its fingers.
+    """The palm frame of a hand, and the order of its fingers.
 
-    ``rotation`` has the axes x (out of the palm), y, z (to the fingers) as columns. ``order`` is
-    that of the fingers but the thumb, beginning beside it. ``thumb_side`` is how far the thumb is
-    towards +y of the middle of the others, as a share of the hand's width: positive on a right
-    hand, negative on a left one. ``alike`` is how many degrees the others' directions differ.
+    Columns of ``rotation`` are x (out of the palm), y, z (to the fingers). ``order`` lists the
+    fingers from the thumb's side on. ``thumb_side`` is the thumb's offset from the middle of the
+    others towards +y, as a share of the hand's width: positive on a right hand. ``alike`` is the
+    mean angle between the others, in degrees.
     """
 
     rotation: Float[np.ndarray, "3 3"]
@@ -85,18 +83,18 @@ class RobotPalm:
 
     @property
     def side(self) -> Side | None:
-        """Which hand this is; None where the thumb stands in the middle."""
+        """Left or right; None with the thumb in the middle."""
         if abs(self.thumb_side) < _IN_THE_MIDDLE:
             return None
         return "right" if self.thumb_side > 0 else "left"
 
 
 class NoHingeError(InputError):
-    """A finger that does not bend says nothing of the palm."""
+    """A finger without hinges, which does not determine the palm."""
 
 
 class HandPosture:
-    """A model's links and joints for one vector of joint values."""
+    """Links and joints of a model at given joint values."""
 
     def __init__(self, model: mujoco.MjModel, values: JointValues) -> None:
         """Place every link. Free and ball joints stay where the file has them."""
@@ -110,12 +108,11 @@ class HandPosture:
         self.positions, self.turns = self._data.xpos, self._data.xmat.reshape(-1, 3, 3)
 
     def point(self, link: int, place: Point) -> Point:
-        """Return where a point of a link is."""
+        """Return a point of a link in the world."""
         return self.positions[link] + self.turns[link] @ place
 
 
 def slides(model: mujoco.MjModel, joint: int) -> bool:
-    """Whether a joint slides."""
     return int(model.jnt_type[joint]) == int(import_mujoco().mjtJoint.mjJNT_SLIDE)
 
 
@@ -126,10 +123,10 @@ def bends(
     lower: JointValues,
     upper: JointValues,
 ) -> list[Bend]:
-    """Return how each finger of the open hand (joints at ``rest``) stands and closes.
+    """Return how each finger of the open hand (joints at ``rest``) lies and closes.
 
-    A finger bends about the axis that most of its range turns about: one knuckle that spreads does
-    not outweigh those that bend. It closes the way that its joints go farther from rest.
+    The bending axis covers most of the joints' range, so a spreading knuckle does not outweigh the
+    others. A finger closes the way that its joints move further from rest.
 
     Raises:
         NoHingeError: a finger has slides only.
@@ -147,11 +144,10 @@ def bends(
         length = max(float(np.linalg.norm(lever)) for lever in levers.values())
         turning = [j for j in hinges if np.linalg.norm(levers[j]) > _TWISTS * length]
 
-        spread = sum(
-            (upper[j] - lower[j]) * np.outer(posture.axes[j], posture.axes[j]) for j in turning
-        )
+        axes = {j: posture.axes[j] for j in turning}
+        spread = sum((upper[j] - lower[j]) * np.outer(axes[j], axes[j]) for j in turning)
         axis = np.linalg.eigh(spread)[1][:, -1]
-        shares = {j: float(posture.axes[j] @ axis) for j in turning}
+        shares = {j: float(axes[j] @ axis) for j in turning}
         flexing = [j for j in turning if abs(shares[j]) > np.cos(np.pi / 4)] or turning
         farther = sum(shares[j] * (upper[j] + lower[j] - 2 * rest[j]) for j in flexing)
         span = sum(abs(shares[j]) * (upper[j] - lower[j]) for j in flexing)
@@ -162,35 +158,34 @@ def bends(
         base = posture.anchors[flexing[0]]
         joints = [posture.anchors[j] for j in flexing]
         beyond = next((p for p in joints if np.linalg.norm(p - base) > 0.15 * length), tip)
-        found.append(
-            Bend(axis * (1 if farther >= 0 else -1), base, _unit(beyond - base), tip, sure)
-        )
+        axis = axis if farther >= 0 else -axis
+        found.append(Bend(axis, base, _unit(beyond - base), tip, sure))
     return found
 
 
 def thumb_spreads(found: Sequence[Bend]) -> Float[np.ndarray, "K"]:
-    """Return how unlike the others are without each finger (rad): least without the thumb."""
+    """Return the mean angle between the other fingers (rad): least without the thumb."""
     rest = [[b for j, b in enumerate(found) if j != i] for i in range(len(found))]
     return np.array([_unlike(bends) for bends in rest])
 
 
 def likely_thumb(found: Sequence[Bend]) -> int:
-    """Return which of three fingers or more is the thumb by its place; of equals the first."""
+    """Return the thumb of three or more fingers by position, the first if ambiguous."""
     spreads = thumb_spreads(found)
     return int(np.argmax(spreads < spreads.min() + _SAME))
 
 
 def find_palm(found: Sequence[Bend], thumb: int | None) -> RobotPalm:
-    """Return the palm frame of a hand, given which finger is the thumb, if one is."""
+    """Return the palm frame of a hand, given the index of the thumb, if any."""
     others = [i for i in range(len(found)) if i != thumb]
     alike = _unlike([found[i] for i in others])
     y = _unit(sum(found[i].axis for i in others))
-    # Fingers that stand around the palm lean outwards: the thumb's leaning makes up for theirs.
+    # Fingers around the palm lean outwards; the thumb's direction balances theirs.
     z = sum(b.along for i, b in enumerate(found) if i != thumb or alike > _AROUND)
     z = _unit(z - (z @ y) * y)
     rotation = np.stack([np.cross(y, z), y, z], axis=1)
 
-    # The thumb stands beside the index finger: its root, or where that is in the middle its tip.
+    # The thumb is next to the index finger by its root, or by its tip if the root is in the middle.
     across = {i: float(found[i].base @ y) for i in others}
     middle, width = np.mean(list(across.values())), max(np.ptp(list(across.values())), 1e-9)
     place = 0.0
@@ -202,7 +197,7 @@ def find_palm(found: Sequence[Bend], thumb: int | None) -> RobotPalm:
 
 
 def opening(model: mujoco.MjModel, jaws: Sequence[Finger], values: JointValues) -> float:
-    """Return how far the tips of a gripper's first two jaws are apart (m)."""
+    """Return the distance between the tips of a gripper's first two jaws (m)."""
     posture = HandPosture(model, values)
     first, second = (posture.point(jaw.link, jaw.tip) for jaw in jaws[:2])
     return float(np.linalg.norm(first - second))
@@ -211,7 +206,7 @@ def opening(model: mujoco.MjModel, jaws: Sequence[Finger], values: JointValues) 
 def find_jaws(
     model: mujoco.MjModel, jaws: Sequence[Finger], opened: JointValues, closed: JointValues
 ) -> Float[np.ndarray, "3 3"]:
-    """Return the frame of a gripper whose first jaw is that towards +y: y is where jaws open."""
+    """Return a gripper's frame, its first jaw towards +y, the opening direction."""
     wide, shut = HandPosture(model, opened), HandPosture(model, closed)
     first, second = ((wide.point(j.link, j.tip), shut.point(j.link, j.tip)) for j in jaws)
     y = _unit((first[0] - second[0]) - (first[1] - second[1]))
@@ -224,7 +219,7 @@ def find_jaws(
 
 
 def _unlike(found: Sequence[Bend]) -> float:
-    """Return the mean angle between fingers' directions and axes (rad)."""
+    """Return the mean angle between directions and axes of fingers (rad)."""
     pairs = list(itertools.combinations(found, 2))
     if not pairs:
         return 0.0

@@ -1,4 +1,4 @@
-"""Collision capsules and boxes of a model, frames fixed to its links, and distances of shapes."""
+"""Collision capsules and boxes of a model, frames on its links, and distances between shapes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class FrameSet:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Boxes:
-    """B collision boxes: centre and turn in the link's frame, half sizes along their axes."""
+    """B collision boxes: centre and rotation in the link's frame, half sizes."""
 
     names: tuple[str, ...]
     links: Int[np.ndarray, "B"]
@@ -41,11 +41,10 @@ class Boxes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Capsules:
-    """G collision capsules: axis ends in the link's frame (a sphere has equal ends), and radii.
+    """G collision capsules: axis ends in the link's frame (equal for a sphere), and radii.
 
-    ``pairs`` lists which of them may touch, see ``colliding_pairs``. ``box_pairs`` lists likewise
-    which capsule may touch which of the ``boxes``, and ``other_pairs`` what else may touch, by the
-    shapes' numbers in the model.
+    ``pairs`` of capsules and ``box_pairs`` of capsule and box may touch, see ``colliding_pairs``;
+    ``other_pairs`` are the remaining pairs, by geom number.
     """
 
     names: tuple[str, ...]
@@ -58,20 +57,19 @@ class Capsules:
     other_pairs: Int[np.ndarray, "S 2"]
 
     def frames(self) -> FrameSet:
-        """Return the 2 G axis ends, both ends of a capsule next to each other."""
+        """Return the 2 G axis ends, both ends of a capsule in a row."""
         count = 2 * len(self.links)
         turns = np.broadcast_to(np.eye(3), (count, 3, 3))
         return FrameSet(np.repeat(self.links, 2), self.ends.reshape(count, 3), turns)
 
 
 def read_capsules(model: mujoco.MjModel, prefix: str) -> Capsules:
-    """Return the capsules, spheres and boxes that collide; names without ``prefix``."""
+    """Return the colliding capsules, spheres and boxes; names without ``prefix``."""
     import mujoco
 
     kinds = mujoco.mjtGeom
-    capsule, sphere, box = (int(k) for k in (kinds.mjGEOM_CAPSULE, kinds.mjGEOM_SPHERE,
-                                             kinds.mjGEOM_BOX))  # fmt: skip
-    # What is fixed to the world hangs on no link.
+    capsule, sphere, box = map(int, (kinds.mjGEOM_CAPSULE, kinds.mjGEOM_SPHERE, kinds.mjGEOM_BOX))
+    # Geoms fixed to the world have no link.
     solid = (model.geom_contype | model.geom_conaffinity).astype(bool) & (model.geom_bodyid > 0)
     round_ = np.flatnonzero(solid & np.isin(model.geom_type, (capsule, sphere)))
     boxes = np.flatnonzero(solid & (model.geom_type == box))
@@ -79,7 +77,7 @@ def read_capsules(model: mujoco.MjModel, prefix: str) -> Capsules:
     half = np.where(model.geom_type == capsule, model.geom_size[:, 1], 0.0)
     along = half[round_, None] * turns[round_, :, 2]
 
-    # The place of every shape among capsules or boxes; -1: it is none.
+    # The index of every geom among capsules or boxes; -1: neither.
     pairs = colliding_pairs(model)
     as_capsule, as_box = np.full((2, model.ngeom), -1)
     as_capsule[round_], as_box[boxes] = np.arange(len(round_)), np.arange(len(boxes))
@@ -90,18 +88,15 @@ def read_capsules(model: mujoco.MjModel, prefix: str) -> Capsules:
     def names(geoms: Int[np.ndarray, "G"]) -> tuple[str, ...]:
         return tuple(model.geom(geom).name.removeprefix(prefix) for geom in geoms)
 
+    links = model.geom_bodyid.astype(int) - 1
     return Capsules(
         names(round_),
-        model.geom_bodyid[round_].astype(int) - 1,
+        links[round_],
         model.geom_pos[round_, None] + np.stack([-along, along], axis=1),
         model.geom_size[round_, 0].copy(),
         as_capsule[pairs[both]],
         Boxes(
-            names(boxes),
-            model.geom_bodyid[boxes].astype(int) - 1,
-            model.geom_pos[boxes],
-            turns[boxes],
-            model.geom_size[boxes],
+            names(boxes), links[boxes], model.geom_pos[boxes], turns[boxes], model.geom_size[boxes]
         ),
         box_pairs[np.lexsort(box_pairs.T[::-1])],
         pairs[~(both | with_box)],
@@ -109,10 +104,10 @@ def read_capsules(model: mujoco.MjModel, prefix: str) -> Capsules:
 
 
 def colliding_pairs(model: mujoco.MjModel) -> Int[np.ndarray, "P 2"]:
-    """Return the pairs of a model's shapes that MuJoCo lets collide, the first before the second.
+    """Return the pairs of geoms that MuJoCo lets collide, in ascending order.
 
-    They are those of the replay: not of one link, of a link and its parent, of links that the model
-    excludes, nor of shapes whose masks do not meet; and those that it names as pairs.
+    As in the replay: not within a link, between a link and its parent, between excluded links or
+    with incompatible masks; and the pairs that the model names.
     """
     solid = np.flatnonzero(model.geom_contype | model.geom_conaffinity)
     pairs = solid[np.stack(np.triu_indices(len(solid), 1), axis=1)]
@@ -123,7 +118,7 @@ def colliding_pairs(model: mujoco.MjModel) -> Int[np.ndarray, "P 2"]:
     bodies = model.geom_bodyid[pairs].astype(int)
     weld = model.body_weldid[bodies]
     above = model.body_weldid[model.body_parentid[weld]]
-    # What hangs on the world may touch what is fixed to it.
+    # Children of the world may touch what is fixed to it.
     child = weld.all(axis=1) & (above == weld[:, ::-1]).any(axis=1)
     related = (weld[:, 0] == weld[:, 1]) | child
     excluded = np.isin((bodies[:, 0] << 16) + bodies[:, 1], model.exclude_signature)
@@ -140,14 +135,14 @@ def link_places(
     centres: Float[np.ndarray, "G 3"],
     turns: Float[np.ndarray, "G 3 3"],
 ) -> tuple[Float[np.ndarray, "T G 3"], Float[np.ndarray, "T G 3 3"]]:
-    """Return centres and turns of shapes fixed to links, in the base frame; link -1 is the base."""
+    """Return centres and rotations of shapes on links, in the base frame; link -1 is the base."""
     count = posture.positions.shape[1]
     base = np.broadcast_to(np.eye(3), (1, count, 3, 3))
     link_turns = np.concatenate([posture.turns, base])[links]
     positions = np.concatenate([posture.positions, np.zeros((1, count, 3))])[links]
     where = positions + (link_turns @ centres[:, None, :, None])[..., 0]
     turned = link_turns @ turns[:, None]
-    # Frames are posed one by one, from rows that lie together.
+    # Frames are used one by one: make their rows contiguous.
     where, turned = (np.ascontiguousarray(np.swapaxes(a, 0, 1)) for a in (where, turned))
     return where, turned
 
@@ -160,36 +155,32 @@ def closest_points(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the nearest points of segments a-b and c-d.
 
-    The pair inside both segments if there is one; else the nearest of the four pairs of an end
-    and its foot on the other segment, which is exact because the distance is convex.
+    The pair inside both segments if it exists, otherwise the nearest pair of an end and its foot on
+    the other segment: exact, because the distance is convex.
     """
     u, v, w = b - a, d - c, a - c
-    uu, vv, uv = (np.maximum(np.sum(x * y, -1), 0) if x is y else np.sum(x * y, -1)
-                  for x, y in ((u, u), (v, v), (u, v)))  # fmt: skip
-    uw, vw = np.sum(u * w, -1), np.sum(v * w, -1)
+    uu, vv = np.maximum(np.sum(u * u, -1), 0), np.maximum(np.sum(v * v, -1), 0)
+    uv, uw, vw = np.sum(u * v, -1), np.sum(u * w, -1), np.sum(v * w, -1)
     tiny = 1e-18
     determinant = uu * vv - uv * uv
-    s = (uv * vw - vv * uw) / np.maximum(determinant, tiny)
-    t = (uu * vw - uv * uw) / np.maximum(determinant, tiny)
-    inside = (determinant > 1e-9 * uu * vv + tiny) & (s >= 0) & (s <= 1) & (t >= 0) & (t <= 1)
+    best_s = (uv * vw - vv * uw) / np.maximum(determinant, tiny)
+    best_t = (uu * vw - uv * uw) / np.maximum(determinant, tiny)
+    inside = (best_s >= 0) & (best_s <= 1) & (best_t >= 0) & (best_t <= 1)
+    inside &= determinant > 1e-9 * uu * vv + tiny
+    best = np.where(inside, -1.0, np.inf)
     zero, one = np.zeros_like(uu), np.ones_like(uu)
     vs, us = np.maximum(vv, tiny), np.maximum(uu, tiny)
-    choices = [
-        (s, t),
+    for s_try, t_try in (
         (zero, np.clip(vw / vs, 0, 1)),
         (one, np.clip((vw + uv) / vs, 0, 1)),
         (np.clip(-uw / us, 0, 1), zero),
         (np.clip((uv - uw) / us, 0, 1), one),
-    ]
-
-    best_s, best_t, best = s, t, np.where(inside, -1.0, np.inf)
-    for s_try, t_try in choices[1:]:
+    ):
         gap = w + s_try[..., None] * u - t_try[..., None] * v
         distance = np.sum(gap * gap, -1)
         better = distance < best
         best_s, best_t = np.where(better, s_try, best_s), np.where(better, t_try, best_t)
         best = np.where(better, distance, best)
-
     return a + best_s[..., None] * u, c + best_t[..., None] * v
 
 
@@ -202,12 +193,12 @@ def nearest_to_boxes(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return where segments a-b are nearest to boxes, or deepest inside.
 
-    Columns of ``axes`` are a box's axes. The signed distance to a box is convex along a segment, so
-    its least value is found by golden section.
+    Columns of ``axes`` are a box's axes. The signed distance is convex along a segment, so golden
+    section search finds its minimum.
 
     Returns:
-        The point of the segment, the nearest point of the box's surface, the direction out of the
-        box there (*n, 3) and the signed distance (*n), negative inside.
+        The point of the segment, the nearest point on the box, the direction out of the box there
+        (*n, 3) and the signed distance (*n), negative inside.
     """
     local_a, local_b = (np.einsum("...x,...xi->...i", end - centres, axes) for end in (a, b))
     along = local_b - local_a
@@ -229,10 +220,9 @@ def nearest_to_boxes(
     beyond = np.abs(point) - halves
     outside = np.maximum(beyond, 0)
     length = np.linalg.norm(outside, axis=-1)[..., None]
-    # Inside, the way out is through the nearest face.
-    outward = np.where(
-        length > 1e-9, outside / np.maximum(length, 1e-9), np.eye(3)[beyond.argmax(-1)]
-    )
+    # From inside, the way out is through the nearest face.
+    face = np.eye(3)[beyond.argmax(-1)]
+    outward = np.where(length > 1e-9, outside / np.maximum(length, 1e-9), face)
     normal = np.einsum("...i,...xi->...x", outward * np.where(point < 0, -1, 1), axes)
     signed = _signed_distance(point, halves)
     place = a + share[..., None] * (b - a)
@@ -242,7 +232,7 @@ def nearest_to_boxes(
 def _signed_distance(
     points: Float[np.ndarray, "*n 3"], halves: Float[np.ndarray, "*n 3"]
 ) -> Float[np.ndarray, "*n"]:
-    """Return the distance of points from a box about the origin, negative inside."""
+    """Return distances from a box about the origin, negative inside."""
     beyond = np.abs(points) - halves
     return np.linalg.norm(np.maximum(beyond, 0), axis=-1) + np.minimum(beyond.max(-1), 0)
 
@@ -257,8 +247,8 @@ def distances_to_boxes(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return ``nearest_to_boxes`` of each segment and its box, in the base frame.
 
-    Of pairs that are surely further apart than ``within`` only a lower bound of the distance is
-    given: few are near, and the search along the segment costs more than all else here.
+    Pairs further apart than ``within`` get a lower bound of their distance only: few are near, and
+    the search is expensive.
     """
     axes = np.swapaxes(posture.turns[boxes.links] @ boxes.turns[:, None], 0, 1)[:, which]
     centres = posture.points(FrameSet(boxes.links, boxes.centres, boxes.turns))[:, which]

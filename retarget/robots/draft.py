@@ -1,6 +1,6 @@
-"""A robot.yaml drafted from somebody's MJCF or URDF: what its geometry and structure say.
+"""Drafts a robot hand from a user's MJCF or URDF.
 
-What they do not say is marked (``draft_text.py``), nothing is invented silently.
+What geometry and structure leave open is marked in the robot.yaml (``draft_text.py``).
 """
 
 from __future__ import annotations
@@ -20,25 +20,31 @@ from acehand_core.types import SIDES, Side
 from retarget.robots import anatomy
 from retarget.robots.anatomy import Finger, HandPosture, JointValues, Point, slides
 from retarget.robots.couplings import Drive, find_drive, joint_ranges
-from retarget.robots.fingers import FoundHand, find_hands, hand_roots, link_points
+from retarget.robots.fingers import (
+    FoundHand,
+    find_hands,
+    hand_roots,
+    link_points,
+    named_fingers,
+    named_side,
+    our_joints,
+)
 from retarget.robots.model_file import compiled, load_spec, urdf_limits
-from retarget.robots.naming import named_fingers, named_side, our_joints
 
 if TYPE_CHECKING:
     import mujoco
 
-#: Makers put axes of the palm along those of its link; a frame that is this near is taken for one.
+#: A palm frame this close to its link's axes is aligned with them, as makers do.
 _ALONG_LINK_DEG = 12.0
-#: A jaw's tip is on its face, the middle of what lies within so much (m) of its end and its face.
+#: A jaw's tip is the mean of its points this close (m) to its end and its face.
 _JAW_END_M, _JAW_FACE_M = 0.02, 0.002
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """A user's file, compiled, with what compiling loses.
+    """A user's file, compiled, and what compiling loses.
 
-    ``velocity`` and ``effort`` are those of a URDF's joints, by name; ``degrees``: the file states
-    angles in degrees.
+    ``velocity`` and ``effort`` are by joint of a URDF; ``degrees``: the file states degrees.
     """
 
     file: Path
@@ -52,10 +58,9 @@ class ModelFacts:
 class DraftedHand:
     """What was found of one hand.
 
-    ``names`` are the human fingers of ``found.fingers``. ``joints`` maps our names to the model's
-    joints. ``turn`` and ``origin`` are the place of the root link in the base frame. ``lower`` and
-    ``upper`` are limits by joint number. ``opened`` and ``closed`` are values of all joints.
-    ``doubts`` are what the file leaves open, by what they are about.
+    ``names`` are the human fingers of ``found.fingers``; ``joints`` maps our names to numbers.
+    ``turn`` and ``origin`` place the root link in the base frame. ``lower``, ``upper``, ``opened``
+    and ``closed`` are values of all joints. ``doubts`` are what the file leaves open, by topic.
     """
 
     side: Side
@@ -74,16 +79,8 @@ class DraftedHand:
 
     @property
     def gripper(self) -> bool:
-        """Whether it opens and closes two jaws."""
+        """Whether it is a gripper of two jaws."""
         return len(self.names) == 2
-
-
-def read_facts(file: Path) -> ModelFacts:
-    """Read a user's MJCF or URDF. Raises InputError."""
-    spec = load_spec(file)
-    velocity, effort = urdf_limits(file, "velocity"), urdf_limits(file, "effort")
-    degrees = file.suffix.lower() != ".urdf" and bool(spec.compiler.degree)
-    return ModelFacts(file, compiled(spec, file), degrees, velocity, effort)
 
 
 def draft_hands(
@@ -93,29 +90,34 @@ def draft_hands(
 
     Args:
         file: MJCF or URDF with one hand, or with both.
-        left: the left hand's own file; ``file`` is then the right one's.
-        side: which hand it is, or which of two is wanted; None: what names and geometry say. A
-            gripper fits both sides.
-        root: the link that carries the hand, where there is more below the file's world.
+        left: the left hand's file; ``file`` is then the right one's.
+        side: the side of the hand, or of the one to take; None: by names and geometry. A gripper
+            fits both sides.
+        root: the link that carries the hand, if there is more in the file.
 
     Raises:
-        InputError: MuJoCo cannot read a file, or there is no hand in it, or the two differ.
+        InputError: MuJoCo cannot read a file, it has no hand, or the two differ.
     """
     if left is not None:
         right = draft_hands(file, side="right", root=root)["right"]
         return _same_joints({"left": draft_hands(left, side="left")["left"], "right": right})
 
-    facts = read_facts(file)
+    spec = load_spec(file)
+    velocity, effort = urdf_limits(file, "velocity"), urdf_limits(file, "effort")
+    degrees = file.suffix.lower() != ".urdf" and bool(spec.compiler.degree)
+    facts = ModelFacts(file, compiled(spec, file), degrees, velocity, effort)
     hands = find_hands(facts.model, root)
     if len(hands) > 2:
-        roots = [facts.model.body(hand.root).name for hand in hands]
-        raise InputError(f"{file}: has hands at {', '.join(roots)}; say which with --root LINK.")
+        roots = ", ".join(facts.model.body(hand.root).name for hand in hands)
+        raise InputError(f"{file}: has hands at {roots}; choose one with --root LINK.")
     if len(hands) == 2:
         pair = {one.side: one for one in (_drafted(facts, hand, None) for hand in hands)}
         if len(pair) < 2:
             names = " and ".join(facts.model.body(hand.root).name for hand in hands)
-            raise InputError(f"{file}: which of the hands {names} is the left one cannot be told; "
-                             "draft them one by one with --root LINK --side SIDE.")  # fmt: skip
+            raise InputError(
+                f"{file}: cannot tell left from right hand ({names}); draft them one by one with "
+                "--root LINK --side SIDE."
+            )
         return {side: pair[side]} if side else _same_joints(pair)
 
     drafted = _drafted(facts, hands[0], side)
@@ -125,130 +127,120 @@ def draft_hands(
 
 
 def _same_joints(pair: dict[Side, DraftedHand]) -> dict[Side, DraftedHand]:
-    """Return both hands; InputError where their joints go by different names."""
-    left, right = ({*pair[side].joints} for side in SIDES)
-    odd = sorted(left ^ right)
+    """Return both hands with joints in the same order; InputError if they differ."""
+    left, right = pair["left"], pair["right"]
+    odd = sorted({*left.joints} ^ {*right.joints})
     if not odd:
         driven = [{n for n, j in hand.joints.items() if j in hand.drive.actuators}
-                  for hand in pair.values()]  # fmt: skip
+                  for hand in (left, right)]  # fmt: skip
         odd = sorted(driven[0] ^ driven[1])
     if odd:
         raise InputError(
-            f"{pair['left'].facts.file}: the two hands have different joints, or others of them "
-            f"are driven ({', '.join(odd[:4])}); draft each one by itself with --side."
+            f"{left.facts.file}: the two hands have different joints, or different joints are "
+            f"driven ({', '.join(odd[:4])}); draft each one with --side."
         )
-    order = tuple(pair["right"].joints)
-    same = {name: pair["left"].joints[name] for name in order}
-    return {"left": replace(pair["left"], joints=same), "right": pair["right"]}
+    return {"left": replace(left, joints={n: left.joints[n] for n in right.joints}), "right": right}
 
 
 def _drafted(facts: ModelFacts, found: FoundHand, side: Side | None) -> DraftedHand:
-    """Return what is found of one hand whose side may be known."""
+    """Return the draft of one hand, of a given side if known."""
     model = facts.model
     if len(found.fingers) > len(FINGERS):
         links = ", ".join(model.body(f.link).name for f in found.fingers)
         roots = ", ".join(hand_roots(model)[:4])
-        raise InputError(f"{facts.file}: {len(found.fingers)} chains of joints begin at "
-                         f"{model.body(found.palm).name!r} ({links}), which are no fingers; "
-                         + (f"--root LINK says where the hand begins: {roots}." if roots else
-                            "below no link (--root LINK) do two to five begin."))  # fmt: skip
+        hint = f"valid: {roots}" if roots else "no link has two to five below it"
+        raise InputError(
+            f"{facts.file}: {len(found.fingers)} chains of joints at "
+            f"{model.body(found.palm).name!r} ({links}) are too many fingers; name the link where "
+            f"the hand begins with --root LINK ({hint})."
+        )
 
     drive = find_drive(model, found.joints, any(found.looped))
     lower, upper = joint_ranges(model)
     drive = _within_limits(drive, lower, upper)
-    rest = at_commands(drive, np.clip(0.0, lower, upper))
+    opened = at_commands(drive, np.clip(0.0, lower, upper))
     named = named_side(facts.model, facts.file, found)
     if len(found.fingers) == 2:
-        gripper = _gripper(facts, found, drive, rest, lower, upper)
+        gripper = _gripper(facts, found, drive, opened, lower, upper)
         if (side or named) != "left":
             return gripper
-        # Its thumb is towards -y.
+        # A left one's thumb is towards -y.
         half_turn = np.diag([-1.0, -1.0, 1.0])
         turn, origin = half_turn @ gripper.turn, half_turn @ gripper.origin
         return replace(gripper, side="left", turn=turn, origin=origin)
 
-    bends = anatomy.bends(model, found.fingers, rest, lower, upper)
+    bends = anatomy.bends(model, found.fingers, opened, lower, upper)
     names, palm, doubts = _named(model, found, bends)
     if palm.side is None and side is None and named is None:
-        doubts["side"] = "the thumb stands in the middle, and no name tells right from left"
+        doubts["side"] = "the thumb is in the middle, and no name tells right from left"
     elif palm.side is not None and palm.side != (side or named or palm.side):
         doubts["side"] = f"it is called {side or named}, but looks like a {palm.side} hand"
 
-    posture = HandPosture(model, rest)
+    posture = HandPosture(model, opened)
     turn, origin = _root_place(model, posture, found, palm.rotation, [b.base for b in bends])
-    closed = rest.copy()
+    closed = opened.copy()
     for finger, bend in zip(found.fingers, bends, strict=True):
         for joint in finger.joints:
             share = float(posture.axes[joint] @ bend.axis)
             if joint in drive.actuators and abs(share) > 0.7 and not slides(model, joint):
                 closed[joint] = upper[joint] if share > 0 else lower[joint]
+    closed, joints = at_commands(drive, closed), our_joints(model, found, named)
+    side = side or named or palm.side or "right"
     return DraftedHand(
-        side=side or named or palm.side or "right",
-        facts=facts,
-        found=found,
-        drive=drive,
-        names=names,
-        joints=our_joints(model, found, named),
-        turn=turn,
-        origin=origin,
-        lower=lower,
-        upper=upper,
-        opened=rest,
-        closed=at_commands(drive, closed),
-        doubts=doubts,
+        side, facts, found, drive, names, joints, turn, origin, lower, upper, opened, closed, doubts
     )
 
 
 def _named(
     model: mujoco.MjModel, found: FoundHand, bends: Sequence[anatomy.Bend]
 ) -> tuple[tuple[str, ...], anatomy.RobotPalm, dict[str, str]]:
-    """Return the human finger of each finger, the palm that they stand on, and what is in doubt."""
+    """Return the human name of each finger, the palm, and the doubts."""
     names, doubts = named_fingers(model, found), {}
     seen = anatomy.likely_thumb(bends)
     thumb = names.index("thumb") if "thumb" in names else seen
     palm = anatomy.find_palm(bends, thumb)
 
     if "" in names or len({*names}) < len(names) or "thumb" not in names:
-        doubts["keypoints"] = "the names say nothing of the fingers; these are told by their place"
+        doubts["keypoints"] = "names do not identify the fingers; they are assigned by position"
         names = [""] * len(found.fingers)
         names[thumb] = "thumb"
         for name, place in zip(FINGERS[1:], palm.order, strict=False):
             names[place] = name
     elif names[seen] != "thumb":
-        doubts["keypoints"] = f"the names say thumb, by its place {names[seen]} looks like it"
+        doubts["keypoints"] = f"by its position {names[seen]} looks like the thumb"
     elif palm.side is not None and list(palm.order) != sorted(
         palm.order, key=lambda i: FINGERS.index(names[i])
     ):
-        doubts["keypoints"] = "beside the thumb stands another finger than the index finger"
+        doubts["keypoints"] = "the finger next to the thumb is not the index finger"
 
     if not all(bend.sure for bend in bends):
-        doubts["rpy"] = "joints go as far one way as the other, so where the palm is was guessed"
+        doubts["rpy"] = "joints move equally far both ways; the direction of the palm was guessed"
     elif palm.alike > 40:
-        doubts["rpy"] = "the fingers stand around the palm; where they close was taken for +x"
+        doubts["rpy"] = "fingers surround the palm; +x is assumed where they close"
     return tuple(names), palm, doubts
 
 
 def _within_limits(drive: Drive, lower: JointValues, upper: JointValues) -> Drive:
-    """Turn couplings about that the file's own limits forbid, where that makes them possible."""
+    """Invert couplings that the file's limits forbid, if that makes them possible."""
     follows = dict(drive.follows)
     for joint, one in drive.follows.items():
         ends = np.array([lower[one.driver], upper[one.driver]])
+        possible = []
         for factor in (one.factor, -one.factor):
             low, high = np.sort(factor * ends + one.offset)
             if min(high, upper[joint]) - max(low, lower[joint]) > 1e-6:
-                break
-        else:
-            factor = one.factor
+                possible.append(factor)
+        if not possible:
             doubt = "the limits of the two joints forbid this coupling, which the file has"
             follows[joint] = replace(one, doubt=doubt)
-        if factor != one.factor:
+        elif possible[0] != one.factor:
             doubt = f"the file has factor {one.factor:g}, which its limits forbid"
-            follows[joint] = replace(one, factor=factor, doubt=doubt)
+            follows[joint] = replace(one, factor=possible[0], doubt=doubt)
     return Drive(drive.actuators, follows)
 
 
 def at_commands(drive: Drive, values: JointValues) -> JointValues:
-    """Return joint values with those that follow where the driven ones take them."""
+    """Return joint values with coupled joints computed from the driven ones."""
     result = values.copy()
     for joint, one in drive.follows.items():
         result[joint] = one.factor * values[one.driver] + one.offset
@@ -263,7 +255,7 @@ def _gripper(
     lower: JointValues,
     upper: JointValues,
 ) -> DraftedHand:
-    """Return a gripper, whose first jaw stands for the thumb: tips on the faces of its jaws."""
+    """Return a right gripper with tips on the faces of its jaws; the first jaw is the thumb."""
     model = facts.model
     ends = []
     for limit in (lower, upper):
@@ -276,7 +268,7 @@ def _gripper(
     jaws = _jaw_tips(model, found.fingers, closed, frame)
     frame = anatomy.find_jaws(model, jaws, opened, closed)
 
-    # Where meshes meet before the joint's end, the fingers are closed there.
+    # Fingers are closed where their meshes meet, if that is before the joints' end.
     for share in np.linspace(0, 1, 201):
         values = at_commands(drive, opened + share * (closed - opened))
         posture = HandPosture(model, values)
@@ -297,20 +289,10 @@ def _gripper(
         {*said} != {*names} and np.trace(turned) > np.trace(turn) + 1e-6
     ):
         turn, names, origin = turned, ("index", "thumb"), origin * (-1, -1, 1)
+    joints = our_joints(model, found, named_side(model, facts.file, found))
+    found = replace(found, fingers=tuple(jaws), tip_names=(None, None))
     return DraftedHand(
-        side="right",
-        facts=facts,
-        found=replace(found, fingers=tuple(jaws), tip_names=(None, None)),
-        drive=drive,
-        names=names,
-        joints=our_joints(model, found, named_side(facts.model, facts.file, found)),
-        turn=turn,
-        origin=origin,
-        lower=lower,
-        upper=upper,
-        opened=opened,
-        closed=closed,
-        doubts={},
+        "right", facts, found, drive, names, joints, turn, origin, lower, upper, opened, closed, {}
     )
 
 
@@ -320,7 +302,7 @@ def _jaw_tips(
     closed: JointValues,
     frame: Float[np.ndarray, "3 3"],
 ) -> list[Finger]:
-    """Return the jaws with tips in the middle of the faces that meet, near their ends."""
+    """Return the jaws with tips in the middle of the meeting faces, near their ends."""
     posture = HandPosture(model, closed)
     found = []
     for sign, jaw in zip((1, -1), jaws, strict=True):
@@ -344,10 +326,10 @@ def _root_place(
     axes: Float[np.ndarray, "3 3"],
     knuckles: Sequence[Point],
 ) -> tuple[Float[np.ndarray, "3 3"], Point]:
-    """Return turn and place of the root link in the base frame, given the frame's axes.
+    """Return rotation and origin of the root link in the base frame, given the frame's axes.
 
-    The base's origin is the link's, where makers mount a hand; but if that is among the fingers,
-    it is at the lower end of the palm.
+    The base's origin is that of the link, where makers mount a hand, or the lower end of the palm
+    if the link's origin is among the fingers.
     """
     root = found.root
     turn = axes.T @ posture.turns[root]

@@ -1,4 +1,4 @@
-"""The robot.yaml of drafted hands. What their files do not say has a comment ``# CHECK: ...``."""
+"""The robot.yaml of drafted hands; ``# CHECK: ...`` marks what their files leave open."""
 
 from __future__ import annotations
 
@@ -18,12 +18,10 @@ from retarget.robots.draft import DraftedHand, draft_hands
 from retarget.robots.robot import SCHEMA
 
 CHECK = "# CHECK:"
-#: Speeds (rad/s, m/s) where the file gives none.
+#: Speeds (rad/s, m/s) of joints without any in the file.
 ASSUMED_SPEED = (3.0, 0.1)
-#: Joints nearer to each other (m) are one joint of a human finger.
+#: Joints closer than this (m) are one joint of a human finger.
 _ONE_JOINT_M = 0.008
-#: What the joints of fingers and of the thumb are called, those next to the tip last.
-_JOINTS = {"finger": ("mcp", "pip", "dip"), "thumb": ("cmc", "mcp", "ip")}
 
 
 def write_draft(
@@ -36,11 +34,8 @@ def write_draft(
 ) -> Path:
     """Write a robot.yaml drafted from a model file into a folder; return its path.
 
-    See ``draft_hands`` for ``left``, ``side`` and ``root``.
-
-    Raises:
-        InputError: there is no hand in the file, or MuJoCo cannot read it.
-        OutputError: the robot.yaml exists, or cannot be written.
+    See ``draft_hands`` for ``left``, ``side``, ``root`` and errors. Raises OutputError if the
+    robot.yaml exists or cannot be written.
     """
     path = folder / "robot.yaml"
     check_free(path, overwrite)
@@ -51,7 +46,7 @@ def write_draft(
 
 
 def robot_name(file: Path) -> str:
-    """Return a name for a model's robot: the file's, or its folder's where that says more."""
+    """Return a robot's name: that of the file, or of its folder if that is more specific."""
     words = re.split(r"[^a-z0-9]+", file.stem.lower())
     if not {*words} - {"left", "right", "l", "r", "lh", "rh", "hand", "gripper", "model", "robot"}:
         words = re.split(r"[^a-z0-9]+", file.resolve().parent.name.lower())
@@ -59,7 +54,7 @@ def robot_name(file: Path) -> str:
 
 
 def draft_text(hands: Mapping[Side, DraftedHand], name: str, folder: Path) -> str:
-    """Return the robot.yaml of drafted hands that is to lie in ``folder``."""
+    """Return the robot.yaml of drafted hands, to be written to ``folder``."""
     first = hands["right"] if "right" in hands else next(iter(hands.values()))
     license_text, license_doubt = _license(first.facts.file)
     lines = [
@@ -70,7 +65,7 @@ def draft_text(hands: Mapping[Side, DraftedHand], name: str, folder: Path) -> st
         f"title: {_quoted(name.replace('_', ' '))}",
         _line(f"license: {_quoted(license_text)}", license_doubt),
         "",
-        *_joint_lines(hands, first),
+        *_joint_lines(first),
         "",
         *_command_lines(first),
         "# Registers are radians (metres of slides) without register_scale or register_range.",
@@ -96,7 +91,7 @@ def draft_text(hands: Mapping[Side, DraftedHand], name: str, folder: Path) -> st
 
 
 def checks_of(text: str) -> list[str]:
-    """Return what a robot.yaml marks as open: the key of each such line and the reason."""
+    """Return the open questions of a robot.yaml: the key of each marked line and the reason."""
     found = []
     for line in text.splitlines():
         before, mark, reason = line.partition(CHECK)
@@ -110,38 +105,37 @@ def _line(text: str, doubt: str = "") -> str:
 
 
 def _license(file: Path) -> tuple[str, str]:
-    """Return what is known of the licence: a file of that name beside the model or above it."""
+    """Return the first line of a LICENSE file near the model, or "unknown" and a doubt."""
     for folder in list(file.resolve().parents)[:3]:
         for path in sorted(folder.glob("LICEN[SC]E*")):
             lines = (text.strip() for text in path.read_text(errors="replace").splitlines())
-            title = next((text for text in lines if text), "")
-            return f"{title[:80]} ({folder.name}/{path.name})", ""
-    return "unknown", "no LICENSE file beside the model"
+            return f"{next(filter(None, lines), '')[:80]} ({folder.name}/{path.name})", ""
+    return "unknown", "no LICENSE file near the model"
 
 
-def _joint_lines(hands: Mapping[Side, DraftedHand], first: DraftedHand) -> Iterator[str]:
+def _joint_lines(first: DraftedHand) -> Iterator[str]:
     """Yield the table of joints: limits, speeds, couplings."""
     facts = first.facts
     unit = "degrees" if facts.degrees else "radians"
-    speeds = {name: _speed(first, name) for name in first.joints}
+    speeds = {
+        n: facts.velocity.get(facts.model.joint(j).name, 0.0) for n, j in first.joints.items()
+    }
     driven = [n for n, j in first.joints.items() if j in first.drive.actuators]
-    unknown = [n for n in driven if speeds[n][1]]
+    unknown = [n for n in driven if not speeds[n] > 0]
     yield f"# Limits of {facts.file.name}, there in {unit}; here radians (slides: metres)."
     doubt = "the file gives no speed" + (f" of {len(unknown)} joints" if unknown != driven else "")
     kinds = sorted({int(slides(facts.model, first.joints[n])) for n in unknown})
     assumed = " and ".join(f"{ASSUMED_SPEED[k]:g} {('rad/s', 'm/s')[k]}" for k in kinds)
-    doubt = f"{doubt}: {assumed} assumed"
-    yield _line("joints:", doubt if unknown else "")
+    yield _line("joints:", f"{doubt}: {assumed} assumed" if unknown else "")
     for name, joint in first.joints.items():
-        entry, doubt = _limits_and_coupling(first, name), ""
-        speed, guessed = speeds[name]
-        if joint in first.drive.actuators or not guessed:
-            entry += f", velocity: {_number(speed)}"
+        entry, doubt, speed = _limits_and_coupling(first, name), "", speeds[name]
+        if joint in first.drive.actuators or speed > 0:
+            assumed_speed = ASSUMED_SPEED[int(slides(facts.model, joint))]
+            entry += f", velocity: {_number(speed if speed > 0 else assumed_speed)}"
         if joint in first.drive.follows:
             doubt = first.drive.follows[joint].doubt
-        else:
-            if facts.model.nu and first.drive.actuators[joint] is None:
-                doubt = "no actuator of the file moves it; taken for driven"
+        elif facts.model.nu and first.drive.actuators[joint] is None:
+            doubt = "no actuator of the file moves it; assumed driven"
         if not facts.model.jnt_limited[joint]:
             doubt = "the file has no limits; half a turn each way assumed"
         yield _line(f"  {_quoted(name)}: {{{entry}}}", doubt)
@@ -158,17 +152,8 @@ def _limits_and_coupling(hand: DraftedHand, name: str) -> str:
     return text
 
 
-def _speed(hand: DraftedHand, name: str) -> tuple[float, bool]:
-    """Return a joint's speed, and whether it is assumed."""
-    joint = hand.joints[name]
-    stated = hand.facts.velocity.get(hand.facts.model.joint(joint).name, 0.0)
-    if stated > 0:
-        return stated, False
-    return ASSUMED_SPEED[int(slides(hand.facts.model, joint))], True
-
-
 def _command_lines(hand: DraftedHand) -> Iterator[str]:
-    """Yield the table of commands: one for every driven joint, with its torque if it is known."""
+    """Yield the table of commands: one per driven joint, with its torque if known."""
     model = hand.facts.model
     ours = {joint: name for name, joint in hand.joints.items()}
     entries, missing = [], 0
@@ -189,7 +174,7 @@ def _command_lines(hand: DraftedHand) -> Iterator[str]:
 
 
 def _frames(hand: DraftedHand) -> dict[str, tuple[str, np.ndarray | None]]:
-    """Return the link or site of each keypoint, and where in it that is (None: its origin)."""
+    """Return the link or site of each keypoint, and its place in it (None: the origin)."""
     model = hand.facts.model
     table = {}
     for finger in FINGERS:
@@ -209,20 +194,18 @@ def _frames(hand: DraftedHand) -> dict[str, tuple[str, np.ndarray | None]]:
 def _keyed(
     hand: DraftedHand, joints: tuple[int, ...], names: list[str]
 ) -> tuple[list[str], list[int]]:
-    """Return a finger's keypoints and the joint that stands for each, from the palm on.
+    """Return a finger's keypoints and their joints, from the palm on; none of a jaw.
 
-    Joints at one place, as knuckles that bend and spread, are one joint of a human finger. A jaw
-    has none.
+    Joints at one place, as knuckles that bend and spread, are one joint of a human finger.
     """
     if hand.gripper:
         return [], []
-    posture = HandPosture(hand.facts.model, hand.opened)
+    anchors = HandPosture(hand.facts.model, hand.opened).anchors
     groups: list[int] = []
     for joint in joints:
         if slides(hand.facts.model, joint):
             continue
-        away = [float(np.linalg.norm(posture.anchors[joint] - posture.anchors[g])) for g in groups]
-        if away and away[-1] < _ONE_JOINT_M:
+        if groups and np.linalg.norm(anchors[joint] - anchors[groups[-1]]) < _ONE_JOINT_M:
             groups[-1] = joint
         else:
             groups.append(joint)
@@ -237,7 +220,7 @@ def _side_lines(
     license_text: str,
     folder: Path,
 ) -> Iterator[str]:
-    """Yield one side: its file, frame, names, and what of its joints differs."""
+    """Yield one side: its file, frame, names, and the joints that differ."""
     model, root = hand.facts.model, hand.found.root
     yield _line(f"  {hand.side}:", hand.doubts.get("side", ""))
     own = []
@@ -248,7 +231,9 @@ def _side_lines(
             own.append(_line(f"      {_quoted(name)}: {{{entry}}}", doubt))
     yield from (["    joints:", *own] if own else [])
     yield "    model:"
-    yield f"      file: {_quoted(_relative(hand.facts.file, folder))}"
+    absolute = hand.facts.file.resolve()
+    relative = os.path.relpath(absolute, folder.resolve())
+    yield f"      file: {_quoted(relative if relative.count('..') <= 2 else str(absolute))}"
     yield f"      license: {_quoted(license_text)}"
     if root:
         yield f"      root: {_quoted(model.body(root).name)}"
@@ -258,28 +243,22 @@ def _side_lines(
     yield _line(f"      rpy: {_vector(rpy)}", hand.doubts.get("rpy", ""))
 
     theirs = {name: model.joint(j).name for name, j in hand.joints.items()}
-    renamed = {ours: name for ours, name in theirs.items() if ours != name}
-    if renamed:
-        yield "      joints:"
-        yield from (f"        {_quoted(o)}: {_quoted(n)}" for o, n in renamed.items())
-    if any(p is None for _, p in frames.values()):
-        yield "      frames:"
-    yield from (f"        {key}: {_quoted(link)}" for key, (link, p) in frames.items() if p is None)
-    if any(p is not None for _, p in frames.values()):
-        yield "      tips:"
-    for key, (link, place) in frames.items():
-        if place is not None:
-            yield f"        {key}: {{link: {_quoted(link)}, xyz: {_vector(place)}}}"
-
-
-def _relative(file: Path, folder: Path) -> str:
-    """Return a path that leads to a file from a folder, where the two are near each other."""
-    relative = os.path.relpath(file.resolve(), folder.resolve())
-    return relative if relative.count("..") <= 2 else str(file.resolve())
+    tables = {
+        "joints": {ours: _quoted(name) for ours, name in theirs.items() if ours != name},
+        "frames": {key: _quoted(link) for key, (link, place) in frames.items() if place is None},
+        "tips": {
+            key: f"{{link: {_quoted(link)}, xyz: {_vector(place)}}}"
+            for key, (link, place) in frames.items()
+            if place is not None
+        },
+    }
+    for title, table in tables.items():
+        yield from ([f"      {title}:"] if table else [])
+        yield from (f"        {_quoted(name)}: {value}" for name, value in table.items())
 
 
 def _quoted(text: str) -> str:
-    """Return text as YAML reads it back."""
+    """Quote text for YAML if needed."""
     plain = re.fullmatch(r"[A-Za-z_][\w./\-]*( [\w./\-(),]+)*", text)
     words = ("y", "n", "yes", "no", "on", "off", "true", "false", "null")
     if plain and text.lower() not in words:

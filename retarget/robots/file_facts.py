@@ -1,7 +1,7 @@
-"""What the file of a user's model says itself, beside what the robot.yaml says of it.
+"""Compares a robot.yaml with the limits, couplings and meshes of the user's own model file.
 
-The rewritten model has the robot.yaml's limits and couplings, so the file is compiled as it is.
-Each function returns what contradicts it, and what there is to say besides; joints by our names.
+The file is compiled unchanged: the rewritten model has the limits and couplings of the robot.yaml.
+Each function returns contradictions and remarks; joints by our names.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float
 
 from acehand_core.mujoco_gl import import_mujoco
-from retarget.robots.anatomy import KNUCKLES_M, HandPosture
+from retarget.robots.anatomy import KNUCKLES_M, HandPosture, slides
 from retarget.robots.check_anatomy import read_anatomy
 from retarget.robots.hand_spec import HandSpec
 from retarget.robots.model_file import unread_meshes
@@ -21,22 +21,21 @@ from retarget.robots.model_file import unread_meshes
 if TYPE_CHECKING:
     import mujoco
 
-#: Rounding of numbers that were copied by hand: rad, and m of slides.
+#: Rounding of numbers copied by hand: rad, and m of slides.
 ROUNDING = 2e-3
 ROUNDING_M = 1e-4
-#: Couplings and closed loops of the file may be off by this much (rad; m of slides; m of loops).
+#: Tolerances of couplings (rad; m of slides) and closed loops (m).
 COUPLING_RAD, COUPLING_M, LOOP_M = 0.01, 5e-4, 2e-3
-#: A range in another unit is recognized where it covers this share of the file's.
+#: A range in another unit is recognized if it covers this share of the file's.
 _ALIKE = 0.3
 _POSES = 32
 _TURN = 2 * math.pi
-#: A tip nearer to its last joint than this (m), a link without shapes has none to be taken from.
+#: A tip closer to its last joint (m) belongs to a link without shapes.
 _AT_JOINT_M = 1e-3
 
 
 def compare_limits(hand: HandSpec, model: mujoco.MjModel) -> tuple[list[str], list[str]]:
-    """Compare the robot.yaml's limits with the file's own ranges, radians or metres."""
-    slide = int(import_mujoco().mjtJoint.mjJNT_SLIDE)
+    """Compare the robot.yaml's limits with the file's ranges, radians or metres."""
     wrong, narrower, open_ = [], [], []
     for row, (name, sign) in enumerate(zip(hand.joint_names, _signs(hand), strict=True)):
         joint = _joint(hand, model, row)
@@ -44,18 +43,20 @@ def compare_limits(hand: HandSpec, model: mujoco.MjModel) -> tuple[list[str], li
         if not model.jnt_limited[joint]:
             open_.append(name)
             if name in hand.command_joints and np.ptp(own) > _TURN - ROUNDING:
-                wrong.append(f"{name} has no range in the file (none, or one without a width) and "
-                             f"{_interval(own)} here: state how far it goes")  # fmt: skip
+                wrong.append(
+                    f"{name} has no range in the file (none, or one without a width) and "
+                    f"{_interval(own)} here: state its range"
+                )
             continue
-        slides = bool(model.jnt_type[joint] == slide)
-        unit, rounding = ("m", ROUNDING_M) if slides else ("rad", ROUNDING)
+        sliding = slides(model, joint)
+        unit, rounding = ("m", ROUNDING_M) if sliding else ("rad", ROUNDING)
         theirs = np.sort(sign * model.jnt_range[joint])
         if not _within(own, theirs, rounding):
             wrong.append(
                 f"{name} has {_interval(own)} {unit}, the file {_interval(theirs)} {unit}"
-                f"{_likely_mistake(own, theirs, rounding, slides)}"
+                f"{_likely_mistake(own, theirs, rounding, sliding)}"
             )
-        elif not slides and np.abs(own).max() > _TURN + ROUNDING:
+        elif not sliding and np.abs(own).max() > _TURN + ROUNDING:
             wrong.append(f"{name} has {_interval(own)} rad: the file's look like degrees")
         elif not _within(theirs, own, rounding):
             narrower.append(name)
@@ -65,12 +66,12 @@ def compare_limits(hand: HandSpec, model: mujoco.MjModel) -> tuple[list[str], li
 
 
 def compare_couplings(hand: HandSpec, model: mujoco.MjModel) -> tuple[list[str], list[str]]:
-    """Compare how joints follow each other with the file's equalities (a URDF's mimics) and motors.
+    """Compare couplings with the file's equalities (mimic tags of a URDF) and motors.
 
-    MuJoCo itself says how far its constraints are from being kept in random poses of the
-    robot.yaml's commands: joints, tendons and closed loops alike.
+    MuJoCo measures the violation of its constraints (joints, tendons, closed loops) in random
+    poses of the robot.yaml's commands.
     """
-    mujoco = import_mujoco()
+    equalities = import_mujoco().mjtEq
     joints = [_joint(hand, model, row) for row in range(len(hand.joint_names))]
     rows = {joint: row for row, joint in enumerate(joints)}
     residual = _residuals(hand, model, joints)
@@ -78,24 +79,21 @@ def compare_couplings(hand: HandSpec, model: mujoco.MjModel) -> tuple[list[str],
     wrong: list[str] = []
     said: list[str] = []
     for equality, off in residual.items():
-        kind = mujoco.mjtEq(model.eq_type[equality])
-        ids = (int(model.eq_obj1id[equality]), int(model.eq_obj2id[equality]))
-        if kind == mujoco.mjtEq.mjEQ_JOINT:
-            slides = model.jnt_type[ids[0]] == int(mujoco.mjtJoint.mjJNT_SLIDE)
-            unit, limit = ("m", COUPLING_M) if slides else ("rad", COUPLING_RAD)
+        kind = equalities(model.eq_type[equality])
+        unit, limit = "m", LOOP_M
+        text = f"{kind.name.removeprefix('mjEQ_').lower()} constraint of the file"
+        if kind == equalities.mjEQ_JOINT:
+            sliding = slides(model, int(model.eq_obj1id[equality]))
+            unit, limit = ("m", COUPLING_M) if sliding else ("rad", COUPLING_RAD)
             text = _joint_equality(hand, model, equality, rows)
-        else:
-            unit, limit = "m", LOOP_M
-            text = f"{kind.name.removeprefix('mjEQ_').lower()} constraint of the file"
         (wrong if off > limit else said).append(f"{text}: off by up to {off:.2g} {unit}")
     if not wrong and residual:
         said = [f"{len(residual)} of the file's own are kept"]
-
     return wrong + _split_motors(hand, model, rows), said
 
 
 def compare_shapes(hand: HandSpec, model: mujoco.MjModel) -> tuple[list[str], list[str]]:
-    """Look for tips at their last joints, and a base at the knuckles, where a mesh is missing."""
+    """Find tips at their last joints, and a base at the knuckles, caused by missing meshes."""
     names, weld = [model.body(i).name for i in range(model.nbody)], model.body_weldid.tolist()
     lost = {}
     for mesh, links in unread_meshes(hand.user_model).items() if hand.user_model else ():
@@ -122,7 +120,7 @@ def compare_shapes(hand: HandSpec, model: mujoco.MjModel) -> tuple[list[str], li
 
 
 def _residuals(hand: HandSpec, model: mujoco.MjModel, joints: list[int]) -> dict[int, float]:
-    """Return the largest violation of every equality of the file that only the hand can move."""
+    """Return the largest violation of every equality that only the hand can move."""
     mujoco = import_mujoco()
     model.opt.jacobian = mujoco.mjtJacobian.mjJAC_DENSE
     data: Any = mujoco.MjData(model)
@@ -149,7 +147,7 @@ def _residuals(hand: HandSpec, model: mujoco.MjModel, joints: list[int]) -> dict
 def _joint_equality(
     hand: HandSpec, model: mujoco.MjModel, equality: int, rows: dict[int, int]
 ) -> str:
-    """Return what the file and the robot.yaml say of two joints, in our names and senses."""
+    """Return the coupling of two joints in both files, in our names and senses."""
     first = rows[int(model.eq_obj1id[equality])]
     offset, factor, *higher = model.eq_data[equality, :5]
     zeros = model.qpos0[model.jnt_qposadr[[model.eq_obj1id[equality], model.eq_obj2id[equality]]]]
@@ -175,23 +173,20 @@ def _joint_equality(
 
 
 def _split_motors(hand: HandSpec, model: mujoco.MjModel, rows: dict[int, int]) -> list[str]:
-    """Return fixed tendons with a motor whose joints the robot.yaml drives by several commands."""
+    """Report joints on one motor's fixed tendon that several commands of the robot.yaml drive."""
     mujoco = import_mujoco()
-    alone = {int(joint) for joint, kind in zip(
-        model.actuator_trnid[:, 0], model.actuator_trntype, strict=True)
-        if kind == int(mujoco.mjtTrn.mjTRN_JOINT)}  # fmt: skip
+    direct = model.actuator_trntype == int(mujoco.mjtTrn.mjTRN_JOINT)
+    alone = {*model.actuator_trnid[direct, 0].tolist()}
     wrong = []
     for actuator in np.flatnonzero(model.actuator_trntype == int(mujoco.mjtTrn.mjTRN_TENDON)):
         tendon = int(model.actuator_trnid[actuator, 0])
-        first, count = model.tendon_adr[tendon], model.tendon_num[tendon]
-        wraps = slice(first, first + count)
-        if (model.wrap_type[wraps] != int(mujoco.mjtWrap.mjWRAP_JOINT)).any():
+        first = model.tendon_adr[tendon]
+        wraps = slice(first, first + model.tendon_num[tendon])
+        pulled = model.wrap_objid[wraps].tolist()
+        string = (model.wrap_type[wraps] != int(mujoco.mjtWrap.mjWRAP_JOINT)).any()
+        if string or not {*pulled} <= {*rows} or {*pulled} & alone:
             continue
-        pulled = [int(joint) for joint in model.wrap_objid[wraps]]
-        if not {*pulled} <= {*rows} or {*pulled} & alone:
-            continue
-        moved = hand.coupling[[rows[joint] for joint in pulled]].any(0)
-        if moved.sum() > 1:
+        if hand.coupling[[rows[joint] for joint in pulled]].any(0).sum() > 1:
             names = " and ".join(hand.joint_names[rows[joint]] for joint in pulled)
             wrong.append(f"one motor of the file moves {names}, several commands of robot.yaml do")
     return wrong
@@ -217,7 +212,7 @@ def _interval(ends: np.ndarray) -> str:
 
 
 def _likely_mistake(own: np.ndarray, theirs: np.ndarray, rounding: float, slides: bool) -> str:
-    """Return the unit or sense in which the limits would fit, if there is one."""
+    """Suggest the unit or sense in which the limits would fit, if any."""
     scale, unit = (1000.0, "millimetres") if slides else (math.degrees(1), "degrees")
     if _within(own / scale, theirs, rounding) and np.ptp(own) / scale > _ALIKE * np.ptp(theirs):
         if not slides and np.ptp(theirs) * scale < _TURN:

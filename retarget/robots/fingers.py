@@ -1,11 +1,14 @@
-"""The hands of a compiled model: palms, where chains of joints fork, and their fingertips."""
+"""The hands of a compiled model: palms, where chains of joints fork, fingertips and names."""
 
 from __future__ import annotations
 
 import contextlib
-from collections import defaultdict
-from collections.abc import Sequence
+import itertools
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,28 +18,38 @@ from acehand_core.errors import InputError, nearest
 from acehand_core.geometry import rotations
 from acehand_core.hand.skeleton import FINGERS
 from acehand_core.mujoco_gl import import_mujoco
+from acehand_core.types import SIDES, Side
 from retarget.robots.anatomy import Finger, HandPosture, Point
 from retarget.robots.kinematics import ancestors
 
 if TYPE_CHECKING:
     import mujoco
 
-#: A chain with more joints than a finger has is a limb.
+#: A chain with more joints is a limb.
 _FINGER_JOINTS = 5
-#: A named fingertip counts where it is at least this share of the last link's length from its
-#: joint: some links called tips are where the tip begins.
+#: Distance of a named fingertip from its joint, as a share of the last link's length: some links
+#: called tips only begin there.
 _TIP_SHARE = (0.8, 1.1)
-#: The end of a link is the middle of what lies beyond this share of its length.
+#: The end of a link is the mean of its points beyond this share of its length.
 _END_SHARE = 0.9
+#: Names of links and joints of each finger.
+_NAMES = {
+    "thumb": r"thumb|(^|[_/])th(?=$|[_/\d]|j\d|base|prox|mid|dist|hub|tip)",
+    "index": r"index|(^|[_/])[fi]f(?=$|[_/\d]|[ja]\d|knuckle|base|prox|mid|med|dist|tip)",
+    "middle": r"middle|(^|[_/])mf(?=$|[_/\d]|[ja]\d|knuckle|base|prox|mid|med|dist|tip)",
+    "ring": r"(^|[_/])ring|(^|[_/])rf(?=$|[_/\d]|[ja]\d|knuckle|base|prox|mid|med|dist|tip)",
+    "pinky": r"pinky|little|(^|[_/])[lp]f(?=$|[_/\d]|[ja]\d|meta|knuckle|prox|mid|med|dist|tip)",
+}
+_SIDE_MARK = r"(?i)(?:^(?:{0})(?:[_/.\- ]|hand)|[_/.\- ](?:{0})(?=$|[_/.\- ]))"
+_MARKS = {"left": r"left|lh|l", "right": r"right|rh|r"}
 
 
 @dataclass(frozen=True, slots=True)
 class FoundHand:
-    """One hand of a model: the link that carries it, its fingers, every joint below the palm.
+    """One hand of a model: its root link, fingers, and all joints below the palm.
 
-    ``root`` is the body to be named in a robot.yaml, 0 where the file's world carries the hand.
-    ``tip_names`` has the site or body that already is a fingertip, or None. ``looped`` tells of
-    each finger whether it is a linkage that the file closes by a constraint.
+    ``root`` is the link to name in a robot.yaml, 0 for the file's world. ``tip_names`` has the site
+    or body at each fingertip, or None. ``looped`` marks fingers closed by a constraint (linkages).
     """
 
     root: int
@@ -52,10 +65,10 @@ def find_hands(model: mujoco.MjModel, root: str | None = None) -> list[FoundHand
 
     Args:
         model: compiled; links without joints between them count as one.
-        root: look below this link only.
+        root: search below this link only.
 
     Raises:
-        InputError: there is no such link, or no hand: nothing forks into two chains of joints.
+        InputError: no such link, or no fork of two chains of joints.
     """
     top = 0
     if root is not None:
@@ -65,7 +78,7 @@ def find_hands(model: mujoco.MjModel, root: str | None = None) -> list[FoundHand
         top = model.body(root).id
     children = defaultdict(list)
     carriers = {b for j in model.jnt_bodyid for b in ancestors(model, int(j))}
-    for body in sorted(carriers):  # not what has no joint, as a target that is set (mocap)
+    for body in sorted(carriers):  # bodies without joints, as mocap targets, are no links
         if model.body_weldid[body] == body:
             children[int(model.body_weldid[model.body_parentid[body]])].append(body)
     starts = children[int(model.body_weldid[top])]
@@ -76,12 +89,12 @@ def find_hands(model: mujoco.MjModel, root: str | None = None) -> list[FoundHand
     hands = [_hand(model, children, palm, roots, top) for palm, roots in groups]
     hands = [hand for hand in hands if len(hand.fingers) > 1]  # a closed linkage is one finger
     if not hands:
-        raise InputError("No hand: two chains of joints or more must begin at one link.")
+        raise InputError("No hand: two or more chains of joints must begin at one link.")
     return hands
 
 
 def hand_roots(model: mujoco.MjModel) -> list[str]:
-    """Return the links below which there is one hand of at most five fingers."""
+    """Return the links with exactly one hand of up to five fingers below them."""
     found = []
     for name in (model.body(i).name for i in range(1, model.nbody)):
         with contextlib.suppress(InputError):
@@ -93,17 +106,17 @@ def hand_roots(model: mujoco.MjModel) -> list[str]:
 def _palms(
     model: mujoco.MjModel, children: dict[int, list[int]], node: int, starts: list[int]
 ) -> list[tuple[int, list[int]]]:
-    """Return palms and the first links of the chains that begin there."""
+    """Return palms and the first links of their chains."""
     forked = [b for b in starts if len(_leaves(children, b)) > 1]
     if len(starts) == 1:
         return _palms(model, children, starts[0], children[starts[0]])
     if len(starts) < 2:
         return []
     limbs = [b for b in starts if b not in forked and _depth(children, b) > _FINGER_JOINTS]
-    # Every branch forks again, or those that do not are legs: these are arms.
+    # Every branch forks again, or the others are legs: these branches are arms.
     if (len(forked) > 1 and len(forked) == len(starts)) or (forked and limbs):
         return [p for b in forked for p in _palms(model, children, b, children[b])]
-    # Hands that stand side by side in the file's world are told apart by their first links.
+    # Hands side by side in the file's world differ in their first links.
     if node == 0:
         parts = defaultdict(list)
         for start in starts:
@@ -116,12 +129,7 @@ def _palms(
 def _hand(
     model: mujoco.MjModel, children: dict[int, list[int]], palm: int, starts: list[int], top: int
 ) -> FoundHand:
-    below = [b for start in starts for b in _subtree(children, start)]
-    joints = tuple(
-        j
-        for b in below
-        for j in range(model.body_jntadr[b], model.body_jntadr[b] + model.body_jntnum[b])
-    )
+    joints = _joints(model, [b for start in starts for b in _subtree(children, start)])
     balls = [j for j in joints if model.jnt_type[j] < int(import_mujoco().mjtJoint.mjJNT_SLIDE)]
     if balls:
         said = ", ".join(model.joint(j).name for j in balls)
@@ -130,7 +138,7 @@ def _hand(
     chains = [[leaf] for start in starts for leaf in _leaves(children, start)]
     looped = []
     for ends in _ties(model):
-        tied = [c for c in chains if any(set(ends) & set(_chain(model, leaf, palm)) for leaf in c)]
+        tied = [c for c in chains if any(ends & {*_chain(model, leaf, palm)} for leaf in c)]
         if len(tied) == 2:
             chains.remove(tied[1])
             tied[0].extend(tied[1])
@@ -148,39 +156,41 @@ def _hand(
 
     carriers = [ancestors(model, s)[1:] for s in starts]
     common = [b for b in carriers[0] if all(b in others for others in carriers)]
-    # On an arm the hand begins at the link that all fingers share; alone its whole base is it.
+    # On an arm the hand begins at the link shared by all fingers; a separate hand at its base.
     root = top or (0 if not common else common[0] if palm else common[-1])
-    return FoundHand(
-        root, palm, tuple(fingers), tuple(names), joints, tuple(c in looped for c in chains)
-    )
+    loops = tuple(chain in looped for chain in chains)
+    return FoundHand(root, palm, tuple(fingers), tuple(names), joints, loops)
+
+
+def _joints(model: mujoco.MjModel, links: Sequence[int]) -> tuple[int, ...]:
+    first = model.body_jntadr
+    return tuple(j for b in links for j in range(first[b], first[b] + model.body_jntnum[b]))
 
 
 def _fingertip(
     model: mujoco.MjModel, posture: HandPosture, leaf: int, palm: int
 ) -> tuple[Finger, str | None]:
     """Return the chain that ends in a link, and the name of its tip if the file has one."""
-    chain = _chain(model, leaf, palm)
-    joints = [j for b in chain[::-1] for j in
-              range(model.body_jntadr[b], model.body_jntadr[b] + model.body_jntnum[b])]  # fmt: skip
+    joints = _joints(model, _chain(model, leaf, palm)[::-1])
     anchor = posture.turns[leaf].T @ (posture.anchors[joints[-1]] - posture.positions[leaf])
     named = {name: place - anchor for name, place in _named_tips(model, posture, leaf).items()}
     reach = link_points(model, posture, leaf) - anchor
     if not len(reach):  # its meshes are missing
         far = max(named, key=lambda n: float(np.linalg.norm(named[n])), default="")
-        return Finger(tuple(joints), leaf, anchor + named.get(far, np.zeros(3))), far or None
+        return Finger(joints, leaf, anchor + named.get(far, np.zeros(3))), far or None
 
     along = reach[np.argmax(np.linalg.norm(reach, axis=1))]
     along = along / np.linalg.norm(along)
     length = float((reach @ along).max())
     for name, place in named.items():
         if _TIP_SHARE[0] <= place @ along / length <= _TIP_SHARE[1]:
-            return Finger(tuple(joints), leaf, anchor + place), name
+            return Finger(joints, leaf, anchor + place), name
     end = reach[reach @ along > _END_SHARE * length].mean(axis=0)
-    return Finger(tuple(joints), leaf, anchor + end + (length - end @ along) * along), None
+    return Finger(joints, leaf, anchor + end + (length - end @ along) * along), None
 
 
 def _named_tips(model: mujoco.MjModel, posture: HandPosture, link: int) -> dict[str, Point]:
-    """Return what may be a link's tip by the file, those called so first: sites, empty links."""
+    """Return sites and empty links that may be a link's tip, first those called tips."""
     found = {}
     for body in range(model.nbody):
         if model.body_weldid[body] == link and body != link:
@@ -196,7 +206,7 @@ def _named_tips(model: mujoco.MjModel, posture: HandPosture, link: int) -> dict[
 
 
 def link_points(model: mujoco.MjModel, posture: HandPosture, link: int) -> Float[np.ndarray, "N 3"]:
-    """Return points on the surfaces of a link and of all that is fixed to it, in its frame."""
+    """Return surface points of a link and everything fixed to it, in its frame."""
     points = [np.zeros((0, 3))]
     for geom in range(model.ngeom):
         body = int(model.geom_bodyid[geom])
@@ -210,56 +220,47 @@ def link_points(model: mujoco.MjModel, posture: HandPosture, link: int) -> Float
 
 
 def _surface(model: mujoco.MjModel, geom: int) -> Float[np.ndarray, "N 3"]:
-    """Return points on a geom's surface in its own frame; none of planes and fields."""
+    """Return surface points of a geom in its frame; none of planes and height fields."""
     kinds = import_mujoco().mjtGeom
-    kind, size = int(model.geom_type[geom]), model.geom_size[geom]
-    if kind == int(kinds.mjGEOM_MESH):
+    kind, size, ball = kinds(model.geom_type[geom]), model.geom_size[geom], _DIRECTIONS
+    if kind == kinds.mjGEOM_MESH:
         mesh = int(model.geom_dataid[geom])
         first = int(model.mesh_vertadr[mesh])
         return np.array(model.mesh_vert[first : first + int(model.mesh_vertnum[mesh])], float)
-    ball = _DIRECTIONS
-    if kind == int(kinds.mjGEOM_BOX):
-        return np.sign(_CORNERS) * size
-    if kind == int(kinds.mjGEOM_SPHERE):
+    if kind == kinds.mjGEOM_BOX:
+        return _CORNERS * size
+    if kind == kinds.mjGEOM_SPHERE:
         return ball * size[0]
-    if kind == int(kinds.mjGEOM_ELLIPSOID):
+    if kind == kinds.mjGEOM_ELLIPSOID:
         return ball * size
-    if kind == int(kinds.mjGEOM_CAPSULE):
+    if kind == kinds.mjGEOM_CAPSULE:
         return ball * size[0] + np.sign(ball[:, 2:]) * (0, 0, size[1])
-    if kind == int(kinds.mjGEOM_CYLINDER):
+    if kind == kinds.mjGEOM_CYLINDER:
         rim = ball[:, :2] / np.linalg.norm(ball[:, :2], axis=1, keepdims=True)
         return np.column_stack([rim * size[0], np.sign(ball[:, 2]) * size[1]])
     return np.zeros((0, 3))
 
 
-_CORNERS = np.array([[x, y, z] for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)], float)
+_CORNERS = np.array([*itertools.product((-1.0, 1.0), repeat=3)])
 _TURNS = np.pi * (3 - np.sqrt(5)) * np.arange(200)
 _HEIGHTS = np.linspace(1, -1, 202)[1:-1]
-#: Evenly on the unit sphere.
-_DIRECTIONS = np.column_stack([
-    np.sqrt(1 - _HEIGHTS**2) * np.cos(_TURNS), np.sqrt(1 - _HEIGHTS**2) * np.sin(_TURNS), _HEIGHTS
-])  # fmt: skip
+_RADII = np.sqrt(1 - _HEIGHTS**2)
+#: Evenly distributed on the unit sphere.
+_DIRECTIONS = np.column_stack([_RADII * np.cos(_TURNS), _RADII * np.sin(_TURNS), _HEIGHTS])
 
 
-def _ties(model: mujoco.MjModel) -> list[tuple[int, int]]:
-    """Return pairs of links that a constraint holds together."""
+def _ties(model: mujoco.MjModel) -> Iterator[set[int]]:
+    """Yield the two links of each connect or weld constraint."""
     mujoco = import_mujoco()
-    pairs = []
     for i in range(model.neq):
-        if int(model.eq_type[i]) not in (
-            int(mujoco.mjtEq.mjEQ_CONNECT),
-            int(mujoco.mjtEq.mjEQ_WELD),
-        ):
-            continue
-        first, second = int(model.eq_obj1id[i]), int(model.eq_obj2id[i])
-        if int(model.eq_objtype[i]) == int(mujoco.mjtObj.mjOBJ_SITE):
-            first, second = int(model.site_bodyid[first]), int(model.site_bodyid[second])
-        pairs.append((int(model.body_weldid[first]), int(model.body_weldid[second])))
-    return pairs
+        if mujoco.mjtEq(model.eq_type[i]) in (mujoco.mjtEq.mjEQ_CONNECT, mujoco.mjtEq.mjEQ_WELD):
+            ends = np.array([model.eq_obj1id[i], model.eq_obj2id[i]])
+            sites = model.eq_objtype[i] == int(mujoco.mjtObj.mjOBJ_SITE)
+            yield {*model.body_weldid[model.site_bodyid[ends] if sites else ends].tolist()}
 
 
 def _chain(model: mujoco.MjModel, link: int, palm: int) -> list[int]:
-    """Return the links with joints from one up to the palm, the palm left out."""
+    """Return the links with joints from one up to the palm, excluded."""
     return [b for b in ancestors(model, link, palm) if model.body_weldid[b] == b]
 
 
@@ -273,3 +274,47 @@ def _leaves(children: dict[int, list[int]], body: int) -> Sequence[int]:
 
 def _depth(children: dict[int, list[int]], body: int) -> int:
     return 1 + max((_depth(children, child) for child in children[body]), default=0)
+
+
+def fingers_named(text: str) -> tuple[str, ...]:
+    """Return the human fingers that the name of a joint or link may mean."""
+    return tuple(f for f, names in _NAMES.items() if re.search(names, text, re.IGNORECASE))
+
+
+def named_fingers(model: mujoco.MjModel, found: FoundHand) -> list[str]:
+    """Return the human finger of each chain by its names; "" if there is none."""
+    fingers = []
+    for finger in found.fingers:
+        texts = [model.joint(j).name for j in finger.joints]
+        texts += [model.body(int(model.jnt_bodyid[j])).name for j in finger.joints]
+        votes = Counter(name for text in texts for name in fingers_named(text))
+        fingers.append(max(votes, key=lambda name: votes[name], default=""))
+    return fingers
+
+
+def named_side(model: mujoco.MjModel, file: Path, found: FoundHand) -> Side | None:
+    """Return the side in the names of all joints, else of the root, the model or the file."""
+    joints = [model.joint(j).name for j in found.joints]
+    root = model.body(found.root).name if found.root else ""
+    title = model.names[: model.names.find(b"\0")].decode()
+    for texts in (joints, [root], [title], [file.stem], [file.resolve().parent.name]):
+        marked = [s for s in SIDES if all(re.search(_mark(s), text) for text in texts)]
+        if len(marked) == 1:
+            return marked[0]
+    return None
+
+
+def _mark(side: Side) -> str:
+    return _SIDE_MARK.format(_MARKS[side])
+
+
+def our_joints(model: mujoco.MjModel, found: FoundHand, side: Side | None) -> dict[str, int]:
+    """Return the joints by our names: theirs without the side and special characters."""
+    theirs = {model.joint(j).name: j for j in found.joints}
+    marked = side is not None and all(re.search(_mark(side), name) for name in theirs)
+    ours: dict[str, int] = {}
+    for name, joint in theirs.items():
+        plain = re.sub(_mark(side), "", name, count=1) if side and marked else name
+        plain = re.sub(r"[^\w.\-]+", "_", plain).strip("_") or f"joint_{joint}"
+        ours[plain if plain not in ours else f"{plain}_{joint}"] = joint
+    return ours

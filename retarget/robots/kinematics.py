@@ -1,8 +1,8 @@
 """Forward kinematics and Jacobians of a robot hand for many frames at once.
 
-The tree is read from the compiled MJCF, so it is the one that is simulated and rendered. Frames are
-links (their origin), tips (sites) or any point fixed to a link. Everything is in the base frame,
-metres and radians; joint vectors follow ``joint_names``.
+The tree comes from the compiled MJCF that is simulated and rendered. Frames are links (their
+origin), tips (sites) or points fixed to a link. Base frame, metres, radians; joint vectors follow
+``joint_names``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from retarget.robots.hand_spec import HandSpec
 if TYPE_CHECKING:
     import mujoco
 
-#: Rows whose links are computed together: an hour of poses of every link would fill the memory.
+#: Rows computed together: all links over an hour would not fit in memory.
 BLOCK_FRAMES = 4096
 
 JointFrames = Float[np.ndarray, "T Q"]
@@ -36,7 +36,7 @@ JointFrames = Float[np.ndarray, "T Q"]
 class Posture:
     """Links, and the axes and anchors of joints, over T frames; base frame.
 
-    Links and joints come first: each one's block is contiguous, which is what makes this fast.
+    The first axis is links or joints: contiguous blocks per link are fast.
     """
 
     positions: Float[np.ndarray, "L T 3"]
@@ -52,7 +52,7 @@ class Posture:
         return points
 
     def at(self, rows: Int[np.ndarray, "N"]) -> Posture:
-        """Return some frames of it."""
+        """Return some of the frames."""
         return Posture(*(a[:, rows] for a in (self.positions, self.turns, self.axes, self.anchors)))
 
 
@@ -81,16 +81,22 @@ class KinematicTree:
 
         Args:
             model: a compiled MJCF or URDF.
-            path: of its file, for messages.
-            joint_names: order of the joint vectors; default the file's. All of its joints.
-            prefix: dropped from the names in the file.
+            path: its file, for messages.
+            joint_names: order of the joint vectors; default the file's. All joints are required.
+            prefix: removed from the names in the file.
 
         Raises:
             SchemaError: a joint is missing, unknown, or neither hinge nor slide.
         """
         names = [model.joint(i).name.removeprefix(prefix) for i in range(model.njnt)]
         self.joint_names = order = tuple(names if joint_names is None else joint_names)
-        _check_joints(path, names, order)
+        missing = [name for name in order if name not in names]
+        if unknown := [name for name in names if name not in order]:
+            problem = f"{unknown[0]!r} has no place in the joint order"
+            raise SchemaError(f"{path}: joint {problem}; {nearest(unknown[0], missing or order)}")
+        if missing:
+            hint = nearest(missing[0], names)
+            raise SchemaError(f"{path}: joint {missing[0]!r} is not in the model; {hint}")
         self._links = [_read_link(path, model, i, order, prefix) for i in range(1, model.nbody)]
         sliding = {link.column for link in self._links if link.slides}
         self._slides = [column in sliding for column in range(len(order))]
@@ -106,15 +112,14 @@ class KinematicTree:
         self.capsules = read_capsules(model, prefix)
 
     def slides(self, name: str) -> bool:
-        """Whether a joint slides, in metres, instead of turning, in radians."""
         return self._slides[self.joint_names.index(name)]
 
     @classmethod
     @functools.lru_cache(maxsize=16)
     def of(cls, hand: HandSpec) -> KinematicTree:
-        """Return the tree of a hand, joints in its order and names without its side.
+        """Return the tree of a hand, with its joint order and names without the side.
 
-        One for each hand: others keep what they find out about a hand and its tree.
+        Cached: other caches use the hand and its tree as keys.
         """
         model = load_mjcf(hand.mjcf_path)
         tree = cls(model, hand.mjcf_path, hand.joint_names, prefix=f"{hand.side}_")
@@ -122,21 +127,19 @@ class KinematicTree:
         return tree
 
     def frames(self, names: Sequence[str]) -> FrameSet:
-        """Return named links and sites as a set; InputError for an unknown name."""
+        """Return named links and sites; InputError for an unknown name."""
         for name in names:
             if name not in self._frames:
                 raise InputError(f"No frame {name!r}; {nearest(name, self._frames)}")
         rows = [self._frames[name] for name in names]
-        return FrameSet(
-            np.array([r[0] for r in rows], int),
-            np.array([r[1] for r in rows]).reshape(-1, 3),
-            np.array([r[2] for r in rows]).reshape(-1, 3, 3),
-        )
+        links = np.array([link for link, _, _ in rows], int)
+        offsets = np.array([offset for _, offset, _ in rows]).reshape(-1, 3)
+        return FrameSet(links, offsets, np.array([turn for _, _, turn in rows]).reshape(-1, 3, 3))
 
     def points(
         self, joints: JointFrames, frames: FrameSet | Sequence[str]
     ) -> Float[np.ndarray, "T K 3"]:
-        """Return the origins of the frames for every row of joint angles."""
+        """Return the origins of the frames."""
         frames = self._resolve(frames)
         points = np.empty((len(joints), len(frames.links), 3))
         for first in range(0, len(joints), BLOCK_FRAMES):
@@ -147,7 +150,7 @@ class KinematicTree:
     def poses(
         self, joints: JointFrames, frames: FrameSet | Sequence[str]
     ) -> Float[np.ndarray, "T K 4 4"]:
-        """Return ``T_base_frame`` of the frames for every row of joint angles."""
+        """Return ``T_base_frame`` of the frames."""
         frames = self._resolve(frames)
         posture = self.posture(joints)
         rotation = np.swapaxes(posture.turns[frames.links] @ frames.turns[:, None], 0, 1)
@@ -156,7 +159,7 @@ class KinematicTree:
     def points_and_jacobian(
         self, joints: JointFrames, frames: FrameSet | Sequence[str]
     ) -> tuple[Float[np.ndarray, "T K 3"], Float[np.ndarray, "T K 3 Q"]]:
-        """Return the origins of the frames and their derivatives by each joint."""
+        """Return the origins of the frames and their derivatives by joint."""
         frames = self._resolve(frames)
         posture = self.posture(joints)
         points = posture.points(frames)
@@ -169,7 +172,7 @@ class KinematicTree:
         points: Float[np.ndarray, "T K 3"],
         coupling: Float[np.ndarray, "Q C"],
     ) -> Float[np.ndarray, "T K 3 C"]:
-        """Return the derivatives of points fixed to links by what moves the joints.
+        """Return the derivatives of points on links by the commands of the joints.
 
         A hinge moves a point by ``axis x (point - anchor)`` per radian, a slide by its axis.
         """
@@ -191,7 +194,7 @@ class KinematicTree:
     ) -> Float[np.ndarray, "T C C"]:
         """Return the second derivatives of ``sum(forces * points)`` for constant forces.
 
-        A hinge also turns what joints beyond it do to a point: ``axis x derivative``.
+        A hinge also rotates the derivatives by outer joints: ``axis x derivative``.
         """
         size = coupling.shape[1]
         hessian = np.zeros((len(points), size, size))
@@ -223,7 +226,7 @@ class KinematicTree:
         return tuple(chain)
 
     def posture(self, joints: JointFrames) -> Posture:
-        """Return where every link and joint is for every row of joint angles."""
+        """Return every link and joint for every row of joint angles."""
         count = len(joints)
         positions = np.empty((len(self._links), count, 3))
         turns = np.empty((len(self._links), count, 3, 3))
@@ -262,13 +265,11 @@ class KinematicTree:
         return frames if isinstance(frames, FrameSet) else self.frames(frames)
 
     def _by_joint(self, posture: Posture, column: int, points: np.ndarray) -> np.ndarray:
-        """Return the derivative of points (T, 3) by one joint on whose link's branch they are."""
+        """Return the derivatives of points (T, 3) by a joint that moves them."""
         axis = posture.axes[column]
-        return (
-            axis
-            if self._slides[column]
-            else rotations.cross(axis, points - posture.anchors[column])
-        )
+        if self._slides[column]:
+            return axis
+        return rotations.cross(axis, points - posture.anchors[column])
 
 
 def load_mjcf(path: Path) -> mujoco.MjModel:
@@ -283,53 +284,35 @@ def load_mjcf(path: Path) -> mujoco.MjModel:
         raise InputError(f"{path}: MuJoCo cannot read this model: {error}") from error
 
 
-def _check_joints(path: Path, names: Sequence[str], order: Sequence[str]) -> None:
-    """Raise SchemaError that names the model's joint with a wrong name, or the one it lacks."""
-    unknown = [name for name in names if name not in order]
-    missing = [name for name in order if name not in names]
-    if unknown:
-        hint = nearest(unknown[0], missing or order)
-        raise SchemaError(f"{path}: joint {unknown[0]!r} has no place in the joint order; {hint}")
-    if missing:
-        hint = nearest(missing[0], names)
-        raise SchemaError(f"{path}: joint {missing[0]!r} is not in the model; {hint}")
-
-
 def _times(turns: np.ndarray, matrix: np.ndarray) -> np.ndarray:
-    # One large product: numpy takes many small ones one at a time.
+    # One large product instead of many small ones.
     return (turns.reshape(-1, 3) @ matrix).reshape(len(turns), 3, *matrix.shape[1:])
 
 
 def _read_link(
     path: Path, model: mujoco.MjModel, body: int, order: tuple[str, ...], prefix: str
 ) -> _Link:
-    mujoco = import_mujoco()
+    joints = import_mujoco().mjtJoint
     column, axis, anchor, slides = None, np.zeros(3), np.zeros(3), False
     if model.body_jntnum[body]:
         joint = int(model.body_jntadr[body])
         name = model.joint(joint).name.removeprefix(prefix)
-        kind = int(model.jnt_type[joint])
-        slides = kind == int(mujoco.mjtJoint.mjJNT_SLIDE)
-        hinges = kind == int(mujoco.mjtJoint.mjJNT_HINGE)
-        if model.body_jntnum[body] > 1 or not (slides or hinges):
+        kind = joints(model.jnt_type[joint])
+        slides = kind == joints.mjJNT_SLIDE
+        if model.body_jntnum[body] > 1 or not (slides or kind == joints.mjJNT_HINGE):
             raise SchemaError(f"{path}: joint {name!r}: one hinge or slide per link is supported.")
-        column, axis, anchor = order.index(name), model.jnt_axis[joint], model.jnt_pos[joint]
+        column = order.index(name)
+        axis, anchor = model.jnt_axis[joint].copy(), model.jnt_pos[joint].copy()
         if model.qpos0[model.jnt_qposadr[joint]] != 0:
             raise SchemaError(f"{path}: joint {name!r} has a reference angle; it must be 0.")
 
-    return _Link(
-        parent=int(model.body_parentid[body]) - 1,
-        position=model.body_pos[body].copy(),
-        turn=rotations.from_quaternion(model.body_quat[body]),
-        column=column,
-        axis=axis.copy(),
-        anchor=anchor.copy(),
-        slides=slides,
-    )
+    parent, position = int(model.body_parentid[body]) - 1, model.body_pos[body].copy()
+    turn = rotations.from_quaternion(model.body_quat[body])
+    return _Link(parent, position, turn, column, axis, anchor, slides)
 
 
 def ancestors(model: mujoco.MjModel, body: int, end: int = 0) -> list[int]:
-    """Return a body and those that carry it up to the ``end``, which is left out."""
+    """Return a body and its ancestors up to ``end``, excluded."""
     found = []
     while body not in (0, end):
         found.append(body)

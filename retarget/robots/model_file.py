@@ -1,8 +1,6 @@
-"""Somebody's MJCF or URDF as it is, read by MuJoCo's own parser.
+"""Reads any MJCF or URDF with MuJoCo's parser, and writes a hand's kinematics as URDF.
 
-Includes, default classes, attached models, units and folders of assets are MuJoCo's affair. Of a
-URDF the paths of meshes are made absolute first, as ROS finds them, and meshes that MuJoCo cannot
-read are left out.
+Mesh paths of a URDF are resolved as in ROS, and meshes that MuJoCo cannot read are ignored.
 """
 
 from __future__ import annotations
@@ -26,16 +24,15 @@ if TYPE_CHECKING:
     import mujoco
 
 
-#: What MuJoCo has decoders for.
+#: Mesh formats that MuJoCo reads.
 MESH_SUFFIXES = (".obj", ".stl", ".msh")
 
 
 def load_spec(file: Path) -> mujoco.MjSpec:
-    """Read an MJCF or URDF as it is.
+    """Read an MJCF or URDF.
 
-    Meshes, textures and height fields have absolute paths in the spec, so that it can be attached
-    to another one or written anywhere. Links and joints without a name get one: ``link3``,
-    ``link3_joint``.
+    Assets get absolute paths, so that the spec can be attached or written anywhere. Unnamed links
+    and joints become ``link3`` and ``link3_joint``.
 
     Raises:
         InputError: the file is missing or MuJoCo cannot read it.
@@ -57,16 +54,12 @@ def load_spec(file: Path) -> mujoco.MjSpec:
 
 
 def compiled_model(file: Path) -> mujoco.MjModel:
-    """Compile somebody's MJCF or URDF as it is; names as ``load_spec`` gives them.
-
-    Raises:
-        InputError: the file is missing or MuJoCo cannot read it.
-    """
+    """Compile an MJCF or URDF unchanged; names and errors as in ``load_spec``."""
     return compiled(_read(file), file)
 
 
 def compiled(spec: mujoco.MjSpec, file: Path) -> mujoco.MjModel:
-    """Compile a spec; InputError that names ``file`` where MuJoCo refuses it."""
+    """Compile a spec; InputError with the ``file`` if MuJoCo refuses it."""
     try:
         with quiet_mujoco():
             model = spec.compile()
@@ -80,16 +73,12 @@ def compiled(spec: mujoco.MjSpec, file: Path) -> mujoco.MjModel:
     ):
         for link in links[~np.isfinite(places).all(axis=1)]:
             name = model.body(link).name
-            raise InputError(f"{file}: a place or axis of link {name!r} is not a finite number.")
+            raise InputError(f"{file}: a position or axis of link {name!r} is not finite.")
     return model
 
 
 def files_of(file: Path) -> tuple[Path, ...]:
-    """Return the file and all that it is made of: included and attached files, meshes, textures.
-
-    Raises:
-        InputError: MuJoCo cannot read it.
-    """
+    """Return the file with its includes, attached files, meshes and textures. Raises InputError."""
     mujoco = import_mujoco()
     if not _is_urdf(file):
         try:
@@ -102,7 +91,7 @@ def files_of(file: Path) -> tuple[Path, ...]:
 
 
 def unread_meshes(file: Path) -> dict[str, set[str]]:
-    """Return a URDF's meshes that are left out, with the reason: the links that each belongs to."""
+    """Return the links of a URDF's ignored meshes, by mesh and reason."""
     unread: dict[str, set[str]] = defaultdict(set)
     for link, _, mesh in _meshes(_urdf(file)) if _is_urdf(file) else ():
         if reason := _why_left_out(_mesh_path(name := mesh.get("filename", ""), file)):
@@ -111,7 +100,7 @@ def unread_meshes(file: Path) -> dict[str, set[str]]:
 
 
 def urdf_limits(file: Path, kind: str) -> dict[str, float]:
-    """Return the ``velocity`` or ``effort`` of a URDF's joints, of those where it is not 0."""
+    """Return the nonzero ``velocity`` or ``effort`` of a URDF's joints."""
     if file.suffix.lower() != ".urdf":
         return {}
     limits = {joint.get("name", ""): joint.find("limit") for joint in ET.parse(file).iter("joint")}
@@ -127,7 +116,7 @@ def _read(file: Path) -> mujoco.MjSpec:
         with quiet_mujoco():
             if _is_urdf(file):
                 spec = mujoco.MjSpec.from_string(_readable_urdf(file))
-            else:  # which MuJoCo opens by this suffix only
+            else:  # MuJoCo opens this suffix only
                 name = str(file.absolute().with_suffix(".xml"))
                 spec = mujoco.MjSpec.from_file(name, include={name: file.read_bytes()})
     except (OSError, ValueError, ET.ParseError) as error:
@@ -146,7 +135,7 @@ def _unreadable(file: Path, error: Exception) -> InputError:
 
 
 def _is_urdf(file: Path) -> bool:
-    """Whether the file's first element is a URDF's; its suffix may be any."""
+    """Whether the root element is a URDF's, whatever the suffix."""
     try:
         with file.open("rb") as stream:
             return next(ET.iterparse(stream, events=("start",)))[1].tag == "robot"
@@ -157,12 +146,12 @@ def _is_urdf(file: Path) -> bool:
 def _urdf(file: Path) -> ET.Element:
     root = ET.parse(file).getroot()
     if any("ros.org/wiki/xacro" in element.tag for element in root.iter()):
-        raise InputError(f"{file}: is a xacro; expand it first: xacro {file.name} > hand.urdf")
+        raise InputError(f"{file}: a xacro file; expand it first: xacro {file.name} > hand.urdf")
     return root
 
 
 def _readable_urdf(file: Path) -> str:
-    """Return a URDF with absolute mesh paths, without meshes that MuJoCo cannot read."""
+    """Return a URDF with absolute mesh paths and without meshes that MuJoCo cannot read."""
     root = _urdf(file)
     for link, part, mesh in _meshes(root):
         path = _mesh_path(mesh.get("filename", ""), file)
@@ -173,16 +162,14 @@ def _readable_urdf(file: Path) -> str:
 
     for old in root.findall("mujoco"):
         root.remove(old)
-    extension = ET.SubElement(root, "mujoco")
-    ET.SubElement(extension, "compiler", fusestatic="false", discardvisual="false",
-                  strippath="false", boundmass="0.001", boundinertia="1e-7",
-                  balanceinertia="true")  # fmt: skip
-
+    flags = {"fusestatic": "false", "discardvisual": "false", "strippath": "false"}
+    flags |= {"boundmass": "0.001", "boundinertia": "1e-7", "balanceinertia": "true"}
+    ET.SubElement(ET.SubElement(root, "mujoco"), "compiler", flags)
     return ET.tostring(root, encoding="unicode")
 
 
 def _meshes(root: ET.Element) -> Iterator[tuple[ET.Element, ET.Element, ET.Element]]:
-    """Yield every mesh of a URDF with its link and its visual or collision element."""
+    """Yield the meshes of a URDF with their links and visual or collision elements."""
     for link in root.iter("link"):
         for part in (*link.findall("visual"), *link.findall("collision")):
             mesh = part.find("geometry/mesh")
@@ -199,19 +186,19 @@ def _why_left_out(mesh: Path | None) -> str:
 
 
 def _mesh_path(name: str, file: Path) -> Path | None:
-    """Resolve the path of a mesh in a URDF; None if there is no such file.
+    """Resolve a mesh path of a URDF; None if there is no such file.
 
-    ``package://NAME/...`` is looked for in the folders around the file that are called NAME or have
-    a package.xml of that name, beside these, and on the paths that ROS looks at. What is not where
-    its name says is where people put it: next to the file, in ``meshes`` there or one folder up.
+    ``package://NAME/...`` is searched in folders around the file named NAME or with a package.xml
+    of that name, their siblings, and ROS's paths; then next to the file, in ``meshes`` there, or
+    one folder up.
     """
     folder = file.absolute().parent
     scheme, separator, rest = name.partition("://")
     named = Path(unquote(rest) if scheme == "file" else rest or name)
     places = [folder / named]
     if separator and scheme != "file":
-        places = [place / Path(*named.parts[1:])
-                  for place in _package_folders(named.parts[0], folder)]  # fmt: skip
+        around = _package_folders(named.parts[0], folder)
+        places = [place / Path(*named.parts[1:]) for place in around]
     for near in (folder, folder / "meshes", folder.parent, folder.parent / "meshes"):
         places += [near / Path(*named.parts[i:]) for i in range(len(named.parts))]
     return next((place.resolve() for place in places if place.is_file()), None)
@@ -230,33 +217,27 @@ def _package_folders(package: str, folder: Path) -> Iterator[Path]:
 
 
 def _package_name(folder: Path) -> str | None:
-    """Return the name in a folder's package.xml, if it has one."""
+    """Return the name in a folder's package.xml, if any."""
     try:
         return (ET.parse(folder / "package.xml").getroot().findtext("name") or "").strip()
     except (OSError, ET.ParseError):
         return None
 
 
-# A compiled hand's kinematics as URDF, and the elements that every URDF here is made of.
-#
-# Links, joints and tips only: for tools that read nothing else.
+# A compiled hand's kinematics as URDF: links, joints and tips only.
 
 Numbers = Sequence[int | float] | np.ndarray
 
 
-def _exact(value: float) -> str:
-    return repr(float(value))
-
-
 def joined(values: Numbers, number: Callable[[float], str]) -> str:
-    """Return numbers with blanks between them."""
+    """Return numbers separated by blanks."""
     return " ".join(number(v) for v in np.asarray(values, float).tolist())
 
 
 def skeleton_urdf(model: mujoco.MjModel, hand: HandSpec) -> str:
     """Return links, joints with limits and couplings, and sites as fixed links.
 
-    URDF turns a link about its own origin, so a joint beside it gets a link of its own.
+    URDF rotates a link about its origin, so a joint with an anchor gets an extra link.
     """
     root = ET.Element("robot", name=f"{hand.robot}_{hand.side}")
     names = {hand.full_name(name): row for row, name in enumerate(hand.joint_names)}
@@ -279,9 +260,9 @@ def skeleton_urdf(model: mujoco.MjModel, hand: HandSpec) -> str:
         label = model.joint(joint).name
         kind = "prismatic" if model.jnt_type[joint] == slide else "revolute"
         ET.SubElement(root, "link", name=moving)
-        element = urdf_joint(root, label, kind, parent, moving, position + turn @ anchor,
-                              rotations.to_rpy(turn), _exact)  # fmt: skip
-        add_limits(element, hand, names[label], model.jnt_axis[joint], _exact)
+        place, rpy = position + turn @ anchor, rotations.to_rpy(turn)
+        element = urdf_joint(root, label, kind, parent, moving, place, rpy, repr)
+        add_limits(element, hand, names[label], model.jnt_axis[joint], repr)
         if anchor.any():
             _fixed_link(root, name, moving, -anchor, np.eye(3))
 
@@ -297,7 +278,7 @@ def _fixed_link(
 ) -> None:
     ET.SubElement(root, "link", name=name)
     rpy = rotations.to_rpy(turn)
-    urdf_joint(root, f"{name}_fixed", "fixed", parent, name, xyz, rpy, _exact)
+    urdf_joint(root, f"{name}_fixed", "fixed", parent, name, xyz, rpy, repr)
 
 
 def urdf_joint(
@@ -310,7 +291,7 @@ def urdf_joint(
     rpy: Numbers,
     number: Callable[[float], str],
 ) -> ET.Element:
-    """Add a joint between two links; ``number`` writes each of its numbers."""
+    """Add a joint between two links; ``number`` formats its numbers."""
     joint = ET.SubElement(root, "joint", name=label, type=kind)
     ET.SubElement(joint, "parent", link=parent)
     ET.SubElement(joint, "child", link=child)
@@ -324,21 +305,21 @@ def add_limits(
     """Add axis, limits and coupling of the hand's joint ``row``."""
     source = int(np.abs(hand.coupling[row]).argmax())
     factor = hand.coupling[row, source]
+    # URDF requires effort and velocity; unknown ones get a bound that no hand reaches.
+    limits = {
+        "lower": hand.lower[row],
+        "upper": hand.upper[row],
+        "effort": min(hand.command_torque[source], 100.0),
+        "velocity": min(abs(factor) * hand.command_velocity[source], 100.0),
+    }
     ET.SubElement(joint, "axis", xyz=joined(axis, number))
-
-    # URDF demands effort and velocity; where nothing is known a bound no hand reaches.
-    speed = min(abs(factor) * hand.command_velocity[source], 100.0)
-    effort = min(hand.command_torque[source], 100.0)
-    ET.SubElement(joint, "limit", lower=number(hand.lower[row]), upper=number(hand.upper[row]),
-                  effort=number(effort), velocity=number(speed))  # fmt: skip
-
+    ET.SubElement(joint, "limit", {key: number(float(value)) for key, value in limits.items()})
     if hand.joint_names[row] not in hand.command_joints:
-        ET.SubElement(joint, "mimic", joint=hand.full_name(hand.command_joints[source]),
-                      multiplier=number(factor),
-                      offset=number(hand.coupling_offset[row]))  # fmt: skip
+        mimic = ET.SubElement(joint, "mimic", joint=hand.full_name(hand.command_joints[source]))
+        mimic.set("multiplier", number(float(factor)))
+        mimic.set("offset", number(float(hand.coupling_offset[row])))
 
 
 def xml_text(root: ET.Element) -> str:
-    """Return an XML file's text."""
     ET.indent(root)
     return ET.tostring(root, encoding="unicode", xml_declaration=False) + "\n"

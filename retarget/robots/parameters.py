@@ -1,7 +1,7 @@
-"""Typed access to a YAML parameter file; every error names the file and the key.
+"""Typed access to YAML parameter files; every error names the file and the key.
 
-One side of a hand may be the mirror image of the other, in the y of every link's frame: a file then
-states one side only, and for the other side only what differs.
+A side of a hand may mirror the other in the y of every link's frame; it then states only what
+differs.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from acehand_core.types import SIDES, Side
 Name = TypeVar("Name", bound=str)
 
 _MISSING = object()
-# The C parser is ten times faster where PyYAML was built with it; both build plain values only.
+# The C parser, if available, is ten times faster; both load plain values only.
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class Section:
-    """One mapping of a parameter file that knows where it stands."""
+    """One mapping of a parameter file, with its file and key."""
 
     def __init__(self, file: Path, key: str, values: dict[str, Any]) -> None:
         self.file = file
@@ -35,19 +35,18 @@ class Section:
         return name in self._values
 
     def __iter__(self) -> Iterator[str]:
-        """Iterate over the keys in the file's order."""
         return iter(self._values)
 
     def fail(self, name: str, problem: str) -> NoReturn:
-        """Raise a SchemaError about one key."""
+        """Raise a SchemaError about a key."""
         raise SchemaError(f"{self.file}: {self._path(name)} {problem}")
 
     def only(self, names: str) -> None:
-        """Refuse any key that is not among the blank-separated names."""
+        """Refuse keys other than the blank-separated names."""
         self.known(names.split(), "a known key")
 
     def known(self, valid: Iterable[str], what: str = "known here") -> None:
-        """Refuse any key that is not valid; ``what`` says in the message what it is not."""
+        """Refuse keys that are not ``valid``, with a message that they are not ``what``."""
         valid = tuple(valid)
         for name in self._values:
             if name not in valid:
@@ -85,12 +84,11 @@ class Section:
         return names[names.index(value)]
 
     def number(self, name: str, default: Any = _MISSING) -> float:
-        """Return a finite number; the default is returned as it is."""
+        """Return a finite number, or the default."""
         value = self._get(name, default)
         return value if value is default else self._number(name, value)
 
     def flag(self, name: str, default: bool) -> bool:
-        """Return true or false."""
         value = self._get(name, default)
         if not isinstance(value, bool):
             self.fail(name, f"must be true or false, not {value!r}.")
@@ -121,14 +119,14 @@ class Section:
         return tuple(self._number(name, v) for v in value)
 
     def interval(self, name: str) -> tuple[float, float]:
-        """Return two numbers, the first below the second."""
+        """Return two ascending numbers."""
         low, high = self.vector(name, 2)
         if not low < high:
             self.fail(name, f"must be [lower, upper] with lower < upper, not [{low}, {high}].")
         return low, high
 
     def pairs(self, name: str, valid: Iterable[str] | None = None) -> tuple[tuple[str, str], ...]:
-        """Return pairs of names, valid ones where that is given; none if the key is absent."""
+        """Return pairs of names, of the valid ones if given; none if the key is absent."""
         pairs = []
         values = self._get(name, [])
         for pair in values if isinstance(values, list) else [values]:
@@ -162,7 +160,7 @@ class Section:
 
 
 def merged(base: Section, change: Section) -> Section:
-    """Return ``base`` with the entries of ``change`` laid over it, two levels deep."""
+    """Return ``base`` updated with the entries of ``change``, two levels deep."""
     values = dict(base.plain())
     for name in change:
         values[name] = {**base.section(name).plain(), **change.section(name).plain()}
@@ -170,15 +168,16 @@ def merged(base: Section, change: Section) -> Section:
 
 
 def read_yaml(path: Path, hint: str = "") -> Section:
-    """Read a YAML file whose top level is a mapping; ``hint`` says what else a file may lack.
+    """Read a YAML file with a mapping at its top; ``hint`` completes messages.
 
     Raises:
-        InputError: the file cannot be read. SchemaError: it is no YAML, or no mapping.
+        InputError: the file cannot be read.
+        SchemaError: it is no YAML, or no mapping.
     """
     try:
         text = path.read_text(encoding="utf-8")
         if text.lstrip().startswith("<"):
-            raise SchemaError(f"{path}: is XML and not YAML.{hint}")
+            raise SchemaError(f"{path}: is XML, not YAML.{hint}")
         values = yaml.load(text, Loader=_LOADER)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}).") from error
@@ -188,27 +187,20 @@ def read_yaml(path: Path, hint: str = "") -> Section:
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         kinds = {dict: "keys that are no text", list: "a list", type(None): "nothing"}
         held = kinds.get(type(values), "a single value")
-        raise SchemaError(
-            f"{path}: holds {held} where a mapping (`key: value` lines) is needed.{hint}"
-        )
+        raise SchemaError(f"{path}: holds {held} instead of `key: value` lines.{hint}")
     return Section(path, "", values)
 
 
-#: Which components of a vector change sign in the mirror y -> -y. A turn changes sense as well, so
-#: an axis of rotation behaves unlike a direction.
+#: Signs of vectors in the mirror y -> -y; rotation axes mirror unlike directions.
 _DIRECTION = (1.0, -1.0, 1.0)
 _TURN = (-1.0, 1.0, -1.0)
-_SIGNS = {
-    "xyz": _DIRECTION, "com": _DIRECTION, "from": _DIRECTION, "to": _DIRECTION,
-    "center": _DIRECTION, "rpy": _TURN,
-}  # fmt: skip
+_SIGNS = dict.fromkeys(("xyz", "com", "from", "to", "center"), _DIRECTION) | {"rpy": _TURN}
 
 
 def unmirrored(sides: Section, side: Side) -> Section:
-    """Return one side's entry; with ``mirror: OTHER`` the other's, mirrored, its own laid over it.
+    """Return one side's entry; ``mirror: OTHER`` takes the other's, mirrored, as defaults.
 
-    Joints keep their names and the signs of their angles: flexion is positive on both sides if it
-    is on one.
+    Joints keep their names and signs: flexion is positive on both sides or on none.
     """
     own = sides.section(side)
     own.only("joints commands links tips model mirror")
@@ -231,21 +223,16 @@ def unmirrored(sides: Section, side: Side) -> Section:
 
 
 def _mirrored(entry: Any) -> Any:
-    """Return a link, tip or shape in the mirror; what is malformed is left for the reader."""
+    """Return a link, tip or shape in the mirror; malformed values are left to the reader."""
     if isinstance(entry, list):
         return [_mirrored(item) for item in entry]
     if not isinstance(entry, dict):
         return entry
-    axis = _DIRECTION if entry.get("motion") == "slide" else _TURN
+    signs = _SIGNS | {"axis": _DIRECTION if entry.get("motion") == "slide" else _TURN}
     image = {}
     for key, value in entry.items():
-        signs = axis if key == "axis" else _SIGNS.get(key)
-        image[key] = _mirrored(value) if signs is None else _signed(value, signs)
+        image[key] = _mirrored(value)
+        vector = key in signs and isinstance(value, list) and len(value) == 3
+        if vector and all(isinstance(v, int | float) and not isinstance(v, bool) for v in value):
+            image[key] = [v * s for v, s in zip(value, signs[key], strict=True)]
     return image
-
-
-def _signed(value: Any, signs: tuple[float, ...]) -> Any:
-    if not isinstance(value, list) or len(value) != len(signs):
-        return value
-    good = all(isinstance(v, int | float) and not isinstance(v, bool) for v in value)
-    return [v * s for v, s in zip(value, signs, strict=True)] if good else value
