@@ -70,10 +70,8 @@ class ClipFolder:
             try:
                 self._lock = DirectoryLock(folder)
             except LockedError as error:
-                raise OutputError(
-                    f"{folder}: another clip_recorder records to it; give this one another "
-                    "output_dir."
-                ) from error
+                problem = "another clip_recorder records to it; give this one another output_dir."
+                raise OutputError(f"{folder}: {problem}") from error
 
     def next_clip(self) -> Path:
         return next_clip(self.path / "clips")
@@ -215,9 +213,8 @@ class ClipRecorder:
         try:
             writer.close()
         except OutputError as error:
-            raise OutputError(
-                f"{error} The data on disk is recovered when a clip_recorder next starts here."
-            ) from error
+            hint = "The data on disk is recovered when a clip_recorder next starts here."
+            raise OutputError(f"{error} {hint}") from error
         return self.path
 
 
@@ -293,8 +290,7 @@ class ClipRecorderNode:
         self._clips = self._clips or ClipFolder(self._folder)
         for sentence in self._clips.recover():
             self._node.get_logger().warning(sentence)
-        self._outlet.open([f"/{side}_hand/joint_trajectory" for side in SIDES])
-        self._outlet.open([DIAGNOSTICS])
+        self._outlet.open([*(f"/{side}_hand/joint_trajectory" for side in SIDES), DIAGNOSTICS])
 
     def activate(self) -> None:
         """Subscribe to the camera."""
@@ -398,9 +394,8 @@ class ClipRecorderNode:
     def _stop(self) -> str:
         clip = self._clip.stop()
         if clip is None:
-            raise InputError(
-                f"{self._clip.path}: no image received on {self._image_topic}; clip discarded."
-            )
+            problem = f"no image received on {self._image_topic}; clip discarded."
+            raise InputError(f"{self._clip.path}: {problem}")
         info = self._info_topic if self._clip.camera_infos else ""
         values: Mapping[str, Any] = {**self._values, "image_topic": self._image_topic}
         options = clip_options(values, clip, self._folder / "bags" / clip.name, info)
@@ -420,13 +415,13 @@ class ClipRecorderNode:
 
     def _tell(self) -> None:
         now_ns, name = runtime.now_ns(self._node), self._node.get_name()
-        status = self._worker.status
         if self._clip.recording:
             length = f"{self._clip.length_s(now_ns):.2f}"
             values = {"clip": self._clip.path, "images": self._clip.images, "seconds": length}
-            self._outlet.publish([diagnostics(name, OK, "recording", values, now_ns)])
+            message = diagnostics(name, OK, "recording", values, now_ns)
         else:
-            self._outlet.publish([job_diagnostics(name, status, now_ns, self._verdict)])
+            message = job_diagnostics(name, self._worker.status, now_ns, self._verdict)
+        self._outlet.publish([message])
         if not self._log.tell():
             return
         if (demonstration := self._demonstration) is not None:

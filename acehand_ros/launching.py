@@ -30,7 +30,7 @@ NAMESPACE = ("namespace", "", "ROS namespace of nodes, topics and /clock, for ex
 VIEW_TEXT, VIEWS = "viewer to start, if installed", ("none", "auto", *VIEWERS)
 
 
-def declared(*rows: tuple[str, ...]) -> list[Any]:
+def declared(*rows: tuple[str | None, ...]) -> list[Any]:
     """Return launch arguments: name, default, description and choices, if any, of each row."""
     from launch.actions import DeclareLaunchArgument
 
@@ -48,21 +48,14 @@ def arguments(
     defaults: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Any]:
     """Return launch arguments for parameters; ``defaults`` override those of the nodes."""
-    from launch.actions import DeclareLaunchArgument
-
-    out = []
+    rows = []
     for leaf in parameters:
         name, switch = leaf.parameter, isinstance(leaf.default, bool)
         usual = str(leaf.default).lower() if switch else str(leaf.default)
-        out.append(
-            DeclareLaunchArgument(
-                name,
-                default_value=None if name in required else defaults.get(name, usual),
-                description=described(leaf),
-                choices=("true", "false") if switch else leaf.choices or None,
-            )
-        )
-    return out
+        default = None if name in required else defaults.get(name, usual)
+        choices = ("true", "false") if switch else leaf.choices
+        rows.append((name, default, described(leaf), *choices))
+    return declared(*rows)
 
 
 def values(parameters: Table, given: Mapping[str, str]) -> dict[str, Any]:
@@ -254,22 +247,18 @@ def state_publishers(
 
     if not installed("robot_state_publisher"):
         return [LogInfo(msg="No link frames: robot_state_publisher is not installed.")]
-    return [
-        Node(
-            package="robot_state_publisher",
-            executable="robot_state_publisher",
-            namespace=f"{namespace}/{side}_hand" if namespace else f"{side}_hand",
-            remappings=own_clock(namespace),
-            parameters=[
-                {
-                    "robot_description": ParameterValue(
-                        hand.urdf_path.read_text("utf-8"), value_type=str
-                    ),
-                    "use_sim_time": use_sim_time,
-                    "publish_frequency": 100.0,
-                    "frame_prefix": frame_prefix,
-                }
-            ],
+    nodes = []
+    common = {"publish_frequency": 100.0, "frame_prefix": frame_prefix}
+    for side, hand in load_robot(robot).hands.items():
+        urdf = ParameterValue(hand.urdf_path.read_text("utf-8"), value_type=str)
+        parameters = {"robot_description": urdf, "use_sim_time": use_sim_time, **common}
+        nodes.append(
+            Node(
+                package="robot_state_publisher",
+                executable="robot_state_publisher",
+                namespace=f"{namespace}/{side}_hand" if namespace else f"{side}_hand",
+                remappings=own_clock(namespace),
+                parameters=[parameters],
+            )
         )
-        for side, hand in load_robot(robot).hands.items()
-    ]
+    return nodes

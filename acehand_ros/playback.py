@@ -66,11 +66,6 @@ class Timeline:
         self.starting = True  # play starts anew at the next frame
         self._single = False
 
-    @property
-    def frames(self) -> int:
-        """The number of frames."""
-        return len(self._offsets)
-
     def position_ns(self, now_ns: int) -> int:
         """Return the playhead in ns from the first stamp."""
         if self.paused or self._anchor_ns is None:
@@ -92,7 +87,7 @@ class Timeline:
 
     def resume(self, now_ns: int) -> None:
         """Continue; at the end, from the start."""
-        if self._next >= self.frames and self.position_ns(now_ns) >= self.length_ns:
+        if self._next >= len(self._offsets) and self.position_ns(now_ns) >= self.length_ns:
             self.seek(0.0, now_ns)
         self._move(self.position_ns(now_ns), now_ns)
         self.paused = False
@@ -121,14 +116,16 @@ class Timeline:
         if self._single:
             self._single = False
             frame, self._next = self._next, self._next + 1
-            return Due((frame,), self._take_restart(), False)
+            restarted, self.starting = self.starting, False
+            return Due((frame,), restarted, False)
         if self.paused or self._anchor_ns is None or now_ns < self._anchor_ns:
             return Due((), False, False)
         position = self.position_ns(now_ns)
         stop = int(np.searchsorted(self._offsets, position, side="right"))
         frames = tuple(range(self._next, stop))
         self._next = max(self._next, stop)
-        restarted = self._take_restart() if frames else False
+        restarted = self.starting and bool(frames)
+        self.starting = self.starting and not frames
         ended = position >= self.length_ns
         if ended and self.loop:
             # Missed rounds are not made up for.
@@ -147,17 +144,13 @@ class Timeline:
         if now_ns < self._anchor_ns:
             return (self._anchor_ns - now_ns) / _NS
         position = self.position_ns(now_ns)
-        if self._next < self.frames:
+        if self._next < len(self._offsets):
             target = int(self._offsets[self._next])
         elif position < self.length_ns or self.loop:
             target = self.length_ns
         else:
             return None
         return max(0.0, (target - position) / self.rate / _NS)
-
-    def _take_restart(self) -> bool:
-        restarted, self.starting = self.starting, False
-        return restarted
 
     def _move(self, position_ns: int, now_ns: int) -> None:
         self._origin_ns, self._anchor_ns = position_ns, now_ns

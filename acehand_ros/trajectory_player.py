@@ -73,9 +73,8 @@ class TrajectoryPlayer:
         self._wait_for_subscriber(float(values["wait_for_subscriber"]))
         # Log before playback starts: rclpy's first log call searches all loaded modules for its
         # caller, which takes seconds next to a fast playback and delays Ctrl-C.
-        node.get_logger().info(
-            f"{self._source}: {timeline.frames} frames, {timeline.length_ns / 1e9:.2f} s"
-        )
+        frames, seconds = len(demonstration.stamps_ns), timeline.length_ns / 1e9
+        node.get_logger().info(f"{self._source}: {frames} frames, {seconds:.2f} s")
         self._playback.start()
 
     @property

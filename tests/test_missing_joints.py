@@ -55,7 +55,7 @@ def test_a_finger_missing_for_two_seconds_leaves_the_others(whole: RobotTrajecto
     others = [i for i, name in enumerate(names) if name.startswith(("middle", "ring", "pinky"))]
     away = np.degrees(np.abs(trajectory.joints - whole.joints))
     assert len(others) == 6 and away[:, :, others].max() < 1.0
-    assert any("left index fingertip is not known in 50%" in r for r in trajectory.verdict.reasons)
+    assert any("left index fingertip is unknown in 50%" in r for r in trajectory.verdict.reasons)
 
 
 @pytest.mark.parametrize(

@@ -216,7 +216,7 @@ def test_flexion(motion, trajectory, slot, side, error, status):
     both = [None, None]
     both[slot] = report
     verdict = judge(motion, dataclasses.replace(trajectory, flexion=tuple(both)))
-    said = (f"the {side} robot's ring finger is bent {error:.0f} degrees otherwise", "25 and 58")
+    said = (f"the {side} robot's ring finger bends {error:.0f} degrees", "25 and 58")
     assert_verdict(verdict, status, *(said if status != "pass" else ()))
 
 

@@ -230,17 +230,15 @@ def _rename_joints(
         if theirs is None:
             raise SchemaError(f"{file}: no joint {named!r} for {name}; {nearest(named, joints)}")
         joint = joints.pop(theirs)
-        kinds = (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE)
-        if joint.type not in kinds or len(joint.parent.joints) > 1:
-            raise SchemaError(
-                f"{file}: joint {theirs!r}: one hinge or slide per link is supported."
-            )
+        turns = joint.type == mujoco.mjtJoint.mjJNT_HINGE
+        slides = joint.type == mujoco.mjtJoint.mjJNT_SLIDE
+        if not (turns or slides) or len(joint.parent.joints) > 1:
+            raise SchemaError(f"{file}: joint {theirs!r}: only one hinge or slide per link.")
         joint.name = hand.full_name(name)
         if name in entry.reversed:
             joint.axis = -joint.axis
         driven = name in hand.command_joints
         joint.limited = mujoco.mjtLimited.mjLIMITED_TRUE
-        turns = joint.type == mujoco.mjtJoint.mjJNT_HINGE
         # An attached part keeps the angle unit of its file.
         unit = np.degrees(1.0) if joint.compiler.degree and turns else 1.0
         joint.range = (unit * hand.lower[row], unit * hand.upper[row])
@@ -260,23 +258,25 @@ def _rename_joints(
         )
 
 
+def _named(items: dict[str, Any], name: str, use: str, file: Path) -> Any:
+    if name not in items:
+        raise SchemaError(f"{file}: no link {name!r} for {use}; {nearest(name, items)}")
+    return items[name]
+
+
 def _rename_frames(
     spec: Any, hand: HandSpec, entry: ModelEntry, file: Path, links: dict[str, Any]
 ) -> None:
     items = {site.name.removeprefix(_prefix(hand)): site for site in spec.sites} | links
     for ours, theirs in entry.frames.items():
-        if theirs not in items:
-            raise SchemaError(f"{file}: no link {theirs!r} for {ours}; {nearest(theirs, items)}")
-        item = items[theirs]
+        item = _named(items, theirs, ours, file)
         if item.name.startswith(_prefix(hand)):
             item.name = hand.full_name(ours)
         else:  # a link already has one of our names
             body, pos = (item, (0, 0, 0)) if theirs in links else (item.parent, item.pos)
             body.add_site(name=hand.full_name(ours), pos=pos)
     for ours, (theirs, xyz) in entry.tips.items():
-        if theirs not in links:
-            raise SchemaError(f"{file}: no link {theirs!r} for {ours}; {nearest(theirs, links)}")
-        links[theirs].add_site(name=hand.full_name(ours), pos=xyz)
+        _named(links, theirs, ours, file).add_site(name=hand.full_name(ours), pos=xyz)
 
     taken = {item.name for item in (*spec.sites, *spec.bodies)}
     for name, item in items.items():
@@ -304,12 +304,10 @@ def _exclude_stated(
     new = {body.name for body in spec.bodies}
     names = {theirs: body.name for theirs, body in links.items()}
     names |= {ours: hand.full_name(ours) for ours in entry.frames if hand.full_name(ours) in new}
-    for name in {name: None for pair in entry.no_contact for name in pair}:
-        if name not in names:
-            raise SchemaError(f"{file}: no link {name!r} for no_contact; {nearest(name, names)}")
     own = hand.body.no_contact if hand.body else ()
-    for first, second in (*entry.no_contact, *(pair for pair in own if {*pair} <= {*names})):
-        spec.add_exclude(bodyname1=names[first], bodyname2=names[second])
+    for pair in (*entry.no_contact, *(pair for pair in own if {*pair} <= {*names})):
+        first, second = (_named(names, name, "no_contact", file) for name in pair)
+        spec.add_exclude(bodyname1=first, bodyname2=second)
 
 
 def _part_touching(spec: Any, model: mujoco.MjModel, hand: HandSpec) -> None:
@@ -327,8 +325,8 @@ def _part_touching(spec: Any, model: mujoco.MjModel, hand: HandSpec) -> None:
     mujoco.mj_collision(model, data)
 
     pairs = {tuple(sorted(model.geom_bodyid[list(contact.geom)])) for contact in data.contact}
-    pairs |= {(link, body) for body in range(2, model.nbody)
-              for link in _neighbours(model, data.xanchor, body)}  # fmt: skip
+    for body in range(2, model.nbody):
+        pairs |= {(link, body) for link in _neighbours(model, data.xanchor, body)}
     for first, second in sorted(pairs):
         spec.add_exclude(bodyname1=model.body(first).name, bodyname2=model.body(second).name)
 
@@ -364,21 +362,16 @@ def _drive(spec: Any, hand: HandSpec, sim: Simulation) -> None:
         if joint in hand.command_joints:
             continue
         source = int(np.abs(hand.coupling[row]).argmax())
-        equality = spec.add_equality(
-            type=mujoco.mjtEq.mjEQ_JOINT,
-            name1=hand.full_name(joint),
-            name2=hand.full_name(hand.command_joints[source]),
-        )
+        pair = hand.full_name(joint), hand.full_name(hand.command_joints[source])
+        kind = mujoco.mjtEq.mjEQ_JOINT
+        equality = spec.add_equality(type=kind, name1=pair[0], name2=pair[1])
         equality.data[:5] = (hand.coupling_offset[row], hand.coupling[row, source], 0, 0, 0)
         equality.solref[:] = sim.coupling_solref
         equality.solimp[:3] = sim.coupling_solimp
 
     for i, (command, joint) in enumerate(zip(hand.command_names, hand.command_joints, strict=True)):
-        servo = spec.add_actuator(
-            name=hand.full_name(command),
-            target=hand.full_name(joint),
-            trntype=mujoco.mjtTrn.mjTRN_JOINT,
-        )
+        names = {"name": hand.full_name(command), "target": hand.full_name(joint)}
+        servo = spec.add_actuator(**names, trntype=mujoco.mjtTrn.mjTRN_JOINT)
         servo.set_to_position(kp=sim.stiffness, kv=sim.damping)
         servo.ctrllimited = mujoco.mjtLimited.mjLIMITED_TRUE
         servo.ctrlrange = (hand.command_lower[i], hand.command_upper[i])
