@@ -57,11 +57,7 @@ def next_clip(folder: Path) -> Path:
 
 
 class ClipFolder:
-    """The output folder of one recorder, locked until closed; its clips are in ``clips``.
-
-    Raises:
-        OutputError: the folder cannot be made, or another recorder uses it.
-    """
+    """The output folder of one recorder, locked until closed; OutputError if it is in use."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder
@@ -139,11 +135,7 @@ def camera_info_topic(image_topic: str) -> str:
 def image_msgtype(topic: str, choice: str, graph: dict[str, list[str]]) -> str | None:
     """Return the message type of an image topic, None if it has no publisher.
 
-    Args:
-        choice: "raw", "compressed", or "auto": as in ``graph`` (topic -> types).
-
-    Raises:
-        InputError: the topic carries no images.
+    ``choice`` "auto" takes it from ``graph`` (topic -> types); InputError if it has no images.
     """
     if choice != "auto":
         return IMAGE if choice == "raw" else COMPRESSED
@@ -199,11 +191,7 @@ class ClipRecorder:
         return 0.0 if self._first_ns is None else (now_ns - self._first_ns) / 1e9
 
     def stop(self) -> Path | None:
-        """Close the clip and return it; None, without a clip, if no image was recorded.
-
-        Raises:
-            InputError: no clip is open. OutputError: it cannot be closed.
-        """
+        """Close the clip and return it; None, without a clip, if no image was recorded."""
         if self._writer is None or self.path is None:
             raise InputError("No clip is being recorded; ~/start begins one.")
         writer, self._writer = self._writer, None
@@ -282,11 +270,7 @@ class ClipRecorderNode:
         return self._exit_code
 
     def configure(self) -> None:
-        """Take the output folder, recover unclosed clips and advertise the topics.
-
-        Raises:
-            OutputError: the folder cannot be made, or another recorder uses it.
-        """
+        """Take the output folder, recover unclosed clips and advertise the topics."""
         self._clips = self._clips or ClipFolder(self._folder)
         for sentence in self._clips.recover():
             self._node.get_logger().warning(sentence)

@@ -60,10 +60,7 @@ class JointMap:
         return commands[..., list(self.commands)]
 
     def course(self, course: Course) -> Course:
-        """Return a trajectory in the controller's order and unit.
-
-        Registers are not rounded: positions would no longer match their velocities.
-        """
+        """Return a trajectory in the controller's order and unit, registers not rounded."""
         positions, velocities = course.positions, course.velocities
         if self.unit == "register":
             registers = self.hand.controller
@@ -96,9 +93,7 @@ def own_names(robot: Robot) -> dict[Side, JointMap]:
 def read_joint_maps(name_or_path: str, robot: Robot) -> dict[Side, JointMap]:
     """Read a packaged or a user's file of joint maps; "" returns ``own_names``.
 
-    Raises:
-        InputError: unknown file.
-        SchemaError: the file breaks the schema or does not map each driven joint once.
+    Raises InputError for an unknown file, SchemaError if it does not map each driven joint once.
     """
     if not name_or_path:
         return own_names(robot)
@@ -145,12 +140,9 @@ def choose_hands(
     hands: str,
     controllers: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[Side, JointMap]:
-    """Return the maps of the hands to drive: both, left or right.
+    """Return the maps of the hands to drive (both, left or right), with other controllers if given.
 
-    ``controllers`` overrides the maps' controller names by side; empty names do not.
-
-    Raises:
-        InputError: no map for a requested hand, or one controller for both.
+    Raises InputError if a hand has no map, or both have one controller.
     """
     if hands != "both" and hands not in maps:
         raise InputError(f"hands: no {hands} hand; {nearest(hands, maps)}")
@@ -190,11 +182,10 @@ def description(
     plugin: str = MOCK,
     parameters: Mapping[tuple[str, str], str] | None = None,
 ) -> str:
-    """Return one URDF of the hands with a ros2_control system each.
+    """Return one URDF of the hands, with a ros2_control system each; two hang on a link ``hands``.
 
-    Only driven joints have a command interface. Coupled joints (mimic tags in the URDF) go to mock
-    hardware only: a driver may take all its joints for driven ones. Two hands hang on a link
-    ``hands``.
+    Only driven joints have a command interface. Coupled joints (mimic tags) go to mock hardware
+    only: a driver may take all its joints for driven ones.
     """
     chosen = {side: one.hand for side, one in choose_hands(own_names(robot), hands).items()}
     roots = {s: ElementTree.parse(hand.urdf_path).getroot() for s, hand in chosen.items()}

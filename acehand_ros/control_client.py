@@ -30,12 +30,10 @@ _SUCCEEDED = 4  # action_msgs/msg/GoalStatus
 
 
 class RosControllers:
-    """The controllers of joint maps. Callbacks run in the thread that spins the node.
+    """The controllers of joint maps, for goals (``action``) or commands.
 
-    Args:
-        action: send goals; otherwise commands.
-        wait_s: timeout for controllers and joint states.
-        tolerance: path tolerance of a goal in the controllers' unit; 0: their own.
+    Callbacks run in the thread that spins the node. ``wait_s`` is the timeout for controllers and
+    joint states, ``tolerance`` a goal's path tolerance in their unit; 0: their own.
     """
 
     def __init__(
@@ -72,11 +70,7 @@ class RosControllers:
                 self._publishers[side] = node.create_publisher(Float64MultiArray, name, 10)
 
     def measure(self) -> Measured:
-        """Wait for the controllers and new joint states; return the driven angles (C,).
-
-        Raises:
-            InputError: no controller, no joint states, or a joint missing from them.
-        """
+        """Wait for controllers and new joint states; return the driven angles, else InputError."""
         for side, client in self._clients.items():
             name = f"{self._maps[side].controller}/follow_joint_trajectory"
             self._until(client.server_is_ready, functools.partial(self._absent, name))

@@ -86,11 +86,7 @@ class ActionDrive(_Drive):
         return bool(self._active)
 
     def begin(self, frame: int, rate: float) -> float:
-        """Send the goals from a frame on; return the seconds until they pass it.
-
-        Raises:
-            InputError: no measured joints, or a missing controller.
-        """
+        """Send the goals from a frame on; return the seconds until they pass it, else InputError."""
         self.stop()
         with self._lock:
             # Measure stopped hands once they are at rest.
@@ -167,11 +163,7 @@ class ForwardDrive(_Drive):
         return self._next < self._count
 
     def begin(self, frame: int, rate: float) -> float:
-        """Prepare the commands from a frame on; return the seconds until they pass it.
-
-        Raises:
-            InputError: no measured joints.
-        """
+        """Prepare the commands from a frame on; return the seconds until they pass it."""
         self.problem = None
         start = self._controllers.measure()
         courses, begin = self._courses(frame, rate, start)

@@ -210,10 +210,7 @@ def viewer(choice: str, use_sim_time: bool, scene: LaunchScene) -> list[Any]:
 
 
 def temporary(name: str, text: str) -> str:
-    """Return the path of a new file, removed at the end of the process.
-
-    Not at launch's shutdown event, which a failing launch may lack.
-    """
+    """Return a new file, removed with the process: a failing launch may have no shutdown event."""
     folder = Path(tempfile.mkdtemp(prefix="acehand_"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     (folder / name).write_text(text, "utf-8")
@@ -229,10 +226,7 @@ def full_namespace(given: Mapping[str, str]) -> str:
 
 
 def own_clock(namespace: str) -> list[tuple[str, str]]:
-    """Return remappings that give a namespace its own /clock.
-
-    Nodes subscribe to /clock in any namespace; two recordings have two clocks.
-    """
+    """Return remappings that give a namespace, whose recording has its own time, its own /clock."""
     namespace = namespace.strip("/")
     return [("/clock", f"/{namespace}/clock")] if namespace else []
 

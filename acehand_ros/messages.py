@@ -64,18 +64,12 @@ def _plain(value: Any) -> Any:
 
 
 def live_topic(topic: str) -> str:
-    """Return the live name of a bag's topic: relative to the node's namespace.
-
-    /diagnostics, /tf and /tf_static are shared by convention and stay absolute.
-    """
+    """Return a bag topic's live name: relative, except for /diagnostics, /tf and /tf_static."""
     return topic if topic in SHARED else topic.removeprefix("/")
 
 
 def in_namespace(message: PlainMessage, namespace: str) -> PlainMessage:
-    """Put the node's namespace before the status names of a message on /diagnostics.
-
-    Nothing else distinguishes nodes of the same name on this shared topic.
-    """
+    """Put the node's namespace before status names on /diagnostics, which all nodes share."""
     prefix = namespace.strip("/")
     if message.topic != DIAGNOSTICS or not prefix:
         return message

@@ -16,10 +16,7 @@ _DIAGNOSTICS_S = 0.5
 
 
 class OfflineBag:
-    """Converts on ~/start (or at once), stops on ~/cancel and keeps finished episodes.
-
-    Parameters may be set at any time and apply to the next ~/start.
-    """
+    """Converts on ~/start (or at once) with the current parameters, stops on ~/cancel."""
 
     def __init__(self, node: Any) -> None:
         self._node = node

@@ -168,10 +168,7 @@ _OPTION = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]*)(?: ('[^']*'|[\w.]+))?")
 
 
 def as_parameters(text: str) -> str:
-    """Replace the options in a message of the acehand commands by a node's parameters.
-
-    Options without a parameter stay; a sentence at the end lists them.
-    """
+    """Replace options in a message of the commands by parameters, and list those without one."""
     others: list[str] = []
 
     def name(match: re.Match[str]) -> str:
@@ -242,11 +239,7 @@ def usage(name: str) -> str:
 
 
 def declare(node: Any, table: Table) -> dict[str, Any]:
-    """Declare a table's parameters on an rclpy node; return their values.
-
-    Raises:
-        InputError: a value of the wrong type, outside its range or not a choice.
-    """
+    """Declare a table's parameters on an rclpy node; return their values. Raises InputError."""
     from rclpy.exceptions import InvalidParameterTypeException, InvalidParameterValueException
 
     values: dict[str, Any] = {}

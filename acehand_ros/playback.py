@@ -331,10 +331,7 @@ class Playback:
         ]
 
     def _from(self, frame: int) -> list[PlainMessage]:
-        """Return the remaining trajectories at the current rate.
-
-        The last ones are cached: those of the start are made before the clock runs.
-        """
+        """Return the remaining trajectories at the current rate; the last ones are cached."""
         wanted = frame, self._timeline.rate
         if wanted != self._kept_from:
             rest = rest_of(self._recorded, self._robot, *wanted)
@@ -347,10 +344,7 @@ class Playback:
 
 
 def at_rate(demonstration: Demonstration, robot: Robot, rate: float) -> Demonstration:
-    """Return a demonstration that keeps the robot's limits when played at a rate.
-
-    Above rate 1, hands that would be too fast follow as closely as their limits allow.
-    """
+    """Return a demonstration whose hands keep their limits when played at a rate."""
     if rate <= 1.0:
         return demonstration
     joints, commands = demonstration.joints.copy(), demonstration.commands.copy()
@@ -370,10 +364,7 @@ def rest_of(
     rate: float,
     start: Mapping[Side, Float[np.ndarray, "C"]] | None = None,
 ) -> Demonstration:
-    """Return the rest of a demonstration from a frame on, with courses for controllers at a rate.
-
-    ``start`` gives the measured hands, if known.
-    """
+    """Return the rest of a demonstration with courses at a rate, starting at the measured hands."""
     commands, known = demonstration.commands[frame:], demonstration.known[frame:]
     fps = demonstration.fps * rate
     return replace(demonstration, courses=courses(robot, commands, known, fps, start))

@@ -66,10 +66,9 @@ def run(
 
 
 def _lifecycle_node(name: str) -> Any:
-    """Return a lifecycle node that forwards transitions to ``node.app``, set by the app itself.
+    """Return a lifecycle node that forwards transitions to ``node.app``; the app sets itself.
 
-    ``node.error`` is the error of the last transition, if any. The class is defined here because
-    its base needs rclpy.
+    ``node.error`` is the last transition's error. The class is local because its base needs rclpy.
     """
     from rclpy.lifecycle import Node, TransitionCallbackReturn
 
@@ -116,10 +115,7 @@ def now_ns(node: Any) -> int:
 
 
 def add_triggers(node: Any, **actions: Callable[[], str]) -> None:
-    """Offer a std_srvs/Trigger service ``~/NAME`` per action.
-
-    The response carries the action's message, or that of the AcehandError it raises.
-    """
+    """Offer a std_srvs/Trigger service ``~/NAME`` per action, which returns its message."""
     from std_srvs.srv import Trigger
 
     def answer(action: Callable[[], str], _: Any, response: Any) -> Any:

@@ -137,10 +137,7 @@ Work = Callable[[Progress, threading.Event], Any]
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """The state of a job. ``total`` 0: a stage without length; ``report``: the job's result.
-
-    ``message`` names ROS parameters instead of the commands' options.
-    """
+    """The state of a job. ``total`` 0: a stage without length; ``report``: the job's result."""
 
     state: JobState = "idle"
     stage: str = ""

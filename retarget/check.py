@@ -252,10 +252,7 @@ def _idle_pose(hand: HandSpec) -> str:
 
 
 def _servos(hand: HandSpec) -> str:
-    """Open and close each command over a third of its range in three seconds.
-
-    Without contact: a finger that spreads alone would touch its neighbours.
-    """
+    """Open and close each command over a third of its range in three seconds, without contact."""
     phase = (1 - np.cos(np.linspace(0, 2 * np.pi, SWEEP_FRAMES))) / 2
     times = np.arange(SWEEP_FRAMES) / SWEEP_FPS
     span = hand.command_upper - hand.command_lower

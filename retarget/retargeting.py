@@ -313,19 +313,12 @@ def _replay_measures(trajectory: RobotTrajectory, slot: int, side: Side) -> Iter
 
 @one_blas_thread()
 def calibrate_motion(motion: HandMotion, robot: Robot) -> dict[Side, Calibration]:
-    """Return the calibrations of a motion's hands to a robot, for reuse.
-
-    Raises:
-        InputError: the robot lacks a hand of the motion.
-    """
+    """Return the calibrations of a motion's hands to a robot, for reuse. Raises InputError."""
     return TrajectoryRetargeter().calibrate([motion], robot, {})
 
 
 def faults(robot: Robot, sides: Iterable[Side]) -> tuple[str, ...]:
-    """Return the faults of a user's robot that would make retargeting wrong.
-
-    Packaged hands are checked by the tests.
-    """
+    """Return the faults of a user's robot that would make retargeting wrong."""
     hands = tuple(robot.hands.values())
     own = [hand for hand in hands if hand.user_model is not None or not is_packaged(robot)]
     if not own:

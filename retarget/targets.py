@@ -93,10 +93,7 @@ class HandTargets:
 
 
 def finger_bases(joints: Float[np.ndarray, "T 21 3"]) -> Float[np.ndarray, "T 5 3"]:
-    """Return the points from which fingers are stretched: knuckles, for the thumb the wrist.
-
-    Not every hand model has a joint at the thumb's root.
-    """
+    """Return the points from which fingers are stretched: knuckles, for the thumb the wrist."""
     bases = joints[:, KNUCKLES].copy()
     bases[:, 0] = 0.0
     return bases
@@ -128,10 +125,7 @@ def named_parameters(values: Shaped[np.ndarray, "*n 27"]) -> dict[str, Shaped[np
 
 
 def palm_frames(joints: Float[np.ndarray, "N 21 3"], side: Side) -> Float[np.ndarray, "N 4 4"]:
-    """Return the palm frame of each hand in the frame of its joints.
-
-    NaN if wrist and knuckles do not span a palm.
-    """
+    """Return the palm frame of each hand in the frame of its joints, NaN without a palm."""
     spokes = joints[:, KNUCKLES[1:]] - joints[:, :1]
     spokes = spokes / np.linalg.norm(spokes, axis=-1, keepdims=True)
     along = spokes.mean(1)
@@ -145,10 +139,7 @@ def palm_frames(joints: Float[np.ndarray, "N 21 3"], side: Side) -> Float[np.nda
 
 
 def palm_rotation(targets: HandTargets) -> Float[np.ndarray, "3 3"]:
-    """Return the mean palm in the frame of the targets' joints; the identity if unknown.
-
-    A file's own wrist frame may be rotated from the palm frame.
-    """
+    """Return the mean palm in the frame of the targets' joints; the identity if unknown."""
     seen = targets.usable
     with np.errstate(divide="ignore", invalid="ignore"):
         palms = palm_frames(targets.joints_hand[seen], targets.side)[:, :3, :3]
@@ -311,8 +302,7 @@ def _steadied(
 ) -> Float[np.ndarray, "N 4 4"]:
     """Use one palm rotation if joints already come in a wrist frame.
 
-    The tracker's wrist frame is steadier than one rebuilt from five noisy points; only its axes
-    convention is unknown, one rotation for all frames.
+    That frame is steadier than one rebuilt from five noisy points; only its axes are unknown.
     """
     palms = poses[:, :3, :3]
     mean = rotations.project_to_rotation(np.average(palms, axis=0, weights=weight))

@@ -126,7 +126,7 @@ def test_registers_round_trip(registers):
 def test_unknown_names_suggest_the_nearest():
     with pytest.raises(InputError, match="Did you mean 'inspire'"):
         load_robot("inspir")
-    with pytest.raises(InputError, match="[Nn]o such robot file"):
+    with pytest.raises(InputError, match=r"[Nn]o such robot file"):
         load_robot("some/folder/robot.yaml")
     with pytest.raises(InputError, match="Did you mean 'other'"):
         load_robot("inspire", "othr")

@@ -40,10 +40,7 @@ _BENDS_ONE_WAY = 0.15
 
 @dataclass(frozen=True, slots=True)
 class Finger:
-    """A chain of joints from the palm to a fingertip; numbers are the model's.
-
-    ``joints`` start at the palm; ``tip`` is a point of body ``link``.
-    """
+    """The joints from the palm to a fingertip, by number; ``tip`` is a point of body ``link``."""
 
     joints: tuple[int, ...]
     link: int
@@ -126,10 +123,7 @@ def bends(
     """Return how each finger of the open hand (joints at ``rest``) lies and closes.
 
     The bending axis covers most of the joints' range, so a spreading knuckle does not outweigh the
-    others. A finger closes the way that its joints move further from rest.
-
-    Raises:
-        NoHingeError: a finger has slides only.
+    others. A finger closes the way that its joints move further. Raises NoHingeError.
     """
     posture = HandPosture(model, rest)
     tips = [posture.point(f.link, f.tip) for f in fingers]

@@ -50,10 +50,7 @@ class Wrong(AcehandError):
 
 @dataclass(frozen=True, slots=True)
 class Anatomy:
-    """A hand's fingers in its model, in the base frame; joints by number.
-
-    ``ends`` are all joints at the lower and at the upper limits of the commands.
-    """
+    """A hand's fingers in the base frame, with all joints at rest and at the commands' ends."""
 
     model: mujoco.MjModel
     fingers: tuple[Finger, ...]

@@ -187,10 +187,7 @@ def _by_tendon(
 
 
 def sweep(model: mujoco.MjModel, actuator: int) -> Float[np.ndarray, "S J"]:
-    """Return all joints at rest along the range of one actuator.
-
-    Without gravity and contact; the other actuators stay at zero.
-    """
+    """Return all joints at rest along the range of one actuator, without gravity and contact."""
     mujoco = import_mujoco()
     still = copy.copy(model)
     still.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_CONTACT)

@@ -32,10 +32,9 @@ def write_draft(
     root: str | None = None,
     overwrite: bool = False,
 ) -> Path:
-    """Write a robot.yaml drafted from a model file into a folder; return its path.
+    """Write a drafted robot.yaml into a folder; return its path. See ``draft_hands``.
 
-    See ``draft_hands`` for ``left``, ``side``, ``root`` and errors. Raises OutputError if the
-    robot.yaml exists or cannot be written.
+    Raises OutputError if it exists or cannot be written.
     """
     path = folder / "robot.yaml"
     check_free(path, overwrite)

@@ -61,14 +61,9 @@ class FoundHand:
 
 
 def find_hands(model: mujoco.MjModel, root: str | None = None) -> list[FoundHand]:
-    """Return the hands of a model, at most one below every arm.
+    """Return the hands of a model below a link, at most one below every arm.
 
-    Args:
-        model: compiled; links without joints between them count as one.
-        root: search below this link only.
-
-    Raises:
-        InputError: no such link, or no fork of two chains of joints.
+    Links without joints between them count as one. Raises InputError without such a link or hand.
     """
     top = 0
     if root is not None:

@@ -43,10 +43,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A rigid part, fixed (``joint`` None) or moved by a joint; placed in the parent's frame.
-
-    The joint turns about, or slides along, ``axis`` in this link's frame.
-    """
+    """A rigid part in its parent's frame; a joint, if any, turns about or slides along ``axis``."""
 
     name: str
     parent: str
@@ -106,11 +103,7 @@ class HandBody:
 
 
 def read_body(root: Section, side: Side, joint_names: tuple[str, ...]) -> HandBody | None:
-    """Read one side's body; None if the author's model files replace it.
-
-    Raises:
-        SchemaError: bad keys, a link without a known parent, a joint not on exactly one link.
-    """
+    """Read one side's body; None if the author's model files replace it. Raises SchemaError."""
     own = unmirrored(root.section("sides"), side)
     materials, colours = {}, root.section("materials", optional=True)
     for name in colours:
@@ -218,10 +211,7 @@ KEYS = "register_range register_zero register_scale register_offset"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ControllerUnits:
-    """Register values at the limits of the driven joints, linear in between.
-
-    ``unit`` is for people and datasets. ``whole``: the controller takes integers.
-    """
+    """Register values at the limits of the driven joints, integers if ``whole``."""
 
     lower: CommandVector
     upper: CommandVector
@@ -244,14 +234,10 @@ class ControllerUnits:
 def read_controller_units(
     root: Section, commands: Section, lower: CommandVector, upper: CommandVector
 ) -> ControllerUnits:
-    """Read the register of each command.
+    """Read the register of each command. Raises SchemaError.
 
-    Either ``register_range`` with ``register_zero``, the joint limit at the range's first value;
-    or ``offset + scale * angle`` by ``register_scale`` and ``register_offset``. Without these the
-    controller takes the angle itself.
-
-    Raises:
-        SchemaError: one is given without the other, or a scale is 0.
+    Either ``register_range`` with ``register_zero``, the joint limit at the range's first value; or
+    ``offset + scale * angle`` by ``register_scale`` and ``register_offset``; otherwise the angle.
     """
     ends, plain = [], True
     for name, low, high in zip(commands, lower, upper, strict=True):
@@ -421,10 +407,7 @@ def limit_violations(hand: HandSpec, joints: Float[np.ndarray, "T Q"]) -> int:
 def speed_violations(
     hand: HandSpec, commands: Commands, fps: float | Float[np.ndarray, "S"]
 ) -> int:
-    """Count driven joint-frames above the speed limit.
-
-    ``fps`` is the rate of all steps, or of each of the S = T - 1.
-    """
+    """Count driven joint-frames above the speed limit at one rate, or at a rate per step."""
     rate = np.broadcast_to(fps, max(0, len(commands) - 1))[:, None]
     step = np.abs(np.diff(commands, axis=0))
     return int((step > hand.command_velocity / rate * (1 + SPEED_EPS)).sum())

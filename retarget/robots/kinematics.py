@@ -34,10 +34,7 @@ JointFrames = Float[np.ndarray, "T Q"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Posture:
-    """Links, and the axes and anchors of joints, over T frames; base frame.
-
-    The first axis is links or joints: contiguous blocks per link are fast.
-    """
+    """Links (L), joint axes and anchors (Q) over T frames in contiguous blocks; base frame."""
 
     positions: Float[np.ndarray, "L T 3"]
     turns: Float[np.ndarray, "L T 3 3"]
@@ -117,10 +114,7 @@ class KinematicTree:
     @classmethod
     @functools.lru_cache(maxsize=16)
     def of(cls, hand: HandSpec) -> KinematicTree:
-        """Return the tree of a hand, with its joint order and names without the side.
-
-        Cached: other caches use the hand and its tree as keys.
-        """
+        """Return the tree of a hand; cached, because other caches have it as a key."""
         model = load_mjcf(hand.mjcf_path)
         tree = cls(model, hand.mjcf_path, hand.joint_names, prefix=f"{hand.side}_")
         tree.frames((*hand.tip_names, *hand.target_frames))  # every promised frame exists

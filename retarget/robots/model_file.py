@@ -29,13 +29,10 @@ MESH_SUFFIXES = (".obj", ".stl", ".msh")
 
 
 def load_spec(file: Path) -> mujoco.MjSpec:
-    """Read an MJCF or URDF.
+    """Read an MJCF or URDF. Raises InputError.
 
     Assets get absolute paths, so that the spec can be attached or written anywhere. Unnamed links
     and joints become ``link3`` and ``link3_joint``.
-
-    Raises:
-        InputError: the file is missing or MuJoCo cannot read it.
     """
     mujoco = import_mujoco()
     spec, model = _read(file), compiled_model(file)

@@ -170,9 +170,7 @@ def merged(base: Section, change: Section) -> Section:
 def read_yaml(path: Path, hint: str = "") -> Section:
     """Read a YAML file with a mapping at its top; ``hint`` completes messages.
 
-    Raises:
-        InputError: the file cannot be read.
-        SchemaError: it is no YAML, or no mapping.
+    Raises InputError if it cannot be read, SchemaError if it is no YAML or no mapping.
     """
     try:
         text = path.read_text(encoding="utf-8")

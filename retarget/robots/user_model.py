@@ -105,9 +105,7 @@ def find_model(entry: ModelEntry, place: Path) -> Path | None:
 def adopt(hand: HandSpec, entry: ModelEntry, file: Path) -> HandSpec:
     """Return the hand with model files rewritten from a user's file.
 
-    Raises:
-        InputError: MuJoCo cannot read the file.
-        SchemaError: it lacks a joint or link named in the robot.yaml.
+    Raises InputError if MuJoCo cannot read it, SchemaError if it lacks a joint or link.
     """
     sim = hand.body.simulation if hand.body else SIMULATION
     # Rewritten models can be deleted at any time.
@@ -313,8 +311,7 @@ def _exclude_stated(
 def _part_touching(spec: Any, model: mujoco.MjModel, hand: HandSpec) -> None:
     """Exclude contact between neighbouring links and links that touch in the idle pose.
 
-    Meshes collide as convex hulls, which overlap around most joints. Replay, collision avoidance
-    and checks read the same file, so exclusions apply to all.
+    Meshes collide as convex hulls, which overlap around most joints.
     """
     mujoco = import_mujoco()
     data: Any = mujoco.MjData(model)
