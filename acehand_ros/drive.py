@@ -86,7 +86,7 @@ class ActionDrive(_Drive):
         return bool(self._active)
 
     def begin(self, frame: int, rate: float) -> float:
-        """Send the goals from a frame on; return the seconds until they pass it, else InputError."""
+        """Send the goals from a frame on; return the seconds until then. Raises InputError."""
         self.stop()
         with self._lock:
             # Measure stopped hands once they are at rest.
@@ -135,7 +135,6 @@ class ActionDrive(_Drive):
         self.on_problem()
 
     def values(self) -> dict[str, str]:
-        """Return the values for diagnostics."""
         out = {f"{side}_goal": "active" if side in self._active else "none" for side in self._maps}
         return out | {f"{side}_error": f"{one:.4f}" for side, one in self._errors.items()}
 
@@ -213,7 +212,6 @@ class ForwardDrive(_Drive):
         )
 
     def values(self) -> dict[str, str]:
-        """Return the values for diagnostics."""
         return {"command": f"{self._next - 1} of {max(0, self._count - 1)}"}
 
 
