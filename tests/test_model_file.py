@@ -222,7 +222,7 @@ def test_what_has_no_name_gets_one(tmp_path):
 def test_a_xacro_is_named(tmp_path):
     path = tmp_path / "hand.urdf.xacro"
     path.write_text('<robot xmlns:xacro="http://www.ros.org/wiki/xacro"><xacro:hand/></robot>')
-    with pytest.raises(InputError, match=r"is a xacro; expand it first: xacro hand\.urdf\.xacro"):
+    with pytest.raises(InputError, match=r"expand it first: xacro hand\.urdf\.xacro"):
         compiled_model(path)
 
 
@@ -472,5 +472,5 @@ def test_a_model_given_as_robot_yaml_is_recognized(tmp_path):
     with pytest.raises(SchemaError, match=r"hand\.xml: is XML.*acehand robots init"):
         load_robot(file)
     (tmp_path / "robot.yaml").write_text("- a\n")
-    with pytest.raises(SchemaError, match=r"holds a list where a mapping.*acehand-robot/1"):
+    with pytest.raises(SchemaError, match=r"holds a list.*acehand-robot/1"):
         load_robot(tmp_path / "robot.yaml")

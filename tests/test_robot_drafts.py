@@ -169,7 +169,7 @@ def test_a_urdf_with_mimic_speeds_and_tips(tmp_path):
     frames = values["sides"]["right"]["model"]["frames"]
     assert frames["index_tip"] == "ff_tip" and "tips" not in values["sides"]["right"]["model"]
     assert values["sides"]["right"]["model"]["rpy"] == [0, 0, 0]
-    assert open_questions == ["license: no LICENSE file beside the model"]
+    assert [question.partition(":")[0] for question in open_questions] == ["license"]
 
 
 JAWS = """<mujoco model="jaws"><compiler angle="radian" autolimits="true"/><worldbody>
@@ -323,7 +323,7 @@ def test_files_without_a_hand_are_refused(tmp_path):
     refused(f"<mujoco><worldbody>{legs}</worldbody></mujoco>", "6 chains of joints .*--root")
     left = tmp_path / "other.xml"
     left.write_text(hand_mjcf(side="left", coupling="none"))
-    refused(hand_mjcf(), "different joints, or others of them are driven", left=left)
+    refused(hand_mjcf(), "different joints", left=left)
     assert not (tmp_path / "robot").exists()
     (tmp_path / "robot").mkdir()
     (tmp_path / "robot" / "robot.yaml").write_text("mine")
@@ -362,7 +362,7 @@ def test_a_root_that_is_advised_works(tmp_path):
     text = f"""<mujoco><compiler angle="radian" autolimits="true"/><default><default
       class="collision"/></default><worldbody><body name="trunk"><geom size="0.1"/>{palm}{legs}
       </body></worldbody></mujoco>"""
-    with pytest.raises(InputError, match=r"6 chains .*--root LINK says .* begins: rh_palm\."):
+    with pytest.raises(InputError, match=r"6 chains .*--root LINK .*rh_palm\)"):
         drafted(tmp_path, text)
     assert drafted(tmp_path, text, root="rh_palm")[0].hand("right").fingers == FINGERS[:3]
 
@@ -375,9 +375,9 @@ def test_a_root_that_is_advised_works(tmp_path):
 @pytest.mark.parametrize(("place", "link"), [("0.3 0 0.2", "rh_palm"), ("0 0 0.045", "rh_index_1")])
 def test_a_place_that_is_no_number_is_named(tmp_path, place, link):
     text = hand_mjcf(names=True).replace(f'"{link}" pos="{place}"', f'"{link}" pos="0 nan 0"')
-    with pytest.raises(InputError, match=rf"made\.xml: a place or axis of link '{link}' is not"):
+    with pytest.raises(InputError, match=rf"made\.xml: .*link '{link}' is not"):
         drafted(tmp_path, text)
-    with pytest.raises(InputError, match=r"made\.urdf: a place or axis of link 'ff_1' is not"):
+    with pytest.raises(InputError, match=r"made\.urdf: .*link 'ff_1' is not"):
         drafted(tmp_path, URDF.format(parts=urdf_finger("ff", "nan", False)), "made.urdf")
 
 
@@ -440,7 +440,7 @@ def test_a_follower_nearer_to_the_palm_than_its_driver(tmp_path):
 
 
 LIMITS = {
-    "none": ('lower="0" upper="0"', "ff_a has no range in the file .*: state how far it goes"),
+    "none": ('lower="0" upper="0"', "ff_a has no range in the file"),
     "degrees": ('lower="0" upper="80"', r"ff_a has \[0, 80\] rad: the file's look like degrees"),
 }  # fmt: skip
 
@@ -469,8 +469,7 @@ def test_fingers_of_both_hands_are_compared(tmp_path):
     (tmp_path / "robot" / "robot.yaml").write_text(yaml.safe_dump(values))
     robot = load_robot(tmp_path / "robot" / "robot.yaml")
     wrong = faults(robot, ("right",))
-    assert wrong == ("right size: the index is 75 mm long, on the other hand 104 mm: does each tip "
-                     "end it?",)  # fmt: skip
+    assert re.match("right size: the index is 75 mm long, .*104 mm", *wrong)
     assert acehand(["robots", "check", str(tmp_path / "robot" / "robot.yaml")]) == 1
 
 
