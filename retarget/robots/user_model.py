@@ -126,7 +126,7 @@ def adopt(hand: HandSpec, entry: ModelEntry, file: Path) -> HandSpec:
             partial.replace(path)
 
     signs = tuple((entry.joints[n], -1 if n in entry.reversed else 1) for n in hand.joint_names)
-    made = {"mjcf_path": mjcf, "urdf_path": urdf}
+    made: dict[str, Any] = {"mjcf_path": mjcf, "urdf_path": urdf}
     return replace(hand, **made, user_model=file, user_joints=signs, user_rpy=entry.rpy)
 
 
