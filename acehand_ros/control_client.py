@@ -37,12 +37,7 @@ class RosControllers:
     """
 
     def __init__(
-        self,
-        node: Any,
-        maps: Mapping[Side, JointMap],
-        action: bool,
-        wait_s: float,
-        tolerance: float,
+        self, node: Any, maps: dict[Side, JointMap], action: bool, wait_s: float, tolerance: float
     ) -> None:
         self._node, self._maps = node, maps
         self._wait_s, self._tolerance = wait_s, tolerance

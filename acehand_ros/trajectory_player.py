@@ -54,16 +54,9 @@ class TrajectoryPlayer:
         self._controllers: Any = None
         driven = values["output"] != "topics"
         self._drive = self._driven(demonstration, robot, values) if driven else None
-        now_ns = functools.partial(runtime.now_ns, node)
+        outlet, now = self._outlet, functools.partial(runtime.now_ns, node)
         self._playback = Playback(
-            demonstration,
-            robot,
-            timeline,
-            self._outlet,
-            settings,
-            now_ns,
-            self._publish_clock,
-            self._drive,
+            demonstration, robot, timeline, outlet, settings, now, self._publish_clock, self._drive
         )
         refuse_bad_values(node, PLAYER, self._playback.set)
         actions = {"pause": self._pause, "resume": self._resume, "restart": self._restart}

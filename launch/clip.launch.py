@@ -34,7 +34,6 @@ def start(context):
 
 
 def generate_launch_description():
-    """Return the arguments and the nodes."""
     rows = (
         launching.NAMESPACE,
         ("use_sim_time", "false", "take time from /clock", "true", "false"),

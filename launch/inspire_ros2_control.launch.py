@@ -122,6 +122,5 @@ def start(context):
 
 
 def generate_launch_description():
-    """Return the arguments and the nodes."""
     arguments = [*launching.arguments(SHOWN, defaults=DEFAULTS), *launching.declared(*OWN)]
     return LaunchDescription([*arguments, OpaqueFunction(function=start)])

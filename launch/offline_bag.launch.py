@@ -41,7 +41,6 @@ def start(context):
 
 
 def generate_launch_description():
-    """Return the arguments and the node."""
     arguments = [
         *launching.arguments(SHOWN, required=("bag", "output_dir")),
         *launching.arguments(tuple(p for p in PLAYER if p.parameter == "frame_prefix")),

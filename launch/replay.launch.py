@@ -55,6 +55,5 @@ def start(context):
 
 
 def generate_launch_description():
-    """Return the arguments and the nodes."""
     arguments = [*launching.arguments(SHOWN, required=("source",)), *launching.declared(*OWN)]
     return LaunchDescription([*arguments, OpaqueFunction(function=start)])

@@ -112,9 +112,7 @@ def _limits(hand: HandSpec) -> str:
         low, high = model.joint(hand.full_name(name)).range
         if np.abs(np.subtract((low, high), limits)).max() > SAME_LIMIT:
             raise Wrong(f"{name} has [{low:g}, {high:g}] in the model file, not as in robot.yaml")
-    return (
-        "as in robot.yaml" if hand.user_model is None else "; ".join(["within the file's", *said])
-    )
+    return "; ".join(["within the file's", *said]) if hand.user_model else "as in robot.yaml"
 
 
 def _of_file(

@@ -29,6 +29,13 @@ from retarget.robots.hand_spec import (
 from retarget.robots.parameters import Section, merged, read_yaml, unmirrored
 
 DEFAULT_ROBOT = "inspire"
+SCHEMA = "acehand-robot/1"
+_HOW_TO_BEGIN = (
+    f" A robot.yaml begins with `schema: {SCHEMA}` (docs/robots.md); `acehand robots init` drafts "
+    "one for an MJCF or URDF."
+)
+MODELS_VARIABLE = "ACEHAND_ROBOT_MODELS"
+OURS: Literal["ours"] = "ours"
 
 
 def read_hand(root: Section, side: Side, variant: str, changes: Section | None) -> HandSpec:
@@ -189,15 +196,6 @@ def _targets(root: Section, body: HandBody | None) -> tuple[tuple[int, ...], tup
             table.choice(name, frames)
     indices = sorted(KEYPOINT_NAMES.index(name) for name in table)
     return tuple(indices), tuple(table.text(KEYPOINT_NAMES[i]) for i in indices)
-
-
-SCHEMA = "acehand-robot/1"
-_HOW_TO_BEGIN = (
-    f" A robot.yaml begins with `schema: {SCHEMA}` (docs/robots.md); `acehand robots init` drafts "
-    "one for an MJCF or URDF."
-)
-MODELS_VARIABLE = "ACEHAND_ROBOT_MODELS"
-OURS: Literal["ours"] = "ours"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

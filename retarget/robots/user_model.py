@@ -156,7 +156,7 @@ def _rewritten(hand: HandSpec, entry: ModelEntry, file: Path, sim: Simulation) -
     spec.option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
     spec.compiler.degree, spec.compiler.balanceinertia = False, True
 
-    # Some published links have no mass; MuJoCo wants some on whatever moves.
+    # Some published links lack the mass that MuJoCo requires of moving bodies.
     spec.compiler.boundmass, spec.compiler.boundinertia = 1e-3, 1e-7
     base = spec.worldbody.add_body(name=hand.full_name(ROOT_LINK))
     quat = rotations.to_quaternion(rotations.from_rpy(np.array(entry.rpy)))
