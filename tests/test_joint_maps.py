@@ -99,5 +99,5 @@ def test_the_hands_to_drive():
         choose_hands(maps, "both", {})
     both = choose_hands(maps, "both", {"left": "/l/c"})
     assert both["left"].controller == "/l/c"
-    with pytest.raises(InputError, match="no controller of a left hand; valid: right"):
+    with pytest.raises(InputError, match="no left hand; valid: right"):
         choose_hands({"right": maps["right"]}, "left", {})
