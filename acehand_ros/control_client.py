@@ -71,7 +71,7 @@ class RosControllers:
             self._until(client.server_is_ready, functools.partial(self._absent, name))
         for side, publisher in self._publishers.items():
             problem = f"{self._maps[side].controller}/commands: no controller listens"
-            self._until(publisher.get_subscription_count, lambda text=problem: text)
+            self._until(publisher.get_subscription_count, functools.partial(str, problem))
         since = time.monotonic()
         return {side: self._measured(one, since) for side, one in self._maps.items()}
 

@@ -191,7 +191,7 @@ def _targets(root: Section, body: HandBody | None) -> tuple[tuple[int, ...], tup
     table = root.section("keypoints")
     table.known(KEYPOINT_NAMES, "a keypoint")
     if body is not None:
-        frames = [item.name for item in (*body.links, *body.tips)]
+        frames = [*(link.name for link in body.links), *(tip.name for tip in body.tips)]
         for name in table:
             table.choice(name, frames)
     indices = sorted(KEYPOINT_NAMES.index(name) for name in table)
