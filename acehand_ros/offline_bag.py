@@ -67,8 +67,9 @@ def exit_code(status: JobStatus) -> int:
     if status.state == "cancelled":
         return errors.EXIT_INTERRUPTED
     if status.state == "failed":
-        known = isinstance(status.error, AcehandError)
-        return errors.exit_code(status.error) if known else errors.EXIT_SOME_FAILED
+        if isinstance(status.error, AcehandError):
+            return errors.exit_code(status.error)
+        return errors.EXIT_SOME_FAILED
     return errors.EXIT_OK if status.report is None else status.report.job.exit_code
 
 
