@@ -185,7 +185,7 @@ def read_yaml(path: Path, hint: str = "") -> Section:
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         kinds = {dict: "keys that are no text", list: "a list", type(None): "nothing"}
         held = kinds.get(type(values), "a single value")
-        raise SchemaError(f"{path}: holds {held} instead of `key: value` lines.{hint}")
+        raise SchemaError(f"{path}: holds {held} instead of a mapping (`key: value`).{hint}")
     return Section(path, "", values)
 
 
