@@ -176,7 +176,7 @@ def step_size(
     (with float32 copies for norm and rotation), the same without keys and values for
     cross-attention, its residuals in float32, and three times the feed-forward width.
     """
-    counted = inspection.account(config)
+    counted = {name: row.parameters for name, row in inspection.account(config).items()}
     latents = (frames - 1) // TEMPORAL_STRIDE + 1
     tokens = latents * (width // TOKEN_PIXELS) * (height // TOKEN_PIXELS)
     dim, wide = config.trunk.dim, config.trunk.ffn_dim
