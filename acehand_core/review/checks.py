@@ -178,8 +178,8 @@ def calibrations_of(episode: Episode, robot: Robot) -> tuple[dict[Side, Calibrat
     except AcehandError as error:
         return told, str(error)
     for side, calibration in told.items():
-        points = [one.apply(np.eye(3)) for one in (kept.get(side, calibration), calibration)]
-        if side not in kept or not np.allclose(*points, atol=1e-3):
+        other, own = (c.apply(np.eye(3)) for c in (kept.get(side, calibration), calibration))
+        if side not in kept or not np.allclose(other, own, atol=1e-3):
             return told, f"{CALIBRATION} is not the one that the {side} hand was made with"
     return {**kept, **told}, None
 

@@ -429,8 +429,8 @@ def _picture(episode: Episode) -> str:
 def _commanded(shown: EpisodeDisplay) -> list[tuple[int, Side, HandSpec]]:
     """Return the robot hands with commands to plot."""
     hands = {} if shown.robot is None or shown.episode.robot is None else shown.robot.hands
-    valid = shown.episode.valid.any(axis=0)
-    return [(k, side, hands[side]) for k, side in enumerate(SIDES) if side in hands and valid[k]]
+    valid = shown.episode.valid
+    return [(k, s, hands[s]) for k, s in enumerate(SIDES) if s in hands and valid[:, k].any()]
 
 
 def _slug(name: str) -> str:
