@@ -28,9 +28,9 @@ from acehand_core.ace.synthetic.episode import SynthOptions
 from acehand_core.ace.synthetic.job import SynthJob
 from acehand_core.ace.synthetic.job import run as synth
 from acehand_core.ace.training.batches import Batch
-from acehand_core.ace.training.compose import compose
+from acehand_core.ace.training.config import compose
 from acehand_core.ace.training.loop import Run
-from acehand_core.ace.training.losses import TERMS, Masks, term_sums
+from acehand_core.ace.training.losses import TERMS, counts_of, term_sums
 from acehand_core.ace.training.step import MIN_RAY_DEPTH, optimise
 from acehand_core.ace.training.targets import Prediction, Targets
 from benchmarks import provenance
@@ -132,7 +132,7 @@ def main() -> int:
         seen = field(run, batch)
     assert last is not None
     targets = batch.targets
-    counts = Masks.of(targets).counts()
+    counts = counts_of(targets)
     own = {n: float(v / counts[n].clamp(min=1)) for n, v in
            term_sums(truth(targets), targets).items()}  # fmt: skip
     rows, idle = judged(first, last.terms, own)

@@ -101,7 +101,7 @@ def train_one(
     run: Path, seed: int, overrides: tuple[str, ...], arguments: argparse.Namespace
 ) -> Any:
     """Train one network, or go on; return its configuration."""
-    from acehand_core.ace.training.compose import compose
+    from acehand_core.ace.training.config import compose
     from acehand_core.ace.training.loop import train
 
     config = compose(

@@ -26,9 +26,8 @@ from acehand_core.ace.model.config import TEMPORAL_STRIDE, TOKEN_PIXELS, ModelCo
 from acehand_core.ace.model.network import SolveOptions
 from acehand_core.ace.model.weights import inspection
 from acehand_core.ace.training import build
-from acehand_core.ace.training.compose import compose
-from acehand_core.ace.training.config import TrainConfig
-from acehand_core.ace.training.losses import LossWeights, Masks, total
+from acehand_core.ace.training.config import TrainConfig, compose
+from acehand_core.ace.training.losses import LossWeights, counts_of, total
 from acehand_core.ace.training.step import TrainingModel, make_optimizer
 from acehand_core.ace.training.targets import Targets, targets_of
 from acehand_core.hand.hands_torch import TorchHands
@@ -66,7 +65,7 @@ def main() -> int:
 
     def step() -> None:
         sums = model(clips, truth)
-        total(sums, Masks.of(truth).counts(), LossWeights(), 0).backward()
+        total(sums, counts_of(truth), LossWeights(), 0).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
 

@@ -17,8 +17,8 @@ import numpy as np
 from acehand_core.ace.synthetic.grasp_fit import OFF_M
 from acehand_core.ace.synthetic.grasps import pinch_from_above
 from acehand_core.ace.synthetic.hand_geometry import bend
+from acehand_core.ace.synthetic.layout import Prop
 from acehand_core.ace.synthetic.rendering import pose_clip
-from acehand_core.ace.synthetic.scene import Prop
 from acehand_core.ace.synthetic.script import (
     CameraKey,
     HandKey,

@@ -163,7 +163,7 @@ def test_commands_of_the_readme_parse(line: str) -> None:
     program, *words = shlex.split(line, comments=True)
     if program == "acehand-train":
         pytest.importorskip("hydra")
-        from acehand_core.ace.training.compose import compose
+        from acehand_core.ace.training.config import compose
 
         compose(words)  # refuses what it does not know
         return

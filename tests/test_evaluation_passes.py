@@ -222,7 +222,7 @@ TRAINED = {
 def test_evaluation_without_flags_uses_what_was_trained(name, tmp_path, capsys, monkeypatch):
     """A model is trained, then scored by the command line; its hands against steps by hand."""
     pytest.importorskip("accelerate")
-    from acehand_core.ace.training.compose import compose
+    from acehand_core.ace.training.config import compose
     from acehand_core.ace.training.loop import train
     from helpers.training_samples import store
 

@@ -68,7 +68,7 @@ def test_distances_are_those_of_the_drawn_solid(prop):
 
 @pytest.mark.parametrize("prop", PROPS[1:5], ids=lambda prop: prop.kind)
 def test_vertices_of_the_mesh_are_on_the_surface(prop):
-    vertices, _ = surfaces.SOLIDS[prop.kind](*prop.size)
+    vertices, _ = surfaces.solid(prop.kind, prop.size)
     if prop.kind == "mug":
         vertices = vertices[: -17 * 16]
     away, _ = layout.distance(prop, np.eye(4), vertices)

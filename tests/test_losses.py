@@ -8,7 +8,7 @@ import torch
 from acehand_core.ace.model.batch import ClipBatch
 from acehand_core.ace.model.network import AceModel, SolveOptions
 from acehand_core.ace.training import losses
-from acehand_core.ace.training.losses import TERMS, LossWeights, Masks, term_sums, total
+from acehand_core.ace.training.losses import TERMS, LossWeights, counts_of, term_sums, total
 from acehand_core.ace.training.step import TrainingModel
 from acehand_core.ace.training.targets import Targets
 from acehand_core.errors import InputError
@@ -19,7 +19,7 @@ YES = torch.tensor([True])
 
 
 def values(p, t):
-    counts = Masks.of(t).counts()
+    counts = counts_of(t)
     return {name: s / counts[name].clamp(min=1) for name, s in term_sums(p, t).items()}
 
 
@@ -37,7 +37,7 @@ def test_every_term_sees_an_error_and_its_gradient_is_finite() -> None:
     p = moved(truth(t))
     for name, value in values(p, t).items():
         assert value > 1e-3, name
-    total(term_sums(p, t), Masks.of(t).counts(), LossWeights(fit=5.0), 500).backward()
+    total(term_sums(p, t), counts_of(t), LossWeights(fit=5.0), 500).backward()
     read = {f.name: getattr(p.readout, f.name) for f in dataclasses.fields(p.readout)}
     unread = {"camera", "shape_token"}  # they act through the solve, or not at all
     for name, value in {**read, "joints": p.joints, "translation": p.translation}.items():
@@ -72,7 +72,7 @@ def test_gradients_against_finite_differences() -> None:
             p, readout=readout, joints=joints, translation=place, fit_focal=focal,
             fit_centre=centre,
         )  # fmt: skip
-        return total(term_sums(moved_p, t), Masks.of(t).counts(), LossWeights(fit=5.0), 999)
+        return total(term_sums(moved_p, t), counts_of(t), LossWeights(fit=5.0), 999)
 
     assert torch.autograd.gradcheck(loss, inputs, eps=1e-7, atol=1e-5, rtol=1e-3, fast_mode=True)
 
@@ -136,7 +136,7 @@ def test_elements_counted_by_hand() -> None:
     known = torch.ones_like(t.joints_known)
     known[0, 0, 0, 0] = known[0, 1, 1, 8] = False
     everywhere = torch.ones_like(t.inside)
-    counts = Masks.of(dataclasses.replace(t, joints_known=known, inside=everywhere)).counts()
+    counts = counts_of(dataclasses.replace(t, joints_known=known, inside=everywhere))
     assert {name: int(count) for name, count in counts.items()} == {
         "rot_orient": 6, "rot_orient_matrix": 6, "rot_pose": 90, "rot_pose_matrix": 90, "shape": 2,
         # From the wrist, or placed by it: a hand without a known wrist has no joint, 126 - 21 - 1.
@@ -221,7 +221,7 @@ def test_rays_that_start_at_zero_have_a_bounded_gradient() -> None:
 
 def _routed(**changes: object) -> dict[str, float]:
     t = dataclasses.replace(targets(), **changes)
-    return {name: float(count) for name, count in Masks.of(t).counts().items()}
+    return {name: float(count) for name, count in counts_of(t).items()}
 
 
 def test_a_source_without_hand_parameters_teaches_anchors_joints_and_presence_only() -> None:
@@ -236,7 +236,7 @@ def test_a_source_without_hand_parameters_teaches_anchors_joints_and_presence_on
         targets(), rotations=no, translation_taught=no, shape=torch.zeros(2, 2, dtype=torch.bool)
     )
     p = moved(truth(t))
-    total(term_sums(p, t), Masks.of(t).counts(), LossWeights(), 0).backward()
+    total(term_sums(p, t), counts_of(t), LossWeights(), 0).backward()
     for name in ("global_orient", "hand_pose", "betas"):
         assert not getattr(p.readout, name).grad.any()
     assert not p.joints.grad.any() and not p.translation.grad.any()
@@ -251,7 +251,7 @@ def test_a_slot_without_labels_teaches_nothing() -> None:
         presence_taught=t.presence_taught & right[:, None],
     )  # fmt: skip
     p = moved(truth(t))
-    total(term_sums(p, t), Masks.of(t).counts(), LossWeights(), 0).backward()
+    total(term_sums(p, t), counts_of(t), LossWeights(), 0).backward()
     r = p.readout
     for name in ("global_orient", "hand_pose", "anchors", "joints_relative", "wrist", "presence",
                  "visible"):  # fmt: skip
@@ -266,7 +266,7 @@ def test_out_of_sight_hands_are_supervised_in_3d_but_not_in_the_image() -> None:
     out[:, :, 0] = False
     p = moved(truth(t))
     t = dataclasses.replace(t, inside=out)
-    total(term_sums(p, t), Masks.of(t).counts(), LossWeights(), 0).backward()
+    total(term_sums(p, t), counts_of(t), LossWeights(), 0).backward()
     r = p.readout
     assert not r.anchors.grad[:, :, 0].any() and r.anchors.grad[:, :, 1].any()
     assert r.joints_relative.grad[:, :, 0].any() and r.global_orient.grad[:, :, 0].any()
@@ -372,7 +372,7 @@ def test_masked_numbers_may_be_anything() -> None:
     hand[0, 0, 0] = False
     t = dataclasses.replace(t, hand=hand)
     p = dataclasses.replace(p, readout=dataclasses.replace(p.readout, global_orient=bad))
-    value = total(term_sums(p, t), Masks.of(t).counts(), LossWeights(), 0)
+    value = total(term_sums(p, t), counts_of(t), LossWeights(), 0)
     assert value.isfinite()
 
 
@@ -380,7 +380,7 @@ def test_cutting_a_batch_changes_nothing() -> None:
     parts = [targets(seed=1), targets(seed=2)]
     parts[0] = dataclasses.replace(parts[0], rotations=torch.tensor([True, False]))
     whole = Targets.stack(parts)
-    counts = Masks.of(whole).counts()
+    counts = counts_of(whole)
     p = [moved(truth(t), seed=5 + i) for i, t in enumerate(parts)]
     weights = LossWeights(fit=5.0)
     sums = [term_sums(a, b) for a, b in zip(p, parts, strict=True)]
@@ -388,7 +388,7 @@ def test_cutting_a_batch_changes_nothing() -> None:
     together = {n: sums[0][n] + sums[1][n] for n in TERMS}
     assert float(cut) == pytest.approx(float(total(together, counts, weights, 9)), rel=1e-5)
     for name in TERMS:
-        each = [Masks.of(t).counts()[name] for t in parts]
+        each = [counts_of(t)[name] for t in parts]
         assert counts[name] == each[0] + each[1]
 
 

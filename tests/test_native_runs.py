@@ -503,7 +503,7 @@ def test_masks_that_say_nothing_or_nonsense(samples, tmp_path):
 @pytest.mark.parametrize("with_mano", [True, False])
 def test_unlabelled_frames_teach_nothing(samples, mano_file, tmp_path, with_mano):
     """From ARCTIC's files to the targets of training: neither presence nor absence of a hand."""
-    from acehand_core.ace.training.losses import Masks
+    from acehand_core.ace.training.losses import masks_of
     from acehand_core.ace.training.targets import targets_of
     from acehand_core.hand.hands_torch import TorchHands
 
@@ -519,7 +519,7 @@ def test_unlabelled_frames_teach_nothing(samples, mano_file, tmp_path, with_mano
     for slot in (0, 1):
         assert targets.hand[0, :, slot].tolist() == labelled
         for term in ("pres", "pres_visible"):
-            assert Masks.of(targets).values[term][0, :, slot].tolist() == labelled, term
+            assert masks_of(targets)[term][0, :, slot].tolist() == labelled, term
 
 
 def test_visible_without_keypoints_is_whether_anything_is_seen(samples, tmp_path):

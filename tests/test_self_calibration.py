@@ -218,7 +218,7 @@ def test_a_lens_that_is_not_clear_is_refused(
     )  # fmt: skip
     recording = open_recording(write_video(tmp_path / "v.mp4", 4, size=(320, 240)))
     for bent, why in ((0.0, "about as well"), (-100.0, ""), (100.0, "fisheye, some 72 degrees")):
-        monkeypatch.setattr(estimating._Evidence, "bent", lambda self, progress, bent=bent: bent)
+        monkeypatch.setattr(estimating._Evidence, "bent", lambda self, bent=bent: bent)
         found = estimating.estimate(recording)
         assert why in found.reason and (found.camera is None) == bool(why)
 
@@ -255,7 +255,7 @@ def test_a_proposal_is_written_as_our_camera_file(
     monkeypatch.setattr(
         estimating, "finding", lambda name, curves, lens: said(0.80 if name == "motion" else 0.81)
     )
-    monkeypatch.setattr(estimating._Evidence, "bent", lambda self, progress: -100.0)
+    monkeypatch.setattr(estimating._Evidence, "bent", lambda self: -100.0)
     video = write_video(tmp_path / "v.mp4", 4, size=(320, 240))
     output = tmp_path / "c.json"
     run = Acehand(capsys, "camera", "estimate", video, "--output", output)

@@ -27,9 +27,8 @@ from acehand_core.ace.training.batches import (
     encoder_key,
     shares,
 )
-from acehand_core.ace.training.compose import read_settings
-from acehand_core.ace.training.config import TrainConfig
-from acehand_core.ace.training.losses import LossWeights, Masks, total
+from acehand_core.ace.training.config import TrainConfig, read_settings
+from acehand_core.ace.training.losses import LossWeights, counts_of, masks_of, total
 from acehand_core.ace.training.step import TrainingModel, group_of, make_optimizer
 from acehand_core.ace.training.targets import targets_of
 from acehand_core.errors import InputError
@@ -172,13 +171,11 @@ def test_flags_become_masks(stores) -> None:
     flags = Supervision(rotations=False, shape=False, translation=False, pinhole_fit=False,
                         slots=(False, True))  # fmt: skip
     info = info_of(stores, frames=9, supervision=flags)
-    counts = Masks.of(targets_of(info, hands, (64, 64), (2, 2), HANDS)).counts()
+    counts = counts_of(targets_of(info, hands, (64, 64), (2, 2), HANDS))
     taught = {name for name, count in counts.items() if count}
     assert taught == {"joint_relative_direct", "joint_camera_direct", "joint_wrist_direct",
                       "img_anchors", "pres", "pres_visible", "ray"}  # fmt: skip
     assert counts["pres"] == 9 and counts["joint_wrist_direct"] == 9
-    with pytest.raises(InputError, match="'mano', this run's 'acehand'"):
-        targets_of(info_of(stores, hand_model="mano"), hands, (64, 64), (2, 2), HANDS)
 
 
 def test_a_fisheye_has_its_own_rays_and_no_pinhole(stores) -> None:
@@ -220,7 +217,7 @@ def test_a_hand_without_a_label_is_not_an_absent_hand(stores, presence) -> None:
     hands = dataclasses.replace(hands, observed=labelled, presence=there)
     t = targets_of(info_of(stores, frames=9), hands, (64, 64), (2, 2), HANDS)
     assert not t.hand[0, :4, 0].any()
-    masks = Masks.of(t).values
+    masks = masks_of(t)
     for term in ("pres", "pres_visible"):
         assert not masks[term][0, :4, 0].any(), term
         assert masks[term][0, 4:].all() and masks[term][0, :, 1].all(), term
@@ -245,11 +242,9 @@ def latent_batch(stores, tmp_path):
     mix = mixture({"a": stores["a"]}, {"a": 1.0}, WindowSettings(latents=3), lambda info: (64, 64))
     samples = mix.draw(0, 0, 2)
     encoder = tiny_model.encoder()
-    from acehand_core.ace.training.batches import resized
-
     clips = [(stores["a"].open(n), (64, 64)) for n in stores["a"].ids()]
-    assert cache.ensure(clips, encoder, resized) == 3
-    assert cache.ensure(clips, encoder, resized) == 0
+    assert cache.ensure(clips, encoder) == 3
+    assert cache.ensure(clips, encoder) == 0
     return ClipReader(stores, "wan", HANDS, cache=cache).read(samples), cache
 
 
@@ -261,7 +256,7 @@ def test_gradients_reach_adapters_patch_embedding_ray_head_and_decoder_only(
     assert batch.clips.latents.shape == (2, 48, 3, 4, 4)
     frozen = {n: p.clone() for n, p in model.named_parameters() if not p.requires_grad}
     assert frozen and all(".blocks." in n for n in frozen)
-    loss = total(model(batch.clips, batch.targets), Masks.of(batch.targets).counts(),
+    loss = total(model(batch.clips, batch.targets), counts_of(batch.targets),
                  LossWeights(), 0)  # fmt: skip
     loss.backward()
     reached = {n for n, p in model.named_parameters() if p.grad is not None}
@@ -288,7 +283,7 @@ def test_checkpointing_changes_no_gradient(stores, tmp_path) -> None:
         _, model = pretrained(checkpointing=keep)
         assert isinstance(model.model.source, Trunk) and model.model.source.checkpointing == keep
         sums = model(batch.clips, batch.targets)
-        total(sums, Masks.of(batch.targets).counts(), LossWeights(), 0).backward()
+        total(sums, counts_of(batch.targets), LossWeights(), 0).backward()
         gradients.append([p.grad for _, p in trunk.adapter_parameters(model.model.source)])
     for a, b in zip(*gradients, strict=True):
         torch.testing.assert_close(a, b)

@@ -20,8 +20,7 @@ from acehand_core.ace.model.weights import own
 from acehand_core.ace.model.weights.load import load_weights
 from acehand_core.ace.settings import AceSettings
 from acehand_core.ace.training import build, checkpoints
-from acehand_core.ace.training.compose import compose, read_settings
-from acehand_core.ace.training.config import TrainConfig
+from acehand_core.ace.training.config import TrainConfig, compose, read_settings
 from acehand_core.ace.training.loop import Run, train
 from acehand_core.cli.main import main as acehand
 from acehand_core.errors import InputError

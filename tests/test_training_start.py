@@ -17,7 +17,7 @@ from acehand_core.ace.model.config import ModelConfig
 from acehand_core.ace.model.weights import official
 from acehand_core.ace.model.weights.own import load_own
 from acehand_core.ace.training import batches, build, checkpoints
-from acehand_core.ace.training.compose import compose
+from acehand_core.ace.training.config import compose
 from acehand_core.ace.training.loop import Run, train
 from acehand_core.errors import AcehandError, InputError, OutputError, SchemaError
 from helpers import tiny_model

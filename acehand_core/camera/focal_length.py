@@ -1,17 +1,15 @@
-"""Proposes a focal length where two methods that share nothing agree on it.
+"""Focal length from the pictures, proposed only if two independent methods agree.
 
-One moves (``structure``: tracked corners of a rigid scene), one stands (``lines``: directions at
-right angles in single pictures). Each gives curves of misfit over the focal length: of windows of
-keyframes, or of pictures. Of a curve comes how likely each focal length is, less sure than the
-misfit alone says, and maybe all wrong; the product over the parts is what a method says, and the
-product of both methods is the proposal.
+Motion (a rigid scene) and straight lines (right angles) each give curves of misfit, per window of
+keyframes or picture. The product of their tempered likelihoods is a method's density, and the
+product of both densities the proposal.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import cv2
@@ -21,35 +19,35 @@ from scipy.interpolate import CubicSpline
 
 from acehand_core.camera import structure
 from acehand_core.camera.structure import Lens
-from acehand_core.camera.tracks import Gray, Tracks, TrackWindow, windows
+from acehand_core.camera.tracks import Gray, Tracks, windows
 from acehand_core.errors import InputError
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import Recording
 from acehand_core.processes import one_blas_thread
 from acehand_core.types import ImageRgb, Progress, no_progress
 
-#: Pictures are made this wide (their longer side) before they are looked at.
+#: Longer side of the analysed pictures, in pixels.
 _SIDE = 640
-#: The fields of view across the longer side that are tried, in degrees, and in how many steps:
-#: for lines, for motion, and to tell the lens by it.
+#: Fields of view across the longer side, in degrees, and the number of focal lengths between them:
+#: for lines, for motion, and to decide on the lens.
 FIELDS_OF_VIEW: Mapping[Lens, tuple[float, float]] = MappingProxyType(
     {"pinhole": (40.0, 125.0), "equidistant": (60.0, 160.0)}
 )
 _STEPS, _MOTION_STEPS, _COARSE = 21, 15, 7
-#: Of a long recording so many stretches of so many frames are read.
+#: Stretches read from a long recording, and their frames.
 _STRETCHES, _STRETCH = 6, 60
 _WINDOWS, _PICTURES, _FEWEST_LINES = 8, 24, 12
-#: Windows by which the lens is told.
+#: Windows that decide on the lens.
 _LENS_WINDOWS = 2
-#: Standard deviation of a sighting, in pixels.
+#: Standard deviation of a track's pixel.
 _NOISE_PX = 1.0
-#: Largest relative standard error of one method and of both together: 95 % of what is accepted
-#: shall be within 5 %. How far two methods may be apart: in their errors, and at most.
+#: Largest relative standard error of one method and of both: 95 % of accepted focal lengths shall
+#: be within 5 %. Largest distance of the two methods: in their errors, and in all.
 MOST_OF_ONE, MOST_ERROR = 0.08, 0.025
 _APART_ERRORS, MOST_APART = 2.0, 0.12
-#: No focal length is known better: the axis is not quite in the middle, no lens is quite ideal.
+#: Least relative error: the principal point and the lens model are not exact.
 _LEAST_ERROR = 0.01
-#: A lens must be likelier than the other by so much (logarithm).
+#: Log-likelihood by which a lens must beat the other.
 _LENS_CLEAR = 3.0
 _FINE = 801
 
@@ -59,14 +57,12 @@ Density = Float[np.ndarray, "801"]
 
 @dataclass(frozen=True, slots=True)
 class _Trust:
-    """How much a method's curves are worth; measured on rendered clips (benchmarks).
+    """Weight of a method's curves, tuned on rendered clips (benchmarks).
 
     Attributes:
-        temperature: misfit that makes a focal length e times less likely: far more than 1, since
-            what is off is off alike in many places.
-        blur: relative error of one part, however sharp its curve is.
-        stray: how likely a part is wrong altogether.
-        most, overlap: parts that count at most, and the share of one that the next repeats.
+        temperature: misfit per unit of log-likelihood, above 1: errors are correlated.
+        blur: relative error of one part; ``stray``: probability of an outlier.
+        most, overlap: largest number of parts that count, and the share that the next repeats.
     """
 
     temperature: float
@@ -84,17 +80,14 @@ _TRUST = {
 
 @dataclass(frozen=True, slots=True)
 class FocalLengthFinding:
-    """What one method says.
+    """The focal length by one method.
 
     Attributes:
         name: "motion" or "lines".
-        lens: for which it looked.
-        focal: in widths of the picture's longer side; None: it does not say.
-        error: relative standard error of it.
-        parts: windows or pictures that were used.
-        density: how likely the logarithm of a focal length is, from the shortest tried to the
-            longest.
-        reason: why it does not count; empty where it does.
+        focal: in widths of the longer side, or None; ``error``: its relative standard error.
+        parts: number of windows or pictures.
+        density: of the log focal length, over the candidates.
+        reason: why it is rejected, or "".
     """
 
     name: str
@@ -106,22 +99,24 @@ class FocalLengthFinding:
     reason: str
 
 
+#: By motion and by lines.
+Findings = tuple[FocalLengthFinding, FocalLengthFinding]
+
+
 @dataclass(frozen=True, slots=True)
 class FocalLengthEstimate:
-    """A proposal.
+    """A proposed camera.
 
     Attributes:
-        camera: a pinhole of the recording's size; None: not accepted.
-        error: relative standard error of its focal length.
-        findings: of both methods.
-        reason: why there is no camera; empty where there is one.
-        picture, segments, directions: the picture with most lines, its segments (L, 4) in its
-            pixels and, where the focal length is known, their three directions (3, 3).
+        camera: a pinhole, None if rejected; ``error``: relative standard error of the focal length.
+        reason: why it is rejected, or "".
+        picture, segments, directions: the picture with most lines, its segments (L, 4) in pixels
+            and their three directions (3, 3).
     """
 
     camera: Camera | None
     error: float
-    findings: tuple[FocalLengthFinding, FocalLengthFinding]
+    findings: Findings
     reason: str
     picture: ImageRgb
     segments: structure.Segments
@@ -129,8 +124,9 @@ class FocalLengthEstimate:
 
 
 def focal_lengths(lens: Lens = "pinhole", steps: int = _STEPS) -> Float[np.ndarray, "F"]:
-    """Return the focal lengths that are tried, ascending, in widths of the longer side."""
-    wide, narrow = (_focal_of(angle, lens) for angle in FIELDS_OF_VIEW[lens][::-1])
+    """Return the candidate focal lengths, ascending, in widths of the longer side."""
+    halves = [math.radians(angle) / 2 for angle in FIELDS_OF_VIEW[lens][::-1]]
+    wide, narrow = (0.5 / (math.tan(half) if lens == "pinhole" else half) for half in halves)
     return np.geomspace(wide, narrow, steps)
 
 
@@ -138,60 +134,80 @@ def focal_lengths(lens: Lens = "pinhole", steps: int = _STEPS) -> Float[np.ndarr
 def estimate(
     recording: Recording, progress: Progress = no_progress, thorough: bool = True
 ) -> FocalLengthEstimate:
-    """Return what the pictures of a recording say of its focal length.
+    """Estimate a recording's focal length, with the principal point at the image centre.
 
-    The principal point is taken for the middle of the picture. A fisheye is told from a pinhole,
-    but none is proposed: two methods that agree on an equidistant one are both wrong of another.
+    Fisheyes are detected, but not proposed: both methods would agree on a wrong lens model.
 
     Args:
-        thorough: look at the motion also where the lines, which cost less, have said too little.
+        thorough: analyse motion, which is slow, even if the lines decide nothing.
 
-    Raises:
-        InputError: there are no pictures.
+    Raises InputError without pictures.
     """
     if recording.frames is None:
         raise InputError(f"{recording.source}: it has no pictures; give a video.")
     seen = _Evidence(recording, progress)
-    still = {lens: seen.lines(lens, progress) for lens in FIELDS_OF_VIEW}
+    still = {lens: seen.lines(lens) for lens in FIELDS_OF_VIEW}
+
+    def rejected(findings: Findings, reason: str) -> FocalLengthEstimate:
+        shown = seen.shown, seen.segments
+        return FocalLengthEstimate(None, math.inf, findings, reason, *shown, None)
+
     if not thorough and all(finding("lines", still[lens][0], lens).reason for lens in still):
-        return seen.refused(still["pinhole"][0])
-    # How much likelier, as a logarithm, an equidistant fisheye is than a pinhole.
+        motion = replace(finding("motion", np.zeros((0, _COARSE))), reason="not looked at")
+        lines = finding("lines", still["pinhole"][0])
+        return rejected((motion, lines), f"lines: {lines.reason}")
+    # Log-likelihood ratio of an equidistant fisheye to a pinhole.
     best = {lens: c.min(axis=1, initial=0.0).sum() for lens, (c, _) in still.items()}
-    bent = seen.bent(progress) / _TRUST["motion"].temperature
+    bent = seen.bent() / _TRUST["motion"].temperature
     bent += (best["pinhole"] - best["equidistant"]) / _TRUST["lines"].temperature
     lens: Lens = "equidistant" if bent > 0 else "pinhole"
 
-    focals = focal_lengths(lens)
     curves, directions = still[lens]
-    findings = finding("motion", seen.motion(lens, progress), lens), finding("lines", curves, lens)
+    findings = finding("motion", seen.motion(lens), lens), finding("lines", curves, lens)
     focal, error, reason = agreed(*findings)
-    if not reason and abs(bent) < _LENS_CLEAR:
-        focal, error, reason = None, math.inf, "a pinhole and a fisheye fit about as well"
-    elif not reason and focal is not None and lens == "equidistant":
-        # Real ones bend by up to 15 % more or less than an equidistant one at the edge.
-        angle = field_of_view(focal, lens)
-        focal, error, reason = None, math.inf, (
-            f"it is a fisheye, some {angle:.0f} degrees across, and how it bends is not known"
-        )  # fmt: skip
     if focal is None:
-        return FocalLengthEstimate(None, error, findings, reason, seen.shown, seen.segments, None)
+        return rejected(findings, reason)
+    if abs(bent) < _LENS_CLEAR:
+        return rejected(findings, "a pinhole and a fisheye fit about as well")
+    if lens == "equidistant":  # real fisheyes differ from it by up to 15 % at the edge
+        angle = field_of_view(focal, lens)
+        reason = f"it is a fisheye, some {angle:.0f} degrees across, with unknown distortion"
+        return rejected(findings, reason)
 
-    pixels = focal * max(recording.width, recording.height)
-    size = recording.width, recording.height
-    camera = Camera("pinhole", *size, pixels, pixels, (size[0] - 1) / 2, (size[1] - 1) / 2)
-    nearest = int(np.abs(np.log(focals / focal)).argmin())
+    width, height = recording.width, recording.height
+    pixels = focal * max(width, height)
+    camera = Camera("pinhole", width, height, pixels, pixels, (width - 1) / 2, (height - 1) / 2)
+    nearest = int(np.abs(np.log(focal_lengths(lens) / focal)).argmin())
     corner = None if directions is None else directions[nearest]
     return FocalLengthEstimate(camera, error, findings, "", seen.shown, seen.segments, corner)
 
 
 class _Evidence:
-    """What both methods look at, in pictures of ``_SIDE`` pixels, relative to their middle."""
+    """Tracks and segments of a recording, at ``_SIDE`` pixels, relative to the image centre."""
 
     def __init__(self, recording: Recording, progress: Progress) -> None:
-        found, pictures = _looked_at(recording, progress)
+        self._progress, count = progress, len(recording)
         scale = min(1.0, _SIDE / max(recording.width, recording.height))
         size = round(recording.width * scale), round(recording.height * scale)
         self._side, self._middle = max(size), (np.array(size) - 1) / 2
+        stretches = [(0, count)]
+        if count > _STRETCHES * _STRETCH:
+            starts = np.linspace(0, count - _STRETCH, _STRETCHES).astype(int).tolist()
+            stretches = [(start, start + _STRETCH) for start in starts]
+        total, done = sum(stop - start for start, stop in stretches), 0
+        wanted, pictures = set(_spread(total, _PICTURES)), []
+
+        def read(start: int, stop: int) -> Iterator[Gray]:
+            nonlocal done
+            assert recording.frames is not None
+            for picture in recording.frames.read(start, stop):
+                if done in wanted:
+                    pictures.append(picture)
+                done += 1
+                progress("tracks", done, total)
+                yield _gray(picture, size)
+
+        found = [window for stretch in stretches for window in windows(read(*stretch))]
         self._windows = [found[at].tracks - self._middle for at in _spread(len(found), _WINDOWS)]
         cut = [structure.segments_in(_gray(picture, size)) for picture in pictures]
         self._best = int(np.argmax([len(segments) for segments in cut]))
@@ -200,60 +216,48 @@ class _Evidence:
         self.shown = pictures[self._best]
         self.segments = (cut[self._best] + 0.5) / scale - 0.5
 
-    def refused(self, curves: Curves) -> FocalLengthEstimate:
-        """Return that the lines alone rule out a proposal."""
-        flat = finding("motion", np.zeros((0, _COARSE))).density
-        motion = FocalLengthFinding("motion", "pinhole", None, math.inf, 0, flat, "not looked at")
-        still = finding("lines", curves)
-        reason = f"lines: {still.reason}"
-        return FocalLengthEstimate(
-            None, math.inf, (motion, still), reason, self.shown, self.segments, None
-        )
+    def motion(self, lens: Lens) -> Curves:
+        return self._profiles(self._windows, lens, _MOTION_STEPS)
 
-    def motion(self, lens: Lens, progress: Progress) -> Curves:
-        """Return the misfit of every window."""
-        return self._profiles(self._windows, lens, _MOTION_STEPS, progress)
-
-    def bent(self, progress: Progress) -> float:
+    def bent(self) -> float:
+        """Return the motion's misfit with a pinhole minus that with a fisheye."""
         """Return how much less the motion's misfit is with a fisheye than with a pinhole."""
         most = sorted(self._windows, key=lambda tracks: -int(np.isfinite(tracks).sum()))
-        tried = {lens: self._profiles(most[:_LENS_WINDOWS], lens, _COARSE, progress)
+        tried = {lens: self._profiles(most[:_LENS_WINDOWS], lens, _COARSE)
                  for lens in FIELDS_OF_VIEW}  # fmt: skip
         least = {lens: curves.min(axis=1, initial=np.inf) for lens, curves in tried.items()}
         return float((least["pinhole"] - least["equidistant"]).sum())
 
-    def _profiles(self, tracks: list[Tracks], lens: Lens, steps: int, progress: Progress) -> Curves:
+    def _profiles(self, tracks: list[Tracks], lens: Lens, steps: int) -> Curves:
         focals = focal_lengths(lens, steps) * self._side
         curves = np.zeros((len(tracks), steps))
         for row, window in enumerate(tracks):
-            progress(f"motion, {lens}", row, len(curves))
+            self._progress(f"motion, {lens}", row, len(curves))
             curves[row] = structure.profile(window, focals, lens, _NOISE_PX)
-        progress(f"motion, {lens}", len(curves), len(curves))
+        self._progress(f"motion, {lens}", len(curves), len(curves))
         return curves
 
-    def lines(
-        self, lens: Lens, progress: Progress
-    ) -> tuple[Curves, Float[np.ndarray, "F 3 3"] | None]:
-        """Return the misfit of every picture, and the directions in the one that is shown."""
+    def lines(self, lens: Lens) -> tuple[Curves, Float[np.ndarray, "F 3 3"] | None]:
+        """Return the misfit of every picture, and the directions in the shown one."""
         focals, rng = focal_lengths(lens) * self._side, np.random.default_rng(0)
         curves, shown = np.zeros((len(self._cut), _STEPS)), None
         for row, (at, segments) in enumerate(self._cut):
-            progress("lines", row, len(curves))
+            self._progress("lines", row, len(curves))
             relative = segments - np.tile(self._middle, 2)
             likely, corners = structure.agreement(relative, focals, rng, lens)
             curves[row] = -likely
             shown = corners if at == self._best else shown
-        progress("lines", len(curves), len(curves))
+        self._progress("lines", len(curves), len(curves))
         return curves, shown
 
 
 def finding(name: str, curves: Curves, lens: Lens = "pinhole") -> FocalLengthFinding:
-    """Return what curves of misfit say together, one of each part."""
+    """Return the focal length of a method from its curves of misfit, one per part."""
     focals = np.log(focal_lengths(lens, curves.shape[1]))
     fine, trust, parts = np.linspace(focals[0], focals[-1], _FINE), _TRUST[name], len(curves)
     flat = np.full(_FINE, 1 / (fine[-1] - fine[0]))
     if not parts:
-        why = "the camera hardly moves" if name == "motion" else "there are too few straight lines"
+        why = "the camera hardly moves" if name == "motion" else "too few straight lines"
         return FocalLengthFinding(name, lens, None, math.inf, 0, flat, why)
 
     total = np.zeros(_FINE)
@@ -279,7 +283,7 @@ def finding(name: str, curves: Curves, lens: Lens = "pinhole") -> FocalLengthFin
 def agreed(
     motion: FocalLengthFinding, still: FocalLengthFinding
 ) -> tuple[float | None, float, str]:
-    """Return the focal length that both findings allow and its relative error, or why not."""
+    """Return focal length and relative error if both findings agree, else the reason."""
     weak = [f"{finding.name}: {finding.reason}" for finding in (motion, still) if finding.reason]
     if weak or motion.focal is None or still.focal is None:
         return None, math.inf, "; ".join(weak)
@@ -287,13 +291,13 @@ def agreed(
     if apart > min(_APART_ERRORS * math.hypot(motion.error, still.error), MOST_APART):
         return None, math.inf, f"the methods disagree by {100 * apart:.0f} %"
 
-    shortest, *_, longest = np.log(focal_lengths(motion.lens)).tolist()
+    shortest, longest = np.log(focal_lengths(motion.lens)[[0, -1]]).tolist()
     fine = np.linspace(shortest, longest, _FINE)
     focal, error = _mean(_normal(motion.density * still.density, fine), fine)
     if error > MOST_ERROR:
         return None, math.inf, (
-            f"both together are no surer than +- {100 * error:.1f} %; {100 * MOST_ERROR:.1f} % are "
-            "asked for"
+            f"both together are no surer than +- {100 * error:.1f} %; {100 * MOST_ERROR:.1f} % is "
+            "needed"
         )  # fmt: skip
     return focal, max(error, _LEAST_ERROR), ""
 
@@ -303,58 +307,18 @@ def _normal(density: np.ndarray, fine: np.ndarray) -> Density:
 
 
 def _mean(density: Density, fine: np.ndarray) -> tuple[float, float]:
-    """Return the focal length of a density's mean logarithm, and the standard deviation."""
     weight = density / density.sum()
     mean = float(weight @ fine)
     return math.exp(mean), math.sqrt(float(weight @ (fine - mean) ** 2))
 
 
 def field_of_view(focal: float, lens: Lens) -> float:
-    """Return the angle across the longer side, in degrees, of a focal length in its widths."""
+    """Return the field of view in degrees across the longer side of a focal length in widths."""
     half = 0.5 / focal
     return 2 * math.degrees(math.atan(half) if lens == "pinhole" else half)
 
 
-def _focal_of(angle: float, lens: Lens) -> float:
-    half = math.radians(angle) / 2
-    return 0.5 / (math.tan(half) if lens == "pinhole" else half)
-
-
-def _looked_at(
-    recording: Recording, progress: Progress
-) -> tuple[list[TrackWindow], list[ImageRgb]]:
-    """Return windows of keyframes, and pictures for the lines."""
-    assert recording.frames is not None
-    count = len(recording)
-    stretches = [(0, count)]
-    if count > _STRETCHES * _STRETCH:
-        starts = np.linspace(0, count - _STRETCH, _STRETCHES).astype(int)
-        stretches = [(int(start), int(start) + _STRETCH) for start in starts]
-    scale = min(1.0, _SIDE / max(recording.width, recording.height))
-    size = round(recording.width * scale), round(recording.height * scale)
-
-    total, done = sum(stop - start for start, stop in stretches), 0
-    wanted = set(_spread(total, _PICTURES))
-    pictures: list[ImageRgb] = []
-    found: list[TrackWindow] = []
-
-    def read(start: int, stop: int) -> Iterator[Gray]:
-        nonlocal done
-        assert recording.frames is not None
-        for picture in recording.frames.read(start, stop):
-            if done in wanted:
-                pictures.append(picture)
-            done += 1
-            progress("tracks", done, total)
-            yield _gray(picture, size)
-
-    for start, stop in stretches:
-        found += windows(read(start, stop))
-    return found, pictures
-
-
 def _spread(count: int, most: int) -> list[int]:
-    """Return up to ``most`` of ``count`` numbers, evenly apart."""
     return np.linspace(0, count - 1, min(count, most)).astype(int).tolist()
 
 

@@ -1,4 +1,4 @@
-"""How the camera of a recording turned: segment by segment, beside hands that are masked."""
+"""Rotation of a recording's camera, segment by segment, with masked hands."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -23,14 +23,13 @@ from acehand_core.processes import one_blas_thread, thread_count
 from acehand_core.safe_files import safe_load_npz
 from acehand_core.types import Progress, no_progress
 
-#: Counts up with whatever changes the result, so that no older one is taken for it.
+#: Part of the cache key; raise it with every change of results.
 VERSION = 4
-#: Frames of a segment; fixed, so that a result does not depend on the machine. One that continues
-#: another begins so many frames earlier than its own, which tell what stays dark along the edge.
+#: Frames of a segment, and of its lead into the segment before, which finds the dark border.
 SEGMENT_FRAMES, LEAD_FRAMES = 320, 30
-#: What is looked at begins so long before the frames that are asked for, and ends so long after.
+#: Margin around the wanted frames.
 MARGIN_S = 0.5
-#: A hand that was missed for up to so long is masked between its sightings, and so long beyond.
+#: Longest gap between sightings of a hand that is masked, and the margin around sightings.
 _MISSED_S, _BEYOND_S = 1.0, 0.2
 
 Landmarks = Float[np.ndarray, "T S 21 2"]
@@ -38,7 +37,7 @@ Landmarks = Float[np.ndarray, "T S 21 2"]
 
 @dataclass(frozen=True, slots=True)
 class FrameSegment:
-    """Frames ``start`` to ``stop - 1``, of which those from ``first`` on are its own."""
+    """Frames ``start`` to ``stop - 1``; those before ``first`` are the lead."""
 
     start: int
     first: int
@@ -54,26 +53,25 @@ def recorded_rotations(
     work_dir: Path | None = None,
     progress: Progress = no_progress,
 ) -> CameraMotion:
-    """Return how the camera of a recording turned, from its pictures.
+    """Estimate the rotation of a recording's camera from its pictures.
 
     Args:
-        camera: of the pictures, whatever the recording says of it.
-        landmarks: pixels of the hands, which are not looked at; NaN where one is not seen.
-        wanted: frames across which the turn is to be known; those about them are looked at too, and
-            all other steps are broken. None: all frames.
-        work_dir: where finished segments are kept, and found by a run that resumes; None: nowhere.
+        camera: overrides the recording's.
+        landmarks: pixels of the hands, which are masked; NaN for hands out of view.
+        wanted: frames to estimate, plus a margin; other steps are broken. None: all frames.
+        work_dir: cache of finished segments, or None.
         progress: called with ("camera", frames done, frames in all).
 
-    Raises:
-        InputError: the recording has no pictures.
-        OutputError: ``work_dir`` cannot be written.
+    Raises InputError without pictures, OutputError if ``work_dir`` cannot be written.
     """
     if recording.frames is None:
-        raise InputError(f"{recording.source}: it has no pictures to tell the camera's motion by.")
+        raise InputError(f"{recording.source}: it has no pictures to estimate camera motion from.")
     frames, hands = recording.frames, bridged(landmarks, recording.fps)
-    cache = _Cache(work_dir, recording, camera, hands)
-    segments = segments_of(np.ones(len(recording), bool) if wanted is None else wanted,
-                           round(MARGIN_S * recording.fps))  # fmt: skip
+    prefix = _cache_prefix(recording, camera, hands)
+    all_frames = np.ones(len(recording), bool)
+    segments = segments_of(
+        all_frames if wanted is None else wanted, round(MARGIN_S * recording.fps)
+    )
     count, done = sum(s.stop - s.start for s in segments), 0
     stop, lock = threading.Event(), threading.Lock()
 
@@ -94,15 +92,19 @@ def recorded_rotations(
         return hand_mask(hands[number], recording.width, recording.height)
 
     def estimated(segment: FrameSegment) -> CameraMotion:
-        motion = cache.get(segment)
-        if motion is not None:
-            advance(len(motion))
-            return motion
+        path = None
+        if work_dir is not None:
+            path = work_dir / f"{prefix}-{segment.start:09d}-{segment.stop:09d}.npz"
+            motion = _cached(path)
+            if motion is not None and len(motion) == segment.stop - segment.start:
+                advance(len(motion))
+                return motion
         motion = estimate_rotations(
             pictures(segment), camera, lambda number: mask(segment.start + number)
         )
-        if not stop.is_set():
-            cache.put(segment, motion)
+        if path is not None and not stop.is_set():
+            with atomic_path(path, overwrite=True) as partial, partial.open("wb") as file:
+                np.savez_compressed(file, **asdict(motion))
         return motion
 
     with ThreadPoolExecutor(thread_count()) as pool:
@@ -112,7 +114,7 @@ def recorded_rotations(
         finally:
             stop.set()
             pool.shutdown(cancel_futures=True)
-        # Of several that were stopped the one with the reason.
+        # Cancelled ones have no error of their own.
         for future in futures:
             if not future.cancelled():
                 future.result()
@@ -121,7 +123,7 @@ def recorded_rotations(
 
 
 def segments_of(wanted: Bool[np.ndarray, "T"], margin: int) -> list[FrameSegment]:
-    """Return segments of the wanted frames and ``margin`` more on both sides."""
+    """Return segments that cover the wanted frames and a margin on both sides."""
     count = len(wanted)
     near = np.convolve(wanted, np.ones(2 * margin + 1))[margin : margin + count] > 0.5
     segments = []
@@ -136,17 +138,12 @@ def segments_of(wanted: Bool[np.ndarray, "T"], margin: int) -> list[FrameSegment
 
 
 def joined(segments: Mapping[FrameSegment, CameraMotion], count: int) -> CameraMotion:
-    """Return one motion over ``count`` frames; what no segment holds is broken.
-
-    The frame before a segment's own, where it holds that too, carries it on from the one before.
-    """
+    """Return one motion over ``count`` frames, broken outside the segments and where one starts."""
     rotations = np.tile(np.eye(3), (count, 1, 1))
     broken, sigma = np.arange(count) > 0, np.zeros(count)
     for segment, motion in segments.items():
         own, at = segment.first - segment.start, slice(segment.first, segment.stop)
-        carry = np.eye(3)
-        if own:
-            carry = rotations[segment.first - 1] @ motion.rotations[own - 1].T
+        carry = rotations[segment.first - 1] @ motion.rotations[own - 1].T if own else np.eye(3)
         rotations[at] = carry @ motion.rotations[own:]
         broken[at], sigma[at] = motion.broken[own:], motion.sigma_rad[own:]
         broken[segment.first] |= not own and segment.first > 0
@@ -154,10 +151,7 @@ def joined(segments: Mapping[FrameSegment, CameraMotion], count: int) -> CameraM
 
 
 def bridged(landmarks: Landmarks, fps: float) -> Landmarks:
-    """Return landmarks with hands also where they were missed for a moment.
-
-    Between two sightings they move evenly; for a moment before and after they stay.
-    """
+    """Return landmarks with short gaps interpolated, and held for a moment before and after."""
     out = landmarks.copy()
     longest, beyond = round(_MISSED_S * fps), max(1, round(_BEYOND_S * fps))
     for hand in range(landmarks.shape[1]):
@@ -175,46 +169,23 @@ def bridged(landmarks: Landmarks, fps: float) -> Landmarks:
     return out
 
 
-class _Cache:
-    """Finished segments in a folder; with no folder nothing is kept."""
+def _cache_prefix(recording: Recording, camera: Camera, hands: Landmarks) -> str:
+    """Return the part of cache file names that identifies pictures, camera and hands."""
+    key = {
+        "version": VERSION,
+        "source": recording.sha256,
+        "processing": dict(recording.processing),
+        "times": hashlib.sha256(recording.timestamps_ns.tobytes()).hexdigest(),
+        "camera": repr(camera),
+        "hands": hashlib.sha256(hands.tobytes()).hexdigest(),
+    }
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()
+    return f"camera-{digest[:24]}"
 
-    def __init__(
-        self, folder: Path | None, recording: Recording, camera: Camera, hands: Landmarks
-    ) -> None:
-        self._folder = folder
-        key = {
-            "version": VERSION,
-            "source": recording.sha256,
-            "processing": dict(recording.processing),
-            "times": hashlib.sha256(recording.timestamps_ns.tobytes()).hexdigest(),
-            "camera": repr(camera),
-            "hands": hashlib.sha256(hands.tobytes()).hexdigest(),
-        }
-        digest = hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()
-        self._prefix = f"camera-{digest[:24]}"
 
-    def get(self, segment: FrameSegment) -> CameraMotion | None:
-        """Return a finished segment, or None. A damaged file counts as absent."""
-        path = self._path(segment)
-        if path is None or not path.is_file():
-            return None
-        try:
-            motion = CameraMotion(**safe_load_npz(path))
-        except (InputError, EOFError, TypeError, ValueError):
-            return None
-        return motion if len(motion) == segment.stop - segment.start else None
-
-    def put(self, segment: FrameSegment, motion: CameraMotion) -> None:
-        """Write a finished segment; it appears whole or not at all."""
-        path = self._path(segment)
-        if path is None:
-            return
-        with atomic_path(path, overwrite=True) as partial, partial.open("wb") as file:
-            np.savez_compressed(
-                file, rotations=motion.rotations, broken=motion.broken, sigma_rad=motion.sigma_rad
-            )
-
-    def _path(self, segment: FrameSegment) -> Path | None:
-        if self._folder is None:
-            return None
-        return self._folder / f"{self._prefix}-{segment.start:09d}-{segment.stop:09d}.npz"
+def _cached(path: Path) -> CameraMotion | None:
+    """Return a cached segment; None if it is missing or damaged."""
+    try:
+        return CameraMotion(**safe_load_npz(path)) if path.is_file() else None
+    except (InputError, EOFError, TypeError, ValueError):
+        return None

@@ -1,35 +1,34 @@
-"""A focal length from a camera that moves: the one with which tracks fit one rigid scene best.
+"""Focal length from a moving camera, and from straight lines.
 
-For every focal length of a list the keyframes' poses and the points are adjusted to the tracks
-(bundle adjustment; Triggs et al., "Bundle Adjustment, a Modern Synthesis", 2000). It is robust, so
-that what moves by itself, hands above all, counts little. What is left is the misfit of that focal
-length. Points are homogeneous, so that those far away do no harm.
+Motion: robust bundle adjustment of keyframes and homogeneous points for each candidate (Triggs et
+al., "Bundle Adjustment, a Modern Synthesis", 2000); the remaining misfit ranks the candidates.
 """
 
 from __future__ import annotations
 
+import copy
 import itertools
 from typing import Literal
 
 import cv2
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 
 from acehand_core.camera.tracks import Gray, Tracks
 from acehand_core.geometry import rotations
 
-#: What angles to the axis are to distances from the middle: tan(angle), or the angle itself.
+#: Distance from the image centre by the angle to the axis: tan(angle), or the angle.
 Lens = Literal["pinhole", "equidistant"]
 Homogeneous = Float[np.ndarray, "N 4"]
-#: Steps for the first focal length, and for each after it, which begins at its neighbour's scene.
+#: Steps for the first focal length, and for the others, which start from a neighbour's scene.
 _FIRST, _NEXT = 60, 25
-#: What the noise is multiplied with before the first focal length is adjusted.
+#: Factors of the noise before the first adjustment.
 _AT_FIRST = (16.0, 6.0, 2.5)
-#: A step that lowers the misfit by less than this share ends the adjustment.
+#: Relative gain of a step that ends the adjustment.
 _GAIN = 2e-5
-#: Points nearer than this, in units of the first depths, count as this near.
+#: Least depth of a point, in units of the initial depths.
 _NEAR = 1e-3
-#: Rays further from the axis are not looked at, in radians.
+#: Largest angle of a ray to the axis.
 _WIDEST = np.radians(85)
 
 
@@ -39,21 +38,21 @@ def profile(
     lens: Lens = "pinhole",
     noise_px: float = 0.5,
 ) -> Float[np.ndarray, "F"]:
-    """Return the misfit of each focal length: the sum over sightings of log(1 + (off / noise)^2).
+    """Return each focal length's misfit: the sum over sightings of log(1 + (off / noise)^2).
 
     Args:
-        tracks: (K, N, 2) pixels relative to the principal point, NaN where a point is not seen.
-        focals: in pixels, ascending.
-        lens: what rays are to pixels; of an equidistant one up to 85 degrees from the axis.
-        noise_px: standard deviation of a sighting.
+        tracks: (K, N, 2) pixels relative to the principal point, NaN for points out of view.
+        focals: in pixels, ascending; ``noise_px``: standard deviation of a sighting.
     """
     middle = len(focals) // 2
-    # At first everything counts, then what is off counts less and less: otherwise a scene that
-    # fits some of the tracks well, and not the others, is never left again.
-    start = _Scene.begun(tracks, focals[middle], lens, noise_px)
-    for times in _AT_FIRST:
-        start.adjust(focals[middle], _FIRST // 3, times * noise_px)
+    # From a large noise down: otherwise a scene that fits some tracks well is never left.
+    start = _Scene(tracks, focals[middle], lens)
+    for times in (*_AT_FIRST, 1.0):
+        start.noise = times * noise_px
+        misfit = start.adjust(focals[middle], _FIRST // 3 if times > 1 else _FIRST)
     misfits = np.full(len(focals), np.inf)
+    misfits[middle] = misfit
+    # Outwards from the middle and back from the ends: the deeper of two minima counts.
     misfits[middle] = start.adjust(focals[middle], _FIRST)
     # Outwards from the middle, and back again from the ends: of two valleys the deeper counts.
     for way in (range(middle + 1, len(focals)), range(middle - 1, -1, -1)):
@@ -68,50 +67,26 @@ def profile(
 class _Scene:
     """Poses of K keyframes and N points: camera = R point[:3] + point[3] t."""
 
-    def __init__(
-        self,
-        pixels: Tracks,
-        seen: Bool[np.ndarray, "K N"],
-        lens: Lens,
-        noise_px: float,
-        R: Float[np.ndarray, "K 3 3"],
-        t: Float[np.ndarray, "K 3"],
-        points: Homogeneous,
-    ) -> None:
-        self._pixels, self._seen, self._lens, self._noise = pixels, seen, lens, noise_px
-        self._R, self._t, self._points = R, t, points
-        self._damping = 1e-3
-
-    @classmethod
-    def begun(cls, tracks: Tracks, focal: float, lens: Lens, noise_px: float) -> _Scene:
-        """Return a camera that only turns, and points at depth 1 in the first that sees them."""
-        seen = np.isfinite(tracks[..., 0])
+    def __init__(self, tracks: Tracks, focal: float, lens: Lens) -> None:
+        """Start from a camera that only turns, and points at depth 1 in their first keyframe."""
+        self._seen, self._lens = np.isfinite(tracks[..., 0]), lens
+        self._pixels = np.where(self._seen[..., None], tracks, 0.0)
         plane = straightened(tracks, focal, lens) / focal
-        R = _turns(plane)
-        first = np.argmax(seen, axis=0)
+        self._R, self._t = _turns(plane), np.zeros((len(tracks), 3))
+        first = np.argmax(self._seen, axis=0)
         ahead = plane[first, np.arange(tracks.shape[1])]
         rays = np.concatenate([ahead, np.ones((len(ahead), 1))], axis=1)
-        world = np.einsum("nji,nj->ni", R[first], rays)
-        points = np.concatenate([world, np.ones((len(world), 1))], axis=1)
-        pixels = np.where(seen[..., None], tracks, 0.0)
-        return cls(pixels, seen, lens, noise_px, R, np.zeros((len(tracks), 3)), points)
+        world = np.einsum("nji,nj->ni", self._R[first], rays)
+        self._points: Homogeneous = np.concatenate([world, np.ones((len(world), 1))], axis=1)
+        self._damping, self.noise = 1e-3, 1.0
 
     def copy(self) -> _Scene:
-        """Return a scene that starts where this one is."""
-        given = self._pixels, self._seen, self._lens, self._noise
-        return _Scene(*given, self._R, self._t, self._points)
+        scene = copy.copy(self)
+        scene._damping = 1e-3
+        return scene
 
-    def adjust(self, focal: float, steps: int, noise_px: float | None = None) -> float:
-        """Adjust by up to so many steps of Levenberg and Marquardt; return the misfit.
-
-        ``noise_px``: another standard deviation of a sighting, for this adjustment only.
-        """
-        if noise_px is not None:
-            usual, self._noise = self._noise, noise_px
-            misfit = self.adjust(focal, steps)
-            self._noise = usual
-            return misfit
-
+    def adjust(self, focal: float, steps: int) -> float:
+        """Adjust by up to ``steps`` Levenberg-Marquardt steps; return the misfit."""
         misfit = self._misfit(focal, self._R, self._t, self._points)
         self._damping = min(self._damping, 1e-2)
         for _ in range(steps):
@@ -131,7 +106,7 @@ class _Scene:
 
     def _misfit(self, focal: float, R: np.ndarray, t: np.ndarray, points: Homogeneous) -> float:
         off, _, _ = self._off(focal, R, t, points)
-        return float(np.log1p((off**2).sum(axis=-1) / self._noise**2)[self._seen].sum())
+        return float(np.log1p((off**2).sum(axis=-1) / self.noise**2)[self._seen].sum())
 
     def _off(
         self, focal: float, R: np.ndarray, t: np.ndarray, points: Homogeneous
@@ -145,10 +120,10 @@ class _Scene:
         return focal * plane - self._pixels, camera, depth
 
     def _step(self, focal: float) -> tuple[np.ndarray, np.ndarray]:
-        """Return the step of poses (K, 6: turn, shift) and points (N, 4), by Schur's complement."""
+        """Return the step of poses (K, 6: turn, shift) and points (N, 4), by Schur complement."""
         views, count = self._seen.shape
         off, camera, depth = self._off(focal, self._R, self._t, self._points)
-        weight = self._seen / (1 + (off**2).sum(axis=-1) / self._noise**2) / self._noise**2
+        weight = self._seen / (1 + (off**2).sum(axis=-1) / self.noise**2) / self.noise**2
 
         J_camera = np.zeros((views, count, 2, 3))
         J_camera[..., 0, 0] = J_camera[..., 1, 1] = focal / depth
@@ -197,7 +172,7 @@ class _Scene:
 
 
 def straightened(pixels: np.ndarray, focal: float, lens: Lens) -> np.ndarray:
-    """Return where a pinhole of the same focal length would see pixels (..., 2), about the axis."""
+    """Return the pixels (..., 2), about the axis, of a pinhole with the same focal length."""
     if lens == "pinhole":
         return pixels
     angle = np.linalg.norm(pixels, axis=-1, keepdims=True) / focal
@@ -206,19 +181,18 @@ def straightened(pixels: np.ndarray, focal: float, lens: Lens) -> np.ndarray:
 
 
 def _shrink(plane: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return atan(r) / r of points (..., 2) at r, and its derivative by r over r (..., 1)."""
+    """Return atan(r) / r of points (..., 2) at radius r, and its derivative divided by r."""
     square = np.maximum((plane**2).sum(axis=-1, keepdims=True), 1e-12)
     radius = np.sqrt(square)
     shrink = np.arctan(radius) / radius
-    # By the series near the axis, where the difference of both terms is lost in rounding.
+    # The series near the axis, where the difference cancels.
     slope = np.where(square < 1e-6, -2 / 3, (1 / (1 + square) - shrink) / square)
     return shrink, slope
 
 
 def _turns(plane: Float[np.ndarray, "K N 2"]) -> Float[np.ndarray, "K 3 3"]:
-    """Return rotations from the first keyframe into each, by those that move rays least."""
-    rays = np.concatenate([plane, np.ones((*plane.shape[:2], 1))], axis=2)
-    rays /= np.linalg.norm(rays, axis=2, keepdims=True)
+    """Return rotations from the first keyframe into each that best align the rays, robustly."""
+    rays = rotations.unit(np.concatenate([plane, np.ones((*plane.shape[:2], 1))], axis=2))
     R = [np.eye(3)]
     for before, after in itertools.pairwise(rays):
         both = np.isfinite(before[:, 0]) & np.isfinite(after[:, 0])
@@ -233,17 +207,15 @@ def _turns(plane: Float[np.ndarray, "K N 2"]) -> Float[np.ndarray, "K 3 3"]:
     return np.stack(R)
 
 
-# A focal length from straight lines: the one with which their directions stand at right angles.
-#
-# Edges of tables, shelves, tiles and boxes mostly have three directions that are square to each
-# other. For every focal length and picture the three directions are sought that most lines point
-# to; a wrong focal length bends the corner, and fewer agree.
+# Straight lines: edges of furniture, tiles and boxes mostly have three perpendicular directions.
+# For each focal length and picture the best three are sought; a wrong focal length distorts their
+# right angles, and fewer lines agree.
 
 #: End points x0 y0 x1 y1 of segments, in pixels.
 Segments = Float[np.ndarray, "L 4"]
-#: The shortest segment in widths of the picture, and how many count in a picture.
+#: Least length of a segment in widths of the picture, and largest number of segments.
 _SHORTEST, _MOST = 0.04, 100
-#: How far the ends of a segment are off a line to its vanishing point; the share without one.
+#: Standard deviation of a segment's end about the line to its vanishing point; share of outliers.
 _NOISE_PX, _STRAY = 0.8, 0.4
 _PAIRS, _THIRDS, _ROUNDS = 80, 4, 6
 
@@ -262,28 +234,24 @@ def segments_in(picture: Gray) -> Segments:
 def agreement(
     segments: Segments, focals: np.ndarray, rng: np.random.Generator, lens: Lens = "pinhole"
 ) -> tuple[Float[np.ndarray, "F"], Float[np.ndarray, "F 3 3"]]:
-    """Return, of every focal length, the log-likelihood of the segments, and their directions.
+    """Return log-likelihood and directions (rows, camera frame) per focal length.
 
-    Args:
-        segments: (L, 4), relative to the principal point.
-
-    Directions are rows of a rotation, in the camera's frame.
+    ``segments``: (L, 4), relative to the principal point.
     """
     likely, corners = np.full(len(focals), -np.inf), np.zeros((len(focals), 3, 3))
-    ways = (range(len(focals)), range(len(focals) - 2, -1, -1))
-    for number, way in enumerate(ways):
-        for at in way:
-            # Of a lens that bends lines a segment is a chord: its ends lie on the straight line.
-            lines = _Lines(
-                straightened(segments.reshape(-1, 2, 2), focals[at], lens).reshape(-1, 4)
-            )
-            tried = [corners[at - 1 if number == 0 else at + 1]] if at != way[0] or number else []
-            if number == 0:
-                tried.append(lines.guess(focals[at], rng))
-            for corner in tried:
-                corner, value = lines.refined(corner, focals[at])
-                if value > likely[at]:
-                    likely[at], corners[at] = value, corner
+    count = len(focals)
+    order = [(at, at - 1) for at in range(count)] + [(at, at + 1) for at in range(count - 1)[::-1]]
+    for at, neighbour in order:
+        # With a fisheye a segment is a chord: its ends lie on the straight line.
+        ends = straightened(segments.reshape(-1, 2, 2), focals[at], lens)
+        lines = _Lines(ends.reshape(-1, 4))
+        tried = [] if neighbour < 0 else [corners[neighbour]]
+        if neighbour < at:
+            tried.append(lines.guess(focals[at], rng))
+        for corner in tried:
+            corner, value = lines.refined(corner, focals[at])
+            if value > likely[at]:
+                likely[at], corners[at] = value, corner
     return likely, corners
 
 
@@ -293,18 +261,18 @@ class _Lines:
         self._middle = (segments[:, :2] + segments[:, 2:]) / 2
         self._half = (segments[:, 2:] - segments[:, :2]) / 2
         self._length = 2 * np.linalg.norm(self._half, axis=1)
-        # Without a direction the end of a segment may be anywhere around its middle.
+        # An outlier's end may be anywhere around its middle.
         self._stray = _STRAY * 2 / (np.pi * self._length)
 
     def guess(self, focal: float, rng: np.random.Generator) -> np.ndarray:
-        """Return the likeliest of corners through two lines that meet and a third (3, 3)."""
+        """Return the best of random triples (3, 3): two lines that meet, and a third."""
         count, chance = len(self._segments), self._length / self._length.sum()
         picks = np.stack([rng.choice(count, _PAIRS * _THIRDS, p=chance) for _ in range(3)])
         picks[:2] = np.repeat(picks[:2, :_PAIRS], _THIRDS, axis=1)
         ones = np.ones((count, 1))
         start = np.concatenate([self._segments[:, :2] / focal, ones], axis=1)
         stop = np.concatenate([self._segments[:, 2:] / focal, ones], axis=1)
-        normal = np.cross(start, stop)  # of the plane through the camera: its directions lie in it
+        normal = np.cross(start, stop)  # of the plane through camera and line
         first = np.cross(normal[picks[0]], normal[picks[1]])
         second = np.cross(first, normal[picks[2]])
         sizes = np.linalg.norm(first, axis=1), np.linalg.norm(second, axis=1)
@@ -315,7 +283,7 @@ class _Lines:
         return corners[values.argmax()] if len(corners) else np.eye(3)
 
     def refined(self, corner: np.ndarray, focal: float) -> tuple[np.ndarray, float]:
-        """Return a corner turned to where the lines are likeliest, and their log-likelihood."""
+        """Return a triple rotated to the largest log-likelihood, and that."""
         value = float(self._likelihood(self._off(corner[None], focal)).sum())
         damping = 1e-2
         for _ in range(_ROUNDS):
@@ -341,11 +309,11 @@ class _Lines:
         return corner, value
 
     def _off(self, corners: np.ndarray, focal: float) -> Float[np.ndarray, "H 3 L"]:
-        """Return how far each segment's end is, in pixels, off the line to each vanishing point."""
+        """Return distances in pixels of segment ends to the lines to each vanishing point."""
         vanishing = corners * (focal, focal, 1.0)
         toward = vanishing[:, :, None, :2] - vanishing[:, :, None, 2:] * self._middle
         cross = toward[..., 0] * self._half[:, 1] - toward[..., 1] * self._half[:, 0]
-        # The sign of a direction is free; this way it does not change as the corner turns.
+        # Signed, though a direction's sign is free: continuous as the triple rotates.
         return cross / np.maximum(np.linalg.norm(toward, axis=-1), 1e-9)
 
     def _likelihood(self, off: Float[np.ndarray, "H 3 L"]) -> Float[np.ndarray, "H L"]:

@@ -1,11 +1,8 @@
-"""Corners followed through a recording, seen again in keyframes where the picture has moved on.
-
-A corner is followed from frame to frame and then put where the picture that it was found in shows
-it, so that errors do not add up; one that looks another there is given up.
-"""
+"""Corner tracks as windows of keyframes, refined against the picture of origin to prevent drift."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -14,45 +11,48 @@ import cv2
 import numpy as np
 from jaxtyping import Bool, Float, UInt8
 
-#: Pixels of a followed corner in every keyframe, NaN where it was not there.
+#: Pixels of N corners in K keyframes, NaN where a corner is not seen.
 Tracks = Float[np.ndarray, "K N 2"]
 Gray = UInt8[np.ndarray, "H W"]
-#: What a keyframe sees: pixels (2,) by the corner's name.
+#: Pixels (2,) in a keyframe by corner.
 _Evidence = dict[int, np.ndarray]
 _CORNERS, _APART = 350, 10
 #: Smoothing of pictures, in pixels.
 _SMOOTH_PX = 0.8
-#: How far a corner may be from where it began once it is followed there and back: by way of the
-#: frame before, by way of the picture it was found in; and how far the latter moves it at most.
+#: Largest error of tracking forth and back: by the frame before, and by the picture of origin; and
+#: the largest correction of the latter.
 _BACK_PX, _HOST_BACK_PX, _HOST_MOVES_PX = 2.1, 0.5, 2.0
-#: A keyframe is where corners have moved so far since the last, in widths of the picture.
+#: Median motion of corners between keyframes, in widths of the picture.
 _STEP = 0.02
-#: Keyframes of a window, new ones before the next, and the fewest of one.
+#: Keyframes of a window, new ones before the next window, and the fewest.
 _KEYFRAMES, _NEW, _FEW = 14, 7, 5
-#: In how many keyframes of a window a corner must be seen; of more than so many the longest count.
+#: Fewest keyframes of a corner, and most corners of a window: the longest tracks.
 _SEEN, _MOST = 3, 120
-#: A window of fewer corners says nothing, and a keyframe that shares fewer begins another stretch.
+#: Fewest corners of a window, and fewest that successive keyframes share.
 _FEWEST, _SHARED = 20, 8
 
 
 @dataclass(frozen=True, slots=True)
 class TrackWindow:
-    """Keyframes of a stretch of the recording. ``frames``: their numbers in what was read."""
+    """Keyframes of a stretch of pictures; ``frames`` are their numbers."""
 
     frames: tuple[int, ...]
     tracks: Tracks
 
 
 def windows(pictures: Iterable[Gray]) -> Iterator[TrackWindow]:
-    """Yield windows of keyframes that overlap by half; none of a camera that stands still."""
+    """Yield windows of keyframes that overlap by half; none for a camera at rest."""
     follower, stretch, new = _Follower(), list[tuple[int, _Evidence]](), 0
     for number, picture in enumerate(pictures):
         seen = follower.follow(picture)
         if stretch and len(seen.keys() & stretch[-1][1].keys()) < _SHARED:
             yield from _window(stretch, new)
             stretch, new = [], 0
-        if stretch and not _moved(stretch[-1][1], seen, picture.shape[1]):
-            continue
+        if stretch:
+            last = stretch[-1][1]
+            steps = [np.linalg.norm(seen[name] - last[name]) for name in seen.keys() & last.keys()]
+            if not np.median(steps) > _STEP * picture.shape[1]:
+                continue
         stretch = [*stretch, (number, follower.with_more(number))][-_KEYFRAMES:]
         new += 1
         if len(stretch) == _KEYFRAMES and new >= _NEW:
@@ -61,20 +61,12 @@ def windows(pictures: Iterable[Gray]) -> Iterator[TrackWindow]:
     yield from _window(stretch, new)
 
 
-def _moved(before: _Evidence, after: _Evidence, width: int) -> bool:
-    steps = [np.linalg.norm(after[name] - before[name]) for name in after.keys() & before.keys()]
-    return bool(np.median(steps) > _STEP * width)
-
-
 def _window(stretch: list[tuple[int, _Evidence]], new: int) -> Iterator[TrackWindow]:
-    """Yield the window of keyframes, of which so many are new; none that adds or says little."""
+    """Yield the window of some keyframes, unless they add or hold too little."""
     if len(stretch) < _FEW or (len(stretch) == _KEYFRAMES and new < _NEW // 2):
         return
-    counts: dict[int, int] = {}
-    for _, pixels in stretch:
-        for name in pixels:
-            counts[name] = counts.get(name, 0) + 1
-    names = sorted((n for n, count in counts.items() if count >= _SEEN), key=lambda n: -counts[n])
+    counts = Counter(name for _, pixels in stretch for name in pixels)
+    names = [name for name, count in counts.most_common() if count >= _SEEN]
     if len(names) < _FEWEST:
         return
     tracks = np.full((len(stretch), min(len(names), _MOST), 2), np.nan)
@@ -86,7 +78,7 @@ def _window(stretch: list[tuple[int, _Evidence]], new: int) -> Iterator[TrackWin
 
 
 class _Follower:
-    """Corners from one picture to the next. ``host``: the keyframe a corner was found in."""
+    """Tracks corners through pictures; ``host``: the keyframe where a corner was found."""
 
     def __init__(self) -> None:
         self._picture: Gray | None = None
@@ -96,7 +88,6 @@ class _Follower:
         self._next = 0
 
     def follow(self, picture: Gray) -> _Evidence:
-        """Return where the corners are in the next picture."""
         before = self._picture
         picture = np.asarray(cv2.GaussianBlur(picture, (0, 0), _SMOOTH_PX), np.uint8)
         self._picture = picture
@@ -105,7 +96,6 @@ class _Follower:
             height, width = picture.shape
             kept &= ((there > 3) & (there < (width - 4, height - 4))).all(axis=-1)
             self._pick(there, kept)
-
             there, kept = self._at.copy(), np.zeros(len(self._at), bool)
             for host in np.unique(self._host).tolist():
                 of = np.flatnonzero(self._host == host)
@@ -117,7 +107,7 @@ class _Follower:
         return self._seen()
 
     def with_more(self, number: int) -> _Evidence:
-        """Find new corners where there are none; this picture is their host."""
+        """Add new corners between the others, with this picture as host."""
         picture, wanted = self._picture, _CORNERS - len(self._at)
         assert picture is not None
         mask = np.full(picture.shape, 255, np.uint8)
@@ -154,15 +144,14 @@ def _there_and_back(
     back_px: float,
     level: int,
 ) -> tuple[Float[np.ndarray, "N 2"], Bool[np.ndarray, "N"]]:
-    """Return where points of one picture are in another, and which came back from there."""
+    """Return points of one picture in another, and which of them track back to their start."""
     options: dict[str, Any] = {
         "winSize": (21, 21), "maxLevel": level, "flags": cv2.OPTFLOW_USE_INITIAL_FLOW,
     }  # fmt: skip
     there, found, _ = cv2.calcOpticalFlowPyrLK(before, after, at, guess.copy(), **options)
-    # Back with the guess's own shift, so that a wrong point has no help to come home.
+    # With the guess's shift, so that a wrong point gets no help.
     home = there if guess is at else at + (there - guess)
     back, found_back, _ = cv2.calcOpticalFlowPyrLK(after, before, there, home.copy(), **options)
     kept = (found[:, 0] > 0) & (found_back[:, 0] > 0)
-    with np.errstate(invalid="ignore"):  # what was not found may be anywhere
-        kept &= np.linalg.norm(back - at, axis=-1) < back_px
+    kept &= np.linalg.norm(back - at, axis=-1) < back_px
     return np.asarray(there, np.float32), kept

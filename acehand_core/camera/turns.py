@@ -1,4 +1,4 @@
-"""How a moving camera turned, frame by frame, from whole pictures."""
+"""Rotation of a moving camera, frame by frame, from whole pictures."""
 
 from __future__ import annotations
 
@@ -15,41 +15,33 @@ from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import CameraMotion
 from acehand_core.types import Rotation
 
-# Which pixels show hands and forearms, which move by themselves, from landmarks.
-
 Mask = Bool[np.ndarray, "H W"]
+#: A frame at each of ``_WIDTHS``: blurred picture, and its usable pixels.
+Small = list[tuple[Float[np.ndarray, "_ _"], Bool[np.ndarray, "_ _"]]]
 
-#: Borders: what never gets brighter than this (grey levels), is grown by this share of the width.
+#: Dark borders: largest grey level, and dilation as a share of the width.
 _BLACK, _BORDER = 18, 0.02
-#: Grown by this share of the hand's length (wrist to middle fingertip when stretched).
+#: Dilation of a hand as a share of its length (wrist to middle fingertip when stretched).
 _MARGIN = 0.25
-#: How far a forearm is covered, and half its width, in lengths of the palm (wrist to knuckles).
+#: Covered length of a forearm, and half its width, in palm lengths (wrist to knuckles).
 _FOREARM, _HALF_WIDTH = 3.5, 0.55
 
 
 def hand_mask(landmarks: Float[np.ndarray, "S 21 2"], width: int, height: int) -> Mask:
-    """Return the pixels that S hands and their forearms may cover, (height, width).
+    """Return the pixels (height, width) that S hands in view and their forearms may cover.
 
-    Args:
-        landmarks: OpenPose order, pixels of the picture. A hand with a NaN, or with no landmark in
-            the picture, is not there.
-        width, height: of the picture.
-
-    A hand is the convex hull of its landmarks, grown by a quarter of its length. Its forearm goes
-    on from the wrist, away from the knuckles, and gets wider: by 27 degrees each way, for wrists
-    that are bent.
+    A hand is the dilated hull of its landmarks (OpenPose order, pixels); one with a NaN is ignored.
+    A forearm widens by 27 degrees each way, for bent wrists.
     """
     mask = np.zeros((height, width), np.uint8)
     for hand in landmarks:
-        if not np.isfinite(hand).all():
-            continue
         inside = (hand >= -0.5).all(1) & (hand < (width - 0.5, height - 0.5)).all(1)
-        if not inside.any():
+        if not np.isfinite(hand).all() or not inside.any():
             continue
         wrist, knuckles = hand[0], hand[[5, 9, 13, 17]].mean(0)
         palm = float(np.linalg.norm(knuckles - wrist))
         length = max(palm * 2.0, float(np.linalg.norm(np.ptp(hand, axis=0))))
-        # Coordinates far outside the picture would overflow the drawing's integers.
+        # Clipped: far coordinates would overflow.
         hull = cv2.convexHull(np.clip(hand, -1e4, 1e4).round().astype(np.int32))
         grown = max(1, round(_MARGIN * length))
         cv2.fillConvexPoly(mask, hull, 255)
@@ -67,20 +59,16 @@ def hand_mask(landmarks: Float[np.ndarray, "S 21 2"], width: int, height: int) -
 
 
 class DarkBorder:
-    """What of the pictures stays dark and touches their edge: bars, the outside of a lens.
-
-    Its outline stands still however the camera turns, and so it must not be looked at.
-    """
+    """Pixels that stay dark and touch the edge: bars, the outside of a lens."""
 
     def __init__(self) -> None:
         self._brightest: np.ndarray | None = None
 
     def add(self, grey: UInt8[np.ndarray, "H W"]) -> Mask:
-        """Take a picture; return the border as all pictures so far show it."""
+        """Add a picture; return the border of all pictures so far."""
         height, width = grey.shape
-        small = cv2.resize(
-            grey, (max(1, width // 4), max(1, height // 4)), None, 0, 0, cv2.INTER_AREA
-        )
+        small_size = max(1, width // 4), max(1, height // 4)
+        small = cv2.resize(grey, small_size, None, 0, 0, cv2.INTER_AREA)
         bright = cv2.blur(small, (3, 3))
         if self._brightest is not None:
             bright = np.maximum(bright, self._brightest)
@@ -88,7 +76,7 @@ class DarkBorder:
         dark = (bright < _BLACK).astype(np.uint8)
         if not dark.any():
             return np.zeros(grey.shape, bool)
-        # Around it everything is outside.
+        # A rim of darkness connects all parts outside.
         outside = cv2.copyMakeBorder(dark, 1, 1, 1, 1, cv2.BORDER_CONSTANT, value=1)
         _, labels = cv2.connectedComponents(outside, connectivity=4)
         border = (labels == labels[0, 0])[1:-1, 1:-1].astype(np.uint8)
@@ -97,37 +85,22 @@ class DarkBorder:
         return np.asarray(cv2.resize(border, (width, height), None, 0, 0, cv2.INTER_NEAREST) > 0)
 
 
-# The turn between two frames from all of their pixels, in small pictures.
-#
-# It holds where no corners could be followed: in blur, fast turns and pictures of edges alone.
-
-#: Widths of the pictures, the first for the search, the last for the result.
+#: Widths of the small pictures, the first for the search, the last for the result.
 _WIDTHS = (40, 80, 160)
-#: The search goes so far each way, in steps of so much.
+#: Range and step of the search.
 _REACH_DEG, _STEP_DEG = 30.0, 3.0
-#: Brightness differences above this are not the camera's doing.
+#: Scale of brightness differences from other causes than the camera.
 _SCALE = 12.0
 _MOST_PIXELS, _SEARCHED_PIXELS = 1500, 400
-#: Share of the pixels that must be in both pictures.
+#: Least share of the pixels in both pictures.
 _LEAST_SHARED = 0.25
-#: A round turns by so much at most, and the last one by so little, rad.
+#: Largest turn of an iteration, and the turn that ends them, rad.
 _STRIDE, _CLOSE = np.radians([6.0, 0.03])
 
 
 @dataclass(frozen=True, slots=True)
-class Small:
-    """A frame in small sizes, blurred, with what of it may be used."""
-
-    pictures: tuple[Float[np.ndarray, "_ _"], ...]
-    usable: tuple[Bool[np.ndarray, "_ _"], ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Turn:
-    """``R_before_after``, and how alike the two pictures then are (correlation, 0 to 1).
-
-    ``overlap``: share of the pixels of the first frame that the second shows as well.
-    """
+    """``R_before_after``, correlation of the aligned pictures (0 to 1), and share in both."""
 
     R: Rotation
     likeness: float
@@ -135,7 +108,7 @@ class Turn:
 
 
 class Aligner:
-    """Finds turns between frames of one camera."""
+    """Finds turns between frames by brightness, also in blur and fast turns without corners."""
 
     def __init__(self, camera: Camera) -> None:
         self._camera = camera
@@ -149,7 +122,7 @@ class Aligner:
             scale = np.array([camera.width, camera.height]) / self._sizes[-1]
             rays = camera.unproject((here + 0.5) * scale - 0.5)
             self._rays.append(rays)
-            # How a pixel moves as its bearing is turned about each axis.
+            # Motion of pixels per turn about each axis.
             step = 1e-3
             turned = [self._project(rays @ rotations.exp(step * e).T, -1) for e in np.eye(3)]
             back = [self._project(rays @ rotations.exp(-step * e).T, -1) for e in np.eye(3)]
@@ -160,55 +133,44 @@ class Aligner:
         return np.asarray((self._camera.project(rays) + 0.5) * scale - 0.5)
 
     def shrink(self, grey: UInt8[np.ndarray, "H W"], usable: Bool[np.ndarray, "_ _"]) -> Small:
-        """Return the small pictures of a frame; ``usable`` may be of a size of its own."""
-        pictures, masks = [], []
+        """Return the small pictures of a frame; ``usable`` may have another size."""
+        result = []
         for size in self._sizes:
-            small = cv2.resize(grey, size, interpolation=cv2.INTER_AREA)
-            pictures.append(cv2.GaussianBlur(small, (0, 0), 1.0).astype(np.float32))
+            picture = cv2.resize(grey, size, interpolation=cv2.INTER_AREA)
             share = cv2.resize(usable.astype(np.uint8) * 255, size, interpolation=cv2.INTER_AREA)
-            masks.append(share > 230)
-        return Small(tuple(pictures), tuple(masks))
+            blurred = cv2.GaussianBlur(picture, (0, 0), 1.0).astype(np.float32)
+            result.append((blurred, share > 230))
+        return result
 
     def turn(self, before: Small, after: Small, start: Rotation, search: bool) -> Turn | None:
-        """Return the turn from one frame to the next, near ``start`` or, in a ``search``, anywhere.
-
-        None where there is nothing to see.
-        """
-        R = start
-        if search:
-            found = self._search(before, after, start)
-            if found is None:
-                return None
-            R = found
+        """Return the turn near ``start``, or with ``search`` anywhere; None without texture."""
+        R = self._search(before, after, start) if search else start
         result = None
         for level in range(0 if search else 1, len(self._sizes)):
-            result = self._refine(before, after, R, level)
-            if result is None:
-                return None
-            R = result.R
+            result = None if R is None else self._refine(before, after, R, level)
+            R = None if result is None else result.R
         return result
 
     def _search(self, before: Small, after: Small, start: Rotation) -> Rotation | None:
-        """Return the best of many turns about the picture's own axes, at the smallest size."""
-        picture = before.pictures[0].ravel()
-        which = np.flatnonzero(before.usable[0].ravel() & np.isfinite(self._slopes[0]).all((1, 2)))
+        """Return the best of many turns about the picture's axes, at the smallest size."""
+        picture, usable = before[0][0].ravel(), before[0][1].ravel()
+        which = np.flatnonzero(usable & np.isfinite(self._slopes[0]).all((1, 2)))
         if len(which) < 50:
             return None
         which = which[:: -(-len(which) // _SEARCHED_PIXELS)]
         angles = np.radians(np.arange(-_REACH_DEG, _REACH_DEG + 1e-6, _STEP_DEG))
         pitch, yaw = (a.ravel() for a in np.meshgrid(angles, angles))
-        tries = rotations.exp(np.stack([pitch, yaw, 0 * yaw], -1))
+        tries = [start, *rotations.exp(np.stack([pitch, yaw, 0 * yaw], -1))]
         likeness = [
-            self._likeness(picture, *self._sample(after, R, 0, which), which)[0]
-            for R in (start, *tries)
+            self._likeness(picture, *self._sample(after, R, 0, which), which)[0] for R in tries
         ]
         best = int(np.argmax(likeness))
-        return None if np.isneginf(likeness[best]) else (start, *tries)[best]
+        return None if np.isneginf(likeness[best]) else tries[best]
 
     def _likeness(
         self, picture: np.ndarray, value: np.ndarray, ok: np.ndarray, which: np.ndarray
     ) -> tuple[float, float]:
-        """Return the correlation of pictures, -inf where too little is in both, and its share."""
+        """Return correlation and overlap of two pictures; -inf for too little overlap."""
         if ok.sum() < _LEAST_SHARED * len(which):
             return -np.inf, 0.0
         a, b = picture[which[ok]], value[ok]
@@ -218,24 +180,23 @@ class Aligner:
     def _sample(
         self, after: Small, R: Rotation, level: int, which: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the later picture where pixels of the earlier one are, and which are in it."""
+        """Return the later picture at pixels of the earlier one, and which of them it shows."""
         width, height = self._sizes[level]
         pixel = self._project(self._rays[level][which] @ R, level).astype(np.float32)
-        with np.errstate(invalid="ignore"):
-            ok = np.all((pixel >= 0) & (pixel <= (width - 1, height - 1)), axis=1)
+        ok = np.all((pixel >= 0) & (pixel <= (width - 1, height - 1)), axis=1)
         at = np.where(ok[:, None], pixel, 0)
         x, y = at[None, :, 0], at[None, :, 1]
-        value = cv2.remap(after.pictures[level], x, y, cv2.INTER_LINEAR)[0]
+        value = cv2.remap(after[level][0], x, y, cv2.INTER_LINEAR)[0]
         near = np.round(at).astype(int)
-        ok &= after.usable[level][near[:, 1], near[:, 0]]
+        ok &= after[level][1][near[:, 1], near[:, 0]]
         return value, ok
 
     def _refine(self, before: Small, after: Small, R: Rotation, level: int) -> Turn | None:
-        """Return the turn near ``R`` under which brightness agrees best, by Gauss and Newton."""
-        picture = before.pictures[level]
+        """Return the turn near ``R`` with the least brightness error, by Gauss-Newton."""
+        picture, usable = before[level]
         slopes = [cv2.Scharr(picture, cv2.CV_32F, *axis).ravel() for axis in ((1, 0), (0, 1))]
         gradient = np.stack(slopes, -1) / 32
-        fine = before.usable[level].ravel() & np.isfinite(self._slopes[level]).all((1, 2))
+        fine = usable.ravel() & np.isfinite(self._slopes[level]).all((1, 2))
         which = np.flatnonzero(fine & ((gradient**2).sum(1) > 1.0))
         if len(which) < 60:
             return None
@@ -246,7 +207,7 @@ class Aligner:
             there, ok = self._sample(after, R, level, which)
             if ok.sum() < 40:
                 return None
-            # One of the two may be brighter.
+            # Brightness may differ by a constant.
             r = (there - value)[ok]
             r = r - r.mean()
             r = r - np.average(r, weights=1 / (1 + (r / _SCALE) ** 2))
@@ -262,13 +223,13 @@ class Aligner:
         return None if np.isneginf(likeness) else Turn(R, likeness, overlap)
 
 
-#: Larger pictures are made smaller: pixels along the longer side.
+#: Longer side of the pictures, in pixels; larger ones are reduced.
 LONGEST_SIDE = 640
-#: Two small pictures that are less alike than this, or share less, are not of one scene.
+#: Least correlation and overlap of frames of one scene.
 _LEAST_LIKENESS, _LEAST_OVERLAP = 0.6, 0.25
-#: Below this the turn is looked for everywhere, not only near the last one.
+#: Below this correlation the search covers all turns.
 _SURE_LIKENESS = 0.75
-#: Standard deviation of a turn: a constant in rad, and a share of the turn itself.
+#: Standard deviation of a turn: a constant in rad, and a share of the turn.
 _SIGMA, _SIGMA_SHARE = np.radians(0.2), 0.06
 
 
@@ -277,19 +238,15 @@ def estimate_rotations(
     camera: Camera,
     mask_of: Callable[[int], Mask | None] | None = None,
 ) -> CameraMotion:
-    """Estimate how the camera turned; frames are read once, in order, and not kept.
+    """Estimate the rotation of a camera; frames are read once, in order.
 
-    The model is a camera that only turns. If it also moves, the result is the turn that best
-    explains how the whole picture shifted: what is at rest in the room stays in place under it.
+    If the camera also translates, the result is the turn that best keeps the scene in place.
 
     Args:
         frames: (H, W) grey or (H, W, 3) RGB pictures, uint8, of the camera's size.
-        camera: of these pictures.
-        mask_of: from the number of a frame to the pixels that are not to be looked at, (H, W),
-            because hands, forearms and the like are there; None: all may be.
+        mask_of: returns the pixels of a frame, (H, W), to ignore, such as hands; None: none.
 
-    Raises:
-        InputError: a picture or mask of another size.
+    Raises InputError for a picture or mask of another size.
     """
     scale = min(1.0, LONGEST_SIDE / max(camera.width, camera.height))
     size = (max(1, round(camera.width * scale)), max(1, round(camera.height * scale)))
@@ -304,11 +261,9 @@ def estimate_rotations(
     broken, sigma = [], []
     for number, picture in enumerate(frames):
         mask = mask_of(number) if mask_of is not None else None
+        mask = np.zeros(picture.shape[:2], bool) if mask is None else mask
         grey, mask = _prepared(number, picture, mask, camera, size)
-        usable = in_view & ~border.add(grey)
-        if mask is not None:
-            usable &= ~mask
-
+        usable = in_view & ~border.add(grey) & ~mask
         small = aligner.shrink(grey, usable)
         turn = None if before is None else _turn(aligner, before, small, last)
         before, last = small, np.eye(3) if turn is None else turn.R
@@ -316,40 +271,34 @@ def estimate_rotations(
         R.append(last if turn is None else R[-1] @ last)
         turned = np.linalg.norm(rotations.log(last))
         sigma.append(0.0 if turn is None else _SIGMA + _SIGMA_SHARE * turned)
-    return CameraMotion(
-        np.array(R).reshape(-1, 3, 3), np.array(broken, bool), np.array(sigma, float)
-    )
+    turns = np.array(R).reshape(-1, 3, 3)
+    return CameraMotion(turns, np.array(broken, bool), np.array(sigma, float))
 
 
 def _turn(aligner: Aligner, before: Small, after: Small, last: Rotation) -> Turn | None:
-    """Return the turn between two frames, None where they are not of one scene."""
     turn = aligner.turn(before, after, last, search=False)
     if turn is None or turn.likeness < _SURE_LIKENESS:
         other = aligner.turn(before, after, last, search=True)
         if other is not None and (turn is None or other.likeness > turn.likeness):
             turn = other
-
     if turn is None or turn.likeness < _LEAST_LIKENESS or turn.overlap < _LEAST_OVERLAP:
         return None
     return turn
 
 
 def _prepared(
-    number: int, picture: np.ndarray, mask: Mask | None, camera: Camera, size: tuple[int, int]
-) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return a frame in grey and its mask, both of the size that is worked in."""
+    number: int, picture: np.ndarray, mask: Mask, camera: Camera, size: tuple[int, int]
+) -> tuple[np.ndarray, np.ndarray]:
     shape = (camera.height, camera.width)
     if picture.shape[:2] != shape or picture.ndim not in (2, 3) or picture.dtype != np.uint8:
         raise InputError(
             f"frame {number}: {picture.dtype} of shape {picture.shape}; the camera's pictures are "
             f"uint8 of {shape[0]} rows and {shape[1]} columns, grey or RGB."
         )
-    if mask is not None and mask.shape != shape:
+    if mask.shape != shape:
         raise InputError(f"mask of frame {number}: shape {mask.shape}; the picture's is {shape}.")
     grey = picture if picture.ndim == 2 else cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY)
     if size != shape[::-1]:
         grey = cv2.resize(grey, size, interpolation=cv2.INTER_AREA)
-        if mask is not None:
-            small = cv2.resize(mask.astype(np.uint8) * 255, size, interpolation=cv2.INTER_AREA)
-            mask = small > 0
+        mask = cv2.resize(mask.astype(np.uint8) * 255, size, interpolation=cv2.INTER_AREA) > 0
     return np.asarray(grey, np.uint8), mask

@@ -1,1 +1,1 @@
-"""Rotations, rigid frames and camera models: the only place with their maths."""
+"""Rotations, rigid frames and camera models."""

@@ -1,12 +1,12 @@
 """Lens distortion as maps of the plane, with derivatives, limits and inverses.
 
-A lens takes ``plane`` coordinates to ``image`` coordinates in focal lengths from the principal
-point. Brown-Conrady's plane is ``(x / z, y / z)``, radius tan(angle to the axis); a fisheye's is
-the direction times the angle in radians. A radial factor, a ratio of polynomials in the squared
-radius, comes with small asymmetric terms: added to it (Brown-Conrady) or applied after it.
+A lens maps ``plane`` to ``image`` coordinates, in focal lengths from the principal point.
+Brown-Conrady's plane is ``(x / z, y / z)``; a fisheye's is the direction times the angle in
+radians. Small asymmetric terms are added to a rational radial factor (Brown-Conrady) or applied
+after it.
 
 Sources: OpenCV's calib3d documentation for Brown-Conrady and Kannala-Brandt; Project Aria's
-"Fisheye624" (FisheyeRadTanThinPrism), whose p1 and p2 sit the other way round than OpenCV's.
+"Fisheye624" (FisheyeRadTanThinPrism), with p1 and p2 swapped against OpenCV's.
 """
 
 from __future__ import annotations
@@ -23,16 +23,19 @@ Plane = Float[np.ndarray, "N 2"]
 Jacobian = Float[np.ndarray, "N 2 2"]
 Coefficients = tuple[float, ...]
 
-#: A tangent stands for less than a right angle; this one is 0.006 degrees short of it.
+#: Tangent of the largest angle, 0.006 degrees below a right one.
 _LARGEST_TANGENT = 1e4
 _MAX_STEPS = 60
-#: Residual, in focal lengths, of an inverse that counts as found.
+#: Largest residual of an inverse, in focal lengths.
 _TOLERANCE = 1e-11
 
 
 def distort(model: str, coefficients: Coefficients, plane: Plane) -> tuple[Plane, Jacobian]:
-    """Return the image coordinates of plane points and their derivatives."""
-    bent, radial = _apply_radial(model, coefficients, plane)
+    """Return image coordinates of plane points and their derivatives."""
+    factor, slope = _factor(_radial(model, coefficients), np.sum(plane * plane, axis=-1))
+    outer = plane[:, :, None] * plane[:, None, :]
+    radial = factor[:, None, None] * np.eye(2) + 2 * slope[:, None, None] * outer
+    bent = plane * factor[:, None]
     if model == "brown_conrady":
         p1, p2 = coefficients[2:4]
         shift, derivative = _tangential(p2, p1, plane)
@@ -44,11 +47,7 @@ def distort(model: str, coefficients: Coefficients, plane: Plane) -> tuple[Plane
 
 
 def undistort(model: str, coefficients: Coefficients, image: Plane) -> Plane:
-    """Return the plane points that ``distort`` maps to ``image``; NaN where there are none.
-
-    The radial function only grows up to the limit, so its inverse is safe; Newton steps in the
-    plane find the asymmetric part.
-    """
+    """Return the plane points that ``distort`` maps to ``image``; NaN where undefined."""
     largest = limit(model, coefficients)
     radial = _radial(model, coefficients)
     with np.errstate(all="ignore"):
@@ -57,25 +56,22 @@ def undistort(model: str, coefficients: Coefficients, image: Plane) -> Plane:
             bent = _newton(functools.partial(_apply_prism, coefficients), image, image)
         plane = _invert_radial(radial, largest, bent)
         if model == "brown_conrady":
-            # A start on the limit itself has a singular Jacobian.
+            # The Jacobian is singular on the limit.
             radius = np.linalg.norm(plane, axis=-1, keepdims=True)
             plane = np.where(radius > 0.999 * largest, 0.999 * plane, plane)
             plane = _newton(functools.partial(distort, model, coefficients), image, plane)
         image_again, _ = distort(model, coefficients, plane)
         residual = np.linalg.norm(image_again - image, axis=-1)
         inside = np.linalg.norm(plane, axis=-1) <= largest
-
     good = inside & (residual <= _TOLERANCE * (1 + np.linalg.norm(image, axis=-1)))
     return np.where(good[:, None], plane, np.nan)
 
 
 @functools.lru_cache(maxsize=64)
 def limit(model: str, coefficients: Coefficients) -> float:
-    """Return the plane radius up to which no two directions share a pixel.
+    """Return the plane radius up to which the map is injective.
 
-    The radial function ends it at its first extremum or pole; the asymmetric terms may end it
-    sooner, where the map first folds in some direction. A lens without either reaches sideways
-    (Brown-Conrady) or all around (fisheyes, pi).
+    It ends at the radial function's first extremum or pole, or where asymmetric terms fold the map.
     """
     largest = _LARGEST_TANGENT if model == "brown_conrady" else math.pi
     n, d = (Polynomial(part) for part in _radial(model, coefficients))
@@ -87,8 +83,7 @@ def limit(model: str, coefficients: Coefficients) -> float:
 
 
 def _first_root(polynomial: Polynomial, largest: float) -> float:
-    """Return the smallest root between 0 and ``largest``, else ``largest``."""
-    # Powers that do not matter in the range would only make the roots inaccurate.
+    # Negligible powers would only make the roots inaccurate.
     matters = np.abs(polynomial.coef) * largest ** np.arange(len(polynomial.coef)) > 1e-14
     roots = np.polynomial.polynomial.polyroots(polynomial.coef[: np.flatnonzero(matters)[-1] + 1])
     real = roots.real[(np.abs(roots.imag) <= 1e-7 * np.abs(roots.real)) & (roots.real > 0)]
@@ -96,7 +91,7 @@ def _first_root(polynomial: Polynomial, largest: float) -> float:
 
 
 def _first_fold(model: str, coefficients: Coefficients, largest: float) -> float:
-    """Return the radius up to ``largest`` where the Jacobian is first singular on 48 spokes."""
+    """Return the first radius up to ``largest`` with a singular Jacobian on one of 48 spokes."""
     turn = np.linspace(0, 2 * np.pi, 48, endpoint=False)
     spokes = np.stack([np.cos(turn), np.sin(turn)], axis=-1)
 
@@ -136,15 +131,8 @@ def _factor(
     return n / d, (top.deriv()(squared) - n / d * bottom.deriv()(squared)) / d
 
 
-def _apply_radial(model: str, coefficients: Coefficients, plane: Plane) -> tuple[Plane, Jacobian]:
-    factor, slope = _factor(_radial(model, coefficients), np.sum(plane * plane, axis=-1))
-    outer = plane[:, :, None] * plane[:, None, :]
-    jacobian = factor[:, None, None] * np.eye(2) + 2 * slope[:, None, None] * outer
-    return plane * factor[:, None], jacobian
-
-
 def _apply_prism(coefficients: Coefficients, points: Plane) -> tuple[Plane, Jacobian]:
-    """Return points moved by Fisheye624's tangential and thin-prism terms, and derivatives."""
+    """Apply Fisheye624's tangential and thin-prism terms; return points and derivatives."""
     p1, p2, s1, s2, s3, s4 = coefficients[6:]
     shift, derivative = _tangential(p1, p2, points)
     squared = np.sum(points * points, axis=-1)
@@ -167,15 +155,11 @@ def _tangential(a: float, b: float, points: Plane) -> tuple[Plane, Jacobian]:
 
 
 def _invert_radial(radial: tuple[Coefficients, Coefficients], largest: float, bent: Plane) -> Plane:
-    """Return points r with ``r factor(r^2)`` as long as ``bent``; ``largest`` if never reached.
-
-    Newton steps on the length, halving the bracket wherever one would leave it.
-    """
+    """Return points with radius r where ``r factor(r^2)`` is that of ``bent``, or ``largest``."""
     length = np.linalg.norm(bent, axis=-1)
     result = np.where(np.isfinite(length), np.minimum(length, largest), np.nan)
     moving = np.flatnonzero(np.isfinite(length))
     low, high = np.zeros(len(moving)), np.full(len(moving), largest)
-
     for _ in range(_MAX_STEPS):
         r = result[moving]
         factor, slope = _factor(radial, r * r)
@@ -196,7 +180,7 @@ def _invert_radial(radial: tuple[Coefficients, Coefficients], largest: float, be
 def _newton(
     function: Callable[[Plane], tuple[Plane, Jacobian]], target: Plane, start: Plane
 ) -> Plane:
-    """Return points with ``function(points) = wanted``; those that do not settle stay wrong."""
+    """Return points with ``function(points) = target``; they are wrong without convergence."""
     points = start.copy()
     moving = np.flatnonzero(np.isfinite(points).all(axis=-1))
     for _ in range(_MAX_STEPS):

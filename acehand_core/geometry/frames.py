@@ -29,11 +29,7 @@ def inverse(transform: RigidTransform) -> RigidTransform:
 def apply(
     transform: RigidTransform, points: Float[np.ndarray, "*points 3"]
 ) -> Float[np.ndarray, "*moved 3"]:
-    """Return the points in the target frame.
-
-    Leading axes of both belong together: one point per transform, or, where the points have more
-    axes, a set of points per transform.
-    """
+    """Return the points in the target frame: one, or with more axes a set, per transform."""
     extra = points.ndim - transform.ndim
     if extra < 0:
         return (transform[..., :3, :3] @ points[..., None])[..., 0] + transform[..., :3, 3]
@@ -47,16 +43,9 @@ def similarity_fit(
     weights: Float[np.ndarray, "N"] | None = None,
     scale_range: tuple[float, float] | None = None,
 ) -> tuple[float, Float[np.ndarray, "3 3"], Float[np.ndarray, "3"]]:
-    """Fit ``target = scale * R @ source + t`` by weighted least squares.
+    """Fit ``target = scale * R @ source + t`` by weighted least squares; return scale, R, t.
 
-    Args:
-        source, target: (N, 3).
-        weights: (N,) non-negative, default one.
-        scale_range: bounds of the scale; (1, 1) for a rigid fit. With R fixed by the data the
-            error is quadratic in the scale, so clamping it is the bounded optimum.
-
-    Returns:
-        scale, R (3, 3), t (3,).
+    ``scale_range``: (1, 1) for a rigid fit. Clamping is exact: R does not depend on the scale.
 
     Source: Umeyama, "Least-squares estimation of transformation parameters between two point
     patterns", 1991.

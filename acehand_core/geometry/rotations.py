@@ -1,7 +1,4 @@
-"""Rotations: matrices inside, vectors, wxyz quaternions and 6D at the edges.
-
-All functions take any leading batch axes and work in float64 unless the input is float32.
-"""
+"""Rotations as matrices, vectors, wxyz quaternions, 6D and roll-pitch-yaw, with batch axes."""
 
 from __future__ import annotations
 
@@ -12,12 +9,12 @@ from acehand_core.types import PointsCamera, Quaternion, Rotation, Rotation6D, R
 
 
 def unit(vectors: Float[np.ndarray, "*n 3"]) -> Float[np.ndarray, "*n 3"]:
-    """Return vectors of length 1; NaN for those of length 0."""
+    """Return unit vectors; NaN for zero vectors."""
     return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
 
 
 def cross(a: Float[np.ndarray, "*#n 3"], b: Float[np.ndarray, "*#n 3"]) -> np.ndarray:
-    """Return the cross product over the last axis; NumPy's takes three times as long."""
+    """Return the cross product over the last axis, three times as fast as NumPy's."""
     out = np.empty(np.broadcast_shapes(a.shape, b.shape))
     for i, j, k in ((0, 1, 2), (1, 2, 0), (2, 0, 1)):
         out[..., i] = a[..., j] * b[..., k] - a[..., k] * b[..., j]
@@ -44,11 +41,11 @@ def exp(vector: RotationVector) -> Rotation:
 
 
 def left_jacobian(vector: RotationVector) -> Float[np.ndarray, "*batch 3 3"]:
-    """Return J with ``exp(v + d) ~ exp(J d) exp(v)``: how a turn changes with its vector."""
+    """Return J with ``exp(v + d) ~ exp(J d) exp(v)``."""
     angle = np.linalg.norm(vector, axis=-1)[..., None, None]
     small = angle < 1e-4
     safe = np.where(small, 1.0, angle)
-    # The limit near zero: a - sin(a) loses all digits there.
+    # Near zero a - sin(a) cancels.
     c = np.where(small, 1 / 6, (safe - np.sin(safe)) / safe**3)
     K = skew(vector)
     eye = np.eye(3, dtype=vector.dtype)
@@ -66,17 +63,13 @@ def log(rotation: Rotation) -> RotationVector:
 
 
 def slerp(a: Rotation, b: Rotation, share: np.ndarray) -> Rotation:
-    """Return the rotation that is ``share`` (*batch) of the shortest turn from ``a`` to ``b``."""
+    """Return the rotation at ``share`` (*batch) of the shortest turn from ``a`` to ``b``."""
     turn = log(np.swapaxes(a, -1, -2) @ b)
     return a @ exp(share[..., None] * turn)
 
 
 def to_quaternion(rotation: Rotation) -> Quaternion:
-    """Return the wxyz unit quaternion with the largest component positive.
-
-    Shepperd's method: the component computed by square root is the largest, so no case divides
-    by a small number.
-    """
+    """Return the wxyz unit quaternion with the largest component positive (Shepperd's method)."""
     m = rotation
     trace = m[..., 0, 0] + m[..., 1, 1] + m[..., 2, 2]
     diagonal = np.stack([trace, m[..., 0, 0], m[..., 1, 1], m[..., 2, 2]], axis=-1)
@@ -91,7 +84,6 @@ def to_quaternion(rotation: Rotation) -> Quaternion:
     four[..., 2, 3] = four[..., 3, 2] = m[..., 1, 2] + m[..., 2, 1]
     best = np.argmax(diagonal, axis=-1)
     row = np.take_along_axis(four, best[..., None, None], axis=-2)[..., 0, :]
-
     return row / np.linalg.norm(row, axis=-1, keepdims=True)
 
 
@@ -113,13 +105,13 @@ def from_quaternion(quaternion: Quaternion) -> Rotation:
 
 
 def from_rpy(rpy: RotationVector) -> Rotation:
-    """Return the turn by roll, pitch, yaw (rad) about fixed x, then y, then z, as URDF has it."""
+    """Return the rotation by URDF's roll, pitch, yaw (rad): about fixed x, then y, then z."""
     x, y, z = (exp(axis * rpy[..., i, None]) for i, axis in enumerate(np.eye(3)))
     return z @ y @ x
 
 
 def to_rpy(rotation: Rotation) -> RotationVector:
-    """Return roll, pitch, yaw (rad); where only their sum or difference counts, yaw is 0."""
+    """Return roll, pitch, yaw (rad); yaw is 0 in gimbal lock."""
     pitch = np.arctan2(-rotation[..., 2, 0], np.hypot(rotation[..., 0, 0], rotation[..., 1, 0]))
     locked = np.cos(pitch) < 1e-9
     flipped = np.sign(-rotation[..., 2, 0])
@@ -135,7 +127,7 @@ def to_6d(rotation: Rotation) -> Rotation6D:
 
 
 def from_6d(vector: Rotation6D) -> Rotation:
-    """Return the rotation whose first columns are the Gram-Schmidt basis of ``vector``."""
+    """Return the rotation with the Gram-Schmidt basis of ``vector`` as first columns."""
     a, b = vector[..., :3], vector[..., 3:]
     x = a / np.linalg.norm(a, axis=-1, keepdims=True)
     b = b - np.sum(x * b, axis=-1, keepdims=True) * x
@@ -147,7 +139,6 @@ def project_to_rotation(matrix: Rotation) -> Rotation:
     """Return the nearest rotation in the Frobenius norm (polar decomposition)."""
     u, _, vt = np.linalg.svd(matrix)
     sign = np.where(np.linalg.det(u @ vt) < 0, -1.0, 1.0)
-    u = u.copy()
     u[..., :, -1] *= sign[..., None]
     return u @ vt
 
@@ -158,12 +149,8 @@ def angle_between(a: Rotation, b: Rotation) -> np.ndarray:
 
 
 def between(source: PointsCamera, target: PointsCamera) -> Rotation:
-    """Return the smallest rotation that turns unit vector ``source`` into ``target``.
-
-    Of opposite vectors, where any axis would do, it is a half turn about one of them.
-    """
-    # A half turn about the source, then one about the vector halfway: together twice the angle
-    # from one to the other, which is stable up to opposite vectors.
+    """Return the smallest rotation from unit vector ``source`` to ``target``."""
+    # Half turns about the source and about the vector halfway; stable up to opposite vectors.
     half = source + target
     length = np.linalg.norm(half, axis=-1, keepdims=True)
     eye = np.eye(3, dtype=half.dtype)

@@ -1,4 +1,4 @@
-"""Rotations in torch, differentiable; the numpy ones are in ``rotations``."""
+"""Differentiable rotations in torch; ``rotations`` has the numpy ones."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ RotationVector = Float[torch.Tensor, "*batch 3"]
 
 
 def from_6d(six: Float[torch.Tensor, "*batch 6"]) -> Rotation:
-    """Return the rotation whose first two columns are the two vectors, orthonormalised in order.
-
-    Gram-Schmidt; the first vector keeps its direction (Zhou et al., CVPR 2019).
-    """
+    """Return the rotation with the Gram-Schmidt basis of two vectors (Zhou et al., CVPR 2019)."""
     a, b = six[..., :3], six[..., 3:]
     x = functional.normalize(a, dim=-1)
     y = functional.normalize(b - (x * b).sum(-1, keepdim=True) * x, dim=-1)
@@ -22,7 +19,7 @@ def from_6d(six: Float[torch.Tensor, "*batch 6"]) -> Rotation:
 
 
 def skew(vector: RotationVector) -> Rotation:
-    """Return the matrix that multiplies like a cross product with ``vector``."""
+    """Return the matrix of the cross product with ``vector``."""
     x, y, z = vector.unbind(-1)
     zero = torch.zeros_like(x)
     return torch.stack([zero, -z, y, z, zero, -x, -y, x, zero], -1).unflatten(-1, (3, 3))
@@ -31,7 +28,7 @@ def skew(vector: RotationVector) -> Rotation:
 def exp(vector: RotationVector) -> Rotation:
     """Return the rotation about ``vector`` by its length in radians (Rodrigues)."""
     square = vector.square().sum(-1)[..., None, None]
-    # The gradient of a norm is not finite at zero.
+    # The gradient of a norm is infinite at zero.
     angle = torch.where(square > 0, square, 1.0).sqrt() * (square > 0)
     K = skew(vector)
     eye = torch.eye(3, dtype=vector.dtype, device=vector.device)
@@ -40,7 +37,7 @@ def exp(vector: RotationVector) -> Rotation:
 
 
 def log(rotation: Rotation) -> RotationVector:
-    """Return the rotation vector, radians, of length up to pi; finite gradients below pi."""
+    """Return the rotation vector in radians, up to pi, with finite gradients below pi."""
     R = rotation
     sine = torch.stack([R[..., 2, 1] - R[..., 1, 2], R[..., 0, 2] - R[..., 2, 0],
                         R[..., 1, 0] - R[..., 0, 1]], dim=-1) / 2  # fmt: skip
@@ -55,7 +52,7 @@ def log(rotation: Rotation) -> RotationVector:
 
 
 def _half_turn(rotation: Rotation) -> RotationVector:
-    """Return the vector of a rotation by pi: its axis is the largest column of R + 1."""
+    """Return the vector of a rotation by pi; its axis is the largest column of R + 1."""
     eye = torch.eye(3, dtype=rotation.dtype, device=rotation.device)
     columns = (rotation + eye).detach()
     largest = columns.diagonal(dim1=-2, dim2=-1).argmax(-1)

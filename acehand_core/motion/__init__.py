@@ -1,15 +1,18 @@
-"""What packages hand to each other: a recording, the hands in it, and what a robot does with them.
+"""Data between packages: recordings, hands and robot trajectories, frozen and checked.
 
-Frozen, checked on construction, numpy only. Axes, frames and units: ``acehand_core.types``.
+Axes, frames and units: ``acehand_core.types``.
 """
 
 from __future__ import annotations
 
-from acehand_core.motion.hands import FILL_FRAMES, FillFrame, HandModelName, HandMotion
 from acehand_core.motion.recording import (
+    FILL_FRAMES,
     CameraMotion,
     ChangedFrames,
+    FillFrame,
     FrameSource,
+    HandModelName,
+    HandMotion,
     Recording,
     runs,
 )

@@ -1,27 +1,46 @@
-"""A recording, and how its camera turned."""
+"""A recording, the hands in it, and the rotation of its camera."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from acehand_core.errors import SchemaError
 from acehand_core.geometry.cameras import Camera
+from acehand_core.provenance import Provenance
 from acehand_core.types import (
+    BothBetas,
     CameraPoses,
+    FingerRotations,
     ImageRgb,
+    JointsCamera,
+    JointsImage,
+    PerHand,
+    PerHandFlag,
+    PointCamera,
+    RotationsCamera,
     TimestampsNs,
 )
+
+HandModelName = Literal["mano", "acehand", "none"]
+
+#: Frame of a filled gap: the camera, the camera without its rotation, or the world.
+FillFrame = Literal["camera", "rotation", "world"]
+FILL_FRAMES: tuple[FillFrame, ...] = get_args(FillFrame)
+
+_PER_FRAME = ("presence", "visible", "quality", "observed", "filled", "global_orient", "hand_pose",
+              "translation", "joints_camera", "joints_image")  # fmt: skip
+_PER_FRAME_OR_NONE = ("fill_frame", "T_world_camera", "joint_sigma")
 
 
 @runtime_checkable
 class FrameSource(Protocol):
-    """RGB frames of a recording by index, any number of times."""
+    """RGB frames of a recording by index, readable repeatedly."""
 
     def __len__(self) -> int: ...
 
@@ -36,7 +55,7 @@ class FrameSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ChangedFrames:
-    """A ``FrameSource`` of another one's frames, each as ``change`` makes it."""
+    """A ``FrameSource`` of another one's frames, changed by ``change``."""
 
     frames: FrameSource
     change: Callable[[ImageRgb], ImageRgb]
@@ -45,25 +64,22 @@ class ChangedFrames:
         return len(self.frames)
 
     def read(self, start: int, stop: int) -> Iterator[ImageRgb]:
-        """Yield frames ``start`` to ``stop - 1``."""
         return map(self.change, self.frames.read(start, stop))
 
     def at(self, index: int) -> ImageRgb:
-        """Return one frame."""
         return self.change(self.frames.at(index))
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A recording with T frames. ``frames`` is None where only joints are known.
+    """A recording with T frames; ``frames`` is None if only joints are known.
 
-    ``fps`` is the nominal rate; ``timestamps_ns`` is what counts. ``T_world_camera`` maps camera
-    points to the world. ``processing`` says what was done to the file's pixels on reading (turned,
-    mirrored, undistorted): one file read in two ways gives two sets of pictures. ``task`` is what
-    the recording itself says that is done in it. ``source`` is the input as it was given, for
-    messages; ``name`` is what results call it, by default the file's name without its folders.
-    ``camera_frame`` is the ROS frame that a bag's pictures name, "" where none is named.
-    ``source_timestamps_ns`` are, after resampling, the times of the source's frames that are shown.
+    Attributes:
+        source: the input as given, for messages; ``name``: in results, by default the file's name.
+        fps: nominal; ``timestamps_ns`` are exact.
+        processing: changes to the pixels on reading (rotated, mirrored, undistorted).
+        camera_frame: ROS frame of a bag's pictures, or "".
+        source_timestamps_ns: after resampling, the source's times of the frames.
     """
 
     source: str
@@ -96,20 +112,17 @@ class Recording:
         return len(self.timestamps_ns)
 
 
-#: Of rendered clips every step of an estimate that was off by 3 degrees was known worse than this.
+#: Every estimated step of rendered clips with an error of 3 degrees had a larger sigma.
 DOUBTFUL_RAD = np.radians(0.9)
 
 
 @dataclass(frozen=True, slots=True)
 class CameraMotion:
-    """How a camera turned over T frames.
-
-    A piece is a run of frames whose steps are all known; each has a reference of its own: of an
-    estimate the camera frame of its first frame, of poses the world.
+    """Rotation of a camera over T frames, in pieces with known steps.
 
     Attributes:
-        rotations: R_reference_camera, which takes vectors of a frame's camera to the reference.
-        broken: the step from the frame before is not known: here a piece begins. Never in frame 0.
+        rotations: R_reference_camera; the reference is the piece's first camera, or the world.
+        broken: the step from the frame before is unknown, so a piece begins; never in frame 0.
         sigma_rad: standard deviation of the step from the frame before, radians.
     """
 
@@ -125,7 +138,7 @@ class CameraMotion:
 
     @classmethod
     def from_poses(cls, T_world_camera: CameraPoses) -> CameraMotion:
-        """Return the rotation of poses, which counts as exact; one with NaN is not known."""
+        """Return the rotation of poses, taken as exact; steps of poses with NaN are broken."""
         known = np.isfinite(T_world_camera).all((1, 2))
         rotations = np.where(known[:, None, None], T_world_camera[:, :3, :3], np.eye(3))
         broken = np.zeros(len(known), bool)
@@ -142,20 +155,17 @@ class CameraMotion:
 
     @property
     def from_first(self) -> Float[np.ndarray, "T 3 3"]:
-        """R_first_camera: how the camera turned since the first frame of each piece."""
+        """R_first_camera: rotation since the first frame of each piece."""
         first = np.flatnonzero(np.r_[True, self.broken[1:]])[self.piece]
         return np.asarray(np.swapaxes(self.rotations[first], 1, 2) @ self.rotations)
 
     @property
     def doubtful(self) -> Bool[np.ndarray, "T"]:
-        """Steps that may be off by degrees: broken ones, and those known worse than 0.9 degrees."""
+        """Broken steps, and those with a sigma above 0.9 degrees."""
         return self.broken | (self.sigma_rad > DOUBTFUL_RAD)
 
     def between(self, a: int, b: int) -> Float[np.ndarray, "3 3"] | None:
-        """Return R_a_b, from the camera frame of frame ``b`` to that of ``a``.
-
-        None where a broken step lies between them.
-        """
+        """Return R_a_b, from camera ``b`` to camera ``a``; None across a broken step."""
         if self.piece[a] != self.piece[b]:
             return None
         return np.asarray(self.rotations[a].T @ self.rotations[b])
@@ -163,10 +173,7 @@ class CameraMotion:
     def transferred(
         self, camera: Camera, pixels: Float[np.ndarray, "N 2"], a: int, b: int
     ) -> Float[np.ndarray, "N 2"] | None:
-        """Return where frame ``b`` shows what frame ``a`` shows at some pixels, by the turn alone.
-
-        None where the turn is not known, or where it leaves one of them out of the camera's view.
-        """
+        """Return pixels of frame ``a`` in frame ``b``; None if unknown or one is out of view."""
         turn = self.between(b, a)
         if turn is None:
             return None
@@ -181,8 +188,97 @@ class CameraMotion:
         return CameraMotion(self.rotations[rows], broken, self.sigma_rad[rows])
 
 
+@dataclass(frozen=True, slots=True)
+class HandMotion:
+    """Both hands of one recording, slot 0 left and 1 right.
+
+    ``joints_camera = hand(global_orient, hand_pose, betas) + translation``, so the wrist is
+    ``J0(betas) + translation``. Unknown joints, rotations and camera poses are NaN; without
+    rotations ``hand_model`` is "none". ``joints_image`` is the tracker's 2D evidence, never a
+    projection. ``joint_sigma``: standard deviations of ``joints_camera`` in metres, in each
+    direction across the line of sight, and along it; None if unknown.
+    """
+
+    timestamps_ns: TimestampsNs
+    fps: float
+    presence: PerHand
+    visible: PerHand
+    quality: PerHand
+    observed: PerHandFlag
+    filled: PerHandFlag
+    global_orient: RotationsCamera
+    hand_pose: FingerRotations
+    betas: BothBetas
+    translation: PointCamera
+    joints_camera: JointsCamera
+    joints_image: JointsImage
+    hand_model: HandModelName
+    provenance: Provenance
+    left_shapedirs_fixed: bool = False
+    camera: Camera | None = None
+    T_world_camera: CameraPoses | None = None
+    #: False if joints are relative to the wrist, which then has no pose to export.
+    placed: bool = True
+    #: Frame in which a gap was filled: index in ``FILL_FRAMES`` plus one, 0 for no filling; None
+    #: without camera motion.
+    fill_frame: Int[np.ndarray, "T 2"] | None = None
+    joint_sigma: Float[np.ndarray, "T 2 21 2"] | None = None
+
+    def __post_init__(self) -> None:
+        check_times(self.timestamps_ns, self.fps)
+        frames = len(self.timestamps_ns)
+        shapes = dict.fromkeys((*_PER_FRAME, "fill_frame"), (frames, 2))
+        for name, shape in (shapes | {"joint_sigma": (frames, 2, 21, 2)}).items():
+            value = getattr(self, name)
+            if value is not None and value.shape[: len(shape)] != shape:
+                raise SchemaError(
+                    f"HandMotion.{name} has shape {value.shape}; its first axes must be {shape}."
+                )
+        for name in ("presence", "visible", "quality"):
+            value = getattr(self, name)
+            if not ((value >= 0) & (value <= 1)).all():
+                raise SchemaError(f"HandMotion.{name} must lie in 0..1 without NaN.")
+        if (self.observed & self.filled).any():
+            raise SchemaError("HandMotion: a hand cannot be observed and filled in one frame.")
+        if self.hand_model != "none" and not np.isfinite(self.joints_camera[self.known]).all():
+            raise SchemaError("HandMotion.joints_camera has NaN where a hand is known.")
+        most = len(FILL_FRAMES)
+        if self.fill_frame is not None and not np.isin(self.fill_frame, np.arange(most + 1)).all():
+            raise SchemaError(f"HandMotion.fill_frame must be 0 to {most}.")
+        if self.joint_sigma is not None and (self.joint_sigma < 0).any():
+            raise SchemaError("HandMotion.joint_sigma must be positive.")
+        if self.T_world_camera is not None and len(self.T_world_camera) != frames:
+            raise SchemaError(
+                f"HandMotion.T_world_camera: {len(self.T_world_camera)} poses for {frames} frames."
+            )
+
+    def __len__(self) -> int:
+        return len(self.timestamps_ns)
+
+    def at(
+        self, index: Int[np.ndarray, "N"], timestamps_ns: TimestampsNs, fps: float
+    ) -> HandMotion:
+        """Return the motion at some frames with new times; consecutive frames are not copied."""
+        rows: slice | Int[np.ndarray, "N"] = index
+        if len(index) > 0 and index[0] >= 0 and (np.diff(index) == 1).all():
+            rows = slice(int(index[0]), int(index[-1]) + 1)
+        arrays = {name: getattr(self, name) for name in (*_PER_FRAME, *_PER_FRAME_OR_NONE)}
+        parts: Any = {name: None if a is None else a[rows] for name, a in arrays.items()}
+        return replace(self, timestamps_ns=timestamps_ns, fps=fps, **parts)
+
+    @property
+    def doubtful(self) -> PerHandFlag:
+        """True where a hand was observed with quality 0."""
+        return self.observed & (self.quality == 0)
+
+    @property
+    def known(self) -> PerHandFlag:
+        """True where a hand was measured or filled."""
+        return self.observed | self.filled
+
+
 def runs(flags: Bool[np.ndarray, "T"]) -> list[tuple[int, int]]:
-    """Return first frame and the one after the last of each stretch that is true."""
+    """Return start and stop of each run of True."""
     edges = np.flatnonzero(np.diff(flags, prepend=False, append=False))
     return [(int(start), int(stop)) for start, stop in edges.reshape(-1, 2)]
 

@@ -1,4 +1,4 @@
-"""What a robot does with the hands it follows, and how that was judged."""
+"""A robot's motion that follows hands, and its verdict."""
 
 from __future__ import annotations
 
@@ -21,12 +21,10 @@ from acehand_core.types import (
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What carries a subject's hand to the robot's: one similarity, ``x_base = s R x_hand + t``.
+    """Similarity from a subject's palm to the robot's base frame: ``x_base = s R x_hand + t``.
 
-    ``x_hand`` is in metres in the human palm frame, ``x_base`` in the robot's base frame. Each
-    finger, thumb first, is moved by its offset (m, base frame) and stretched from its knuckle (the
-    thumb from the wrist) by its length. ``residual_m`` is the rms distance of the robot's tips from
-    the targets it was fitted on.
+    Metres. Each finger, thumb first, is shifted by its offset (base frame) and stretched from its
+    knuckle (the thumb from the wrist) by its length. ``residual_m``: rms error of the robot's tips.
     """
 
     scale: float
@@ -43,11 +41,10 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True)
 class ReplayReport:
-    """What MuJoCo did when it was given the commands of one hand.
+    """MuJoCo's response to the commands of one hand.
 
-    Contacts are stiff, so a commanded collision shows as tracking error; how deep the commanded
-    joints themselves would reach into each other is ``commanded_penetration_mm``. Tracking is of
-    joints that turn; of those that slide, as a gripper's, it is ``rms_tracking_m``. 0 without any.
+    Contacts are stiff: a commanded collision shows as tracking error, its depth as
+    ``commanded_penetration_mm``. Tracking is in rad for hinge joints, in m for slide joints.
     """
 
     rms_tracking_rad: float
@@ -61,10 +58,9 @@ class ReplayReport:
 
 @dataclass(frozen=True, slots=True)
 class FlexionReport:
-    """How far the fingers of one hand were bent, in degrees, means over the frames followed.
+    """Mean flexion of fingers with a knuckle, in degrees; the human's within the robot's range.
 
-    ``error_deg`` is the mean difference, whatever its sign; the human's counts no further than the
-    robot's finger can bend. Thumbs and fingers without a knuckle are not among ``fingers``.
+    ``error_deg``: mean absolute difference.
     """
 
     fingers: tuple[str, ...]
@@ -75,7 +71,7 @@ class FlexionReport:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Pass, warn or fail, with one plain sentence per reason."""
+    """Pass, warn or fail, with one sentence per reason."""
 
     status: Literal["pass", "warn", "fail"]
     reasons: tuple[str, ...] = ()
@@ -86,10 +82,9 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Course:
-    """What a controller is to do with one hand: N points, seconds from the start, rad and rad/s.
+    """Trajectory of one hand for a controller with cubic interpolation, from rest to rest.
 
-    Cubic interpolation between points, as of a trajectory controller, keeps the limits that the
-    course was made for. It starts and ends at rest.
+    N points, rad and rad/s.
     """
 
     seconds: Float[np.ndarray, "N"]
@@ -99,10 +94,10 @@ class Course:
 
 @dataclass(frozen=True, slots=True)
 class ArmMotion:
-    """An arm of J joints that carries one robot hand. Radians or metres, in the trajectory's frame.
+    """An arm of J joints that carries a robot hand; radians or metres, in the trajectory's frame.
 
-    ``reached``: it brings the hand's base to its pose in time; ``reached_alone``: it would with
-    nothing in its way. ``to_..._m``: distances in every frame, at most 1 m, negative inside.
+    ``reached``: the hand's base is at its pose in time; ``reached_alone``: it would be without
+    obstacles. ``to_..._m``: distances per frame, at most 1 m, negative inside.
     """
 
     model: str
@@ -127,13 +122,11 @@ class ArmMotion:
 
 @dataclass(frozen=True, slots=True)
 class RobotTrajectory:
-    """One robot hand per slot following a HandMotion.
+    """A robot hand per slot that follows a HandMotion.
 
-    Joints and commands are addressed by name: ``joint_names`` (Q) and ``command_names`` (C) are
-    without the side prefix, commands in the vendor's order. ``T_frame_base`` is the base link's
-    pose in ``frame``; it is None when the motion had no placement. Where a hand is absent the
-    joints hold the last valid or rest pose and ``confidence`` is 0. ``notes`` say what this robot
-    cannot do of what the human did.
+    Names of Q joints and C commands have no side prefix; commands are in the vendor's order.
+    ``T_frame_base``: pose of the base link in ``frame``, None without placement. An absent hand
+    holds the last valid or rest pose with ``confidence`` 0. ``notes``: what cannot be reproduced.
     """
 
     robot: str
@@ -176,9 +169,6 @@ class RobotTrajectory:
 
 
 def held_index(valid: Bool[np.ndarray, "T"]) -> Int[np.ndarray, "T"]:
-    """Return, for each frame, the last valid one, or the first where none came before.
-
-    ``values[held_index(valid)]`` holds the last valid value. Without any valid frame all are 0.
-    """
+    """Return the index of each frame's last valid frame, else of the first one; 0 without any."""
     last = np.maximum.accumulate(np.where(valid, np.arange(len(valid)), -1))
     return np.where(last < 0, np.argmax(valid), last)

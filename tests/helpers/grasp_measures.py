@@ -39,7 +39,7 @@ def signed_distance(prop, points):
         return outside + np.minimum(beyond.max(-1), 0)
     if prop.kind == "ball":
         return np.linalg.norm(points, axis=-1) - prop.size[0]
-    vertices, _ = surfaces.SOLIDS[prop.kind](*prop.size)
+    vertices, _ = surfaces.solid(prop.kind, prop.size)
     # The profile is what a lathe's mesh has in the half plane y = 0, x >= 0, axis to axis.
     flat = vertices[(np.abs(vertices[:, 1]) < 1e-12) & (vertices[:, 0] >= -1e-12)][:, [0, 2]]
     last = 1 + int(np.flatnonzero(flat[1:, 0] < 1e-12)[0])
@@ -122,7 +122,8 @@ def measure(episode, prop_name, slot, start, stop, rate=30.0):
     times = np.unique(np.concatenate([times, [start, stop]]))
     held = (times >= start) & (times <= stop)
     paths = tuple(hand_path(keys, times) if keys else None for keys in script.hands)
-    poses = prop_paths(script, paths, times)[prop_name]
+    moving = prop_paths(script.T_world_prop, script.holds, script.hands, paths, times)
+    poses = moving[prop_name]
     side, path, betas = SIDES[slot], paths[slot], script.betas[slot]
     hand = CapsuleHand()
     pose, turn = angles_to_pose(path.angles, side), path.T_world_hand[:, :3, :3]
@@ -177,7 +178,7 @@ def nearest(prop, points, margin=0.0):
     elif prop.kind == "ball":
         low, high = np.full(3, -prop.size[0]), np.full(3, prop.size[0])
     else:
-        vertices, _ = surfaces.SOLIDS[prop.kind](*prop.size)
+        vertices, _ = surfaces.solid(prop.kind, prop.size)
         low, high = vertices.min(0), vertices.max(0)
     near = ((points > low - margin) & (points < high + margin)).all(-1)
     out = np.full(points.shape[:2], margin)

@@ -1,4 +1,4 @@
-"""Hands fitted to the objects that they take: fingers on the surface, nothing inside it.
+"""Hands fitted to objects: fingers on the surface, nothing inside.
 
 World frame of ``layout``: the object stands on the table, z = 0; metres and radians.
 """
@@ -17,29 +17,33 @@ from acehand_core.ace.synthetic.layout import Prop
 from acehand_core.ace.synthetic.script import Vector
 from acehand_core.geometry import rotations
 from acehand_core.hand import articulation
+from acehand_core.hand.skeleton import FINGERS
 from acehand_core.types import RigidTransform, Rotation
 
-#: What one unit of the fit's cost is: metres of a pad off the surface (pressed in a little), of
-#: skin inside the object, of a bone too near it, of skin below the table.
+#: Metres per unit of cost: a pad off the surface (slightly pressed in), skin inside the object, a
+#: bone too near it, skin below the table.
 _PAD, _PRESS, _INSIDE, _BONE, _TABLE = 1.2e-4, 3e-4, 3e-4, 5e-4, 5e-4
-#: A bone stays away by this share of the flesh around it. It keeps fingers from going through thin
-#: walls, which skin that is past them does not feel.
+#: Share of its flesh by which a bone stays away. It keeps fingers out of thin walls: skin that is
+#: past them has no cost.
 _BONE_SHARE = 0.8
-#: What of a bone's flesh the surface may not come nearer than, in a grasp and on the way.
+#: Share of a bone's flesh that stays outside the object, in a grasp and on the way.
 SOFT = 0.7
 _TABLE_CLEAR_M = 0.002
-#: How far pads may turn from facing the surface, angles and wrist from where they start.
+#: Scales of the turn of pads from the surface, and of turn, shift and angles from the start.
 _FACING, _TURN, _SHIFT = 0.3, np.radians(16), 0.03
 _ANGLE = np.radians([10 if f.kind == "spread" else 30 for f in articulation.freedoms()])
-#: Tips of one hand keep as far apart as fingers are thick.
+#: Distance of fingertips, as thick as fingers, and its scale.
 _APART_M, _APART = 0.0145, 1e-3
 _COUPLED = np.radians(20)
 _STEPS = 40
 
+#: Residuals and their derivatives.
+_Terms = tuple[np.ndarray, np.ndarray]
+
 
 @dataclass(frozen=True, slots=True)
 class GraspPose:
-    """A hand: 22 angles and the wrist in the world."""
+    """A hand: 22 angles and the wrist's pose in the world."""
 
     angles: Angles
     R: Rotation
@@ -48,30 +52,32 @@ class GraspPose:
 
 @dataclass(frozen=True, slots=True)
 class GraspTarget:
-    """How an object is to be held.
+    """The grasp to fit.
 
-    ``fingers``: which tips touch it, the thumb's (0) first. ``centre``: where the middle between
-    the thumb's pad and the others' is to be in the world, to ``within`` metres along each axis.
+    ``fingers``: touching tips, the thumb's (0) first. ``centre``: midpoint of the thumb's pad and
+    the mean of the others, in the world, to ``within`` metres along each axis.
     """
 
+    prop: Prop
+    T_world_prop: RigidTransform
     fingers: tuple[int, ...]
     centre: Vector
     within: Vector
-    #: How far the thumb's pad may be beside the line that the others press along.
+    #: Offset of the thumb's pad from the line along which the others press.
     level: float = 0.004
-    #: Of something thin: which way is out where thumb and finger start, and how thick it is.
+    #: For a thin wall: its outward normals at thumb and finger, and its thickness.
     sides: Float[np.ndarray, "K 3"] | None = None
     wall: float = 0.0
-    #: False where another hand is opposite: then ``centre`` is for the thumb's pad alone.
+    #: False with another hand on the opposite side: ``centre`` is then of the thumb's pad.
     opposed: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Grasp:
-    """A grasp: how the hand holds, how it opens, and along which way (unit) it comes and goes.
+    """A fitted grasp: hand, opened angles, and unit direction of approach.
 
-    ``depth``: the deepest point of the hand in the object; ``gap``: the larger of the thumb's and
-    the nearest finger's distance to it; ``opposed``: the angle between their contact normals.
+    ``depth``: of the hand's deepest point in the object; ``gap``: the larger distance of thumb and
+    nearest finger; ``opposed``: angle between their contact normals.
     """
 
     held: GraspPose
@@ -86,43 +92,36 @@ class Grasp:
 
     @property
     def good(self) -> bool:
-        """Whether thumb and finger touch from both sides and nothing goes into the object."""
+        """Whether thumb and finger touch from both sides and nothing penetrates."""
         return bool(self.badness < 1.0)
 
     @property
     def badness(self) -> float:
-        """Below 1 where all is well."""
+        """Defects relative to their limits, at the worst: good below 1."""
         return max(
             self.depth / 0.0024, self.gap / 0.0015, (np.pi - self.opposed) / np.radians(40),
             1.0 - self.clear / 0.002,
         )  # fmt: skip
 
 
-def close_hand(
-    hand: HandPoints,
-    start: GraspPose,
-    prop: Prop,
-    T_world_prop: RigidTransform,
-    target: GraspTarget,
-) -> GraspPose:
-    """Fit the hand near ``start`` that holds an object as the target asks: damped least squares."""
+def _close_hand(hand: HandPoints, start: GraspPose, target: GraspTarget) -> GraspPose:
+    """Fit the grasping hand near ``start`` by damped least squares."""
     low, high = articulation.limits()
-    pose = start
-    damping = 1e-2
-    residual, slope = _cost(hand, pose, start, prop, T_world_prop, target)
+    pose, damping = start, 1e-2
+    residual, slope = _cost(hand, pose, start, target)
     cost = residual @ residual
 
     for _ in range(_STEPS):
         normal, gradient = slope.T @ slope, slope.T @ residual
         step = -np.linalg.solve(normal + damping * np.diag(np.diag(normal)), gradient)
-        # No more than a few degrees and millimetres at once: contacts come and go.
+        # Limited to a few degrees and millimetres: contacts come and go.
         step *= min(1.0, 0.2 / np.abs(step[:25]).max(), 0.01 / np.abs(step[25:]).max())
         tried = GraspPose(
             np.clip(pose.angles + step[:22], low, high),
             rotations.exp(step[22:25]) @ pose.R,
             pose.wrist + step[25:],
         )
-        new, new_slope = _cost(hand, tried, start, prop, T_world_prop, target)
+        new, new_slope = _cost(hand, tried, start, target)
         if new @ new < cost:
             gain = cost - new @ new
             pose, residual, slope, cost = tried, new, new_slope, new @ new
@@ -134,22 +133,15 @@ def close_hand(
             if damping > 1e6:
                 break
 
-    # Rounded, so that it is the same wherever the last digits differ.
+    # Rounded: independent of the last digits.
     R = rotations.exp(np.round(rotations.log(pose.R), 5))
     return GraspPose(np.clip(np.round(pose.angles, 5), low, high), R, np.round(pose.wrist, 6))
 
 
-def _cost(
-    hand: HandPoints,
-    pose: GraspPose,
-    start: GraspPose,
-    prop: Prop,
-    T_world_prop: RigidTransform,
-    target: GraspTarget,
-) -> tuple[np.ndarray, np.ndarray]:
+def _cost(hand: HandPoints, pose: GraspPose, start: GraspPose, target: GraspTarget) -> _Terms:
     """Return residuals and their derivatives by angles, turn and shift."""
     points = _points(hand, pose)
-    away, outwards = _contacts(hand, points, prop, T_world_prop, target)
+    away, outwards = _contacts(hand, points, target)
     thick = _BONE_SHARE * hand.flesh
     scale = np.where(hand.flesh > 0, _BONE, _INSIDE)
     pads, tips = hand.pads[list(target.fingers)], hand.tips[list(target.fingers)]
@@ -157,10 +149,8 @@ def _cost(
     below = np.flatnonzero((points[:, 2] < _TABLE_CLEAR_M) & (hand.flesh == 0))
     rows = np.concatenate([pads, tips, hand.tips, inside, below])
     slopes = hand.slopes(pose.angles, pose.R, rows)
-    n = len(pads)
-    of_pads, of_tips, of_all, of_inside, of_below = np.split(
-        slopes, np.cumsum([n, n, 5, len(inside)])
-    )
+    counts = [len(pads), len(pads), 5, len(inside)]
+    of_pads, of_tips, of_all, of_inside, of_below = np.split(slopes, np.cumsum(counts))
 
     def along(directions: np.ndarray, of: np.ndarray) -> np.ndarray:
         return np.einsum("nc,ncx->nx", directions, of)
@@ -178,18 +168,9 @@ def _cost(
     return np.concatenate([t[0] for t in terms]), np.concatenate([t[1] for t in terms])
 
 
-def _contacts(
-    hand: HandPoints,
-    points: np.ndarray,
-    prop: Prop,
-    T_world_prop: RigidTransform,
-    target: GraspTarget,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return distances and ways out; of a fingertip at a thin wall always on its own side.
-
-    What of it went through the wall is as deep as it is beyond, and not outside again.
-    """
-    away, outwards = layout.distance(prop, T_world_prop, points)
+def _contacts(hand: HandPoints, points: np.ndarray, target: GraspTarget) -> _Terms:
+    """Return distances and normals; past a thin wall a fingertip is deeper, not outside."""
+    away, outwards = layout.distance(target.prop, target.T_world_prop, points)
     if target.sides is not None:
         for finger, side in zip(target.fingers, target.sides, strict=True):
             wrong = (hand.finger == finger) & (outwards @ side < -0.3) & (away < 0.01)
@@ -197,45 +178,34 @@ def _contacts(
     return away, outwards
 
 
-def _facing(
-    arms: np.ndarray, outwards: np.ndarray, slopes: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Pads face the surface: the way from bone to pad is the way into the object."""
+def _facing(arms: np.ndarray, outwards: np.ndarray, slopes: np.ndarray) -> _Terms:
+    """Pads face the surface: from bone to pad is into the object."""
     length = np.linalg.norm(arms, axis=1, keepdims=True)
-    error = arms / length + outwards
-    return error.ravel() / _FACING, slopes.reshape(-1, 28) / np.repeat(length, 3, 1).reshape(
-        -1, 1
-    ) / _FACING
+    slope = slopes.reshape(-1, 28) / np.repeat(length, 3, 1).reshape(-1, 1) / _FACING
+    return (arms / length + outwards).ravel() / _FACING, slope
 
 
 def _middle(
     pads: np.ndarray, outwards: np.ndarray, slopes: np.ndarray, target: GraspTarget
-) -> tuple[np.ndarray, np.ndarray]:
-    """The thumb is opposite the fingers, level, and their middle is at the target's centre."""
+) -> _Terms:
+    """Thumb and fingers are opposite, level, and their middle is at the target's centre."""
+    within = target.within[:, None]
     if not target.opposed:
-        return (pads[0] - target.centre) / target.within, slopes[0] / target.within[:, None]
-    error = 0.5 * (pads[0] + pads[1:].mean(0)) - target.centre
-    slope = 0.5 * (slopes[0] + slopes[1:].mean(0))
+        return (pads[0] - target.centre) / target.within, slopes[0] / within
+    fingers, finger_slopes = pads[1:].mean(0), slopes[1:].mean(0)
+    error = (0.5 * (pads[0] + fingers) - target.centre) / target.within
 
-    # They press along one horizontal line; what is across it would turn the object in the hand.
+    # They press along one horizontal line; an offset would turn the object in the hand.
     line = (outwards[0] - outwards[1:].mean(0)) * np.array([1.0, 1.0, 0.0])
     line = line / max(float(np.linalg.norm(line)), 1e-3)
     across = np.eye(3) - np.outer(line, line)
-
-    return (
-        np.concatenate(
-            [error / target.within, across @ (pads[0] - pads[1:].mean(0)) / target.level]
-        ),
-        np.concatenate(
-            [
-                slope / target.within[:, None],
-                across @ (slopes[0] - slopes[1:].mean(0)) / target.level,
-            ]
-        ),
-    )
+    level = across @ (pads[0] - fingers) / target.level
+    slope = 0.5 * (slopes[0] + finger_slopes) / within
+    level_slope = across @ (slopes[0] - finger_slopes) / target.level
+    return np.concatenate([error, level]), np.concatenate([slope, level_slope])
 
 
-def _apart(tips: np.ndarray, slopes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _apart(tips: np.ndarray, slopes: np.ndarray) -> _Terms:
     first, second = np.triu_indices(5, 1)
     arms = tips[first] - tips[second]
     length = np.maximum(np.linalg.norm(arms, axis=1), 1e-6)
@@ -244,13 +214,14 @@ def _apart(tips: np.ndarray, slopes: np.ndarray) -> tuple[np.ndarray, np.ndarray
     return (length - _APART_M)[near] / _APART, slope[near] / _APART
 
 
-def _regularisation(pose: GraspPose, start: GraspPose) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Stay near the start, and bend the two outer joints of a finger together."""
+def _regularisation(pose: GraspPose, start: GraspPose) -> list[_Terms]:
+    """Stay near the start, and bend the two outer joints of each finger together."""
     eye = np.eye(28)
     turn = rotations.log(pose.R @ start.R.T)
     names = [f.name for f in articulation.freedoms()]
-    outer = [names.index(f"{f}_dip_flex") for f in ("index", "middle", "ring", "pinky")]
-    inner = [names.index(f"{f}_pip_flex") for f in ("index", "middle", "ring", "pinky")]
+    outer, inner = (
+        [names.index(f"{f}_{joint}_flex") for f in FINGERS[1:]] for joint in ("dip", "pip")
+    )
     bends = pose.angles[outer] - 0.6 * pose.angles[inner]
     return [
         ((pose.angles - start.angles) / _ANGLE, eye[:22] / _ANGLE[:, None]),
@@ -264,9 +235,9 @@ def _points(hand: HandPoints, pose: GraspPose) -> np.ndarray:
     return hand.points(pose.angles[None], pose.R[None], pose.wrist[None])[0]
 
 
-# --- coming and going ---------------------------------------------------------------------------
+# --- approach -----------------------------------------------------------------------------------
 
-#: How far the hand stands off before it comes in, and at how many places between it is looked at.
+#: Distance from which the hand approaches, and the distances at which it is checked.
 OFF_M = 0.09
 _OFF = np.array([0.0, 0.008, 0.018, 0.030, 0.045, 0.065, OFF_M])
 _CLEAR_M = 0.003
@@ -275,20 +246,17 @@ _CLEAR_M = 0.003
 def fit_grasp(
     hand: HandPoints,
     start: GraspPose,
-    prop: Prop,
-    T_world_prop: RigidTransform,
     target: GraspTarget,
     openings: Sequence[dict[str, float]],
     ways: Sequence[Vector],
 ) -> Grasp:
-    """Return a fitted grasp and how the hand comes to it.
+    """Return a fitted grasp with its approach.
 
-    ``openings``: by how many degrees which angles change as the hand opens, tried one after the
-    other; ``ways``: directions in the world that it may come along. The first way that is clear is
-    taken, or the clearest.
+    ``openings``: changes of angles in degrees that open the hand, tried in order; ``ways``:
+    directions of approach in the world. Takes the first clear combination, or the clearest.
     """
-    held = close_hand(hand, start, prop, T_world_prop, target)
-    depth, gap, opposed = _judge(hand.whole, held, prop, T_world_prop, target)
+    held = _close_hand(hand, start, target)
+    depth, gap, opposed = _judge(hand.whole, held, target)
 
     best = None
     for degrees in openings:
@@ -298,46 +266,40 @@ def fit_grasp(
             way = way / np.linalg.norm(way)
             for first in (0, 2):
                 grasp = Grasp(
-                    held, opened, held.wrist - _OFF[first] * way, way, T_world_prop, depth, gap,
-                    opposed, 0.0,
+                    held, opened, held.wrist - _OFF[first] * way, way, target.T_world_prop, depth,
+                    gap, opposed, 0.0,
                 )  # fmt: skip
                 offs = _OFF[max(first, 1) :]
-                moved = (points - offs[:, None, None] * grasp.approach).reshape(-1, 3)
-                clear = _clearance(np.tile(hand.flesh, len(offs)), moved, prop, grasp.T_world_prop)
+                clear = _clearance(hand, points - offs[:, None, None] * way, target)
                 if best is not None and clear <= best.clear:
                     continue
-                clear = min(clear, _clear_closing(hand, prop, grasp))
+                clear = min(clear, _clear_closing(hand, grasp, target))
                 if best is None or clear > best.clear:
                     best = replace(grasp, clear=clear)
                 if clear >= _CLEAR_M:
                     return best
-
     assert best is not None
     return best
 
 
-def _judge(
-    hand: HandPoints, held: GraspPose, prop: Prop, T_world_prop: RigidTransform, target: GraspTarget
-) -> tuple[float, float, float]:
-    """Return depth, gap and opposition of a grasp."""
-    points = _points(hand, held)
-    away, outwards = _contacts(hand, points, prop, T_world_prop, target)
+def _judge(hand: HandPoints, held: GraspPose, target: GraspTarget) -> tuple[float, float, float]:
+    away, outwards = _contacts(hand, _points(hand, held), target)
     pads = hand.pads[list(target.fingers)]
     gaps = np.abs(away[pads])
     nearest = 1 + int(gaps[1:].argmin())
     deep = max(0.0, -(away - SOFT * hand.flesh).min())
 
-    # What a finger presses against: the thumb, or the other hand at a large box's far side.
+    # A finger presses against the thumb, or against the other hand across a large box.
     against, pressed = outwards[pads[0]], outwards[pads[nearest]]
     if not target.opposed:
-        against = T_world_prop[:3, 0] * (1.0 if hand.side == "left" else -1.0)
+        against = target.T_world_prop[:3, 0] * (1.0 if hand.side == "left" else -1.0)
         pressed = outwards[hand.tips[target.fingers[nearest]]]
     opposed = float(np.arccos(np.clip(against @ pressed, -1, 1)))
     return deep, float(max(gaps[0], gaps[nearest])), opposed
 
 
-def _clear_closing(hand: HandPoints, prop: Prop, grasp: Grasp) -> float:
-    """Return how far fingers stay out of the object as they close; a millimetre in is allowed."""
+def _clear_closing(hand: HandPoints, grasp: Grasp, target: GraspTarget) -> float:
+    """Return the clearance of closing fingers; a millimetre inside is allowed."""
     share = np.array([0.0, 0.3, 0.6, 0.85])[:, None]
     held = grasp.held
     points = hand.points(
@@ -345,13 +307,12 @@ def _clear_closing(hand: HandPoints, prop: Prop, grasp: Grasp) -> float:
         np.repeat(held.R[None], len(share), 0),
         (1 - share) * grasp.before + share * held.wrist,
     )
-    flesh = np.tile(hand.flesh, len(share))
-    return 0.001 + _CLEAR_M + _clearance(flesh, points.reshape(-1, 3), prop, grasp.T_world_prop)
+    return 0.001 + _CLEAR_M + _clearance(hand, points, target)
 
 
-def _clearance(
-    flesh: np.ndarray, points: np.ndarray, prop: Prop, T_world_prop: RigidTransform
-) -> float:
-    away, _ = layout.distance(prop, T_world_prop, points)
+def _clearance(hand: HandPoints, points: Float[np.ndarray, "T N 3"], target: GraspTarget) -> float:
+    """Return the least distance to the object; points below the table count ten times."""
+    flesh, points = np.tile(hand.flesh, len(points)), points.reshape(-1, 3)
+    away, _ = layout.distance(target.prop, target.T_world_prop, points)
     under = min(0.0, float(points[flesh == 0, 2].min()))
     return float((away - SOFT * flesh).min()) + 10 * under

@@ -1,8 +1,4 @@
-"""How a hand takes each kind of object: from where it starts to fit, and how it opens.
-
-Boxes, balls and low cans are pinched, mugs and bowls by their rim, tall cans and bottles held
-around.
-"""
+"""Grasps by kind of object: pinched, held by the rim, enclosed, or held by the side."""
 
 from __future__ import annotations
 
@@ -19,11 +15,11 @@ from acehand_core.types import Betas, RigidTransform, Rotation, Side
 
 _Z = np.array([0.0, 0.0, 1.0])
 _TRIES = 3
-#: Cans lower than this are taken from above: a hand around them would lie on the table.
+#: Lower cans are taken from above: a hand around them would lie on the table.
 _TALL_M = 0.105
 _BEND = np.radians(45)
 
-#: Degrees by which the hand opens from a pinch and from around something, small to large.
+#: Changes of angles, in degrees, that open a pinch, an enclosing grasp and a side grasp.
 _PINCH_OPEN = dict(
     fingers_mcp_flex=-14, fingers_pip_flex=-12, thumb_cmc_flex=-10, thumb_cmc_spread=6,
     thumb_mcp_flex=-8, thumb_ip_flex=-8,
@@ -39,7 +35,7 @@ _SIDE_OPEN = dict(fingers_mcp_flex=-10, thumb_cmc_spread=10, thumb_cmc_flex=-14,
 def facing(
     side: Side, rng: np.random.Generator, fingers: tuple[float, ...], back: tuple[float, ...]
 ) -> Rotation:
-    """Return an orientation given as for a right hand, shaken by some degrees."""
+    """Return an orientation, given as for a right hand, with a random shake of some degrees."""
     mirror = np.array([1.0 if side == "right" else -1.0, 1.0, 1.0])
     shake = rotations.exp(rng.normal(0, np.radians(7), 3))
     return shake @ hand_rotation(side, mirror * np.array(fingers), mirror * np.array(back))
@@ -48,11 +44,7 @@ def facing(
 def choose_grasp(
     side: Side, betas: Betas, body: Body, rng: np.random.Generator, prop: Prop, at: Vector
 ) -> Grasp:
-    """Return how a hand takes an object that stands at ``at`` on the table.
-
-    Some starts are tried, until thumb and finger touch from both sides, nothing is inside and the
-    way there is clear; else the best of them.
-    """
+    """Return the grasp of an object that stands at ``at`` on the table, the best of some tries."""
     how = {"box": _pinched, "ball": _pinched, "mug": _by_rim, "bowl": _by_rim}.get(
         prop.kind, _around if prop.size[1] > _TALL_M else _pinched
     )
@@ -62,19 +54,15 @@ def choose_grasp(
 def choose_side_grasp(
     side: Side, betas: Betas, rng: np.random.Generator, prop: Prop, T_world_prop: RigidTransform
 ) -> Grasp:
-    """Return how a hand holds its side of a large box: fingers on the side, the thumb on top."""
+    """Return the grasp of a large box's side: fingers on the side, thumb on top."""
     return _best(lambda: _beside(side, betas, rng, prop, T_world_prop))
 
 
 def _best(attempt: Callable[[], Grasp]) -> Grasp:
-    best = None
-    for _ in range(_TRIES):
-        grasp = attempt()
-        if grasp.good:
-            return grasp
-        best = grasp if best is None or grasp.badness < best.badness else best
-    assert best is not None
-    return best
+    grasps: list[Grasp] = []
+    while len(grasps) < _TRIES and not (grasps and grasps[-1].good):
+        grasps.append(attempt())
+    return min(grasps, key=lambda grasp: grasp.badness)
 
 
 def _pinched(
@@ -89,21 +77,18 @@ def _pinched(
 def pinch_from_above(
     side: Side, betas: Betas, R_world_hand: Rotation, prop: Prop, at: Vector
 ) -> Grasp:
-    """Return how a hand that is turned about so pinches a box, ball or can between its fingers.
-
-    ``at``: where on the table it stands. Two fingers where there is room for them.
-    """
+    """Return the pinch of a box, ball or can at ``at`` on the table, by one or two fingers."""
     width, half = prop.size[0], _half_height(prop)
     middle = at + half * _Z
-    # A little below the top, but a ball's at its widest.
+    # Slightly below the top, a ball at its widest.
     point = middle + _Z * {"ball": 0.0, "can": half - 0.018}.get(prop.kind, 0.35 * half)
     long = 2 * prop.size[1] > 0.036 if prop.kind == "box" else width > 0.026
     count = 2 if long else 1
     angles, wrist, heading = pinch(side, betas, R_world_hand, point, 2 * width, count)
     standing = at if prop.kind == "can" else middle
     pose = frames.rigid(rotations.exp(heading * _Z), standing)
-    target = GraspTarget(tuple(range(count + 1)), point, np.full(3, 0.004))
-    return _fitted(side, betas, GraspPose(angles, R_world_hand, wrist), prop, pose, target)
+    target = GraspTarget(prop, pose, tuple(range(count + 1)), point, np.full(3, 0.004))
+    return _fitted(side, betas, GraspPose(angles, R_world_hand, wrist), target)
 
 
 def _half_height(prop: Prop) -> float:
@@ -113,7 +98,7 @@ def _half_height(prop: Prop) -> float:
 def _by_rim(
     side: Side, betas: Betas, body: Body, rng: np.random.Generator, prop: Prop, at: Vector
 ) -> Grasp:
-    """Between thumb and fingers, one of them inside."""
+    """Pinch the rim between thumb and index, one of them inside."""
     radius, height, wall = prop.size
     if prop.kind == "bowl":
         wall = 0.07 * radius
@@ -121,31 +106,28 @@ def _by_rim(
     top = at + height * _Z
     R = bent_within_limits(side, R, top - body.elbow(side, top), _BEND)
     angles, wrist, heading = pinch(side, betas, R, top - 0.012 * _Z, wall)
-
-    # The other fingers are held up, over the rim.
+    # The other fingers stay up, over the rim.
     angles = bend(
         angles, middle_mcp_flex=6, middle_pip_flex=22, ring_mcp_flex=2, ring_pip_flex=22,
         pinky_mcp_flex=0, pinky_pip_flex=20,
     )  # fmt: skip
     thumb = np.array([np.cos(heading), np.sin(heading), 0.0])
-
-    # The object stands at its place, so the hand goes to the rim.
+    # The object stays in place: the hand moves to the rim.
     inside = 1.0 if rng.random() < 0.7 else -1.0
     to_rim = -inside * thumb * (radius - 0.5 * wall)
     turn = heading + (0.0 if inside > 0 else np.pi) + rng.uniform(-1.3, 1.3)
     pose = frames.rigid(rotations.exp(turn * _Z), at)
-    sides = np.stack([thumb, -thumb])
     target = GraspTarget(
-        (0, 1), top - 0.012 * _Z + to_rim, np.array([0.003, 0.003, 0.004]), sides=sides, wall=wall
-    )
-
-    return _fitted(side, betas, GraspPose(angles, R, wrist + to_rim), prop, pose, target)
+        prop, pose, (0, 1), top - 0.012 * _Z + to_rim, np.array([0.003, 0.003, 0.004]),
+        sides=np.stack([thumb, -thumb]), wall=wall,
+    )  # fmt: skip
+    return _fitted(side, betas, GraspPose(angles, R, wrist + to_rim), target)
 
 
 def _around(
     side: Side, betas: Betas, body: Body, rng: np.random.Generator, prop: Prop, at: Vector
 ) -> Grasp:
-    """From the side, the fingers around it and the thumb against them."""
+    """Enclose it from the side, the thumb against the fingers."""
     radius, height, _ = prop.size
     centre = at + _Z * max(min(0.45 * height, 0.10), 0.057)
     R = facing(side, rng, (-0.45, 0.9, 0.0), (0.85, 0.45, 0.15))
@@ -153,8 +135,10 @@ def _around(
     angles, middle = enclose(side, betas, radius)
     pose = frames.rigid(rotations.exp(rng.uniform(-3, 3) * _Z), at)
     start = GraspPose(angles, R, centre - R @ middle)
-    target = GraspTarget((0, 1, 2), centre, np.array([0.003, 0.003, 0.02]), level=0.01)
-    return _fitted(side, betas, start, prop, pose, target)
+    within = np.array([0.003, 0.003, 0.02])
+    return _fitted(
+        side, betas, start, GraspTarget(prop, pose, (0, 1, 2), centre, within, level=0.01)
+    )
 
 
 def _beside(
@@ -169,25 +153,18 @@ def _beside(
         thumb_cmc_spread=10, thumb_cmc_flex=5, thumb_mcp_flex=15, thumb_ip_flex=15,
     )  # fmt: skip
     corner = T_world_prop[:3, 3] + np.array([outwards * wide, 0.0, half])
-
-    # The knuckle of the index finger beside the upper edge, and the thumb over it.
+    # The index knuckle next to the upper edge, the thumb over it.
     knuckle = HandPoints.of(side, betas).rest[5]
-    beside = corner + np.array([outwards * 0.022, -0.045 + rng.uniform(-0.01, 0.01), -0.012])
-    start = GraspPose(angles, R, beside - R @ knuckle)
+    place = corner + np.array([outwards * 0.022, -0.045 + rng.uniform(-0.01, 0.01), -0.012])
+    start = GraspPose(angles, R, place - R @ knuckle)
     thumb = corner + np.array([-outwards * 0.012, rng.uniform(-0.03, 0.0), 0.0])
-    target = GraspTarget((0, 1, 2), thumb, np.array([0.01, 0.02, 0.004]), opposed=False)
+    within = np.array([0.01, 0.02, 0.004])
+    target = GraspTarget(prop, T_world_prop, (0, 1, 2), thumb, within, opposed=False)
+    return _fitted(side, betas, start, target)
 
-    return _fitted(side, betas, start, prop, T_world_prop, target)
 
-
-def _fitted(
-    side: Side,
-    betas: Betas,
-    start: GraspPose,
-    prop: Prop,
-    T_world_prop: RigidTransform,
-    target: GraspTarget,
-) -> Grasp:
+def _fitted(side: Side, betas: Betas, start: GraspPose, target: GraspTarget) -> Grasp:
+    prop = target.prop
     along = start.R[:, 0] * (1.0 if side == "left" else -1.0)
     palm = -start.R[:, 1]
     if not target.opposed:
@@ -203,4 +180,4 @@ def _fitted(
         ways = [-_Z + 0.3 * along, -_Z, palm, -_Z + 0.8 * along, along + palm]
 
     openings = [{name: scale * value for name, value in base.items()} for scale in scales]
-    return fit_grasp(HandPoints.of(side, betas), start, prop, T_world_prop, target, openings, ways)
+    return fit_grasp(HandPoints.of(side, betas), start, target, openings, ways)

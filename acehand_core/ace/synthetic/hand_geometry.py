@@ -1,8 +1,4 @@
-"""Fingers in closed form, and points on a hand's skin and bones.
-
-Finger angles by name, angles that reach given points, where the wrist is in a pinch; and how angles
-and wrist move the points of a hand.
-"""
+"""Finger poses in closed form, and points on a hand's skin and bones with their derivatives."""
 
 from __future__ import annotations
 
@@ -23,23 +19,20 @@ from acehand_core.hand.skeleton import BONES, FINGERS, KEYPOINT_TO_TREE, TIPS, T
 from acehand_core.types import Betas, Rotation, Side
 
 Angles = Float[np.ndarray, "22"]
-#: Derivatives by the 22 angles, a turn about the world's axes through the wrist, and a shift.
+#: Derivatives by the 22 angles, a rotation about the world's axes through the wrist, and a shift.
 Slopes = Float[np.ndarray, "M 3 28"]
 
 GESTURES = ("flat", "fist", "point", "two", "spread", "thumb", "claw", "relaxed")
 
 _THUMB_TIP, _INDEX_TIP = TIPS[:2]
-#: From a fingertip's keypoint to the skin of its pad.
-_PAD_M = 0.0065
-#: The same where fingers lie around something, and from a knuckle to the skin of the palm.
-_SKIN_M, _PALM_M = 0.008, 0.020
+#: From a fingertip's keypoint to the skin of its pad: in a pinch, and enclosing; palm thickness.
+_PAD_M, _SKIN_M, _PALM_M = 0.0065, 0.008, 0.020
 
 
 def bend(base: Angles | None = None, /, **degrees: float | int) -> Angles:
-    """Return ``base`` (default: a relaxed hand) with named angles replaced.
+    """Return ``base`` (default: a relaxed hand) with angles replaced, within the limits.
 
-    Names are those of ``articulation.freedoms()``, for example ``index_pip_flex``;
-    ``fingers_pip_flex`` sets the four fingers.
+    Names are those of ``articulation.freedoms()``; ``fingers_pip_flex`` sets all four fingers.
     """
     angles = (articulation.comfortable() if base is None else base).copy()
     for name, value in degrees.items():
@@ -48,7 +41,7 @@ def bend(base: Angles | None = None, /, **degrees: float | int) -> Angles:
 
 
 def bend_more(base: Angles, **degrees: float | int) -> Angles:
-    """Return ``base`` with named angles changed by so much, within the limits."""
+    """Return ``base`` with named angles changed, within the limits."""
     angles = base.copy()
     for name, value in degrees.items():
         angles[_indices(name)] += np.radians(value)
@@ -67,9 +60,9 @@ def _indices(name: str) -> list[int]:
 def reach(
     side: Side, betas: Betas, start: Angles, targets: Mapping[int, Vector], steps: int = 60
 ) -> Angles:
-    """Return angles near ``start`` that bring keypoints to ``targets`` (wrist frame, metres).
+    """Return angles near ``start`` that bring keypoints towards ``targets`` (wrist frame, metres).
 
-    Damped Gauss-Newton within the limits of ``articulation``; what cannot be reached is approached.
+    Damped Gauss-Newton within the limits.
     """
     rest = CapsuleHand().rest_keypoints(side, betas)
     low, high = articulation.limits()
@@ -81,12 +74,11 @@ def reach(
         points, jacobian = articulation.keypoints_with_jacobian(angles[None], side, rest)
         error = (goal - points[0, keypoints]).ravel()
         slope = jacobian[0, keypoints].reshape(-1, articulation.NUM_ANGLES)
-        # 5 mm of error weigh as much as about 60 degrees away from the start.
+        # 5 mm of error weigh as much as 60 degrees from the start.
         pull = 0.005**2
         normal = slope.T @ slope + pull * np.eye(articulation.NUM_ANGLES)
         step = np.linalg.solve(normal, slope.T @ error + pull * (start - angles))
         angles = np.clip(angles + 0.7 * step, low, high)
-
     return angles
 
 
@@ -98,12 +90,9 @@ def pinch(
     width: float,
     fingers: int = 1,
 ) -> tuple[Angles, Vector, float]:
-    """Pinch something ``width`` wide at ``point_world`` between thumb and index, level.
+    """Pinch something ``width`` wide at ``point_world`` between thumb and one to three fingers.
 
-    With two or three ``fingers`` the next ones lie beside the index.
-
-    Returns:
-        angles, the wrist in the world, and the heading (about z) of the line from index to thumb.
+    Returns angles, wrist in the world, and heading (about z) from index to thumb.
     """
     start = bend(
         index_mcp_flex=34, index_pip_flex=40, index_dip_flex=18, middle_mcp_flex=30,
@@ -120,24 +109,14 @@ def pinch(
     half = width / 2 + _PAD_M
     targets = {_THUMB_TIP: middle + half * across, _INDEX_TIP: middle - half * across}
 
-    beside = np.array([0.0, 0.0, -1.0]) - across * -across[2]
+    sideways = np.array([0.0, 0.0, -1.0]) - across * -across[2]
     for number in range(1, fingers):
-        shift = 0.017 * number * beside / np.linalg.norm(beside)
+        shift = 0.017 * number * sideways / np.linalg.norm(sideways)
         targets[TIPS[1 + number]] = targets[_INDEX_TIP] + shift
 
     angles = reach(side, betas, start, targets, 30)
     x, y, _ = R_world_hand @ across
     return angles, point_world - R_world_hand @ middle, float(np.arctan2(y, x))
-
-
-def closing(amount: float) -> Angles:
-    """Return a hand closed by ``amount``: 0 open, 1 around a pencil."""
-    c = amount
-    return bend(
-        fingers_mcp_flex=10 + 58 * c, fingers_pip_flex=14 + 82 * c, fingers_dip_flex=6 + 48 * c,
-        thumb_cmc_twist=38.0, thumb_cmc_spread=14 - 10 * c, thumb_cmc_flex=-6 + 30 * c,
-        thumb_mcp_flex=8 + 34 * c, thumb_ip_flex=8 + 40 * c,
-    )  # fmt: skip
 
 
 def gesture_angles(name: str, rng: np.random.Generator) -> Angles:
@@ -164,13 +143,16 @@ def gesture_angles(name: str, rng: np.random.Generator) -> Angles:
 
 
 def enclose(side: Side, betas: Betas, radius: float) -> tuple[Angles, Vector]:
-    """Return angles around something round, and its middle relative to the wrist, hand axes.
-
-    Its axis runs across the palm, from the little finger to the thumb's side (the hand's z).
-    """
+    """Return angles around a cylinder along the hand's z, and its axis relative to the wrist."""
     rest = CapsuleHand().rest_keypoints(side, betas)
-    amounts = np.linspace(0.05, 1.0, 20)
-    angles = np.stack([closing(float(a)) for a in amounts])
+    angles = np.stack([
+        bend(
+            fingers_mcp_flex=10 + 58 * c, fingers_pip_flex=14 + 82 * c, fingers_dip_flex=6 + 48 * c,
+            thumb_cmc_twist=38.0, thumb_cmc_spread=14 - 10 * c, thumb_cmc_flex=-6 + 30 * c,
+            thumb_mcp_flex=8 + 34 * c, thumb_ip_flex=8 + 40 * c,
+        )
+        for c in np.linspace(0.05, 1.0, 20).tolist()  # from open to around a pencil
+    ])  # fmt: skip
     points, _ = articulation.keypoints_with_jacobian(angles, side, rest)
     knuckle = points[:, [5, 9, 13]].mean(1) + np.array([0.0, _SKIN_M - _PALM_M, 0.0])
     ring = np.stack(
@@ -181,34 +163,33 @@ def enclose(side: Side, betas: Betas, radius: float) -> tuple[Angles, Vector]:
     best = int(np.argmin(np.abs(radii - radius)))
     middle = np.array([fits[best][0], fits[best][1], points[best, [5, 9, 13], 2].mean()])
 
-    # The thumb against the fingertips, on the other side.
+    # The thumb opposite the fingertips.
     tips = (points[best, [8, 12]].mean(0) - middle) * np.array([1.0, 1.0, 0.0])
     thumb = middle - (radius + _SKIN_M) * tips / np.linalg.norm(tips)
     thumb[2] = points[best, 8, 2]
-
     return reach(side, betas, angles[best], {_THUMB_TIP: thumb}, 20), middle
 
 
 def _circle(points: np.ndarray) -> tuple[float, float, float]:
-    """Fit centre and radius to points (N, 2), algebraically."""
+    """Fit centre and radius of a circle to points (N, 2), algebraically."""
     rows = np.concatenate([2 * points, np.ones((len(points), 1))], axis=1)
     x, y, rest = np.linalg.lstsq(rows, (points**2).sum(1), rcond=None)[0]
     return float(x), float(y), float(np.sqrt(max(rest + x * x + y * y, 1e-8)))
 
 
-#: Every so many vertices of the mesh; of the fingertips every second one.
+#: Vertices are thinned by these factors, near the fingertips by the second.
 _STRIDE, _TIP_STRIDE, _TIP_M = 8, 2, 0.012
 _BONE_STEPS = 4
 
 
 @dataclass(frozen=True)
 class HandPoints:
-    """N points of one hand: first those on its skin, then those along its bones.
+    """N points of one hand: on its skin, then along its bones.
 
-    ``weighted``: per point its weights of the 16 joints times its homogeneous rest position,
-    relative to the wrist. ``pads``: the point of each fingertip that grips, thumb first; ``tips``:
-    the bone's end above it. ``flesh``: 0 on the skin; how thick the flesh is around a bone.
-    ``finger``: whose last phalanx a point is on, 0 the thumb's; -1 elsewhere.
+    ``weighted``: weights of the 16 joints times the homogeneous rest position relative to the
+    wrist. ``pads``: the gripping point of each fingertip, thumb first; ``tips``: the end of the
+    bone above. ``flesh``: thickness of the flesh around a bone, 0 on the skin. ``finger``: the
+    finger of a point on a last phalanx, 0 the thumb; -1 elsewhere.
     """
 
     side: Side
@@ -227,7 +208,7 @@ class HandPoints:
 
     @property
     def whole(self) -> HandPoints:
-        """The same hand with every vertex of its mesh."""
+        """The same hand with all vertices of its mesh."""
         return _touch(self.side, self.betas, 1, 1)
 
     def points(
@@ -243,7 +224,7 @@ class HandPoints:
 
     @functools.cached_property
     def coarse(self) -> HandPoints:
-        """The same hand with fewer points: its bones and a few of its skin."""
+        """The same hand with fewer points: all bones, a fifth of the skin."""
         skin = int((self.flesh == 0).sum())
         kept = np.r_[0:skin:5, skin : len(self.flesh)]
         return replace(
@@ -252,11 +233,11 @@ class HandPoints:
         )  # fmt: skip
 
     def slopes(self, angles: Angles, R_world_hand: Rotation, rows: Int[np.ndarray, "M"]) -> Slopes:
-        """Return the derivatives of some of the points in the world."""
+        """Return the derivatives of some points in the world."""
         keypoints, moves, axes = self._moves(angles[None])
         weighted = self.weighted[rows]
         by_joint = np.matmul(weighted.transpose(1, 0, 2), moves[0]).transpose(1, 0, 2)
-        # What an angle moves are the shares of its own joint and of those further out.
+        # An angle moves the shares of its joint and of all joints further out.
         shares = np.concatenate([by_joint, weighted[..., 3:]], -1)[:, 1:].reshape(-1, 5, 3, 4)
         outer = shares[:, :, ::-1].cumsum(2)[:, :, ::-1].reshape(-1, 15, 4)
         outer = outer[:, [f.joint for f in articulation.freedoms()]]
@@ -271,10 +252,7 @@ class HandPoints:
     def _moves(
         self, angles: Float[np.ndarray, "T 22"]
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return keypoints, joints as four rows by which homogeneous points are multiplied, axes.
-
-        The wrist is the origin.
-        """
+        """Return keypoints, joint matrices (4 x 3, for homogeneous rows) and axes; wrist origin."""
         keypoints, turned, axes = articulation.chain(angles, self.side, self.rest)
         joints = list(TREE_TO_KEYPOINT)
         moved = keypoints[:, joints] - (turned @ self.rest[joints][..., None])[..., 0]
@@ -292,7 +270,7 @@ def _touch(side: Side, betas: bytes, stride: int, tip_stride: int) -> HandPoints
         palmar = -ANATOMICAL_TO_MODEL @ np.array(DIRECTIONS[finger][1])
         palmar = palmar * (MIRROR if side == "left" else 1.0) / np.linalg.norm(palmar)
         near = np.flatnonzero(np.linalg.norm(vertices - rest[tip], axis=1) < _TIP_M)
-        # The pad: straight below the tip's keypoint, on the side away from the nail.
+        # The pad: palmar of the tip's keypoint.
         arms = vertices[near] - rest[tip]
         sideways = np.linalg.norm(np.cross(arms, palmar), axis=1)
         pads.append(int(near[np.argmin(sideways - 0.5 * arms @ palmar)]))
@@ -303,7 +281,7 @@ def _touch(side: Side, betas: bytes, stride: int, tip_stride: int) -> HandPoints
     share = np.arange(1, _BONE_STEPS + 1)[:, None, None] / _BONE_STEPS
     bones = ((1 - share) * rest[start] + share * rest[stop]).reshape(-1, 3)
 
-    # A bone is turned by the joint that it starts at; those of the palm by the wrist.
+    # A bone moves with the joint at its start, those of the palm with the wrist.
     joints = np.tile([KEYPOINT_TO_TREE[k] for k in start], _BONE_STEPS)
     weights = np.concatenate([hand.weights(side)[order], np.eye(16)[joints]])
     places = np.concatenate([vertices[order], bones]) - rest[0]

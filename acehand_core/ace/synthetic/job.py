@@ -1,4 +1,4 @@
-"""Many clips into one store, in many processes; what is there already is not drawn again."""
+"""Fills a store with synthetic clips, in parallel processes; finished clips are skipped."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class SynthJob:
     options: SynthOptions = field(default_factory=SynthOptions)
     motion: Path | None = None
     processes: int = 1
-    #: Clips of a store made with other settings are removed, instead of refusing to mix them.
+    #: Remove clips made with other settings, instead of refusing the store.
     overwrite: bool = False
 
     def __post_init__(self) -> None:
@@ -56,13 +56,12 @@ class SynthJob:
             raise InputError(f"{options.frames} frames: valid: 1, 5, 9, ... (4k + 1).")
 
     def name(self, index: int) -> str:
-        """Return the identifier of a clip."""
         return clip_id("synth", self.seed, f"{index:06d}")
 
 
 @dataclass(frozen=True, slots=True)
 class SynthReport:
-    """What a job did: names made now, names that were there, and what went wrong by name."""
+    """Names of new clips and of skipped ones, and errors by name."""
 
     made: tuple[str, ...]
     kept: tuple[str, ...]
@@ -72,19 +71,16 @@ class SynthReport:
 def run(
     job: SynthJob, progress: Callable[[int, int], None] = lambda done, total: None
 ) -> SynthReport:
-    """Make every clip that is not there yet, made from the same seed and settings.
-
-    Interrupted, finished clips stay, and the same call resumes from them.
+    """Make every missing clip; an interrupted job resumes from the finished ones.
 
     Raises:
         InputError, SchemaError: unusable motion, a folder of something else, or a store made with
             other settings, unless ``job.overwrite``.
-        OutputError: the store cannot be written, or a process was ended from outside.
-        MissingDependencyError: nothing can be rendered here.
+        OutputError: the store cannot be written, or a process was killed.
+        MissingDependencyError: no rendering on this machine.
     """
     real = read_real_motion(job.motion) if job.motion else None
 
-    # The clips of other settings are removed, one by one, where that was asked for.
     info = _store_info(job, real)
     changed = changed_settings(job.output, info)
     if changed and not job.overwrite:
@@ -96,10 +92,9 @@ def run(
         store = ClipStore(job.output)
         ClipWriter(job.output, store.info).remove(store.ids())
     writer = ClipWriter(job.output, info)
-
     indices = range(job.first, job.first + job.clips)
-    missing = [i for i in indices if not writer.has(job.name(i), _key(job, i, real))]
-    kept = [job.name(i) for i in indices if i not in set(missing)]
+    done = {i: writer.has(job.name(i), _key(job, i, real)) for i in indices}
+    missing, kept = [i for i in done if not done[i]], [job.name(i) for i in done if done[i]]
     progress(len(kept), job.clips)
 
     made, errors = [], {}
@@ -115,7 +110,7 @@ def run(
 
 
 def make_clip(job: SynthJob, index: int, real: RealMotion | None) -> ClipInfo:
-    """Draw one clip and put it into the store."""
+    """Render one clip into the store."""
     episode = make_episode(job.seed, index, job.options, real)
     clip, motion = truth_of(episode)
     drawn = render_episode(episode, clip, motion)
@@ -139,12 +134,10 @@ def make_clip(job: SynthJob, index: int, real: RealMotion | None) -> ClipInfo:
         },
         made_from=_key(job, index, real),
     )  # fmt: skip
-    extra: dict[str, Any] = {
-        "sight": {"joints_seen": drawn.seen, "out_of_sight": drawn.out_of_sight}
-    }
+    sight = {"joints_seen": drawn.seen, "out_of_sight": drawn.out_of_sight}
+    extra: dict[str, Any] = {"sight": sight}
     if drawn.masks is not None:
         extra |= {"masks": {"hands": drawn.masks}, "depth": {"depth": drawn.depth}}
-
     writer = ClipWriter(job.output, _store_info(job, real))
     return writer.write(info, motion, drawn.frames, extra, "visual")
 
@@ -152,32 +145,30 @@ def make_clip(job: SynthJob, index: int, real: RealMotion | None) -> ClipInfo:
 def _render_all(
     job: SynthJob, indices: list[int], real: RealMotion | None
 ) -> Iterator[tuple[int, str | None]]:
-    """Yield (index, None or what went wrong) as clips are done; OutputError ends everything."""
+    """Yield (index, error or None) of finished clips; OutputError ends everything."""
     if job.processes == 1 or len(indices) < 2:
         for index in indices:
             yield index, _attempt(job, index, real)
         return
 
-    # Fresh processes: a forked one would share the parent's OpenGL.
+    # Not forked: children would share the parent's OpenGL.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(min(job.processes, len(indices)), context, _start_worker)
     try:
         waiting: dict[Future[str | None], int] = {}
-        rest = iter(indices)
-        for index in rest:
+        for index in indices:
             waiting[pool.submit(_attempt, job, index, real)] = index
-            if len(waiting) < 2 * job.processes:
-                continue
-            yield from _finished(waiting)
+            if len(waiting) >= 2 * job.processes:
+                yield from _finished(waiting)
         while waiting:
             yield from _finished(waiting)
     except BrokenProcessPool as error:
         lost = [i for f, i in waiting.items() if not f.done() or f.exception() is not None]
         names = ", ".join(job.name(index) for index in sorted(lost))
         raise OutputError(
-            f"{job.output}: a process that draws clips was ended from outside (memory may be "
-            f"short; fewer --processes need less). Not done are {names} and those after them; "
-            "finished clips stay, and the same command resumes."
+            f"{job.output}: a rendering process was killed (memory may be short; use fewer "
+            f"--processes). Not done: {names} and those after; finished clips stay, and the same "
+            "command resumes."
         ) from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
@@ -186,16 +177,16 @@ def _render_all(
 def _finished(waiting: dict[Future[str | None], int]) -> Iterator[tuple[int, str | None]]:
     done, _ = wait(waiting, return_when=FIRST_COMPLETED)
     for future in done:
-        error = future.result()  # first: who ended a process is to be named with all that waits
+        error = future.result()  # before the pop: an error names all waiting clips
         yield waiting.pop(future), error
 
 
 def _start_worker() -> None:
-    """Leave Ctrl-C to the parent, end with it, and leave one thread to each process."""
+    """Ignore Ctrl-C, exit with the parent, and use one thread."""
     import signal
     import threading
 
-    # Killed, the parent cannot end its workers, and they would wait for work for ever.
+    # A killed parent cannot end its workers.
     threading.Thread(target=_end_with_parent, daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ.setdefault("LP_NUM_THREADS", "1")
@@ -205,7 +196,7 @@ def _end_with_parent() -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
-        os._exit(1)  # clips appear whole or not at all, so nothing is to be tidied up
+        os._exit(1)  # clips are written atomically: nothing to clean up
 
 
 def _attempt(job: SynthJob, index: int, real: RealMotion | None) -> str | None:

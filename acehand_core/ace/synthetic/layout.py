@@ -1,12 +1,10 @@
-"""What a scene contains besides the hands: lights, room, table and objects, as MuJoCo knows them.
+"""Lights, room, table and objects of a scene: their MuJoCo models, and distances to objects.
 
 World frame: z up, table top at z = 0, y away from the person, x to the person's right; metres.
-``distance`` says how far points are from an object, and which way leads away from it.
 """
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -24,9 +22,9 @@ PropKind = Literal["box", "mug", "can", "bottle", "bowl", "ball"]
 class Prop:
     """A movable object, metres.
 
-    ``size``: half edges of a box; radius, height and wall of a mug; radius, height and (unused) of
-    a can, bottle or bowl, which stand on their origin; radius first of a ball. ``pattern`` names a
-    picture of ``surfaces.PATTERNS`` that is wrapped around it; "" is plain.
+    ``size``: half edges of a box; radius, height and wall of a mug; radius and height of a can,
+    bottle or bowl, with the origin at the bottom; radius of a ball, then zeros. ``pattern``: its
+    texture in ``surfaces.PATTERNS``; "" is plain.
     """
 
     name: str
@@ -39,7 +37,7 @@ class Prop:
 
 @dataclass(frozen=True, slots=True)
 class Light:
-    """A far light: where it shines to, its colour, whether it casts shadows."""
+    """A directional light."""
 
     direction: tuple[float, float, float]
     diffuse: surfaces.Colour
@@ -57,10 +55,9 @@ DAYLIGHT = (
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """A closed room around the table: half width, distance of the far wall, heights, surfaces.
+    """A closed room around the table; a surface is a pattern's name and a colour.
 
-    A surface is a pattern's name and a colour. ``furniture``: boxes that never move, as (half
-    edges, centre, colour).
+    ``depth``: distance of the far wall. ``furniture``: fixed boxes (half edges, centre, colour).
     """
 
     half_width: float = 1.8
@@ -74,17 +71,7 @@ class Room:
     furniture: tuple[tuple[tuple[float, ...], tuple[float, ...], surfaces.Colour], ...] = ()
 
 
-def add_lights(mujoco: Any, spec: Any, lights: tuple[Light, ...]) -> None:
-    """Add far lights."""
-    for light in lights:
-        far = spec.worldbody.add_light(type=mujoco.mjtLightType.mjLIGHT_DIRECTIONAL)
-        far.pos, far.dir = list(light.position), list(light.direction)
-        far.diffuse, far.specular = list(light.diffuse), [light.specular] * 3
-        far.castshadow = light.shadow
-
-
 def add_room(mujoco: Any, spec: Any, room: Room, seed: int) -> None:
-    """Add floor, four walls, ceiling, table top and furniture."""
     for offset, name in enumerate(("table", "floor", "wall")):
         pattern, colour = getattr(room, name)
         picture = surfaces.PATTERNS[pattern](seed + offset, colour=colour)
@@ -94,16 +81,14 @@ def add_room(mujoco: Any, spec: Any, room: Room, seed: int) -> None:
     world, plane, box = spec.worldbody, mujoco.mjtGeom.mjGEOM_PLANE, mujoco.mjtGeom.mjGEOM_BOX
     half, middle = room.half_width, 0.5 * (room.floor_z + room.ceiling_z)
     back = -1.2  # behind the person
-    depth = 0.5 * (room.depth - back)
-    centre = 0.5 * (room.depth + back)
+    depth, centre = 0.5 * (room.depth - back), 0.5 * (room.depth + back)
     tall = 0.5 * (room.ceiling_z - room.floor_z)
     x, y = room.table_half
     world.add_geom(type=box, size=[x, y, 0.02], pos=[0, y - 0.2, -0.02], material="table")
     world.add_geom(type=plane, size=[half, depth, 0.01], pos=[0, centre, room.floor_z],
                    material="floor")  # fmt: skip
 
-    walls = (
-        # normal, centre, half sizes
+    walls = (  # normal, centre, half sizes
         ((0, -1, 0), (0, room.depth, middle), (half, tall)),
         ((0, 1, 0), (0, back, middle), (half, tall)),
         ((1, 0, 0), (-half, centre, middle), (tall, depth)),
@@ -116,7 +101,6 @@ def add_room(mujoco: Any, spec: Any, room: Room, seed: int) -> None:
         world.add_geom(
             type=plane, size=[*size, 0.01], pos=list(position), quat=quaternion, material="wall"
         )
-
     for number, (edges, place, colour) in enumerate(room.furniture):
         name = f"furniture{number}"
         add_material(mujoco, spec, name, rgba=colour, specular=0.1)
@@ -124,7 +108,6 @@ def add_room(mujoco: Any, spec: Any, room: Room, seed: int) -> None:
 
 
 def add_prop(mujoco: Any, spec: Any, prop: Prop) -> None:
-    """Add an object as a body that is moved from outside."""
     body = spec.worldbody.add_body(name=prop.name, mocap=True)
     wrapped = None
     if prop.pattern:
@@ -132,19 +115,18 @@ def add_prop(mujoco: Any, spec: Any, prop: Prop) -> None:
     add_material(
         mujoco, spec, prop.name, rgba=prop.colour, wrapped=wrapped, specular=0.4, shininess=0.6
     )
-
     geom = mujoco.mjtGeom
     if prop.kind == "box":
         body.add_geom(type=geom.mjGEOM_BOX, size=list(prop.size), material=prop.name)
     elif prop.kind == "ball":
         body.add_geom(type=geom.mjGEOM_SPHERE, size=list(prop.size), material=prop.name)
     else:
-        add_solid(mujoco, spec, prop.name, surfaces.SOLIDS[prop.kind](*prop.size))
+        add_solid(mujoco, spec, prop.name, surfaces.solid(prop.kind, prop.size))
         body.add_geom(type=geom.mjGEOM_MESH, meshname=prop.name, material=prop.name)
 
 
 def add_solid(mujoco: Any, spec: Any, name: str, solid: surfaces.Solid) -> None:
-    """Add a mesh."""
+    """Add a mesh with a thin shell."""
     vertices, faces = solid
     mesh = spec.add_mesh(name=name)
     mesh.uservert, mesh.userface = vertices.ravel(), faces.ravel()
@@ -154,7 +136,7 @@ def add_solid(mujoco: Any, spec: Any, name: str, solid: surfaces.Solid) -> None:
 def add_material(mujoco: Any, spec: Any, name: str, *, rgba: Any = (1, 1, 1), picture: Any = None,
                  wrapped: Any = None, repeat: tuple[int, int] = (1, 1), specular: float = 0.3,
                  shininess: float = 0.3) -> None:  # fmt: skip
-    """Add a material: of one colour, with a ``picture`` laid on, or ``wrapped`` in a square one."""
+    """Add a material: one colour, a ``picture``, or a square picture ``wrapped`` around a solid."""
     material = spec.add_material(name=name)
     material.rgba = [*(rgba if picture is None and wrapped is None else (1, 1, 1)), 1.0]
     material.specular, material.shininess = specular, shininess
@@ -174,16 +156,16 @@ def add_material(mujoco: Any, spec: Any, name: str, *, rgba: Any = (1, 1, 1), pi
 Points = Float[np.ndarray, "N 3"]
 Distances = Float[np.ndarray, "N"]
 
-#: A mug's handle as a round tube around its middle line; it is drawn oval, 4.8 by 7.2 mm.
+#: Radius of a mug's handle as a round tube; the mesh is oval, 4.8 by 7.2 mm.
 _HANDLE_M = 0.0068
 
 
 def distance(
     prop: Prop, T_world_prop: RigidTransform, points_world: Points
 ) -> tuple[Distances, Points]:
-    """Return signed distances in metres, negative inside, and unit directions away, in the world.
+    """Return signed distances in metres, negative inside, and unit gradients, in the world.
 
-    Exact for boxes, balls, cans, bottles and bowls; a mug's handle is taken as a round tube.
+    Exact except for a mug's handle, which counts as a round tube.
     """
     local = (points_world - T_world_prop[:3, 3]) @ T_world_prop[:3, :3]
     if prop.kind == "box":
@@ -191,31 +173,29 @@ def distance(
     elif prop.kind == "ball":
         away, slope = _tube(np.zeros((1, 3)), prop.size[0], local)
     else:
-        away, slope = _lathe(_profile(prop.kind, prop.size), local)
+        away, slope = _lathe(surfaces.PROFILES[prop.kind](*prop.size), local)
         if prop.kind == "mug":
             line = surfaces.mug_handle(*prop.size[:2])
             line = np.concatenate([line, 0.5 * (line[1:] + line[:-1])])
-            # Only where it can be nearer than the mug itself: beyond its middle, on that side.
-            beside = np.flatnonzero(local[:, 0] > 0)
-            handle, slope_handle = _tube(line, _HANDLE_M, local[beside])
-            nearer = handle < away[beside]
-            away[beside[nearer]] = handle[nearer]
-            slope[beside[nearer]] = slope_handle[nearer]
-
+            # The handle can only be nearer on its own side of the axis.
+            near = np.flatnonzero(local[:, 0] > 0)
+            handle, slope_handle = _tube(line, _HANDLE_M, local[near])
+            nearer = handle < away[near]
+            away[near[nearer]] = handle[nearer]
+            slope[near[nearer]] = slope_handle[nearer]
     return away, slope @ T_world_prop[:3, :3].T
 
 
 def corners(prop: Prop) -> Points:
-    """Return points in the object's frame whose lowest is its lowest however it is turned."""
+    """Return points of the object's frame that include the lowest one in any orientation."""
     if prop.kind == "box":
         return np.array(np.meshgrid(*[(-h, h) for h in prop.size])).reshape(3, 8).T
     if prop.kind == "ball":
         return prop.size[0] * np.concatenate([np.eye(3), -np.eye(3)])
-    profile = _profile(prop.kind, prop.size)
+    profile = surfaces.PROFILES[prop.kind](*prop.size)
     angle = np.linspace(0, 2 * np.pi, 16, endpoint=False)
     around = np.stack([np.cos(angle), np.sin(angle)], 1)
-    rings = [np.column_stack([r * around, np.full(16, z)]) for r, z in profile]
-    return np.concatenate(rings)
+    return np.concatenate([np.column_stack([r * around, np.full(16, z)]) for r, z in profile])
 
 
 def lowest(prop: Prop, T_world_prop: RigidTransform) -> float:
@@ -223,11 +203,6 @@ def lowest(prop: Prop, T_world_prop: RigidTransform) -> float:
     if prop.kind == "ball":
         return float(T_world_prop[2, 3] - prop.size[0])
     return float(frames.apply(T_world_prop, corners(prop))[:, 2].min())
-
-
-@functools.lru_cache(maxsize=64)
-def _profile(kind: str, size: tuple[float, float, float]) -> surfaces.Profile:
-    return surfaces.PROFILES[kind](*size)
 
 
 def _box(half: np.ndarray, points: Points) -> tuple[Distances, Points]:
@@ -243,7 +218,7 @@ def _box(half: np.ndarray, points: Points) -> tuple[Distances, Points]:
 def _tube(
     line: Float[np.ndarray, "L 3"], radius: float, points: Points
 ) -> tuple[Distances, Points]:
-    """Spheres of one radius around points close to each other, or around one."""
+    """Return distances to spheres of one radius around close points."""
     squares = (points**2).sum(1)[:, None] - 2 * points @ line.T + (line**2).sum(1)
     arms = points - line[squares.argmin(1)]
     length = np.linalg.norm(arms, axis=1)
@@ -251,7 +226,7 @@ def _tube(
 
 
 def _lathe(profile: surfaces.Profile, points: Points) -> tuple[Distances, Points]:
-    """The distance to a polygon in the half plane of radius and height."""
+    """Return distances to a polygon in the half plane of radius and height."""
     radius = np.maximum(np.hypot(points[:, 0], points[:, 1]), 1e-12)
     at = np.stack([radius, points[:, 2]], 1)[:, None]
     start, edge = profile[:-1], np.diff(profile, axis=0)
@@ -262,7 +237,7 @@ def _lathe(profile: surfaces.Profile, points: Points) -> tuple[Distances, Points
     rows = np.arange(len(points))
     length, arm = lengths[rows, nearest], arms[rows, nearest]
 
-    # Inside where a line to larger radii crosses the profile an odd number of times.
+    # Inside: a line to larger radii crosses the profile an odd number of times.
     low, high = np.minimum(start, profile[1:])[:, 1], np.maximum(start, profile[1:])[:, 1]
     level = (low <= at[..., 1]) & (at[..., 1] < high)
     rise = np.where(edge[:, 1] == 0, 1.0, edge[:, 1])
@@ -270,12 +245,11 @@ def _lathe(profile: surfaces.Profile, points: Points) -> tuple[Distances, Points
     inside = (level & (at[..., 0] < crossing)).sum(1) % 2 == 1
     sign = np.where(inside, -1.0, 1.0)
 
-    # On the surface itself the edge's own normal; the profile runs with the inside on its left.
+    # On the surface: the edge's normal; the profile runs with the inside on its left.
     normal = np.stack([edge[:, 1], -edge[:, 0]], 1)[nearest]
     normal = normal / np.linalg.norm(normal, axis=1, keepdims=True)
     flat = np.where(
         (length > 1e-9)[:, None], sign[:, None] * arm / np.maximum(length, 1e-9)[:, None], normal
     )
     slope = np.column_stack([points[:, :2] / radius[:, None] * flat[:, :1], flat[:, 1]])
-
     return sign * length, slope

@@ -1,14 +1,12 @@
-"""Motion of real hands, from a file, as keys for a script.
+"""Recorded motion of real hands as keys of a script.
 
-Any HandMotion table, or an npz with ``joints_world`` (T, 2, 21, 3) in metres, z up, and
-``timestamps_ns``. Joints are fitted with the default hand within its limits, so what is drawn is
-the motion and not the person.
+Reads a HandMotion table, or an npz with ``joints_world`` (T, 2, 21, 3) in metres, z up, and
+``timestamps_ns``. Joints are fitted with the default hand: the motion is kept, not the person.
 """
 
 from __future__ import annotations
 
-import zipfile
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -21,47 +19,40 @@ from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.landmark_fit import Evidence, articulate
 from acehand_core.hand.skeleton import BONES, TIPS
 from acehand_core.recordings.hands_file import read_hand_motion
-from acehand_core.safe_files import content_sha256
+from acehand_core.safe_files import content_sha256, safe_load_npz
 from acehand_core.types import SIDES, JointsCamera, TimestampsNs
 
 _THUMB_BASE = 1
 _PALM = (0, 5, 9, 13, 17)
 _PARENTS, _CHILDREN = (list(column) for column in zip(*BONES, strict=True))
-#: Where a table says nothing about gravity, its camera is taken to look down by this much.
+#: Pitch of a camera without a known direction of gravity.
 _LOOKING_DOWN = np.radians(45.0)
-#: The lowest keypoint of the motion is put this far above the table.
+#: Height of the lowest keypoint above the table.
 _ABOVE_M = 0.02
-#: Where the farthest fingertip of a hand may be from its wrist, as for joint files of users.
+#: Valid distances of a hand's farthest fingertip from its wrist, as for users' joint files.
 _TIP_M = (0.02, 0.5)
-#: Wrists farther apart are not those of a person at a table.
+#: Largest distance between wrists of a person at a table.
 _REACH_M = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class RealMotion:
-    """Both hands at the file's own times; None for a hand that is never there.
+    """Keys of both hands, z up, side by side along x; none for an absent hand."""
 
-    ``sha256`` is that of the file. Keys are in a world with z up, hands side by side along x.
-    """
-
-    hands: tuple[tuple[HandKey, ...] | None, tuple[HandKey, ...] | None]
+    hands: tuple[tuple[HandKey, ...], tuple[HandKey, ...]]
     duration: float
     sha256: str
 
     def keys(
         self, rng: np.random.Generator, duration: float
     ) -> tuple[tuple[HandKey, ...], tuple[HandKey, ...]]:
-        """Return a stretch of ``duration`` seconds: a cut, or back and forth where it is too short.
-
-        Speed, place, heading, size of the room between the hands' place and the table, and which
-        hand is which (a mirror image) are drawn; the motion itself is as recorded.
-        """
+        """Return ``duration`` seconds, cut or back and forth, with random speed, place and side."""
         speed = float(rng.uniform(0.6, 1.2))
         times = np.arange(0, duration + 1e-9, 1 / 30)
         if duration * speed < self.duration:
             source = rng.uniform(0, self.duration - duration * speed) + speed * times
         else:
-            # Back and forth with a smooth turn; the mean speed is the recorded one.
+            # Back and forth with a smooth turn, at the recorded mean speed.
             phase = rng.uniform(0, 2) + times * speed / self.duration
             source = self.duration * 0.5 * (1 - np.cos(np.pi * phase))
 
@@ -71,46 +62,45 @@ class RealMotion:
 
         hands: list[tuple[HandKey, ...]] = []
         for keys in self.hands:
-            if keys is None:
-                hands.append(())
-                continue
-            path = hand_path(keys, source)
-            T = path.T_world_hand
-            moved = [
-                HandKey(float(t), a, heading @ p[:3, 3] + shift, heading @ p[:3, :3])
-                for t, a, p in zip(times, path.angles, T, strict=True)
-            ]
+            moved: list[HandKey] = []
+            if keys:
+                path = hand_path(keys, source)
+                moved = [
+                    HandKey(float(t), a, heading @ p[:3, 3] + shift, heading @ p[:3, :3])
+                    for t, a, p in zip(times, path.angles, path.T_world_hand, strict=True)
+                ]
             hands.append(tuple(moved))
 
         if mirrored:
-            hands = [tuple(_mirror(key) for key in keys) for keys in reversed(hands)]
+            # World and hand axes are mirrored in x, so angles stay.
+            flip = np.diag([-1.0, 1.0, 1.0])
+            hands = [
+                tuple(
+                    HandKey(k.time, k.angles, flip @ k.wrist_world, flip @ k.R_world_hand @ flip)
+                    for k in keys
+                )
+                for keys in reversed(hands)
+            ]
         return hands[0], hands[1]
 
 
 def read_real_motion(path: Path) -> RealMotion:
-    """Read a file of hands.
-
-    Raises:
-        InputError: no such file, or no hand in it. SchemaError: not a file of hands.
-    """
+    """Read recorded motion. Raises InputError for none, SchemaError for another file."""
     if not path.is_file():
         raise InputError(f"{path}: no such file; give a HandMotion table or an npz of joints.")
     joints, times = _world_npz(path) if path.suffix == ".npz" else _table(path)
     known = np.isfinite(np.delete(joints, _THUMB_BASE, axis=2)).all((2, 3))
     if not known.any():
-        raise InputError(f"{path}: no hand whose joints are all known.")
+        raise InputError(f"{path}: no hand with all joints known.")
     _check_size(path, joints, known)
     joints = _settled(joints, known)
     seconds = (times - times[0]) * 1e-9
-    hands = tuple(
-        _fit(joints[:, slot], known[:, slot], seconds, slot) if known[:, slot].sum() > 1 else None
-        for slot in (0, 1)
-    )
-    return RealMotion((hands[0], hands[1]), float(seconds[-1]), content_sha256(path))
+    left, right = (_fit(joints[:, slot], known[:, slot], seconds, slot) for slot in (0, 1))
+    return RealMotion((left, right), float(seconds[-1]), content_sha256(path))
 
 
 def _check_size(path: Path, joints: JointsCamera, known: Bool[np.ndarray, "T 2"]) -> None:
-    """Raise SchemaError for joints that are not hands in metres, or that are out of reach."""
+    """Raise SchemaError unless joints are hands in metres, within reach of each other."""
     hands = joints[known]
     tips = np.linalg.norm(hands[:, list(TIPS)] - hands[:, :1], axis=-1).max(1)
     low, high = _TIP_M
@@ -128,22 +118,15 @@ def _check_size(path: Path, joints: JointsCamera, known: Bool[np.ndarray, "T 2"]
 
 
 def _world_npz(path: Path) -> tuple[JointsCamera, TimestampsNs]:
-    try:
-        with np.load(path, allow_pickle=False) as data:
-            joints, times = data["joints_world"], data["timestamps_ns"]
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        raise SchemaError(
-            f"{path}: {error}; joints_world (T, 2, 21, 3) and timestamps_ns (T) are needed."
-        ) from error
-
+    data = safe_load_npz(path)
+    joints, times = (data.get(name, np.empty(0)) for name in ("joints_world", "timestamps_ns"))
     if joints.ndim != 4 or joints.shape[1:] != (2, 21, 3) or times.shape != joints.shape[:1]:
         raise SchemaError(
             f"{path}: joints_world {joints.shape} and timestamps_ns {times.shape}; (T, 2, 21, 3) "
             "and (T) are needed."
         )
-
     if len(times) < 2 or (np.diff(times) <= 0).any():
-        raise SchemaError(f"{path}: timestamps_ns must increase, two frames or more.")
+        raise SchemaError(f"{path}: timestamps_ns must increase, with two frames or more.")
     return joints.astype(float), times.astype(np.int64)
 
 
@@ -151,17 +134,17 @@ def _table(path: Path) -> tuple[JointsCamera, TimestampsNs]:
     motion = read_hand_motion(path)
     joints = np.where(motion.known[..., None, None], motion.joints_camera, np.nan).astype(float)
     if motion.T_world_camera is not None:
-        # Heights are kept where the camera was tracked; which way is up is taken from z.
+        # A tracked camera gives heights; z is up.
         joints = frames.apply(motion.T_world_camera, joints.reshape(len(joints), 42, 3))
         return joints.reshape(-1, 2, 21, 3), motion.timestamps_ns
     c, s = np.cos(_LOOKING_DOWN), np.sin(_LOOKING_DOWN)
-    # Columns: where the camera's right, down and forward point in the world.
+    # Columns: the camera's right, down and forward in the world.
     R = np.stack([[1.0, 0.0, 0.0], [0.0, -s, -c], [0.0, c, -s]], axis=1)
     return joints @ R.T, motion.timestamps_ns
 
 
 def _settled(joints: JointsCamera, known: Bool[np.ndarray, "T 2"]) -> JointsCamera:
-    """Turn about z until the hands lie side by side, and set them over the table's origin."""
+    """Turn about z until the hands are side by side, and centre them over the table."""
     wrists = [joints[known[:, slot], slot, 0] for slot in (0, 1)]
     if len(wrists[0]) and len(wrists[1]):
         across = wrists[1].mean(0) - wrists[0].mean(0)
@@ -184,6 +167,9 @@ def _fit(
     seconds: Float[np.ndarray, "T"],
     slot: int,
 ) -> tuple[HandKey, ...]:
+    """Return the fitted keys; none for fewer than two known frames."""
+    if known.sum() < 2:
+        return ()
     side = SIDES[slot]
     rest = CapsuleHand().rest_keypoints(side, np.zeros(10))
     joints = _with_thumb_base(joints[known], rest)
@@ -201,7 +187,7 @@ def _fit(
 def _with_thumb_base(
     joints: Float[np.ndarray, "N 21 3"], rest: Float[np.ndarray, "21 3"]
 ) -> Float[np.ndarray, "N 21 3"]:
-    """Fill unknown thumb bases where the default hand has it, relative to the palm."""
+    """Fill unknown thumb bases from the default hand, relative to the palm."""
     palm = list(_PALM)
     base = rest[palm] - rest[palm].mean(0)
     moved = joints[:, palm] - joints[:, palm].mean(1, keepdims=True)
@@ -211,11 +197,3 @@ def _with_thumb_base(
     missing = ~np.isfinite(complete[:, _THUMB_BASE]).all(-1)
     complete[missing, _THUMB_BASE] = place[missing]
     return complete
-
-
-def _mirror(key: HandKey) -> HandKey:
-    flip = np.diag([-1.0, 1.0, 1.0])
-    # Both the world and the hand's own axes are mirrored in x, so angles stay what they are.
-    return replace(
-        key, wrist_world=flip @ key.wrist_world, R_world_hand=flip @ key.R_world_hand @ flip
-    )

@@ -1,8 +1,4 @@
-"""Scripts and episodes become pictures, and a HandMotion that is exactly what these show.
-
-``pose_clip`` draws a script as it is; ``render_episode`` draws an episode through its lens and
-sensor, with masks and depth.
-"""
+"""Posing and rendering of scripts and episodes, with a HandMotion as exact ground truth."""
 
 from __future__ import annotations
 
@@ -25,7 +21,7 @@ from acehand_core.ace.synthetic.script import (
     hand_path,
     prop_paths,
 )
-from acehand_core.geometry import frames
+from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.articulation import angles_to_pose
 from acehand_core.hand.capsule import CapsuleHand
@@ -38,7 +34,7 @@ _CUFF_M = 0.034
 
 @dataclass(frozen=True, slots=True)
 class PosedClip:
-    """A posed script: everything known before the first pixel is drawn."""
+    """A posed script, before drawing."""
 
     script: Script
     camera: Camera
@@ -47,7 +43,7 @@ class PosedClip:
     appearance: Appearance
 
     def frames(self) -> Iterator[ImageRgb]:
-        """Draw the frames one by one."""
+        """Render the frames one by one."""
         with Scene(self.camera, self.script.props, self.appearance) as scene:
             for moment in self.moments:
                 yield scene.render(moment)
@@ -56,10 +52,9 @@ class PosedClip:
 def pose_clip(
     script: Script, camera: Camera, appearance: Appearance | None = None, times: Times | None = None
 ) -> PosedClip:
-    """Work out where everything is in each frame, or at ``times`` (seconds) for the moments alone.
+    """Pose a script in each frame, or at ``times`` (seconds) for the moments alone.
 
-    The truth holds ``joints_image`` as exact projections; ``visible`` is the share of keypoints
-    inside the image, whether or not something is before them.
+    ``visible`` is the share of keypoints inside the image, occluded or not.
     """
     times = script.timestamps_ns * 1e-9 if times is None else times
     paths = [hand_path(keys, times) if keys else None for keys in script.hands]
@@ -67,7 +62,7 @@ def pose_clip(
     truth = _truth(script, camera, T_world_camera, paths, np.round(times * 1e9).astype(np.int64))
     meshes = [_meshes(truth, slot, T_world_camera) for slot in (0, 1)]
     sleeves = [_sleeves(script, slot, paths[slot], times) for slot in (0, 1)]
-    props = prop_paths(script, (paths[0], paths[1]), times)
+    props = prop_paths(script.T_world_prop, script.holds, script.hands, paths, times)
     moments = [
         Moment(
             T_world_camera[t],
@@ -77,7 +72,6 @@ def pose_clip(
         )
         for t in range(len(times))
     ]
-
     return PosedClip(script, camera, truth, tuple(moments), appearance or Appearance())
 
 
@@ -94,7 +88,6 @@ def _truth(
     orient = np.full((count, 2, 3, 3), np.nan)
     pose = np.full((count, 2, 15, 3, 3), np.nan)
     translation = np.full((count, 2, 3), np.nan)
-
     joints = np.full((count, 2, 21, 3), np.nan)
     for slot, (side, path) in enumerate(zip(SIDES, paths, strict=True)):
         if path is None:
@@ -137,7 +130,6 @@ def _truth(
 
 
 def _meshes(truth: HandMotion, slot: int, T_world_camera: CameraPoses) -> list[np.ndarray | None]:
-    """Return the hand's vertices in the world for each frame, None where a hand is missing."""
     if not truth.presence[:, slot].any():
         return [None] * len(truth)
     vertices = CapsuleHand().vertices(
@@ -147,37 +139,33 @@ def _meshes(truth: HandMotion, slot: int, T_world_camera: CameraPoses) -> list[n
 
 
 def _sleeves(script: Script, slot: int, path: HandPath | None, times: Times) -> CameraPoses:
-    """Return the cuff's pose: a little behind the wrist, its axis towards the elbow."""
+    """Return the cuff's poses: slightly behind the wrist, z towards the elbow."""
     if path is None:
         return np.broadcast_to(np.eye(4), (len(times), 4, 4)).copy()
     elbow_world = elbow_path(script, slot, path, times)
     R_world_hand, wrist = path.T_world_hand[:, :3, :3], path.T_world_hand[:, :3, 3]
-    to_elbow = elbow_world - wrist
-    to_elbow = to_elbow / np.linalg.norm(to_elbow, axis=1, keepdims=True)
-    forearm = R_world_hand[..., 0]
+    to_elbow = rotations.unit(elbow_world - wrist)
+    forearm, across = R_world_hand[..., 0], R_world_hand[..., 2]
     forearm = forearm * np.sign(np.sum(forearm * to_elbow, axis=1, keepdims=True))
-    across = R_world_hand[..., 2]
-    across = across - np.sum(across * to_elbow, axis=1, keepdims=True) * to_elbow
-    across = across / np.linalg.norm(across, axis=1, keepdims=True)
+    across = rotations.unit(across - np.sum(across * to_elbow, axis=1, keepdims=True) * to_elbow)
     turned = np.stack([across, np.cross(to_elbow, across), to_elbow], axis=-1)
     return frames.rigid(turned, wrist + _CUFF_M * forearm)
 
 
-#: A keypoint lies inside the hand, this far at most from the skin in front of it.
+#: Largest depth of a keypoint below the skin in front of it.
 _FLESH_M = 0.024
-#: A picture that moves by more than this many pixels while light is gathered is drawn in parts.
-_BLUR_STEP_PX = 1.5
-_MOST_PARTS = 5
+#: Motion, in pixels, of one of the parts of an exposure, and their largest number; of fast clips.
+_BLUR_STEP_PX, _MOST_PARTS = 1.5, 5
 _FAST_BLUR_STEP_PX, _FAST_MOST_PARTS = 3.0, 3
 
 
 @dataclass(frozen=True, slots=True)
 class RenderedClip:
-    """A clip as drawn.
+    """A rendered clip.
 
-    ``masks``: 0 nothing, 1 left hand, 2 right hand, without sleeves or forearms; None of fast
-    clips. ``depth``: metres along the optical axis, half precision, 0 where a fisheye sees nothing.
-    ``seen``: see ``unoccluded_joints``.
+    ``masks``: 0 nothing, 1 left hand, 2 right hand, without forearms; None for fast clips.
+    ``depth``: metres along the optical axis, 0 outside the image circle. ``seen``: see
+    ``unoccluded_joints``.
     """
 
     motion: HandMotion
@@ -188,15 +176,14 @@ class RenderedClip:
 
     @property
     def out_of_sight(self) -> Bool[np.ndarray, "T 2"]:
-        """Hands that exist with no keypoint in the picture."""
+        """Hands without a keypoint in the image."""
         return (self.motion.presence > 0) & (self.motion.visible == 0)
 
 
 def truth_of(episode: SyntheticEpisode) -> tuple[PosedClip, HandMotion]:
-    """Return the posed clip and its hands as a store keeps them; nothing is drawn.
+    """Return the posed clip and its hands as stored.
 
-    ``visible`` is the share of keypoints in the picture (in the circle, for a fisheye), occluded or
-    not; a hand that is not there has identity rotations and no joints.
+    ``visible`` includes the image circle; an absent hand has identity rotations and no joints.
     """
     clip = pose_clip(episode.script, episode.camera, episode.appearance)
     truth = clip.truth
@@ -214,18 +201,16 @@ def truth_of(episode: SyntheticEpisode) -> tuple[PosedClip, HandMotion]:
             notes=("rendered; joints_image are exact projections at the middle of the exposure",),
         ),
     )
-
     return clip, motion
 
 
 def render_episode(episode: SyntheticEpisode, clip: PosedClip, motion: HandMotion) -> RenderedClip:
-    """Draw a clip."""
+    """Render a clip."""
     small = episode.camera.width * episode.camera.height <= 200 * 200
     quality = Quality(2, 512) if small else Quality(1, 2048)
     lens = Lens.of(episode.camera, quality.oversampling)
     parts = _parts(episode, motion)
     rng = np.random.default_rng(episode.noise_seed)
-    count = len(motion)
 
     frames, masks, depth = [], [], []
     with Scene(lens.drawn, episode.script.props, episode.appearance, quality) as scene:
@@ -238,34 +223,32 @@ def render_episode(episode: SyntheticEpisode, clip: PosedClip, motion: HandMotio
                     if not episode.fast:
                         masks.append(_centre(lens, scene.labels(moment)))
                     depth.append(_centre(lens, metres).astype(np.float16))
-            frames.append(episode.sensor.expose(light, frame / max(count - 1, 1), rng))
-
-    everything = np.stack(depth)
-    labels = np.stack(masks) if masks else None
-    return RenderedClip(
-        motion, tuple(frames), labels, everything, unoccluded_joints(lens, motion, everything)
-    )
+            progress = frame / max(len(motion) - 1, 1)
+            frames.append(episode.sensor.expose(light, progress, rng))
+    stacked = np.stack(depth)
+    labels, seen = np.stack(masks) if masks else None, unoccluded_joints(lens, motion, stacked)
+    return RenderedClip(motion, tuple(frames), labels, stacked, seen)
 
 
 def _centre(lens: Lens, samples: np.ndarray) -> np.ndarray:
-    """Return one sample per pixel: the one nearest its centre, past it where there is none."""
+    """Return the sample nearest to each pixel's centre, or just past it."""
     middle = lens.samples // 2
     return lens.pixels(lens.bend(samples))[:, middle, :, middle].copy()
 
 
 def _parts(episode: SyntheticEpisode, motion: HandMotion) -> list[int]:
-    """Return into how many moments each exposure is split."""
+    """Return the number of parts of each exposure."""
     span = episode.sensor.shutter / episode.script.fps
     if not span:
         return [1] * len(motion)
-    step, most = (_BLUR_STEP_PX, _MOST_PARTS)
+    step, most = _BLUR_STEP_PX, _MOST_PARTS
     if episode.fast:
         step, most = _FAST_BLUR_STEP_PX, _FAST_MOST_PARTS
     camera, poses = episode.camera, motion.T_world_camera
     assert poses is not None
     joints = motion.joints_camera.reshape(len(motion), 42, 3)
 
-    # What does not move in the world moves in the picture when the head does.
+    # Points at rest in the world: they move in the image with the head.
     still = np.array([[x, y, 0.0] for x in (-0.3, 0.0, 0.3) for y in (0.0, 0.3)] + [[0, 1.5, 0.5]])
     parts = []
     for frame in range(len(motion)):
@@ -277,21 +260,20 @@ def _parts(episode: SyntheticEpisode, motion: HandMotion) -> list[int]:
         )
         blur = moved * span * episode.script.fps
         parts.append(int(np.clip(math.ceil(blur / step), 1, most)))
-
     return parts
 
 
 def _moments(
     episode: SyntheticEpisode, clip: PosedClip, parts: list[int]
 ) -> Iterator[list[Moment]]:
-    """Yield the moments of each exposure; the middle of an exposure is the frame's own time."""
+    """Yield the moments of each exposure; its middle is the frame's time."""
     span = episode.sensor.shutter / episode.script.fps
     centres = episode.script.timestamps_ns * 1e-9
     for frame, count in enumerate(parts):
         if count == 1:
             yield [clip.moments[frame]]
             continue
-        count += 1 - count % 2  # odd, so that the middle one is the truth's
+        count += 1 - count % 2  # odd: the middle moment is the ground truth's
         share = (np.arange(count) + 0.5) / count - 0.5
         times = centres[frame] + share * span
         moments = list(pose_clip(episode.script, episode.camera, episode.appearance, times).moments)
@@ -302,10 +284,9 @@ def _moments(
 def unoccluded_joints(
     lens: Lens, motion: HandMotion, depth: Float[np.ndarray, "T H W"]
 ) -> Bool[np.ndarray, "T 2 21"]:
-    """Return which keypoints lie in the picture with nothing but their own flesh before them."""
+    """Return the keypoints in the image with only their own flesh in front."""
     inside = lens.sees(motion.joints_camera)
     pixels = np.where(inside[..., None], np.round(motion.joints_image), 0).astype(int)
     frame = np.arange(len(motion))[:, None, None]
     surface = depth[frame, pixels[..., 1], pixels[..., 0]].astype(float)
-    with np.errstate(invalid="ignore"):
-        return inside & (motion.joints_camera[..., 2] - surface < _FLESH_M)
+    return inside & (motion.joints_camera[..., 2] - surface < _FLESH_M)

@@ -1,7 +1,4 @@
-"""Draws hands, sleeves and objects on a table as a pinhole camera sees them, off screen.
-
-World frame: z up, table top at z = 0, y away from the person, x to the person's right; metres.
-"""
+"""Off-screen rendering of hands, sleeves and objects by a pinhole camera; frame of ``layout``."""
 
 from __future__ import annotations
 
@@ -20,111 +17,20 @@ from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.mujoco_gl import import_mujoco, open_context
 from acehand_core.types import SIDES, ImageRgb, RigidTransform, Side
 
-
-class OffscreenRenderer:
-    """Draws ``scene`` (an ``MjvScene``) of a model; the context is freed by ``close``.
-
-    ``mujoco.Renderer`` picks its OpenGL when mujoco is first imported and fails where no display
-    is; here EGL and then OSMesa are tried unless MUJOCO_GL names one.
-    """
-
-    def __init__(self, mujoco: Any, model: Any, width: int, height: int):
-        self._mujoco, self._size = mujoco, (height, width)
-        self._near, self._far = (
-            model.stat.extent * edge for edge in (model.vis.map.znear, model.vis.map.zfar)
-        )
-        self._gl = open_context(width, height)
-        self.scene = mujoco.MjvScene(model, maxgeom=1000)
-        self._option = mujoco.MjvOption()
-        self._context = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_100)
-        mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._context)
-        self._context.readDepthMap = mujoco.mjtDepthMap.mjDEPTH_ZEROFAR
-        self._rect = mujoco.MjrRect(0, 0, width, height)
-
-    def update(self, model: Any, data: Any) -> None:
-        """Fill ``scene`` from the state of the model, seen by a free camera."""
-        self._mujoco.mjv_updateScene(
-            model, data, self._option, None, self._mujoco.MjvCamera(),
-            self._mujoco.mjtCatBit.mjCAT_ALL, self.scene,
-        )  # fmt: skip
-
-    def colour(self) -> ImageRgb:
-        """Return the picture of ``scene``."""
-        image = np.empty((*self._size, 3), np.uint8)
-        self._draw(image, None)
-        return image[::-1]
-
-    def both(self) -> tuple[ImageRgb, np.ndarray]:
-        """Return picture and depth of one drawing."""
-        image, raw = np.empty((*self._size, 3), np.uint8), np.empty(self._size, np.float32)
-        self._draw(image, raw)
-        near, far = self._near, self._far
-        # Reversed depth: 1 at the near plane, 0 at the far one.
-        depth = near * far / (raw.astype(float) * (far - near) + near)
-        return image[::-1], depth[::-1]
-
-    def skins(self) -> np.ndarray:
-        """Return 1 + the number of the skin that each pixel shows, 0 where none, (H, W) uint8."""
-        mujoco, scene = self._mujoco, self.scene
-        flags = (mujoco.mjtRndFlag.mjRND_SEGMENT, mujoco.mjtRndFlag.mjRND_IDCOLOR)
-
-        numbers = np.zeros(scene.ngeom + 1, np.uint8)
-        for index in range(scene.ngeom):
-            geom = scene.geoms[index]
-            geom.segid = index
-            if geom.objtype == mujoco.mjtObj.mjOBJ_SKIN:
-                numbers[index + 1] = geom.objid + 1
-
-        image = np.empty((*self._size, 3), np.uint8)
-        before = [scene.flags[flag] for flag in flags]
-        for flag in flags:
-            scene.flags[flag] = 1
-        self._draw(image, None)
-        for flag, value in zip(flags, before, strict=True):
-            scene.flags[flag] = value
-        wide = image.astype(np.uint32)
-        codes = wide[..., 0] + 256 * wide[..., 1] + 65536 * wide[..., 2]
-
-        return numbers[np.minimum(codes, scene.ngeom)][::-1]
-
-    def _draw(self, image: np.ndarray | None, depth: np.ndarray | None) -> None:
-        self._gl.make_current()
-        self._mujoco.mjr_render(self._rect, self.scene, self._context)
-        self._mujoco.mjr_readPixels(image, depth, self._rect, self._context)
-
-    def close(self) -> None:
-        """Free the OpenGL context."""
-        if self._gl is not None:
-            self._gl.make_current()
-            self._context.free()
-            self._gl.free()
-            self._gl = None
-
-
 _NEAR_M, _FAR_M = 0.03, 10.0
-#: Drawn this many times larger each way and averaged down: soft edges also on shadows, which
-#: multisampling leaves jagged.
-_OVERSAMPLING = 2
-
-
-__all__ = ["Appearance", "Light", "Moment", "Prop", "Quality", "Room", "Scene"]
 
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """How finely a scene is drawn: samples per pixel along each axis, texels of the shadow map."""
+    """Averaged samples per pixel along each axis, and texels of the shadow map."""
 
-    oversampling: int = _OVERSAMPLING
+    oversampling: int = 2
     shadow: int = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Appearance:
-    """What the scene looks like; ``seed`` makes the textures.
-
-    ``arm``: a long sleeve, or a bare forearm. Without a ``room`` there are a wooden table and one
-    wall.
-    """
+    """Appearance of a scene; without a ``room`` it is a wooden table and one wall."""
 
     seed: int = 0
     skin: surfaces.SkinColours = field(default_factory=surfaces.SkinColours)
@@ -139,10 +45,9 @@ class Appearance:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Where everything is in one frame. A hand without vertices is not drawn, nor its sleeve.
+    """Poses of one frame. A hand without vertices is not drawn, nor its sleeve.
 
-    ``vertices_world``: the posed mesh (V, 3) per slot. ``T_world_sleeve``: the sleeve's cuff, its
-    z axis towards the elbow and x across the back of the hand.
+    ``vertices_world``: posed mesh per slot. ``T_world_sleeve``: z to the elbow, x across the hand.
     """
 
     T_world_camera: RigidTransform
@@ -152,7 +57,10 @@ class Moment:
 
 
 class Scene:
-    """A compiled scene and its renderer; use as a context manager, the GL context is freed."""
+    """A compiled scene and its renderer; a context manager.
+
+    Unlike ``mujoco.Renderer`` it works without a display, by EGL or OSMesa.
+    """
 
     def __init__(
         self,
@@ -160,18 +68,22 @@ class Scene:
         props: tuple[Prop, ...] = (),
         appearance: Appearance | None = None,
         quality: Quality | None = None,
-    ):
+    ) -> None:
         if camera.model != "pinhole":
             raise CalibrationError(f"A scene is drawn by a pinhole camera, not {camera.model!r}.")
         self._mujoco = mujoco = import_mujoco()
-        self._camera = camera
-        self._hand = CapsuleHand()
+        self._camera, self._hand = camera, CapsuleHand()
         quality = quality or Quality()
         self._samples = quality.oversampling
         self._model = _build(mujoco, camera, props, appearance or Appearance(), self._hand, quality)
         self._data = mujoco.MjData(self._model)
         width, height = camera.width * self._samples, camera.height * self._samples
-        self._renderer = OffscreenRenderer(mujoco, self._model, width, height)
+        self._size = height, width
+        self._gl = open_context(width, height)
+        self._scene = mujoco.MjvScene(self._model, maxgeom=1000)
+        self._context = mujoco.MjrContext(self._model, mujoco.mjtFontScale.mjFONTSCALE_100)
+        mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._context)
+        self._context.readDepthMap = mujoco.mjtDepthMap.mjDEPTH_ZEROFAR
 
     def __enter__(self) -> Scene:
         return self
@@ -180,29 +92,59 @@ class Scene:
         self.close()
 
     def close(self) -> None:
-        """Free the GL context."""
-        self._renderer.close()
+        """Free the OpenGL context."""
+        if self._gl is not None:
+            self._gl.make_current()
+            self._context.free()
+            self._gl.free()
+            self._gl = None
 
     def render(self, moment: Moment) -> ImageRgb:
-        """Return the picture of one moment."""
+        """Return the image of one moment."""
         self._place(moment)
-        height, width, n = self._camera.height, self._camera.width, self._samples
-        # Each pixel's samples have axes of their own.
-        samples = self._renderer.colour().reshape(height, n, width, n, 3)
+        n = self._samples
+        samples = self._draw().reshape(self._camera.height, n, self._camera.width, n, 3)
         return samples.mean((1, 3)).round().astype(np.uint8)
 
     def samples(self, moment: Moment) -> tuple[ImageRgb, Float[np.ndarray, "H W"]]:
-        """Return colour and depth of every sample, before averaging: n H by n W."""
+        """Return colour and depth of every sample: n H by n W."""
         self._place(moment)
-        return self._renderer.both()
+        raw = np.empty(self._size, np.float32)
+        image = self._draw(raw)
+        near, far = self._model.vis.map.znear, self._model.vis.map.zfar
+        # Reversed depth: 1 at the near plane, 0 at the far one.
+        depth = near * far / (raw.astype(float) * (far - near) + near)
+        return image, depth[::-1]
 
     def labels(self, moment: Moment) -> UInt8[np.ndarray, "H W"]:
-        """Return what each sample shows, n H by n W: 1 left hand, 2 right hand, 0 anything else."""
+        """Return every sample's label, n H by n W: 1 left hand, 2 right hand, 0 anything else."""
         self._place(moment)
-        return self._renderer.skins()
+        mujoco, scene = self._mujoco, self._scene
+        numbers = np.zeros(scene.ngeom + 1, np.uint8)
+        for index in range(scene.ngeom):
+            geom = scene.geoms[index]
+            geom.segid = index
+            if geom.objtype == mujoco.mjtObj.mjOBJ_SKIN:
+                numbers[index + 1] = geom.objid + 1
+
+        flags = [int(mujoco.mjtRndFlag.mjRND_SEGMENT), int(mujoco.mjtRndFlag.mjRND_IDCOLOR)]
+        before = [scene.flags[flag] for flag in flags]
+        scene.flags[flags] = 1
+        wide = self._draw().astype(np.uint32)
+        scene.flags[flags] = before
+        codes = wide[..., 0] + 256 * wide[..., 1] + 65536 * wide[..., 2]
+        return numbers[np.minimum(codes, scene.ngeom)]
+
+    def _draw(self, depth: np.ndarray | None = None) -> ImageRgb:
+        mujoco, image = self._mujoco, np.empty((*self._size, 3), np.uint8)
+        rect = mujoco.MjrRect(0, 0, *self._size[::-1])
+        self._gl.make_current()
+        mujoco.mjr_render(rect, self._scene, self._context)
+        mujoco.mjr_readPixels(image, depth, rect, self._context)
+        return image[::-1]
 
     def _place(self, moment: Moment) -> None:
-        data, scene = self._data, self._renderer.scene
+        mujoco = self._mujoco
         for slot, side in enumerate(SIDES):
             pose = moment.T_world_sleeve[slot].copy()
             if moment.vertices_world[slot] is None:
@@ -210,10 +152,21 @@ class Scene:
             self._move(f"sleeve_{side}", pose)
         for name, pose in moment.T_world_prop.items():
             self._move(name, pose)
-        self._mujoco.mj_forward(self._model, data)
-        self._renderer.update(self._model, data)
+        mujoco.mj_forward(self._model, self._data)
+        mujoco.mjv_updateScene(
+            self._model, self._data, mujoco.MjvOption(), None, mujoco.MjvCamera(),
+            mujoco.mjtCatBit.mjCAT_ALL, self._scene,
+        )  # fmt: skip
+        scene = self._scene
         for slot, side in enumerate(SIDES):
-            self._set_skin(slot, side, moment.vertices_world[slot])
+            vertices = moment.vertices_world[slot]
+            start, count = scene.skinvertadr[slot], scene.skinvertnum[slot]
+            flat = slice(3 * start, 3 * (start + count))
+            if vertices is None:
+                scene.skinvert[flat] = np.tile((0.0, 0.0, -5.0), count)
+            else:
+                scene.skinvert[flat] = vertices.ravel()
+                scene.skinnormal[flat] = _normals(vertices, self._hand.faces(side)).ravel()
         for eye in scene.camera:
             _aim(eye, self._camera, moment.T_world_camera)
 
@@ -223,16 +176,6 @@ class Scene:
         self._mujoco.mju_mat2Quat(quaternion, np.ascontiguousarray(pose[:3, :3]).ravel())
         self._data.mocap_pos[mocap] = pose[:3, 3]
         self._data.mocap_quat[mocap] = quaternion
-
-    def _set_skin(self, slot: int, side: Side, vertices: np.ndarray | None) -> None:
-        scene = self._renderer.scene
-        start, count = scene.skinvertadr[slot], scene.skinvertnum[slot]
-        flat = slice(3 * start, 3 * (start + count))
-        if vertices is None:
-            scene.skinvert[flat] = np.tile((0.0, 0.0, -5.0), count)
-            return
-        scene.skinvert[flat] = vertices.ravel()
-        scene.skinnormal[flat] = _normals(vertices, self._hand.faces(side)).ravel()
 
 
 def _normals(vertices: np.ndarray, faces: np.ndarray) -> np.ndarray:
@@ -246,17 +189,15 @@ def _normals(vertices: np.ndarray, faces: np.ndarray) -> np.ndarray:
 
 
 def _aim(eye: Any, camera: Camera, T_world_camera: RigidTransform) -> None:
-    """Point MuJoCo's camera; pixel centres are integers, so the image ends half a pixel out."""
+    """Aim MuJoCo's camera; with integer pixel centres the image extends half a pixel further."""
     eye.pos = T_world_camera[:3, 3]
     eye.forward = T_world_camera[:3, 2]
     eye.up = -T_world_camera[:3, 1]
-    scale = _NEAR_M
-    left = -(camera.cx + 0.5) / camera.fx * scale
-    right = (camera.width - 0.5 - camera.cx) / camera.fx * scale
-    eye.frustum_center = 0.5 * (left + right)
-    eye.frustum_width = 0.5 * (right - left)
-    eye.frustum_top = (camera.cy + 0.5) / camera.fy * scale
-    eye.frustum_bottom = -(camera.height - 0.5 - camera.cy) / camera.fy * scale
+    left, right = -(camera.cx + 0.5) / camera.fx, (camera.width - 0.5 - camera.cx) / camera.fx
+    eye.frustum_center = 0.5 * (left * _NEAR_M + right * _NEAR_M)
+    eye.frustum_width = 0.5 * (right * _NEAR_M - left * _NEAR_M)
+    eye.frustum_top = (camera.cy + 0.5) / camera.fy * _NEAR_M
+    eye.frustum_bottom = -(camera.height - 0.5 - camera.cy) / camera.fy * _NEAR_M
     eye.frustum_near, eye.frustum_far = _NEAR_M, _FAR_M
 
 
@@ -283,15 +224,18 @@ def _build(
     visual.quality.offsamples = 0 if quality.oversampling > 1 else 4
     visual.headlight.ambient, visual.headlight.diffuse = [appearance.ambient] * 3, [0.18] * 3
     visual.headlight.specular = [0.0] * 3
-    layout.add_lights(mujoco, spec, appearance.lights)
+    for light in appearance.lights:
+        far = spec.worldbody.add_light(type=mujoco.mjtLightType.mjLIGHT_DIRECTIONAL)
+        far.pos, far.dir = list(light.position), list(light.direction)
+        far.diffuse, far.specular = list(light.diffuse), [light.specular] * 3
+        far.castshadow = light.shadow
 
     if appearance.room is None:
         wood = surfaces.wood(appearance.seed, colour=appearance.table)
         layout.add_material(mujoco, spec, "table", picture=wood, repeat=(2, 2), specular=0.1)
         plaster = surfaces.plaster(appearance.seed + 1, colour=appearance.wall)
         layout.add_material(mujoco, spec, "wall", picture=plaster, repeat=(3, 2), specular=0.0)
-        world = spec.worldbody
-        plane = mujoco.mjtGeom.mjGEOM_PLANE
+        world, plane = spec.worldbody, mujoco.mjtGeom.mjGEOM_PLANE
         world.add_geom(type=plane, size=[0.9, 0.5, 0.01], pos=[0, 0.25, 0], material="table")
         world.add_geom(
             type=plane, size=[2.5, 1.5, 0.01], pos=[0, 1.1, 0.3], material="wall",
@@ -319,12 +263,12 @@ def _build(
 
 
 def _add_skin(spec: Any, slot: int, side: Side, hand: CapsuleHand) -> None:
-    """Declare a hand as a skin on the world body; its vertices are overwritten every frame."""
+    """Add a hand as a skin of the world body; its vertices are replaced in every frame."""
     vertices = hand.rest_vertices(side, np.zeros(10))
     count = len(vertices)
     skin = spec.add_skin(name=f"hand_{side}")
     skin.vert = vertices.astype(np.float32).ravel()
-    # Half a texel in from the edges, where the palette would wrap around.
+    # Half a texel in from the edges, where the palette wraps around.
     skin.texcoord = (0.01 + 0.98 * hand.tint(side)).astype(np.float32).ravel()
     skin.face = hand.faces(side).ravel()
     skin.material = "skin"

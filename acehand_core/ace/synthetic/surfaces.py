@@ -1,4 +1,4 @@
-"""Procedural pictures and solids for the scene, all from a seed; nothing is loaded from disk."""
+"""Procedural textures and meshes of the scene, drawn from seeds."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from jaxtyping import Float, Int, UInt8
 
 Colour = tuple[float, float, float]
 Picture = UInt8[np.ndarray, "H W 3"]
-#: (radius, height) of a solid of revolution about z, from its axis at the bottom, outside, inside,
-#: back to the axis.
+#: (radius, height) of a solid of revolution about z: axis at the bottom, outside, inside, axis.
 Profile = Float[np.ndarray, "_ 2"]
 Solid = tuple[Float[np.ndarray, "_ 3"], Int[np.ndarray, "_ 3"]]
 
@@ -26,7 +25,7 @@ class SkinColours:
     nail: Colour = (0.90, 0.69, 0.61)
 
     def palette(self, size: int = 64) -> Picture:
-        """Return the picture that a hand's ``tint`` (paleness, mark) looks its colour up in."""
+        """Return the texture for a hand's ``tint`` (paleness, mark)."""
         paleness, mark = np.meshgrid(np.linspace(0, 1, size), np.linspace(0, 1, size))
         paleness, mark = paleness[..., None], mark[..., None]
         plain = (1 - paleness) * self.back + paleness * np.array(self.palm)
@@ -36,40 +35,37 @@ class SkinColours:
 
 
 def wood(seed: int, size: int = 512, colour: Colour = (0.62, 0.47, 0.34)) -> Picture:
-    """Return planks with a grain along the first axis."""
+    """Return planks with the grain along the first axis."""
     rng = np.random.default_rng(seed)
     grain = _noise(rng, size, (4, 64)) * 0.6 + _noise(rng, size, (8, 170)) * 0.4
     broad = _noise(rng, size, (3, 6))
     planks = rng.uniform(-0.05, 0.05, 4)[np.arange(size) * 4 // size]
     shade = 1 + 0.16 * grain + 0.10 * broad + planks
     shade[:, np.arange(size) % (size // 4) < 2] *= 0.75
-    return _to_bytes(shade[..., None] * np.array(colour))
+    return _to_bytes(shade[..., None] * colour)
 
 
 def plaster(seed: int, size: int = 256, colour: Colour = (0.74, 0.75, 0.73)) -> Picture:
     """Return a softly mottled wall."""
     rng = np.random.default_rng(seed)
     shade = 1 + 0.05 * _noise(rng, size, (5, 5)) + 0.03 * _noise(rng, size, (60, 60))
-    return _to_bytes(shade[..., None] * np.array(colour))
+    return _to_bytes(shade[..., None] * colour)
 
 
 def plain(seed: int, size: int = 64, colour: Colour = (0.5, 0.5, 0.5)) -> Picture:
-    """Return one colour."""
     return _to_bytes(np.broadcast_to(np.array(colour), (size, size, 3)))
 
 
 def checks(seed: int, size: int = 256, colour: Colour = (0.6, 0.6, 0.6)) -> Picture:
-    """Return tiles of two shades, or a tablecloth."""
     rng = np.random.default_rng(seed)
     count = int(rng.integers(2, 6)) * 2
     cell = np.arange(size) * count // size
     shade = np.where((cell[:, None] + cell) % 2, 1.0, rng.uniform(0.55, 0.9))
     shade = shade * (1 + 0.04 * _noise(rng, size, (40, 40)))
-    return _to_bytes(shade[..., None] * np.array(colour))
+    return _to_bytes(shade[..., None] * colour)
 
 
 def stripes(seed: int, size: int = 256, colour: Colour = (0.6, 0.6, 0.6)) -> Picture:
-    """Return stripes of two colours along one axis."""
     rng = np.random.default_rng(seed)
     count = int(rng.integers(3, 12))
     amount = (np.sin(np.arange(size) / size * 2 * np.pi * count) > rng.uniform(-0.6, 0.6))[:, None]
@@ -84,11 +80,11 @@ def marble(seed: int, size: int = 256, colour: Colour = (0.8, 0.8, 0.78)) -> Pic
     bumps = _noise(rng, size, (4, 4)) + 0.5 * _noise(rng, size, (9, 9))
     vein = np.exp(-((bumps + 0.3 * _noise(rng, size, (20, 20))) ** 2) / 0.01)
     shade = 1 - rng.uniform(0.1, 0.4) * vein + 0.05 * _noise(rng, size, (50, 50))
-    return _to_bytes(shade[..., None] * np.array(colour))
+    return _to_bytes(shade[..., None] * colour)
 
 
 def speckle(seed: int, size: int = 256, colour: Colour = (0.5, 0.5, 0.5)) -> Picture:
-    """Return carpet or stone of fine grain."""
+    """Return carpet or fine-grained stone."""
     rng = np.random.default_rng(seed)
     grain = rng.normal(0, 0.08, (size, size, 1)) + 0.1 * _noise(rng, size, (12, 12))[..., None]
     return _to_bytes((1 + grain) * np.array(colour))
@@ -103,9 +99,8 @@ def _noise(rng: np.random.Generator, size: int, cells: tuple[int, int]) -> np.nd
         for column in (0, 1):
             i = (np.floor(rows).astype(int) + row) % cells[0]
             j = (np.floor(columns).astype(int) + column) % cells[1]
-            noise += (
-                np.multiply.outer(_fade(rows, row), _fade(columns, column)) * grid[np.ix_(i, j)]
-            )
+            fade = np.multiply.outer(_fade(rows, row), _fade(columns, column))
+            noise += fade * grid[np.ix_(i, j)]
     return noise
 
 
@@ -119,54 +114,39 @@ def _to_bytes(colours: np.ndarray) -> Picture:
     return np.round(np.clip(colours, 0, 1) * 255).astype(np.uint8)
 
 
-def mug(radius: float = 0.040, height: float = 0.095, wall: float = 0.004) -> Solid:
-    """Return a mug standing on z = 0, its handle along +x; metres."""
-    body = _lathe(_mug_profile(radius, height, wall), 48)
-    handle = _tube(mug_handle(radius, height), 0.0048, 0.0072)
-    return (
-        np.concatenate([body[0], handle[0]]),
-        np.concatenate([body[1], handle[1] + len(body[0])]),
-    )
+def solid(kind: str, size: tuple[float, float, float]) -> Solid:
+    """Return the mesh of a mug (handle along +x), can, bottle or bowl on z = 0; metres."""
+    vertices, faces = _lathe(PROFILES[kind](*size), {"mug": 48, "bowl": 40}.get(kind, 32))
+    if kind == "mug":
+        handle, handle_faces = _tube(mug_handle(*size[:2]), 0.0048, 0.0072)
+        faces = np.concatenate([faces, handle_faces + len(vertices)])
+        vertices = np.concatenate([vertices, handle])
+    return vertices, faces
 
 
 def mug_handle(radius: float, height: float) -> Float[np.ndarray, "17 3"]:
-    """Return the middle line of a mug's handle."""
+    """Return the centre line of a mug's handle."""
     bend = np.linspace(-0.5 * np.pi, 0.5 * np.pi, 17)
     return np.stack(
         [radius - 0.004 + 0.030 * np.cos(bend), 0 * bend, 0.5 * height + 0.029 * np.sin(bend)], 1
     )
 
 
-def sleeve(length: float = 0.34) -> Solid:
-    """Return an oval sleeve around +z with a cuff at z = 0 that opens towards the hand; metres."""
-    height = np.array([0.0, -0.0015, 0.0, 0.004, 0.024, 0.027, 0.032, 0.08, 0.2, length, length])
+def sleeve() -> Solid:
+    """Return an oval sleeve around +z, its cuff at z = 0 open towards the hand; metres."""
+    height = np.array([0.0, -0.0015, 0.0, 0.004, 0.024, 0.027, 0.032, 0.08, 0.2, 0.34, 0.34])
     scale = np.array([0.85, 0.97, 1.02, 1.04, 1.04, 1.02, 0.99, 1.03, 1.18, 1.30, 0.0])
     profile = np.stack([0.037 * scale, height], 1)
     vertices, faces = _lathe(np.concatenate([[[0.0, 0.004]], profile]), 40)
     return vertices * np.array([1.0, 0.80, 1.0]), faces
 
 
-def forearm(length: float = 0.34) -> Solid:
-    """Return a bare forearm in the place of ``sleeve``: oval, thicker towards the elbow."""
-    height = np.array([-0.012, -0.010, -0.004, 0.004, 0.03, 0.08, 0.15, 0.22, length, length])
+def forearm() -> Solid:
+    """Return a bare oval forearm in place of ``sleeve``; metres."""
+    height = np.array([-0.012, -0.010, -0.004, 0.004, 0.03, 0.08, 0.15, 0.22, 0.34, 0.34])
     radius = np.array([0.0, 0.018, 0.026, 0.029, 0.030, 0.033, 0.040, 0.044, 0.043, 0.0])
     vertices, faces = _lathe(np.stack([radius, height], 1), 40)
     return vertices * np.array([1.0, 0.80, 1.0]), faces
-
-
-def can(radius: float, height: float, wall: float = 0.0) -> Solid:
-    """Return a can or jar standing on z = 0; ``wall`` is not used."""
-    return _lathe(_can_profile(radius, height, wall), 32)
-
-
-def bottle(radius: float, height: float, wall: float = 0.0) -> Solid:
-    """Return a bottle with a neck and a cap, standing on z = 0; ``wall`` is not used."""
-    return _lathe(_bottle_profile(radius, height, wall), 32)
-
-
-def bowl(radius: float, height: float, wall: float = 0.0) -> Solid:
-    """Return an open bowl standing on z = 0; ``wall`` is not used."""
-    return _lathe(_bowl_profile(radius, height, wall), 40)
 
 
 def _mug_profile(radius: float, height: float, wall: float) -> Profile:
@@ -180,10 +160,10 @@ def _mug_profile(radius: float, height: float, wall: float) -> Profile:
 
 def _can_profile(radius: float, height: float, wall: float) -> Profile:
     rim = min(0.004, 0.1 * radius)
-    profile = [(0, 0), (radius - rim, 0), (radius, rim), (radius, height - rim),
-               (radius - rim, height), (radius - 2 * rim, height - rim / 2),
-               (0, height - rim / 2)]  # fmt: skip
-    return np.array(profile)
+    return np.array(
+        [(0, 0), (radius - rim, 0), (radius, rim), (radius, height - rim), (radius - rim, height),
+         (radius - 2 * rim, height - rim / 2), (0, height - rim / 2)]
+    )  # fmt: skip
 
 
 def _bottle_profile(radius: float, height: float, wall: float) -> Profile:
@@ -201,7 +181,7 @@ def _bowl_profile(radius: float, height: float, wall: float) -> Profile:
 
 
 def _lathe(profile: np.ndarray, around: int) -> Solid:
-    """Turn a profile (radius, height) that starts and ends on the axis about z."""
+    """Revolve a profile (radius, height) with both ends on the z axis."""
     angle = np.linspace(0, 2 * np.pi, around, endpoint=False)
     rings = [
         np.stack([r * np.cos(angle), r * np.sin(angle), np.full(around, z)], 1)
@@ -211,19 +191,17 @@ def _lathe(profile: np.ndarray, around: int) -> Solid:
     last = len(vertices) - 1
     here, there = np.arange(around), (np.arange(around) + 1) % around
     faces = [np.stack([0 * here, there + 1, here + 1], 1)]
-
     for ring in range(len(rings) - 1):
         a, b = 1 + ring * around, 1 + (ring + 1) * around
         faces.append(np.stack([a + here, a + there, b + there], 1))
         faces.append(np.stack([a + here, b + there, b + here], 1))
-
     a = 1 + (len(rings) - 1) * around
     faces.append(np.stack([a + here, a + there, 0 * here + last], 1))
     return vertices.astype(float), np.concatenate(faces)
 
 
 def _tube(path: np.ndarray, half_thick: float, half_wide: float, around: int = 16) -> Solid:
-    """Sweep an oval along a path in the xz plane; open ends, to be hidden inside another solid."""
+    """Sweep an oval along a path in the xz plane; both ends stay open."""
     tangent = np.gradient(path, axis=0)
     tangent /= np.linalg.norm(tangent, axis=1, keepdims=True)
     side = np.array([0.0, 1.0, 0.0])
@@ -233,27 +211,19 @@ def _tube(path: np.ndarray, half_thick: float, half_wide: float, around: int = 1
     rings = rings + half_wide * np.sin(angle)[:, None] * side
     here, there = np.arange(around), (np.arange(around) + 1) % around
     faces = []
-
     for ring in range(len(path) - 1):
         a, b = ring * around, (ring + 1) * around
-        faces += [
-            np.stack([a + here, b + there, a + there], 1),
-            np.stack([a + here, b + here, b + there], 1),
-        ]
-
+        faces.append(np.stack([a + here, b + there, a + there], 1))
+        faces.append(np.stack([a + here, b + here, b + there], 1))
     return rings.reshape(-1, 3), np.concatenate(faces)
 
 
-#: Pictures by name; each takes a seed, a size and a colour.
+#: Textures by name; each takes a seed, a size and a colour.
 PATTERNS: Mapping[str, Callable[..., Picture]] = {
     "plain": plain, "wood": wood, "plaster": plaster, "checks": checks, "stripes": stripes,
     "marble": marble, "speckle": speckle,
 }  # fmt: skip
-#: Solids of revolution by the kind of ``layout.Prop``.
-SOLIDS: Mapping[str, Callable[..., Solid]] = {
-    "mug": mug, "can": can, "bottle": bottle, "bowl": bowl,
-}  # fmt: skip
-#: Their profiles, by the same sizes.
+#: Profiles by the kind of ``layout.Prop``; each takes its ``size``.
 PROFILES: Mapping[str, Callable[[float, float, float], Profile]] = {
     "mug": _mug_profile, "can": _can_profile, "bottle": _bottle_profile, "bowl": _bowl_profile,
 }  # fmt: skip

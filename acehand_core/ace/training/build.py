@@ -1,8 +1,7 @@
-"""The model of a run, and its weights for others: from scratch, from a backbone, or resumed."""
+"""Builds a run's model and its weights to save: from scratch, from a backbone, or resumed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,24 +9,14 @@ import torch
 
 from acehand_core.ace.model.config import AS_RELEASED, InferenceConfig, ModelConfig, TrunkConfig
 from acehand_core.ace.model.decoder import Decoder
-from acehand_core.ace.model.encoder.sources import (
-    TRUNK_SOURCES,
-    TinySource,
-    make_source,
-    source_kind,
-)
+from acehand_core.ace.model.encoder import sources
 from acehand_core.ace.model.encoder.trunk import Trunk, adapter_parameters, add_adapters
-from acehand_core.ace.model.encoder.vae import VideoEncoder
 from acehand_core.ace.model.network import AceModel, load_trunk
+from acehand_core.ace.model.weights import official_files
 from acehand_core.ace.model.weights.load import load_weights
-from acehand_core.ace.model.weights.official_files import (
-    assemble,
-    open_base,
-    open_vae,
-    read_caption,
-)
 from acehand_core.ace.model.weights.state import LoadedWeights, TrainingData, state_shapes
 from acehand_core.ace.model.weights.tables import Shapes, Tensors
+from acehand_core.ace.training.checkpoints import plain
 from acehand_core.ace.training.config import StartConfig, TrainConfig
 from acehand_core.errors import InputError
 from acehand_core.hand.hands_torch import TorchHands
@@ -39,51 +28,44 @@ _STARTS = "start.weights=MODEL, start.base=FOLDER with start.caption=FILE, or st
 
 
 def check_start(config: TrainConfig) -> None:
-    """Raise InputError for what a run needs and its settings do not name; nothing is read."""
+    """Raise InputError for missing settings, before anything is read."""
     source, start = config.model.source, config.start
     if config.hand == "mano" and config.mano is None:
         raise InputError(_NEEDS_MANO)
-    if source_kind(source).needs != "latents":
+    if sources.source_kind(source).needs != "latents":
         return
     if config.data.latent_cache is None:
         raise InputError(f"source {source!r} reads latents; set data.latent_cache=FOLDER.")
     if start.weights is not None or start.random:
         return
-    if source in TRUNK_SOURCES and (start.base is None or start.caption is None):
+    if source in sources.TRUNK_SOURCES and (start.base is None or start.caption is None):
         raise InputError(f"source {source!r} starts from a backbone: give {_STARTS}.")
     if start.vae is None:
         raise InputError(f"source {source!r} reads latents: give start.vae=FILE to encode them.")
 
 
 def read_start(config: ModelConfig, start: StartConfig) -> LoadedWeights | None:
-    """Return the weights that a run starts from; None where everything starts from scratch.
-
-    Raises:
-        InputError: the model has a pretrained backbone and nothing says where it is.
-    """
+    """Return the initial weights; None from scratch. Raises InputError without a backbone."""
     if start.weights is not None:
         loaded = load_weights(Path(start.weights), config.variant)
         if (loaded.config.trunk, loaded.config.decoder) != (config.trunk, config.decoder):
-            raise InputError(
-                f"{start.weights}: other sizes than the run's; see model in --cfg job."
-            )
+            raise InputError(f"{start.weights}: sizes differ from the run's model; see --cfg job.")
         return loaded
-
-    if config.source not in TRUNK_SOURCES and config.source != "vae_latent":
+    if config.source not in sources.TRUNK_SOURCES and config.source != "vae_latent":
         return None
     if start.random:
         return random_weights(config)
-    stores = {} if start.vae is None else {"vae": open_vae(Path(start.vae))}
-    if config.source not in TRUNK_SOURCES:
-        return assemble(config, stores)
+    stores = {} if start.vae is None else {"vae": official_files.open_vae(Path(start.vae))}
+    if config.source not in sources.TRUNK_SOURCES:
+        return official_files.assemble(config, stores)
     if start.base is None or start.caption is None:
         raise InputError(f"source {config.source!r} starts from a backbone: give {_STARTS}.")
-    stores["dit"] = open_base(Path(start.base))
-    return assemble(config, stores, read_caption(Path(start.caption)))
+    stores["dit"] = official_files.open_base(Path(start.base))
+    return official_files.assemble(config, stores, official_files.read_caption(Path(start.caption)))
 
 
 def random_weights(config: ModelConfig) -> LoadedWeights:
-    """Return a backbone of small random numbers, for measuring and tests; nothing is learned."""
+    """Return an untrained backbone with small random weights, for measurements and tests."""
     generator = torch.Generator().manual_seed(0)
 
     def drawn(shapes: Shapes) -> Tensors:
@@ -107,22 +89,20 @@ def random_weights(config: ModelConfig) -> LoadedWeights:
 
 
 def build_model(config: TrainConfig, weights: LoadedWeights | None) -> AceModel:
-    """Return the model, ready to train; what starts from scratch is drawn from ``config.seed``."""
+    """Return the model in training mode; new parts are initialised from ``config.seed``."""
     sizes = config.model
     torch.manual_seed(config.seed)
 
     def trunk(trunk_config: TrunkConfig) -> Trunk:
         assert weights is not None
-        with_adapters = weights.adapters is not None
-        loaded = load_trunk(
-            weights, config.optim.precision, "cpu", merge=False, config=trunk_config
-        )
+        precision, with_adapters = config.optim.precision, weights.adapters is not None
+        loaded = load_trunk(weights, precision, "cpu", merge=False, config=trunk_config)
         if trunk_config.lora_rank and not with_adapters:
             add_adapters(loaded)
         loaded.checkpointing = config.optim.checkpointing
         return loaded
 
-    source = make_source(sizes, trunk)
+    source = sources.make_source(sizes, trunk)
     model = AceModel(sizes, source, Decoder(sizes.decoder))
     if weights is not None and weights.decoder is not None and weights.ray_head is not None:
         model.decoder.load_state_dict(weights.decoder)
@@ -133,19 +113,12 @@ def build_model(config: TrainConfig, weights: LoadedWeights | None) -> AceModel:
 
 
 def build_hands(config: TrainConfig) -> TorchHands:
-    """Return the hand model of the run. Raises InputError without MANO's folder."""
+    """Return the run's hand model. Raises InputError without MANO's folder."""
     if config.hand == "acehand":
         return TorchHands.acehand()
     if config.mano is None:
         raise InputError(_NEEDS_MANO)
     return TorchHands.mano(load_mano(Path(config.mano), config.left_shapedirs_fixed))
-
-
-def build_encoder(config: TrainConfig, weights: LoadedWeights | None) -> VideoEncoder:
-    """Return the frozen video encoder. Raises InputError where the start has none."""
-    if weights is None or weights.vae is None:
-        raise InputError("latents are to be encoded: give start.vae=FILE.")
-    return VideoEncoder.from_tensors(config.model.vae, weights.vae, config.optim.precision)
 
 
 def weights_of(
@@ -154,11 +127,7 @@ def weights_of(
     trained_on: TrainingData = None,
     run_as: InferenceConfig = AS_RELEASED,
 ) -> LoadedWeights:
-    """Return a trained model as weights to save: its own parts, the frozen ones from the start."""
-
-    def plain(tensors: Mapping[str, torch.Tensor]) -> Tensors:
-        return {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-
+    """Return the weights to save: the model's trained parts and the start's frozen ones."""
     config, source = model.config, model.source
     trained = LoadedWeights(
         config,
@@ -168,7 +137,7 @@ def weights_of(
         training_data=trained_on,
         inference=run_as,
     )
-    if isinstance(source, TinySource):
+    if isinstance(source, sources.TinySource):
         return replace(trained, tiny=plain(source.state_dict()))
     if start is None:
         return trained

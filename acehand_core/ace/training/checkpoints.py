@@ -1,17 +1,17 @@
-"""Checkpoints of a run: whole or not there, checked when read, pruned; and how to resume from one.
+"""Checkpoints of a run: written atomically, checked when read, pruned.
 
 ```
 RUN/checkpoints/step-00000500/state.json             step, validation, SHA-256 of the files
-RUN/checkpoints/step-00000500/trained.safetensors    what learns, by parameter name, float32
+RUN/checkpoints/step-00000500/trained.safetensors    trained parameters by name, float32
 RUN/checkpoints/step-00000500/optimizer.safetensors  PARAMETER|STATE
-RUN/checkpoints/step-00000500/weights/               the model in our weights format (if whole)
+RUN/checkpoints/step-00000500/weights/               the whole model, if kept
 ```
-A step number is the number of steps done: the next one to do. There are no random states to keep,
-because every step draws from its number.
+The step is the number of steps done. Random states are not stored: a step draws from its number.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
@@ -41,8 +41,7 @@ Tensors = dict[str, torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint on the disk; ``score`` is what validation judged it by (lower is
-    better), or None."""
+    """A stored checkpoint; ``score`` is its validation score (lower is better), or None."""
 
     path: Path
     step: int
@@ -58,7 +57,7 @@ def save(
     config: CheckpointConfig,
     write_weights: Callable[[Path], None] | None = None,
 ) -> Path:
-    """Write a checkpoint, then remove those that are no longer kept. Raises OutputError."""
+    """Write a checkpoint and remove those no longer kept. Raises OutputError."""
     path = run / FOLDER / f"step-{step:08d}"
     with atomic_folder(path, True, lambda folder: (folder / _STATE).exists()) as folder:
         save_safetensors(folder / _TRAINED, trained)
@@ -72,53 +71,47 @@ def save(
             write_weights(folder / "weights")
         (folder / _STATE).write_text(json.dumps(state, indent=1) + "\n", "utf-8")
 
-    # Only the newest and the best stay.
     present = listed(run)
     keep = {c.path for c in [*present[-config.keep_last :], *_scored(present)[: config.keep_best]]}
     for checkpoint in present:
         if checkpoint.path not in keep:
             gone = checkpoint.path.with_name(f".{checkpoint.path.name}.old")
-            checkpoint.path.rename(gone)  # at once; the rest may be interrupted
+            checkpoint.path.rename(gone)  # atomic; the removal may be interrupted
             shutil.rmtree(gone, ignore_errors=True)
-
     return path
 
 
 def listed(run: Path) -> list[Checkpoint]:
-    """Return the checkpoints of a run, oldest first; damaged ones are left out."""
+    """Return the undamaged checkpoints of a run, oldest first."""
     present = []
-    folder = run / FOLDER
-    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
-        if _NAME.fullmatch(path.name):
-            try:
-                state = _state(path)
-            except SchemaError:
-                continue
-            # Older ones were judged by their loss.
+    for path in sorted((run / FOLDER).glob("step-" + 8 * "[0-9]")):
+        with contextlib.suppress(SchemaError):
+            state = _state(path)
+            # Older versions scored by the loss.
             score = state["score"] if state.get("measure") == _MEASURE else None
             present.append(Checkpoint(path, int(state["step"]), score))
     return present
 
 
 def step_of(path: Path) -> int | None:
-    """Return the step of a checkpoint's folder; None for another path."""
+    """Return the step of a checkpoint folder; None for another path."""
     match = _NAME.fullmatch(path.name)
     return int(match[1]) if match and (path / _STATE).is_file() else None
 
 
 def best(run: Path) -> Checkpoint | None:
-    """Return the checkpoint of the best validation; the newest where there is none."""
+    """Return the checkpoint with the best validation score, else the newest."""
     present = listed(run)
     return next(iter([*_scored(present), *reversed(present)]), None)
 
 
 def _scored(checkpoints: list[Checkpoint]) -> list[Checkpoint]:
-    """Return those that were validated, the best first."""
+    """Return the checkpoints with a score, best first."""
     return sorted((c for c in checkpoints if c.score is not None), key=lambda c: c.score or 0.0)
 
 
 def read(checkpoint: Checkpoint) -> tuple[Tensors, Tensors]:
-    """Return what learns and the optimiser's state. Raises SchemaError for a damaged file."""
+    """Return trained parameters and optimiser state. Raises SchemaError for a damaged file."""
     state = _state(checkpoint.path)
     for name in (_TRAINED, _OPTIMIZER):
         path = checkpoint.path / name
@@ -128,33 +121,32 @@ def read(checkpoint: Checkpoint) -> tuple[Tensors, Tensors]:
 
 
 def clean(run: Path) -> None:
-    """Remove what a killed process left half-written."""
-    folder = run / FOLDER
-    for path in folder.iterdir() if folder.is_dir() else []:
-        if path.name.startswith(".step-"):
-            shutil.rmtree(path, ignore_errors=True)
+    """Remove incomplete checkpoints of a killed process."""
+    for path in (run / FOLDER).glob(".step-*"):
+        shutil.rmtree(path, ignore_errors=True)
 
 
-def plain(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor as a file holds it: on the CPU, without a graph."""
-    return tensor.detach().cpu().contiguous()
+def plain(tensors: Mapping[str, torch.Tensor]) -> Tensors:
+    """Return tensors to save: on the CPU, without a graph."""
+    return {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
 
 
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> Tensors:
-    """Return an optimiser's state by parameter name. Parameters that had no gradient have none."""
+    """Return an optimiser's state by parameter name; none for those without a gradient yet."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    tensors = {}
-    for parameter, state in optimizer.state.items():
-        for key, value in state.items():
-            tensor = value if isinstance(value, torch.Tensor) else torch.tensor(value)
-            tensors[f"{names[id(parameter)]}|{key}"] = plain(tensor)
-    return tensors
+    return plain(
+        {
+            f"{names[id(parameter)]}|{key}": torch.as_tensor(value)
+            for parameter, state in optimizer.state.items()
+            for key, value in state.items()
+        }
+    )
 
 
 def set_optimizer(
     model: nn.Module, optimizer: torch.optim.Optimizer, tensors: Mapping[str, torch.Tensor]
 ) -> None:
-    """Put back what ``optimizer_tensors`` returned. Raises SchemaError for an unknown name."""
+    """Restore the state of ``optimizer_tensors``. Raises SchemaError for an unknown name."""
     parameters = dict(model.named_parameters())
     for key, value in tensors.items():
         name, _, entry = key.rpartition("|")
@@ -166,7 +158,7 @@ def set_optimizer(
 
 @torch.no_grad()
 def set_trained(model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Put back what learns; strict. Raises SchemaError."""
+    """Restore all trained parameters. Raises SchemaError for other names or shapes."""
     parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
     if set(parameters) != set(tensors):
         odd = sorted(set(parameters) ^ set(tensors))

@@ -1,32 +1,26 @@
-"""The settings of a training run: dataclasses that are checked when they are built.
+"""Settings of a training run, composed by hydra; defaults are the paper's (section 3.4, appendix).
 
-The defaults are the paper's standard configuration (section 3.4, appendix "Implementation
-Details"). The text below a field is its documentation: docs/training.md has the table of all of
-them. ``compose.py`` makes hydra's schema of these classes; nothing here knows hydra.
+The text below a field is its documentation, listed in docs/training.md.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal
+from pathlib import Path
+from types import GenericAlias
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from acehand_core.ace.labelled.clips.windows import WindowSettings
-from acehand_core.ace.model.config import (
-    BearingSource,
-    Fallback,
-    FitGuards,
-    ModelConfig,
-    Precision,
-    RayCells,
-    SolveKind,
-    TrainedHand,
-)
+from acehand_core.ace.model import config as models
 from acehand_core.ace.model.network import SolveOptions
 from acehand_core.ace.training.losses import LossWeights
-from acehand_core.errors import InputError
+from acehand_core.errors import InputError, MissingDependencyError, nearest
 
-#: Seeds of the steps are made from it and must stay below 2**64.
+CONF = Path(__file__).with_name("conf")
+#: Seeds of steps are derived from the run's and must stay below 2**64.
 _SEEDS = 2**32
 
 
@@ -38,72 +32,75 @@ def _from_zero(default: Any) -> Any:
     return field(default=default, metadata={"least": 0})
 
 
-def _check(settings: Any) -> None:
-    """Raise InputError for a number that is out of its range."""
-    for f in fields(settings):
-        value = getattr(settings, f.name)
-        if "above" in f.metadata and not 0 < value < math.inf:
-            raise InputError(f"{f.name} is {value}; above 0, finite.")
-        if "least" in f.metadata and not 0 <= value < math.inf:
-            raise InputError(f"{f.name} is {value}; 0 or more, finite.")
+class _Checked:
+    """Settings with ranges. Raises InputError for a number out of its range."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        for f in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, f.name)
+            if "above" in f.metadata and not 0 < value < math.inf:
+                raise InputError(f"{f.name} is {value}; above 0, finite.")
+            if "least" in f.metadata and not 0 <= value < math.inf:
+                raise InputError(f"{f.name} is {value}; 0 or more, finite.")
 
 
 @dataclass(frozen=True, slots=True)
 class StartConfig:
-    """Where training starts."""
+    """Initial weights."""
 
     weights: str | None = None
-    """A whole model to start from: own format, released or re-packaged."""
+    """Whole model: acehand's format, released or re-packaged."""
     base: str | None = None
-    """Folder of the released transformer, for a start from the backbone alone."""
+    """Folder of the released transformer, to start from the backbone alone."""
     vae: str | None = None
     """File of the released video encoder."""
     caption: str | None = None
     """File of the embedded caption."""
     random: bool = False
-    """The backbone gets random numbers; for measuring and for tests."""
+    """Random backbone, for measurements and tests."""
 
 
 @dataclass(frozen=True, slots=True)
 class SolverConfig:
-    """How hands are placed during training; see ``SolveOptions``."""
+    """Placement of hands during training; see ``SolveOptions``."""
 
-    bearings: BearingSource = "intrinsics"
-    """Where bearings come from: given intrinsics, the ray field, or a lens fitted to it."""
-    solve: SolveKind = "mixed"
-    """How a hand is placed by them."""
-    fallback: Fallback = "released"
-    """Where a refused hand lies: as in the released code, or as the paper has it."""
-    fit_guards: FitGuards = "excess"
-    """Which fitted pinholes place hands: by the paper's two guards, or by a third one too."""
-    ray_cells: RayCells = "centres"
-    """Where cells of the ray field are read; the released code reads outer ones on the edges."""
+    bearings: models.BearingSource = "intrinsics"
+    """Source of bearings: given intrinsics, the ray field, or a lens fitted to it."""
+    solve: models.SolveKind = "mixed"
+    """Placement from bearings."""
+    fallback: models.Fallback = "released"
+    """Placement of a rejected hand: as in the released code or as in the paper."""
+    fit_guards: models.FitGuards = "excess"
+    """Guards that a fitted pinhole must pass: the paper's two, or a third too."""
+    ray_cells: models.RayCells = "centres"
+    """Position of ray-field cells; the released code reads outer ones on the edges."""
 
     def options(self) -> SolveOptions:
-        """Return the model's own options."""
+        """Return the model's options."""
         return SolveOptions(**asdict(self))
 
 
 @dataclass(frozen=True, slots=True)
-class OptimConfig:
-    """AdamW in three groups of learning rates, warm-up, cosine (appendix "Optimization").
+class OptimConfig(_Checked):
+    """AdamW with three learning rates, warm-up and cosine decay (appendix "Optimization").
 
-    ``clips_per_process`` times ``processes`` times ``accumulation`` is the effective batch. A run
-    on another number of processes must keep that product.
+    A resumed run must keep ``clips_per_process`` times ``processes`` times ``accumulation``.
     """
 
     steps: int = _above_zero(20_000)
     """Steps of the whole run."""
     warmup_steps: int = _from_zero(200)
-    """Steps over which the rates grow linearly."""
+    """Steps of linear warm-up."""
     lr_decoder: float = _above_zero(2e-4)
-    """Rate of decoder, heads and whatever starts from scratch."""
+    """Rate of decoder, heads and all other parts trained from scratch."""
     lr_lora: float = _above_zero(1e-4)
     """Rate of the adapters."""
     lr_patch_embedding: float = _above_zero(2e-5)
     """Rate of the transformer's patch embedding."""
     weight_decay: float = _from_zero(1e-2)
-    """Decay of all that learns."""
+    """Weight decay of all trained parameters."""
     beta1: float = 0.9
     """Decay of AdamW's first moment."""
     beta2: float = 0.999
@@ -111,27 +108,27 @@ class OptimConfig:
     gradient_clip: float = _above_zero(1.0)
     """Largest norm of a step's gradient."""
     max_skipped: int = _from_zero(10)
-    """Steps in a row that may be skipped for a gradient that is not finite; one more ends it."""
+    """Consecutive steps that may be skipped for a gradient that is not finite."""
     clips_per_process: int = _above_zero(4)
-    """Clips that one process holds at a time."""
+    """Clips per process and part."""
     processes: int = _above_zero(16)
     """Processes that must be running."""
     accumulation: int = _above_zero(1)
-    """Parts that a process's share of a step is cut into, one after the other."""
-    precision: Precision = "bfloat16"
-    """Of the frozen backbone; what learns is float32."""
+    """Parts of a process's share of a step, computed one after the other."""
+    precision: models.Precision = "bfloat16"
+    """Precision of the frozen backbone; trained parameters are float32."""
     checkpointing: bool = True
-    """Activations of blocks are computed again instead of kept: less memory, more time."""
+    """Recompute the activations of blocks: less memory, more time."""
 
     def __post_init__(self) -> None:
-        _check(self)
+        _Checked.__post_init__(self)
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}; from 0 to below 1.")
         if self.warmup_steps > self.steps:
             raise InputError(
-                f"warmup_steps is {self.warmup_steps} of optim.steps {self.steps}; that many or "
-                "fewer."
+                f"warmup_steps is {self.warmup_steps} of optim.steps {self.steps}; valid: up to "
+                "that many."
             )
 
     @property
@@ -141,37 +138,34 @@ class OptimConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class SourceConfig:
-    """One dataset that is trained on, or validated on."""
+class SourceConfig(_Checked):
+    """A dataset to train or validate on."""
 
     root: str | None = None
     """Folder of its store of clips."""
     weight: float = _from_zero(1.0)
     """Share of the steps, relative to the other sources; 0 leaves it out."""
     encode_width: int = _from_zero(0)
-    """Width that its pictures are encoded at, rounded to whole tokens; 0 keeps the stored one."""
-
-    def __post_init__(self) -> None:
-        _check(self)
+    """Width of encoded pictures, rounded to whole tokens; 0 keeps the stored one."""
 
 
 @dataclass(frozen=True, slots=True)
-class DataConfig:
-    """What is trained on. A source of weight 0 is left out; every other one needs its ``root``."""
+class DataConfig(_Checked):
+    """Training data. Every source needs a ``root`` unless its weight is 0."""
 
     sources: dict[str, SourceConfig] = field(default_factory=dict)
     """The datasets, by name."""
     window: WindowSettings = field(default_factory=WindowSettings)
-    """What is cut out of a clip, see `acehand_core/ace/labelled/clips/windows.py`."""
+    """Windows cut out of a clip, see `acehand_core/ace/labelled/clips/windows.py`."""
     workers: int = _from_zero(4)
     """Processes that read ahead."""
     latent_cache: str | None = None
-    """Folder of encoded recordings, for sources of features that read latents."""
+    """Folder of encoded recordings, for feature sources that read latents."""
     leave_out: list[str] | None = None
-    """Clips that are not trained on, each as SOURCE/CLIP."""
+    """Clips to leave out, each as SOURCE/CLIP."""
 
     def __post_init__(self) -> None:
-        _check(self)
+        _Checked.__post_init__(self)
         for name in self.leave_out or ():
             if name.partition("/")[0] not in self.sources:
                 raise InputError(
@@ -179,7 +173,7 @@ class DataConfig:
                 )
 
     def used(self) -> dict[str, SourceConfig]:
-        """Return the sources that take part. Raises InputError where a root is missing."""
+        """Return the sources with a weight. Raises InputError for one without a root."""
         used = {name: source for name, source in self.sources.items() if source.weight > 0}
         missing = [name for name, source in used.items() if not source.root]
         if missing or not used:
@@ -192,48 +186,39 @@ class DataConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class ValidationConfig:
-    """Windows of other recordings, judged by the distance of wrist-aligned joints."""
+class ValidationConfig(_Checked):
+    """Windows of other recordings, scored by the distance of wrist-aligned joints."""
 
     sources: dict[str, SourceConfig] = field(default_factory=dict)
-    """The datasets, by name; without a root a source is left out."""
+    """The datasets, by name; one without a root is left out."""
     every: int = _above_zero(500)
     """Steps between validations."""
     windows: int = _above_zero(32)
-    """Windows, drawn once for the whole run."""
-
-    def __post_init__(self) -> None:
-        _check(self)
+    """Windows, drawn once per run."""
 
 
 @dataclass(frozen=True, slots=True)
-class LogConfig:
-    """What is written while a run lasts; TensorBoard's files always are."""
+class LogConfig(_Checked):
+    """Logs, besides TensorBoard's."""
 
     every: int = _above_zero(10)
     """Steps between lines of metrics.jsonl."""
     wandb: bool = False
-    """Write to wandb too, where it is installed."""
-
-    def __post_init__(self) -> None:
-        _check(self)
+    """Log to wandb too; needs the package."""
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointConfig:
-    """What is kept of a run: the newest checkpoints, and the best by validation."""
+class CheckpointConfig(_Checked):
+    """Checkpoints to keep: the newest, and the best by validation."""
 
     every: int = _above_zero(500)
     """Steps between checkpoints."""
     keep_last: int = _above_zero(2)
-    """How many of the newest stay."""
+    """Number of newest checkpoints to keep."""
     keep_best: int = _from_zero(1)
-    """How many of the best by validation stay."""
+    """Number of best checkpoints to keep."""
     whole: bool = False
-    """Each holds the whole model in our weights format, the frozen backbone included."""
-
-    def __post_init__(self) -> None:
-        _check(self)
+    """Store the whole model in each, in acehand's format, with the frozen backbone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,20 +228,20 @@ class TrainConfig:
     name: str = "standard"
     """Name of the run in logs."""
     seed: int = 0
-    """Of all that is drawn."""
+    """Seed of all random numbers."""
     run: str = "runs/standard"
-    """Folder of the run; given again, it resumes from its newest checkpoint."""
+    """Folder of the run; an existing run resumes from its newest checkpoint."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to train; auto takes a GPU if there is one."""
-    hand: TrainedHand = "mano"
-    """Hand model whose rotations are learned."""
+    """Device; auto prefers a GPU."""
+    hand: models.TrainedHand = "mano"
+    """Hand model of the learned rotations."""
     mano: str | None = None
     """Folder of MANO_LEFT.pkl and MANO_RIGHT.pkl, for hand mano."""
     left_shapedirs_fixed: bool = False
-    """MANO's left shape directions are corrected; left shapes of other sources teach nothing."""
+    """Correct MANO's left shape directions; left shapes of other sources are not supervised."""
     start: StartConfig = field(default_factory=StartConfig)
-    model: ModelConfig = field(default_factory=ModelConfig)
-    """Sizes of the model and its source of features, see `acehand_core/ace/model/config.py`."""
+    model: models.ModelConfig = field(default_factory=models.ModelConfig)
+    """Sizes of the model and its feature source, see `acehand_core/ace/model/config.py`."""
     solver: SolverConfig = field(default_factory=SolverConfig)
     losses: LossWeights = field(default_factory=LossWeights)
     optim: OptimConfig = field(default_factory=OptimConfig)
@@ -272,13 +257,11 @@ class TrainConfig:
             raise InputError("run is empty; give run=FOLDER.")
         if self.solver.bearings != "intrinsics":
             return
-
         if self.model.variant == "kfree":
             raise InputError(
                 "solver.bearings is 'intrinsics' with model.variant 'kfree'; valid: pinhole, rays, "
                 "radial."
             )
-
         if self.losses.fit > 0:
             raise InputError(
                 f"losses.fit is {self.losses.fit} with solver.bearings 'intrinsics', which fit no "
@@ -288,3 +271,130 @@ class TrainConfig:
     def to_json(self) -> dict[str, Any]:
         """Return plain types."""
         return asdict(self)
+
+
+# --- hydra and OmegaConf, imported on use -----------------------------------------------------
+
+
+def compose(overrides: Sequence[str]) -> TrainConfig:
+    """Return the settings of the given overrides, as on the command line. Raises InputError."""
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    register()
+    try:
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            return checked(hydra_compose("config", list(overrides)))
+    except (HydraException, OmegaConfBaseException) as error:
+        raise readable(error) from error
+
+
+def register() -> None:
+    """Register the schema with hydra; conf/config.yaml starts from it."""
+    from hydra.core.config_store import ConfigStore
+
+    # "+data.sources.NAME.root=FOLDER" starts from an empty group, which a typed group rejects.
+    ConfigStore.instance().store(name="schema", node=schema(TrainConfig, named_groups=False))
+
+
+def schema(kind: type, named_groups: bool = True) -> type:
+    """Return a settings class that OmegaConf 2.3 can read, with the same names and defaults.
+
+    It has no Literal, which becomes the type of its values, and is not frozen. ``named_groups``:
+    type groups with names chosen by the user (``data.sources``) too.
+    """
+    hints = get_type_hints(kind)
+    rows = []
+    for f in fields(kind):
+        hint = hints[f.name]
+        if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+            group = schema(hint, named_groups)
+            rows.append((f.name, group, field(default_factory=group)))
+            continue
+        if get_origin(hint) is Literal:
+            hint = type(get_args(hint)[0])
+        elif get_origin(hint) is dict:
+            hint = GenericAlias(dict, (str, schema(get_args(hint)[1]) if named_groups else Any))
+        rows.append((f.name, hint, field(default=f.default, default_factory=f.default_factory)))
+    return dataclasses.make_dataclass(kind.__name__, rows)
+
+
+def checked(composed: Any) -> TrainConfig:
+    """Return hydra's composed settings, checked. Raises InputError."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        return read_settings(OmegaConf.to_container(composed, resolve=True))
+    except OmegaConfBaseException as error:
+        raise readable(error) from error
+
+
+def read_settings(data: Any) -> TrainConfig:
+    """Return settings from plain types, such as a run's config.json.
+
+    Raises InputError or SchemaError naming field and valid values, MissingDependencyError.
+    """
+    try:
+        from omegaconf import OmegaConf
+        from omegaconf.errors import OmegaConfBaseException
+    except ImportError as error:
+        raise MissingDependencyError(
+            "training settings need OmegaConf: pip install 'acehand[train]'."
+        ) from error
+
+    if not isinstance(data, Mapping):
+        raise InputError(f"configuration: {data!r}; a group of settings is needed.")
+    try:
+        merged = OmegaConf.merge(OmegaConf.structured(schema(TrainConfig)), data)
+        values = OmegaConf.to_container(merged, resolve=True)
+    except OmegaConfBaseException as error:
+        raise readable(error) from error
+    return _build(TrainConfig, values, "")
+
+
+def _build(kind: Any, values: Any, where: str) -> Any:
+    """Return settings from plain values with valid names and types."""
+    if kind is models.ModelConfig:
+        return models.ModelConfig.from_json(values, where)
+    if get_origin(kind) is dict:
+        group = get_args(kind)[1]
+        return {name: _build(group, value, f"{where}.{name}") for name, value in values.items()}
+    if get_origin(kind) is Literal and values not in get_args(kind):
+        raise InputError(f"{where} is {values!r}; {nearest(str(values), get_args(kind))}")
+    if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
+        return values
+
+    hints = get_type_hints(kind)
+    prefix = f"{where}." if where else ""
+    parts = {name: _build(hints[name], value, prefix + name) for name, value in values.items()}
+    try:
+        return kind(**parts)
+    except InputError as error:  # names the field, not the group
+        raise InputError(f"{prefix}{error}") from error
+
+
+def readable(error: Exception) -> InputError:
+    """Return an error of hydra or OmegaConf as one line with the valid names."""
+    from omegaconf import errors
+
+    # hydra wraps OmegaConf's errors and drops the cause from the text.
+    inner = error if isinstance(error, errors.OmegaConfBaseException) else error.__cause__
+    if not isinstance(inner, errors.OmegaConfBaseException):
+        text = str(error).partition("Config search path")[0]
+        return InputError(f"configuration: {' '.join(text.split())}")
+
+    name, text = inner.full_key or "", str(inner).partition("\n")[0]
+    if isinstance(inner, errors.ConfigKeyError | errors.ConfigAttributeError):
+        names = {str(key) for key in inner.parent_node or ()}
+        if "." not in name and inner is not error:  # an override may also choose a file of conf/
+            names |= {path.name for path in CONF.iterdir() if path.is_dir()}
+        new = f" To add it: +{name}.root=FOLDER." if name.split(".")[-2:-1] == ["sources"] else ""
+        return InputError(f"unknown setting {name!r}; {nearest(str(inner.key), names)}{new}")
+    if "is not a subclass" in text or "Cannot merge" in text:
+        text = "a group of settings is needed"
+    elif "Optional" in text or "'None'" in text:
+        text = "null; a value is needed"
+    return InputError(f"{name}: {text.rstrip('.')}.")

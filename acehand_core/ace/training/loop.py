@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import importlib.util
 import json
 import math
 import secrets
 import signal
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,43 +17,28 @@ from typing import Any
 import torch
 
 from acehand_core.ace.labelled.clips.store import ClipStore
+from acehand_core.ace.labelled.clips.windows import Mixture
 from acehand_core.ace.model.encoder.sources import source_kind
+from acehand_core.ace.model.encoder.vae import VideoEncoder
 from acehand_core.ace.model.network import AceModel
 from acehand_core.ace.model.weights.own import save_own
 from acehand_core.ace.model.weights.state import LoadedWeights
-from acehand_core.ace.training import batches, build, checkpoints
-from acehand_core.ace.training.batches import Batch, ClipReader, LatentCache, Plan, encoder_key
+from acehand_core.ace.model.weights.tables import Tensors
+from acehand_core.ace.training import batches, build, checkpoints, run_folder, step
+from acehand_core.ace.training.batches import Batch, ClipReader, LatentCache, Plan
 from acehand_core.ace.training.config import TrainConfig
-from acehand_core.ace.training.run_folder import (
-    NOT_WRITTEN,
-    alone,
-    check_folder,
-    keep_description,
-    run_as,
-    trained_on,
-)
-from acehand_core.ace.training.step import (
-    SCORE,
-    DivergedError,
-    StepReport,
-    TrainingModel,
-    make_optimizer,
-    optimise,
-    validate,
-)
-from acehand_core.errors import InputError, MissingDependencyError, OutputError
+from acehand_core.ace.training.step import SCORE, DivergedError, StepReport, TrainingModel
+from acehand_core.atomic import output_errors
+from acehand_core.errors import InputError, MissingDependencyError
 from acehand_core.types import Progress
-
-METRICS = "metrics.jsonl"
 
 
 class Logs:
-    """Writes numbers by step; only the first process has one. Resuming drops later lines."""
+    """Metrics by step, of the first process; a resumed run replaces later lines."""
 
     def __init__(self, run: Path, config: TrainConfig, first_step: int) -> None:
-        self.run = run
-        self._file = run / METRICS
-        #: Steps without an update, those before a resume included.
+        self._file = run / "metrics.jsonl"
+        #: Steps without an update, also before a resume.
         self.skipped = 0.0
         self._keep_before(first_step)
         self._board: Any = None
@@ -63,16 +46,26 @@ class Logs:
             from torch.utils.tensorboard import SummaryWriter
 
             self._board = SummaryWriter(str(run / "tensorboard"), purge_step=first_step)
-        self._wandb = _start_wandb(run, config) if config.log.wandb else None
-        self._started = time.monotonic()
+        self._wandb: Any = None
+        if config.log.wandb:
+            try:
+                import wandb
+            except ImportError as error:
+                raise MissingDependencyError(
+                    "log.wandb needs wandb: pip install wandb, or log.wandb=false."
+                ) from error
+            name = run / "wandb_id"  # a resumed run continues its curves
+            if not name.exists():
+                name.write_text(secrets.token_hex(8), "utf-8")
+            self._wandb = wandb.init(
+                project="acehand", name=config.name, id=name.read_text("utf-8").strip(),
+                dir=str(run), config=config.to_json(), resume="allow",
+            )  # fmt: skip
 
     def write(self, step: int, values: Mapping[str, float | str]) -> None:
-        """Add one line of numbers. Raises OutputError."""
-        try:
-            with self._file.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"step": step, **values}) + "\n")
-        except OSError as error:
-            raise OutputError(f"{self._file}: cannot write: {error.strerror or error}.") from error
+        """Add one line of metrics. Raises OutputError."""
+        with output_errors(self._file), self._file.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"step": step, **values}) + "\n")
         numbers = {name: v for name, v in values.items() if not isinstance(v, str)}
         if self._board is not None:
             for name, value in numbers.items():
@@ -80,13 +73,7 @@ class Logs:
         if self._wandb is not None:
             self._wandb.log(numbers, step=step)
 
-    def skip(self, step: int, clips: str) -> None:
-        """Add a line for a step that updated nothing, with its clips. Raises OutputError."""
-        self.skipped += 1
-        self.write(step, {"train/skipped_steps": self.skipped, "skipped": clips})
-
     def close(self) -> None:
-        """Finish the files."""
         if self._board is not None:
             self._board.close()
         if self._wandb is not None:
@@ -99,29 +86,14 @@ class Logs:
         for line in self._file.read_text("utf-8").splitlines():
             try:
                 row = json.loads(line)
-                if row["step"] < first_step or first_step < 0:
+                if row["step"] < first_step:
                     lines.append(line)
                     self.skipped = row.get("train/skipped_steps", self.skipped)
-            except (ValueError, KeyError):  # the line that a killed process was writing
+            except (ValueError, KeyError):  # cut off when the process was killed
                 continue
         temporary = self._file.with_suffix(".partial")
         temporary.write_text("".join(f"{line}\n" for line in lines), "utf-8")
         temporary.replace(self._file)
-
-
-def _start_wandb(run: Path, config: TrainConfig) -> Any:
-    if importlib.util.find_spec("wandb") is None:
-        raise MissingDependencyError(
-            "log.wandb needs wandb: pip install wandb, or log.wandb=false."
-        )
-    import wandb
-
-    # A resumed run draws into the same curves.
-    name = run / "wandb_id"
-    if not name.exists():
-        name.write_text(secrets.token_hex(8), "utf-8")
-    return wandb.init(project="acehand", name=config.name, id=name.read_text("utf-8").strip(),
-                      dir=str(run), config=config.to_json(), resume="allow")  # fmt: skip
 
 
 _VALIDATION_SEED = 1_000_003
@@ -129,10 +101,7 @@ _VALIDATION_SEED = 1_000_003
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """How a run ended: steps done, the last step's loss, the best checkpoint, the weights.
-
-    ``signal`` is the one that asked it to stop before its last step, after saving; else None.
-    """
+    """The outcome of a run; ``loss`` of its last step, ``signal`` that stopped it, or None."""
 
     run: Path
     steps: int
@@ -143,11 +112,7 @@ class RunReport:
 
 
 class Run:
-    """Everything of a run that lives in memory; ``go`` trains to the last step.
-
-    Raises:
-        InputError: settings that do not fit each other, the data or the run's own earlier steps.
-    """
+    """A training run in memory; ``go`` trains. Raises InputError for contradictory settings."""
 
     def __init__(
         self, config: TrainConfig, progress: Progress, start: LoadedWeights | None = None
@@ -155,46 +120,46 @@ class Run:
         self.config, self.progress = config, progress
         self.folder = Path(config.run)
 
-        # Before processes meet: afterwards the first one may already have written to it.
-        check_folder(self.folder)
+        # Before the processes synchronise: afterwards the first may already write to it.
+        run_folder.check_folder(self.folder)
         used = config.data.used()
         if start is None:
             build.check_start(config)
         self.accelerator = _accelerator(config)
-        self.plan_sizes()
+        self._check_processes()
         self.stores = batches.open_stores(used)
         mixture = batches.make_mixture(config.data, used, self.stores, config.data.leave_out or ())
         watched = {n: s for n, s in config.validation.sources.items() if s.root and s.weight > 0}
-        self.watched: tuple[Any, dict[str, ClipStore]] | None = None
+        self.watched_stores = batches.open_stores(watched)
+        self.watched = None
         if watched:
-            opened = batches.open_stores(watched)
-            self.watched = batches.make_mixture(config.data, watched, opened), opened
-        for stores in (self.stores, self.watched[1] if self.watched else {}):
+            self.watched = batches.make_mixture(config.data, watched, self.watched_stores)
+        for stores in (self.stores, self.watched_stores):
             batches.check_hand_models(stores, config.hand)
         self.hands = build.build_hands(config)
         self.start = build.read_start(config.model, config.start) if start is None else start
-        self.reader = self._reader(self.stores, mixture)
+        self.cache = self._latents(mixture)
+        self.reader = self._reader(self.stores)
         self.plan = Plan(
             mixture, config.seed, config.optim.steps, config.optim.clips_per_process,
             self.accelerator.num_processes, config.optim.accumulation,
             self.accelerator.process_index,
         )  # fmt: skip
         ace = build.build_model(config, self.start)
-        self.bare = TrainingModel(ace, build.build_hands(config), config.solver.options())
-        optimizer = make_optimizer(ace, config.optim)
+        self.bare = TrainingModel(ace, self.hands, config.solver.options())
+        optimizer = step.make_optimizer(ace, config.optim)
         self.step = 0
-        self.skipped = 0  # steps in a row, up to this one
-        self.asked = 0  # by which signal to stop
+        self.skipped = 0  # consecutive steps, up to this one
+        self.asked = 0  # the signal that asks to stop
         self._resume(optimizer)
         self.model, self.optimizer = self.accelerator.prepare(self.bare, optimizer)
 
-        #: Step and score of the newest validation; a checkpoint takes it only at that very step.
+        #: Step and score of the newest validation.
         self.score: tuple[int, float] | None = None
         scores = [c.score for c in checkpoints.listed(self.folder) if c.score is not None]
         self.best = min(scores, default=math.inf)
 
-    def plan_sizes(self) -> None:
-        """Raise InputError unless the processes make the effective batch of the settings."""
+    def _check_processes(self) -> None:
         optim, running = self.config.optim, self.accelerator.num_processes
         if optim.processes != running:
             parts, rest = divmod(optim.processes * optim.accumulation, running)
@@ -205,12 +170,10 @@ class Run:
             )
 
     def go(self, stop_at: int | None = None) -> RunReport:
-        """Train until the last step, or ``stop_at``; write checkpoints, logs and weights.
+        """Train to the last step or ``stop_at``; write checkpoints, logs and weights.
 
-        Where ``asked`` is set, in any process, it ends after the step at hand, with a checkpoint.
-
-        Raises:
-            DivergedError: more steps in a row than ``optim.max_skipped`` had to be skipped.
+        When any process sets ``asked``, the run stops after that step. Raises DivergedError for
+        more than ``optim.max_skipped`` skipped steps in a row.
         """
         config, main = self.config, self.accelerator.is_main_process
         last = min(config.optim.steps, stop_at or config.optim.steps)
@@ -225,19 +188,19 @@ class Run:
 
         stream = batches.batches(self.reader, self.plan, self.step, config.data.workers)
         while self.step < last:
-            report = optimise(
+            report = step.optimise(
                 self.accelerator, self.model, self.optimizer, next(stream), config.losses,
                 config.optim, self.step, config.seed,
             )  # fmt: skip
             self.step += 1
             self._count_skipped(report)
             if stopped := self._asked_by_any():
-                last = self.step  # it is saved below
+                last = self.step
             done = self.step == config.optim.steps
             if book is not None:
                 self._log(book, report, done)
             if watched and (self.step % config.validation.every == 0 or done):
-                values = validate(self.accelerator, self.model, watched, self.config.losses)
+                values = step.validate(self.accelerator, self.model, watched, self.config.losses)
                 self.score = self.step, values[SCORE]
                 if book is not None:
                     book.write(self.step, {f"validation/{name}": v for name, v in values.items()})
@@ -257,7 +220,7 @@ class Run:
 
     @contextlib.contextmanager
     def heeding_signals(self) -> Iterator[None]:
-        """Let SIGTERM and SIGINT ask ``go`` to stop; a second one ends the process at once."""
+        """Let SIGTERM and SIGINT stop ``go`` after a step; a second one ends the process."""
         before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
         def ask(number: int, frame: FrameType | None) -> None:
@@ -273,33 +236,32 @@ class Run:
                 signal.signal(number, handler)
 
     def _asked_by_any(self) -> int:
-        """Return the signal that any process got, or 0: all must leave after the same step."""
+        """Return the signal that any process got, or 0: all must stop after the same step."""
         asked = torch.tensor([self.asked], device=self.accelerator.device)
         return int(self.accelerator.gather(asked).max())
 
-    def _reader(self, stores: dict[str, ClipStore], mixture: Any) -> ClipReader:
-        """Return what reads samples; for sources of latents, after encoding what is missing."""
+    def _reader(self, stores: dict[str, ClipStore]) -> ClipReader:
         config = self.config
-        source = config.model.source
+        source, fixed = config.model.source, config.left_shapedirs_fixed
+        return ClipReader(stores, source, self.hands, fixed, self.cache)
 
-        cache = None
-        if source_kind(source).needs == "latents":
-            if config.data.latent_cache is None:
-                raise InputError(f"source {source!r} reads latents; set data.latent_cache=FOLDER.")
-            if self.start is None or self.start.vae is None:
-                raise InputError(f"start.weights={config.start.weights}: has no video encoder.")
-            key = encoder_key(self.start.vae, config.optim.precision)
-            cache = LatentCache(
-                Path(config.data.latent_cache), key, config.data.window.image_frames
-            )
-            self._encode(cache, stores, mixture)
-            if self.watched is not None:
-                val_mixture, val_stores = self.watched
-                self._encode(cache, val_stores, val_mixture)
+    def _latents(self, mixture: Mixture) -> LatentCache | None:
+        """Return the cache of latents, complete; None for sources that read pictures."""
+        config, data = self.config, self.config.data
+        if source_kind(config.model.source).needs != "latents" or data.latent_cache is None:
+            return None
+        if self.start is None or self.start.vae is None:
+            raise InputError(f"start.weights={config.start.weights}: has no video encoder.")
+        key = batches.encoder_key(self.start.vae, config.optim.precision)
+        cache = LatentCache(Path(data.latent_cache), key, data.window.image_frames)
+        self._encode(cache, self.start.vae, self.stores, mixture)
+        if self.watched is not None:
+            self._encode(cache, self.start.vae, self.watched_stores, self.watched)
+        return cache
 
-        return ClipReader(stores, source, self.hands, config.left_shapedirs_fixed, cache)
-
-    def _encode(self, cache: LatentCache, stores: dict[str, ClipStore], mixture: Any) -> None:
+    def _encode(
+        self, cache: LatentCache, vae: Tensors, stores: dict[str, ClipStore], mixture: Mixture
+    ) -> None:
         clips_and_sizes = [
             (stores[name], clip, bucket.size)
             for name, buckets in mixture.buckets.items()
@@ -308,29 +270,22 @@ class Run:
         ]
         own = clips_and_sizes[self.accelerator.process_index :: self.accelerator.num_processes]
         missing = [w for w in own if not cache.path(w[0].info_of(w[1]), w[2]).exists()]
-
         if missing:
-            encoder = build.build_encoder(self.config, self.start).to(self.accelerator.device)
-            clips = ((store.open(clip), size) for store, clip, size in missing)
+            config, device = self.config, self.accelerator.device
+            encoder = VideoEncoder.from_tensors(config.model.vae, vae, config.optim.precision)
             cache.ensure(
-                clips, encoder, batches.resized,
+                ((store.open(clip), size) for store, clip, size in missing), encoder.to(device),
                 lambda done: self.progress("encoding recordings", done, len(missing)),
             )  # fmt: skip
-
         self.accelerator.wait_for_everyone()
 
     def _watched_batches(self) -> list[tuple[Batch, bool]]:
-        """Return this process's part of validation; of a part that does not count, see
-        ``batches.shares``."""
+        """Return this process's validation windows and whether each counts (``batches.shares``)."""
         if self.watched is None:
             return []
-        mixture, stores = self.watched
-        reader = ClipReader(
-            stores, self.config.model.source, self.reader.hands, self.reader.fixed,
-            self.reader.cache,
-        )  # fmt: skip
+        reader = self._reader(self.watched_stores)
         part = batches.shares(
-            mixture.fixed(_VALIDATION_SEED, self.config.validation.windows),
+            self.watched.fixed(_VALIDATION_SEED, self.config.validation.windows),
             self.accelerator.num_processes, self.accelerator.process_index,
         )  # fmt: skip
         return [(reader.read([sample]), counts) for sample, counts in part]
@@ -339,16 +294,17 @@ class Run:
         self.skipped = self.skipped + 1 if report.skipped else 0
         if self.skipped > (most := self.config.optim.max_skipped):
             raise DivergedError(
-                f"step {self.step}: the gradient is not finite, for the {self.skipped}. time in a "
-                f"row; optim.max_skipped is {most}. Clips: {', '.join(report.skipped)}. The same "
-                "command resumes from the last checkpoint, with lower rates (optim.lr_...) or "
-                "without a clip (data.leave_out=[SOURCE/CLIP]) or source (weight=0) if you like."
+                f"step {self.step}: the gradient is not finite for the {self.skipped}. consecutive "
+                f"step; optim.max_skipped is {most}. Clips: {', '.join(report.skipped)}. The same "
+                "command resumes from the last checkpoint; you may lower the rates (optim.lr_...), "
+                "drop a clip (data.leave_out=[SOURCE/CLIP]) or a source (weight=0)."
             )
 
     def _log(self, book: Logs, report: StepReport, done: bool) -> None:
         if report.skipped:
+            book.skipped += 1
             clips = ", ".join(report.skipped)
-            book.skip(self.step, clips)
+            book.write(self.step, {"train/skipped_steps": book.skipped, "skipped": clips})
             self.progress(f"step {self.step} skipped, gradient not finite: {clips}", 0, 0)
             return
         self.progress(f"training, loss {report.loss:.3f}", self.step, self.config.optim.steps)
@@ -360,17 +316,12 @@ class Run:
             book.write(self.step, values | {"gradient_norm": report.gradient_norm})
 
     def _new_best(self) -> bool:
-        """Whether this step was validated, and is the best so far; then it is to be kept."""
         score = self._score_now()
         return self.config.checkpoints.keep_best > 0 and score is not None and score < self.best
 
     def _score_now(self) -> float | None:
-        """Return the validation's score of this very step, if checkpoints are chosen by it.
-
-        Where it is measured on test recordings it only is logged: a choice by them would be one of
-        the results, and the newest checkpoint counts as the best.
-        """
-        if self.watched and any(s.info.split == "test" for s in self.watched[1].values()):
+        """Return this step's validation score; None on test recordings, which select nothing."""
+        if any(store.info.split == "test" for store in self.watched_stores.values()):
             return None
         return self.score[1] if self.score is not None and self.score[0] == self.step else None
 
@@ -380,11 +331,7 @@ class Run:
             self.best = min(self.best, score)
 
         if self.accelerator.is_main_process:
-            trained = {
-                name: checkpoints.plain(parameter)
-                for name, parameter in self.bare.named_parameters()
-                if parameter.requires_grad
-            }
+            trained = checkpoints.plain(dict(step.trained(self.bare)))
             state = checkpoints.optimizer_tensors(self.bare, self.optimizer)
             checkpoints.save(
                 self.folder, self.step, score, trained, state, self.config.checkpoints,
@@ -395,8 +342,8 @@ class Run:
     def _resume(self, optimizer: torch.optim.Optimizer) -> None:
         if self.accelerator.is_main_process:
             checkpoints.clean(self.folder)
-            watched = {} if self.watched is None else self.watched[1]
-            for change in keep_description(self.folder, self.config, self.stores, watched):
+            stores = self.stores, self.watched_stores
+            for change in run_folder.keep_description(self.folder, self.config, *stores):
                 self.progress(f"{self.folder}: resumes with {change}", 0, 0)
         self.accelerator.wait_for_everyone()
         if present := checkpoints.listed(self.folder):
@@ -407,35 +354,29 @@ class Run:
 
     def _finish(self) -> Path | None:
         """Write the weights of the best and of the last checkpoint; every process takes part."""
-        path, last = self.folder / "weights", self.folder / "weights-last"
-        if self.accelerator.is_main_process:
-            best = checkpoints.best(self.folder)
-            if best is not None:
-                newest = checkpoints.listed(self.folder)[-1]
-                self._write_weights(path, self._filled(checkpoints.read(best)[0]))
-                self._write_weights(last, self._filled(checkpoints.read(newest)[0]))
-                if (source := self.config.model.source) in NOT_WRITTEN:
-                    self.progress(f"{path}: what was learned; {source} itself is not in it", 0, 0)
+        path = self.folder / "weights"
+        if self.accelerator.is_main_process and (best := checkpoints.best(self.folder)) is not None:
+            newest = checkpoints.listed(self.folder)[-1]
+            for name, checkpoint in (("weights", best), ("weights-last", newest)):
+                model = build.build_model(self.config, self.start)
+                holder = torch.nn.ModuleDict({"model": model})
+                checkpoints.set_trained(holder, checkpoints.read(checkpoint)[0])
+                self._write_weights(self.folder / name, model)
+            if (source := self.config.model.source) in run_folder.NOT_WRITTEN:
+                self.progress(f"{path}: what was learned; {source} itself is not in it", 0, 0)
         self.accelerator.wait_for_everyone()
         return path if path.exists() else None
 
-    def _filled(self, trained: checkpoints.Tensors) -> AceModel:
-        """Return a model of its own with what was learned."""
-        model = build.build_model(self.config, self.start)
-        holder = TrainingModel(model, self.bare.hands, self.bare.options)
-        checkpoints.set_trained(holder, trained)
-        return model
-
     def _write_weights(self, path: Path, model: AceModel | None = None) -> None:
-        model = model or self.bare.model
         run = Path(self.config.run)
-        data, usage = trained_on(run, self.start), run_as(run, self.config)
-        save_own(path, build.weights_of(model, self.start, data, usage), overwrite=True)
+        data, usage = run_folder.trained_on(run, self.start), run_folder.run_as(run, self.config)
+        weights = build.weights_of(model or self.bare.model, self.start, data, usage)
+        save_own(path, weights, overwrite=True)
 
 
 def train(config: TrainConfig, progress: Progress, stop_at: int | None = None) -> RunReport:
-    """Run training, or resume it. Raises AcehandError."""
-    with alone(Path(config.run)):
+    """Start training or resume it. Raises AcehandError."""
+    with run_folder.alone(Path(config.run)):
         run = Run(config, progress)
         with run.heeding_signals():
             return run.go(stop_at)
@@ -446,9 +387,9 @@ def _accelerator(config: TrainConfig) -> Any:
     from accelerate.utils import DistributedDataParallelKwargs
 
     if config.device == "cuda" and not torch.cuda.is_available():
-        raise InputError("device is 'cuda', and torch finds none; use device=auto or cpu.")
+        raise InputError("device is 'cuda', but torch finds no GPU; use device=auto or cpu.")
 
-    # Readouts that no term of a source sees get no gradient in its batches.
+    # Heads without a loss term for a source get no gradient in its batches.
     kwargs = [DistributedDataParallelKwargs(find_unused_parameters=True)]
     return Accelerator(
         cpu=config.device == "cpu", mixed_precision="no", kwargs_handlers=kwargs,

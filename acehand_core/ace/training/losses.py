@@ -1,15 +1,10 @@
-"""The objective of training (paper section 3.4): a list of terms, their masks and their weights.
+"""The training objective (paper section 3.4); docs/training.md lists what the paper leaves open.
 
-``TERMS`` is the list. A new term is one entry there and one field of ``LossWeights``, its weight.
+A new term is one entry of ``TERMS`` and one field of ``LossWeights``.
 
-Masks depend on the targets alone, so the number of elements of a step is known before the model
-runs and can be summed over processes and accumulated batches: any way to cut a step's clips into
-batches then gives the same gradient. docs/training.md lists what the paper leaves open.
-
-An element is one rotation, hand, joint, clip or cell, as each distance says; an l1 or squared
-distance is the mean over an element's numbers. Distances are sums over the elements that a mask
-allows, not means: the caller divides by how many elements the whole step has over all processes. A
-masked element gives neither value nor gradient, and needs no meaningful numbers. torch.
+An element is one rotation, hand, joint, clip or cell. Distances are means over the numbers of an
+element and sums over the unmasked elements; the caller divides by the count over the whole step.
+Masks depend on the targets alone, so any cut of a step into batches gives the same gradient.
 """
 
 from __future__ import annotations
@@ -29,15 +24,13 @@ from acehand_core.ace.model.camera_fit import token_centres
 from acehand_core.ace.training.targets import Prediction, Targets
 from acehand_core.errors import InputError
 
-#: Cosines of angles are kept this far from 1 and -1, where the arc cosine has no gradient. The
-#: least angle told apart is thus 1.4e-3 rad.
+#: Clamp of cosines, away from 1 and -1 where the arc cosine has no gradient: 1.4e-3 rad.
 COSINE_MARGIN = 1e-6
-#: Probabilities are kept this far from 0 and 1.
+#: Clamp of probabilities, away from 0 and 1.
 PROBABILITY_MARGIN = 1e-6
-#: Points are projected from this depth at least.
+#: Least depth of projected points.
 MIN_DEPTH_M = 0.05
-#: Rays shorter than this count as shorter than unit rays, so that a field that starts at zero has
-#: a gradient of bounded size.
+#: Shorter rays get a loss above that of their direction; bounds the gradient of a zero field.
 MIN_RAY_LENGTH = 0.1
 
 Scalar = Float[torch.Tensor, ""]
@@ -48,7 +41,7 @@ Mask = Bool[torch.Tensor, "*batch"]
 def geodesic(predicted: Rotation, true: Rotation, mask: Mask) -> Scalar:
     """Angle between rotations, radians; ``arccos((tr(P^T T) - 1) / 2)`` (appendix "Loss Weights").
 
-    The cosine is clamped (``COSINE_MARGIN``): at equality the value is 1.4e-3 and the gradient 0.
+    Clamped by ``COSINE_MARGIN``: at equality the value is 1.4e-3, the gradient 0.
     """
     cosine = ((predicted * true).sum((-1, -2)) - 1) / 2
     limit = 1 - COSINE_MARGIN
@@ -90,8 +83,8 @@ def rays(
 ) -> Scalar:
     """One minus the cosine to the calibrated unit ray, mean over the cells (equation (ray)).
 
-    ``field`` may have any length; below ``MIN_RAY_LENGTH`` the length counts too. Cells whose true
-    ray is zero lie outside the lens and do not count.
+    Below ``MIN_RAY_LENGTH`` the length of ``field`` counts too. Cells with a zero true ray are
+    outside the lens.
     """
     length = field.norm(dim=1).clamp(min=MIN_RAY_LENGTH)
     cosine = (field * true).sum(1) / length
@@ -108,9 +101,9 @@ def bearings(
     grid: tuple[int, int],
     mask: Bool[torch.Tensor, "B"],
 ) -> Scalar:
-    """Absolute difference of the bearings of two pinholes at the token centres (L_fit).
+    """Absolute difference of the bearings x/z, y/z of two pinholes at the token centres (L_fit).
 
-    Focal lengths and centres in shares of the image; bearings are x/z and y/z. ``grid``: h, w.
+    Focal lengths and centres are shares of the image.
     """
     places = token_centres(focal.new_empty(grid)).flatten(0, 1)
 
@@ -126,20 +119,20 @@ def project(
     focal: Float[torch.Tensor, "B 2"],
     centre: Float[torch.Tensor, "B 2"],
 ) -> Float[torch.Tensor, "B *rest 2"]:
-    """Return points of the camera frame in shares of the image; depths from ``MIN_DEPTH_M`` up."""
+    """Return camera-frame points as shares of the image, from depth ``MIN_DEPTH_M`` up."""
     view = (-1,) + (1,) * (joints.ndim - 2) + (2,)
     depth = joints[..., 2:].clamp(min=MIN_DEPTH_M)
     return joints[..., :2] / depth * focal.view(view) + centre.view(view)
 
 
 def _sum(element: torch.Tensor, mask: torch.Tensor) -> Scalar:
-    # Chosen, not multiplied: what is masked may be infinite.
+    # where, not a product: masked elements may be infinite.
     return torch.where(mask, element, 0.0).sum()
 
 
-#: Whose joints the three joint terms see: the joint and wrist heads', the hand model's, or both.
+#: Joints of the three joint terms: the joint and wrist heads' (direct), the hand model's, or both.
 JointReading = Literal["both", "direct", "hand"]
-#: By the name of a term.
+#: By term.
 Sums = dict[str, Float[torch.Tensor, ""]]
 
 
@@ -148,29 +141,29 @@ class LossWeights:
     """Weights of the terms (paper, appendix "Loss Weights")."""
 
     rotation_geodesic: float = 1.0
-    """Angle of the hand's orientation, and of its finger rotations."""
+    """Angle of hand orientation and finger rotations."""
     rotation_matrix: float = 1.0
     """Squared difference of the same rotations' matrices."""
     shape: float = 0.1
     """Shape parameters."""
     joint_relative: float = 10.0
-    """3D joints relative to the wrist; each reading of joints carries the weight."""
+    """3D joints relative to the wrist, per joint reading."""
     joint_camera: float = 5.0
-    """3D joints in the camera frame; each reading of joints carries the weight."""
+    """3D joints in the camera frame, per joint reading."""
     joint_wrist: float = 2.0
-    """3D wrist in the camera frame; each reading of joints carries the weight."""
+    """3D wrist in the camera frame, per joint reading."""
     anchors: float = 1.0
     """2D anchors."""
     reprojected: float = 1.0
     """Joints of the placed hand, projected into the image."""
     image_wrist: float = 0.5
-    """The wrist among them, once more."""
+    """The projected wrist, in addition."""
     translation: float = 1.0
-    """Translation out of the solve."""
+    """Translation of the solve."""
     presence: float = 0.5
-    """Whether a hand is there."""
+    """Presence of a hand."""
     visible: float = 0.25
-    """Whether it is in sight."""
+    """Visibility of a hand."""
     acceleration: float = 0.5
     """Second difference of the placed joints."""
     rays: float = 1.0
@@ -180,32 +173,28 @@ class LossWeights:
     fit_warmup_steps: int = 500
     """Steps over which the weight of `fit` grows linearly from 0."""
     joint_readings: JointReading = "both"
-    """Whose joints the joint terms see: the heads' (direct), the hand model's (hand), or both."""
+    """Joints that the joint terms see: the heads' (direct), the hand model's (hand), or both."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, str):
-                continue
-            if not value >= 0:
-                raise InputError(f"{field.name} is {value}; 0 or more is needed.")
-            if not math.isfinite(value):
-                raise InputError(f"{field.name} is {value}; a finite number is needed.")
+            if not isinstance(value, str) and not 0 <= value < math.inf:
+                raise InputError(f"{field.name} is {value}; 0 or more, finite.")
 
     def of(self, term: str, step: int | None) -> float:
-        """Return the weight of a term at a step; step 0 is the first, None the end of the run."""
+        """Return a term's weight at a step from 0; None is the end of the run."""
         entry = TERMS[term]
         return getattr(self, entry.weight) * entry.scale(self, step)
 
 
 @dataclass(frozen=True, slots=True)
 class Elements:
-    """What of a batch may teach anything, as several terms share it; see ``Targets`` for the axes.
+    """Masks shared by several terms; axes as in ``Targets``.
 
     Attributes:
-        posed: hands whose rotations are known; ``placed``: and whose translation.
-        joints: labelled keypoints of labelled hands; ``relative``: of a hand whose wrist has one.
-        inside: labelled keypoints inside the image; ``seen``: of placed hands, before a pinhole.
+        posed: hands with known rotations; ``placed``: and known translation.
+        joints: labelled keypoints; ``relative``: of hands with a labelled wrist.
+        inside: labelled keypoints inside the image; ``seen``: of placed hands, pinhole cameras.
     """
 
     t: Targets
@@ -218,7 +207,6 @@ class Elements:
 
     @classmethod
     def of(cls, t: Targets) -> Elements:
-        """Derive them from the targets."""
         posed = t.hand & t.rotations[:, None, None]
         placed = posed & t.translation_taught[:, None, None]
         joints = (t.hand & t.joints_taught[:, None, None])[..., None] & t.joints_known
@@ -231,12 +219,11 @@ class Elements:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A prediction beside its truth, with what several terms need of either.
+    """A prediction and its ground truth, with values shared by several terms.
 
     Attributes:
-        readout: of the network's heads.
-        joints: the predicted hand model's joints in the camera frame; ``image``: projected.
-        focal, centre: of the true pinhole, in shares of the image.
+        joints: the hand model's joints in the camera frame; ``image``: projected.
+        focal, centre: of the true pinhole, shares of the image.
         relative: the true joints relative to their wrist.
     """
 
@@ -251,7 +238,6 @@ class Comparison:
 
     @classmethod
     def of(cls, p: Prediction, t: Targets) -> Comparison:
-        """Put them side by side."""
         focal, centre = t.camera.focal / t.camera.size, t.camera.centre / t.camera.size
         joints = p.joints_camera
         relative = t.joints - t.joints[..., :1, :]
@@ -261,14 +247,9 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One term of the objective.
+    """One term of the objective: ``distance`` summed over the elements of ``mask``.
 
-    Attributes:
-        name: in sums, logs and tables.
-        weight: the field of ``LossWeights`` that it takes; several terms may share one.
-        mask: returns which elements teach it.
-        distance: returns the sum over these elements, unweighted.
-        scale: returns what its weight is multiplied by at a step.
+    ``weight`` names a field of ``LossWeights``; ``scale`` returns its factor at a step.
     """
 
     name: str
@@ -282,7 +263,7 @@ def _fit(c: Comparison, mask: torch.Tensor) -> Scalar:
     p = c.p
     if p.fit_focal is None or p.fit_centre is None or p.fit_within is None:
         return p.translation.new_zeros(())
-    # A field outside the paper's guards is taught by its rays; its fit says nothing yet.
+    # Outside the paper's guards the rays alone teach the field.
     h, w = c.t.rays.shape[-2:]
     return bearings(p.fit_focal, p.fit_centre, c.focal, c.centre, (h, w), mask & p.fit_within)
 
@@ -312,7 +293,7 @@ TERMS: dict[str, Term] = {term.name: term for term in (
     Term("shape", "shape", lambda e: e.t.hand.any(1) & e.t.shape,
          lambda c, m: absolute(c.readout.betas, c.t.betas, m)),
 
-    # Two readings of 3D joints: of the placed hand model, and straight from the heads.
+    # Two readings of 3D joints: the placed hand model's, and the heads'.
     Term("joint_relative_hand", "joint_relative", lambda e: e.posed[..., None] & e.relative,
          lambda c, m: absolute(c.p.joints - c.p.joints[..., :1, :], c.relative, m), _HAND),
     Term("joint_camera_hand", "joint_camera", lambda e: e.placed[..., None] & e.joints,
@@ -349,26 +330,20 @@ TERMS: dict[str, Term] = {term.name: term for term in (
 )}  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Masks:
-    """Which elements of a batch teach which term."""
+def masks_of(t: Targets) -> dict[str, torch.Tensor]:
+    """Return the elements of a batch that teach each term."""
+    elements = Elements.of(t)
+    return {name: term.mask(elements) for name, term in TERMS.items()}
 
-    values: dict[str, torch.Tensor]
 
-    @classmethod
-    def of(cls, t: Targets) -> Masks:
-        """Derive the masks from the targets."""
-        elements = Elements.of(t)
-        return cls({name: term.mask(elements) for name, term in TERMS.items()})
-
-    def counts(self) -> Sums:
-        """Return the number of elements of every term."""
-        return {name: mask.sum().float() for name, mask in self.values.items()}
+def counts_of(t: Targets) -> Sums:
+    """Return the number of elements of each term."""
+    return {name: mask.sum().float() for name, mask in masks_of(t).items()}
 
 
 def term_sums(p: Prediction, t: Targets) -> Sums:
-    """Return the sum of every term over its elements; unweighted."""
-    compared, masks = Comparison.of(p, t), Masks.of(t).values
+    """Return each term's unweighted sum over its elements."""
+    compared, masks = Comparison.of(p, t), masks_of(t)
     return {name: term.distance(compared, masks[name]) for name, term in TERMS.items()}
 
 
@@ -378,9 +353,6 @@ def total(
     weights: LossWeights,
     step: int | None,
 ) -> Float[torch.Tensor, ""]:
-    """Return the weighted sum of the terms, each divided by its count (at least 1).
-
-    ``step`` chooses the weights, see ``LossWeights.of``.
-    """
+    """Return the sum of the terms, weighted for ``step``, each divided by its count."""
     parts = [weights.of(name, step) * sums[name] / counts[name].clamp(min=1.0) for name in TERMS]
     return torch.stack(parts).sum()

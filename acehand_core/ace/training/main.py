@@ -1,4 +1,4 @@
-"""``acehand-train``: hydra composes the configuration, this checks it and runs it."""
+"""``acehand-train``: runs the configuration that hydra composes."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from acehand_core.ace.training.compose import CONF, checked, compose, readable, register
+from acehand_core.ace.training.config import CONF, checked, compose, readable, register
 from acehand_core.cli.console import Bars
-from acehand_core.errors import AcehandError, InputError, OutputError
+from acehand_core.errors import AcehandError, InputError, exit_code
 
 #: hydra's flags for another folder or file of settings.
 _CONFIG_FLAGS = ("-cp", "-cn", "-cd")
-_EXIT_INPUT, _EXIT_OUTPUT, _EXIT_INTERRUPTED = 2, 4, 130
+_EXIT_INTERRUPTED = 130
 
 
 def main() -> None:
@@ -24,13 +24,13 @@ def main() -> None:
     from omegaconf.errors import OmegaConfBaseException
 
     register()
-    # hydra hands its errors on, instead of printing them and ending with exit code 1.
+    # hydra then raises its errors instead of printing them and exiting with 1.
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
     try:
         if sys.argv[1:2] == ["plan"]:
             raise InputError(
                 "plan is gone; --cfg job prints a recipe, and python -m benchmarks.train_step "
-                "--size real measures a step of it on a GPU."
+                "--size real measures one of its steps on a GPU."
             )
         _check_shown(sys.argv[1:])
         hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(_run)()
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def _check_shown(arguments: Sequence[str]) -> None:
-    """Check what ``--cfg`` is about to print: hydra prints it without asking us."""
+    """Check what ``--cfg`` will print; hydra prints it unchecked."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--cfg", "-c")
     parser.add_argument("--package", "-p")
@@ -54,7 +54,7 @@ def _check_shown(arguments: Sequence[str]) -> None:
 
 def _fail(error: Exception) -> None:
     sys.stderr.write(f"acehand-train: {error}\n")
-    sys.exit(_EXIT_OUTPUT if isinstance(error, OutputError) else _EXIT_INPUT)
+    sys.exit(exit_code(error))
 
 
 def _run(composed: Any) -> None:

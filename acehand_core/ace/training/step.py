@@ -1,7 +1,4 @@
-"""One step: forward, place, compare, backward, update. torch; any number of processes.
-
-Also groups of parameters and their learning rates (paper, appendix "Optimization").
-"""
+"""A training step on any number of processes; learning rates (paper, appendix "Optimization")."""
 
 from __future__ import annotations
 
@@ -20,30 +17,17 @@ from acehand_core.ace.model.camera_fit import guarded_pinhole
 from acehand_core.ace.model.encoder.sources import TRUNK_SOURCES
 from acehand_core.ace.model.network import AceModel, SolveOptions, bearings_of, place_with
 from acehand_core.ace.model.pnp import sampled_bearings
+from acehand_core.ace.training import losses
 from acehand_core.ace.training.batches import Batch
 from acehand_core.ace.training.config import OptimConfig
-from acehand_core.ace.training.losses import (
-    TERMS,
-    Elements,
-    LossWeights,
-    Masks,
-    Sums,
-    term_sums,
-    total,
-)
+from acehand_core.ace.training.losses import LossWeights, Sums, counts_of, total
 from acehand_core.ace.training.targets import Prediction, Targets
 from acehand_core.errors import AcehandError
 from acehand_core.hand.hands_torch import TorchHands
 
-GROUPS = ("decoder", "lora", "patch_embedding")
-
 
 def group_of(name: str, source: str) -> str:
-    """Return the group of a parameter of ``AceModel`` by its name.
-
-    Adapters; the patch embedding of the pretrained transformer; and all that starts from scratch:
-    decoder, heads, ray head, and sources that learn as a whole.
-    """
+    """Return the group of an ``AceModel`` parameter; "decoder" is all that starts from scratch."""
     if source in TRUNK_SOURCES and ".lora_" in name:
         return "lora"
     if source in TRUNK_SOURCES and "patch_embedding" in name:
@@ -51,16 +35,16 @@ def group_of(name: str, source: str) -> str:
     return "decoder"
 
 
-def trained(model: AceModel) -> Iterator[tuple[str, nn.Parameter]]:
-    """Yield what learns, by name."""
+def trained(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """Yield the trained parameters by name."""
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             yield name, parameter
 
 
 def make_optimizer(model: AceModel, config: OptimConfig) -> torch.optim.AdamW:
-    """Return AdamW over what learns, in named groups; rates are set before every step."""
-    groups: dict[str, list[nn.Parameter]] = {name: [] for name in GROUPS}
+    """Return AdamW over the trained parameters, in named groups; each step sets the rates."""
+    groups: dict[str, list[nn.Parameter]] = {"decoder": [], "lora": [], "patch_embedding": []}
     for name, parameter in trained(model):
         groups[group_of(name, model.config.source)].append(parameter)
     rows = [
@@ -74,11 +58,7 @@ def make_optimizer(model: AceModel, config: OptimConfig) -> torch.optim.AdamW:
 
 
 def factor(config: OptimConfig, step: int) -> float:
-    """Return what all rates are multiplied by at a step, the first being 0.
-
-    Linear up to 1 over the warm-up (the first step already moves), then half a cosine to 0 at the
-    last step.
-    """
+    """Return the factor of all rates: linear warm-up to 1, then half a cosine to 0."""
     if step < config.warmup_steps:
         return (step + 1) / config.warmup_steps
     length = max(1, config.steps - config.warmup_steps)
@@ -86,24 +66,23 @@ def factor(config: OptimConfig, step: int) -> float:
 
 
 def rate(config: OptimConfig, group: str, step: int) -> float:
-    """Return the learning rate of a group at a step."""
     return getattr(config, f"lr_{group}") * factor(config, step)
 
 
-#: The solve divides rays by their depth, which is 0 when training starts. From here up it counts as
-#: it is: rays of unit length less than 89 degrees off the axis.
+#: Least depth of a ray in the solve, which divides by it; it starts at 0. Unit rays up to 89
+#: degrees off the axis stay unchanged.
 MIN_RAY_DEPTH = 0.02
-#: What validation judges a model by: joints of the articulated hand against the truth, wrists
-#: aligned, the mean distance over labelled joints (the paper's MPJPE without its penalties).
+#: Validation score: mean distance of the hand model's labelled joints to the truth, wrists aligned
+#: (the paper's MPJPE without its penalties).
 SCORE = "wrist_aligned_mm"
 
 
 class DivergedError(AcehandError):
-    """Too many steps in a row had a gradient that is not finite."""
+    """Too many consecutive steps had a gradient that is not finite."""
 
 
 class TrainingModel(nn.Module):
-    """The model with its hands and solve: a batch and its truth in, sums of loss terms out."""
+    """The model with hand model and solve: batch and ground truth in, sums of loss terms out."""
 
     def __init__(self, model: AceModel, hands: TorchHands, options: SolveOptions) -> None:
         super().__init__()
@@ -112,16 +91,16 @@ class TrainingModel(nn.Module):
     def forward(self, clips: ClipBatch, targets: Targets) -> Sums:
         """Return ``losses.term_sums`` of a batch; in validation also ``SCORE``'s sum."""
         prediction = self.predict(clips, targets)
-        sums = term_sums(prediction, targets)
+        sums = losses.term_sums(prediction, targets)
         if not self.training:
-            # The sum over joints that are labelled, with their wrist.
-            taught = Elements.of(targets).relative
+            # Over labelled joints of hands with a labelled wrist.
+            taught = losses.Elements.of(targets).relative
             predicted, truth = (j - j[..., :1, :] for j in (prediction.joints, targets.joints))
             sums[SCORE] = 1e3 * ((predicted - truth).norm(dim=-1) * taught).sum()
         return sums
 
     def predict(self, clips: ClipBatch, targets: Targets) -> Prediction:
-        """Read and place; the truth gives nothing but the calibrated camera."""
+        """Predict and place; of the ground truth only the calibrated camera is used."""
         readout = self.model(clips)
         hands = self.hands.to(readout.betas.device)
         joints = hands.joints(readout.global_orient, readout.hand_pose, readout.betas)
@@ -129,8 +108,7 @@ class TrainingModel(nn.Module):
         if self.options.bearings == "pinhole":
             fit = guarded_pinhole(rays, self.options.fit_guards)
         if self.options.bearings == "intrinsics" and not bool(targets.pinhole.all()):
-            # A given lens that is not a pinhole: its own rays at the token centres, not the
-            # predicted ones.
+            # A calibrated lens other than a pinhole: its own rays, not the predicted ones.
             given, head = _deep(targets.rays), readout.camera[..., :2]
             bearings = sampled_bearings(given, readout.anchors, head, size, cell_centres=True)
         else:
@@ -144,13 +122,11 @@ class TrainingModel(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """What a step did: the loss and its unweighted terms over all processes, and its size.
+    """Loss and unweighted terms of a step over all processes.
 
-    ``skipped`` names the windows of all processes (SOURCE/CLIP@FRAME) where the gradient was not
-    finite; nothing was updated then, and there are no terms and no rates.
+    ``skipped``: windows (SOURCE/CLIP@FRAME) of a step skipped for a gradient that is not finite.
     """
 
-    step: int
     loss: float
     terms: dict[str, float]
     gradient_norm: float
@@ -169,36 +145,34 @@ def optimise(
     step: int,
     seed: int,
 ) -> StepReport:
-    """Take one step over this process's parts of the whole batch.
+    """Take one step over this process's parts of the batch, unless the gradient is not finite.
 
-    Terms are divided by their counts over all parts and processes, so how the batch is cut does
-    not matter. A gradient that is not finite updates nothing: the report names the clips.
+    Terms are divided by their counts over all parts and processes: the cut does not matter.
     """
     from accelerate.utils import gather_object
 
     device = accelerator.device
     batches = [part.to(device) for part in parts]
-    counts = reduced(accelerator, [Masks.of(batch.targets).counts() for batch in batches])
+    counts = reduced(accelerator, [counts_of(batch.targets) for batch in batches])
 
-    # The only random numbers of a step are those of a noised read-out (sigma above 0).
+    # Random numbers of a step: the noise of a noised read-out (sigma above 0).
     torch.manual_seed((seed * 1_000_003 + step) * 4096 + accelerator.process_index)
     parts_sums: list[Sums] = []
     for number, batch in enumerate(batches):
         last = number == len(batches) - 1
         with contextlib.nullcontext() if last else accelerator.no_sync(model):
             sums = model(batch.clips, batch.targets)
-            # Processes average their gradients; the terms are to be summed.
+            # Processes average their gradients; terms are sums.
             accelerator.backward(total(sums, counts, weights, step) * accelerator.num_processes)
         parts_sums.append({name: value.detach() for name, value in sums.items()})
 
     norm = float(accelerator.clip_grad_norm_(model.parameters(), config.gradient_clip))
     dataset = parts[0].samples[0].dataset
-    if not math.isfinite(norm):  # for all processes: their gradients were averaged
+    if not math.isfinite(norm):  # on all processes: gradients are averaged
         optimizer.zero_grad(set_to_none=True)
         names = [f"{s.dataset}/{s.clip}@{s.start}" for b in parts for s in b.samples]
-        return StepReport(
-            step, math.nan, {}, norm, {}, dataset, tuple(sorted(set(gather_object(names))))
-        )
+        skipped = tuple(sorted(set(gather_object(names))))
+        return StepReport(math.nan, {}, norm, {}, dataset, skipped)
 
     rates = {}
     for group in optimizer.param_groups:
@@ -207,13 +181,12 @@ def optimise(
     optimizer.zero_grad(set_to_none=True)
 
     sums = reduced(accelerator, parts_sums)
-    terms = {name: float(sums[name] / counts[name].clamp(min=1)) for name in TERMS}
+    terms = {name: float(sums[name] / counts[name].clamp(min=1)) for name in losses.TERMS}
     loss = float(total(sums, counts, weights, step))
-    return StepReport(step, loss, terms, norm, rates, dataset)
+    return StepReport(loss, terms, norm, rates, dataset)
 
 
 def reduced(accelerator: Any, parts: Sequence[Sums]) -> Sums:
-    """Return the sum of every entry over parts and processes."""
     names = list(parts[0])
     table = torch.stack([torch.stack([part[name] for name in names]) for part in parts]).sum(0)
     table = accelerator.reduce(table, reduction="sum")
@@ -224,32 +197,22 @@ def reduced(accelerator: Any, parts: Sequence[Sums]) -> Sums:
 def validate(
     accelerator: Any, model: nn.Module, batches: Sequence[tuple[Batch, bool]], weights: LossWeights
 ) -> dict[str, float]:
-    """Return ``SCORE``, loss and unweighted terms of all processes' batches that count.
-
-    ``SCORE`` is infinite where no joint is labelled.
-    """
+    """Return ``SCORE`` (infinite without labelled joints), loss and terms of batches that count."""
     model.eval()
     sums, counts = [], []
-    for batch, counts_too in batches:
+    for batch, counted in batches:
         moved = batch.to(accelerator.device)
-        batch_sums = model(moved.clips, moved.targets)
-        batch_counts = Masks.of(moved.targets).counts()
+        batch_sums, batch_counts = model(moved.clips, moved.targets), counts_of(moved.targets)
         batch_counts[SCORE] = batch_counts["joint_relative_direct"]
-
-        if not counts_too:
-            batch_sums, batch_counts = (
-                {name: torch.zeros_like(value) for name, value in part.items()}
-                for part in (batch_sums, batch_counts)
-            )
-        sums.append(batch_sums)
-        counts.append(batch_counts)
+        sums.append({name: value * counted for name, value in batch_sums.items()})
+        counts.append({name: value * counted for name, value in batch_counts.items()})
     model.train()
 
     all_sums, all_counts = reduced(accelerator, sums), reduced(accelerator, counts)
-    terms = {name: float(all_sums[name] / all_counts[name].clamp(min=1)) for name in TERMS}
+    terms = {name: float(all_sums[name] / all_counts[name].clamp(min=1)) for name in losses.TERMS}
     joints = float(all_counts[SCORE])
     score = float(all_sums[SCORE]) / joints if joints else math.inf
-    # Weights as at the end: a value that warms up could not be compared over steps.
+    # The final weights: with a warm-up, losses of different steps would not compare.
     loss = float(total(all_sums, all_counts, weights, None))
     return {SCORE: score, "loss": loss, **terms}
 

@@ -1,7 +1,7 @@
-"""The truth of a batch of windows, and which of it may teach; a prediction to compare it with.
+"""Ground truth of a batch of windows with its supervision, and the prediction to compare.
 
-Axes: B clips, N video frames, 2 slots, 21 joints, h w tokens. Camera frame, metres. A number that
-is not known is 0 and masked; NaN never gets here.
+Axes: B clips, N video frames, 2 slots, 21 joints, h w tokens. Camera frame, metres. Unknown numbers
+are 0 and masked.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from jaxtyping import Bool, Float
 
 from acehand_core.ace.labelled.clips.schema import ClipInfo
 from acehand_core.ace.model.batch import PinholeBatch, Readout
-from acehand_core.errors import InputError
 from acehand_core.geometry import rotations_torch
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.hands_torch import TorchHands
@@ -29,19 +28,17 @@ ClipFlag = Bool[torch.Tensor, "B"]
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """The truth of B clips.
+    """The ground truth of B clips.
 
     Attributes:
-        hand_pose: relative to the hand model's mean pose, as the network predicts it.
-        anchors: keypoints in the image, 0..1 of it as placement counts (``model.pnp``).
-        hand: the hand is there, labelled, and its slot may teach; out-of-sight hands included.
-        joints_known, inside: per keypoint: it has a label; and it projects inside the image.
-        presence, visible: 0 or 1.
-        rays: unit directions through the token centres under the calibrated camera.
+        hand_pose: relative to the hand model's mean pose.
+        anchors: 2D keypoints as shares of the image (``model.pnp``).
+        hand: present, labelled and supervised, also out of sight.
+        joints_known, inside: labelled keypoints; those that project inside the image.
+        rays: unit rays of the calibrated camera through the token centres.
         camera: pinhole of the encoded image; meaningless where ``pinhole`` is False.
-        rotations, translation_taught, joints_taught, anchors_taught, rays_taught: what may
-            be supervised; ``shape`` also per slot, ``presence_taught`` also per frame: not where a
-            hand may be there without a label. ``pinhole_fit`` is False for fisheye clips.
+        rotations, shape, *_taught: what is supervised; ``presence_taught`` is False where an
+            unlabelled hand may be. ``pinhole_fit`` is False for fisheye clips.
     """
 
     global_orient: Float[torch.Tensor, "B N 2 3 3"]
@@ -68,22 +65,20 @@ class Targets:
     pinhole_fit: ClipFlag
 
     def to(self, device: torch.device | str) -> Targets:
-        """Return the targets on a device."""
-        return _map(lambda tensors: tensors[0].to(device), [self])
+        return mapped(lambda tensors: tensors[0].to(device), [self])
 
     @classmethod
     def stack(cls, targets: Sequence[Targets]) -> Targets:
-        """Return the clips of several as one batch; all of one length and size."""
-        return _map(torch.cat, list(targets))
+        """Concatenate targets of one length and size."""
+        return mapped(torch.cat, list(targets))
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a model predicts for a batch, with its hands posed and placed.
+    """A batch's prediction with posed and placed hands.
 
-    ``joints`` are canonical: of the hand model, turned to the camera, not placed. ``translation``
-    comes out of the solve. The fit (shares of the image) is there in the K-free configuration;
-    ``fit_within``: the paper's two guards hold (``FittedPinhole.within``).
+    ``joints``: of the hand model, rotated into the camera frame; ``translation``: of the solve. The
+    fit (shares of the image) is K-free; ``fit_within``: it passes the paper's two guards.
     """
 
     readout: Readout
@@ -99,18 +94,12 @@ class Prediction:
         return self.joints + self.translation[..., None, :]
 
 
-def _map(merge: Callable[[list[torch.Tensor]], torch.Tensor], targets: list[Targets]) -> Targets:
-    values: dict[str, Any] = {}
-    for field in fields(Targets):
-        parts = [getattr(target, field.name) for target in targets]
-        if field.name == "camera":
-            cameras = [
-                merge([getattr(part, f.name) for part in parts]) for f in fields(PinholeBatch)
-            ]
-            values["camera"] = PinholeBatch(*cameras)
-        else:
-            values[field.name] = merge(parts)
-    return Targets(**values)
+def mapped(merge: Callable[[list[torch.Tensor]], torch.Tensor], parts: list[Any]) -> Any:
+    """Merge equal dataclasses of tensors field by field; None stays None."""
+    if parts[0] is None or isinstance(parts[0], torch.Tensor):
+        return None if parts[0] is None else merge(parts)
+    values = ([getattr(part, f.name) for part in parts] for f in fields(parts[0]))
+    return type(parts[0])(*(mapped(merge, value) for value in values))
 
 
 def targets_of(
@@ -121,41 +110,26 @@ def targets_of(
     hands: TorchHands,
     left_shapedirs_fixed: bool = False,
 ) -> Targets:
-    """Return the truth of one window.
+    """Return the ground truth of one window of N frames.
 
-    A camera is taken as its numbers stand, scaled by plain ratios, as placement does: anchors are
-    ``(f X / Z + c) / size`` and token centres ``(j + 0.5) / w`` of the image.
+    As in placement, intrinsics scale by plain ratios: anchors are ``(f X / Z + c) / size``, token
+    centres ``(j + 0.5) / w`` of the image.
 
     Args:
-        motion: the window's N frames.
-        size: width and height of the encoded pictures.
-        grid: rows and columns of tokens.
-        left_shapedirs_fixed: of ``hands``; left shapes under the other flag teach nothing.
-
-    Raises:
-        InputError: the clip's hands are those of another hand model.
+        size: width and height of the encoded pictures; ``grid``: rows and columns of tokens.
+        left_shapedirs_fixed: of ``hands``; left shapes with the other flag are not supervised.
     """
-    if info.hand_model not in ("none", hands.name):
-        raise InputError(
-            f"{info.dataset}/{info.id}: its hands are {info.hand_model!r}, this run's "
-            f"{hands.name!r}; use hand={info.hand_model}, or leave the source out."
-        )
-
     taught = info.supervision
     slots = np.array(taught.slots)
     there = (motion.presence > 0.5) & motion.observed
 
-    # A hand that may be there, but has no label, is neither a hand to learn from nor an absence.
+    # Without a label a possible hand is neither positive nor negative.
     unlabelled = ~motion.observed & (motion.presence > 0)
     joints = motion.joints_camera
     known = np.isfinite(joints).all(-1) & there[..., None]
     anchors = _anchors(info, motion)
-    inside = np.isfinite(anchors).all(-1)
-    with np.errstate(invalid="ignore"):
-        inside &= ((anchors >= 0) & (anchors < 1)).all(-1)
-    same_left = motion.hand_model == "acehand" or (
-        info.left_shapedirs_fixed == left_shapedirs_fixed
-    )
+    inside = np.asarray(((anchors >= 0) & (anchors < 1)).all(-1))
+    same_left = motion.hand_model == "acehand" or info.left_shapedirs_fixed == left_shapedirs_fixed
     shape = slots & taught.shape & np.array([same_left, True])
     orient, pose = _rotations(motion, there, hands)
 
@@ -186,25 +160,23 @@ def targets_of(
 
 
 def _anchors(info: ClipInfo, motion: HandMotion) -> Float[np.ndarray, "N 2 21 2"]:
-    """Return keypoints in shares of the image; NaN where unknown or behind the camera."""
+    """Return keypoints as shares of the image; NaN where unknown or behind the camera."""
     pixels = motion.joints_image
     if info.camera is not None:
         pixels = info.camera.project(motion.joints_camera)
-        with np.errstate(invalid="ignore"):
-            behind = ~(motion.joints_camera[..., 2] > 0)
-        pixels = np.where(behind[..., None] & (info.camera.model == "pinhole"), np.nan, pixels)
+        ahead = motion.joints_camera[..., 2:] > 0
+        pixels = np.where(ahead | (info.camera.model != "pinhole"), pixels, np.nan)
     return pixels / (info.width, info.height)
 
 
 def _rotations(
     motion: HandMotion, there: Bool[np.ndarray, "N 2"], hands: TorchHands
 ) -> tuple[Float[torch.Tensor, "1 N 2 3 3"], Float[torch.Tensor, "1 N 2 15 3 3"]]:
-    """Return orientation, and finger rotations relative to the mean pose; identity if unknown."""
-    eye = np.eye(3)
-    orient = np.where(there[..., None, None], motion.global_orient, eye)
-    pose = np.where(there[..., None, None, None], motion.hand_pose, eye)
-    orient, pose = (np.where(np.isfinite(R).all((-1, -2), keepdims=True), R, eye)
-                    for R in (orient, pose))  # fmt: skip
+    """Return orientation and finger rotations minus the mean pose; identity where unknown."""
+    orient, pose = (
+        np.where(known[..., None, None] & np.isfinite(R).all((-1, -2), keepdims=True), R, np.eye(3))
+        for R, known in ((motion.global_orient, there), (motion.hand_pose, there[..., None]))
+    )
     fingers = torch.from_numpy(pose)[None]
     if hands.name == "mano":
         fingers = rotations_torch.exp(rotations_torch.log(fingers) - hands.mean.to(fingers))
@@ -212,7 +184,7 @@ def _rotations(
 
 
 def _rays(camera: Camera | None, grid: tuple[int, int]) -> Float[torch.Tensor, "1 3 h w"]:
-    """Return calibrated unit rays through the token centres; 0 where there is none."""
+    """Return the calibrated unit rays through the token centres; 0 where undefined."""
     h, w = grid
     if camera is None:
         return torch.zeros(1, 3, h, w)
