@@ -17,8 +17,9 @@ from rosbags.rosbag2 import Reader
 from acehand_core.cli.main import main as acehand
 from acehand_core.errors import InputError, OutputError
 from acehand_core.lerobot.check import check_dataset
-from acehand_core.motion import HandMotion, RobotTrajectory
+from acehand_core.motion import Recording
 from acehand_core.pipeline.bag_convert import ConvertReport, convert_bag
+from acehand_core.pipeline.report import Demonstration
 from acehand_core.pipeline.run import Run as MainRun
 from acehand_core.recordings.bags.bag import Bag
 from acehand_core.recordings.bags.writer import BagWriter, clean_beside
@@ -84,7 +85,7 @@ def assert_complete(
 
     again = Acehand(capsys, *job(inputs, folder, "--resume", *more, out=out))
     assert again.code == 0 and len(again.json["skipped"]) == 2
-    assert f"{folder / out}: complete already, left as it is" in again.json["notes"]
+    assert any(f"{folder / out}: already" in note for note in again.json["notes"])
     assert again.json["topics"]["written"] == {
         **again.json["topics"]["written"], "/cam/image_raw": 2 * COUNT,
         "/left_hand/joint_states": 2 * COUNT,
@@ -180,7 +181,7 @@ def test_another_bag_in_its_place_is_refused(
 ) -> None:
     shutil.copytree(whole / "dataset", tmp_path / "dataset")
     place = tmp_path / "out"
-    unknown = "does not record which dataset it was made of"
+    unknown = "--resume cannot complete it"
     place.mkdir()
     (place / "mine.txt").write_text("not a bag")
     refused(capsys, job(inputs, tmp_path, "--resume"), tmp_path, unknown)
@@ -212,7 +213,7 @@ def test_a_bag_of_other_hands_is_refused(
     first = job((inputs[0], hands), tmp_path, "--hands", "left", out="first")
     assert Acehand(capsys, *first).code == 0
     again = job((inputs[0], hands), tmp_path, "--hands", "left", "--resume")
-    refused(capsys, again, tmp_path, "episodes that the dataset does not have")
+    refused(capsys, again, tmp_path, "not the bag of this conversion")
 
 
 def test_a_bag_without_the_newest_episodes_is_written_anew(
@@ -224,15 +225,15 @@ def test_a_bag_without_the_newest_episodes_is_written_anew(
 ) -> None:
     folder = tmp_path / "made"
     folder.mkdir()
-    retarget = MainRun.retarget
+    demonstrate = MainRun.demonstrate
 
-    def fails_later(steps: MainRun, episode: HandMotion, *more: Any) -> RobotTrajectory:
-        if episode.timestamps_ns[0] > stamps(COUNT)[-1]:
+    def fails_later(steps: MainRun, view: Recording, *more: Any) -> Demonstration:
+        if view.timestamps_ns[0] > stamps(COUNT)[-1]:
             raise InputError("not now")
-        return retarget(steps, episode, *more)
+        return demonstrate(steps, view, *more)
 
     with monkeypatch.context() as patch:
-        patch.setattr(MainRun, "retarget", fails_later)
+        patch.setattr(MainRun, "demonstrate", fails_later)
         assert Acehand(capsys, *job(inputs, folder)).code == 1
     topics = [topic for topic, _, _ in messages(folder / "out")]
     assert topics.count("/left_hand/joint_states") == COUNT

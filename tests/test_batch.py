@@ -148,7 +148,7 @@ def test_names_of_recordings_stay_when_others_are_added(hands: Path, tmp_path: P
     ("rows", "said"),
     [
         ([{"recording": "no.mp4"}], "row 1: .*no.mp4: no such file"),
-        ([{"recording": ""}], "says no recording"),
+        ([{"recording": ""}], "has no recording"),
         ([{"recording": "h0.npz", "colour": "red"}], "column 'colour'"),
         ([{"recording": "h0.npz", "robot": "shadow"}], "column 'robot'"),
         ([{"recording": "h0.npz", "start": "soon"}], "row 1: start 'soon'"),

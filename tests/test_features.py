@@ -141,7 +141,7 @@ def test_a_hand_that_is_left_out_is_never_valid(tmp_path: Path, capsys) -> None:
     lying = pa.array(rows, table.schema.field(number).type)
     pq.write_table(table.set_column(number, confidence, lying), path)
     problems = [str(problem) for problem in check_dataset(data)]
-    assert any("at row 3 for a hand of which 'hand.valid' is false" in p for p in problems)
+    assert any("at row 3" in p and "'hand.valid'" in p for p in problems)
 
 
 def test_rotations_that_are_never_known_are_the_identity() -> None:

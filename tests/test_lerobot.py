@@ -17,9 +17,9 @@ from acehand_core.errors import InputError, OutputError, SchemaError, VideoError
 from acehand_core.lerobot import format as layout
 from acehand_core.lerobot.check import check_dataset
 from acehand_core.lerobot.dataset import create, open_for_append, read_provenance
-from acehand_core.lerobot.episode import max_episode_frames
 from acehand_core.lerobot.format import FeatureSpec, video_feature
 from acehand_core.lerobot.stats import QUANTILES, feature_stats, image_stats, merge
+from acehand_core.lerobot.writer import max_episode_frames
 from helpers import lerobot_samples as samples
 from helpers.lerobot_samples import check_every_frame
 
@@ -275,7 +275,7 @@ def test_videos_and_tasks_that_do_not_fit_are_refused(own: Path, mp4: Path, tmp_
     ("arguments", "message"),
     [
         (("a/b", "float32", (2,), ("x", "y")), "no '/'"),
-        (("index", "int64", (1,), ("x",)), "written by themselves"),
+        (("index", "int64", (1,), ("x",)), "none of timestamp"),
         (("a", "float32", (2,), ("x",)), "1 names for 2"),
         (("a", "float32", (2,), ("x", "x")), "repeat"),
         (("a", "float32", (2, 3), ("x", "y")), "axis -> labels"),

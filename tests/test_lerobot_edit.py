@@ -531,7 +531,7 @@ def test_nothing_changes_where_all_keep_to_the_rules(judged: Path, capsys) -> No
     ("rules", "message"),
     [
         ("verdikt: pass", "no episode has 'verdikt'; valid: .*Did you mean 'verdict'?"),
-        ("frames: {least: 3}", "says nothing that is known; valid: matches, max, min"),
+        ("frames: {least: 3}", "valid: matches, max, min"),
         ("frames: {min: three}", "min is 'three'; give a number"),
         ("task: {matches: '('}", "is no regular expression"),
         ("verdict: {max: 3}", None),
@@ -574,7 +574,7 @@ def test_a_card_says_what_is_in_a_dataset(judged: Path, capsys) -> None:
 
     assert Acehand(capsys, *card).code == 0
     text = (judged / "README.md").read_text()
-    assert "license: other" in text and "Nobody has said whether the people" in text
+    assert "license: other" in text and "before you publish" in text
 
     run = Acehand(capsys, "dataset", "info", judged, "--license", "cc-by-4.0")
     assert run.code == 2 and "belong to --card" in run.err

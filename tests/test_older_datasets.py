@@ -13,7 +13,7 @@ import pytest
 from acehand_core.lerobot import format as layout
 from acehand_core.lerobot.check import check_dataset
 from acehand_core.lerobot.repair import repair
-from acehand_core.pipeline.bag_write import read_episodes
+from acehand_core.pipeline.bag_write import load_demonstrations
 from acehand_core.recordings.options import RecordingOptions
 from acehand_core.recordings.registry import Registry, open_recording
 from helpers import lerobot_samples as samples
@@ -99,9 +99,9 @@ def test_its_pictures_are_made_again(old: Path, inputs: tuple[Path, Path], capsy
 
 
 def test_others_read_it_as_before(old: Path, new: Path, tmp_path: Path, capsys) -> None:
-    ours, theirs = next(read_episodes(old, None)), next(read_episodes(new, None))
+    (ours, _), (theirs, _) = next(load_demonstrations(old)), next(load_demonstrations(new))
     assert np.array_equal(ours.joints, theirs.joints) and ours.motion is not None
-    assert np.array_equal(ours.T_frame_base, theirs.T_frame_base)
+    assert np.array_equal(ours.T_camera_base, theirs.T_camera_base)
     (path,) = Registry().expand([old])
     assert len(open_recording(path, RecordingOptions())) == COUNT
     # What is made of it does not repeat where its source lay.

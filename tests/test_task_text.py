@@ -10,7 +10,8 @@ import pytest
 
 from acehand_core.errors import InputError
 from acehand_core.lerobot.dataset import JOB, read_provenance
-from acehand_core.recordings.narration import Narration, TaskSegment, seconds, task_of
+from acehand_core.pipeline.narration import Narration, seconds
+from acehand_core.pipeline.settings import TaskSegment, task_of
 from helpers.bag_samples import SampleBag, pictures, stamps
 from helpers.commands import Acehand, Run, hands_file
 from test_cutting import drawn
@@ -140,7 +141,7 @@ def test_demonstrations_get_their_tasks(hands: Path, tmp_path: Path, capsys) -> 
     run = Run(capsys, *out, "--task", "something")
     assert run.code == 0, run.err
     assert tasks_of(tmp_path / "out") == ["lift", "something"]
-    assert run.json["notes"] == [f"{hands}: --task-file says nothing of demonstrations 1"]
+    assert run.json["notes"] == [f"{hands}: --task-file has no task for demonstrations 1"]
     # From 2 s on the recording's times are others, the file's are not.
     rows.write_text("recording,start,end,task\nlong,0,1.9,lift\nlong,5.5,9,put down\n")
     run = Run(capsys, hands, "--output", tmp_path / "late", "--task-file", rows, "--start", "2")
@@ -224,7 +225,7 @@ def test_a_recording_that_the_file_does_not_name(hands: Path, tmp_path: Path, ca
     rows.write_text("recording,task\nelse,a\n")
     run = Run(capsys, hands, "--output", tmp_path / "out", "--task-file", rows)
     assert run.code == 0 and tasks_of(tmp_path / "out") == ["hand motion"]
-    assert run.json["notes"] == [f"{hands}: --task-file {rows} says nothing of it"]
+    assert run.json["notes"] == [f"{hands}: --task-file {rows} has no row for it"]
 
 
 def test_bags_are_cut_by_rows_too(tmp_path: Path, capsys) -> None:

@@ -99,9 +99,9 @@ def documented(kind: Any, where: str = "") -> Iterator[tuple[str, str, str]]:
     (body,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(body, ast.ClassDef)
     texts: dict[str, str] = {}
-    for field, text in pairwise(body.body):
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
-            texts[ast.unparse(field.target)] = ast.literal_eval(text.value)
+    for line, text in pairwise(body.body):
+        if isinstance(line, ast.AnnAssign) and isinstance(text, ast.Expr):
+            texts[ast.unparse(line.target)] = ast.literal_eval(text.value)
 
     hints = get_type_hints(kind)
     for field in fields(kind):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -64,7 +64,7 @@ class Info:
             console.say(f"  video {key}: {video['width']} x {video['height']}, {video['codec']}")
         for text in summary.licenses:
             console.say(f"  licence: {text}")
-        report = summary.to_json()
+        report = asdict(summary)
         if self.feature is not None:
             report |= {"feature": self.feature, "stats": self._say_stats(self.feature)}
         if self.card is not None:
@@ -107,7 +107,7 @@ class Merge:
             last = source["first"] + source["episodes"] - 1
             console.say(f"{source['dataset']}: now episodes {source['first']} to {last}")
         console.say(f"{self.output}: {merger.episodes} episodes, {merger.frames} frames")
-        terminal.print_json({"dataset": str(self.output), **merger.to_json()})
+        terminal.print_json({"dataset": str(self.output), **asdict(merger)})
         return console.EXIT_OK
 
 
@@ -211,7 +211,7 @@ class Filter:
                 remove = partial(filter_episodes, self.folder, read_rules(self.rules))
             removal = remove(delete=self.delete, dry_run=self.dry_run)
             _say_removal(self.folder, removal, verb)
-            terminal.print_json({"dataset": str(self.folder), **removal.to_json()})
+            terminal.print_json({"dataset": str(self.folder), **asdict(removal)})
             return console.EXIT_OK
 
         from acehand_core.review.decisions import apply_decisions, read_decisions
@@ -225,17 +225,17 @@ class Filter:
                 f"{applied.stale} decisions match no episode of {self.folder}: of another dataset, "
                 "or removed or changed since"
             )
-        report = {"dataset": str(self.folder), "stale": applied.stale}
-        report |= {"removal": None, "trimming": None}
         if applied.removal is not None:
             _say_removal(self.folder, applied.removal, verb)
-            report["removal"] = applied.removal.to_json()
         if applied.trimming is not None:
             _say_trimming(self.folder, applied.trimming, self.dry_run)
-            report["trimming"] = applied.trimming.to_json()
         if applied.removal is None and applied.trimming is None:
             console.say(f"{self.folder}: nothing to remove or to trim")
-        terminal.print_json(report)
+        terminal.print_json({
+            "dataset": str(self.folder), "stale": applied.stale,
+            "removal": None if applied.removal is None else asdict(applied.removal),
+            "trimming": None if applied.trimming is None else asdict(applied.trimming),
+        })  # fmt: skip
         return console.EXIT_OK
 
 
@@ -270,7 +270,7 @@ class Trim:
             progress=terminal.bars,
         )  # fmt: skip
         _say_trimming(self.folder, trimming, self.dry_run)
-        terminal.print_json({"dataset": str(self.folder), **trimming.to_json()})
+        terminal.print_json({"dataset": str(self.folder), **asdict(trimming)})
         return console.EXIT_OK
 
 

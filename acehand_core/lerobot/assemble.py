@@ -1,7 +1,8 @@
-"""Put a dataset together from episodes of others. Videos are never coded anew."""
+"""Assembling a dataset from episodes of others, without encoding videos again."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from collections import defaultdict
@@ -19,19 +20,20 @@ from acehand_core.lerobot import transaction
 from acehand_core.lerobot.stats import dataset_stats, feature_stats, stats_to_json
 from acehand_core.recordings.video_encode import copy_parts, probe_video
 
-#: Episodes whose rows share a file, where files are numbered anew.
+#: Episodes per file of rows, when files are renumbered.
 ROWS_TOGETHER = 1000
 
 Row = Mapping[str, Any]
 
 
 class Assembly:
-    """A dataset in the making: episodes are numbered from 0 on in the order in which they come.
+    """Writer of a dataset whose episodes are numbered in the order in which they are added.
 
-    ``finish`` writes what is true of all of them. With ``renumber`` files are counted anew, too,
-    as those of several datasets must be; else they keep their names, as lerobot's own
-    ``delete_episodes`` leaves them. ``place`` lets a file that stays as it is appear in the
-    dataset. ``tasks`` that are known beforehand come first.
+    Args:
+        renumber: also renumber files, as is needed for several datasets; else they keep their
+            names, as with lerobot's ``delete_episodes``.
+        place: puts an unchanged file into the dataset; None: ``link``.
+        tasks: the first tasks.
     """
 
     def __init__(
@@ -69,14 +71,11 @@ class Assembly:
         return tuple(self._tasks)
 
     def add(self, root: Path, rows: Sequence[Row], tasks: Sequence[str]) -> None:
-        """Add episodes of a dataset.
+        """Add episodes of a dataset; ``tasks`` are all of ``root``.
 
-        Args:
-            rows: theirs of meta/episodes in the order of their data, each with its file as "path".
-            tasks: all of ``root``.
-
-        Raises SchemaError for a file that does not hold what its rows say, VideoError for one that
-        cannot be cut, OSError.
+        Each row of meta/episodes has its file as "path"; they are in the order of their data.
+        Raises SchemaError for a file that contradicts its rows, VideoError for one that cannot be
+        cut, OSError.
         """
         theirs = sorted({task for row in rows for task in row["tasks"]}, key=tasks.index)
         self._tasks = list(dict.fromkeys([*self._tasks, *theirs]))
@@ -101,7 +100,7 @@ class Assembly:
         self._rows += added
 
     def finish(self) -> None:
-        """Write rows of episodes, tasks, statistics and counts. Raises SchemaError, OSError."""
+        """Write episode rows, tasks, statistics and counts. Raises SchemaError, OSError."""
         for name, places in _grouped([row["path"] for row in self._rows]).items():
             transaction.step(f"write {name}")
             chunk, file = (int(p.split("-")[1]) for p in Path(name).with_suffix("").parts[-2:])
@@ -127,7 +126,7 @@ class Assembly:
         return layout.video_keys(self._info["features"])
 
     def _renumber_files(self, added: Sequence[dict[str, Any]]) -> None:
-        """Give the files that these rows name numbers behind those that are there."""
+        """Number the files of these rows after the existing ones."""
         size = self._info["chunks_size"]
         for name, following in self._next_files.items():
             chunk, file = f"{name}/chunk_index", f"{name}/file_index"
@@ -142,13 +141,9 @@ class Assembly:
             row["path"] = layout.EPISODES_PATH.format(chunk_index=number[0], file_index=number[1])
 
     def _write_data(
-        self,
-        root: Path,
-        rows: Sequence[Row],
-        added: Sequence[dict[str, Any]],
-        tasks: Sequence[str],
+        self, root: Path, rows: Sequence[Row], added: Sequence[dict[str, Any]], tasks: Sequence[str]
     ) -> None:
-        """Write the data files; put the statistics of what changes in them into ``added``."""
+        """Write the data files; put statistics of changed columns into ``added``."""
         for name, places in _grouped([layout.data_file(row) for row in rows]).items():
             target = layout.data_file(added[places[0]])
             transaction.step(f"write {target}")
@@ -160,14 +155,13 @@ class Assembly:
                 if len(part) != new["length"]:
                     raise SchemaError(
                         f"{root / name}: {len(part)} frames of episode {number}, "
-                        f"meta/episodes says {new['length']}; acehand dataset check --repair "
-                        "mends it."
+                        f"meta/episodes has {new['length']}; run acehand dataset check --repair."
                     )
                 task_of = {tasks.index(task): self._tasks.index(task) for task in old["tasks"]}
                 if strange := {*pc.unique(part["task_index"]).to_pylist()} - {*task_of}:
                     raise SchemaError(
-                        f"{root / name}: task_index {strange.pop()} is none of the tasks "
-                        f"of episode {number}, {old['tasks']}."
+                        f"{root / name}: task_index {strange.pop()} is not one of the tasks of "
+                        f"episode {number}, {old['tasks']}."
                     )
                 parts.append(_renumbered(part, new, task_of))
 
@@ -180,7 +174,7 @@ class Assembly:
     def _write_videos(
         self, root: Path, rows: Sequence[Row], added: Sequence[dict[str, Any]], key: str
     ) -> None:
-        """Link the videos, or cut those that other episodes share; put new times into ``added``."""
+        """Link the videos, or cut those shared with other episodes; update times in ``added``."""
         begin, end = f"videos/{key}/from_timestamp", f"videos/{key}/to_timestamp"
         fps = self._info["fps"]
         for name, places in _grouped([layout.video_file(row, key) for row in rows]).items():
@@ -199,7 +193,7 @@ class Assembly:
                 frames += row["length"]
 
     def _link_extras(self, root: Path, old: int, new: int) -> None:
-        """Link the files beside an episode; its report names its number."""
+        """Link our files of an episode; write its number into its report."""
         before, after = (layout.episode_folder(number) for number in (old, new))
         transaction.step(f"write {after}")
         for path in sorted((root / before).rglob("*")):
@@ -217,7 +211,7 @@ class Assembly:
 
 
 def _renumbered(part: pa.Table, row: dict[str, Any], task_of: Mapping[int, int]) -> pa.Table:
-    """Return an episode's frames counted as its new row says; put their statistics into it."""
+    """Return an episode's frames with the indices of its new row; put their statistics into it."""
     counted = {
         "episode_index": np.full(len(part), row["episode_index"]),
         "index": np.arange(row["dataset_from_index"], row["dataset_to_index"]),
@@ -233,32 +227,26 @@ def _renumbered(part: pa.Table, row: dict[str, Any], task_of: Mapping[int, int])
 
 
 def write_episodes(
-    target: Path,
-    info: Mapping[str, Any],
-    root: Path,
-    rows: Sequence[Row],
-    tasks: Sequence[str],
+    target: Path, info: Mapping[str, Any], root: Path, rows: Sequence[Row], tasks: Sequence[str]
 ) -> None:
-    """Write some episodes of one dataset, ``root``, as a dataset. See ``Assembly.add``."""
+    """Write episodes of the dataset ``root`` as a dataset. See ``Assembly.add``."""
     assembly = Assembly(target, info)
     assembly.add(root, rows, tasks)
     assembly.finish()
 
 
-def link(path: Path, target: Path) -> None:
-    """Let a file appear in another folder, too; copied where that cannot be. Raises OSError."""
+def link(path: Path, target: Path, hard: bool = True) -> None:
+    """Hard-link a file, or copy it where that is not possible or wanted. Raises OSError."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        if not path.is_symlink():  # a relative one would lead elsewhere from there
+    if hard and not path.is_symlink():  # a relative one would break
+        with contextlib.suppress(OSError):  # no hard links there, or another user's file
             target.hardlink_to(path)
             return
-    except OSError:  # a file system without hard links, or somebody else's file
-        pass
     shutil.copy2(path, target)
 
 
 def _grouped(names: Sequence[str]) -> dict[str, list[int]]:
-    """Return where each name is in a list, by name."""
+    """Return the positions of each name in a list."""
     places: dict[str, list[int]] = defaultdict(list)
     for place, name in enumerate(names):
         places[name].append(place)

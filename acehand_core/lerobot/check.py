@@ -1,7 +1,4 @@
-"""Check a LeRobot v3 dataset: everything its reader relies on, and what its users trip over.
-
-Reads any v3.0 dataset of numbers and videos, whatever wrote it.
-"""
+"""Checking any LeRobot v3.0 dataset of numbers and videos against what its reader relies on."""
 
 from __future__ import annotations
 
@@ -15,19 +12,19 @@ import numpy as np
 from acehand_core.errors import AcehandError, SchemaError
 from acehand_core.lerobot import format as layout
 from acehand_core.lerobot.check_files import DatasetProblem, check_data, check_videos
-from acehand_core.lerobot.episode import expected_columns, unusable
 from acehand_core.lerobot.stats import QUANTILES, STAT_NAMES, are_provisional, stat_shape
 from acehand_core.lerobot.transaction import STAGING
+from acehand_core.lerobot.writer import expected_columns, unusable
 
 Row = Mapping[str, Any]
 T = TypeVar("T")
 
 
 def check_dataset(root: Path) -> list[DatasetProblem]:
-    """Return every fault found in the dataset at ``root``; an empty list means that it is sound.
+    """Return every fault of the dataset at ``root``; [] if it is sound.
 
-    Every frame of every video is compared with the data by its packet's time, and decoded at both
-    edges of each episode. A broken info.json or episode table hides what depends on it.
+    Compares packet times of all video frames with the data, and decodes both ends of each episode.
+    A broken info.json or episode table hides later faults.
     """
     problems: list[DatasetProblem] = []
     if (root / STAGING).exists():
@@ -50,13 +47,17 @@ def check_dataset(root: Path) -> list[DatasetProblem]:
         return problems
     faults = list(check_rows(root, info, rows, tasks))
     problems += faults
-    problems += _check_stats(root, info["features"], rows[-1]["dataset_to_index"])
+    path = layout.STATS_PATH
+    stats = _guarded(problems, path, lambda: layout.read_json(root / path))
+    for key, feature in info["features"].items():
+        if stats is not None and layout.has_stats(feature):
+            found = _stat_faults(stats.get(key), feature, rows[-1]["dataset_to_index"])
+            problems += [DatasetProblem(path, f"{key}: {message}") for message in found]
     if faults:
         return problems
     problems += check_data(root, info, rows, tasks or [])
     problems += check_videos(root, info, rows)
     problems += _guarded(problems, "data", lambda: list(_check_finished(root, rows))) or []
-
     return problems
 
 
@@ -69,7 +70,7 @@ def _guarded(problems: list[DatasetProblem], path: str, read: Callable[[], T]) -
 
 
 def check_info(info: Row) -> Iterator[DatasetProblem]:
-    """Yield the faults of info.json by itself."""
+    """Yield the faults of info.json."""
 
     def problem(message: str) -> DatasetProblem:
         return DatasetProblem(layout.INFO_PATH, message)
@@ -88,8 +89,7 @@ def check_info(info: Row) -> Iterator[DatasetProblem]:
         yield problem("features must be an object of key -> dtype, shape, names")
         return
     for key, feature in features.items():
-        fault = _feature_fault(key, feature)
-        if fault:
+        if fault := _feature_fault(key, feature):
             yield problem(f"feature {key!r}: {fault}")
     for key, dtype in layout.MANDATORY.items():
         feature = features.get(key)
@@ -118,15 +118,12 @@ def _feature_fault(key: str, feature: Any) -> str | None:
         lengths = [len(labels) for labels in groups]
         fits = lengths == list(shape) or (len(shape) == 1 and sum(lengths) == shape[0])
         return None if fits else f"names have {lengths} labels for shape {list(shape)}"
-
     expected = len(shape) if feature["dtype"] in ("video", "image") else shape[0]
-    if len(names) != expected:
-        return f"{len(names)} names, expected {expected}"
-    return None
+    return None if len(names) == expected else f"{len(names)} names, expected {expected}"
 
 
 def read_rows(root: Path) -> list[Row]:
-    """Return the rows of meta/episodes with the file of each. Raises SchemaError."""
+    """Return the rows of meta/episodes, each with its file as "path". Raises SchemaError."""
     rows: list[Row] = []
     first: dict[str, Any] | None = None
     for path in layout.parquet_files(root / "meta/episodes"):
@@ -146,7 +143,7 @@ def read_rows(root: Path) -> list[Row]:
 def check_rows(
     root: Path, info: Row, rows: Sequence[Row], tasks: Sequence[str] | None
 ) -> Iterator[DatasetProblem]:
-    """Yield the faults of meta/episodes, given what ``read_rows`` returned."""
+    """Yield the faults of meta/episodes, given the rows of ``read_rows``."""
     expected = expected_columns(info)
     missing = sorted(expected - set(rows[0]))
     if missing:
@@ -154,11 +151,9 @@ def check_rows(
         return
 
     for number, row in enumerate(rows):
-        odd = unusable(row, expected)
-        if odd:
-            yield DatasetProblem(
-                row["path"], f"episode {number}: unusable values in {', '.join(odd)}"
-            )
+        if odd := unusable(row, expected):
+            text = f"episode {number}: unusable values in {', '.join(odd)}"
+            yield DatasetProblem(row["path"], text)
             return
 
     if len(rows) != info["total_episodes"]:
@@ -168,24 +163,18 @@ def check_rows(
 
     start = 0
     for number, row in enumerate(rows):
-        for message in row_faults(root, info, row, number, start, tasks):
+        for message in _row_faults(root, info, row, number, start, tasks):
             yield DatasetProblem(row["path"], f"episode {number}: {message}")
         start = row["dataset_to_index"]
-
     if start != info["total_frames"]:
-        yield DatasetProblem(
-            "meta/episodes", f"episodes end at frame {start}, info.json counts "
-            f"{info['total_frames']}"
-        )  # fmt: skip
+        text = f"episodes end at frame {start}, info.json counts {info['total_frames']}"
+        yield DatasetProblem("meta/episodes", text)
 
 
-def row_faults(
+def _row_faults(
     root: Path, info: Row, row: Row, number: int, start: int, tasks: Sequence[str] | None
 ) -> Iterator[str]:
-    """Yield what is wrong with row ``number`` of meta/episodes, due to begin at frame ``start``.
-
-    ``row`` also holds its own file's path (relative to the root) under "path".
-    """
+    """Yield the faults of row ``number`` of meta/episodes, due to start at frame ``start``."""
     if row["episode_index"] != number:
         yield f"episode_index is {row['episode_index']}; the reader looks up by position"
     length = row["dataset_to_index"] - row["dataset_from_index"]
@@ -204,7 +193,7 @@ def row_faults(
 
 
 def episode_faults(root: Path, info: Row, row: Row, tasks: Sequence[str] | None) -> Iterator[str]:
-    """Yield what a row of meta/episodes lacks of an episode, wherever it stands."""
+    """Yield the faults of a row of meta/episodes, except of its position."""
     if row["length"] < 1:
         yield "has no frames"
     unknown = [task for task in row["tasks"] if tasks is not None and task not in tasks]
@@ -217,60 +206,41 @@ def episode_faults(root: Path, info: Row, row: Row, tasks: Sequence[str] | None)
         begin, end = (row[f"videos/{key}/{edge}_timestamp"] for edge in ("from", "to"))
         if begin < 0 or abs(end - begin - row["length"] / info["fps"]) > layout.TOLERANCE_S:
             yield f"{key}: {begin} s to {end} s is not {row['length']} frames at {info['fps']} fps"
-
-    for name in files:
-        if not (root / name).is_file():
-            yield f"{name} is missing"
+    yield from (f"{name} is missing" for name in files if not (root / name).is_file())
 
 
 def _check_finished(root: Path, rows: Sequence[Row]) -> Iterator[DatasetProblem]:
-    """Yield what a writer of ours that was stopped has left to do."""
+    """Yield what our writer, interrupted, has not finished."""
     if are_provisional(root, rows):
         yield DatasetProblem(
             layout.STATS_PATH,
-            "quantiles are averages over the episodes, for the writer was stopped before it "
-            "computed them; run the repair, or the same command with --resume",
+            "quantiles are averages over the episodes: the writer was stopped before it computed "
+            "them; run the repair, or the same command with --resume",
         )
-
     if not (root / layout.EXTRAS).is_dir():
-        return  # published without, or edited by lerobot's tools, which leave it behind
+        return  # published without, or edited by lerobot's tools, which drop it
     for number, row in enumerate(rows):
         names = layout.missing_files(root, number)
         if names and layout.read_record(root, row) is not None:
             yield DatasetProblem(
                 layout.episode_folder(number),
-                f"unfinished: {', '.join(names)}, for the writer was stopped; they need the "
+                f"unfinished: {', '.join(names)}, since the writer was stopped; they need the "
                 "recording: run the command that made the episode again, with --resume",
             )
 
 
-def _check_stats(root: Path, features: Row, frames: int) -> Iterator[DatasetProblem]:
-    try:
-        content = layout.read_json(root / layout.STATS_PATH)
-    except SchemaError as error:
-        yield DatasetProblem(layout.STATS_PATH, str(error))
-        return
-    for key, feature in features.items():
-        if layout.has_stats(feature):
-            for message in _stat_faults(content.get(key), feature, frames):
-                yield DatasetProblem(layout.STATS_PATH, f"{key}: {message}")
-
-
 def _stat_faults(content: Any, feature: Row, frames: int) -> Iterator[str]:
     content = content if isinstance(content, Mapping) else {}
-    missing = [name for name in STAT_NAMES if name not in content]
-    if missing:
+    if missing := [name for name in STAT_NAMES if name not in content]:
         yield f"{', '.join(missing)} missing"
         return
-
     try:
         stats = {name: np.asarray(content[name], dtype=np.float64) for name in STAT_NAMES}
     except (TypeError, ValueError):
         yield "its statistics are not all lists of numbers"
         return
-
     for name, value in stats.items():
-        # lerobot pools axes, except in datasets that began with an episode of one frame.
+        # lerobot pools axes, except in datasets whose first episode has one frame.
         if value.shape not in (stat_shape(feature, name), tuple(feature["shape"])):
             yield f"{name} has shape {value.shape}, expected {stat_shape(feature, name)}"
             return
@@ -283,7 +253,6 @@ def _stat_faults(content: Any, feature: Row, frames: int) -> Iterator[str]:
     for low, high in [*itertools.pairwise(order), ("min", "mean"), ("mean", "max")]:
         if (stats[low] > stats[high] + slack).any():
             yield f"{low} exceeds {high}"
-
     if (stats["std"] < 0).any():
         yield "std is negative"
     if feature["dtype"] == "video":

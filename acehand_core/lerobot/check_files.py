@@ -1,4 +1,4 @@
-"""Check the data and video files of a LeRobot v3 dataset against its metadata."""
+"""Checking the data and video files of a LeRobot v3 dataset against its metadata."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class DatasetProblem:
-    """One fault of a dataset: the file it is in (relative to the root) and what is wrong."""
+    """One fault of a dataset, and its file relative to the root."""
 
     path: str
     message: str
@@ -36,7 +36,7 @@ class DatasetProblem:
 def check_data(
     root: Path, info: Row, rows: Sequence[Row], tasks: Sequence[str]
 ) -> list[DatasetProblem]:
-    """Return the faults of the data files, given rows of meta/episodes without faults."""
+    """Return the faults of the data files, given sound rows of meta/episodes."""
     problems: list[DatasetProblem] = []
     parts: dict[str, list[np.ndarray]] = defaultdict(list)  # of the index columns
     ranges: dict[str, list[np.ndarray]] = defaultdict(list)
@@ -62,15 +62,15 @@ def check_data(
     if total != info["total_frames"]:
         message = f"{total} rows, info.json counts {info['total_frames']}"
         problems.append(DatasetProblem("data", message))
-
     columns = {key: np.concatenate(values) for key, values in parts.items()}
     for row in rows:
-        place = rows_of.get(layout.data_file(row), (0, 0))
-        for fault in _episode_faults(columns, place, row, info["fps"], tasks):
-            problems.append(
-                DatasetProblem(layout.data_file(row), f"episode {row['episode_index']}: {fault}")
+        name = layout.data_file(row)
+        problems += [
+            DatasetProblem(name, f"episode {row['episode_index']}: {fault}")
+            for fault in _episode_faults(
+                columns, rows_of.get(name, (0, 0)), row, info["fps"], tasks
             )
-
+        ]
     return problems + _stats_against(root, ranges)
 
 
@@ -107,17 +107,14 @@ def _value_faults(
         feature = features[key]
         if feature["dtype"] not in layout.ARROW_TYPES:
             continue
-
         try:
             values = layout.column_values(table[key], feature["shape"])
         except ValueError as error:
             yield f"column {key!r} does not have shape {feature['shape']}: {error}"
             values = np.zeros((len(table), *feature["shape"]))
-
         if values.dtype.kind == "f" and not np.isfinite(values).all():
             frame = int(np.argwhere(~np.isfinite(values))[0][0])
             yield f"column {key!r} is NaN or infinite at row {frame}"
-
         if key in layout.MANDATORY:
             parts[key].append(values[:, 0])
         elif len(values):
@@ -126,7 +123,7 @@ def _value_faults(
 
 
 def _absence_faults(table: pa.Table, features: Row) -> Iterator[str]:
-    """Yield what contradicts itself about hands that are not there."""
+    """Yield contradictions between validity and confidence."""
     if not {VALID_KEY, CONFIDENCE_KEY} <= features.keys():
         return
     valid, confidence = (
@@ -136,8 +133,8 @@ def _absence_faults(table: pa.Table, features: Row) -> Iterator[str]:
     if valid.shape == confidence.shape and (~valid & (confidence > 0)).any():
         row, hand = np.argwhere(~valid & (confidence > 0))[0]
         yield (
-            f"{CONFIDENCE_KEY!r} is {confidence[row, hand]:g} at row {row} for a hand of which "
-            f"{VALID_KEY!r} is false; it must be 0 there"
+            f"{CONFIDENCE_KEY!r} is {confidence[row, hand]:g} at row {row}, where {VALID_KEY!r} is "
+            "false; it must be 0 there"
         )
 
 
@@ -155,8 +152,7 @@ def _episode_faults(
     part = {key: column[start:stop] for key, column in columns.items()}
     count = np.arange(row["length"])
     if len(part["index"]) != row["length"]:
-        return  # said by the line above
-
+        return  # reported above
     for key, expected in (
         ("index", start + count),
         ("frame_index", count),
@@ -177,8 +173,8 @@ def _episode_faults(
 
 
 def _stats_against(root: Path, ranges: Mapping[str, list[np.ndarray]]) -> list[DatasetProblem]:
-    """Compare stats.json's extremes with the data; stale statistics show there."""
-    stats = read_stats(root)  # nothing where it is broken: the check of the metadata says so
+    """Compare stats.json's extremes with the data, which reveals stale statistics."""
+    stats = read_stats(root)  # {} if broken: the check of the metadata reports it
     problems = []
     for key, parts in ranges.items():
         low = np.min([part[0] for part in parts], axis=0)
@@ -187,14 +183,13 @@ def _stats_against(root: Path, ranges: Mapping[str, list[np.ndarray]]) -> list[D
         for name, value in (("min", low), ("max", high)):
             stored = stats.get(key, {}).get(name, value)
             if stored.shape == value.shape and (np.abs(stored - value) > slack).any():
-                problems.append(
-                    DatasetProblem(layout.STATS_PATH, f"{key}: {name} is not that of the data")
-                )
+                text = f"{key}: {name} is not that of the data"
+                problems.append(DatasetProblem(layout.STATS_PATH, text))
     return problems
 
 
 def check_videos(root: Path, info: Row, rows: Sequence[Row]) -> Iterator[DatasetProblem]:
-    """Yield the faults of the video files, given rows of meta/episodes without faults."""
+    """Yield the faults of the video files, given sound rows of meta/episodes."""
     for key in layout.video_keys(info["features"]):
         episodes: dict[str, list[Row]] = defaultdict(list)
         for row in rows:
@@ -222,7 +217,6 @@ def _video_faults(facts: VideoFacts, info: Row, key: str, users: Sequence[Row]) 
         yield f"{len(facts.times_s)} frames, its episodes have {frames}"
     if not facts.starts_with_key_frame:
         yield "does not start with a key frame"
-
     for row in users:
         late = late_frames(facts, row, key, info["fps"])
         if len(late):
@@ -234,28 +228,25 @@ def _video_faults(facts: VideoFacts, info: Row, key: str, users: Sequence[Row]) 
 
 def late_frames(facts: VideoFacts, row: Row, key: str, fps: int) -> Int[np.ndarray, "N"]:
     """Return the frames of an episode that the reader would not find in its video."""
-    return np.flatnonzero(_distance(facts.times_s, _due(row, key, fps)) > layout.TOLERANCE_S)
+    due, times = _due(row, key, fps), facts.times_s
+    if not len(times):
+        return np.arange(len(due))
+    after = np.searchsorted(times, due).clip(0, len(times) - 1)
+    before = (after - 1).clip(0)
+    distance = np.minimum(np.abs(times[after] - due), np.abs(times[before] - due))
+    return np.flatnonzero(distance > layout.TOLERANCE_S)
 
 
 def _due(row: Row, key: str, fps: int) -> Float[np.ndarray, "T"]:
-    """Return when the reader will look for the episode's frames, in seconds of the file."""
+    """Return when the reader looks for the episode's frames, in seconds of the file."""
     stamps = (np.arange(row["length"]) / fps).astype(np.float32).astype(np.float64)
     return row[f"videos/{key}/from_timestamp"] + stamps
-
-
-def _distance(times: Float[np.ndarray, "T"], due: Float[np.ndarray, "N"]) -> Float[np.ndarray, "N"]:
-    if not len(times):
-        return np.full(len(due), np.inf)
-    after = np.searchsorted(times, due).clip(0, len(times) - 1)
-    before = (after - 1).clip(0)
-    return np.minimum(np.abs(times[after] - due), np.abs(times[before] - due))
 
 
 def _decoding_faults(facts: VideoFacts, fps: int, key: str, users: Sequence[Row]) -> Iterator[str]:
     for row in users:
         stamps = _due(row, key, fps)[[0, -1]]
-        missed = _undecodable(facts.path, stamps)
-        if missed:
+        if missed := _undecodable(facts.path, stamps):
             yield (
                 f"episode {row['episode_index']}: {len(missed)} of {len(stamps)} frames tried "
                 f"cannot be decoded, the first at {missed[0]:.6f} s"
@@ -263,17 +254,17 @@ def _decoding_faults(facts: VideoFacts, fps: int, key: str, users: Sequence[Row]
 
 
 def _undecodable(path: Path, stamps: Float[np.ndarray, "N"]) -> list[float]:
-    """Return those of the increasing times at which no frame comes out of the decoder."""
+    """Return those of the increasing times at which no frame is decoded."""
     missed: list[float] = []
     tried = 0
     try:
         with av.open(f"file:{path}", metadata_errors="ignore") as container:
             stream = container.streams.video[0]
-            assert stream.time_base is not None  # a demuxer sets it
+            assert stream.time_base is not None
             frames: Iterator[av.VideoFrame] | None = None
             shown = -np.inf
             for stamp in stamps:
-                # Seek only where that saves decoding: at the first, and at a far last one.
+                # Seek only where that saves decoding: to the first, and to a far last one.
                 if frames is None or stamp - shown > 2.0:
                     offset = round(stamp / stream.time_base) - 1
                     container.seek(max(offset, 0), backward=True, stream=stream)
@@ -289,5 +280,4 @@ def _undecodable(path: Path, stamps: Float[np.ndarray, "N"]) -> list[float]:
                 tried += 1
     except (OSError, av.FFmpegError):
         missed += stamps[tried:].tolist()
-
     return missed

@@ -1,18 +1,18 @@
-"""Edit a LeRobot v3 dataset: episodes go, those that stay are numbered anew; several become one.
+"""Removing episodes of a LeRobot v3 dataset, and merging datasets.
 
-The edited dataset is built beside the old one, with hard links to whatever stays as it is, and
-takes its place in one step (``transaction.publish``): a reader sees the old dataset or the new one,
-and what a killed process leaves is removed or restored by ``repair.repair``. Files keep their
-numbers, unused tasks go, as with lerobot's own ``delete_episodes``.
+The new dataset is built next to the old one, with hard links to unchanged files, and replaces it in
+one step (``transaction.publish``): a reader sees the old or the new dataset, and ``repair.repair``
+cleans up after a killed process. Episodes are renumbered, files keep their numbers and unused tasks
+go, as with lerobot's ``delete_episodes``.
 """
 
 from __future__ import annotations
 
 import contextlib
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,9 @@ from acehand_core.lerobot.transaction import STAGING, built_beside, clean_siblin
 from acehand_core.recordings.lerobot_video import is_dataset
 from acehand_core.types import Progress, no_progress
 
-#: Folder of a dataset for what is no longer part of it.
+#: Folder of a dataset for files and episodes removed from it.
 SET_ASIDE = ".unreferenced"
-#: In a dataset of removed episodes: which they were, and why.
+#: In a dataset of removed episodes: their numbers and the reasons.
 REMOVED = "removed.json"
 
 #: info.json, the rows of meta/episodes and the tasks of a dataset.
@@ -39,21 +39,18 @@ Content = tuple[dict[str, Any], list[Row], list[str]]
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What ``remove_episodes`` did.
+    """Result of ``remove_episodes``.
 
-    ``removed`` has the number that each episode had, its frames and tasks, and the rules that it
-    broke. ``set_aside`` is the dataset that they are now, relative to the one that they were
-    removed from; None: deleted.
+    Attributes:
+        removed: number, frames, tasks and broken rules of each.
+        episodes, frames: that stay.
+        set_aside: relative path of the removed episodes' dataset; None: deleted.
     """
 
     removed: tuple[dict[str, Any], ...]
     episodes: int
     frames: int
     set_aside: str | None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the object that ``acehand dataset filter --json`` prints."""
-        return asdict(self)
 
 
 def remove_episodes(
@@ -63,15 +60,15 @@ def remove_episodes(
     delete: bool = False,
     dry_run: bool = False,
 ) -> Removal:
-    """Remove episodes by number, of a mapping with the reasons, and number the later ones anew.
+    """Remove episodes by number, in a mapping with reasons, and renumber later ones.
 
-    The removed ones are kept as a dataset of their own inside ``.unreferenced``, unless ``delete``.
-    ``dry_run``: say what would be removed, and change nothing.
+    Args:
+        delete: do not keep the removed ones as a dataset in ``.unreferenced``.
+        dry_run: return what would be removed, and change nothing.
 
-    Raises:
-        InputError: there is no such dataset or episode, or none would be left.
-        SchemaError: the dataset needs the repair first. VideoError: a video of several episodes
-            cannot be cut. OutputError: it cannot be written or is in use. Nothing has changed.
+    Raises InputError for an unknown episode or if none would be left, SchemaError for a dataset
+    that needs repair, VideoError if a shared video cannot be cut, OutputError. Nothing has changed
+    then.
     """
     root = root.resolve()
     with output_errors(root), opened(root) as content:
@@ -83,21 +80,11 @@ def remove_episodes(
 
 
 def filter_episodes(
-    root: Path,
-    rules: Sequence[Rule],
-    *,
-    delete: bool = False,
-    dry_run: bool = False,
+    root: Path, rules: Sequence[Rule], *, delete: bool = False, dry_run: bool = False
 ) -> Removal:
-    """Remove the episodes that break rules; ``removed`` has the reasons of each.
+    """Remove episodes that break rules: see ``remove_episodes``.
 
-    Arguments and errors as of ``remove_episodes``.
-
-    Args:
-        dry_run: say what would be removed, and change nothing.
-
-    Raises:
-        InputError: also where no episode has an entry that a rule names.
+    Raises InputError also for a rule about an entry that no episode has.
     """
     root = root.resolve()
     with output_errors(root), opened(root) as content:
@@ -107,17 +94,22 @@ def filter_episodes(
 
 
 def _remove(
-    root: Path,
-    content: Content,
-    removed: Mapping[int, Sequence[str]],
-    delete: bool,
-    dry_run: bool,
+    root: Path, content: Content, removed: Mapping[int, Sequence[str]], delete: bool, dry_run: bool
 ) -> Removal:
     """Remove episodes, by number with the reasons of each; the caller holds the lock."""
     info, rows, tasks = content
     kept = [row for row in rows if row["episode_index"] not in removed]
     gone = [row for row in rows if row["episode_index"] in removed]
-    said, frames = _said(rows, removed), sum(row["length"] for row in kept)
+    said = tuple(
+        {
+            "episode": row["episode_index"],
+            "frames": row["length"],
+            "tasks": row["tasks"],
+            "reasons": list(removed[row["episode_index"]]),
+        }
+        for row in gone
+    )
+    frames = sum(row["length"] for row in kept)
     if dry_run:
         return Removal(said, len(kept), frames, None)
     if not kept:
@@ -134,20 +126,9 @@ def _remove(
     return Removal(said, len(kept), frames, None if place is None else place.as_posix())
 
 
-def _said(rows: Sequence[Row], removed: Mapping[int, Sequence[str]]) -> tuple[dict[str, Any], ...]:
-    return tuple(
-        {"episode": row["episode_index"], "frames": row["length"], "tasks": row["tasks"],
-         "reasons": list(removed[row["episode_index"]])}
-        for row in rows if row["episode_index"] in removed
-    )  # fmt: skip
-
-
 @contextlib.contextmanager
 def opened(root: Path) -> Iterator[Content]:
-    """Yield info.json, the rows of meta/episodes and the tasks of a dataset that nobody writes to.
-
-    Raises InputError, SchemaError, OutputError.
-    """
+    """Lock a sound dataset; yield info.json, rows and tasks. Raises as ``remove_episodes``."""
     clean_siblings(root)
     if not is_dataset(root):
         raise InputError(f"{root} has no {layout.INFO_PATH}; it is not a LeRobot dataset.")
@@ -166,7 +147,7 @@ def opened(root: Path) -> Iterator[Content]:
 
 
 def unused_files(root: Path, info: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
-    """Return the reader's files, and the folders beside episodes, that none of these rows uses."""
+    """Return the files and folders of episodes that none of these rows uses."""
     used = {row["path"] for row in rows} | {layout.data_file(row) for row in rows}
     for key in layout.video_keys(info["features"]):
         used |= {layout.video_file(row, key) for row in rows}
@@ -175,7 +156,7 @@ def unused_files(root: Path, info: Mapping[str, Any], rows: Sequence[Row]) -> li
 
 
 def _of_episodes(root: Path) -> list[str]:
-    """Return the files that hold episodes, and the folders beside them, relative to the dataset."""
+    """Return the files and folders of episodes, relative to the dataset."""
     patterns = ("data/*/*.parquet", "meta/episodes/*/*.parquet", "videos/*/*/*.mp4")
     paths = [path for pattern in patterns for path in sorted(root.glob(pattern))]
     folders = sorted((root / layout.EXTRAS).glob("episode_*"))
@@ -184,10 +165,9 @@ def _of_episodes(root: Path) -> list[str]:
 
 
 def replace_dataset(root: Path, fill: Callable[[Path], None]) -> None:
-    """Build a dataset beside ``root`` and let it take its place; on failure nothing has changed.
+    """Build a dataset and replace ``root``, locked by the caller, or change nothing.
 
-    ``fill`` writes the episodes to a folder. What is neither theirs nor in their metadata comes
-    along as it is. The caller holds the lock of ``root``. Raises OSError.
+    ``fill`` writes episodes and metadata to a folder; all other files are linked. Raises OSError.
     """
     with built_beside(root) as base:
         fill(base)
@@ -206,7 +186,7 @@ def replace_dataset(root: Path, fill: Callable[[Path], None]) -> None:
 
 
 def free_name(path: Path) -> Path:
-    """Return a name that nothing has: with the first free number behind it."""
+    """Return a free name: with the first unused number behind it."""
     number = 0
     while (numbered := path.with_name(f"{path.name}-{number:03d}")).exists():
         number += 1
@@ -215,16 +195,12 @@ def free_name(path: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Merger:
-    """What ``merge_datasets`` made: where the episodes of each source are now, and how many."""
+    """Result of ``merge_datasets``, with the first episode and count of each source."""
 
     sources: tuple[dict[str, Any], ...]
     episodes: int
     frames: int
     tasks: tuple[str, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the object that ``acehand dataset merge --json`` prints."""
-        return asdict(self)
 
 
 def merge_datasets(
@@ -235,70 +211,49 @@ def merge_datasets(
     overwrite: bool = False,
     progress: Progress = no_progress,
 ) -> Merger:
-    """Make one dataset of the episodes of several, in the order given.
+    """Merge the episodes of datasets into one, in the order given.
 
-    Its bytes depend on the sources and their order alone. What lies in a source beside its episodes
-    (its README.md, what was set aside) is left there.
+    Its bytes depend only on the sources and their order. Files outside of episodes are not copied.
 
     Args:
-        hard_links: videos and files beside episodes become hard links, where the file system has
-            them, in place of copies: who changes one inside a source then changes it in both.
-        overwrite: replace a dataset at ``output``, when the new one is complete.
+        hard_links: link unchanged files, if the file system can: changes to one then show in both.
+        overwrite: replace a dataset at ``output`` when the new one is complete.
 
-    Raises:
-        InputError: there is no source, one is none or comes twice, or they do not fit together
-            (each difference is named). SchemaError: one needs the repair first.
-        OutputError: ``output`` exists or cannot be written, or a source is in use.
+    Raises InputError for no source, one named twice, or other layouts (each difference is named),
+    SchemaError for one that needs repair, OutputError.
     """
     if not sources:
         raise InputError("There is nothing to merge; name the datasets.")
     roots, output = [source.resolve() for source in sources], output.absolute()
     if twice := [root for root, count in Counter(roots).items() if count > 1]:
-        raise InputError(f"{twice[0]} is named twice; its episodes would be in there twice.")
-    place = link if hard_links else _copied
+        raise InputError(f"{twice[0]} is named twice.")
+    place = partial(link, hard=hard_links)
     with output_errors(output):
         if overwrite and is_dataset(output):
-            DirectoryLock(output).release()  # refused while somebody writes to it
+            DirectoryLock(output).release()  # refused while another process writes to it
         elif output.exists():
             raise OutputError(f"{output} exists; choose a folder that does not.")
         output.parent.mkdir(parents=True, exist_ok=True)
         clean_siblings(output)
         with built_beside(output) as base:
-            return _merge(roots, base, place, progress)
-
-
-def _merge(
-    roots: Sequence[Path],
-    base: Path,
-    place: Callable[[Path, Path], None],
-    progress: Progress,
-) -> Merger:
-    """Write the merged dataset to a folder."""
-    assembly: Assembly | None = None
-    shared: dict[str, Any] = {}
-    said = []
-    for number, root in enumerate(roots):
-        progress("merge", number, len(roots))
-        with opened(root) as (info, rows, tasks):
-            if assembly is None:
-                shared = info
-                assembly = Assembly(base, info, renumber=True, place=place)
-            if differences := dataset_differences(info, shared):
-                raise InputError(
-                    f"{root} does not fit {roots[0]}, here called the dataset: "
-                    f"{'; '.join(differences)}."
-                )
-            first = assembly.episodes
-            assembly.add(root, rows, tasks)
-            said.append({"dataset": str(root), "first": first, "episodes": len(rows)})
-
-    assert assembly is not None
-    assembly.finish()
-    progress("merge", len(roots), len(roots))
+            assembly: Assembly | None = None
+            shared: dict[str, Any] = {}
+            said = []
+            for number, root in enumerate(roots):
+                progress("merge", number, len(roots))
+                with opened(root) as (info, rows, tasks):
+                    if assembly is None:
+                        shared = info
+                        assembly = Assembly(base, info, renumber=True, place=place)
+                    if differences := dataset_differences(info, shared):
+                        raise InputError(
+                            f"{root} does not fit {roots[0]}, here called the dataset: "
+                            f"{'; '.join(differences)}."
+                        )
+                    first = assembly.episodes
+                    assembly.add(root, rows, tasks)
+                    said.append({"dataset": str(root), "first": first, "episodes": len(rows)})
+            assert assembly is not None
+            assembly.finish()
+            progress("merge", len(roots), len(roots))
     return Merger(tuple(said), assembly.episodes, assembly.frames, assembly.tasks)
-
-
-def _copied(path: Path, target: Path) -> None:
-    """Copy a file to a folder that may not be there yet. Raises OSError."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copy2(path, target)

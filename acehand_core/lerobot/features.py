@@ -1,14 +1,12 @@
-"""What a demonstration dataset holds: features with names, and their columns for one episode.
+"""Features of a demonstration dataset, with names, and their columns for one episode.
 
-Every feature is a flat vector: lerobot's edit tools fail on features of two or more axes. The axes
-that a vector was made of are in its ``info``, as ``axes``: reshaping the values (T, N) to
-(T, *lengths of the axes) gives them back. Datasets written before have those axes in their shape;
-they are added to as they are, see ``of_same_shape``, and so are those without ``ADDED_KEYS``.
+Every feature is a flat vector: lerobot's edit tools fail on more axes. ``axes`` in its ``info`` has
+the original ones: values (T, N) reshaped to (T, *lengths of the axes). Older datasets have those
+axes in their shape, or lack ``ADDED_KEYS``; they are appended to as they are (``of_same_shape``).
 
-Both hands are always present. An absent hand is not valid (``VALID_KEY``), holds its last valid
+Both hands are always present. An absent hand is not valid (``VALID_KEY``), keeps its last valid
 pose (its first before it appears) and has confidence 0; one that never appears is the flat default
-hand at the origin.
-Rotations that are never known are the identity; nothing is NaN.
+hand at the origin. Unknown rotations are the identity; nothing is NaN.
 """
 
 from __future__ import annotations
@@ -25,24 +23,19 @@ from acehand_core.geometry import rotations
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.skeleton import FINGER_JOINT_NAMES, KEYPOINT_NAMES, WRIST
 from acehand_core.lerobot.format import FeatureSpec, video_feature
-from acehand_core.motion import (
-    HandModelName,
-    HandMotion,
-    RobotTrajectory,
-    held_index,
-)
+from acehand_core.motion import HandModelName, HandMotion, RobotTrajectory, held_index
 from acehand_core.types import SIDES, JointsCamera
 
 IMAGE_KEY = "observation.images.ego"
 CONFIDENCE_KEY = "observation.hand.confidence"
-#: No "observation." before it: lerobot's policies take whatever is called so as an input, and
-#: their normalization cannot subtract from booleans.
+#: Without "observation.", which marks inputs of lerobot's policies: their normalization cannot
+#: subtract booleans.
 VALID_KEY = "hand.valid"
 ARM_CLEARANCE_KEY = "observation.arm.clearance"
-#: No input of a policy either: what is not known would be one of its numbers.
+#: No policy input either: ``UNKNOWN_SIGMA`` is not a measurement.
 SIGMA_KEY = "hand.joint_sigma"
 UNKNOWN_SIGMA = -1.0
-#: What datasets of older versions may lack.
+#: Features that older datasets may lack.
 ADDED_KEYS = (VALID_KEY, ARM_CLEARANCE_KEY, SIGMA_KEY)
 _AXES = ("x", "y", "z")
 _ROTATION = ("r11", "r21", "r31", "r12", "r22", "r32")
@@ -52,13 +45,14 @@ _CAMERA = ("fx", "fy", "cx", "cy", "width", "height")
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What every episode of a dataset shares.
+    """Properties shared by all episodes of a dataset.
 
-    ``frame`` is that of base poses; "none" means there are none. ``image_size`` is (width, height)
-    of the encoded video, or None where there is none. Hands of two models are never mixed.
-    ``register_unit`` says what the robot's own controller takes. ``arm_joints`` are those of the
-    arm that carries each hand, if there is one. Registers are to be sent ``sent_ahead_s`` earlier
-    than the motion.
+    Attributes:
+        frame: of base poses; "none": no poses.
+        image_size: (width, height) of the video; None: no video.
+        register_unit: of the robot's controller.
+        arm_joints: of the arm that carries each hand, if any.
+        sent_ahead_s: how much earlier than the motion registers are to be sent.
     """
 
     joint_names: tuple[str, ...]
@@ -78,10 +72,10 @@ def features(layout: Layout) -> tuple[FeatureSpec, ...]:
 
 
 def of_same_shape(layout: Layout, stored: Mapping[str, Any]) -> tuple[FeatureSpec, ...]:
-    """Return the features as a dataset has them.
+    """Return the features in the form of an existing dataset.
 
-    Those of older datasets keep their axes, and ``ADDED_KEYS`` are left out where they lack them.
-    ``stored`` is ``features`` of its info.json; whatever else differs is for the writer to name.
+    Features of older datasets keep their axes, and missing ``ADDED_KEYS`` are left out. ``stored``
+    is ``features`` of its info.json; the writer reports other differences.
     """
 
     def has_axes(key: str) -> bool:
@@ -97,7 +91,7 @@ def of_same_shape(layout: Layout, stored: Mapping[str, Any]) -> tuple[FeatureSpe
 
 
 def _flat(spec: FeatureSpec) -> FeatureSpec:
-    """Return a feature of several named axes as a vector with a name for every entry."""
+    """Return a feature of several axes as a vector with a name for every entry."""
     if not isinstance(spec.names, Mapping):
         return spec
     names = tuple("_".join(labels) for labels in itertools.product(*spec.names.values()))
@@ -108,11 +102,11 @@ def _flat(spec: FeatureSpec) -> FeatureSpec:
 def _by_axes(layout: Layout) -> tuple[FeatureSpec, ...]:
     placed = layout.frame != "none"
     model = {"hand_model": layout.hand_model}
-
-    base: tuple[str, ...] = ()
-    if layout.frame != "none":
-        base = tuple(f"base_{name}" for name in (*_AXES, *_ROTATION))
-    state = _sided((*base, *layout.command_joints))
+    base = tuple(f"base_{name}" for name in (*_AXES, *_ROTATION)) if placed else ()
+    state, registers = _sided((*base, *layout.command_joints)), _sided(layout.command_names)
+    register_info: dict[str, str | float] = {"unit": layout.register_unit}
+    if layout.sent_ahead_s:  # not to be mixed with others in one dataset
+        register_info["sent_ahead_s"] = layout.sent_ahead_s
 
     unit = {"unit": "base: m and rotation columns; joints: rad", "frame": layout.frame}
     specs = [
@@ -120,7 +114,7 @@ def _by_axes(layout: Layout) -> tuple[FeatureSpec, ...]:
         FeatureSpec("action", "float32", (len(state),), state,
                     {**unit, "meaning": "observation.state of the next frame"}),
         _vector("observation.joints.robot", _sided(layout.joint_names), "rad"),
-        _registers(layout),
+        FeatureSpec("action.register", "float32", (len(registers),), registers, register_info),
         FeatureSpec(
             "observation.hand.joints_camera" if placed else "observation.hand.joints_wrist",
             "float32", (2, 21, 3),
@@ -177,18 +171,13 @@ def columns(
     motion: HandMotion, trajectory: RobotTrajectory, source_timestamps_ns: Int[np.ndarray, "T"]
 ) -> Mapping[str, np.ndarray]:
     """Return every feature but the video for one episode of T frames, each (T, N)."""
-    count = len(motion)
-
+    count, poses = len(motion), trajectory.T_frame_base
+    placed = poses is not None
     # Base position, base rotation and driven joints, left then right.
-    parts = []
-    for slot in range(2):
-        if trajectory.T_frame_base is not None:
-            base = trajectory.T_frame_base[:, slot]
-            parts += [base[:, :3, 3], rotations.to_6d(base[:, :3, :3])]
-        parts.append(trajectory.commands[:, slot])
-    state = np.concatenate(parts, axis=1)
-
-    placed = trajectory.T_frame_base is not None
+    parts = [trajectory.commands]
+    if poses is not None:
+        parts = [poses[..., :3, 3], rotations.to_6d(poses[..., :3, :3]), trajectory.commands]
+    state = np.concatenate(parts, axis=2).reshape(count, -1)
     values = {
         "observation.state": state,
         "action": np.concatenate([state[1:], state[-1:]]),
@@ -205,15 +194,9 @@ def columns(
         clearance = [arm.clearance_m if arm else np.ones(count) for arm in trajectory.arms]
         values[ARM_CLEARANCE_KEY] = np.stack(clearance, axis=1)
     if placed:
-        camera = motion.camera
-        row = np.zeros(6) if camera is None else np.array(
-            [camera.fx, camera.fy, camera.cx, camera.cy, camera.width, camera.height]
-        )  # fmt: skip
-        values["observation.camera"] = np.broadcast_to(row, (count, 6))
-    values = {
-        key: np.ascontiguousarray(value, np.float32).reshape(count, -1)
-        for key, value in values.items()
-    }
+        row = [getattr(motion.camera, name, 0.0) for name in _CAMERA]
+        values["observation.camera"] = np.broadcast_to(np.array(row), (count, 6))
+    values = _flattened(values)
     values |= hand_columns(motion, placed, trajectory.confidence, trajectory.active)
     values["observation.source_timestamp_ns"] = source_timestamps_ns.astype(np.int64)[:, None]
     return values
@@ -225,7 +208,7 @@ def hand_columns(
     confidence: Float[np.ndarray, "T 2"],
     valid: Bool[np.ndarray, "T 2"],
 ) -> dict[str, np.ndarray]:
-    """Return the columns of human hands alone for one episode of T frames, each (T, N)."""
+    """Return the columns of the human hands for one episode of T frames, each (T, N)."""
     count, known = len(motion), motion.known
     values: dict[str, np.ndarray] = {
         "observation.hand.joints_camera" if placed else "observation.hand.joints_wrist": _joints(
@@ -243,27 +226,21 @@ def hand_columns(
             "observation.hand.betas": np.broadcast_to(motion.betas, (count, 2, 10)),
             "observation.hand.translation": _held(motion.translation, known),
         }
-    values = {
-        key: np.ascontiguousarray(value, np.float32).reshape(count, -1)
+    sigma = np.full((count, 2, 21, 2), UNKNOWN_SIGMA)
+    if motion.joint_sigma is not None:
+        sigma = np.where(np.isfinite(motion.joint_sigma), motion.joint_sigma, UNKNOWN_SIGMA)
+    return _flattened(values | {SIGMA_KEY: sigma}) | {VALID_KEY: valid}
+
+
+def _flattened(values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {
+        key: np.ascontiguousarray(value, np.float32).reshape(len(value), -1)
         for key, value in values.items()
     }
-    sigma = np.full((count, 2, 21, 2), np.nan)
-    if motion.joint_sigma is not None:
-        sigma = motion.joint_sigma
-    sigma = np.where(np.isfinite(sigma), sigma, UNKNOWN_SIGMA)
-    return values | {SIGMA_KEY: sigma.reshape(count, -1).astype(np.float32), VALID_KEY: valid}
 
 
 def _sided(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(f"{side}_{name}" for side in SIDES for name in names)
-
-
-def _registers(layout: Layout) -> FeatureSpec:
-    names = _sided(layout.command_names)
-    info: dict[str, str | float] = {"unit": layout.register_unit}
-    if layout.sent_ahead_s:  # such registers and others must not meet in one dataset
-        info["sent_ahead_s"] = layout.sent_ahead_s
-    return FeatureSpec("action.register", "float32", (len(names),), names, info)
 
 
 def _vector(key: str, names: tuple[str, ...], unit: str) -> FeatureSpec:
@@ -271,7 +248,7 @@ def _vector(key: str, names: tuple[str, ...], unit: str) -> FeatureSpec:
 
 
 def _joints(motion: HandMotion) -> JointsCamera:
-    """Held joints of both hands; a hand that is never known is the flat default hand."""
+    """Return held joints of both hands; a hand that never appears is the flat default hand."""
     joints = _held(motion.joints_camera, motion.known)
     for slot, side in enumerate(SIDES):
         if not motion.known[:, slot].any():
@@ -286,7 +263,7 @@ def _held(
     known: Bool[np.ndarray, "T 2"],
     unknown: float | Float[np.ndarray, "3 3"] = 0.0,
 ) -> np.ndarray:
-    """Repeat the last known value of each hand; ``unknown`` where there is none."""
+    """Return the last known value of each hand; ``unknown`` if there is none."""
     index = np.stack([held_index(known[:, slot]) for slot in range(2)], axis=1)
     held = values[index, np.arange(2)]
     held[:, ~known.any(0)] = np.nan

@@ -1,10 +1,7 @@
-"""Names, schemas and tables of the LeRobotDataset v3.0 format.
+"""Names, schemas and tables of the LeRobotDataset v3.0 format, as lerobot 0.6 reads it.
 
-Written from the reader's side: what lerobot 0.6 expects to find. Nothing here writes a file.
-
-Beside an episode's LeRobot files lie ours: hands, report, calibration and pictures. The first three
-appear together with the episode. Pictures are drawn afterwards, which takes long enough to be
-interrupted: until all of them are there, the file ``PENDING`` lists them.
+Each episode also has a folder of our own: hands, report and calibration appear together with the
+episode. Pictures are drawn afterwards; until all are there, the file ``PENDING`` lists them.
 """
 
 from __future__ import annotations
@@ -52,9 +49,9 @@ IMAGE_AXES = ("height", "width", "channels")
 class FeatureSpec:
     """One feature of a dataset.
 
-    ``names`` is a sequence of labels for one axis, and a mapping of axis name to labels, in axis
-    order, for more. A video has shape (height, width, 3) and its axes' names. ``info`` is free
-    (unit, frame) and ends up beside the shape in info.json.
+    ``names`` is a sequence of labels for one axis; for more a mapping of axis name to labels, in
+    axis order. A video has shape (height, width, 3) and its axes' names. ``info`` is free (unit,
+    frame) and goes into info.json.
     """
 
     key: str
@@ -67,8 +64,8 @@ class FeatureSpec:
         where = f"Feature {self.key!r}"
         if not self.key or "/" in self.key or self.key in MANDATORY:
             raise SchemaError(
-                f"{where}: a key is not empty, has no '/', and is none of "
-                f"{', '.join(MANDATORY)}, which are written by themselves."
+                f"{where}: a key is not empty, has no '/', and is none of {', '.join(MANDATORY)}, "
+                "which the writer adds."
             )
         problem = shape_problem(self.shape) or names_problem(self.dtype, self.shape, self.names)
         if problem:
@@ -114,20 +111,17 @@ def names_problem(dtype: str, shape: Sequence[int], names: Any) -> str | None:
         labels = [list(names)]
     else:
         return f"names must be one label per value, or axis -> labels for {len(shape)} axes"
-
-    if any(len(set(axis)) != len(axis) for axis in labels):
-        return "names repeat a label"
-    return None
+    repeated = any(len(set(axis)) != len(axis) for axis in labels)
+    return "names repeat a label" if repeated else None
 
 
 def features_json(features: Sequence[FeatureSpec]) -> dict[str, Any]:
-    """Return info.json's ``features``: the given ones and the mandatory ones."""
+    """Return info.json's ``features``: the given and the mandatory ones."""
     entries = {feature.key: feature.to_json() for feature in features}
     if len(entries) != len(features):
         raise SchemaError("Two features have the same key; keys must differ.")
-    for key, dtype in MANDATORY.items():
-        entries[key] = {"dtype": dtype, "shape": [1], "names": None}
-    return entries
+    mandatory = {k: {"dtype": t, "shape": [1], "names": None} for k, t in MANDATORY.items()}
+    return entries | mandatory
 
 
 def new_info(fps: int, features: Mapping[str, Any], robot_type: str) -> dict[str, Any]:
@@ -156,13 +150,11 @@ def to_json_bytes(content: Mapping[str, Any]) -> bytes:
 
 
 def to_json(content: Mapping[str, Any], indent: int | None = None) -> str:
-    """Return strict JSON. Raises SchemaError for what JSON cannot hold."""
+    """Return strict JSON. Raises SchemaError for values that JSON cannot hold."""
     try:
         return json.dumps(dict(content), indent=indent, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise SchemaError(
-            f"What describes a dataset must be plain JSON without NaN: {error}."
-        ) from error
+        raise SchemaError(f"Dataset metadata must be plain JSON without NaN: {error}.") from error
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -170,7 +162,7 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text())
     except FileNotFoundError:
-        raise SchemaError(f"{path} is missing; a LeRobot v3 dataset has it.") from None
+        raise SchemaError(f"{path} is missing; a LeRobot v3 dataset needs it.") from None
     except (OSError, ValueError) as error:
         raise SchemaError(f"{path} cannot be read as JSON: {error}.") from error
     if not isinstance(content, dict):
@@ -185,7 +177,7 @@ def read_parquet(path: Path, columns: list[str] | None = None) -> pa.Table:
             path, columns=columns, partitioning=None, page_checksum_verification=True
         )
         table.validate()
-        table.schema.names  # noqa: B018  a damaged file may hold names that are not text
+        table.schema.names  # noqa: B018  raises if a damaged file's names are not text
         return table
     except (OSError, ValueError, pa.ArrowException) as error:
         raise SchemaError(f"{path} cannot be read as parquet: {error}.") from error
@@ -194,17 +186,14 @@ def read_parquet(path: Path, columns: list[str] | None = None) -> pa.Table:
 def read_frames(
     root: Path, row: Mapping[str, Any], columns: Sequence[str] | None = None
 ) -> pa.Table:
-    """Return the frames of the episode of a row of meta/episodes; ``columns`` None: all.
-
-    Raises SchemaError, ArrowException.
-    """
+    """Return the frames of a row of meta/episodes. Raises SchemaError, ArrowException."""
     names = None if columns is None else [*dict.fromkeys([*columns, "episode_index"])]
     table = read_parquet(root / data_file(row), names)
     return table.filter(pc.equal(table["episode_index"], row["episode_index"]))
 
 
 def write_parquet(table: pa.Table, path: Path) -> None:
-    """Write one snappy row group, with checksums by which ``read_parquet`` notices bad bytes."""
+    """Write one snappy row group, with page checksums, which ``read_parquet`` verifies."""
     pq.write_table(
         table, path, compression="snappy", row_group_size=len(table), write_page_checksum=True
     )
@@ -216,12 +205,12 @@ def video_keys(features: Mapping[str, Any]) -> list[str]:
 
 
 def has_stats(feature: Mapping[str, Any]) -> bool:
-    """Return whether a feature is numbers or a video; other writers also store texts and images."""
+    """Return whether a feature is numbers or a video: other writers also store text and images."""
     return feature["dtype"] in ARROW_TYPES or feature["dtype"] == "video"
 
 
 def column_array(values: np.ndarray, dtype: str, shape: Sequence[int]) -> pa.Array:
-    """Return N values of the given shape as a data column without copying through Python."""
+    """Return N values of the given shape as a data column."""
     frames = len(values)
     flat = np.ascontiguousarray(values).reshape(-1)
     array: pa.Array = pa.array(flat, type=ARROW_TYPES[dtype])
@@ -237,7 +226,7 @@ def column_array(values: np.ndarray, dtype: str, shape: Sequence[int]) -> pa.Arr
 
 
 def column_values(column: pa.ChunkedArray, shape: Sequence[int]) -> np.ndarray:
-    """Return a data column as an array (N, *shape). Raises ValueError when it does not fit."""
+    """Return a data column as an array (N, *shape). Raises ValueError if it does not fit."""
     array = column.combine_chunks()
     if isinstance(array, pa.ChunkedArray):
         array = array.chunk(0) if array.num_chunks else pa.array([], type=column.type)
@@ -254,31 +243,21 @@ def column_values(column: pa.ChunkedArray, shape: Sequence[int]) -> np.ndarray:
 
 def tasks_table(tasks: Sequence[str]) -> pa.Table:
     """Return tasks.parquet: a pandas frame indexed by ``task``, built without pandas."""
-    table = pa.table(
-        {
-            "task_index": pa.array(range(len(tasks)), pa.int64()),
-            "task": pa.array(list(tasks), pa.string()),
-        }
+    indices = pa.array(range(len(tasks)), pa.int64())
+    table = pa.table({"task_index": indices, "task": pa.array(list(tasks), pa.string())})
+    keys = ("name", "field_name", "pandas_type", "numpy_type", "metadata")
+    index, number, text = (
+        dict(zip(keys, (column[0], *column), strict=True))
+        for column in (
+            (None, "unicode", "object", {"encoding": "UTF-8"}),
+            ("task_index", "int64", "int64", None),
+            ("task", "unicode", "object", None),
+        )
     )
-
-    def column(
-        name: str | None, pandas_type: str, numpy_type: str, metadata: Any
-    ) -> dict[str, Any]:
-        return {
-            "name": name,
-            "field_name": name,
-            "pandas_type": pandas_type,
-            "numpy_type": numpy_type,
-            "metadata": metadata,
-        }
-
     pandas = {
         "index_columns": ["task"],
-        "column_indexes": [column(None, "unicode", "object", {"encoding": "UTF-8"})],
-        "columns": [
-            column("task_index", "int64", "int64", None),
-            column("task", "unicode", "object", None),
-        ],
+        "column_indexes": [index],
+        "columns": [number, text],
         "creator": {"library": "pyarrow", "version": pa.__version__},
         "pandas_version": "2.0.0",
     }
@@ -289,19 +268,17 @@ def read_tasks(root: Path) -> list[str]:
     """Return the tasks in task_index order. Raises SchemaError."""
     path = root / TASKS_PATH
     table = read_parquet(path)
-    # An index without a name is stored under pandas' own name for it; the reader takes both.
+    # The name that pandas gives an unnamed index; the reader takes both.
     label = "task" if "task" in table.column_names else "__index_level_0__"
     if not {label, "task_index"} <= set(table.column_names):
         raise SchemaError(f"{path} has columns {table.column_names}; it needs task, task_index.")
     if table["task_index"].to_pylist() != list(range(table.num_rows)):
-        raise SchemaError(
-            f"{path}: task_index must count 0, 1, 2, ...; readers look up by position."
-        )
+        raise SchemaError(f"{path}: task_index must count 0, 1, 2, ...: readers use positions.")
     return table[label].to_pylist()
 
 
 def parquet_files(folder: Path) -> list[Path]:
-    """Return the files that the reader would load from ``folder``, in its order."""
+    """Return the files that the reader loads from ``folder``, in its order."""
     return sorted(folder.glob("*/*.parquet"))
 
 
@@ -319,10 +296,10 @@ def data_file(row: Mapping[str, Any]) -> str:
 
 
 def read_record(root: Path, row: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return what a writer of ours stored about an episode's origin, None where nothing is stored.
+    """Return the provenance that our writer stored of an episode; None: no such record.
 
-    It is in the data file; lerobot's ``modify_tasks`` writes that anew without it, but leaves the
-    report beside the episode, which has it too. Raises SchemaError where one cannot be read.
+    It is in the data file and the report: lerobot's ``modify_tasks`` drops the former. Raises
+    SchemaError for an unreadable file.
     """
     path = root / data_file(row)
     try:
@@ -334,10 +311,7 @@ def read_record(root: Path, row: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def read_report(root: Path, number: int) -> dict[str, Any]:
-    """Return what the report beside an episode says; nothing where there is none.
-
-    Raises SchemaError where it cannot be read.
-    """
+    """Return an episode's report, or {}. Raises SchemaError for an unreadable file."""
     path = root / episode_folder(number) / REPORT
     return read_json(path) if path.is_file() else {}
 
@@ -359,13 +333,13 @@ def next_file(used: Sequence[tuple[int, int]], chunk_size: int = CHUNK_SIZE) -> 
     return (chunk + 1, 0) if file >= chunk_size - 1 else (chunk, file + 1)
 
 
-#: Folder of a dataset that holds a folder per episode.
+#: Folder of the episodes' folders.
 EXTRAS = "acehand"
 HANDS, REPORT, CALIBRATION = "hand_motion.parquet", "report.json", "calibration.json"
 SHEET, OVERLAY = "contact_sheet.png", "overlay.mp4"
 PENDING = "pictures_pending.json"
 
-#: What every episode has; an overlay and a calibration only some.
+#: Files of every episode; some have an overlay and a calibration.
 _ALWAYS = (HANDS, REPORT, SHEET)
 
 
@@ -380,15 +354,14 @@ def pending_bytes(pictures: Sequence[str]) -> bytes:
 
 
 def partial_files(folder: Path) -> list[Path]:
-    """Return what a killed process left of files that it was writing to a folder."""
+    """Return the partial files of a killed process in a folder."""
     return sorted(folder.glob(".*.partial-*"))
 
 
 def missing_files(dataset: Path, number: int) -> tuple[str, ...]:
-    """Return the names of files that an interrupted writer of ours did not begin or finish.
+    """Return the names of files that our interrupted writer left out.
 
-    Writers before ``PENDING`` existed are known by what every episode has, and by an overlay that
-    was begun.
+    Of writers before ``PENDING``: files that every episode has, and an overlay that was begun.
     """
     folder = dataset / episode_folder(number)
     names = [name for name in _ALWAYS if not (folder / name).is_file()]
@@ -398,6 +371,6 @@ def missing_files(dataset: Path, number: int) -> tuple[str, ...]:
         try:
             pictures = json.loads(pending.read_text("utf-8"))["pictures"]
             names += [name for name in pictures if name in (SHEET, OVERLAY)]
-        except (OSError, ValueError, TypeError, KeyError):  # damaged: the sheet at least is drawn
+        except (OSError, ValueError, TypeError, KeyError):  # damaged
             names.append(SHEET)
     return tuple(name for name in (*_ALWAYS, OVERLAY) if name in names)

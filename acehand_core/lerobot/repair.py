@@ -1,4 +1,4 @@
-"""Tidy up after a killed writer, and save what a broken LeRobot v3 dataset still holds."""
+"""Repairing LeRobot v3 datasets: after a killed writer, or with damaged files."""
 
 from __future__ import annotations
 
@@ -15,54 +15,35 @@ import pyarrow.compute as pc
 from acehand_core.atomic import DirectoryLock, abandoned, output_errors
 from acehand_core.errors import AcehandError, InputError, SchemaError
 from acehand_core.lerobot import format as layout
-from acehand_core.lerobot import transaction
+from acehand_core.lerobot import stats, transaction
 from acehand_core.lerobot.assemble import Row, link, write_episodes
-from acehand_core.lerobot.check import (
-    check_info,
-    check_rows,
-    episode_faults,
-)
+from acehand_core.lerobot.check import check_info, check_rows, episode_faults
 from acehand_core.lerobot.check_files import late_frames
 from acehand_core.lerobot.edit import SET_ASIDE, replace_dataset, unused_files
-from acehand_core.lerobot.episode import expected_columns, unusable
-from acehand_core.lerobot.stats import (
-    are_provisional,
-    dataset_stats,
-    describes,
-    read_stats,
-    stats_to_json,
-)
 from acehand_core.lerobot.transaction import STAGING, Transaction, clean_siblings, recover
+from acehand_core.lerobot.writer import expected_columns, unusable
 from acehand_core.recordings.lerobot_video import is_dataset
 from acehand_core.recordings.video_encode import probe_video
 
 
 @dataclass(frozen=True, slots=True)
 class RepairPlan:
-    """What a repair does: ``steps`` in sentences, and ``lost``, one for each episode that goes.
-
-    Episodes go that the dataset lists or counts and that are not whole.
-    """
+    """Planned repair: ``steps``, and ``lost``, one sentence per damaged episode that goes."""
 
     steps: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
 
 
 def repair(root: Path, agree: Callable[[RepairPlan], bool] = lambda plan: True) -> list[str]:
-    """Bring a dataset back to its whole episodes; return what was done.
+    """Reduce a dataset to its whole episodes; return what was done, [] for nothing.
 
-    Finishes or drops an interrupted addition. Then, if the counts and the files disagree (a
-    recorder was killed, files were lost), keeps every whole episode, numbered anew, puts every file
-    that holds anything else into ``.unreferenced``, and rewrites counts and statistics. Quantiles
-    that a stopped writer left as averages are computed. Pictures that are missing need the
-    recording: ``check_dataset`` names them. An empty list means that nothing had to be done.
+    Finishes or drops an interrupted addition. If counts and files disagree (a killed recorder, lost
+    files), keeps and renumbers whole episodes, moves all other files of episodes to
+    ``.unreferenced``, and rewrites counts and statistics. Missing pictures need the recording
+    (``check_dataset``).
 
-    Args:
-        agree: is asked before episodes are numbered anew or go.
-
-    Raises:
-        InputError: ``root`` is not a dataset, or ``agree`` did not; then no episode was touched.
-        SchemaError: no episode is whole. OutputError: it cannot be written or is in use.
+    ``agree`` is called before episodes are renumbered or go; InputError if it returns False, or
+    without a dataset. Raises SchemaError if no episode is whole, OutputError.
     """
     root = root.resolve()
     with output_errors(root):
@@ -74,7 +55,7 @@ def repair(root: Path, agree: Callable[[RepairPlan], bool] = lambda plan: True) 
             found = _Inventory.of(root)
             if not found.is_sound():
                 if not agree(found.plan()):
-                    raise InputError(f"{root}: not repaired; its episodes are as they were.")
+                    raise InputError(f"{root}: not repaired; its episodes are unchanged.")
                 done += found.mend()
             done += _finish_statistics(root)
             for path in _never_completed(root):
@@ -86,18 +67,17 @@ def repair(root: Path, agree: Callable[[RepairPlan], bool] = lambda plan: True) 
 def plan_repair(root: Path) -> RepairPlan:
     """Return what ``repair`` would do; nothing is changed. Raises InputError, SchemaError."""
     root = root.resolve()
-    steps = [f"remove or restore {path}" for kind in ("partial", "replaced")
-             for path in abandoned(root, kind)]  # fmt: skip
+    left = [*abandoned(root, "partial"), *abandoned(root, "replaced")]
+    steps = [f"remove or restore {path}" for path in left]
     if steps and not is_dataset(root):
         return RepairPlan(tuple(steps))
     _check_is_dataset(root)
     if (root / STAGING).is_dir():
-        # What is left to do is known when that is done.
         return RepairPlan((*steps, "finish or drop an interrupted addition, then look again"))
     found = _Inventory.of(root)
     if not found.is_sound():
         return RepairPlan((*steps, *found.plan().steps), found.plan().lost)
-    if are_provisional(root, found.rows):
+    if stats.are_provisional(root, found.rows):
         steps.append(f"compute the quantiles of {layout.STATS_PATH} over all frames")
     steps += [f"remove {path}, which was never completed" for path in _never_completed(root)]
     return RepairPlan(tuple(steps))
@@ -113,10 +93,7 @@ def _never_completed(root: Path) -> list[Path]:
 
 
 def finish_statistics(root: Path) -> list[str]:
-    """Compute the quantiles that a stopped writer left as averages; return what was done.
-
-    Raises SchemaError for a broken dataset, OutputError when it cannot be written or is in use.
-    """
+    """Compute quantiles that a stopped writer left as averages; return what was done."""
     root = root.absolute()
     with output_errors(root), DirectoryLock(root):
         recover(root)
@@ -125,12 +102,12 @@ def finish_statistics(root: Path) -> list[str]:
 
 def _finish_statistics(root: Path) -> list[str]:
     rows = layout.read_episode_rows(root)
-    if not are_provisional(root, rows):
+    if not stats.are_provisional(root, rows):
         return []
     features = layout.read_json(root / layout.INFO_PATH)["features"]
     update = Transaction(root)
-    stats = stats_to_json(dataset_stats(root, features, rows))
-    update.stage("stats.json").write_bytes(layout.to_json_bytes(stats))
+    content = stats.stats_to_json(stats.dataset_stats(root, features, rows))
+    update.stage("stats.json").write_bytes(layout.to_json_bytes(content))
     update.add("stats.json", layout.STATS_PATH)
     update.commit()
     return [f"{root}: computed the quantiles of {layout.STATS_PATH} over all frames"]
@@ -138,10 +115,9 @@ def _finish_statistics(root: Path) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Inventory:
-    """What there is of a dataset: rows of its whole episodes, why others are not, what it lists.
+    """Inventory of a dataset: ``rows`` of whole episodes, ``lost`` ones with reasons.
 
-    ``aside`` are files that none of the whole episodes uses, or that hold others, too, and folders
-    beside episodes that are not whole.
+    ``aside`` are files and folders that are not of whole episodes alone.
     """
 
     root: Path
@@ -153,9 +129,9 @@ class _Inventory:
 
     @classmethod
     def of(cls, root: Path) -> _Inventory:
-        """Look at every episode. Raises SchemaError where nothing can be kept."""
+        """Check every episode. Raises SchemaError if nothing can be kept."""
         info = layout.read_json(root / layout.INFO_PATH)
-        # Counts are what this mends; anything else wrong with info.json it cannot guess.
+        # Only wrong counts can be repaired.
         counted = dict.fromkeys(("total_episodes", "total_frames", "total_tasks"), 1)
         for fault in check_info({**info, **counted, "splits": {"train": "0:1"}}):
             raise SchemaError(f"{root}: cannot be repaired: {fault}.")
@@ -178,7 +154,7 @@ class _Inventory:
                     lost.append(f"episode {row.get('episode_index')}: {reason}")
         rows = [*whole.values()]
         if not rows:
-            raise SchemaError(f"{root}: not one episode is whole; there is nothing to keep.")
+            raise SchemaError(f"{root}: no episode is whole; there is nothing to keep.")
 
         aside = [*unused_files(root, info, rows), *_partly_used(root, info, rows)]
         unlisted = info["total_episodes"] - len(rows) - len(lost)
@@ -194,25 +170,28 @@ class _Inventory:
         return (
             self.info["total_tasks"] == len(self.tasks)
             and not any(check_rows(self.root, self.info, self.rows, self.tasks))
-            and describes(read_stats(self.root), self.info["features"], frames)
+            and stats.describes(stats.read_stats(self.root), self.info["features"], frames)
             and all(_is_in_place(self.root, row) for row in self.rows)
         )
 
     def plan(self) -> RepairPlan:
-        """Say what ``mend`` will do."""
-        steps = [f"move {name} to {SET_ASIDE}" for name in self.aside]
-        frames = sum(row["length"] for row in self.rows)
-        steps.append(f"keep {len(self.rows)} whole episodes, {frames} frames, as 0 to "
-                     f"{len(self.rows) - 1}")  # fmt: skip
-        return RepairPlan(tuple(steps), tuple(self.lost))
+        """Return what ``mend`` would do."""
+        moves = [f"move {name} to {SET_ASIDE}" for name in self.aside]
+        count, frames = len(self.rows), sum(row["length"] for row in self.rows)
+        keep = f"keep {count} whole episodes, {frames} frames, as 0 to {count - 1}"
+        return RepairPlan((*moves, keep), tuple(self.lost))
 
     def mend(self) -> list[str]:
-        """Keep the whole episodes, put the rest aside; return what was done. Raises OSError."""
+        """Keep the whole episodes, set the rest aside; return what was done. Raises OSError."""
 
         def fill(base: Path) -> None:
             write_episodes(base, self.info, self.root, self.rows, self.tasks)
             for name in self.aside:
-                source, target = self.root / name, self._place(name)
+                source, target = self.root / name, Path(name)
+                number = 0
+                while (self.root / SET_ASIDE / target).exists():
+                    number += 1
+                    target = Path(name).with_name(f"{Path(name).stem}-{number}{target.suffix}")
                 transaction.step(f"set aside {name}")
                 for path in [source] if source.is_file() else sorted(source.rglob("*")):
                     if path.is_file():
@@ -223,24 +202,11 @@ class _Inventory:
         done = [f"moved {name} to {SET_ASIDE}" for name in self.aside]
         return [*done, f"{self.root}: kept {len(self.rows)} whole episodes, {frames} frames"]
 
-    def _place(self, name: str) -> str:
-        """Return where a file goes in ``.unreferenced``: nothing that is there is replaced."""
-        path, number = Path(name), 1
-        place = path
-        while (self.root / SET_ASIDE / place).exists():
-            place = path.with_name(f"{path.stem}-{number}{path.suffix}")
-            number += 1
-        return place.as_posix()
-
 
 def _faults(
-    root: Path,
-    info: Mapping[str, Any],
-    row: Row,
-    tasks: Sequence[str],
-    before: dict[int, Row],
+    root: Path, info: Mapping[str, Any], row: Row, tasks: Sequence[str], before: dict[int, Row]
 ) -> Iterator[str]:
-    """Yield why an episode is not whole; ``before`` are the rows of those that are, by number."""
+    """Yield why an episode is not whole; ``before`` has the whole episodes' rows, by number."""
     if odd := unusable(row, expected_columns(info)):
         yield f"unusable values in {', '.join(odd)}"
         return
@@ -248,7 +214,7 @@ def _faults(
         yield "listed twice"
     last = next(reversed(before.values()), row)
     if layout.data_file(row) < layout.data_file(last):
-        yield f"its data, {layout.data_file(row)}, lie before those of an earlier episode"
+        yield f"its data, {layout.data_file(row)}, precede those of an earlier episode"
     faults = list(episode_faults(root, info, row, tasks))
     yield from faults
     if faults:
@@ -275,7 +241,7 @@ def _is_in_place(root: Path, row: Row) -> bool:
 
 
 def _partly_used(root: Path, info: Mapping[str, Any], rows: Sequence[Row]) -> Iterator[str]:
-    """Yield the files of these episodes that hold more than them."""
+    """Yield the files of these episodes that also hold others."""
     frames = Counter[str]()
     listed = Counter(row["path"] for row in rows)
     for row in rows:

@@ -1,7 +1,6 @@
-"""Which episodes of a dataset keep to rules: limits on what the reports beside them say.
+"""Rules that select episodes by their reports.
 
-A file of rules (YAML) names entries of ``report.json``, inner ones with a dot, and what each is to
-be::
+A file of rules (YAML) names entries of ``report.json``, inner ones with a dot::
 
     verdict: [pass, warn]          # one of these
     seconds: {min: 1.0}            # frames, seconds and task come of the dataset itself
@@ -9,7 +8,7 @@ be::
     reprojection_px.median: {max: 4}
     task: {matches: "pour.*"}      # a regular expression for all of it
 
-An episode is kept where all of them hold. What is not known keeps to no rule.
+An episode is kept if all of them hold. An unknown value breaks any rule.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _KINDS = ("min", "max", "matches")
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One entry and what it is to be: one of ``values``, within limits, or of a pattern."""
+    """One entry: one of ``values``, within limits, or matching a pattern."""
 
     entry: str
     values: tuple[Any, ...] | None = None
@@ -41,17 +40,17 @@ class Rule:
 
     @classmethod
     def of(cls, entry: str, wanted: Any, where: str) -> Rule:
-        """Check what a file says of an entry. Raises SchemaError."""
+        """Return the rule of a file for an entry. Raises SchemaError."""
         if isinstance(wanted, list):
             return cls(entry, values=tuple(wanted))
         if not isinstance(wanted, Mapping):
             return cls(entry, values=(wanted,))
-        if not wanted or (unknown := [key for key in wanted if key not in _KINDS]):
-            said = nearest(str(unknown[0]), _KINDS) if wanted else f"valid: {', '.join(_KINDS)}."
-            raise SchemaError(f"{where}: {entry}: {wanted} says nothing that is known; {said}")
+        unknown = [key for key in wanted if key not in _KINDS]
+        if unknown or not wanted:
+            said = nearest(str(unknown[0]), _KINDS) if unknown else f"valid: {', '.join(_KINDS)}."
+            raise SchemaError(f"{where}: {entry}: {wanted}: {said}")
         for key in ("min", "max"):
-            if key in wanted and (isinstance(wanted[key], bool)
-                                  or not isinstance(wanted[key], int | float)):  # fmt: skip
+            if key in wanted and not _is_number(wanted[key]):
                 raise SchemaError(f"{where}: {entry}: {key} is {wanted[key]!r}; give a number.")
         pattern = wanted.get("matches")
         try:
@@ -63,7 +62,7 @@ class Rule:
         return cls(entry, low=wanted.get("min"), high=wanted.get("max"), pattern=pattern)
 
     def broken_by(self, value: Any) -> str | None:
-        """Return how a value breaks the rule, None where it keeps to it."""
+        """Return how a value breaks the rule; None: it does not."""
         name = self.entry
         if value is None:
             return f"{name} is not known"
@@ -74,13 +73,17 @@ class Rule:
             return f"{name} is {value!r}, which does not match {self.pattern!r}"
         if self.low is None and self.high is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if not _is_number(value):
             return f"{name} is {value!r}, no number"
         if self.low is not None and value < self.low:
             return f"{name} is {value:g}, less than {self.low:g}"
         if self.high is not None and value > self.high:
             return f"{name} is {value:g}, more than {self.high:g}"
         return None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def read_rules(path: Path) -> tuple[Rule, ...]:
@@ -90,7 +93,7 @@ def read_rules(path: Path) -> tuple[Rule, ...]:
 
 
 def read_mapping(path: Path, example: str) -> dict[Any, Any]:
-    """Return the mapping of a file of rules, which is not empty. Raises InputError, SchemaError."""
+    """Return the non-empty mapping of a file of rules. Raises InputError, SchemaError."""
     try:
         content = yaml.safe_load(path.read_text("utf-8"))
     except OSError as error:
@@ -105,10 +108,9 @@ def read_mapping(path: Path, example: str) -> dict[Any, Any]:
 def broken_rules(
     root: Path, info: Mapping[str, Any], rows: Sequence[Row], rules: Sequence[Rule]
 ) -> dict[int, tuple[str, ...]]:
-    """Return, by number, the episodes that break rules, and how.
+    """Return the episodes that break rules, by number, and how.
 
-    Raises:
-        InputError: no episode has an entry that a rule names. SchemaError: a report is damaged.
+    Raises InputError for an entry that no episode has, SchemaError for a damaged report.
     """
     said = {row["episode_index"]: entries_of(root, info, row) for row in rows}
     there = {entry for entries in said.values() for entry in entries}
@@ -125,7 +127,7 @@ def broken_rules(
 
 
 def entries_of(root: Path, info: Mapping[str, Any], row: Row) -> dict[str, Any]:
-    """Return what is known of an episode: its report, flat, and what the dataset itself says."""
+    """Return an episode's entries for rules: its report, flat, and those of the dataset."""
     report = layout.read_report(root, row["episode_index"])
     report.pop("provenance", None)
     flat: dict[str, Any] = {}

@@ -1,8 +1,7 @@
 """Statistics of a LeRobot v3 dataset: per episode, merged, and exact over all frames.
 
-Every statistic is float64. A scalar feature gives [1], a vector of D values gives [D], and a
-feature of more axes is pooled over all but its last axis, as lerobot itself does (so that both can
-add episodes to one dataset). Images give (3, 1, 1) in [0, 1].
+Every statistic is float64: [1] of a scalar feature, [D] of a vector; a feature of more axes is
+pooled over all but the last, as in lerobot. Images have (3, 1, 1) in [0, 1].
 """
 
 from __future__ import annotations
@@ -16,28 +15,20 @@ import numpy as np
 from jaxtyping import Int
 
 from acehand_core.errors import SchemaError, VideoError
-from acehand_core.lerobot.format import (
-    ARROW_TYPES,
-    STATS_PATH,
-    column_values,
-    parquet_files,
-    read_json,
-    read_parquet,
-    read_record,
-)
+from acehand_core.lerobot import format as layout
 from acehand_core.recordings.video_index import rgb_options
 
 QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
 STAT_NAMES = ("min", "max", "mean", "std", "count", *QUANTILES)
 
-#: Frames of a video that its statistics are taken from, and their longer side in pixels.
+#: Frames of a video sampled for its statistics, and their longer side in pixels.
 SAMPLED_FRAMES = 64
 SAMPLED_SIDE = 160
 FEW_KEY_FRAMES = 16
-#: Above this many frames (memory) quantiles stay averages of the episodes' quantiles.
+#: Above this many frames (memory) quantiles remain averages of the episodes' quantiles.
 EXACT_FRAMES = 50_000
 COLUMNS_AT_ONCE = 16
-#: Frames by which a quantile of the frame index may be off through rounding.
+#: Rounding tolerance of a quantile of the frame index.
 _INDEX_SLACK = 0.01
 
 Stats = dict[str, np.ndarray]
@@ -45,13 +36,13 @@ FeatureStats = dict[str, Stats]
 
 
 def feature_stats(values: np.ndarray) -> Stats:
-    """Return the statistics of a feature's values (N, *shape); std is the population's.
+    """Return the statistics of a feature's values (N, *shape), ``count`` [N].
 
-    Quantiles interpolate linearly between order statistics. ``count`` is [N].
+    std is the population's; quantiles interpolate linearly between order statistics.
     """
     flat = values.reshape(len(values), -1) if values.ndim == 1 else values
     flat = flat.reshape(-1, flat.shape[-1])
-    # A few columns at a time: of ten minutes of hands the copies would be a hundred megabytes.
+    # A few columns at a time: copies of ten minutes of hands would take 100 MB.
     parts = []
     for first in range(0, flat.shape[1], COLUMNS_AT_ONCE):
         some = flat[:, first : first + COLUMNS_AT_ONCE].astype(np.float64)
@@ -67,9 +58,8 @@ def feature_stats(values: np.ndarray) -> Stats:
 def image_stats(path: Path) -> Stats:
     """Return the statistics of an encoded video, each but ``count`` (3, 1, 1) in [0, 1].
 
-    At most ``SAMPLED_FRAMES`` key frames, evenly spread and shrunk to ``SAMPLED_SIDE`` by leaving
-    pixels out, stand for all; a video with few key frames is decoded whole instead. ``count`` is
-    the number of frames looked at. Raises VideoError when the file cannot be decoded.
+    Samples at most ``SAMPLED_FRAMES`` key frames, or all frames if few are key frames, subsampled
+    to ``SAMPLED_SIDE``. Raises VideoError when the file cannot be decoded.
     """
     try:
         keys, frames = _counts(path)
@@ -81,12 +71,12 @@ def image_stats(path: Path) -> Stats:
 
     if not samples:
         raise VideoError(f"{path}: no frame can be decoded.")
-    histogram = np.zeros((3, 256), np.int64)
-    for image in samples:
-        for channel in range(3):
-            histogram[channel] += np.bincount(image[..., channel].ravel(), minlength=256)
-
-    channels = [_histogram_stats(counts) for counts in histogram]
+    channels = [
+        _histogram_stats(
+            np.sum([np.bincount(image[..., c].ravel(), minlength=256) for image in samples], axis=0)
+        )
+        for c in range(3)
+    ]
     stats = {
         name: np.array([stat[name] for stat in channels]).reshape(3, 1, 1) / 255.0
         for name in channels[0]
@@ -95,10 +85,7 @@ def image_stats(path: Path) -> Stats:
 
 
 def merge(parts: Sequence[Stats]) -> Stats:
-    """Return the statistics of several parts together.
-
-    Exact for min, max, mean, std and count. Quantiles are averaged by count, as lerobot does.
-    """
+    """Return the statistics of several parts; quantiles are weighted averages, as in lerobot."""
     counts = np.array([float(part["count"][0]) for part in parts])
     weights = (counts / counts.sum()).reshape(-1, *[1] * parts[0]["mean"].ndim)
     means = np.stack([part["mean"] for part in parts])
@@ -113,7 +100,6 @@ def merge(parts: Sequence[Stats]) -> Stats:
     }
     for name in QUANTILES:
         merged[name] = (weights * np.stack([part[name] for part in parts])).sum(axis=0)
-
     return merged
 
 
@@ -122,18 +108,19 @@ def dataset_stats(
 ) -> FeatureStats:
     """Return the statistics over the given rows of meta/episodes.
 
-    Up to ``EXACT_FRAMES`` frames everything but the images is computed from the data files, so
-    quantiles are exact; beyond, the episodes' own statistics are merged.
+    Up to ``EXACT_FRAMES`` frames they are exact, but for images; beyond, merged.
     """
     total = sum(row["length"] for row in episodes)
-    exact = [key for key, feature in features.items() if feature["dtype"] in ARROW_TYPES]
+    exact = [key for key, feature in features.items() if feature["dtype"] in layout.ARROW_TYPES]
     if total > EXACT_FRAMES:
         exact = []
-    tables = [read_parquet(path, exact) for path in parquet_files(root / "data") if exact]
+    tables = [
+        layout.read_parquet(path, exact) for path in layout.parquet_files(root / "data") if exact
+    ]
     stats: FeatureStats = {}
     for key, feature in features.items():
         if key in exact:
-            values = [column_values(table[key], feature["shape"]) for table in tables]
+            values = [layout.column_values(table[key], feature["shape"]) for table in tables]
             stats[key] = feature_stats(np.concatenate(values)[:total])
         else:
             stats[key] = merge([episode_stats(row, key) for row in episodes])
@@ -141,12 +128,11 @@ def dataset_stats(
 
 
 def are_provisional(root: Path, episodes: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether a writer of ours was stopped before it computed the exact quantiles.
+    """Return whether our writer was stopped before it computed the exact quantiles.
 
-    ``episodes`` are all rows of meta/episodes. The feature ``index`` counts 0, 1, 2, ..., so its
-    quantiles are known, and the average over two episodes or more always misses its first one.
-    lerobot's own tools average, too, but they leave no record of ours in the last data file
-    (those that add, delete or copy) or leave this feature alone (``recompute_stats``).
+    ``index`` counts 0, 1, 2, ..., so its quantiles are known; averages over two or more episodes
+    miss the first. lerobot's tools average too, but drop our record from the last data file (those
+    that add, delete or copy) or do not change this feature (``recompute_stats``).
     """
     frames = episodes[-1]["dataset_to_index"] if episodes else 0
     stats = read_stats(root).get("index", {})
@@ -155,11 +141,11 @@ def are_provisional(root: Path, episodes: Sequence[Mapping[str, Any]]) -> bool:
     ):
         return False
     off = [abs(stats[name].item() - share * (frames - 1)) for name, share in QUANTILES.items()]
-    return max(off) > _INDEX_SLACK and read_record(root, episodes[-1]) is not None
+    return max(off) > _INDEX_SLACK and layout.read_record(root, episodes[-1]) is not None
 
 
 def episode_stats(row: Mapping[str, Any], key: str) -> Stats:
-    """Return one feature's statistics out of a row of meta/episodes. Raises SchemaError."""
+    """Return a feature's statistics in a row of meta/episodes. Raises SchemaError."""
     try:
         return {name: np.array(row[f"stats/{key}/{name}"]) for name in STAT_NAMES}
     except KeyError as error:
@@ -176,7 +162,7 @@ def stat_shape(feature: Mapping[str, Any], name: str) -> tuple[int, ...]:
 
 
 def describes(stats: Mapping[str, Stats], features: Mapping[str, Any], frames: int) -> bool:
-    """Return whether every statistic of every feature is there, over this many frames."""
+    """Return whether statistics are complete and cover this many frames."""
     shapes_fit = all(
         name in stats.get(key, {}) and stats[key][name].shape == stat_shape(feature, name)
         for key, feature in features.items()
@@ -193,18 +179,18 @@ def stats_to_json(stats: Mapping[str, Stats]) -> dict[str, Any]:
 
 
 def read_stats(root: Path) -> FeatureStats:
-    """Return what stats.json holds; nothing where it is broken, since it can be computed again."""
+    """Return the content of stats.json, {} if it is broken: it can be computed again."""
     try:
         return {
             key: {name: np.asarray(value, dtype=np.float64) for name, value in stat.items()}
-            for key, stat in read_json(root / STATS_PATH).items()
+            for key, stat in layout.read_json(root / layout.STATS_PATH).items()
         }
     except (SchemaError, AttributeError, TypeError, ValueError):
         return {}
 
 
 def _counts(path: Path) -> tuple[int, int]:
-    """Return how many key frames and frames a video says it has, without decoding any."""
+    """Return the numbers of key frames and of frames of a video, without decoding."""
     with av.open(f"file:{path}", metadata_errors="ignore") as container:
         stream = container.streams.video[0]
         keys = [packet.is_keyframe for packet in container.demux(stream) if packet.size]
@@ -212,7 +198,7 @@ def _counts(path: Path) -> tuple[int, int]:
 
 
 def _sample(path: Path, key_frames: bool, count: int) -> list[np.ndarray]:
-    """Return some of ``count`` frames that are expected, evenly spread."""
+    """Return some of the ``count`` expected frames, evenly spread."""
     images: list[np.ndarray] = []
     stride = 1
     while -(-count // stride) > SAMPLED_FRAMES:
@@ -233,15 +219,14 @@ def _sample(path: Path, key_frames: bool, count: int) -> list[np.ndarray]:
                 **rgb_options(frame),
             )
             images.append(small.to_ndarray())
-            if len(images) > SAMPLED_FRAMES:  # more than were said: memory stays bounded
+            if len(images) > SAMPLED_FRAMES:  # more than expected: bound the memory
                 images = images[::2]
                 stride *= 2
-
     return images
 
 
 def _histogram_stats(counts: Int[np.ndarray, "256"]) -> dict[str, float]:
-    """Return what ``feature_stats`` would, for pixel values given by their counts, in 0..255."""
+    """Return ``feature_stats`` of pixel values 0..255 given by their counts."""
     total = int(counts.sum())
     values = np.arange(256.0)
     present = np.flatnonzero(counts)

@@ -1,13 +1,10 @@
-"""What a LeRobot v3 dataset holds: in numbers, and as its card.
-
-The card is README.md as the Hugging Face Hub reads it: what is in the dataset, how it was made.
-"""
+"""A LeRobot v3 dataset in numbers, and its card: README.md on the Hugging Face Hub."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +18,7 @@ from acehand_core.lerobot.features import CONFIDENCE_KEY
 from acehand_core.lerobot.rules import entries_of
 from acehand_core.lerobot.stats import QUANTILES
 
-#: Measures of the reports that the card has quantiles of, and what they are.
+#: Measures of the reports in the card, with their meaning.
 MEASURES = {
     "coverage.left": "share of frames in which the left hand was seen",
     "coverage.right": "share of frames in which the right hand was seen",
@@ -33,7 +30,7 @@ MEASURES = {
     "tip_error_mm.mean": "robot's fingertips from the human's, mm",
 }
 NO_CONSENT = (
-    "Nobody has said whether the people in the recordings agreed to their publication. Ask them "
+    "It is not recorded whether the people in the recordings agreed to their publication. Ask them "
     "before you publish this dataset."
 )
 
@@ -42,10 +39,11 @@ NO_CONSENT = (
 class Summary:
     """A dataset in numbers.
 
-    ``tasks`` has episodes and frames of each task; ``verdicts`` and ``subjects`` count episodes, of
-    which "unknown" are those whose report does not say; ``trackers`` and ``licenses``
-    are as the episodes' records say; ``videos`` has size and codec of each; ``bytes`` the size of
-    everything on disk.
+    Attributes:
+        tasks: episodes and frames of each.
+        verdicts, subjects, trackers: episodes of each; "unknown": not recorded.
+        videos: size and codec of each.
+        bytes: size on disk.
     """
 
     dataset: str
@@ -64,13 +62,9 @@ class Summary:
     videos: Mapping[str, Mapping[str, Any]]
     bytes: int
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the object that ``acehand dataset info --json`` prints."""
-        return asdict(self)
-
 
 def summarize(root: Path) -> Summary:
-    """Return what a dataset holds. Raises InputError, SchemaError, OutputError (in use)."""
+    """Return a dataset in numbers. Raises InputError, SchemaError, OutputError (in use)."""
     with opened(root.resolve()) as (info, rows, _):
         tasks: dict[str, Counter[str]] = defaultdict(Counter)
         verdicts, subjects = Counter[str](), Counter[str]()
@@ -87,7 +81,6 @@ def summarize(root: Path) -> Summary:
             trackers[record.get("tracker", "unknown")] += 1
             licenses.update(record.get("licenses", ()))
             recordings.add(record.get("source_sha256") or f"episode {number}")
-
         features: Mapping[str, Any] = info["features"]
         videos = {}
         for key in layout.video_keys(features):
@@ -118,12 +111,9 @@ def summarize(root: Path) -> Summary:
 
 
 def exact_quantiles(root: Path, key: str) -> dict[str, dict[str, float]]:
-    """Return min, quantiles, max, mean and std over all frames of a feature, by entry.
+    """Return min, quantiles (linear), max, mean and std of a feature, by entry.
 
-    All of its values are in memory at once. Quantiles interpolate linearly.
-
-    Raises:
-        InputError: no such feature, or it is a video. SchemaError, OutputError: as ``summarize``.
+    Raises InputError for an unknown feature or a video, else as ``summarize``.
     """
     with opened(root.resolve()) as (info, rows, _):
         features = {k: f for k, f in info["features"].items() if f["dtype"] != "video"}
@@ -132,10 +122,8 @@ def exact_quantiles(root: Path, key: str) -> dict[str, dict[str, float]]:
         feature = features[key]
         shape, names = feature["shape"], feature["names"]
         files = dict.fromkeys(layout.data_file(row) for row in rows)
-        values = np.concatenate(
-            [layout.column_values(layout.read_parquet(root / name, [key])[key], shape)
-             for name in files]
-        )  # fmt: skip
+        tables = (layout.read_parquet(root / name, [key]) for name in files)
+        values = np.concatenate([layout.column_values(table[key], shape) for table in tables])
 
     flat = values.reshape(len(values), -1)
     flat_names = names if isinstance(names, list) and len(names) == flat.shape[1] else None
@@ -154,13 +142,11 @@ def exact_quantiles(root: Path, key: str) -> dict[str, dict[str, float]]:
 
 
 def card(root: Path, license_id: str | None = None, consent: str | None = None) -> str:
-    """Return the card of a dataset (Markdown with a YAML head).
+    """Return the card of a dataset (Markdown with a YAML head). Raises as ``summarize``.
 
     Args:
-        license_id: the dataset's own licence, as the Hub calls it; None: "other".
-        consent: what the people in the recordings agreed to, in a sentence.
-
-    Raises InputError, SchemaError, OutputError (in use).
+        license_id: the dataset's licence, by the Hub's name; None: "other".
+        consent: of the people in the recordings, in a sentence.
     """
     summary = summarize(root)
     with opened(root.resolve()) as (info, rows, _):
@@ -189,7 +175,7 @@ def card(root: Path, license_id: str | None = None, consent: str | None = None) 
         "## How it was made",
         _making(records),
         "## Licences",
-        _licences(summary, license_id),
+        "\n- ".join((f"- recordings: {license_id or 'not recorded'}", *summary.licenses)),
         "## People",
         consent or NO_CONSENT,
     ]  # fmt: skip
@@ -197,7 +183,7 @@ def card(root: Path, license_id: str | None = None, consent: str | None = None) 
 
 
 def _kind(summary: Summary) -> str:
-    """Return whose motion the dataset has."""
+    """Return the kind of dataset, as the card's first words."""
     if "observation.joints.robot" in summary.features:
         made = "made of recordings of human hands by acehand"
         return f"Demonstrations of the robot hand {summary.robot}, {made}"
@@ -206,7 +192,7 @@ def _kind(summary: Summary) -> str:
 
 
 def _people(summary: Summary) -> str:
-    """Return how many subjects there are; who they are is nobody's business."""
+    """Return the number of subjects, without their names."""
     known = [name for name in summary.subjects if name != "unknown"]
     if not known:
         return ""
@@ -215,7 +201,7 @@ def _people(summary: Summary) -> str:
 
 
 def _quality(summary: Summary, entries: Sequence[Mapping[str, Any]]) -> str:
-    """Return how episodes were judged and what their reports measured, over episodes."""
+    """Return the verdicts, and quantiles over episodes of their reports' measures."""
     judged = ", ".join(f"{count} {verdict}" for verdict, count in summary.verdicts.items())
     rows = []
     for entry, meaning in MEASURES.items():
@@ -227,13 +213,12 @@ def _quality(summary: Summary, entries: Sequence[Mapping[str, Any]]) -> str:
     if not rows:
         return said
     names = ("of an episode", "10 %", "median", "90 %", "episodes")
-    return f"{said} The tracker's own measures, none of them against truth:\n\n" + _table(
-        names, rows
-    )
+    intro = "The tracker's own measures, none of them against ground truth"
+    return f"{said} {intro}:\n\n{_table(names, rows)}"
 
 
 def _making(records: Sequence[Mapping[str, Any]]) -> str:
-    """Return trackers with their weights, and the settings that all episodes share."""
+    """Return trackers with their weights, and the settings shared by all episodes."""
     used = dict.fromkeys(
         (str(r.get("tracker", "unknown")), str(r.get("weights", "unknown"))) for r in records
     )
@@ -251,14 +236,8 @@ def _making(records: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join([*lines, *(f"- {note}" for note in notes)])
 
 
-def _licences(summary: Summary, license_id: str | None) -> str:
-    """Return the dataset's own licence and those of what it was made with."""
-    own = license_id or "nobody has said under which licence the recordings may be used"
-    return "\n".join([f"- recordings: {own}", *(f"- {text}" for text in summary.licenses)])
-
-
 def _table(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Return a Markdown table; a bar inside an entry stays in it."""
+    """Return a Markdown table; bars within entries are escaped."""
     lines = [names, ["---"] * len(names), *rows]
     return "\n".join(
         "| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines

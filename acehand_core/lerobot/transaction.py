@@ -1,11 +1,11 @@
 """Groups of files, and whole datasets, that appear together or not at all.
 
 A group (``Transaction``) is staged in a hidden folder inside the dataset, described by a journal,
-then renamed file by file. A process killed before the journal is complete has changed nothing; one
-killed after it is finished by ``recover``. A failure while renaming is undone.
+then renamed file by file. A process killed before the journal is complete has changed nothing;
+after it, ``recover`` finishes the group. A failure while renaming is undone.
 
-A dataset as a whole (``publish``) is built in a hidden sibling and renamed; ``clean_siblings``
-tidies up behind a process that was killed.
+A whole dataset (``publish``) is built in a hidden sibling and renamed; ``clean_siblings`` tidies up
+after a killed process.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _UNDO = "journal-undo.json"
 
 
 def step(name: str) -> None:
-    """Announce what touches the disk next; tests put in its place what fails or kills there."""
+    """Announce the next write to disk; tests replace it to fail or kill there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +39,9 @@ class _Move:
 
 
 class Transaction:
-    """Files staged in ``root/.acehand-append``, put in place together and in order.
+    """Files staged in ``root/.acehand-append``, placed together and in order.
 
-    The last file added is the one that makes the others count; ``recover`` finishes an
-    interrupted group only while that file is still the one the group was built on.
+    The last one makes the others count: ``recover`` finishes a group only while it is unchanged.
     """
 
     def __init__(self, root: Path) -> None:
@@ -60,7 +59,7 @@ class Transaction:
         self._moves.append(_Move(staged, target, (self.root / target).exists()))
 
     def commit(self) -> None:
-        """Put every added file in place. Raises OSError after undoing whatever was done."""
+        """Put every added file in place. Raises OSError after undoing it."""
         for move in self._moves:
             sync(self.folder / move.staged)
         for number, move in enumerate(self._moves):
@@ -91,15 +90,14 @@ class Transaction:
             _undo(self.root, self._moves)
             raise
 
-        with contextlib.suppress(OSError):  # everything is in place; the rest is tidying
+        with contextlib.suppress(OSError):  # everything is in place
             step("clean")
             self.clear()
-
         self._moves.clear()
 
     @property
     def is_stuck(self) -> bool:
-        """Whether undoing failed: then only ``recover`` may go on."""
+        """Whether undoing failed: then only ``recover`` may continue."""
         return (self.folder / _UNDO).exists()
 
     def clear(self) -> None:
@@ -110,9 +108,9 @@ class Transaction:
 
 
 def recover(root: Path) -> str | None:
-    """Finish or drop what an interrupted ``Transaction`` left, and say which. Safe to repeat.
+    """Finish or drop an interrupted ``Transaction``; return which, in words. Safe to repeat.
 
-    Raises UnsafeFileError for a journal that names a file outside ``root``, OSError on failure.
+    Raises UnsafeFileError for a journal that names a file outside ``root``, OSError.
     """
     folder = root / STAGING
     if not folder.is_dir():
@@ -143,10 +141,7 @@ def recover(root: Path) -> str | None:
 
 
 def publish(base: Path, root: Path) -> None:
-    """Let a finished folder appear as ``root``, in place of the dataset that is there.
-
-    Raises OSError after undoing it.
-    """
+    """Rename a finished folder to ``root``, replacing a dataset there. Undone on OSError."""
     aside = root.with_name(f".{root.name}.replaced-{os.getpid()}")
     step("publish: set the old dataset aside")
     if root.exists():
@@ -159,7 +154,7 @@ def publish(base: Path, root: Path) -> None:
             aside.rename(root)
         raise
 
-    with contextlib.suppress(OSError):  # the new dataset stands; a later writer tidies up
+    with contextlib.suppress(OSError):  # a later writer tidies up
         step("publish: remove the old dataset")
         if aside.exists():
             shutil.rmtree(aside)
@@ -167,10 +162,7 @@ def publish(base: Path, root: Path) -> None:
 
 @contextlib.contextmanager
 def built_beside(root: Path) -> Iterator[Path]:
-    """Yield a hidden folder beside ``root`` that then takes its place; on failure it is gone.
-
-    Raises OSError.
-    """
+    """Yield a hidden sibling that then replaces ``root``; removed on failure. Raises OSError."""
     base = root.with_name(f".{root.name}.partial-{os.getpid()}")
     step("begin")
     base.mkdir()
@@ -186,10 +178,7 @@ def built_beside(root: Path) -> Iterator[Path]:
 
 
 def clean_siblings(root: Path) -> list[str]:
-    """Remove or restore what killed writers left beside ``root``, and say what was done.
-
-    Folders that a running process still holds are left alone. Raises OSError.
-    """
+    """Remove or restore what killed writers left next to ``root``; return it in words."""
     done = []
     for kind in ("partial", "replaced"):
         for path in abandoned(root, kind):
@@ -234,7 +223,7 @@ def _prune(folder: Path, root: Path) -> None:
 
 
 def _remove_staging(folder: Path) -> None:
-    # The journal goes first: without it the rest means nothing.
+    # The journal first: without it the rest has no effect.
     (folder / _JOURNAL).unlink(missing_ok=True)
     if folder.is_dir():
         shutil.rmtree(folder)
@@ -255,12 +244,10 @@ def _read_journal(root: Path, path: Path) -> tuple[list[_Move], str | None]:
         raise SchemaError(
             f"{path} is not a journal of ours ({error!r}); remove that folder."
         ) from error
-
     if not moves or not all(inside):
         raise UnsafeFileError(
             f"{path} names files outside the dataset ({names}); remove that folder by hand."
         )
-
     return moves, guard_sha256
 
 

@@ -1,8 +1,7 @@
-"""Cut frames off the episodes of a LeRobot v3 dataset.
+"""Trimming frames off the episodes of a LeRobot v3 dataset.
 
-An episode from whose middle frames go becomes several: one with a jump in it would teach a policy
-that jump. The episodes as they were are kept as a dataset in ``.unreferenced``, and each piece says
-of which it is (``TRIM``).
+An episode that loses frames in the middle becomes several: a policy would learn the jump. The
+original episodes are kept as a dataset in ``.unreferenced``; ``TRIM`` links each piece to its own.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +20,9 @@ import pyarrow.compute as pc
 
 from acehand_core.atomic import output_errors
 from acehand_core.errors import InputError, SchemaError, VideoError
+from acehand_core.lerobot import edit, transaction
 from acehand_core.lerobot import format as layout
-from acehand_core.lerobot import transaction
 from acehand_core.lerobot.assemble import Assembly, Row, write_episodes
-from acehand_core.lerobot.edit import (
-    REMOVED,
-    SET_ASIDE,
-    Content,
-    free_name,
-    opened,
-    replace_dataset,
-)
-from acehand_core.lerobot.episode import index_columns
 from acehand_core.lerobot.stats import feature_stats, image_stats
 from acehand_core.lerobot.trim_rules import (
     HAND_KEYS,
@@ -42,6 +32,7 @@ from acehand_core.lerobot.trim_rules import (
     left_of,
     sharpness_of,
 )
+from acehand_core.lerobot.writer import index_columns
 from acehand_core.recordings.lerobot_video import Latest, open_episode
 from acehand_core.recordings.selection import part
 from acehand_core.recordings.video_encode import (
@@ -52,10 +43,9 @@ from acehand_core.recordings.video_encode import (
 )
 from acehand_core.types import Progress, no_progress
 
-#: Beside a piece of an episode: of which it is.
+#: In a piece's folder: the episode it was cut from.
 TRIM = "trim.json"
-#: Where a piece does not begin with a key frame its pictures are encoded again, nearly without
-#: loss: constant quality per codec.
+#: A piece that does not begin with a key frame is encoded again at high constant quality.
 _AGAIN: Mapping[str, VideoEncoding] = {
     "h264": VideoEncoding("h264", crf=16),
     "av1": VideoEncoding("av1", crf=20),
@@ -74,28 +64,25 @@ class EpisodePiece:
         return self.stop - self.start
 
 
-#: Writes what lies beside a piece: from the episode's folder (which may not be there) to its own.
+#: Writes our files of a piece: from the episode's folder to the piece's.
 Beside = Callable[[Path, Path, EpisodePiece], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Trimming:
-    """What ``trim_episodes`` did.
+    """Result of ``trim_episodes``.
 
-    ``trimmed`` has for each changed episode the number, frames and tasks that it had, ``kept``
-    (first frame and the one after the last of each piece) and ``cuts`` (the same of each range that
-    went, with its reason). ``set_aside`` is the dataset of the episodes as they were, relative to
-    the trimmed one; None: deleted, or nothing was changed.
+    Attributes:
+        trimmed: number, frames and tasks of each changed episode, ``kept`` (first frame and the one
+            after the last of each piece) and ``cuts`` (the same of removed ranges, with reasons).
+        episodes, frames: of the trimmed dataset.
+        set_aside: relative path of the original episodes' dataset; None: deleted, or no change.
     """
 
     trimmed: tuple[dict[str, Any], ...]
     episodes: int
     frames: int
     set_aside: str | None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the object that ``acehand dataset trim --json`` prints."""
-        return asdict(self)
 
 
 def trim_episodes(
@@ -107,22 +94,19 @@ def trim_episodes(
     dry_run: bool = False,
     progress: Progress = no_progress,
 ) -> Trimming:
-    """Cut frames off; later episodes are numbered anew.
+    """Trim episodes, and renumber later ones.
 
     Args:
-        rules: what goes; or, by episode, the frames themselves.
-        beside: writes the files beside a piece, ``trim.json`` excepted.
-        delete: do not keep the episodes as they were.
-        dry_run: say what would be cut, and change nothing.
+        rules: what to cut; or the cuts by episode.
+        beside: writes our files of a piece, except ``trim.json``.
+        delete: do not keep the original episodes.
+        dry_run: return what would be cut, and change nothing.
 
-    Raises:
-        InputError: there is no such dataset, it lacks what a rule reads, an episode is unfinished,
-            or none would be left. SchemaError: it needs the repair first. VideoError: a video
-            cannot be read, or not be cut there. OutputError: it cannot be written or is in use.
-            Nothing has changed.
+    Raises as ``remove_episodes``; InputError also for an unfinished episode or a rule that lacks
+    its feature. Nothing has changed then.
     """
     root = root.resolve()
-    with output_errors(root), opened(root) as content:
+    with output_errors(root), edit.opened(root) as content:
         info, rows, _ = content
         videos = Latest(1)  # many episodes may lie in one
         found: dict[int, tuple[list[TrimCut], list[tuple[int, int]]]] = {}
@@ -137,16 +121,16 @@ def trim_episodes(
                 found[row["episode_index"]] = cuts, kept
         progress("measure", len(rows), len(rows))
 
-        said = tuple(
-            {"episode": row["episode_index"], "frames": row["length"], "tasks": row["tasks"],
-             "kept": [[*piece] for piece in found[row["episode_index"]][1]],
-             "cuts": [{"frames": [cut.start, cut.stop], "reason": cut.reason}
-                      for cut in found[row["episode_index"]][0]]}
-            for row in rows if row["episode_index"] in found
-        )  # fmt: skip
-        whole = [[(0, row["length"])] if row["episode_index"] not in found
-                 else found[row["episode_index"]][1] for row in rows]  # fmt: skip
-        lengths = [stop - start for pieces in whole for start, stop in pieces]
+        said, pieces = [], []
+        for row in rows:
+            number, length = row["episode_index"], row["length"]
+            cuts, kept = found.get(number, ([], [(0, length)]))
+            pieces.append(kept)
+            if number in found:
+                ranges = [{"frames": [c.start, c.stop], "reason": c.reason} for c in cuts]
+                entry = {"episode": number, "frames": length, "tasks": row["tasks"]}
+                said.append({**entry, "kept": [[*piece] for piece in kept], "cuts": ranges})
+        lengths = [stop - start for kept in pieces for start, stop in kept]
         if not lengths:
             raise InputError(f"{root}: no episode would be left; loosen the rules.")
         for row in rows:
@@ -154,25 +138,25 @@ def trim_episodes(
                 _check_finished(root, row)
         aside = None
         if found and not dry_run:
-            aside = _trim(root, content, whole, said, beside, delete, progress)
-        return Trimming(said, len(lengths), sum(lengths), aside)
+            aside = _trim(root, content, pieces, said, beside, delete, progress)
+        return Trimming(tuple(said), len(lengths), sum(lengths), aside)
 
 
 def _check_finished(root: Path, row: Row) -> None:
-    """Raise InputError where a run that made an episode has not drawn its pictures yet."""
+    """Raise InputError for an episode without all of its pictures."""
     number = row["episode_index"]
     is_ours = (root / layout.EXTRAS).is_dir() and layout.read_record(root, row) is not None
     if is_ours and (names := layout.missing_files(root, number)):
         raise InputError(
-            f"{root}: episode {number} is unfinished ({', '.join(names)}); run the command that "
-            "made it again, with --resume, then trim."
+            f"{root}: episode {number} is unfinished ({', '.join(names)}); first run the command "
+            "that made it again, with --resume."
         )
 
 
 def _cuts_of(
     root: Path, info: Mapping[str, Any], row: Row, rules: TrimRules, videos: Latest
 ) -> tuple[list[TrimCut], list[tuple[int, int]]]:
-    """Return what goes of an episode, and the pieces that stay."""
+    """Return the cuts of an episode, and the pieces that stay."""
     features = info["features"]
     keys = [key for key in HAND_KEYS if key in features]
     columns: dict[str, np.ndarray] = {}
@@ -189,7 +173,7 @@ def _cuts_of(
 
 def _trim(
     root: Path,
-    content: Content,
+    content: edit.Content,
     pieces: Sequence[Sequence[tuple[int, int]]],
     said: Sequence[Mapping[str, Any]],
     beside: Beside,
@@ -198,103 +182,92 @@ def _trim(
 ) -> str | None:
     """Write the trimmed dataset; ``pieces`` of each row. Return where episodes are set aside."""
     info, rows, tasks = content
-    place = free_name(root / SET_ASIDE / "trimmed").relative_to(root)
+    place = edit.free_name(root / edit.SET_ASIDE / "trimmed").relative_to(root)
     changed = [row for row, own in zip(rows, pieces, strict=True) if own != [(0, row["length"])]]
-    identity = _identity(root, changed, said)
+    # Identifies this trimming, by content.
+    digest = hashlib.sha256(layout.to_json_bytes({"removed": [*said]}))
+    for name in dict.fromkeys(layout.data_file(row) for row in changed):
+        digest.update((root / name).read_bytes())
+    identity = digest.hexdigest()[:16]
 
     def fill(base: Path) -> None:
         scratch = base / ".pieces"
-        parts: list[tuple[Path, list[Row], list[str]]] = []
+        parts: list[tuple[Path, list[Row]]] = []
         for number, (row, own) in enumerate(zip(rows, pieces, strict=True)):
             progress("trim", number, len(rows))
             if own == [(0, row["length"])]:
                 if not parts or parts[-1][0] != root:
-                    parts.append((root, [], tasks))
+                    parts.append((root, []))
                 parts[-1][1].append(row)
             elif own:
                 transaction.step(f"cut episode {row['episode_index']}")
                 said_of_it = {"id": identity, "episode": row["episode_index"]}
                 made = _Cutting(root, info, row, tasks, scratch / str(number), said_of_it)
-                parts.append((made.target, made.write(own, beside), tasks))
+                parts.append((made.target, made.write(own, beside)))
 
-        there = {task for _, listed, _ in parts for row in listed for task in row["tasks"]}
+        there = {task for _, listed in parts for row in listed for task in row["tasks"]}
         used = [task for task in tasks if task in there]
         assembly = Assembly(base, info, renumber=True, tasks=used)
-        for source, listed, own_tasks in parts:
-            assembly.add(source, listed, own_tasks)
+        for source, listed in parts:
+            assembly.add(source, listed, tasks)
         assembly.finish()
         shutil.rmtree(scratch, ignore_errors=True)
 
         if not delete:
             write_episodes(base / place, info, root, changed, tasks)
             record = {"id": identity, "removed": [*said]}
-            (base / place / REMOVED).write_bytes(layout.to_json_bytes(record))
+            (base / place / edit.REMOVED).write_bytes(layout.to_json_bytes(record))
         progress("trim", len(rows), len(rows))
 
-    replace_dataset(root, fill)
+    edit.replace_dataset(root, fill)
     return None if delete else place.as_posix()
 
 
-def _identity(root: Path, rows: Sequence[Row], said: Sequence[Mapping[str, Any]]) -> str:
-    """Return what tells episodes that were trimmed in one go from others, by their content."""
-    digest = hashlib.sha256(layout.to_json_bytes({"removed": [*said]}))
-    for name in dict.fromkeys(layout.data_file(row) for row in rows):
-        digest.update((root / name).read_bytes())
-    return digest.hexdigest()[:16]
-
-
+@dataclass(frozen=True, slots=True)
 class _Cutting:
-    """Writes the pieces of one episode as a folder that ``Assembly.add`` takes episodes from.
+    """Writer of one episode's pieces, as a dataset in ``target`` for ``Assembly.add``.
 
-    ``said`` is what each piece's ``TRIM`` says of the episode.
+    ``said`` has the trimming and the episode, for ``TRIM``.
     """
 
-    def __init__(
-        self,
-        root: Path,
-        info: Mapping[str, Any],
-        row: Row,
-        tasks: Sequence[str],
-        target: Path,
-        said: Mapping[str, Any],
-    ) -> None:
-        self.target = target
-        self._root, self._info, self._row, self._tasks = root, info, row, tasks
-        self._said = said
-        self._folder = root / layout.episode_folder(row["episode_index"])
+    root: Path
+    info: Mapping[str, Any]
+    row: Row
+    tasks: Sequence[str]
+    target: Path
+    said: Mapping[str, Any]
 
     def write(self, pieces: Sequence[tuple[int, int]], beside: Beside) -> list[Row]:
         """Write the pieces and return their rows of meta/episodes."""
-        table = layout.read_frames(self._root, self._row)
-        rows = []
+        table = layout.read_frames(self.root, self.row)
+        source = self.root / layout.episode_folder(self.row["episode_index"])
+        path = layout.EPISODES_PATH.format(chunk_index=0, file_index=0)
+        rows: list[Row] = []
         for number, (start, stop) in enumerate(pieces):
-            piece = EpisodePiece(start, stop, self._row["length"])
-            row = self._data(table, number, piece)
-            for key in layout.video_keys(self._info["features"]):
+            piece = EpisodePiece(start, stop, self.row["length"])
+            own = {**self.said, "frames": [start, stop], "of": piece.length}
+            chain = [*pieces_of(source), own]
+            row = self._data(table, number, piece, chain)
+            for key in layout.video_keys(self.info["features"]):
                 row |= self._video(key, number, piece)
-            rows.append(row)
+            rows.append({**row, "path": path})
 
             folder = self.target / layout.episode_folder(number)
             folder.mkdir(parents=True)
-            if self._folder.is_dir():
-                beside(self._folder, folder, piece)
-            (folder / TRIM).write_bytes(layout.to_json_bytes({"pieces": self._chain(piece)}))
+            if source.is_dir():
+                beside(source, folder, piece)
+            (folder / TRIM).write_bytes(layout.to_json_bytes({"pieces": chain}))
 
-        schema = layout.read_parquet(self._root / self._row["path"]).schema
-        path = self.target / layout.EPISODES_PATH.format(chunk_index=0, file_index=0)
-        path.parent.mkdir(parents=True)
-        layout.write_parquet(pa.Table.from_pylist(rows, schema), path)
-        name = path.relative_to(self.target).as_posix()
-        return [{**row, "path": name} for row in rows]
+        schema = layout.read_parquet(self.root / self.row["path"]).schema
+        (self.target / path).parent.mkdir(parents=True)
+        layout.write_parquet(pa.Table.from_pylist(rows, schema), self.target / path)
+        return rows
 
-    def _chain(self, piece: EpisodePiece) -> list[dict[str, Any]]:
-        """Return of which episode this is a piece, after those that the episode was one of."""
-        own = {**self._said, "frames": [piece.start, piece.stop], "of": piece.length}
-        return [*pieces_of(self._folder), own]
-
-    def _data(self, table: pa.Table, number: int, piece: EpisodePiece) -> dict[str, Any]:
-        """Write a piece's frames; return its row, without what is of videos."""
-        features, fps = self._info["features"], self._info["fps"]
+    def _data(
+        self, table: pa.Table, number: int, piece: EpisodePiece, chain: list[dict[str, Any]]
+    ) -> dict[str, Any]:
+        """Write a piece's frames; return its row, without entries of videos."""
+        features, fps = self.info["features"], self.info["fps"]
         cut = table.slice(piece.start, len(piece))
         counted = index_columns(len(piece), fps, number, 0, 0)
         for key in ("timestamp", "frame_index", "episode_index"):
@@ -304,16 +277,19 @@ class _Cutting:
         metadata = dict(cut.schema.metadata or {})
         if layout.PROVENANCE_KEY in metadata:
             record = json.loads(metadata[layout.PROVENANCE_KEY])
-            record["trimmed"] = self._chain(piece)
+            record["trimmed"] = chain
             metadata[layout.PROVENANCE_KEY] = layout.to_json(record).encode()
             cut = cut.replace_schema_metadata(metadata)
 
-        shown = {self._tasks[index] for index in pc.unique(cut["task_index"]).to_pylist()}
+        shown = {self.tasks[index] for index in pc.unique(cut["task_index"]).to_pylist()}
         row: dict[str, Any] = {
-            **self._row, "episode_index": number, "length": len(piece),
-            "tasks": [task for task in self._row["tasks"] if task in shown],
-            "data/chunk_index": 0, "data/file_index": number,
-        }  # fmt: skip
+            **self.row,
+            "episode_index": number,
+            "length": len(piece),
+            "tasks": [task for task in self.row["tasks"] if task in shown],
+            "data/chunk_index": 0,
+            "data/file_index": number,
+        }
         path = self.target / layout.data_file(row)
         path.parent.mkdir(parents=True, exist_ok=True)
         layout.write_parquet(cut, path)
@@ -324,40 +300,37 @@ class _Cutting:
         return row
 
     def _video(self, key: str, number: int, piece: EpisodePiece) -> dict[str, Any]:
-        """Write a piece's pictures; return what its row says of them."""
+        """Write a piece's pictures; return its row's entries of them."""
         place = {f"videos/{key}/chunk_index": 0, f"videos/{key}/file_index": number}
         path = self.target / layout.video_file(place, key)
         path.parent.mkdir(parents=True, exist_ok=True)
-        source, fps = self._root / layout.video_file(self._row, key), self._info["fps"]
-        begin = self._row[f"videos/{key}/from_timestamp"] + piece.start / fps
+        source, fps = self.root / layout.video_file(self.row, key), self.info["fps"]
+        begin = self.row[f"videos/{key}/from_timestamp"] + piece.start / fps
         try:
             copy_parts(source, [(begin, len(piece))], path, fps)
         except VideoError:  # it does not begin with a key frame
             facts = probe_video(source)
             if facts.codec not in _AGAIN or facts.pix_fmt != "yuv420p":
                 raise VideoError(
-                    f"{source}: {facts.codec} {facts.pix_fmt} is not encoded again here, and no "
-                    f"key frame is at {begin:.3f} s; h264 and av1 in yuv420p can be cut anywhere."
+                    f"{source}: no key frame at {begin:.3f} s, and {facts.codec} {facts.pix_fmt} "
+                    "cannot be encoded again; valid: h264 and av1 in yuv420p."
                 ) from None
-            episode = self._root / f"episode_{self._row['episode_index']:06d}"
+            episode = self.root / f"episode_{self.row['episode_index']:06d}"
             clip = part(open_episode(episode, key), piece.start, piece.stop)
             encode_video(clip, path, fps, _AGAIN[facts.codec])
-        shown = {f"videos/{key}/from_timestamp": 0.0,
-                 f"videos/{key}/to_timestamp": len(piece) / fps}  # fmt: skip
-        return place | shown | _known_stats(self._row, key, image_stats(path))
+        times = {"from_timestamp": 0.0, "to_timestamp": len(piece) / fps}
+        shown = {f"videos/{key}/{name}": value for name, value in times.items()}
+        return place | shown | _known_stats(self.row, key, image_stats(path))
 
 
 def _known_stats(row: Row, key: str, stats: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Return statistics as columns of a row that are there; other writers have fewer."""
+    """Return statistics as columns that the row has: other writers have fewer."""
     columns = {f"stats/{key}/{name}": value.tolist() for name, value in stats.items()}
     return {name: value for name, value in columns.items() if name in row}
 
 
 def pieces_of(folder: Path) -> list[dict[str, Any]]:
-    """Return of which episodes the episode in a folder is a piece, the latest last.
-
-    Raises SchemaError for a damaged ``TRIM``.
-    """
+    """Return the episodes that an episode was cut from, the latest last. Raises SchemaError."""
     path = folder / TRIM
     if not path.is_file():
         return []

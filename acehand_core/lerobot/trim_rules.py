@@ -1,12 +1,12 @@
-"""Which frames of an episode are to go: idle ends, gaps, low confidence, blurred pictures.
+"""Rules for trimming an episode: idle ends, gaps, low confidence, blurred pictures.
 
-A file of rules (YAML) has any of these, each with the values that are not its defaults::
+A file of rules (YAML) has any of these, each with values other than its defaults::
 
     idle: {seconds: 0.5, speed: 0.05, keep: 0.2}   # at both ends: no hand moves
     gaps: {seconds: 0.5, hands: any}               # any (or both) of the hands not observed
-    confidence: {min: 0.3, hands: any, seconds: 0} # any (or both) of the hands less sure
-    blur: {below: 0.3, seconds: 0.1}               # against the episode's median sharpness
-    min_seconds: 1.0                               # what is shorter after that goes, too
+    confidence: {min: 0.3, hands: any, seconds: 0} # any (or both) of the hands less confident
+    blur: {below: 0.3, seconds: 0.1}               # relative to the episode's median sharpness
+    min_seconds: 1.0                               # shorter remaining pieces go too
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from acehand_core.types import SIDES
 #: Keypoints of both hands; the latter are relative to the wrist.
 JOINTS_KEYS = ("observation.hand.joints_camera", "observation.hand.joints_wrist")
 FILLED_KEY = "observation.hand.filled"
-#: What rules about hands read, as far as it is there.
+#: Features that rules about hands read, if available.
 HAND_KEYS = (*JOINTS_KEYS, CONFIDENCE_KEY, VALID_KEY, FILLED_KEY)
-#: A hand's speed is that over so long, in seconds: over one frame it would be jitter.
+#: Interval over which speed is measured, in seconds: over one frame jitter dominates.
 SPEED_S = 0.25
-#: Pictures are made smaller to this before their sharpness is measured: their longer side in
-#: pixels. Finer detail is mostly noise and coding.
+#: Longer side of the pictures whose sharpness is measured, in pixels: finer detail is mostly noise
+#: and coding.
 SHARPNESS_SIDE = 640
 
 AnyOrBoth = Literal["any", "both"]
@@ -65,10 +65,7 @@ class Gaps:
 
 @dataclass(frozen=True, slots=True)
 class Confidence:
-    """Stretches longer than ``seconds`` in which a valid hand, or each, is less sure than ``min``.
-
-    ``min`` is of the confidence, 0 to 1.
-    """
+    """Stretches longer than ``seconds`` with a valid hand, or each, below ``min`` (0 to 1)."""
 
     min: int | float
     hands: AnyOrBoth = "any"
@@ -77,7 +74,7 @@ class Confidence:
 
 @dataclass(frozen=True, slots=True)
 class Blur:
-    """Stretches longer than ``seconds`` whose sharpness is less than ``below`` of the median.
+    """Stretches longer than ``seconds`` with less than ``below`` of the median sharpness.
 
     ``video`` is a key; None: the dataset's only one.
     """
@@ -89,7 +86,7 @@ class Blur:
 
 @dataclass(frozen=True, slots=True)
 class TrimRules:
-    """What a file of rules says; None: no such rule."""
+    """Content of a file of rules; None: no such rule."""
 
     idle: Idle | None = None
     gaps: Gaps | None = None
@@ -100,7 +97,7 @@ class TrimRules:
 
 @dataclass(frozen=True, slots=True)
 class TrimCut:
-    """Frames ``start`` to ``stop - 1`` of an episode that go, and why."""
+    """Frames ``start`` to ``stop - 1`` to cut off an episode, and why."""
 
     start: int
     stop: int
@@ -108,9 +105,7 @@ class TrimCut:
 
 
 _Kind = TypeVar("_Kind", Idle, Gaps, Confidence, Blur)
-_KINDS: Mapping[str, type[Any]] = {
-    "idle": Idle, "gaps": Gaps, "confidence": Confidence, "blur": Blur
-}  # fmt: skip
+_KINDS: Mapping[str, type[Any]] = {k.__name__.lower(): k for k in (Idle, Gaps, Confidence, Blur)}
 
 
 def read_trim_rules(path: Path) -> TrimRules:
@@ -120,10 +115,10 @@ def read_trim_rules(path: Path) -> TrimRules:
     for name in content:
         if name not in known:
             raise SchemaError(f"{path}: no rule {name!r}; {nearest(str(name), known)}")
-    rules = {name: _rule(_KINDS[name], content[name], f"{path}: {name}")
-             for name in content if name in _KINDS}  # fmt: skip
-    if "min_seconds" in content:
-        rules["min_seconds"] = _number(content["min_seconds"], f"{path}: min_seconds")
+    rules: dict[str, Any] = {
+        name: (_rule(_KINDS[name], value, where) if name in _KINDS else _number(value, where))
+        for name, value, where in ((n, v, f"{path}: {n}") for n, v in content.items())
+    }
     return TrimRules(**rules)
 
 
@@ -159,14 +154,10 @@ def find_cuts(
     frames: int,
     fps: int | float,
 ) -> tuple[list[TrimCut], list[tuple[int, int]]]:
-    """Return what goes of an episode of T ``frames``, by rule, and the pieces that stay.
+    """Return the cuts of an episode of T ``frames``, and the pieces that stay.
 
-    Args:
-        columns: what there is of ``HAND_KEYS``, each (T, ...).
-        sharpness: of its pictures, where there is a rule about blur.
-
-    Raises:
-        InputError: a rule needs a column that is not there.
+    ``columns`` are the existing ``HAND_KEYS``, (T, ...); ``sharpness`` is for the rule blur. Raises
+    InputError if a rule lacks its column.
     """
     cuts = [
         *(_idle(rules.idle, columns, frames, fps) if rules.idle else ()),
@@ -176,12 +167,11 @@ def find_cuts(
     if rules.blur and sharpness is not None:
         low = sharpness < rules.blur.below * np.median(sharpness)
         share = sharpness / max(float(np.median(sharpness)), 1e-12)
-        cuts += [
-            TrimCut(start, stop, f"blurred for {_seconds(start, stop, fps)}: sharpness down to "
-                f"{share[start:stop].min():.2f} of the episode's median, less than "
-                f"{rules.blur.below:g}")
-            for start, stop in runs(low) if stop - start > rules.blur.seconds * fps
-        ]  # fmt: skip
+        for start, stop in runs(low):
+            if stop - start > rules.blur.seconds * fps:
+                why = f"blurred for {_seconds(start, stop, fps)}: sharpness down to "
+                why += f"{share[start:stop].min():.2f} of the episode's median, less than "
+                cuts.append(TrimCut(start, stop, f"{why}{rules.blur.below:g}"))
 
     pieces = []
     for start, stop in left_of(cuts, frames):
@@ -194,7 +184,7 @@ def find_cuts(
 
 
 def left_of(cuts: Sequence[TrimCut], frames: int) -> list[tuple[int, int]]:
-    """Return the pieces of an episode that cuts leave: first frame and the one after the last."""
+    """Return the pieces of an episode between cuts: first frame and the one after the last."""
     kept = np.ones(frames, bool)
     for cut in cuts:
         kept[cut.start : cut.stop] = False
@@ -202,10 +192,10 @@ def left_of(cuts: Sequence[TrimCut], frames: int) -> list[tuple[int, int]]:
 
 
 def sharpness_of(recording: Recording) -> Float[np.ndarray, "T"]:
-    """Return the variance of the Laplacian of each picture of a recording, in grey levels squared.
+    """Return the variance of each picture's Laplacian, grey levels squared.
 
-    It falls with defocus and motion blur, and depends on what is seen and on noise, so it is to be
-    compared within one recording. Raises VideoError.
+    It falls with defocus and motion blur, but also depends on scene and noise: compare it within
+    one recording only. Raises VideoError.
     """
     assert recording.frames is not None
     values = np.zeros(len(recording))
@@ -265,33 +255,31 @@ def _unsure(
     low = valid & (confidence < rule.min)
     if not low.any():
         return
-    if rule.hands == "both":  # each of those that are there
+    if rule.hands == "both":  # each valid hand
         low = np.where((~valid | low).all(axis=1, keepdims=True), low, False)
     for start, stop, sides in _stretches(low, np.any(valid, axis=0), "any"):
         if stop - start > rule.seconds * fps:
             least = confidence[start:stop][valid[start:stop]].min()
-            yield TrimCut(
-                start, stop, f"{sides} down to confidence {least:.2f} for "
-                f"{_seconds(start, stop, fps)}, less than {rule.min:g}",
-            )  # fmt: skip
+            why = f"{sides} down to confidence {least:.2f} for {_seconds(start, stop, fps)}"
+            yield TrimCut(start, stop, f"{why}, less than {rule.min:g}")
 
 
 def _stretches(
     flags: Bool[np.ndarray, "T 2"], there: Bool[np.ndarray, "2"], hands: AnyOrBoth
 ) -> Iterator[tuple[int, int, str]]:
-    """Yield stretches where any or each of the hands that are there is flagged, and which it is."""
+    """Yield stretches in which any or each of the hands there is flagged, and its name."""
     if not there.any():
         yield 0, len(flags), "both hands"
         return
     own = flags[:, there]
     for start, stop in runs(np.any(own, axis=1) if hands == "any" else np.all(own, axis=1)):
-        sides = [side for slot, side in enumerate(SIDES)
-                 if there[slot] and flags[start:stop, slot].any()]  # fmt: skip
+        flagged = there & flags[start:stop].any(axis=0)
+        sides = [side for slot, side in enumerate(SIDES) if flagged[slot]]
         yield start, stop, f"{' and '.join(sides)} hand{'s' if len(sides) > 1 else ''}"
 
 
 def _valid(columns: Mapping[str, np.ndarray], rule: str) -> Bool[np.ndarray, "T 2"]:
-    """Return where hands are valid; datasets of older versions have only the confidence."""
+    """Return where hands are valid; older datasets have only the confidence."""
     if CONFIDENCE_KEY not in columns:
         raise InputError(f"Rule {rule} needs the feature {CONFIDENCE_KEY}.")
     valid: np.ndarray = columns.get(VALID_KEY, columns[CONFIDENCE_KEY] > 0).astype(bool)

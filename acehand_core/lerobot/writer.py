@@ -1,9 +1,10 @@
-"""Put whole episodes into a LeRobot v3 dataset, or nothing."""
+"""Adding whole episodes to a LeRobot v3 dataset: checked values, data tables, metadata rows."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import math
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,18 +17,9 @@ from acehand_core.atomic import DirectoryLock, output_errors
 from acehand_core.errors import OutputError, SchemaError, nearest
 from acehand_core.lerobot import format as layout
 from acehand_core.lerobot import transaction
-from acehand_core.lerobot.episode import (
-    check_columns,
-    check_length,
-    check_videos,
-    data_table,
-    episode_table,
-    expected_columns,
-    index_columns,
-    unusable,
-)
 from acehand_core.lerobot.stats import (
     EXACT_FRAMES,
+    STAT_NAMES,
     FeatureStats,
     Stats,
     are_provisional,
@@ -40,19 +32,15 @@ from acehand_core.lerobot.stats import (
     stats_to_json,
 )
 from acehand_core.lerobot.transaction import Transaction, publish
-from acehand_core.recordings.video_encode import VideoFacts
+from acehand_core.recordings.video_encode import VideoFacts, probe_video
 
 
 class LeRobotWriter:
-    """Adds episodes to one dataset. Made by ``lerobot.create`` and ``open_for_append``.
-
-    As a context manager, leaving it without an error calls ``finish``, else ``close``: finished
-    episodes stay either way.
-    """
+    """Writer of one dataset; as a context manager it calls ``finish``, on an error ``close``."""
 
     def __init__(self, root: Path, base: Path, info: dict[str, Any], lock: DirectoryLock) -> None:
         self.root = root
-        self._base = base  # where files go: root, or the hidden sibling before it appears
+        self._base = base  # root, or its hidden sibling before the first episode
         self._info = info
         self._lock = lock
         self._tasks: list[str] = []
@@ -74,13 +62,12 @@ class LeRobotWriter:
         return self._info["total_frames"]
 
     def load(self) -> None:
-        """Take over tasks, statistics and file numbers from the dataset. Raises SchemaError."""
+        """Read tasks, statistics and file numbers of the dataset. Raises SchemaError."""
         rows = layout.read_episode_rows(self.root)
         expected = expected_columns(self._info)
         odd = sorted({key for row in rows for key in unusable(row, expected)})
         if odd:
             raise SchemaError(f"{self.root}: meta/episodes is damaged at {odd}; repair it first.")
-
         ends = rows[-1]["dataset_to_index"] if rows else 0
         if len(rows) != self.total_episodes or ends != self.total_frames:
             raise SchemaError(
@@ -88,27 +75,22 @@ class LeRobotWriter:
                 f"{self.total_frames} frames, meta/episodes {len(rows)} and {ends}; "
                 "repair it first."
             )
-
         self._tasks = layout.read_tasks(self.root)
         for name in self._next_files:
             used = [(row[f"{name}/chunk_index"], row[f"{name}/file_index"]) for row in rows]
             self._next_files[name] = layout.next_file(used, self._info["chunks_size"])
-
         self._stats = read_stats(self.root)
         if not describes(self._stats, self._info["features"], self.total_frames):
             self._stats = dataset_stats(self.root, self._info["features"], rows)
 
     def scratch_video(self, key: str) -> Path:
-        """Return a path beside the dataset to encode the next episode's video to.
-
-        A file here is moved, not copied, by ``add_episode``.
-        """
+        """Return a staging path for the next episode's video; ``add_episode`` moves the file."""
         if key not in self._video_keys:
             raise SchemaError(f"No video feature {key!r}; {nearest(key, self._video_keys)}")
         return self.scratch(f"{key}.mp4")
 
     def scratch(self, name: str) -> Path:
-        """Return a path beside the dataset for a file that goes with the next episode."""
+        """Return a staging path for a file of the next episode."""
         self._check_open()
         with output_errors(self.root):
             return self._transaction.stage(name)
@@ -123,11 +105,13 @@ class LeRobotWriter:
     ) -> int:
         """Add one episode of N frames and return its index; on any error nothing has changed.
 
-        ``columns`` holds every feature that is not a video as (N, *shape), ``videos`` the encoded
-        mp4 of every video feature, N frames at k / fps. ``provenance`` (JSON) is kept in the data
-        file. ``extras`` are further files that appear with the episode, by their place in the
-        dataset; each was written to ``scratch``. Raises SchemaError or VideoError for data that
-        does not fit, OutputError when it cannot be written.
+        Args:
+            columns: every feature that is not a video, (N, *shape).
+            videos: the encoded mp4 of every video feature, N frames at k / fps.
+            provenance: JSON, kept in the data file.
+            extras: further files written to ``scratch``, by their place in the dataset.
+
+        Raises SchemaError or VideoError for data that do not fit, OutputError.
         """
         self._check_open()
         try:
@@ -151,7 +135,6 @@ class LeRobotWriter:
             self._next_files[name] = layout.next_file([used], info["chunks_size"])
 
         if self._base != self.root:
-            # Let the dataset appear; on failure the writer is closed and nothing has changed.
             try:
                 with output_errors(self.root):
                     publish(self._base, self.root)
@@ -160,11 +143,10 @@ class LeRobotWriter:
                 raise
             self._base = self.root
             self._transaction = Transaction(self.root)
-
         return self.total_episodes - 1
 
     def finish(self) -> None:
-        """Write exact quantiles over all frames and close the dataset."""
+        """Write exact quantiles over all frames and release the dataset."""
         try:
             rows = layout.read_episode_rows(self.root) if self.total_episodes else []
             added = self._added and self.total_frames <= EXACT_FRAMES
@@ -177,7 +159,7 @@ class LeRobotWriter:
             self.close()
 
     def close(self) -> None:
-        """Let go of the dataset; an unfinished episode and a dataset without episodes vanish."""
+        """Release the dataset; an unfinished episode or a dataset without episodes is removed."""
         if self._closed:
             return
         self._closed = True
@@ -191,10 +173,7 @@ class LeRobotWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self.finish()
-        else:
-            self.close()
+        self.finish() if kind is None else self.close()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -209,20 +188,21 @@ class LeRobotWriter:
     ) -> tuple[dict[str, np.ndarray], dict[str, VideoFacts]]:
         fps = self._info["fps"]
         if not task.strip():
-            raise SchemaError("An episode needs a task: a sentence that says what is done.")
-        values = check_columns(self._info["features"], columns)
-        facts = check_videos(self._info["features"], videos, fps)
+            raise SchemaError("An episode needs a task, as in 'pour water'.")
+        values = _check_columns(self._info["features"], columns)
+        facts = _check_videos(self._info["features"], videos, fps)
         lengths = {key: len(value) for key, value in values.items()}
         lengths |= {key: len(fact.times_s) for key, fact in facts.items()}
         if len(set(lengths.values())) != 1:
             raise SchemaError(f"Columns and videos of an episode differ in length: {lengths}.")
-        check_length(next(iter(lengths.values())), fps)
         frames = next(iter(lengths.values()))
-        tasks = [*self._tasks, task]
-        indices = index_columns(
-            frames, fps, self.total_episodes, self.total_frames, tasks.index(task)
-        )
-
+        if not 0 < frames <= (limit := max_episode_frames(fps)):
+            raise SchemaError(
+                f"An episode at {fps} fps has 1 to {limit} frames, not {frames}; split the "
+                "recording: beyond, float32 timestamps are too coarse for the reader."
+            )
+        number = [*self._tasks, task].index(task)
+        indices = index_columns(frames, fps, self.total_episodes, self.total_frames, number)
         return values | indices, facts
 
     def _stage(
@@ -232,12 +212,10 @@ class LeRobotWriter:
         facts: Mapping[str, VideoFacts],
         provenance: Mapping[str, Any] | None,
     ) -> tuple[dict[str, Any], FeatureStats]:
-        """Write every file of the episode to the staging folder, in the order of placing."""
+        """Write the episode's files to the staging folder, in the order of placing."""
         features = self._info["features"]
-        episode: FeatureStats = {}
-        for key, fact in facts.items():
-            episode[key] = self._stage_video(key, fact)
-        self._stage_table("data", layout.DATA_PATH, data_table(features, values, provenance))
+        episode = {key: self._stage_video(key, fact) for key, fact in facts.items()}
+        self._stage_table("data", layout.DATA_PATH, _data_table(features, values, provenance))
         episode |= {key: feature_stats(value) for key, value in values.items()}
         episode = {key: episode[key] for key in features}
         if task not in self._tasks:
@@ -246,19 +224,19 @@ class LeRobotWriter:
         if self._stats:
             stats = {key: merge([self._stats[key], stat]) for key, stat in episode.items()}
         self._stage_bytes("stats", layout.STATS_PATH, stats_to_json(stats))
-        info = self._next_info(len(values["index"]), task, facts)
+        frames = len(values["index"])
+        info = self._next_info(frames, task, facts)
         place = {
             "episode_index": self.total_episodes,
             "tasks": [task],
-            "length": len(values["index"]),
+            "length": frames,
             "dataset_from_index": self.total_frames,
             "dataset_to_index": info["total_frames"],
             "fps": info["fps"],
         }
-        row = episode_table(place, episode, self._next_files)
+        row = _episode_table(place, episode, self._next_files)
         self._stage_table("meta/episodes", layout.EPISODES_PATH, row)
         self._stage_bytes("info", layout.INFO_PATH, info)
-
         return info, stats
 
     def _next_info(self, frames: int, task: str, facts: Mapping[str, VideoFacts]) -> dict[str, Any]:
@@ -296,3 +274,163 @@ class LeRobotWriter:
         staged = self._transaction.stage(f"{name}.json")
         staged.write_bytes(layout.to_json_bytes(content))
         self._transaction.add(staged.name, target)
+
+
+def max_episode_frames(fps: int) -> int:
+    """Return the maximum length of an episode.
+
+    Timestamps are float32 seconds: from 2048 s on, rounding alone exceeds the reader's tolerance.
+    """
+    limit = np.float32(1.0)
+    while np.spacing(limit) / 2 <= layout.TOLERANCE_S:
+        limit *= np.float32(2.0)
+    return int(limit) * fps
+
+
+def _check_columns(
+    features: Mapping[str, Any], columns: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Return the columns as (N, *shape) of the features' dtypes. Raises SchemaError."""
+    keys = [k for k, f in features.items() if f["dtype"] != "video" and k not in layout.MANDATORY]
+    if set(columns) != set(keys):
+        missing, extra = sorted(set(keys) - set(columns)), sorted(set(columns) - set(keys))
+        raise SchemaError(f"Columns of an episode: missing {missing}, unknown {extra}.")
+    return {key: _checked(key, features[key], np.asarray(columns[key])) for key in keys}
+
+
+def _checked(key: str, feature: Mapping[str, Any], value: np.ndarray) -> np.ndarray:
+    shape, dtype = tuple(feature["shape"]), np.dtype(feature["dtype"])
+    if shape == (1,) and value.ndim == 1:
+        value = value[:, None]
+    if value.ndim == 0 or value.shape[1:] != shape:
+        raise SchemaError(
+            f"{key}: shape {value.shape}, expected (N, {', '.join(map(str, shape))})."
+        )
+    if not np.can_cast(value.dtype, dtype, casting="same_kind"):
+        raise SchemaError(f"{key}: values are {value.dtype}, expected {dtype}.")
+    value = value.astype(dtype, copy=False)
+    if dtype.kind == "f" and not np.isfinite(value).all():
+        frame = int(np.argwhere(~np.isfinite(value))[0][0])
+        raise SchemaError(f"{key}: NaN or infinite at frame {frame}; every value must be finite.")
+    return value
+
+
+def _check_videos(
+    features: Mapping[str, Any], videos: Mapping[str, Path], fps: int
+) -> dict[str, VideoFacts]:
+    """Return the facts of the episode's videos. Raises SchemaError or VideoError."""
+    keys = layout.video_keys(features)
+    if set(videos) != set(keys):
+        raise SchemaError(f"An episode needs one video for each of {keys}, got {sorted(videos)}.")
+    facts = {key: probe_video(videos[key]) for key in keys}
+    for key, fact in facts.items():
+        height, width, _ = features[key]["shape"]
+        if (fact.width, fact.height) != (width, height):
+            raise SchemaError(
+                f"{fact.path}: {fact.width} x {fact.height} pixels, but {key} is "
+                f"{width} x {height} in this dataset; use a separate dataset."
+            )
+        late = np.abs(fact.times_s - np.arange(len(fact.times_s)) / fps) > layout.TOLERANCE_S / 2
+        if late.any():
+            frame = int(np.argmax(late))
+            raise SchemaError(
+                f"{fact.path}: frame {frame} is shown at {fact.times_s[frame]:.6f} s, not at "
+                f"{frame}/{fps} s; the rate must be constant, starting at 0 s."
+            )
+    return facts
+
+
+def _data_table(
+    features: Mapping[str, Any],
+    columns: Mapping[str, np.ndarray],
+    provenance: Mapping[str, Any] | None,
+) -> pa.Table:
+    """Return the data file's table, columns in the order of ``features``. Raises SchemaError."""
+    table = pa.table(
+        {
+            key: layout.column_array(columns[key], feature["dtype"], feature["shape"])
+            for key, feature in features.items()
+            if feature["dtype"] != "video"
+        }
+    )
+    if provenance is None:
+        return table
+    return table.replace_schema_metadata({layout.PROVENANCE_KEY: layout.to_json(provenance)})
+
+
+def index_columns(
+    frames: int, fps: int, episode: int, first: int, task: int
+) -> dict[str, np.ndarray]:
+    """Return the mandatory columns of an episode; ``first``: frame of the dataset it starts at."""
+    count = np.arange(frames, dtype=np.int64)
+    return {
+        "timestamp": (count / fps).astype(np.float32),
+        "frame_index": count,
+        "episode_index": np.full(frames, episode, np.int64),
+        "index": first + count,
+        "task_index": np.full(frames, task, np.int64),
+    }
+
+
+def _episode_table(
+    place: Mapping[str, Any], stats: Mapping[str, Stats], files: Mapping[str, tuple[int, int]]
+) -> pa.Table:
+    """Return the one-row table of meta/episodes.
+
+    ``place`` has the indices, tasks, length and fps; ``files`` the (chunk, file) of "data",
+    "meta/episodes" and "videos/<key>".
+    """
+    row: dict[str, pa.Array] = {
+        "episode_index": pa.array([place["episode_index"]], pa.int64()),
+        "tasks": pa.array([place["tasks"]], pa.list_(pa.string())),
+        "length": pa.array([place["length"]], pa.int64()),
+    }
+
+    def put_file(name: str) -> None:
+        row[f"{name}/chunk_index"] = pa.array([files[name][0]], pa.int64())
+        row[f"{name}/file_index"] = pa.array([files[name][1]], pa.int64())
+
+    put_file("data")
+    for name in ("dataset_from_index", "dataset_to_index"):
+        row[name] = pa.array([place[name]], pa.int64())
+    for name in files:
+        if name.startswith("videos/"):
+            put_file(name)
+            row[f"{name}/from_timestamp"] = pa.array([0.0], pa.float64())
+            row[f"{name}/to_timestamp"] = pa.array([place["length"] / place["fps"]], pa.float64())
+    for key, stat in stats.items():
+        for name in STAT_NAMES:
+            value = stat[name]
+            kind = pa.int64() if name == "count" else pa.float64()
+            for _ in range(value.ndim):
+                kind = pa.list_(kind)
+            row[f"stats/{key}/{name}"] = pa.array([value.tolist()], kind)
+    put_file("meta/episodes")
+    return pa.table(row)
+
+
+def expected_columns(info: Mapping[str, Any]) -> set[str]:
+    """Return the columns that meta/episodes must have."""
+    expected = {"episode_index", "tasks", "length", "dataset_from_index", "dataset_to_index"}
+    places = ["data", "meta/episodes"]
+    places += [f"videos/{key}" for key in layout.video_keys(info["features"])]
+    expected |= {f"{place}/{part}_index" for place in places for part in ("chunk", "file")}
+    expected |= {f"{place}/{edge}_timestamp" for place in places[2:] for edge in ("from", "to")}
+    measured = [key for key, feature in info["features"].items() if layout.has_stats(feature)]
+    expected |= {f"stats/{key}/{name}" for key in measured for name in STAT_NAMES}
+    return expected
+
+
+def unusable(row: Mapping[str, Any], expected: set[str]) -> list[str]:
+    """Return the expected columns that a row lacks or that hold no sensible value."""
+    return sorted(key for key in expected if key not in row or not _is_fit(key, row[key]))
+
+
+def _is_fit(key: str, value: Any) -> bool:
+    if key == "tasks":
+        return isinstance(value, list)
+    if key.startswith("stats/"):
+        return isinstance(value, list) and None not in value
+    if key.endswith("_timestamp"):
+        return isinstance(value, float) and math.isfinite(value)
+    return type(value) is int and value >= 0

@@ -1,8 +1,8 @@
-"""What the hands of a recording do, frame by frame: there or not, moving or still, closed or open.
+"""Activity of a recording's hands, frame by frame: present, moving, closed.
 
-Speeds are slopes over half a second, in a frame from which the camera's turn is removed where it is
-known, and only what exceeds the tracker's noise counts. Whether a hand holds something cannot be
-told from the hand alone; that fingertips meet can.
+Speeds are slopes over half a second, without the camera's rotation where it is known; only speed
+beyond the tracker's noise counts. Whether a hand holds something cannot be seen from the hand;
+whether fingertips meet can.
 """
 
 from __future__ import annotations
@@ -16,37 +16,37 @@ from scipy import ndimage
 from acehand_core.hand.skeleton import PALM, TIPS
 from acehand_core.motion import CameraMotion, HandMotion
 
-#: Speeds are slopes of straight lines through so much of the motion.
+#: Speeds are slopes of straight lines through this much of the motion.
 WINDOW_S = 0.5
-#: How far the slope over ``WINDOW_S`` may be off, as a multiple of ``joint_sigma / WINDOW_S``,
+#: Standard deviation of the slope over ``WINDOW_S``, as a multiple of ``joint_sigma / WINDOW_S``,
 #: across the line of sight (in each direction) and along it: measured on rendered clips.
 NOISE_ACROSS, NOISE_ALONG = 1.3, 0.7
-#: Only what exceeds so many standard deviations is speed.
+#: Speed is what exceeds this many standard deviations.
 SIGNIFICANT = 2.5
-#: Of a hand less of which is inside the picture the noise is so many times as large: measured on a
-#: rendered head that turns, which puts hands at rest partly out of view.
+#: Noise factor of a hand less of which is in the picture: measured on a rendered head that turns,
+#: which puts hands at rest partly out of view.
 PARTLY_VISIBLE, PARTLY_NOISE = 0.9, 4.0
-#: A window that shows less of its frames than this says nothing.
+#: A window with a smaller share of usable frames has no slope.
 _LEAST_SHARE = 0.5
-#: Thumb and another fingertip nearer than this are closed (m).
+#: A hand is closed while the thumb is nearer than this to another fingertip (m).
 CLOSED_M = 0.04
-#: Movement that goes no further than this in all is jitter (m).
+#: Movement over a shorter path is jitter (m).
 JITTER_PATH_M = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What both hands do over T frames.
+    """Activity of both hands over T frames.
 
     Attributes:
         seconds: since the first frame.
-        present: a hand is there, seen or filled in.
-        judged: a hand is seen so well that its speed is known.
-        speed: m/s of the faster hand, beyond the noise; NaN where it is not judged.
+        present: a hand is seen or filled in.
+        judged: a hand is seen well enough to measure its speed.
+        speed: of the faster hand beyond the noise, m/s; NaN where not judged.
         moving: a hand moves.
-        closed: the tip of a thumb is near another fingertip, or fingertips of both hands meet.
-        noise: m/s across the line of sight that count as none, ``SIGNIFICANT`` standard deviations,
-            the median of all frames; NaN where no hand was seen.
+        closed: a thumb tip is near another fingertip, or fingertips of both hands meet.
+        noise: ``SIGNIFICANT`` standard deviations of speed across the line of sight, m/s, the
+            median of all frames; NaN if no hand was seen.
     """
 
     seconds: Float[np.ndarray, "T"]
@@ -61,13 +61,13 @@ class Activity:
 def activity(
     motion: HandMotion, turns: CameraMotion | None, moves: float, rests: float
 ) -> Activity:
-    """Return what the hands of a recording do.
+    """Return the activity of a recording's hands.
 
     Args:
-        turns: how the camera turned; None: as if it had not. Where ``motion`` has camera poses too
-            a hand moves only if it does so both in the world and before the camera: neither one at
-            rest while the head moves nor one that is carried along counts.
-        moves, rests: m/s; a hand begins to move above the first and rests below the second.
+        turns: the camera's rotation; None: it did not turn. If ``motion`` has camera poses too, a
+            hand moves only if it moves both in the world and relative to the camera: neither a hand
+            at rest while the head moves counts, nor one that is carried along.
+        moves, rests: a hand starts to move above the first and rests below the second, m/s.
     """
     seconds = (motion.timestamps_ns - motion.timestamps_ns[0]) * 1e-9
     points, sigma = _points(motion), _sigma(motion)
@@ -113,15 +113,15 @@ def activity(
 
 
 def _points(motion: HandMotion) -> Float[np.ndarray, "T 2 6 3"]:
-    """Return the middle of each palm and the five fingertips, camera frame."""
+    """Return the centre of each palm and the five fingertips, camera frame."""
     joints = motion.joints_camera
     return np.concatenate([joints[:, :, PALM].mean(2, keepdims=True), joints[:, :, TIPS]], axis=2)
 
 
 def _sigma(motion: HandMotion) -> Float[np.ndarray, "T 2 6 2"]:
-    """Return standard deviations of ``_points`` across and along the line of sight, 0 where none.
+    """Return standard deviations of ``_points`` across and along the line of sight, 0: unknown.
 
-    The joints of a palm are off alike, so their mean is no better known than one of them.
+    Errors of a palm's joints correlate: their mean is no better known than one of them.
     """
     sigma = motion.joint_sigma
     if sigma is None:
@@ -131,7 +131,7 @@ def _sigma(motion: HandMotion) -> Float[np.ndarray, "T 2 6 2"]:
 
 
 def _out_of_view(motion: HandMotion) -> Float[np.ndarray, "T 2"]:
-    """Return how many times as large the noise of a hand is, by what of it the window shows."""
+    """Return the factor of each hand's noise, by its visible share within the window."""
     frames = 2 * round(WINDOW_S / 2 * motion.fps) + 1
     shown = ndimage.minimum_filter1d(motion.visible, frames, axis=0, mode="nearest")
     return np.where(shown < PARTLY_VISIBLE, PARTLY_NOISE, 1.0)
@@ -143,10 +143,10 @@ def _slopes(
     usable: Bool[np.ndarray, "T 2 6"],
     piece: np.ndarray,
 ) -> tuple[Float[np.ndarray, "T 2 6 3"], Float[np.ndarray, "T 2 6"]]:
-    """Return the slopes of lines through a window about each frame, m/s, and the root of the sum of
-    its squared times, s: noise of the points divided by it is that of the slope.
+    """Return slopes of lines through a window about each frame, m/s, and their spread, s.
 
-    NaN where the frame is not usable or too few of its window are. No window crosses from one piece
+    The spread is the root of the sum of squared times: the slope's noise is the points' divided by
+    it. NaN where the frame or too much of its window is unusable. No window crosses from one piece
     of the camera's motion to the next.
     """
     count = len(seconds)
@@ -180,15 +180,15 @@ def _noise(
 ) -> Float[np.ndarray, "T 2 6 2"]:
     """Return standard deviations of the slopes, m/s: across the line of sight and along it.
 
-    Two parts: what the tracker says that joints may be off by, and jitter from frame to frame, by
-    third differences, in which movement hardly shows.
+    Two parts: the tracker's own standard deviations, and jitter from frame to frame by third
+    differences, which movement hardly affects.
     """
     jitter = np.zeros(points.shape[1:3])
     if len(points) > 3:
         third = np.abs(np.diff(points, 3, axis=0))
         for hand, point in np.ndindex(jitter.shape):
             values = third[:, hand, point][np.isfinite(third[:, hand, point])]
-            # Of white noise third differences have 1 + 9 + 9 + 1 times its variance.
+            # Third differences of white noise have 1 + 9 + 9 + 1 times its variance.
             jitter[hand, point] = 1.4826 * np.median(values) / np.sqrt(20) if len(values) else 0.0
     white = (jitter / spread)[..., None]
     return np.hypot(white, np.array([NOISE_ACROSS, NOISE_ALONG]) * sigma / WINDOW_S)
@@ -199,7 +199,7 @@ def _beyond_noise(
     rays: Float[np.ndarray, "T 2 6 3"],
     noise: Float[np.ndarray, "T 2 6 2"],
 ) -> Float[np.ndarray, "T 2 6"]:
-    """Return speeds, of which only what exceeds the noise in either direction counts."""
+    """Return the speed that exceeds the noise, across the line of sight and along it."""
     along = (slope * rays).sum(-1)
     across = np.sqrt(np.maximum((slope**2).sum(-1) - along**2, 0))
     limit = SIGNIFICANT * noise
@@ -209,9 +209,9 @@ def _beyond_noise(
 
 
 def _of_hands(speed: Float[np.ndarray, "T 2 6"]) -> Float[np.ndarray, "T 2"]:
-    """Return the speed of each hand: of its palm, or of its second fastest fingertip if faster.
+    """Return each hand's speed: of its palm, or of its second fastest fingertip if faster.
 
-    One tip alone may be a mistake of the tracker.
+    A single fast tip may be a mistake of the tracker.
     """
     second = np.sort(np.nan_to_num(speed[:, :, 1:], nan=-1.0), axis=2)[:, :, -2]
     return np.fmax(speed[:, :, 0], np.where(second >= 0, second, np.nan))
@@ -220,7 +220,7 @@ def _of_hands(speed: Float[np.ndarray, "T 2 6"]) -> Float[np.ndarray, "T 2"]:
 def _moves(
     seconds: Float[np.ndarray, "T"], speed: Float[np.ndarray, "T"], moves: float, rests: float
 ) -> Bool[np.ndarray, "T"]:
-    """Return where a hand moves: faster than ``rests`` about a moment of more than ``moves``."""
+    """Return where a hand moves: faster than ``rests``, and than ``moves`` at some moment."""
     known = np.nan_to_num(speed)
     labels, count = ndimage.label(known > rests)
     out = np.zeros(len(speed), bool)

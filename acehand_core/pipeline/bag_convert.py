@@ -1,6 +1,6 @@
-"""A bag into a dataset and, if wanted, into another bag: what ``acehand bag convert`` calls.
+"""Converting a bag into a dataset and, optionally, another bag: ``acehand bag convert``.
 
-The written bag has the original topics and ours, on the recording's own clock.
+The written bag has the original topics and ours, on the recording's clock.
 """
 
 from __future__ import annotations
@@ -26,12 +26,7 @@ from acehand_core.errors import (
 )
 from acehand_core.lerobot.dataset import episode_contents
 from acehand_core.motion import Recording
-from acehand_core.pipeline.bag_write import (
-    of_episode,
-    read_episodes,
-    stoppable,
-    write_demonstration,
-)
+from acehand_core.pipeline.bag_write import stoppable, stored_demonstrations, write_demonstration
 from acehand_core.pipeline.job import run_job
 from acehand_core.pipeline.report import Failure, JobReport
 from acehand_core.pipeline.settings import JobSettings, Span
@@ -47,21 +42,16 @@ from acehand_core.recordings.registry import Registry
 from acehand_core.recordings.selection import hands_at, poses_at
 from acehand_core.settings import group, setting
 from acehand_core.types import Progress, TimestampsNs, no_progress
-from retarget.robots.robot import load_stored_robot
 
 _REPORT_EVERY = 200
 _BOOL = "std_msgs/msg/Bool"
-#: Name of the custom data (rosbag2) of a bag that was made of a dataset.
+#: Name of the custom data (rosbag2) with a written bag's origin.
 BAG_ORIGIN = "acehand_origin"
 
 
 @dataclass(frozen=True, slots=True)
 class BagOrigin:
-    """What a converted bag was made from.
-
-    ``source_sha256`` is the content of the bag that was converted, ``settings`` are named like the
-    flags, and ``episodes`` has the content of each of the dataset's episodes, by number.
-    """
+    """Origin of a written bag: hash of the bag read, settings by flag, hashes of episodes."""
 
     source_sha256: str
     settings: Mapping[str, Any]
@@ -69,11 +59,7 @@ class BagOrigin:
 
     @classmethod
     def of_bag(cls, path: Path) -> tuple[BagOrigin, dict[str, int]]:
-        """Return the origin that a bag records, and its messages by topic.
-
-        Raises:
-            OutputError: it is not a bag, or not one that was made of a dataset.
-        """
+        """Return a bag's origin and message counts. Raises OutputError if it has no origin."""
         try:
             with Bag(path) as bag:
                 content, counts = json.loads(bag.custom_data[BAG_ORIGIN]), bag.counts
@@ -81,44 +67,34 @@ class BagOrigin:
             return cls(content["source_sha256"], content["settings"], episodes), counts
         except (InputError, KeyError, ValueError, TypeError, AttributeError) as error:
             raise OutputError(
-                f"{path} exists and is not a bag that --resume could complete: it does not record "
-                "which dataset it was made of. Move it away, or choose another name."
+                f"{path} exists and --resume cannot complete it: it is no bag that acehand wrote "
+                "from a dataset. Move it away, or choose another name."
             ) from error
 
-    def custom_data(self) -> dict[str, str]:
-        """Return the custom data that a bag keeps of this."""
-        return {BAG_ORIGIN: json.dumps(asdict(self), sort_keys=True)}
-
     def check_fits(self, path: Path, wanted: BagOrigin) -> None:
-        """Refuse a bag at ``path`` that differs by more than episodes it lacks.
-
-        Raises:
-            OutputError: it does.
-        """
+        """Raise OutputError if the bag at ``path`` differs by more than missing episodes."""
         same = (self.source_sha256, self.settings) == (wanted.source_sha256, wanted.settings)
         if not same or self.episodes.items() - wanted.episodes.items():
             raise OutputError(
                 f"{path} exists and is not the bag of this conversion: it was made from another "
-                "bag, with another --storage, or has episodes that the dataset does not have. "
-                "Resume with what it was made of, move it away, or choose another name."
+                "bag, with another --storage, or has episodes that the dataset lacks. Resume with "
+                "the same bag and settings, move it away, or choose another name."
             )
 
 
 @dataclass(frozen=True, slots=True)
 class ConvertOptions:
-    """How to convert a bag: the main job's settings, and what becomes of its other topics."""
+    """Settings of a bag's conversion."""
 
     bag: Path = setting(..., "rosbag2 folder, .mcap or .db3", metavar="BAG", positional=True)
     job: JobSettings = group(JobSettings)
     bag_output: Path | None = setting(
-        None,
-        "write a bag (.mcap file or folder) with the original topics and ours",
-        metavar="OUT",
+        None, "write a bag (.mcap file or folder) with the original topics and ours", metavar="OUT"
     )
     episode_topic: str | None = setting(
         None,
-        "cut into episodes by this topic: while a Bool is true, or from a String with a text, the "
-        "task, to an empty one",
+        "cut into episodes by this topic: while a Bool is true, or from a String with the task to "
+        "an empty one",
         metavar="TOPIC",
     )
     storage: Storage = setting("mcap", "of the written bag")
@@ -130,10 +106,12 @@ class ConvertOptions:
 
 @dataclass(frozen=True, slots=True)
 class ConvertReport:
-    """A finished conversion. ``topics`` says what was read and how much was written.
+    """A finished conversion.
 
-    ``lost_messages`` counts by topic what could not be used ("*": of an unknown topic); ``losses``
-    are those of the notes that say what was lost or damaged in the bag read.
+    Attributes:
+        topics: those read, and messages written by topic.
+        lost_messages: unusable messages by topic ("*": unknown topic).
+        losses: those of ``notes`` about lost or damaged messages of the bag.
     """
 
     job: JobReport
@@ -155,28 +133,28 @@ class ConvertReport:
 
 
 def convert_bag(
-    options: ConvertOptions,
-    progress: Progress = no_progress,
-    cancel: threading.Event | None = None,
+    options: ConvertOptions, progress: Progress = no_progress, cancel: threading.Event | None = None
 ) -> ConvertReport:
     """Make a dataset of a bag and, if wanted, a bag with the original topics and ours.
 
-    A resumed run leaves a bag that is complete as it is, writes one that is not there, and writes
-    one anew that lacks episodes which the dataset has by now.
+    A resumed run keeps a complete bag, and writes one that is missing or lacks episodes.
 
     Raises:
         InputError: the bag, its topics or the episodes are not usable: nothing was written.
-        OutputError: a place to write to is taken, on resuming by something else than the bag of
-            this conversion. A bag that cannot be written later on is a failure in the report of
-            the job, which tells of the dataset.
-        Interrupted: stopped; its report is a ``ConvertReport`` of what was finished.
+        OutputError: an output exists; on resuming, one that is not of this conversion. A bag that
+            cannot be written later is a failure in the job's report.
+        Interrupted: its report is a ``ConvertReport`` of what was finished.
     """
     if options.bag_output is not None:
         load_library()
         clean_beside(options.bag_output)
         if options.job.existing != "resume":
             check_free(options.bag_output, options.job.existing == "overwrite")
-        _check_not_inside(options)
+        output, bag = options.bag_output.absolute(), options.bag.absolute()
+        if output == bag or output.is_relative_to(bag):
+            raise OutputError(
+                f"{options.bag_output}: lies in the bag that is read; choose another."
+            )
 
     progress = stoppable(progress, cancel)
     registry = Registry()
@@ -197,46 +175,43 @@ def _convert(
     options: ConvertOptions, index: BagIndex, registry: Registry, progress: Progress
 ) -> ConvertReport:
     job = replace(options.job, spans_of=_split(options, index))
-
-    def report(
-        done: JobReport, written: Mapping[str, int] | None, passed: DroppedMessages
-    ) -> ConvertReport:
-        lost = index.dropped.by_topic | passed.by_topic
-        # What the bag said on opening, the main job says again.
-        notes = (*index.dropped.sentences(), *done.notes, *passed.remarks)
-        return ConvertReport(
-            job=done,
-            bag=None if written is None else str(options.bag_output),
-            topics={**index.topics, "written": dict(written or {})},
-            lost_messages=dict(lost),
-            notes=tuple(dict.fromkeys(notes)),
-            losses=index.dropped.sentences(),
-        )
-
+    written: Mapping[str, int] | None = None
+    passed = DroppedMessages()
+    stopped: KeyboardInterrupt | None = None
     try:
         done = run_job([options.bag], job, progress, registry)
     except Interrupted as stop:
-        raise Interrupted(report(stop.report, None, DroppedMessages())) from stop
-    passed = DroppedMessages()
+        done, stopped = stop.report, stop
     try:
         release_memory()
         made = (e.episode_index for e in done.episodes if e.episode_index is not None)
         numbers = tuple(sorted({*made, *done.skipped_episodes}))
-        if options.bag_output is None or not numbers or job.dry_run:
-            return report(done, None, passed)
-        written = _write_beside(options, options.bag_output, index, numbers, progress, passed)
+        if options.bag_output and numbers and not job.dry_run and not stopped:
+            written = _write_beside(options, options.bag_output, index, numbers, progress, passed)
     except KeyboardInterrupt as stop:
-        raise Interrupted(report(done, None, passed)) from stop
-    except AcehandError as error:  # the dataset is complete all the same
+        stopped = stop
+    except AcehandError as error:  # the dataset is complete
         failures = (*done.failures, Failure(str(options.bag_output), error))
-        return report(replace(done, failures=failures), None, passed)
-    return report(done, written, passed)
+        done = replace(done, failures=failures)
+    # The main job repeats the notes of opening the bag.
+    notes = (*index.dropped.sentences(), *done.notes, *passed.remarks)
+    report = ConvertReport(
+        job=done,
+        bag=None if written is None else str(options.bag_output),
+        topics={**index.topics, "written": dict(written or {})},
+        lost_messages=dict(index.dropped.by_topic | passed.by_topic),
+        notes=tuple(dict.fromkeys(notes)),
+        losses=index.dropped.sentences(),
+    )
+    if stopped is not None:
+        raise Interrupted(report) from stopped
+    return report
 
 
 def _split(
     options: ConvertOptions, index: BagIndex
 ) -> Callable[[Recording], Sequence[Span]] | None:
-    """Return how the main job cuts the bag; None: by its own settings."""
+    """Return how the main job cuts the bag; None: by its settings."""
     topic, reading = options.episode_topic, options.job.reading
     if topic is None:
         return None
@@ -251,10 +226,9 @@ def _split(
 
 
 def _marked_episodes(index: BagIndex, topic: str) -> list[Span]:
-    """Return the frames from a true or a text to a false or an empty text of a topic.
+    """Return the spans from a true or a text to a false or an empty text of a topic.
 
-    Raises:
-        InputError: it is no std_msgs Bool or String topic, or marks no frame.
+    Raises InputError for a topic that is no std_msgs Bool or String, or marks no frame.
     """
     with index.bag() as bag:
         fitting = [n for n, t in bag.topics.items() if t.msgtype in (_BOOL, STRING)]
@@ -271,7 +245,7 @@ def _marked_episodes(index: BagIndex, topic: str) -> list[Span]:
             except SchemaError as error:
                 index.dropped.count(topic, str(error))
 
-    # These messages have no header: they are compared with the frames' times of receipt.
+    # Without a header they are compared with the frames' receipt times.
     log = np.maximum.accumulate(index.log_ns)
     found: list[Span] = []
     start: tuple[int, str | None] | None = None
@@ -294,20 +268,17 @@ def _write_beside(
     progress: Progress,
     dropped: DroppedMessages,
 ) -> dict[str, int]:
-    """Write the original topics as they are, and what these episodes of the dataset say.
-
-    Returns the messages by topic, also where a resumed run finds all of it written.
-    """
+    """Write the original topics, and our messages of these episodes; return counts by topic."""
     origin = options.origin(index, episode_contents(options.job.output, numbers))
     overwrite = options.job.existing == "overwrite"
 
     if options.job.existing == "resume" and output.exists():
         there, counts = BagOrigin.of_bag(output)
         if there == origin:
-            dropped.remark(f"{output}: complete already, left as it is")
+            dropped.remark(f"{output}: already complete")
             return counts
         there.check_fits(output, origin)
-        dropped.remark(f"{output}: lacked episodes that the dataset has, written anew")
+        dropped.remark(f"{output}: lacked episodes of the dataset, written anew")
         overwrite = True
 
     with index.bag() as bag:
@@ -315,7 +286,7 @@ def _write_beside(
         with BagWriter(
             output, options.storage, overwrite, bag.definitions, recorded_on=bag.distro
         ) as writer:
-            writer.describe(origin.custom_data())
+            writer.describe({BAG_ORIGIN: json.dumps(asdict(origin), sort_keys=True)})
             for topic in topics.values():
                 writer.add_topic(topic)
             total = max(sum(bag.counts.values()), 1)
@@ -328,26 +299,22 @@ def _write_beside(
             progress("copy the bag", total, total)
             renamed = _renamed(topics)
             if renamed:
-                dropped.remark(f"topics taken already, written as {', '.join(renamed.values())}")
-            for episode in read_episodes(options.job.output, numbers):
-                robot = load_stored_robot(
-                    episode.robot, options.job.robot, options.job.robot_model, episode.name
-                )
-                demo = _on_clock(of_episode(episode, robot), episode.source_ns, index)
-                del episode
+                dropped.remark(f"topics taken, written as {', '.join(renamed.values())}")
+            job = options.job
+            for demo, _, source_ns in stored_demonstrations(
+                job.output, numbers, job.robot, job.robot_model
+            ):
+                demo = _on_clock(demo, source_ns, index)
                 release_memory()
                 write_demonstration(writer, demo, renamed, progress)
         return dict(writer.counts)
 
 
 def _on_clock(demo: Demonstration, source_ns: TimestampsNs, index: BagIndex) -> Demonstration:
-    """Return the episode at the pictures that it shows, with their header stamps and receipt times.
+    """Return the episode at its pictures, with their header stamps and receipt times.
 
-    Between two frames the robot moves on a line, so it is no faster than at their own times. A
-    picture that the dataset shows twice is said once.
-
-    Args:
-        source_ns: of every frame, the time of the picture that it shows.
+    The robot moves on lines between frames; pictures that the dataset repeats count once.
+    ``source_ns`` are the times of every frame's picture.
     """
     at = np.searchsorted(index.whole.timestamps_ns, source_ns)
     at = np.minimum(at, len(index.whole.timestamps_ns) - 1)
@@ -358,7 +325,6 @@ def _on_clock(demo: Demonstration, source_ns: TimestampsNs, index: BagIndex) -> 
     times = index.whole.timestamps_ns[at]
     if not np.array_equal(times, demo.stamps_ns):  # else nothing is copied: hands are large
         demo = _at(demo, times, keep)
-
     return replace(
         demo,
         stamps_ns=index.header_ns[at],
@@ -374,20 +340,23 @@ def _on_clock(demo: Demonstration, source_ns: TimestampsNs, index: BagIndex) -> 
 def _at(
     demo: Demonstration, times: Int[np.ndarray, "N"], frames: Int[np.ndarray, "N"]
 ) -> Demonstration:
-    """Return a demonstration at other times; ``frames`` are those that show the same pictures."""
-    motion = demo.motion
+    """Return a demonstration at other times; ``frames`` show the same pictures."""
+    motion, before = demo.motion, demo.stamps_ns
 
-    def poses(
-        values: Float[np.ndarray, "T *n 4 4"] | None,
-    ) -> Float[np.ndarray, "N *n 4 4"] | None:
-        return None if values is None else poses_at(values, demo.stamps_ns, times)
+    def poses(values: Float[np.ndarray, "T *n 4 4"] | None) -> Float[np.ndarray, "N *n 4 4"] | None:
+        return None if values is None else poses_at(values, before, times)
+
+    def on_lines(values: Float[np.ndarray, "T 2 Q"]) -> Float[np.ndarray, "N 2 Q"]:
+        columns = values.reshape(len(values), -1).T
+        found = np.stack([np.interp(times, before, column) for column in columns], axis=1)
+        return found.reshape(len(times), *values.shape[1:])
 
     return replace(
         demo,
         stamps_ns=times,
         log_ns=times,
-        joints=_on_lines(demo.joints, demo.stamps_ns, times),
-        commands=_on_lines(demo.commands, demo.stamps_ns, times),
+        joints=on_lines(demo.joints),
+        commands=on_lines(demo.commands),
         confidence=demo.confidence[frames],
         motion=None if motion is None else hands_at(motion, times, motion.fps),
         T_camera_base=poses(demo.T_camera_base),
@@ -396,16 +365,8 @@ def _at(
     )
 
 
-def _on_lines(
-    values: Float[np.ndarray, "T 2 Q"], before: TimestampsNs, after: Int[np.ndarray, "N"]
-) -> Float[np.ndarray, "N 2 Q"]:
-    columns = values.reshape(len(values), -1).T
-    found = np.stack([np.interp(after, before, column) for column in columns], axis=1)
-    return found.reshape(len(after), *values.shape[1:])
-
-
 def _renamed(topics: Mapping[str, Any]) -> dict[str, str]:
-    """Return other names for topics of ours that the bag has already."""
+    """Return new names for topics of ours that the bag has."""
     out = {}
     for name in TOPICS:
         if name not in topics:
@@ -420,17 +381,10 @@ def _renamed(topics: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _check_resumed(options: ConvertOptions, index: BagIndex) -> None:
-    """Refuse, before any work, what stands where a resumed run would write its bag."""
+    """Refuse, before any work, an existing file that is not the resumed run's bag."""
     output, dataset = options.bag_output, options.job.output
     if options.job.existing != "resume" or output is None or not output.exists():
         return
     there, _ = BagOrigin.of_bag(output)
     contents = episode_contents(dataset) if is_dataset(dataset) else {}
     there.check_fits(output, options.origin(index, contents))
-
-
-def _check_not_inside(options: ConvertOptions) -> None:
-    assert options.bag_output is not None
-    output, bag = options.bag_output.absolute(), options.bag.absolute()
-    if output == bag or output.is_relative_to(bag):
-        raise OutputError(f"{options.bag_output}: lies in the bag that is read; choose another.")

@@ -1,6 +1,6 @@
-"""A dataset, a table of hands or a joints file into a bag: what ``acehand bag write`` calls.
+"""Writing a dataset, a table of hands or a joints file to a bag: ``acehand bag write``.
 
-Episodes of a dataset are read back. Each becomes a ``Demonstration``, from which messages are made.
+Each episode becomes a ``Demonstration``, which becomes messages.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import contextlib
 import json
 import threading
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,8 @@ from acehand_core.errors import AcehandError, InputError, Interrupted, SchemaErr
 from acehand_core.geometry import frames, rotations
 from acehand_core.lerobot import format as layout
 from acehand_core.lerobot.dataset import read_provenance
-from acehand_core.lerobot.format import HANDS, REPORT, episode_folder
-from acehand_core.motion import Course, HandMotion, RobotTrajectory
-from acehand_core.pipeline.settings import JobSettings
+from acehand_core.motion import Course, HandMotion
+from acehand_core.pipeline.settings import TASK, JobSettings
 from acehand_core.recordings.bags.library import LATEST
 from acehand_core.recordings.bags.messages import (
     CAMERA_LINK,
@@ -48,50 +47,29 @@ from retarget.solve.qp import course, lead_s
 from retarget.targets import hand_targets
 
 _BASE = 9  # position and six numbers of rotation before the joints of observation.state
+_NEEDED = (
+    "observation.state",
+    "observation.joints.robot",
+    "observation.source_timestamp_ns",
+    "observation.hand.confidence",
+)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class StoredEpisode:
-    """One episode of T frames of a dataset.
+def stored_demonstrations(
+    dataset: Path,
+    wanted: tuple[int, ...] | None = None,
+    robot: str | None = None,
+    models: Path | None = None,
+) -> Iterator[tuple[Demonstration, Robot, TimestampsNs]]:
+    """Yield episodes of a dataset with their robot and the stamps of the pictures shown.
 
-    ``stamps_ns`` are ``1 / fps`` apart, as the robot executes it; ``source_ns`` are the stamps of
-    the pictures that the frames show, which may repeat.
-    ``motion`` is the table kept beside it, or None where that is missing.
-    """
-
-    name: str
-    task: str
-    robot: str
-    fps: float
-    stamps_ns: TimestampsNs
-    source_ns: TimestampsNs
-    joint_names: tuple[str, ...]
-    command_joints: tuple[str, ...]
-    joints: Float[np.ndarray, "T 2 Q"]
-    commands: Float[np.ndarray, "T 2 C"]
-    confidence: Float[np.ndarray, "T 2"]
-    frame: str
-    T_frame_base: Float[np.ndarray, "T 2 4 4"] | None
-    motion: HandMotion | None
-    verdict: str
-    reasons: tuple[str, ...]
-
-
-def read_episodes(dataset: Path, wanted: tuple[int, ...] | None) -> Iterator[StoredEpisode]:
-    """Yield episodes of a dataset, one in memory at a time.
-
-    Args:
-        wanted: their numbers; None: all.
-
-    Raises:
-        InputError: there is no such episode. SchemaError: it is no dataset of ours.
+    Frames are ``1 / fps`` apart; the stamps may repeat. ``wanted`` None: all. Raises InputError for
+    an unknown episode, SchemaError for a dataset of other programs.
     """
     info = layout.read_json(dataset / layout.INFO_PATH)
     features = info.get("features", {})
-    needed = ("observation.state", "observation.joints.robot", "observation.source_timestamp_ns",
-              "observation.hand.confidence")  # fmt: skip
-    if missing := [key for key in needed if key not in features]:
-        raise SchemaError(f"{dataset}: has no {missing[0]!r}, so it was not written by acehand.")
+    if missing := [key for key in _NEEDED if key not in features]:
+        raise SchemaError(f"{dataset}: has no {missing[0]!r}, so acehand did not write it.")
 
     rows = {row["episode_index"]: row for row in layout.read_episode_rows(dataset)}
     for number in wanted or ():
@@ -102,64 +80,55 @@ def read_episodes(dataset: Path, wanted: tuple[int, ...] | None) -> Iterator[Sto
     for number in sorted(rows) if wanted is None else wanted:
         table = pq.read_table(
             dataset / layout.data_file(rows[number]),
-            columns=[*needed, "episode_index", "task_index"], use_threads=False,
-        )  # fmt: skip
+            columns=[*_NEEDED, "episode_index", "task_index"],
+            use_threads=False,
+        )
         record = json.loads((table.schema.metadata or {}).get(layout.PROVENANCE_KEY, b"{}"))
-        yield _episode(dataset, number, table, features, record, tasks, info)
+        name = f"{dataset.name}, episode {number}"
+        named = str(info.get("robot_type") or record.get("robot") or "")
+        known = load_stored_robot(named, robot, models, name)
+        table = table.filter(np.asarray(table["episode_index"]) == number)
+        task = tasks[int(table["task_index"][0].as_py())]
+        yield _stored(dataset, number, table, info, known, name=name, task=task)
 
 
-def _episode(
-    dataset: Path,
-    number: int,
-    table: Any,
-    features: Mapping[str, Any],
-    record: Mapping[str, Any],
-    tasks: list[str],
-    info: Mapping[str, Any],
-) -> StoredEpisode:
-    table = table.filter(np.asarray(table["episode_index"]) == number)
-
-    def column(key: str) -> np.ndarray:
-        return layout.column_values(table[key], features[key]["shape"])
-
-    state, joints = column("observation.state"), column("observation.joints.robot")
-    half = state.shape[1] // 2
+def _stored(
+    dataset: Path, number: int, table: Any, info: Mapping[str, Any], robot: Robot, **names: str
+) -> tuple[Demonstration, Robot, TimestampsNs]:
+    features, fps = info["features"], float(info["fps"])
+    state, joints, source_ns, confidence = (
+        layout.column_values(table[key], features[key]["shape"]) for key in _NEEDED
+    )
+    source_ns = source_ns.reshape(-1)
     frame = features["observation.state"].get("info", {}).get("frame", "camera")
+    both = state.reshape(len(state), 2, -1).astype(np.float64)
     poses, offset = None, 0
     if frame != "none":
-        poses, offset = _poses(state.reshape(-1, 2, half)[..., :_BASE]), _BASE
-    commands = state.reshape(-1, 2, half)[..., offset:]
-    extras = dataset / episode_folder(number)
-    motion_file, report_file = extras / HANDS, extras / REPORT
-    report = layout.read_json(report_file) if report_file.is_file() else {}
-    names = features["observation.joints.robot"]["names"]
-    state_names = features["observation.state"]["names"]
+        rotation = rotations.from_6d(both[..., 3:_BASE])
+        poses, offset = frames.rigid(rotation, both[..., :3]), _BASE
+    report = layout.read_report(dataset, number)
+    motion_file = dataset / layout.episode_folder(number) / layout.HANDS
     motion = read_hand_motion(motion_file) if motion_file.is_file() else None
-    source_ns = column("observation.source_timestamp_ns").reshape(-1)
     start_ns = int(source_ns[0] if motion is None else motion.timestamps_ns[0])
-    return StoredEpisode(
-        name=f"{dataset.name}, episode {number}",
-        task=tasks[int(table["task_index"][0].as_py())],
-        robot=str(info.get("robot_type") or record.get("robot") or ""),
-        fps=float(info["fps"]),
-        stamps_ns=ticks(start_ns, len(source_ns), float(info["fps"])),
-        source_ns=source_ns,
-        joint_names=_unsided(names),
-        command_joints=_unsided(state_names)[offset:],
+    stamps_ns = ticks(start_ns, len(source_ns), fps)
+    demo = _demonstration(
+        motion,
+        robot,
+        poses,
+        frame,
+        stamps_ns=stamps_ns,
+        log_ns=stamps_ns,
+        fps=fps,
+        joint_names=_unsided(features["observation.joints.robot"]["names"]),
+        command_joints=_unsided(features["observation.state"]["names"])[offset:],
         joints=joints.reshape(len(joints), 2, -1).astype(np.float64),
-        commands=commands.astype(np.float64),
-        confidence=column("observation.hand.confidence").astype(np.float64),
-        frame=frame,
-        T_frame_base=poses,
-        motion=motion,
+        commands=both[..., offset:],
+        confidence=confidence.astype(np.float64),
         verdict=str(report.get("verdict", "pass")),
         reasons=tuple(report.get("reasons", ())),
+        **names,
     )
-
-
-def _poses(values: Float[np.ndarray, "T 2 9"]) -> Float[np.ndarray, "T 2 4 4"]:
-    values = values.astype(np.float64)
-    return frames.rigid(rotations.from_6d(values[..., 3:]), values[..., :3])
+    return demo, robot, source_ns
 
 
 def _unsided(names: Any) -> tuple[str, ...]:
@@ -176,70 +145,81 @@ def load_demonstrations(
     episodes: tuple[int, ...] | None = None,
     models: Path | None = None,
 ) -> Iterator[tuple[Demonstration, Robot]]:
-    """Yield the episodes of a dataset, or a table of hands.
+    """Yield the episodes of a dataset, or a table of hands, with their robot.
 
-    Their frames are ``1 / fps`` apart, so that the robot keeps its limits; those of a table are
-    brought there from their true stamps.
+    Frames are ``1 / fps`` apart, so that the robot keeps its limits; a table is interpolated.
 
     Args:
-        path: dataset's folder, HandMotion .parquet or joints .npz.
-        robot: follows the hands of a table; None: inspire. A dataset names its own robot, and one
-            that is not packaged is found if it is given here as a robot.yaml.
-        episodes: numbers of the wanted episodes; None: all.
-        models: the robot's own model file, see ``load_robot``.
+        path: dataset folder, HandMotion .parquet or joints .npz.
+        robot: follows a table's hands, None: inspire; for a dataset, the robot.yaml of an own
+            robot.
+        episodes: numbers; None: all.
+        models: the robot's model file, see ``load_robot``.
 
-    Raises:
-        InputError: it is none of these, or has no such episode.
+    Raises InputError for another kind of file or an unknown episode.
     """
     if (kind := format_of(path)) is LeRobotDataset:
-        for episode in read_episodes(path, episodes):
-            known = load_stored_robot(episode.robot, robot, models, episode.name)
-            yield of_episode(episode, known), known
+        for demo, known, _ in stored_demonstrations(path, episodes, robot, models):
+            yield demo, known
     elif kind is HandsFile and path.is_file():
         motion = steady(read_motion_file(path, "both"))
         known = load_robot(robot or DEFAULT_ROBOT, models=models)
         trajectory = retarget_motion(motion, known)
-        yield demonstration(motion, trajectory, known, path.name, "hand motion"), known
+        verdict = trajectory.verdict
+        demo = _demonstration(
+            motion,
+            known,
+            trajectory.T_frame_base,
+            trajectory.frame,
+            name=path.name,
+            task=TASK,
+            stamps_ns=trajectory.timestamps_ns,
+            log_ns=trajectory.timestamps_ns,
+            fps=trajectory.fps,
+            joint_names=trajectory.joint_names,
+            command_joints=trajectory.command_joints,
+            joints=trajectory.joints,
+            commands=trajectory.commands,
+            confidence=trajectory.confidence,
+            verdict=verdict.status if verdict else "pass",
+            reasons=verdict.reasons if verdict else (),
+        )
+        yield demo, known
     else:
         raise InputError(
             f"{path}: give a LeRobot dataset, a HandMotion table (.parquet) or a joints file "
-            "(.npz). A bag of ours is played by ros2 bag play."
+            "(.npz). Play a bag with ros2 bag play."
         )
 
 
-def demonstration(
-    motion: HandMotion, trajectory: RobotTrajectory, robot: Robot, name: str, task: str
+def _demonstration(
+    motion: HandMotion | None,
+    robot: Robot,
+    poses: Float[np.ndarray, "T 2 4 4"] | None,
+    frame: str,
+    **entries: Any,
 ) -> Demonstration:
-    """Return what is told to ROS about a motion and the robot that follows it."""
-    poses = trajectory.T_frame_base
-    if poses is not None and trajectory.frame == "world" and motion.T_world_camera is not None:
-        poses = frames.inverse(motion.T_world_camera)[:, None] @ poses
-    verdict = trajectory.verdict
-
+    """Return a motion and the robot that follows it; ``poses`` of its bases are in ``frame``."""
+    known = entries["confidence"] > 0 if motion is None else motion.known
+    world = None if motion is None else motion.T_world_camera
+    if motion is None:
+        poses = None
+    elif poses is not None and frame == "world":  # None: not known in the camera's frame
+        poses = None if world is None else frames.inverse(world)[:, None] @ poses
+    descriptions = {side: hand.urdf_path.read_text("utf-8") for side, hand in robot.hands.items()}
     return Demonstration(
-        name=name,
-        task=task,
-        stamps_ns=trajectory.timestamps_ns,
-        log_ns=trajectory.timestamps_ns,
-        fps=trajectory.fps,
         robot=robot.name,
-        joint_names=trajectory.joint_names,
-        command_joints=trajectory.command_joints,
-        joints=trajectory.joints,
-        commands=trajectory.commands,
-        confidence=trajectory.confidence,
-        courses=courses(robot, trajectory.commands, motion.known, trajectory.fps),
+        courses=courses(robot, entries["commands"], known, entries["fps"]),
         T_camera_base=poses,
-        T_camera_wrist=_wrists(motion),
+        T_camera_wrist=None if motion is None else _wrists(motion),
         motion=motion,
-        camera=motion.camera,
-        T_world_camera=motion.T_world_camera,
-        world_frame=None if motion.T_world_camera is None else "world",
+        camera=None if motion is None else motion.camera,
+        T_world_camera=world,
+        world_frame=None if world is None else "world",
         **_camera_frame(motion),
-        verdict=verdict.status if verdict else "pass",
-        reasons=verdict.reasons if verdict else (),
-        descriptions=_descriptions(robot),
-        base_links=_base_links(robot),
+        descriptions=descriptions,
+        base_links={side: _base_link(text) for side, text in descriptions.items()},
+        **entries,
     )
 
 
@@ -250,12 +230,9 @@ def courses(
     fps: float,
     start: Mapping[Side, Float[np.ndarray, "C"]] | None = None,
 ) -> dict[Side, Course]:
-    """Return what a controller is to do with each hand that appears, from its first frame to last.
+    """Return a controller's course for each hand that appears, from its first frame to its last.
 
-    Both begin their clip at the same time after they are started.
-
-    Args:
-        start: where each hand is; None: not known.
+    Both begin the same time after the start. ``start`` has the hands' positions, if known.
     """
     made, begin = {}, 1 / fps
     for slot, side in enumerate(SIDES):
@@ -268,57 +245,14 @@ def courses(
     return {side: replace(one, seconds=one.seconds + begin) for side, one in made.items()}
 
 
-def of_episode(episode: StoredEpisode, robot: Robot) -> Demonstration:
-    motion = episode.motion
-    known = episode.confidence > 0 if motion is None else motion.known
-
-    poses, world = episode.T_frame_base, None
-    if motion is not None and motion.T_world_camera is not None:
-        world = motion.T_world_camera
-        if poses is not None and episode.frame == "world":
-            poses = frames.inverse(world)[:, None] @ poses
-    elif episode.frame == "world":
-        poses = None  # the camera's place is not stored, so base and camera cannot be joined
-
-    return Demonstration(
-        name=episode.name,
-        task=episode.task,
-        stamps_ns=episode.stamps_ns,
-        log_ns=episode.stamps_ns,
-        fps=episode.fps,
-        robot=robot.name,
-        joint_names=episode.joint_names,
-        command_joints=episode.command_joints,
-        joints=episode.joints,
-        commands=episode.commands,
-        confidence=episode.confidence,
-        courses=courses(robot, episode.commands, known, episode.fps),
-        T_camera_base=poses if motion is not None else None,
-        T_camera_wrist=None if motion is None else _wrists(motion),
-        motion=motion,
-        camera=None if motion is None else motion.camera,
-        T_world_camera=world,
-        world_frame=None if world is None else "world",
-        **_camera_frame(motion),
-        verdict=episode.verdict,
-        reasons=episode.reasons,
-        descriptions=_descriptions(robot),
-        base_links=_base_links(robot),
-    )
-
-
 def _camera_frame(motion: HandMotion | None) -> dict[str, Any]:
-    """Return the frame that the pictures named: then somebody else says where it is."""
+    """Return the frame named by the pictures; its publisher publishes its pose too."""
     named = "" if motion is None else motion.provenance.settings.get("camera_frame", "")
     return {"camera_frame": named, "publish_camera_tf": False} if named else {}
 
 
 def seen_by(source: Path, episode: int = 0) -> tuple[str, str | None]:
-    """Return the TF frame in which a source's hands are, and the topic of its pictures if any.
-
-    Quick: neither the hands nor the pictures are read. Of a source that cannot be read, the
-    defaults: who plays it says what is wrong.
-    """
+    """Return the TF frame of a source's hands and the topic of its pictures, or the defaults."""
     record: Mapping[str, Any] = {}
     with contextlib.suppress(AcehandError, OSError, LookupError):
         if (kind := format_of(source)) is LeRobotDataset:
@@ -341,28 +275,21 @@ def _wrists(motion: HandMotion) -> np.ndarray | None:
     return wrists
 
 
-def _descriptions(robot: Robot) -> dict[Side, str]:
-    return {side: hand.urdf_path.read_text("utf-8") for side, hand in robot.hands.items()}
+def _base_link(urdf: str) -> str:
+    """Return the link of a hand's URDF that no joint moves."""
+    root = ElementTree.fromstring(urdf)
+    moved = {child.get("link") for child in root.iterfind(".//joint/child")}
+    names = (link.get("name", "") for link in root.findall("link"))
+    return next(name for name in names if name not in moved)
 
 
-def _base_links(robot: Robot) -> dict[Side, str]:
-    """Return the link of each hand's URDF that no joint moves."""
-    links: dict[Side, str] = {}
-    for side, text in _descriptions(robot).items():
-        root = ElementTree.fromstring(text)
-        moved = {child.get("link") for child in root.iterfind(".//joint/child")}
-        names = (link.get("name", "") for link in root.findall("link"))
-        links[side] = next(name for name in names if name not in moved)
-    return links
-
-
-#: Between episodes of a written bag that would lie on top of each other.
+#: Between episodes of a written bag that would overlap.
 PAUSE_NS = 2_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """What to turn into a bag: a dataset's folder, a HandMotion table or a joints file."""
+    """Settings of writing a bag."""
 
     source: Path = setting(
         ...,
@@ -375,7 +302,7 @@ class WriteOptions:
         None,
         "follows a table's hands",
         metavar="NAME|FILE",
-        default_text="inspire; of a dataset its own robot.yaml",
+        default_text="inspire; of a dataset its robot",
     )
     robot_model: Path | None = like(JobSettings, "robot_model", None)
     episodes: tuple[int, ...] = setting((), "only this episode", flag="episode", repeat=True)
@@ -388,7 +315,7 @@ class WriteOptions:
 
 @dataclass(frozen=True, slots=True)
 class WriteReport:
-    """A written bag: messages by topic. ``notes`` name the episodes whose stamps were moved."""
+    """A written bag, with messages by topic; ``notes`` name episodes with shifted stamps."""
 
     bag: str
     topics: Mapping[str, int]
@@ -402,15 +329,12 @@ class WriteReport:
 
 
 def write_bag(
-    options: WriteOptions,
-    progress: Progress = no_progress,
-    cancel: threading.Event | None = None,
+    options: WriteOptions, progress: Progress = no_progress, cancel: threading.Event | None = None
 ) -> WriteReport:
-    """Make a bag of a dataset or of a table of hands.
+    """Write a dataset or a table of hands to a bag.
 
-    Raises:
-        InputError: it is neither, or has no such episode. OutputError: the bag cannot be written.
-        Interrupted: stopped; nothing was written.
+    Raises InputError for another kind of source or an unknown episode, OutputError. Interrupted
+    leaves nothing.
     """
     progress = stoppable(progress, cancel)
     check_free(options.output, options.overwrite)
@@ -429,7 +353,7 @@ def write_bag(
                 end_ns = int(demo.log_ns[-1]) if end_ns is None else max(end_ns, demo.log_ns[-1])
                 write_demonstration(writer, demo, {}, progress)
             if not writer.counts:
-                raise InputError(f"{options.source}: there is no episode to write.")
+                raise InputError(f"{options.source}: has no episode.")
     except KeyboardInterrupt as stop:
         raise Interrupted(WriteReport(str(options.output), {}, 0, {})) from stop
 
@@ -438,36 +362,32 @@ def write_bag(
 
 
 def _after(demo: Demonstration, end_ns: int | None) -> tuple[Demonstration, list[str]]:
-    """Return an episode that begins after ``end_ns``, and a note where it had to be moved.
+    """Return an episode shifted to begin after ``end_ns``, and a note if it was.
 
-    Every episode of a video begins at stamp 0; in a bag there is one clock for all of them.
+    Every episode of a video begins at stamp 0; a bag has one clock for all.
     """
     if end_ns is None or min(demo.log_ns[0], demo.stamps_ns[0]) > end_ns:
         return demo, []
     shift = end_ns + PAUSE_NS - int(min(demo.log_ns[0], demo.stamps_ns[0]))
-    note = f"{demo.name}: moved on by {shift / 1e9:.3f} s, since another episode has its times"
+    note = f"{demo.name}: shifted by {shift / 1e9:.3f} s, since another episode has its times"
     return replace(demo, stamps_ns=demo.stamps_ns + shift, log_ns=demo.log_ns + shift), [note]
 
 
 def write_demonstration(
-    writer: BagWriter,
-    demo: Demonstration,
-    renamed: Mapping[str, str],
-    progress: Progress,
+    writer: BagWriter, demo: Demonstration, renamed: Mapping[str, str], progress: Progress
 ) -> None:
-    def put(message: PlainMessage) -> None:
-        writer.write(message, renamed.get(message.topic))
+    """Write an episode's messages; ``renamed`` has other names for topics."""
 
-    for message in latched_messages(demo):
-        put(message)
-    for message in trajectory_messages(demo):
-        put(message)
+    def put(messages: Iterable[PlainMessage]) -> None:
+        for message in messages:
+            writer.write(message, renamed.get(message.topic))
+
+    put(latched_messages(demo))
+    put(trajectory_messages(demo))
     for index in range(len(demo)):
-        for message in frame_messages(demo, index):
-            put(message)
+        put(frame_messages(demo, index))
         progress("write messages", index + 1, len(demo))
-    for message in diagnostics_messages(demo):
-        put(message)
+    put(diagnostics_messages(demo))
 
 
 def stoppable(progress: Progress, cancel: threading.Event | None) -> Progress:

@@ -1,28 +1,27 @@
-"""A long recording into demonstrations, by what its hands do: ``--split auto``."""
+"""Cutting a long recording into demonstrations by the motion of its hands: ``--split auto``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from acehand_core.errors import InputError
 from acehand_core.motion import CameraMotion, HandMotion, runs
 from acehand_core.pipeline.activity import Activity, activity
 from acehand_core.pipeline.settings import CutRules
 
-#: Counts up with whatever moves a cut, so that no run resumes one of an older rule.
+#: Counts up with every change that moves a cut: no run resumes one of an older rule.
 VERSION = 1
-#: A rest counts as closed if fingertips meet in so much of it.
+#: A rest counts as closed if fingertips meet in this share of it.
 _CLOSED_SHARE = 0.8
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Frames ``start`` to ``stop - 1`` are a demonstration; why it starts and ends there."""
+    """A demonstration: frames ``start`` to ``stop - 1``, and why it starts and ends there."""
 
     start: int
     stop: int
@@ -32,7 +31,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Frames ``start`` to ``stop - 1`` belong to no demonstration, and why."""
+    """Frames ``start`` to ``stop - 1`` outside of demonstrations, and why."""
 
     start: int
     stop: int
@@ -49,7 +48,7 @@ class Cutting:
     rules: CutRules
 
     def entry(self, part: Cut | LeftOut) -> dict[str, Any]:
-        """Return what reports say of a demonstration, or of what was left out."""
+        """Return the report's entry of a demonstration or of frames left out."""
         seconds, why = self.activity.seconds, asdict(part)
         first, last = why.pop("start"), why.pop("stop") - 1
         end = float(seconds[last] + _steps(self.activity)[last])
@@ -62,7 +61,7 @@ class Cutting:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """Return the object that ``--json`` prints of a recording (docs/cutting.md)."""
+        """Return a recording's entry of ``--json`` (docs/cutting.md)."""
         noise = self.activity.noise
         return {
             "rules": asdict(self.rules) | {"speeds": list(self.rules.speeds)},
@@ -75,16 +74,13 @@ class Cutting:
 def cut_demonstrations(
     motion: HandMotion, rules: CutRules, turns: CameraMotion | None = None
 ) -> Cutting:
-    """Return where the rules cut a recording of T frames into demonstrations; it may have none.
-
-    Args:
-        turns: how the camera turned, in the same T frames; None: as if it had not.
-    """
+    """Return the demonstrations, if any, of a recording; ``turns`` is the camera's rotation."""
     acts = activity(motion, turns, *rules.speeds)
     active = [
-        run for run in _joined(acts, rules)
+        run
+        for run in _joined(acts, rules)
         if acts.seconds[run.stop - 1] - acts.seconds[run.start] >= rules.min_s
-    ]  # fmt: skip
+    ]
     cuts: list[Cut] = []
     for number, run in enumerate(active):
         following = active[number + 1].start if number + 1 < len(active) else len(motion)
@@ -99,7 +95,7 @@ def cut_demonstrations(
 
 
 def _joined(acts: Activity, rules: CutRules) -> list[slice]:
-    """Return the runs of movement, joined over rests that are too short to end a demonstration."""
+    """Return the runs of movement, joined over rests too short to end a demonstration."""
     out: list[slice] = []
     for run in (slice(*edges) for edges in runs(acts.moving)):
         if out:
@@ -113,13 +109,13 @@ def _joined(acts: Activity, rules: CutRules) -> list[slice]:
 
 
 def _is_closed(acts: Activity, rest: slice) -> bool:
-    """Return whether fingertips meet all through a rest, in which a hand is there."""
+    """Return whether a hand is present and fingertips meet throughout a rest."""
     there = bool(acts.present[rest].all())
     return there and float(acts.closed[rest].mean()) >= _CLOSED_SHARE
 
 
 def _with_margins(acts: Activity, run: slice, margin_s: float, earliest: int) -> slice:
-    """Return a run of movement with what is kept about it: not where no hand is there."""
+    """Return a run of movement with its margins, without frames that have no hand."""
     t, start, stop = acts.seconds, run.start, run.stop
     while start > earliest and t[run.start] - t[start - 1] <= margin_s and acts.present[start - 1]:
         start -= 1
@@ -131,10 +127,7 @@ def _with_margins(acts: Activity, run: slice, margin_s: float, earliest: int) ->
 def _divided(
     acts: Activity, whole: slice, run: slice, following: int, rules: CutRules
 ) -> Iterator[Cut]:
-    """Yield a demonstration, or the parts of one that is longer than may be.
-
-    ``following``: where hands move again.
-    """
+    """Yield a demonstration, or parts of a long one; hands move again in ``following``."""
     longest = f"longest allowed length, {rules.max_s:g} s"
     edges, t = [whole.start], acts.seconds
     pace = np.where(acts.judged, np.nan_to_num(acts.speed), np.inf)
@@ -163,7 +156,7 @@ def _why_it_starts(acts: Activity, start: int) -> str:
 
 
 def _why_it_ends(acts: Activity, moved: int, stop: int, following: int) -> str:
-    """Return why a demonstration ends whose hands moved until ``moved``, margin until ``stop``."""
+    """Return why a demonstration ends: hands move until ``moved``, its margin until ``stop``."""
     if stop == len(acts.seconds):
         return "the recording ends"
     if not acts.present[stop]:
@@ -172,14 +165,14 @@ def _why_it_ends(acts: Activity, moved: int, stop: int, following: int) -> str:
     gone = np.flatnonzero(~acts.present[rest])
     if len(gone):
         rest = slice(moved, moved + int(gone[0]))
-    lasts = _lasts(acts, rest)
+    lasts = _steps(acts)[rest].sum()
     if acts.judged[rest].mean() < 0.5:
         return f"hands not seen well enough to tell for {lasts:.1f} s"
     return f"still{' and closed' if _is_closed(acts, rest) else ''} for {lasts:.1f} s"
 
 
 def _what_was(acts: Activity, gap: slice) -> str:
-    """Return what the hands did where there is no demonstration, and for how long."""
+    """Return what the hands did between demonstrations, and for how long."""
     absent, moving = ~acts.present[gap], acts.moving[gap]
     judged = acts.judged[gap]
     kinds = {
@@ -194,19 +187,6 @@ def _what_was(acts: Activity, gap: slice) -> str:
 
 
 def _steps(acts: Activity) -> np.ndarray:
-    """Return how long each frame lasts; the last one as long as most."""
+    """Return how long each frame lasts; the last one as long as the median."""
     steps = np.diff(acts.seconds)
     return np.append(steps, np.median(steps) if len(steps) else 0.0)
-
-
-def _lasts(acts: Activity, rows: slice) -> float:
-    return float(_steps(acts)[rows].sum())
-
-
-def nothing_moves(source: str, cutting: Cutting) -> InputError:
-    """Return the error of a recording without any demonstration."""
-    parts: Sequence[LeftOut] = cutting.left_out
-    return InputError(
-        f"{source}: --split auto found no demonstration: {'; '.join(p.reason for p in parts)}. "
-        "--cut-speeds, --cut-min and --split none are there for recordings of another kind."
-    )

@@ -1,4 +1,4 @@
-"""The dataset that a run makes, and beside LeRobot's files what is not LeRobot's."""
+"""The dataset of a run: LeRobot's files, and next to them our own."""
 
 from __future__ import annotations
 
@@ -7,16 +7,23 @@ import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from acehand_core.atomic import DirectoryLock, atomic_path, output_errors, sync
-from acehand_core.errors import InputError, OutputError
+from acehand_core.drawing.contact_sheet import (
+    EpisodePictures,
+    RobotPicture,
+    arm_view,
+    picture_size,
+    source_view,
+)
+from acehand_core.errors import InputError, MissingDependencyError, OutputError
 from acehand_core.lerobot import format as files
 from acehand_core.lerobot.dataset import JOB, create, open_for_append, prepare_output
-from acehand_core.lerobot.episode import max_episode_frames
 from acehand_core.lerobot.features import (
     ADDED_KEYS,
     IMAGE_KEY,
@@ -26,9 +33,8 @@ from acehand_core.lerobot.features import (
     of_same_shape,
 )
 from acehand_core.lerobot.format import INFO_PATH, read_json
-from acehand_core.lerobot.writer import LeRobotWriter
+from acehand_core.lerobot.writer import LeRobotWriter, max_episode_frames
 from acehand_core.motion import HandMotion, Recording, RobotTrajectory
-from acehand_core.pipeline.pictures import draw
 from acehand_core.pipeline.report import (
     Demonstration,
     EpisodeReport,
@@ -50,22 +56,18 @@ _SAME_TIME_NS = 1_000_000
 
 
 class Dataset:
-    """A LeRobot dataset of a robot's demonstrations that is being written.
+    """Writer of a LeRobot dataset of a robot's demonstrations.
 
     ::
 
         with Dataset.open("pour", robot) as dataset:
             dataset.add(recording, motion, trajectory, task="pour water")
 
-    Its layout is that of the first episode; an episode appears whole or not at all.
+    The first episode sets the layout; an episode appears whole or not at all.
     """
 
     def __init__(
-        self,
-        output: Path,
-        robot: Robot,
-        existing: Existing = "refuse",
-        fps: int | None = None,
+        self, output: Path, robot: Robot, existing: Existing = "refuse", fps: int | None = None
     ) -> None:
         self.output, self.robot, self.fps = output, robot, fps
         self._existing: Existing = existing
@@ -82,15 +84,14 @@ class Dataset:
         existing: Existing = "refuse",
         fps: int | None = None,
     ) -> Dataset:
-        """Return the dataset of a folder, for ``with``; nothing is written before an episode is.
+        """Return the dataset of a folder, for ``with``; the first episode creates it.
 
         Args:
-            existing: "append" to the dataset that is there, "overwrite" it when the first episode
-                is complete, or "refuse".
-            fps: of a new dataset; None: the nearest whole number to the first recording's.
+            existing: "append" to a dataset, "overwrite" it with the first complete episode, or
+                "refuse".
+            fps: of a new dataset; None: the first recording's, rounded.
 
-        Raises:
-            InputError: there is no such robot. OutputError: ``existing`` refuses what is there.
+        Raises InputError for an unknown robot, OutputError if ``existing`` refuses the folder.
         """
         path = Path(output)
         finished = prepare_output(path, existing, path.with_name(f".{path.name}.acehand-work"))
@@ -113,28 +114,30 @@ class Dataset:
         overlay: bool = True,
         progress: Progress = no_progress,
     ) -> EpisodeReport:
-        """Add one episode of T frames: pictures, hands, and the robot that does the same.
+        """Add one episode of T frames: pictures, hands and the robot's motion.
 
         Args:
-            recording: at the dataset's rate; ``resample`` makes any recording so.
+            recording: at the dataset's rate (``resample``).
             motion, trajectory: at the recording's times.
-            task: what the hands do; None: what the recording says, else "hand motion".
-            overlay: draw the overlay video too; without pictures there is the contact sheet alone.
+            task: what the hands do; None: the recording's, else "hand motion".
+            overlay: draw the overlay video if the recording has pictures.
 
-        Raises:
-            InputError: times that differ from each other or from the dataset's rate, another robot,
-                another layout than the dataset's, or more frames than one episode may have.
-            OutputError: it cannot be written; earlier episodes stay.
+        Raises InputError for other times, rate, robot or layout, or too many frames, OutputError if
+        it cannot be written; earlier episodes stay.
         """
         self._check_fits_together(recording, motion, trajectory)
         arms = [arm for arm in trajectory.arms if arm is not None]
-        size = even_size(recording.width, recording.height) if recording.frames else None
         hand = next(iter(self.robot.hands.values()))
         layout = Layout(
-            trajectory.joint_names, trajectory.command_names, trajectory.command_joints,
-            trajectory.frame, motion.hand_model, size, hand.controller.unit,
+            trajectory.joint_names,
+            trajectory.command_names,
+            trajectory.command_joints,
+            trajectory.frame,
+            motion.hand_model,
+            even_size(recording.width, recording.height) if recording.frames else None,
+            hand.controller.unit,
             arms[0].joint_names if arms else (),
-        )  # fmt: skip
+        )
         self.begin(layout, recording)
 
         fitted = {
@@ -142,10 +145,9 @@ class Dataset:
             for side, calibration in zip(SIDES, trajectory.calibration, strict=True)
             if calibration is not None
         }
-        episode = Demonstration(
-            recording, motion, trajectory, task or recording.task or TASK,
-            calibration_text(self.robot, fitted) if fitted else None,
-        )  # fmt: skip
+        text = calibration_text(self.robot, fitted) if fitted else None
+        task = task or recording.task or TASK
+        episode = Demonstration(recording, motion, trajectory, task, text)
         with self.encoded([recording]) as videos:
             report, folder = self.store(episode, next(videos), overlay)
         self.draw(episode, folder, overlay, progress)
@@ -157,49 +159,47 @@ class Dataset:
         fps, times, name = self.rate_of(recording), recording.timestamps_ns, recording.source
         if trajectory.robot != self.robot.label:
             raise InputError(
-                f"{name}: a trajectory of {trajectory.robot} does not go into a dataset of "
+                f"{name}: a trajectory of {trajectory.robot} does not fit a dataset of "
                 f"{self.robot.label}."
             )
-
         for what, other in (("hands", motion), ("trajectory", trajectory)):
             if not np.array_equal(other.timestamps_ns, times):
                 raise InputError(
                     f"{name}: the {what} and the recording have other times; track and retarget "
-                    "what is added."
+                    "the recording that is added."
                 )
-
         ticks = np.round(np.arange(len(times)) * 1e9 / fps)
         if np.abs(times - times[0] - ticks).max() > _SAME_TIME_NS:
             raise InputError(
                 f"{name}: its frames are not {fps} a second; resample(recording, motion, {fps}) "
                 "before retargeting."
             )
-
         if len(times) > (limit := max_episode_frames(fps)):
             raise InputError(f"{name}: {len(times)} frames; one episode holds at most {limit}.")
 
     @property
     def has_episodes(self) -> bool:
-        """Whether there is a dataset with at least one episode."""
+        """Whether at least one episode was written or appended to."""
         return self._writer is not None and self._writer.total_episodes > 0
 
     def rate_of(self, recording: Recording) -> int:
-        """Return the dataset's rate; the first recording decides where nothing else has."""
+        """Return the dataset's rate; if not set, the first recording sets it."""
         if self.fps is None:
             self.fps = max(1, round(recording.fps))
         return self.fps
 
     def begin(self, layout: Layout, recording: Recording) -> None:
-        """Open the dataset, or check that a recording's episodes fit the open one.
-
-        Raises:
-            InputError: they do not. OutputError: the dataset cannot be written.
-        """
+        """Open the dataset, or check a recording's layout. Raises InputError, OutputError."""
         if self._writer is not None:
             if layout != self._layout:
+                differences = ", ".join(
+                    f"{name} is {getattr(layout, name)}, not {getattr(self._layout, name)}"
+                    for name in ("frame", "hand_model", "image_size", "arm_joints")
+                    if getattr(layout, name) != getattr(self._layout, name)
+                )
                 raise InputError(
-                    f"{recording.source} does not fit the dataset of this run: "
-                    f"{_differences(layout, self._layout)}; give it an --output of its own."
+                    f"{recording.source} does not fit the dataset of this run: {differences}; "
+                    "give it a separate --output."
                 )
             return
 
@@ -216,10 +216,7 @@ class Dataset:
 
     @contextlib.contextmanager
     def encoded(self, views: Sequence[Recording]) -> Iterator[Iterator[Path | None]]:
-        """Encode parts of a recording; the first beside other work, further ones when asked for.
-
-        ``begin`` comes first. Yields an iterator of files, None for a recording without pictures.
-        """
+        """Encode parts of a recording, the first in a thread; yield an iterator of the files."""
         if views[0].frames is None:
             yield (None for _ in views)
             return
@@ -249,18 +246,11 @@ class Dataset:
     def store(
         self, episode: Demonstration, video: Path | None, overlay: bool
     ) -> tuple[EpisodeReport, Path]:
-        """Write one episode; return its report and the folder for its pictures.
-
-        It counts as unfinished until ``draw`` made its pictures.
-        """
+        """Write one episode, unfinished until ``draw``; return its report and folder."""
         assert self._writer is not None
-        record = self._record(episode)
         videos = {} if video is None else {IMAGE_KEY: video}
         number = self._writer.total_episodes
-        report = episode_report(episode, number)
-        content = {files.REPORT: _report_bytes(report, episode.view.name, record)}
-        if episode.calibration is not None:
-            content[files.CALIBRATION] = episode.calibration.encode()
+        report, record, content = self._described(episode, number)
         drawn = overlay and episode.view.frames is not None
         pictures = (files.SHEET, files.OVERLAY) if drawn else (files.SHEET,)
         content[files.PENDING] = files.pending_bytes(pictures)
@@ -278,14 +268,13 @@ class Dataset:
         values = {
             key: value.reshape(len(value), *self._shapes[key])
             for key, value in values.items()
-            if key not in ADDED_KEYS or key in self._shapes  # of_same_shape says why
+            if key not in ADDED_KEYS or key in self._shapes  # see of_same_shape
         }
         folder = files.episode_folder(number)
         beside = {f"{folder}/{name}": path for name, path in staged.items()}
         self._writer.add_episode(values, episode.task, videos, record, beside)
         del values
         release_memory()  # pictures are drawn next
-
         return report, self.output / folder
 
     def held(self) -> contextlib.AbstractContextManager[object]:
@@ -293,11 +282,7 @@ class Dataset:
         return contextlib.nullcontext() if self._writer else DirectoryLock(self.output)
 
     def complete(self, episode: Demonstration, number: int) -> Path:
-        """Write what an episode lacks beside its data; return the folder for its pictures.
-
-        Raises:
-            OutputError: it cannot be written.
-        """
+        """Write an episode's missing files; return the folder for its pictures."""
         folder = self.output / files.episode_folder(number)
         with output_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -305,13 +290,25 @@ class Dataset:
                 path.unlink()
         if not (folder / files.HANDS).is_file():
             write_hand_motion(episode.hands, folder / files.HANDS)
-        if not (folder / files.REPORT).is_file():
-            report = episode_report(episode, number)
-            content = _report_bytes(report, episode.view.name, self._record(episode))
-            _write(folder / files.REPORT, content)
-        if episode.calibration is not None and not (folder / files.CALIBRATION).is_file():
-            _write(folder / files.CALIBRATION, episode.calibration.encode())
+        for name, data in self._described(episode, number)[2].items():
+            if not (folder / name).is_file():
+                with atomic_path(folder / name) as partial:
+                    partial.write_bytes(data)
         return folder
+
+    def _described(
+        self, episode: Demonstration, number: int
+    ) -> tuple[EpisodeReport, dict[str, Any], dict[str, bytes]]:
+        """Return an episode's report, provenance, and the files of report and calibration."""
+        report = episode_report(episode, number)
+        record = episode_provenance(episode.hands, episode.trajectory, self.robot.license)
+        if episode.job is not None:
+            record[JOB] = asdict(episode.job)
+        entry = {**report.json, "source": episode.view.name, "provenance": record}
+        content = {files.REPORT: (json.dumps(entry, indent=2) + "\n").encode()}
+        if episode.calibration is not None:
+            content[files.CALIBRATION] = episode.calibration.encode()
+        return report, record, content
 
     def draw(
         self,
@@ -321,14 +318,14 @@ class Dataset:
         progress: Progress,
         arm: Arm | None = None,
     ) -> None:
-        """Draw an episode's pictures and note that it has all of them. Raises OutputError."""
+        """Draw an episode's pictures and mark it as finished. Raises OutputError."""
         draw(episode, self.robot, folder, overlay, progress, arm)
         with output_errors(folder):
             (folder / files.PENDING).unlink(missing_ok=True)
             sync(folder)
 
     def finish(self) -> None:
-        """Complete the dataset's statistics and let go of it. Raises OutputError."""
+        """Complete the statistics and release the dataset. Raises OutputError."""
         if self._writer is not None:
             self._writer.finish()
         elif self._existing == "resume" and is_dataset(self.output):
@@ -337,29 +334,35 @@ class Dataset:
             finish_statistics(self.output)
 
     def close(self) -> None:
-        """Let go of the dataset; finished episodes stay."""
+        """Release the dataset; finished episodes stay."""
         if self._writer is not None:
             self._writer.close()
 
-    def _record(self, episode: Demonstration) -> dict[str, Any]:
-        record = episode_provenance(episode.hands, episode.trajectory, self.robot.license)
-        return record if episode.job is None else {**record, JOB: episode.job.to_json()}
 
-
-def _report_bytes(report: EpisodeReport, name: str, record: Mapping[str, Any]) -> bytes:
-    content = {**report.json, "source": name, "provenance": record}
-    return (json.dumps(content, indent=2) + "\n").encode()
-
-
-def _write(path: Path, content: bytes) -> None:
-    with atomic_path(path) as partial:
-        partial.write_bytes(content)
-
-
-def _differences(ours: Layout, theirs: Layout | None) -> str:
-    names = ("frame", "hand_model", "image_size", "arm_joints")
-    return ", ".join(
-        f"{name} is {getattr(ours, name)}, not {getattr(theirs, name)}"
-        for name in names
-        if getattr(ours, name) != getattr(theirs, name)
-    )
+def draw(
+    episode: Demonstration,
+    robot: Robot,
+    folder: Path,
+    overlay: bool,
+    progress: Progress,
+    arm: Arm | None = None,
+) -> list[Path]:
+    """Write the contact sheet and, with ``overlay`` and pictures, the overlay video."""
+    view, motion, trajectory = episode.view, episode.hands, episode.trajectory
+    with contextlib.ExitStack() as stack:
+        hands: RobotPicture | None = None
+        arms: RobotPicture | None = None
+        size = picture_size(view)
+        try:
+            hands = stack.enter_context(source_view(robot, motion, trajectory, *size))
+            if arm is not None and any(trajectory.arms):
+                arms = stack.enter_context(arm_view(robot, arm, motion, trajectory, *size))
+        except MissingDependencyError as error:
+            progress(f"no pictures of the robot: {error}", 0, 0)
+            hands = arms = None
+        pictures = EpisodePictures(view, motion, trajectory, hands, arms)
+        if not overlay or view.frames is None:
+            pictures.write_contact_sheet(folder / files.SHEET)
+            return [folder / files.SHEET]
+        pictures.write(folder / files.SHEET, folder / files.OVERLAY, progress)
+        return [folder / files.SHEET, folder / files.OVERLAY]

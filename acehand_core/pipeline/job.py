@@ -17,26 +17,18 @@ from typing import Any
 from acehand_core.errors import AcehandError, InputError, Interrupted, OutputError
 from acehand_core.lerobot import format as files
 from acehand_core.lerobot.dataset import EpisodeJob, FinishedEpisodes, prepare_output
-from acehand_core.lerobot.episode import max_episode_frames
-from acehand_core.motion import Calibration, HandMotion, Recording
+from acehand_core.lerobot.writer import max_episode_frames
+from acehand_core.motion import Recording
 from acehand_core.pipeline.dataset import Dataset
-from acehand_core.pipeline.report import (
-    Demonstration,
-    EpisodeReport,
-    Failure,
-    JobReport,
-    episode_report,
-)
-from acehand_core.pipeline.run import Run, Source, Tracked
-from acehand_core.pipeline.settings import TASK, JobSettings, Span
-from acehand_core.pipeline.spans import cut, duration_s, told_of
+from acehand_core.pipeline.report import EpisodeReport, Failure, JobReport, episode_report
+from acehand_core.pipeline.run import Run, Source, Tracked, cut_recording, duration_s
+from acehand_core.pipeline.settings import TASK, JobSettings, Span, task_of
 from acehand_core.processes import release_memory
 from acehand_core.recordings.bags.records import DroppedMessages
-from acehand_core.recordings.narration import task_of
 from acehand_core.recordings.registry import Registry
-from acehand_core.recordings.selection import at_rate, hands_at, part
+from acehand_core.recordings.selection import at_rate, part
 from acehand_core.trackers.base import Tracker
-from acehand_core.types import Progress, Side, no_progress
+from acehand_core.types import Progress, no_progress
 
 
 def run_job(
@@ -45,29 +37,24 @@ def run_job(
     progress: Progress = no_progress,
     registry: Registry | None = None,
 ) -> JobReport:
-    """Turn every input into an episode of the dataset at ``settings.output``.
+    """Turn every input into episodes of the dataset at ``settings.output``; return the report.
 
     Args:
-        registry: what opens the inputs; one that has opened them before need not do it again.
-
-    Returns:
-        The report; inputs that gave no episode are in its ``failures``.
+        registry: opens the inputs, and keeps what it has opened before.
 
     Raises:
-        InputError, OutputError: an input does not exist, a setting is not valid or not the one of
-            the run that is resumed, or the output is taken: nothing was started.
+        InputError, OutputError: before any work: an input does not exist, a setting is invalid or
+            differs from the resumed run's, or the output is taken.
         Interrupted: by Ctrl-C; holds the report of what was finished.
     """
     job = _Job.of(inputs, settings, progress, registry)
+    stopped: KeyboardInterrupt | None = None
     try:
         for path in job.paths:
             if not job.convert_input(path):
                 break
     except KeyboardInterrupt as stop:
-        if not settings.dry_run:
-            with contextlib.suppress(AcehandError):  # finished episodes are there all the same
-                job.dataset.finish()
-        raise Interrupted(job.report()) from stop
+        stopped = stop
     except BaseException:
         job.dataset.close()
         raise
@@ -78,30 +65,34 @@ def run_job(
             job.dataset.finish()
     except AcehandError as error:
         job.failures.append(Failure(str(settings.output), error))
+    report = job.report()
+    if stopped is not None:
+        raise Interrupted(report) from stopped
     shutil.rmtree(settings.work_dir, ignore_errors=True)
-    return job.report()
+    return report
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What is to do of one span of an input.
+    """The episodes of one span of an input.
 
-    ``track`` finds its hands. ``todo`` are the episodes to make of it, each with the recording at
-    the dataset's rate and size, and ``unfinished`` those of the dataset, by number, that lack files
-    beside their data. ``cut`` is what reports say of where it was cut.
+    Attributes:
+        track: finds its hands.
+        todo: episodes to make, each with its view: the recording at the dataset's rate and size.
+        unfinished: episodes of the dataset, by number, that lack files next to their data.
+        cut: see ``Demonstration``.
     """
 
-    recording: Recording
     task: str
     track: Callable[[], Tracked]
-    todo: tuple[tuple[EpisodeJob, Recording], ...]
+    todo: Sequence[tuple[EpisodeJob, Recording]]
     unfinished: Mapping[int, tuple[EpisodeJob, Recording]]
     cut: Mapping[str, Any] | None
 
 
 @dataclass(slots=True)
 class _Job:
-    """The main job at work: what it has loaded, the dataset, and what it has done so far."""
+    """The running job: what it has loaded, the dataset, and the results so far."""
 
     run: Run
     paths: list[Path]
@@ -124,7 +115,7 @@ class _Job:
         progress: Progress,
         registry: Registry | None,
     ) -> _Job:
-        """Load and check everything before anything is begun. Raises as ``run_job``."""
+        """Load and check everything before any work. Raises as ``run_job``."""
         started, registry = time.perf_counter(), registry or Registry()
         paths = registry.expand(inputs)
         run = Run.of(settings, progress, registry)
@@ -140,9 +131,9 @@ class _Job:
         fps = settings.fps or (finished.fps if resumed else None)
         if resumed and finished.jobs:
             origins = [(path, registry.sha256(path, settings.reading)) for path in paths]
-            # With a task file each episode has its own task.
-            own_task = run.narration is not None
-            shaping = {k: v for k, v in run.shaping(fps).items() if k != "task" or not own_task}
+            shaping = run.shaping(fps)
+            if run.narration is not None:  # each episode has its own task
+                del shaping["task"]
             finished.check_settings(origins, settings.cut, shaping)
 
         dataset = Dataset(settings.output, run.robot, settings.existing, fps)
@@ -154,23 +145,21 @@ class _Job:
         return job
 
     def convert_input(self, path: Path) -> bool:
-        """Process one input, keep its failures, and tell whether to take the next."""
-        dropped = None
+        """Process one input, keep its failures, and return whether to take the next."""
+        dropped, notes = None, list[str]()
         try:
             source = self.run.open(path)
             dropped = source.dropped
             if self._is_all_there(source):
                 return True
-            found = cut(self.run, source)
+            found = cut_recording(self.run, source)
             self.cuts += [found.cuts] if found.cuts else []
-            for note in found.notes:
-                self.dropped.remark(note)
+            notes += found.notes
             for number, span in enumerate(found.spans):
                 name = str(path) if len(found.spans) == 1 else f"{path} (clip {number})"
                 try:
                     plan = self._plan(source, span, found.tracked)
-                    if plan.unfinished:
-                        self._complete(plan)
+                    self._complete(plan, notes)
                     if plan.todo:
                         self._convert(plan, source.tracker)
                 except OutputError:
@@ -184,17 +173,16 @@ class _Job:
             self.failures.append(Failure(str(path), error))
             return not isinstance(error, OutputError)
         finally:
+            for note in notes:
+                self.dropped.remark(note)
             if dropped is not None:
                 self.dropped.add(dropped)
         return True
 
     def _is_all_there(self, source: Source) -> bool:
-        """Tell whether all demonstrations of an input are in the dataset already.
+        """Return whether the dataset has all demonstrations of an input: it need not be cut again.
 
-        The hands need not be found again to know where it was cut.
-
-        Raises:
-            InputError: they are, but it is appended, or they have another task by now.
+        Raises InputError if it has, but the input is appended or a task has changed.
         """
         run, recording, settings = self.run, source.recording, self.run.settings
         if settings.split != "auto":
@@ -206,7 +194,7 @@ class _Job:
         if settings.existing == "append":
             raise _there_already(source.path, done[0][0])
 
-        told = told_of(run, source.path)
+        told = run.narration.since(source.path, settings.cut[0]) if run.narration else ()
         for number, job in done:
             start = job.cut[0] - settings.cut[0]
             lasts = duration_s(recording) if job.one_of == (0, 1) else job.cut[1] or 0.0
@@ -218,61 +206,78 @@ class _Job:
         return True
 
     def _plan(self, source: Source, span: Span, tracked: Tracked | None) -> _Plan:
-        """Cut a span into episodes and leave out those that the resumed dataset has already.
+        """Divide a span into episodes and skip those that the resumed dataset has.
 
-        ``tracked``: the hands of the whole recording, where they are known.
-
-        Raises:
-            InputError: the dataset has one of them with another task, or one that is appended.
+        ``tracked`` are the hands of the whole recording, if known. Raises InputError if the dataset
+        has an episode that is appended, or with another task.
         """
         run, path, recording, finished = self.run, source.path, source.recording, self.finished
-        settings, fps = run.settings, self.dataset.rate_of(recording)
-        times, task = settings.cut, settings.task_of(span, recording)
+        settings, fps, times = run.settings, self.dataset.rate_of(recording), run.settings.cut
         if (span.start, span.stop) != (0, len(recording)):
-            whole = recording
-            recording = part(whole, span.start, span.stop)
-            first, last = recording.timestamps_ns[[0, -1]] - whole.timestamps_ns[0]
-            length = float(last - first) / 1e9 + 1 / recording.fps
-            times = (times[0] + float(first) / 1e9, length)
+            first, last = recording.timestamps_ns[[span.start, span.stop - 1]]
+            offset_s = float(first - recording.timestamps_ns[0]) / 1e9
+            length_s = float(last - first) / 1e9 + 1 / recording.fps
+            times = (times[0] + offset_s, length_s)
+            recording = part(recording, span.start, span.stop)
 
         view, _ = at_rate(recording, fps)
-        if fit := settings.fit_of(recording):
-            view = fit.recording(view)
+        if source.fit:
+            view = source.fit.recording(view)
         limit = max_episode_frames(fps)
         shaping = run.shaping(fps) | {"task": span.task or settings.task}
-        within = settings.cut if span.number else None
-        jobs = [
-            EpisodeJob(
-                recording.name, recording.sha256 or "", times, frames, shaping, within, span.number
+        todo, skipped = [], []
+        unfinished: dict[int, tuple[EpisodeJob, Recording]] = {}
+        edges = [*range(0, len(view), limit), len(view)]
+        for frames in pairwise(edges):
+            job = EpisodeJob(
+                recording.name,
+                recording.sha256 or "",
+                times,
+                frames,
+                shaping,
+                within=settings.cut if span.number else None,
+                one_of=span.number,
             )
-            for frames in pairwise([*range(0, len(view), limit), len(view)])
-        ]
-
-        made = [(job, finished.numbers_of(job)) for job in jobs]
-        for job, numbers in made:
-            if numbers and settings.existing == "append":
+            episode = job, part(view, *frames)
+            numbers = finished.numbers_of(job)
+            if not numbers:
+                others = finished.but_for_task(job)
+                if others and settings.existing == "resume":
+                    raise _other_task(path, others[0], shaping["task"])
+                todo.append(episode)
+                continue
+            if settings.existing == "append":
                 raise _there_already(path, numbers[0])
-            other = None if numbers else finished.of_other_task(job)
-            if other is not None and settings.existing == "resume":
-                raise _other_task(path, other, shaping["task"])
-        todo = tuple((job, part(view, *job.part)) for job, numbers in made if not numbers)
-        # Of one that was appended more than once the last is the interrupted run's.
-        self.skipped_episodes += [numbers[-1] for _, numbers in made if numbers]
-        missing = finished.missing
-        unfinished = {
-            n: (job, part(view, *job.part))
-            for job, numbers in made
-            for n in numbers
-            if n in missing
-        }
-        if len(todo) < len(jobs):
-            done = len(jobs) - len(todo)
-            self.skipped.append(f"{path}: {done} of {len(jobs)} parts" if todo else str(path))
+            # Of several appended copies the last is the interrupted run's.
+            skipped.append(numbers[-1])
+            unfinished |= {number: episode for number in numbers if number in finished.missing}
+        self.skipped_episodes += skipped
+        if skipped:
+            parts = f"{path}: {len(skipped)} of {len(edges) - 1} parts"
+            self.skipped.append(parts if todo else str(path))
 
         def track() -> Tracked:
-            return tracked or run.track(source.tracker, recording)
+            return tracked or run.track(source, recording)
 
-        return _Plan(recording, task, track, todo, unfinished, span.cut)
+        task = span.task or settings.task or recording.task or TASK
+        return _Plan(task, track, todo, unfinished, span.cut)
+
+    def _complete(self, plan: _Plan, notes: list[str]) -> None:
+        """Write the files that an interrupted run left out; note each episode."""
+        dataset, overlay = self.dataset, self.run.settings.overlay
+        tracked: Tracked | None = None
+        for number, (job, view) in plan.unfinished.items():
+            names = self.finished.missing.pop(number)
+            made = self.run.stored(dataset.output / files.episode_folder(number))
+            if made is None:
+                made = tracked = tracked or plan.track()
+            episode = self.run.demonstrate(view, made, plan.task, job, plan.cut)
+            with dataset.held():
+                folder = dataset.complete(episode, number)
+                if {files.SHEET, files.OVERLAY} & set(names):
+                    dataset.draw(episode, folder, overlay, self.run.progress, self.run.arm)
+            made_now = f"episode {number} was interrupted; made now: {', '.join(names)}"
+            notes.append(f"{view.source}: {made_now}")
 
     def _convert(self, plan: _Plan, tracker: Tracker) -> None:
         """Track a span, and make each of its episodes."""
@@ -280,15 +285,13 @@ class _Job:
         views = [view for _, view in plan.todo]
         with contextlib.ExitStack() as stack:
             if not settings.dry_run:
-                layout = settings.layout(plan.recording, tracker, run.robot, run.arm)
-                dataset.begin(layout, views[0])
-                # Encoding does not wait for the tracker.
+                dataset.begin(settings.layout(views[0], tracker, run.robot, run.arm), views[0])
+                # Encoding runs while the tracker does.
                 videos = stack.enter_context(dataset.encoded(views))
-            motion, calibrations = plan.track()
+            tracked = plan.track()
 
             for job, view in plan.todo:
-                hands = hands_at(motion, view.timestamps_ns, view.fps)
-                episode = self._demonstration(plan, job, view, hands, calibrations)
+                episode = run.demonstrate(view, tracked, plan.task, job, plan.cut)
                 self.recorded_s += len(view) / view.fps
                 if settings.dry_run:
                     self.episodes.append(episode_report(episode, None))
@@ -296,38 +299,6 @@ class _Job:
                 report, folder = dataset.store(episode, next(videos), settings.overlay)
                 self.episodes.append(report)
                 dataset.draw(episode, folder, settings.overlay, run.progress, run.arm)
-
-    def _complete(self, plan: _Plan) -> None:
-        """Make what an interrupted run left out beside episodes of the dataset."""
-        run, dataset, overlay = self.run, self.dataset, self.run.settings.overlay
-        tracked: Tracked | None = None
-        for number, (job, view) in plan.unfinished.items():
-            names = self.finished.missing.pop(number, ())
-            # The hands kept beside the episode, or tracked again.
-            made = run.stored(dataset.output / files.episode_folder(number))
-            if made is None:
-                motion, calibrations = tracked = tracked or plan.track()
-                made = hands_at(motion, view.timestamps_ns, view.fps), calibrations
-            episode = self._demonstration(plan, job, view, *made)
-            with dataset.held():
-                folder = dataset.complete(episode, number)
-                if {files.SHEET, files.OVERLAY} & set(names):
-                    dataset.draw(episode, folder, overlay, run.progress, run.arm)
-            made_now = f"episode {number} was interrupted; made now: {', '.join(names)}"
-            self.dropped.remark(f"{plan.recording.source}: {made_now}")
-
-    def _demonstration(
-        self,
-        plan: _Plan,
-        job: EpisodeJob,
-        view: Recording,
-        hands: HandMotion,
-        calibrations: dict[Side, Calibration],
-    ) -> Demonstration:
-        """Let the robot do what hands did."""
-        trajectory = self.run.retarget(hands, calibrations, view.source_timestamps_ns)
-        text = self.run.calibration_text(calibrations, plan.recording)
-        return Demonstration(view, hands, trajectory, plan.task, text, job, plan.cut)
 
     def report(self) -> JobReport:
         """Return the report of the run."""

@@ -1,4 +1,4 @@
-"""What a run reports: an entry per episode, one JSON object per run; commands as a table."""
+"""Reports of episodes and runs, as JSON and in words; commands as a table."""
 
 from __future__ import annotations
 
@@ -27,10 +27,19 @@ from acehand_core.motion import (
 from acehand_core.pipeline.settings import TASK
 from acehand_core.types import SIDES, Side
 
+#: Measures of the replay, of which the worst hand's are reported, with their digits.
+_PHYSICS = {
+    "rms_tracking_rad": 5,
+    "rms_tracking_m": 6,
+    "max_penetration_mm": 3,
+    "commanded_penetration_mm": 3,
+    "saturation_share": 5,
+}
+
 
 @dataclass(frozen=True, slots=True)
 class EpisodeReport:
-    """One finished episode. ``json`` is its entry in the run's JSON object."""
+    """One finished episode; ``json`` is its entry in the run's report."""
 
     source: str
     episode_index: int | None
@@ -49,11 +58,14 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
-    """A whole run. ``lost_messages`` counts by topic what bags among the inputs lost.
+    """A whole run.
 
-    ``notes`` says in sentences what was found, decided and lost on reading them.
-    ``skipped_episodes`` are the numbers of those that a resumed run found in the dataset. ``cuts``
-    has an entry per recording that was cut into demonstrations (docs/cutting.md).
+    Attributes:
+        skipped: inputs, or parts of them, that the resumed dataset has.
+        lost_messages: of bags, by topic.
+        notes: sentences about what was found, decided and lost while reading the inputs.
+        skipped_episodes: numbers of the episodes that the resumed dataset has.
+        cuts: an entry per recording that was cut (docs/cutting.md).
     """
 
     dataset: str | None
@@ -62,7 +74,6 @@ class JobReport:
     episodes: tuple[EpisodeReport, ...]
     failures: tuple[Failure, ...] = ()
     skipped: tuple[str, ...] = ()
-    extra: dict[str, Any] = field(default_factory=dict)
     lost_messages: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     skipped_episodes: tuple[int, ...] = ()
@@ -70,7 +81,7 @@ class JobReport:
 
     @property
     def exit_code(self) -> int:
-        """The exit code of a command or node that ran it to its end (docs/formats.md)."""
+        """The exit code of a command or node (docs/formats.md)."""
         if not self.failures:
             return errors.EXIT_OK
         codes = {errors.exit_code(failure.error) for failure in self.failures}
@@ -88,30 +99,25 @@ class JobReport:
             "seconds": round(self.seconds, 3),
             "realtime_factor": round(factor, 3),
             "episodes": [episode.json for episode in self.episodes],
-            **self.extra,
         }
-        if self.cuts:
-            out["cuts"] = [dict(entry) for entry in self.cuts]
-        if self.lost_messages:
-            out["lost_messages"] = dict(self.lost_messages)
-        if self.notes:
-            out["notes"] = list(self.notes)
-        if self.skipped:
-            out["skipped"] = list(self.skipped)
-        if self.failures:
-            out["errors"] = [{"source": f.source, "message": str(f.error)} for f in self.failures]
-
-        return out
+        more: dict[str, Any] = {
+            "cuts": [dict(entry) for entry in self.cuts],
+            "lost_messages": dict(self.lost_messages),
+            "notes": list(self.notes),
+            "skipped": list(self.skipped),
+            "errors": [{"source": f.source, "message": str(f.error)} for f in self.failures],
+        }
+        return out | {name: value for name, value in more.items() if value}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Demonstration:
-    """T frames of an episode: what is shown, the hands in it, and the robot that does the same.
+    """T frames of an episode: pictures, hands and the robot that follows them.
 
     Attributes:
         view: at the dataset's times and size.
-        calibration: text of the file that is kept, if there is one.
-        job: what a resumed run knows it by.
+        calibration: text of the calibration file, if there is one.
+        job: identifies the episode for a resumed run.
         cut: where and why it was cut out of a longer recording.
     """
 
@@ -125,20 +131,17 @@ class Demonstration:
 
 
 def episode_report(episode: Demonstration, number: int | None) -> EpisodeReport:
-    """Measure one episode; ``number`` is its index in the dataset.
-
-    Values of an absent hand, and of what cannot be known, are None.
-    """
+    """Measure one episode; ``number`` is its index in the dataset. Unknown values are None."""
     motion, trajectory, job = episode.hands, episode.trajectory, episode.job
     subject = None if job is None else job.settings.get("subject")
     error_mm = trajectory.tip_error_m[trajectory.active] * 1e3
     reports = [report for report in trajectory.replay if report is not None]
     verdict = trajectory.verdict
     assert verdict is not None
-    entry = {
+    entry: dict[str, Any] = {
         "source": episode.view.source,
         "frames": len(motion),
-        "fps": _whole(motion.fps),
+        "fps": int(motion.fps) if float(motion.fps).is_integer() else motion.fps,
         "tracker": motion.provenance.tracker,
         **measures_of_hands(motion),
         "tip_error_mm": _spread(error_mm, ("mean", "p95")),
@@ -149,22 +152,17 @@ def episode_report(episode: Demonstration, number: int | None) -> EpisodeReport:
         "speed_violations": trajectory.speed_violations,
         "coupling_residual_rad": trajectory.coupling_residual_rad,
         "physics": {
-            "rms_tracking_rad": _worst([r.rms_tracking_rad for r in reports], 5),
-            "rms_tracking_m": _worst([r.rms_tracking_m for r in reports], 6),
-            "max_penetration_mm": _worst([r.max_penetration_mm for r in reports], 3),
-            "commanded_penetration_mm": _worst([r.commanded_penetration_mm for r in reports], 3),
-            "saturation_share": _worst([r.saturation_share for r in reports], 5),
+            name: _number(max(getattr(one, name) for one in reports), digits) if reports else None
+            for name, digits in _PHYSICS.items()
         },
         "verdict": verdict.status,
         "reasons": list(verdict.reasons),
     }
-
     if any(trajectory.arms):
         entry["arm"] = {
             side: _arm(arm, trajectory.active[:, slot])
             for slot, (side, arm) in enumerate(zip(SIDES, trajectory.arms, strict=True))
         }
-
     if subject is not None:
         entry["subject"] = subject
     if episode.cut is not None:
@@ -175,12 +173,18 @@ def episode_report(episode: Demonstration, number: int | None) -> EpisodeReport:
 
 
 def measures_of_hands(motion: HandMotion) -> dict[str, Any]:
-    """Return what an episode's report says of the human hands, whatever the robot does."""
+    """Return the entries of an episode's report about the human hands."""
+    seen = np.isfinite(motion.joints_camera).all(-1) & motion.observed[..., None]
+    # Of each finger the joints beyond the knuckle.
+    fingers = {f: seen[..., finger_keypoints(f)[1:]] for f in FINGERS}
     measures: dict[str, Any] = {
         "coverage": {
             side: _number(motion.observed[:, slot].mean(), 4) for slot, side in enumerate(SIDES)
         },
-        "finger_coverage": {side: _finger_coverage(motion, s) for s, side in enumerate(SIDES)},
+        "finger_coverage": {
+            side: {f: _number(joints[:, slot].mean(), 4) for f, joints in fingers.items()}
+            for slot, side in enumerate(SIDES)
+        },
         "filled_share": _number(motion.filled.sum() / max(int(motion.known.sum()), 1), 4),
         **how_well_known(motion),
         "reprojection_px": _spread(reprojection_px(motion), ("median", "p95")),
@@ -191,7 +195,7 @@ def measures_of_hands(motion: HandMotion) -> dict[str, Any]:
 
 
 def filled_gaps(motion: HandMotion) -> dict[str, int] | None:
-    """Return how many gaps of both hands were filled in which frame; None where it is not said."""
+    """Return how many gaps of both hands were filled in which frame; None: unknown."""
     if motion.fill_frame is None:
         return None
     before = np.concatenate([np.zeros((1, 2), int), motion.fill_frame[:-1]])
@@ -200,10 +204,10 @@ def filled_gaps(motion: HandMotion) -> dict[str, int] | None:
 
 
 def how_well_known(motion: HandMotion) -> dict[str, Any]:
-    """Return the share of known hands that are doubtful, and how far fingertips may be off.
+    """Return the share of known hands that are doubtful, and the uncertainty of fingertips.
 
-    ``tip_sigma_mm``: medians of standard deviations across the line of sight and along it, of hands
-    that are followed; None where the tracker does not tell.
+    ``tip_sigma_mm``: medians over followed hands of the standard deviation across and along the
+    line of sight; None if the tracker has none.
     """
     share = motion.doubtful.sum() / max(int(motion.known.sum()), 1)
     out: dict[str, Any] = {"doubtful_share": _number(share, 4), "tip_sigma_mm": None}
@@ -215,7 +219,7 @@ def how_well_known(motion: HandMotion) -> dict[str, Any]:
 
 
 def said(known: Mapping[str, Any]) -> str:
-    """Return ``how_well_known`` in words that follow others; "" where there is nothing to say."""
+    """Return ``how_well_known`` as the end of a sentence, or ""."""
     words = ""
     if (sigma := known["tip_sigma_mm"]) is not None:
         words = f"; fingertips +-{sigma['across']:.0f} mm across the line of sight, "
@@ -226,7 +230,7 @@ def said(known: Mapping[str, Any]) -> str:
 
 
 def cuts_said(entry: Mapping[str, Any]) -> list[str]:
-    """Return an entry of ``JobReport.cuts`` in lines: where a recording was cut, and why."""
+    """Return the lines of an entry of ``JobReport.cuts``: where and why a recording was cut."""
     parts, rules = entry["demonstrations"], entry.get("rules")
     head = f"{entry['source']}: {len(parts)} demonstration{'s' if len(parts) != 1 else ''}"
     if rules:
@@ -235,26 +239,13 @@ def cuts_said(entry: Mapping[str, Any]) -> list[str]:
         beyond = "" if noise is None else f" beyond a noise of {noise:.2f}"
         head += f" (moving above {moves:g} m/s, resting below {rests:g}{beyond}; a pause of "
         head += f"{rules['pause_s']:g} s, {rules['hold_s']:g} s where fingertips meet, ends one)"
-    lines = [
-        (part["first_frame"], f"  {number}: {_where(part)}: {part['starts']}; {part['ends']}")
-        for number, part in enumerate(parts)
+    named = [(str(n), part, f"{part['starts']}; {part['ends']}") for n, part in enumerate(parts)]
+    named += [("left out", part, part["reason"]) for part in entry["left_out"]]
+    return [head] + [
+        f"  {name}: {part['start_s']:.2f} to {part['end_s']:.2f} s, "
+        f"frames {part['first_frame']} to {part['last_frame']}: {why}"
+        for name, part, why in sorted(named, key=lambda line: line[1]["first_frame"])
     ]
-    lines += [
-        (part["first_frame"], f"  left out: {_where(part)}: {part['reason']}")
-        for part in entry["left_out"]
-    ]
-    return [head, *(line for _, line in sorted(lines))]
-
-
-def _where(part: Mapping[str, Any]) -> str:
-    frames = f"frames {part['first_frame']} to {part['last_frame']}"
-    return f"{part['start_s']:.2f} to {part['end_s']:.2f} s, {frames}"
-
-
-def _finger_coverage(motion: HandMotion, slot: int) -> dict[str, float]:
-    """Return the share of each finger's joints beyond the knuckle that were observed."""
-    seen = np.isfinite(motion.joints_camera[:, slot]).all(-1) & motion.observed[:, slot, None]
-    return {f: _number(seen[:, finger_keypoints(f)[1:]].mean(), 4) for f in FINGERS}
 
 
 def _flexion(report: FlexionReport | None) -> dict[str, dict[str, float]] | None:
@@ -292,7 +283,7 @@ def _arm(arm: ArmMotion | None, active: Bool[np.ndarray, "T"]) -> dict[str, Any]
 def episode_provenance(
     motion: HandMotion, trajectory: RobotTrajectory, robot_license: str
 ) -> dict[str, Any]:
-    """Return what every file of an episode says about where it came from."""
+    """Return the provenance that every file of an episode has."""
     record = asdict(motion.provenance)
     record["licenses"] = [*record["licenses"], f"robot model {trajectory.robot}: {robot_license}"]
     record |= {"robot": trajectory.robot, "solver": trajectory.method, "frame": trajectory.frame}
@@ -307,14 +298,13 @@ def episode_provenance(
         }
         for side, c in zip(SIDES, trajectory.calibration, strict=True)
     }  # fmt: skip
-
     return record
 
 
 def reprojection_px(motion: HandMotion) -> Float[np.ndarray, "N"]:
-    """Return the distances, in source pixels, of the fitted joints from the tracker's own evidence.
+    """Return the distances, in source pixels, of fitted joints from the tracker's 2D evidence.
 
-    Observed hands only; empty where there is no image evidence or no placement.
+    Of observed hands; empty without 2D evidence or placement.
     """
     if motion.camera is None or not motion.placed:
         return np.zeros(0)
@@ -333,16 +323,8 @@ def _spread(values: np.ndarray, names: tuple[str, str]) -> dict[str, float | Non
     return {n: _number(measures[n](values), 3) if len(values) else None for n in names}
 
 
-def _worst(values: list[float], digits: int) -> float | None:
-    return _number(max(values), digits) if values else None
-
-
 def _number(value: float, digits: int) -> float:
     return round(float(value), digits)
-
-
-def _whole(value: float) -> float | int:
-    return int(value) if float(value).is_integer() else value
 
 
 def write_commands(
@@ -354,17 +336,10 @@ def write_commands(
 ) -> tuple[str, ...]:
     """Write ``.csv``: one row per frame, one column per command in the vendor's order and unit.
 
-    The first column is ``time_s`` from the first frame on. Only hands that appear are written;
-    where one is absent for a while its last pose stands, and ``{side}_active`` is 0.
-
-    Args:
-        whole: the controller takes whole numbers; values are rounded.
-
-    Returns:
-        The columns.
-
-    Raises:
-        OutputError: another suffix, no such hand, or the file exists or cannot be written.
+    The first column is ``time_s`` since the first frame. Only hands that appear are written; while
+    one is absent it keeps its last pose and ``{side}_active`` is 0. ``whole`` rounds to whole
+    numbers. Returns the column names. Raises OutputError for another suffix, no such hand or an
+    existing file.
     """
     if path.suffix != ".csv":
         raise OutputError(f"{path}: commands are written as .csv.")
@@ -374,11 +349,9 @@ def write_commands(
         raise OutputError(f"{path}: no {' or '.join(sides)} hand appears, so nothing is written.")
     names = ["time_s"]
     columns = [(trajectory.timestamps_ns - trajectory.timestamps_ns[0]) / 1e9]
-
     for slot in slots:
         names += [f"{SIDES[slot]}_{name}" for name in (*trajectory.command_names, "active")]
         columns += [*trajectory.registers[:, slot].T, trajectory.active[:, slot]]
-
     with (
         atomic_path(path, overwrite) as partial,
         partial.open("w", newline="", encoding="utf-8") as file,
@@ -387,7 +360,6 @@ def write_commands(
         writer.writerow(names)
         for time, *values in zip(*columns, strict=True):
             writer.writerow([f"{time:.6f}", *(_text(value, whole) for value in values)])
-
     return tuple(names)
 
 

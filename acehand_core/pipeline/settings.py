@@ -1,4 +1,4 @@
-"""What the main job can be told, and what tells one episode from another."""
+"""Settings of the main job, and the spans that a recording is cut into."""
 
 from __future__ import annotations
 
@@ -25,15 +25,7 @@ from acehand_core.settings import (
     setting,
 )
 from acehand_core.trackers.base import Tracker, TrackerSettings, resolved_name
-from acehand_core.types import (
-    Existing,
-    Hands,
-    ImageFit,
-    Latency,
-    Quality,
-    SplitMode,
-    TurnsMode,
-)
+from acehand_core.types import Existing, Hands, ImageFit, Latency, Quality, SplitMode, TurnsMode
 from retarget.robots.robot import Robot, comes_with_us, find_robot_file, split_variant
 from retarget.solve.arm import ArmSettings
 
@@ -42,18 +34,18 @@ if TYPE_CHECKING:
     from retarget.solve.arm import Arm
 
 
-#: What hands do where nobody says it.
+#: Task without any task text.
 TASK = "hand motion"
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Frames ``start`` to ``stop - 1`` of an input, an episode of its own.
+    """Frames ``start`` to ``stop - 1`` of an input, which become an episode.
 
     Attributes:
         task: None: that of the settings.
-        number: which of how many spans of the input it is, from 0; None: of unknown many.
-        cut: what reports say of where it was cut.
+        number: index and count of the input's spans; None: unknown.
+        cut: entry of the episode's report: where and why it was cut.
     """
 
     start: int
@@ -63,7 +55,34 @@ class Span:
     cut: Mapping[str, Any] | None = None
 
 
-#: Beyond it an episode would be divided again (docs/formats.md).
+@dataclass(frozen=True, slots=True)
+class TaskSegment:
+    """The task from ``start_s`` to ``end_s`` of a recording; both None: of all of it.
+
+    ``where`` is the file and line, for messages.
+    """
+
+    start_s: float | None
+    end_s: float | None
+    task: str
+    where: str
+
+
+def task_of(told: Sequence[TaskSegment], start_s: float, end_s: float) -> str | None:
+    """Return the task from one time to another; None without a row for it.
+
+    The row with times that overlaps most, the earliest of several; else that of all of it.
+    """
+    best, most = None, 0.0
+    for one in told:
+        if one.start_s is not None and one.end_s is not None:
+            shared = min(one.end_s, end_s) - max(one.start_s, start_s)
+            if shared > most:
+                best, most = one.task, shared
+    return best or next((one.task for one in told if one.start_s is None), None)
+
+
+#: Longer episodes are divided (docs/formats.md).
 LONGEST_S = 1800.0
 
 
@@ -73,22 +92,21 @@ class CutRules:
 
     pause_s: float = setting(
         1.5,
-        "with --split auto: a rest of this many seconds, or no hand for as long, ends a "
-        "demonstration",
+        "with --split auto: a rest, or no hand, for this many seconds ends a demonstration",
         flag="cut-pause",
         metavar="S",
         low=0.1,
     )
     hold_s: float = setting(
         3.0,
-        "with --split auto: the same where fingertips meet, since such a hand may hold something",
+        "with --split auto: the same while fingertips meet: the hand may hold something",
         flag="cut-hold",
         metavar="S",
         low=0.1,
     )
     min_s: float = setting(
         1.0,
-        "with --split auto: hands that move for less are no demonstration",
+        "with --split auto: shorter motions are no demonstration",
         flag="cut-min",
         metavar="S",
         low=0.0,
@@ -110,7 +128,7 @@ class CutRules:
     )
     speeds: tuple[float, ...] = setting(
         (0.06, 0.03),
-        "with --split auto: a hand begins to move above the first speed (m/s) and rests below the "
+        "with --split auto: a hand starts to move above the first speed (m/s), rests below the "
         "second",
         flag="cut-speeds",
         metavar="MOVES,RESTS",
@@ -119,33 +137,24 @@ class CutRules:
     )
 
     def __post_init__(self) -> None:
-        if len(self.speeds) != 2 or not 0 < self.speeds[1] <= self.speeds[0] < np.inf:
-            given = ",".join(f"{speed:g}" for speed in self.speeds)
-            raise InputError(
-                f"--cut-speeds {given}: two speeds in m/s are needed, the first at least as high "
-                "as the second."
-            )
-        if 2 * self.margin_s > self.pause_s:
-            raise InputError(
-                f"--cut-margin {self.margin_s:g}: at most half of --cut-pause {self.pause_s:g}, or "
-                "two demonstrations would share frames."
-            )
-        if self.hold_s < self.pause_s:
-            raise InputError(
-                f"--cut-hold {self.hold_s:g}: at least --cut-pause {self.pause_s:g} is needed."
-            )
-        if self.max_s < 2 * self.min_s:
-            raise InputError(
-                f"--cut-max {self.max_s:g}: at least twice --cut-min {self.min_s:g} is needed."
-            )
+        speeds, pause = self.speeds, self.pause_s
+        wrong = ""
+        if len(speeds) != 2 or not 0 < speeds[1] <= speeds[0] < np.inf:
+            given = ",".join(f"{speed:g}" for speed in speeds)
+            wrong = f"speeds {given}: two speeds in m/s, the first not below the second"
+        elif 2 * self.margin_s > pause:  # demonstrations would share frames
+            wrong = f"margin {self.margin_s:g}: at most half of --cut-pause {pause:g}"
+        elif self.hold_s < pause:
+            wrong = f"hold {self.hold_s:g}: at least --cut-pause {pause:g}"
+        elif self.max_s < 2 * self.min_s:
+            wrong = f"max {self.max_s:g}: at least twice --cut-min {self.min_s:g}"
+        if wrong:
+            raise InputError(f"--cut-{wrong}.")
 
 
 @dataclass(frozen=True, slots=True)
 class JobSettings:
-    """Everything the main job can be told.
-
-    ``spans_of`` cuts an input into spans, each tracked on its own and an episode of its own.
-    """
+    """Settings of the main job; ``spans_of`` cuts an input into spans."""
 
     output: Path = setting(
         Path("acehand_dataset"), "folder of the dataset", metavar="DIR", identity="never"
@@ -158,45 +167,41 @@ class JobSettings:
     )
     robot_model: Path | None = setting(
         None,
-        "your own MJCF or URDF of the robot, or a folder that has it (else the folder in "
+        "your own MJCF or URDF of the robot, or its folder (else the folder in "
         "ACEHAND_ROBOT_MODELS)",
         identity="never",
-    )  # see ``Run``
+    )  # see ``Run.shaping``
     robot_unchecked: bool = setting(
-        False, "go on with a robot of your own that does not pass its checks", identity="never"
+        False, "go on with your own robot although it fails its checks", identity="never"
     )
     arm: ArmSettings = group(ArmSettings)
     hands: Hands | None = setting(
         None,
-        "which hands to look for; a robot with one hand follows that one",
+        "hands to track; a robot with one hand follows that one",
         identity="always",
         default_text="both",
     )
     tracker: str = setting(
         "auto",
-        "auto (ace where weights are configured that were trained on recordings, else mediapipe), "
-        "an installed tracker, or a file of hands",
+        "auto (ace if weights trained on recordings are configured, else mediapipe), an installed "
+        "tracker, or a file of hands",
         metavar="NAME|FILE",
         identity="always",
     )
     method: str = setting(
         "trajectory",
-        "how commands are found: trajectory, dex-vector, dex-dexpilot or dex-position",
+        "retargeting method: trajectory, dex-vector, dex-dexpilot or dex-position",
         metavar="NAME",
         identity="always",
     )
     calibration: Path | None = setting(
         None,
-        "a calibration.json of the same subject and robot; without it every recording gets its "
-        "own, which starts from the robot's",
+        "a calibration.json of the same subject and robot; default: fitted to each recording",
         metavar="FILE",
         identity="always",
     )
     gates: Path | None = setting(
-        None,
-        "YAML with other limits for the verdict (docs/formats.md)",
-        metavar="FILE",
-        identity="always",
+        None, "YAML with limits of the verdict (docs/formats.md)", metavar="FILE", identity="always"
     )
     latency: Latency = setting(
         "off",
@@ -204,32 +209,32 @@ class JobSettings:
         identity="always",
     )
     second_pass: bool = setting(
-        True, "keep commands that the replay could not follow", identity="always"
+        True, "lower commands that the replay could not follow", identity="always"
     )
     reading: RecordingOptions = group(RecordingOptions)
     hand_length_m: float | None = setting(
         None,
-        "wrist to middle fingertip in metres: the scale a single camera cannot know",
+        "wrist to middle fingertip in metres: the scale, which one camera cannot measure",
         flag="hand-length",
         metavar="M",
         identity="always",
     )
     camera_motion: TurnsMode = setting(
         "rotation",
-        "what to find out of the camera's motion where the recording has no camera poses: nothing, "
-        "or how it turns, so that hands out of sight are filled where they stayed",
+        "estimate the camera's rotation of a recording without camera poses, so that gaps are "
+        "filled where the hand stayed; or off",
         identity="always",
     )
     quality: Quality = setting(
         "balanced",
-        "of the mediapipe tracker, against its time: in how many crops the landmark network sees "
-        "each hand again (0, 1 to 3, or 12), and how thoroughly hands are searched for",
+        "of the mediapipe tracker, against time: how many crops of each hand the landmark network "
+        "sees again (0, 1 to 3, or 12), and how thorough the search is",
         identity="always",
     )
     palm_calibration: float = setting(
         1.0,
-        "of the mediapipe tracker: how much of the measured difference between the network's wrist "
-        "and thumb base and the hand model's is allowed for",
+        "of the mediapipe tracker: share of the measured offset between the network's wrist and "
+        "thumb base and the hand model's that is corrected",
         low=0.0,
         high=1.0,
         identity="always",
@@ -243,44 +248,39 @@ class JobSettings:
     )
     subject: str | None = setting(
         None,
-        "who is recorded, best a pseudonym: it is kept with every episode, so that datasets can be "
-        "split by subject",
+        "who is recorded, best a pseudonym; stored with every episode to split datasets by subject",
         metavar="NAME",
-        default_text="not known",
+        default_text="unknown",
     )
     task_file: str | None = setting(
         None,
-        "what is done in each recording, and when: a table (.csv, docs/cutting.md), or beside: one "
-        "beside each recording",
+        "tasks of each recording, with times: a table (.csv, docs/cutting.md), or beside: one next "
+        "to each recording",
         metavar="FILE|beside",
-        identity="never",  # the task that an episode gets of it counts
+        identity="never",  # the episode's task counts
     )
     split: SplitMode = setting(
         "none",
-        "episodes of a recording: one; one of each demonstration, by what the hands do "
-        "(docs/cutting.md); or one of each row of --task-file",
+        "episodes of a recording: one; one per demonstration, found by the hands' motion "
+        "(docs/cutting.md); or one per row of --task-file",
     )
     cutting: CutRules = group(CutRules)
     fps: int | None = setting(
-        None,
-        "rate of the dataset, a whole number",
-        identity="always",
-        default_text="the source's",
+        None, "rate of the dataset, a whole number", identity="always", default_text="the source's"
     )
     image_size: tuple[int, int] | None = setting(
         None,
-        "size of the dataset's pictures, so that recordings of other sizes fit in: both even",
+        "size of the dataset's pictures, both even: recordings of other sizes are fitted",
         metavar="WxH",
         default_text="the first recording's",
         parse=pixels,
     )
     image_fit: ImageFit = setting(
-        "letterbox",
-        "with --image-size, pictures of another shape get black bars, or are cut off",
+        "letterbox", "with --image-size, pictures of another shape get black bars or are cropped"
     )
     existing: Existing = setting(
         "refuse",
-        "where the dataset exists",
+        "if the dataset exists",
         identity="never",
         switches={
             "append": "add episodes to the dataset at --output",
@@ -290,8 +290,7 @@ class JobSettings:
     )
     cache: Path | None = setting(
         None,
-        "keep tracked hands in this folder: a run with other settings of the robot or the dataset "
-        "takes them from there",
+        "keep tracked hands in this folder, for runs with other robot or dataset settings",
         metavar="DIR",
         identity="never",
     )
@@ -301,81 +300,77 @@ class JobSettings:
 
     def __post_init__(self) -> None:
         if self.fps is not None and self.fps < 1:
-            raise InputError(f"--fps {self.fps}: a whole number from 1 on is needed.")
+            raise InputError(f"--fps {self.fps}: valid: whole numbers from 1.")
         if self.task is not None and not self.task.strip():
-            raise InputError("--task is empty; say in a few words what the hands do.")
+            raise InputError("--task is empty; describe in a few words what the hands do.")
         if self.subject is not None and not self.subject.strip():
-            raise InputError("--subject is empty; give a name, or leave it out.")
+            raise InputError("--subject is empty; give a name, or omit it.")
         if (size := self.image_size) and (min(size) < 16 or size[0] % 2 or size[1] % 2):
             raise InputError(
-                f"--image-size {size[0]}x{size[1]}: even numbers of at least 16 pixels are needed."
+                f"--image-size {size[0]}x{size[1]}: valid: even numbers of at least 16 pixels."
             )
         if self.split == "tasks" and self.task_file is None:
-            raise InputError("--split tasks cuts by the rows of --task-file; give it.")
+            raise InputError("--split tasks needs --task-file.")
         if self.split != "auto" and self.cutting != CutRules():
-            raise InputError("--cut-... are rules of --split auto; give both or neither.")
+            raise InputError("--cut-... need --split auto.")
         if self.output.absolute().name in ("", ".."):
-            raise InputError(f"--output {self.output}: give the name of a folder to make.")
+            raise InputError(f"--output {self.output}: give the name of a new folder.")
         if self.calibration is not None:
             from retarget.solve.methods import retargeter_named
 
             if not retargeter_named(self.method).calibrates:
-                raise InputError(f"--calibration goes with --method trajectory, not {self.method}.")
-        _ = self.tracking  # its values are checked on construction
+                raise InputError(f"--calibration needs --method trajectory, not {self.method}.")
+        _ = self.tracking  # construction checks its values
 
     def fit_of(self, recording: Recording) -> Fit | None:
-        """Return how a recording's pictures are brought to ``image_size``; None: they stay."""
+        """Return how a recording's pictures are fitted to ``image_size``; None: unchanged."""
         source = recording.width, recording.height
         if recording.frames is None or self.image_size in (None, even_size(*source)):
             return None
         assert self.image_size is not None
         return Fit(source, self.image_size, self.image_fit)
 
-    def task_of(self, span: Span, recording: Recording) -> str:
-        """Return the task of an episode: the span's, the wanted, the recording's, or ``TASK``."""
-        return span.task or self.task or recording.task or TASK
-
     @property
     def work_dir(self) -> Path:
-        """Where partial results of this output wait for ``resume``."""
+        """Folder of partial results, for ``resume``."""
         output = self.output.absolute()
         return output.with_name(f".{output.name}.acehand-work")
 
     @property
     def cut(self) -> tuple[float, float | None]:
-        """Which seconds of an input are read: tells two cuts of one file apart."""
+        """Start and duration (None: to the end) of what is read of an input, seconds."""
         return self.reading.start_s or 0.0, self.reading.duration_s
 
     def shaping(self, fps: int | None) -> dict[str, Any]:
-        """Return the settings that change an episode, by flag; files count by their content."""
+        """Return the settings that change an episode, by flag; files by their content."""
         name, variant = split_variant(self.robot)
         robot = name if comes_with_us(name) else file_identity(find_robot_file(name))
         mapping = self.reading.keypoints
-        said: dict[str, Any] = {"keypoints": file_identity(mapping)} if mapping else {}
+        tracker = resolved_name(self.tracker, self.trackers)
+        said = identity_of(self)
+        if mapping:
+            said["keypoints"] = file_identity(mapping)
         if self.split == "auto":
             from acehand_core.pipeline.cutting import VERSION as CUTTING_VERSION
 
             said["split"] = f"auto {CUTTING_VERSION}"
         if self.reading.camera_estimate:  # another version may find another camera
             said["camera-estimate"] = FOCAL_LENGTH_VERSION
-        own = self.trackers.get(self.tracker_name)
-        return (
-            identity_of(self)
-            | said
-            | {
-                "robot": f"{robot}:{variant}" if variant else robot,
-                "arm-mount": list(self.arm.mount or (0.0,) * 6) if self.arm.path else None,
-                "tracker": file_identity(self.tracker_name),
-                **dict.fromkeys(self.trackers),
-                **({self.tracker_name: identity_of(own)} if own else {}),
-                "fps": fps,
-            }
-        )
+        said |= {
+            "robot": f"{robot}:{variant}" if variant else robot,
+            "arm-mount": list(self.arm.mount or (0.0,) * 6) if self.arm.path else None,
+            "tracker": file_identity(tracker),
+            **dict.fromkeys(self.trackers),
+            "fps": fps,
+        }
+        if own := self.trackers.get(tracker):
+            said[tracker] = identity_of(own)
+        return said
 
     def layout(
         self, recording: Recording, tracker: Tracker, robot: Robot, arm: Arm | None
     ) -> Layout:
-        """Return what all episodes of a dataset share that begins with this recording."""
+        """Return the layout of a dataset that starts with this recording."""
         from acehand_core.lerobot.features import Layout
 
         frame: Literal["camera", "world", "none"] = "camera"
@@ -383,7 +378,7 @@ class JobSettings:
             frame = "none"
         elif (
             recording.T_world_camera is not None
-            or getattr(tracker, "posed", False)  # a table of hands may have poses of its own
+            or getattr(tracker, "posed", False)  # a table of hands may have poses
         ):
             frame = "world"
 
@@ -401,11 +396,6 @@ class JobSettings:
             arm.joint_names if arm else (),
             ahead,
         )
-
-    @property
-    def tracker_name(self) -> str:
-        """The tracker that will be used: ``auto`` resolved."""
-        return resolved_name(self.tracker, self.trackers)
 
     @property
     def tracking(self) -> TrackerSettings:

@@ -1,4 +1,8 @@
-"""Workers of a batch, and where they run: processes of this machine, or a Ray cluster."""
+"""Workers of a batch, and the engines that run them: local processes or a Ray cluster.
+
+A worker gives recordings to a process, which is ended when one takes too long or too much memory or
+crashes it. The process is kept for the next recording: starting one takes seconds.
+"""
 
 from __future__ import annotations
 
@@ -22,34 +26,59 @@ from acehand_core.pipeline.batch.folder import Attempts, Task, TaskResult, write
 from acehand_core.processes import THREADS, peak_mb, thread_count
 from acehand_core.settings import setting
 
-# A worker process, and who watches over it.
-#
-# Recordings are converted in a process of their own, which is ended where one takes too long, too
-# much memory or the whole process down. It stays for the next recording: starting one takes
-# seconds.
-
-#: A recording that ends its worker so often is not tried again.
+#: A recording that ends its worker this often is quarantined.
 DEATHS = 2
-#: As often, a recording's worker may have vanished with the batch or its machine.
+#: Likewise one whose worker vanished this often with the batch or its machine.
 LOST = 5
-#: Recordings that one process converts, so that memory that libraries never give back stays small.
+#: Recordings per process: bounds memory that libraries never free.
 RECORDINGS_PER_PROCESS = 100
 _POLL_S = 0.2
 
+EngineName = Literal["local", "ray"]
+
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What a worker may use for one recording; None: any.
+class EngineSettings:
+    """The engine, and its share of the machines."""
 
-    Attributes:
-        stall_s: seconds without any progress.
-        threads: that compute at once.
-    """
-
-    time_s: float | None
-    stall_s: float
-    memory_mb: float | None
-    threads: int
+    engine: EngineName = setting("local", "processes of this machine, or a Ray cluster")
+    workers: int | None = setting(
+        None,
+        "recordings at once, at most",
+        low=1,
+        default_text="as many as processors; with ray, as the cluster has room for",
+    )
+    threads: int = setting(1, "per worker", low=1)
+    gpus: float = setting(0.0, "with ray: GPUs to track one recording; 0.5: two share one", low=0.0)
+    time_limit_s: float | None = setting(
+        None,
+        "seconds that one recording may take",
+        flag="time-limit",
+        metavar="S",
+        low=1.0,
+        default_text="none",
+    )
+    stall_limit_s: float = setting(
+        900.0,
+        "seconds that one recording may go without progress",
+        flag="stall-limit",
+        metavar="S",
+        low=1.0,
+    )
+    memory_limit_mb: float | None = setting(
+        None,
+        "MB of memory that one recording may take (Linux)",
+        flag="memory-limit",
+        metavar="MB",
+        low=1.0,
+        default_text="none",
+    )
+    ray_address: str | None = setting(
+        None,
+        "of a running Ray cluster",
+        metavar="ADDRESS",
+        default_text="RAY_ADDRESS, else one is started on this machine",
+    )
 
 
 class WorkerError(Exception):
@@ -57,13 +86,13 @@ class WorkerError(Exception):
 
 
 class Worker:
-    """Gives steps to a process, starts it where there is none, and ends it at its limits.
+    """Gives steps to a process, and ends it at the limits of the settings.
 
-    ``close`` may be called from another thread; what runs then is not blamed.
+    ``close`` may be called from another thread; it does not count against the running step.
     """
 
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
+    def __init__(self, settings: EngineSettings) -> None:
+        self._settings = settings
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: Connection | None = None
         self._lifeline = -1
@@ -71,11 +100,7 @@ class Worker:
         self._ready = self._closed = False
 
     def run(self, task: Task) -> TaskResult:
-        """Return how a step ended. One that killed its worker too often is quarantined.
-
-        Raises:
-            OutputError: nothing can be written, whatever the recording.
-        """
+        """Return how a step ended; quarantine one that killed its worker too often."""
         if (kept := task.kept()) is not None:
             return kept
         with output_errors(task.folder):
@@ -105,17 +130,17 @@ class Worker:
         return result
 
     def close(self) -> None:
-        """End the process, if there is one."""
+        """End the process, if any."""
         self._closed = True
         self._end()
 
     def _ask(self, task: Task) -> TaskResult:
-        """Let the process do it; return what it says. Raises WorkerError, OutputError."""
+        """Return the process's result of a step. Raises WorkerError, OutputError."""
         if self._given >= RECORDINGS_PER_PROCESS:
             self._end()
         process, pipe = self._started()
         self._given += 1
-        limits = self._limits
+        settings = self._settings
         started = moved = time.monotonic()
         stage = "start"
         try:
@@ -132,19 +157,17 @@ class Worker:
                         self._ready, started = True, moved
 
                 now, used = time.monotonic(), peak_mb(process.pid)
-                # The start of a process is not the recording's.
-                allowed = limits.time_s if self._ready else None
+                # The start of the process does not count.
+                allowed = settings.time_limit_s if self._ready else None
                 if allowed is not None and now - started > allowed:
                     raise WorkerError(f"took more than {allowed:g} s (in {stage})")
-                if now - moved > limits.stall_s:
-                    raise WorkerError(f"no progress for {limits.stall_s:g} s (in {stage})")
-                if limits.memory_mb is not None and used > limits.memory_mb:
-                    raise WorkerError(f"used {used:.0f} MB of {limits.memory_mb:g} MB (in {stage})")
+                if now - moved > settings.stall_limit_s:
+                    raise WorkerError(f"no progress for {settings.stall_limit_s:g} s (in {stage})")
+                if (limit := settings.memory_limit_mb) is not None and used > limit:
+                    raise WorkerError(f"used {used:.0f} MB of {limit:g} MB (in {stage})")
         except (EOFError, OSError) as error:
             code = process.wait()
-            how = f"exit code {code}"
-            if code < 0:
-                how = f"signal {signal.Signals(-code).name}"
+            how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
             raise WorkerError(f"its process ended with {how} (in {stage})") from error
 
     def _started(self) -> tuple[subprocess.Popen[bytes], Connection]:
@@ -155,21 +178,22 @@ class Worker:
             raise WorkerError("the batch ended")
         ours, theirs = Pipe()
         reading, self._lifeline = os.pipe()
-        # Threads of numerical libraries would fight over the processors with other workers.
+        # Numerical libraries of several workers would oversubscribe the processors.
         names = (THREADS, "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "LP_NUM_THREADS")
-        environment = {**os.environ, **dict.fromkeys(names, str(self._limits.threads))}
-        command = [sys.executable, "-m", __name__, str(theirs.fileno()), str(reading)]
         self._process = subprocess.Popen(
-            command, env=environment, pass_fds=(theirs.fileno(), reading),
-            stdin=subprocess.DEVNULL, start_new_session=True,  # Ctrl-C is for the driver
-        )  # fmt: skip
+            [sys.executable, "-m", __name__, str(theirs.fileno()), str(reading)],
+            env={**os.environ, **dict.fromkeys(names, str(self._settings.threads))},
+            pass_fds=(theirs.fileno(), reading),
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is for the driver
+        )
         theirs.close()
         os.close(reading)
         self._pipe, self._given, self._ready = ours, 0, False
         return self._process, ours
 
     def _end(self) -> None:
-        # Two threads may come here: what one has taken the other does not see.
+        # Two threads may get here: each takes what the other has not.
         process, pipe, self._process, self._pipe = self._process, self._pipe, None, None
         lifeline, self._lifeline = self._lifeline, -1
         if process is not None:
@@ -181,31 +205,28 @@ class Worker:
             os.close(lifeline)
 
 
-class _Reporter:
-    """Sends progress, twice a second at most."""
-
-    def __init__(self, pipe: Connection) -> None:
-        self._pipe, self._last, self._lock = pipe, 0.0, threading.Lock()
-
-    def __call__(self, stage: str, done: int, total: int) -> None:
-        with self._lock:
-            if (now := time.monotonic()) - self._last >= 0.5 or total == 0:
-                self._last = now
-                self._pipe.send(("progress", stage))
-
-
 def main(pipe_number: int, lifeline: int) -> None:
-    """Do what the pipe asks for, until it is closed."""
+    """Do the tasks from the pipe until it is closed."""
 
     def end_with_parent() -> None:
-        os.read(lifeline, 1)  # returns when the other end is gone
-        os._exit(1)  # results appear whole or not at all, so nothing is to be tidied up
+        os.read(lifeline, 1)  # returns when the parent has ended
+        os._exit(1)  # results appear whole or not at all
 
     threading.Thread(target=end_with_parent, daemon=True).start()
     faulthandler.enable()
     from acehand_core.pipeline.batch.work import do
 
     pipe = Connection(pipe_number)
+    last, lock = 0.0, threading.Lock()
+
+    def report(stage: str, done: int, total: int) -> None:
+        """Send progress, at most twice a second."""
+        nonlocal last
+        with lock:
+            if (now := time.monotonic()) - last >= 0.5 or total == 0:
+                last = now
+                pipe.send(("progress", stage))
+
     pipe.send(("ready", "start"))
     while True:
         try:
@@ -218,7 +239,7 @@ def main(pipe_number: int, lifeline: int) -> None:
             os.dup2(log, 1)
             os.dup2(log, 2)
             os.close(log)
-            pipe.send(("result", do(task, _Reporter(pipe))))
+            pipe.send(("result", do(task, report)))
         except OutputError as error:
             pipe.send(("error", error))
         except OSError as error:
@@ -230,83 +251,39 @@ if __name__ == "__main__":
     main(int(sys.argv[1]), int(sys.argv[2]))
 
 
-EngineName = Literal["local", "ray"]
-
-
-@dataclass(frozen=True, slots=True)
-class EngineSettings:
-    """Which engine does the work, and with how much of the machines."""
-
-    engine: EngineName = setting("local", "processes of this machine, or a Ray cluster")
-    workers: int | None = setting(
-        None, "recordings at once, at most", low=1,
-        default_text="as many as processors; with ray, as the cluster has room for",
-    )  # fmt: skip
-    threads: int = setting(1, "that one worker computes with", low=1)
-    gpus: float = setting(
-        0.0, "with ray: GPUs that tracking one recording takes; 0.5: two share one",
-        low=0.0,
-    )  # fmt: skip
-    time_limit_s: float | None = setting(
-        None, "seconds that one recording may take", flag="time-limit", metavar="S", low=1.0,
-        default_text="none",
-    )  # fmt: skip
-    stall_limit_s: float = setting(
-        900.0, "seconds that one recording may go without progress", flag="stall-limit",
-        metavar="S", low=1.0,
-    )  # fmt: skip
-    memory_limit_mb: float | None = setting(
-        None, "MB of memory that one recording may take (Linux)", flag="memory-limit",
-        metavar="MB", low=1.0, default_text="none",
-    )  # fmt: skip
-    ray_address: str | None = setting(
-        None, "of a Ray cluster that runs", metavar="ADDRESS",
-        default_text="RAY_ADDRESS, else one is started on this machine",
-    )  # fmt: skip
-
-    @property
-    def limits(self) -> Limits:
-        """What a worker may use for one recording."""
-        return Limits(self.time_limit_s, self.stall_limit_s, self.memory_limit_mb, self.threads)
-
-
 @runtime_checkable
 class Engine(Protocol):
-    """Does tasks in any order."""
+    """Runs tasks in any order."""
 
     def submit(self, task: Task) -> Future[TaskResult]:
         """Take a task.
 
-        The future raises OutputError where nothing can be written, and anything where a machine
-        died: then what is kept of the task counts.
+        The future raises OutputError if nothing can be written, and any error if a machine died:
+        then the task's kept result counts.
         """
         ...
 
     def close(self) -> None:
-        """End all that runs."""
+        """End all running tasks."""
         ...
 
 
 def open_engine(settings: EngineSettings) -> Engine:
-    """Return an engine.
-
-    Raises:
-        MissingDependencyError: its package is not installed. InputError: it cannot be reached.
-    """
+    """Return an engine. Raises MissingDependencyError, InputError if Ray cannot be reached."""
     return RayEngine(settings) if settings.engine == "ray" else LocalEngine(settings)
 
 
 class LocalEngine:
-    """Worker processes of this machine, a thread watching over each."""
+    """Worker processes of this machine, each with its thread."""
 
     def __init__(self, settings: EngineSettings) -> None:
         count = settings.workers or max(1, thread_count() // settings.threads)
         self._pool = ThreadPoolExecutor(count, "worker", self._begin)
-        self._limits, self._own = settings.limits, threading.local()
+        self._settings, self._own = settings, threading.local()
         self._workers: list[Worker] = []
 
     def _begin(self) -> None:
-        self._own.worker = Worker(self._limits)
+        self._own.worker = Worker(self._settings)
         self._workers.append(self._own.worker)
 
     def submit(self, task: Task) -> Future[TaskResult]:
@@ -314,26 +291,24 @@ class LocalEngine:
         return self._pool.submit(lambda: self._own.worker.run(task))
 
     def close(self) -> None:
-        """End all that runs."""
+        """End all running tasks."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         for worker in self._workers:
             worker.close()
         self._pool.shutdown(wait=True)
 
 
-def run_task(task: Task, limits: Limits) -> TaskResult:
+#: The worker of a process of a Ray cluster, which gets one task after the other.
+_worker = functools.lru_cache(maxsize=1)(Worker)
+
+
+def run_task(task: Task, settings: EngineSettings) -> TaskResult:
     """Do a task in a process of a cluster. Raises OutputError."""
-    return _worker(limits).run(task)
-
-
-@functools.lru_cache(maxsize=1)
-def _worker(limits: Limits) -> Worker:
-    """Return the worker of this process: Ray gives it one task after the other."""
-    return Worker(limits)
+    return _worker(settings).run(task)
 
 
 class RayEngine:
-    """Tasks of Ray. Tracking takes the GPUs that were asked for, the other steps none."""
+    """Tasks of Ray. Only tracking takes GPUs."""
 
     def __init__(self, settings: EngineSettings) -> None:
         try:
@@ -344,34 +319,37 @@ class RayEngine:
             ) from error
         self._ray, self._settings = ray, settings
         address = {"address": settings.ray_address} if settings.ray_address else {}
-        there = bool(address or os.environ.get("RAY_ADDRESS"))  # a cluster knows its own size
+        there = bool(address or os.environ.get("RAY_ADDRESS"))  # a cluster knows its size
         room = None if there or not settings.workers else settings.workers * settings.threads
         try:
             ray.init(
-                **address, num_cpus=room, ignore_reinit_error=True, log_to_driver=False,
-                include_dashboard=False, logging_level="ERROR",
-            )  # fmt: skip
+                **address,
+                num_cpus=room,
+                ignore_reinit_error=True,
+                log_to_driver=False,
+                include_dashboard=False,
+                logging_level="ERROR",
+            )
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise InputError(f"--engine ray: cannot start or reach Ray: {error}.") from error
-        # Ray runs a task again whose machine died; what a recording does to its worker is ours.
+        # Ray repeats tasks of a dead machine; ``Worker`` handles dead processes.
         self._run = ray.remote(max_retries=3)(run_task)
         self._given: list[Any] = []
 
     def submit(self, task: Task) -> Future[TaskResult]:
         """Take a task: see ``Engine``."""
+        settings = self._settings
         # A subject's recordings are tracked before they are converted.
-        tracks = task.stage == "track" or (
-            task.stage == "convert" and task.settings.subject is None
-        )
-        gpus = self._settings.gpus if tracks else 0.0
-        options = self._run.options(num_cpus=self._settings.threads, num_gpus=gpus)
-        given = options.remote(task, self._settings.limits)
+        own = task.stage == "convert" and task.settings.subject is None
+        gpus = settings.gpus if own or task.stage == "track" else 0.0
+        options = self._run.options(num_cpus=settings.threads, num_gpus=gpus)
+        given = options.remote(task, settings)
         self._given.append(given)
         future: Future[TaskResult] = given.future()
         return future
 
     def close(self) -> None:
-        """End all that runs."""
+        """End all running tasks."""
         for given in self._given:
             with contextlib.suppress(Exception):
                 self._ray.cancel(given, force=True)

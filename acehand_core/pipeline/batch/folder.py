@@ -1,4 +1,4 @@
-"""The folder beside a batch's output: what is finished, what went wrong, what may be used again."""
+"""The folder of a batch next to its output: results, failures, and data to use again."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from acehand_core.atomic import DirectoryLock, atomic_path, output_errors
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.lerobot.format import INFO_PATH, read_json
 from acehand_core.pipeline.batch.manifest import Entry
+from acehand_core.pipeline.narration import BESIDE, sidecar
 from acehand_core.pipeline.settings import JobSettings
-from acehand_core.recordings.narration import BESIDE, sidecar
 from acehand_core.settings import file_identity
 
 SCHEMA = "acehand-batch/1"
 
-#: How one step of one recording ended. ``killed`` is tried again, the others stand.
+#: How one step of one recording ended; ``killed`` is tried again.
 State = Literal["done", "no_hand", "failed", "quarantined", "killed"]
 #: States that ``acehand batch run --retry`` clears.
 PROBLEMS: tuple[State, ...] = ("failed", "quarantined")
@@ -35,13 +35,12 @@ class TaskResult:
     """How one step ended.
 
     Attributes:
-        key: of the input and settings that it was made with: another one makes it out of date.
-        reason: what went wrong; "" where nothing did.
-        seconds: that it took.
-        recorded_s: seconds of the recording that are in the episodes.
-        episodes: verdict and its reasons of each.
-        peak_mb: largest memory of the worker; 0 where it cannot be measured.
-        hands: of the stage ``track``, the file of tracked hands; "" for none.
+        key: of input and settings (``key_of``); another one makes the result out of date.
+        reason: what went wrong, or "".
+        seconds, recorded_s: duration of the step, and of the episodes.
+        episodes: verdict and reasons of each.
+        peak_mb: peak memory of the worker; 0: unknown.
+        hands: of the stage ``track``, the file of tracked hands, or "".
     """
 
     id: str
@@ -55,17 +54,12 @@ class TaskResult:
     peak_mb: float = 0.0
     hands: str = ""
 
-    @property
-    def is_problem(self) -> bool:
-        """Whether somebody should look at it: of a recording in parts some may have failed, too."""
-        return self.state != "done" or bool(self.reason)
-
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One step that a worker is asked for. ``path`` and ``settings`` are of the recording.
+    """One step for a worker. ``path`` and ``settings`` are the recording's.
 
-    Of the stage ``calibrate`` ``id`` is the subject, and ``hands`` the files of its tracked hands.
+    In the stage ``calibrate``, ``id`` is the subject and ``hands`` the files of its tracked hands.
     """
 
     id: str
@@ -78,11 +72,11 @@ class Task:
 
     @property
     def result_path(self) -> Path:
-        """Where the result is kept."""
+        """File of the result."""
         return self.folder / f"{self.stage}.json"
 
     def kept(self) -> TaskResult | None:
-        """Return the result that stands for this input and these settings, if there is one."""
+        """Return the kept result for this input and these settings, if any."""
         result = read_result(self.result_path)
         if result is None or result.key != self.key:
             return None
@@ -94,8 +88,8 @@ class BatchFolder:
     """``OUTPUT.batch``.
 
     ``recordings/ID`` has a dataset of that recording's episodes, the results of its stages, a log
-    and ``attempts.jsonl``; ``subjects/NAME`` calibrations that a subject's recordings share;
-    ``cache`` tracked hands; ``batch.json`` the recordings in their order.
+    and ``attempts.jsonl``; ``subjects/NAME`` calibrations shared by a subject's recordings;
+    ``cache`` tracked hands; ``batch.json`` the recordings in order.
     """
 
     def __init__(self, output: Path) -> None:
@@ -115,27 +109,22 @@ class BatchFolder:
         return self.root / "subjects" / f"{plain}-{digest}"
 
     def lock(self) -> DirectoryLock:
-        """Return the lock of the folder, which is made. Raises LockedError, an OutputError."""
+        """Create the folder and return its lock. Raises LockedError, an OutputError."""
         with output_errors(self.root):
             self.root.mkdir(parents=True, exist_ok=True)
         return DirectoryLock(self.root)
 
     def begin(self, manifest: Path, entries: Sequence[Entry]) -> None:
-        """Write down which recordings there are. Raises OutputError."""
+        """Write the list of recordings. Raises OutputError."""
         rows = [{"id": e.id, "path": str(e.path), "subject": e.settings.subject} for e in entries]
-        write_json(self.root / "batch.json", {
-            "schema": SCHEMA, "manifest": str(manifest), "recordings": rows,
-        })  # fmt: skip
+        batch = {"schema": SCHEMA, "manifest": str(manifest), "recordings": rows}
+        write_json(self.root / "batch.json", batch)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return id, path and subject of each recording, in the manifest's order.
-
-        Raises:
-            InputError: there is no batch here. SchemaError: it is damaged or of another version.
-        """
+        """Return id, path and subject of each recording. Raises InputError, SchemaError."""
         path = self.root / "batch.json"
         if not path.is_file():
-            raise InputError(f"{self.output}: no batch was begun for it; there is no {path}.")
+            raise InputError(f"{self.output}: has no batch; {path} is missing.")
         batch = read_json(path)
         if batch.get("schema") != SCHEMA:
             raise SchemaError(f"{path}: schema {batch.get('schema')!r}, not {SCHEMA!r}.")
@@ -143,7 +132,7 @@ class BatchFolder:
         return rows
 
     def results(self) -> Iterator[tuple[dict[str, Any], TaskResult | None]]:
-        """Yield each recording's row and its result: that of the last stage it came to."""
+        """Yield each recording's row and the result of its last stage."""
         for row in self.rows():
             folder = self.recording(row["id"])
             found = read_result(folder / "convert.json")
@@ -153,9 +142,9 @@ class BatchFolder:
 
 
 def key_of(path: Path, settings: JobSettings) -> str:
-    """Return a hash of an input, as the file system has it, and of all settings of its episodes.
+    """Return a hash of an input's file names, sizes and times, and of its episodes' settings.
 
-    Contents are hashed by the worker: the driver only has to see that nothing has changed.
+    The worker hashes contents; the driver only detects changes.
     """
     if path.is_file():
         files = [path]
@@ -168,11 +157,15 @@ def key_of(path: Path, settings: JobSettings) -> str:
             files.append(sidecar(path))
     stats = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     said = {
-        "files": stats, "cut": settings.cut, "settings": settings.shaping(settings.fps),
-        "version": __version__, "task-file": file_identity(settings.task_file),
-        "overlay": settings.overlay, "robot-model": file_identity(settings.robot_model),
+        "files": stats,
+        "cut": settings.cut,
+        "settings": settings.shaping(settings.fps),
+        "version": __version__,
+        "task-file": file_identity(settings.task_file),
+        "overlay": settings.overlay,
+        "robot-model": file_identity(settings.robot_model),
         "unchecked": settings.robot_unchecked,
-    }  # fmt: skip
+    }
     return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()
 
 
@@ -182,7 +175,7 @@ def write_result(path: Path, result: TaskResult) -> None:
 
 
 def read_result(path: Path) -> TaskResult | None:
-    """Return a kept result; None where there is none, or it is damaged."""
+    """Return a kept result; None: missing or damaged."""
     try:
         content = json.loads(path.read_text("utf-8"))
         return TaskResult(**{**content, "episodes": tuple(content["episodes"])})
@@ -191,13 +184,13 @@ def read_result(path: Path) -> TaskResult | None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a file of JSON; it appears whole or not at all. Raises OutputError."""
+    """Write a JSON file, whole or not at all. Raises OutputError."""
     with atomic_path(path, overwrite=True) as partial:
         partial.write_text(json.dumps(value, indent=1, allow_nan=False) + "\n", "utf-8")
 
 
 class Attempts:
-    """The starts and ends of a recording's steps, one JSON object a line; never rewritten."""
+    """Append-only log of the starts and ends of a recording's steps, as JSON lines."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "attempts.jsonl"
@@ -209,7 +202,7 @@ class Attempts:
             stream.write(json.dumps(entry) + "\n")
 
     def stage(self) -> str:
-        """Return what a recording without a result is in, after, or waiting for."""
+        """Return the state of a recording without a result: in or after a stage, or waiting."""
         *_, last = [{"event": "retry"}, *self._entries()]
         where = {"start": "in", "end": "after"}.get(last["event"])
         return f"{where} {last['stage']}" if where else "waiting"
@@ -217,11 +210,11 @@ class Attempts:
     def _entries(self) -> Iterator[dict[str, Any]]:
         lines = self._path.read_text("utf-8").splitlines() if self._path.is_file() else []
         for line in lines:
-            with contextlib.suppress(ValueError):  # a line that a killed process did not finish
+            with contextlib.suppress(ValueError):  # an unfinished line of a killed process
                 yield json.loads(line)
 
     def deaths(self) -> tuple[list[str], int]:
-        """Return, since the last retry, why workers died, and how many starts have no end."""
+        """Return, since the last retry, why workers died and how many starts have no end."""
         reasons: list[str] = []
         lost = begun = 0
         for entry in self._entries():
@@ -236,27 +229,23 @@ class Attempts:
 
 
 def retry(folder: BatchFolder) -> list[str]:
-    """Let recordings that failed or were quarantined be tried again; return which.
-
-    Raises InputError: there is no batch.
-    """
+    """Clear failed and quarantined results; return the recordings. Raises InputError."""
     again = sorted(
         row["id"] for row, result in folder.results() if result and result.state in PROBLEMS
     )
     with folder.lock():
         for name in again:
             where = folder.recording(name)
-            stages: tuple[Stage, ...] = ("track", "convert")
-            for stage in stages:
-                result = read_result(where / f"{stage}.json")
+            for path in (where / "track.json", where / "convert.json"):
+                result = read_result(path)
                 if result is not None and result.state in PROBLEMS:
-                    (where / f"{stage}.json").unlink()
+                    path.unlink()
             Attempts(where).add("retry", "convert")
     return again
 
 
 def summary(folder: BatchFolder) -> dict[str, Any]:
-    """Return how far a batch is, and what went wrong. Raises InputError, SchemaError."""
+    """Return a batch's progress and problems. Raises InputError, SchemaError."""
     counts: Counter[str] = Counter()
     verdicts: Counter[str] = Counter()
     problems = []
@@ -268,13 +257,16 @@ def summary(folder: BatchFolder) -> dict[str, Any]:
             continue
         verdicts.update(episode["verdict"] for episode in result.episodes)
         recorded, seconds = recorded + result.recorded_s, seconds + result.seconds
-        if result.is_problem:
-            problems.append(
-                {"id": row["id"], "recording": row["path"], "state": state, "reason": result.reason}
-            )
+        if state != "done" or result.reason:
+            said = {"state": state, "reason": result.reason}
+            problems.append({"id": row["id"], "recording": row["path"], **said})
     return {
-        "output": str(folder.output), "recordings": sum(counts.values()), "states": dict(counts),
-        "episodes": sum(verdicts.values()), "verdicts": dict(verdicts),
-        "recorded_seconds": round(recorded, 3), "worker_seconds": round(seconds, 3),
+        "output": str(folder.output),
+        "recordings": sum(counts.values()),
+        "states": dict(counts),
+        "episodes": sum(verdicts.values()),
+        "verdicts": dict(verdicts),
+        "recorded_seconds": round(recorded, 3),
+        "worker_seconds": round(seconds, 3),
         "problems": problems,
-    }  # fmt: skip
+    }

@@ -1,11 +1,11 @@
-"""Which recordings a batch is made of, and what is said of each alone."""
+"""The manifest of a batch: its recordings, and the settings of each."""
 
 from __future__ import annotations
 
 import csv
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,14 +20,23 @@ from acehand_core.settings import Leaf, changed, leaves, value_of
 
 #: Column that names the recording.
 RECORDING = "recording"
-#: Settings that recordings of one dataset may differ in, beside how they are read.
-_OWN = ("calibration", "camera-motion", "hand-length", "hands",
-        "split", "subject", "task", "task-file", "tracker")  # fmt: skip
+#: Settings in which recordings of one dataset may differ, besides those of reading.
+_OWN = [
+    "calibration",
+    "camera-motion",
+    "hand-length",
+    "hands",
+    "split",
+    "subject",
+    "task",
+    "task-file",
+    "tracker",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One recording of a batch. ``id`` names its folder, and stays when others are added."""
+    """One recording of a batch; ``id`` names its folder and does not depend on other recordings."""
 
     id: str
     path: Path
@@ -35,7 +44,7 @@ class Entry:
 
 
 def own_columns() -> dict[str, Leaf]:
-    """Return the settings that a column may give, by its name: a flag with underscores."""
+    """Return the settings that columns may give, by column name: the flag with underscores."""
     return {
         leaf.parameter: leaf
         for leaf in leaves(JobSettings)
@@ -48,20 +57,17 @@ def read_manifest(path: Path, settings: JobSettings) -> tuple[Entry, ...]:
 
     Args:
         path: a CSV or Parquet table with a column ``recording``, relative to the table's folder,
-            and a column for each setting that recordings have of their own (``own_columns``); or a
-            folder of recordings. A recording that holds several, such as a LeRobot dataset, stands
-            for all of them.
-        settings: of all recordings; a value in the table goes before them.
+            and columns for settings (``own_columns``); or a folder of recordings. A LeRobot dataset
+            represents all its episodes.
+        settings: of all recordings; a value in the table overrides them.
 
-    Raises:
-        InputError, SchemaError: it cannot be read, a column or value is not valid, a recording does
-            not exist, or one is listed twice.
+    Raises InputError, SchemaError for an invalid table, column or value, or a recording that is
+    missing or listed twice.
     """
-    rows = _rows(path)
     columns, registry = own_columns(), Registry()
     folder = path if path.is_dir() else path.parent
     entries: dict[str, Entry] = {}
-    for where, row in rows:
+    for where, row in _rows(path):
         source = folder / row.pop(RECORDING)
         values = {}
         for column, text in row.items():
@@ -81,18 +87,16 @@ def read_manifest(path: Path, settings: JobSettings) -> tuple[Entry, ...]:
             if name in entries:
                 raise InputError(f"{where}: {recording} is listed twice with the same start.")
             entries[name] = Entry(name, recording, own)
-
     return tuple(entries.values())
 
 
 def _rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield where each row is and what it says; empty cells are left out."""
+    """Yield the place of each row, for messages, and its cells that are not empty."""
     if path.is_dir():
         yield str(path), {RECORDING: "."}
         return
     if not path.is_file():
         raise InputError(f"{path}: no such manifest; give a .csv or .parquet, or a folder.")
-
     try:
         table = list(_table(path))
     except (OSError, UnicodeDecodeError, csv.Error, pa.ArrowException) as error:
@@ -104,14 +108,14 @@ def _rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
     for number, row in enumerate(table):
         where = f"{path}, row {number + 1}"
         if None in row:
-            raise SchemaError(f"{where}: has more cells than there are columns.")
+            raise SchemaError(f"{where}: more cells than columns.")
         for column in row:
             if column not in valid:
                 raise SchemaError(f"{path}: column {column!r}: {nearest(column, valid)}")
         said = {column: str(value).strip() for column, value in row.items() if value is not None}
         said = {column: text for column, text in said.items() if text}
         if RECORDING not in said:
-            raise SchemaError(f"{where}: says no {RECORDING}.")
+            raise SchemaError(f"{where}: has no {RECORDING}.")
         yield where, said
 
 
@@ -124,9 +128,9 @@ def _table(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _name(path: Path, folder: Path, settings: JobSettings) -> str:
-    """Return the name of a recording's folder: the same wherever the whole tree is moved to."""
+    """Return the name of a recording's folder, which does not change when the tree is moved."""
     place = path.relative_to(folder) if path.is_relative_to(folder) else path.absolute()
-    cut: Mapping[str, Any] = {"at": place.as_posix(), "cut": settings.cut}
-    digest = hashlib.sha256(repr(sorted(cut.items())).encode()).hexdigest()[:8]
+    cut = [("at", place.as_posix()), ("cut", settings.cut)]
+    digest = hashlib.sha256(repr(cut).encode()).hexdigest()[:8]
     plain = re.sub(r"[^A-Za-z0-9._-]+", "_", path.stem).strip("._")[:60] or "recording"
     return f"{plain}-{digest}"

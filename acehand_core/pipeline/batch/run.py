@@ -1,4 +1,4 @@
-"""The driver of a batch: which step comes next, what follows from how one ended, merging."""
+"""The driver of a batch: order of steps, results, merging."""
 
 from __future__ import annotations
 
@@ -45,16 +45,12 @@ def run_batch(
 ) -> dict[str, TaskResult]:
     """Convert every recording that is not converted yet with the same settings.
 
-    It may be killed at any moment, as may any worker; called again, it resumes. Returned is what
-    became of all of them, by name, in the manifest's order.
+    It and its workers may be killed at any moment; called again, it resumes. Returns the results of
+    all recordings, by name, in the manifest's order. The merged dataset may ``overwrite`` the
+    output.
 
-    Args:
-        open_engine: makes the engine.
-        overwrite: a dataset at the output may be replaced by what comes of it.
-
-    Raises:
-        LockedError: another driver is at it. OutputError: the output is there, or nothing can be
-            written: what is finished stays. KeyboardInterrupt: as is what is finished then.
+    Raises LockedError while another driver runs, OutputError if the output exists or nothing can be
+    written. Finished recordings stay, after KeyboardInterrupt too.
     """
     with folder.lock():
         folder.begin(manifest, entries)
@@ -62,8 +58,8 @@ def run_batch(
         first = run.first_tasks()
         if first and not overwrite and not as_left(folder):
             raise OutputError(
-                f"{folder.output} exists, and this batch did not leave it so; choose another "
-                "--output, or --overwrite it when the recordings are converted."
+                f"{folder.output} exists, and has changed since this batch wrote it, if it did; "
+                "choose another --output, or --overwrite it when the recordings are converted."
             )
         if first:
             engine = open_engine()
@@ -77,36 +73,38 @@ def run_batch(
 
 @dataclass(slots=True)
 class _Run:
-    """What one run of the driver knows of its recordings."""
+    """State of one run of the driver."""
 
     folder: BatchFolder
     entries: dict[str, Entry]
     progress: Progress
     results: dict[str, TaskResult] = field(default_factory=dict)
-    #: Of each subject: recordings whose hands are not tracked yet, and files of those that are.
+    #: By subject: recordings that are not tracked yet, and the files of hands of the others.
     untracked: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     tracked: dict[str, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
 
     def first_tasks(self) -> list[Task]:
-        """Return what can be begun with; what is finished already is taken over."""
+        """Return the tasks to start with, without finished ones."""
         tasks = []
         for entry in self.entries.values():
-            if not self._shares(entry):
+            settings = entry.settings
+            shares = settings.subject is not None and settings.calibration is None
+            if shares and retargeter_named(settings.method).calibrates:
+                self.untracked[str(settings.subject)].add(entry.id)
+            else:
                 tasks += self._unless_kept(self._task(entry, "convert"))
-                continue
-            self.untracked[str(entry.settings.subject)].add(entry.id)
         for subject in list(self.untracked):
             for name in sorted(self.untracked[subject]):
                 tasks += self._unless_kept(self._task(self.entries[name], "track"))
         return tasks
 
     def loop(self, engine: Engine, tasks: Sequence[Task]) -> None:
-        """Do tasks and those that follow from their ends. Raises OutputError."""
+        """Run tasks and those that follow. Raises OutputError."""
         running: dict[Future[TaskResult], Task] = {}
         ended: queue.SimpleQueue[Future[TaskResult]] = queue.SimpleQueue()
 
         def submit(more: Sequence[Task]) -> None:
-            for task in more:  # of other settings or an older file: not to be merged
+            for task in more:  # an outdated result must not be merged
                 (task.folder / "convert.json").unlink(missing_ok=True)
             for task in more:
                 future = engine.submit(task)
@@ -130,12 +128,12 @@ class _Run:
                 submit(self._next(task, result))
 
     def show(self) -> None:
-        """Show how far it is."""
+        """Report the progress."""
         self.progress("recordings", len(self.results), len(self.entries))
 
     @staticmethod
     def _end(task: Task, future: Future[TaskResult]) -> TaskResult:
-        """Return how a task ended; a machine that died took an unfinished one along."""
+        """Return how a task ended; the machine may have died during it."""
         error = future.exception()
         if error is None:
             return future.result()
@@ -147,15 +145,17 @@ class _Run:
         return kept or TaskResult(task.id, task.stage, "killed", task.key, said)
 
     def _next(self, task: Task, result: TaskResult) -> list[Task]:
-        """Note an end; return what can be done now."""
+        """Record a result; return the tasks that can start now."""
         if task.stage == "calibrate":
             fitted = task.folder / CALIBRATION if result.state == "done" else None
             if fitted is None:
                 said = f"subject {task.id}: {result.reason}; each recording is calibrated alone"
                 self.progress(said, 0, 0)
-            names = self.tracked.pop(task.id)
-            return [t for n in names for t in self._unless_kept(
-                self._task(self.entries[n], "convert", fitted))]  # fmt: skip
+            following = [
+                self._task(self.entries[name], "convert", fitted)
+                for name in self.tracked.pop(task.id)
+            ]
+            return [task for follows in following for task in self._unless_kept(follows)]
 
         if task.stage == "convert":
             self._finish(task.id, result)
@@ -170,17 +170,17 @@ class _Run:
         if self.untracked[subject] or not self.tracked[subject]:
             return []
 
-        # In the manifest's order, so that the fit depends on nothing else.
+        # In the manifest's order: the fit depends on it.
         ready = self.tracked[subject]
         ordered = [name for name in self.entries if name in ready]
         self.tracked[subject] = {name: ready[name] for name in ordered}
         hands = tuple(Path(ready[name]) for name in ordered)
         first = self.entries[ordered[0]]
         key = "-".join([path.stem[:24] for path in hands] + [key_of(first.path, first.settings)])
-        return self._unless_kept(Task(
-            subject, "calibrate", key, self.folder.subject(subject), first.path,
-            self._settings(first), hands,
-        ))  # fmt: skip
+        where, settings = self.folder.subject(subject), self._settings(first)
+        return self._unless_kept(
+            Task(subject, "calibrate", key, where, first.path, settings, hands)
+        )
 
     def _finish(self, name: str, result: TaskResult) -> None:
         self.results[name] = result
@@ -188,7 +188,7 @@ class _Run:
             self.progress(f"{self.entries[name].path}: {result.state}: {result.reason}", 0, 0)
 
     def _unless_kept(self, task: Task) -> list[Task]:
-        """Return a task as a list, or what follows where its result is kept already."""
+        """Return [task], or the tasks that follow if its result is kept."""
         kept = task.kept()
         return [task] if kept is None else self._next(task, kept)
 
@@ -206,13 +206,6 @@ class _Run:
             calibration=calibration or settings.calibration,
         )
 
-    @staticmethod
-    def _shares(entry: Entry) -> bool:
-        """Whether a recording takes the calibration of its subject."""
-        settings = entry.settings
-        calibrates = retargeter_named(settings.method).calibrates
-        return settings.subject is not None and settings.calibration is None and calibrates
-
 
 def merge(
     folder: BatchFolder,
@@ -221,70 +214,60 @@ def merge(
     overwrite: bool = False,
     progress: Progress = no_progress,
 ) -> None:
-    """Make one dataset of all finished recordings, in the manifest's order.
+    """Merge all finished recordings into one dataset, in the manifest's order.
 
-    Its bytes depend on the recordings and the settings, not on the workers. Videos are hard links
-    to those of the batch's folder.
+    Its bytes depend on recordings and settings, not on workers. Videos are hard links to those of
+    the batch's folder.
 
     Args:
-        per_layout: one dataset for each size and rate, in folders of the output.
-        overwrite: replace a dataset that is there, also one that this batch did not leave so.
+        per_layout: one dataset per size and rate, in folders of the output.
+        overwrite: replace any dataset at the output, also one changed since this batch wrote it.
 
-    Raises:
-        InputError: nothing is finished, or recordings of several sizes or rates do not fit into one
-            dataset. OutputError: the output is there and not as the batch left it, or cannot be
-            written.
+    Raises InputError if nothing is finished or recordings differ in size or rate, OutputError if
+    the output has changed since this batch wrote it or cannot be written.
     """
-    finished = [
-        (row["id"], result.key)
+    keys = {
+        row["id"]: result.key
         for row, result in folder.results()
         if result is not None and result.state == "done"
-    ]
-    if not finished:
-        raise InputError(
-            f"{folder.output}: no recording is finished, so there is nothing to merge."
-        )
+    }
+    if not keys:
+        raise InputError(f"{folder.output}: no recording is finished: there is nothing to merge.")
 
     groups: dict[str, list[str]] = defaultdict(list)
-    keys = dict(finished)
-    for name, _ in finished:
+    for name in keys:
         groups[_layout_of(folder.recording(name) / "dataset")].append(name)
     if len(groups) > 1 and not per_layout:
         kinds = "; ".join(f"{len(names)} of {kind}" for kind, names in groups.items())
         raise InputError(
             f"{folder.output}: the recordings do not fit into one dataset: {kinds}. Run the same "
-            "command with --image-size and --fps (hands are not tracked again), or take one "
-            "dataset for each: --per-layout."
+            "command with --image-size and --fps (hands are not tracked again), or with "
+            "--per-layout for a dataset of each."
         )
-
     if per_layout and is_dataset(folder.output):
-        raise OutputError(
-            f"{folder.output} is a dataset, so there is no room in it for others; move it away."
-        )
+        raise OutputError(f"{folder.output} is a dataset and cannot hold others; move it away.")
 
     known = layout.read_json(folder.merged) if folder.merged.is_file() else {}
-    ours = as_left(folder)
+    datasets, ours = known.get("datasets", {}), as_left(folder)
     if ours and per_layout:  # a size that no recording has any more
-        for name in known.get("datasets", {}).keys() - {k.replace(" ", "-") for k in groups}:
+        for name in datasets.keys() - {k.replace(" ", "-") for k in groups}:
             shutil.rmtree(folder.output / name, ignore_errors=True)
 
     for kind, names in groups.items():
         target = folder.output / kind.replace(" ", "-") if per_layout else folder.output
         content = [[name, keys[name]] for name in names]
-        before = known.get("datasets", {}).get(target.name)
-        if ours and target.exists() and before == content:
+        if ours and target.exists() and datasets.get(target.name) == content:
             continue
         sources = [folder.recording(name) / "dataset" for name in names]
         merge_datasets(
             sources, target, hard_links=True, overwrite=overwrite or ours, progress=progress
         )
-        datasets = {**known.get("datasets", {}), target.name: content}
-        known = {"datasets": datasets, "files": _listing(folder.output)}
-        write_json(folder.merged, known)
+        datasets[target.name] = content
+        write_json(folder.merged, {"datasets": datasets, "files": _listing(folder.output)})
 
 
 def as_left(folder: BatchFolder) -> bool:
-    """Whether the output is as the batch left it, or not there: then it may be replaced."""
+    """Return whether the output is unchanged since the batch wrote it, or missing."""
     if not folder.output.exists():
         return True
     if not folder.merged.is_file():
@@ -304,7 +287,7 @@ def _listing(root: Path) -> str:
 
 
 def _layout_of(dataset: Path) -> str:
-    """Return what the episodes of a dataset share with those of no other kind, for people."""
+    """Return size, rate and frame of a dataset, in words."""
     info: dict[str, Any] = layout.read_json(dataset / layout.INFO_PATH)
     videos = layout.video_keys(info["features"])
     sizes = [info["features"][key]["shape"] for key in videos]

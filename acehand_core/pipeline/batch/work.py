@@ -1,4 +1,4 @@
-"""What a worker does: one step of one recording."""
+"""The steps of a batch's worker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from acehand_core.atomic import DirectoryLock, LockedError, atomic_path, output_
 from acehand_core.errors import AcehandError, InputError, NoHandError, OutputError
 from acehand_core.lerobot import format as layout
 from acehand_core.motion import HandMotion
-from acehand_core.pipeline.batch.folder import Task, TaskResult, write_result
+from acehand_core.pipeline.batch.folder import State, Task, TaskResult, write_result
 from acehand_core.pipeline.job import run_job
 from acehand_core.pipeline.report import JobReport
 from acehand_core.pipeline.run import Run
@@ -27,17 +27,13 @@ from acehand_core.types import Progress
 from retarget.solve.calibration_file import StoredCalibration, calibration_text
 from retarget.solve.methods import robot_targets
 
-#: How long a worker waits for one whose driver was killed to leave a recording's folder.
+#: How long a worker waits for one of a killed driver to release a recording's folder.
 _LOCK_S = 60.0
 CALIBRATION = "calibration.json"
 
 
 def do(task: Task, progress: Progress) -> TaskResult:
-    """Take one step; its result is kept in the recording's folder, whatever it is.
-
-    Raises:
-        OutputError: nothing can be written there: no fault of this recording.
-    """
+    """Do one step and keep its result. Raises OutputError if its folder cannot be written."""
     with output_errors(task.folder):
         task.folder.mkdir(parents=True, exist_ok=True)
     with _lock(task.folder):
@@ -51,11 +47,10 @@ def do(task: Task, progress: Progress) -> TaskResult:
             result = steps[task.stage](task, progress)
         except OutputError:
             raise
-        except NoHandError as error:
-            result = TaskResult(task.id, task.stage, "no_hand", task.key, str(error))
         except AcehandError as error:
-            result = TaskResult(task.id, task.stage, "failed", task.key, str(error))
-        except Exception as error:  # a fault of ours in one recording must not end the batch
+            state: State = "no_hand" if isinstance(error, NoHandError) else "failed"
+            result = TaskResult(task.id, task.stage, state, task.key, str(error))
+        except Exception as error:  # a bug must not end the batch
             traceback.print_exc()
             said = f"{type(error).__name__}: {error}"
             result = TaskResult(task.id, task.stage, "failed", task.key, said)
@@ -79,14 +74,14 @@ def _lock(folder: Path) -> DirectoryLock:
 
 
 def _track(task: Task, progress: Progress) -> TaskResult:
-    """Track a recording's hands into the cache, so that a calibration may be fitted to them."""
+    """Track a recording's hands into the cache, for its subject's calibration."""
     source = Run.of(task.settings, progress).open(task.path)
     recording, tracker = source.recording, source.tracker
     motion = tracker.track(recording, progress)
     if not motion.observed.any():
         raise NoHandError(f"{recording.source}: no hand was found in {len(motion)} frames.")
     path = tracker.path(recording) if isinstance(tracker, CachedTracker) else None
-    if path is None:  # hands of a file, or of another package's tracker
+    if path is None:  # hands of a file, or a tracker of another package
         path = task.folder / f"hands-{task.key[:16]}.parquet"
         write_hand_motion(motion, path, overwrite=True)
     return TaskResult(task.id, "track", "done", task.key, hands=str(path))
@@ -101,10 +96,8 @@ def _calibrate(task: Task, progress: Progress) -> TaskResult:
         raise NoHandError(f"subject {task.id}: no hand could be followed.")
     digest = hashlib.sha256(" ".join(sorted(path.name for path in task.hands)).encode()).hexdigest()
     source = f"subject {task.id}, {len(task.hands)} recordings"
-    text = calibration_text(
-        run.robot,
-        {side: StoredCalibration(hand, source, digest) for side, hand in fitted.items()},
-    )
+    stored = {side: StoredCalibration(hand, source, digest) for side, hand in fitted.items()}
+    text = calibration_text(run.robot, stored)
     with atomic_path(task.folder / CALIBRATION, overwrite=True) as partial:
         partial.write_text(text, "utf-8")
     return TaskResult(task.id, "calibrate", "done", task.key)
@@ -118,13 +111,13 @@ def _motions(paths: Sequence[Path], run: Run) -> Iterator[HandMotion]:
         try:
             for side in run.robot.hands:
                 robot_targets(motion, run.robot, side)
-        except InputError:  # what the robot follows is never known in this one
+        except InputError:  # this one lacks what the robot follows
             continue
         yield motion
 
 
 def _convert(task: Task, progress: Progress) -> TaskResult:
-    """Make a dataset of a recording's episodes; an interrupted one is resumed."""
+    """Make, or resume, the dataset of a recording's episodes."""
     settings, made_with = task.settings, task.folder / "made_with.txt"
     if not made_with.is_file() or made_with.read_text("utf-8") != task.key:
         with output_errors(task.folder):
@@ -141,16 +134,16 @@ def _convert(task: Task, progress: Progress) -> TaskResult:
         none = all(isinstance(failure.error, NoHandError) for failure in report.failures)
         return TaskResult(task.id, "convert", "no_hand" if none else "failed", task.key, said)
 
-    # A resumed run reports what it made itself only.
+    # The report of a resumed run lacks the episodes of earlier runs.
     fps = layout.read_json(settings.output / layout.INFO_PATH)["fps"]
     rows = layout.read_episode_rows(settings.output)
-    episodes = []
-    for row in rows:
-        folder = settings.output / layout.episode_folder(row["episode_index"])
-        judged = layout.read_json(folder / layout.REPORT)
-        episodes.append({"verdict": judged["verdict"], "reasons": judged["reasons"]})
-    seconds = sum(row["length"] for row in rows) / fps
+    reports = [layout.read_report(settings.output, row["episode_index"]) for row in rows]
     return TaskResult(
-        task.id, "convert", "done", task.key, said, recorded_s=round(seconds, 3),
-        episodes=tuple(episodes),
-    )  # fmt: skip
+        task.id,
+        "convert",
+        "done",
+        task.key,
+        said,
+        recorded_s=round(sum(row["length"] for row in rows) / fps, 3),
+        episodes=tuple({name: r[name] for name in ("verdict", "reasons")} for r in reports),
+    )
