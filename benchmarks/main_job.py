@@ -21,9 +21,8 @@ import av
 import numpy as np
 
 from acehand_core.drawing.contact_sheet import picture_size
-from acehand_core.drawing.video import OVERLAY_ENCODING
 from acehand_core.recordings.video import VideoFrames, open_video
-from acehand_core.recordings.video_encode import even_size
+from acehand_core.recordings.video_encode import OVERLAY_ENCODING, even_size
 from benchmarks import provenance
 
 ROOT = provenance.ROOT

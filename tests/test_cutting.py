@@ -18,8 +18,7 @@ from acehand_core.lerobot.check import check_dataset
 from acehand_core.lerobot.dataset import read_provenance
 from acehand_core.motion import CameraMotion, HandMotion
 from acehand_core.pipeline import run as main_run
-from acehand_core.pipeline.activity import WINDOW_S
-from acehand_core.pipeline.cutting import Cutting, cut_demonstrations
+from acehand_core.pipeline.cutting import WINDOW_S, Cutting, cut_demonstrations
 from acehand_core.pipeline.settings import CutRules
 from helpers.commands import Acehand, Run, run_helper
 from helpers.example_video import EXAMPLE, example_frames

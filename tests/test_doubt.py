@@ -16,8 +16,7 @@ from acehand_core.pipeline.report import how_well_known, said
 from acehand_core.recordings.hands_file import read_hand_motion, write_hand_motion
 from acehand_core.recordings.selection import only_hands
 from acehand_core.trackers.base import TrackerSettings
-from acehand_core.trackers.mediapipe import doubt
-from acehand_core.trackers.mediapipe import reconstruct as reconstruct_module
+from acehand_core.trackers.mediapipe import reconstruct as fitting
 from acehand_core.trackers.mediapipe.reconstruct import LANDMARK_OFFSET
 from helpers.fake_motion import random_motion
 from helpers.retarget_samples import motion_of, moving_hands
@@ -85,7 +84,7 @@ def test_what_is_common_to_a_hand_in_numbers():
     nothing = np.zeros((3, 28, 28))
     fit = ClipFit(pose, nothing, nothing)
     rest = HAND.rest_keypoints("right", np.zeros(10))
-    found = doubt.joint_sigma(fit, "right", rest, np.array([0.0, 0.05, 0.05]), True)
+    found = fitting.joint_sigma(fit, "right", rest, np.array([0.0, 0.05, 0.05]), True)
     assert (found[0] == 0).all()
     # Knuckles of the mean hand from its wrist, mm (hand.articulation).
     knuckles = [(92.5, -1, 25), (95, 1.5, 4), (88.5, -1, -16.5), (79.5, -6.5, -36)]
@@ -93,7 +92,7 @@ def test_what_is_common_to_a_hand_in_numbers():
     np.testing.assert_allclose(found[1:, :, 0], 1.4 * 0.05 * palm, rtol=1e-9)
     distance = np.linalg.norm(joints[1:], axis=-1)
     np.testing.assert_allclose(found[1:, :, 1], 1.8 * 0.05 * distance, rtol=1e-9)
-    unknown = doubt.joint_sigma(fit, "right", rest, np.zeros(3), False)
+    unknown = fitting.joint_sigma(fit, "right", rest, np.zeros(3), False)
     np.testing.assert_allclose(unknown[..., 1], 0.055 * np.linalg.norm(joints, axis=-1), rtol=1e-9)
 
 
@@ -103,10 +102,10 @@ def test_what_crops_differ_by_in_numbers():
     bearing[:, [5, 9, 13, 17], 0] = 0.1
     spread = np.broadcast_to(np.diag([9e-6, 16e-6]), (2, 21, 2, 2)).copy()
     evidence = Evidence(bearing, np.zeros((2, 20, 3)), spread)
-    found = doubt.disagreement(evidence, np.array([False, True]))
+    found = fitting.disagreement(evidence, np.array([False, True]))
     chord = 2 * np.sin(np.arctan(0.1) / 2)
     np.testing.assert_allclose(found, [np.sqrt(12.5e-6) / chord, 0.035], rtol=1e-9)
-    alone = doubt.disagreement(replace(evidence, spread=None), np.array([True, True]))
+    alone = fitting.disagreement(replace(evidence, spread=None), np.array([True, True]))
     np.testing.assert_array_equal(alone, [0.035, 0.035])
 
 
@@ -123,7 +122,7 @@ def test_it_grows_into_a_gap():
 
 def test_bridges_in_numbers():
     ends = np.stack([np.full((21, 2), 0.003), np.full((21, 2), 0.004)])
-    found = doubt.sigma_in_gap(ends, np.array([0.1, 0.2]), np.array([0.3, 0.2]))
+    found = fitting.sigma_in_gap(ends, np.array([0.1, 0.2]), np.array([0.3, 0.2]))
     # Three quarters and a half of the first variance; 0.35 x 0.03 and 0.35 x 0.04 m.
     expected = [
         np.sqrt(0.75 * 9e-6 + 0.25 * 16e-6 + 0.0105**2),
@@ -167,7 +166,7 @@ def test_a_long_appearance_is_fitted_in_parts(together, monkeypatch):
     _, _, hands = sightings(100, 1.0)
     hands[50:57] = [None] * 7
     whole = track(hands)
-    monkeypatch.setattr(reconstruct_module, "TOGETHER", together)
+    monkeypatch.setattr(fitting, "TOGETHER", together)
     parts = track(hands)
     assert np.array_equal(parts.observed, whole.observed)
     assert 1e3 * np.linalg.norm(parts.joints - whole.joints, axis=-1).max() < 1.0

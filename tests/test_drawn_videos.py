@@ -11,16 +11,16 @@ import cv2
 import numpy as np
 import pytest
 
-from acehand_core.drawing import video as drawn_video
 from acehand_core.drawing.contact_sheet import EpisodePictures
 from acehand_core.drawing.overlay import Painter
-from acehand_core.drawing.video import ahead, write_video
 from acehand_core.errors import OutputError
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.skeleton import TIPS, WRIST
 from acehand_core.motion import Recording
+from acehand_core.recordings import video_encode as drawn_video
 from acehand_core.recordings.video import open_video
+from acehand_core.recordings.video_encode import ahead, write_video
 from helpers.retarget_samples import motion_of, moving_hands
 from helpers.video_fixtures import Images, numbered_image, read_number
 from retarget.retargeting import retarget_motion

@@ -70,6 +70,7 @@ def test_files_come_back_and_changes_are_noticed(tmp_path):
     for change, words in (
         ({"seed": 3}, "changed"),
         ({"segments": value["segments"] * 2}, "twice"),
+        ({"segments": []}, "no segments"),
         ({"segments": [{**value["segments"][0], "stop": 90}]}, "81 frames are needed"),
         ({"segments": [{**value["segments"][0], "id": "../x"}]}, "segment name"),
         ({"segments": [{"id": "a"}]}, "not a list of segments"),

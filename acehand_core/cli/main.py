@@ -22,7 +22,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "camera presets": ("camera models and fields of view", "acehand_core.cli.camera:Presets"),
     "camera estimate": ("the focal length of a video", "acehand_core.cli.camera:Estimate"),
     "camera convert": ("a camera file of any format as ours", "acehand_core.cli.camera:Convert"),
-    "batch run": ("many recordings into one dataset", "acehand_core.cli.batch:Run"),
+    "batch run": ("many recordings into one dataset", "acehand_core.cli.convert:Run"),
     "inspect": ("which episodes are good enough, and why", "acehand_core.cli.review:Inspect"),
     "review": ("accept or reject episodes in a browser", "acehand_core.cli.review:Review"),
     "dataset info": ("contents and statistics of a dataset", "acehand_core.cli.dataset:Info"),
@@ -30,9 +30,9 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "dataset check": ("find and repair faults of a dataset", "acehand_core.cli.dataset:Check"),
     "dataset filter": ("remove episodes, by number or by rules", "acehand_core.cli.dataset:Filter"),
     "dataset trim": ("cut idle ends, gaps and bad frames", "acehand_core.cli.dataset:Trim"),
-    "bag info": ("contents and damage of a ROS 2 bag", "acehand_core.cli.bag:Info"),
-    "bag convert": ("a bag into a dataset or another bag", "acehand_core.cli.bag:Convert"),
-    "bag write": ("a dataset or a table of hands into a bag", "acehand_core.cli.bag:Write"),
+    "bag info": ("contents and damage of a ROS 2 bag", "acehand_core.cli.convert:Info"),
+    "bag convert": ("a bag into a dataset or another bag", "acehand_core.cli.convert:Convert"),
+    "bag write": ("a dataset or a table of hands into a bag", "acehand_core.cli.convert:Write"),
     "doctor": ("what is installed and what is missing", "acehand_core.cli.doctor:Doctor"),
 }
 

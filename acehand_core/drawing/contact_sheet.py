@@ -22,13 +22,13 @@ from acehand_core.drawing.overlay import (
 )
 from acehand_core.drawing.panels import NOT_PLACED, Layer, Panels, PanelView
 from acehand_core.drawing.robot_view import RobotRenderer
-from acehand_core.drawing.video import ahead, write_video
 from acehand_core.geometry import frames
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.skeleton import TIPS
 from acehand_core.motion import HandMotion, Recording, RobotTrajectory
 from acehand_core.recordings.selection import resized
+from acehand_core.recordings.video_encode import ahead, write_video
 from acehand_core.types import SIDES, ImageRgb, Picture, Progress
 from retarget.robots.robot import Robot
 from retarget.solve.arm import Arm

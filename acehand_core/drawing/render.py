@@ -30,10 +30,10 @@ from acehand_core.drawing.render_inputs import (
     robot_of,
 )
 from acehand_core.drawing.robot_view import RobotRenderer
-from acehand_core.drawing.video import write_video
 from acehand_core.errors import InputError
 from acehand_core.motion import Recording
 from acehand_core.recordings.selection import only_hands
+from acehand_core.recordings.video_encode import write_video
 from acehand_core.types import ImageRgb, Picture, Progress, no_progress
 from retarget.retargeting import retarget_motion
 from retarget.solve.arm_attachment import attach_arms

@@ -18,7 +18,6 @@ import numpy as np
 
 from acehand_core.atomic import atomic_path
 from acehand_core.drawing.overlay import contact_sheet, shrunk, write_png
-from acehand_core.drawing.video import OVERLAY_ENCODING
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.lerobot import format as layout
 from acehand_core.lerobot.assemble import link
@@ -30,7 +29,7 @@ from acehand_core.pipeline.report import measures_of_hands
 from acehand_core.recordings.hands_file import read_hand_motion, write_hand_motion
 from acehand_core.recordings.selection import part
 from acehand_core.recordings.video import open_video
-from acehand_core.recordings.video_encode import encode_video
+from acehand_core.recordings.video_encode import OVERLAY_ENCODING, encode_video
 from acehand_core.review.episode import DatasetReader
 from acehand_core.types import ImageRgb, Progress, no_progress
 

@@ -53,6 +53,8 @@ class SegmentList:
         check_name(self.name, "segment list")
         if self.length < 1 or self.stride < 1:
             raise SchemaError(f"{self.name}: length and stride must be at least 1.")
+        if not self.segments:
+            raise SchemaError(f"{self.name}: has no segments.")
 
         seen: set[str] = set()
         for segment in self.segments:

@@ -11,13 +11,13 @@ from jaxtyping import Bool, Float, Int
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand import articulation, landmark_fit
 from acehand_core.hand.capsule import CapsuleHand
-from acehand_core.hand.clip_fit import HalfGain, fit_clip
+from acehand_core.hand.clip_fit import ClipFit, HalfGain, fit_clip, joint_slopes
 from acehand_core.hand.contact import PlacedHand, shifts_apart
 from acehand_core.hand.landmark_fit import Evidence, Pose
-from acehand_core.hand.skeleton import WRIST
+from acehand_core.hand.skeleton import PALM, WRIST
 from acehand_core.motion import FILL_FRAMES, CameraMotion
 from acehand_core.trackers.base import TrackerSettings
-from acehand_core.trackers.mediapipe import doubt, pnp
+from acehand_core.trackers.mediapipe import pnp
 from acehand_core.trackers.mediapipe.gaps import room_turns, smooth_and_fill, spans, trust_in_motion
 from acehand_core.trackers.mediapipe.search import Detection
 from acehand_core.types import CameraPoses, Side, TimestampsNs
@@ -166,8 +166,8 @@ def _track_hand(
     sure = np.clip((sightings.confidence - 0.5) / 0.4, 0.2, 1.0)
     trust = sure / (1 + (misfit / HALF_TRUST_MISFIT) ** 2) ** 2
     pose, sigma, turn_sigma = _fit_together(sightings, pose, trust, side, rest, clip)
-    known = (turn_sigma < doubt.MAX_TURN_SIGMA_RAD) & (sightings.presence > doubt.MIN_PRESENCE)
-    certain = 1 / (1 + (turn_sigma / doubt.MAX_TURN_SIGMA_RAD) ** 2)
+    known = (turn_sigma < MAX_TURN_SIGMA_RAD) & (sightings.presence > MIN_PRESENCE)
+    certain = 1 / (1 + (turn_sigma / MAX_TURN_SIGMA_RAD) ** 2)
 
     frames = sightings.frames
     track.pixels[frames], track.observed[frames] = sightings.pixels, True
@@ -269,13 +269,13 @@ def _fit_together(
             start, evidence = pose.rows(rows), sightings.evidence.rows(rows)
             fit = fit_clip(start, evidence, side, rest, seconds, turns, trust[rows], HALF_GAIN_HZ)
             one_crop = sightings.one_crop[rows]
-            fit = doubt.widened(fit, one_crop)
-            apart = doubt.disagreement(evidence, one_crop)
+            fit = widened(fit, one_crop)
+            apart = disagreement(evidence, one_crop)
 
             own = np.arange(before, min(before + TOGETHER, len(rows)))
             poses.append(fit.pose.rows(own))
-            sigmas.append(doubt.joint_sigma(fit, side, rest, apart, known_size)[own])
-            turn_sigmas.append(doubt.turn_sigma(fit)[own])
+            sigmas.append(joint_sigma(fit, side, rest, apart, known_size)[own])
+            turn_sigmas.append(turn_sigma(fit)[own])
 
     columns = zip(*((part.global_orient, part.angles, part.wrist) for part in poses), strict=True)
     joined = (np.concatenate(column) for column in columns)
@@ -323,7 +323,93 @@ def _write_spans(track: HandTrack, pose: Pose, side: Side, rest: _Rest, clip: _C
             inside, away = frames[rows], seconds[rows]
             elapsed, left = away - seconds[about[0]], seconds[about[1]] - away
             ends = track.sigma[frames[about]]
-            track.sigma[inside] = doubt.sigma_in_gap(ends, elapsed, left)
+            track.sigma[inside] = sigma_in_gap(ends, elapsed, left)
             track.fill_frame[inside] = 1 + FILL_FRAMES.index(gap.frame)
             if turned is not None:
                 track.quality[inside] *= trust_in_motion(gap, turned)
+
+
+Rest = Float[np.ndarray, "21 3"]
+Seconds = Float[np.ndarray, "N"]
+
+#: Of the covariances of all frames together and of a single frame; the smaller one counts.
+TOGETHER_FACTOR, ALONE_FACTOR = 2.2, 1.3
+#: With one crop the quality of a landmark is unknown.
+ONE_CROP_FACTOR = 1.4
+#: Joints' own share of the solve's standard deviations, across the line of sight and along it.
+OWN_ACROSS, OWN_ALONG = 0.85, 1.15
+#: The common share: a shift across, in units of the crops' difference, and a share of the distance,
+#: in units of the same over the palm's apparent length.
+SHIFT_FACTOR, SCALE_FACTOR = 1.4, 1.8
+#: Median disagreement of crops over the palm's apparent length, assumed for one crop.
+ONE_CROP_DISAGREEMENT = 0.035
+#: Standard deviation of hand sizes (``hand.articulation``) without a given length.
+SIZE_SIGMA = 0.055
+#: A hand is doubtful with a less certain orientation of its palm or a lower mean presence. (On the
+#: rendered clips used to choose these: 5 % of the hands within 15 degrees and 20 mm, and three
+#: quarters of those turned by over 30 degrees.)
+MAX_TURN_SIGMA_RAD, MIN_PRESENCE = np.radians(40.0), 0.6
+#: Unknown acceleration of an occluded hand in each direction. (Rendered hands, withheld for up to
+#: 0.8 s.)
+GAP_ACCELERATION_M_S2 = 0.7
+
+
+def widened(fit: ClipFit, one_crop: Bool[np.ndarray, "N"]) -> ClipFit:
+    """Return the fit with wider covariances in frames with a single crop."""
+    factor = np.where(one_crop, ONE_CROP_FACTOR**2, 1.0)[:, None, None]
+    return ClipFit(fit.pose, factor * fit.covariance, factor * fit.alone)
+
+
+def disagreement(evidence: Evidence, one_crop: Bool[np.ndarray, "N"]) -> Float[np.ndarray, "N"]:
+    """Return the crops' rms standard deviation per direction over the palm's apparent length."""
+    if evidence.spread is None:
+        return np.full(len(one_crop), ONE_CROP_DISAGREEMENT)
+    variance = np.trace(evidence.spread, axis1=-2, axis2=-1).mean(1) / 2
+    apart = np.sqrt(variance) / np.maximum(evidence.scale, 1e-6)
+    return np.where(one_crop, ONE_CROP_DISAGREEMENT, apart)
+
+
+def joint_sigma(
+    fit: ClipFit, side: Side, rest: Rest, apart: Float[np.ndarray, "N"], known_size: bool
+) -> Float[np.ndarray, "N 21 2"]:
+    """Return joints' standard deviations per direction across and along the line of sight, metres.
+
+    ``apart`` is that of ``disagreement``.
+    """
+    joints = fit.pose.keypoints(side, rest)
+    slopes = joint_slopes(fit.pose, side, rest)
+    distance = np.linalg.norm(joints, axis=-1)
+    ray = joints / distance[..., None]
+
+    def spread(unknowns: Float[np.ndarray, "N 28 28"]) -> Float[np.ndarray, "N 21 2"]:
+        covariance = slopes @ unknowns[:, None] @ np.swapaxes(slopes, -1, -2)
+        along = np.einsum("nji,njik,njk->nj", ray, covariance, ray)
+        across = (np.trace(covariance, axis1=2, axis2=3) - along) / 2
+        return np.sqrt(np.maximum(np.stack([across, along], axis=-1), 0))
+
+    own = np.minimum(TOGETHER_FACTOR * spread(fit.covariance), ALONE_FACTOR * spread(fit.alone))
+    palm = np.sqrt(np.mean(np.sum((rest[list(PALM[1:])] - rest[PALM[0]]) ** 2, axis=-1)))
+    shift = SHIFT_FACTOR * apart * palm
+    # A hand's distance is proportional to its size.
+    scale = np.hypot(SCALE_FACTOR * apart, 0.0 if known_size else SIZE_SIGMA)
+    common = np.stack(np.broadcast_arrays(shift[:, None], scale[:, None] * distance), axis=-1)
+    sigma: Float[np.ndarray, "N 21 2"] = np.hypot([OWN_ACROSS, OWN_ALONG] * own, common)
+    return sigma
+
+
+def turn_sigma(fit: ClipFit) -> Float[np.ndarray, "N"]:
+    """Return the standard deviation of the palm's orientation as a rotation angle, rad."""
+    turns = (covariance[:, :3, :3] for covariance in (fit.covariance, fit.alone))
+    together, alone = (np.sqrt(np.trace(turn, axis1=1, axis2=2)) for turn in turns)
+    return np.minimum(TOGETHER_FACTOR * together, ALONE_FACTOR * alone)
+
+
+def sigma_in_gap(
+    ends: Float[np.ndarray, "2 21 2"], elapsed_s: Seconds, left_s: Seconds
+) -> Float[np.ndarray, "N 21 2"]:
+    """Return standard deviations in filled frames from those of both ends and the times to them."""
+    share = (elapsed_s / (elapsed_s + left_s))[:, None, None]
+    before, after = ends**2
+    variance = (1 - share) * before + share * after
+    off = GAP_ACCELERATION_M_S2 / 2 * elapsed_s * left_s
+    return np.sqrt(variance + off[:, None, None] ** 2)
