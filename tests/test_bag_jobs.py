@@ -388,8 +388,6 @@ def test_episodes_by_topic(
     assert np.abs(demos[0].stamps_ns - times[1:4]).max() <= 1  # ticks, rounded to ns
     run = episode_run(capsys, tmp_path / "bag", tmp_path / "none", "--episode-topic", "/episodes")
     assert run.code == 2 and "Did you mean '/episode'" in run.messages
-    run = episode_run(capsys, tmp_path / "bag", tmp_path / "none", "--episodes", "gaps")
-    assert run.code == 2 and "--split tasks --task-file" in run.messages
     assert not (tmp_path / "none").exists()
 
 

@@ -295,7 +295,7 @@ def test_panels_side_by_side_share_the_view_from_outside(panels) -> None:
     none = replace(motion, observed=gone, filled=gone)
     alone = [Panels(one, 320, 240).draw("third", 2) for one in (motion, far, none)]
     both = (motion, far, none)
-    shared = [Panels(one, 320, 240, beside=both).draw("third", 2) for one in both]
+    shared = [Panels(one, 320, 240, others=both).draw("third", 2) for one in both]
     empty = (shared[2] == shared[2][0, 0]).all(-1)
     for picture in shared[:2]:
         changed = (picture != shared[2]).any(-1)

@@ -58,7 +58,7 @@ def test_a_bad_calibration_or_gates_file_stops_before_any_work(tmp_path: Path, c
         (("--calibration", tmp_path / "none.json"), "none.json: cannot be read"),
         (("--calibration", bad), "is not a calibration file"),
         (("--gates", tmp_path / "none.yaml"), "none.yaml: cannot be read"),
-        (("--calibration", bad, "--method", "dex-vector"), "goes with --method trajectory"),
+        (("--calibration", bad, "--method", "dex-vector"), "--method trajectory"),
     ]
     for flags, message in cases:
         run = Run(capsys, hands, "--output", out, *flags)

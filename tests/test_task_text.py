@@ -93,7 +93,7 @@ def test_what_is_no_time(text: object) -> None:
         ("a.csv", 'recording,task\ntalk,"a\n', "unexpected end of data"),
         ("a.csv", "", "its first line has nothing"),
         ("a.csv", "recording,task\n", "task"),
-        ("a.csv", b"recording,task\ntalk,f\xfcllen\n", "UTF-8 (byte 21"),
+        ("a.csv", b"recording,task\ntalk,f\xfcllen\n", "UTF-8 text (byte 21"),
         ("a.csv", "task\nx\n".encode("utf-16"), "UTF-8"),
         ("a.csv", "recording;task\ntalk;a\n", "separated by commas"),
         ("a.srt", "1\n00:00:01,000 --> 00:00:02,000\nx\n", "give a .csv with the columns"),

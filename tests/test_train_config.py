@@ -220,7 +220,7 @@ def test_rows_of_the_papers_tables(overrides, expected, changes) -> None:
         (["model.trunk.tap=40"], "tap 40: valid: 0 to 29"),
         (["experiment=standart"], "standart"),
         (["experiment=kfree", "solver=intrinsics"], "valid: pinhole"),
-        (["data.window.latents=1"], "2 latents or more"),
+        (["data.window.latents=1"], "latents is 1.*2 or more"),
         (["hand=robot"], "valid: acehand, mano"),
         (["device=banana"], "device is 'banana'; valid: auto, cpu, cuda"),
         (["seed=-1"], "seed is -1; valid: 0 to"),

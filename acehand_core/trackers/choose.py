@@ -61,6 +61,11 @@ class FileTracker:
         self.hand_model = self._motion.hand_model
 
     @property
+    def posed(self) -> bool:
+        """Whether the file has camera poses, so that base poses are in the world."""
+        return self._motion.T_world_camera is not None
+
+    @property
     def in_world(self) -> bool:
         """Whether the joints are in the world frame, with the camera at its origin."""
         poses = self._motion.T_world_camera
