@@ -83,7 +83,7 @@ def test_the_dataset_refuses_what_does_not_belong_together(
                         trajectory)  # fmt: skip
     with (
         ah.Dataset.open(tmp_path / "b", "leap", fps=20) as dataset,
-        pytest.raises(ah.InputError, match="inspire.*dataset of leap"),
+        pytest.raises(ah.InputError, match=r"inspire.*dataset of leap"),
     ):
         dataset.add(recording, motion, trajectory)
     assert not (tmp_path / "a").exists() and not (tmp_path / "b").exists()
