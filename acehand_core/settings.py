@@ -1,6 +1,6 @@
 """Settings: dataclasses with fields that describe themselves.
 
-A field made with ``setting`` is a flag (``cli/console.py``), a ROS parameter with its descriptor
+A field made with ``setting`` is a flag (``cli/flags.py``), a ROS parameter with its descriptor
 (``acehand_ros/parameters.py``), part of the identity of a result (``identity_of``), and
 a row in the tables of docs/ (``tools/docs_site.py``). Other fields are for callers in Python.
 """

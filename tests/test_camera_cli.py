@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from acehand_core.cli import console, hands, retarget
-from acehand_core.cli.console import parse
+from acehand_core.cli.flags import parse
 from acehand_core.cli.main import main as acehand
 from acehand_core.geometry.cameras import Camera
 from acehand_core.recordings.camera_files import load_camera, read_camera

@@ -16,7 +16,7 @@ import pytest
 
 from acehand_core.camera.focal_length import FocalLengthEstimate, FocalLengthFinding
 from acehand_core.cli import console, retarget
-from acehand_core.cli.console import parse
+from acehand_core.cli.flags import parse
 from acehand_core.errors import CalibrationError, InputError
 from acehand_core.geometry.cameras import Camera
 from acehand_core.lerobot.dataset import read_provenance

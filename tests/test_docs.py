@@ -12,7 +12,7 @@ from typing import get_args
 import pytest
 
 from acehand_core.cli import console, retarget
-from acehand_core.cli.console import parse
+from acehand_core.cli.flags import parse
 from acehand_core.cli.main import all_commands
 from acehand_core.cli.main import main as acehand
 from acehand_core.errors import InputError

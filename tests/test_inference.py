@@ -31,7 +31,8 @@ from acehand_core.ace.model.weights.state import TrainingSource
 from acehand_core.ace.settings import AceSettings, read_betas
 from acehand_core.ace.tracker import AceTracker
 from acehand_core.cli import retarget
-from acehand_core.cli.console import Bars, parse
+from acehand_core.cli.console import Bars
+from acehand_core.cli.flags import parse
 from acehand_core.cli.main import main
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.geometry import rotations

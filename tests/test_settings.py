@@ -11,7 +11,7 @@ from typing import Any, Literal
 import pytest
 
 from acehand_core.cli import console
-from acehand_core.cli.console import parse
+from acehand_core.cli.flags import parse
 from acehand_core.errors import InputError
 from acehand_core.pipeline.settings import JobSettings
 from acehand_core.settings import (

@@ -3,29 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import io
 import json
 import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, make_dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import (
-    Annotated,
-    Any,
-    Literal,
-    Protocol,
-    TextIO,
-    get_args,
-    get_origin,
-    runtime_checkable,
-)
-
-import tyro
-from tyro import conf
-from tyro.constructors import PrimitiveConstructorSpec
+from typing import Any, Protocol, TextIO, runtime_checkable
 
 from acehand_core import __version__
 from acehand_core.errors import (
@@ -36,11 +22,10 @@ from acehand_core.errors import (
     EXIT_OUTPUT,
     EXIT_SOME_FAILED,
     AcehandError,
-    InputError,
     MissingDependencyError,
     exit_code,
 )
-from acehand_core.settings import Group, Leaf, built, default_text, leaves, setting
+from acehand_core.settings import leaves, setting
 
 #: The commands' exit codes, here as ``console.EXIT_...`` for all of them.
 __all__ = ["EXIT_INPUT", "EXIT_INTERRUPTED", "EXIT_NO_HAND", "EXIT_OK", "EXIT_OUTPUT",
@@ -203,7 +188,7 @@ def run(program: str, argv: Sequence[str] | None, load: Callable[[], type[Runnab
 
 def _parsed(program: str, words: Sequence[str], kind: type[Runnable]) -> tuple[Runnable, Common]:
     try:
-        from acehand_core.cli.console import parse
+        from acehand_core.cli.flags import parse
     except ImportError as error:
         if leaves(kind):
             raise MissingDependencyError(
@@ -238,119 +223,3 @@ def say(text: str) -> None:
 def print_json(value: Any) -> None:
     """Print one JSON object on one line of standard output."""
     print(json.dumps(value, allow_nan=False), flush=True)
-
-
-#: Placeholders of values, by type.
-_METAVARS = {int: "N", float: "X", Path: "PATH", str: "TEXT"}
-
-
-def parse(program: str, words: Sequence[str], *kinds: type[Any]) -> tuple[Any, ...]:
-    """Return settings of each kind from one command line; the help is the first one's docstring.
-
-    Raises SystemExit: 2 for flags that are unknown, misspelt or without their value, 0 for
-    ``--help``. InputError: the settings refuse a value, an argument is missing, or two settings
-    have the same flag.
-    """
-    trees = {kind: leaves(kind) for kind in kinds}
-    flat = [leaf for tree in trees.values() for leaf in tree]
-    for leaf in flat:
-        if len(twice := [other for other in flat if other.flag == leaf.flag]) > 1:
-            places = " and ".join(".".join(other.path) for other in twice)
-            raise InputError(f"--{leaf.flag} is the flag of two settings: {places}; rename one.")
-    either = {leaf.setting.either for leaf in flat if leaf.setting.either}
-    exclusive = {title: conf.create_mutex_group(required=False, title=title) for title in either}
-
-    # A dataclass of flags per title, across the classes of settings.
-    boxes: dict[Group, list[tuple[str, Any, Any]]] = {Group(): []}
-    for leaf in flat:
-        boxes.setdefault(leaf.group, []).extend(_fields(leaf, exclusive))
-    main = boxes.pop(Group())
-    for number, (group, entries) in enumerate(boxes.items()):
-        box: Any = make_dataclass("Box", entries, kw_only=True)
-        named = Annotated[box, conf.arg(name=group.title)]
-        main.append((f"box{number}", named, field(default_factory=box)))
-
-    flags: Any = tyro.cli(
-        make_dataclass("Flags", main, kw_only=True),
-        prog=program,
-        description=inspect.cleandoc(kinds[0].__doc__ or ""),
-        args=list(words),
-        config=(conf.DisallowNone,),
-    )
-    given = dict(vars(flags))
-    for number in range(len(boxes)):
-        given |= vars(given[f"box{number}"])
-    return tuple(
-        built(kind, {leaf.path: _value(leaf, given) for leaf in tree})
-        for kind, tree in trees.items()
-    )
-
-
-def _fields(leaf: Leaf, exclusive: dict[str, object]) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the flags of a setting as dataclass fields for tyro."""
-    about, name = leaf.setting, _attribute(leaf)
-    kind: Any
-    if about.switches is not None:
-        only_one = conf.create_mutex_group(required=False, title=about.help)
-        for value, text in about.switches.items():
-            shown = conf.arg(name=value, help=text, help_behavior_hint="")
-            kind = Annotated[bool, shown, conf.FlagCreatePairsOff, conf.OmitArgPrefixes, only_one]
-            yield f"{name}_{value}", kind, False
-        return
-
-    kind = Literal[leaf.choices] if leaf.choices else leaf.type
-    several = get_origin(leaf.type) is tuple and about.parse is None
-    if several and leaf.choices:
-        kind = tuple[kind, ...]
-    plain = (_METAVARS[kind] for kind in (leaf.type, *get_args(leaf.type)) if kind in _METAVARS)
-    metavar = about.metavar or (None if leaf.choices else next(plain, None))
-    if several and metavar and not about.repeat:
-        metavar = f"{metavar} [{metavar} ...]"
-
-    marks: list[Any] = [conf.OmitArgPrefixes]
-    if leaf.type is bool and not about.pair:
-        marks.append(conf.FlagCreatePairsOff)
-    if about.parse is not None:
-        marks.append(_parsed_by(about.parse, metavar))
-    if about.repeat:
-        marks.append(conf.UseAppendAction)
-    if about.positional:
-        marks.append(conf.Positional)
-    if about.either:
-        marks.append(exclusive[about.either])
-
-    required, hint = leaf.default is MISSING, default_text(leaf)
-    shown = conf.arg(
-        name=leaf.flag,
-        aliases=(f"-{about.short}",) if about.short else None,
-        metavar=None if leaf.type is bool else metavar,
-        help=about.help,
-        help_behavior_hint="(required)" if required else f"(default: {hint})" if hint else "",
-    )
-    kind = kind if leaf.default is not None else kind | None
-    yield name, Annotated[kind, shown, *marks], field() if required else field(default=leaf.default)
-
-
-def _attribute(leaf: Leaf) -> str:
-    return "flag_" + leaf.flag.replace("-", "_")
-
-
-def _parsed_by(parse: Callable[[str], Any], metavar: str | None) -> PrimitiveConstructorSpec[Any]:
-    return PrimitiveConstructorSpec(
-        nargs=1,
-        metavar=metavar or "TEXT",
-        instance_from_str=lambda words: parse(words[0]),
-        is_instance=lambda value: True,
-        str_from_instance=lambda value: [str(value)],
-    )
-
-
-def _value(leaf: Leaf, given: Mapping[str, Any]) -> Any:
-    """Return the value of a setting. Raises InputError: an argument is missing."""
-    name, about = _attribute(leaf), leaf.setting
-    if about.switches is not None:
-        return next((v for v in about.switches if given[f"{name}_{v}"]), leaf.default)
-    value = given[name]
-    if value == () and leaf.default is MISSING:
-        raise InputError(f"{about.metavar or leaf.flag} is missing; see --help.")
-    return value
