@@ -210,17 +210,17 @@ def cut_recording(run: Run, source: Source) -> Spans:
     text does not fit the recording.
     """
     settings, recording = run.settings, source.recording
-    told: Sequence[TaskSegment] = ()
+    segments: Sequence[TaskSegment] = ()
     notes: list[str] = []
     if run.narration is not None:
         lasts, rows = duration_s(recording), settings.split == "tasks"
-        told, notes = run.narration.fitting(source.path, settings.cut, lasts, rows)
+        segments, notes = run.narration.fitting(source.path, settings.cut, lasts, rows)
     if settings.spans_of is not None:
         return Spans(tuple(settings.spans_of(recording)), notes=tuple(notes))
     if settings.split == "auto":
-        return _demonstrations(run, source, told, notes)
+        return _demonstrations(run, source, segments, notes)
     by = _by_rows if settings.split == "tasks" else _between_holes
-    found = by(source, told, notes)
+    found = by(source, segments, notes)
     whole = [(span.start, span.stop) for span in found.spans] == [(0, len(recording))]
     if whole or recording.frames is None or not isinstance(source.tracker, FileTracker):
         return found
@@ -235,7 +235,7 @@ def duration_s(recording: Recording) -> float:
 
 
 def _demonstrations(
-    run: Run, source: Source, told: Sequence[TaskSegment], notes: Sequence[str]
+    run: Run, source: Source, segments: Sequence[TaskSegment], notes: Sequence[str]
 ) -> Spans:
     """Return the demonstrations of a recording, found by the motion of its hands."""
     from acehand_core.pipeline.cutting import cut_demonstrations
@@ -267,18 +267,21 @@ def _demonstrations(
     seconds = cutting.activity.seconds
     ends = seconds + 1 / recording.fps
     parts = [
-        (one.start, one.stop, task_of(told, seconds[one.start], ends[one.stop - 1]))
+        (one.start, one.stop, task_of(segments, seconds[one.start], ends[one.stop - 1]))
         for one in cutting.cuts
     ]
-    untold = ", ".join(str(number) for number, part in enumerate(parts) if part[2] is None)
-    if told and untold:
-        notes = (*notes, f"{source.path}: --task-file has no task for demonstrations {untold}")
+    without_task = ", ".join(str(number) for number, part in enumerate(parts) if part[2] is None)
+    if segments and without_task:
+        notes = (
+            *notes,
+            f"{source.path}: --task-file has no task for demonstrations {without_task}",
+        )
     spans = _numbered(parts, report["demonstrations"])
     cuts = {"source": str(source.path), "split": "auto", **report}
     return Spans(spans, tracked, cuts, tuple(notes))
 
 
-def _between_holes(source: Source, told: Sequence[TaskSegment], notes: Sequence[str]) -> Spans:
+def _between_holes(source: Source, segments: Sequence[TaskSegment], notes: Sequence[str]) -> Spans:
     """Return the parts of a recording between holes of more than 1.5 s."""
     recording = source.recording
     times = recording.timestamps_ns
@@ -290,7 +293,7 @@ def _between_holes(source: Source, told: Sequence[TaskSegment], notes: Sequence[
         Span(
             start,
             stop,
-            task_of(told, seconds[start], ends[stop - 1]),
+            task_of(segments, seconds[start], ends[stop - 1]),
             (number, len(edges) - 1) if len(holes) else None,
         )
         for number, (start, stop) in enumerate(pairwise(edges))
@@ -305,11 +308,11 @@ def _between_holes(source: Source, told: Sequence[TaskSegment], notes: Sequence[
     return Spans(spans, notes=tuple(notes))
 
 
-def _by_rows(source: Source, told: Sequence[TaskSegment], notes: Sequence[str]) -> Spans:
+def _by_rows(source: Source, segments: Sequence[TaskSegment], notes: Sequence[str]) -> Spans:
     """Return a part for each row with start and end. Raises InputError for no such row."""
     path, recording = source.path, source.recording
     seconds = (recording.timestamps_ns - recording.timestamps_ns[0]) * 1e-9
-    rows = [one for one in told if one.start_s is not None and one.end_s is not None]
+    rows = [one for one in segments if one.start_s is not None and one.end_s is not None]
     if not rows:
         raise InputError(
             f"{path}: --split tasks: --task-file has no row with start and end of this recording."
