@@ -26,10 +26,12 @@ setup(
     package_data={
         "acehand_core.ace.evaluation": ["*.json"],
         "acehand_core.hand": ["assets/*.npz"],
+        "acehand_core.recordings": ["*.yaml"],
         "acehand_core.review": ["page_files/*"],
         "acehand_ros": ["config/*", "config/controllers/*.yaml"],
         "acehand_core.ace.training": ["conf/*.yaml", "conf/*/*.yaml"],
         "retarget": ["*.json"],
+        "retarget.replay": ["*.yaml"],
         "robots": ["*/*.yaml", "*/*.xml", "*/*.urdf", "*/*.json"],
     },
     data_files=[

@@ -12,7 +12,10 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
+from jaxtyping import Float, UInt8
 
 from acehand_core.errors import MissingDependencyError
 
@@ -60,6 +63,51 @@ def quiet_mujoco() -> Iterator[None]:
             yield
     finally:
         mujoco.set_mju_user_warning(before)
+
+
+_Opened = TypeVar("_Opened", bound="Offscreen")
+
+
+class Offscreen:
+    """A buffer that a compiled model is drawn into, without a display; a context manager."""
+
+    def __init__(self, model: Any, width: int, height: int) -> None:
+        """Open an OpenGL context. Raises MissingDependencyError naming the packages."""
+        self._mujoco = mujoco = import_mujoco()
+        self._model = model
+        self._gl = open_context(width, height)
+        try:
+            self._scene = mujoco.MjvScene(model, maxgeom=1000)
+            self._context = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_100)
+            mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._context)
+        except Exception as error:
+            self._gl.free()
+            raise no_opengl(str(error)) from error
+
+    def __enter__(self: _Opened) -> _Opened:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Free the OpenGL context. Safe to call twice."""
+        if self._gl is not None:
+            self._gl.make_current()
+            self._context.free()
+            self._gl.free()
+            self._gl = None
+
+    def _read(
+        self, width: int, height: int, depth: Float[np.ndarray, "h w"] | None = None
+    ) -> UInt8[np.ndarray, "h w 3"]:
+        """Draw the scene; return the colours, bottom row first, and fill ``depth``."""
+        view = self._mujoco.MjrRect(0, 0, width, height)
+        rgb = np.empty((height, width, 3), np.uint8)
+        self._gl.make_current()
+        self._mujoco.mjr_render(view, self._scene, self._context)
+        self._mujoco.mjr_readPixels(rgb, depth, view, self._context)
+        return rgb
 
 
 def open_context(width: int, height: int) -> Any:

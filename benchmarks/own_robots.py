@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
+from acehand_core.drawing.robot_sheet import draw_robot
 from acehand_core.errors import AcehandError
-from acehand_core.pipeline.pictures import draw_robot
 from acehand_core.recordings.hands_file import read_motion_file
 from acehand_core.types import SIDES
 from benchmarks import provenance

@@ -27,55 +27,58 @@ class Piece:
 
 _HERE = "pip install . in the checkout"
 _MEDIAPIPE = "pip install '.[mediapipe]' && acehand weights fetch hands"
-_ACE = "pip install torch==2.13.0 && pip install '.[ace]'"
-_TRAIN = "pip install torch==2.13.0 && pip install '.[ace,train]'"
-
-#: Distribution, import name, whether the main job needs it, what it adds, how to install it.
-_PACKAGES = (
-    ("numpy", "numpy", True, "everything", _HERE),
-    ("av", "av", True, "video", _HERE),
-    ("opencv-python-headless", "cv2", True, "images", _HERE),
-    ("mujoco", "mujoco", True, "replay and pictures of the robot", _HERE),
-    ("piqp", "piqp", True, "the trajectory solver", _HERE),
-    ("pyarrow", "pyarrow", True, "datasets and tables", _HERE),
-    ("pyyaml", "yaml", True, "robot files", _HERE),
-    ("scipy", "scipy", True, "smoothing and the trajectory solver", _HERE),
-    ("threadpoolctl", "threadpoolctl", True, "small solves in one thread", _HERE),
-    ("tqdm", "tqdm", True, "progress bars", _HERE),
-    ("tyro", "tyro", True, "the commands' flags", _HERE),
-    ("jaxtyping", "jaxtyping", True, "array types", _HERE),
-    ("openvino", "openvino", True, "--tracker mediapipe, which needs no weights of ours",
-     _MEDIAPIPE),
-    ("torch", "torch", False, "what the model, dex-retargeting and smplx need",
-     "pip install torch==2.13.0"),
-    ("diffusers", "diffusers", False, "--tracker ace: video encoder and transformer", _ACE),
-    ("peft", "peft", False, "--tracker ace: adapters", _ACE),
-    ("safetensors", "safetensors", False, "weight files", _ACE),
-    ("huggingface_hub", "huggingface_hub", False, "acehand weights fetch",
-     "pip install '.[hub]'"),
-    ("transformers", "transformers", False, "feature sources vjepa2 and videomae", _ACE),
-    ("dex-retargeting", "dex_retargeting", False, "--method dex-vector, dex-dexpilot, dex-position",
-     "pip install torch==2.13.0 && pip install '.[dex]'"),
-    ("pin", "pinocchio", False, "the robot model of dex-retargeting",
-     "pip install torch==2.13.0 && pip install '.[dex]'"),
-    ("smplx", "smplx", False, "MANO hands from your own files",
-     "pip install torch==2.13.0 && pip install '.[mano]'"),
-    ("accelerate", "accelerate", False, "acehand-train", _TRAIN),
-    ("hydra-core", "hydra", False, "acehand-train: its configuration", _TRAIN),
-    ("tensorboard", "tensorboard", False, "acehand-train: curves", _TRAIN),
-    ("rosbags", "rosbags", False, "ROS 2 bags, read and written without ROS",
-     "pip install '.[ros]'"),
-    ("mcap", "mcap", False, "ROS 2 bags that are .mcap files", "pip install '.[ros]'"),
-    ("rclpy", "rclpy", False, "ROS 2 nodes and launch files",
-     "ROS 2 Jazzy or newer, then source its setup.bash"),
-    ("ray", "ray", False, "acehand batch run --engine ray: many machines", "pip install '.[ray]'"),
-    ("plotly", "plotly", False, "the page of acehand inspect and acehand review",
-     "pip install '.[view]'"),
-    ("rerun-sdk", "rerun", False, "acehand view: a viewer of episodes and hands",
-     "pip install '.[view]'"),
-    ("projectaria-tools", "projectaria_tools", False, "pictures of HOT3D recordings (VRS)",
-     "pip install '.[vrs]'"),
-)  # fmt: skip
+_TORCH = "pip install torch==2.13.0"
+#: How to install: distribution, import name and what it adds.
+_PACKAGES = {
+    _HERE: [
+        ("numpy", "numpy", "everything"),
+        ("av", "av", "video"),
+        ("opencv-python-headless", "cv2", "images"),
+        ("mujoco", "mujoco", "replay and pictures of the robot"),
+        ("piqp", "piqp", "the trajectory solver"),
+        ("pyarrow", "pyarrow", "datasets and tables"),
+        ("pyyaml", "yaml", "robot files"),
+        ("scipy", "scipy", "smoothing and the trajectory solver"),
+        ("threadpoolctl", "threadpoolctl", "small solves in one thread"),
+        ("tqdm", "tqdm", "progress bars"),
+        ("tyro", "tyro", "the commands' flags"),
+        ("jaxtyping", "jaxtyping", "array types"),
+    ],
+    _MEDIAPIPE: [("openvino", "openvino", "--tracker mediapipe, which needs no weights of ours")],
+    _TORCH: [("torch", "torch", "what the model, dex-retargeting and smplx need")],
+    f"{_TORCH} && pip install '.[ace]'": [
+        ("diffusers", "diffusers", "--tracker ace: video encoder and transformer"),
+        ("peft", "peft", "--tracker ace: adapters"),
+        ("safetensors", "safetensors", "weight files"),
+        ("transformers", "transformers", "feature sources vjepa2 and videomae"),
+    ],
+    "pip install '.[hub]'": [("huggingface_hub", "huggingface_hub", "acehand weights fetch")],
+    f"{_TORCH} && pip install '.[dex]'": [
+        ("dex-retargeting", "dex_retargeting", "--method dex-vector, dex-dexpilot, dex-position"),
+        ("pin", "pinocchio", "the robot model of dex-retargeting"),
+    ],
+    f"{_TORCH} && pip install '.[mano]'": [("smplx", "smplx", "MANO hands from your own files")],
+    f"{_TORCH} && pip install '.[ace,train]'": [
+        ("accelerate", "accelerate", "acehand-train"),
+        ("hydra-core", "hydra", "acehand-train: its configuration"),
+        ("tensorboard", "tensorboard", "acehand-train: curves"),
+    ],
+    "pip install '.[ros]'": [
+        ("rosbags", "rosbags", "ROS 2 bags, read and written without ROS"),
+        ("mcap", "mcap", "ROS 2 bags that are .mcap files"),
+    ],
+    "ROS 2 Jazzy or newer, then source its setup.bash": [
+        ("rclpy", "rclpy", "ROS 2 nodes and launch files")
+    ],
+    "pip install '.[ray]'": [("ray", "ray", "acehand batch run --engine ray: many machines")],
+    "pip install '.[view]'": [
+        ("plotly", "plotly", "the page of acehand inspect and acehand review"),
+        ("rerun-sdk", "rerun", "acehand view: a viewer of episodes and hands"),
+    ],
+    "pip install '.[vrs]'": [
+        ("projectaria-tools", "projectaria_tools", "pictures of HOT3D recordings (VRS)")
+    ],
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +112,9 @@ class Doctor:
 def examine() -> list[Piece]:
     """Look for packages, OpenGL and the user's model files."""
     pieces = [
-        Piece(name, needed, _version(name, module, needed), adds, get)
-        for name, module, needed, adds, get in _PACKAGES
+        Piece(name, needed := get in (_HERE, _MEDIAPIPE), _version(name, module, needed), adds, get)
+        for get, packages in _PACKAGES.items()
+        for name, module, adds in packages
     ]
     adds, get = "--tracker mediapipe: the hand detector", "acehand weights fetch hands"
     pieces.append(Piece("hand networks", True, _hand_networks(), adds, get))

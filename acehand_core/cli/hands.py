@@ -170,7 +170,7 @@ class View:
     reading: RecordingOptions = group(RecordingOptions)
 
     def run(self, terminal: console.Terminal) -> int:
-        from acehand_core.pipeline.pictures import check_hands_file, view_hands
+        from acehand_core.pipeline.job import check_hands_file, view_hands
         from acehand_core.recordings.lerobot_video import is_dataset
 
         if is_dataset(self.input):
@@ -245,7 +245,7 @@ class View:
             return self._show(shown, {"episode": number}, terminal)
 
     def _show_table(self, terminal: console.Terminal) -> int:
-        from acehand_core.pipeline.pictures import follow_hands
+        from acehand_core.pipeline.job import follow_hands
         from acehand_core.pipeline.report import episode_provenance
         from acehand_core.review import rerun_view
         from acehand_core.review.episode import hands_as_episode

@@ -75,7 +75,7 @@ class Robots:
             return self._calibrate(robots, terminal)
         written = {}
         if action == "show":
-            from acehand_core.pipeline.pictures import draw_robot
+            from acehand_core.drawing.robot_sheet import draw_robot
 
             output = self.output or Path(f"{robots[0].label.replace(':', '-')}.png")
             draw_robot(robots[0], output, self.overwrite)
@@ -89,8 +89,8 @@ class Robots:
 
     def _init(self, words: list[str], terminal: console.Terminal) -> int:
         """Draft a robot.yaml, draw it and check it."""
+        from acehand_core.drawing.robot_sheet import draw_robot
         from acehand_core.errors import InputError, MissingDependencyError, SchemaError
-        from acehand_core.pipeline.pictures import draw_robot
         from retarget.robots.draft_text import checks_of, robot_name, write_draft
         from retarget.robots.robot import load_robot
 

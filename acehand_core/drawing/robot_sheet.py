@@ -7,11 +7,14 @@ the names and paths of its fingertips.
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import cv2
 import numpy as np
 from jaxtyping import Float
 
+from acehand_core.atomic import check_free
+from acehand_core.drawing.overlay import write_png
 from acehand_core.drawing.robot_view import RobotRenderer
 from acehand_core.geometry.cameras import Camera
 from acehand_core.types import ImageRgb, RigidTransform, Side
@@ -32,6 +35,12 @@ _AXIS_SHARE = 0.35
 _PATH_STEPS = 24
 #: Share of a panel that the hand fills.
 _FILLED = 0.82
+
+
+def draw_robot(robot: Robot, path: Path, overwrite: bool = False) -> None:
+    """Write the picture. Raises MissingDependencyError without OpenGL, OutputError."""
+    check_free(path, overwrite)
+    write_png(robot_sheet(robot), path)
 
 
 def robot_sheet(robot: Robot) -> ImageRgb:

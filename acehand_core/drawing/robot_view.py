@@ -19,7 +19,7 @@ from jaxtyping import Float, Float32, UInt8
 from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import RobotTrajectory
-from acehand_core.mujoco_gl import import_mujoco, no_opengl, open_context
+from acehand_core.mujoco_gl import Offscreen, import_mujoco
 from acehand_core.types import SIDES, ImageRgb, RigidTransform, Side
 from retarget.robots.collision_shapes import link_places
 from retarget.robots.robot import Robot
@@ -54,7 +54,7 @@ _ARM_PREFIX = "arm:"
 _COLLIDES = (0.85, 0.15, 0.12, 1.0)
 
 
-class RobotRenderer:
+class RobotRenderer(Offscreen):
     """Renderer of one robot's hands into pictures of one size; a context manager."""
 
     def __init__(
@@ -71,15 +71,16 @@ class RobotRenderer:
 
         Raises MissingDependencyError: no OpenGL; the message names the packages.
         """
-        self._mujoco: Any = import_mujoco()
+        mujoco = import_mujoco()
         self._hands = robot.hands
         self.width, self.height = width, height
         self._scale = 2 if 2 * max(width, height) <= _MAX_BUFFER else 1
         size = width * self._scale, height * self._scale
-        self._model = _build_scene(self._mujoco, robot, arm, *size)
-        quality, small = self._model.vis.quality, pixels_per_metre * _FINGER_M < _SMALL_FINGER
+        model = _build_scene(mujoco, robot, arm, *size)
+        quality, small = model.vis.quality, pixels_per_metre * _FINGER_M < _SMALL_FINGER
         quality.numslices, quality.numstacks = _COARSE if small else _SMOOTH
-        self._data = self._mujoco.MjData(self._model)
+        super().__init__(model, *size)
+        self._data = mujoco.MjData(model)
         self._qpos, self._visuals = {}, {}
         for side, hand in robot.hands.items():
             names = [_PREFIX + hand.full_name(name) for name in hand.joint_names]
@@ -89,37 +90,13 @@ class RobotRenderer:
             shown = self._model.geom_group == _VISUAL_GROUP
             self._visuals[side] = np.flatnonzero(own & shown)
         self._arms = None if arm is None else _DrawnArms(arm, self._model)
-        self._gl = open_context(*size)
-
-        try:
-            self._scene = self._mujoco.MjvScene(self._model, maxgeom=1000)
-            self._context = self._mujoco.MjrContext(self._model, 100)
-            self._mujoco.mjr_setBuffer(self._mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._context)
-        except Exception as error:
-            self._gl.free()
-            raise no_opengl(str(error)) from error
-
-        self._options = self._mujoco.MjvOption()
+        self._options = mujoco.MjvOption()
         for groups in ("geomgroup", "sitegroup", "jointgroup", "tendongroup", "actuatorgroup"):
             getattr(self._options, groups)[:] = 0
         self._options.geomgroup[_VISUAL_GROUP] = 1
         self._model.geom_group[self._model.geom_group != _VISUAL_GROUP] = 0
         for side, geoms in self._visuals.items():
             self._model.geom_group[geoms] = _HAND_GROUPS[side]
-
-    def __enter__(self) -> RobotRenderer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Free the OpenGL context. Safe to call twice."""
-        if self._gl is not None:
-            self._gl.make_current()
-            self._context.free()
-            self._gl.free()
-            self._gl = None
 
     def render(
         self,
@@ -298,12 +275,8 @@ class RobotRenderer:
             eye.frustum_near, eye.frustum_far = _NEAR, _FAR
 
         width, height = (right - left) * scale, (bottom - top) * scale
-        view = mujoco.MjrRect(0, 0, width, height)
-        rgb = np.empty((height, width, 3), np.uint8)
         depth = np.empty((height, width), np.float32)
-        self._gl.make_current()
-        mujoco.mjr_render(view, self._scene, self._context)
-        mujoco.mjr_readPixels(rgb, depth, view, self._context)
+        rgb = self._read(width, height, depth)
         # On black, the mean is the hand's colour times its share of the block.
         size, solid = (right - left, bottom - top), (depth < 1).view(np.uint8) * np.uint8(255)
         colours, cover = (

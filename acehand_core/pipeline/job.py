@@ -9,26 +9,36 @@ import contextlib
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from acehand_core.atomic import check_free
 from acehand_core.errors import AcehandError, InputError, Interrupted, OutputError
 from acehand_core.lerobot import format as files
 from acehand_core.lerobot.dataset import EpisodeJob, FinishedEpisodes, prepare_output
 from acehand_core.lerobot.writer import max_episode_frames
-from acehand_core.motion import Recording
-from acehand_core.pipeline.dataset import Dataset
-from acehand_core.pipeline.report import EpisodeReport, Failure, JobReport, episode_report
+from acehand_core.motion import HandMotion, Recording, RobotTrajectory
+from acehand_core.pipeline.dataset import Dataset, draw
+from acehand_core.pipeline.report import (
+    Demonstration,
+    EpisodeReport,
+    Failure,
+    JobReport,
+    episode_report,
+)
 from acehand_core.pipeline.run import Run, Source, Tracked, cut_recording, duration_s
 from acehand_core.pipeline.settings import TASK, JobSettings, Span, task_of
 from acehand_core.processes import release_memory
 from acehand_core.recordings.bags.records import DroppedMessages
-from acehand_core.recordings.registry import Registry
+from acehand_core.recordings.registry import HandsFile, Registry, format_of
 from acehand_core.recordings.selection import at_rate, part
 from acehand_core.trackers.base import Tracker
+from acehand_core.trackers.choose import open_input
 from acehand_core.types import Progress, no_progress
+from retarget.retargeting import retarget_motion
+from retarget.robots.robot import Robot, load_robot
 
 
 def run_job(
@@ -331,3 +341,41 @@ def _other_task(path: Path, number: int, task: str | None) -> InputError:
         "Resume with the same task text (lerobot-edit-dataset changes it later: docs/formats.md), "
         "or --append it as another episode."
     )
+
+
+def view_hands(
+    hands: Path, video: Path | None, settings: JobSettings, progress: Progress = no_progress
+) -> list[Path]:
+    """Draw a file of hands, over its video if given; return the files written.
+
+    Reads the settings output, robot, hands, reading, overlay and existing. Raises InputError if
+    ``hands`` does not fit the video or the settings, OutputError for existing pictures.
+    """
+    check_hands_file(hands)
+    for name in (files.SHEET, files.OVERLAY):
+        check_free(settings.output / name, settings.existing == "overwrite")
+    recording, motion, trajectory, robot = follow_hands(hands, video, settings, progress)
+    shown = Demonstration(recording, motion, trajectory)
+    return draw(shown, robot, settings.output, settings.overlay, progress)
+
+
+def check_hands_file(path: Path) -> None:
+    """Raise InputError for a path that is no file of hands."""
+    if format_of(path) is not HandsFile:
+        raise InputError(f"{path}: give a HandMotion table (.parquet) or a joints file (.npz).")
+
+
+def follow_hands(
+    hands: Path, video: Path | None, settings: JobSettings, progress: Progress = no_progress
+) -> tuple[Recording, HandMotion, RobotTrajectory, Robot]:
+    """Return a file's recording, its hands and a robot that follows them.
+
+    Reads the settings robot, hands and reading. Raises InputError if ``hands`` does not fit the
+    video or the settings.
+    """
+    robot = load_robot(settings.robot)
+    settings = replace(settings, hands=robot.hands_to_follow(settings.hands))
+    name = "auto" if video is None else str(hands)
+    recording, tracker = open_input(video or hands, name, settings.tracking, settings.reading)
+    motion = tracker.track(recording, progress)
+    return recording, motion, retarget_motion(motion, robot, unchecked=True), robot

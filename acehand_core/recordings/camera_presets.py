@@ -6,18 +6,16 @@ import contextlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
+import yaml
 
 from acehand_core.errors import CalibrationError, InputError, nearest
 from acehand_core.geometry.cameras import Camera
 
 #: Image shapes are equal up to this relative difference of their aspect ratios.
 _ASPECT_TOLERANCE = 0.01
-_GYROFLOW = (
-    "Gyroflow's own calibrations of HERO9 to HERO11 Black without stabilisation (CC0), "
-    "https://github.com/gyroflow/lens_profiles, commit 886fc61"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,76 +58,19 @@ class Preset:
     crops: bool = False
 
 
-#: Presets by name. Angles in degrees.
-PRESETS: Mapping[str, Preset] = {
-    "webcam": Preset(
-        title="the default of an unknown camera",
-        source="ours: 60 degrees across, as the 68.5 diagonal of Microsoft's LifeCam HD-3000 "
-        "(61 across; its data sheet)",
-        views=(PresetView(shape=None, horizontal=60.0),),
-    ),
-    "logitech_c920": Preset(
-        title="Logitech C920, C922",
-        source="Logitech: 78 degrees diagonal; 4:3 pictures have the same height: "
-        "https://wimsworld.wordpress.com/2013/09/26/logitech-c920-angle-of-view/",
-        views=(PresetView(shape=(16, 9), diagonal=78.0),),
-        crops=True,
-    ),
-    "phone": Preset(
-        title="main camera of a phone, 26 mm by 35 mm film",
-        source="Apple's technical specifications of iPhone 11 to 15 (main camera 26 mm): "
-        "2 atan(43.27 / 2 / 26) along the diagonal of the 4:3 sensor",
-        views=(PresetView(shape=(4, 3), diagonal=79.5),),
-        crops=True,
-    ),
-    "gopro_wide": Preset(
-        title="GoPro HERO9 to HERO11 Black, lens Wide",
-        source=_GYROFLOW,
-        views=(
-            PresetView(shape=(16, 9), horizontal=115.7, vertical=67.7, diagonal=130.1),
-            PresetView(shape=(4, 3), horizontal=120.6, vertical=92.8, diagonal=147.8),
-            PresetView(shape=(8, 7), horizontal=121.3, vertical=107.6, diagonal=155.5),
-        ),
-        wide=True,
-    ),
-    "gopro_linear": Preset(
-        title="GoPro HERO9 to HERO11 Black, lens Linear",
-        source=_GYROFLOW,
-        views=(
-            PresetView(shape=(16, 9), horizontal=92.7, vertical=60.9, diagonal=100.7),
-            PresetView(shape=(4, 3), horizontal=92.5, vertical=76.1, diagonal=105.3),
-        ),
-    ),
-    "gopro_narrow": Preset(
-        title="GoPro HERO10 Black, lens Narrow",
-        source=_GYROFLOW,
-        views=(
-            PresetView(shape=(16, 9), horizontal=73.1, vertical=45.3, diagonal=80.6),
-            PresetView(shape=(4, 3), horizontal=73.1, vertical=58.1, diagonal=85.6),
-        ),
-    ),
-    "aria": Preset(
-        title="Project Aria (first generation), RGB",
-        source="the calibration of HOT3D's test recording (Apache-2.0, "
-        "https://github.com/facebookresearch/hot3d): 112.5 across, 609.4 px at 1408; the 110 of "
-        "https://facebookresearch.github.io/Aria_data_tools/docs/sensors-measurements agree",
-        views=(PresetView(shape=(1, 1), horizontal=112.5, vertical=112.5, focal=0.4328),),
-        wide=True,
-    ),
-    "aria_gen2": Preset(
-        title="Aria Gen 2, RGB",
-        source="https://facebookresearch.github.io/projectaria_tools/gen2/technical-specs/device/"
-        "hardware",
-        views=(PresetView(shape=(4, 3), horizontal=133.0, vertical=99.0),),
-        wide=True,
-    ),
-    "quest3": Preset(
-        title="Meta Quest 3, passthrough camera by Android's Camera2",
-        source="LENS_INTRINSIC_CALIBRATION of one headset, 868.31 px at 1280x960: "
-        "https://github.com/sudotman/UnrealAndroidCamera2Plugin, README",
-        views=(PresetView(shape=(4, 3), horizontal=72.8, vertical=57.9),),
-    ),
-}
+def _published() -> Mapping[str, Preset]:
+    text = Path(__file__).with_suffix(".yaml").read_text("utf-8")
+    presets = {}
+    for name, entry in yaml.safe_load(text).items():
+        views = [
+            view | {"shape": view["shape"] and tuple(view["shape"])} for view in entry["views"]
+        ]
+        presets[name] = Preset(**entry | {"views": tuple(PresetView(**view) for view in views)})
+    return presets
+
+
+#: Presets by name.
+PRESETS = _published()
 
 
 def same_shape(

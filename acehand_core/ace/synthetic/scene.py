@@ -14,7 +14,7 @@ from acehand_core.ace.synthetic.layout import Light, Prop, Room
 from acehand_core.errors import CalibrationError
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.capsule import CapsuleHand
-from acehand_core.mujoco_gl import import_mujoco, open_context
+from acehand_core.mujoco_gl import Offscreen, import_mujoco
 from acehand_core.types import SIDES, ImageRgb, RigidTransform, Side
 
 _NEAR_M, _FAR_M = 0.03, 10.0
@@ -56,11 +56,8 @@ class Moment:
     T_world_prop: Mapping[str, RigidTransform] = field(default_factory=dict)
 
 
-class Scene:
-    """A compiled scene and its renderer; a context manager.
-
-    Unlike ``mujoco.Renderer`` it works without a display, by EGL or OSMesa.
-    """
+class Scene(Offscreen):
+    """A compiled scene and its renderer; a context manager."""
 
     def __init__(
         self,
@@ -71,33 +68,16 @@ class Scene:
     ) -> None:
         if camera.model != "pinhole":
             raise CalibrationError(f"A scene is drawn by a pinhole camera, not {camera.model!r}.")
-        self._mujoco = mujoco = import_mujoco()
+        mujoco = import_mujoco()
         self._camera, self._hand = camera, CapsuleHand()
         quality = quality or Quality()
         self._samples = quality.oversampling
-        self._model = _build(mujoco, camera, props, appearance or Appearance(), self._hand, quality)
-        self._data = mujoco.MjData(self._model)
+        model = _build(mujoco, camera, props, appearance or Appearance(), self._hand, quality)
+        self._data = mujoco.MjData(model)
         width, height = camera.width * self._samples, camera.height * self._samples
         self._size = height, width
-        self._gl = open_context(width, height)
-        self._scene = mujoco.MjvScene(self._model, maxgeom=1000)
-        self._context = mujoco.MjrContext(self._model, mujoco.mjtFontScale.mjFONTSCALE_100)
-        mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._context)
+        super().__init__(model, width, height)
         self._context.readDepthMap = mujoco.mjtDepthMap.mjDEPTH_ZEROFAR
-
-    def __enter__(self) -> Scene:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Free the OpenGL context."""
-        if self._gl is not None:
-            self._gl.make_current()
-            self._context.free()
-            self._gl.free()
-            self._gl = None
 
     def render(self, moment: Moment) -> ImageRgb:
         """Return the image of one moment."""
@@ -136,12 +116,8 @@ class Scene:
         return numbers[np.minimum(codes, scene.ngeom)]
 
     def _draw(self, depth: np.ndarray | None = None) -> ImageRgb:
-        mujoco, image = self._mujoco, np.empty((*self._size, 3), np.uint8)
-        rect = mujoco.MjrRect(0, 0, *self._size[::-1])
-        self._gl.make_current()
-        mujoco.mjr_render(rect, self._scene, self._context)
-        mujoco.mjr_readPixels(image, depth, rect, self._context)
-        return image[::-1]
+        height, width = self._size
+        return self._read(width, height, depth)[::-1]
 
     def _place(self, moment: Moment) -> None:
         mujoco = self._mujoco

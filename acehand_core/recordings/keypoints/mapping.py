@@ -85,18 +85,30 @@ _FINGER_WORDS = {
 _FILLERS = {"finger", "phalanx", "joint", "xr", "hand", "ext", "bone", "hands", "pos", "position"}
 #: Joints that are not among the 21.
 _UNUSED = {"palm", "forearm", "center", "centre", "arm", "elbow"}
+
+
+def _places(words: Mapping[int | None, str]) -> Mapping[str, int | None]:
+    return {word: place for place, listed in words.items() for word in listed.split(",")}
+
+
 #: Place in a finger, base first; None: below its knuckle.
-_FINGER_JOINTS: Mapping[str, int | None] = {
-    "cmc": None, "metacarpal": None, "mcp": 0, "knuckle": 0, "proximal": 0, "1": 0,
-    "pip": 1, "intermediate": 1, "intermediate base": 1, "2": 1,
-    "dip": 2, "distal": 2, "intermediate tip": 2, "3": 2, "tip": 3, "fingertip": 3, "4": 3, "": 3,
-}  # fmt: skip
-_THUMB_JOINTS: Mapping[str, int | None] = {
-    "cmc": 0, "metacarpal": 0, "knuckle": 0, "1": 0,
-    "mcp": 1, "proximal": 1, "intermediate base": 1, "2": 1,
-    "ip": 2, "dip": 2, "distal": 2, "intermediate tip": 2, "3": 2,
-    "tip": 3, "fingertip": 3, "4": 3, "": 3,
-}  # fmt: skip
+_FINGER_JOINTS = _places(
+    {
+        None: "cmc,metacarpal",
+        0: "mcp,knuckle,proximal,1",
+        1: "pip,intermediate,intermediate base,2",
+        2: "dip,distal,intermediate tip,3",
+        3: "tip,fingertip,4,",
+    }
+)
+_THUMB_JOINTS = _places(
+    {
+        0: "cmc,metacarpal,knuckle,1",
+        1: "mcp,proximal,intermediate base,2",
+        2: "ip,dip,distal,intermediate tip,3",
+        3: "tip,fingertip,4,",
+    }
+)
 
 
 def keypoint_named(name: str) -> tuple[Side | None, int | None]:
@@ -303,11 +315,13 @@ def load_map(name: str) -> KeypointMap:
 
 #: Keys of a mapping file and the types of their values.
 _KEYS: Mapping[str, tuple[type, ...]] = {
-    "order": (str, list), "names": (dict,), "unit": (str,), "side": (str,), "frame": (str,),
-    "rate": (int, float),
-    "missing": (str, int, float, list), "min_confidence": (int, float), "joints": (str, dict),
-    "wrist": (str, dict), "columns": (str,), "time": (str,), "time_unit": (str,),
-}  # fmt: skip
+    **dict.fromkeys(("unit", "side", "frame", "columns", "time", "time_unit"), (str,)),
+    **dict.fromkeys(("rate", "min_confidence"), (int, float)),
+    **dict.fromkeys(("joints", "wrist"), (str, dict)),
+    "order": (str, list),
+    "names": (dict,),
+    "missing": (str, int, float, list),
+}
 
 
 def _map_of(where: str, values: Mapping[str, Any]) -> KeypointMap:
