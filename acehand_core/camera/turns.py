@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import cv2
@@ -111,31 +111,25 @@ class Aligner:
     """Finds turns between frames by brightness, also in blur and fast turns without corners."""
 
     def __init__(self, camera: Camera) -> None:
-        self._camera = camera
-        self._sizes: list[tuple[int, int]] = []
+        self._cameras: list[Camera] = []
         self._rays, self._slopes = [], []
         for width in _WIDTHS:
             width = min(width, camera.width)
-            self._sizes.append((width, max(1, round(camera.height * width / camera.width))))
-            grid = np.stack(np.meshgrid(*(np.arange(s) for s in self._sizes[-1])), -1)
-            here = grid.reshape(-1, 2).astype(float)
-            scale = np.array([camera.width, camera.height]) / self._sizes[-1]
-            rays = camera.unproject((here + 0.5) * scale - 0.5)
+            small = camera.rescaled(width, max(1, round(camera.height * width / camera.width)))
+            rays = small.all_rays().reshape(-1, 3)
+            self._cameras.append(small)
             self._rays.append(rays)
             # Motion of pixels per turn about each axis.
             step = 1e-3
-            turned = [self._project(rays @ rotations.exp(step * e).T, -1) for e in np.eye(3)]
-            back = [self._project(rays @ rotations.exp(-step * e).T, -1) for e in np.eye(3)]
+            turned = [small.project(rays @ rotations.exp(step * e).T) for e in np.eye(3)]
+            back = [small.project(rays @ rotations.exp(-step * e).T) for e in np.eye(3)]
             self._slopes.append((np.stack(turned, -1) - np.stack(back, -1)) / (2 * step))
-
-    def _project(self, rays: Float[np.ndarray, "N 3"], level: int) -> Float[np.ndarray, "N 2"]:
-        scale = np.array(self._sizes[level]) / (self._camera.width, self._camera.height)
-        return np.asarray((self._camera.project(rays) + 0.5) * scale - 0.5)
 
     def shrink(self, grey: UInt8[np.ndarray, "H W"], usable: Bool[np.ndarray, "_ _"]) -> Small:
         """Return the small pictures of a frame; ``usable`` may have another size."""
         result = []
-        for size in self._sizes:
+        for camera in self._cameras:
+            size = camera.width, camera.height
             picture = cv2.resize(grey, size, interpolation=cv2.INTER_AREA)
             share = cv2.resize(usable.astype(np.uint8) * 255, size, interpolation=cv2.INTER_AREA)
             blurred = cv2.GaussianBlur(picture, (0, 0), 1.0).astype(np.float32)
@@ -146,7 +140,7 @@ class Aligner:
         """Return the turn near ``start``, or with ``search`` anywhere; None without texture."""
         R = self._search(before, after, start) if search else start
         result = None
-        for level in range(0 if search else 1, len(self._sizes)):
+        for level in range(0 if search else 1, len(self._cameras)):
             result = None if R is None else self._refine(before, after, R, level)
             R = None if result is None else result.R
         return result
@@ -181,9 +175,9 @@ class Aligner:
         self, after: Small, R: Rotation, level: int, which: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the later picture at pixels of the earlier one, and which of them it shows."""
-        width, height = self._sizes[level]
-        pixel = self._project(self._rays[level][which] @ R, level).astype(np.float32)
-        ok = np.all((pixel >= 0) & (pixel <= (width - 1, height - 1)), axis=1)
+        camera = self._cameras[level]
+        pixel = camera.project(self._rays[level][which] @ R).astype(np.float32)
+        ok = np.all((pixel >= 0) & (pixel <= (camera.width - 1, camera.height - 1)), axis=1)
         at = np.where(ok[:, None], pixel, 0)
         x, y = at[None, :, 0], at[None, :, 1]
         value = cv2.remap(after[level][0], x, y, cv2.INTER_LINEAR)[0]
@@ -250,19 +244,16 @@ def estimate_rotations(
     """
     scale = min(1.0, LONGEST_SIDE / max(camera.width, camera.height))
     size = (max(1, round(camera.width * scale)), max(1, round(camera.height * scale)))
-    seen = camera if scale == 1.0 else camera.rescaled(*size)
-    grid = np.stack(np.meshgrid(np.arange(seen.width), np.arange(seen.height)), -1)
-    in_view = np.isfinite(seen.unproject(grid.astype(float))).all(-1)
+    pictures = _grey_pictures(frames, mask_of, (camera.height, camera.width), size)
 
+    seen = camera if scale == 1.0 else camera.rescaled(*size)
+    in_view = np.isfinite(seen.all_rays()).all(-1)
     aligner, border = Aligner(seen), DarkBorder()
     before: Small | None = None
     last = np.eye(3)
     R: list[Rotation] = []
     broken, sigma = [], []
-    for number, picture in enumerate(frames):
-        mask = mask_of(number) if mask_of is not None else None
-        mask = np.zeros(picture.shape[:2], bool) if mask is None else mask
-        grey, mask = _prepared(number, picture, mask, camera, size)
+    for number, (grey, mask) in enumerate(pictures):
         usable = in_view & ~border.add(grey) & ~mask
         small = aligner.shrink(grey, usable)
         turn = None if before is None else _turn(aligner, before, small, last)
@@ -286,19 +277,28 @@ def _turn(aligner: Aligner, before: Small, after: Small, last: Rotation) -> Turn
     return turn
 
 
-def _prepared(
-    number: int, picture: np.ndarray, mask: Mask, camera: Camera, size: tuple[int, int]
-) -> tuple[np.ndarray, np.ndarray]:
-    shape = (camera.height, camera.width)
-    if picture.shape[:2] != shape or picture.ndim not in (2, 3) or picture.dtype != np.uint8:
-        raise InputError(
-            f"frame {number}: {picture.dtype} of shape {picture.shape}; the camera's pictures are "
-            f"uint8 of {shape[0]} rows and {shape[1]} columns, grey or RGB."
-        )
-    if mask.shape != shape:
-        raise InputError(f"mask of frame {number}: shape {mask.shape}; the picture's is {shape}.")
-    grey = picture if picture.ndim == 2 else cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY)
-    if size != shape[::-1]:
-        grey = cv2.resize(grey, size, interpolation=cv2.INTER_AREA)
-        mask = cv2.resize(mask.astype(np.uint8) * 255, size, interpolation=cv2.INTER_AREA) > 0
-    return np.asarray(grey, np.uint8), mask
+def _grey_pictures(
+    frames: Iterable[np.ndarray],
+    mask_of: Callable[[int], Mask | None] | None,
+    shape: tuple[int, int],
+    size: tuple[int, int],
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield each picture and its mask, grey and of ``size``, checked to be of ``shape``."""
+    for number, picture in enumerate(frames):
+        mask = mask_of(number) if mask_of is not None else None
+        mask = np.zeros(shape, bool) if mask is None else mask
+        if picture.shape[:2] != shape or picture.ndim not in (2, 3) or picture.dtype != np.uint8:
+            raise InputError(
+                f"frame {number}: {picture.dtype} of shape {picture.shape}; the camera's pictures "
+                f"are uint8 of {shape[0]} rows and {shape[1]} columns, grey or RGB."
+            )
+        if mask.shape != shape:
+            raise InputError(
+                f"mask of frame {number}: shape {mask.shape}; the picture's is {shape}."
+            )
+
+        grey = picture if picture.ndim == 2 else cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY)
+        if size != shape[::-1]:
+            grey = cv2.resize(grey, size, interpolation=cv2.INTER_AREA)
+            mask = cv2.resize(mask.astype(np.uint8) * 255, size, interpolation=cv2.INTER_AREA) > 0
+        yield np.asarray(grey, np.uint8), mask

@@ -137,6 +137,11 @@ class Camera:
         plane[~seen] = np.nan
         return plane
 
+    def all_rays(self) -> Float[np.ndarray, "H W 3"]:
+        """Return the unit rays of all pixels; NaN where the lens has none."""
+        x, y = np.arange(self.width, dtype=float), np.arange(self.height, dtype=float)
+        return self.unproject(np.stack(np.meshgrid(x, y), -1))
+
     def rescaled(self, width: int, height: int) -> Camera:
         """Return the camera of the same view resized to ``width`` x ``height``."""
         sx, sy = width / self.width, height / self.height

@@ -193,8 +193,7 @@ def _remapped(maps: tuple[np.ndarray, np.ndarray], image: ImageRgb) -> ImageRgb:
 
 def undistortion_maps(camera: Camera, pinhole: Camera) -> tuple[np.ndarray, np.ndarray]:
     """Return OpenCV's fixed-point maps from the pixels of the pinhole to those of the camera."""
-    x, y = np.meshgrid(np.arange(camera.width, dtype=float), np.arange(camera.height, dtype=float))
-    source = camera.project(pinhole.unproject(np.stack([x, y], axis=-1)))
+    source = camera.project(pinhole.all_rays())
     # Unseen pixels map far outside and turn black; the fixed-point maps hold 16 bits.
     source = np.clip(np.nan_to_num(source, nan=-1e4), -1e4, 3e4).astype(np.float32)
     return cv2.convertMaps(source[..., 0], source[..., 1], cv2.CV_16SC2)

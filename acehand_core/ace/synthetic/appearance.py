@@ -171,8 +171,7 @@ class Lens:
         side = 2 * math.ceil(math.tan(MAX_ANGLE) * focal) + 2
         drawn = Camera("pinhole", side, side, focal, focal, (side - 1) / 2, (side - 1) / 2)
         width, height = camera.width * samples, camera.height * samples
-        pixels = np.stack(np.meshgrid(np.arange(width), np.arange(height)), axis=-1).astype(float)
-        rays = camera.rescaled(width, height).unproject(pixels)
+        rays = camera.rescaled(width, height).all_rays()
         source = drawn.rescaled(side * samples, side * samples).project(rays)
         inside = np.arccos(np.clip(rays[..., 2], -1, 1)) <= MAX_ANGLE
         inside &= ((source >= -0.5) & (source < side * samples - 0.5)).all(-1)
