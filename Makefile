@@ -51,7 +51,7 @@ LOWEST_TESTS := video video_encode undistort clips lerobot lerobot_check lerobot
 	bag_reading bag_messages bag_jobs user_model simulate render trajectory synthetic_clip \
 	reconstruct cli
 test-lowest: .venv-lowest/.done
-	OMP_NUM_THREADS=1 .venv-lowest/bin/python -m pytest -q -rs $(LOWEST_TESTS:%=tests/test_%.py)
+	OMP_NUM_THREADS=1 .venv-lowest/bin/python -m pytest -q -rs $(foreach name,$(LOWEST_TESTS),$(shell find tests -name test_$(name).py))
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; assert (3, 11) <= sys.version_info < (3, 13), "Python 3.11 or 3.12 is needed; choose one with PYTHON=..."'

@@ -20,11 +20,11 @@ import acehand_core as ah
 import retarget
 from acehand_core.lerobot.check import check_dataset
 from acehand_core.recordings.hands_file import read_hand_motion
+from helpers import ROOT
 from helpers.example_video import example_frames
 from helpers.lerobot_samples import check_every_frame
 from helpers.video_fixtures import write_video
 
-ROOT = Path(__file__).resolve().parent.parent
 EXAMPLE = ROOT / "examples"
 FRAMES = 18  # 0.6 s of a clip of 30 frames per second
 

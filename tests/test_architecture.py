@@ -12,9 +12,9 @@ from types import FrameType
 import pytest
 
 from acehand_core.cli import retarget
+from helpers import ROOT
 from helpers.commands import hands_file
 
-ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("acehand_core", "retarget", "acehand_ros")
 
 #: Libraries that a package may import only inside the function that needs them.

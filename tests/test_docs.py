@@ -25,11 +25,11 @@ from acehand_core.recordings.cameras import POSE_COLUMNS
 from acehand_core.recordings.hands_file import COLUMNS
 from acehand_core.recordings.keypoints.joints import ENTRIES, REACHES_M
 from acehand_core.trackers.base import Tracker
+from helpers import ROOT
 from helpers.commands import hands_file
 from retarget.robots.robot import load_robot
 from tools import docs_site
 
-ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 FORMATS = docs_site.with_tables((DOCS / "formats.md").read_text("utf-8"))
 

@@ -9,15 +9,14 @@ import sys
 import tomllib
 import xml.etree.ElementTree as ElementTree
 from importlib.metadata import entry_points, version
-from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
 import acehand_core
+from helpers import ROOT
 
-ROOT = Path(__file__).parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 PROJECT = PYPROJECT["project"]
 SETUP = (ROOT / "setup.py").read_text("utf-8")

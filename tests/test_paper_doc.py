@@ -4,7 +4,6 @@ import ast
 import functools
 import re
 from collections import Counter
-from pathlib import Path
 from pkgutil import resolve_name
 
 import pytest
@@ -12,8 +11,8 @@ import yaml
 
 from acehand_core.cli.main import all_commands
 from acehand_core.settings import leaves
+from helpers import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 TEXT = (ROOT / "docs" / "paper.md").read_text("utf-8")
 VERDICTS = ("equal", "ours by choice", "ambiguous", "not there")
 REFERENCE = re.compile(r"`([\w./-]+\.(?:py|yaml)):([\w.]+)`")
@@ -112,7 +111,7 @@ def test_every_flag_exists():
 
 
 def test_every_setting_of_training_exists():
-    """By name: a group's file, or a field; tests/test_train_config.py composes them."""
+    """By name: a group's file, or a field; test_train_config.py composes them."""
     files = ("acehand_core/ace/training/config.py", "acehand_core/ace/labelled/clips/windows.py")
     fields = {name.partition(".")[2] for file in files for name in names_in(ROOT / file)}
     settings = {word for line in SETTINGS.findall(TEXT) for word in line.split()}

@@ -18,10 +18,10 @@ from acehand_core.cli.main import main as acehand
 from acehand_core.errors import InputError, MissingDependencyError
 from acehand_core.pipeline.settings import JobSettings
 from acehand_core.settings import leaves
+from helpers import ROOT
 from helpers.commands import hands_file
 from helpers.plugins import installed, lay_down
 
-ROOT = Path(__file__).resolve().parent.parent
 EXAMPLE = ROOT / "examples/plugins"
 GROUPS = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]["entry-points"]
 

@@ -1,1 +1,7 @@
-"""What several test files share: made-up inputs, reference implementations, commands run here."""
+"""What several tests share."""
+
+from pathlib import Path
+
+#: The checkout.
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import functools
-from pathlib import Path
 
 import numpy as np
 
 from acehand_core.recordings.video import open_video
+from helpers import EXAMPLES
 
-ROOT = Path(__file__).resolve().parents[2]
-EXAMPLE = ROOT / "examples" / "two_hands.mp4"
-TRUTH = ROOT / "examples" / "two_hands_truth.parquet"
+EXAMPLE = EXAMPLES / "two_hands.mp4"
+TRUTH = EXAMPLES / "two_hands_truth.parquet"
 
 
 @functools.cache

@@ -1,6 +1,6 @@
 """The unmodified lerobot reads our datasets, adds to them, and writes one for our validator.
 
-Run by a Python that has lerobot (``tests/test_lerobot_loader.py`` does): it opens every dataset in
+Run by a Python that has lerobot (``test_lerobot_loader.py`` does): it opens every dataset in
 the folder ``$ACEHAND_LEROBOT_DATASETS``. ``NAME.npz`` beside a dataset, if there, holds what must
 come out of it. Nothing of ours is imported.
 """

@@ -143,8 +143,8 @@ def state_shapes(config: ModelConfig) -> dict[str, Shapes]:
     """Return every name and shape, by part, of a model with this feature source.
 
     Derived from the lists of the released files and their tables; the trunk ends at its tap and
-    includes the layers of its constants. ``tests/test_weights_lists.py`` compares them with the
-    running modules.
+    includes the layers of its constants. ``test_weights_lists.py``
+    compares them with the running modules.
     """
     sections = official.sections(config, retrained=False)
     wan = config.source in TRUNK_SOURCES

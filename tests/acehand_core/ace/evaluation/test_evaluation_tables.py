@@ -1,0 +1,396 @@
+"""The paper's own numbers, and the report that stands ours beside them."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+
+import numpy as np
+import pytest
+
+from acehand_core.ace.evaluation.import_hands import CONVENTIONS
+from acehand_core.ace.evaluation.importing import METHODS
+from acehand_core.ace.evaluation.inputs import open_ground_truth
+from acehand_core.ace.evaluation.page import page, plots
+from acehand_core.ace.evaluation.run import Options, evaluate_predictions, write_evaluation
+from acehand_core.ace.evaluation.summary import METRICS, mixture
+from acehand_core.ace.evaluation.tables import (
+    STUDIES,
+    TABLES,
+    TableEntry,
+    build_tables,
+    check_study,
+    differences,
+    latex,
+    markdown,
+    quoted,
+)
+from acehand_core.errors import InputError
+from acehand_core.recordings.hands_file import write_hand_motion
+from benchmarks.evaluation_reference import motion_of
+from helpers import ROOT, quoted_from_paper
+from helpers.commands import Acehand
+from helpers.evaluation_samples import still
+
+
+@pytest.fixture
+def evaluation(tmp_path):
+    """An evaluation with hands in and out of sight, as a file."""
+    where = still(6)
+    where[3:, 0, 2] = -0.6
+    write_hand_motion(motion_of(where), tmp_path / "arctic" / "seg.parquet")
+    guess = motion_of(where + np.array([0.0, 0.0, 0.01234]), settings={"decoded_frames": 81})
+    write_hand_motion(guess, tmp_path / "guess" / "seg.parquet")
+    out = evaluate_predictions(
+        tmp_path / "guess", open_ground_truth(tmp_path / "arctic"), Options(label="A <method>")
+    )
+    path = tmp_path / "one.json"
+    write_evaluation(out, path)
+    return path
+
+
+def test_quoted_numbers_are_the_papers(shared):
+    """``python tests/helpers/quoted_from_paper.py SHARED/paper/*.txt`` writes them anew."""
+    paper = next((shared / "paper").glob("*.txt")).read_text("utf-8")
+    assert quoted_from_paper.quoted(paper) == quoted()
+
+
+def strata():
+    table = quoted()["tables"]["oos"]
+    return [
+        (block, row["method"], row["values"], table["counts"][block])
+        for block, rows in table["blocks"].items()
+        for row in rows
+    ]
+
+
+@pytest.mark.parametrize(("block", "method", "values", "counts"), strata())
+def test_the_papers_strata_mix_to_its_pooled_error(block, method, values, counts):
+    """Every row of the stratification table from its strata and counts, to 0.001 mm."""
+    iv, oos, pooled = values
+    assert mixture(iv, oos, counts["iv"], counts["oos"]) == pytest.approx(pooled, abs=1.0e-3)
+
+
+def test_the_stratification_table_is_whole():
+    assert len(strata()) == 33
+    shares = {b: c["oos"] / (c["iv"] + c["oos"]) for b, _, _, c in strata()}
+    assert {b: round(100 * s, 1) for b, s in shares.items()} == {
+        "ARCTIC": 6.9, "HOT3D": 17.6, "OakInk2": 14.5,
+    }  # fmt: skip
+
+
+def test_pooled_errors_agree_with_the_main_tables():
+    """The same column stands in two tables of the paper."""
+    tables = quoted()["tables"]
+    pooled = {(b, m): v[2] for b, m, v, _ in strata()}
+    seen = 0
+    for name in ("main", "extra"):
+        column = tables[name]["columns"].index("mpjpe_plus_oos")
+        for block, rows in tables[name]["blocks"].items():
+            for row in rows:
+                if (block, row["method"]) in pooled:
+                    assert row["values"][column] == pooled[block, row["method"]]
+                    seen += 1
+    assert seen == 33
+
+
+@pytest.mark.parametrize("block", ["ARCTIC", "HOT3D"])
+def test_the_papers_radius_table_mixes_to_its_in_view_column(block):
+    """Shares have three digits and errors two, so only to about 0.03 mm."""
+    rows = [r["values"] for r in quoted()["tables"]["radius"]["blocks"][block]
+            if r["method"] == "ACE-Ego-Hand"]  # fmt: skip
+    in_view = next(v[0] for b, m, v, _ in strata() if (b, m) == (block, "ACE-Ego-Hand"))
+    assert sum(r[0] for r in rows) == pytest.approx(1, abs=2e-3)
+    assert sum(r[0] * r[1] for r in rows) / sum(r[0] for r in rows) == pytest.approx(
+        in_view, abs=0.03
+    )
+
+
+def test_every_quoted_row_says_where_it_is_from():
+    for name, table in quoted()["tables"].items():
+        assert name in TABLES and table["label"]
+        for rows in table["blocks"].values():
+            assert all(row["origin"] for row in rows)
+    main = quoted()["tables"]["main"]["blocks"]["ARCTIC"]
+    own = {row["method"] for row in main if row["origin"] == "the paper's own run"}
+    assert own == {"EgoForce", "ACE-Ego-Hand", "ACE-Ego-Hand (K-free)"}
+
+
+def scored(evaluation, **changes):
+    """The evaluation as if it were of these segments and pictures."""
+    value = json.loads(evaluation.read_text())
+    for name, entry in changes.items():
+        value[name] = entry if name != "segments" else value[name] | entry
+    return TableEntry("one.json", value)
+
+
+def test_rows_made_otherwise_than_the_quoted_ones_are_marked(evaluation, capsys, tmp_path):
+    """Numbers of the paper's Table "Training and evaluation data" and its appendix, by hand."""
+    size = {"width": 672, "height": 480, "diagonal_px": 825.8, "segments": 291}
+    paper = {"count": 291, "frames": 81, "split": "test"}
+    assert differences(scored(evaluation, segments=paper, pictures=[size])) == []
+    for changed, pictures, word in (
+        ({"count": 290}, [size], "segments: 290, the paper 291"),
+        ({"frames": 41}, [size], "frames a segment: 41, the paper 81"),
+        ({"split": "val"}, [size], "split: val, the paper test"),
+        ({}, [size | {"width": 832}], "pictures: 832 x 480, the paper 672 x 480"),
+        ({}, [], "pictures: not recorded, the paper 672 x 480"),
+    ):
+        other = scored(evaluation, segments=paper | changed, pictures=pictures)
+        assert differences(other) == [word]
+    wide = [{"width": 832, "height": 480, "diagonal_px": 960.5, "segments": 355}]
+    h2o = {"count": 355, "frames": 81, "split": "test"}
+    assert differences(scored(evaluation, dataset="h2o", segments=h2o, pictures=wide)) == []
+    hoi4d = {"count": 498, "frames": 81, "split": "test"}
+    told = differences(scored(evaluation, dataset="hoi4d", segments=hoi4d, pictures=wide))
+    assert told == ["pictures: 832 x 480, the paper does not say"]
+    assert differences(scored(evaluation, dataset="mine")) == []
+
+    run = Acehand(capsys, "evaluate", evaluation, "--report", tmp_path / "report")
+    assert run.code == 0 and "warning: one.json does not compare" in run.err
+    for name in ("md", "tex", "html"):
+        text = (tmp_path / f"report/report.{name}").read_text()
+        assert "[1]* was not made like the quoted rows: segments: 1, the paper 291" in text
+    rows = (tmp_path / "report/report.md").read_text().splitlines()
+    assert [row.split("|")[-2].strip() for row in rows if row.startswith("| A &lt;method")] == (
+        ["[1]*"] * len([row for row in rows if row.startswith("| A &lt;method")])
+    )
+
+
+def test_without_evaluations_there_are_only_quoted_rows():
+    rows = [r for t in build_tables([]) for block in t.blocks.values() for r in block]
+    assert len(rows) > 100 and all(row.quoted for row in rows)
+
+
+def test_our_numbers_are_those_of_the_evaluation(evaluation):
+    value = json.loads(evaluation.read_text())
+    tables = {t.name: t for t in build_tables([TableEntry("one.json", value)])}
+    ours = {
+        name: [r for rows in t.blocks.values() for r in rows if not r.quoted]
+        for name, t in tables.items()
+    }
+    (row,) = ours["main"]
+    assert row in tables["main"].blocks["ARCTIC"]  # the folder is named arctic
+    expected = tuple(value["metrics"][name] for name in TABLES["main"][1])
+    assert row.values == expected and row.label == "A <method>"
+    assert ours["oos"][0].values[1] == value["metrics"]["mpjpe_oos"]
+    assert ours["placement"][0].values[1] == pytest.approx(0.01234)
+    assert ours["length"][0].values[0] == 81
+    assert not ours["extra"] and not ours["throughput"]
+    assert not any(ours[name] for name in STUDIES)
+
+
+def test_a_study_takes_the_rows_it_is_given(evaluation):
+    value = json.loads(evaluation.read_text())
+    entry = TableEntry("one.json", value, check_study("tap"), "Block 3")
+    tables = {t.name: t for t in build_tables([entry])}
+    assert tables["tap"].blocks["ARCTIC"][-1].label == "Block 3"
+    assert all(r.quoted for r in tables["main"].blocks["ARCTIC"])
+    with pytest.raises(InputError, match="valid: decoder, features, sigma, tap"):
+        check_study("tapp")
+
+
+def test_texts_mark_what_is_quoted_and_name_the_list(evaluation):
+    value = json.loads(evaluation.read_text())
+    entries = [TableEntry("one.json", value)]
+    tables = build_tables(entries)
+    text = markdown(tables, entries)
+    assert value["segments"]["sha256"] in text and "list arctic" in text
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    assert all("| q: " in line or "[1]" in line or line.startswith(("| Method", "| ---"))
+               for line in lines)  # fmt: skip
+    tex = latex(tables, entries)
+    assert (
+        tex.count(r"\begin{tabular}")
+        == tex.count(r"\end{tabular}")
+        == len([t for t in tables if t.blocks])
+    )
+    for line in tex.splitlines():
+        if line.endswith(r"\\") and "&" in line:
+            assert not re.search(r"(?<!\\)[%#_]", line), line
+
+
+def test_digits_are_not_invented():
+    """A quoted cell is printed as the paper prints it."""
+    text = markdown(build_tables([]), [])
+    assert "| Block 10 (11/30) | 17.77 | 8.70 | 11.63 | 12.58 | 0.030 | 2.74 |" in text
+    assert "| raw RGB | 46.50 | 16.93 | 4.37 | 98.3 |" in text
+
+
+def test_the_command(capsys, tmp_path, evaluation):
+    output = tmp_path / "report"
+    run = Acehand(capsys, "evaluate", evaluation, "--row", "sigma", "mine", evaluation,
+                  "--report", output)  # fmt: skip
+    assert run.code == 0 and len(run.json["files"]) == 3 and run.json["rows"] > 5
+    html = (output / "report.html").read_text()
+    assert "A &lt;method&gt;" in html and "A <method>" not in html
+    assert html.count("Plotly.newPlot(") >= 5
+    assert not re.search(r"""(src|href)=["'](?!#|data:,)""", html.partition("<body>")[2])
+    assert Acehand(capsys, "evaluate", evaluation, "--report", output).code == 4
+    broken = tmp_path / "broken.json"
+    for content, message in (
+        ("{", "not JSON"),
+        ("{}", "not an evaluation"),
+        ('{"format": "acehand-evaluation", "version": 9}', "version 9"),
+    ):
+        broken.write_text(content)
+        run = Acehand(capsys, "evaluate", broken, "--report", tmp_path / "other")
+        assert run.code == 2 and message in run.err
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "message"),
+    [
+        (("metrics",), None, "'metrics' is 'None'"),
+        (("metrics", "facc"), "abc", "'metrics.facc' is 'abc'; a number or null"),
+        (("metrics", "facc"), float("nan"), "'metrics.facc'"),
+        (("metrics", "recall"), ..., "'metrics.recall' is missing"),
+        (("radius",), [{}], "'radius[0].from' is missing"),
+        (("radius",), {}, "'radius' is '{}'; a list"),
+        (("radius", 1, "from"), None, "'radius[1].from' is 'None'; a number"),
+        (("method", "trackers"), "abc", "'method.trackers'"),
+        (("method",), [], "'method' is '[]'; an object"),
+        (("counts", "oos"), None, "'counts.oos'"),
+        (("counts", "oos"), True, "'counts.oos'"),
+        (("segments", "count"), -1, "'segments.count'"),
+        (("hand_model",), ..., "'hand_model' is missing"),
+        (("matched",), 3, "'matched' is '3'; an object"),
+        (("out_of_sight_placement", "emitted"), "x", "'out_of_sight_placement.emitted'"),
+        (("translation_m",), [1], "'translation_m'"),
+        (("decoded_length",), [{"frames": 1}], "'decoded_length[0].segments' is missing"),
+        (("throughput",), {"fps": "fast"}, "'throughput.machine' is missing"),
+    ],
+)
+def test_a_damaged_evaluation_is_refused_with_its_entry(
+    capsys, tmp_path, evaluation, keys, value, message
+):
+    content = json.loads(evaluation.read_text())
+    inner = content
+    for key in keys[:-1]:
+        inner = inner[key]
+    if value is ...:
+        del inner[keys[-1]]
+    else:
+        inner[keys[-1]] = value
+    broken = tmp_path / "broken.json"
+    broken.write_text(json.dumps(content))
+    run = Acehand(capsys, "evaluate", broken, "--report", tmp_path / "other")
+    assert run.code == 2 and f"{broken}: {message}" in run.err
+    assert not (tmp_path / "other").exists()
+
+
+#: Axes of the paper's teaser in its order.
+RADAR = ("f1", "mpjpe_p", "pa_p", "epe_p", "go_p", "ct_p", "jitter")
+
+
+def radars(entries) -> dict[str, dict[str, dict[int, float]]]:
+    """Return, per radar and series, how far out its known points are on each axis, rim 1."""
+    tables = build_tables(entries)
+    return {
+        heading: {
+            trace.name: {i: far for i, far in enumerate(trace.r[:-1]) if far is not None}
+            for trace in figure.data
+            if any(far is not None for far in trace.r)
+        }
+        for heading, figure in plots(tables[0], tables)
+        if figure.data[0].type == "scatterpolar"
+    }
+
+
+def test_the_radar_shows_what_the_teaser_of_the_paper_says():
+    """ "Leads on six of the seven metrics ... and matches the strongest baseline on F1"."""
+    drawn = radars([])
+    assert list(drawn) == [
+        "Mean of ARCTIC, HOT3D, HOI4D", "ARCTIC", "HOT3D", "HOI4D", "H2O", "OakInk2",
+    ]  # fmt: skip
+    mean = drawn["Mean of ARCTIC, HOT3D, HOI4D"]
+    # Of the 12 rows the five with the lowest MPJPE-p; HaMeR, for one, is left out.
+    ours, *others = ("ACE-Ego-Hand", "ViDiHand", "WiLoR", "EgoForce")
+    assert set(mean) == {ours, *others, "ACE-Ego-Hand (K-free)"}
+    for axis, name in enumerate(RADAR):
+        best = max(mean[other][axis] for other in others)
+        if name == "f1":
+            assert mean[ours][axis] == pytest.approx(best, abs=2e-3)
+        else:
+            assert mean[ours][axis] > best + 0.05, name
+    # By hand from the main table: MPJPE-p 15.256, 12.888, 23.031 against 21.668, 21.514, 30.090;
+    # F1 1.000, 0.995, 0.985 (K-free, the best) against 0.999, 0.983, 0.990.
+    assert mean["ViDiHand"][1] == pytest.approx((51.175 / 3) / (73.272 / 3), abs=2e-3)
+    assert mean["ViDiHand"][0] == pytest.approx(2.972 / 2.980, abs=2e-3)
+    # HOT3D, EPE2D-p: the K-free row is the best with 6.067, then 6.418.
+    assert drawn["HOT3D"]["ACE-Ego-Hand (K-free)"][3] == pytest.approx(1, abs=2e-3)
+    assert drawn["HOT3D"][ours][3] == pytest.approx(6.067 / 6.418, abs=2e-3)
+
+
+def test_rows_that_were_run_stand_in_the_radar_of_their_dataset(evaluation):
+    value = json.loads(evaluation.read_text())
+    names = {"f1": 0.5, "mpjpe_p": 30.512, "pa_p": 7.474, "epe_p": 918.0, "go_p": None,
+             "ct_p": 0.0, "jitter": 5.4}  # fmt: skip
+    value["metrics"].update(names)
+    drawn = radars([TableEntry("one.json", value)])
+    label = "A &lt;method&gt;"
+    assert label not in drawn["HOT3D"] and label not in drawn["Mean of ARCTIC, HOT3D, HOI4D"]
+    mine = drawn["ARCTIC"][label]
+    # Against 1.000, 15.256, 7.474, 9.180 and 2.700; GO-p is not known; CT-p of 0 is the best.
+    assert {axis: round(v, 2) for axis, v in mine.items()} == {
+        0: 0.5, 1: 0.5, 2: 1.0, 3: 0.01, 5: 1.0, 6: 0.5,
+    }  # fmt: skip
+    assert drawn["ARCTIC"]["ViDiHand"][5] == 0, "nothing but the centre is left beside a 0"
+
+
+def test_the_radar_tells_quoted_rows_from_others_and_says_how_it_is_scaled(evaluation):
+    entries = [TableEntry("one.json", json.loads(evaluation.read_text()))]
+    tables = build_tables(entries)
+    radar = dict(plots(tables[0], tables))["ARCTIC"]
+    looks = [(trace.line.dash, trace.marker.symbol) for trace in radar.data]
+    assert looks == [("dash", "circle-open")] * 5 + [("solid", "circle")]
+    # Each axis names its metric and the value at its rim: the best of the rows drawn.
+    assert dict(plots(tables[0], tables))["HOT3D"].data[0].theta[3] == "EPE2D-p px<br>6.067"
+    html = page(tables, entries)
+    assert "best / value of the radius" in html and "value / best" in html
+
+
+def test_without_plotly_nothing_is_written(capsys, tmp_path, evaluation, monkeypatch):
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    run = Acehand(capsys, "evaluate", evaluation, "--report", tmp_path / "report")
+    assert run.code == 2 and "acehand[view]" in run.err
+    assert not (tmp_path / "report").exists()
+
+
+def test_a_mean_takes_all_three_datasets_or_is_not_known(evaluation):
+    value = json.loads(evaluation.read_text())
+    value["metrics"].update({"mpjpe_p": 34.116, "go_p": 20.0})
+    entries = []
+    for dataset in ("ARCTIC", "hot3d", "HOI4D"):
+        metrics = value["metrics"] | ({"go_p": None} if dataset == "hot3d" else {})
+        entries.append(TableEntry("one.json", {**value, "dataset": dataset, "metrics": metrics}))
+    mean = radars(entries)["Mean of ARCTIC, HOT3D, HOI4D"]["A &lt;method&gt;"]
+    assert mean[1] == pytest.approx(0.5, abs=2e-3), "the best quoted mean is 17.058"
+    assert 4 not in mean
+
+
+def test_two_evaluations_of_one_name_are_two_lines_of_the_radar(evaluation):
+    value = json.loads(evaluation.read_text())
+    value["dataset"] = "kitchen"  # no quoted rows there
+    entry = TableEntry("one.json", value)
+    assert "kitchen" not in radars([entry]), "one row alone compares with nothing"
+    assert set(radars([entry, entry])["kitchen"]) == {"A &lt;method&gt;", "A &lt;method&gt; (2)"}
+
+
+DOC = (ROOT / "docs" / "evaluation.md").read_text("utf-8")
+
+
+def test_the_documentation_names_every_metric_block_and_method(evaluation):
+    first_cells = {
+        name
+        for line in DOC.splitlines()
+        if line.startswith("| `")
+        for name in re.findall(r"`([^`]+)`", line.split("|")[1])
+    }
+    assert {name for name, _, _ in METRICS} <= first_cells
+    assert set(METHODS) <= first_cells
+    assert set(CONVENTIONS) <= first_cells
+    for block in json.loads(evaluation.read_text()):
+        assert f"`{block}`" in DOC or f'"{block}"' in DOC, block

@@ -1,0 +1,365 @@
+"""Rotations of a camera from its pictures, against views of a textured room drawn here by rays."""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+import pytest
+
+from acehand_core.camera.turns import DarkBorder, estimate_rotations, hand_mask
+from acehand_core.errors import InputError, SchemaError
+from acehand_core.geometry import rotations
+from acehand_core.geometry.cameras import Camera
+from acehand_core.motion import CameraMotion
+from acehand_core.recordings.hands_file import read_hand_motion
+from acehand_core.recordings.registry import open_recording
+from helpers import ROOT
+
+EXAMPLES = ROOT / "examples"
+PINHOLE = Camera.nominal(320, 240, 80.0)
+FISHEYE = Camera("kannala_brandt", 320, 240, 150.0, 150.0, 159.5, 119.5, (0.02, -0.01, 0.0, 0.0))
+CAMERAS = {"pinhole": PINHOLE, "fisheye": FISHEYE}
+
+
+def texture(seed: int = 0, size: int = 512) -> np.ndarray:
+    """Return a grey picture with detail of several sizes, the same at opposite edges."""
+    rng = np.random.default_rng(seed)
+    out = np.zeros((size, size))
+    for cell, height in ((8, 1.0), (16, 1.0), (32, 1.0), (64, 0.7)):
+        coarse = rng.normal(size=(size // cell, size // cell))
+        tiled = np.tile(coarse, (3, 3)).astype(np.float32)
+        fine = cv2.resize(tiled, (3 * size, 3 * size), interpolation=cv2.INTER_CUBIC)
+        out += height * fine[size : 2 * size, size : 2 * size]
+    return np.clip(127 + 38 * out, 0, 255).astype(np.float32)
+
+
+TEXTURES = [texture(seed) for seed in range(6)]
+
+
+def view(camera: Camera, R: np.ndarray, centre: np.ndarray) -> np.ndarray:
+    """Return what a camera sees of the inside of a box, -1 to 1 each way. ``R``: R_world_camera.
+
+    ``R`` may be one per row of the picture: a rolling shutter.
+    """
+    grid = np.stack(np.meshgrid(np.arange(camera.width), np.arange(camera.height)), -1)
+    rays = camera.unproject(grid.astype(float))
+    rows = np.broadcast_to(R, (camera.height, 3, 3))
+    world = np.einsum("hij,hwj->hwi", rows, rays)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        far = (np.sign(world) - centre) / world
+    axis = np.nanargmin(far, axis=-1)
+    hit = centre + np.take_along_axis(far, axis[..., None], -1) * world
+    out = np.zeros(grid.shape[:2], np.float32)
+    for wall in range(6):
+        a = wall // 2
+        here = (axis == a) & ((world[..., a] > 0) == (wall % 2 == 1))
+        at = ((np.delete(hit, a, -1) + 1) * 256).astype(np.float32)
+        shown = cv2.remap(TEXTURES[wall], at, None, cv2.INTER_LINEAR, borderMode=cv2.BORDER_WRAP)
+        out[here] = shown[here]
+    return np.clip(out, 0, 255).astype(np.uint8)
+
+
+def swaying(count: int) -> np.ndarray:
+    """Return R_world_camera of a head that looks about, up to some 2 degrees a frame."""
+    return swaying_at(np.arange(count))
+
+
+def swaying_at(frame: np.ndarray) -> np.ndarray:
+    t = frame / 30
+    turns = np.stack(
+        [0.10 * np.sin(5 * t), 0.45 * np.sin(2.2 * t), 0.06 * np.sin(3 * t + 1)], axis=-1
+    )
+    return rotations.exp(turns)
+
+
+def drawn(camera: Camera, R: np.ndarray, move: float = 0.0) -> list[np.ndarray]:
+    """Return pictures of a head that turns as given and moves by up to ``move`` each way."""
+    t = np.arange(len(R)) / 30
+    way = np.stack([np.sin(4 * t), np.sin(6 * t + 1) - np.sin(1), np.cos(3 * t) - 1], -1)
+    return [view(camera, r, move * c) for r, c in zip(R, way, strict=True)]
+
+
+def off_degrees(motion: CameraMotion, R: np.ndarray, lag: int) -> float:
+    """Return the rms error of the rotation over ``lag`` frames."""
+    true = np.swapaxes(R[:-lag], 1, 2) @ R[lag:]
+    made = np.swapaxes(motion.rotations[:-lag], 1, 2) @ motion.rotations[lag:]
+    return float(np.degrees(np.sqrt((rotations.angle_between(made, true) ** 2).mean())))
+
+
+def turned_wrong(motion: CameraMotion, R: np.ndarray, a: int, b: int) -> float:
+    """Return the error of the rotation between two frames, degrees."""
+    made = motion.between(a, b)
+    assert made is not None
+    return float(np.degrees(np.linalg.norm(rotations.log(made.T @ R[a].T @ R[b]))))
+
+
+# --- right answers ---
+
+
+@pytest.mark.parametrize("lens", CAMERAS)
+def test_a_head_that_only_turns(lens):
+    R = swaying(45)
+    motion = estimate_rotations(drawn(CAMERAS[lens], R), CAMERAS[lens])
+    assert not motion.broken.any()
+    # A slow turn and a slow movement look nearly alike at this size: most of the error is that.
+    assert off_degrees(motion, R, 1) < 0.1 and off_degrees(motion, R, 30) < 1.0
+    assert np.allclose(motion.rotations[0], np.eye(3))
+    # The direction of R_reference_camera: what the camera's axis is in the first frame.
+    axis = R[0].T @ R[40] @ [0, 0, 1]
+    assert np.allclose(motion.rotations[40] @ [0, 0, 1], axis, atol=0.03)
+
+
+@pytest.mark.parametrize("lens", CAMERAS)
+def test_a_head_that_also_moves(lens):
+    """It slides 10 cm before a wall 1 m away: a turn by as much as what is seen of it shifts.
+
+    In the middle that is atan(0.1), and 40 degrees beside it cos(40 deg) ** 2 of that.
+    """
+    slid = np.linspace(0, 0.1, 20)
+    frames = [view(CAMERAS[lens], np.eye(3), np.array([x, 0, 0])) for x in slid]
+    motion = estimate_rotations(frames, CAMERAS[lens])
+    assert not motion.broken.any()
+    most = np.arctan(0.1)
+    pitch, yaw, roll = rotations.log(motion.rotations[-1])
+    assert np.cos(np.radians(40)) ** 2 * most < yaw < most
+    assert abs(pitch) < 0.02 * most and abs(roll) < 0.02 * most
+
+
+def test_a_still_camera_does_not_turn():
+    rng = np.random.default_rng(0)
+    picture = view(PINHOLE, np.eye(3), np.zeros(3)).astype(float)
+    noisy = [np.clip(picture + rng.normal(0, 4, picture.shape), 0, 255).astype(np.uint8)
+             for _ in range(20)]  # fmt: skip
+    motion = estimate_rotations(noisy, PINHOLE)
+    still = np.broadcast_to(np.eye(3), (20, 3, 3))
+    turned = np.degrees(rotations.angle_between(motion.rotations, still))
+    assert not motion.broken.any() and turned.max() < 0.05
+
+
+def test_a_hand_that_moves_by_itself_is_masked():
+    """Most of the picture moves on its own: it turns the result unless it is masked."""
+    R = swaying(24)
+    frames, masks = drawn(PINHOLE, R), []
+    for t, frame in enumerate(frames):
+        left = 10 + 3 * t
+        frame[30:, left : left + 200] = TEXTURES[5][:210, :200]
+        mask = np.zeros(frame.shape, bool)
+        mask[22:, left - 8 : left + 208] = True
+        masks.append(mask)
+    without = estimate_rotations(frames, PINHOLE)
+    masked = estimate_rotations(frames, PINHOLE, lambda number: masks[number])
+    assert off_degrees(masked, R, 1) < 0.2
+    assert off_degrees(without, R, 1) > 5 * off_degrees(masked, R, 1)
+
+
+def test_larger_pictures_are_made_smaller():
+    R = swaying(12)
+    large = PINHOLE.rescaled(1280, 960)
+    frames = drawn(PINHOLE, R)
+    grown = [cv2.resize(frame, (1280, 960), interpolation=cv2.INTER_CUBIC) for frame in frames]
+    masks = np.zeros((960, 1280), bool)
+    motion = estimate_rotations(grown, large, lambda number: masks)
+    assert off_degrees(motion, R, 1) < 0.08
+
+
+def test_rgb_is_as_good_as_grey():
+    frames = drawn(PINHOLE, swaying(8))
+    grey = estimate_rotations(frames, PINHOLE)
+    rgb = estimate_rotations([np.stack([f] * 3, -1) for f in frames], PINHOLE)
+    assert np.allclose(grey.rotations, rgb.rotations, atol=1e-4)
+
+
+def test_the_example_and_what_sigma_says_of_it():
+    """Rendered, with hands that move; the truth is that of the renderer."""
+    truth = read_hand_motion(EXAMPLES / "two_hands_truth.parquet")
+    frames = open_recording(EXAMPLES / "two_hands.mp4").frames
+    camera, hands = truth.camera, truth.joints_image
+    motion = estimate_rotations(
+        frames.read(0, 60), camera, lambda t: hand_mask(hands[t], camera.width, camera.height)
+    )
+    R = truth.T_world_camera[:60, :3, :3]
+    assert not motion.broken.any()
+    assert off_degrees(motion, R, 1) < 0.16 and off_degrees(motion, R, 30) < 1.4
+    step = np.swapaxes(motion.rotations[:-1], 1, 2) @ motion.rotations[1:]
+    off = rotations.angle_between(step, np.swapaxes(R[:-1], 1, 2) @ R[1:])
+    assert 0.5 < np.sqrt(((off / motion.sigma_rad[1:]) ** 2).mean()) < 2.0
+
+
+def border(kind: str) -> np.ndarray:
+    """Return which pixels of 320 x 240 an undistorted, fisheye or letterboxed picture has black."""
+    y, x = np.mgrid[:240, :320]
+    if kind == "bars":
+        return (y < 32) | (y >= 208)
+    if kind == "circle":
+        return np.hypot(x - 160, y - 120) > 135
+    return (np.abs(y - 120) > 105 - 0.001 * (x - 160) ** 2) | (np.abs(x - 160) > 145)
+
+
+@pytest.mark.parametrize("kind", ["bars", "circle", "undistorted"])
+def test_black_borders_are_no_scene_that_stands_still(kind):
+    """The scene is dull: the outline of the border is the strongest edge."""
+    R = swaying(40)
+    rng = np.random.default_rng(3)
+    frames = []
+    for frame in drawn(PINHOLE, R):
+        dull = 90 + 0.12 * (frame.astype(float) - 127) + rng.normal(0, 1, frame.shape)
+        frames.append(np.where(border(kind), 0, dull).round().astype(np.uint8))
+    motion = estimate_rotations(frames, PINHOLE)
+    assert not motion.broken.any() and off_degrees(motion, R, 1) < 0.2
+
+
+def test_words_across_the_picture_do_not_hold_it():
+    R = swaying(40)
+    frames = drawn(PINHOLE, R)
+    for frame in frames:
+        for row in (30, 225):
+            cv2.putText(frame, "REC 12:34:56 CAM 2", (8, row), 0, 0.9, 255, 2)
+    motion = estimate_rotations(frames, PINHOLE)
+    assert not motion.broken.any() and off_degrees(motion, R, 1) < 0.2
+
+
+def test_a_picture_that_hands_nearly_fill():
+    """A hand covers all but two strips at the sides, and waves."""
+    R = swaying(30)
+    frames = drawn(PINHOLE, R)
+    covered = np.zeros((240, 320), bool)
+    covered[:, 40:280] = True
+    for t, frame in enumerate(frames):
+        waving = np.roll(TEXTURES[4], (5 * t, 3 * t), (0, 1))[:240, :320]
+        frame[covered] = waving[covered]
+    motion = estimate_rotations(frames, PINHOLE, lambda number: covered)
+    step = np.swapaxes(motion.rotations[:-1], 1, 2) @ motion.rotations[1:]
+    off = np.degrees(rotations.angle_between(step, np.swapaxes(R[:-1], 1, 2) @ R[1:]))
+    assert (off[~motion.doubtful[1:]] < 1.0).all()
+
+
+# --- what cannot be estimated is said ---
+
+
+def test_black_frames_and_what_lies_between():
+    R = swaying(40)
+    frames = drawn(PINHOLE, R)
+    for t in range(12, 20):
+        frames[t] = np.zeros_like(frames[t])
+    motion = estimate_rotations(frames, PINHOLE)
+    assert np.flatnonzero(motion.broken).tolist() == list(range(12, 21))
+    assert motion.piece.tolist() == [0] * 12 + list(range(1, 9)) + [9] * 20
+    assert motion.between(3, 30) is None
+    assert turned_wrong(motion, R, 2, 11) < 1.0
+    assert np.allclose(motion.rotations[12:21], np.eye(3))
+
+
+def test_a_cut():
+    one = drawn(PINHOLE, swaying(10))
+    other = drawn(PINHOLE, rotations.exp(np.array([0.0, 2.6, 0.3])) @ swaying(10))
+    motion = estimate_rotations(one + other, PINHOLE)
+    assert np.flatnonzero(motion.broken).tolist() == [10]
+
+
+@pytest.mark.parametrize("level", [0, 128, 255])
+def test_no_texture(level):
+    frames = [np.full((240, 320), level, np.uint8)] * 4
+    motion = estimate_rotations(frames, PINHOLE)
+    assert motion.broken.tolist() == [False, True, True, True]
+    assert np.allclose(motion.rotations, np.eye(3))
+
+
+def test_everything_masked():
+    frames = drawn(PINHOLE, swaying(4))
+    everything = np.ones((240, 320), bool)
+    motion = estimate_rotations(frames, PINHOLE, lambda number: everything)
+    assert motion.broken.tolist() == [False, True, True, True]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3])
+def test_short_recordings(count):
+    R = swaying(max(count, 1))[:count]
+    motion = estimate_rotations(drawn(PINHOLE, R), PINHOLE)
+    assert len(motion) == count == len(motion.broken)
+    assert not motion.broken.any()
+    for t in range(1, count):
+        assert off_degrees(motion, R, t) < 0.3
+
+
+def test_a_rolling_shutter_shears_and_is_no_error():
+    """Rows are exposed over 25 ms of the 33 between frames; the middle row is the frame's time."""
+    count, rows = 20, 240
+    steps = 0.75 * (np.arange(rows) / rows - 0.5)
+    fine = np.stack([swaying_at(number + steps) for number in range(count)])
+    frames = [view(PINHOLE, R, np.zeros(3)) for R in fine]
+    motion = estimate_rotations(frames, PINHOLE)
+    assert not motion.broken.any()
+    assert off_degrees(motion, swaying(count), 1) < 0.15
+
+
+def test_five_frames_a_second():
+    R = swaying(60)[::6]
+    motion = estimate_rotations(drawn(PINHOLE, R), PINHOLE)
+    assert not motion.broken.any() and off_degrees(motion, R, 1) < 0.5
+
+
+def test_a_fast_turn():
+    """21 degrees a frame at the fastest, as a head that looks back."""
+    share = np.clip((np.arange(24) - 5) / 12, 0, 1)
+    eased = share**3 * (10 - 15 * share + 6 * share**2)
+    R = rotations.exp(np.outer(eased * np.radians(130), [0, 1, 0]))
+    motion = estimate_rotations(drawn(PINHOLE, R), PINHOLE)
+    step = np.swapaxes(R[:-1], 1, 2) @ R[1:]
+    made = np.swapaxes(motion.rotations[:-1], 1, 2) @ motion.rotations[1:]
+    off = np.degrees(rotations.angle_between(made, step))
+    # What may be lost is flagged; nothing slow is.
+    assert (off[~motion.doubtful[1:]] < 1.0).all()
+    slow = np.degrees(np.linalg.norm(rotations.log(step), axis=1)) < 8
+    assert not motion.doubtful[1:][slow].any()
+
+
+# --- bad input ---
+
+
+def test_pictures_and_masks_of_another_size_are_refused():
+    wrong = np.zeros((200, 320), np.uint8)
+    with pytest.raises(InputError, match=r"frame 0: uint8 of shape \(200, 320\).*240 rows and 320"):
+        estimate_rotations([wrong], PINHOLE)
+    right = np.zeros((240, 320), np.uint8)
+    with pytest.raises(InputError, match=r"mask of frame 0: shape \(200, 320\)"):
+        estimate_rotations([right], PINHOLE, lambda number: wrong > 0)
+    with pytest.raises(InputError, match="float64"):
+        estimate_rotations([right.astype(float)], PINHOLE)
+    with pytest.raises(SchemaError, match="frame 0"):
+        CameraMotion(np.eye(3)[None], np.ones(1, bool), np.zeros(1))
+
+
+# --- parts ---
+
+
+def test_a_mask_covers_hand_and_forearm():
+    # A hand that points up, wrist at (100, 150), fingertips at y = 70; its arm comes from below.
+    rows = np.array([150, 140, 130, 125, 120, 115, 95, 85, 75, 112, 92, 80, 70, 114, 94, 84, 76,
+                     118, 102, 94, 88], float)  # fmt: skip
+    columns = np.array([100, 88, 80, 76, 73, 92, 90, 89, 88, 99, 99, 99, 99, 106, 107, 107, 108,
+                        112, 115, 116, 117], float)  # fmt: skip
+    hand = np.stack([columns, rows], -1)
+    mask = hand_mask(hand[None], 320, 240)
+    assert mask.shape == (240, 320)
+    at = hand.round().astype(int)
+    assert mask[at[:, 1], at[:, 0]].all()
+    assert mask[200, 100] and mask[230, 100]  # the forearm
+    assert not mask[100, 180] and not mask[20, 100] and not mask[200, 250]
+    absent = np.full((1, 21, 2), np.nan)
+    assert not hand_mask(absent, 320, 240).any()
+    assert not hand_mask(np.zeros((0, 21, 2)), 320, 240).any()
+    assert not hand_mask(hand[None] + 400, 320, 240).any()
+    partly = hand.copy()
+    partly[5:] += 1e7
+    assert hand_mask(partly[None], 320, 240).shape == (240, 320)
+
+
+def test_what_stays_dark_along_the_edge_is_a_border():
+    dark = DarkBorder()
+    first = np.full((240, 320), 60, np.uint8)
+    first[:40], first[100:140, 100:160], first[200:, :50] = 3, 3, 10
+    second = first.copy()
+    second[200:, :50] = 60
+    assert dark.add(first)[:40].all()
+    border = dark.add(second)
+    assert border[:40].all() and not border[60:].any()

@@ -1,0 +1,120 @@
+"""Mistakes that a file of keypoints may hold: named where they are clear, and no false alarms."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import acehand_core as ah
+from acehand_core import motion_from_joints
+from acehand_core.errors import SchemaError
+from acehand_core.motion import HandMotion
+from acehand_core.recordings.keypoints.joints import DOUBT
+from helpers import ROOT
+from helpers import keypoint_files as made
+from helpers.commands import Run
+from helpers.retarget_samples import human_joints, moving_hands
+
+FLIP = np.array([1.0, 1, -1])
+
+
+def real() -> dict[str, np.ndarray]:
+    """Return (T, 2, 21, 3) of hands that were recorded or rendered, metres."""
+    right = np.load(ROOT / "tests/data/human_joint_right.npz")["joints"]
+    recorded = np.full((len(right), 2, 21, 3), np.nan)
+    recorded[:, 1] = right
+    truth = ah.read_hand_motion(ROOT / "examples/two_hands_truth.parquet").joints_camera
+    poses = np.array(list(json.loads((ROOT / "retarget/human_poses.json").read_text()).values()))
+    canonical = np.stack([poses * FLIP, poses], axis=1)
+    return {"recorded": recorded, "rendered": truth, "moving": moving_hands(60),
+            "canonical": canonical}  # fmt: skip
+
+
+SAMPLES = real()
+ORDERS = {"openpose": tuple(range(21)), "mano": made.MANO, "minimal_hand": made.MINIMAL_HAND,
+          "aria": made.ARIA, "interhand": made.INTERHAND}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize("scale", [0.75, 1.0, 1.25])
+def test_hands_are_taken_as_they_are(name: str, scale: float) -> None:
+    """In whole, in parts, and with a tracker's noise."""
+    rng = np.random.default_rng(0)
+    joints = scale * SAMPLES[name]
+    parts = [joints, *(joints[i : i + 30] for i in range(0, len(joints), 60))]
+    for part in parts:
+        for noise in (0.0, 0.003):
+            motion = motion_from_joints(part + rng.normal(0, noise, part.shape), fps=30)
+            assert motion.known.any()
+
+
+@pytest.mark.parametrize("said", ORDERS)
+@pytest.mark.parametrize("name", SAMPLES)
+def test_another_order_is_named(name: str, said: str) -> None:
+    for true, order in ORDERS.items():
+        if true == said or (name, true, said) == ("canonical", "mano", "minimal_hand"):
+            continue  # two fists and a flat hand do not show to which finger a tip belongs
+        theirs = made.written(SAMPLES[name], order)
+        with pytest.raises(SchemaError, match=f"look like {true} order") as error:
+            motion_from_joints(theirs, order=said, fps=30)
+        assert f"order {said} " in str(error.value)
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize(
+    ("said", "true", "factor"),
+    [("m", "mm", 1000), ("m", "cm", 100), ("m", "in", 1 / 0.0254), ("mm", "m", 0.001),
+     ("cm", "mm", 10), ("cm", "in", 1 / 2.54)],
+)  # fmt: skip
+def test_another_unit_is_named(name: str, said: str, true: str, factor: float) -> None:
+    joints = SAMPLES[name] * (1000 if true == "mm" else {"cm": 100, "in": 1 / 0.0254}.get(true, 1))
+    with pytest.raises(SchemaError, match=rf"look like {true} \(unit: {true}\)"):
+        motion_from_joints(joints, unit=said, fps=30)
+    assert factor > 0
+
+
+@pytest.mark.parametrize("name", ["recorded", "rendered", "moving"])
+def test_the_other_hand_is_named(name: str) -> None:
+    right = SAMPLES[name][:, 1]
+    with pytest.raises(SchemaError, match=r"look like a right hand.*--hands right"):
+        motion_from_joints(right, side="left", fps=30)
+    for mirrored in (right * FLIP, right[..., [0, 2, 1]]):  # an axis turned over, two exchanged
+        with pytest.raises(SchemaError, match=r"look like a left hand.*one axis points the other"):
+            motion_from_joints(mirrored, side="right", fps=30)
+
+
+def test_two_hands_in_the_wrong_slots() -> None:
+    for wrong in (moving_hands(60)[:, ::-1], moving_hands(60) * FLIP):
+        with pytest.raises(SchemaError, match=r"both hands .*swapped .*or one axis"):
+            motion_from_joints(wrong, fps=30)
+
+
+def test_an_open_hand_does_not_show_its_side() -> None:
+    """Flat, and with the fingers bent back as far as they go."""
+    flat = moving_hands(90)[45:46]  # a half period: the fingers are straight
+    for joints in (np.repeat(flat, 30, axis=0), human_joints("right", 1)[None].repeat(2, 1)):
+        for side in ("left", "right"):
+            motion_from_joints(joints[:, 1], side=side, fps=30)
+
+
+def doubts(motion: HandMotion) -> str:
+    return " ".join(note for note in motion.provenance.notes if note.startswith(DOUBT))
+
+
+def test_what_is_odd_is_a_note(tmp_path: Path, capsys) -> None:
+    assert doubts(motion_from_joints(moving_hands(60), fps=30)) == ""
+    assert "bone lengths of the right hand vary by 8%" in doubts(
+        motion_from_joints(SAMPLES["recorded"], fps=30)
+    )
+    breathing = moving_hands(60) * (1 + 0.15 * np.sin(np.arange(60)))[:, None, None, None]
+    assert "bone lengths of the left hand vary" in doubts(motion_from_joints(breathing, fps=30))
+    assert "frame rate right?" in doubts(motion_from_joints(moving_hands(60), fps=3000))
+    nowhere = np.random.default_rng(0).normal(0, 0.05, (60, 2, 21, 3))
+    assert "not in a hand's proportions" in doubts(motion_from_joints(nowhere, fps=30))
+
+    np.savez(tmp_path / "h.npz", joints=breathing, fps=30)
+    run = Run(capsys, tmp_path / "h.npz", "--output", tmp_path / "out", "--no-overlay")
+    assert run.code == 0 and "vary by" in str(run.json["notes"])

@@ -1,0 +1,243 @@
+"""MediaPipe's networks on OpenVINO: against MediaPipe itself, crops by hand, their files."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from acehand_core.errors import InputError, MissingDependencyError
+from acehand_core.recordings.video import open_video
+from acehand_core.trackers.mediapipe import networks, redetection
+from acehand_core.trackers.mediapipe.linking import assign_slots
+from acehand_core.trackers.mediapipe.networks import Crop, crop_of, hand_networks
+from acehand_core.trackers.mediapipe.redetection import SegmentCache
+from acehand_core.trackers.mediapipe.tracker import refine
+from acehand_core.types import no_progress
+from helpers import ROOT
+from helpers.commands import Acehand
+
+EXAMPLE = ROOT / "examples" / "two_hands.mp4"
+
+
+@pytest.fixture(scope="module")
+def pictures() -> list[np.ndarray]:
+    frames = open_video(EXAMPLE).frames
+    assert frames is not None
+    return [image for index, image in enumerate(frames.read(0, 100)) if index % 10 == 0]
+
+
+# --- crops ---
+
+
+def test_a_crop_that_is_neither_turned_nor_scaled() -> None:
+    """Its middle is the middle pixel; its pixels are the picture's, black beyond the edge."""
+    image = np.random.default_rng(0).integers(0, 255, (60, 80, 3), dtype=np.uint8)
+    crop = Crop(x=39.5, y=29.5, side=20.0, angle=0.0)
+    assert np.array_equal(crop.picture(image, 20), image[20:40, 30:50])
+    assert np.array_equal(
+        Crop(39.5, 29.5, 20.0, 0.0, mirrored=True).picture(image, 20), image[20:40, 30:50][:, ::-1]
+    )
+    corner = Crop(x=4.5, y=4.5, side=20.0, angle=0.0).picture(image, 20)
+    assert not corner[:5].any() and np.array_equal(corner[5:, 5:], image[:15, :15])
+
+
+def test_a_turned_crop() -> None:
+    """A quarter turn clockwise: what is right in the picture is up in the crop."""
+    image = np.random.default_rng(0).integers(0, 255, (60, 80, 3), dtype=np.uint8)
+    crop = Crop(x=39.5, y=29.5, side=20.0, angle=np.pi / 2)
+    up = crop.to_picture(np.array([[0.5, 0.0]]))
+    assert np.allclose(up, [[49.5, 29.5]])
+    assert np.array_equal(crop.picture(image, 20), np.rot90(image[20:40, 30:50]))
+
+
+@pytest.mark.parametrize("side", [100.0, 700.0, 2500.0])
+def test_a_point_is_where_the_crop_shows_it(side) -> None:
+    """A blob is drawn into a picture and found in a crop, also where that shrinks it a lot."""
+    image = np.zeros((1500, 2000, 3), np.uint8)
+    at = np.array([900.0, 700.0])
+    cv2.circle(image, (900, 700), round(side / 20), (255, 255, 255), -1)
+    crop = Crop(at[0] + side / 6, at[1] - side / 8, side, 0.7, mirrored=True)
+    seen = crop.picture(image)[..., 0].astype(float)
+    y, x = np.mgrid[:224, :224]
+    middle = np.array([(x * seen).sum(), (y * seen).sum()]) / seen.sum()
+    found = crop.to_picture(((middle + 0.5) / 224)[None])[0]
+    assert np.linalg.norm(found - at) < 0.004 * side
+
+
+def test_overlap_by_hand() -> None:
+    a, b = Crop(10.0, 10.0, 10.0, 0.3), Crop(15.0, 10.0, 10.0, 0.0)
+    assert a.overlap(b) == pytest.approx(50 / 150)
+    assert a.overlap(a) == 1.0 and a.overlap(Crop(40.0, 10.0, 10.0, 0.0)) == 0.0
+    assert a.overlap(Crop(10.0, 10.0, 4.0, 0.0)) == pytest.approx(16 / 100)
+
+
+def test_the_next_crop_of_a_hand_that_points_up_and_one_that_points_right() -> None:
+    """The box of wrist and knuckles, twice as large, a tenth further along the hand."""
+    pixels = np.full((21, 2), [100.0, 150.0])
+    pixels[[1, 17, 18]] = [[80, 180], [120, 160], [120, 150]]
+    pixels[0] = [100, 200]
+    pixels[[5, 6, 9, 10]] = [[90, 150], [90, 130], [100, 145], [100, 120]]
+    pixels[[13, 14]] = [[110, 150], [110, 130]]
+    pixels[[2, 3]] = [[80, 170], [80, 160]]
+    up = crop_of(pixels)
+    assert up.angle == pytest.approx(0.0) and up.side == pytest.approx(160)
+    assert (up.x, up.y) == pytest.approx((100, 160 - 8))
+
+    right = crop_of(pixels[:, ::-1] * [-1, 1])
+    assert right.angle == pytest.approx(np.pi / 2) and right.side == pytest.approx(160)
+    assert (right.x, right.y) == pytest.approx((-152, 100))
+
+
+# --- against MediaPipe ---
+
+
+def test_the_same_hands_as_mediapipe(pictures) -> None:
+    """Its own graph samples crops half a pixel off, and does not smooth what it shrinks."""
+    hands = pytest.importorskip("mediapipe.python.solutions.hands")
+    peer = hands.Hands(static_image_mode=True, max_num_hands=2, model_complexity=1)
+    ours = hand_networks()
+    off, off_world = [], []
+    for image in pictures:
+        height, width = image.shape[:2]
+        seen = [ours.look(image, crop) for crop in ours.palms(image)[:2]]
+        said = peer.process(image)
+        for landmarks, world, side in zip(
+            said.multi_hand_landmarks, said.multi_hand_world_landmarks, said.multi_handedness,
+            strict=True,
+        ):  # fmt: skip
+            theirs = np.array([(p.x * width - 0.5, p.y * height - 0.5) for p in landmarks.landmark])
+            size = np.sqrt(np.mean(np.sum((theirs - theirs.mean(0)) ** 2, axis=1)))
+            nearest = min(seen, key=lambda hand: np.linalg.norm(hand.pixels - theirs))
+            off.append(np.linalg.norm(nearest.pixels - theirs, axis=1).mean() / size)
+            metres = np.array([(p.x, p.y, p.z) for p in world.landmark])
+            off_world.append(np.linalg.norm(nearest.world - metres, axis=1).mean())
+            assert (nearest.p_right > 0.5) == (side.classification[0].label == "Left")
+    peer.close()
+    assert len(off) >= 15
+    # 1.2 px of hands that are 50 px large; a landmark's own noise is five times that.
+    assert np.median(off) < 0.035 and np.median(off_world) < 0.005
+
+
+def test_mirrored_and_turned_crops_show_the_same_hand(pictures) -> None:
+    ours = hand_networks()
+    image = pictures[0]
+    upright = crop_of(ours.look(image, ours.palms(image)[0]).pixels)
+    first = ours.look(image, upright)
+    size = np.sqrt(np.mean(np.sum((first.pixels - first.pixels.mean(0)) ** 2, axis=1)))
+    for crop in (
+        Crop(upright.x, upright.y, upright.side, upright.angle, mirrored=True),
+        Crop(upright.x, upright.y, upright.side, upright.angle + 0.3),
+    ):
+        again = ours.look(image, crop)
+        assert again.presence > 0.9 and (again.p_right > 0.5) == (first.p_right > 0.5)
+        assert np.linalg.norm(again.pixels - first.pixels, axis=1).mean() < 0.2 * size
+        # World landmarks are turned back and mirrored back with it.
+        assert np.linalg.norm(again.world - first.world, axis=1).mean() < 0.02
+
+
+def test_the_mirrored_picture_shows_the_other_hand(pictures) -> None:
+    """To the last bit: a mirrored crop of the mirrored picture is the same crop."""
+    ours = hand_networks()
+    image = pictures[0]
+    crop = ours.palms(image)[0]
+    width = image.shape[1]
+    mirror = Crop(width - 1 - crop.x, crop.y, crop.side, -crop.angle, mirrored=True)
+    here, there = ours.look(image, crop), ours.look(np.ascontiguousarray(image[:, ::-1]), mirror)
+    assert np.abs(there.pixels * [-1, 1] + [width - 1, 0] - here.pixels).max() < 0.5
+    assert there.p_right == pytest.approx(1 - here.p_right, abs=0.02)
+    assert np.abs(there.world * [-1, 1, 1] - here.world).max() < 2e-3
+
+
+def test_a_palm_in_part_of_a_picture(pictures) -> None:
+    """Looked at closely, turned and mirrored, a hand is found where it is."""
+    ours = hand_networks()
+    image = pictures[0]
+    whole = ours.palms(image)[0]
+    for mirrored in (False, True):
+        part = Crop(whole.x + 20, whole.y - 10, 2.2 * whole.side, 0.4, mirrored)
+        found = ours.palms(image, around=part)[0]
+        assert np.hypot(found.x - whole.x, found.y - whole.y) < 0.15 * whole.side
+        assert found.side == pytest.approx(whole.side, rel=0.25)
+    assert ours.palms(np.zeros((90, 160, 3), np.uint8)) == []
+
+
+# --- files ---
+
+
+def test_the_wheel_is_unpacked_and_checked(tmp_path, monkeypatch, capsys) -> None:
+    place = networks.installed()
+    assert place is not None
+    monkeypatch.setenv("ACEHAND_HAND_NETWORKS", str(tmp_path / "kept"))
+    wheel = tmp_path / "mediapipe-0.10.14-none.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name in networks.SHA256:
+            archive.write(place / name, f"mediapipe/modules/{name}")
+        archive.writestr("../outside", "not read")
+
+    run = Acehand(capsys, "weights", "fetch", "hands", "--wheel", wheel)
+    assert run.code == 0 and run.json["folder"] == str(tmp_path / "kept")
+    kept = sorted(p.relative_to(tmp_path) for p in tmp_path.rglob("*") if p.is_file())
+    assert kept == sorted([Path("kept") / name for name in networks.SHA256] + [Path(wheel.name)])
+    assert networks.installed() == tmp_path / "kept"
+    networks.check(tmp_path / "kept")
+
+
+def test_another_wheel_is_refused(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("ACEHAND_HAND_NETWORKS", str(tmp_path / "kept"))
+    text = tmp_path / "text.whl"
+    text.write_text("no archive")
+    with pytest.raises(InputError, match="not a wheel of mediapipe"):
+        networks.unpack(text)
+    wheel = tmp_path / "other.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("mediapipe/modules/" + networks.PALM, b"x")
+    with pytest.raises(InputError, match="hand_landmark"):
+        networks.unpack(wheel)
+    with zipfile.ZipFile(wheel, "a") as archive:
+        archive.writestr("mediapipe/modules/" + networks.LANDMARKS, b"x")
+    with pytest.raises(InputError, match="SHA-256"):
+        networks.unpack(wheel)
+    assert not (tmp_path / "kept").exists()
+
+
+def test_without_networks_the_tracker_says_which_command(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(networks, "installed", lambda: None)
+    with pytest.raises(MissingDependencyError, match="acehand weights fetch hands"):
+        networks.HandNetworks()
+
+
+@pytest.mark.parametrize("stage", ["in_segments", "look_again"])
+def test_an_inference_that_never_ends_is_an_error_that_names_the_frame(stage, monkeypatch) -> None:
+    frames = open_video(EXAMPLE).frames
+    assert frames is not None
+    hands = redetection.forward_pass(frames, 30.0, no_progress, SegmentCache(None, {}))
+    slots = assign_slots(hands)
+    monkeypatch.setattr(networks, "INFERENCE_LIMIT_S", 0.0)
+    with pytest.raises(networks.InferenceError, match=r"frame 41: .*--resume"):
+        if stage == "look_again":
+            lost = [pair if frame < 41 else [None, None] for frame, pair in enumerate(slots)]
+            list(redetection.look_again(frames, hands, lost, no_progress))
+        else:
+            seen = [pair if frame >= 41 else [None, None] for frame, pair in enumerate(slots)]
+            refine(frames, seen, "balanced", no_progress, None, {})
+
+
+def test_nobody_is_told_of_it(tmp_path) -> None:
+    """OpenVINO's telemetry is not imported, and leaves no mark in the user's home."""
+    code = (
+        "import sys; from acehand_core.trackers.mediapipe.networks import HandNetworks;"
+        "HandNetworks(); from acehand_core.cli.doctor import examine; examine();"
+        "assert not sys.modules.get('openvino_telemetry'), 'telemetry'"
+    )
+    place = networks.installed()
+    env = {**os.environ, "HOME": str(tmp_path), "ACEHAND_HAND_NETWORKS": str(place)}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "intel").exists()

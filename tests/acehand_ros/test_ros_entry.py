@@ -1,0 +1,171 @@
+"""The nodes as commands, what they log, and what launch files hand on; without ROS."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from acehand_core.errors import AcehandError, InputError
+from acehand_core.pipeline.bag_convert import ConvertReport
+from acehand_core.pipeline.report import Failure, JobReport
+from acehand_core.recordings.bags.writer import BagWriter
+from acehand_ros import clip_recorder, control, launching, parameters
+from acehand_ros.worker import JobLog, JobWorker
+from helpers import ROOT
+from retarget.robots.robot import load_robot
+
+#: A node that waits to be told to stop, in a process that takes a second to end.
+NODE = """
+import atexit, sys, time, types
+from acehand_ros import entry
+
+def main(argv):
+    print("up", flush=True)
+    entry.STOP.wait(60)
+    return 0
+
+sys.modules["rclpy"] = types.ModuleType("rclpy")
+sys.modules["acehand_ros.offline_bag"] = types.ModuleType("acehand_ros.offline_bag")
+sys.modules["acehand_ros.offline_bag"].main = main
+atexit.register(time.sleep, 1)
+sys.exit(entry.offline_bag())
+"""
+
+
+def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_ctrl_c_ends_a_node_cleanly_however_often(times: int) -> None:
+    command = [sys.executable, "-c", NODE]
+    node = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert node.stdout is not None and node.stdout.readline() == "up\n"
+    for _ in range(times):
+        node.send_signal(signal.SIGINT)
+        time.sleep(0.2)
+    _, said = node.communicate(timeout=30)
+    assert (node.returncode, said) == (0, "")
+
+
+def test_without_its_libraries_a_node_says_what_to_source() -> None:
+    code = "import sys; sys.modules['numpy'] = None\n"
+    done = python(code + "from acehand_ros.entry import offline_bag; sys.exit(offline_bag())")
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "numpy" in done.stderr and "source the setup of ROS" in done.stderr
+
+
+def test_help_lists_the_parameters() -> None:
+    code = "import sys; from acehand_ros.entry import offline_bag; sys.exit(offline_bag())"
+    done = python(code, "--help")
+    assert done.returncode == 0 and done.stdout.startswith(
+        "usage: ros2 run acehand_ros offline_bag"
+    )
+    for leaf in parameters.OFFLINE_BAG:
+        assert f"  {leaf.parameter}: {leaf.setting.help}" in done.stdout
+
+
+def test_an_unknown_robot_is_refused_when_it_is_set() -> None:
+    parameters.check(parameters.OFFLINE_BAG, {"robot": "inspire"})
+    with pytest.raises(AcehandError, match="inspirre"):
+        parameters.check(parameters.OFFLINE_BAG, {"robot": "inspirre"})
+
+
+class Log:
+    """A node's logger that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, str]] = []
+
+    def info(self, text: str) -> None:
+        self.lines.append(("info", text))
+
+    def warning(self, text: str) -> None:
+        self.lines.append(("warning", text))
+
+    def error(self, text: str) -> None:
+        self.lines.append(("error", text))
+
+
+def test_losses_are_warnings_and_failures_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("acehand_ros.worker._PROGRESS_S", 0.0)
+    failure = Failure("bag", InputError("bag: choose one with --image-topic."))
+    damage = "a.mcap: cut off or damaged at byte 9"
+    report = ConvertReport(
+        JobReport("data", 1.0, 0.0, (), (failure,)), None, {}, {"/a": 3}, (damage,), (damage,)
+    )
+    log, worker, seen = Log(), JobWorker(), []
+    told = JobLog(log, worker)
+
+    def work(progress, cancel):
+        for done in (1, 2):
+            progress("track", done, 4)
+            time.sleep(0.01)
+            seen.append(told.tell())
+        return report
+
+    worker.start(work)
+    assert worker.join(20)
+    assert told.tell() and not told.tell() and seen == [False, False]
+    assert log.lines == [
+        ("info", "track"),
+        ("info", "track: 50 %"),
+        ("warning", damage),
+        ("warning", "unusable messages: /a 3"),
+        ("error", "failed: bag: choose one with image_topic:=."),
+    ]
+
+
+def test_a_recorder_names_the_image_topics_that_there_are() -> None:
+    graph = {
+        "/b": [clip_recorder.COMPRESSED],
+        "/a": [clip_recorder.IMAGE],
+        "/c": ["std_msgs/msg/String"],
+    }
+    assert clip_recorder.image_topics(graph, "/camera") == "/a, /b"
+    assert clip_recorder.image_topics(graph, "/a") == "/b"
+    assert clip_recorder.image_topics({}, "/a") == "none"
+
+
+def test_controllers_are_found_in_any_namespace() -> None:
+    told = control.controller_parameters(load_robot("inspire"), "both", "action", 100, 0.2, 0.05)
+    names = ["controller_manager", "left_hand", "right_hand"]
+    assert list(told) == [f"/**/{name}" for name in names]
+
+
+@pytest.mark.parametrize(
+    ("around", "own", "full"),
+    [
+        ("", "", ""), ("", "left", "/left"), ("/cell", "", "/cell"),
+        ("/cell", "left", "/cell/left"), ("/cell", "/left", "/left"), ("/", "left", "/left"),
+    ],
+)  # fmt: skip
+def test_a_namespace_goes_into_the_group_around_it(around: str, own: str, full: str) -> None:
+    given = {"namespace": own} | ({"ros_namespace": around} if around else {})
+    assert launching.full_namespace(given) == full
+
+
+def test_a_bag_names_the_distribution_it_was_recorded_on(tmp_path: Path) -> None:
+    for recorded_on, named in (("humble", "humble"), ("", "rosbags"), ("a: b", "rosbags")):
+        path = tmp_path / f"bag_{len(recorded_on)}"
+        writer = BagWriter(path, recorded_on=recorded_on)
+        writer.write_raw("/a", "std_msgs/msg/String", 1, b"\0\1\0\0\1\0\0\0\0")
+        writer.close()
+        told = yaml.safe_load((path / "metadata.yaml").read_text("utf-8"))
+        assert told["rosbag2_bagfile_information"]["ros_distro"] == named
+
+
+def test_colcon_runs_the_tests_on_ros_alone() -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "--junit-prefix=acehand_ros"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    files = {line.partition("::")[0] for line in done.stdout.splitlines() if "::" in line}
+    assert files and all(file.startswith("tests/ros/") for file in files), done.stdout[-2000:]
