@@ -243,7 +243,8 @@ except OutputError as error:
 def test_a_full_disk_is_an_output_error_and_leaves_nothing(tmp_path: Path, limit: int) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _FULL_DISK, str(tmp_path / "out.mp4"), str(limit)],
-        env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"},
+        env=os.environ
+        | {"PYTHONPATH": f"{ROOT}{os.pathsep}{Path(__file__).parent}{os.pathsep}{ROOT / 'tests'}"},
         capture_output=True,
         text=True,
         check=False,
