@@ -70,7 +70,7 @@ $(VENV)/.full: $(VENV)/.core
 	$(PIP) $(PINNED) --no-deps mediapipe
 	touch $@
 
-# lerobot first and by its own bounds: what comes after must fit in beside it, unpinned.
+# lerobot first and by its own bounds: what follows must fit its versions, unpinned.
 $(LEROBOT_VENV)/.done: pyproject.toml setup.py
 	$(LEROBOT_PYTHON) -m venv $(LEROBOT_VENV)
 	$(LEROBOT_VENV)/bin/python -m pip install --quiet '$(LEROBOT)' pytest

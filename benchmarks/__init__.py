@@ -1,1 +1,1 @@
-"""Measurements, each beside a peer in the same run: ``python -m benchmarks.NAME`` (README.md)."""
+"""Measurements, each against a peer in the same run: ``python -m benchmarks.NAME`` (README.md)."""

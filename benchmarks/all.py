@@ -80,7 +80,7 @@ BENCHMARKS = (
     Benchmark("recovery", "recovery --seeds 8", 2),
     # 40 clips are drawn and converted, most of them twice.
     Benchmark("review", "review --clips 30 --seed 2", 20, slow=True),
-    # Files of arms are nobody's to pass on; see benchmarks/arms.py.
+    # Files of arms may not be passed on; see benchmarks/arms.py.
     Benchmark("arms", "arms --models out/models", 3, slow=True),
     # 184 clips are rendered and six networks trained.
     Benchmark(

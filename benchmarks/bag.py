@@ -1,4 +1,4 @@
-"""Bags: what reading costs beside rosbags alone, and memory of a long bag beside a short one.
+"""Bags: the cost of reading against rosbags alone, and memory of a long bag against a short one.
 
 Time: all pictures of one bag, in order, as the tracker gets them (index, seek, decode), against
 rosbags reading and decoding the same messages once; and a whole conversion against that, and

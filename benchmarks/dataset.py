@@ -1,4 +1,4 @@
-"""Datasets: writing episodes beside lerobot's own writer, and merging many datasets.
+"""Datasets: writing episodes against lerobot's own writer, and merging many datasets.
 
 Writing: the same pictures and numbers from memory to a finished dataset on disk, ours and lerobot's
 ``LeRobotDataset`` (its Python is ``$ACEHAND_LEROBOT_PYTHON``; without it only ours is measured), in

@@ -7,7 +7,7 @@ A block that is written from here stands between two comments in README.md or do
     <!-- result NAME: python -m benchmarks.documents -->
     <!-- end NAME -->
 
-A block whose result is not there stays as it is. Beside them ``results/retarget.md`` has every
+A block whose result is not there stays as it is. ``results/retarget.md`` has every
 table of the comparison with dex-retargeting.
 """
 

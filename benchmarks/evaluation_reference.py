@@ -115,7 +115,7 @@ def evaluate(segments, model, own_anchors=True):
         diagonal = math.sqrt(camera.width**2 + camera.height**2)
         hits = {side: [] for side in SIDES}
         for t in range(len(truth)):
-            # Neither labelled nor said to be absent: nobody knows, so nothing is asked.
+            # Neither labelled nor marked absent: unknown, so not scored.
             asked = {
                 side
                 for slot, side in enumerate(SIDES)

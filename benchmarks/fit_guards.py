@@ -6,7 +6,7 @@ Ray fields of analytic lenses (formulas below, none of the package's) on 21 x 15
 off-centre principal point and three kinds of error; on each field hands at 0.3 to 0.7 m, whose
 joints, depths and anchors are exact. All that is wrong is the bearings: the fit's, or the field's,
 read with cells at their centres or with the outer ones on the image's edge. Per lens and error: how
-often each way of guarding the fit lets it place the hands, and the mean error sideways. Beside ours
+often each way of guarding the fit lets it place the hands, and the mean error sideways. With ours
 stand the paper's two guards, the gate that was there before (at most 4.5 degrees between field
 and pinhole), and the plain excess over the radial lens, at most 1.4 degrees. A table goes to
 standard error, one JSON object to standard output.

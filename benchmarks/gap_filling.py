@@ -14,7 +14,7 @@ frames:
 - in_sight: the frames that are seen, smoothed.
 
 Errors are means over frames, mm, and pixels: the angle between both directions times the focal
-length, since most of it is outside of the picture. Methods: ``camera`` knows nothing of the
+length, since most of it is outside of the picture. Methods: ``camera`` ignores the
 camera's motion; ``rotation`` and ``world`` fill every gap in that frame, ``chosen`` chooses by
 rotation alone and ``chosen_poses`` also with the camera's place. ``..._noisy``: rotations with the
 errors of an estimator, 0.2 degrees a frame and 2.2 over a second (rms). ``sightings``: "true"

@@ -10,7 +10,7 @@ the targets. A motion is found where no joint is ever further off than the toler
 - smooth: with the default weights but those of pinches and contact; within 0.03.
 
 Motions in which links touch or fingertips pinch count as well: what contact and pinches ask for
-beside the targets is not looked at here.
+other than the targets is not looked at here.
 """
 
 from __future__ import annotations

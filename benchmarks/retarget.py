@@ -1,4 +1,4 @@
-"""Our retargeting beside dex-retargeting's three modes, on several robots and recordings.
+"""Our retargeting against dex-retargeting's three modes, on several robots and recordings.
 
     python -m benchmarks.retarget [--robots NAME ...] [--recordings NAME ...] [--ablation]
     python -m benchmarks.retarget --joints FILE.npz [--palm-frame]

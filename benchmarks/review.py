@@ -10,7 +10,7 @@ hand in 70 % of its frames or more and its own verdict is not "fail"; that is de
 anything is damaged, and without the report.
 
 A damage is found where the episode is doubtful or rejected and a finding says what is wrong (one of
-the checks listed beside the damage); ``found_by_status`` counts doubtful and rejected episodes
+the checks listed for the damage); ``found_by_status`` counts doubtful and rejected episodes
 whatever the reason. The peer is what there is without the report: ``acehand dataset check``, which
 finds an episode whose files it names, and the main job's own verdict, which finds one if it is
 "fail" (in ``found_by_peer``), or also "warn" (``found_by_peer_with_warnings``).

@@ -2,8 +2,8 @@
 
     python -m benchmarks.solver [fit] [radial] [rigid] [time]
 
-Every choice beside its alternative on the same random fields: bearing on pixel beside pixel on
-bearing, the radial lens beside the pinhole and the bare field, rigid beside mixed PnP. 672 x 480
+Every choice against its alternative on the same random fields: bearing on pixel against pixel on
+bearing, the radial lens against the pinhole and the bare field, rigid against mixed PnP. 672 x 480
 pixels, 21 x 15 tokens. Tables go to standard error, one JSON object to standard output.
 """
 

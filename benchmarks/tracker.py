@@ -1,4 +1,4 @@
-"""Tracked hands against rendered truth, plain MediaPipe beside them; real videos without truth.
+"""Tracked hands against rendered truth, plain MediaPipe against them; real videos without truth.
 
     acehand synth --clips 3 --frames 81 --seed 1812 --cameras pinhole --output out/tracker/pinhole
     acehand synth --first 3 --clips 2 --frames 81 --seed 1812 --cameras pinhole
@@ -14,7 +14,7 @@ Of each clip and the example both get the pictures as they are, the true camera 
 of the hand. What is measured: ``tracking/score.py``; the peer: ``tracking/peer.py``, in all of its
 modes, its best one by ``good``. ``rendered`` has the clips together and one by one. ``--before``
 takes the result of another commit and adds what has become of its numbers: ``ratio``. Over the
-hands that are right in both, ours first: ``same_hands_peer`` beside the best peer, and, with what
+hands that are right in both, ours first: ``same_hands_peer`` against the best peer, and, with what
 another commit has kept with ``--hands``, ``same_hands_before``.
 
 ``--retarget inspire`` adds what tracking costs a robot (``tracking/robot_tips.py``).
@@ -200,7 +200,7 @@ def read_hands(path: Path, names: list[str]) -> list[Errors]:
 
 
 def without_truth(video: Recording, quality: str) -> dict[str, Any]:
-    """Return what can be said of the hands in a video that nobody knows."""
+    """Return what can be measured of hands without truth."""
     begin = time.process_time()
     settings = _of(TrackerSettings(), quality)
     motion = MediaPipeTracker(settings).track(video)

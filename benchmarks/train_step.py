@@ -126,7 +126,7 @@ def _timed(work: object, device: torch.device) -> float:
 # by formula.
 
 _FLOAT, _HALF = 4, 2
-#: AdamW: gradient and two moments beside the float32 weight.
+#: AdamW: gradient and two moments, on top of the float32 weight.
 _PER_TRAINED = 4 * _FLOAT
 
 

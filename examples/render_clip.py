@@ -63,7 +63,7 @@ def head_camera(seed: int = 0, duration: float = 4.0) -> tuple[CameraKey, ...]:
 
 
 def two_hands(seed: int = 0) -> Script:
-    """Each hand pinches a block, lifts it, turns it beside the other's and puts it down."""
+    """Each hand pinches a block, lifts it, turns it next to the other's and puts it down."""
     rng = np.random.default_rng(seed)
     tall, flat = (0.019, 0.024, 0.032), (0.018, 0.030, 0.022)
     blocks = (

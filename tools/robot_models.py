@@ -36,7 +36,7 @@ def _v(values: Numbers) -> str:
 
 
 def write_models(robot_file: Path) -> list[Path]:
-    """Write the model files of every side and variant beside ``robot_file``; return their paths."""
+    """Write the model files of every side and variant next to ``robot_file``; return paths."""
     written = []
     for variant in load_robot(robot_file, models=OURS).variants:
         for hand in load_robot(robot_file, variant, models=OURS).hands.values():

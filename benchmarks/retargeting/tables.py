@@ -168,7 +168,7 @@ def blocks(result: Mapping[str, Any]) -> dict[str, str]:
 def document(result: Mapping[str, Any]) -> str:
     """Return all tables one below the other."""
     head = (
-        "# Retargeting beside dex-retargeting: every table\n\n"
+        "# Retargeting against dex-retargeting: every table\n\n"
         "Written from [retarget.json](retarget.json), made by "
         f"`{result['provenance']['command']}`. "
         "What the columns mean: [retargeting](../../docs/retargeting.md).\n"
@@ -181,7 +181,7 @@ def record(result: Mapping[str, Any]) -> str:
     made = result["provenance"]
     machine, changed = made["machine"], " with changes" if made["dirty"] else ""
     graphics = ", ".join(machine["gpu"]) or "no GPU"
-    others = "idle" if made["idle"] else f"beside other work ({made['others_cores']} cores of it)"
+    others = "idle" if made["idle"] else f"next to other work ({made['others_cores']} cores of it)"
     return (
         f"commit {made['commit'][:7]}{changed}, {made['date'][:10]}, {machine['cores']} cores "
         f"({machine['architecture']}), {graphics}, {others}"

@@ -2,7 +2,7 @@
 
 Some things go wrong before the main job runs: in the pictures, or in the calibration that is
 given. Others go wrong after it, when another tool or a converter with a bug rewrites the dataset.
-The latter leave the dataset sound as a dataset: numbers beside each other agree, and statistics are
+The latter leave the dataset sound as a dataset: its numbers agree, and statistics are
 those of the numbers. Nothing else is computed again.
 """
 
@@ -124,7 +124,7 @@ class Damage:
 
 
 def mirrored(pictures: Pictures, rng: np.random.Generator) -> Pictures:
-    """A selfie video that nobody said was one."""
+    """A selfie video that is not declared as one."""
     return [np.ascontiguousarray(picture[:, ::-1]) for picture in pictures]
 
 
@@ -181,7 +181,7 @@ def cut_picture(camera: Camera) -> Camera:
 
 
 def no_camera(camera: Camera) -> None:
-    """Nobody gave the calibration."""
+    """The calibration is missing."""
 
 
 # --- after the main job ------------------------------------------------------------------------
@@ -293,7 +293,7 @@ def give_commands_of(stored: Stored, other: Stored) -> None:
 
 
 def give_records_of(dataset: Path, other: Path) -> None:
-    """Put another dataset's record of where its first episode comes from, and what is beside it."""
+    """Put another dataset's record of where its first episode comes from, and its files."""
     places = [root / files.data_file(read_rows(root)[0]) for root in (dataset, other)]
     ours, theirs = (files.read_parquet(place) for place in places)
     metadata = dict(ours.schema.metadata or {})

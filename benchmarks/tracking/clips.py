@@ -34,7 +34,7 @@ class Case:
 
     @property
     def hand_length_m(self) -> float:
-        """One length for both hands: nobody measures each."""
+        """One length for both hands: users measure one."""
         return float(np.nanmedian(self.truth.length_m))
 
 

@@ -1,4 +1,4 @@
-"""Fingertips of a robot that follows tracked hands, beside one that follows the true hands.
+"""Fingertips of a robot that follows tracked hands, against one that follows the true hands.
 
 Both are retargeted alike, each with the calibration that its own hands give. A fingertip is off by
 its distance, in the frame of the robot's base, from where the true hand's calibrated fingertip is:

@@ -79,7 +79,7 @@ class Comparison:
     """Tracked and true hands of T frames; errors are NaN where either is not known.
 
     ``depth_mm`` is positive where the wrist is too far. ``accelerations``: second differences of
-    joints, of joints less the wrist, and of the error, each tracked or of the error beside the
+    joints, of joints less the wrist, and of the error, each tracked or of the error next to the
     true one, NaN unless right in three frames. ``spread``: errors of x, y, z, depth and length over
     the standard deviation, NaN of hands that are not known; None where there is none.
     """
@@ -174,7 +174,7 @@ def measures(clips: Sequence[Comparison]) -> dict[str, Any]:
     out["subsets"] = {}
     for name in clips[0].subsets:
         chosen = np.concatenate([clip.subsets[name].ravel() for clip in clips])
-        # Nobody sees what is out of sight: there filled hands count.
+        # Out of sight, filled hands count.
         counted = flat("known") if name == "out_of_sight" else kept
         out["subsets"][name] = _of_hands(flat, chosen, counted)
     return out

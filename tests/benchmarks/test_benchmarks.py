@@ -350,7 +350,7 @@ def test_a_block_says_by_which_code_and_machine(tmp_path):
     assert lines[0].startswith("| clips of 21 frames a minute | one process | 2 processes")
     assert lines[2] == "| fast 128x96 | 33.0 | 39.6 | 1.20 |"
     assert lines[-1] == (
-        "(commit 0000000 with changes, 2026-11-22, 2 cores (x86_64), no GPU, beside other work "
+        "(commit 0000000 with changes, 2026-11-22, 2 cores (x86_64), no GPU, next to other work "
         "(0.7 cores of it))"
     )
 

@@ -55,7 +55,7 @@ def test_a_damaged_dataset_is_sound_as_a_dataset(dataset, tmp_path, damage):
     highest = after.columns[JOINTS].reshape(97, -1).max(axis=0)
     np.testing.assert_allclose(row[f"stats/{JOINTS}/max"], highest, rtol=1e-6)
     assert not np.array_equal(before.columns[JOINTS], after.columns[JOINTS])
-    # The columns and the table beside them say the same.
+    # The columns and the table next to them say the same.
     both = after.columns["hand.valid"][..., 0]
     table = after.motion.joints_camera.reshape(after.columns[JOINTS].shape)
     np.testing.assert_allclose(table[both], after.columns[JOINTS][both], rtol=1e-5, atol=1e-6)

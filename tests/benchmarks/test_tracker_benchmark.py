@@ -32,7 +32,7 @@ FLAT = np.array([[0.0, 0.0, 0.0]] + [
     [0.02 * finger - 0.04, -0.04 * joint, 0.0] for finger in range(5) for joint in (1, 2, 3, 4)
 ])  # fmt: skip
 LENGTH_M = 0.16
-#: On the optical axis, so that depth is z; the left hand 20 cm beside it.
+#: On the optical axis, so that depth is z; the left hand 20 cm next to it.
 WRISTS = np.array([[-0.2, 0.05, 0.5], [0.0, 0.0, 0.5]])
 
 

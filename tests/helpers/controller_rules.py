@@ -1,6 +1,6 @@
 """What joint_trajectory_controller asks of a trajectory and how it follows one, for tests.
 
-And whether what was written keeps the limits of the robot's URDF at the times that stand beside it.
+And whether what was written keeps the limits of the robot's URDF at its times.
 
 Read from ros2_controllers, branch jazzy, joint_trajectory_controller 4.42:
 ``src/joint_trajectory_controller.cpp`` (``validate_trajectory_msg``, defaults of its parameters)

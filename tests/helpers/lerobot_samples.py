@@ -264,7 +264,7 @@ def die_everywhere(folder: Path, kinds: dict[str, Callable[[Path], object]]) -> 
                 and name.startswith("write")
                 and name != f"write {layout.INFO_PATH}"
             ):
-                continue  # of files beside the dataset one is like the other
+                continue  # of files next to the dataset one is like the other
             root = start(f"{kind}-{number}", kind)
 
             def die(run=run, root=root, at=number) -> None:

@@ -138,7 +138,7 @@ def robot_values(file: Path, fingers: tuple[str, ...], root: str | None = "palm"
 
 
 def write_robot(folder: Path, values: dict) -> Path:
-    """Write a robot.yaml beside the model."""
+    """Write a robot.yaml next to the model."""
     path = folder / "robot.yaml"
     path.write_text(yaml.safe_dump(values, sort_keys=False))
     return path

@@ -49,7 +49,7 @@ class Truth:
 
     @property
     def unlabelled_frames(self) -> int:
-        """How many frames say nothing of either hand."""
+        """How many frames have no entry of either hand."""
         return 0 if self.unlabelled is None else int(self.unlabelled.all(1).sum())
 
 
@@ -209,7 +209,7 @@ def write_arctic(root: Path, hands: Hands) -> dict[str, Truth]:
     for number, subject in enumerate(("s01", "s05")):
         random = np.random.default_rng(number)
         T = camera_path(random, 54)
-        # Fixed cameras stand around the place where the hands are, before and beside the ego's.
+        # Fixed cameras stand around the hands, in front of and next to the head's.
         fixed = [rigid([0.1 * v, -0.2, 0.05], [0.02 * v, -0.03, 0.3 + 0.02 * v]) @ T[2]
                  for v in range(1, 9)]  # fmt: skip
         labels = world_labels(hands, random, T, flat=False)
@@ -497,9 +497,9 @@ def write_freihand(root: Path, hands: Hands) -> dict[str, Truth]:
     (root / "evaluation_K.json").write_text(json.dumps([K.tolist()]))
     (root / "evaluation_scale.json").write_text(json.dumps([0.03]))
     write_image(root / "evaluation" / "rgb" / "00000000.jpg", 99, (224, 224))
-    nobody = np.zeros((1, 2), bool)
+    absent = np.zeros((1, 2), bool)
     out["evaluation_00000000_gs"] = Truth(
-        "test", nobody, np.full((1, 2, 21, 3), np.nan), np.zeros(1, np.int64), np.array([99]),
+        "test", absent, np.full((1, 2, 21, 3), np.nan), np.zeros(1, np.int64), np.array([99]),
         mano=False,
     )  # fmt: skip
     return out
@@ -871,9 +871,9 @@ def write_egocentric(root: Path, hands: Hands) -> dict[str, Truth]:
         path = root / f"{name}.mp4"
         path.parent.mkdir(parents=True)
         write_video(path, [level(n) for n in range(4)], (64, 48), 30)
-        nobody = np.zeros((4, 2), bool)
+        absent = np.zeros((4, 2), bool)
         out[name.replace("/", "_")] = Truth(
-            "test", nobody, np.full((4, 2, 21, 3), np.nan), at_30_hz(np.arange(4)),
+            "test", absent, np.full((4, 2, 21, 3), np.nan), at_30_hz(np.arange(4)),
             np.array([level(n) for n in range(4)]), mano=False,
         )  # fmt: skip
         if number == 0:

@@ -34,7 +34,7 @@ def smooth_commands(hand, count, seed=0, speed=0.5):
 
 
 def open_commands(hand, count, seed=0, speed=0.5):
-    """Like ``smooth_commands``, but the thumb stays beside the palm: nothing touches or pinches."""
+    """Like ``smooth_commands``, but the thumb stays at the palm: nothing touches."""
     commands = smooth_commands(hand, count, seed, speed)
     for name in ("thumb_rotation", "thumb_bend"):
         thumb = hand.command_names.index(name)

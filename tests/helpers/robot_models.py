@@ -31,7 +31,7 @@ def hand_mjcf(
         degrees: state angles in degrees.
         names: call fingers by name, otherwise f0, f1, ...
         spread: begin each finger with a knuckle that spreads.
-        mesh: a file in the folder ``assets`` beside it, shown for the palm.
+        mesh: a file in the folder ``assets`` next to it, shown for the palm.
     """
     unit = 57.29577951308232 if degrees else 1.0
     sign = 1 if side == "right" else -1

@@ -1,7 +1,7 @@
 """The unmodified lerobot reads our datasets, adds to them, and writes one for our validator.
 
 Run by a Python that has lerobot (``test_lerobot_loader.py`` does): it opens every dataset in
-the folder ``$ACEHAND_LEROBOT_DATASETS``. ``NAME.npz`` beside a dataset, if there, holds what must
+the folder ``$ACEHAND_LEROBOT_DATASETS``. ``NAME.npz`` next to a dataset, if there, holds what must
 come out of it. Nothing of ours is imported.
 """
 
@@ -194,7 +194,9 @@ def test_lerobot_can_record_into_our_dataset(tmp_path):
         shutil.copytree(root, Path(os.environ["ACEHAND_LEROBOT_KEEP"]) / "resumed")
 
 
-@pytest.mark.skipif("ACEHAND_LEROBOT_KEEP" not in os.environ, reason="nobody wants the result")
+@pytest.mark.skipif(
+    "ACEHAND_LEROBOT_KEEP" not in os.environ, reason="ACEHAND_LEROBOT_KEEP is not set"
+)
 @pytest.mark.skipif("finished" not in NAMES, reason="no dataset called finished")
 def test_lerobot_writes_a_dataset_of_the_same_features():
     ours = LeRobotDataset("local/test", root=FOLDER / "finished")

@@ -78,7 +78,7 @@ def as_users(name: str, folder: Path) -> Path:
 
 
 def changed(folder: Path, tmp_path: Path, change) -> Path:
-    """Return a copy of a robot.yaml with ``change`` applied, beside links to its models."""
+    """Return a copy of a robot.yaml with ``change`` applied, with links to its models."""
     values = yaml.safe_load((folder / "robot.yaml").read_text())
     for side in values["sides"].values():
         side["model"]["file"] = str((folder / side["model"]["file"]).resolve())
@@ -261,7 +261,7 @@ def test_exchanged_joints_are_named(folders, tmp_path):
     assert "index_proximal is" in said["coupling"]
 
     def untied(values):
-        """Where the file says nothing of couplings, their order in the finger does."""
+        """Where the file has no couplings, their order in the finger does."""
         change(values)
         place = values["sides"]["right"]["model"]
         root = ET.parse(place["file"]).getroot()

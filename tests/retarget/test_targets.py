@@ -117,7 +117,7 @@ def test_weight_is_the_quality():
 
 def test_joints_count_by_how_well_they_are_known_in_the_palm():
     """Millimetres by hand: a share of 1 / (1 + v / 25), v the mean variance of three directions."""
-    common = np.tile([3.0, 40.0], (5, 21, 1))  # of the hand's place: says nothing of its fingers
+    common = np.tile([3.0, 40.0], (5, 21, 1))  # of the hand's place: not of its fingers
     sigma = common.copy()
     sigma[1, 8, 1] = np.hypot(40, 15)  # v = 15^2 / 3 = 75
     sigma[2, 8, 0] = np.hypot(3, 10)  # v = 2 * 10^2 / 3
@@ -134,7 +134,7 @@ def test_joints_count_by_how_well_they_are_known_in_the_palm():
     assert share[4, 8] == 0.02
 
 
-def test_joints_count_alike_where_nobody_tells_how_well_they_are_known():
+def test_joints_without_sigma_count_alike():
     assert hand_targets(motion_of(moving_hands(5)), "right").share is None
 
 

@@ -21,7 +21,7 @@ from retarget.robots.robot import MODELS_VARIABLE, load_robot
 mujoco = pytest.importorskip("mujoco")
 
 # Their hand: fingers along +x, palm towards +y, thumb at +z; it hangs on an arm with two joints.
-# The second joint of the finger turns the other way and beside its link's origin.
+# The second joint of the finger turns the other way and off its link's origin.
 MJCF = """<mujoco><compiler angle="degree"/><worldbody>
   <body name="arm" pos="0.3 0 1" euler="10 20 30"><joint name="shoulder"/><geom size="0.02"/>
    <body name="flange" pos="0 0 0.2"><joint name="elbow" axis="0 1 0"/>

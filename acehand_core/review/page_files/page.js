@@ -1,5 +1,5 @@
 "use strict";
-// The acceptance page. What it shows of an episode comes from scripts beside the page, or, where
+// The acceptance page. What it shows of an episode comes from scripts next to the page, or, where
 // `acehand review` serves it, from the server; see payload.py for how a block is written.
 
 const report = JSON.parse(document.getElementById("report").textContent);
@@ -250,7 +250,7 @@ function drawBatch() {
   ]));
   const found = table("Found", ["check", "episodes", "what it measures"], reasons);
   $("batch").replaceChildren(...report.notes.map((note) => element("p", note)), tables, moments, found,
-    element("h3", "Distributions beside the limits"),
+    element("h3", "Distributions and limits"),
     element("p", "Each point is an episode (its worse hand; of many episodes only those far out); lines are the limits: above the first it is doubtful, above the second rejected.", { class: "quiet" }),
     element("div", undefined, { id: "distributions" }));
   drawDistributions();
@@ -446,7 +446,7 @@ function drawSpace(Plotly, bodies) {
   const longest = Math.max(...sides);
   const box = [0, 1, 2].map((k) => known ? [low[k], high[k]] : [-0.5, 0.5]);
   const axis = (k, title) => ({ range: box[k], title: { text: title }, autorange: false });
-  // plotly scales a scene by what is in it, by 0 where nothing is: two corners that nobody sees.
+  // plotly scales a scene by what is in it, by 0 where nothing is: two invisible corners.
   traces.push({ type: "scatter3d", mode: "markers", x: box[0], y: box[1], z: box[2], opacity: 0, hoverinfo: "skip" });
   Plotly.react($("space"), traces, {
     margin: { l: 0, r: 0, t: 0, b: 0 }, showlegend: false, uirevision: `${current.dataset}/${current.episode}`,

@@ -564,7 +564,7 @@ def test_a_stream_that_starts_late_gives_the_same_latents():
 def weights_folder(request, tmp_path_factory):
     """A tiny model of random weights in our own format."""
     weights = tiny_model.weights(
-        replace(tiny_model.MODEL, variant=request.param), licence="nobody's",
+        replace(tiny_model.MODEL, variant=request.param), licence="unusual",
         training_data=(TrainingSource("arctic", "real"),),
     )  # fmt: skip
     folder = tmp_path_factory.mktemp("weights") / "tiny"
@@ -601,7 +601,7 @@ def test_the_tracker_equals_its_parts_called_by_hand(weights_folder, monkeypatch
     np.testing.assert_allclose(found.joints_camera, expected.numpy(), rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(found.betas, readout.betas[0].numpy(), atol=1e-5)
     np.testing.assert_allclose(found.presence, readout.presence[0].numpy(), atol=1e-5)
-    assert found.provenance.licenses == ("nobody's",)
+    assert found.provenance.licenses == ("unusual",)
     assert found.provenance.settings["variant"] == model.config.variant
     assert found.provenance.versions["torch"]
 

@@ -113,7 +113,7 @@ def test_a_head_that_only_turns(lens):
 def test_a_head_that_also_moves(lens):
     """It slides 10 cm before a wall 1 m away: a turn by as much as what is seen of it shifts.
 
-    In the middle that is atan(0.1), and 40 degrees beside it cos(40 deg) ** 2 of that.
+    In the middle that is atan(0.1), and 40 degrees to its side cos(40 deg) ** 2 of that.
     """
     slid = np.linspace(0, 0.1, 20)
     frames = [view(CAMERAS[lens], np.eye(3), np.array([x, 0, 0])) for x in slid]

@@ -87,7 +87,7 @@ def truth(monkeypatch):
     return R, masks
 
 
-def nobody(count):
+def no_hands(count):
     return np.full((count, 2, 21, 2), np.nan)
 
 
@@ -112,17 +112,17 @@ def test_every_wanted_frame_and_those_about_it_belong_to_one_segment(wanted, mar
 @pytest.mark.parametrize("count", [1, 2, 320, 321, 1000])
 def test_segments_make_one_motion(truth, monkeypatch, count, cpus):
     monkeypatch.setenv("ACEHAND_THREADS", str(cpus))
-    motion = recorded_rotations(recording(Numbered(count)), CAMERA, nobody(count))
+    motion = recorded_rotations(recording(Numbered(count)), CAMERA, no_hands(count))
     assert len(motion) == count and not motion.broken.any()
     R = truth[0]
     for a, b in [(0, count - 1), (count // 3, 2 * count // 3), (count - 1, 0)]:
         np.testing.assert_allclose(motion.between(a, b), R[a].T @ R[b], atol=1e-12)
 
 
-def test_what_nobody_wants_is_not_read_and_not_known(truth):
+def test_unwanted_frames_are_not_read_and_unknown(truth):
     frames, wanted = Numbered(900), np.zeros(900, bool)
     wanted[[100, 101, 600]] = True
-    motion = recorded_rotations(recording(frames), CAMERA, nobody(900), wanted)
+    motion = recorded_rotations(recording(frames), CAMERA, no_hands(900), wanted)
     looked_at = [*range(85, 117), *range(585, 616)]
     assert sorted(frames.seen) == looked_at
     steps = [t for t in looked_at if t - 1 in looked_at]
@@ -146,11 +146,11 @@ def test_a_broken_step_inside_the_lead_of_a_segment():
 
 
 def test_a_second_run_reads_nothing(truth, tmp_path):
-    first = recorded_rotations(recording(Numbered(700)), CAMERA, nobody(700), work_dir=tmp_path)
+    first = recorded_rotations(recording(Numbered(700)), CAMERA, no_hands(700), work_dir=tmp_path)
     frames = Numbered(700)
     told = []
     again = recorded_rotations(
-        recording(frames), CAMERA, nobody(700), work_dir=tmp_path,
+        recording(frames), CAMERA, no_hands(700), work_dir=tmp_path,
         progress=lambda *message: told.append(message),
     )  # fmt: skip
     assert frames.seen == [] and told[-1][0] == "camera" and told[-1][1] == told[-1][2]
@@ -159,8 +159,8 @@ def test_a_second_run_reads_nothing(truth, tmp_path):
 
 @pytest.mark.parametrize("change", ["camera", "hands"])
 def test_another_question_is_asked_anew(truth, tmp_path, change):
-    recorded_rotations(recording(Numbered(50)), CAMERA, nobody(50), work_dir=tmp_path)
-    frames, camera, hands = Numbered(50), CAMERA, nobody(50)
+    recorded_rotations(recording(Numbered(50)), CAMERA, no_hands(50), work_dir=tmp_path)
+    frames, camera, hands = Numbered(50), CAMERA, no_hands(50)
     if change == "camera":
         camera = Camera.nominal(64, 48, 90.0)
     else:
@@ -179,11 +179,11 @@ def test_an_interrupted_run_resumes(truth, tmp_path, monkeypatch):
 
     with pytest.raises(KeyboardInterrupt):
         recorded_rotations(
-            recording(Numbered(900)), CAMERA, nobody(900), work_dir=tmp_path,
+            recording(Numbered(900)), CAMERA, no_hands(900), work_dir=tmp_path,
             progress=stop_in_the_second_segment,
         )  # fmt: skip
     frames = Numbered(900)
-    motion = recorded_rotations(recording(frames), CAMERA, nobody(900), work_dir=tmp_path)
+    motion = recorded_rotations(recording(frames), CAMERA, no_hands(900), work_dir=tmp_path)
     assert min(frames.seen) == 300 - recorded.LEAD_FRAMES
     np.testing.assert_allclose(motion.between(0, 899), truth[0][0].T @ truth[0][899], atol=1e-12)
     assert not done and not list(tmp_path.glob("*partial*"))
@@ -191,28 +191,28 @@ def test_an_interrupted_run_resumes(truth, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("content", [b"", b"not an npz", None])
 def test_a_damaged_file_counts_as_absent(truth, tmp_path, content):
-    recorded_rotations(recording(Numbered(40)), CAMERA, nobody(40), work_dir=tmp_path)
+    recorded_rotations(recording(Numbered(40)), CAMERA, no_hands(40), work_dir=tmp_path)
     (file,) = tmp_path.iterdir()
     if content is None:
         np.savez(file, rotations=np.zeros((40, 3, 3)))
     else:
         file.write_bytes(content)
     frames = Numbered(40)
-    recorded_rotations(recording(frames), CAMERA, nobody(40), work_dir=tmp_path)
+    recorded_rotations(recording(frames), CAMERA, no_hands(40), work_dir=tmp_path)
     assert len(frames.seen) == 40
 
 
 def test_a_recording_without_pictures_is_refused():
     bare = Recording("hands.csv", None, np.arange(3), 30.0, 64, 48, None)
     with pytest.raises(InputError, match=r"hands.csv: it has no pictures"):
-        recorded_rotations(bare, CAMERA, nobody(3))
+        recorded_rotations(bare, CAMERA, no_hands(3))
 
 
 # --- masks ---------------------------------------------------------------------------------------
 
 
 def test_masks_lie_on_the_hands_of_their_frames(truth):
-    count, hands = 700, nobody(700)
+    count, hands = 700, no_hands(700)
     hands[:, 0] = np.linspace((5, 24), (58, 24), count)[:, None] + np.random.default_rng(0).normal(
         0, 1.5, (21, 2)
     )
@@ -224,7 +224,7 @@ def test_masks_lie_on_the_hands_of_their_frames(truth):
 
 
 def test_missed_hands_are_masked_between_their_sightings():
-    hands = nobody(120)
+    hands = no_hands(120)
     hands[20, 0], hands[25, 0], hands[80, 0] = 10.0, 20.0, 50.0
     out = bridged(hands, 30.0)
     np.testing.assert_allclose(out[20:26, 0, 0, 0], [10, 12, 14, 16, 18, 20])

@@ -288,7 +288,7 @@ def test_render_an_episode_with_depth(tmp_path: Path, capsys) -> None:
 
 
 def test_panels_side_by_side_share_the_view_from_outside(panels) -> None:
-    """The grid and the camera stand where they stand beside hands that are half a metre off."""
+    """The grid and the camera stand where they stand with hands that are half a metre off."""
     motion, _ = panels
     off = motion.joints_camera + np.array([0.5, 0.0, 0.0])
     far, gone = replace(motion, joints_camera=off), np.zeros((6, 2), bool)

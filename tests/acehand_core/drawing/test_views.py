@@ -87,8 +87,8 @@ def test_the_robot_stands_where_its_base_pose_says(placed, pictures, slot):
 
 def test_an_absent_hand_is_not_drawn(placed, pictures):
     motion, trajectory = placed
-    nobody = dataclasses.replace(trajectory, active=np.zeros((12, 2), bool))
-    (picture,) = pictures(motion, nobody, [3])
+    idle = dataclasses.replace(trajectory, active=np.zeros((12, 2), bool))
+    (picture,) = pictures(motion, idle, [3])
     assert not drawn(picture).any()
 
 

@@ -159,7 +159,7 @@ def test_thickness_betas_change_the_skin_by_the_stated_share():
         assert ratio == pytest.approx(1.08, abs=0.01)
     betas = np.eye(10)[9]
     rest = HAND.rest_vertices("right", ZERO)
-    palm = (rest[:, 0] > 0.03) & (np.abs(rest[:, 2] + 0.015) < 0.015)  # beside the thumb
+    palm = (rest[:, 0] > 0.03) & (np.abs(rest[:, 2] + 0.015) < 0.015)  # next to the thumb
     grown = np.ptp(HAND.rest_vertices("right", betas)[palm, 1])
     assert grown / np.ptp(rest[palm, 1]) == pytest.approx(1.08, abs=0.005)
 

@@ -36,7 +36,7 @@ FOUR = [*samples.EPISODES, samples.MORE]
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A dataset of ``FOUR`` with a report beside each episode; not to be changed."""
+    """A dataset of ``FOUR`` with a report next to each episode; not to be changed."""
     root = samples.write(tmp_path_factory.mktemp("finished") / "data", FOUR)
     for number in range(4):
         folder = root / "acehand" / f"episode_{number:06d}"
@@ -156,7 +156,7 @@ def test_removed_episodes_are_gone_and_the_rest_is_as_it_was(
     assert_is(root, dataset, [0, 3], ["wave", "let go"])
     assert_is(root / run.json["set_aside"], dataset, [1, 2], ["wave", "grasp a cup"])
 
-    # Files beside the episodes follow them, whatever else is there stays.
+    # Files next to the episodes follow them, whatever else is there stays.
     extras = root / "acehand"
     assert samples.names_in(extras) == ["episode_000000", "episode_000001"]
     assert (extras / "episode_000001" / "contact_sheet.png").read_bytes() == b"sheet 3"
@@ -267,7 +267,7 @@ def test_one_lost_file_costs_one_episode_and_only_with_leave(eleven: Path, capsy
     assert f"move {VIDEO.format(4)} to .unreferenced" in dry.json["to_do"]
     assert dry.json["to_do"][-1] == "keep 10 whole episodes, 30 frames, as 0 to 9"
 
-    run = Acehand(capsys, "dataset", "check", eleven, "--repair")  # nobody is there to be asked
+    run = Acehand(capsys, "dataset", "check", eleven, "--repair")  # without a terminal
     assert run.code == 2 and samples.snapshot(eleven) == before
     assert "episode 4" in run.messages and "--yes" in run.messages
     assert "to do: keep 10 whole episodes" in run.err
@@ -334,7 +334,7 @@ def test_episodes_whose_rows_are_misplaced_are_whole(shared: Path, dataset: Path
 
 
 def write_some(root: Path, numbers: Sequence[int]) -> Path:
-    """A dataset of some of the ``FOUR``, with a report beside each episode."""
+    """A dataset of some of the ``FOUR``, with a report next to each episode."""
     with create(root, samples.FPS, samples.FEATURES, samples.ROBOT) as writer:
         for number in numbers:
             samples.add(writer, *FOUR[number], seed=number)
@@ -464,7 +464,7 @@ def test_statistics_of_a_feature_are_exact(shared: Path, capsys) -> None:
 
 @pytest.fixture
 def judged(own: Path) -> Path:
-    """The dataset with a verdict and measures beside three of its four episodes."""
+    """The dataset with a verdict and measures next to three of its four episodes."""
     for number, verdict, px in ((0, "pass", 2.0), (1, "warn", 3.5), (2, "fail", None)):
         report = {
             "episode_index": number, "verdict": verdict, "reprojection_px": {"median": px},

@@ -151,7 +151,7 @@ def test_both_live_in_one_environment(tmp_path: Path) -> None:
     here = [PYTHON, "-c", "import acehand_core"]
     alone = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     if subprocess.run(here, env=alone, cwd=tmp_path, capture_output=True, check=False).returncode:
-        pytest.skip("acehand is not installed beside lerobot")
+        pytest.skip("acehand is not installed next to lerobot")
     report = _run_there(["test_side_by_side.py"], tmp_path / "cache")
     assert "skipped" not in report, report
 

@@ -110,7 +110,7 @@ def test_frames_that_rules_name_go_from_every_file(own: Path, dataset: Path, cap
     order = [(0, 18, 73), (1, 0, 40), (1, 60, 100), (2, 0, 50), (3, 0, 30), (3, 41, 64)]
     assert_trimmed(own, dataset, order)
 
-    # Each range has its reason, on the terminal and beside the episodes as they were.
+    # Each range has its reason, on the terminal and next to the episodes as they were.
     reasons = {e["episode"]: [c["reason"] for c in e["cuts"]] for e in run.json["trimmed"]}
     assert [c["frames"] for c in run.json["trimmed"][0]["cuts"]] == [[0, 18], [73, 90]]
     assert reasons[0][0].startswith("idle for 0.60 s at the start: no hand is valid and as fast")
@@ -122,7 +122,7 @@ def test_frames_that_rules_name_go_from_every_file(own: Path, dataset: Path, cap
     assert json.loads((aside / "removed.json").read_text())["removed"] == run.json["trimmed"]
     assert check_every_frame(aside) == [] and len(rows_of(aside)) == 3
 
-    # What lies beside an episode, and its provenance, say of what it is a piece.
+    # What lies next to an episode, and its provenance, say of what it is a piece.
     folder = own / "acehand/episode_000002"
     report = json.loads((folder / "report.json").read_text())
     assert report["trimmed"] == {"frames": [60, 100], "of": 100, "of_the_whole_episode": []}

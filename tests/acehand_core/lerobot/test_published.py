@@ -20,7 +20,7 @@ from helpers.commands import Acehand, Run, hands_file
 from helpers.example_video import example_frames
 from helpers.video_fixtures import write_video
 
-#: A folder that nobody else's files name.
+#: A folder that no other file names.
 MAKER = "jane-q-maker"
 COUNT = 6
 
@@ -62,7 +62,7 @@ def test_the_main_job(maker: Path, tmp_path: Path, capsys, monkeypatch) -> None:
     job = [maker / "v.mp4", "--tracker", hands, "--output", root]
     run = Run(capsys, *job)
     assert run.code == 0 and run.json["episodes"][0]["source"] == str(maker / "v.mp4")
-    # A folder of videos, the hands alone, and a calibration that lies beside them.
+    # A folder of videos, the hands alone, and a calibration that lies next to them.
     kept = shutil.copy(root / "acehand/episode_000000/calibration.json", maker / "c.json")
     assert Run(capsys, maker, *job[1:], "--append", "--calibration", kept).code == 0
     monkeypatch.chdir(maker)

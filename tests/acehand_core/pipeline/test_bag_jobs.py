@@ -48,7 +48,7 @@ COUNT = 12
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two hands over a table, another topic beside them."""
+    """Two hands over a table, another topic next to them."""
     path = tmp_path_factory.mktemp("bags") / "recorded"
     write_clip(path, example_frames(COUNT), stamps(COUNT))
     return path

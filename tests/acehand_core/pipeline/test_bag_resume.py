@@ -56,7 +56,7 @@ def job(inputs: tuple[Path, Path], folder: Path, *more: object, out: str = "out"
 
 @pytest.fixture(scope="module")
 def whole(inputs: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a run that nobody stops writes: dataset/, out/, out.mcap."""
+    """What an undisturbed run writes: dataset/, out/, out.mcap."""
     folder = tmp_path_factory.mktemp("whole")
     assert acehand([*map(str, job(inputs, folder)), "--quiet"]) == 0
     again = job(inputs, folder, "--resume", out="out.mcap")

@@ -192,7 +192,7 @@ def test_a_head_that_turns_does_not_move_hands() -> None:
 
 
 def test_steps_that_are_not_known_are_not_crossed() -> None:
-    """From 6 s on the camera jumps aside and back every 0.4 s, which nobody knows."""
+    """From 6 s on the camera jumps aside and back every 0.4 s, unreported."""
     turns, turn = turned_head(14.0)
     jump = rotations.exp(np.radians(40) * np.array([0.0, 1.0, 0.0]))
     jumping, broken = turn.copy(), np.zeros(len(turn), bool)
@@ -370,7 +370,7 @@ def test_an_interrupted_run_makes_what_is_missing(tmp_path: Path, capsys, monkey
     assert run.json["episodes"][0]["cut"]["number"] == 1
     assert snapshot(out) == snapshot(whole)
 
-    # All are there: nobody needs to look at the hands again.
+    # All are there: the hands are not tracked again.
     monkeypatch.setattr(main_run.Run, "track", None)
     again = Run(capsys, *job(hands, out, "--resume"))
     assert again.code == 0 and again.json["skipped"] == [str(hands)]

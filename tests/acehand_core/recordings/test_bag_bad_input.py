@@ -117,7 +117,7 @@ def test_a_compressed_file_is_decompressed_once(compressed_file: Path) -> None:
     with index.bag() as again:
         assert sum(1 for _ in again.messages(None, again.dropped)) == 24
     assert [path.stat().st_mtime_ns for path in copies.glob("*/bag.mcap")] == [before]
-    with Bag(compressed_file):  # shares with nobody
+    with Bag(compressed_file):  # opened alone
         assert len(list(copies.iterdir())) == 2
     assert index.whole.frames.at(0).any() and len(list(copies.iterdir())) == 1
     del index, frames, again

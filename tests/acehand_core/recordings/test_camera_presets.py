@@ -81,7 +81,7 @@ def test_focal_lengths_by_hand() -> None:
     assert preset_camera("logitech_c920", 1920, 1080).fx == pytest.approx(hd)
     # Its 4:3 pictures have the same height, and less width.
     assert preset_camera("logitech_c920", 640, 480).fx == pytest.approx(hd * 480 / 1080)
-    # 26 mm beside a diagonal of 43.27 mm; a 16:9 video has the width of the 4:3 sensor.
+    # 26 mm for a diagonal of 43.27 mm; a 16:9 video has the width of the 4:3 sensor.
     assert preset_camera("phone", 1920, 1440).fx == pytest.approx(26 / 43.267 * 2400, rel=1e-3)
     assert preset_camera("phone", 1920, 1080).fx == pytest.approx(26 / 43.267 * 2400, rel=1e-3)
     assert preset_camera("gopro_wide", 3840, 2160).fx == pytest.approx(1796.3, rel=0.01)
@@ -187,7 +187,7 @@ def phone_video(path: Path, size: tuple[int, int], value: str, key: str = APPLE)
 
 
 def test_a_phones_focal_length(tmp_path: Path) -> None:
-    """26 mm beside the 43.267 mm of film, on the diagonal of the 4:3 picture: 5/4 of the width."""
+    """26 mm for the 43.267 mm of film, on the diagonal of the 4:3 picture: 5/4 of the width."""
     video = phone_video(tmp_path / "a.mov", (640, 360), "26")
     recording = open_recording(video)
     assert recording.camera is not None

@@ -261,7 +261,7 @@ WRONG = {
     "no row": ("a.csv", "wrist_x,wrist_y,wrist_z\n", "row"),
     "empty": ("a.csv", "", "not a table"),
     "text": ("a.csv", "wrist_x,wrist_y,wrist_z\na,b,c\n", "column 'wrist_x' does not hold numbers"),
-    "joint of nobody": ("a.csv", "frame,joint,x,y,z\n0,ear,1,2,3\n", "'ear', which is no joint"),
+    "unknown joint": ("a.csv", "frame,joint,x,y,z\n0,ear,1,2,3\n", "'ear', which is no joint"),
     "no frames": ("a.csv", "joint,x,y,z\nwrist,1,2,3\n", "needs a column frame"),
     "not json": ("a.json", "{", "not JSON"),
     "no list": ("a.json", "{}", "no frames; valid"),

@@ -259,7 +259,7 @@ def test_a_motion_at_frames_in_a_row_is_not_copied():
 
 
 def test_a_pause_of_years_is_refused():
-    """A clock that is set while recording, from 1970 to now; nobody wants the frames between."""
+    """A clock that is set while recording, from 1970 to now; the time between stays empty."""
     with pytest.raises(InputError, match=r"3 frames lie in 1.96e\+04 days.*--duration"):
         at_rate(recording([0, 33_333_333, 1_695_000_000 * 10**9]), 30)
     view, index = at_rate(recording([0, 33_333_333, 1800 * 10**9]), 30)

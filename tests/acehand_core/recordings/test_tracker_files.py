@@ -156,7 +156,7 @@ WRONG = {
     "rate of nanoseconds": ({"joints": two_hands(), "fps": 3e9}, "above 0 up to 1e+06"),
     "rate as text": ({"joints": two_hands(), "fps": "fast"}, "fps is fast"),
     "many rates": ({"joints": two_hands(), "fps": [30.0, 30.0]}, "fps is [30. 30.]"),
-    "bad rate beside stamps": (
+    "bad rate with stamps": (
         {"joints": two_hands(), "fps": -1.0, "timestamps_ns": np.arange(4)},
         "fps is -1.0",
     ),
@@ -245,7 +245,7 @@ def test_damage_is_never_a_traceback(tmp_path_factory, data):
 
 
 class Pictures:
-    """Frames that nobody looks at."""
+    """Frames that are never read."""
 
     def __init__(self, count):
         self.count = count

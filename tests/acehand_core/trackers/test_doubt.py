@@ -246,5 +246,5 @@ def test_a_report_says_how_well_fingertips_are_known() -> None:
     assert known == {"doubtful_share": 0.5, "tip_sigma_mm": {"across": 6.1, "along": 27.4}}
     words = "; fingertips +-6 mm across the line of sight, +-27 along it; 50.0% doubtful"
     assert said(known) == words
-    nobody = how_well_known(motion_of(joints))
-    assert nobody == {"doubtful_share": 0.0, "tip_sigma_mm": None} and said(nobody) == ""
+    unknown = how_well_known(motion_of(joints))
+    assert unknown == {"doubtful_share": 0.0, "tip_sigma_mm": None} and said(unknown) == ""

@@ -324,7 +324,7 @@ def test_quality_falls_with_the_length_of_the_gap_and_the_turns_uncertainty():
 
 
 class Black:
-    """Frames that nobody looks at."""
+    """Frames that are never read."""
 
     def __len__(self):
         return COUNT

@@ -229,7 +229,7 @@ def test_an_inference_that_never_ends_is_an_error_that_names_the_frame(stage, mo
             refine(frames, seen, "balanced", no_progress, None, {})
 
 
-def test_nobody_is_told_of_it(tmp_path) -> None:
+def test_openvino_sends_no_telemetry(tmp_path) -> None:
     """OpenVINO's telemetry is not imported, and leaves no mark in the user's home."""
     code = (
         "import sys; from acehand_core.trackers.mediapipe.networks import HandNetworks;"

@@ -269,7 +269,7 @@ def test_the_hands_of_somebody_beside_are_left_out():
     assert_slots(frames, left, right)
 
 
-def test_a_short_false_hand_is_nobody():
+def test_a_short_false_hand_is_dropped():
     left, right = track(still(LEFT, 0.05), 40), track(still(RIGHT, 0.95), 40)
     frames = [list(pair) for pair in zip(left, right, strict=True)]
     for t in range(20, 24):

@@ -80,7 +80,7 @@ def test_lag_is_no_failure_to_follow():
 
 
 def test_a_joint_that_slides_has_a_limit_in_metres():
-    """8 mm beside its command: nothing for a finger in radians, not followed for a jaw."""
+    """8 mm off its command: nothing for a finger in radians, not followed for a jaw."""
     commands = np.zeros((20, 2))
     slides = np.array([True, False])
     for away, share in ((0.0029, 0.0), (0.0045, 0.5), (0.008, 1.0)):

@@ -83,7 +83,7 @@ def test_near_is_not_closed():
 def test_jitter_about_either_distance_does_not_open_or_close():
     closed = closing(20 + 14 * (np.arange(40) % 2))  # 20, 34, 20, 34 ...
     assert (closed.closing[:-1] == 1).all()
-    # (The very last frame of a clip is on its way: nobody knows of a touch to come.)
+    # (The very last frame of a clip is on its way: no touch follows.)
     opened = closing(42 + 10 * (np.arange(40) % 2))
     assert not opened.closing.any()
 

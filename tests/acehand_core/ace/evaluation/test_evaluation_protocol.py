@@ -169,7 +169,7 @@ def test_a_hand_without_a_label_is_not_scored():
     truth = motion_of(path, presence=presence)
     assert truth.known[:, 1].tolist() == [True, False, False, False, False]
     out = evaluate((motion_of(still(5)), truth))
-    # Of right hands one is right and one spurious; of the others, and of frame 4, nobody knows.
+    # Of right hands one is right and one spurious; of the others, and of frame 4, nothing is known.
     assert out["counts"] == counted(tp=5, fp=1, iv=5, unlabelled=4, frames=4)
     assert out["per_side"]["right"] == {
         "tp": 1, "fp": 1, "fn": 0, "iv": 1, "oos": 0, "unlabelled": 3,
@@ -180,9 +180,9 @@ def test_a_hand_without_a_label_is_not_scored():
     out = evaluate((motion_of(still(5, None, None)), truth))
     assert out["counts"] == counted(fn=5, iv=5, unlabelled=4, frames=4)
     assert out["metrics"]["facc"] == 0
-    # A frame that says nothing is neither right nor wrong.
-    nobody = motion_of(still(3, None, None), presence=np.full((3, 2), 0.5))
-    out = evaluate((motion_of(still(3)), nobody))
+    # An uncertain frame is neither right nor wrong.
+    uncertain = motion_of(still(3, None, None), presence=np.full((3, 2), 0.5))
+    out = evaluate((motion_of(still(3)), uncertain))
     assert out["counts"] == counted(unlabelled=6)
     assert out["metrics"]["facc"] is None and out["metrics"]["mpjpe_plus_oos"] is None
 
@@ -230,7 +230,7 @@ def test_empty_frames_are_right():
     others = {name: v for name, v in out["metrics"].items() if name != "facc"}
     assert set(others.values()) == {None}
     assert out["counts"]["frames"] == 4
-    # Beside a frame with a missed hand they still count.
+    # Next to a frame with a missed hand they still count.
     some = still(4, None, None)
     some[0, 0] = (-0.1, 0, 0.6)
     assert evaluate((nothing, motion_of(some)))["metrics"]["facc"] == 0.75
@@ -296,7 +296,7 @@ def test_no_run_crosses_a_segment():
 
 
 def test_jitter_of_runs_of_unequal_length():
-    """The paper's mean is over runs; the mean over frames stands beside it."""
+    """The paper's mean is over runs; the mean over frames is given too."""
     path = still(10, right=None)
     path[3, 0] = np.nan
     path[5::2, 0, 0] += 1e-3
@@ -399,7 +399,7 @@ def test_error_against_radius():
     """Two hands at known places of a 320 x 240 image; half the diagonal is 200 px."""
     truth = motion_of(still(2, left=(0.0, 0.0, 0.6), right=(0.0, 0.0, 0.6)))
     centre = truth.joints_camera[0].mean(-2)
-    # Left on the optical axis; right 0.2 m beside it: 300 px * 0.2 / depth over 200 px.
+    # Left on the optical axis; right 0.2 m to its side: 300 px * 0.2 / depth over 200 px.
     moved = (
         still(2, (0.0, 0.0, 0.6), (0.0, 0.0, 0.6)) - centre * (1, 1, 0) + [[0, 0, 0], [0.2, 0, 0]]
     )

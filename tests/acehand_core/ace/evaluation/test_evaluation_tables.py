@@ -1,4 +1,4 @@
-"""The paper's own numbers, and the report that stands ours beside them."""
+"""The paper's own numbers, and the report that compares ours."""
 
 from __future__ import annotations
 
@@ -337,7 +337,7 @@ def test_rows_that_were_run_stand_in_the_radar_of_their_dataset(evaluation):
     assert {axis: round(v, 2) for axis, v in mine.items()} == {
         0: 0.5, 1: 0.5, 2: 1.0, 3: 0.01, 5: 1.0, 6: 0.5,
     }  # fmt: skip
-    assert drawn["ARCTIC"]["ViDiHand"][5] == 0, "nothing but the centre is left beside a 0"
+    assert drawn["ARCTIC"]["ViDiHand"][5] == 0, "nothing but the centre is left next to a 0"
 
 
 def test_the_radar_tells_quoted_rows_from_others_and_says_how_it_is_scaled(evaluation):

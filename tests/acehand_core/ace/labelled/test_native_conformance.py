@@ -248,9 +248,9 @@ def test_one_shape_per_recording_leaves_the_wrist_where_it_was_labelled(mano_fil
         assert np.linalg.norm(median - betas[:, slot].mean(0)) > 0.1
         np.testing.assert_allclose(out.betas[slot], median, atol=1e-12)
         one = posed(median)
-        # Moved so that the wrist is the labelled one; else it lies millimetres beside it.
-        beside = np.linalg.norm((one - labelled)[:, 0], axis=-1)
-        assert beside.max() > 3e-3
+        # Moved so that the wrist is the labelled one; else it is millimetres off.
+        apart = np.linalg.norm((one - labelled)[:, 0], axis=-1)
+        assert apart.max() > 3e-3
         one += (labelled - one)[:, :1]
         np.testing.assert_allclose(out.joints_camera[:, slot], one, atol=1e-6)
         again = mano(False).joints(
@@ -386,7 +386,7 @@ def check_clip(name, clip, truth):
 
 
 def test_undistorted_clips_show_what_a_pinhole_would(datasets, mano_file, tmp_path):
-    """ARCTIC by default: the stored camera is a pinhole, the native one is kept beside it."""
+    """ARCTIC by default: the stored camera is a pinhole, the native one is kept next to it."""
     root, truths = datasets["arctic"]
     options = RunOptions(root, tmp_path, ("train",), clips=ClipOptions(mano=mano_file))
     run("arctic", options, lambda *step: None)

@@ -292,7 +292,7 @@ def rewrite_tar(path, change):
 
 @pytest.mark.parametrize("labelled", [True, False])
 def test_a_clip_of_hot3d_without_hands_is_a_mano_clip(samples, mano_file, tmp_path, labelled):
-    """Unless it has no labels at all: then nobody knows whether there are hands."""
+    """Unless it has no labels at all: then hands are unknown."""
     root = samples("hot3d_clips", tmp_path)
     (path,) = root.rglob("*.tar")
 
@@ -325,7 +325,7 @@ def test_empty_recordings_count_in_scores_where_hands_are_known_to_be_absent(
 ):
     """Frames without hands are right where nothing is found, and a hand there is spurious.
 
-    Where nobody knows whether there is a hand, nothing is either.
+    Where a hand is unknown, so are its values.
     """
     root, want = samples(name, tmp_path), EMPTY[name]
     hide_hands(root, name)
@@ -384,7 +384,7 @@ def test_moments_of_hot3d_without_a_pose(samples, tmp_path, device):
         "there."
     ) in native.findings
     assert any(f"1 of 3 frames have no line in {MANO}" in text for text in native.findings)
-    # Conversion to the camera frame leaves them empty, and says nothing of poses that are not.
+    # Conversion to the camera frame leaves them empty, and does not mention poses that are not.
     hands = to_camera(native.mano, None)
     assert np.isfinite(hands.global_orient[0]).all() and np.isnan(hands.global_orient[1:]).all()
     assert not any("rigid" in text for text in hands.findings)

@@ -402,7 +402,7 @@ def test_the_repackaging_has_the_same_numbers_but_no_wrist_head(
         again = {n: t for n, t in weights.parts()[part].items() if n not in weights.report.filled}
         assert equal(again, held), part
     assert {name.split(".")[0] for name in weights.report.filled} == {"shape_norm", "head_wrist"}
-    # Filled with what says nothing: half a metre ahead, whatever the hand.
+    # Filled with a neutral value: half a metre ahead, whatever the hand.
     assert not weights.decoder["head_wrist.2.weight"].any()
     assert weights.decoder["head_wrist.2.bias"].tolist() == [0.0, 0.0, 0.5]
     # Blocks beyond the tap are not stored, so their number is not known.

@@ -261,8 +261,8 @@ def test_another_configuration_does_not_go_on(data, tmp_path) -> None:
     assert len(changes) == 2 and "data.leave_out: None then, ['synthetic/clip1'] now" in changes
     with pytest.raises(InputError, match=r"data\.leave_out: \['synthetic/clip1'\] then, None now"):
         train(compose(overrides(data, run, "optim.lr_decoder=0.0005")), quiet)
-    with pytest.raises(InputError, match="'synthetic/nobody': no such clip in"):
-        train(compose([*overrides(data, run), "data.leave_out=[synthetic/nobody]"]), quiet)
+    with pytest.raises(InputError, match="'synthetic/absent': no such clip in"):
+        train(compose([*overrides(data, run), "data.leave_out=[synthetic/absent]"]), quiet)
     with pytest.raises(InputError, match="clips per step: 2 then, 3 now"):
         train(compose([*calmer, "optim.clips_per_process=3"]), quiet)
     newest = checkpoints.listed(run)[-1].path

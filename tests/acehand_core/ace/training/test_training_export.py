@@ -160,7 +160,7 @@ def test_what_a_run_started_from_counts_as_well(tmp_path) -> None:
         ("synthetic", "synthetic"), ("arctic", "real"),
     ]  # fmt: skip
     assert chosen(on) == "ace"
-    # A start that says nothing is not taken for rendered, nor for recorded.
+    # A start without a record is not taken for rendered, nor for recorded.
     own.save_own(tmp_path / "mute", dataclasses.replace(load_weights(first), training_data=None))
     assert chosen(tmp_path / "mute") == "mediapipe"
     more = [f"start.weights={tmp_path / 'mute'}", f"run={tmp_path / 'from-mute'}"]
