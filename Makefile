@@ -8,7 +8,6 @@ TORCH_INDEX ?=
 LEROBOT_PYTHON ?= python3.12
 LEROBOT ?= lerobot[dataset]==0.6.1
 LEROBOT_VENV ?= .venv-lerobot
-SLOW ?=
 DIST ?= loadfile
 
 VENV := .venv
@@ -19,18 +18,22 @@ EXTRAS := mediapipe,ace,dex,mano,ros,train,test
 TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 DEMO_OUT ?= demo_out
 DOCS_OUT ?= site
+PYTEST = OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -rs --durations 10 \
+	-n auto --maxprocesses 4 --dist $(DIST)
 
-.PHONY: demo test lint docs test-lerobot test-lowest clean
+.PHONY: demo test test-all lint docs test-lerobot test-lowest clean
 
 demo: $(VENV)/.core
 	$(BIN)/python examples/demo.py --output $(DEMO_OUT)
 
 # Files side by side; each process keeps to one thread, or they would wait for one another. Compiled
 # files are kept: every process and command that a test starts would compile all of it again.
-# SLOW=1, as in continuous integration, checks the arrays in every call, not in a test's first ones.
 test: $(VENV)/.full
-	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= ACEHAND_SLOW=$(SLOW) \
-	$(BIN)/python -m pytest -q -rs -n auto --maxprocesses 4 --dist $(DIST)
+	$(PYTEST)
+
+# The slow tests too, and arrays checked in every call, not in a test's first ones.
+test-all: $(VENV)/.full
+	ACEHAND_SLOW=1 $(PYTEST)
 
 lint: $(VENV)/.full
 	$(BIN)/ruff check .

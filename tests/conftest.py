@@ -2,10 +2,11 @@
 
 Every function of ours checks the arrays it is given and returns. In a loop that costs more than the
 work itself, so a function is checked in its first calls of every test, and in all of them with
-``ACEHAND_SLOW=1`` (``make test SLOW=1``, as in continuous integration). Tests marked ``slow`` run
-only then: each takes many seconds, and faster ones look at the same code.
+``ACEHAND_SLOW=1`` (``make test-all``). Tests marked ``slow`` run only then, and of a test marked
+``few(n)`` the cases after the first n: faster ones run the same code.
 """
 
+import collections
 import functools
 import json
 import os
@@ -69,13 +70,24 @@ DATA = ROOT / "tests" / "data"
 SHARED = Path(os.environ.get("ACEHAND_SHARED", ROOT.parent / "shared"))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark all but the first cases of a test marked ``few`` as slow."""
+    cases = collections.Counter[str]()
+    for item in items:
+        if few := item.get_closest_marker("few"):
+            test = item.nodeid.partition("[")[0]
+            cases[test] += 1
+            if cases[test] > few.args[0]:
+                item.add_marker(pytest.mark.slow)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Leave slow tests out; check the first calls again."""
     global _tests_begun
     _tests_begun += 1
     if item.get_closest_marker("slow") and not SLOW:
-        pytest.skip("slow: make test SLOW=1")
+        pytest.skip("slow: make test-all")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

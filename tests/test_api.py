@@ -48,6 +48,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]
     return folder, names
 
 
+@pytest.mark.slow
 def test_the_page_makes_whole_datasets(ran: tuple[Path, dict[str, Any]]) -> None:
     folder, names = ran
     for name, fps, frames in (("pour", 30, FRAMES), ("at_20", 20, FRAMES * 20 // 30)):

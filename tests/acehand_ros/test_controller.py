@@ -42,6 +42,7 @@ def table(tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     st.integers(0, 10**6),
@@ -116,6 +117,7 @@ def test_a_feasible_motion_is_passed_half_a_frame_late():
     np.testing.assert_allclose(found.velocities[3:-3], speed[3:-2], atol=0.06)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("jitter", "drop"), [(0.0, 0.0), (0.0, 0.2), (0.4, 0.0), (0.3, 0.2)])
 @pytest.mark.parametrize("rate", [0.5, 1.0, 2.0])
 def test_ragged_recordings_become_steady_trajectories(table, tmp_path, jitter, drop, rate):
@@ -232,6 +234,7 @@ def test_what_the_controller_refuses():
         assert any(words in reason for reason in found), words
 
 
+@pytest.mark.slow
 def test_the_count_of_the_report_is_of_the_stamps(table):
     """Frames said to be 1 / 30 s apart that were taken twice as fast are too fast."""
     from retarget.retargeting import retarget_motion

@@ -43,6 +43,7 @@ def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("times", [1, 2, 3])
 def test_ctrl_c_ends_a_node_cleanly_however_often(times: int) -> None:
     command = [sys.executable, "-c", NODE]

@@ -225,6 +225,7 @@ def test_rviz_shows_topics_and_frames_that_there_are() -> None:
     assert not [d for d in without["Displays"] if d["Class"].endswith("/Image")]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("namespace", "prefix"), [("", ""), ("one", "one/"), ("/a/b/", "b_")])
 def test_foxglove_shows_topics_and_frames_that_there_are(namespace: str, prefix: str) -> None:
     demo = with_frame_prefix(next(iter(load_demonstrations(TRUTH)))[0], prefix)
@@ -328,6 +329,7 @@ def test_the_rest_is_stretched(demonstration: Demonstration) -> None:
     assert not rest.velocities[[0, -1]].any()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("rate", [1.5, 2.0, 4.0])
 def test_faster_than_the_hand_it_follows_as_fast_as_it_can(rate: float) -> None:
     """The recorded hand closes at the limit of 3.2 rad/s; played faster it would break it."""

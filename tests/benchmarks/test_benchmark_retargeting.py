@@ -130,6 +130,7 @@ def test_the_hot3d_pair(shared):
     assert (here[:, 9, 2] > 0.05).all() and np.abs(here[:, 0]).max() < 1e-9
 
 
+@pytest.mark.slow
 def test_synthetic_hands_are_those_of_their_seed():
     first = recordings.synthetic_hands(7, 2, 5)
     again = recordings.synthetic_hands(7, 2, 5)

@@ -43,6 +43,7 @@ def damaged(dataset, damage):
     return before, Stored(dataset)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("damage", [d.data for d in DAMAGES if d.data], ids=lambda d: d.__name__)
 def test_a_damaged_dataset_is_sound_as_a_dataset(dataset, tmp_path, damage):
     before, after = damaged(dataset, damage)

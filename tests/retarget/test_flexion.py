@@ -109,6 +109,7 @@ def test_the_reach_of_a_finger(name):
         assert reach[0, k] <= 5
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize(
     ("name", "label"),
     [
@@ -147,6 +148,7 @@ def test_a_held_pose_is_taken(name, label):
     assert self_penetration(hand, trajectory.joints[:, 1]).max() < 1e-3
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_thumb_wraps_over_a_fist(name):
     """Its tip lies before index and middle finger, outside of them, as the human's does."""
@@ -174,6 +176,7 @@ def test_a_grip_of_another_hand(side, size):
     assert np.abs(report.robot_deg - report.human_deg).mean() < CLOSE_DEG
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["inspire", "allegro"])
 def test_a_real_grip(name, shared):
     """Half a second in which two hands hold something; nothing of it may go into a turned palm."""

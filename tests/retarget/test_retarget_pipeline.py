@@ -317,6 +317,7 @@ def test_without_a_place_there_is_no_frame():
     assert trajectory.frame == "none" and trajectory.T_frame_base is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slot", [0, 1])
 def test_one_hand_only(slot):
     motion = motion_of(moving_hands(20, sides=(SIDES[slot],)))
@@ -377,6 +378,7 @@ def dex_methods():
     return tuple(s for s in plugins.names("methods") if s.startswith("dex-"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("robot", ["inspire", "panda_gripper"])
 def test_a_span_of_quality_0_says_nothing(robot):
     """Whatever stands there: calibration, joints and bases are the same, and it is said."""
@@ -455,6 +457,7 @@ def copied(tmp_path):
     return make
 
 
+@pytest.mark.slow
 def test_the_order_of_joints_and_commands_means_nothing(copied, both):
     motion, trajectory = both
 

@@ -136,6 +136,7 @@ def test_a_recording_is_read_once_however_many_segments_it_has(folder):
     assert truth.pictures_read <= 64
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("frames", [81, 125, 0])
 def test_decoded_length_is_what_the_network_sees(folder, frames):
     """The window begins at the segment and ends no later than the recording (paper)."""
@@ -218,6 +219,7 @@ TRAINED = {
 }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", TRAINED)
 def test_evaluation_without_flags_uses_what_was_trained(name, tmp_path, capsys, monkeypatch):
     """A model is trained, then scored by the command line; its hands against steps by hand."""

@@ -156,6 +156,7 @@ def test_merged_adapters_round_more_than_live_ones_in_bfloat16(clip):
         assert 0.1 * own < error < 4 * own, name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", ["k", "kfree"])
 def test_released_files_and_pictures_through_the_tracker(
     golden_folder, golden_case, variant, tmp_path, monkeypatch

@@ -261,6 +261,7 @@ def stopping_after(frames):
     return progress
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("second_opinion", [False, True])
 def test_an_interrupted_run_goes_on(tmp_path, second_opinion):
     options = replace(OPTIONS, windows="blended", second_opinion=second_opinion)
@@ -613,6 +614,7 @@ TRAINED = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", TRAINED)
 def test_weights_are_run_as_they_were_trained(name, weights_folder, tmp_path, monkeypatch):
     """Without flags, and with MANO configured; against the parts called with the record."""
@@ -810,6 +812,7 @@ def change_one_number(path):
     assert (path.stat().st_size, path.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weights_folder", ["kfree"], indirect=True)
 def test_changed_weights_are_noticed_when_resuming(weights_folder, tmp_path, monkeypatch, capsys):
     """Weights that do not state their hashes, changed under the same name."""

@@ -290,6 +290,7 @@ def away(count, *gaps):
     return seen
 
 
+@pytest.mark.slow
 def test_the_tracker_asks_across_gaps_that_may_be_filled(asked):
     run, questions = asked
     run(away(400, (0, 10), (50, 60), (100, 145), (200, 300), (390, 400)))
@@ -298,6 +299,7 @@ def test_the_tracker_asks_across_gaps_that_may_be_filled(asked):
     assert np.isfinite(landmarks[20, 1]).all() and np.isnan(landmarks[[55, 20], [1, 0]]).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("why", ["seen", "off", "poses"])
 def test_and_not_where_nothing_depends_on_it(asked, why):
     run, questions = asked
@@ -353,6 +355,7 @@ class Pictures:
         return self.pictures[index]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("kind", "count", "fps"),
     [

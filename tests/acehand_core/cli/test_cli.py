@@ -235,6 +235,7 @@ def _large(folder: Path) -> Path:
     return write_video(folder / "v.mp4", big, options=X264)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("make", "frames", "size"),
     [
@@ -333,6 +334,7 @@ def test_no_hands_at_all(tmp_path: Path, capsys) -> None:
     assert run.json["episodes"] == [] and left_behind(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_a_bad_input_does_not_stop_the_good_one(
     clip: Path, made: Made, tmp_path: Path, capsys
 ) -> None:
@@ -420,6 +422,7 @@ def _no_large_files() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))
 
 
+@pytest.mark.slow
 def test_full_disk(clip: Path, tmp_path: Path) -> None:
     child = _child(
         clip, "--output", tmp_path / "out", "--quiet",
@@ -455,6 +458,7 @@ def test_an_output_that_fails_keeps_what_was_finished(
     assert left_behind(tmp_path) == ["out"]
 
 
+@pytest.mark.slow
 def test_interrupting_and_resuming(made: Made, tmp_path: Path, capsys) -> None:
     frames = example_frames(120)
     first = write_video(tmp_path / "a.mp4", frames[:6], options=X264)
@@ -491,6 +495,7 @@ def test_an_output_without_a_name_of_its_own(
     assert left_behind(here) == ["folder"] and left_behind(tmp_path) == ["here"]
 
 
+@pytest.mark.slow
 def test_nothing_is_in_a_dataset_twice(tmp_path: Path, capsys) -> None:
     hands, out = hands_file(tmp_path / "h.npz"), tmp_path / "out"
     run = Run(capsys, hands, tmp_path / "." / "h.npz", "--output", out)
@@ -519,6 +524,7 @@ def test_the_dataset_one_stands_in(tmp_path: Path, capsys, monkeypatch: pytest.M
     assert check_every_frame(tmp_path / "out") == [] and left_behind(tmp_path) == ["out"]
 
 
+@pytest.mark.slow
 def test_verbose_adds_tracebacks_and_changes_nothing_else(tmp_path: Path, capsys) -> None:
     nowhere, bad = tmp_path / "nowhere.mp4", _text(tmp_path)
     for words, code in (([nowhere], 2), ([bad], 2), ([bad, hands_file(tmp_path / "h.npz")], 1)):
@@ -604,6 +610,7 @@ def test_quiet_keeps_the_verdict(tmp_path: Path, capsys) -> None:
 # The other commands.
 
 
+@pytest.mark.slow
 def test_the_parts_one_by_one(clip: Path, tmp_path: Path, capsys) -> None:
     hands = tmp_path / "hands.parquet"
     assert acehand(["reconstruct", str(clip), "--output", str(hands), "--json", "-q"]) == 0

@@ -16,6 +16,7 @@ def stamps(count: int, hole_at: int, hole_s: float) -> np.ndarray:
     return times
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("hole_s", "frames"), [(60.0, [30, 15]), (1.2, [45 + 36])])
 def test_a_hole_makes_two_episodes_and_a_pause_none(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], hole_s: float, frames: list[int]

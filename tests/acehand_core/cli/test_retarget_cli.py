@@ -23,6 +23,7 @@ def calibration(dataset: Path) -> dict:
     return json.loads((dataset / "acehand/episode_000000/calibration.json").read_text())
 
 
+@pytest.mark.slow
 def test_a_stored_calibration_is_used_again(tmp_path: Path, capsys) -> None:
     """Other motion of the same subject: with the file both episodes have one calibration."""
     first, other = tmp_path / "first", tmp_path / "other"
@@ -75,6 +76,7 @@ def test_gates_decide_the_verdict(tmp_path: Path, capsys) -> None:
     assert any("follows with" in reason for reason in episode["reasons"])
 
 
+@pytest.mark.slow
 def test_commands_sent_ahead(tmp_path: Path, capsys) -> None:
     """Registers two frames early; the motion itself is the same."""
     hands = hands_file(tmp_path / "a.npz", 30)
@@ -97,6 +99,7 @@ def test_commands_sent_ahead(tmp_path: Path, capsys) -> None:
     assert np.abs(ahead[: len(expected)] - expected).max() < 0.01 * 1000 / 30
 
 
+@pytest.mark.slow
 def test_joints_of_confidence_0_are_not_followed(tmp_path: Path, capsys) -> None:
     """The calibration and the rest of the clip are those of a clip whose span is missing."""
     joints, confidence = moving_hands(60), np.ones(60)
@@ -118,6 +121,7 @@ def test_joints_of_confidence_0_are_not_followed(tmp_path: Path, capsys) -> None
     assert run.code == 3 and "The joints of 12 frames have confidence 0" in run.messages
 
 
+@pytest.mark.slow
 def test_exported_commands_of_a_known_subject(tmp_path: Path, capsys) -> None:
     """With the dataset's calibration the commands of its own hands are the dataset's."""
     hands, made = hands_file(tmp_path / "a.npz", 30), tmp_path / "made"

@@ -189,6 +189,7 @@ def test_render_command(tmp_path: Path, capsys) -> None:
     assert wrong.code == 2 and "HandMotion" in wrong.err and not (tmp_path / "no").exists()
 
 
+@pytest.mark.slow
 def test_render_part_of_an_episode(tmp_path: Path, capsys) -> None:
     """Start and duration count within the episode, not within its video file."""
     hands = hands_file(tmp_path / "hands.npz", 6)
@@ -216,6 +217,7 @@ def test_render_part_of_an_episode(tmp_path: Path, capsys) -> None:
     assert late.code == 2 and "valid: 0 to 0.2" in late.err
 
 
+@pytest.mark.slow
 def test_a_dataset_is_drawn_with_its_own_robot(tmp_path: Path, capsys) -> None:
     hands, out = hands_file(tmp_path / "hands.npz", 4), tmp_path / "set"
     assert Run(capsys, hands, "--robot", "allegro", "--output", out).code == 0
@@ -258,6 +260,7 @@ def test_joints_relative_to_the_wrist_are_drawn_from_outside(tmp_path: Path, cap
         assert (np.abs(sheet.astype(int) - colour).max(-1) < 40).sum() > 4 * 10
 
 
+@pytest.mark.slow
 def test_render_an_episode_with_depth(tmp_path: Path, capsys) -> None:
     """The episode's own video is used; a wall before the hands hides the robot, one behind not."""
     hands = hands_file(tmp_path / "hands.npz", 5)

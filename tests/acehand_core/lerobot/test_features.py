@@ -67,6 +67,7 @@ def stored(source: HandMotion) -> dict[str, np.ndarray]:
     return out
 
 
+@pytest.mark.slow
 def test_doubt_of_joints_is_kept_and_never_nan() -> None:
     """Negative, which no standard deviation is, where nothing is known of it."""
     source = motion(20, 5)
@@ -144,6 +145,7 @@ def test_a_hand_that_is_left_out_is_never_valid(tmp_path: Path, capsys) -> None:
     assert any("at row 3" in p and "'hand.valid'" in p for p in problems)
 
 
+@pytest.mark.slow
 def test_rotations_that_are_never_known_are_the_identity() -> None:
     out = stored(motion_of(moving_hands(COUNT), camera=Camera.nominal(640, 480)))
     np.testing.assert_array_equal(

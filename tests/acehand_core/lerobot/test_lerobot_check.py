@@ -259,6 +259,7 @@ def test_a_folder_that_is_no_dataset(tmp_path: Path) -> None:
         repair(tmp_path)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("name", "kept"),
     [

@@ -133,6 +133,7 @@ def left_at(killed: tuple[Path, list[list[str]]], step: str, to: Path) -> Path:
     return shutil.copytree(folder / name, to / name) / "data"
 
 
+@pytest.mark.slow
 def test_a_writer_killed_anywhere_leaves_only_whole_episodes(
     killed: tuple[Path, list[list[str]]], tmp_path: Path
 ) -> None:

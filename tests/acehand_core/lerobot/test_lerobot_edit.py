@@ -228,6 +228,7 @@ def test_a_full_disk_changes_nothing(dataset: Path, tmp_path: Path) -> None:
         assert samples.names_in(root.parent) == ["data"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="killing a process needs fork")
 def test_a_killed_edit_is_undone_or_finished_by_the_repair(tmp_path: Path) -> None:
     done = run_helper("lerobot_samples", "die-editing", tmp_path)
@@ -480,6 +481,7 @@ def filtered(capsys, root: Path, rules: str, *more: object) -> Acehand:
     return Acehand(capsys, "dataset", "filter", root, "--rules", file, *more)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("rules", "removed"),
     [

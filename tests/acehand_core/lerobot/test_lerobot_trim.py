@@ -258,6 +258,7 @@ def test_what_cannot_be_trimmed_is_refused(own: Path, capsys) -> None:
     assert run.code == 2 and "needs the feature observation.hand" in run.err
 
 
+@pytest.mark.slow
 def test_a_full_disk_changes_nothing(dataset: Path, tmp_path: Path) -> None:
     (tmp_path / "rules.yaml").write_text("gaps: {seconds: 0.5}")
     rules: TrimRules = read_trim_rules(tmp_path / "rules.yaml")
@@ -306,6 +307,7 @@ def test_a_killed_trim_is_undone_or_finished_by_the_repair(tmp_path: Path) -> No
         assert is_new or samples.snapshot(root) == whole, step
 
 
+@pytest.mark.slow
 def test_an_episode_of_the_main_job_is_cut_with_all_that_lies_beside_it(
     tmp_path: Path, capsys
 ) -> None:

@@ -57,6 +57,7 @@ def assert_silent(root: Path) -> None:
     assert [name for name, content in found.items() if MAKER.encode() in content] == []
 
 
+@pytest.mark.slow
 def test_the_main_job(maker: Path, tmp_path: Path, capsys, monkeypatch) -> None:
     root, hands = tmp_path / "data", maker / "hands.npz"
     job = [maker / "v.mp4", "--tracker", hands, "--output", root]

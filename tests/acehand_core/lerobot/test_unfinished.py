@@ -67,6 +67,7 @@ def assert_same_extras(root: Path, whole: Path) -> None:
         assert ours[name] == theirs[name], name
 
 
+@pytest.mark.few(1)
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL here")
 @pytest.mark.parametrize("moment", ["drawing", "sheet", "overlay"])
 def test_a_run_killed_before_its_pictures_is_finished_by_resume(

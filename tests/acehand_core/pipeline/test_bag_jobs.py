@@ -136,6 +136,7 @@ def real_video(shared: Path) -> tuple[Recording, HandMotion]:
     return video, MediaPipeTracker(TrackerSettings()).track(video)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["bgr8", "png"])
 def test_a_bag_of_a_video_gives_the_videos_hands(
     tmp_path: Path, real_video: tuple[Recording, HandMotion], kind: str
@@ -157,6 +158,7 @@ def test_a_bag_of_a_video_gives_the_videos_hands(
         assert np.array_equal(a, b, equal_nan=True), name
 
 
+@pytest.mark.slow
 def test_the_report(converted: Path, recorded: Path) -> None:
     report = json.loads((converted / "report.json").read_text())
     assert report["bag"] == str(converted / "out") and report["lost_messages"] == {}
@@ -207,6 +209,7 @@ def test_the_dataset_remembers_the_camera(converted: Path, recorded: Path) -> No
     assert seen_by(converted / "dataset") == (named, TOPIC)
 
 
+@pytest.mark.slow
 def test_an_older_dataset_that_does_not_remember_it_is_added_to(
     converted: Path, recorded: Path, tmp_path: Path, capsys
 ) -> None:
@@ -228,6 +231,7 @@ def test_the_limits_hold_on_the_stamps(converted: Path) -> None:
     assert check_bag_limits(converted / "out") == 2 * (COUNT + 1)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("known_hands")
 def test_the_limits_hold_on_the_stamps_of_a_camera_that_loses_pictures(
     calibration: Path, tmp_path: Path
@@ -292,6 +296,7 @@ def matrix(transform: object) -> np.ndarray:
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("storage", ["mcap", "sqlite3"])
 def test_bag_write_of_a_dataset(
     converted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], storage: str
@@ -436,6 +441,7 @@ def test_the_main_job_reports_lost_messages(
     assert any("1 lost" in note for note in run.json["notes"])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("known_hands")
 def test_a_robot_of_ones_own(
     recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -472,6 +478,7 @@ def test_a_robot_with_one_hand(
     assert run.code == 2 and "give --hands right" in run.messages
 
 
+@pytest.mark.slow
 def test_bag_write_of_episodes_with_the_same_stamps(
     calibration: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -491,6 +498,7 @@ def test_bag_write_of_episodes_with_the_same_stamps(
     np.testing.assert_array_equal(found, np.concatenate([demo.joints[:, 0] for demo in made]))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("known_hands")
 @pytest.mark.parametrize("bare", [True, False])
 def test_messages_of_humble_keep_their_definition(
@@ -541,6 +549,7 @@ def clocked(path: Path, said: list[int]) -> None:
 BACK = [ns if i < 6 else ns - 5 * 10**9 for i, ns in enumerate(stamps(COUNT))]
 
 
+@pytest.mark.few(1)
 @pytest.mark.usefixtures("known_hands")
 @pytest.mark.parametrize(
     ("said", "right"),
@@ -603,6 +612,7 @@ def test_a_full_disk(
     assert not [p for p in tmp_path.iterdir() if "partial" in p.name]
 
 
+@pytest.mark.few(1)
 @pytest.mark.usefixtures("known_hands")
 @pytest.mark.parametrize("stage", ["index the bag", "track", "copy the bag", "write messages"])
 def test_stopped_midway(recorded: Path, calibration: Path, tmp_path: Path, stage: str) -> None:

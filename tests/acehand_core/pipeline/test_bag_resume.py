@@ -113,6 +113,7 @@ def moments(*fast: str) -> list[Any]:
     return [m if m in fast else pytest.param(m, marks=slow) for m in dying_runs.BAG]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("moment", moments("second", "dataset", "write", "placed"))
 def test_an_interrupted_conversion_is_completed(
     moment: str,
@@ -148,6 +149,7 @@ def test_a_killed_conversion_is_completed(
     assert_complete(capsys, inputs, tmp_path, whole, out="out.mcap")
 
 
+@pytest.mark.slow
 def test_bags_of_sqlite_are_completed_too(
     inputs: tuple[Path, Path],
     tmp_path: Path,
@@ -216,6 +218,7 @@ def test_a_bag_of_other_hands_is_refused(
     refused(capsys, again, tmp_path, "not the bag of this conversion")
 
 
+@pytest.mark.slow
 def test_a_bag_without_the_newest_episodes_is_written_anew(
     inputs: tuple[Path, Path],
     whole: Path,
@@ -245,6 +248,7 @@ def test_a_bag_without_the_newest_episodes_is_written_anew(
     assert messages(folder / "out") == messages(whole / "out")
 
 
+@pytest.mark.slow
 def test_an_interrupted_append_has_its_own_episodes_only(
     inputs: tuple[Path, Path],
     whole: Path,

@@ -213,6 +213,7 @@ def test_a_batch_is_the_dataset_of_the_main_job(
         assert (undisturbed / picture.relative_to(single)).read_bytes() == picture.read_bytes()
 
 
+@pytest.mark.slow
 def test_bytes_do_not_depend_on_workers_or_folders(
     manifest: Path, undisturbed: Path, tmp_path: Path
 ):
@@ -221,6 +222,7 @@ def test_bytes_do_not_depend_on_workers_or_folders(
     assert tree(output) == tree(undisturbed)
 
 
+@pytest.mark.slow
 def test_the_same_command_again_does_nothing(
     manifest: Path, hands: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -253,6 +255,7 @@ def test_the_same_command_again_does_nothing(
     assert log.read_text().count('"start"') == starts
 
 
+@pytest.mark.slow
 def test_recordings_of_a_subject_share_one_calibration(hands: Path, tmp_path: Path):
     rows = [{"recording": f"h{n}.npz", "subject": s} for n, s in enumerate(("a", "a", "b", ""))]
     output = tmp_path / "out"
@@ -265,6 +268,7 @@ def test_recordings_of_a_subject_share_one_calibration(hands: Path, tmp_path: Pa
     assert said[0]["source"] == "subject a, 2 recordings" and said[3]["source"] == "h3.npz"
 
 
+@pytest.mark.slow
 def test_a_result_that_is_out_of_date_is_not_merged(
     hands: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -282,6 +286,7 @@ def test_a_result_that_is_out_of_date_is_not_merged(
     assert list(Acehand(capsys, "dataset", "info", output).json["tasks"]) == ["task 0"]
 
 
+@pytest.mark.slow
 def test_task_text_of_a_file(hands: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     """Each row of a table of narrations is an episode; a changed text makes it anew."""
     rows = [
@@ -303,6 +308,7 @@ def test_task_text_of_a_file(hands: Path, tmp_path: Path, capsys: pytest.Capture
     assert "twist" in Acehand(capsys, "dataset", "info", output).json["tasks"]
 
 
+@pytest.mark.slow
 def test_a_changed_setting_of_the_robot_does_not_track_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -332,6 +338,7 @@ def test_a_changed_setting_of_the_robot_does_not_track_again(
     assert len(list((tmp_path / "out.batch/cache").rglob("*.parquet"))) == 2
 
 
+@pytest.mark.slow
 def test_recordings_of_two_sizes(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     (tmp_path / "in").mkdir()
     write_video(tmp_path / "in" / "a.mp4", example_frames(6))
@@ -403,6 +410,7 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the memory")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("name", "limits", "reason"),
     [
@@ -440,6 +448,7 @@ def test_a_recording_that_kills_its_worker_twice_is_quarantined(
     assert retry(BatchFolder(output)) == []
 
 
+@pytest.mark.slow
 def test_a_fault_of_ours_costs_one_recording(
     odd: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -464,6 +473,7 @@ def test_a_fault_of_ours_costs_one_recording(
 # The driver.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT], ids=["killed", "ctrl-c"])
 def test_a_driver_that_is_ended(
     end: signal.Signals, manifest: Path, undisturbed: Path, tmp_path: Path
@@ -498,6 +508,7 @@ def test_a_second_driver_is_refused(manifest: Path, tmp_path: Path):
     assert (tmp_path / "out.batch/batch.json").read_text() == "the first one's"
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full(manifest: Path, undisturbed: Path, tmp_path: Path):
     """No file may be larger than 20 kB: the batch ends, says so, and resumes with more room."""
     output = tmp_path / "out"

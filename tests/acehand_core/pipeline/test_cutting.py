@@ -359,6 +359,7 @@ def job(hands: Path, out: Path, *more: object) -> list[object]:
     return [hands, "--output", out, "--split", "auto", *more]
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_makes_what_is_missing(tmp_path: Path, capsys, monkeypatch) -> None:
     hands, out, whole = recording(tmp_path), tmp_path / "out", tmp_path / "whole"
     assert Run(capsys, *job(hands, whole)).code == 0

@@ -43,6 +43,7 @@ def stamps(dataset: Path) -> list[int]:
     return [int(np.ravel(v)[0]) for f in files for v in pq.read_table(f)[name].to_pylist()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("finished", [1, 2])
 def test_the_missing_parts_of_a_split_recording_are_made(
     finished: int, short_episodes, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
@@ -64,6 +65,7 @@ def test_the_missing_parts_of_a_split_recording_are_made(
     assert len(read_provenance(out)) == 3
 
 
+@pytest.mark.slow
 def test_a_split_video_goes_on_with_its_own_pictures(
     short_episodes, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,6 +87,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", CHANGES)
 def test_other_settings_are_not_mixed_in(name: str, tmp_path: Path, capsys) -> None:
     hands, out = hands_file(tmp_path / "h.npz"), tmp_path / "out"
@@ -146,6 +149,7 @@ def test_an_episode_whose_task_lerobot_changed_is_known(tmp_path: Path, capsys) 
     assert Run(capsys, *words, "--resume").json["skipped"] == [str(words[0])]
 
 
+@pytest.mark.slow
 def test_another_cut_is_another_episode(tmp_path: Path, capsys) -> None:
     hands, out = hands_file(tmp_path / "h.npz", 30), tmp_path / "out"
     assert Run(capsys, hands, "--output", out, "--duration", "0.5", "--task", "a").code == 0
@@ -157,6 +161,7 @@ def test_another_cut_is_another_episode(tmp_path: Path, capsys) -> None:
     assert run.code == 0 and run.json["skipped"] == [str(hands)]
 
 
+@pytest.mark.slow
 def test_a_resumed_run_keeps_the_rate_of_its_dataset(tmp_path: Path, capsys) -> None:
     """The first input gave the rate, also when it is the one that is finished."""
     first = hands_file(tmp_path / "a.npz", 30, fps=60)
@@ -167,6 +172,7 @@ def test_a_resumed_run_keeps_the_rate_of_its_dataset(tmp_path: Path, capsys) -> 
     assert run.code == 0 and run.json["episodes"][0]["fps"] == 60
 
 
+@pytest.mark.slow
 def test_inputs_are_known_by_their_own_content(tmp_path: Path, capsys) -> None:
     """Hands that were made from a video are not that video, nor is a tracker file its video."""
     video = write_video(tmp_path / "v.mp4", example_frames(6))

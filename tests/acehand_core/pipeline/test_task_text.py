@@ -148,6 +148,7 @@ def test_demonstrations_get_their_tasks(hands: Path, tmp_path: Path, capsys) -> 
     assert run.code == 0 and tasks_of(tmp_path / "late") == ["put down"]
 
 
+@pytest.mark.slow
 def test_a_resumed_run_with_other_tasks(hands: Path, tmp_path: Path, capsys) -> None:
     rows, out = tmp_path / "tasks.csv", tmp_path / "out"
     rows.write_text("recording,start,end,task\nlong,0,4,lift\nlong,5,8,put down\n")

@@ -120,6 +120,7 @@ class Counted(Images):
         raise AssertionError("decoded once more")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(96, 64), (1280, 720)])
 def test_overlay_and_sheet_are_of_one_pass(tmp_path: Path, size: tuple[int, int]) -> None:
     frames = Counted([numbered_image(i, *size) for i in range(COUNT)])

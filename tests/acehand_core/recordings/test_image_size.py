@@ -71,6 +71,7 @@ def test_frames_and_hands_follow() -> None:
     assert np.array_equal(hands.joints_camera, motion.joints_camera, equal_nan=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fit", ["letterbox", "crop"])
 def test_one_dataset_of_several_sizes(tmp_path, capsys, fit: str) -> None:
     half = np.stack([image[::2, ::2] for image in open_video(EXAMPLE).frames.read(0, 12)])

@@ -104,6 +104,7 @@ def doubts(motion: HandMotion) -> str:
     return " ".join(note for note in motion.provenance.notes if note.startswith(DOUBT))
 
 
+@pytest.mark.slow
 def test_what_is_odd_is_a_note(tmp_path: Path, capsys) -> None:
     assert doubts(motion_from_joints(moving_hands(60), fps=30)) == ""
     assert "bone lengths of the right hand vary by 8%" in doubts(

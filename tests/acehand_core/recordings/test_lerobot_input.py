@@ -102,6 +102,7 @@ def test_older_datasets_and_the_choice_of_a_camera(tmp_path: Path, whole: list[n
         assert np.argmin(errors) == (shift == 20)
 
 
+@pytest.mark.slow
 def test_the_main_job_and_its_resume(version_3: Path, tmp_path: Path, capsys) -> None:
     out = tmp_path / "out"
     arguments = (version_3, "--output", out, "--no-overlay")

@@ -55,6 +55,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_every_worked_example_gives_the_same_hand(folder: Path) -> None:
     for name in ("from_vision_pro", "from_tracking", "from_mano", "from_glove"):
         assert check_dataset(folder / name) == []

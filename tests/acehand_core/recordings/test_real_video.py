@@ -43,6 +43,7 @@ def job(video: Path, tmp_path_factory: pytest.TempPathFactory):
     return out, entry, read_hand_motion(extras / "hand_motion.parquet")
 
 
+@pytest.mark.slow
 def test_the_whole_video(job) -> None:
     out, entry, motion = job
     assert entry["frames"] == len(motion) == 621 and entry["fps"] == 30

@@ -78,6 +78,7 @@ CLIPS: dict[
 }  # fmt: skip
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", CLIPS)
 def test_a_clip_is_judged_alike(
     name: str, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch

@@ -164,6 +164,7 @@ def test_doubtful_bones_are_dashed() -> None:
     assert lengths[1] == pytest.approx(0.6 * lengths[0])
 
 
+@pytest.mark.slow
 def test_states(dataset: Path) -> None:
     state = DatasetReader(dataset).read(0).states
     expected = np.full((FRAMES, 2), 1)

@@ -73,6 +73,7 @@ def unpacked(block: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     return head, arrays
 
 
+@pytest.mark.slow
 def test_a_block_holds_the_dataset_to_its_rounding(dataset: Path) -> None:
     reader = DatasetReader(dataset)
     episode = reader.read(0)

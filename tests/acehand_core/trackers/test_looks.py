@@ -167,6 +167,7 @@ def test_segments_are_a_single_pass(network, count):
     assert same(found, expected)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("seed", range(3))
 def test_the_number_of_processors_does_not_matter(network, monkeypatch, seed):
     """Although the network remembers: segments are cut by frames, not by workers."""

@@ -213,6 +213,7 @@ def test_without_networks_the_tracker_says_which_command(tmp_path, monkeypatch) 
         networks.HandNetworks()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["in_segments", "look_again"])
 def test_an_inference_that_never_ends_is_an_error_that_names_the_frame(stage, monkeypatch) -> None:
     frames = open_video(EXAMPLE).frames

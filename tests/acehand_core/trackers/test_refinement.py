@@ -92,6 +92,7 @@ def off(slots: Slots, truth: np.ndarray) -> np.ndarray:
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quality", ["balanced", "best"])
 def test_several_crops_are_nearer_to_the_truth_and_know_their_doubt(example, quality) -> None:
     frames, slots, truth = example
@@ -119,6 +120,7 @@ def test_fast_looks_no_second_time(example) -> None:
     assert refine(part, slots, "fast", no_progress, None, {}) is slots and part.read_frames == 0
 
 
+@pytest.mark.slow
 def test_finished_parts_are_kept(example, tmp_path) -> None:
     frames, slots, _ = example
     first = Part(frames, 4)

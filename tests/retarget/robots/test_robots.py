@@ -135,6 +135,7 @@ def solved(hand, tree, commands, weights):
     return found
 
 
+@pytest.mark.few(4)
 def test_recovers_its_own_motions_over_the_whole_range(named_hand):
     """With tracking terms alone, every motion: a robot whose joints bend both ways as well."""
     _, hand = named_hand
@@ -147,6 +148,7 @@ def test_recovers_its_own_motions_over_the_whole_range(named_hand):
     assert max(errors.values()) < 1e-3, errors
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("seed", range(2))
 def test_smoothing_costs_little_over_the_whole_range(named_hand, seed):
     """Default weights but those of pinches and contact, which ask for something else."""
@@ -156,6 +158,7 @@ def test_smoothing_costs_little_over_the_whole_range(named_hand, seed):
     assert np.abs(found - commands).max() < SMOOTHED_WITHIN[name]
 
 
+@pytest.mark.few(4)
 def test_contact_and_pinches_leave_the_rest_alone(named_hand):
     """Default weights on the largest motion near the idle hand where nothing touches or pinches.
 
@@ -180,6 +183,7 @@ def test_contact_and_pinches_leave_the_rest_alone(named_hand):
     assert np.abs(found - commands).max() < 0.03
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", ROBOTS)
 def test_follows_a_recorded_hand(name, human):
     robot = load_robot(name, models=OURS)
@@ -195,6 +199,7 @@ def test_follows_a_recorded_hand(name, human):
     assert np.abs(back - trajectory.commands[:, 1]).max() < 1e-9
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", [r for r in ROBOTS if ":" not in r.values[0]])
 def test_the_order_of_joints_in_the_model_file_does_not_matter(tmp_path, name, human):
     path = own_copy(tmp_path, name)

@@ -145,6 +145,7 @@ def still():
     return retarget_motion(motion_of(moving_hands(60)), load_robot("inspire"))
 
 
+@pytest.mark.slow
 def test_placement_is_found_and_upright(arm, still) -> None:
     poses = wandering(45)
     both = along(still, [poses[:, 0], poses[:, 1]])

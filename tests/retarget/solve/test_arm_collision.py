@@ -158,6 +158,7 @@ def test_one_base_known_the_other_searched(arm, hands) -> None:
     assert right.T_frame_table[2, 3] == pytest.approx(0.1)
 
 
+@pytest.mark.slow
 def test_crossing_arms_are_said_and_searched_bases_are_free(
     arm, hands, monkeypatch: pytest.MonkeyPatch
 ) -> None:

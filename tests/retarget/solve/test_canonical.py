@@ -21,6 +21,7 @@ from tools import gestures
 ROBOTS = [name for name in (*robot_names(), "inspire:other") if name != "panda_gripper"]
 
 
+@pytest.mark.slow
 def test_the_poses_are_those_of_the_hand_model():
     """To the last digit kept, 0.01 mm, in which processors differ."""
     kept = json.loads((ROOT / "retarget" / "human_poses.json").read_text("utf-8"))
@@ -64,6 +65,7 @@ def test_left_poses_mirror_the_right():
     assert right[:, 1, 1].min() > 0.02  # the right thumb's root is on +y
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", ROBOTS)
 def test_what_is_kept_fits_the_robot(name):
     """A new fit comes out as the kept one, whose fingerprint is the robot's."""

@@ -133,6 +133,7 @@ def test_fingers_stay_out_of_the_palm(robot):
     assert self_penetration(hand, hand.expand(solved)).max() < 1e-3
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("seed", range(2))
 def test_a_motion_that_collides_is_led_around(side, seed):

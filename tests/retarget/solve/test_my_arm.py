@@ -40,6 +40,7 @@ def test_the_file_is_read_as_it_is(tmp_path: Path) -> None:
     assert arm.base_poses(np.zeros((1, 7)))[0, 2, 3] == pytest.approx(0.06 + 6 * 0.2 + 0.17)
 
 
+@pytest.mark.slow
 def test_the_page_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     """Every command of the page, in the order in which it stands there."""
     menagerie_arm(tmp_path / "arm").rename(tmp_path / "arm.xml")

@@ -266,6 +266,7 @@ def test_knuckles_belong_to_the_calibration(hand, tree, targets, commands):
     assert value[0] == pytest.approx(value[1], abs=0)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("factor", [0.5, 2.0, 8.0])
 def test_smoothing_does_not_depend_on_the_frame_rate(hand, tree, factor):
     """The same noisy motion at another rate: the solution bends as much, in rad/s^2."""

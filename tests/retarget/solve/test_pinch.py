@@ -155,6 +155,7 @@ def test_distances_are_in_order():
     assert 0 < OPEN_M < CLOSE_M < RELEASE_M
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("side", "finger", "nearest_mm"),
     [("right", "ring", 32.4), ("right", "pinky", 52.7), ("left", "middle", 18.6)],

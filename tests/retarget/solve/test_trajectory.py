@@ -77,6 +77,7 @@ def assert_within_limits(hand, commands, fps=FPS):
     assert hand.coupling_residual(joints) < 1e-6
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("seed", range(3))
 def test_recovers_the_robots_own_motion(hand, tree, seed):
     """Commands -> kinematics -> targets -> commands, with every term on, from the idle hand."""
@@ -97,6 +98,7 @@ def test_recovers_exactly_without_wishes(hand, tree, seed):
     assert_within_limits(hand, solved)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("seed", range(3))
 def test_infeasible_targets_break_no_limit(hand, tree, seed):
     solved = solve(hand, tree, noisy_targets(hand, tree, 60, seed), weights=ROUGH)
@@ -261,6 +263,7 @@ def test_a_fingertip_that_is_known_badly_bends_no_finger(right, right_tree):
     assert others.max() < 0.02
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_as_cheap_as_a_slow_independent_solver(right, right_tree, seed):
     """Twelve noisy frames: SLSQP on the same cost, with rates as constraints, from two starts."""
@@ -334,6 +337,7 @@ def test_an_hour_needs_the_memory_of_minutes(right, right_tree, monkeypatch):
     assert peak(2000) < 1.1 * peak(400) + 1600 * 400
 
 
+@pytest.mark.slow
 def test_two_full_chunks_agree_with_one_solve(right, right_tree, monkeypatch):
     """The chunks as shipped, a clip that needs two of them, pinches included."""
     count = trajectory.CHUNK_FRAMES + 300

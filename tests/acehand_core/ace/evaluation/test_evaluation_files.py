@@ -282,6 +282,7 @@ def test_flags_of_trackers_are_refused_with_predictions(capsys, folders, words):
     assert run.code == 2 and f"{words[0]} is for --tracker" in run.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("frames", [8])
 def test_mediapipe_on_a_rendered_clip(tmp_path, frames):
     """End to end: a rendered clip, the tracker that needs no weights, the paper's metrics."""

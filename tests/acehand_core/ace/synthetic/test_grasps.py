@@ -25,10 +25,11 @@ PROPS = (
 )
 
 
-#: Of each kind; all fifty in continuous integration (``make test SLOW=1``).
+#: Of each kind; all fifty in ``make test-all``.
 COUNT = 50 if os.environ.get("ACEHAND_SLOW") else 6
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_grasps_hold_and_pass_through_nothing(kind):
     count = 6 if kind == "shared" else COUNT  # a box between both hands takes long to plan

@@ -65,6 +65,7 @@ def drawn(index, seed=3, options=OPTIONS, **changes):
 # --- the truth is what is drawn ---------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lenses", ["pinhole", "fisheye"])
 def test_projected_truth_lands_on_the_hands_mask(lenses):
     options = dataclasses.replace(OPTIONS, cameras=lenses, width=192, height=160)
@@ -92,6 +93,7 @@ def test_projected_truth_lands_on_the_hands_mask(lenses):
     assert off.mean() < 0.4 and swapped.mean() < 0.4  # the check can fail
 
 
+@pytest.mark.slow
 def test_masks_cover_what_the_mesh_covers():
     """Every pixel of a mask is near a projected vertex, every clear vertex on its mask."""
     options = dataclasses.replace(OPTIONS, cameras="fisheye", width=192, height=160)
@@ -124,6 +126,7 @@ def test_depth_is_metric_and_matches_visible_joints():
     assert 0.002 < np.median(behind) < 0.024
 
 
+@pytest.mark.slow
 def test_out_of_sight_hands_keep_their_truth():
     found = 0
     for index in range(12):
@@ -202,6 +205,7 @@ def performed(index: int):
 # --- people -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(st.integers(0, 10_000))
 def test_hands_stay_possible(index):
@@ -278,6 +282,7 @@ def test_objects_ride_with_the_hand_that_holds_them():
     assert np.ptp(prop[:, :3, 3], axis=0).max() > 0.03
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "fastest", "path"),
     [("walking", (1.0, 6.0), (1.0, 6.0)), ("looking-back", (20.0, 23.0), (0.0, 1.5)),
@@ -413,6 +418,7 @@ def run(*flags):
     return acehand(["synth", *map(str, flags), "--quiet", "--json"])
 
 
+@pytest.mark.slow
 def test_the_command_resumes_and_two_processes_make_the_same(tmp_path, capsys):
     flags = ["--seed", 3, "--frames", 5, "--size", "64x64", "--cameras", "pinhole"]
     assert run("--clips", 1, *flags, "--processes", 1, "--output", tmp_path / "a") == 0
@@ -450,6 +456,7 @@ def test_the_command_resumes_and_two_processes_make_the_same(tmp_path, capsys):
     assert store.ids() == ["synth__3__000000"] and store.info.settings["clean"] is True
 
 
+@pytest.mark.slow
 def test_a_clip_that_fails_is_reported_and_the_others_are_made(tmp_path, monkeypatch):
     make = jobs.make_clip
 
@@ -466,6 +473,7 @@ def test_a_clip_that_fails_is_reported_and_the_others_are_made(tmp_path, monkeyp
     assert "masks.npz" not in ClipStore(tmp_path / "s").info_of(report.made[0]).files
 
 
+@pytest.mark.slow
 def test_interrupted_it_keeps_what_is_done(tmp_path, monkeypatch, capsys):
     make = jobs.make_clip
 

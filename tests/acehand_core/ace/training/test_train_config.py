@@ -285,6 +285,7 @@ def test_mistakes_take_one_line_and_exit_2(arguments, message, monkeypatch, caps
 VIT_L = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16}
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("overrides", [row[0] for row in ROWS])
 def test_rows_of_the_papers_tables_are_built(overrides) -> None:
     """Every source, tap, sigma, decoder and solver at its declared sizes, without values."""

@@ -173,6 +173,7 @@ def assert_equivalent(run, reference) -> None:
     assert moved < 0.01 * total
 
 
+@pytest.mark.slow
 def test_two_processes_are_one_with_twice_the_batch(data, tmp_path, whole) -> None:
     split = ["optim.processes=2", "optim.clips_per_process=1"]
     processes = _launch(overrides(data, tmp_path / "run", *split), 2)
@@ -188,6 +189,7 @@ def test_accumulation_is_a_larger_batch(data, tmp_path, whole) -> None:
     assert_equivalent(tmp_path / "run", whole[0])
 
 
+@pytest.mark.slow
 def test_killed_at_random_moments(data, tmp_path, whole) -> None:
     run, dice, kills = tmp_path / "run", random.Random(5), []
     arguments = overrides(data, run, "checkpoints.every=1")
@@ -216,6 +218,7 @@ def test_killed_at_random_moments(data, tmp_path, whole) -> None:
     assert not list((run / checkpoints.FOLDER).glob(".*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_asked_to_stop_it_saves_and_goes_on_exactly(data, tmp_path, whole, number, code) -> None:
     """As Slurm does before a job's end: the signal goes to all processes, loaders included."""
@@ -234,6 +237,7 @@ def test_asked_to_stop_it_saves_and_goes_on_exactly(data, tmp_path, whole, numbe
     assert_same(final(run), final(whole[0]))
 
 
+@pytest.mark.slow
 def test_a_signal_to_one_process_stops_all_after_the_same_step(data, tmp_path) -> None:
     run = tmp_path / "run"
     split = ["optim.processes=2", "optim.clips_per_process=1", "optim.steps=400"]

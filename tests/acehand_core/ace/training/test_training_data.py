@@ -125,6 +125,7 @@ def test_recordings_that_are_too_short_are_counted_or_refused(stores) -> None:
         mixture({"a": stores["a"]}, {"a": 0.0}, SHORT, lambda info: (64, 64))
 
 
+@pytest.mark.slow
 def test_loader_processes_give_the_same(stores) -> None:
     reader = ClipReader(stores, "tiny", HANDS)
     plan = Plan(mixed(stores, a=1.0, b=1.0), 0, 3, 2, 1, 1, 0)

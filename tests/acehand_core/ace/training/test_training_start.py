@@ -134,6 +134,7 @@ def _stream(clips, kind=batches.ClipReader):
     return batches.batches(kind(stores, "tiny", HANDS), plan, 0, 1)
 
 
+@pytest.mark.slow
 def test_errors_of_loader_processes_are_one_sentence(tmp_path) -> None:
     clips = store(tmp_path / "one", clips=1, frames=13)
     (clips / "clips" / "clip0" / "video.mp4").unlink()
@@ -147,6 +148,7 @@ def test_errors_of_loader_processes_are_one_sentence(tmp_path) -> None:
     assert "hands.parquet" in str(caught.value) and "Traceback" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_killed_loader_process_is_said(clips) -> None:
     with pytest.raises(AcehandError, match=r"fewer data\.workers"):
         next(_stream(clips, _Dies))
