@@ -101,7 +101,7 @@ def test_the_pages_commands(
 def test_what_the_page_says_is_refused_or_asked(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    colmap = PAGE.split("### COLMAP")[1].split("Refused by name: ")[1].split(".")[0]
+    colmap = PAGE.split("- **COLMAP**")[1].split("Refused by name: ")[1].split(".")[0]
     names = re.findall(r"[A-Z_]{3,}", colmap)
     assert len(names) == 6
     for name in names:
