@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -111,7 +112,7 @@ def better_and_worse(robots: Mapping[str, Mapping[str, Mapping[str, Scores]]]) -
     """Return in how many of robots x recordings ours is better / worse than each other method.
 
     Equal is neither. Two values that differ by less than a thousandth of the larger are equal. The
-    lines below the table say on what ours is behind more often than ahead, and of whom.
+    text below the table says on what ours is behind more often than ahead, and of whom.
     """
     pairs = [rows for recordings in robots.values() for rows in recordings.values()]
     others = [m for m in dict.fromkeys(m for rows in pairs for m in rows) if m != "ours"]
@@ -136,9 +137,9 @@ def better_and_worse(robots: Mapping[str, Mapping[str, Mapping[str, Scores]]]) -
         lines.append(_line([name, *cells]))
         if ahead:
             of = "all" if len(ahead) == len(others) else ", ".join(ahead)
-            behind.append(f"- {name}: {of}")
-    text = "Ours is behind more often than ahead on:" if behind else "Ours is behind on none."
-    return "\n".join([*lines, "", text, "", *behind]).rstrip()
+            behind.append(f"{name} ({of})")
+    text = f"Ours is behind more often than ahead on {'; '.join(behind) or 'none'}."
+    return "\n".join([*lines, "", textwrap.fill(text, 120, break_on_hyphens=False)])
 
 
 def blocks(result: Mapping[str, Any]) -> dict[str, str]:
