@@ -179,26 +179,6 @@ def _overfit(result: Result) -> str:
     )
 
 
-def _overfit_kfree(result: Result) -> str:
-    fit, field = result["terms"].get("fit"), result["ray_field"]
-    placed = f"{sum(field['placed_by_fit'])} of {len(field['placed_by_fit'])}"
-    began = (
-        f"`fit` is above 0 from step {fit['first_step']} on, where it is {fit['first']:.3f}, and "
-        f"{fit['last']:.5f} at the end. " if fit else "`fit` was never above 0. "
-    )  # fmt: skip
-    degrees = " and ".join(f"{value:.1f}" for value in field["mean_degrees"])
-    misfit = " and ".join(f"{value:.1f}" for value in field["misfit_degrees"])
-    failed = ", ".join(f"`{name}`" for name in result["failed"]) or "none"
-    return _wrapped(
-        f"With `--kfree --steps {result['steps']}`, terms that do not pass: {failed}, after "
-        f"{result['seconds']:.0f} s. {began}`ray` ends at {result['terms']['ray']['last']:.3f}; "
-        f"the ray fields of the two clips are {degrees} degrees (mean over cells) from the truth "
-        f"and {misfit} from their own pinhole. At the end {placed} clips have their hands placed "
-        f"by the fit "
-        f"([overfit_kfree.json](../benchmarks/results/overfit_kfree.json); {record(result)})."
-    )
-
-
 def _arms(result: Result) -> str:
     lines = [
         "| arm | alone: frames in which the arms collide, deepest mm | with themselves, of both | "
@@ -396,15 +376,10 @@ def _review(result: Result) -> str:
         f"doubtful, {healthy['rejected']} rejected. What there is without the report: `acehand "
         f"dataset check` and a verdict of `fail` find {result['found_by_peer']}; counting `warn`, "
         f"too, {result['found_by_peer_with_warnings']}, and {result['healthy_warned_by_peer']} "
-        f"healthy clips. {result['report_s_per_episode']:.1f} s per episode, without the page "
-        f"({record(result)})."
+        f"healthy clips. {result['report_s_per_episode']:.1f} s per episode, without the page; "
+        f"[review.json](../benchmarks/results/review.json) has each ({record(result)})."
     )
-    rows = ["| damage | variant | status | found by |", "|---|---|---|---|"]
-    rows += [
-        f"| {d['damage']} | {d['variant']} | {d['status']} | {', '.join(d['by']) or '-'} |"
-        for d in sorted(result["damages"], key=lambda d: d["damage"])
-    ]
-    return _wrapped(text) + "\n\n" + "\n".join(rows)
+    return _wrapped(text)
 
 
 WRITERS: dict[str, Callable[[Result], str]] = {
@@ -419,7 +394,6 @@ WRITERS: dict[str, Callable[[Result], str]] = {
     "synth": _synth,
     "train step": _train_step,
     "overfit": _overfit,
-    "overfit kfree": _overfit_kfree,
     "fit guards": _fit_guards,
     "gap filling": _gap_filling,
     "bag": _bag,
