@@ -149,9 +149,9 @@ def _times(content: list[Any], mapping: KeypointMap) -> np.ndarray | None:
     if name is None or (mapping.time is None and mapping.rate is not None):
         return None
     values = [frame.get(name) if isinstance(frame, dict) else None for frame in content]
-    if not all(isinstance(value, int | float) for value in values):
+    if not all(type(value) in (int, float) and not abs(value) >= 2**63 for value in values):
         raise SchemaError(f"{name!r} must be a number in every frame.")
-    return stamps_ns(repr(name), np.array(values, float), mapping.time_unit or _TIMES.get(name))
+    return stamps_ns(repr(name), np.array(values), mapping.time_unit or _TIMES.get(name))
 
 
 def _frames(content: list[Any], mapping: KeypointMap) -> dict[str, Any]:

@@ -76,12 +76,14 @@ def _loaded(path: Path) -> pa.Table:
 
 
 def _numbers(table: pa.Table, name: str) -> np.ndarray:
-    """Return a column of numbers, NaN for empty cells."""
+    """Return a column of numbers, NaN for empty cells; whole ones stay whole, as times need it."""
     column = table[name].combine_chunks()
     if pa.types.is_null(column.type):
         return np.full(len(column), np.nan)
+    whole = pa.types.is_integer(column.type) and not column.null_count
     try:
-        return pc.cast(column, pa.float64()).to_numpy(zero_copy_only=False)
+        kind = pa.int64() if whole else pa.float64()
+        return pc.cast(column, kind).to_numpy(zero_copy_only=False)
     except pa.ArrowException as error:
         raise SchemaError(f"column {name!r} does not hold numbers: {error}") from error
 

@@ -185,7 +185,7 @@ def presets_of(count: int) -> tuple[str, ...]:
 
 
 UNITS_M: Mapping[str, float] = {"m": 1.0, "cm": 0.01, "mm": 0.001, "in": 0.0254}
-TIME_UNITS_NS: Mapping[str, float] = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
+TIME_UNITS_NS: Mapping[str, int] = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
 JointFrame = Literal["camera", "wrist", "world"]
 
 #: Entries of an npz or json file by side.

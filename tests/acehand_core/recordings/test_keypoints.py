@@ -223,6 +223,26 @@ def test_json_and_npy(tmp_path: Path) -> None:
     same(read_motion_file(tmp_path / "mano.npy", keypoints=str(tmp_path / "m.yaml")))
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".json"])
+def test_times_since_1970_keep_every_nanosecond(suffix: str, tmp_path: Path) -> None:
+    """A float64 holds them in steps of 256 ns."""
+    path, stamps = tmp_path / f"a{suffix}", 1_700_000_000_123_456_789 + np.arange(45) * 16_666_667
+    columns = {"timestamp_ns": stamps.tolist()}
+    for joint, name in enumerate(KEYPOINT_NAMES):
+        columns |= {f"{name}_{axis}": RIGHT[:, joint, k].tolist() for k, axis in enumerate("xyz")}
+    if suffix == ".csv":
+        rows = [columns, *zip(*columns.values(), strict=True)]
+        path.write_text("\n".join(",".join(map(str, row)) for row in rows))
+    elif suffix == ".parquet":
+        pq.write_table(pa.table(columns), path)
+    else:
+        frames = zip(stamps.tolist(), RIGHT.tolist(), strict=True)
+        path.write_text(json.dumps([{"timestamp_ns": t, "joints": joints} for t, joints in frames]))
+    motion = read_motion_file(path, "right")
+    assert motion.timestamps_ns.tolist() == stamps.tolist()
+    same(motion, only_right())
+
+
 def test_an_npz_may_say_it_itself(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", joints=made.written(MOVING, made.MANO) * 1000, order="mano",
              unit="mm", fps=60, frame="world")  # fmt: skip
