@@ -216,18 +216,21 @@ def _long(
     times = _times(table, mapping)
     if frame is None and times is None:
         raise SchemaError("a row per joint needs a column frame, or one of times.")
+    for name in filter(None, (joint, frame)):
+        if empty := pc.sum(pc.is_null(table[name], nan_is_null=True)).as_py():
+            raise SchemaError(f"column {name!r} has {empty} empty cells; every row needs one.")
     key = times if frame is None else _numbers(table, frame)
     assert key is not None
     frames, rows, frame_of = np.unique(key, return_index=True, return_inverse=True)
 
     # Few names, many rows: parse each name once.
     encoded = table[joint].combine_chunks().dictionary_encode()
-    order: str | Sequence[str] = KEYPOINT_NAMES
-    if not pa.types.is_string(encoded.dictionary.type):
-        order = mapping.order or "openpose"
+    names = encoded.dictionary.to_pylist()
+    is_text = all(isinstance(name, str) for name in names)
+    order: str | Sequence[str] = KEYPOINT_NAMES if is_text else mapping.order or "openpose"
     count = len(order_named("order", order))
-    slots, places = np.full(len(encoded.dictionary), -1), np.full(len(encoded.dictionary), -1)
-    for index, name in enumerate(encoded.dictionary.to_pylist()):
+    slots, places = np.full(len(names), -1), np.full(len(names), -1)
+    for index, name in enumerate(names):
         if order is not KEYPOINT_NAMES:
             places[index] = name
             continue
@@ -258,6 +261,13 @@ def _long(
     at = (frame_of[used], np.maximum(slot_of[used], 0), place_of[used])
     joints = np.full((len(frames), 2, count, 3), np.nan)
     confidence = np.full(joints.shape[:3], np.nan)
+    place = np.ravel_multi_index(at, joints.shape[:3])
+    _, first, counts = np.unique(place, return_index=True, return_counts=True)
+    for row in first[counts > 1]:
+        name, where = names[codes[used][row]], frames[at[0][row]]
+        raise SchemaError(
+            f"{joint} {name!r} occurs twice in frame {where}; once per hand is valid."
+        )
     joints[at] = np.stack([_numbers(table, lower[a])[used] for a in AXES], axis=1)
     if (own := next((lower[name] for name in _CONFIDENCE if name in lower), None)) is not None:
         confidence[at] = _numbers(table, own)[used]

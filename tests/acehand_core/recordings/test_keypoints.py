@@ -9,6 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from acehand_core import motion_from_joints
 from acehand_core.errors import InputError, SchemaError
@@ -144,6 +146,47 @@ def test_long_csv_and_parquet(tmp_path: Path) -> None:
 
     pq.write_table(pa_csv.read_csv(path), tmp_path / "long.parquet")
     same(read_motion_file(tmp_path / "long.parquet", keypoints=str(tmp_path / "m.yaml")), joints)
+
+
+def long_table(kind: pa.DataType) -> pa.Table:
+    """Return a row per frame and joint of a right hand, joints by name."""
+    frame, joint = np.divmod(np.arange(45 * 21), 21)
+    names = pa.array([KEYPOINT_NAMES[k] for k in joint]).cast(kind)
+    places = dict(zip("xyz", RIGHT.reshape(-1, 3).T, strict=True))
+    return pa.table({"time_s": frame / 60, "frame": frame, "joint": names, **places})
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()], ids=str)
+def test_rows_come_in_any_order_and_names_as_any_text(kind: pa.DataType, tmp_path: Path) -> None:
+    """pandas 3 writes large strings."""
+    shuffled = np.random.default_rng(0).permutation(45 * 21)
+    pq.write_table(long_table(kind).take(shuffled), tmp_path / "a.parquet")
+    same(read_motion_file(tmp_path / "a.parquet", "right"), only_right())
+
+
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(again=st.integers(0, 45 * 21 - 1), at=st.integers(0, 45 * 21))
+def test_a_joint_that_occurs_twice_is_refused(again: int, at: int, tmp_path: Path) -> None:
+    """Which row counts would depend on their order."""
+    rows = np.insert(np.arange(45 * 21), at, again)
+    pq.write_table(long_table(pa.string()).take(rows), tmp_path / "a.parquet")
+    message = f"'{KEYPOINT_NAMES[again % 21]}' .*frame {again // 21};"
+    with pytest.raises(SchemaError, match=message):
+        read_motion_file(tmp_path / "a.parquet", "right")
+
+
+@pytest.mark.parametrize("column", ["joint", "frame"])
+@pytest.mark.parametrize("names", [True, False])
+def test_an_empty_cell_of_a_joint_or_frame_is_refused(
+    column: str, names: bool, tmp_path: Path
+) -> None:
+    rows = long_table(pa.string()).to_pylist()
+    for number, row in enumerate(rows):
+        row["joint"] = row["joint"] if names else number % 21
+    rows[30][column] = None
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    with pytest.raises(SchemaError, match=f"'{column}' has 1 empty"):
+        read_motion_file(tmp_path / "a.parquet", "right")
 
 
 @pytest.mark.parametrize(
