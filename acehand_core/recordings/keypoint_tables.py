@@ -111,17 +111,20 @@ def _found(
         said, what = match.groupdict(), match["axis"].lower()
         what = "confidence" if what in _CONFIDENCE else what
         slot = SIDES.index(said["side"].lower()) if said.get("side") else None
-        if said["joint"].isdigit():
-            by_number.setdefault((slot, int(said["joint"])), {})[what] = name
-            continue
-        try:
-            side, keypoint = mapping.joint(said["joint"])
-        except KeyError:
-            others[name] = said["joint"]
-            continue
+        joints, keypoint = by_number, int(said["joint"]) if said["joint"].isdecimal() else None
+        if keypoint is None:
+            try:
+                side, keypoint = mapping.joint(said["joint"])
+            except KeyError:
+                others[name] = said["joint"]
+                continue
+            joints, slot = by_name, slot if side is None else SIDES.index(side)
         if keypoint is not None:
-            slot = slot if side is None else SIDES.index(side)
-            by_name.setdefault((slot, keypoint), {})[what] = name
+            axes = joints.setdefault((slot, keypoint), {})
+            if what in axes and what in AXES:
+                twice = f"columns {axes[what]!r} and {name!r} are of one joint"
+                raise SchemaError(f"{twice}; exclude one by a mapping: names: {{NAME: '-'}}.")
+            axes[what] = name
 
     def complete(joints: _Joints) -> _Joints:
         return {joint: axes for joint, axes in joints.items() if set(AXES) <= set(axes)}

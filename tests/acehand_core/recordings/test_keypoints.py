@@ -266,6 +266,31 @@ def test_json_and_npy(tmp_path: Path) -> None:
     same(read_motion_file(tmp_path / "mano.npy", keypoints=str(tmp_path / "m.yaml")))
 
 
+@pytest.mark.parametrize("again", ["wrist_x", "Wrist_X", "hand_x"])
+@pytest.mark.parametrize("first", [True, False])
+def test_two_columns_of_one_joint_and_axis_are_refused(
+    again: str, first: bool, tmp_path: Path
+) -> None:
+    """Which one counts would depend on the order of the columns."""
+    header = [f"{name}_{axis}" for name in KEYPOINT_NAMES for axis in "xyz"]
+    place = 0 if first else len(header)
+    rows = [[*header], *RIGHT.reshape(45, -1).tolist()]
+    for row in rows:
+        row.insert(place, again if row is rows[0] else 0.25)
+    (tmp_path / "a.csv").write_text("\n".join(",".join(map(str, row)) for row in rows))
+    with pytest.raises(SchemaError, match=r"a\.csv.*wrist_x") as error:
+        read_motion_file(tmp_path / "a.csv", "right")
+    assert repr(again) in str(error.value)
+
+
+def test_a_column_with_a_raised_digit_is_no_joint(tmp_path: Path) -> None:
+    axes = [f"{name}_{axis}" for name in KEYPOINT_NAMES for axis in "xyz"]
+    columns = dict(zip(axes, RIGHT.reshape(45, -1).T, strict=True))
+    pq.write_table(pa.table({**columns, "x\u00b2": RIGHT[:, 0, 0] ** 2}), tmp_path / "a.parquet")
+    motion = read_motion_file(tmp_path / "a.parquet", "right")
+    np.testing.assert_allclose(motion.joints_camera, only_right())
+
+
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".json"])
 def test_times_since_1970_keep_every_nanosecond(suffix: str, tmp_path: Path) -> None:
     """A float64 holds them in steps of 256 ns."""
