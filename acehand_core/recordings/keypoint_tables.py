@@ -80,9 +80,9 @@ def _numbers(table: pa.Table, name: str) -> np.ndarray:
     column = table[name].combine_chunks()
     if pa.types.is_null(column.type):
         return np.full(len(column), np.nan)
-    whole = pa.types.is_integer(column.type) and not column.null_count
+    is_whole = pa.types.is_integer(column.type) and not column.null_count
     try:
-        kind = pa.int64() if whole else pa.float64()
+        kind = pa.int64() if is_whole else pa.float64()
         return pc.cast(column, kind).to_numpy(zero_copy_only=False)
     except pa.ArrowException as error:
         raise SchemaError(f"column {name!r} does not hold numbers: {error}") from error
@@ -122,8 +122,8 @@ def _found(
         if keypoint is not None:
             axes = joints.setdefault((slot, keypoint), {})
             if what in axes and what in AXES:
-                twice = f"columns {axes[what]!r} and {name!r} are of one joint"
-                raise SchemaError(f"{twice}; exclude one by a mapping: names: {{NAME: '-'}}.")
+                both = f"{axes[what]!r} and {name!r}"
+                raise SchemaError(f"columns {both} are one joint's; exclude one (names: '-').")
             axes[what] = name
 
     def complete(joints: _Joints) -> _Joints:
@@ -268,9 +268,7 @@ def _long(
     _, first, counts = np.unique(place, return_index=True, return_counts=True)
     for row in first[counts > 1]:
         name, where = names[codes[used][row]], frames[at[0][row]]
-        raise SchemaError(
-            f"{joint} {name!r} occurs twice in frame {where}; once per hand is valid."
-        )
+        raise SchemaError(f"{joint} {name!r} occurs twice in frame {where}; valid: once a hand.")
     joints[at] = np.stack([_numbers(table, lower[a])[used] for a in AXES], axis=1)
     if (own := next((lower[name] for name in _CONFIDENCE if name in lower), None)) is not None:
         confidence[at] = _numbers(table, own)[used]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from acehand_core import motion_from_joints
@@ -18,6 +19,7 @@ from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.skeleton import KEYPOINT_NAMES
 from acehand_core.motion import HandMotion
 from acehand_core.recordings.hands_file import read_motion_file
+from acehand_core.recordings.keypoints.joints import ENTRIES
 from acehand_core.recordings.keypoints.mapping import PRESETS, keypoint_named, load_map
 from helpers import keypoint_files as made
 from helpers.commands import Run
@@ -291,6 +293,55 @@ def test_a_column_with_a_raised_digit_is_no_joint(tmp_path: Path) -> None:
     np.testing.assert_allclose(motion.joints_camera, only_right())
 
 
+@pytest.mark.parametrize("spelled", [str.lower, str.title, str.upper])
+def test_json_names_a_side_as_tables_do(spelled: Callable[[str], str], tmp_path: Path) -> None:
+    """MediaPipe's handedness is "Left" or "Right"; it comes before the user's --hands."""
+    frames = [{"hand": spelled("right"), "joints": joints} for joints in RIGHT.tolist()]
+    (tmp_path / "a.json").write_text(json.dumps(frames))
+    rows = long_table(pa.string()).append_column("hand", pa.array([spelled("right")] * 45 * 21))
+    pq.write_table(rows, tmp_path / "a.parquet")
+    for name in ("a.json", "a.parquet"):
+        motion = read_motion_file(tmp_path / name)
+        np.testing.assert_allclose(motion.joints_camera, only_right(), atol=1e-9)
+        assert not read_motion_file(tmp_path / name, "left").known.any()
+
+
+#: What a JSON file may hold, a number that float64 cannot hold included.
+ANY_JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.just(10**400)
+    | st.floats()
+    | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(entry=st.sampled_from([*ENTRIES, "t", 0]), value=ANY_JSON, alone=st.booleans())
+@example(entry="missing", value=None, alone=False)
+@example(entry="wrist_pose", value="none", alone=False)
+@example(entry="confidence", value=[1, [2]], alone=False)
+@example(entry="t", value=10**400, alone=True)
+@example(entry="joints", value=[[10**400, 0, 0]] * 21, alone=True)
+@example(entry="joints", value=5, alone=True)
+@example(entry=0, value=5, alone=True)
+def test_any_json_is_read_or_refused(
+    entry: str | int, value: object, alone: bool, tmp_path: Path
+) -> None:
+    frames: list = [{"joints": joints, "t": t / 60} for t, joints in enumerate(RIGHT[:2].tolist())]
+    content: object = frames if alone else {"frames": frames, "side": "right", entry: value}
+    if alone:
+        frames[1] = value if entry == 0 else {**frames[1], entry: value}
+    (tmp_path / "a.json").write_text(json.dumps(content))
+    try:
+        assert len(read_motion_file(tmp_path / "a.json", "right")) >= 1
+    except SchemaError as error:
+        assert "a.json" in str(error)
+
+
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".json"])
 def test_times_since_1970_keep_every_nanosecond(suffix: str, tmp_path: Path) -> None:
     """A float64 holds them in steps of 256 ns."""
@@ -379,6 +430,9 @@ def test_wrong_files_say_what_is_wrong(case: str, tmp_path: Path, capsys) -> Non
         ("missing: none", "missing is 'none'; valid: numbers, or 'zeros'"),
         ("rate: fast", "rate is 'fast'; int or float is needed"),
         ("columns: '{joint}'", "needs {joint} and {axis}"),
+        ("names: {W: 0}", "names has 'W': 0"),
+        ("names: {0: wrist}", "names has 0: 'wrist'"),
+        ("rate: 2026-02-30", "not YAML"),
         ("names: {W: wirst}", "'wirst', which is no joint"),
         ("joints: {middle: a}", "must name an entry for left, for right"),
         ("- a", "holds list; keys and values are needed"),
