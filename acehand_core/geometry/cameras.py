@@ -227,7 +227,7 @@ class Camera:
             fx, fy, cx, cy = (_number(values[name], name) for name in ("fx", "fy", "cx", "cy"))
             k = tuple(_number(value, "distortion") for value in coefficients)
             return cls(values["model"], width, height, fx, fy, cx, cy, k)
-        except CalibrationError as error:
+        except (CalibrationError, OverflowError) as error:
             raise CalibrationError(f"{where}: {error}" if where else str(error)) from None
 
 
