@@ -59,10 +59,7 @@ def read_joints_file(path: Path, hands: Hands = "both", keypoints: str | None = 
 
 def read_npz(path: Path, mapping: KeypointMap) -> dict[str, Any]:
     """Return the entries of an npz, or those that the mapping names. Raises SchemaError."""
-    try:
-        loaded = safe_load_npz(path)
-    except EOFError as error:
-        raise SchemaError(f"damaged: {error}.") from error
+    loaded = safe_load_npz(path)
     if mapping.joints is None:
         return loaded
 
