@@ -37,7 +37,7 @@ def safe_load_npz(path: Path, max_bytes: int = _MAX_BYTES) -> dict[str, np.ndarr
         raise SchemaError(f"{path}: not an npz file ({error}).") from error
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
-    except (ValueError, MemoryError, RuntimeError, zlib.error) as error:
+    except (ValueError, EOFError, MemoryError, RuntimeError, zlib.error) as error:
         if "allow_pickle" in str(error):
             raise UnsafeFileError(
                 f"{path}: {key!r} holds pickled Python objects, which could run code; valid: "
@@ -61,7 +61,7 @@ def content_sha256(path: Path, read: Callable[[int], None] | None = None) -> str
         if path.is_dir():
             files = sorted(file for file in path.iterdir() if file.is_file())
             lines = [f"{content_sha256(file, read)} {file.name}\n" for file in files]
-            return hashlib.sha256("".join(lines).encode()).hexdigest()
+            return hashlib.sha256("".join(lines).encode(errors="surrogateescape")).hexdigest()
         with path.open("rb") as file:
             digest = hashlib.sha256()
             while block := file.read(_BLOCK):

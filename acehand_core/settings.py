@@ -276,7 +276,7 @@ def check_values(settings: Any) -> None:
         for entry in value if isinstance(value, tuple) else (value,):
             if leaf.choices and entry not in leaf.choices:
                 raise InputError(f"--{leaf.flag} {entry!r}; {nearest(str(entry), leaf.choices)}")
-            if (low is not None and entry < low) or (high is not None and entry > high):
+            if not (low is None or low <= entry) or not (high is None or entry <= high):
                 valid = f"{low:g} or more" if high is None else f"{low:g} to {high:g}"
                 raise InputError(f"--{leaf.flag} {entry:g}; valid: {valid}.")
 

@@ -197,8 +197,10 @@ class Camera:
             [[[-0.5, self.cy], [right, self.cy]], [[self.cx, -0.5], [self.cx, bottom]],
              [[-0.5, -0.5], [right, bottom]]]
         )  # fmt: skip
-        to_axis = np.arccos(np.clip(self.unproject(edges)[..., 2], -1.0, 1.0))
-        across, down, diagonal = to_axis.sum(axis=1).tolist()
+        rays = self.unproject(edges)
+        angle = np.arccos(np.clip(rays.prod(axis=1).sum(axis=-1), -1.0, 1.0))
+        beyond = np.arccos(np.clip(rays[..., 2], -1.0, 1.0)).sum(axis=1) > np.pi
+        across, down, diagonal = np.where(beyond, 2 * np.pi - angle, angle).tolist()
         return across, down, diagonal
 
     def to_json(self) -> dict[str, Any]:
@@ -225,7 +227,7 @@ class Camera:
             fx, fy, cx, cy = (_number(values[name], name) for name in ("fx", "fy", "cx", "cy"))
             k = tuple(_number(value, "distortion") for value in coefficients)
             return cls(values["model"], width, height, fx, fy, cx, cy, k)
-        except CalibrationError as error:
+        except (CalibrationError, OverflowError) as error:
             raise CalibrationError(f"{where}: {error}" if where else str(error)) from None
 
 

@@ -168,14 +168,14 @@ def find_cuts(
         low = sharpness < rules.blur.below * np.median(sharpness)
         share = sharpness / max(float(np.median(sharpness)), 1e-12)
         for start, stop in runs(low):
-            if stop - start > rules.blur.seconds * fps:
+            if (stop - start) / fps > rules.blur.seconds:
                 why = f"blurred for {_seconds(start, stop, fps)}: sharpness down to "
                 why += f"{share[start:stop].min():.2f} of the episode's median, less than "
                 cuts.append(TrimCut(start, stop, f"{why}{rules.blur.below:g}"))
 
     pieces = []
     for start, stop in left_of(cuts, frames):
-        if stop - start >= rules.min_seconds * fps:
+        if (stop - start) / fps >= rules.min_seconds:
             pieces.append((start, stop))
         else:
             left = f"only {_seconds(start, stop, fps)} would be left"
@@ -232,9 +232,9 @@ def _idle(
         return
     first, after = int(np.argmax(active)), frames - int(np.argmax(active[::-1]))
     kept = round(rule.keep * fps)
-    if first > rule.seconds * fps and first > kept:
+    if first / fps > rule.seconds and first > kept:
         yield TrimCut(0, first - kept, f"idle for {_seconds(0, first, fps)} at the start: {why}")
-    if frames - after > rule.seconds * fps and frames - after > kept:
+    if (frames - after) / fps > rule.seconds and frames - after > kept:
         said = f"idle for {_seconds(after, frames, fps)} at the end: {why}"
         yield TrimCut(after + kept, frames, said)
 
@@ -244,7 +244,7 @@ def _gaps(rule: Gaps, columns: Mapping[str, np.ndarray], fps: int | float) -> It
     observed = valid & ~(columns[FILLED_KEY] > 0) if FILLED_KEY in columns else valid
     there = np.any(valid, axis=0)
     for start, stop, sides in _stretches(~observed, there, rule.hands):
-        if stop - start > rule.seconds * fps:
+        if (stop - start) / fps > rule.seconds:
             yield TrimCut(start, stop, f"{sides} not observed for {_seconds(start, stop, fps)}")
 
 
@@ -258,7 +258,7 @@ def _unsure(
     if rule.hands == "both":  # each valid hand
         low = np.where((~valid | low).all(axis=1, keepdims=True), low, False)
     for start, stop, sides in _stretches(low, np.any(valid, axis=0), "any"):
-        if stop - start > rule.seconds * fps:
+        if (stop - start) / fps > rule.seconds:
             least = confidence[start:stop][valid[start:stop]].min()
             why = f"{sides} down to confidence {least:.2f} for {_seconds(start, stop, fps)}"
             yield TrimCut(start, stop, f"{why}, less than {rule.min:g}")

@@ -201,7 +201,7 @@ def _rows(path: Path) -> list[_Row]:
 def _of_csv(path: Path, text: str) -> Iterator[_Row]:
     reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
     try:
-        names = reader.fieldnames or ()
+        names = reader.fieldnames = [name.strip() for name in reader.fieldnames or ()]
         columns = EPIC if {*EPIC} <= {*names} else OURS
         if ("task" not in names and columns == OURS) or ("start" in names) != ("end" in names):
             raise InputError(

@@ -61,7 +61,7 @@ def numbers(value: Any, key: str, count: int | None = None) -> list[float]:
         found = [float(entry) for entry in entries]
         if not all(map(math.isfinite, found)):
             raise ValueError
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise CalibrationError(f"{key!r} is {str(value)[:80]}; give numbers.") from None
     if count is not None and len(found) != count:
         raise CalibrationError(f"{key!r} has {len(found)} numbers; {count} are needed.")

@@ -297,7 +297,7 @@ def _orb_slam(content: Any) -> Mapping[str, Make]:
 
 
 def _orb_slam_camera(part: Mapping[str, Any], both: Mapping[str, Any], said: CameraHints) -> Camera:
-    if (kind := both.get("type", "PinHole")) not in ("PinHole", "Rectified", "KannalaBrandt8"):
+    if (kind := str(both.get("type", "PinHole"))) not in ("PinHole", "Rectified", "KannalaBrandt8"):
         valid = nearest(kind, ("PinHole", "Rectified", "KannalaBrandt8"))
         raise CalibrationError(f"Camera.type {kind!r} is not read; {valid}")
     fx, fy, cx, cy = (numbers(field(part, key), key, 1)[0] for key in ("fx", "fy", "cx", "cy"))

@@ -147,15 +147,16 @@ def _read_poses(path: Path) -> tuple[np.ndarray, np.ndarray]:
     read = pa.csv.read_csv if path.suffix.lower() == ".csv" else pa.parquet.read_table
     try:
         table = read(path)
-    except (pa.ArrowException, OSError) as error:
+        names = table.column_names
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise CalibrationError(f"{path} cannot be read as a table: {error}") from None
 
-    for name in table.column_names:
+    for name in names:
         if name not in POSE_COLUMNS:
             raise CalibrationError(f"{path}: column {name!r}; {nearest(name, POSE_COLUMNS)}")
 
     for name in POSE_COLUMNS:
-        if table.column_names.count(name) != 1:
+        if names.count(name) != 1:
             raise CalibrationError(f"{path}: column {name!r} must occur once.")
 
     if table.num_rows == 0:

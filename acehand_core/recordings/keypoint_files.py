@@ -59,10 +59,7 @@ def read_joints_file(path: Path, hands: Hands = "both", keypoints: str | None = 
 
 def read_npz(path: Path, mapping: KeypointMap) -> dict[str, Any]:
     """Return the entries of an npz, or those that the mapping names. Raises SchemaError."""
-    try:
-        loaded = safe_load_npz(path)
-    except EOFError as error:
-        raise SchemaError(f"damaged: {error}.") from error
+    loaded = safe_load_npz(path)
     if mapping.joints is None:
         return loaded
 
@@ -148,10 +145,10 @@ def _times(content: list[Any], mapping: KeypointMap) -> np.ndarray | None:
     name = mapping.time or next((name for name in _TIMES if name in first), None)
     if name is None or (mapping.time is None and mapping.rate is not None):
         return None
-    values = [frame.get(name) if isinstance(frame, dict) else None for frame in content]
-    if not all(isinstance(value, int | float) for value in values):
+    values: list[Any] = [frame.get(name) if isinstance(frame, dict) else None for frame in content]
+    if not all(type(value) in (int, float) and not abs(value) >= 2**63 for value in values):
         raise SchemaError(f"{name!r} must be a number in every frame.")
-    return stamps_ns(repr(name), np.array(values, float), mapping.time_unit or _TIMES.get(name))
+    return stamps_ns(repr(name), np.array(values), mapping.time_unit or _TIMES.get(name))
 
 
 def _frames(content: list[Any], mapping: KeypointMap) -> dict[str, Any]:
@@ -192,8 +189,8 @@ def _hands_of(frame: Any) -> list[tuple[int | None, Any]]:
     if not isinstance(frame, dict):
         return [(None, frame)]
     if "joints" in frame:
-        side = frame.get("side", frame.get("hand"))
-        return [(SIDES.index(side) if side in SIDES else None, frame["joints"])]
+        said = str(frame.get("side", frame.get("hand"))).lower()
+        return [(SIDES.index(said) if said in SIDES else None, frame["joints"])]
     hands: list[tuple[int | None, Any]] = []
     for key, value in frame.items():
         try:
@@ -235,9 +232,6 @@ def _keypoint(mapping: KeypointMap, name: str) -> str:
 
 def _array(rows: Sequence[Any]) -> np.ndarray:
     """Return rows of joints as numbers; null is NaN."""
-    whole: Sequence[Any] = next((row for row in rows if row), [])
-    shape = next((np.shape(joint) for joint in whole if joint is not None), (3,))
-    empty = np.full(shape, np.nan).tolist()
 
     def known(joint: Any) -> Any:
         if joint is None:
@@ -245,8 +239,11 @@ def _array(rows: Sequence[Any]) -> np.ndarray:
         return [np.nan if n is None else n for n in joint] if len(shape) == 1 else joint
 
     try:
+        whole: Sequence[Any] = next((row for row in rows if row), [])
+        shape = next((np.shape(joint) for joint in whole if joint is not None), (3,))
+        empty = np.full(shape, np.nan).tolist()
         values = np.array([[known(j) for j in row or [None] * len(whole)] for row in rows], float)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise SchemaError(
             f"every frame must hold the same number of joints, each of three numbers: {error}."
         ) from error

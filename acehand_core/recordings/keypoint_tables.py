@@ -76,12 +76,14 @@ def _loaded(path: Path) -> pa.Table:
 
 
 def _numbers(table: pa.Table, name: str) -> np.ndarray:
-    """Return a column of numbers, NaN for empty cells."""
+    """Return a column of numbers, NaN for empty cells; whole ones stay whole, as times need it."""
     column = table[name].combine_chunks()
     if pa.types.is_null(column.type):
         return np.full(len(column), np.nan)
+    is_whole = pa.types.is_integer(column.type) and not column.null_count
     try:
-        return pc.cast(column, pa.float64()).to_numpy(zero_copy_only=False)
+        kind = pa.int64() if is_whole else pa.float64()
+        return pc.cast(column, kind).to_numpy(zero_copy_only=False)
     except pa.ArrowException as error:
         raise SchemaError(f"column {name!r} does not hold numbers: {error}") from error
 
@@ -109,17 +111,20 @@ def _found(
         said, what = match.groupdict(), match["axis"].lower()
         what = "confidence" if what in _CONFIDENCE else what
         slot = SIDES.index(said["side"].lower()) if said.get("side") else None
-        if said["joint"].isdigit():
-            by_number.setdefault((slot, int(said["joint"])), {})[what] = name
-            continue
-        try:
-            side, keypoint = mapping.joint(said["joint"])
-        except KeyError:
-            others[name] = said["joint"]
-            continue
+        joints, keypoint = by_number, int(said["joint"]) if said["joint"].isdecimal() else None
+        if keypoint is None:
+            try:
+                side, keypoint = mapping.joint(said["joint"])
+            except KeyError:
+                others[name] = said["joint"]
+                continue
+            joints, slot = by_name, slot if side is None else SIDES.index(side)
         if keypoint is not None:
-            slot = slot if side is None else SIDES.index(side)
-            by_name.setdefault((slot, keypoint), {})[what] = name
+            axes = joints.setdefault((slot, keypoint), {})
+            if what in axes and what in AXES:
+                both = f"{axes[what]!r} and {name!r}"
+                raise SchemaError(f"columns {both} are one joint's; exclude one (names: '-').")
+            axes[what] = name
 
     def complete(joints: _Joints) -> _Joints:
         return {joint: axes for joint, axes in joints.items() if set(AXES) <= set(axes)}
@@ -214,18 +219,21 @@ def _long(
     times = _times(table, mapping)
     if frame is None and times is None:
         raise SchemaError("a row per joint needs a column frame, or one of times.")
+    for name in filter(None, (joint, frame)):
+        if empty := pc.sum(pc.is_null(table[name], nan_is_null=True)).as_py():
+            raise SchemaError(f"column {name!r} has {empty} empty cells; every row needs one.")
     key = times if frame is None else _numbers(table, frame)
     assert key is not None
     frames, rows, frame_of = np.unique(key, return_index=True, return_inverse=True)
 
     # Few names, many rows: parse each name once.
     encoded = table[joint].combine_chunks().dictionary_encode()
-    order: str | Sequence[str] = KEYPOINT_NAMES
-    if not pa.types.is_string(encoded.dictionary.type):
-        order = mapping.order or "openpose"
+    names = encoded.dictionary.to_pylist()
+    is_text = all(isinstance(name, str) for name in names)
+    order: str | Sequence[str] = KEYPOINT_NAMES if is_text else mapping.order or "openpose"
     count = len(order_named("order", order))
-    slots, places = np.full(len(encoded.dictionary), -1), np.full(len(encoded.dictionary), -1)
-    for index, name in enumerate(encoded.dictionary.to_pylist()):
+    slots, places = np.full(len(names), -1), np.full(len(names), -1)
+    for index, name in enumerate(names):
         if order is not KEYPOINT_NAMES:
             places[index] = name
             continue
@@ -256,6 +264,11 @@ def _long(
     at = (frame_of[used], np.maximum(slot_of[used], 0), place_of[used])
     joints = np.full((len(frames), 2, count, 3), np.nan)
     confidence = np.full(joints.shape[:3], np.nan)
+    place = np.ravel_multi_index(at, joints.shape[:3])
+    _, first, counts = np.unique(place, return_index=True, return_counts=True)
+    for row in first[counts > 1]:
+        name, where = names[codes[used][row]], frames[at[0][row]]
+        raise SchemaError(f"{joint} {name!r} occurs twice in frame {where}; valid: once a hand.")
     joints[at] = np.stack([_numbers(table, lower[a])[used] for a in AXES], axis=1)
     if (own := next((lower[name] for name in _CONFIDENCE if name in lower), None)) is not None:
         confidence[at] = _numbers(table, own)[used]

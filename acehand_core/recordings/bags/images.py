@@ -42,8 +42,9 @@ def camera_of(message: Any, rectified: bool = False) -> Camera | None:
     if roi.width and roi.height and (roi.width, roi.height) != (width, height):
         camera = camera.cropped(roi.x_offset, roi.y_offset, roi.width, roi.height)
     across, down = max(int(message.binning_x), 1), max(int(message.binning_y), 1)
-    if (across, down) != (1, 1):
-        camera = camera.rescaled(camera.width // across, camera.height // down)
+    if (across, down) != (1, 1):  # columns and rows that do not fill a bin are cut off
+        width, height = camera.width // across, camera.height // down
+        camera = camera.cropped(0, 0, width * across, height * down).rescaled(width, height)
     return camera
 
 

@@ -170,13 +170,15 @@ def order_named(where: str, order: str | Sequence[str]) -> Order:
 
 @contextlib.contextmanager
 def naming(source: str) -> Iterator[None]:
-    """Add the source to the message of a SchemaError."""
+    """Add the source to the message of a SchemaError, which other values than numbers raise too."""
     try:
         yield
     except SchemaError as error:
         if str(error).startswith(source):
             raise
         raise SchemaError(f"{source}: {error}") from error
+    except (TypeError, ValueError, OverflowError) as error:
+        raise SchemaError(f"{source}: an entry is not as documented: {error}.") from error
 
 
 def presets_of(count: int) -> tuple[str, ...]:
@@ -185,7 +187,7 @@ def presets_of(count: int) -> tuple[str, ...]:
 
 
 UNITS_M: Mapping[str, float] = {"m": 1.0, "cm": 0.01, "mm": 0.001, "in": 0.0254}
-TIME_UNITS_NS: Mapping[str, float] = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
+TIME_UNITS_NS: Mapping[str, int] = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
 JointFrame = Literal["camera", "wrist", "world"]
 
 #: Entries of an npz or json file by side.
@@ -230,7 +232,7 @@ class KeypointMap:
     side: Side | None = None
     rate: float | None = None
     frame: str | None = None
-    missing: tuple[float | str, ...] = ()
+    missing: tuple[int | float | str, ...] = ()
     min_confidence: float = 0.0
     joints: _Entries | str | None = None
     wrist: _Entries | str | None = None
@@ -304,7 +306,7 @@ def load_map(name: str) -> KeypointMap:
         raise InputError(f"--keypoints {name}: not a file or preset; {nearest(name, PRESETS)}")
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError) as error:  # a date that is none
         raise SchemaError(f"{path}: not YAML: {error}.") from error
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
@@ -337,19 +339,15 @@ def _map_of(where: str, values: Mapping[str, Any]) -> KeypointMap:
             if not value or not all(isinstance(entry, kind) for entry in value):
                 raise SchemaError(f"{where}: {key} is {value!r}; a list of names is needed.")
             value = tuple(value)
-        if isinstance(value, dict) and key != "names":
-            for side, entry in value.items():
-                if side not in SIDES or not isinstance(entry, str):
-                    raise SchemaError(f"{where}: {key} must name an entry for left, for right.")
-        settings[key] = value
+        for name, entry in value.items() if isinstance(value, dict) else ():
+            if not isinstance(name, str) or not isinstance(entry, str):
+                raise SchemaError(f"{where}: {key} has {name!r}: {entry!r}; text is needed.")
+            if key != "names" and name not in SIDES:
+                raise SchemaError(f"{where}: {key} must name an entry for left, for right.")
+        settings[key] = float(value) if key in ("rate", "min_confidence") else value
 
-    if "missing" in settings:
-        marks = settings["missing"]
-        marks = marks if isinstance(marks, tuple) else (marks,)
-        settings["missing"] = tuple(m if isinstance(m, str) else float(m) for m in marks)
-    for name in ("rate", "min_confidence"):
-        if name in settings:
-            settings[name] = float(settings[name])
+    if "missing" in settings and not isinstance(settings["missing"], tuple):
+        settings["missing"] = (settings["missing"],)
     order = settings.get("order")
     start = preset_map(order) if isinstance(order, str) and order in PRESETS else KeypointMap()
     return replace(start, where=where, **settings)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, Literal
 
 import pytest
+from hypothesis import given as over
+from hypothesis import strategies as st
 
 from acehand_core.cli import console
 from acehand_core.cli.flags import parse
@@ -84,6 +87,26 @@ def test_a_new_flag_is_one_field() -> None:
     assert (leaf.setting.low, leaf.setting.high, leaf.default) == (0.0, 1.0, 0.5)
     with pytest.raises(InputError, match=r"sharpness: 2\.0; valid: 0 to 1"):
         check(leaves(Node), {"sharpness": 2.0})
+
+
+@over(value=st.floats())
+def test_only_a_number_in_its_range_passes(value: float) -> None:
+    """NaN is in no range; ROS parameters refuse it too."""
+
+    @dataclass(frozen=True)
+    class One:
+        share: float = setting(0.5, "a share", low=0.0, high=1.0)
+
+    def passes(checked: Callable[[], None]) -> bool:
+        try:
+            checked()
+        except InputError as error:
+            assert "0 to 1" in str(error)
+            return False
+        return True
+
+    assert passes(lambda: check_values(One(value))) == (value in (0.0, 1.0) or 0.0 < value < 1.0)
+    assert passes(lambda: check(leaves(One), {"share": value})) == (0.0 <= value <= 1.0)
 
 
 def test_flags_of_every_kind() -> None:

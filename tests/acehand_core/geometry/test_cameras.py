@@ -181,6 +181,21 @@ def test_nothing_is_seen_beyond_the_field_of_view(camera: Camera) -> None:
     assert np.isnan(camera.unproject(np.array([np.inf, 4.0]))).all()
 
 
+@given(f=st.floats(50, 5000), cx=st.floats(-2000, 3000), cy=st.floats(-2000, 3000))
+def test_field_of_view_is_the_angle_between_the_edges(f: float, cx: float, cy: float) -> None:
+    """Also of a part of a picture next to the optical axis, which is outside of it then."""
+    left, right, top, bottom = -0.5 - cx, 639.5 - cx, -0.5 - cy, 479.5 - cy
+    across = math.atan(right / f) - math.atan(left / f)
+    down = math.atan(bottom / f) - math.atan(top / f)
+    a, b = np.array([left, top, f]), np.array([right, bottom, f])
+    diagonal = math.atan2(float(np.linalg.norm(np.cross(a, b))), float(a @ b))
+    found = Camera("pinhole", 640, 480, f, f, cx, cy).field_of_view()
+    assert found == pytest.approx((across, down, diagonal), abs=1e-6)
+    # An ideal fisheye of 640 px across: 150 px per radian are more than half a turn.
+    fisheye = Camera("kannala_brandt", 640, 480, 150.0, 150.0, 300.0, 200.0, (0.0,) * 4)
+    assert fisheye.field_of_view()[:2] == pytest.approx((640 / 150, 480 / 150))
+
+
 def test_field_of_view_ends_at_the_first_extremum() -> None:
     # r (1 + k r^2) has its maximum where 1 + 3 k r^2 = 0.
     brown = Camera("brown_conrady", 640, 480, 500.0, 500.0, 320.0, 240.0, (-0.3, 0.0, 0.0, 0.0))

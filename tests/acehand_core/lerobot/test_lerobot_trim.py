@@ -6,17 +6,21 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
-from acehand_core.errors import OutputError
+from acehand_core.errors import OutputError, SchemaError
 from acehand_core.lerobot.repair import repair
+from acehand_core.lerobot.rules import read_rules
 from acehand_core.lerobot.trim import trim_episodes
-from acehand_core.lerobot.trim_rules import TrimRules, find_cuts, read_trim_rules, speeds
+from acehand_core.lerobot.trim_rules import Blur, TrimRules, find_cuts, read_trim_rules, speeds
 from acehand_core.recordings.hands_file import read_hand_motion
 from acehand_core.review.decisions import write_beside
 from helpers import lerobot_samples as samples
@@ -231,6 +235,28 @@ def test_gaps_and_confidence(tmp_path: Path, rule: str, wanted: list) -> None:
     (tmp_path / "rules.yaml").write_text(rule)
     _, pieces = find_cuts(read_trim_rules(tmp_path / "rules.yaml"), columns, None, 80, FPS)
     assert pieces == wanted
+
+
+@given(fps=st.sampled_from([10, 15, 24, 25, 30, 50, 60, 100]), frames=st.integers(1, 400))
+@example(fps=25, frames=7)  # 0.28 * 25 is 7.000000000000001
+@example(fps=50, frames=29)  # 0.58 * 50 is 28.999999999999996
+def test_a_stretch_as_long_as_a_rule_says_is_not_longer(fps: int, frames: int) -> None:
+    seconds = frames / fps
+    assert find_cuts(TrimRules(min_seconds=seconds), {}, None, frames, fps) == ([], [(0, frames)])
+    sharpness = np.ones(3 * frames + 1)
+    sharpness[:frames] = 0
+    rules = TrimRules(blur=Blur(seconds=seconds))
+    assert find_cuts(rules, {}, sharpness, len(sharpness), fps)[0] == []
+    _, pieces = find_cuts(rules, {}, np.r_[0.0, sharpness], len(sharpness) + 1, fps)
+    assert pieces == [(frames + 1, len(sharpness) + 1)]
+
+
+@pytest.mark.parametrize("read", [read_trim_rules, read_rules])
+def test_a_date_that_is_none_is_no_rule(read: Callable[[Path], object], tmp_path: Path) -> None:
+    """YAML reads it as a date and then fails."""
+    (tmp_path / "rules.yaml").write_text("min_seconds: 2026-02-30")
+    with pytest.raises(SchemaError, match=r"rules\.yaml"):
+        read(tmp_path / "rules.yaml")
 
 
 def test_what_cannot_be_trimmed_is_refused(own: Path, capsys) -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from test_cutting import drawn
 
 from acehand_core.errors import InputError
@@ -43,6 +45,17 @@ def test_tables_with_the_columns_of_published_ones(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert told(path, EPIC, "P02_03.MP4") == [(3609.0, 3610.25, "take cup, plate")]
     assert told(path, EPIC, "P01_011.MP4") == []
+
+
+@given(spaces=st.lists(st.sampled_from(["", " ", "  ", "\t"]), min_size=8, max_size=8))
+def test_spaces_around_names_of_columns_change_nothing(
+    spaces: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    names = ("recording", "start", "end", "task")
+    header = ",".join(a + n + b for n, a, b in zip(names, spaces[:4], spaces[4:], strict=True))
+    path = tmp_path_factory.mktemp("told") / "tasks.csv"
+    text = f"{header}\ntalk.mp4,1,2,pour\nother.mp4,3,4,stir\n"
+    assert told(path, text) == [(1.0, 2.0, "pour")]
 
 
 def test_tables_of_our_own(tmp_path: Path) -> None:

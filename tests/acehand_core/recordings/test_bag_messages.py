@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from acehand_core.errors import CalibrationError, SchemaError
 from acehand_core.geometry.cameras import Camera
@@ -103,6 +106,25 @@ def test_cameras_survive_the_way_through_ros() -> None:
         assert camera_of(build(store, "sensor_msgs/msg/CameraInfo", fields)) == camera
     with pytest.raises(CalibrationError, match="fisheye624"):
         camera_info_fields(Camera("fisheye624", 64, 48, 50.0, 51.0, 31.0, 23.0, (0.0,) * 12))
+
+
+@given(
+    width=st.integers(60, 70), height=st.integers(40, 50),
+    across=st.integers(1, 4), down=st.integers(1, 4),
+)  # fmt: skip
+def test_a_binned_pixel_is_the_middle_of_its_bin(
+    width: int, height: int, across: int, down: int
+) -> None:
+    """Also where the bins do not fill the picture."""
+    whole = Camera("pinhole", width, height, 50.0, 51.0, 31.0, 23.0)
+    fields = camera_info_fields(whole) | {"binning_x": across, "binning_y": down}
+    info = SimpleNamespace(**fields | {"roi": SimpleNamespace(**fields["roi"])})
+    binned = camera_of(info)
+    assert (binned.width, binned.height) == (width // across, height // down)
+    middle = np.array([7 * across + (across - 1) / 2, 5 * down + (down - 1) / 2])
+    np.testing.assert_allclose(
+        binned.unproject(np.array([7.0, 5.0])), whole.unproject(middle), atol=1e-12
+    )
 
 
 def test_viewers_show_topics_that_there_are() -> None:

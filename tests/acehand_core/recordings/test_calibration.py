@@ -59,6 +59,25 @@ def test_bad_camera_files_say_why(tmp_path, content, message: str) -> None:
     assert str(path) in str(error.value)
 
 
+@pytest.mark.parametrize("name", ["type", "fx", "width", "k1"])
+@pytest.mark.parametrize(
+    "value",
+    [None, True, 1.5, 10**400, [[1]], {}, "no"],
+    ids=["null", "true", "half", "huge", "list", "mapping", "text"],
+)
+def test_any_value_of_a_camera_file_is_read_or_refused(tmp_path, name: str, value) -> None:
+    ours = {"model": "pinhole", "width": 640, "height": 480, "fx": 500, "fy": 500, "cx": 320,
+            "cy": 240}  # fmt: skip
+    orb = {"Camera.type": "PinHole", "Camera.fx": 500, "Camera.fy": 500, "Camera.cx": 320,
+           "Camera.cy": 240, "Camera.width": 640, "Camera.height": 480}  # fmt: skip
+    for content in (ours | {name.replace("type", "model"): value}, orb | {f"Camera.{name}": value}):
+        (tmp_path / "c.json").write_text(json.dumps(content))
+        try:
+            assert load_camera(tmp_path / "c.json").height == 480
+        except CalibrationError as error:
+            assert "c.json" in str(error)
+
+
 def test_camera_file_is_no_folder(tmp_path) -> None:
     with pytest.raises(CalibrationError, match="is a folder; give a camera file"):
         load_camera(tmp_path)
@@ -221,6 +240,14 @@ def test_bad_rows_are_named(tmp_path, rows, message: str, suffix: str) -> None:
     with pytest.raises(CalibrationError, match=message) as error:
         load_camera_poses(path, pose_rows()["timestamp_ns"])
     assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
+def test_pose_tables_that_are_not_utf8_are_refused(tmp_path, encoding: str) -> None:
+    path = tmp_path / "p.csv"
+    path.write_text("timestamp_ns,x,y,z,qw,qx,qy,qz,gr\u00f6\u00dfe\n1,0,0,0,1,0,0,0,1\n", encoding)
+    with pytest.raises(CalibrationError, match=r"p\.csv"):
+        load_camera_poses(path, np.array([1], np.int64))
 
 
 def test_slightly_rounded_quaternions_are_normalised(tmp_path) -> None:

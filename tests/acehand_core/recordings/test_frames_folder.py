@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from pathlib import Path
 
 import cv2
@@ -29,6 +31,24 @@ def folder_of(folder: Path, names: list[str]) -> Path:
     for number, name in enumerate(names):
         assert cv2.imwrite(str(folder / name), colour(number)[..., ::-1])
     return folder
+
+
+def test_names_of_another_encoding_are_read(tmp_path: Path) -> None:
+    """As an archive from elsewhere leaves them: e acute in Latin-1 is no UTF-8."""
+    folder = folder_of(tmp_path / "a", [f"{number}.png" for number in range(3)])
+    for number in range(3):
+        try:
+            (folder / f"{number}.png").rename(folder / f"\udce9_{number}.png")
+        except OSError:
+            pytest.skip("this file system takes UTF-8 only")
+    recording = open_recording(folder, frame_rate=25)
+    assert len(recording) == 3 and recording.frames.at(2)[0, -1, 0] == 20
+    lines = [
+        hashlib.sha256(path.read_bytes()).hexdigest().encode() + b" " + os.fsencode(path.name)
+        for path in sorted(folder.iterdir())
+    ]
+    whole = b"".join(line + b"\n" for line in lines)
+    assert recording.sha256 == hashlib.sha256(whole).hexdigest()
 
 
 def test_pictures_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
 from acehand_core import motion_from_joints
 from acehand_core.errors import InputError, SchemaError
@@ -16,6 +19,7 @@ from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.skeleton import KEYPOINT_NAMES
 from acehand_core.motion import HandMotion
 from acehand_core.recordings.hands_file import read_motion_file
+from acehand_core.recordings.keypoints.joints import ENTRIES
 from acehand_core.recordings.keypoints.mapping import PRESETS, keypoint_named, load_map
 from helpers import keypoint_files as made
 from helpers.commands import Run
@@ -146,6 +150,47 @@ def test_long_csv_and_parquet(tmp_path: Path) -> None:
     same(read_motion_file(tmp_path / "long.parquet", keypoints=str(tmp_path / "m.yaml")), joints)
 
 
+def long_table(kind: pa.DataType) -> pa.Table:
+    """Return a row per frame and joint of a right hand, joints by name."""
+    frame, joint = np.divmod(np.arange(45 * 21), 21)
+    names = pa.array([KEYPOINT_NAMES[k] for k in joint]).cast(kind)
+    places = dict(zip("xyz", RIGHT.reshape(-1, 3).T, strict=True))
+    return pa.table({"time_s": frame / 60, "frame": frame, "joint": names, **places})
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()], ids=str)
+def test_rows_come_in_any_order_and_names_as_any_text(kind: pa.DataType, tmp_path: Path) -> None:
+    """pandas 3 writes large strings."""
+    shuffled = np.random.default_rng(0).permutation(45 * 21)
+    pq.write_table(long_table(kind).take(shuffled), tmp_path / "a.parquet")
+    same(read_motion_file(tmp_path / "a.parquet", "right"), only_right())
+
+
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(again=st.integers(0, 45 * 21 - 1), at=st.integers(0, 45 * 21))
+def test_a_joint_that_occurs_twice_is_refused(again: int, at: int, tmp_path: Path) -> None:
+    """Which row counts would depend on their order."""
+    rows = np.insert(np.arange(45 * 21), at, again)
+    pq.write_table(long_table(pa.string()).take(rows), tmp_path / "a.parquet")
+    message = f"'{KEYPOINT_NAMES[again % 21]}' .*frame {again // 21};"
+    with pytest.raises(SchemaError, match=message):
+        read_motion_file(tmp_path / "a.parquet", "right")
+
+
+@pytest.mark.parametrize("column", ["joint", "frame"])
+@pytest.mark.parametrize("names", [True, False])
+def test_an_empty_cell_of_a_joint_or_frame_is_refused(
+    column: str, names: bool, tmp_path: Path
+) -> None:
+    rows = long_table(pa.string()).to_pylist()
+    for number, row in enumerate(rows):
+        row["joint"] = row["joint"] if names else number % 21
+    rows[30][column] = None
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    with pytest.raises(SchemaError, match=f"'{column}' has 1 empty"):
+        read_motion_file(tmp_path / "a.parquet", "right")
+
+
 @pytest.mark.parametrize(
     ("pattern", "numbers"),
     [("{side}_{joint}_{axis}", False), ("{joint}.{axis}", False), ("{axis}{joint}", True),
@@ -223,6 +268,100 @@ def test_json_and_npy(tmp_path: Path) -> None:
     same(read_motion_file(tmp_path / "mano.npy", keypoints=str(tmp_path / "m.yaml")))
 
 
+@pytest.mark.parametrize("again", ["wrist_x", "Wrist_X", "hand_x"])
+@pytest.mark.parametrize("first", [True, False])
+def test_two_columns_of_one_joint_and_axis_are_refused(
+    again: str, first: bool, tmp_path: Path
+) -> None:
+    """Which one counts would depend on the order of the columns."""
+    header = [f"{name}_{axis}" for name in KEYPOINT_NAMES for axis in "xyz"]
+    place = 0 if first else len(header)
+    rows = [[*header], *RIGHT.reshape(45, -1).tolist()]
+    for row in rows:
+        row.insert(place, again if row is rows[0] else 0.25)
+    (tmp_path / "a.csv").write_text("\n".join(",".join(map(str, row)) for row in rows))
+    with pytest.raises(SchemaError, match=r"a\.csv.*wrist_x") as error:
+        read_motion_file(tmp_path / "a.csv", "right")
+    assert repr(again) in str(error.value)
+
+
+def test_a_column_with_a_raised_digit_is_no_joint(tmp_path: Path) -> None:
+    axes = [f"{name}_{axis}" for name in KEYPOINT_NAMES for axis in "xyz"]
+    columns = dict(zip(axes, RIGHT.reshape(45, -1).T, strict=True))
+    pq.write_table(pa.table({**columns, "x\u00b2": RIGHT[:, 0, 0] ** 2}), tmp_path / "a.parquet")
+    motion = read_motion_file(tmp_path / "a.parquet", "right")
+    np.testing.assert_allclose(motion.joints_camera, only_right())
+
+
+@pytest.mark.parametrize("spelled", [str.lower, str.title, str.upper])
+def test_json_names_a_side_as_tables_do(spelled: Callable[[str], str], tmp_path: Path) -> None:
+    """MediaPipe's handedness is "Left" or "Right"; it comes before the user's --hands."""
+    frames = [{"hand": spelled("right"), "joints": joints} for joints in RIGHT.tolist()]
+    (tmp_path / "a.json").write_text(json.dumps(frames))
+    rows = long_table(pa.string()).append_column("hand", pa.array([spelled("right")] * 45 * 21))
+    pq.write_table(rows, tmp_path / "a.parquet")
+    for name in ("a.json", "a.parquet"):
+        motion = read_motion_file(tmp_path / name)
+        np.testing.assert_allclose(motion.joints_camera, only_right(), atol=1e-9)
+        assert not read_motion_file(tmp_path / name, "left").known.any()
+
+
+#: What a JSON file may hold, a number that float64 cannot hold included.
+ANY_JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.just(10**400)
+    | st.floats()
+    | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(entry=st.sampled_from([*ENTRIES, "t", 0]), value=ANY_JSON, alone=st.booleans())
+@example(entry="missing", value=None, alone=False)
+@example(entry="wrist_pose", value="none", alone=False)
+@example(entry="confidence", value=[1, [2]], alone=False)
+@example(entry="t", value=10**400, alone=True)
+@example(entry="joints", value=[[10**400, 0, 0]] * 21, alone=True)
+@example(entry="joints", value=5, alone=True)
+@example(entry=0, value=5, alone=True)
+def test_any_json_is_read_or_refused(
+    entry: str | int, value: object, alone: bool, tmp_path: Path
+) -> None:
+    frames: list = [{"joints": joints, "t": t / 60} for t, joints in enumerate(RIGHT[:2].tolist())]
+    content: object = frames if alone else {"frames": frames, "side": "right", entry: value}
+    if alone:
+        frames[1] = value if entry == 0 else {**frames[1], entry: value}
+    (tmp_path / "a.json").write_text(json.dumps(content))
+    try:
+        assert len(read_motion_file(tmp_path / "a.json", "right")) >= 1
+    except SchemaError as error:
+        assert "a.json" in str(error)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".json"])
+def test_times_since_1970_keep_every_nanosecond(suffix: str, tmp_path: Path) -> None:
+    """A float64 holds them in steps of 256 ns."""
+    path, stamps = tmp_path / f"a{suffix}", 1_700_000_000_123_456_789 + np.arange(45) * 16_666_667
+    columns = {"timestamp_ns": stamps.tolist()}
+    for joint, name in enumerate(KEYPOINT_NAMES):
+        columns |= {f"{name}_{axis}": RIGHT[:, joint, k].tolist() for k, axis in enumerate("xyz")}
+    if suffix == ".csv":
+        rows = [columns, *zip(*columns.values(), strict=True)]
+        path.write_text("\n".join(",".join(map(str, row)) for row in rows))
+    elif suffix == ".parquet":
+        pq.write_table(pa.table(columns), path)
+    else:
+        frames = zip(stamps.tolist(), RIGHT.tolist(), strict=True)
+        path.write_text(json.dumps([{"timestamp_ns": t, "joints": joints} for t, joints in frames]))
+    motion = read_motion_file(path, "right")
+    assert motion.timestamps_ns.tolist() == stamps.tolist()
+    same(motion, only_right())
+
+
 def test_an_npz_may_say_it_itself(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", joints=made.written(MOVING, made.MANO) * 1000, order="mano",
              unit="mm", fps=60, frame="world")  # fmt: skip
@@ -291,6 +430,9 @@ def test_wrong_files_say_what_is_wrong(case: str, tmp_path: Path, capsys) -> Non
         ("missing: none", "missing is 'none'; valid: numbers, or 'zeros'"),
         ("rate: fast", "rate is 'fast'; int or float is needed"),
         ("columns: '{joint}'", "needs {joint} and {axis}"),
+        ("names: {W: 0}", "names has 'W': 0"),
+        ("names: {0: wrist}", "names has 0: 'wrist'"),
+        ("rate: 2026-02-30", "not YAML"),
         ("names: {W: wirst}", "'wirst', which is no joint"),
         ("joints: {middle: a}", "must name an entry for left, for right"),
         ("- a", "holds list; keys and values are needed"),

@@ -23,6 +23,7 @@ from acehand_core.recordings.hands_file import write_hand_motion
 from acehand_core.recordings.keypoint_files import read_joints_file
 from acehand_core.recordings.keypoints.joints import ENTRIES
 from acehand_core.recordings.registry import HandsFile, format_of
+from acehand_core.safe_files import safe_load_npz
 from acehand_core.trackers import base
 from acehand_core.trackers.base import Tracker, TrackerSettings, make_tracker, tracker_names
 from acehand_core.trackers.choose import FileTracker, choose_tracker
@@ -220,10 +221,14 @@ def test_files_that_are_no_npz(tmp_path):
     whole = path.read_bytes()
     flipped = bytearray(whole)
     flipped[len(whole) // 2] ^= 0x55
+    far = whole[:29] + b"\xff" + whole[30:]  # the array would begin after the file's end
     for content in (b"", b"no zip", plain.read_bytes(), whole[:100], whole[:-40], bytes(flipped)):
         path.write_bytes(content)
         with pytest.raises(SchemaError, match=r"joints\.npz: "):
             FileTracker(path, BOTH)
+    path.write_bytes(far)
+    with pytest.raises(SchemaError, match=r"joints\.npz: "):
+        safe_load_npz(path)
 
 
 @settings(max_examples=40, deadline=None)
