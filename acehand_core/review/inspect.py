@@ -78,11 +78,9 @@ class InspectedEpisode:
 
     def facts_json(self) -> dict[str, Any]:
         """Return its entry in report.json without measures and findings."""
-        return {
-            "dataset": self.dataset, "episode": self.number, "fingerprint": self.fingerprint,
-            "task": self.task, "subject": self.subject, "source": self.source,
-            "frames": self.frames, "fps": self.fps, "status": self.status,
-        }  # fmt: skip
+        same = ("fingerprint", "task", "subject", "source", "frames", "fps", "status")
+        facts = {name: getattr(self, name) for name in same}
+        return {"dataset": self.dataset, "episode": self.number, **facts}
 
     def to_json(self) -> dict[str, Any]:
         """Return its entry in report.json."""

@@ -91,9 +91,9 @@ DECODER = tables.WeightsTable(
 )
 RAY_HEAD = tables.WeightsTable(prefix="ray_head.")
 #: Their field -> ours, per component.
-_DIT = {"in_channels": "in_channels", "latent_channels": "out_channels", "dim": "dim",
-        "ffn_dim": "ffn_dim", "num_heads": "num_heads", "freq_dim": "freq_dim",
-        "text_dim": "text_dim", "text_length": "text_length"}  # fmt: skip
+_DIT = {"latent_channels": "out_channels"} | dict(
+    tables.same("in_channels", "dim", "ffn_dim", "num_heads", "freq_dim", "text_dim", "text_length")
+)
 _VAE = {"base_dim": "base_dim", "z_dim": "z_dim"}
 _PROJECTOR = {"feature_dim": "feature_dim", "hidden_dim": "width", "num_heads": "num_heads",
               "ffn_mult": "mlp_ratio", "num_layers": "num_layers",
