@@ -87,13 +87,7 @@ def normal(prop, point):
 
 @dataclass
 class Grasp:
-    """One object taken by one hand, millimetres and degrees.
-
-    ``tips``: from the skin of each fingertip to the surface, thumb first, while held. ``opposed``:
-    largest angle between the thumb's contact normal and that of a finger that touches. Depths: the
-    deepest point of the hand's mesh before, during and after the hold. ``bones``: the nearest that
-    a bone comes to the surface, over all times.
-    """
+    """One object taken by one hand, millimetres and degrees."""
 
     kind: str
     tips: np.ndarray
@@ -187,10 +181,7 @@ def nearest(prop, points, margin=0.0):
 
 
 def grasps(kind, count, seed=11):
-    """Yield ``count`` grasps of one kind of object, as clips have them.
-
-    "shared" is a large box between both hands; each is a grasp.
-    """
+    """Yield ``count`` grasps of one kind of object, as clips have them."""
     made = 0
 
     def only(rng, name):

@@ -190,11 +190,7 @@ def at_30_hz(rows: np.ndarray, hertz: float = 30.0) -> np.ndarray:
 
 
 def write_arctic(root: Path, hands: Hands) -> dict[str, Truth]:
-    """Two subjects of one sequence: 54 rows of labels, pictures for rows -2 to 5 and 55.
-
-    Row 0 is picture 3. Views 0 (egocentric), 3 and 8 have pictures, each with a camera of its own.
-    The official preprocessing wants more than 50 rows.
-    """
+    """Two subjects of one sequence: 54 rows of labels, pictures for rows -2 to 5 and 55."""
     out = {}
     rows = np.array([*range(-2, 6), 55])
     unlabelled = np.repeat(((rows < 0) | (rows >= 54))[:, None], 2, 1)
@@ -307,11 +303,7 @@ def write_h2o(root: Path, hands: Hands) -> dict[str, Truth]:
 
 
 def write_oakink2(root: Path, hands: Hands) -> dict[str, Truth]:
-    """One sequence by camera name with png, one by serial number with jpg; torch in the pickle.
-
-    Picture 17 has no camera, 25 is not listed and has no label; label 21 has no picture. A fixed
-    camera from above has pictures too.
-    """
+    """One sequence by camera name with png, one by serial number with jpg; torch in the pickle."""
     import torch
 
     out = {}
@@ -392,10 +384,7 @@ def write_oakink2(root: Path, hands: Hands) -> dict[str, Truth]:
 
 
 def write_interhand(root: Path, hands: Hands) -> dict[str, Truth]:
-    """One capture of two segments, every other frame; a fisheye lens; one missing left hand.
-
-    Of the second segment frame 34 has no camera, 36 no picture and 38 no label.
-    """
+    """One capture of two segments, every other frame; a fisheye lens; one missing left hand."""
     capture = "m--20221111--0944--JFQ550--pilot--ProjectGoliath--Hands--two-hands"
     folder, out = root / "data" / capture, {}
     view = folder / "Ego_cameras" / "envmap_per_segment"
@@ -537,10 +526,7 @@ def write_rhd(root: Path, hands: Hands) -> dict[str, Truth]:
 
 
 def write_hoi4d(root: Path, hands: Hands) -> dict[str, Truth]:
-    """One sequence of eight frames at 15 Hz, a tenth of the size; right hand, three labels.
-
-    A fourth label lies beyond the end of the video.
-    """
+    """One sequence of eight frames at 15 Hz, a tenth of the size; right hand, three labels."""
     sequence = "ZY20210800001/H1/C1/N19/S100/s02/T1"
     count, size = 8, (192, 108)
     folder = root / "HOI4D_release" / sequence
@@ -642,10 +628,7 @@ MASKS = (
 
 
 def write_hot3d(root: Path, hands: Hands) -> dict[str, Truth]:
-    """An Aria sequence (times twice, calibration per line) and a Quest 3 one.
-
-    ``recording.vrs`` is a stub: pictures come from an injected source, grey by frame.
-    """
+    """An Aria sequence (times twice, calibration per line) and a Quest 3 one."""
     out = {}
     for number, (name, quest) in enumerate((("P0001_aaaaaaaa", False), ("P0002_bbbbbbbb", True))):
         folder = root / name
@@ -662,11 +645,7 @@ def write_hot3d(root: Path, hands: Hands) -> dict[str, Truth]:
 def write_hot3d_sequence(
     folder: Path, hands: Hands, present: np.ndarray, seed: int, quest: bool = False
 ) -> dict[str, Truth]:
-    """Write one sequence without its recording; return what each stream must become.
-
-    ``present`` (T, 2) says which hands have a pose. Of a hand without one the box is empty, as it
-    is of a hand whose joints all lie outside the picture.
-    """
+    """Write one sequence without its recording; return what each stream must become."""
     random, count = np.random.default_rng(seed), len(present)
     (folder / "masks").mkdir(parents=True)
     T = camera_path(random, count)
@@ -926,12 +905,7 @@ PARENTS = (-1, 0, 1, 2, 0, 4, 5, 0, 7, 8, 0, 10, 11, 0, 13, 14)
 
 
 def write_mano(path: Path) -> None:
-    """Write a made-up MANO of both hands: its form, other numbers, no shape of a real hand.
-
-    The joints are those of a hand, every vertex is a point about one of them. Mean pose, principal
-    components and directions are drawn at random at about MANO's sizes, and the left shape
-    directions carry the sign fault of the distributed files.
-    """
+    """Write a made-up MANO of both hands: its form, other numbers, no shape of a real hand."""
     random = np.random.default_rng(2017)
     group = np.arange(778) % 16
     spread = random.normal(0, 0.006, (778, 3))

@@ -158,13 +158,7 @@ def radial_cost(unknowns, rays):
 
 
 def mixed_pnp(joints, log_depth, anchors, uv, bearing, scale, fallback="released"):
-    """One hand in one frame: translation, accepted, votes, rms, threshold.
-
-    Args:
-        joints: (21, 3) canonical. anchors: (21, 2). uv: (2,) in -1..1.
-        bearing: the clip's camera.
-        scale: (2,) bearings to pixels.
-    """
+    """One hand in one frame: translation, accepted, votes, rms, threshold."""
     depth = np.exp(log_depth)
     votes, numerator, denominator = [], np.zeros(2), 0.0
     for j, (x, y, z) in enumerate(joints):
@@ -196,13 +190,7 @@ def mixed_pnp(joints, log_depth, anchors, uv, bearing, scale, fallback="released
 
 
 def rigid_cost(unknowns, joints, log_depth, seen, votes, scale, start_depth, settings):
-    """What full rigid PnP minimises for one hand: robust bearings and the priors.
-
-    Args:
-        unknowns: (t_x / t_z, t_y / t_z, log t_z, log size).
-        seen: (21, 2) bearings.
-        start_depth: where a joint's own error is turned into a bearing's.
-    """
+    """What full rigid PnP minimises for one hand: robust bearings and the priors."""
     depth = np.exp(unknowns[2])
     translation = np.array([unknowns[0] * depth, unknowns[1] * depth, depth])
     cost = 0.5 * ((unknowns[2] - log_depth) / settings.depth_sigma) ** 2

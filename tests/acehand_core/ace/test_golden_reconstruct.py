@@ -161,11 +161,7 @@ def test_merged_adapters_round_more_than_live_ones_in_bfloat16(clip):
 def test_released_files_and_pictures_through_the_tracker(
     golden_folder, golden_case, variant, tmp_path, monkeypatch
 ):
-    """Checkpoint, base, VAE and caption on the disk; pictures in; the encoder's own latents.
-
-    They are rounded to half precision as released, where one in many falls to the other side of a
-    rounding border: so three times what is tolerated with the reference's own latents.
-    """
+    """Checkpoint, base, VAE and caption on the disk; pictures in; the encoder's own latents."""
     found = Reference(golden_folder, *golden_case("e2e_public_rgb60"))
     checkpoint = Release(
         found.sizes(variant), found.drawn["dit"], found.drawn["vae"],

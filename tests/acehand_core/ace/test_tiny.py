@@ -8,12 +8,7 @@ import torch
 from acehand_core.ace.model.batch import ClipBatch
 from acehand_core.ace.model.config import DecoderConfig, ModelConfig, TinyConfig
 from acehand_core.ace.model.decoder import Decoder
-from acehand_core.ace.model.encoder.sources import (
-    TinySource,
-    make_source,
-    rotary_angles,
-    rotate,
-)
+from acehand_core.ace.model.encoder.sources import TinySource, make_source, rotary_angles, rotate
 from acehand_core.ace.model.network import AceModel
 from acehand_core.ace.model.weights.load import load_weights
 from acehand_core.ace.model.weights.own import save_own

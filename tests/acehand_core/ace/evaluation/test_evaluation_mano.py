@@ -48,10 +48,7 @@ def h2o(hands, truths):
 
 
 def arctic(hands, truths):
-    """World frame, mean pose left out, distorted pictures made straight.
-
-    The first two frames and the last have no label; the six between are the first rows of labels.
-    """
+    """World frame, mean pose left out, distorted pictures made straight."""
     random = np.random.default_rng(1)
     T = native_samples.camera_path(random, 54)
     labels = native_samples.world_labels(hands, random, T, flat=False)

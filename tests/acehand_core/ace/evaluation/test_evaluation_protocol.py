@@ -158,10 +158,7 @@ def test_a_prediction_where_no_hand_is_counts():
 
 
 def test_a_hand_without_a_label_is_not_scored():
-    """Right hand of frames 0 to 3: labelled, absent, there without a label, not known; 4: neither.
-
-    Five frames, in all of which both hands are predicted where the labelled ones are.
-    """
+    """Right hand of frames 0 to 3"""
     presence = np.array([[1, 1], [1, 0], [1, 1], [1, 0.5], [0.5, 0.5]])
     path = still(5)
     path[1:, 1] = np.nan

@@ -191,12 +191,7 @@ def test_joints_are_those_of_smplx(folder, synthetic):
 
 
 def test_all_joints_with_the_users_mano(published, shared):
-    """Against UmeTrack's joints, from which the dataset fitted MANO.
-
-    The two models place joints differently and the fit has its own error, so the tolerance is a
-    centimetre in the median and three at the worst, after which the mean pose left out or the
-    wrong left shape directions would show.
-    """
+    """Against UmeTrack's joints, from which the dataset fitted MANO."""
     if not os.environ.get("ACEHAND_MANO"):
         pytest.skip("set ACEHAND_MANO to a folder with your MANO_LEFT.pkl and MANO_RIGHT.pkl")
     mano = load_mano(left_shapedirs_fixed=True, dtype="float64")
@@ -211,9 +206,6 @@ def test_all_joints_with_the_users_mano(published, shared):
     for slot in (0, 1):
         assert np.median(error[:, slot]) < 0.010
         assert error[:, slot].max() < 0.030
-
-
-# Damage.
 
 
 @pytest.fixture

@@ -23,12 +23,7 @@ from acehand_core.ace.labelled.readers.conventions import to_camera
 from acehand_core.ace.labelled.readers.convert import RunOptions, hand_motion, mano_source
 from acehand_core.ace.labelled.readers.pictures import ClipOptions
 from acehand_core.ace.labelled.readers.run import run
-from acehand_core.errors import (
-    InputError,
-    Interrupted,
-    MissingDependencyError,
-    UnsafeFileError,
-)
+from acehand_core.errors import InputError, Interrupted, MissingDependencyError, UnsafeFileError
 from acehand_core.geometry import frames, rotations
 from acehand_core.hand.mano import load_mano, shapedirs_need_repair
 from helpers import native_samples
@@ -221,10 +216,7 @@ def test_wrong_conventions_do_not_pass(datasets, mano):
 
 
 def test_one_shape_per_recording_leaves_the_wrist_where_it_was_labelled(mano_file, mano):
-    """Pseudo labels have betas per frame; the clip has their median, and wrists must not move.
-
-    Labelled wrists, and joints under one shape, are posed here by smplx.
-    """
+    """Pseudo labels have betas per frame; the clip has their median, and wrists must not move."""
     random, hands, count = np.random.default_rng(5), native_samples.Hands(mano_file), 5
     betas = np.cumsum(random.normal(0, 0.8, (count, 2, 10)), axis=0)
     T = native_samples.camera_path(random, count)

@@ -323,10 +323,7 @@ EMPTY = {
 def test_empty_recordings_count_in_scores_where_hands_are_known_to_be_absent(
     samples, mano_file, tmp_path, name
 ):
-    """Frames without hands are right where nothing is found, and a hand there is spurious.
-
-    Where a hand is unknown, so are its values.
-    """
+    """Frames without hands are right where nothing is found, and a hand there is spurious."""
     root, want = samples(name, tmp_path), EMPTY[name]
     hide_hands(root, name)
     splits = tmp_path / "splits.json"

@@ -51,12 +51,7 @@ def test_exchanged_hands(first, second, expected):
 
 
 def test_a_window_is_laid_into_the_recording():
-    """Two frames stay, one fades at 1/4, two are replaced. Depths 0.5 and 2 m, bearings 0 and 1.
-
-    At a share of 1/4 the bearing is 1/4 and the logarithm of depth a quarter of the way from
-    ln 0.5 to ln 2: 0.5 * 4^(1/4) = 0.7071 m, so x is 0.1768 m. Probabilities mix as they are: 0.25
-    of 0.6 and 0.75 of 1 are 0.9. A turn of 0.8 rad about z ends at 0.2 rad.
-    """
+    """Two frames stay, one fades at 1/4, two are replaced. Depths 0.5 and 2 m, bearings 0 and 1."""
     table, values = account(0.0, 0.0, 6), account(2.0, 2.0, 5, depth=2.0)
     values.presence[:] = 0.6
     values.rotations[:] = rotations.exp(np.array([0, 0, 0.8]))

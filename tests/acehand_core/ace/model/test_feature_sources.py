@@ -102,9 +102,6 @@ def tiny_source(kind):
     return Rgb() if kind == "rgb" else BACKBONES[kind](tiny_model(kind))
 
 
-# --- registry
-
-
 def test_names_are_the_rows_of_the_paper():
     rows = {"wan", "wan_frozen", "vjepa2", "videomae", "vae_latent", "rgb"}
     assert set(SOURCES) == rows | {"tiny"}
@@ -160,9 +157,6 @@ def test_wan_without_a_loader_allocates_nothing():
     source = make_source(ModelConfig(source="wan_frozen", trunk=config))
     assert source.feature_dim == 24 and isinstance(source, FeatureSource)
     assert {p.device.type for p in source.parameters()} == {"meta"}
-
-
-# --- one grid
 
 
 @pytest.mark.parametrize("kind", FRAME_SOURCES)
@@ -238,9 +232,6 @@ def test_a_change_at_a_frame_reaches_its_latent_alone(kind):
         assert moved.nonzero().flatten().tolist() == [latent] * read
 
 
-# --- the two without weights
-
-
 def test_vae_latent_definition():
     latents = torch.randn(2, 5, 3, 4, 6)
     folded = VaeLatent(5)(latents)
@@ -269,9 +260,6 @@ def test_rgb_definition():
         block = clip[0, colour, frame, top : top + scale, left : left + scale]
         value = features[0, position, colour, i, j, latent, row, column]
         torch.testing.assert_close(value, block.mean())
-
-
-# --- the two video transformers
 
 
 @pytest.mark.parametrize("kind", BACKBONES)
@@ -386,9 +374,6 @@ def test_vjepa2_reads_a_long_clip_in_windows():
 def test_other_tubelets_are_refused():
     with pytest.raises(SchemaError, match="tubelet_size is 3"):
         VideoMae(tiny_model("videomae", tubelet_size=3))
-
-
-# --- loading
 
 
 @pytest.fixture

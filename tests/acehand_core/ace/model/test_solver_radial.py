@@ -248,8 +248,6 @@ def test_symmetry_and_precision():
     assert degrees(single.rays(anchors.float()), fit.rays(anchors)).max() < 0.01
 
 
-# --- whether hands may be placed by the fitted pinhole ----------------------------------------
-
 #: Radius in the image, in focal lengths, to the angle from the axis.
 ANGLES = {"pinhole": np.arctan, "equidistant": lambda s: s}
 TOKENS = np.stack(np.meshgrid((np.arange(21) + 0.5) / 21, (np.arange(15) + 0.5) / 15), -1)

@@ -67,9 +67,6 @@ class Scene:
         return 1000 * (placement.translation - self.place).norm(dim=-1)
 
 
-# --- recovery ----------------------------------------------------------------------------------
-
-
 def test_exact_evidence_gives_the_exact_place_from_a_wrong_depth():
     scene = Scene(0, frames=40, depth=0.2, wrist=0.02)
     found = scene.solve(BARE)
@@ -127,9 +124,6 @@ def test_a_hand_of_wrong_size_with_a_good_depth_is_left_to_the_prior():
     assert errors[0.02] < 1.05 * scene.error_mm(scene.start()).mean()
 
 
-# --- what it minimises -------------------------------------------------------------------------
-
-
 def test_it_ends_at_the_minimum_of_the_twins_cost():
     settings = RigidSettings(steps=40)
     scene = Scene(6, frames=3, anchor=5.0, joint=0.006, outliers=0.1, wrist=0.02)
@@ -162,9 +156,6 @@ def test_the_jacobian_is_the_derivative():
     full = torch.autograd.functional.jacobian(fitted, unknowns)
     for s in range(2):
         torch.testing.assert_close(found[0, 0, s], full[0, 0, s, :, :, 0, 0, s])
-
-
-# --- gates -------------------------------------------------------------------------------------
 
 
 def test_refused_rows_keep_the_start():
@@ -205,9 +196,6 @@ def test_a_joint_that_ends_too_near_refuses_the_row():
     assert (found.translation - place)[found.accepted].abs().max() < 1e-5
 
 
-# --- gradients ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("steps", [1, 8])
 def test_gradients(steps):
     """Through every step, in accepted and refused rows, unconverged and converged."""
@@ -229,9 +217,6 @@ def test_gradients(steps):
     values(*inputs)[0][0, 1, 1].sum().backward()
     assert inputs[0].grad[0, 0].abs().max() == 0  # another frame
     assert all(torch.isfinite(x.grad).all() for x in inputs)
-
-
-# --- symmetry ----------------------------------------------------------------------------------
 
 
 def test_moving_the_hand_within_its_frame():

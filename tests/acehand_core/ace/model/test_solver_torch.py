@@ -112,9 +112,6 @@ class Scene:
         return fitted_bearings(fit, self.rays, *given, self.size), cameras, scales
 
 
-# --- the released numbers ----------------------------------------------------------------------
-
-
 def golden(golden_case, name):
     case, path = golden_case(name)
     with np.load(path) as data:
@@ -184,9 +181,6 @@ def test_golden_intrinsics(golden_case, name):
     np.testing.assert_allclose(found[-1], expected, rtol=1e-5)
 
 
-# --- twins -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("fallback", ["released", "paper"])
 @pytest.mark.parametrize("source", SOURCES)
 def test_the_twin_agrees(source, fallback):
@@ -249,9 +243,6 @@ def test_the_fit_is_one_regression_per_axis(regression):
         np.testing.assert_allclose(fit.centre[clip], centre, rtol=1e-9)
         assert fit.misfit[clip].item() == pytest.approx(misfit, abs=1e-6)
     assert fit.valid.all()
-
-
-# --- recovery ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -342,14 +333,8 @@ def test_the_report_does_not_see_the_length_of_rays():
     torch.testing.assert_close(reported_intrinsics(1e-7 * ray_map, 640.0, 480.0), expected)
 
 
-# --- gradients ---------------------------------------------------------------------------------
-
-
 def rows_for_gradients():
-    """Four hands: accepted; refused by residual; refused by votes (near); far beyond the clamp.
-
-    In all some anchors lie outside the margin and, in the third, some joints nearer than 5 cm.
-    """
+    """Four hands: accepted; refused by residual; refused by votes (near); far beyond the clamp."""
     scene = Scene(11, clips=1, frames=2, noise=0.0)
     rng = np.random.default_rng(12)
     joints = canonical(rng, 4)
@@ -456,9 +441,6 @@ def test_training_reaches_the_ray_field(source):
         assert torch.isfinite(rays.grad).all() and rays.grad.abs().max() > 0
 
 
-# --- symmetry ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("fallback", ["released", "paper"])
 def test_moving_the_hand_within_its_frame_moves_nothing_in_the_world(fallback):
     """Canonical joints shifted one way, translation the other; sideways and in depth."""
@@ -559,9 +541,6 @@ def test_rays_that_look_sideways_or_back():
         expected = [bearing(*place) for place in scene.anchors.reshape(-1, 2).tolist()]
         np.testing.assert_allclose(found.joints.reshape(-1, 2), expected, rtol=1e-6, atol=1e-9)
         assert np.abs(expected).max() > 1e3 and (np.array(expected) == 0).all(1).any()
-
-
-# --- the ablations, and errors -----------------------------------------------------------------
 
 
 def test_ablations():

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from acehand_core.ace.model.weights import fetch
 from acehand_core.ace.model.weights.load import load_weights
 from acehand_core.cli.main import main as acehand
 from helpers import weights_samples as samples
@@ -22,11 +23,6 @@ def last_json(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return json.loads(capsys.readouterr().out.splitlines()[-1])
 
 
-@pytest.fixture
-def checkpoint(tmp_path: Path) -> Path:
-    return release().write(tmp_path / "release")
-
-
 def test_accounting(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("inspect", "--accounting", "--json") == 0
     captured = capsys.readouterr()
@@ -35,10 +31,7 @@ def test_accounting(capsys: pytest.CaptureFixture[str]) -> None:
     assert "100,100,920" in captured.err
 
 
-def test_convert_inspect(
-    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    base = checkpoint.parent / "Wan2.2-Fun-5B-Control"
+def test_convert_inspect(checkpoint: Path, base: Path, tmp_path: Path, capsys: Any) -> None:
     loose = tmp_path / "elsewhere" / samples.CHECKPOINT
     loose.parent.mkdir()
     checkpoint.rename(loose)
@@ -52,18 +45,14 @@ def test_convert_inspect(
     samples.write_repackaged(tmp_path / "r", load_weights(own))
     for path in (own, tmp_path / "r", back, loose):
         assert run("inspect", path, "--json") == 0
-        data = last_json(capsys)
-        assert data["problems"] == []
-    assert run("inspect", own, "--accounting", "--json") == 0
-    data = last_json(capsys)
-    assert data["layout"] == "acehand" and data["config"]["trunk"]["dim"] == 48
+        assert last_json(capsys)["problems"] == []
     # Flags may also stand before the action's name.
     assert run("--json", "inspect", back, "--variant", "kfree") == 0
     assert last_json(capsys)["tap"] == 1
 
 
 def test_what_is_wrong_gives_an_exit_code(
-    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    checkpoint: Path, base: Path, tmp_path: Path, capsys: Any
 ) -> None:
     made = release()
     del made.parts["projectors"]["l1.hand_fuse.1.weight"]
@@ -74,12 +63,10 @@ def test_what_is_wrong_gives_an_exit_code(
     assert not (tmp_path / "o").exists()
     assert run("inspect", tmp_path / "nothing") == 2
     assert run("inspect") == 2
-    assert run("convert", checkpoint.parent / "Wan2.2-Fun-5B-Control", "--to", "acehand",
-               "--output", tmp_path / "o") == 2  # fmt: skip
+    assert run("convert", base, "--to", "acehand", "--output", tmp_path / "o") == 2
     assert "only pieces" in capsys.readouterr().err
     assert run("convert", checkpoint, bad, "--to", "acehand", "--output", tmp_path / "o") == 2
-    existing = checkpoint.parent
-    assert run("convert", checkpoint, "--to", "acehand", "--output", existing) == 4
+    assert run("convert", checkpoint, "--to", "acehand", "--output", checkpoint.parent) == 4
     assert run("convert", checkpoint, "--variant", "k", "--to", "acehand", "--output", "o") == 2
 
 
@@ -93,18 +80,12 @@ def test_list_of_what_can_be_fetched(capsys: pytest.CaptureFixture[str]) -> None
     assert run("fetch") == 2
 
 
-def test_fetch_prints_where_and_under_which_licence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from acehand_core.ace.model.weights import fetch
-
-    asked = []
+def test_fetch_prints_where_and_under_which_licence(tmp_path: Path, monkeypatch, capsys) -> None:
+    asked, licence = [], "CC BY-NC 4.0"
 
     def fetched(name: str, revision: str | None, quiet: bool) -> fetch.FetchedWeights:
         asked.append((name, revision))
-        return fetch.FetchedWeights(
-            name, "a/b", "c0ffee", tmp_path, {}, {}, ("x.json",), "CC BY-NC 4.0"
-        )
+        return fetch.FetchedWeights(name, "a/b", "c0ffee", tmp_path, {}, {}, ("x.json",), licence)
 
     monkeypatch.setattr(fetch, "fetch", fetched)
     assert run("fetch", "official-k", "wan-base", "--json") == 0

@@ -18,11 +18,7 @@ import pytest
 
 COMMIT = "c0ffee" + 34 * "0"
 LARGE = random.Random(0).randbytes(299_999) + b"!"
-FILES = {
-    "ace_ego_hand_k.pt": LARGE,
-    "ace_ego_hand_kfree.pt": LARGE[::-1],
-    "README.md": b"read me",
-}
+FILES = {"ace_ego_hand_k.pt": LARGE, "ace_ego_hand_kfree.pt": LARGE[::-1], "README.md": b"read me"}
 RUN = """
 import json, sys
 from huggingface_hub import constants
@@ -140,8 +136,7 @@ def hub() -> Iterator[Hub]:
 
 
 def run(home: Path, url: str, *steps: dict[str, Any], offline: bool = False) -> list[Any]:
-    """Return the outcome of each step, of a process of its own: the client reads its environment
-    once."""
+    """Return the outcome of each step, of a process of its own"""
     environment = {
         **os.environ, "HF_HOME": str(home), "HF_ENDPOINT": url, "HF_HUB_DISABLE_XET": "1",
         "HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_OFFLINE": "1" if offline else "0",

@@ -15,13 +15,7 @@ import torch
 from safetensors.torch import save_file
 
 from acehand_core.ace.model.config import DecoderConfig, InferenceConfig, ModelConfig
-from acehand_core.ace.model.weights import (
-    official,
-    official_files,
-    own,
-    sums,
-    tables,
-)
+from acehand_core.ace.model.weights import official, official_files, own, sums, tables
 from acehand_core.ace.model.weights.inspection import inspect
 from acehand_core.ace.model.weights.load import (
     convert,
@@ -38,7 +32,6 @@ from acehand_core.cli.main import main
 from acehand_core.errors import InputError, OutputError, SchemaError
 from helpers import weights_samples as samples
 from helpers.weights_samples import TINY, equal, release, write_repackaged
-from tools.golden_cases import from_official_tensors
 
 TARGETS = ("official", "acehand")
 
@@ -55,25 +48,11 @@ def same_weights(left: LoadedWeights, right: LoadedWeights) -> bool:
     )
 
 
-@pytest.fixture
-def checkpoint(tmp_path: Path) -> Path:
-    return release().write(tmp_path / "release")
-
-
-@pytest.fixture
-def own_folder(checkpoint: Path, tmp_path: Path) -> Path:
-    convert(sort_sources([checkpoint]), "acehand", tmp_path / "own")
-    return tmp_path / "own"
-
-
-# --- what is known of them ---
-
-
 @pytest.mark.parametrize("change", range(4))
-def test_released_weights_are_told_apart_by_content(tmp_path: Path, change: int) -> None:
+def test_released_weights_are_told_apart_by_content(
+    checkpoint: Path, base: Path, tmp_path: Path, change: int
+) -> None:
     """Not by name, size or time: any of the files a checkpoint needs may be another."""
-    checkpoint = release().write(tmp_path / "release")
-    base = checkpoint.parent / "Wan2.2-Fun-5B-Control"
     caption = checkpoint.parent / "caption_embed.pt"
     known = identity(checkpoint)
     assert known == identity(checkpoint.parent) == identity(checkpoint)
@@ -117,91 +96,48 @@ def test_a_file_is_hashed_once_until_it_changes(
     assert sums.sha256(path) == hashlib.sha256(b"two").hexdigest()
 
 
-def test_every_layout_keeps_what_the_model_was_trained_on(checkpoint: Path, tmp_path: Path) -> None:
-    told = (TrainingSource("synthetic", "synthetic", "ab" * 32, "cd" * 32, 7, "ours"),)
+def test_every_layout_keeps_what_the_model_was_trained_on_and_how_it_is_run(
+    checkpoint: Path, base: Path, tmp_path: Path
+) -> None:
+    data = (TrainingSource("synthetic", "synthetic", "ab" * 32, "cd" * 32, 7, "ours"),)
+    run = InferenceConfig("pinhole", "rigid", "paper", "acehand", 672, 21, "paper", "centres")
     theirs = release().write(tmp_path / "released", record=False)
     assert [source.kind for source in recorded(theirs)[0]] == ["real"]
     # The record keeps what ours were trained on apart from the released files they look like.
     for target in TARGETS:
-        made = replace(load_weights(checkpoint), training_data=told)
+        made = replace(load_weights(checkpoint), training_data=data, inference=run)
         own.save_own(tmp_path / "own", made, overwrite=True)
-        assert recorded(tmp_path / "own")[0] == told
+        assert recorded(tmp_path / "own")[0] == data
         folder = tmp_path / target
         convert(sort_sources([tmp_path / "own"]), target, folder)
-        pieces = checkpoint.parent / "Wan2.2-Fun-5B-Control"
-        base = {"base": pieces} if target == "official" else {}
-        assert load_weights(folder, **base).training_data == told
-        assert inspect(folder).to_json()["training_data"][0]["clips"] == 7
+        pieces = {"base": base} if target == "official" else {}
+        loaded = load_weights(folder, **pieces)
+        assert (loaded.training_data, loaded.inference) == (data, run)
+        assert recorded(folder)[1] == run
+        described = inspect(folder).to_json()
+        assert described["training_data"][0]["clips"] == 7
+        assert described["inference"]["window_latents"] == 21
         # None of ours, and nothing recorded: not known. Never taken for a released one.
         own.save_own(tmp_path / "own", replace(made, training_data=None), overwrite=True)
         convert(sort_sources([tmp_path / "own"]), target, tmp_path / f"mute-{target}")
-        assert load_weights(tmp_path / f"mute-{target}", **base).training_data is None
+        assert load_weights(tmp_path / f"mute-{target}", **pieces).training_data is None
 
 
-def test_every_layout_keeps_how_the_model_is_run(checkpoint: Path, tmp_path: Path) -> None:
-    told = InferenceConfig("pinhole", "rigid", "paper", "acehand", 672, 21, "paper", "centres")
-    pieces = checkpoint.parent / "Wan2.2-Fun-5B-Control"
-    own.save_own(tmp_path / "own", replace(load_weights(checkpoint), inference=told))
-    for target in TARGETS:
-        folder = tmp_path / target
-        convert(sort_sources([tmp_path / "own"]), target, folder)
-        base = {"base": pieces} if target == "official" else {}
-        assert load_weights(folder, **base).inference == told
-        assert recorded(folder)[1] == told
-        assert inspect(folder).to_json()["inference"]["window_latents"] == 21
-
-
-def test_how_a_model_is_run_is_checked(own_folder: Path, capsys) -> None:
-    config = own_folder / "config.json"
-    data = json.loads(config.read_text())
-    assert load_weights(own_folder).inference == InferenceConfig()
-    for value, message in (
-        ("rays", "inference: an object is needed"),
-        ({"bearing": "rays"}, "Did you mean 'bearings'"),
-        ({"bearings": "ray"}, "bearings is 'ray'.*Did you mean 'rays'"),
-        ({"hand_model": 3}, "hand_model is 3"),
-        ({"fit_guards": "papers"}, "fit_guards is 'papers'.*Did you mean 'paper'"),
-        ({"ray_cells": "edge"}, "ray_cells is 'edge'.*Did you mean 'edges'"),
-        ({"encode_width": "832"}, "a whole number is needed"),
-        ({"window_latents": 1}, "window_latents is 1; 2 or more"),
-    ):
-        config.write_text(json.dumps({**data, "inference": value}))
-        with pytest.raises(SchemaError, match=message):
-            load_weights(own_folder)
-    data["inference"] = {"solve": "direct", "encode_width": None}
-    config.write_text(json.dumps(data))
-    assert main(["weights", "inspect", str(own_folder)]) == 0
-    assert "run as: solve direct\n" in capsys.readouterr().err
-    del data["inference"]  # as in files from before it was recorded
-    config.write_text(json.dumps(data))
-    assert load_weights(own_folder).inference == InferenceConfig()
-
-
-def test_weights_from_before_it_was_recorded(tmp_path: Path) -> None:
+def test_weights_from_before_anything_was_recorded(tmp_path: Path, capsys) -> None:
     theirs, own_folder = release().write(tmp_path, record=False), tmp_path / "own"
     convert(sort_sources([theirs]), "acehand", own_folder, config=TINY)
     config = own_folder / "config.json"
     data = json.loads(config.read_text())
-    assert data["training_data"] == [
-        {"name": "ACE-Ego-Hand release", "kind": "real", "store_sha256": "", "clips_sha256": "",
-         "clips": 0, "license": ""},
-    ]  # fmt: skip
-    for value, message in (
-        ("synthetic", "list of objects"),
-        ([{"name": "a", "kind": "rendered"}], "valid: real, synthetic, unknown"),
-        ([{"name": "a", "kind": "real", "clip": 3}], "'clip'"),
-        ([{"name": "a", "kind": "real", "clips": "3"}], "clips is"),
-        ([{"name": "a"}], "kind is missing"),
-    ):
-        config.write_text(json.dumps({**data, "training_data": value}))
-        with pytest.raises(SchemaError, match=message):
-            load_weights(own_folder)
-    del data["training_data"]
+    (entry,) = data["training_data"]
+    assert (entry["name"], entry["kind"], entry["clips"]) == ("ACE-Ego-Hand release", "real", 0)
+    data["inference"] = {"solve": "direct", "encode_width": None}
     config.write_text(json.dumps(data))
-    assert load_weights(own_folder).training_data is None
-
-
-# --- what is read ---
+    assert main(["weights", "inspect", str(own_folder)]) == 0
+    assert "run as: solve direct\n" in capsys.readouterr().err
+    del data["training_data"], data["inference"]
+    config.write_text(json.dumps(data))
+    found = load_weights(own_folder)
+    assert found.training_data is None and found.inference == InferenceConfig()
 
 
 def test_only_what_runs_is_read(checkpoint: Path) -> None:
@@ -257,35 +193,41 @@ def test_report_says_what_is_not_used(checkpoint: Path) -> None:
     assert total == sum(map(len, expected))
 
 
-def test_shards_and_single_file_are_the_same(tmp_path: Path) -> None:
-    whole = load_weights(release().write(tmp_path / "one"))
-    shards = load_weights(release().write(tmp_path / "many", shards=3))
-    assert same_weights(whole, shards)
-    assert sum(name.endswith(".safetensors") for name in shards.sha256s) == 3
-
-
-def test_vae_with_a_prefix(checkpoint: Path, tmp_path: Path) -> None:
-    prefixed = {f"model.{name}": tensor for name, tensor in release().vae.items()}
+def test_pieces_in_every_form(checkpoint: Path, tmp_path: Path) -> None:
+    made, expected = release(), load_weights(checkpoint)
+    prefixed = {f"model.{name}": tensor for name, tensor in made.vae.items()}
     torch.save(prefixed, tmp_path / "vae.pth")
-    assert same_weights(
-        load_weights(checkpoint, vae=tmp_path / "vae.pth"), load_weights(checkpoint)
-    )
-    save_file(release().vae, tmp_path / "vae.safetensors")
-    again = load_weights(checkpoint, vae=tmp_path / "vae.safetensors")
-    assert same_weights(again, load_weights(checkpoint))
-
-
-def test_caption_in_every_form(checkpoint: Path, tmp_path: Path) -> None:
-    caption, expected = release().caption, load_weights(checkpoint)
-    torch.save(caption, tmp_path / "bare.pt")
-    torch.save({"embed": caption}, tmp_path / "dict.pt")
-    save_file({"caption_embedding": caption}, tmp_path / "c.safetensors")
-    for name in ("bare.pt", "dict.pt", "c.safetensors"):
-        assert detect(tmp_path / name) == "caption"
-        assert same_weights(load_weights(checkpoint, caption=tmp_path / name), expected)
-    torch.save(caption[:, :-1].clone(), tmp_path / "narrow.pt")
+    save_file(made.vae, tmp_path / "vae.safetensors")
+    torch.save(made.caption, tmp_path / "bare.pt")
+    torch.save({"embed": made.caption}, tmp_path / "dict.pt")
+    save_file({"caption_embedding": made.caption}, tmp_path / "c.safetensors")
+    for piece, names in (
+        ("vae", ("vae.pth", "vae.safetensors")),
+        ("caption", ("bare.pt", "dict.pt", "c.safetensors")),
+    ):
+        for name in names:
+            assert detect(tmp_path / name) == ("wan-vae" if piece == "vae" else piece)
+            found = load_weights(checkpoint, **{piece: tmp_path / name})
+            assert same_weights(found, expected), name
+    shards = load_weights(made.write(tmp_path / "many", shards=3))
+    assert same_weights(shards, expected)
+    assert sum(name.endswith(".safetensors") for name in shards.sha256s) == 3
+    torch.save(made.caption[:, :-1].clone(), tmp_path / "narrow.pt")
     with pytest.raises(SchemaError, match=r"\(5, 31\)"):
         load_weights(checkpoint, caption=tmp_path / "narrow.pt")
+
+
+def test_missing_pieces_are_named(checkpoint: Path, base: Path) -> None:
+    with pytest.raises(InputError, match="only a piece"):
+        load_weights(base)
+    for path, flag in (
+        (checkpoint.parent / "caption_embed.pt", "--caption"),
+        (base / "Wan2.2_VAE.pth", "--vae"),
+        (base, "--base"),
+    ):
+        shutil.rmtree(path) if path == base else path.unlink()
+        with pytest.raises(InputError, match=flag):
+            load_weights(checkpoint)
 
 
 def test_a_checkpoint_without_a_record_has_the_released_sizes(tmp_path: Path) -> None:
@@ -307,56 +249,9 @@ def test_variant_from_name_record_or_argument(checkpoint: Path, tmp_path: Path) 
     assert load_weights(folder / "mine.pt", "k", config=TINY).config.variant == "k"
 
 
-def test_missing_pieces_are_named(checkpoint: Path) -> None:
-    (checkpoint.parent / "caption_embed.pt").unlink()
-    with pytest.raises(InputError, match="--caption"):
-        load_weights(checkpoint)
-    base = checkpoint.parent / "Wan2.2-Fun-5B-Control"
-    (base / "Wan2.2_VAE.pth").unlink()
-    with pytest.raises(InputError, match="--vae"):
-        load_weights(checkpoint)
-    with pytest.raises(InputError, match="only a piece"):
-        load_weights(base)
-    shutil.rmtree(base)
-    with pytest.raises(InputError, match="--base"):
-        load_weights(checkpoint)
-
-
-# --- tensors in memory ---
-
-
-def test_tensors_in_memory(checkpoint: Path) -> None:
-    made = release()
-    weights = from_official_tensors(
-        TINY, dit=made.dit, vae=made.vae, caption=made.caption, **made.parts
-    )
-    assert same_weights(replace(weights, licence=load_weights(checkpoint).licence),
-                        load_weights(checkpoint))  # fmt: skip
-
-
-def test_tensors_in_memory_may_lack_what_does_not_run() -> None:
-    made = release()
-    trained = {n: t for n, t in made.parts["backbone_trainable"].items() if "blocks.3" not in n}
-    del trained["head.modulation"]
-    weights = from_official_tensors(TINY, dit=made.dit, backbone_trainable=trained)
-    assert weights.vae is weights.decoder is weights.caption is None
-    assert weights.adapters and weights.trunk
-    bare = replace(TINY, trunk=replace(TINY.trunk, lora_rank=0))
-    bare = from_official_tensors(bare, dit=made.dit)
-    assert bare.adapters is None
-    assert torch.equal(bare.trunk["patch_embedding.bias"], made.dit["patch_embedding.bias"])
-    del trained["blocks.1.ffn.0.lora_A.default.weight"]
-    with pytest.raises(
-        SchemaError, match=r"'blocks\.1\.ffn\.0\.lora_A\.default\.weight' is missing"
-    ):
-        from_official_tensors(TINY, dit=made.dit, backbone_trainable=trained)
-
-
-# --- conversions ---
-
-
-def test_every_layout_and_back_is_the_same_bits(checkpoint: Path, tmp_path: Path) -> None:
-    base = checkpoint.parent / "Wan2.2-Fun-5B-Control"
+def test_every_layout_and_back_is_the_same_bits(
+    checkpoint: Path, base: Path, tmp_path: Path
+) -> None:
     first, _ = convert(sort_sources([checkpoint]), "acehand", tmp_path / "0")
     path = tmp_path / "1"
     convert(sort_sources([tmp_path / "0"]), "acehand", path)
@@ -444,18 +339,16 @@ def test_a_failed_write_leaves_nothing(
     assert [p.name for p in tmp_path.iterdir()] == ["release"]
 
 
-# --- what an export fills in ---
+def test_export_fills_what_the_model_does_not_hold(
+    checkpoint: Path, base: Path, tmp_path: Path
+) -> None:
+    def exported(folder: Path | None, seed: int) -> dict[str, Any]:
+        save_official(tmp_path / "out", load_weights(checkpoint), folder, seed)
+        data = torch.load(tmp_path / "out" / samples.CHECKPOINT, weights_only=True)
+        shutil.rmtree(tmp_path / "out")
+        return data
 
-
-def exported(tmp_path: Path, name: str, seed: int = 0, base: Path | None = None) -> dict[str, Any]:
-    weights = load_weights(tmp_path / "release" / samples.CHECKPOINT)
-    save_official(tmp_path / name, weights, base, seed)
-    return torch.load(tmp_path / name / samples.CHECKPOINT, weights_only=True)
-
-
-def test_export_fills_what_the_model_does_not_hold(checkpoint: Path, tmp_path: Path) -> None:
-    base = checkpoint.parent / "Wan2.2-Fun-5B-Control"
-    data, made = exported(tmp_path, "a", base=base), release()
+    data, made = exported(base, 0), release()
     for part, shapes in (
         ("projectors", official.projectors(TINY.decoder, 1)),
         ("backbone_trainable", official.backbone_trainable(TINY.trunk)),
@@ -482,17 +375,12 @@ def test_export_fills_what_the_model_does_not_hold(checkpoint: Path, tmp_path: P
     unused = {n for n in data["projectors"] if not official.runs_in_projectors(n[3:], TINY.decoder)}
     assert {n for n in drawn if n.startswith("l1.")} == unused | {"l1.ray_pe.freq_bands"}
     assert data["projectors"]["l1.ray_pe.freq_bands"].tolist() == [2.0**i for i in range(8)]
-
-
-def test_drawn_values_depend_on_seed_and_name_alone(checkpoint: Path, tmp_path: Path) -> None:
-    first, second = exported(tmp_path, "a", 1), exported(tmp_path, "b", 1)
-    other = exported(tmp_path, "c", 2)
-    for part in official.CHECKPOINT_KEYS:
-        assert equal(first[part], second[part])
-    key, name = "backbone_trainable", "blocks.3.ffn.0.lora_A.default.weight"
-    assert not torch.equal(first[key][name], other[key][name])
-    assert not torch.equal(first[key][name], first[key][name.replace("3", "2", 1)])
-    assert not first[key]["head.head.weight"].any()  # no base given
+    # What is drawn depends on the seed and the name alone.
+    first, again, other = (exported(None, seed)["backbone_trainable"] for seed in (1, 1, 2))
+    assert equal(first, again) and not first["head.head.weight"].any()  # no base given
+    name = "blocks.3.ffn.0.lora_A.default.weight"
+    assert not torch.equal(first[name], other[name])
+    assert not torch.equal(first[name], first[name.replace("3", "2", 1)])
 
 
 def test_initial_values_are_those_of_fresh_layers() -> None:
@@ -511,12 +399,8 @@ def test_initial_values_are_those_of_fresh_layers() -> None:
         assert ours.abs().max() == pytest.approx(fresh.abs().max().item(), rel=0.1), name
     assert values["frame_pool_query"].std() == pytest.approx(0.02, rel=0.3)
     assert values["head_exists_2d.2.bias"].tolist() == [-1.0]
-    for name in (
-        "head_betas_segment.3.weight",
-        "ray_pe.ray_proj.2.weight",
-        "head_cam_trans.2.weight",
-    ):
-        assert not values[name].any()
+    for name in ("head_betas_segment.3", "ray_pe.ray_proj.2", "head_cam_trans.2"):
+        assert not values[f"{name}.weight"].any()
     assert (values["alternating_encoder.final_norm.weight"] == 1).all()
 
 

@@ -62,9 +62,6 @@ def drawn(index, seed=3, options=OPTIONS, **changes):
     return episode, motion, render_episode(episode, clip, motion)
 
 
-# --- the truth is what is drawn ---------------------------------------------------------------
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("lenses", ["pinhole", "fisheye"])
 def test_projected_truth_lands_on_the_hands_mask(lenses):
@@ -202,9 +199,6 @@ def performed(index: int):
     return make_episode(9, index, LONG)
 
 
-# --- people -----------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(st.integers(0, 10_000))
@@ -313,9 +307,6 @@ def test_stores_from_before_there_were_head_motions_are_still_resumed():
     assert dataclasses.replace(OPTIONS, head_motion="bending").to_json()["head_motion"] == "bending"
 
 
-# --- real motion ------------------------------------------------------------------------------
-
-
 def test_real_motion_is_followed(shared):
     path = shared / "data" / "hot3d_bimanual_joints.npz"
     if not path.exists():
@@ -393,9 +384,6 @@ def test_joints_of_no_hand_are_refused(tmp_path):
         np.savez(path, **_grown(factor))
         with pytest.raises(SchemaError, match=r"in 8 of 8 hands .* from the wrist"):
             read_real_motion(path)
-
-
-# --- seeds and jobs ---------------------------------------------------------------------------
 
 
 def test_seeds_decide():

@@ -10,10 +10,7 @@ import pytest
 from acehand_core.ace.synthetic.appearance import Lens
 from acehand_core.ace.synthetic.hand_geometry import bend, reach
 from acehand_core.ace.synthetic.layout import Prop
-from acehand_core.ace.synthetic.rendering import (
-    pose_clip,
-    unoccluded_joints,
-)
+from acehand_core.ace.synthetic.rendering import pose_clip, unoccluded_joints
 from acehand_core.ace.synthetic.scene import Moment, Scene
 from acehand_core.ace.synthetic.script import CameraKey, HandKey, Script, hand_rotation
 from acehand_core.errors import CalibrationError, InputError, MissingDependencyError, SchemaError

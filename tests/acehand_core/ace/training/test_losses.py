@@ -129,9 +129,7 @@ def test_every_term_has_the_papers_weight() -> None:
 
 
 def test_elements_counted_by_hand() -> None:
-    """One clip of three frames: six hands of 21 joints, 126 in all. Two joints have no label: the
-    left wrist of frame 0 and the right index tip of frame 1.
-    """
+    """One clip of three frames"""
     t = targets(clips=1, frames=3)
     known = torch.ones_like(t.joints_known)
     known[0, 0, 0, 0] = known[0, 1, 1, 8] = False
@@ -169,10 +167,7 @@ def test_image_terms_by_hand() -> None:
 
 
 def test_acceleration_of_the_placed_hand_by_hand() -> None:
-    """All hands are 1 k^2 cm further to the right in frame k: the second difference is 2 cm in x.
-
-    The mean over x, y and z is 2/3 cm. The turned but unplaced hand does not accelerate.
-    """
+    """All hands are 1 k^2 cm further to the right in frame k"""
     t = targets(clips=2, frames=5)
     p = truth(t)
     push = torch.zeros_like(p.translation)
@@ -301,11 +296,7 @@ def predicted(t: Targets, rays, options: SolveOptions):
 
 
 def test_a_field_of_another_lens_is_taught_its_fit_though_no_hand_is_placed_by_it() -> None:
-    """The paper's guards of the fit are floor and bracket; what is more guards the solve alone.
-
-    The field is equidistant: its rays are 1.5 times as many radians from the axis as the
-    pinhole's are in tangents.
-    """
+    """The paper's guards of the fit are floor and bracket; what is more guards the solve alone."""
     t = targets(grid=(6, 8))
     bearing = t.rays[:, :2] / t.rays[:, 2:]
     s = bearing.norm(dim=1, keepdim=True)
@@ -325,10 +316,7 @@ def test_a_field_of_another_lens_is_taught_its_fit_though_no_hand_is_placed_by_i
 
 @pytest.mark.parametrize("guards", ["excess", "paper"])
 def test_smooth_errors_that_leave_the_fit_right_do_not_keep_hands_from_it(guards) -> None:
-    """Rows of the field sheared sideways, columns downwards: no line through an axis sees it.
-
-    The rays are 9 degrees off, the fitted camera not at all; nor are the hands that it places.
-    """
+    """Rows of the field sheared sideways, columns downwards: no line through an axis sees it."""
     t = targets(grid=(6, 8))
     y, x = torch.meshgrid((torch.arange(6) + 0.5) / 6 - 0.5, (torch.arange(8) + 0.5) / 8 - 0.5,
                           indexing="ij")  # fmt: skip

@@ -206,14 +206,8 @@ def test_rows_of_the_papers_tables(overrides, expected, changes) -> None:
         (["data.sources.arctic.rot=x"], r"sources.arctic.rot'; valid: encode_width, root, weight"),
         (["data.sources.mine.root=x"], r"valid: arctic, .*To add it: \+data.sources.mine.root="),
         (["optim.steps=null"], "optim.steps: null; a value is needed"),
-        (
-            ["losses.joint_readings=all"],
-            "joint_readings is 'all'; valid: both, direct, hand",
-        ),
-        (
-            ["+data.sources.mine.rot=x"],
-            r"mine.rot'; valid: encode_width, root, weight",
-        ),
+        (["losses.joint_readings=all"], "joint_readings is 'all'; valid: both, direct, hand"),
+        (["+data.sources.mine.rot=x"], r"mine.rot'; valid: encode_width, root, weight"),
         (["optim=3"], "optim: a group of settings is needed"),
         (["model.decoder.queries=joints"], "valid: joint, pooled. Did you mean 'joint'"),
         (["+optim.stepz=1"], r"unknown setting 'optim.stepz'.*Did you mean 'steps'"),
