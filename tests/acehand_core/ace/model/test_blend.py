@@ -84,6 +84,11 @@ def test_a_hand_that_is_nearer_than_a_bearing_means_something():
     np.testing.assert_allclose(mixed.wrist[0, 0], [0.05, 0, 0.025], atol=1e-7)
 
 
+def test_a_hand_that_one_account_lacks_is_not_mixed():
+    mixed = mix(account(0.0, 0.1), account(None, 0.2), np.array([0.4]))
+    assert mixed.wrist[0, 0, 0] == 0 and mixed.wrist[0, 1, 0] == pytest.approx(0.14)
+
+
 @pytest.mark.parametrize(
     ("presence", "visible", "trust", "quality", "flags"),
     [

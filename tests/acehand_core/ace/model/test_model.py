@@ -8,9 +8,7 @@ import pytest
 import torch
 
 from acehand_core.ace.model.batch import ClipBatch, PinholeBatch, Readout, pinhole_batch
-from acehand_core.ace.model.config import DecoderConfig, ModelConfig
 from acehand_core.ace.model.decoder import Decoder
-from acehand_core.ace.model.encoder import trunk
 from acehand_core.ace.model.inference.assembly import predicted_camera
 from acehand_core.ace.model.network import RELEASED, AceModel, SolveOptions, place
 from acehand_core.ace.model.weights.state import LoadedWeights
@@ -20,35 +18,9 @@ from acehand_core.hand.hands_torch import TorchHands
 from helpers import tiny_model
 
 SIZE = torch.tensor([[192.0, 128.0]])
-CONFIG = ModelConfig(
-    vae=tiny_model.VAE,
-    trunk=tiny_model.TRUNK,
-    decoder=DecoderConfig(feature_dim=48, width=32, num_heads=2),
-)
 
 
-def weights(seed: int = 0) -> LoadedWeights:
-    """Random weights of the tiny model, adapters included."""
-    generator = torch.Generator().manual_seed(seed)
-    adapted = tiny_model.trunk()
-    trunk.add_adapters(adapted)
-    adapters = {
-        name: 0.2 * torch.randn(p.shape, generator=generator)
-        for name, p in trunk.adapter_parameters(adapted)
-    }
-    torch.manual_seed(seed)
-    decoder = Decoder(CONFIG.decoder)
-    for parameter in decoder.parameters():
-        parameter.data += 0.05 * torch.randn(parameter.shape)
-    ray_head = {"weight": 0.01 * torch.randn(3, 48, 1, 1, 1), "bias": torch.tensor([0.0, 0.0, 1])}
-    return LoadedWeights(
-        CONFIG,
-        trunk=tiny_model.trunk_tensors(),
-        adapters=adapters,
-        decoder=decoder.state_dict(),
-        ray_head=ray_head,
-        caption=torch.randn(5, 32, generator=generator),
-    )
+CONFIG, weights = tiny_model.MODEL, tiny_model.weights
 
 
 @pytest.fixture(scope="module")
@@ -126,12 +98,15 @@ def test_every_way_of_placing(readout, batch, bearings, solve) -> None:
     assert (placed.translation[..., 2] > 0).all()
 
 
-def test_kfree_needs_no_camera_and_k_does(readout, batch) -> None:
+def test_kfree_needs_no_camera_and_k_a_pinhole(readout, batch) -> None:
     joints = TorchHands.acehand().joints(readout.global_orient, readout.hand_pose, readout.betas)
     placed = place(readout, joints, batch.size, None, RELEASED["kfree"])
     assert placed.translation.isfinite().all()
     with pytest.raises(InputError, match="need a camera"):
         place(readout, joints, batch.size, None, RELEASED["k"])
+    fisheye = Camera("kannala_brandt", 192, 128, 170.0, 165.0, 99.0, 60.0, (0.0,) * 4)
+    with pytest.raises(SchemaError, match="undistort"):
+        pinhole_batch([fisheye])
 
 
 def test_how_a_ray_field_is_used_is_an_option(readout, batch) -> None:
@@ -171,12 +146,3 @@ def test_how_a_ray_field_is_used_is_an_option(readout, batch) -> None:
     said = replace(readout, ray_map=fisheye[None, :, None])
     assert predicted_camera(said, (192, 128), SolveOptions("pinhole")) is None
     assert predicted_camera(said, (192, 128), SolveOptions("pinhole", fit_guards="paper"))
-
-
-def test_only_pinholes_enter_the_model() -> None:
-    pinhole = Camera("pinhole", 192, 128, 170.0, 165.0, 99.0, 60.0)
-    table = pinhole_batch([pinhole])
-    torch.testing.assert_close(table.centre, torch.tensor([[99.0, 60.0]]))
-    fisheye = replace(pinhole, model="kannala_brandt", distortion=(0.0, 0.0, 0.0, 0.0))
-    with pytest.raises(SchemaError, match="undistort"):
-        pinhole_batch([fisheye])

@@ -41,12 +41,9 @@ class Hub(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.files = dict(FILES)
         self.stated: dict[str, str] = {}
-        self.cut_after: int | None = None
+        self.cut_after = None
         self.sent = 0
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
 
     def sha256(self, name: str) -> str:
         return self.stated.get(name, hashlib.sha256(self.files[name]).hexdigest())
@@ -59,70 +56,47 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
     def do_HEAD(self) -> None:
-        self.answer(False)
+        self.do_GET()
 
     def do_GET(self) -> None:
-        self.answer(True)
-
-    def answer(self, body: bool) -> None:
         path = self.path.split("?")[0]
-        if path.startswith("/api/models/"):
-            self.describe(body)
-            return
         name = path.rsplit("/", 1)[-1]
-        if name not in self.server.files:
-            self.send_response(404)
-            self.send_header("X-Error-Code", "EntryNotFound")
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-            return
-        self.file(name, body)
-
-    def describe(self, body: bool) -> None:
-        """Answer which commit a revision is, or which files it has."""
-        value: Any = {"id": "a/b", "sha": COMMIT, "tags": [], "private": False}
-        if "/tree/" in self.path:
-            value = [self.entry(name) for name in self.server.files]
-        data = json.dumps(value).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        if body:
-            self.wfile.write(data)
+        if path.startswith("/api/models/"):
+            entries = [self.entry(name) for name in self.server.files]
+            described = {"id": "a/b", "sha": COMMIT, "tags": [], "private": False}
+            data = json.dumps(entries if "/tree/" in path else described).encode()
+            self.answer(200, data, {"Content-Type": "application/json"})
+        elif name in self.server.files:
+            self.file(name)
+        else:
+            self.answer(404, b"", {"X-Error-Code": "EntryNotFound"})
 
     def entry(self, name: str) -> dict[str, Any]:
         size = len(self.server.files[name])
-        entry = {"type": "file", "path": name, "size": size, "oid": 40 * "1"}
-        if name.endswith(".pt"):
-            entry["lfs"] = {"oid": self.server.sha256(name), "size": size, "pointerSize": 134}
-        return entry
+        lfs = {"oid": self.server.sha256(name), "size": size, "pointerSize": 134}
+        more = {"lfs": lfs} if name.endswith(".pt") else {}
+        return {"type": "file", "path": name, "size": size, "oid": 40 * "1"} | more
 
-    def file(self, name: str, body: bool) -> None:
+    def file(self, name: str) -> None:
         content = self.server.files[name]
-        start = 0
-        asked = self.headers.get("Range", "")
-        if asked.startswith("bytes="):
-            start = int(asked.removeprefix("bytes=").split("-")[0])
-        self.send_response(206 if start else 200)
-        self.send_header("X-Repo-Commit", COMMIT)
-        self.send_header("ETag", f'"{self.server.sha256(name)}"')
-        self.send_header("Accept-Ranges", "bytes")
-        self.send_header("Content-Length", str(len(content) - start))
+        asked = self.headers.get("Range", "bytes=0-").removeprefix("bytes=")
+        start, size = int(asked.split("-")[0]), len(content)
+        headers = {"X-Repo-Commit": COMMIT, "ETag": f'"{self.server.sha256(name)}"',
+                   "Accept-Ranges": "bytes"}  # fmt: skip
         if start:
-            size = len(content)
-            self.send_header("Content-Range", f"bytes {start}-{size - 1}/{size}")
+            headers["Content-Range"] = f"bytes {start}-{size - 1}/{size}"
+        self.answer(206 if start else 200, content[start:], headers, self.server.cut_after)
+
+    def answer(self, code: int, data: bytes, headers: dict[str, str], cut: Any = None) -> None:
+        """Send headers, and after a GET the data or their first ``cut`` bytes."""
+        self.send_response(code)
+        for name, value in {**headers, "Content-Length": str(len(data))}.items():
+            self.send_header(name, value)
         self.end_headers()
-        if not body:
-            return
-        rest = content[start:]
-        if self.server.cut_after is not None:
-            rest = rest[: self.server.cut_after]
-        self.server.sent += len(rest)
-        self.wfile.write(rest)
-        self.wfile.flush()
-        if len(rest) < len(content) - start:
-            self.close_connection = True
+        if self.command == "GET":
+            self.wfile.write(data[:cut])
+            self.server.sent += len(data[:cut]) if "ETag" in headers else 0
+            self.close_connection = len(data[:cut]) < len(data)
 
 
 @pytest.fixture
