@@ -16,13 +16,18 @@ import pickle
 import sys
 import tarfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 
 import av
 import cv2
 import numpy as np
+
+from acehand_core.ace.labelled.clips.store import ClipStore
+from acehand_core.ace.labelled.readers.convert import RunOptions
+from acehand_core.ace.labelled.readers.pictures import ClipOptions
+from acehand_core.ace.labelled.readers.run import ReaderReport, run
 
 SIDES = ("left", "right")
 #: smplx's 16 joints and five tips to OpenPose order.
@@ -824,11 +829,7 @@ def write_hot3d_clips(root: Path, hands: Hands) -> dict[str, Truth]:
     shapes = {"mano": labels.betas[0].tolist(), "umetrack": {}}
     members["__hand_shapes.json__"] = json.dumps(shapes).encode()
     (root / "train_aria").mkdir(parents=True)
-    with tarfile.open(root / "train_aria" / "clip-000001.tar", "w") as archive:
-        for name, data in members.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
+    write_tar(root / "train_aria" / "clip-000001.tar", members)
     definitions = {"1": {"device": "Aria", "sequence_id": "P0001_aaaaaaaa"}}
     (root / "clip_definitions.json").write_text(json.dumps(definitions))
     joints = _turned(np.where(present[..., None, None], labels.joints, np.nan))
@@ -873,6 +874,35 @@ def write_video(path: Path, grays: list[int], size: tuple[int, int], fps: int) -
             picture = np.full((size[1], size[0], 3), gray, np.uint8)
             container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
         container.mux(stream.encode(None))
+
+
+def convert(name: str, root: Path, output: Path, **changes: object) -> ReaderReport:
+    """Convert, without pictures unless ``changes`` has other ``clips``; return the report."""
+    options = RunOptions(root, output, clips=ClipOptions(images="none"))
+    return run(name, replace(options, **changes), lambda *step: None)
+
+
+def every_clip(output: Path) -> list:
+    """Return the clips of all stores in a folder."""
+    stores = [ClipStore(path.parent) for path in sorted(output.glob("*/store.json"))]
+    return [store.open(key) for store in stores for key in store.ids()]
+
+
+def rewrite_tar(path: Path, change: Callable[[str, bytes], bytes | None]) -> None:
+    """Put what ``change(name, data)`` returns into a tar; None leaves a member out."""
+    with tarfile.open(path) as archive:
+        members = {m.name: archive.extractfile(m).read() for m in archive}
+    write_tar(path, {name: change(name, data) for name, data in members.items()})
+
+
+def write_tar(path: Path, members: dict[str, bytes | None]) -> None:
+    """Write a tar of the members that are not None."""
+    with tarfile.open(path, "w") as archive:
+        for name, data in members.items():
+            if data is not None:
+                info = tarfile.TarInfo(name)
+                info.size = len(data)
+                archive.addfile(info, io.BytesIO(data))
 
 
 #: Dataset -> what writes it.

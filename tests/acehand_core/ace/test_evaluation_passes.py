@@ -26,11 +26,10 @@ from acehand_core.hand.hands_torch import TorchHands
 from acehand_core.recordings.hands_file import read_hand_motion
 from acehand_core.recordings.selection import part
 from acehand_core.trackers.base import TrackerSettings
-from benchmarks.evaluation_reference import motion_of
 from helpers import fake_ace as fake
 from helpers import tiny_model
 from helpers.commands import Acehand
-from helpers.evaluation_samples import still
+from helpers.evaluation_samples import motion_of, still
 
 
 class Truth:

@@ -20,9 +20,10 @@ from acehand_core.ace.labelled.segments import make_segments, write_segments
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.provenance import Provenance
 from acehand_core.recordings.hands_file import read_hand_motion, write_hand_motion
-from benchmarks.evaluation_reference import CAMERA, motion_of
+from acehand_core.trackers.base import TrackerSettings, make_tracker
+from helpers import evaluation_samples, example_video
 from helpers.commands import Acehand
-from helpers.evaluation_samples import still
+from helpers.evaluation_samples import motion_of, still
 
 TRUTH = motion_of(still(6))
 
@@ -40,19 +41,7 @@ def folders(tmp_path):
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    """A store of one clip of 20 small frames."""
-    root = tmp_path_factory.mktemp("clips") / "store"
-    motion = motion_of(still(20))
-    writer = ClipWriter(root, StoreInfo("made-up", "test", "test", "none", {}))
-    info = ClipInfo(
-        id="clip", dataset="made-up", split="test", kind="video", frames=20, fps=30.0,
-        width=CAMERA.width, height=CAMERA.height, camera=CAMERA, hand_model="acehand",
-        left_shapedirs_fixed=False, source={}, made_from=made_from("0" * 64, {}),
-    )  # fmt: skip
-    pictures = (np.full((240, 320, 3), 8 * k, np.uint8) for k in range(20))
-    writer.write(info, motion, frames=pictures)
-    writer.write_index()
-    return root
+    return evaluation_samples.store(tmp_path_factory.mktemp("clips") / "store", {"clip": 20})
 
 
 class Late:
@@ -95,73 +84,64 @@ def test_the_hash_of_a_folder_is_of_its_content(folders):
     assert open_ground_truth(folders / "truth").summary["sha256"] != before
 
 
-def write(tmp_path, motion):
+def with_nan(field, at, whole=False, **changes):
+    """A motion with NaN in one hand, or in one number of it."""
+    motion = motion_of(still(6), **changes)
+    value = getattr(motion, field).copy()
+    if whole:
+        value[at] = np.nan
+    else:
+        value[at].flat[0] = np.nan
+    return replace(motion, **{field: value})
+
+
+def swapped():
+    motion = motion_of(still(6))
+    names = ("joints_camera", "translation")
+    return replace(motion, **{name: getattr(motion, name)[:, ::-1] for name in names})
+
+
+HAND = "right hand in frame 3"
+POSE = ("global_orient", "hand_pose", "translation")
+REFUSED = {
+    "length": (motion_of(still(5)), ("'frame'", "5 frames", "6")),
+    "times": (motion_of(still(6), fps=25.0), ("'timestamp_ns'", "frame 3")),
+    "slots": (swapped(), ("'joints_camera'", "another side")),
+    "wrist": (replace(motion_of(still(6)), placed=False), ("'placed'",)),
+    "joints": (  # not active, yet emitted in part
+        with_nan("joints_camera", (2, 0), presence=np.zeros((6, 2))),
+        ("'joints_camera'", "left hand in frame 2", "NaN in part"),
+    ),
+    **{f"part {field}": (with_nan(field, (3, 1)), (repr(field), HAND, "part")) for field in POSE},
+    **{f"no {field}": (with_nan(field, (3, 1), True), (repr(field), HAND, "0.5"))
+       for field in POSE},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_predictions_that_cannot_be_scored_are_refused(tmp_path, name):
+    motion, words = REFUSED[name]
     path = tmp_path / "seg.parquet"
-    write_hand_motion(motion, path, overwrite=True)
-    return path
-
-
-def refused(path, *words):
+    write_hand_motion(motion, path)
     with pytest.raises(SchemaError) as error:
         read_prediction(path, TRUTH, HandLibrary())
-    for word in (str(path), *words):
-        assert word in str(error.value)
+    assert all(word in str(error.value) for word in (str(path), *words))
 
 
-def test_another_length_is_refused(tmp_path):
-    refused(write(tmp_path, motion_of(still(5))), "'frame'", "5 frames", "6")
-
-
-def test_missing_frames_are_refused(tmp_path):
+def test_rows_that_are_missing_or_of_the_wrong_side_are_refused(tmp_path):
     """Of seven frames one is left out: six remain, but not the segment's."""
-    path = write(tmp_path, motion_of(still(7)))
+    path = tmp_path / "seg.parquet"
+    write_hand_motion(motion_of(still(7)), path)
     table = pq.read_table(path)
-    keep = [row for row in range(14) if row not in (6, 7)]
-    pq.write_table(table.take(keep), path)
-    refused(path, "'frame'", "2 to 4")
-
-
-def test_other_times_are_refused(tmp_path):
-    refused(write(tmp_path, motion_of(still(6), fps=25.0)), "'timestamp_ns'", "frame 3")
-
-
-@pytest.mark.parametrize("field", ["global_orient", "hand_pose", "translation"])
-def test_nan_in_a_hand_is_refused(tmp_path, field):
-    motion = motion_of(still(6))
-    value = getattr(motion, field).copy()
-    value[3, 1].flat[0] = np.nan
-    path = write(tmp_path, replace(motion, **{field: value}))
-    refused(path, repr(field), "right hand in frame 3", "NaN in part")
-    value[3, 1] = np.nan
-    path = write(tmp_path, replace(motion, **{field: value}))
-    refused(path, repr(field), "right hand in frame 3", "presence is above 0.5")
-
-
-def test_nan_in_joints_is_refused(tmp_path):
-    motion = motion_of(still(6), presence=np.zeros((6, 2)))  # not active, yet emitted in part
-    motion.joints_camera[2, 0, 5] = np.nan
-    refused(write(tmp_path, motion), "'joints_camera'", "left hand in frame 2", "NaN in part")
-
-
-def test_hands_in_the_wrong_slot_are_refused(tmp_path):
-    motion = motion_of(still(6))
-    swapped = {
-        name: getattr(motion, name)[:, ::-1].copy() for name in ("joints_camera", "translation")
-    }
-    refused(write(tmp_path, replace(motion, **swapped)), "'joints_camera'", "another side")
-
-
-def test_rows_of_the_wrong_side_are_refused(tmp_path):
-    path = write(tmp_path, motion_of(still(6)))
-    table = pq.read_table(path)
-    sides = pa.array(["right", "left"] * 6)
-    table = table.set_column(table.column_names.index("hand"), "hand", sides)
-    pq.write_table(table, path)
-    refused(path, "alternate left and right")
-
-
-def test_joints_relative_to_the_wrist_are_refused(tmp_path):
-    refused(write(tmp_path, replace(motion_of(still(6)), placed=False)), "'placed'")
+    sides = table.slice(0, 12)
+    column = table.column_names.index("hand")
+    for changed, named in (
+        (table.take([row for row in range(14) if row not in (6, 7)]), "'frame'.*2 to 4"),
+        (sides.set_column(column, "hand", pa.array(["right", "left"] * 6)), "left and right"),
+    ):
+        pq.write_table(changed, path)
+        with pytest.raises(SchemaError, match=named):
+            read_prediction(path, TRUTH, HandLibrary())
 
 
 def test_duplicate_missing_and_unknown_segments(folders):
@@ -259,7 +239,7 @@ def test_evaluate_says_what_is_wrong(capsys, folders):
         (("--predictions", guess, "--keep", guess, "--ground-truth", truth), "--keep"),
         (("--predictions", guess, "--ground-truth", folders / "no"), "no such folder"),
         (("--tracker", "do-nothing", "--ground-truth", truth), "pictures"),
-        (("--tracker", "nobody", "--ground-truth", truth), "neither a tracker"),
+        (("--tracker", "other", "--ground-truth", truth), "neither a tracker"),
     ):
         run = Acehand(capsys, "evaluate", *words)
         assert run.code == 2 and message in run.err, words
@@ -283,15 +263,11 @@ def test_flags_of_trackers_are_refused_with_predictions(capsys, folders, words):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("frames", [8])
-def test_mediapipe_on_a_rendered_clip(tmp_path, frames):
+def test_mediapipe_on_a_rendered_clip(tmp_path):
     """End to end: a rendered clip, the tracker that needs no weights, the paper's metrics."""
+    frames = 8
     pytest.importorskip("mediapipe")
-    from acehand_core.trackers.base import TrackerSettings, make_tracker
-    from helpers.example_video import TRUTH as TABLE
-    from helpers.example_video import example_frames
-
-    whole = read_hand_motion(TABLE)
+    whole = read_hand_motion(example_video.TRUTH)
     rows = np.arange(frames)
     motion = whole.at(rows, whole.timestamps_ns[:frames], whole.fps)
     motion = replace(motion, provenance=Provenance("clip", None, "ground truth"))
@@ -302,7 +278,7 @@ def test_mediapipe_on_a_rendered_clip(tmp_path, frames):
         made_from=made_from("0" * 64, {}),
     )  # fmt: skip
     writer = ClipWriter(tmp_path / "store", StoreInfo("rendered", "test", "test", "none", {}))
-    writer.write(info, motion, frames=iter(example_frames(frames)))
+    writer.write(info, motion, frames=iter(example_video.example_frames(frames)))
     writer.write_index()
     truth = open_ground_truth(tmp_path / "store", length=frames)
     tracker = make_tracker("mediapipe", TrackerSettings())

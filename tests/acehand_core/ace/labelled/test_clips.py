@@ -25,7 +25,7 @@ from acehand_core.recordings.registry import Registry
 from acehand_core.safe_files import content_sha256
 from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.choose import open_input
-from helpers.fake_motion import random_motion
+from helpers.fake_motion import assert_same_bits, random_motion
 
 STORE = StoreInfo("arctic", "train", "test", "none", {"width": 32})
 CAMERA = Camera("pinhole", 32, 24, 30.0, 30.0, 15.5, 11.5)
@@ -48,15 +48,6 @@ def pictures(frames=5):
     return np.random.default_rng(1).integers(0, 255, (frames, 24, 32, 3)).astype(np.uint8)
 
 
-def same(a, b):
-    for f in dataclasses.fields(a):
-        x, y = getattr(a, f.name), getattr(b, f.name)
-        if isinstance(x, np.ndarray):
-            np.testing.assert_array_equal(x, y)
-        else:
-            assert x == y, f.name
-
-
 def test_what_is_written_is_read(tmp_path):
     writer = ClipWriter(tmp_path / "store", STORE)
     images, hands = pictures(), motion()
@@ -69,7 +60,7 @@ def test_what_is_written_is_read(tmp_path):
     clip = store.open("s01__box__0")
     assert clip.info == written and clip.info.supervision == flags
     assert set(written.files) == {"hands.parquet", "video.mp4", "depth.npz"}
-    same(clip.motion, hands)
+    assert_same_bits(clip.motion, hands)
     np.testing.assert_array_equal(np.stack(list(clip.frames.read(0, 5))), images)
     np.testing.assert_array_equal(clip.frames.at(3), images[3])
     assert store.extra("s01__box__0", "depth")["depth"].dtype == np.float16
@@ -87,15 +78,6 @@ def test_opening_a_clip_hashes_no_video(tmp_path, monkeypatch):
     monkeypatch.setattr(hashlib, "sha256", lambda *data: opened.append(data) or 1 / 0)
     assert len(ClipStore(tmp_path).open("s01__box__0").frames) == 5 and not opened
     assert ClipStore(tmp_path).open("s01__box__0", pictures=False).frames is None
-
-
-def test_visual_quality_is_close(tmp_path):
-    y, x = np.mgrid[:24, :32]
-    image = np.stack([6 * y, 6 * x, 100 + 0 * x], -1).astype(np.uint8)
-    writer = ClipWriter(tmp_path, STORE)
-    writer.write(info(), motion(), [image] * 5)
-    read = ClipStore(tmp_path).open("s01__box__0").frames.at(4).astype(int)
-    assert np.abs(read - image).mean() < 3
 
 
 def test_an_image_and_a_reference(tmp_path):
@@ -143,21 +125,18 @@ def test_written_by_two_processes_and_resumed(tmp_path):
     assert ClipStore(tmp_path).infos()["c0"].made_from == "new"
 
 
-@pytest.mark.parametrize("recorded", [True, False])
-def test_a_clip_with_a_missing_or_cut_file_is_not_there(tmp_path, recorded):
-    writer = ClipWriter(tmp_path, STORE)
-    folder = tmp_path / "clips/s01__box__0"
-    for damage in ("missing", "empty", "cut") if recorded else ("missing", "empty"):
+def test_a_clip_with_a_missing_or_cut_file_is_not_there(tmp_path):
+    writer, folder = ClipWriter(tmp_path, STORE), tmp_path / "clips/s01__box__0"
+    video, described = folder / "video.mp4", folder / "clip.json"
+    for damage, recorded in (("missing", True), ("cut", True), ("", True), ("", False)):
         writer.write(info(), motion(), pictures())
-        if not recorded:
-            described = json.loads((folder / "clip.json").read_text())
-            del described["sizes"]
-            (folder / "clip.json").write_text(json.dumps(described))
+        if not recorded:  # as in stores of before sizes were
+            sizes = json.loads(described.read_text())
+            described.write_text(json.dumps({k: v for k, v in sizes.items() if k != "sizes"}))
         assert writer.has("s01__box__0", "key")
-        content = (folder / "video.mp4").read_bytes()
-        (folder / "video.mp4").write_bytes(content[: len(content) // 2] if damage == "cut" else b"")
+        video.write_bytes(video.read_bytes()[:100] if damage == "cut" else b"")
         if damage == "missing":
-            (folder / "video.mp4").unlink()
+            video.unlink()
         assert not writer.has("s01__box__0", "key"), damage
 
 
@@ -173,20 +152,14 @@ def test_nothing_half_written(tmp_path):
     assert ClipStore(tmp_path).ids() == [] and list((tmp_path / "clips").iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
+def test_bad_names_and_files_are_refused(tmp_path):
+    for changes, named in (
         ({"frames": 4}, "frames is 4"),
         ({"hand_model": "mano"}, "hand_model"),
         ({"camera": None}, "camera is None"),
-    ],
-)
-def test_parts_that_do_not_fit_are_refused(tmp_path, changes, message):
-    with pytest.raises(SchemaError, match=message):
-        ClipWriter(tmp_path, STORE).write(dataclasses.replace(info(), **changes), motion())
-
-
-def test_bad_names_and_files_are_refused(tmp_path):
+    ):
+        with pytest.raises(SchemaError, match=named):
+            ClipWriter(tmp_path / "s", STORE).write(info(**changes), motion())
     assert clip_id("s05", "box grab/01", 0) == "s05__box-grab-01__0"
     for name in ("../x", "", ".hidden", "a/b"):
         with pytest.raises(SchemaError, match="letters"):

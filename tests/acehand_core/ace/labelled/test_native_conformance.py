@@ -4,15 +4,13 @@ The fixtures of ``native_samples`` pose the labels by smplx in each dataset's ow
 readers convert the parameters. What they say must meet to a hundredth of a millimetre.
 """
 
-import io
 import json
 import os
 import pickle
+import shutil
 import sys
-import tarfile
 from dataclasses import replace
 
-import cv2
 import numpy as np
 import pytest
 
@@ -22,14 +20,16 @@ from acehand_core.ace.labelled.readers.base import Convention, ManoTrack, ReadOp
 from acehand_core.ace.labelled.readers.conventions import to_camera
 from acehand_core.ace.labelled.readers.convert import RunOptions, hand_motion, mano_source
 from acehand_core.ace.labelled.readers.pictures import ClipOptions
-from acehand_core.ace.labelled.readers.run import run
-from acehand_core.errors import InputError, Interrupted, MissingDependencyError, UnsafeFileError
-from acehand_core.geometry import frames, rotations
+from acehand_core.cli.main import main
+from acehand_core.errors import Interrupted, MissingDependencyError, UnsafeFileError
+from acehand_core.geometry import rotations
 from acehand_core.hand.mano import load_mano, shapedirs_need_repair
+from acehand_core.unpickling import TORCH_PKL, restricted_load
 from helpers import native_samples
+from helpers.native_samples import convert, every_clip, rewrite_tar
 
 pytest.importorskip("smplx")
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
 NAMES = tuple(native_samples.WRITERS)
 TOLERANCE_M = 1e-5
@@ -53,20 +53,6 @@ class GrayFrames:
 
     def read(self, start, stop):
         return map(self.at, range(start, stop))
-
-
-@pytest.fixture(scope="module")
-def datasets(mano_file, tmp_path_factory):
-    """Every dataset, written once when it is first asked for: name -> (root, truths)."""
-    hands = native_samples.Hands(mano_file)
-
-    class Written(dict):
-        def __missing__(self, name):
-            root = tmp_path_factory.mktemp(name)
-            self[name] = root, native_samples.WRITERS[name](root, hands)
-            return self[name]
-
-    return Written()
 
 
 @pytest.fixture(scope="module")
@@ -126,8 +112,10 @@ def check_recording(reader, item, truth, options, mano):
 
 
 def check_native(item, native, truth):
-    expected = truth.split or hashed_split(native_sequence(item), item.dataset.split("_")[0])
-    assert item.split == expected
+    sequence = item.key.get("token") or item.key.get("sequence")
+    sequence = item.path.name if item.dataset == "hot3d" else sequence
+    split = truth.split or hashed_split(sequence, item.dataset.split("_")[0])
+    assert item.split == split
     np.testing.assert_array_equal(native.present, truth.present)
     unlabelled = np.zeros_like(truth.present) if truth.unlabelled is None else truth.unlabelled
     presence = native.unlabelled_presence
@@ -150,12 +138,6 @@ def same_poses(found, expected):
     known = np.isfinite(expected).all((1, 2))
     np.testing.assert_array_equal(np.isfinite(found).all((1, 2)), known)
     np.testing.assert_allclose(found[known], expected[known], atol=1e-7)
-
-
-def native_sequence(item):
-    if item.dataset == "hot3d":
-        return item.path.name
-    return item.key.get("token") or item.key.get("sequence")
 
 
 def check_hands(hands, native, truth, mano):
@@ -254,30 +236,6 @@ def test_one_shape_per_recording_leaves_the_wrist_where_it_was_labelled(mano_fil
                    for t in out.findings)  # fmt: skip
 
 
-def test_a_hand_that_rests_in_the_world_travels_nowhere(tmp_path, mano_file):
-    """Redwood's trajectories take points of the camera to the world; read so, the hand rests."""
-    native_samples.write_hoi4d(tmp_path, native_samples.Hands(mano_file))
-    (folder,) = (path.parent for path in tmp_path.rglob("0.pickle"))
-    (log,) = tmp_path.rglob("output.log")
-    words = [line.split() for line in log.read_text().splitlines()]
-    poses = np.array([words[5 * n + 1 : 5 * n + 5] for n in range(8)], float)
-    resting = np.array([0.2, 0.3, 1.4])
-    for row in (0, 3, 7):
-        path = folder / f"{row}.pickle"
-        value = pickle.loads(path.read_bytes())
-        value["trans"] = (np.linalg.inv(poses[row]) @ [*resting, 1])[:3]
-        path.write_bytes(pickle.dumps(value, protocol=2))
-    reader = registry.find_reader("hoi4d")
-    (item,) = reader.items(tmp_path, ReadOptions())
-    native = reader.read(item, ReadOptions())
-    for row in (0, 3, 7):
-        place = native.T_world_camera[row] @ [*native.mano.translation[row, 1], 1]
-        np.testing.assert_allclose(place[:3], resting, atol=1e-9)
-    (text,) = [text for text in native.findings if "hands travel" in text]
-    assert text.startswith("hands travel 0.00 m with output.log read as camera to world, ")
-    assert float(text.split("world, ")[1].split()[0]) > 0.1
-
-
 def test_rotated_pictures_show_the_rotated_camera(datasets):
     """A point's pixel in the stored Aria picture lands on its pixel in the upright one."""
     root, _ = datasets["hot3d"]
@@ -329,7 +287,7 @@ def test_converted_clips_round_trip(name, datasets, mano_file, tmp_path):
         read=ReadOptions(open_frames=GrayFrames),
     )  # fmt: skip
     done = []
-    report = run(name, options, lambda *step: done.append(step[1:]))
+    report = registry.run(name, options, lambda *step: done.append(step[1:]))
     assert not report.errors
     assert done[-1] == (len(truths), len(truths))
     found = {}
@@ -340,7 +298,7 @@ def test_converted_clips_round_trip(name, datasets, mano_file, tmp_path):
     assert sorted(found) == sorted(truths)
     for recording, clip in found.items():
         check_clip(name, clip, truths[recording])
-    again = run(name, options, lambda *step: None)
+    again = registry.run(name, options, lambda *step: None)
     assert again.kept == len(truths)
     assert again.to_json()["splits"] == report.to_json()["splits"]
     stored = json.loads((tmp_path / "out" / f"conversion-{name}.json").read_text())
@@ -380,10 +338,8 @@ def check_clip(name, clip, truth):
 def test_undistorted_clips_show_what_a_pinhole_would(datasets, mano_file, tmp_path):
     """ARCTIC by default: the stored camera is a pinhole, the native one is kept next to it."""
     root, truths = datasets["arctic"]
-    options = RunOptions(root, tmp_path, ("train",), clips=ClipOptions(mano=mano_file))
-    run("arctic", options, lambda *step: None)
-    store = ClipStore(tmp_path / "train")
-    clip = store.open(store.ids()[0])
+    convert("arctic", root, tmp_path, splits=("train",), clips=ClipOptions(mano=mano_file))
+    (clip,) = every_clip(tmp_path)
     assert clip.info.camera.model == "pinhole"
     assert clip.info.source["native_camera"]["model"] == "brown_conrady"
     truth = truths[clip.info.source["recording"]]
@@ -396,19 +352,15 @@ def test_undistorted_clips_show_what_a_pinhole_would(datasets, mano_file, tmp_pa
 
 def test_plain_videos_are_referred_to(datasets, tmp_path):
     root, truths = datasets["egocentric"]
-    report = run("holoassist", RunOptions(root, tmp_path / "a"), lambda *step: None)
-    assert not report.errors
-    store = ClipStore(tmp_path / "a" / "test")
-    for key in store.ids():
-        clip = store.open(key)
+    assert not convert("holoassist", root, tmp_path, clips=ClipOptions()).errors
+    clips = every_clip(tmp_path)
+    for clip in clips:
         assert clip.info.media == "reference"
         assert clip.info.supervision.slots == (False, False)
-        store.verify(key)
-        truth = truths[clip.info.source["recording"]]
+        ClipStore(tmp_path / "test").verify(clip.info.id)
         shown = [int(np.median(image)) for image in clip.frames.read(0, 4)]
-        np.testing.assert_allclose(shown, truth.gray, atol=2)
-    cameras = [store.info_of(key).camera is not None for key in store.ids()]
-    assert cameras == [True, False]
+        np.testing.assert_allclose(shown, truths[clip.info.source["recording"]].gray, atol=2)
+    assert [clip.info.camera is not None for clip in clips] == [True, False]
 
 
 def test_undistorting_lowers_what_is_in_view(datasets, mano_file, tmp_path):
@@ -416,20 +368,9 @@ def test_undistorting_lowers_what_is_in_view(datasets, mano_file, tmp_path):
     root, _ = datasets["hot3d"]
     shown = {}
     for images in ("keep", "undistort"):
-        options = RunOptions(
-            root,
-            tmp_path / images,
-            clips=ClipOptions(images=images, mano=mano_file, width=200),
-            read=ReadOptions(pictures=False),
-        )
-        run("hot3d", options, lambda *step: None)
-        clips = [
-            store.open(key)
-            for split in ("train", "test")
-            if (tmp_path / images / split).is_dir()
-            for store in [ClipStore(tmp_path / images / split)]
-            for key in store.ids()
-        ]
+        options = ClipOptions(images=images, mano=mano_file, width=200)
+        convert("hot3d", root, tmp_path / images, clips=options, read=ReadOptions(pictures=False))
+        clips = every_clip(tmp_path / images)
         shown[images] = np.concatenate([c.motion.visible for c in clips])
         assert {c.info.camera.model == "pinhole" for c in clips} == {images == "undistort"}
     assert (shown["undistort"] <= shown["keep"] + 1e-6).all()
@@ -444,10 +385,8 @@ class Evil:
 
 
 @pytest.mark.parametrize("name", ["arctic", "oakink2", "rhd", "hoi4d"])
-def test_a_malicious_pickle_runs_nothing(name, mano_file, tmp_path):
-    root, marker = tmp_path / "data", tmp_path / "ran"
-    root.mkdir()
-    native_samples.WRITERS[name](root, native_samples.Hands(mano_file))
+def test_a_malicious_pickle_runs_nothing(name, samples, tmp_path):
+    root, marker = samples(name), tmp_path / "ran"
     pattern = {"arctic": "*.mano.npy", "oakink2": "*.pkl", "rhd": "anno_*.pickle",
                "hoi4d": "0.pickle"}[name]  # fmt: skip
     for path in root.rglob(pattern):
@@ -463,10 +402,6 @@ def test_a_malicious_pickle_runs_nothing(name, mano_file, tmp_path):
 
 
 def test_tensors_inside_pickles_are_read_and_nothing_else(tmp_path):
-    import torch
-
-    from acehand_core.unpickling import TORCH_PKL, restricted_load
-
     base = torch.arange(24.0).reshape(4, 6)
     value = {
         "strided": base.t()[1:, ::2], "flags": torch.tensor([True, False]), "one": torch.tensor(3),
@@ -485,14 +420,10 @@ def test_tensors_inside_pickles_are_read_and_nothing_else(tmp_path):
         """A tensor whose inner pickle asks for code."""
 
         def __reduce__(self):
-            import torch.storage
-
             return torch.storage._load_from_bytes, (pickle.dumps(Evil(marker)),)
 
     class Outer:
         def __reduce__(self):
-            import torch._utils
-
             return torch._utils._rebuild_tensor_v2, (Inside(), 0, (1,), (1,), False, {})
 
     path.write_bytes(pickle.dumps({"a": Outer()}))
@@ -510,64 +441,43 @@ def test_tensors_inside_pickles_are_read_and_nothing_else(tmp_path):
             restricted_load(path, TORCH_PKL, "test")
 
 
-def test_one_bad_recording_does_not_stop_the_others(datasets, mano_file, tmp_path):
-    root = tmp_path / "h2o"
-    root.mkdir()
-    native_samples.write_h2o(root, native_samples.Hands(mano_file))
-    bad = root / "subject1" / "h1" / "0" / "cam4" / "hand_pose_mano" / "000003.txt"
-    bad.write_text("1 2 3")
-    report = run("h2o", RunOptions(root, tmp_path / "out"), lambda *step: None)
-    assert [error["source"] for error in report.errors] == ["subject1_h1_0_cam4"]
-    assert "000003.txt" in report.errors[0]["message"] and "124" in report.errors[0]["message"]
-    assert report.clips == {"test": 1}
-
-
-def test_a_changed_label_or_mano_is_converted_anew(mano_file, tmp_path):
-    root = tmp_path / "h2o"
-    root.mkdir()
-    native_samples.write_h2o(root, native_samples.Hands(mano_file))
-    bare = RunOptions(root, tmp_path / "out", clips=ClipOptions(images="none"))
-    assert run("h2o", bare, lambda *step: None).kept == 0
-    store = ClipStore(tmp_path / "out" / "test")
-    clip = store.open(store.ids()[0])
+def test_a_changed_label_or_mano_is_converted_anew(samples, mano_file, tmp_path):
+    root, output = samples("h2o"), tmp_path / "out"
+    assert convert("h2o", root, output, splits=("test",)).kept == 0
+    (clip,) = every_clip(output)
     assert clip.motion.hand_model == "none"
     assert np.isfinite(clip.motion.joints_camera[clip.motion.observed]).all()
-    assert "mano_fingers" in store.extra(store.ids()[0], "native")
-    full = replace(bare, clips=replace(bare.clips, mano=mano_file))
-    said = []
-    assert run("h2o", full, lambda text, *_: said.append(text)).kept == 0
-    assert "test: other settings than before (mano: False there, True now)" in said[0]
-    assert ClipStore(tmp_path / "out" / "test").open(store.ids()[0]).motion.hand_model == "mano"
+    assert "mano_fingers" in ClipStore(output / "test").extra(clip.info.id, "native")
+    full = RunOptions(root, output, clips=ClipOptions(images="none", mano=mano_file))
+    told = []
+    assert registry.run("h2o", full, lambda text, *_: told.append(text)).kept == 0
+    assert "mano: False there, True now" in told[0]
+    assert {clip.motion.hand_model for clip in every_clip(output)} == {"mano"}
     path = root / "subject4" / "h1" / "0" / "cam4" / "hand_pose" / "000000.txt"
     path.write_text(path.read_text() + " ")
-    assert run("h2o", full, lambda *step: None).kept == 1
+    assert registry.run("h2o", full, lambda *step: None).kept == 1
 
 
 @pytest.mark.parametrize("name", ["hot3d", "hot3d_clips"])
-def test_a_hand_that_is_seen_without_a_pose_is_there(name, mano_file, tmp_path):
+def test_a_hand_that_is_seen_without_a_pose_is_there(name, samples, mano_file):
     """HOT3D's boxes and clips say that a hand is visible, whether or not MANO was fitted."""
-    truths = native_samples.WRITERS[name](tmp_path, native_samples.Hands(mano_file))
+    root = samples(name)
     if name == "hot3d":
-        truths = {key: truth for key, truth in truths.items() if "P0002" in key}
-        boxes = tmp_path / "P0002_bbbbbbbb" / "box2d_hands.csv"
+        shutil.rmtree(root / "P0001_aaaaaaaa")
+        boxes = root / "P0002_bbbbbbbb" / "box2d_hands.csv"
         lines = boxes.read_text().splitlines()
         place = next(n for n, line in enumerate(lines) if ",0," in line and line.endswith(",0.0"))
         lines[place] = lines[place].removesuffix(",,,,,0.0") + ",1,9,1,9,0.7"
         boxes.write_text("\n".join(lines) + "\n")
     else:
-        path = tmp_path / "train_aria" / "clip-000001.tar"
-        with tarfile.open(path) as archive:
-            members = {m.name: archive.extractfile(m).read() for m in archive.getmembers()}
-        hands = json.loads(members["000001.hands.json"])
-        hands["left"] = {"visibilities_modeled": {"214-1": 0.7}}
-        members["000001.hands.json"] = json.dumps(hands).encode()
-        with tarfile.open(path, "w") as archive:
-            for member, data in members.items():
-                info = tarfile.TarInfo(member)
-                info.size = len(data)
-                archive.addfile(info, io.BytesIO(data))
+        left = {"left": {"visibilities_modeled": {"214-1": 0.7}}}
+        rewrite_tar(
+            root / "train_aria" / "clip-000001.tar",
+            lambda name, data: json.dumps(json.loads(data) | left).encode()
+            if name == "000001.hands.json" else data,
+        )  # fmt: skip
     reader = registry.find_reader(name)
-    (item,) = [i for i in reader.items(tmp_path, ReadOptions()) if i.name in truths]
+    (item,) = reader.items(root, ReadOptions())
     native = reader.read(item, ReadOptions(pictures=False))
     hands = to_camera(native.mano, mano_source(mano_file))
     motion, _ = hand_motion(native, hands, native.camera, native.size, True)
@@ -576,19 +486,16 @@ def test_a_hand_that_is_seen_without_a_pose_is_there(name, mano_file, tmp_path):
     assert not motion.known[1, 0] and motion.known.sum() == 5
 
 
-def test_a_hand_with_joints_alone_does_not_cost_the_clip_its_mano(mano_file, tmp_path):
-    root = tmp_path / "h2o"
-    root.mkdir()
-    truths = native_samples.write_h2o(root, native_samples.Hands(mano_file))
+def test_a_hand_with_joints_alone_does_not_cost_the_clip_its_mano(
+    datasets, samples, mano_file, tmp_path
+):
+    root, truths = samples("h2o"), datasets["h2o"][1]
     path = root / "subject4" / "h1" / "0" / "cam4" / "hand_pose_mano" / "000001.txt"
     numbers = path.read_text().split()
     path.write_text(" ".join(["0"] * 62 + numbers[62:]))
-    options = RunOptions(
-        root, tmp_path / "o", ("test",), clips=ClipOptions(images="none", mano=mano_file)
-    )
-    report = run("h2o", options, lambda *step: None)
-    store = ClipStore(tmp_path / "o" / "test")
-    motion = store.open(store.ids()[0]).motion
+    clips = ClipOptions(images="none", mano=mano_file)
+    report = convert("h2o", root, tmp_path / "o", splits=("test",), clips=clips)
+    (motion,) = (clip.motion for clip in every_clip(tmp_path / "o"))
     expected = truths["subject4_h1_0_cam4"].present.copy()
     expected[1, 0] = False
     assert motion.hand_model == "mano"
@@ -598,23 +505,16 @@ def test_a_hand_with_joints_alone_does_not_cost_the_clip_its_mano(mano_file, tmp
 
 
 def test_parallel_jobs_give_the_same_clips(datasets, mano_file, tmp_path):
-    root, _ = datasets["freihand"]
-    reports = []
-    for jobs in (1, 2):
-        options = RunOptions(
-            root, tmp_path / str(jobs), jobs=jobs, clips=ClipOptions(mano=mano_file)
-        )
-        reports.append(run("freihand", options, lambda *step: None))
-    stores = [ClipStore(tmp_path / jobs / "train") for jobs in "12"]
-    assert stores[0].ids() == stores[1].ids()
-    for key in stores[0].ids():
-        assert stores[0].info_of(key).files == stores[1].info_of(key).files
-    assert reports[0].findings == reports[1].findings
+    root, clips = datasets["freihand"][0], ClipOptions(mano=mano_file)
+    one, two = (
+        convert("freihand", root, tmp_path / str(jobs), jobs=jobs, clips=clips) for jobs in (1, 2)
+    )
+    assert one.findings == two.findings
+    one, two = ([clip.info for clip in every_clip(tmp_path / jobs)] for jobs in "12")
+    assert [(i.id, i.files) for i in one] == [(i.id, i.files) for i in two]
 
 
 def test_command_line(datasets, mano_file, tmp_path, capsys):
-    from acehand_core.cli.main import main
-
     root, _ = datasets["hoi4d"]
     arguments = ["data", "convert", "hoi4d", "--root", str(root), "--output", str(tmp_path / "o"),
                  "--mano", str(mano_file), "--json", "-q"]  # fmt: skip
@@ -643,22 +543,11 @@ def test_ctrl_c_keeps_what_is_done_and_the_next_run_goes_on(datasets, mano_file,
             raise KeyboardInterrupt
 
     with pytest.raises(Interrupted) as stop:
-        run("freihand", options, stop_after_two)
+        registry.run("freihand", options, stop_after_two)
     assert sum(stop.value.report.clips.values()) == 2
     assert len(ClipStore(tmp_path / "o" / "train").ids()) == 2
-    assert run("freihand", options, lambda *step: None).kept == 2
+    assert registry.run("freihand", options, lambda *step: None).kept == 2
     assert not [p for p in (tmp_path / "o").rglob(".*")]
-
-
-def test_split_file(datasets, mano_file, tmp_path):
-    root, _ = datasets["freihand"]
-    path = tmp_path / "splits.json"
-    path.write_text(json.dumps({"val": ["training_00000001_gs"]}))
-    options = RunOptions(root, tmp_path / "o", split_file=path)
-    assert run("freihand", options, lambda *step: None).clips == {"val": 1}
-    path.write_text(json.dumps({"val": ["training_1"]}))
-    with pytest.raises(InputError, match="training_1"):
-        run("freihand", options, lambda *step: None)
 
 
 def test_freihand_versions(datasets):
@@ -671,10 +560,9 @@ def test_freihand_versions(datasets):
     assert abs(int(image.mean()) - native_samples.level(1 + 3 * 3)) <= 2
 
 
-def test_millimetres_are_noticed(mano_file, tmp_path):
-    native_samples.write_interhand(tmp_path, native_samples.Hands(mano_file))
+def test_millimetres_are_noticed(samples):
     reader = registry.find_reader("interhand")
-    item = reader.items(tmp_path, ReadOptions())[0]
+    item = reader.items(samples("interhand"), ReadOptions())[0]
     before = reader.read(item, ReadOptions()).mano.translation
     for path in (item.path / "mano_fits" / "params").glob("*.json"):
         value = json.loads(path.read_text())
@@ -683,40 +571,3 @@ def test_millimetres_are_noticed(mano_file, tmp_path):
     native = reader.read(item, ReadOptions())
     np.testing.assert_allclose(native.mano.translation, before, atol=1e-9)
     assert any("millimetres" in text for text in native.findings)
-
-
-def test_real_hot3d_sample_through_the_reader(shared, mano_file, tmp_path):
-    """The real sequence: wrists in all boxes, said in the findings; a clip without pictures."""
-    folder = shared / "data" / "hot3d_aria_P0003_c701bd11"
-    if not folder.is_dir():
-        pytest.skip(f"no HOT3D sample at {folder}")
-    reader = registry.find_reader("hot3d")
-    inside = total = 0
-    for view in ("214-1", "1201-1", "1201-2"):
-        (item,) = [i for i in reader.items(folder, ReadOptions(view=view)) if i.path == folder]
-        native = reader.read(item, ReadOptions(view=view))
-        (text,) = [t for t in native.findings if "UmeTrack wrists" in t]
-        words = text.split()
-        inside, total = inside + int(words[4]), total + int(words[6])
-        assert len(native.timestamps_ns) == 34
-        assert item.name == f"P0003_c701bd11_{view}"  # whatever the folder is called
-    assert (inside, total) == (184, 184)
-    options = RunOptions(folder, tmp_path, clips=ClipOptions(mano=mano_file, images="none"))
-    report = run("hot3d", options, lambda *step: None)
-    assert sum(report.frames.values()) == 34
-
-
-def test_the_lens_of_a_rotated_picture_is_exact():
-    from acehand_core.ace.labelled.readers.pictures import UPRIGHT, upright_camera
-    from acehand_core.geometry.cameras import Camera
-
-    random = np.random.default_rng(0)
-    camera = Camera("fisheye624", 640, 480, 240.0, 240.0, 320.0, 238.0,
-                    tuple(native_samples.ARIA[3:]))  # fmt: skip
-    points = random.normal(0, 0.3, (50, 3)) + np.array([0, 0, 1])
-    stored = camera.project(points)
-    upright = upright_camera(camera).project(frames.apply(np.linalg.inv(UPRIGHT), points))
-    np.testing.assert_allclose(upright, np.stack([479 - stored[:, 1], stored[:, 0]], -1), atol=1e-9)
-    image = np.zeros((480, 640), np.uint8)
-    image[100, 200] = 255
-    assert cv2.rotate(image, cv2.ROTATE_90_CLOCKWISE)[200, 379] == 255

@@ -2,17 +2,14 @@
 
 import json
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acehand_core.ace.labelled.clips.schema import ClipInfo, StoreInfo
-from acehand_core.ace.labelled.clips.store import ClipStore, ClipWriter
 from acehand_core.ace.labelled.segments import make_segments, read_segments, write_segments
+from acehand_core.cli.main import main
 from acehand_core.errors import InputError, OutputError, SchemaError
-from acehand_core.motion import HandMotion
-from acehand_core.provenance import Provenance
+from helpers import evaluation_samples
 
 
 def test_the_tiling_of_the_paper_on_hoi4d():
@@ -83,26 +80,8 @@ def test_files_come_back_and_changes_are_noticed(tmp_path):
             read_segments(path)
 
 
-def make_store(root, lengths):
-    writer = ClipWriter(root, StoreInfo("toy", "test", "test", "none"))
-    for name, count in lengths.items():
-        nan = np.full((count, 2, 21, 3), np.nan)
-        zero = np.zeros((count, 2), np.float32)
-        motion = HandMotion(
-            np.arange(count) * 10**7, 100.0, zero, zero, zero, zero > 1, zero > 1,
-            nan[:, :, :3], nan[:, :, :15, :, None].repeat(3, -1), np.zeros((2, 10)), nan[:, :, 0],
-            nan, nan[..., :2], "none", Provenance("a", None, "t"),
-        )  # fmt: skip
-        info = ClipInfo(name, "toy", "test", "video", count, 100.0, 8, 8, None, "none")
-        writer.write(info, motion)
-    writer.write_index()
-    return ClipStore(root)
-
-
 def test_command_line(tmp_path, capsys):
-    from acehand_core.cli.main import main
-
-    make_store(tmp_path / "store", {"long": 170, "short": 80})
+    evaluation_samples.store(tmp_path / "store", {"long": 170, "short": 80}, name="toy")
     arguments = ["evaluate", "--ground-truth", str(tmp_path / "store"), "--write-segments",
                  str(tmp_path / "s.json"), "--json"]  # fmt: skip
     assert main(arguments) == 0

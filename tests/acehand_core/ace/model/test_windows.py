@@ -113,7 +113,7 @@ def test_blended_windows_share_enough_and_fade_without_a_jump(count):
 
 
 def test_the_papers_plan_by_hand():
-    """43 latents are 169 frames, two segments of 81"""
+    """43 latents are 169 frames, two segments of 81: windows at 0 and at latent 81 // 4 = 20."""
     plan = [(w.start, w.stop, write_from(w)) for w in paper_plan(43)]
     assert plan == [(0, 22, 0), (20, 42, 80), (21, 43, 165)]
     first, second, third = plan_windows("paper", 43)
