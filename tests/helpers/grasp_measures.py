@@ -90,16 +90,15 @@ class Grasp:
     """One object taken by one hand, millimetres and degrees."""
 
     kind: str
-    tips: np.ndarray
-    opposed: float
-    approach: float
+    tips: np.ndarray  # from the skin of each fingertip to the surface while held, thumb first
+    opposed: float  # largest angle of the thumb's contact normal to that of a touching finger
+    approach: float  # deepest point of the hand's mesh before, during and after the hold
     hold: float
     release: float
-    bones: float
+    bones: float  # the nearest that a bone comes to the surface, over all times
     slip: float
     side: str
-    #: Outward (K, 3), where fingers touch, in the object's frame.
-    normals: np.ndarray
+    normals: np.ndarray  # (K, 3) outward, where fingers touch, in the object's frame
 
     @property
     def finger(self):
@@ -137,18 +136,13 @@ def measure(episode, prop_name, slot, start, stop, rate=30.0):
     ]
     worst = max(contacts, key=lambda one: np.abs(one[0][0]) + np.abs(one[0][1:]).min())
     relative = frames.inverse(path.T_world_hand[held]) @ poses[held]
-    return Grasp(
-        prop.kind,
-        worst[0],
-        min(one[1] for one in contacts),
-        1e3 * deepest[times < start].max(initial=0.0),
-        1e3 * deepest[held].max(),
-        1e3 * deepest[times > stop].max(initial=0.0),
-        1e3 * bones.min(),
-        1e3 * float(np.ptp(relative[:, :3, 3], axis=0).max()),
-        side,
-        worst[2],
+    before, during, after = (
+        1e3 * deepest[when].max(initial=0.0) for when in (times < start, held, times > stop)
     )
+    slip = 1e3 * float(np.ptp(relative[:, :3, 3], axis=0).max())
+    opposed = min(one[1] for one in contacts)
+    return Grasp(prop.kind, worst[0], opposed, before, during, after, 1e3 * bones.min(), slip,
+                 side, worst[2])  # fmt: skip
 
 
 def touching(prop, skin, joints):

@@ -309,6 +309,7 @@ def write_h2o(root: Path, hands: Hands) -> dict[str, Truth]:
 
 def write_oakink2(root: Path, hands: Hands) -> dict[str, Truth]:
     """One sequence by camera name with png, one by serial number with jpg; torch in the pickle."""
+    # Picture 17 has no camera, 25 is not listed and has no label; label 21 has no picture.
     import torch
 
     out = {}
@@ -390,6 +391,7 @@ def write_oakink2(root: Path, hands: Hands) -> dict[str, Truth]:
 
 def write_interhand(root: Path, hands: Hands) -> dict[str, Truth]:
     """One capture of two segments, every other frame; a fisheye lens; one missing left hand."""
+    # Of the second segment frame 34 has no camera, 36 no picture and 38 no label.
     capture = "m--20221111--0944--JFQ550--pilot--ProjectGoliath--Hands--two-hands"
     folder, out = root / "data" / capture, {}
     view = folder / "Ego_cameras" / "envmap_per_segment"
@@ -634,6 +636,7 @@ MASKS = (
 
 def write_hot3d(root: Path, hands: Hands) -> dict[str, Truth]:
     """An Aria sequence (times twice, calibration per line) and a Quest 3 one."""
+    # recording.vrs is a stub: pictures come from an injected source, grey by frame.
     out = {}
     for number, (name, quest) in enumerate((("P0001_aaaaaaaa", False), ("P0002_bbbbbbbb", True))):
         folder = root / name

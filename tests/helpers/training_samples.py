@@ -5,9 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 
+import cv2
 import numpy as np
 import torch
 
+from acehand_core.ace.labelled.clips.schema import ClipInfo, StoreInfo
+from acehand_core.ace.labelled.clips.store import ClipWriter
 from acehand_core.ace.model.batch import PinholeBatch, Readout
 from acehand_core.ace.training.losses import project
 from acehand_core.ace.training.targets import Prediction, Targets
@@ -18,6 +21,15 @@ from acehand_core.motion import HandMotion
 from acehand_core.provenance import Provenance
 
 HANDS = TorchHands.acehand()
+
+
+def quiet(stage, done, total) -> None:
+    """Take no notice of progress."""
+
+
+def smoke(clips, run, *more) -> list[str]:
+    """The overrides of a run of a few steps on a store."""
+    return ["experiment=smoke", f"data.sources.synthetic.root={clips}", f"run={run}", *more]
 
 
 def turns(generator, *shape, size=0.6, dtype=torch.float32):
@@ -120,24 +132,11 @@ def motion(seed=0, frames=90, view: Camera | None = None) -> HandMotion:
     image = view.project(joints)
     inside = view.contains(image)
     ones = np.ones((frames, 2))
+    hands = (value[0].double().numpy() for value in (orient, pose, betas, translation))
     return HandMotion(
-        timestamps_ns=np.arange(frames) * 33_333_333,
-        fps=30.0,
-        presence=ones,
-        visible=inside.mean(-1),
-        quality=ones,
-        observed=ones > 0,
-        filled=ones < 0,
-        global_orient=orient[0].double().numpy(),
-        hand_pose=pose[0].double().numpy(),
-        betas=betas[0].double().numpy(),
-        translation=translation[0].double().numpy(),
-        joints_camera=joints,
-        joints_image=image,
-        hand_model="acehand",
-        provenance=Provenance(source="test", source_sha256=None, tracker="test"),
-        camera=view,
-    )
+        np.arange(frames) * 33_333_333, 30.0, ones, inside.mean(-1), ones, ones > 0, ones < 0,
+        *hands, joints, image, "acehand", Provenance("test", None, "test"), camera=view,
+    )  # fmt: skip
 
 
 def store(
@@ -145,11 +144,6 @@ def store(
     made_by="test",
 ):  # fmt: skip
     """A store of clips whose pictures show the joints as coloured blobs; returns its folder."""
-    import cv2
-
-    from acehand_core.ace.labelled.clips.schema import ClipInfo, StoreInfo
-    from acehand_core.ace.labelled.clips.store import ClipWriter
-
     view = view or camera(*size)
     writer = ClipWriter(root, StoreInfo(name, "train", made_by, "none"))
     for number in range(clips):

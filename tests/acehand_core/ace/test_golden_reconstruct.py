@@ -65,13 +65,9 @@ class Reference:
         return ModelConfig(variant=variant, vae=vae, trunk=trunk, decoder=decoder)
 
     def model(self, precision="float32"):
+        parts = {name: self.drawn[name] for name in ("dit", "projectors", "raymap_heads")}
         weights = from_official_tensors(
-            self.sizes("k"),
-            self.caption,
-            dit=self.drawn["dit"],
-            projectors=self.drawn["projectors"],
-            raymap_heads=self.drawn["raymap_heads"],
-            backbone_trainable=self.trainable,
+            self.sizes("k"), self.caption, **parts, backbone_trainable=self.trainable
         )
         return AceModel.from_weights(weights, precision)
 
@@ -122,16 +118,19 @@ def clip(golden_folder, golden_case):
     return Reference(golden_folder, *golden_case("e2e_public_60f"))
 
 
-@pytest.mark.parametrize("variant", ["k", "kfree"])
-def test_a_recording_comes_out_as_the_release_says(clip, variant):
+def reconstructed(clip, variant, precision="float32"):
     latents = torch.from_numpy(clip.arrays["in/latents"]).float()
     recording = recording_of("reference", latents, clip.camera)
-    if variant == "kfree":
-        recording = replace(recording, camera=None)
-    motion = reconstruct(
-        recording, clip.model(), GivenLatents(latents), clip.hands, DRAWN,
+    recording = replace(recording, camera=clip.camera if variant == "k" else None)
+    return reconstruct(
+        recording, clip.model(precision), GivenLatents(latents), clip.hands, DRAWN,
         InferenceOptions(encode_width=0, solve=RELEASED[variant], every_slot=True),
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("variant", ["k", "kfree"])
+def test_a_recording_comes_out_as_the_release_says(clip, variant):
+    motion = reconstructed(clip, variant)
     clip.check(motion, variant)
     assert motion.observed.any() and not motion.known.all()
     assert motion.hand_model == "mano" and motion.provenance.settings["windows"] == "paper"
@@ -139,12 +138,7 @@ def test_a_recording_comes_out_as_the_release_says(clip, variant):
 
 def test_merged_adapters_round_more_than_live_ones_in_bfloat16(clip):
     """Bound by what was measured: medians up to 2.8 of the release's own from float32."""
-    latents = torch.from_numpy(clip.arrays["in/latents"]).float()
-    motion = reconstruct(
-        recording_of("reference", latents, clip.camera), clip.model("bfloat16"),
-        GivenLatents(latents), clip.hands, DRAWN,
-        InferenceOptions(encode_width=0, solve=RELEASED["k"], every_slot=True),
-    )  # fmt: skip
+    motion = reconstructed(clip, "k", "bfloat16")
     # Median differences of the released code in bfloat16 from itself in float32, as the manifest
     # of all cases states them for this clip.
     for found, name, own in (

@@ -60,14 +60,9 @@ def test_layout_and_causality(frames):
         diff = (source.encoder(changed) - whole).abs().amax((0, 1, 3, 4))
         assert diff[:3].max() < 1e-6 < diff[3]
     assert source(clip(13)).shape == (1, 96, 4, 2, 4)
-
-
-def test_sizes_that_do_not_fit_are_named():
-    source = TinySource()
-    with pytest.raises(InputError, match="1, 5, 9"):
-        source(clip(4))
-    with pytest.raises(InputError, match="multiples of 16"):
-        source(clip(5, height=24))
+    for wrong, named in ((clip(4), "1, 5, 9"), (clip(5, height=24), "multiples of 16")):
+        with pytest.raises(InputError, match=named):
+            source(wrong)
 
 
 @torch.no_grad()
@@ -118,14 +113,9 @@ def test_both_variants_have_the_same_parameters_and_every_one_learns():
 def test_weights_survive_the_disk(tmp_path):
     config = tiny_config("kfree", temporal_attention=False)
     model = build(config)
-    weights = LoadedWeights(
-        config,
-        decoder=model.decoder.state_dict(),
-        ray_head=model.ray_head.state_dict(),
-        tiny=model.source.state_dict(),
-        licence="Apache-2.0",
-    )
-    save_own(tmp_path / "tiny", weights)
+    parts = {"decoder": model.decoder, "ray_head": model.ray_head, "tiny": model.source}
+    tensors = {name: part.state_dict() for name, part in parts.items()}
+    save_own(tmp_path / "tiny", LoadedWeights(config, **tensors, licence="Apache-2.0"))
     loaded = load_weights(tmp_path / "tiny")
     assert loaded.config == config
     again = AceModel.from_weights(loaded, "float32")

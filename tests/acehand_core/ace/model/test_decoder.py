@@ -14,7 +14,6 @@ from acehand_core.ace.model.decoder import (
     Decoder,
     RayEncoding,
     over_time,
-    ray_angles,
     rotary_angles,
     rotate,
     soft_argmax,
@@ -94,9 +93,11 @@ def test_pooled_anchors_stay_inside_the_image() -> None:
     torch.testing.assert_close(anchors, torch.tensor([0.5, 0.75]).expand_as(anchors))
 
 
-def test_released_size() -> None:
+def test_released_and_impossible_sizes() -> None:
     decoder = Decoder(DecoderConfig())
     assert sum(p.numel() for p in decoder.parameters()) == 12_286_773
+    with pytest.raises(InputError, match="5 heads"):
+        replace(TINY, num_heads=5)
 
 
 def test_before_training_the_heads_are_constant() -> None:
@@ -109,14 +110,6 @@ def test_before_training_the_heads_are_constant() -> None:
     _, rays = inputs()
     encoding = RayEncoding(TINY)(rays.mean(2))
     assert encoding.shape == (2, 15, 32) and encoding.abs().max() == 0
-
-
-def test_clips_do_not_see_each_other() -> None:
-    decoder, (features, rays) = make(), inputs()
-    alone = decode(decoder, features[1:], rays[1:])
-    both = decode(decoder, features, rays)
-    torch.testing.assert_close(both.anchors[1:], alone.anchors)
-    torch.testing.assert_close(both.hand_pose[1:], alone.hand_pose, rtol=1e-4, atol=1e-5)
 
 
 def test_every_frame_sees_past_and_future() -> None:
@@ -167,17 +160,3 @@ def test_latents_stand_at_every_fourth_frame() -> None:
     torch.testing.assert_close(out[:, ::4], values)
     torch.testing.assert_close(out[:, 2], (values[:, 0] + values[:, 1]) / 2)
     assert over_time(values[:, :1], 1).shape == (2, 1, 2, 3)
-
-
-def test_ray_angles_ignore_length_and_sign_of_depth() -> None:
-    rays = torch.randn(1, 3, 2, 2)
-    torch.testing.assert_close(ray_angles(rays), ray_angles(3 * rays))
-    flipped = rays * torch.tensor([1.0, 1.0, -1.0]).view(1, 3, 1, 1)
-    torch.testing.assert_close(ray_angles(rays), ray_angles(flipped))
-    forty_five = torch.tensor([1.0, 0.0, 1.0]).view(1, 3, 1, 1)
-    torch.testing.assert_close(ray_angles(forty_five)[0, :, 0, 0], torch.tensor([torch.pi / 4, 0]))
-
-
-def test_impossible_width() -> None:
-    with pytest.raises(InputError, match="5 heads"):
-        replace(TINY, num_heads=5)

@@ -60,6 +60,10 @@ def test_a_prefix_has_the_same_latents(encoder, frames, latents, count) -> None:
     got = encoder.encode(frames[:count], chunk=4, round_to_half=False)
     assert got.shape[1] == 1 + (count - 1) // 4
     torch.testing.assert_close(got, latents[:, : got.shape[1]], rtol=0, atol=0)
+    rounded = encoder.encode(frames[:count], chunk=4)  # as released
+    torch.testing.assert_close(rounded, got.half().float(), rtol=0, atol=0)
+    with pytest.raises(InputError, match="multiples of 16"):
+        encoder.encode(np.zeros((5, 30, 48, 3), np.uint8))
 
 
 def test_diffusers_encodes_the_same(encoder, frames, latents) -> None:
@@ -84,17 +88,6 @@ def test_what_a_stream_keeps_does_not_grow(encoder, frames) -> None:
         cached = sum(c.untyped_storage().nbytes() for c in stream._caches if c is not None)
         kept.append((cached, sum(len(w) for w in stream._waiting)))
     assert kept[1][0] == kept[3][0] and max(waiting for _, waiting in kept) < 4
-
-
-def test_rounding_to_half_is_as_released(encoder, frames, latents) -> None:
-    rounded = encoder.encode(frames, chunk=4)
-    assert rounded.dtype == torch.float32
-    torch.testing.assert_close(rounded, latents.half().float(), rtol=0, atol=0)
-
-
-def test_unusable_frames(encoder) -> None:
-    with pytest.raises(InputError, match="multiples of 16"):
-        encoder.encode(np.zeros((5, 30, 48, 3), np.uint8))
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +128,10 @@ def test_skipped_blocks_do_not_exist() -> None:
         assert not any("proj_out" in n or "condition" in n for n in names)
 
 
-def test_a_tensor_too_many_or_too_few_is_refused() -> None:
+def test_a_tensor_too_many_or_too_few_and_impossible_sizes_are_refused() -> None:
+    for change in ({"tap": 5}, {"sigma": 2.0}, {"num_heads": 7}):
+        with pytest.raises(InputError):
+            replace(tiny_model.TRUNK, **change)
     tensors, caption = tiny_model.trunk_tensors(), torch.zeros(5, 32)
     for change in ({"blocks.7.norm2.weight": torch.zeros(48)}, {"blocks.0.norm2.weight": None}):
         changed = {k: v for k, v in {**tensors, **change}.items() if v is not None}
@@ -161,12 +157,6 @@ def test_low_precision_is_near_and_keeps_its_islands(clip) -> None:
         a, b = low(clip), high(clip)
     assert a.dtype == torch.float32
     assert 1e-4 < (a - b).abs().mean() / b.abs().mean() < 2e-2
-
-
-@pytest.mark.parametrize("change", [{"tap": 5}, {"sigma": 2.0}, {"num_heads": 7}])
-def test_impossible_sizes(change) -> None:
-    with pytest.raises(InputError):
-        replace(tiny_model.TRUNK, **change)
 
 
 def adapted(precision: str = "float32", seed: int | None = 5) -> Trunk:

@@ -233,16 +233,8 @@ def test_deterministic_and_frozen(kind):
     assert torch.equal(first, again) and not again.requires_grad
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(first, source(clip))
-
-
-@pytest.mark.parametrize("kind", BACKBONES)
-def test_moves_with_precision(kind):
-    source = BACKBONES[kind](tiny_model(kind))
-    clip = torch.rand(1, 3, 5, 32, 32)
-    exact = source(clip)
     low = source.to(torch.bfloat16)(clip)
-    assert low.dtype == torch.float32
-    assert (low - exact).abs().mean() < 0.1 * exact.abs().mean()
+    assert low.dtype == torch.float32 and (low - first).abs().mean() < 0.1 * first.abs().mean()
 
 
 @pytest.mark.parametrize("kind", BACKBONES)
@@ -301,14 +293,6 @@ def test_overlapping_windows_are_blended():
     torch.testing.assert_close(whole[:, :, :3], first[:, :, :3])
     torch.testing.assert_close(whole[:, :, 4:], second[:, :, 1:])
     torch.testing.assert_close(whole[:, :, 3], (first[:, :, 3] + second[:, :, 0]) / 2)
-
-
-def test_vjepa2_reads_a_long_clip_in_windows():
-    source = VJepa2(tiny_model("vjepa2"))
-    clip = torch.rand(1, 3, 33, 32, 32)
-    whole = source(clip)
-    torch.testing.assert_close(whole[:, :, :2], source(clip[:, :, :13])[:, :, :2])
-    assert whole.shape[2] == 9 and source.window == 4
 
 
 @pytest.fixture

@@ -86,16 +86,11 @@ def test_a_pinhole_comes_out_as_a_pinhole(view):
 
 @pytest.mark.parametrize("name", FISHEYES)
 def test_fisheyes_are_fitted(name):
+    """Exactly, and with 1 degree of noise better than by a pinhole or by reading the field."""
     camera, anchors = FISHEYES[name], places()
     fit = fit_radial(field(camera))
     assert fit.valid.all()
     assert error(fit.rays(anchors)[0], camera, anchors).max() < 0.35
-
-
-@pytest.mark.parametrize("name", FISHEYES)
-def test_noise_is_averaged_out(name):
-    """1 degree per token: against one pinhole, and against reading the field (at its best)."""
-    camera, anchors = FISHEYES[name], places()
     rays = field(camera, 1.0, clips=8)
     fit, pin = fit_radial(rays), fit_pinhole(rays)
     assert fit.valid.all()
@@ -274,8 +269,6 @@ def test_fisheyes_do_not_pass_for_pinholes(view):
         fit, paper = guarded_pinhole(rays), guarded_pinhole(rays, "paper")
         assert not fit.valid.any(), noise
         assert paper.valid.all() and fit.within.all()  # the paper's guards let them through
-        for name in ("focal", "centre", "misfit", "within"):
-            assert torch.equal(getattr(fit, name), getattr(paper, name))
 
 
 def test_smooth_errors_that_leave_the_fit_right_do_not_count():

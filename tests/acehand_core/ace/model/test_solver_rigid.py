@@ -71,16 +71,6 @@ def test_exact_evidence_gives_the_exact_place_from_a_wrong_depth():
     assert (placed - scene.true_joints)[good].abs().max() < 1e-5
 
 
-def test_exact_predictions_stay():
-    """Priors, sizes and robust weights move nothing that fits."""
-    scene = Scene(1, depth=0.0)
-    found = scene.solve()
-    seen = found.accepted
-    assert seen.float().mean() > 0.9
-    assert (found.translation - scene.place)[seen].abs().max() < 1e-6
-    assert (found.size[seen] - 1).abs().max() < 1e-6
-
-
 def test_float32_is_enough():
     scene = Scene(2, anchor=4.0, joint=0.004)
     expected = scene.solve()

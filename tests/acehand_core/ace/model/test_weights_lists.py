@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from acehand_core.ace.model.weights import official, repackaged, tables
 from acehand_core.ace.model.weights.inspection import account, table
 from acehand_core.ace.model.weights.state import state_shapes
 from acehand_core.ace.model.weights.tables import Shapes, shapes_of
-from acehand_core.errors import SchemaError
 
 VARIANTS = [
     {},
@@ -130,11 +128,6 @@ def test_decoder_names_are_those_of_the_running_module(changes: dict[str, Any]) 
         assert state_shapes(ModelConfig(decoder=config))["decoder"] == shapes_of(running)
 
 
-def test_a_tensor_without_a_place_is_refused() -> None:
-    with pytest.raises(SchemaError, match=r"'blocks\.0\.mystery' has no place"):
-        official.sections(ModelConfig())["dit"].read({"blocks.0.mystery": torch.zeros(1)})
-
-
 def test_encoder_names_are_those_of_the_running_modules() -> None:
     from acehand_core.ace.model.encoder.trunk import Trunk, adapter_parameters, add_adapters
     from acehand_core.ace.model.encoder.vae import VideoEncoder
@@ -174,18 +167,11 @@ def test_accounting_is_the_papers() -> None:
     }
     assert counted["live_trained"].parameters == counted["reached_by_gradient"].parameters
     assert len(table(counted)) == len(counted)
-    assert any("183,992,299" in line for line in table(counted))
-
-
-def test_accounting_follows_the_tap_and_the_rank() -> None:
-    whole = account(ModelConfig())
     shallow = account(ModelConfig(trunk=TrunkConfig(tap=7)))
-    assert shallow["lora_executed"].parameters * 2 == whole["lora_executed"].parameters
-    assert shallow["dit"] == whole["dit"]
-    bare = account(replace(ModelConfig(), trunk=TrunkConfig(lora_rank=0)))
-    count = {name: row.parameters for name, row in whole.items()}
-    assert bare["lora"].parameters == 0
-    assert bare["optimiser"].parameters == count["optimiser"] - count["lora"]
+    assert shallow["lora_executed"].parameters * 2 == counted["lora_executed"].parameters
+    assert shallow["dit"] == counted["dit"]
+    bare = account(ModelConfig(trunk=TrunkConfig(lora_rank=0)))
+    assert bare["optimiser"].parameters == 183_992_299 - 161_218_560
 
 
 @pytest.mark.parametrize("source", ["wan", "wan_frozen", "vae_latent", "rgb", "tiny"])

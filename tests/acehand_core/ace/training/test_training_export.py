@@ -26,7 +26,7 @@ from acehand_core.cli.main import main as acehand
 from acehand_core.errors import InputError
 from acehand_core.trackers.base import resolved_name
 from helpers import tiny_model
-from helpers.training_samples import store
+from helpers.training_samples import quiet, smoke, store
 
 SIZES = tiny_model.MODEL
 
@@ -35,25 +35,17 @@ def run(*words) -> int:
     return acehand(["weights", *map(str, words)])
 
 
-def quiet(stage, done, total):
-    pass
-
-
 def test_weights_of_an_unfinished_run(tmp_path, capsys) -> None:
-    store(tmp_path / "clips")
     folder = tmp_path / "run"
-    settings = compose([
-        "experiment=smoke", f"data.sources.synthetic.root={tmp_path / 'clips'}", f"run={folder}",
-        "checkpoints.whole=false", "checkpoints.every=1",
-    ])  # fmt: skip
+    more = ("checkpoints.whole=false", "checkpoints.every=1")
+    settings = compose(smoke(store(tmp_path / "clips"), folder, *more))
     assert train(settings, quiet, stop_at=2).weights is None
-    assert run("convert", folder, "--to", "acehand", "--output", tmp_path / "newest", "--json") == 0
+    ours = ("--to", "acehand", "--output")
+    assert run("convert", folder, *ours, tmp_path / "newest", "--json") == 0
     assert json.loads(capsys.readouterr().out)["step"] == 2
     one = folder / "checkpoints" / "step-00000001"
-    assert run("convert", one, "--to", "acehand", "--output", tmp_path / "one") == 0
-    assert (
-        run("convert", folder, "--step", 1, "--to", "acehand", "--output", tmp_path / "same") == 0
-    )
+    assert run("convert", one, *ours, tmp_path / "one") == 0
+    assert run("convert", folder, "--step", 1, *ours, tmp_path / "same") == 0
     for name, step in (("newest", 2), ("one", 1), ("same", 1)):
         trained = load_file(folder / f"checkpoints/step-{step:08d}/trained.safetensors")
         model = AceModel.from_weights(load_weights(tmp_path / name))
@@ -61,11 +53,9 @@ def test_weights_of_an_unfinished_run(tmp_path, capsys) -> None:
         assert trained.keys() <= state.keys()
         for key, value in trained.items():
             assert torch.equal(state[key], value), key
-    assert (
-        run("convert", folder, "--step", 7, "--to", "acehand", "--output", tmp_path / "none") == 2
-    )
+    assert run("convert", folder, "--step", 7, *ours, tmp_path / "none") == 2
     assert "no checkpoint 7; there: 1, 2" in capsys.readouterr().err
-    assert run("convert", tmp_path, "--to", "acehand", "--output", tmp_path / "none") == 2
+    assert run("convert", tmp_path, *ours, tmp_path / "none") == 2
     assert run("convert", one, "--to", "official", "--output", tmp_path / "none") == 2
     assert "--to acehand" in capsys.readouterr().err
     assert not (tmp_path / "none").exists()
@@ -106,12 +96,11 @@ def test_weights_say_what_they_were_trained_on_and_auto_heeds_it(
             assert chosen(folder) == tracker, folder
         capsys.readouterr()
         assert run("inspect", exported, "--json") == 0
-        told = capsys.readouterr()
-        assert f"trained on: {source[0]} ({kind}, 2 clips, store " in told.err
-        (entry,) = json.loads(told.out)["training_data"]
+        printed = capsys.readouterr()
+        assert f"trained on: {source[0]} ({kind}, 2 clips, store " in printed.err
+        (entry,) = json.loads(printed.out)["training_data"]
         digest = hashlib.sha256((tmp_path / source[0] / "store.json").read_bytes()).hexdigest()
         assert (entry["kind"], entry["store_sha256"]) == (kind, digest)
-        assert len(entry["clips_sha256"]) == 64
         made[kind] = exported
 
     named = AceSettings(made["synthetic"])

@@ -21,7 +21,7 @@ from acehand_core.ace.training.config import compose
 from acehand_core.ace.training.loop import Run, train
 from acehand_core.errors import AcehandError, InputError, OutputError, SchemaError
 from helpers import tiny_model
-from helpers.training_samples import HANDS, store
+from helpers.training_samples import HANDS, quiet, smoke, store
 
 LATENTS = ["source=vae_latent", f"model.vae.base_dim={tiny_model.VAE.base_dim}",
            "data.window.aligned=true"]  # fmt: skip
@@ -33,13 +33,7 @@ def clips(tmp_path_factory):
 
 
 def settings(clips, run, *more):
-    return compose(["experiment=smoke", f"data.sources.synthetic.root={clips}",
-                    "validation.sources.synthetic.weight=0", f"run={run}",
-                    *more])  # fmt: skip
-
-
-def quiet(stage, done, total):
-    pass
+    return compose(smoke(clips, run, "validation.sources.synthetic.weight=0", *more))
 
 
 @pytest.mark.parametrize(
