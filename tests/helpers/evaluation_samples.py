@@ -64,15 +64,19 @@ def motion_of(
     )  # fmt: skip
 
 
-def store(root: Path, lengths: dict[str, int], name="made-up", split="test", motion=None) -> Path:
+def store(
+    root: Path, lengths: dict[str, int], name="made-up", split="test", motion=None, images=None
+) -> Path:
     """Write clips of so many grey frames, brighter from frame to frame; hands stay."""
     writer = ClipWriter(root, StoreInfo(name, split, "test", "none"))
     for clip, count in lengths.items():
         hands = motion or motion_of(still(count))
+        camera = hands.camera
         info = ClipInfo(
-            clip, name, split, "video", count, hands.fps, 320, 240, hands.camera,
-            hands.hand_model,
+            clip, name, split, "video", count, hands.fps, camera.width, camera.height, camera,
+            hands.hand_model, left_shapedirs_fixed=hands.left_shapedirs_fixed,
         )  # fmt: skip
-        writer.write(info, hands, (np.full((240, 320, 3), k, np.uint8) for k in range(count)))
+        grey = (np.full((camera.height, camera.width, 3), k, np.uint8) for k in range(count))
+        writer.write(info, hands, iter(images) if images else grey)
     writer.write_index()
     return root

@@ -5,8 +5,6 @@ from the solids that are drawn, and share nothing with the code that fits the gr
 distance is negative inside an object.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import sys

@@ -183,6 +183,17 @@ def pinhole(joints: np.ndarray, K: np.ndarray) -> np.ndarray:
     return plane * (K[0, 0], K[1, 1]) + K[:2, 2]
 
 
+def write_gray_video(path: Path, count: int, size: tuple[int, int], fps: int) -> None:
+    """Write an mp4 of grey pictures."""
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=Fraction(fps), options={"crf": "0"})
+        stream.width, stream.height, stream.pix_fmt = *size, "yuv420p"
+        for number in range(count):
+            picture = np.full((size[1], size[0], 3), level(number), np.uint8)
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        container.mux(stream.encode(None))
+
+
 def save_object(path: Path, value: object) -> None:
     """Write a pickled .npy, as numpy does of a dict."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -332,13 +343,9 @@ def write_oakink2(root: Path, hands: Hands) -> dict[str, Truth]:
             for slot, prefix in enumerate(("lh__", "rh__")):
                 if not present[row, slot]:
                     continue
-                vectors = np.concatenate(
-                    [labels.orient[row, slot], labels.fingers[row, slot]]
-                ).reshape(16, 3)
-                angle = np.linalg.norm(vectors, axis=1, keepdims=True)
-                quaternion = np.concatenate(
-                    [np.cos(angle / 2), vectors / angle * np.sin(angle / 2)], axis=1
-                )
+                vectors = [*labels.orient[row, slot], *labels.fingers[row, slot]]
+                turns = (cv2.Rodrigues(vector)[0] for vector in np.reshape(vectors, (16, 3)))
+                quaternion = np.array([_quaternion(turn) for turn in turns])
                 wrist = np.linalg.inv(T[row]) @ [*labels.joints[row, slot, 0], 1]
                 entry[f"{prefix}pose_coeffs"] = torch.from_numpy(quaternion[None]).float()
                 entry[f"{prefix}tsl"] = torch.from_numpy(wrist[None, :3]).float()
@@ -538,7 +545,7 @@ def write_hoi4d(root: Path, hands: Hands) -> dict[str, Truth]:
     count, size = 8, (192, 108)
     folder = root / "HOI4D_release" / sequence
     (folder / "align_rgb").mkdir(parents=True)
-    write_video(folder / "align_rgb" / "image.mp4", [level(n) for n in range(count)], size, 15)
+    write_gray_video(folder / "align_rgb" / "image.mp4", count, size, 15)
     K = np.array([[1000.0, 0, 960], [0, 1000, 540], [0, 0, 1]])
     (root / "camera_params" / "ZY20210800001").mkdir(parents=True)
     np.save(root / "camera_params" / "ZY20210800001" / "intrin.npy", K)
@@ -853,7 +860,7 @@ def write_egocentric(root: Path, hands: Hands) -> dict[str, Truth]:
     for number, name in enumerate(("R001/Export_py/Video_pitchshift", "R002/Export_py/video")):
         path = root / f"{name}.mp4"
         path.parent.mkdir(parents=True)
-        write_video(path, [level(n) for n in range(4)], (64, 48), 30)
+        write_gray_video(path, 4, (64, 48), 30)
         absent = np.zeros((4, 2), bool)
         out[name.replace("/", "_")] = Truth(
             "test", absent, np.full((4, 2, 21, 3), np.nan), at_30_hz(np.arange(4)),
@@ -866,17 +873,6 @@ def write_egocentric(root: Path, hands: Hands) -> dict[str, Truth]:
             }  # fmt: skip
             (root / "R001" / "camera.json").write_text(json.dumps(camera))
     return out
-
-
-def write_video(path: Path, grays: list[int], size: tuple[int, int], fps: int) -> None:
-    """Write an mp4 of grey pictures."""
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream("libx264", rate=Fraction(fps), options={"crf": "0"})
-        stream.width, stream.height, stream.pix_fmt = *size, "yuv420p"
-        for gray in grays:
-            picture = np.full((size[1], size[0], 3), gray, np.uint8)
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
-        container.mux(stream.encode(None))
 
 
 def convert(name: str, root: Path, output: Path, **changes: object) -> ReaderReport:

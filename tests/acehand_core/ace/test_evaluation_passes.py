@@ -1,7 +1,5 @@
 """What the network sees when segments are evaluated: the recording's latents, in one pass each."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import cv2

@@ -1,13 +1,8 @@
 """``tools.golden_check``: all public cases pass, and everything that can be wrong is noticed."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +10,7 @@ import pytest
 from tools.golden_check import main
 
 
-def check(folder: Path, capsys, *flags: str) -> tuple[int, dict[str, Any], list[str]]:
+def check(folder, capsys, *flags):
     """Return exit code, JSON and the lines before it."""
     capsys.readouterr()
     code = main([str(folder), *flags])
@@ -23,7 +18,7 @@ def check(folder: Path, capsys, *flags: str) -> tuple[int, dict[str, Any], list[
     return code, json.loads(last), lines
 
 
-def test_every_public_case_passes(golden_folder, capsys) -> None:
+def test_every_public_case_passes(golden_folder, capsys):
     code, summary, lines = check(golden_folder, capsys)
     failed = [line for line in lines if not line.startswith("pass")]
     assert failed == [] and code == 0
@@ -39,7 +34,7 @@ def test_every_public_case_passes(golden_folder, capsys) -> None:
     assert {tuple(line.split()[1:3]) for line in lines} == wanted
 
 
-def one_case(golden: Path, folder: Path, name: str) -> Path:
+def one_case(golden, folder, name):
     """A manifest of one case and what it needs."""
     for file in ("recipe.json", "shapes.json", "mano_synthetic.npz", f"{name}.npz"):
         shutil.copy(golden / file, folder / file)
@@ -50,18 +45,18 @@ def one_case(golden: Path, folder: Path, name: str) -> Path:
 
 
 @pytest.fixture
-def copy(golden_folder, tmp_path) -> Path:
+def copy(golden_folder, tmp_path):
     return one_case(golden_folder, tmp_path, "pnp_public")
 
 
-def edit(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
+def edit(folder, change):
     path = folder / "manifest.json"
     manifest = json.loads(path.read_text())
     change(manifest["cases"][0])
     path.write_text(json.dumps(manifest))
 
 
-def replace_arrays(folder: Path, **arrays: np.ndarray | None) -> None:
+def replace_arrays(folder, **arrays):
     """Change arrays of the case's file, and its hash with it."""
     path = folder / "pnp_public.npz"
     with np.load(path) as data:
@@ -83,7 +78,7 @@ def replace_arrays(folder: Path, **arrays: np.ndarray | None) -> None:
         (lambda case: case["tensors"]["out/k/cam_trans"].update(suggested_atol=1e-12), "FAIL"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_fails(copy, capsys, change, message) -> None:
+def test_what_is_wrong_fails(copy, capsys, change, message):
     assert check(copy, capsys)[0] == 0
     edit(copy, change)
     code, summary, lines = check(copy, capsys)
@@ -91,7 +86,7 @@ def test_what_is_wrong_fails(copy, capsys, change, message) -> None:
     assert any(line.startswith("FAIL") and message in line for line in lines)
 
 
-def test_changed_numbers_fail(copy, capsys) -> None:
+def test_changed_numbers_fail(copy, capsys):
     with np.load(copy / "pnp_public.npz") as data:
         changed = data["out/kfree/cam_trans"].copy()
     changed[3, 1, 0] += 1e-3
@@ -103,7 +98,7 @@ def test_changed_numbers_fail(copy, capsys) -> None:
     assert check(copy, capsys)[0] == 1
 
 
-def test_a_changed_recipe_fails(golden_folder, tmp_path, capsys) -> None:
+def test_a_changed_recipe_fails(golden_folder, tmp_path, capsys):
     folder = one_case(golden_folder, tmp_path, "vae_public_f17")
     recipe = json.loads((folder / "recipe.json").read_text())
     recipe["components"]["vae"][0]["gain"] = 0.2
@@ -112,14 +107,14 @@ def test_a_changed_recipe_fails(golden_folder, tmp_path, capsys) -> None:
     assert code == 1 and "recipe checksum" in lines[0]
 
 
-def test_unusable_manifests(tmp_path, capsys) -> None:
+def test_unusable_manifests(tmp_path, capsys):
     for text, message in (("{", "JSON"), ('{"format": "other"}', "ace-golden-1")):
         (tmp_path / "manifest.json").write_text(text)
         assert main([str(tmp_path)]) == 2
         assert message in capsys.readouterr().err
 
 
-def test_one_case_by_name(golden_folder, capsys) -> None:
+def test_one_case_by_name(golden_folder, capsys):
     code, summary, _ = check(golden_folder, capsys, "--case", "mano_public")
     assert code == 0 and summary["cases"] == 1
     assert main([str(golden_folder), "--case", "mano_publik"]) == 2

@@ -4,8 +4,6 @@
 held against the reference, and the released layout on the disk through the ace tracker.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

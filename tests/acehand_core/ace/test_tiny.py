@@ -16,7 +16,7 @@ from acehand_core.ace.model.weights.state import LoadedWeights
 from acehand_core.errors import InputError
 
 
-def tiny_config(variant: str = "k", temporal_attention: bool = True) -> ModelConfig:
+def tiny_config(variant="k", temporal_attention=True):
     """Return sizes for images of about 128 x 96 pixels."""
     decoder = DecoderConfig(
         feature_dim=TinyConfig().dim, width=96, num_heads=4, num_layers=2, spatial_grid=8,
@@ -26,18 +26,18 @@ def tiny_config(variant: str = "k", temporal_attention: bool = True) -> ModelCon
     return ModelConfig(variant=variant, source="tiny", decoder=decoder, tiny=tiny)
 
 
-def build(config: ModelConfig, seed: int = 0) -> AceModel:
+def build(config, seed=0):
     torch.manual_seed(seed)
     source = make_source(config)
     return AceModel(config, source, Decoder(config.decoder)).eval()
 
 
-def clip(frames: int, seed: int = 1, height: int = 32, width: int = 64) -> torch.Tensor:
+def clip(frames, seed=1, height=32, width=64):
     noise = torch.Generator().manual_seed(seed)
     return torch.rand(1, 3, frames, height, width, generator=noise) * 2 - 1
 
 
-def batch_of(frames: torch.Tensor) -> ClipBatch:
+def batch_of(frames):
     size = torch.tensor([[float(frames.shape[-1]), float(frames.shape[-2])]])
     return ClipBatch(None, size, frames=frames)
 

@@ -1,7 +1,5 @@
 """Folders of predictions and ground truth, trackers, and the commands around them."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 
@@ -14,8 +12,7 @@ from acehand_core.ace.evaluation.inputs import find_predictions, open_ground_tru
 from acehand_core.ace.evaluation.protocol import HandLibrary
 from acehand_core.ace.evaluation.run import Options, evaluate_predictions, evaluate_tracker
 from acehand_core.ace.evaluation.tracking import Decoding, DoNothing, throughput, track_segments
-from acehand_core.ace.labelled.clips.schema import ClipInfo, StoreInfo
-from acehand_core.ace.labelled.clips.store import ClipStore, ClipWriter, made_from
+from acehand_core.ace.labelled.clips.store import ClipStore
 from acehand_core.ace.labelled.segments import make_segments, write_segments
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.provenance import Provenance
@@ -271,15 +268,8 @@ def test_mediapipe_on_a_rendered_clip(tmp_path):
     rows = np.arange(frames)
     motion = whole.at(rows, whole.timestamps_ns[:frames], whole.fps)
     motion = replace(motion, provenance=Provenance("clip", None, "ground truth"))
-    info = ClipInfo(
-        id="clip", dataset="rendered", split="test", kind="video", frames=frames, fps=whole.fps,
-        width=640, height=480, camera=whole.camera, hand_model="acehand",
-        left_shapedirs_fixed=whole.left_shapedirs_fixed, source={},
-        made_from=made_from("0" * 64, {}),
-    )  # fmt: skip
-    writer = ClipWriter(tmp_path / "store", StoreInfo("rendered", "test", "test", "none", {}))
-    writer.write(info, motion, frames=iter(example_video.example_frames(frames)))
-    writer.write_index()
+    pictures = example_video.example_frames(frames)
+    evaluation_samples.store(tmp_path / "store", {"clip": frames}, motion=motion, images=pictures)
     truth = open_ground_truth(tmp_path / "store", length=frames)
     tracker = make_tracker("mediapipe", TrackerSettings())
     seen = evaluate_tracker(tracker, truth, Options(), {})["metrics"]

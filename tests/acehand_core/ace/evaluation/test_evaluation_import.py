@@ -1,7 +1,5 @@
 """Importers on fabricated outputs: what was written in another convention is the hand it was."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace

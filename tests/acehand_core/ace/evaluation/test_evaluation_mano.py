@@ -4,8 +4,6 @@ Predictions are a dataset's own numbers, turned and moved by known amounts. What
 is worked out here from joints that smplx posed; nothing of acehand takes part in it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import cv2

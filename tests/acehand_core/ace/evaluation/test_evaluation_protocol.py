@@ -1,7 +1,5 @@
 """The protocol, by hand on constructed cases."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -321,22 +319,6 @@ def test_joints_alone_have_no_orientation_or_translation():
     metrics = evaluate((replace(truth, hand_model="none", **nothing), truth))["metrics"]
     assert metrics["go_p"] is None and metrics["ct_p"] is None and metrics["recall"] == 1
     assert metrics["mpjpe_p"] == pytest.approx(0, abs=1e-9)
-
-
-def test_decoded_lengths_are_told_apart():
-    truth = motion_of(still(3))
-    said = [
-        {"decoded_frames": 121, "decoded_latents": 31},
-        {"decoded_frames": 81, "decoded_latents": 21},
-        {"decoded_frames": 81, "decoded_latents": 22},
-        {"decoded_frames": 600, "decoded_latents": 151, "decoded_whole": True},
-        {"decoded_frames": 1000, "decoded_latents": 251, "decoded_whole": True},
-    ]  # fmt: skip
-    rows = evaluate(*[(motion_of(still(3), settings=one), truth) for one in said])
-    keys = ("frames", "whole", "latents", "segments")
-    assert [tuple(row[key] for key in keys) for row in rows["decoded_length"]] == [
-        (81, False, [21, 22], 2), (121, False, [31, 31], 1), (800, True, [151, 251], 2),
-    ]  # fmt: skip
 
 
 def test_pixels_are_counted_in_pictures_of_the_papers_size():

@@ -1,7 +1,5 @@
 """The paper's own numbers, and the report that compares ours."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re
@@ -268,7 +266,7 @@ def test_a_damaged_evaluation_is_refused_with_its_entry(
 RADAR = ("f1", "mpjpe_p", "pa_p", "epe_p", "go_p", "ct_p", "jitter")
 
 
-def radars(entries) -> dict[str, dict[str, dict[int, float]]]:
+def radars(entries):
     """Return, per radar and series, how far out its known points are on each axis, rim 1."""
     tables = build_tables(entries)
     return {

@@ -187,7 +187,7 @@ def test_bad_names_and_files_are_refused(tmp_path):
     assert clips.made_from("a", {"x": 1}) != clips.made_from("b", {"x": 1})
 
 
-def test_a_clip_is_an_input_with_the_hands_that_it_is_labelled_with(tmp_path) -> None:
+def test_a_clip_is_an_input_with_the_hands_that_it_is_labelled_with(tmp_path):
     stamps = np.arange(9) * 33_333_333
     labels = dataclasses.replace(motion(9), timestamps_ns=stamps)
     writer = ClipWriter(tmp_path / "store", StoreInfo("arctic", "train", "test", "none", {}))

@@ -13,7 +13,7 @@ from helpers import ROOT
 TEXT = (ROOT / "docs" / "datasets.md").read_text("utf-8")
 
 
-def rows(header: str) -> list[list[str]]:
+def rows(header):
     lines = TEXT[TEXT.index(header) :].splitlines()[2:]
     body = lines[: next((i for i, line in enumerate(lines) if not line.startswith("|")), None)]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in body]

@@ -1,7 +1,5 @@
 """Two accounts of the same frames, and quality: every expected number is worked out by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -13,7 +11,7 @@ from acehand_core.geometry import rotations
 from helpers import fake_ace as fake
 
 
-def account(left, right, count: int = 1, depth: float = 0.5) -> HandFrames:
+def account(left, right, count=1, depth=0.5):
     """Hands that are points on a line: the wrist's x, or None where a hand is absent."""
     frames = HandFrames.empty(count, True)
     frames.trust[:], frames.visible[:] = 1, 1

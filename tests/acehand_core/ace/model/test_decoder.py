@@ -1,14 +1,11 @@
 """The decoder: what it is equivariant to, its variants, and what it says before training."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
 import pytest
 import torch
 
-from acehand_core.ace.model.batch import Readout
 from acehand_core.ace.model.config import DecoderConfig
 from acehand_core.ace.model.decoder import (
     Decoder,
@@ -30,7 +27,7 @@ VARIANTS = {
 }
 
 
-def make(config: DecoderConfig = TINY, seed: int = 0, trained: bool = True) -> Decoder:
+def make(config=TINY, seed=0, trained=True):
     """Return a decoder; ``trained`` ones have no layer that is still zero."""
     torch.manual_seed(seed)
     decoder = Decoder(config).eval()
@@ -40,7 +37,7 @@ def make(config: DecoderConfig = TINY, seed: int = 0, trained: bool = True) -> D
     return decoder
 
 
-def inputs(frames: int = 4, height: int = 3, width: int = 5, batch: int = 2):
+def inputs(frames=4, height=3, width=5, batch=2):
     generator = torch.Generator().manual_seed(1)
     features = torch.randn(batch, 24, frames, height, width, generator=generator)
     rays = torch.randn(batch, 3, frames, height, width, generator=generator)
@@ -49,12 +46,12 @@ def inputs(frames: int = 4, height: int = 3, width: int = 5, batch: int = 2):
 
 
 @torch.no_grad()
-def decode(decoder: Decoder, features: torch.Tensor, rays: torch.Tensor) -> Readout:
+def decode(decoder, features, rays):
     return decoder(features, rays)
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_every_variant_decodes_and_trains(name) -> None:
+def test_every_variant_decodes_and_trains(name):
     decoder = make(VARIANTS[name])
     features, rays = inputs()
     readout = decoder(features, rays)
@@ -72,7 +69,7 @@ def test_every_variant_decodes_and_trains(name) -> None:
                          else set())  # fmt: skip
 
 
-def test_variants_hold_only_what_they_use() -> None:
+def test_variants_hold_only_what_they_use():
     names = {name: set(make(config).state_dict()) for name, config in VARIANTS.items()}
     paper = names["paper"]
     assert paper - names["no spatial encoding"] == {"spatial_encoding"}
@@ -82,7 +79,7 @@ def test_variants_hold_only_what_they_use() -> None:
     assert pooled == {"head_joints_relative", "head_anchors"}
 
 
-def test_pooled_anchors_stay_inside_the_image() -> None:
+def test_pooled_anchors_stay_inside_the_image():
     """By a sigmoid, as the released code has it: however far a head goes, and halfway at 0."""
     decoder = make(VARIANTS["pooled queries"])
     last = [module for module in decoder.head_anchors if isinstance(module, torch.nn.Linear)][-1]
@@ -93,14 +90,14 @@ def test_pooled_anchors_stay_inside_the_image() -> None:
     torch.testing.assert_close(anchors, torch.tensor([0.5, 0.75]).expand_as(anchors))
 
 
-def test_released_and_impossible_sizes() -> None:
+def test_released_and_impossible_sizes():
     decoder = Decoder(DecoderConfig())
     assert sum(p.numel() for p in decoder.parameters()) == 12_286_773
     with pytest.raises(InputError, match="5 heads"):
         replace(TINY, num_heads=5)
 
 
-def test_before_training_the_heads_are_constant() -> None:
+def test_before_training_the_heads_are_constant():
     readout = decode(make(trained=False), *inputs())
     assert readout.betas.abs().max() == 0
     torch.testing.assert_close(readout.camera, torch.tensor([0.0, 0.0, -0.693]).expand(2, 13, 2, 3))
@@ -112,7 +109,7 @@ def test_before_training_the_heads_are_constant() -> None:
     assert encoding.shape == (2, 15, 32) and encoding.abs().max() == 0
 
 
-def test_every_frame_sees_past_and_future() -> None:
+def test_every_frame_sees_past_and_future():
     decoder, (features, rays) = make(), inputs(frames=5)
     features.requires_grad_(True)
     readout = decoder(features, rays)
@@ -121,19 +118,19 @@ def test_every_frame_sees_past_and_future() -> None:
     assert (per_latent > 0).all()
 
 
-def test_rotary_positions_are_relative() -> None:
+def test_rotary_positions_are_relative():
     """Scores of two tokens depend on how far apart they are, not on where."""
     query, key = torch.randn(1, 1, 1, 1, 16), torch.randn(1, 1, 1, 1, 16)
     angles = rotary_angles(40, 16, torch.device("cpu"))
 
-    def score(a: int, b: int) -> torch.Tensor:
+    def score(a, b):
         return (rotate(query, angles[a : a + 1]) * rotate(key, angles[b : b + 1])).sum()
 
     torch.testing.assert_close(score(3, 10), score(29, 36), rtol=1e-4, atol=1e-5)
     assert (score(3, 10) - score(3, 20)).abs() > 1e-3
 
 
-def test_reversing_time_matters_and_absolute_positions_end() -> None:
+def test_reversing_time_matters_and_absolute_positions_end():
     features, rays = inputs(frames=4)
     forward, backward = (decode(make(), f, rays) for f in (features, features.flip(2)))
     # Relative positions are signed: earlier is not later.
@@ -143,7 +140,7 @@ def test_reversing_time_matters_and_absolute_positions_end() -> None:
         make(config)(features, rays)
 
 
-def test_anchors_are_means_over_the_grid() -> None:
+def test_anchors_are_means_over_the_grid():
     heat = torch.zeros(4, 5)
     for row, column, expected in ((0, 0, (0, 0)), (3, 4, (1, 1)), (1, 2, (0.5, 1 / 3))):
         one = heat.clone()
@@ -154,7 +151,7 @@ def test_anchors_are_means_over_the_grid() -> None:
     assert (anchors > 0).all() and (anchors < 1).all()
 
 
-def test_latents_stand_at_every_fourth_frame() -> None:
+def test_latents_stand_at_every_fourth_frame():
     values = torch.randn(2, 5, 2, 3)
     out = over_time(values, 17)
     torch.testing.assert_close(out[:, ::4], values)

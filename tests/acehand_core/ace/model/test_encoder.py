@@ -1,7 +1,5 @@
 """The VAE stream, the truncated trunk, and its adapters."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -21,7 +19,7 @@ from helpers import tiny_model
 
 
 @pytest.fixture(scope="module")
-def frames() -> np.ndarray:
+def frames():
     return np.random.default_rng(0).integers(0, 256, (21, 32, 48, 3), dtype=np.uint8)
 
 
@@ -31,7 +29,7 @@ def encoder():
 
 
 @pytest.fixture(scope="module")
-def latents(encoder, frames) -> torch.Tensor:
+def latents(encoder, frames):
     return encoder.encode(frames, chunk=4, round_to_half=False)
 
 
@@ -44,7 +42,7 @@ def exact(frames):
 
 @pytest.mark.parametrize("chunk", [4, 8, 12, 16, 64])
 @pytest.mark.parametrize("pushes", [(21,), (1, 20), (3, 1, 7, 10), (1,) * 21])
-def test_a_stream_equals_one_call(frames, exact, chunk, pushes) -> None:
+def test_a_stream_equals_one_call(frames, exact, chunk, pushes):
     encoder, latents = exact
     stream = encoder.stream(chunk, round_to_half=False)
     parts, start = [], 0
@@ -56,7 +54,7 @@ def test_a_stream_equals_one_call(frames, exact, chunk, pushes) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 4, 5, 8, 9, 17])
-def test_a_prefix_has_the_same_latents(encoder, frames, latents, count) -> None:
+def test_a_prefix_has_the_same_latents(encoder, frames, latents, count):
     got = encoder.encode(frames[:count], chunk=4, round_to_half=False)
     assert got.shape[1] == 1 + (count - 1) // 4
     torch.testing.assert_close(got, latents[:, : got.shape[1]], rtol=0, atol=0)
@@ -66,7 +64,7 @@ def test_a_prefix_has_the_same_latents(encoder, frames, latents, count) -> None:
         encoder.encode(np.zeros((5, 30, 48, 3), np.uint8))
 
 
-def test_diffusers_encodes_the_same(encoder, frames, latents) -> None:
+def test_diffusers_encodes_the_same(encoder, frames, latents):
     """One plain call of the whole autoencoder's ``_encode`` on the same weights."""
     from acehand_core.ace.model.encoder.vae import LATENT_MEAN, LATENT_STD
 
@@ -80,7 +78,7 @@ def test_diffusers_encodes_the_same(encoder, frames, latents) -> None:
     torch.testing.assert_close(latents, expected[0], rtol=0, atol=1e-5)
 
 
-def test_what_a_stream_keeps_does_not_grow(encoder, frames) -> None:
+def test_what_a_stream_keeps_does_not_grow(encoder, frames):
     stream = encoder.stream(chunk=4)
     kept = []
     for _ in range(4):
@@ -91,11 +89,11 @@ def test_what_a_stream_keeps_does_not_grow(encoder, frames) -> None:
 
 
 @pytest.fixture(scope="module")
-def clip() -> torch.Tensor:
+def clip():
     return torch.randn(2, 48, 3, 4, 6, generator=torch.Generator().manual_seed(3))
 
 
-def test_the_whole_transformer_has_the_same_hidden_states(clip) -> None:
+def test_the_whole_transformer_has_the_same_hidden_states(clip):
     """diffusers' full model, 100 zero channels and time 0 included, read by a hook."""
     from diffusers import WanTransformer3DModel
 
@@ -119,7 +117,7 @@ def test_the_whole_transformer_has_the_same_hidden_states(clip) -> None:
     torch.testing.assert_close(features.flatten(2).transpose(1, 2), seen[0], rtol=0, atol=5e-6)
 
 
-def test_skipped_blocks_do_not_exist() -> None:
+def test_skipped_blocks_do_not_exist():
     for tap in (0, 2, 4):
         names = Trunk(replace(tiny_model.TRUNK, tap=tap)).state_dict()
         assert {n.split(".")[1] for n in names if n.startswith("blocks.")} == {
@@ -128,7 +126,7 @@ def test_skipped_blocks_do_not_exist() -> None:
         assert not any("proj_out" in n or "condition" in n for n in names)
 
 
-def test_a_tensor_too_many_or_too_few_and_impossible_sizes_are_refused() -> None:
+def test_a_tensor_too_many_or_too_few_and_impossible_sizes_are_refused():
     for change in ({"tap": 5}, {"sigma": 2.0}, {"num_heads": 7}):
         with pytest.raises(InputError):
             replace(tiny_model.TRUNK, **change)
@@ -139,7 +137,7 @@ def test_a_tensor_too_many_or_too_few_and_impossible_sizes_are_refused() -> None
             Trunk.from_tensors(tiny_model.TRUNK, changed, caption)
 
 
-def test_noise_is_drawn_only_when_asked_for(clip) -> None:
+def test_noise_is_drawn_only_when_asked_for(clip):
     clean = tiny_model.trunk()
     torch.testing.assert_close(clean(clip), clean(clip), rtol=0, atol=0)
     noisy = tiny_model.trunk(replace(tiny_model.TRUNK, sigma=0.5))
@@ -149,7 +147,7 @@ def test_noise_is_drawn_only_when_asked_for(clip) -> None:
     assert (noisy.modulation - clean.modulation).abs().max() > 1e-2  # its time step is 500
 
 
-def test_low_precision_is_near_and_keeps_its_islands(clip) -> None:
+def test_low_precision_is_near_and_keeps_its_islands(clip):
     low, high = tiny_model.trunk(precision="bfloat16"), tiny_model.trunk()
     assert low.dtype == torch.bfloat16 and low.patch_embedding.weight.dtype == torch.float32
     assert low.modulation.dtype == torch.float32 and low.context.dtype == torch.bfloat16
@@ -159,7 +157,7 @@ def test_low_precision_is_near_and_keeps_its_islands(clip) -> None:
     assert 1e-4 < (a - b).abs().mean() / b.abs().mean() < 2e-2
 
 
-def adapted(precision: str = "float32", seed: int | None = 5) -> Trunk:
+def adapted(precision="float32", seed=5):
     trunk = tiny_model.trunk(precision=precision)
     add_adapters(trunk)
     if seed is not None:
@@ -171,21 +169,21 @@ def adapted(precision: str = "float32", seed: int | None = 5) -> Trunk:
     return trunk
 
 
-def test_adapters_start_as_identities(clip) -> None:
+def test_adapters_start_as_identities(clip):
     with torch.no_grad():
         torch.testing.assert_close(
             adapted(seed=None)(clip), tiny_model.trunk()(clip), rtol=0, atol=0
         )
 
 
-def test_ten_linears_per_block_are_adapted() -> None:
+def test_ten_linears_per_block_are_adapted():
     names = [name for name, _ in adapter_parameters(adapted())]
     assert len(names) == 3 * 10 * 2
     assert "blocks.0.attn1.to_q.lora_A.default.weight" in names
     assert "blocks.2.ffn.net.0.proj.lora_B.default.weight" in names
 
 
-def test_only_adapters_and_the_patch_embedding_are_trained(clip) -> None:
+def test_only_adapters_and_the_patch_embedding_are_trained(clip):
     trunk = adapted()
     trunk(clip).square().mean().backward()
     reached = {n for n, p in trunk.named_parameters() if p.grad is not None}
@@ -196,7 +194,7 @@ def test_only_adapters_and_the_patch_embedding_are_trained(clip) -> None:
     assert gradient[:, :48].abs().min() > 0 and gradient[:, 48:].abs().max() == 0
 
 
-def test_merging_in_float32_changes_nothing(clip) -> None:
+def test_merging_in_float32_changes_nothing(clip):
     trunk = adapted()
     with torch.no_grad():
         live = trunk(clip)
@@ -206,7 +204,7 @@ def test_merging_in_float32_changes_nothing(clip) -> None:
     assert trunk.state_dict().keys() == tiny_model.trunk().state_dict().keys()
 
 
-def test_adapter_tensors_are_strict() -> None:
+def test_adapter_tensors_are_strict():
     tensors = {n: p.detach() for n, p in adapter_parameters(adapted())}
     add_adapters(tiny_model.trunk(), tensors)
     name = "blocks.1.attn2.to_v.lora_A.default.weight"
@@ -220,7 +218,7 @@ def test_adapter_tensors_are_strict() -> None:
             add_adapters(tiny_model.trunk(), changed)
 
 
-def test_released_sizes_on_the_meta_device() -> None:
+def test_released_sizes_on_the_meta_device():
     """Blocks that run, and nothing else, at the released size."""
     trunk = Trunk(TrunkConfig())
     counted = sum(p.numel() for p in trunk.parameters())

@@ -1,13 +1,11 @@
 """The assembled model, and every way of placing its hands."""
 
-from __future__ import annotations
-
 from dataclasses import fields, replace
 
 import pytest
 import torch
 
-from acehand_core.ace.model.batch import ClipBatch, PinholeBatch, Readout, pinhole_batch
+from acehand_core.ace.model.batch import ClipBatch, PinholeBatch, pinhole_batch
 from acehand_core.ace.model.decoder import Decoder
 from acehand_core.ace.model.inference.assembly import predicted_camera
 from acehand_core.ace.model.network import RELEASED, AceModel, SolveOptions, place
@@ -24,19 +22,19 @@ CONFIG, weights = tiny_model.MODEL, tiny_model.weights
 
 
 @pytest.fixture(scope="module")
-def batch() -> ClipBatch:
+def batch():
     latents = torch.randn(1, 48, 3, 8, 12, generator=torch.Generator().manual_seed(4))
     camera = PinholeBatch(torch.tensor([[170.0, 165]]), torch.tensor([[99.0, 60]]), SIZE)
     return ClipBatch(latents, SIZE, camera)
 
 
 @pytest.fixture(scope="module")
-def readout(batch) -> Readout:
+def readout(batch):
     with torch.no_grad():
         return AceModel.from_weights(weights(), "float32")(batch)
 
 
-def test_live_and_merged_adapters_say_the_same(batch, readout) -> None:
+def test_live_and_merged_adapters_say_the_same(batch, readout):
     with torch.no_grad():
         live = AceModel.from_weights(weights(), "float32", merge=False)(batch)
     for field in fields(readout):
@@ -44,13 +42,13 @@ def test_live_and_merged_adapters_say_the_same(batch, readout) -> None:
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
 
 
-def test_adapters_matter(batch, readout) -> None:
+def test_adapters_matter(batch, readout):
     with torch.no_grad():
         base = AceModel.from_weights(replace(weights(), adapters=None), "float32")(batch)
     assert (base.camera - readout.camera).abs().max() > 1e-3
 
 
-def test_a_frozen_source_leaves_adapters_out(batch) -> None:
+def test_a_frozen_source_leaves_adapters_out(batch):
     frozen = replace(weights(), config=replace(CONFIG, source="wan_frozen"))
     plain = replace(weights(), adapters=None)
     with torch.no_grad():
@@ -60,7 +58,7 @@ def test_a_frozen_source_leaves_adapters_out(batch) -> None:
     assert not any(p.requires_grad for p in model.source.parameters())
 
 
-def test_another_source_in_its_place() -> None:
+def test_another_source_in_its_place():
     config = replace(CONFIG, source="rgb", decoder=replace(CONFIG.decoder, feature_dim=3072))
     decoder = Decoder(config.decoder)
     head = {"weight": torch.zeros(3, 3072, 1, 1, 1), "bias": torch.tensor([0.0, 0, 1])}
@@ -75,13 +73,13 @@ def test_another_source_in_its_place() -> None:
         model(ClipBatch(torch.zeros(1, 48, 3, 4, 6), SIZE))
 
 
-def test_features_of_the_wrong_width() -> None:
+def test_features_of_the_wrong_width():
     wrong = replace(CONFIG, decoder=replace(CONFIG.decoder, feature_dim=40))
     with pytest.raises(InputError, match=r"48 channels.* feature_dim is 40"):
         AceModel(wrong, tiny_model.trunk(), Decoder(wrong.decoder))
 
 
-def test_a_model_without_a_source_says_so(batch) -> None:
+def test_a_model_without_a_source_says_so(batch):
     model = AceModel.from_weights(replace(weights(), trunk=None, adapters=None), "float32")
     with pytest.raises(InputError, match="no feature source"):
         model(batch)
@@ -89,7 +87,7 @@ def test_a_model_without_a_source_says_so(batch) -> None:
 
 @pytest.mark.parametrize("bearings", ["intrinsics", "rays", "pinhole", "radial"])
 @pytest.mark.parametrize("solve", ["mixed", "rigid", "inverse", "direct"])
-def test_every_way_of_placing(readout, batch, bearings, solve) -> None:
+def test_every_way_of_placing(readout, batch, bearings, solve):
     hands = TorchHands.acehand()
     joints = hands.joints(readout.global_orient, readout.hand_pose, readout.betas)
     options = SolveOptions(bearings, solve)
@@ -98,7 +96,7 @@ def test_every_way_of_placing(readout, batch, bearings, solve) -> None:
     assert (placed.translation[..., 2] > 0).all()
 
 
-def test_kfree_needs_no_camera_and_k_a_pinhole(readout, batch) -> None:
+def test_kfree_needs_no_camera_and_k_does(readout, batch):
     joints = TorchHands.acehand().joints(readout.global_orient, readout.hand_pose, readout.betas)
     placed = place(readout, joints, batch.size, None, RELEASED["kfree"])
     assert placed.translation.isfinite().all()
@@ -109,7 +107,7 @@ def test_kfree_needs_no_camera_and_k_a_pinhole(readout, batch) -> None:
         pinhole_batch([fisheye])
 
 
-def test_how_a_ray_field_is_used_is_an_option(readout, batch) -> None:
+def test_how_a_ray_field_is_used_is_an_option(readout, batch):
     """Options of ``place`` against the camera or the field that they stand for."""
     hands = TorchHands.acehand()
     joints = hands.joints(readout.global_orient, readout.hand_pose, readout.betas)

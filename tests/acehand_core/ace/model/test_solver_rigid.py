@@ -97,17 +97,6 @@ def test_a_wrong_depth_is_put_right(noise, ratio):
     assert rigid.mean() < ratio * mixed.mean()
 
 
-def test_a_hand_of_wrong_size_with_a_good_depth_is_left_to_the_prior():
-    """Size and depth look alike; who is trusted is a parameter."""
-    scene = Scene(4, frames=100, depth=0.02, anchor=3.0, joint=0.003, size=0.06)
-    errors = {
-        depth: scene.error_mm(scene.solve(RigidSettings(depth_sigma=depth, size_sigma=0.06))).mean()
-        for depth in (0.02, 0.1, 1.0)
-    }
-    assert errors[0.02] < errors[0.1] < errors[1.0]
-    assert errors[0.02] < 1.05 * scene.error_mm(scene.start()).mean()
-
-
 def test_it_ends_at_the_minimum_of_the_twins_cost():
     settings = RigidSettings(steps=40)
     scene = Scene(6, frames=3, anchor=5.0, joint=0.006, outliers=0.1, wrist=0.02)

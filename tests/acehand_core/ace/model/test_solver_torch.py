@@ -404,21 +404,6 @@ def test_training_reaches_the_ray_field(source):
         assert torch.isfinite(rays.grad).all() and rays.grad.abs().max() > 0
 
 
-@pytest.mark.parametrize("fallback", ["released", "paper"])
-def test_moving_the_hand_within_its_frame_moves_nothing_in_the_world(fallback):
-    """Canonical joints shifted one way, translation the other; sideways and in depth."""
-    scene = Scene(20)
-    bearings = scene.bearings("calibrated")[0]
-    before = mixed_pnp(scene.joints, scene.log_depth, bearings, fallback)
-    shift = torch.tensor([0.03, -0.02, 0.015], dtype=torch.float64)
-    log_depth = (scene.log_depth.exp() - shift[2]).log()
-    after = mixed_pnp(scene.joints + shift, log_depth, bearings, fallback)
-    assert torch.equal(before.accepted, after.accepted)
-    moved = after.translation + shift
-    rows = before.accepted if fallback == "released" else torch.ones_like(before.accepted)
-    torch.testing.assert_close(moved[rows], before.translation[rows], rtol=0, atol=1e-12)
-
-
 def test_rays_that_look_sideways_or_back():
     """A depth counts by its absolute value and at least 1e-6; outside the field there is none."""
     scene = Scene(32, clips=1, frames=4)

@@ -1,12 +1,6 @@
 """``acehand weights`` as it is typed."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
-
-import pytest
 
 from acehand_core.ace.model.weights import fetch
 from acehand_core.ace.model.weights.load import load_weights
@@ -15,15 +9,15 @@ from helpers import weights_samples as samples
 from helpers.weights_samples import release
 
 
-def run(*words: str | Path) -> int:
+def run(*words):
     return acehand(["weights", *map(str, words)])
 
 
-def last_json(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+def last_json(capsys):
     return json.loads(capsys.readouterr().out.splitlines()[-1])
 
 
-def test_convert_inspect(checkpoint: Path, base: Path, tmp_path: Path, capsys: Any) -> None:
+def test_convert_inspect(checkpoint, base, tmp_path, capsys):
     loose = tmp_path / "elsewhere" / samples.CHECKPOINT
     loose.parent.mkdir()
     checkpoint.rename(loose)
@@ -43,9 +37,7 @@ def test_convert_inspect(checkpoint: Path, base: Path, tmp_path: Path, capsys: A
     assert last_json(capsys)["tap"] == 1
 
 
-def test_what_is_wrong_gives_an_exit_code(
-    checkpoint: Path, base: Path, tmp_path: Path, capsys: Any
-) -> None:
+def test_what_is_wrong_gives_an_exit_code(checkpoint, base, tmp_path, capsys):
     made = release()
     del made.parts["projectors"]["l1.hand_fuse.1.weight"]
     bad = made.write(tmp_path / "bad")
@@ -62,7 +54,7 @@ def test_what_is_wrong_gives_an_exit_code(
     assert run("convert", checkpoint, "--variant", "k", "--to", "acehand", "--output", "o") == 2
 
 
-def test_list_of_what_can_be_fetched(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_of_what_can_be_fetched(capsys):
     assert run("inspect", "--accounting", "--json") == 0
     captured = capsys.readouterr()
     rows = json.loads(captured.out)["accounting"]["rows"]
@@ -77,10 +69,10 @@ def test_list_of_what_can_be_fetched(capsys: pytest.CaptureFixture[str]) -> None
     assert run("fetch") == 2
 
 
-def test_fetch_prints_where_and_under_which_licence(tmp_path: Path, monkeypatch, capsys) -> None:
+def test_fetch_prints_where_and_under_which_licence(tmp_path, monkeypatch, capsys):
     asked, licence = [], "CC BY-NC 4.0"
 
-    def fetched(name: str, revision: str | None, quiet: bool) -> fetch.FetchedWeights:
+    def fetched(name, revision, quiet):
         asked.append((name, revision))
         return fetch.FetchedWeights(name, "a/b", "c0ffee", tmp_path, {}, {}, ("x.json",), licence)
 

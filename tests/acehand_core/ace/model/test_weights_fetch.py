@@ -1,7 +1,5 @@
 """Downloads, with the real client against a hub on this machine."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -9,10 +7,8 @@ import random
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -45,20 +41,20 @@ class Hub(ThreadingHTTPServer):
         self.sent = 0
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
 
-    def sha256(self, name: str) -> str:
+    def sha256(self, name):
         return self.stated.get(name, hashlib.sha256(self.files[name]).hexdigest())
 
 
 class Handler(BaseHTTPRequestHandler):
     server: Hub
 
-    def log_message(self, *_: Any) -> None:
+    def log_message(self, *_):
         pass
 
-    def do_HEAD(self) -> None:
+    def do_HEAD(self):
         self.do_GET()
 
-    def do_GET(self) -> None:
+    def do_GET(self):
         path = self.path.split("?")[0]
         name = path.rsplit("/", 1)[-1]
         if path.startswith("/api/models/"):
@@ -71,13 +67,13 @@ class Handler(BaseHTTPRequestHandler):
         else:
             self.answer(404, b"", {"X-Error-Code": "EntryNotFound"})
 
-    def entry(self, name: str) -> dict[str, Any]:
+    def entry(self, name):
         size = len(self.server.files[name])
         lfs = {"oid": self.server.sha256(name), "size": size, "pointerSize": 134}
         more = {"lfs": lfs} if name.endswith(".pt") else {}
         return {"type": "file", "path": name, "size": size, "oid": 40 * "1"} | more
 
-    def file(self, name: str) -> None:
+    def file(self, name):
         content = self.server.files[name]
         asked = self.headers.get("Range", "bytes=0-").removeprefix("bytes=")
         start, size = int(asked.split("-")[0]), len(content)
@@ -87,7 +83,7 @@ class Handler(BaseHTTPRequestHandler):
             headers["Content-Range"] = f"bytes {start}-{size - 1}/{size}"
         self.answer(206 if start else 200, content[start:], headers, self.server.cut_after)
 
-    def answer(self, code: int, data: bytes, headers: dict[str, str], cut: Any = None) -> None:
+    def answer(self, code, data, headers, cut=None):
         """Send headers, and after a GET the data or their first ``cut`` bytes."""
         self.send_response(code)
         for name, value in {**headers, "Content-Length": str(len(data))}.items():
@@ -100,7 +96,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def hub() -> Iterator[Hub]:
+def hub():
     server = Hub()
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -109,7 +105,7 @@ def hub() -> Iterator[Hub]:
     server.server_close()
 
 
-def run(home: Path, url: str, *steps: dict[str, Any], offline: bool = False) -> list[Any]:
+def run(home, url, *steps, offline=False):
     """Return the outcome of each step, of a process of its own"""
     environment = {
         **os.environ, "HF_HOME": str(home), "HF_ENDPOINT": url, "HF_HUB_DISABLE_XET": "1",
@@ -128,7 +124,7 @@ NOWHERE = "http://127.0.0.1:9"
 K, KFREE = {"name": "official-k"}, {"name": "official-kfree"}
 
 
-def test_download_then_cache_then_damage(hub: Hub, tmp_path: Path) -> None:
+def test_download_then_cache_then_damage(hub, tmp_path):
     first, second = run(tmp_path, hub.url, K, K)
     assert first["sha256"] == {"ace_ego_hand_k.pt": hashlib.sha256(LARGE).hexdigest()}
     assert first["revision"] == COMMIT and "CC BY-NC" in first["licence"]
@@ -146,14 +142,14 @@ def test_download_then_cache_then_damage(hub: Hub, tmp_path: Path) -> None:
     assert blob.read_bytes() == LARGE
 
 
-def test_a_dropped_connection_is_taken_up_again(hub: Hub, tmp_path: Path) -> None:
+def test_a_dropped_connection_is_taken_up_again(hub, tmp_path):
     hub.cut_after = 100_000
     (result,) = run(tmp_path, hub.url, K)
     assert result["sha256"]["ace_ego_hand_k.pt"] == hashlib.sha256(LARGE).hexdigest()
     assert hub.sent == len(LARGE)
 
 
-def test_wrong_contents_are_refused(hub: Hub, tmp_path: Path) -> None:
+def test_wrong_contents_are_refused(hub, tmp_path):
     hub.stated["ace_ego_hand_kfree.pt"] = 64 * "a"
     (bad,) = run(tmp_path, hub.url, KFREE)
     assert bad["error"] == "SchemaError" and "ace_ego_hand_kfree.pt" in bad["message"]
@@ -161,7 +157,7 @@ def test_wrong_contents_are_refused(hub: Hub, tmp_path: Path) -> None:
     assert not any(p.name.startswith(64 * "a") and p.suffix != ".lock" for p in tmp_path.rglob("*"))
 
 
-def test_what_cannot_be_had_is_explained(hub: Hub, tmp_path: Path) -> None:
+def test_what_cannot_be_had_is_explained(hub, tmp_path):
     (nothing,) = run(tmp_path, hub.url, K, offline=True)
     assert nothing["error"] == "InputError" and "HF_HOME" in nothing["message"]
     (unreachable,) = run(tmp_path, NOWHERE, K)

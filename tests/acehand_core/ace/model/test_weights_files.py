@@ -1,14 +1,9 @@
 """Reading, converting and writing weights; and what is refused, with the tensor or file named."""
 
-from __future__ import annotations
-
 import hashlib
 import json
-import os
 import shutil
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -26,7 +21,7 @@ from acehand_core.ace.model.weights.load import (
     save_official,
     sort_sources,
 )
-from acehand_core.ace.model.weights.state import LoadedWeights, TrainingSource
+from acehand_core.ace.model.weights.state import TrainingSource
 from acehand_core.ace.model.weights.storage import store_of
 from acehand_core.cli.main import main
 from acehand_core.errors import InputError, OutputError, SchemaError
@@ -36,7 +31,7 @@ from helpers.weights_samples import TINY, equal, release, write_repackaged
 TARGETS = ("official", "acehand")
 
 
-def same_weights(left: LoadedWeights, right: LoadedWeights) -> bool:
+def same_weights(left, right):
     """Whether two sets of weights hold the same bits and describe the same model."""
     return (
         left.config == right.config
@@ -49,9 +44,7 @@ def same_weights(left: LoadedWeights, right: LoadedWeights) -> bool:
 
 
 @pytest.mark.parametrize("change", range(4))
-def test_released_weights_are_told_apart_by_content(
-    checkpoint: Path, base: Path, tmp_path: Path, change: int
-) -> None:
+def test_released_weights_are_told_apart_by_content(checkpoint, base, tmp_path, change):
     """Not by name, size or time: any of the files a checkpoint needs may be another."""
     caption = checkpoint.parent / "caption_embed.pt"
     known = identity(checkpoint)
@@ -61,26 +54,19 @@ def test_released_weights_are_told_apart_by_content(
     assert identity(checkpoint, base=tmp_path / "elsewhere" / base.name, caption=caption) == known
     path = (checkpoint, base / "diffusion_pytorch_model.safetensors", base / "Wan2.2_VAE.pth",
             caption)[change]  # fmt: skip
-    before = path.stat()
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert (path.stat().st_size, path.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+    samples.flip_bit(path, path.stat().st_size // 2)
     assert identity(checkpoint) != known
     path.unlink()
     with pytest.raises(InputError):
         identity(checkpoint)
 
 
-def test_a_file_is_hashed_once_until_it_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_is_hashed_once_until_it_changes(tmp_path, monkeypatch):
     path, reads = tmp_path / "weights", []
     path.write_bytes(b"one")
     digest = hashlib.file_digest
 
-    def counted(stream: Any, name: str) -> Any:
+    def counted(stream, name):
         reads.append(stream.name)
         return digest(stream, name)
 
@@ -90,15 +76,13 @@ def test_a_file_is_hashed_once_until_it_changes(
     assert len(reads) == 2  # too young: it might change again within a tick of the clock
     monkeypatch.setattr(sums, "_SETTLED_S", -1.0)
     assert [sums.sha256(path) for _ in range(3)] == [one] * 3 and len(reads) == 3
-    before = path.stat()
-    path.write_bytes(b"two")
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert sums.sha256(path) == hashlib.sha256(b"two").hexdigest()
+    samples.flip_bit(path, 0)
+    assert sums.sha256(path) == hashlib.sha256(b"nne").hexdigest()
 
 
 def test_every_layout_keeps_what_the_model_was_trained_on_and_how_it_is_run(
-    checkpoint: Path, base: Path, tmp_path: Path
-) -> None:
+    checkpoint, base, tmp_path
+):
     data = (TrainingSource("synthetic", "synthetic", "ab" * 32, "cd" * 32, 7, "ours"),)
     run = InferenceConfig("pinhole", "rigid", "paper", "acehand", 672, 21, "paper", "centres")
     theirs = release().write(tmp_path / "released", record=False)
@@ -123,7 +107,7 @@ def test_every_layout_keeps_what_the_model_was_trained_on_and_how_it_is_run(
         assert load_weights(tmp_path / f"mute-{target}", **pieces).training_data is None
 
 
-def test_weights_from_before_anything_was_recorded(tmp_path: Path, capsys) -> None:
+def test_weights_from_before_anything_was_recorded(tmp_path, capsys):
     theirs, own_folder = release().write(tmp_path, record=False), tmp_path / "own"
     convert(sort_sources([theirs]), "acehand", own_folder, config=TINY)
     config = own_folder / "config.json"
@@ -140,10 +124,10 @@ def test_weights_from_before_anything_was_recorded(tmp_path: Path, capsys) -> No
     assert found.training_data is None and found.inference == InferenceConfig()
 
 
-def test_only_what_runs_is_read(checkpoint: Path) -> None:
+def test_only_what_runs_is_read(checkpoint):
     weights, made, asked = load_weights(checkpoint), release(), []
 
-    def listening(tensors: dict[str, torch.Tensor], where: str) -> Any:
+    def listening(tensors, where):
         return replace(
             store_of(tensors, where), fetch=lambda name: asked.append(name) or tensors[name]
         )
@@ -173,7 +157,7 @@ def test_only_what_runs_is_read(checkpoint: Path) -> None:
     }  # fmt: skip
 
 
-def test_report_says_what_is_not_used(checkpoint: Path) -> None:
+def test_report_says_what_is_not_used(checkpoint):
     reports = {c.component: c for c in load_weights(checkpoint).report.components}
     assert reports["checkpoint"].ignored == ("step",)
     assert reports["vae"].ignored == ("decoder.conv1.weight",)
@@ -184,7 +168,7 @@ def test_report_says_what_is_not_used(checkpoint: Path) -> None:
     assert total == sum(map(len, expected))
 
 
-def test_pieces_in_every_form(checkpoint: Path, tmp_path: Path) -> None:
+def test_pieces_in_every_form(checkpoint, tmp_path):
     made, expected = release(), load_weights(checkpoint)
     prefixed = {f"model.{name}": tensor for name, tensor in made.vae.items()}
     torch.save(prefixed, tmp_path / "vae.pth")
@@ -208,7 +192,7 @@ def test_pieces_in_every_form(checkpoint: Path, tmp_path: Path) -> None:
         load_weights(checkpoint, caption=tmp_path / "narrow.pt")
 
 
-def test_missing_pieces_are_named(checkpoint: Path, base: Path) -> None:
+def test_missing_pieces_are_named(checkpoint, base):
     with pytest.raises(InputError, match="only a piece"):
         load_weights(base)
     for path, flag in (
@@ -221,7 +205,7 @@ def test_missing_pieces_are_named(checkpoint: Path, base: Path) -> None:
             load_weights(checkpoint)
 
 
-def test_a_checkpoint_without_a_record_has_the_released_sizes(tmp_path: Path) -> None:
+def test_a_checkpoint_without_a_record_has_the_released_sizes(tmp_path):
     checkpoint = release().write(tmp_path, record=False)
     with pytest.raises(SchemaError, match=r"'blocks\.4\.modulation' is missing"):
         load_weights(checkpoint)
@@ -230,7 +214,7 @@ def test_a_checkpoint_without_a_record_has_the_released_sizes(tmp_path: Path) ->
     assert load_weights(checkpoint, config=other).config == other
 
 
-def test_variant_from_name_record_or_argument(checkpoint: Path, tmp_path: Path) -> None:
+def test_variant_from_name_record_or_argument(checkpoint, tmp_path):
     with pytest.raises(InputError, match="holds the variant kfree, not k"):
         load_weights(checkpoint, "k")
     folder = checkpoint.parent
@@ -240,9 +224,7 @@ def test_variant_from_name_record_or_argument(checkpoint: Path, tmp_path: Path) 
     assert load_weights(folder / "mine.pt", "k", config=TINY).config.variant == "k"
 
 
-def test_every_layout_and_back_is_the_same_bits(
-    checkpoint: Path, base: Path, tmp_path: Path
-) -> None:
+def test_every_layout_and_back_is_the_same_bits(checkpoint, base, tmp_path):
     first, _ = convert(sort_sources([checkpoint]), "acehand", tmp_path / "0")
     path = tmp_path / "1"
     convert(sort_sources([tmp_path / "0"]), "acehand", path)
@@ -265,7 +247,7 @@ def test_every_layout_and_back_is_the_same_bits(
      {"temporal_encoding": "absolute"}],
     ids=str,
 )  # fmt: skip
-def test_ablations_convert_too(tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_ablations_convert_too(tmp_path, changes):
     config = replace(TINY, decoder=replace(TINY.decoder, **changes))
     checkpoint = release(config).write(tmp_path / "release")
     weights, _ = convert(sort_sources([checkpoint]), "acehand", tmp_path / "own")
@@ -274,9 +256,7 @@ def test_ablations_convert_too(tmp_path: Path, changes: dict[str, Any]) -> None:
     assert same_weights(again, weights)
 
 
-def test_the_repackaging_has_the_same_numbers_but_no_wrist_head(
-    checkpoint: Path, tmp_path: Path
-) -> None:
+def test_the_repackaging_has_the_same_numbers_but_no_wrist_head(checkpoint, tmp_path):
     released = load_weights(checkpoint)
     write_repackaged(tmp_path / "r", released)
     assert inspect(tmp_path / "r").problems == []
@@ -296,7 +276,7 @@ def test_the_repackaging_has_the_same_numbers_but_no_wrist_head(
     assert load_weights(tmp_path / "own").report.filled == weights.report.filled
 
 
-def test_nothing_is_overwritten_unasked(checkpoint: Path, own_folder: Path, tmp_path: Path) -> None:
+def test_nothing_is_overwritten_unasked(checkpoint, own_folder, tmp_path):
     for target in TARGETS:
         with pytest.raises(OutputError, match="exists"):
             convert(sort_sources([checkpoint]), target, own_folder)
@@ -314,10 +294,8 @@ def test_nothing_is_overwritten_unasked(checkpoint: Path, own_folder: Path, tmp_
     assert {p.name for p in tmp_path.iterdir()} == {"release", "own", "photos"}
 
 
-def test_a_failed_write_leaves_nothing(
-    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(path: Path, tensors: Any) -> None:
+def test_a_failed_write_leaves_nothing(checkpoint, tmp_path, monkeypatch):
+    def full(path, tensors):
         path.write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
@@ -329,10 +307,8 @@ def test_a_failed_write_leaves_nothing(
     assert [p.name for p in tmp_path.iterdir()] == ["release"]
 
 
-def test_export_fills_what_the_model_does_not_hold(
-    checkpoint: Path, base: Path, tmp_path: Path
-) -> None:
-    def exported(folder: Path | None, seed: int) -> dict[str, Any]:
+def test_export_fills_what_the_model_does_not_hold(checkpoint, base, tmp_path):
+    def exported(folder, seed):
         save_official(tmp_path / "out", load_weights(checkpoint), folder, seed)
         data = torch.load(tmp_path / "out" / samples.CHECKPOINT, weights_only=True)
         shutil.rmtree(tmp_path / "out")
@@ -373,7 +349,7 @@ def test_export_fills_what_the_model_does_not_hold(
     assert not torch.equal(first[name], first[name.replace("3", "2", 1)])
 
 
-def test_initial_values_are_those_of_fresh_layers() -> None:
+def test_initial_values_are_those_of_fresh_layers():
     """Against layers of PyTorch itself, by their spread."""
     from acehand_core.ace.model.weights.official_export import initial
 
@@ -394,7 +370,7 @@ def test_initial_values_are_those_of_fresh_layers() -> None:
     assert (values["alternating_encoder.final_norm.weight"] == 1).all()
 
 
-def test_inspection_describes(checkpoint: Path, own_folder: Path) -> None:
+def test_inspection_describes(checkpoint, own_folder):
     for path, layout in ((checkpoint, "official"), (own_folder, "acehand")):
         found = inspect(path)
         data = json.loads(json.dumps(found.to_json()))

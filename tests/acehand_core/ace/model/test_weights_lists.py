@@ -1,10 +1,6 @@
 """Names and shapes of the released files, of the running model and of the re-packaging; counts."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -13,7 +9,7 @@ from acehand_core.ace.model.config import DecoderConfig, ModelConfig, TrunkConfi
 from acehand_core.ace.model.weights import official, repackaged, tables
 from acehand_core.ace.model.weights.inspection import account, table
 from acehand_core.ace.model.weights.state import state_shapes
-from acehand_core.ace.model.weights.tables import Shapes, shapes_of
+from acehand_core.ace.model.weights.tables import shapes_of
 
 VARIANTS = [
     {},
@@ -25,15 +21,15 @@ VARIANTS = [
 SMALL = {"feature_dim": 48, "width": 48, "num_layers": 2, "max_latents": 8}
 
 
-def read(golden_folder: Path, name: str) -> Any:
+def read(golden_folder, name):
     return json.loads((golden_folder / name).read_text())
 
 
-def same(found: Shapes, listed: dict[str, list[int]]) -> bool:
+def same(found, listed):
     return found == {name: tuple(shape) for name, shape in listed.items()}
 
 
-def test_lists_at_released_sizes(golden_folder: Path) -> None:
+def test_lists_at_released_sizes(golden_folder):
     listed = read(golden_folder, "official_tensors.json")
     trunk, decoder = TrunkConfig(), DecoderConfig()
     assert same(official.dit(trunk), listed["dit"])
@@ -46,7 +42,7 @@ def test_lists_at_released_sizes(golden_folder: Path) -> None:
     assert same(official.vae(VaeConfig()), encoder)
 
 
-def test_lists_of_every_reference_case(golden_folder: Path) -> None:
+def test_lists_of_every_reference_case(golden_folder):
     shapes, checked = read(golden_folder, "shapes.json"), set()
     for case in read(golden_folder, "manifest.json")["cases"]:
         config, listed = case["config"], shapes.get(case["name"], {})
@@ -69,7 +65,7 @@ def test_lists_of_every_reference_case(golden_folder: Path) -> None:
     assert checked == set(ours)
 
 
-def test_diffusers_names(golden_folder: Path) -> None:
+def test_diffusers_names(golden_folder):
     for file, renaming in (
         ("map_dit_diffusers.json", tables.TRUNK), ("map_vae_diffusers.json", tables.VAE)
     ):  # fmt: skip
@@ -82,7 +78,7 @@ def test_diffusers_names(golden_folder: Path) -> None:
         }
 
 
-def test_repackaged_names_and_shapes(golden_folder: Path) -> None:
+def test_repackaged_names_and_shapes(golden_folder):
     listed = read(golden_folder, "reimplementation_tensors.json")
     for variant in ("k", "kfree"):
         lists = repackaged.sections(ModelConfig(variant=variant))
@@ -92,7 +88,7 @@ def test_repackaged_names_and_shapes(golden_folder: Path) -> None:
             assert section.shapes == expected, file
 
 
-def test_repackaged_values_come_from_the_right_rows(golden_folder: Path) -> None:
+def test_repackaged_values_come_from_the_right_rows(golden_folder):
     """The reference says of which official tensor, and of which rows, each one is made."""
     config = ModelConfig(decoder=DecoderConfig(feature_dim=12, width=16, num_heads=4))
     given, parts = {}, {}
@@ -119,7 +115,7 @@ def test_repackaged_values_come_from_the_right_rows(golden_folder: Path) -> None
 
 
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
-def test_decoder_names_are_those_of_the_running_module(changes: dict[str, Any]) -> None:
+def test_decoder_names_are_those_of_the_running_module(changes):
     from acehand_core.ace.model.decoder import Decoder
 
     for config in (DecoderConfig(**changes), DecoderConfig(**SMALL, **changes)):
@@ -128,7 +124,7 @@ def test_decoder_names_are_those_of_the_running_module(changes: dict[str, Any]) 
         assert state_shapes(ModelConfig(decoder=config))["decoder"] == shapes_of(running)
 
 
-def test_encoder_names_are_those_of_the_running_modules() -> None:
+def test_encoder_names_are_those_of_the_running_modules():
     from acehand_core.ace.model.encoder.trunk import Trunk, adapter_parameters, add_adapters
     from acehand_core.ace.model.encoder.vae import VideoEncoder
 
@@ -149,7 +145,7 @@ def test_encoder_names_are_those_of_the_running_modules() -> None:
     assert listed["adapters"] == shapes_of(dict(adapter_parameters(trunk)))
 
 
-def test_accounting_is_the_papers() -> None:
+def test_accounting_is_the_papers():
     counted = account(ModelConfig())
     rows = list(counted.values())[:11]
     assert {row.name: (row.parameters, row.tensors) for row in rows} == {
@@ -175,7 +171,7 @@ def test_accounting_is_the_papers() -> None:
 
 
 @pytest.mark.parametrize("source", ["wan", "wan_frozen", "vae_latent", "rgb", "tiny"])
-def test_parts_follow_the_feature_source(source: str) -> None:
+def test_parts_follow_the_feature_source(source):
     parts = set(state_shapes(ModelConfig(source=source)))
     expected = {
         "wan": {"vae", "trunk", "adapters"}, "wan_frozen": {"vae", "trunk"},

@@ -1,7 +1,5 @@
 """What strict loading refuses, with the tensor or the file named."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os
@@ -52,7 +50,7 @@ SPOTS = [
     + [(change, True, SPOTS[1::3]) for change in ("rename", "add", "integers")]
     + [(change, False, SPOTS[::5]) for change in ("rename", "drop")],
 )
-def test_a_changed_tensor_is_named(tmp_path: Path, change: str, record: bool, spots: Any) -> None:
+def test_a_changed_tensor_is_named(tmp_path, change, record, spots):
     for number, (part, name) in enumerate(spots):
         made = release()
         CHANGES[change]({**made.parts, "dit": made.dit, "vae": made.vae}[part], name)
@@ -69,9 +67,7 @@ def test_a_changed_tensor_is_named(tmp_path: Path, change: str, record: bool, sp
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_changed_tensor_of_converted_weights_is_named(
-    own_folder: Path, tmp_path: Path, change: str
-) -> None:
+def test_a_changed_tensor_of_converted_weights_is_named(own_folder, tmp_path, change):
     write_repackaged(tmp_path / "r", load_weights(own_folder))
     for folder, file, name in (
         (own_folder, "trunk.safetensors", "blocks.0.attn1.to_q.weight"),
@@ -92,14 +88,14 @@ def test_a_changed_tensor_of_converted_weights_is_named(
     assert inspect(own_folder).problems == inspect(tmp_path / "r").problems == []
 
 
-def test_other_ray_frequencies_are_another_model(tmp_path: Path) -> None:
+def test_other_ray_frequencies_are_another_model(tmp_path):
     made = release()
     made.parts["projectors"]["l1.ray_pe.freq_bands"][3] *= 1.5
     with pytest.raises(SchemaError, match="freq_bands"):
         load_weights(made.write(tmp_path))
 
 
-def test_damaged_files_are_named(checkpoint: Path, base: Path, own_folder: Path) -> None:
+def test_damaged_files_are_named(checkpoint, base, own_folder):
     for path, whole in (
         (checkpoint, checkpoint),
         (base / "diffusion_pytorch_model.safetensors", checkpoint),
@@ -116,7 +112,7 @@ def test_damaged_files_are_named(checkpoint: Path, base: Path, own_folder: Path)
         path.write_bytes(kept)
 
 
-def test_a_flipped_missing_or_unlisted_file_is_named(own_folder: Path) -> None:
+def test_a_flipped_missing_or_unlisted_file_is_named(own_folder):
     for name in ("vae.safetensors", "caption_embedding.safetensors", "LICENSE.txt"):
         kept = (own_folder / name).read_bytes()
         (own_folder / name).write_bytes(kept[:-3] + bytes([kept[-3] ^ 1]) + kept[-2:])
@@ -143,9 +139,7 @@ class Attack:
         return os.system, (f"touch {self.mark}",)
 
 
-def test_code_in_a_pickle_is_refused_and_not_run(
-    checkpoint: Path, base: Path, tmp_path: Path
-) -> None:
+def test_code_in_a_pickle_is_refused_and_not_run(checkpoint, base, tmp_path):
     attack, made = Attack(tmp_path / "ran"), release()
     for path, data in (
         (checkpoint, {**made.checkpoint, "x": attack}),
@@ -166,7 +160,7 @@ def test_code_in_a_pickle_is_refused_and_not_run(
     assert not (tmp_path / "ran").exists()
 
 
-def test_torch_load_is_only_called_for_tensors_and_plain_values() -> None:
+def test_torch_load_is_only_called_for_tensors_and_plain_values():
     calls = []
     for path in (ROOT / "acehand_core").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
@@ -177,9 +171,7 @@ def test_torch_load_is_only_called_for_tensors_and_plain_values() -> None:
     assert calls
 
 
-def test_paths_out_of_the_folder_are_refused(
-    checkpoint: Path, base: Path, own_folder: Path
-) -> None:
+def test_paths_out_of_the_folder_are_refused(checkpoint, base, own_folder):
     (base / "diffusion_pytorch_model.safetensors").unlink()
     (base / INDEX).write_text(json.dumps({"weight_map": {"x": "../../etc/passwd"}}))
     with pytest.raises(UnsafeFileError, match="passwd"):
@@ -192,7 +184,7 @@ def test_paths_out_of_the_folder_are_refused(
         load_weights(own_folder)
 
 
-def test_shards_that_disagree_with_their_index(tmp_path: Path) -> None:
+def test_shards_that_disagree_with_their_index(tmp_path):
     checkpoint = release().write(tmp_path, shards=2)
     base, name = checkpoint.parent / "Wan2.2-Fun-5B-Control", "blocks.0.self_attn.q.weight"
     data = json.loads((base / INDEX).read_text())
@@ -207,7 +199,7 @@ def test_shards_that_disagree_with_their_index(tmp_path: Path) -> None:
         load_weights(checkpoint)
 
 
-def test_unknown_things_are_refused(tmp_path: Path) -> None:
+def test_unknown_things_are_refused(tmp_path):
     (tmp_path / "empty").mkdir()
     torch.save({"a": torch.ones(2)}, tmp_path / "other.pt")
     save_file({"a": torch.ones(2)}, tmp_path / "other.safetensors")
@@ -240,9 +232,7 @@ def test_unknown_things_are_refused(tmp_path: Path) -> None:
         (("training_data",), [{"name": "a"}], "kind is missing"),
     ],
 )
-def test_config_of_our_format_is_checked(
-    own_folder: Path, keys: Any, value: Any, message: str
-) -> None:
+def test_config_of_our_format_is_checked(own_folder, keys, value, message):
     config = own_folder / "config.json"
     data = inner = json.loads(config.read_text())
     for key in keys[:-1]:

@@ -23,7 +23,7 @@ def values(p, t):
     return {name: s / counts[name].clamp(min=1) for name, s in term_sums(p, t).items()}
 
 
-def test_every_term_is_zero_at_the_truth() -> None:
+def test_every_term_is_zero_at_the_truth():
     t = targets()
     found = values(truth(t), t)
     assert set(found) == set(TERMS)
@@ -32,7 +32,7 @@ def test_every_term_is_zero_at_the_truth() -> None:
         assert value <= limit, name
 
 
-def test_every_term_sees_an_error_and_its_gradient_is_finite() -> None:
+def test_every_term_sees_an_error_and_its_gradient_is_finite():
     t = targets()
     p = moved(truth(t))
     for name, value in values(p, t).items():
@@ -48,7 +48,7 @@ def test_every_term_sees_an_error_and_its_gradient_is_finite() -> None:
 
 
 @pytest.mark.parametrize("angle", [0.0, 1e-5, 1e-3, torch.pi / 2, torch.pi - 1e-5, torch.pi])
-def test_the_geodesic_at_its_edges(angle) -> None:
+def test_the_geodesic_at_its_edges(angle):
     axis = torch.nn.functional.normalize(torch.tensor([[1.0, 2.0, -0.5]]), dim=-1)
     R = rotations_torch.exp(axis * angle).requires_grad_()
     value = losses.geodesic(R, torch.eye(3)[None], YES)
@@ -57,7 +57,7 @@ def test_the_geodesic_at_its_edges(angle) -> None:
     assert R.grad.abs().max() < 1e3
 
 
-def test_gradients_against_finite_differences() -> None:
+def test_gradients_against_finite_differences():
     t = targets(dtype=torch.float64, clips=1, frames=4, grid=(2, 2))
     p = moved(truth(t), size=0.2)
     r = p.readout
@@ -77,7 +77,7 @@ def test_gradients_against_finite_differences() -> None:
     assert torch.autograd.gradcheck(loss, inputs, eps=1e-7, atol=1e-5, rtol=1e-3, fast_mode=True)
 
 
-def test_known_values() -> None:
+def test_known_values():
     t = targets()
     p = truth(t)
     read = dataclasses.replace(
@@ -117,7 +117,7 @@ PAPER_WEIGHTS = {
 }  # fmt: skip
 
 
-def test_every_term_has_the_papers_weight() -> None:
+def test_every_term_has_the_papers_weight():
     assert {name: LossWeights().of(name, 500) for name in TERMS} == PAPER_WEIGHTS
     # Each term 1 per element, two elements each: the sum of the weights. 4 rotations, 0.1, twice
     # 17 for joints, 2.5 in the image, 1, 0.75, 0.5 and 1: 43.85.
@@ -125,7 +125,7 @@ def test_every_term_has_the_papers_weight() -> None:
     assert float(total(twos, twos, LossWeights(), 0)) == pytest.approx(43.85)
 
 
-def test_elements_counted_by_hand() -> None:
+def test_elements_counted_by_hand():
     """Six hands of 21 joints, 126; the left wrist of frame 0 and one index tip have no label."""
     t = targets(clips=1, frames=3)
     known = torch.ones_like(t.joints_known)
@@ -143,7 +143,7 @@ def test_elements_counted_by_hand() -> None:
     }  # fmt: skip
 
 
-def test_image_terms_by_hand() -> None:
+def test_image_terms_by_hand():
     t = targets(clips=1, frames=3)
     p = truth(t)
     anchors = t.anchors.clone()
@@ -163,7 +163,7 @@ def test_image_terms_by_hand() -> None:
     torch.testing.assert_close(projected, torch.tensor([[[0.66, 0.28], [2.1, -0.8]]]))
 
 
-def test_acceleration_of_the_placed_hand_by_hand() -> None:
+def test_acceleration_of_the_placed_hand_by_hand():
     """Hands are k^2 cm further to the right in frame k: a second difference of 2 cm in x."""
     t = targets(clips=2, frames=5)
     p = truth(t)
@@ -176,7 +176,7 @@ def test_acceleration_of_the_placed_hand_by_hand() -> None:
     assert float(found["joint_camera_hand"]) == pytest.approx(0.02, rel=1e-4)
 
 
-def test_visibility_by_hand() -> None:
+def test_visibility_by_hand():
     t = targets(clips=1, frames=3)
     seen = torch.tensor([1.0, 0.0]).expand(1, 3, 2)
     said = dataclasses.replace(
@@ -189,7 +189,7 @@ def test_visibility_by_hand() -> None:
     assert float(found["pres"]) == pytest.approx(0, abs=1e-5)
 
 
-def test_bearings_of_two_pinholes_by_hand() -> None:
+def test_bearings_of_two_pinholes_by_hand():
     """Three rows and two columns of tokens; their centres are at 1/4, 3/4 and 1/6, 1/2, 5/6."""
     at, one = torch.tensor([[0.0, 0.0]]), torch.tensor([[1.0, 1.0]])
     # x/z: 1/4 and 3/4 at focal length 1, half of it at 2. Means: |1/2 - 1/4| = 1/4 in x, 0 in y.
@@ -204,14 +204,14 @@ def test_bearings_of_two_pinholes_by_hand() -> None:
     assert float(value) == pytest.approx(0.2)
 
 
-def test_rays_that_start_at_zero_have_a_bounded_gradient() -> None:
+def test_rays_that_start_at_zero_have_a_bounded_gradient():
     t = targets()
     zero = torch.zeros_like(t.rays).requires_grad_()
     losses.rays(zero, t.rays, t.rays_taught).backward()
     assert zero.grad.isfinite().all() and 0 < zero.grad.norm() < 20
 
 
-def test_a_source_without_hand_parameters_teaches_anchors_joints_and_presence_only() -> None:
+def test_a_source_without_hand_parameters_teaches_anchors_joints_and_presence_only():
     """``test_training_data`` counts the terms that such a source has."""
     t, no = targets(), torch.zeros(2, 2, dtype=torch.bool)
     t = dataclasses.replace(t, rotations=no[0], translation_taught=no[0], shape=no)
@@ -223,7 +223,7 @@ def test_a_source_without_hand_parameters_teaches_anchors_joints_and_presence_on
     assert r.anchors.grad.any() and r.joints_relative.grad.any()
 
 
-def test_out_of_sight_hands_are_supervised_in_3d_but_not_in_the_image() -> None:
+def test_out_of_sight_hands_are_supervised_in_3d_but_not_in_the_image():
     """And a slot without labels not at all."""
     t = targets()
     out = t.inside.clone()
@@ -241,7 +241,7 @@ def test_out_of_sight_hands_are_supervised_in_3d_but_not_in_the_image() -> None:
             assert getattr(r, name).grad[:, :, 1].any(), name
 
 
-def test_fisheye_clips_have_no_pinhole_fit() -> None:
+def test_fisheye_clips_have_no_pinhole_fit():
     t = targets()
     flags = torch.tensor([False, True])
     counts = counts_of(dataclasses.replace(t, pinhole=flags, pinhole_fit=flags))
@@ -262,14 +262,14 @@ class Says(AceModel):
         return self.readout
 
 
-def predicted(t: Targets, rays, options: SolveOptions):
+def predicted(t, rays, options):
     """What training makes of the truth with another ray field."""
     said = dataclasses.replace(truth(t).readout, ray_map=rays[:, :, None])
     net = TrainingModel(Says(said), HANDS, options)
     return net.predict(ClipBatch(None, t.camera.size, t.camera), t)
 
 
-def test_a_field_of_another_lens_is_taught_its_fit_though_no_hand_is_placed_by_it() -> None:
+def test_a_field_of_another_lens_is_taught_its_fit_though_no_hand_is_placed_by_it():
     """The paper's guards of the fit are floor and bracket; what is more guards the solve alone."""
     t = targets(grid=(6, 8))
     bearing = t.rays[:, :2] / t.rays[:, 2:]
@@ -288,7 +288,7 @@ def test_a_field_of_another_lens_is_taught_its_fit_though_no_hand_is_placed_by_i
     assert float(rays.grad.abs().max()) > 0
 
 
-def test_masked_numbers_may_be_anything() -> None:
+def test_masked_numbers_may_be_anything():
     t = targets()
     p = moved(truth(t))
     with torch.no_grad():
@@ -297,7 +297,7 @@ def test_masked_numbers_may_be_anything() -> None:
     assert total(term_sums(p, t), counts_of(t), LossWeights(), 0).isfinite()
 
 
-def test_cutting_a_batch_changes_nothing() -> None:
+def test_cutting_a_batch_changes_nothing():
     parts = [targets(seed=1), targets(seed=2)]
     parts[0] = dataclasses.replace(parts[0], rotations=torch.tensor([True, False]))
     whole = Targets.stack(parts)
@@ -313,7 +313,7 @@ def test_cutting_a_batch_changes_nothing() -> None:
         assert counts[name] == each[0] + each[1]
 
 
-def test_the_fit_warms_up_and_bad_weights_are_refused() -> None:
+def test_the_fit_warms_up_and_bad_weights_are_refused():
     weights = LossWeights(fit=5.0)
     assert [weights.of("fit", s) for s in (0, 100, 250, 500, 9999)] == [0, 1, 2.5, 5, 5]
     assert LossWeights(joint_readings="direct").of("joint_camera_hand", 0) == 0

@@ -89,7 +89,7 @@ def whole(data, tmp_path_factory):
     return run, report
 
 
-def test_two_steps_and_two_more_are_four(data, tmp_path, whole) -> None:
+def test_two_steps_and_two_more_are_four(data, tmp_path, whole):
     run = tmp_path / "run"
     settings = compose(overrides(data, run))
     assert train(settings, quiet, stop_at=2).weights is None
@@ -100,7 +100,7 @@ def test_two_steps_and_two_more_are_four(data, tmp_path, whole) -> None:
     assert [row["step"] for row in rows_of(run)] == [1, 2, 2, 3, 4, 4]
 
 
-def test_a_run_describes_itself(data, whole) -> None:
+def test_a_run_describes_itself(data, whole):
     run, report = whole
     config = json.loads((run / "config.json").read_text())
     assert config["optim"]["steps"] == 4 and config["losses"]["joint_relative"] == 10
@@ -121,7 +121,7 @@ def test_a_run_describes_itself(data, whole) -> None:
     assert {"train/rot_orient", "gradient_norm", "rate/decoder"} <= rows_of(run)[0].keys()
 
 
-def _child(arguments, rank, world, port) -> None:
+def _child(arguments, rank, world, port):
     """A process of its own."""
     if world > 1:
         os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world),
@@ -130,7 +130,7 @@ def _child(arguments, rank, world, port) -> None:
     train(compose(arguments), quiet)
 
 
-def _launch(arguments, world=1) -> list:
+def _launch(arguments, world=1):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -148,7 +148,7 @@ def _launch(arguments, world=1) -> list:
 NO_GRADIENT = ("head_joint_3d.3.bias", "key.bias", "in_proj_bias")
 
 
-def assert_equivalent(run, reference) -> None:
+def assert_equivalent(run, reference):
     """The same run up to the order of sums."""
     for mine, other in zip(rows_of(run), rows_of(reference), strict=True):
         for name, value in other.items():
@@ -167,7 +167,7 @@ def assert_equivalent(run, reference) -> None:
 
 
 @pytest.mark.slow
-def test_two_processes_are_one_with_twice_the_batch(data, tmp_path, whole) -> None:
+def test_two_processes_are_one_with_twice_the_batch(data, tmp_path, whole):
     split = ["optim.processes=2", "optim.clips_per_process=1"]
     processes = _launch(overrides(data, tmp_path / "run", *split), 2)
     for process in processes:
@@ -176,14 +176,14 @@ def test_two_processes_are_one_with_twice_the_batch(data, tmp_path, whole) -> No
     assert_equivalent(tmp_path / "run", whole[0])
 
 
-def test_accumulation_is_a_larger_batch(data, tmp_path, whole) -> None:
+def test_accumulation_is_a_larger_batch(data, tmp_path, whole):
     split = ["optim.accumulation=2", "optim.clips_per_process=1"]
     train(compose(overrides(data, tmp_path / "run", *split)), quiet)
     assert_equivalent(tmp_path / "run", whole[0])
 
 
 @pytest.mark.slow
-def test_killed_at_random_moments(data, tmp_path, whole) -> None:
+def test_killed_at_random_moments(data, tmp_path, whole):
     run, dice, kills = tmp_path / "run", random.Random(5), []
     arguments = overrides(data, run, "checkpoints.every=1")
     for target in ("half-written", "checkpoint", "anywhere"):
@@ -210,7 +210,7 @@ def test_killed_at_random_moments(data, tmp_path, whole) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_asked_to_stop_it_saves_and_goes_on_exactly(data, tmp_path, whole, number, code) -> None:
+def test_asked_to_stop_it_saves_and_goes_on_exactly(data, tmp_path, whole, number, code):
     """As Slurm does before a job's end: the signal goes to all processes, loaders included."""
     run = tmp_path / "run"
     arguments = overrides(data, run, "data.workers=1")
@@ -228,7 +228,7 @@ def test_asked_to_stop_it_saves_and_goes_on_exactly(data, tmp_path, whole, numbe
 
 
 @pytest.mark.slow
-def test_a_signal_to_one_process_stops_all_after_the_same_step(data, tmp_path) -> None:
+def test_a_signal_to_one_process_stops_all_after_the_same_step(data, tmp_path):
     run = tmp_path / "run"
     split = ["optim.processes=2", "optim.clips_per_process=1", "optim.steps=400"]
     processes = _launch(overrides(data, run, *split, "optim.warmup_steps=1"), 2)
@@ -242,7 +242,7 @@ def test_a_signal_to_one_process_stops_all_after_the_same_step(data, tmp_path) -
     assert 0 < saved.step < 400
 
 
-def test_another_configuration_does_not_go_on(data, tmp_path) -> None:
+def test_another_configuration_does_not_go_on(data, tmp_path):
     run = tmp_path / "run"
     train(compose(overrides(data, run)), quiet, stop_at=2)
     with pytest.raises(InputError, match=r"optim\.lr_decoder: 0\.001 then, 0\.1 now"):
@@ -265,7 +265,7 @@ def test_another_configuration_does_not_go_on(data, tmp_path) -> None:
         train(compose(calmer), quiet)
 
 
-def test_a_source_may_be_dropped_but_not_taken_in_again(data, tmp_path) -> None:
+def test_a_source_may_be_dropped_but_not_taken_in_again(data, tmp_path):
     run, other = tmp_path / "run", store(tmp_path / "other", clips=1, seed=4)
     both = [*overrides(data, run), f"+data.sources.other.root={other}"]
     train(compose(both), quiet, stop_at=1)
@@ -275,7 +275,7 @@ def test_a_source_may_be_dropped_but_not_taken_in_again(data, tmp_path) -> None:
         train(compose(both), quiet)
 
 
-def test_other_data_is_refused_and_every_start_is_kept(data, tmp_path) -> None:
+def test_other_data_is_refused_and_every_start_is_kept(data, tmp_path):
     run = tmp_path / "run"
     train(compose(overrides(data, run)), quiet, stop_at=1)
     before = (run / "provenance.json").read_bytes()
@@ -293,13 +293,13 @@ def test_other_data_is_refused_and_every_start_is_kept(data, tmp_path) -> None:
     assert train(compose([*overrides(data, run), without]), quiet, stop_at=3).steps == 3
 
 
-def test_a_folder_takes_one_training_at_a_time(data, tmp_path) -> None:
+def test_a_folder_takes_one_training_at_a_time(data, tmp_path):
     with pytest.raises(InputError, match=r"optim\.processes is 2, but 1 run.*accumulation=2"):
         train(compose(overrides(data, tmp_path / "run", "optim.processes=2")), quiet)
     assert not (tmp_path / "run").exists()
     settings, refused = compose(overrides(data, tmp_path / "run")), []
 
-    def second(stage: str, done: int, total: int) -> None:
+    def second(stage, done, total):
         if not refused:
             with pytest.raises(OutputError, match="another process is writing to it"):
                 train(settings, quiet)
@@ -309,7 +309,7 @@ def test_a_folder_takes_one_training_at_a_time(data, tmp_path) -> None:
     assert train(settings, quiet, stop_at=2).steps == 2
 
 
-def test_a_loss_that_is_not_a_number_stops_without_an_update(data, tmp_path) -> None:
+def test_a_loss_that_is_not_a_number_stops_without_an_update(data, tmp_path):
     run = Run(compose(overrides(data, tmp_path / "run", "optim.max_skipped=1")), quiet)
     with torch.no_grad():
         run.bare.model.ray_head.bias.fill_(float("nan"))
@@ -319,7 +319,7 @@ def test_a_loss_that_is_not_a_number_stops_without_an_update(data, tmp_path) -> 
     assert torch.equal(before, run.bare.model.decoder.hand_token)
 
 
-def test_a_gradient_that_is_not_finite_costs_its_own_step_only(data, tmp_path, monkeypatch) -> None:
+def test_a_gradient_that_is_not_finite_costs_its_own_step_only(data, tmp_path, monkeypatch):
     real, calls = Accelerator.clip_grad_norm_, iter(range(1, 100))
 
     def clip(self, parameters, *rest):
@@ -341,7 +341,7 @@ def test_a_gradient_that_is_not_finite_costs_its_own_step_only(data, tmp_path, m
     assert {int(v) for name, v in moments_of(run).items() if name.endswith("|step")} == {2}
 
 
-def test_validation_measures_joints_from_the_wrist(monkeypatch) -> None:
+def test_validation_measures_joints_from_the_wrist(monkeypatch):
     """A wrist that is a metre off counts nothing; five tips 3-4-5 mm off, 5 mm in 5 of 21."""
     t = targets()
     t = dataclasses.replace(t, joints_known=torch.ones_like(t.joints_known))
@@ -366,7 +366,7 @@ def test_validation_measures_joints_from_the_wrist(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("every", [1, 2])
-def test_a_checkpoint_has_the_score_of_its_own_step(data, tmp_path, every) -> None:
+def test_a_checkpoint_has_the_score_of_its_own_step(data, tmp_path, every):
     """Validated at other steps than saved: no score is taken over, and the best one is not lost."""
     run = tmp_path / "run"
     more = [f"validation.every={every}", "checkpoints.every=3", "checkpoints.keep_last=9"]
@@ -380,7 +380,7 @@ def test_a_checkpoint_has_the_score_of_its_own_step(data, tmp_path, every) -> No
     assert min(scores, key=scores.get) in found and 3 in found
 
 
-def test_no_checkpoint_is_chosen_by_test_recordings(data, tmp_path) -> None:
+def test_no_checkpoint_is_chosen_by_test_recordings(data, tmp_path):
     """With the same validation of another split the weights are the first step's, see below."""
     ends = {}
     for split in ("val", "test"):
@@ -402,7 +402,7 @@ class WeightsWithDepth(LossWeights):
     wrist_depth: float = 3.0
 
 
-def test_a_new_term_is_one_entry_and_its_weight(data, tmp_path, monkeypatch) -> None:
+def test_a_new_term_is_one_entry_and_its_weight(data, tmp_path, monkeypatch):
     """The wrist head's depth: settings, objective, logs and resuming know it by these two alone."""
     depth = Term(
         "depth", "wrist_depth", lambda e: e.joints[..., 0],
@@ -434,7 +434,7 @@ def test_a_new_term_is_one_entry_and_its_weight(data, tmp_path, monkeypatch) -> 
         compose(overrides(data, run, "losses.wrist_depth=-1"))
 
 
-def test_only_the_newest_and_the_best_are_kept(tmp_path) -> None:
+def test_only_the_newest_and_the_best_are_kept(tmp_path):
     settings = compose(["experiment=tiny", "checkpoints.keep_last=1"]).checkpoints
     for step, score in ((1, 3.0), (2, 1.0), (3, 2.0), (4, None), (5, 4.0)):
         tensors = {"x": torch.tensor([float(step)])}

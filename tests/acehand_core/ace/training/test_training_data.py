@@ -26,7 +26,7 @@ from acehand_core.ace.training.batches import (
     encoder_key,
     shares,
 )
-from acehand_core.ace.training.config import TrainConfig, read_settings
+from acehand_core.ace.training.config import read_settings
 from acehand_core.ace.training.losses import LossWeights, counts_of, masks_of, total
 from acehand_core.ace.training.step import TrainingModel, group_of, make_optimizer
 from acehand_core.ace.training.targets import targets_of
@@ -52,7 +52,7 @@ def mixed(stores, **weights):
     )
 
 
-def test_a_draw_depends_on_seed_and_step_alone(stores) -> None:
+def test_a_draw_depends_on_seed_and_step_alone(stores):
     mix = mixed(stores, a=3.0, b=1.0)
     first = [mix.draw(0, step, 4) for step in range(300)]
     assert [mix.draw(0, step, 4) for step in range(299, -1, -1)][::-1] == first
@@ -64,7 +64,7 @@ def test_a_draw_depends_on_seed_and_step_alone(stores) -> None:
     assert starts == set(range(6)) and {s.clip for d in first for s in d} >= {"clip0", "clip2"}
 
 
-def test_processes_share_the_draw_of_one(stores) -> None:
+def test_processes_share_the_draw_of_one(stores):
     mix = mixed(stores, a=1.0)
     whole = Plan(mix, 3, 5, 8, 1, 1, 0).samples(2, 0)
     split = [
@@ -76,7 +76,7 @@ def test_processes_share_the_draw_of_one(stores) -> None:
     assert split == whole
 
 
-def test_a_dataset_for_every_process(stores) -> None:
+def test_a_dataset_for_every_process(stores):
     """The clips of one process share a dataset; those of a step need not."""
     mix = mixed(stores, a=1.0, b=1.0)
     mix = dataclasses.replace(mix, settings=dataclasses.replace(SHORT, dataset_per="process"))
@@ -92,7 +92,7 @@ def test_a_dataset_for_every_process(stores) -> None:
         WindowSettings(dataset_per="gpu")
 
 
-def test_watched_windows_are_all_different_and_of_all_recordings(stores) -> None:
+def test_watched_windows_are_all_different_and_of_all_recordings(stores):
     mix = mixed(stores, a=1.0, b=1.0)
     few = mix.fixed(3, 4)
     assert {s.clip for s in few if s.dataset == "a"} == {"clip0", "clip1", "clip2"}
@@ -102,22 +102,20 @@ def test_watched_windows_are_all_different_and_of_all_recordings(stores) -> None
 
 
 @pytest.mark.parametrize(("count", "processes"), [(3, 1), (3, 2), (2, 4), (8, 4)])
-def test_every_watched_window_counts_once_on_any_number_of_processes(
-    stores, count, processes
-) -> None:
+def test_every_watched_window_counts_once_on_any_number_of_processes(stores, count, processes):
     samples = mixed(stores, a=1.0).fixed(0, count)
     parts = [shares(samples, processes, rank) for rank in range(processes)]
     assert len({len(part) for part in parts}) == 1  # they compute together
     assert [sample for part in parts for sample, counts in part if counts] == samples
 
 
-def test_aligned_windows_start_where_latents_do(stores) -> None:
+def test_aligned_windows_start_where_latents_do(stores):
     aligned = dataclasses.replace(SHORT, aligned=True)
     mix = mixture({"a": stores["a"]}, {"a": 1.0}, aligned, lambda info: (64, 64))
     assert {s.start for step in range(40) for s in mix.draw(0, step, 4)} == {0, 4}
 
 
-def test_recordings_that_are_too_short_are_counted_or_refused(stores) -> None:
+def test_recordings_that_are_too_short_are_counted_or_refused(stores):
     with pytest.raises(InputError, match="none of 3 clips has 81 frames"):
         mixture({"a": stores["a"]}, {"a": 1.0}, WindowSettings(), lambda info: (64, 64))
     with pytest.raises(InputError, match="weights above 0"):
@@ -125,7 +123,7 @@ def test_recordings_that_are_too_short_are_counted_or_refused(stores) -> None:
 
 
 @pytest.mark.slow
-def test_loader_processes_give_the_same(stores) -> None:
+def test_loader_processes_give_the_same(stores):
     reader = ClipReader(stores, "tiny", HANDS)
     plan = Plan(mixed(stores, a=1.0, b=1.0), 0, 3, 2, 1, 1, 0)
     here = [parts[0] for parts in batches(reader, plan, 1, 0)]
@@ -136,7 +134,7 @@ def test_loader_processes_give_the_same(stores) -> None:
         assert torch.equal(a.targets.joints, b.targets.joints)
 
 
-def test_an_image_is_a_static_clip_of_five_frames(stores) -> None:
+def test_an_image_is_a_static_clip_of_five_frames(stores):
     mix = mixed(stores, b=1.0)
     batch = ClipReader(stores, "tiny", HANDS).read(mix.draw(0, 0, 2))
     assert batch.clips.frames.shape == (2, 3, 5, 64, 64)
@@ -144,7 +142,7 @@ def test_an_image_is_a_static_clip_of_five_frames(stores) -> None:
     assert torch.equal(batch.targets.joints[:, 0], batch.targets.joints[:, 4])
 
 
-def test_the_truth_solves_to_itself(stores) -> None:
+def test_the_truth_solves_to_itself(stores):
     t = targets_in(stores, motion(frames=30), 128, 4)
     joints = HANDS.joints(t.global_orient, t.hand_pose, t.betas)
     torch.testing.assert_close(joints + t.translation[..., None, :], t.joints, atol=1e-5, rtol=0)
@@ -161,7 +159,7 @@ def test_the_truth_solves_to_itself(stores) -> None:
     assert out.any() and t.hand[out].all() and not t.visible[out].any()
 
 
-def test_flags_become_masks(stores) -> None:
+def test_flags_become_masks(stores):
     flags = Supervision(rotations=False, shape=False, translation=False, pinhole_fit=False,
                         slots=(False, True))  # fmt: skip
     counts = counts_of(targets_in(stores, motion(frames=9), supervision=flags))
@@ -171,7 +169,7 @@ def test_flags_become_masks(stores) -> None:
     assert counts["pres"] == 9 and counts["joint_wrist_direct"] == 9
 
 
-def test_a_fisheye_has_its_own_rays_and_no_pinhole(stores) -> None:
+def test_a_fisheye_has_its_own_rays_and_no_pinhole(stores):
     lens = Camera("kannala_brandt", 64, 64, 25.0, 25.0, 31.5, 31.5, (0.02, -0.01, 0.0, 0.0))
     hands = motion(frames=9, view=lens)
     t = targets_in(stores, hands, cells=4, camera=lens)
@@ -185,7 +183,7 @@ def test_a_fisheye_has_its_own_rays_and_no_pinhole(stores) -> None:
 
 
 @pytest.mark.parametrize("presence", [1.0, 0.5, 0.0])
-def test_a_hand_without_a_label_is_not_an_absent_hand(stores, presence) -> None:
+def test_a_hand_without_a_label_is_not_an_absent_hand(stores, presence):
     """It may be plainly in the picture: its presence is taught only where it is known to be 0."""
     hands = motion(frames=9)
     there, labelled, joints = (
@@ -214,7 +212,7 @@ def targets_in(stores, hands, size=64, cells=2, **changes):
     return targets_of(info, hands, (size, size), (cells, cells), HANDS)
 
 
-def pretrained(**optim) -> tuple[TrainConfig, TrainingModel]:
+def pretrained(**optim):
     config = read_settings({
         "hand": "acehand", "model": dataclasses.asdict(SIZES), "start": {"random": True},
         "optim": {"precision": "float32", "processes": 1, **optim},
@@ -236,9 +234,7 @@ def latent_batch(stores, tmp_path):
     return ClipReader(stores, "wan", HANDS, cache=cache).read(samples), cache
 
 
-def test_gradients_reach_adapters_patch_embedding_ray_head_and_decoder_only(
-    stores, tmp_path
-) -> None:
+def test_gradients_reach_adapters_patch_embedding_ray_head_and_decoder_only(stores, tmp_path):
     config, model = pretrained(checkpointing=True)
     assert isinstance(model.model.source, Trunk) and model.model.source.checkpointing
     batch, _ = latent_batch(stores, tmp_path)
@@ -269,7 +265,7 @@ def test_gradients_reach_adapters_patch_embedding_ray_head_and_decoder_only(
         assert {p.dtype for p in low.parameters() if p.requires_grad == learns} == {kind}
 
 
-def test_latents_are_kept_under_what_made_them(stores, tmp_path) -> None:
+def test_latents_are_kept_under_what_made_them(stores, tmp_path):
     _, cache = latent_batch(stores, tmp_path)
     info = stores["a"].info_of("clip0")
     name = cache.path(info, (64, 64)).name
@@ -283,7 +279,7 @@ def test_latents_are_kept_under_what_made_them(stores, tmp_path) -> None:
     assert cache.path(renamed, (64, 64)).name == name
 
 
-def test_with_cached_latents_no_video_is_opened(tmp_path) -> None:
+def test_with_cached_latents_no_video_is_opened(tmp_path):
     store(tmp_path / "a", clips=3, frames=14)
     stores = {"a": ClipStore(tmp_path / "a")}
     batch, cache = latent_batch(stores, tmp_path)
@@ -293,14 +289,14 @@ def test_with_cached_latents_no_video_is_opened(tmp_path) -> None:
     assert torch.equal(again.clips.latents, batch.clips.latents)
 
 
-def test_groups_by_name() -> None:
+def test_groups_by_name():
     assert group_of("source.blocks.0.attn1.to_q.lora_A.default.weight", "wan") == "lora"
     assert group_of("source.patch_embedding.weight", "wan") == "patch_embedding"
     assert group_of("ray_head.weight", "wan") == "decoder"
     assert group_of("source.trunk.patch_embedding.weight", "tiny") == "decoder"
 
 
-def test_what_was_trained_is_written_in_our_format_and_exported_as_released(tmp_path) -> None:
+def test_what_was_trained_is_written_in_our_format_and_exported_as_released(tmp_path):
     start = build.random_weights(SIZES)
     config, _ = pretrained()
     model = build.build_model(config, start)

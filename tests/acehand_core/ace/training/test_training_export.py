@@ -31,11 +31,11 @@ from helpers.training_samples import quiet, smoke, store
 SIZES = tiny_model.MODEL
 
 
-def run(*words) -> int:
+def run(*words):
     return acehand(["weights", *map(str, words)])
 
 
-def test_weights_of_an_unfinished_run(tmp_path, capsys) -> None:
+def test_weights_of_an_unfinished_run(tmp_path, capsys):
     folder = tmp_path / "run"
     more = ("checkpoints.whole=false", "checkpoints.every=1")
     settings = compose(smoke(store(tmp_path / "clips"), folder, *more))
@@ -83,9 +83,7 @@ def chosen(weights):
 SYNTHETIC, REAL = ("synthetic", "acehand synth"), ("arctic", "acehand data convert")
 
 
-def test_weights_say_what_they_were_trained_on_and_auto_heeds_it(
-    tmp_path, capsys, monkeypatch
-) -> None:
+def test_weights_say_what_they_were_trained_on_and_auto_heeds_it(tmp_path, capsys, monkeypatch):
     """Two tiny models: of rendered clips, and of a fabricated store of a recorded dataset."""
     made = {}
     for source, kind, tracker in ((SYNTHETIC, "synthetic", "mediapipe"), (REAL, "real", "ace")):
@@ -115,7 +113,7 @@ def test_weights_say_what_they_were_trained_on_and_auto_heeds_it(
     assert AceSettings().with_environment("auto") == (AceSettings(made["real"]), "")
 
 
-def test_weights_say_how_they_were_trained_to_be_run(tmp_path) -> None:
+def test_weights_say_how_they_were_trained_to_be_run(tmp_path):
     """The solver, the hand model, the width of the pictures and the length of windows."""
     ways = {
         "rays": ["model.variant=kfree", "solver=rays"],
@@ -142,7 +140,7 @@ def test_weights_say_how_they_were_trained_to_be_run(tmp_path) -> None:
     assert found.encode_width is None and found.window_latents == 2
 
 
-def test_what_a_run_started_from_counts_as_well(tmp_path) -> None:
+def test_what_a_run_started_from_counts_as_well(tmp_path):
     first = train(settings(tmp_path, SYNTHETIC), quiet).weights
     on = train(settings(tmp_path, REAL, more=[f"start.weights={first}"]), quiet).weights
     assert [(s.name, s.kind) for s in load_weights(on).training_data] == [
@@ -167,11 +165,11 @@ def test_what_a_run_started_from_counts_as_well(tmp_path) -> None:
         ("arctic", "somebody", "unknown"),
     ],
 )
-def test_which_stores_are_rendered(name, maker, kind) -> None:
+def test_which_stores_are_rendered(name, maker, kind):
     assert StoreInfo(name, "train", maker, "none").pictures == kind
 
 
-def test_weights_on_a_backbone_reach_the_released_layout(tmp_path) -> None:
+def test_weights_on_a_backbone_reach_the_released_layout(tmp_path):
     config = read_settings({
         "hand": "acehand", "model": dataclasses.asdict(SIZES), "start": {"random": True},
         "optim": {"precision": "float32", "processes": 1},
@@ -196,7 +194,7 @@ def test_weights_on_a_backbone_reach_the_released_layout(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("source", ["vjepa2", "videomae"])
-def test_what_a_video_transformer_taught_is_kept(tmp_path, source) -> None:
+def test_what_a_video_transformer_taught_is_kept(tmp_path, source):
     """The frozen transformer is not written; decoder and ray head are."""
     sizes = dataclasses.replace(SIZES, source=source)
     model = AceModel(sizes, None, Decoder(sizes.decoder))

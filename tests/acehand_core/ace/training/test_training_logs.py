@@ -12,12 +12,12 @@ from acehand_core.ace.training import checkpoints, run_folder
 from acehand_core.ace.training.config import CheckpointConfig
 
 
-def git(folder, *words) -> str:
+def git(folder, *words):
     command = ["git", "-C", str(folder), "-c", "user.name=t", "-c", "user.email=t@t", *words]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def test_the_commit_is_that_of_the_package(tmp_path) -> None:
+def test_the_commit_is_that_of_the_package(tmp_path):
     package = tmp_path / "acehand_core"
     file = package / "ace" / "training" / "logs.py"
     file.parent.mkdir(parents=True)
@@ -37,7 +37,7 @@ def test_the_commit_is_that_of_the_package(tmp_path) -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="no such permissions")
-def test_checkpoints_have_the_permissions_of_other_files(tmp_path) -> None:
+def test_checkpoints_have_the_permissions_of_other_files(tmp_path):
     before = os.umask(0o027)
     try:
         tensors = {"x": torch.ones(2)}

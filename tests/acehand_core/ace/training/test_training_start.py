@@ -50,7 +50,7 @@ def settings(clips, run, *more):
 )  # fmt: skip
 def test_what_a_run_lacks_is_said_before_anything_loads(
     clips, tmp_path, monkeypatch, more, message
-) -> None:
+):
     def refuse(*_):
         raise AssertionError("weights were read")
 
@@ -60,7 +60,7 @@ def test_what_a_run_lacks_is_said_before_anything_loads(
     assert not list(tmp_path.iterdir())
 
 
-def test_weights_without_a_video_encoder_are_refused(clips, tmp_path) -> None:
+def test_weights_without_a_video_encoder_are_refused(clips, tmp_path):
     config = settings(clips, tmp_path / "run", *LATENTS, f"data.latent_cache={tmp_path / 'cache'}")
     start = dataclasses.replace(build.random_weights(config.model), vae=None)
     with pytest.raises(InputError, match="no video encoder"):
@@ -68,12 +68,12 @@ def test_weights_without_a_video_encoder_are_refused(clips, tmp_path) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_gpu_that_is_not_there_is_not_replaced_by_a_cpu(clips, tmp_path) -> None:
+def test_a_gpu_that_is_not_there_is_not_replaced_by_a_cpu(clips, tmp_path):
     with pytest.raises(InputError, match="device is 'cuda'"):
         train(settings(clips, tmp_path / "run", "device=cuda"), quiet)
 
 
-def test_folded_latents_need_the_video_encoder_alone(clips, tmp_path) -> None:
+def test_folded_latents_need_the_video_encoder_alone(clips, tmp_path):
     shapes = official.vae(tiny_model.VAE)
     vae = {name: 0.05 * torch.randn(shape) for name, shape in shapes.items()}
     save_file(vae, tmp_path / "vae.safetensors")
@@ -88,7 +88,7 @@ def test_folded_latents_need_the_video_encoder_alone(clips, tmp_path) -> None:
     assert weights.vae.keys() == build.random_weights(ModelConfig(source="vae_latent")).vae.keys()
 
 
-def test_a_folder_of_something_else_is_left_alone(clips, tmp_path) -> None:
+def test_a_folder_of_something_else_is_left_alone(clips, tmp_path):
     run = tmp_path / "mine"
     (run / "weights").mkdir(parents=True)
     (run / "config.json").write_text('{"name": "mine", "optim": 1}')
@@ -104,7 +104,7 @@ def test_a_folder_of_something_else_is_left_alone(clips, tmp_path) -> None:
         assert before == sorted((p, p.stat().st_mtime_ns) for p in run.rglob("*"))
 
 
-def test_a_run_killed_before_its_provenance_goes_on(clips, tmp_path) -> None:
+def test_a_run_killed_before_its_provenance_goes_on(clips, tmp_path):
     run = tmp_path / "run"
     config = settings(clips, run, "optim.steps=1")
     run.mkdir()
@@ -129,7 +129,7 @@ def _stream(clips, kind=batches.ClipReader):
 
 
 @pytest.mark.slow
-def test_errors_of_loader_processes_are_one_sentence(tmp_path) -> None:
+def test_errors_of_loader_processes_are_one_sentence(tmp_path):
     clips = store(tmp_path / "one", clips=1, frames=13)
     (clips / "clips" / "clip0" / "video.mp4").unlink()
     with pytest.raises(InputError) as caught:
@@ -143,6 +143,6 @@ def test_errors_of_loader_processes_are_one_sentence(tmp_path) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_loader_process_is_said(clips) -> None:
+def test_a_killed_loader_process_is_said(clips):
     with pytest.raises(AcehandError, match=r"fewer data\.workers"):
         next(_stream(clips, _Dies))
