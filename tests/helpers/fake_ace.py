@@ -1,6 +1,6 @@
 """A network that reads the time off the picture, so that every answer is known exactly.
 
-A frame's colours say its number and on which side of the picture its left edge is. The fake
+A frame's colours are its number and on which side of the picture its left edge is. The fake
 encoder puts that into latents (causally, one per four frames), the fake model turns it into
 readouts of a known motion of the default hand in front of a known pinhole.
 """
@@ -28,7 +28,7 @@ _RATE = 30.0
 
 
 class Pictures:
-    """Frames whose colours say their time in 1/30 s, with a mark on the left."""
+    """Frames whose colours are their time in 1/30 s, with a mark on the left."""
 
     def __init__(self, seconds, size=SIZE):
         self.ticks = np.round(np.asarray(seconds) * _RATE * 8).astype(int)

@@ -73,7 +73,7 @@ def targets(seed=0, clips=2, frames=5, grid=(3, 4), dtype=torch.float32) -> Targ
 
 
 def truth(t: Targets) -> Prediction:
-    """A prediction that says exactly what the targets say."""
+    """The targets as a prediction."""
     canonical = t.joints - t.translation[..., None, :]
     depth = torch.log(t.translation[..., 2:].clamp(min=0.01))
     readout = Readout(

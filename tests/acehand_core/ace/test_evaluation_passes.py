@@ -110,8 +110,8 @@ def test_segments_are_cut_from_the_latents_of_their_recording(folder):
         motion = found[segment]
         np.testing.assert_allclose(motion.joints_camera, expected, rtol=1e-4, atol=1e-4)
         assert (motion.timestamps_ns == truth.truth(segment).timestamps_ns).all()
-        said = motion.provenance.settings
-        assert (said["decoded_frames"], said["decoded_latents"]) == (length, seen)
+        recorded = motion.provenance.settings
+        assert (recorded["decoded_frames"], recorded["decoded_latents"]) == (length, seen)
 
     # Encoded alone, a segment would begin with the encoder's special first frame.
     with torch.no_grad():
@@ -244,6 +244,6 @@ def test_evaluation_without_flags_uses_what_was_trained(name, tmp_path, capsys, 
         found = read_hand_motion(tmp_path / "kept" / f"{segment}.parquet")
         expected, seen = by_hand(ready, latents, start, start + 9, (64, 32), camera, solve)
         np.testing.assert_allclose(found.joints_camera, expected, rtol=1e-4, atol=1e-5)
-        said = found.provenance.settings
-        assert said["encode_size"] == [64, 32] and said["decoded_latents"] == seen
-        assert said["solve"]["solve"] == solve.solve and found.hand_model == "acehand"
+        recorded = found.provenance.settings
+        assert recorded["encode_size"] == [64, 32] and recorded["decoded_latents"] == seen
+        assert recorded["solve"]["solve"] == solve.solve and found.hand_model == "acehand"

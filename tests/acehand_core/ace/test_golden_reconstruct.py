@@ -127,7 +127,7 @@ def reconstructed(clip, variant, precision="float32"):
 
 
 @pytest.mark.parametrize("variant", ["k", "kfree"])
-def test_a_recording_comes_out_as_the_release_says(clip, variant):
+def test_a_recording_comes_out_as_the_release_does(clip, variant):
     motion = reconstructed(clip, variant)
     clip.check(motion, variant)
     assert motion.observed.any() and not motion.known.all()

@@ -176,7 +176,7 @@ def test_the_motion_keeps_its_definition_and_survives_its_file(tmp_path):
 
 
 def test_every_slot_is_given_for_scoring(tmp_path):
-    """Absent hands keep their flags; their poses are what the network said."""
+    """Absent hands keep their flags; their poses are what the network gives."""
 
     def presence(times, mirrored):
         return np.stack([np.where(times < 25, 0.9, 0.1), np.full(len(times), 0.2)], axis=1)
@@ -242,7 +242,7 @@ def test_a_second_opinion_multiplies_presence_and_removes_a_ghost():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("second_opinion", [False, True])
-def test_an_interrupted_run_goes_on(tmp_path, second_opinion):
+def test_an_interrupted_run_resumes(tmp_path, second_opinion):
     options = replace(OPTIONS, windows="blended", second_opinion=second_opinion)
     clip = fake.recording(1200)
     whole = FakeModel()
@@ -390,7 +390,7 @@ def test_one_shape_for_the_recording_and_the_joints_follow_it():
     assert np.abs(pixels - expected).mean() < np.abs(unmoved - expected).mean()
 
 
-def test_windows_that_do_not_see_a_hand_say_nothing_about_its_shape():
+def test_windows_that_do_not_see_a_hand_do_not_vote_on_its_shape():
     def window(betas, visible):
         return {
             "betas": np.full((1, 2, 10), betas, np.float32),

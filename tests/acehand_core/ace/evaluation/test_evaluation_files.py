@@ -195,7 +195,7 @@ def test_a_tracker_is_scored_and_its_predictions_score_the_same(store, tmp_path)
     assert out["metrics"]["ct_p"] == pytest.approx(0.02)
     again = evaluate_predictions(tmp_path / "kept", truth, Options())
     assert again["metrics"] == out["metrics"]
-    # An interrupted run goes on: what is there is not tracked again.
+    # An interrupted run resumes: finished segments are skipped.
     (tmp_path / "kept" / f"{truth.segments[1]}.parquet").unlink()
     tracker = Late()
     resumed = evaluate_tracker(tracker, truth, Options(), {}, keep=tmp_path / "kept")
@@ -227,7 +227,7 @@ def test_do_nothing_on_the_command_line(capsys, store, tmp_path):
     assert len(ClipStore(store)) == 1
 
 
-def test_evaluate_says_what_is_wrong(capsys, folders):
+def test_mistakes_are_named(capsys, folders):
     truth, guess = folders / "truth", folders / "guess"
     for words, message in (
         ((), "either --predictions"),

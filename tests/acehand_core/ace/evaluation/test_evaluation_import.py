@@ -61,7 +61,7 @@ def assert_same(found, truth, rows=slice(None), exact=1e-6):
 
 
 def crops(truth, camera=CAMERA):
-    """What HaMeR's network would have said of every hand, in its own conventions."""
+    """What HaMeR's network would give for every hand, in its own conventions."""
     frame, slot = (a.ravel() for a in np.indices((FRAMES, 2)))
     left = slot == 0
     turn = truth.global_orient[frame, slot]

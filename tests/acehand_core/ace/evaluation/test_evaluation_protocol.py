@@ -115,7 +115,7 @@ def test_the_larger_overlap_decides_the_side():
 def test_presence_of_one_half_is_not_active():
     counts = evaluate((motion_of(still(1), presence=[[0.5, 0.51]]), motion_of(still(1))))["counts"]
     assert (counts["tp"], counts["fn"]) == (1, 1)
-    # Nor is a labelled hand there that is said not to be: finding it is spurious.
+    # Nor is a labelled hand there marked as absent: finding it is spurious.
     truth = replace(motion_of(still(2, right=None)), presence=np.array([[0.5, 0], [0.51, 0]]))
     assert truth.known[:, 0].all()
     out = evaluate((motion_of(still(2, right=None)), truth))
@@ -211,9 +211,9 @@ def test_anchors_and_the_rule_without_intrinsics():
     anchors = CAMERA.project(truth.joints_camera) + np.array([3.0, 0.0])
     own = motion_of(still(1), anchors=anchors)
     free = motion_of(still(1), anchors=anchors, settings={"solve": {"bearings": "pinhole"}})
-    told = motion_of(still(1), anchors=anchors, settings={"intrinsics_used": False})
+    given = motion_of(still(1), anchors=anchors, settings={"intrinsics_used": False})
     assert evaluate((own, truth))["metrics"]["epe_p"] == pytest.approx(3)
-    for guess in (free, told):
+    for guess in (free, given):
         out = evaluate((guess, truth))
         assert out["metrics"]["epe_p"] == pytest.approx(0, abs=1e-9)
         assert out["anchors"] == "reprojected"

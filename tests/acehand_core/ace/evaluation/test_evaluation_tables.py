@@ -143,8 +143,8 @@ def test_rows_made_otherwise_than_the_quoted_ones_are_marked(evaluation, capsys,
     h2o = {"count": 355, "frames": 81, "split": "test"}
     assert differences(scored(evaluation, dataset="h2o", segments=h2o, pictures=wide)) == []
     hoi4d = {"count": 498, "frames": 81, "split": "test"}
-    told = differences(scored(evaluation, dataset="hoi4d", segments=hoi4d, pictures=wide))
-    assert told == ["pictures: 832 x 480, the paper does not say"]
+    found = differences(scored(evaluation, dataset="hoi4d", segments=hoi4d, pictures=wide))
+    assert found == ["pictures: 832 x 480, the paper does not say"]
     assert differences(scored(evaluation, dataset="mine")) == []
 
     run = Acehand(capsys, "evaluate", evaluation, "--report", tmp_path / "report")

@@ -109,8 +109,8 @@ def test_masks_pair_up_with_moments(folder):
             if name == "qa_pass":  # not every sequence has every mask
                 assert found is None
                 continue
-            values, told = found
-            assert told.all() and values.shape == (34,)
+            values, known = found
+            assert known.all() and values.shape == (34,)
             lost = [1] if name == "hand_pose_available" and folder.name == "P0003_cccccccc" else []
             assert np.flatnonzero(~values).tolist() == lost
 

@@ -1,7 +1,7 @@
 """Every reader gives the same thing: native pictures, camera-frame joints, times, flags, splits.
 
 The fixtures of ``native_samples`` pose the labels by smplx in each dataset's own convention; the
-readers convert the parameters. What they say must meet to a hundredth of a millimetre.
+readers convert the parameters. Both must meet to a hundredth of a millimetre.
 """
 
 import json
@@ -246,7 +246,7 @@ def test_rotated_pictures_show_the_rotated_camera(datasets):
     assert (image[:, :-10] != 0).all()
 
 
-def test_vrs_needs_its_extra_and_says_so(datasets, monkeypatch):
+def test_vrs_needs_its_extra(datasets, monkeypatch):
     """Without the package the message names the extra; without pictures it is not needed."""
     monkeypatch.setitem(sys.modules, "projectaria_tools", None)
     root, _ = datasets["hot3d"]
@@ -324,7 +324,7 @@ def check_clip(name, clip, truth):
         for index in range(info.frames):
             assert abs(int(np.median(clip.frames.at(index))) - int(truth.gray[index])) <= 3
     if truth.pixels is not None:
-        # One meaning in all datasets, whatever they say themselves: keypoints in the picture.
+        # One meaning in all datasets, whatever the datasets store: keypoints in the picture.
         inside = info.camera.contains(info.camera.project(truth.joints)).mean(-1)
         np.testing.assert_allclose(motion.visible, inside * truth.present, atol=1e-6)
     if name == "rhd" and truth.split == "train":
@@ -449,9 +449,9 @@ def test_a_changed_label_or_mano_is_converted_anew(samples, mano_file, tmp_path)
     assert np.isfinite(clip.motion.joints_camera[clip.motion.observed]).all()
     assert "mano_fingers" in ClipStore(output / "test").extra(clip.info.id, "native")
     full = RunOptions(root, output, clips=ClipOptions(images="none", mano=mano_file))
-    told = []
-    assert registry.run("h2o", full, lambda text, *_: told.append(text)).kept == 0
-    assert "mano: False there, True now" in told[0]
+    messages = []
+    assert registry.run("h2o", full, lambda text, *_: messages.append(text)).kept == 0
+    assert "mano: False there, True now" in messages[0]
     assert {clip.motion.hand_model for clip in every_clip(output)} == {"mano"}
     path = root / "subject4" / "h1" / "0" / "cam4" / "hand_pose" / "000000.txt"
     path.write_text(path.read_text() + " ")
@@ -460,7 +460,7 @@ def test_a_changed_label_or_mano_is_converted_anew(samples, mano_file, tmp_path)
 
 @pytest.mark.parametrize("name", ["hot3d", "hot3d_clips"])
 def test_a_hand_that_is_seen_without_a_pose_is_there(name, samples, mano_file):
-    """HOT3D's boxes and clips say that a hand is visible, whether or not MANO was fitted."""
+    """HOT3D's boxes and clips mark a visible hand, whether or not MANO was fitted."""
     root = samples(name)
     if name == "hot3d":
         shutil.rmtree(root / "P0001_aaaaaaaa")
@@ -534,7 +534,7 @@ def test_command_line(datasets, mano_file, tmp_path, capsys):
     assert main([*arguments, "--view", "cam"]) == 2
 
 
-def test_ctrl_c_keeps_what_is_done_and_the_next_run_goes_on(datasets, mano_file, tmp_path):
+def test_ctrl_c_keeps_what_is_done_and_the_next_run_resumes(datasets, mano_file, tmp_path):
     root, _ = datasets["freihand"]
     options = RunOptions(root, tmp_path / "o", clips=ClipOptions(mano=mano_file))
 

@@ -294,7 +294,7 @@ MASKED = {
 
 
 def put_mask(folder, name, good):
-    """Write a mask of all streams: ``good`` says of each frame whether it is True."""
+    """Write a mask of all streams: ``good`` has the value of each frame."""
     lines = (folder / "masks" / "mask_object_visible.csv").read_text().splitlines()
     streams = [line.split(",")[1] for line in lines[1:]]
     rows = [streams[:n].count(stream) for n, stream in enumerate(streams)]
@@ -557,7 +557,7 @@ def _killed(item):
     return native_run._convert_here(item)
 
 
-def test_a_killed_process_is_said_and_converted_clips_stay(samples, tmp_path, monkeypatch):
+def test_a_killed_process_is_reported_and_converted_clips_stay(samples, tmp_path, monkeypatch):
     root, output = samples("h2o"), tmp_path / "out"
     with monkeypatch.context() as patch:
         patch.setattr(native_run, "_convert_here", _killed)

@@ -1,4 +1,4 @@
-"""The decoder: what it is equivariant to, its variants, and what it says before training."""
+"""The decoder: what it is equivariant to, its variants, and its outputs before training."""
 
 import math
 from dataclasses import replace

@@ -34,7 +34,7 @@ def readout(batch):
         return AceModel.from_weights(weights(), "float32")(batch)
 
 
-def test_live_and_merged_adapters_say_the_same(batch, readout):
+def test_live_and_merged_adapters_agree(batch, readout):
     with torch.no_grad():
         live = AceModel.from_weights(weights(), "float32", merge=False)(batch)
     for field in fields(readout):
@@ -79,7 +79,7 @@ def test_features_of_the_wrong_width():
         AceModel(wrong, tiny_model.trunk(), Decoder(wrong.decoder))
 
 
-def test_a_model_without_a_source_says_so(batch):
+def test_a_model_without_a_source_is_refused(batch):
     model = AceModel.from_weights(replace(weights(), trunk=None, adapters=None), "float32")
     with pytest.raises(InputError, match="no feature source"):
         model(batch)
@@ -125,8 +125,8 @@ def test_how_a_ray_field_is_used_is_an_option(readout, batch):
     fisheye = torch.cat([angles / s * s.sin(), s.cos()[None]])
 
     def placed(field, *options):
-        said = replace(readout, ray_map=field[None, :, None].expand(1, -1, 3, -1, -1))
-        return place(replace(said, anchors=anchors), joints, SIZE, camera, SolveOptions(*options))
+        other = replace(readout, ray_map=field[None, :, None].expand(1, -1, 3, -1, -1))
+        return place(replace(other, anchors=anchors), joints, SIZE, camera, SolveOptions(*options))
 
     truth = placed(pinhole, "intrinsics").solved
 
@@ -141,6 +141,6 @@ def test_how_a_ray_field_is_used_is_an_option(readout, batch):
     by_fit = placed(fisheye, "pinhole", "mixed", "released", "paper").solved
     assert (by_fit - read).norm(dim=-1).mean() > 1e-3
     # The camera that is reported is the one that hands are placed by.
-    said = replace(readout, ray_map=fisheye[None, :, None])
-    assert predicted_camera(said, (192, 128), SolveOptions("pinhole")) is None
-    assert predicted_camera(said, (192, 128), SolveOptions("pinhole", fit_guards="paper"))
+    other = replace(readout, ray_map=fisheye[None, :, None])
+    assert predicted_camera(other, (192, 128), SolveOptions("pinhole")) is None
+    assert predicted_camera(other, (192, 128), SolveOptions("pinhole", fit_guards="paper"))

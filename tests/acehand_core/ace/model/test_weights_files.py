@@ -157,7 +157,7 @@ def test_only_what_runs_is_read(checkpoint):
     }  # fmt: skip
 
 
-def test_report_says_what_is_not_used(checkpoint):
+def test_the_report_has_what_is_not_used(checkpoint):
     reports = {c.component: c for c in load_weights(checkpoint).report.components}
     assert reports["checkpoint"].ignored == ("step",)
     assert reports["vae"].ignored == ("decoder.conv1.weight",)

@@ -89,7 +89,7 @@ def test_repackaged_names_and_shapes(golden_folder):
 
 
 def test_repackaged_values_come_from_the_right_rows(golden_folder):
-    """The reference says of which official tensor, and of which rows, each one is made."""
+    """The reference lists the official tensor and rows of each one."""
     config = ModelConfig(decoder=DecoderConfig(feature_dim=12, width=16, num_heads=4))
     given, parts = {}, {}
     for part in ("projectors", "raymap_heads"):

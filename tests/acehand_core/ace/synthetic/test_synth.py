@@ -427,7 +427,7 @@ def test_workers_end_with_a_killed_parent(tmp_path):
                 os.kill(pid, signal.SIGKILL)
 
 
-def test_a_killed_process_is_said_and_finished_clips_stay(tmp_path, monkeypatch, capsys):
+def test_a_killed_process_is_reported_and_finished_clips_stay(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(jobs, "_attempt", _killed)
     flags = ["--clips", 3, "--frames", 1, "--size", "64x64", "--processes", 2, "--fast"]
     assert run(*flags, "--output", tmp_path / "s") == 4
@@ -437,7 +437,7 @@ def test_a_killed_process_is_said_and_finished_clips_stay(tmp_path, monkeypatch,
     assert ClipStore(tmp_path / "s").ids() == ["synth__0__000000"]
 
 
-def test_opengl_that_is_not_there_is_said_once(tmp_path):
+def test_opengl_that_is_not_there_is_reported_once(tmp_path):
     command = [sys.executable, "-m", "acehand_core.cli.main", "synth", "--clips", "2", "--fast",
                "--frames", "1", "--size", "64x64", "--processes", "1", "-q",
                "--output", str(tmp_path / "s")]  # fmt: skip

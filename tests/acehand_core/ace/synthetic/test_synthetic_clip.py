@@ -1,4 +1,4 @@
-"""Rendered clips: pictures show what the truth says; the example clip is what the code makes."""
+"""Rendered clips: pictures show the truth; the example clip is what the code makes."""
 
 import dataclasses
 import re

@@ -179,11 +179,11 @@ def test_acceleration_of_the_placed_hand_by_hand():
 def test_visibility_by_hand():
     t = targets(clips=1, frames=3)
     seen = torch.tensor([1.0, 0.0]).expand(1, 3, 2)
-    said = dataclasses.replace(
+    readout = dataclasses.replace(
         truth(t).readout, visible=torch.tensor([0.2, 0.4]).expand(1, 3, 2), presence=seen
     )
     t = dataclasses.replace(t, visible=seen, presence=seen)
-    found = values(dataclasses.replace(truth(t), readout=said), t)
+    found = values(dataclasses.replace(truth(t), readout=readout), t)
     # -(ln 0.2 + ln(1 - 0.4)) / 2 = (1.609438 + 0.510826) / 2
     assert float(found["pres_visible"]) == pytest.approx(1.060132, rel=1e-5)
     assert float(found["pres"]) == pytest.approx(0, abs=1e-5)
@@ -251,7 +251,7 @@ def test_fisheye_clips_have_no_pinhole_fit():
     assert float(term_sums(p, t)["fit"].detach()) == 0  # nor has a field outside the paper's guards
 
 
-class Says(AceModel):
+class Given(AceModel):
     """A model whose every answer is given."""
 
     def __init__(self, readout) -> None:
@@ -264,8 +264,8 @@ class Says(AceModel):
 
 def predicted(t, rays, options):
     """What training makes of the truth with another ray field."""
-    said = dataclasses.replace(truth(t).readout, ray_map=rays[:, :, None])
-    net = TrainingModel(Says(said), HANDS, options)
+    readout = dataclasses.replace(truth(t).readout, ray_map=rays[:, :, None])
+    net = TrainingModel(Given(readout), HANDS, options)
     return net.predict(ClipBatch(None, t.camera.size, t.camera), t)
 
 

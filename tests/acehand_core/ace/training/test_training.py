@@ -210,7 +210,7 @@ def test_killed_at_random_moments(data, tmp_path, whole):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_asked_to_stop_it_saves_and_goes_on_exactly(data, tmp_path, whole, number, code):
+def test_asked_to_stop_it_saves_and_resumes_exactly(data, tmp_path, whole, number, code):
     """As Slurm does before a job's end: the signal goes to all processes, loaders included."""
     run = tmp_path / "run"
     arguments = overrides(data, run, "data.workers=1")
@@ -219,10 +219,10 @@ def test_asked_to_stop_it_saves_and_goes_on_exactly(data, tmp_path, whole, numbe
     while process.poll() is None and not (run / "tensorboard").exists():  # the steps begin
         time.sleep(0.01)
     os.killpg(process.pid, number)
-    said = process.communicate(timeout=120)[1]
-    assert process.returncode == code, said
+    printed = process.communicate(timeout=120)[1]
+    assert process.returncode == code, printed
     saved = checkpoints.listed(run)[-1]
-    assert saved.step < 4 and f"stopped after step {saved.step}, saved" in said
+    assert saved.step < 4 and f"stopped after step {saved.step}, saved" in printed
     train(compose(arguments), quiet)
     assert_same(final(run), final(whole[0]))
 
@@ -242,15 +242,15 @@ def test_a_signal_to_one_process_stops_all_after_the_same_step(data, tmp_path):
     assert 0 < saved.step < 400
 
 
-def test_another_configuration_does_not_go_on(data, tmp_path):
+def test_another_configuration_is_not_resumed(data, tmp_path):
     run = tmp_path / "run"
     train(compose(overrides(data, run)), quiet, stop_at=2)
     with pytest.raises(InputError, match=r"optim\.lr_decoder: 0\.001 then, 0\.1 now"):
         train(compose(overrides(data, run, "optim.lr_decoder=0.1")), quiet)
-    said = []
+    printed = []
     calmer = overrides(data, run, "optim.lr_decoder=0.0005", "data.leave_out=[synthetic/clip1]")
-    train(compose(calmer), lambda stage, *_: said.append(stage), stop_at=3)
-    assert any("optim.lr_decoder: 0.001 then, 0.0005 now" in text for text in said)
+    train(compose(calmer), lambda stage, *_: printed.append(stage), stop_at=3)
+    assert any("optim.lr_decoder: 0.001 then, 0.0005 now" in text for text in printed)
     changes = starts_of(run)[-1]["changes"]
     assert len(changes) == 2 and "data.leave_out: None then, ['synthetic/clip1'] now" in changes
     with pytest.raises(InputError, match=r"data\.leave_out: \['synthetic/clip1'\] then, None now"):
@@ -329,11 +329,11 @@ def test_a_gradient_that_is_not_finite_costs_its_own_step_only(data, tmp_path, m
         return real(self, parameters, *rest)
 
     monkeypatch.setattr(Accelerator, "clip_grad_norm_", clip)
-    run, told = tmp_path / "run", []
+    run, messages = tmp_path / "run", []
     settings = compose(overrides(data, run, "optim.max_skipped=1", "log.every=1"))
-    report = train(settings, lambda stage, *_: told.append(stage), stop_at=3)
+    report = train(settings, lambda stage, *_: messages.append(stage), stop_at=3)
     assert train(settings, quiet).steps == 4 == report.steps + 1
-    assert any("step 2 skipped" in text and "synthetic/clip" in text for text in told)
+    assert any("step 2 skipped" in text and "synthetic/clip" in text for text in messages)
     key = "train/skipped_steps"
     counts = {row["step"]: row[key] for row in rows_of(run) if key in row}
     assert counts == {1: 0, 2: 1, 3: 1, 4: 2}  # over the resume, too

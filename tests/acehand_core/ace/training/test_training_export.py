@@ -105,7 +105,7 @@ def test_weights_say_what_they_were_trained_on_and_auto_heeds_it(tmp_path, capsy
     with pytest.raises(InputError, match=r"synthetic clips alone.*--tracker ace"):
         named.with_environment("auto")
     assert named.with_environment("ace") == (named, "")
-    # Set for all commands: those go on without, and say so.
+    # Set for all commands: those run without, with a note.
     monkeypatch.setenv("ACEHAND_WEIGHTS", str(made["synthetic"]))
     unchanged, note = AceSettings().with_environment("auto")
     assert unchanged == AceSettings() and "synthetic clips alone; used with --tracker ace" in note

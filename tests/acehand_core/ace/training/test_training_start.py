@@ -48,7 +48,7 @@ def settings(clips, run, *more):
          r"start\.vae=FILE"),
     ],
 )  # fmt: skip
-def test_what_a_run_lacks_is_said_before_anything_loads(
+def test_what_a_run_lacks_is_named_before_anything_loads(
     clips, tmp_path, monkeypatch, more, message
 ):
     def refuse(*_):
@@ -104,7 +104,7 @@ def test_a_folder_of_something_else_is_left_alone(clips, tmp_path):
         assert before == sorted((p, p.stat().st_mtime_ns) for p in run.rglob("*"))
 
 
-def test_a_run_killed_before_its_provenance_goes_on(clips, tmp_path):
+def test_a_run_killed_before_its_provenance_resumes(clips, tmp_path):
     run = tmp_path / "run"
     config = settings(clips, run, "optim.steps=1")
     run.mkdir()
@@ -143,6 +143,6 @@ def test_errors_of_loader_processes_are_one_sentence(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_killed_loader_process_is_said(clips):
+def test_a_killed_loader_process_is_reported(clips):
     with pytest.raises(AcehandError, match=r"fewer data\.workers"):
         next(_stream(clips, _Dies))
