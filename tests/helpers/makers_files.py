@@ -4,6 +4,8 @@ Fingers along +x, palm towards +z, thumb at -y. Fingers are the same part, attac
 it is in degrees and the whole in radians.
 """
 
+from __future__ import annotations
+
 import struct
 from pathlib import Path
 

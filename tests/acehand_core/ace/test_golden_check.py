@@ -86,6 +86,15 @@ def test_what_is_wrong_fails(copy, capsys, change, message):
     assert any(line.startswith("FAIL") and message in line for line in lines)
 
 
+def test_what_cannot_be_checked_is_named(copy, capsys):
+    assert main([str(copy), "--case", "pnp_publik"]) == 2
+    assert "Did you mean 'pnp_public'" in capsys.readouterr().err
+    for text, named in (("{", "JSON"), ('{"format": "other"}', "ace-golden-1")):
+        (copy / "manifest.json").write_text(text)
+        assert main([str(copy)]) == 2
+        assert named in capsys.readouterr().err
+
+
 def test_changed_numbers_fail(copy, capsys):
     with np.load(copy / "pnp_public.npz") as data:
         changed = data["out/kfree/cam_trans"].copy()
@@ -105,17 +114,3 @@ def test_a_changed_recipe_fails(golden_folder, tmp_path, capsys):
     (folder / "recipe.json").write_text(json.dumps(recipe))
     code, _, lines = check(folder, capsys)
     assert code == 1 and "recipe checksum" in lines[0]
-
-
-def test_unusable_manifests(tmp_path, capsys):
-    for text, message in (("{", "JSON"), ('{"format": "other"}', "ace-golden-1")):
-        (tmp_path / "manifest.json").write_text(text)
-        assert main([str(tmp_path)]) == 2
-        assert message in capsys.readouterr().err
-
-
-def test_one_case_by_name(golden_folder, capsys):
-    code, summary, _ = check(golden_folder, capsys, "--case", "mano_public")
-    assert code == 0 and summary["cases"] == 1
-    assert main([str(golden_folder), "--case", "mano_publik"]) == 2
-    assert "Did you mean 'mano_public'" in capsys.readouterr().err

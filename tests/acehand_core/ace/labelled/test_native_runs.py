@@ -400,9 +400,11 @@ def test_splits_of_h2o_are_the_authors(tmp_path):
 MALFORMED = {
     "arctic": [
         ("misc.json", ("s01", "ioi_offset"), None, "ioi_offset"),
+        ("misc.json", ("s01", "image_size"), [], "image_size"),
         ("misc.json", ("s01", "image_size"), [["a", 2]], "image_size"),
         ("*.egocam.dist.npy", ("T_k_cam_np",), None, "T_k_cam_np"),
         ("*.mano.npy", ("left", "rot"), "x", "rot"),
+        ("*.mano.npy", ("left", "shape"), None, "shape"),
         ("*.mano.npy", ("left", "shape"), [[1.0], [1.0, 2.0]], "shape"),
     ],
     "oakink2": [
@@ -470,6 +472,14 @@ def test_malformed_files_are_named_with_their_field(samples, tmp_path, name):
         with pytest.raises(SchemaError, match=rf"(?s){re.escape(path.name)}.*{field}"):
             for item in reader.items(bad, options):
                 reader.read(item, options)
+
+
+def test_another_count_of_numbers_is_named(samples, tmp_path):
+    root = samples("h2o")
+    (root / "subject1/h1/0/cam4/hand_pose_mano/000003.txt").write_text("1 2 3")
+    (error,) = convert("h2o", root, tmp_path / "out").errors
+    assert error["source"] == SUBJECTS[0]
+    assert "000003.txt" in error["message"] and "124" in error["message"]
 
 
 def test_one_malformed_recording_of_arctic_does_not_stop_the_other(samples, tmp_path, capsys):
