@@ -192,7 +192,7 @@ def test_a_damaged_line_is_named(copy, file, number, change, named):
         assert change[0] in lines[number - 1]
         lines[number - 1] = lines[number - 1].replace(*change, 1)
     (copy / file).write_text("\n".join(lines) + "\n")
-    with pytest.raises(SchemaError, match=rf":{number}: {named}"):
+    with pytest.raises(SchemaError, match=rf":{number}: .*{named}"):
         hot3d_files.read_mano(copy)
         hot3d_files.read_headset(copy)
         stream_poses(copy)
