@@ -415,7 +415,9 @@ def test_a_new_term_is_one_entry_and_its_weight(data, tmp_path, monkeypatch):
     t = targets(clips=1, frames=3)
     t = dataclasses.replace(t, joints_known=torch.ones_like(t.joints_known))
     p = truth(t)
-    p.readout.wrist[0, 2, 1, 2] += 0.3
+    wrist = p.readout.wrist.clone()
+    wrist[0, 2, 1, 2] += 0.3
+    p = dataclasses.replace(p, readout=dataclasses.replace(p.readout, wrist=wrist))
     sums, counts = term_sums(p, t), counts_of(t)
     with_it, without = (
         float(total(sums, counts, WeightsWithDepth(wrist_depth=w), 0)) for w in (3.0, 0.0)
