@@ -57,6 +57,13 @@ def test_the_nearer_layer_covers_the_farther_whatever_the_order():
     assert (stack(BLACK + 7, []) == 7).all()
 
 
+def test_a_scene_hides_what_lies_behind_it():
+    scene = np.zeros((48, 64), np.float32)
+    scene[:, :10], scene[:, 10:20], scene[:, 20:30] = 0.3, 0.9, 0.505
+    out = stack(BLACK, [layer(0.5, (255, 0, 0), np.s_[:]).hidden_by(scene)])
+    assert [int(out[0, x, 0]) for x in (5, 15, 25, 50)] == [0, 255, 255, 255]
+
+
 def cube(place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     corners = np.array([[x, y, z] for x in (0, 1) for y in (0, 1) for z in (0, 1)], float) - 0.5
     quads = [(0, 1, 3, 2), (4, 6, 7, 5), (0, 4, 5, 1), (2, 3, 7, 6), (0, 2, 6, 4), (1, 5, 7, 3)]
@@ -335,7 +342,10 @@ def test_what_does_not_belong_side_by_side_is_refused(tmp_path, capsys):
     ):
         run = Acehand(capsys, "render", *inputs, "--no-moving", "--output", tmp_path / "no")
         assert run.code == 2 and message in run.err, run.err
-    assert not (tmp_path / "no").exists()
+    (folder / "sub").mkdir()
+    write_hand_motion(made, folder / "sub" / "a.parquet")
+    run = Acehand(capsys, "render", folder, "--segment", "a", "--output", tmp_path / "no")
+    assert run.code == 2 and "twice" in run.err and not (tmp_path / "no").exists()
 
 
 def test_the_path_of_the_camera_that_one_input_knows_counts_for_all(tmp_path):

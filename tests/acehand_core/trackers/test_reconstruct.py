@@ -156,23 +156,6 @@ def test_before_the_first_and_after_the_last_sighting_there_is_no_hand():
     assert (track.observed | track.filled).tolist() == [10 <= t < 30 for t in range(40)]
 
 
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_clips_of_very_few_frames(count):
-    _, joints = hand_motion("left", count)
-    track = reconstruct(seen(joints, "left"), "left", PINHOLE, stamps(count), KNOWN_LENGTH)
-    assert track.observed.all()
-    assert_consistent(track, "left")
-    assert np.median(error_mm(track, joints)) < 8
-
-
-@pytest.mark.parametrize("count", [0, 5])
-def test_a_hand_that_is_never_seen_is_nowhere(count):
-    track = reconstruct([None] * count, "right", PINHOLE, stamps(count), KNOWN_LENGTH)
-    assert not (track.observed | track.filled).any()
-    assert track.joints.shape == (count, 21, 3) and np.isnan(track.joints).all()
-    assert (track.quality == 0).all()
-
-
 @pytest.mark.parametrize("camera", [PINHOLE, FISHEYE], ids=["garbage", "outside"])
 def test_what_no_hand_can_explain_is_no_sighting(camera):
     """Landmarks thrown together, or outside the field of view: filled from the neighbours."""

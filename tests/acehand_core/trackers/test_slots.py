@@ -122,14 +122,6 @@ def test_an_uncertain_hand_whose_side_is_taken_is_the_other_hand():
         assert_slots(pairs, left, right)
 
 
-def test_a_clip_of_one_frame():
-    left, right = detection(LEFT, 0.1), detection(RIGHT, 0.6)
-    assert_slots([[right, left]], [left], [right])
-    assert_slots([[right]], [None], [right])
-    assert_slots([[]], [None], [None])
-    assert assign_slots([]) == []
-
-
 @pytest.mark.parametrize(("length", "p_right", "kept"), [
     (1, 0.99, False), (2, 0.85, False), (2, 0.95, True), (3, 0.6, True),
 ])  # fmt: skip
