@@ -6,11 +6,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from acehand_core.errors import SchemaError
+from acehand_core.errors import InputError, SchemaError
 from acehand_core.hand import articulation
 from acehand_core.motion import HandMotion
 from acehand_core.recordings.hands_file import read_hand_motion, write_hand_motion
 from acehand_core.recordings.selection import only_hands
+from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.mediapipe import reconstruct as fitting
 from acehand_core.trackers.mediapipe.reconstruct import LANDMARK_OFFSET
 from helpers.fake_hands import (
@@ -143,6 +144,12 @@ def test_palm_calibration_allows_for_where_the_network_puts_a_palm(side):
     assert np.percentile(errors[0.0], 90) > 2 * np.percentile(errors[1.0], 90)
     # A wrist seen too near to the fingers makes the hand small, so far.
     assert depths[0.0] > depths[1.0] + 0.01
+
+
+def test_shares_of_the_calibration_are_checked():
+    for share in (-0.1, 1.5):
+        with pytest.raises(InputError, match="palm calibration"):
+            TrackerSettings(palm_calibration=share)
 
 
 def with_sigma(count=5) -> HandMotion:

