@@ -393,6 +393,17 @@ def test_bad_stamps_in_the_written_bag(calibration, tmp_path, said, right):
 
 
 @pytest.mark.usefixtures("known_hands")
+def test_topics_that_are_taken(converted, calibration, tmp_path):
+    """A converted bag converted again keeps the first result under its names."""
+    job = JobSettings(tmp_path / "dataset", overlay=False, calibration=calibration)
+    options = ConvertOptions(converted / "out", job, tmp_path / "out")
+    written = convert_bag(options).topics["written"]
+    assert written["/left_hand/joint_states"] == COUNT
+    assert written["/acehand/left_hand/joint_states"] == COUNT
+    assert written["/tf"] == 2 * COUNT
+
+
+@pytest.mark.usefixtures("known_hands")
 def test_a_full_disk(recorded, calibration, tmp_path, capsys, monkeypatch):
     from rosbags.rosbag2 import storage_mcap
 
