@@ -27,7 +27,7 @@ from helpers.lerobot_samples import names_in, snapshot
 
 #: Frames of each of the two episodes.
 COUNT = 4
-MOMENTS = [m if m in ("second", "write", "placed") else pytest.param(m, marks=pytest.mark.slow)
+MOMENTS = [m if m in ("write", "placed") else pytest.param(m, marks=pytest.mark.slow)
            for m in dying_runs.BAG]  # fmt: skip
 
 
