@@ -199,7 +199,7 @@ def test_the_validator_finds(own, name):
 
 @pytest.mark.few(3)
 @pytest.mark.parametrize(("name", "kept"), [
-    ("no row", 2), ("no data", 2), ("no stats", 3), ("row cut off", 2), ("data cut off", 2),
+    ("no row", 2), ("row cut off", 2), ("no data", 2), ("no stats", 3), ("data cut off", 2),
     ("video cut off", 2), ("short video", 2), ("frames", 3), ("episodes", 3), ("orphan data", 3),
     ("stats count", 3),
 ])  # fmt: skip
