@@ -1,13 +1,10 @@
 """How heavy imports are. Who may import whom: the contracts in pyproject.toml, ``make lint``."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess
 import sys
 from pathlib import Path
-from types import FrameType
 
 import pytest
 
@@ -19,27 +16,12 @@ PACKAGES = ("acehand_core", "retarget", "acehand_ros")
 
 #: Libraries that a package may import only inside the function that needs them.
 LAZY = {
-    "torch",
-    "diffusers",
-    "peft",
-    "transformers",
-    "safetensors",
-    "huggingface_hub",
-    "smplx",
-    "mediapipe",
-    "mujoco",
-    "pinocchio",
-    "dex_retargeting",
-    "rclpy",
-    "rosbags",
-    "skimage",
-    "hydra",
-    "omegaconf",
-    "accelerate",
-    "tensorboard",
-    "wandb",
-    "ray",
+    *("torch", "diffusers", "peft", "transformers", "safetensors", "huggingface_hub", "smplx"),
+    *("mediapipe", "mujoco", "pinocchio", "dex_retargeting", "rclpy", "rosbags", "skimage"),
+    *("hydra", "omegaconf", "accelerate", "tensorboard", "wandb", "ray"),
 }
+
+HEAVY = ("torch", "diffusers", "peft", "transformers", "dex_retargeting", "pandas")
 
 #: What is torch through and through: these folders, and ``*_torch.py`` elsewhere.
 OF_TORCH = [ROOT / "acehand_core" / "ace" / name for name in ("model", "training")]
@@ -58,7 +40,7 @@ def imports(path: Path) -> list[tuple[str, bool, int]]:
     """
     found = []
 
-    def visit(node: ast.AST, top: bool) -> None:
+    def visit(node, top):
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
                 continue
@@ -75,7 +57,7 @@ def imports(path: Path) -> list[tuple[str, bool, int]]:
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(ROOT)))
-def test_heavy_libraries_are_imported_where_they_are_needed(path: Path) -> None:
+def test_heavy_libraries_are_imported_where_they_are_needed(path):
     of_torch = path.stem.endswith("_torch") or any(folder in path.parents for folder in OF_TORCH)
     for target, top, line in imports(path):
         library = target.split(".")[0]
@@ -84,19 +66,20 @@ def test_heavy_libraries_are_imported_where_they_are_needed(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "statement",
-    ["import acehand_core", "import retarget", "import acehand_core.pipeline",
-     "import acehand_core.cli.main",
-     "import acehand_core.trackers.mediapipe.tracker", "import acehand_core.hand.mano"],
-)  # fmt: skip
-def test_the_cpu_path_loads_no_model_libraries(statement: str) -> None:
-    heavy = ("torch", "diffusers", "peft", "transformers", "dex_retargeting", "pandas")
-    code = f"{statement}\nimport sys\nprint([m for m in {heavy!r} if m in sys.modules])"
+    ("statement", "heavy"),
+    [
+        ("acehand_core, retarget; acehand_core.track, retarget.load_robot", ("torch", "mujoco")),
+        ("acehand_core.pipeline, acehand_core.cli.main", HEAVY),
+        ("acehand_core.trackers.mediapipe.tracker, acehand_core.hand.mano", HEAVY),
+    ],
+)
+def test_the_cpu_path_loads_no_model_libraries(statement, heavy):
+    code = f"import {statement}\nimport sys\nprint([m for m in {heavy!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
 
-def test_a_wrong_shape_is_refused() -> None:
+def test_a_wrong_shape_is_refused():
     """The suite runs with shape checks on; without them this array would pass."""
     import numpy as np
 
@@ -106,12 +89,12 @@ def test_a_wrong_shape_is_refused() -> None:
         to_6d(np.zeros((4, 3, 2)))
 
 
-def test_launch_is_not_a_package() -> None:
+def test_launch_is_not_a_package():
     """An ``__init__.py`` there would shadow ROS's own ``launch``."""
     assert not (ROOT / "launch" / "__init__.py").exists()
 
 
-def test_the_walk_of_an_input_is_what_runs(tmp_path: Path) -> None:
+def test_the_walk_of_an_input_is_what_runs(tmp_path):
     """Each step of docs/architecture.md names a function; they run first in its order."""
     page = (ROOT / "docs/architecture.md").read_text("utf-8")
     section = page.split("## The walk of an input")[1].split("\n## ")[0]
@@ -120,7 +103,7 @@ def test_the_walk_of_an_input_is_what_runs(tmp_path: Path) -> None:
     wanted = {(str(ROOT / file), name.split(".")[-1]): (name, file) for name, file in steps}
     ran: list[tuple[str, str]] = []
 
-    def seen(frame: FrameType, event: str, _: object) -> None:
+    def seen(frame, event, _):
         code = frame.f_code
         step = wanted.get((code.co_filename, code.co_name)) if event == "call" else None
         if step is not None and step not in ran and code.co_qualname == step[0]:

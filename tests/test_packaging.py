@@ -1,7 +1,5 @@
 """The files that name the package say the same, and everything it depends on is pinned."""
 
-from __future__ import annotations
-
 import importlib
 import re
 import subprocess
@@ -41,14 +39,14 @@ def requirements() -> list[str]:
     return [*PROJECT["dependencies"], *(line for extra in extras for line in extra)]
 
 
-def test_one_version() -> None:
+def test_one_version():
     package = ElementTree.parse(ROOT / "package.xml")
     assert package.findtext("version") == PROJECT["version"]
     assert re.findall(r'version="([^"]+)"', SETUP) == [PROJECT["version"]]
     assert acehand_core.__version__ == PROJECT["version"] == version("acehand")
 
 
-def test_pip_and_colcon_install_the_same_commands() -> None:
+def test_pip_and_colcon_install_the_same_commands():
     """Both take setup.py's: setuptools warns of a list in two places, in every colcon build."""
     installed = {one.name: one.value for one in entry_points(group="console_scripts")}
     scripts = SETUP.split('"console_scripts": [')[1].split("],")[0]
@@ -62,12 +60,12 @@ def test_pip_and_colcon_install_the_same_commands() -> None:
 
 
 @pytest.mark.parametrize("requirement", requirements())
-def test_every_dependency_is_pinned(requirement: str) -> None:
+def test_every_dependency_is_pinned(requirement):
     name = normal(re.match(r"[\w.-]+", requirement)[0])
     assert name in pins(), f"constraints.txt has no {name}"
 
 
-def test_what_is_installed_is_what_is_pinned() -> None:
+def test_what_is_installed_is_what_is_pinned():
     """... and of what packages declare only what mediapipe does not need is missing."""
     listing = subprocess.run(
         [sys.executable, "-m", "pip", "check"], capture_output=True, text=True, check=False
@@ -91,14 +89,14 @@ LEROBOT_HAS = {
 }  # fmt: skip
 
 
-def test_what_lerobot_has_is_good_enough() -> None:
+def test_what_lerobot_has_is_good_enough():
     ours = [line for line in map(Requirement, requirements()) if normal(line.name) in LEROBOT_HAS]
     assert {normal(line.name) for line in ours} == set(LEROBOT_HAS)
     refused = [str(line) for line in ours if LEROBOT_HAS[normal(line.name)] not in line.specifier]
     assert refused == []
 
 
-def test_the_lowest_versions_are_the_bounds() -> None:
+def test_the_lowest_versions_are_the_bounds():
     """... of everything that runs without torch: what ``make test-lowest`` installs."""
     extras = PROJECT["optional-dependencies"]
     lines = [*PROJECT["dependencies"], *extras["mediapipe"], *extras["ros"]]
@@ -112,13 +110,3 @@ def test_the_lowest_versions_are_the_bounds() -> None:
     for name, bound in bounds.items():
         pinned = Version(lowest[name]).release[: len(Version(bound).release)]
         assert pinned == Version(bound).release, name
-
-
-def test_one_command_gets_the_hand_networks() -> None:
-    for place in (
-        "docs/installation.md",
-        "acehand_core/cli/doctor.py",
-        "acehand_core/trackers/mediapipe/networks.py",
-    ):
-        text = (ROOT / place).read_text("utf-8")
-        assert "pip install '.[mediapipe]' && acehand weights fetch hands" in text

@@ -9,7 +9,7 @@ import threadpoolctl
 from acehand_core.processes import one_blas_thread
 
 CALLED = """
-import importlib, sys
+import contextlib, pkgutil, sys
 import scipy.linalg, threadpoolctl
 
 def threads():
@@ -21,22 +21,12 @@ class Argument:
         seen.append(threads())
         raise LookupError
 
-functions = {}
-for place in sys.argv[1:]:
-    module, _, name = place.partition(":")
-    function = importlib.import_module(module)
-    for part in name.split("."):
-        function = getattr(function, part)
-    functions[place] = function
-
+functions = {place: pkgutil.resolve_name(place) for place in sys.argv[1:]}
 threadpoolctl.threadpool_limits(2, "blas")
 for place, function in functions.items():
-    name = place.partition(":")[2]
     seen = []
-    try:
-        function(*[Argument()] * ARGUMENTS[name])
-    except LookupError:
-        pass
+    with contextlib.suppress(LookupError):
+        function(*[Argument()] * ARGUMENTS[place])
     print(place, seen, threads())
 """
 ARGUMENTS = {
@@ -55,18 +45,14 @@ def blas_threads() -> set[int]:
     return {pool["num_threads"] for pool in pools if pool["user_api"] == "blas"}
 
 
-def test_public_functions_solve_in_one_thread() -> None:
-    arguments = {place.partition(":")[2]: count for place, count in ARGUMENTS.items()}
-    script = f"ARGUMENTS = {arguments}\n{CALLED}"
-    done = subprocess.run(
-        [sys.executable, "-c", script, *ARGUMENTS], capture_output=True, text=True, check=False
-    )
-    assert done.stdout.splitlines() == [f"{place} [{{1}}] {{2}}" for place in ARGUMENTS], (
-        done.stderr
-    )
+def test_public_functions_solve_in_one_thread():
+    command = [sys.executable, "-c", f"ARGUMENTS = {ARGUMENTS}\n{CALLED}", *ARGUMENTS]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    wanted = [f"{place} [{{1}}] {{2}}" for place in ARGUMENTS]
+    assert done.stdout.splitlines() == wanted, done.stderr
 
 
-def test_threads_come_back_once_the_outermost_has_ended() -> None:
+def test_threads_come_back_once_the_outermost_has_ended():
     with threadpoolctl.threadpool_limits(2, "blas"):
         with one_blas_thread():
             with one_blas_thread():

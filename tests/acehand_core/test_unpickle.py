@@ -125,63 +125,43 @@ HAND_MADE = {
 
 @pytest.mark.parametrize("kind", HAND_MADE)
 def test_hand_made_pickles_are_refused(kind):
-    before = {
-        name: dict(vars(cls)) for name, cls in vars(unpickling).items() if isinstance(cls, type)
-    }
+    def classes():
+        return {n: dict(vars(c)) for n, c in vars(unpickling).items() if isinstance(c, type)}
+
+    before = classes()
     with pytest.raises(UnsafeFileError):
         load(HAND_MADE[kind])
-    after = {
-        name: dict(vars(cls)) for name, cls in vars(unpickling).items() if isinstance(cls, type)
-    }
-    assert before == after
+    assert classes() == before
 
 
 def test_the_message_names_file_global_and_what_would_be_valid(tmp_path):
     path = tmp_path / "MANO_LEFT.pkl"
     path.write_bytes(pickle.dumps(MakesFile(tmp_path / "canary")))
-    with pytest.raises(UnsafeFileError) as error:
+    named = r"MANO_LEFT\.pkl.*(posix|nt)\.system.*numpy\.core\.multiarray\._reconstruct"
+    with pytest.raises(UnsafeFileError, match=named):
         restricted_load(path, NPY_OBJECT, "MANO .pkl")
-    message = str(error.value)
-    assert str(path) in message
-    assert "posix.system" in message or "nt.system" in message
-    assert "numpy.core.multiarray._reconstruct" in message
 
 
-@pytest.mark.parametrize(
-    "lie", ["shape", "negative shape", "short bytes", "huge text", "object bytes", "no dtype"]
-)
+@pytest.mark.parametrize("lie", [
+    {"shape": (1 << 40,)}, {"shape": (-1,)}, {"raw": bytes(15)}, {"dtype": np.dtype("O")},
+    {"dtype": "f8"}, {"dtype": Calls(np.dtype, "S999999999")},
+], ids=["shape", "negative", "short", "objects", "no dtype", "huge text"])  # fmt: skip
 def test_arrays_that_lie_about_themselves(lie):
-    shape, dtype, raw = (2,), np.dtype("f8"), bytes(16)
-    if lie == "shape":
-        shape = (1 << 40,)
-    elif lie == "negative shape":
-        shape = (-1,)
-    elif lie == "short bytes":
-        raw = bytes(15)
-    elif lie == "huge text":
-        dtype = Calls(np.dtype, "S999999999")
-    elif lie == "object bytes":
-        dtype = np.dtype("O")
-    elif lie == "no dtype":
-        dtype = "f8"
-    state = (1, shape, dtype, False, raw)
+    said = {"shape": (2,), "dtype": np.dtype("f8"), "raw": bytes(16), **lie}
+    state = (1, said["shape"], said["dtype"], False, said["raw"])
     array = Calls(np.zeros(1).__reduce__()[0], np.ndarray, (0,), b"b", state=state)
     with pytest.raises(UnsafeFileError):
         load(pickle.dumps(array, 2))
 
 
-@pytest.mark.parametrize("case", ["memo", "byte array", "sparse"])
-def test_big_promises_cost_nothing(case):
-    if case == "memo":
-        assert load(b"\x80\x02]r\xff\xff\xff\xff.") == []
-    elif case == "byte array":
-        with pytest.raises(InputError):
-            load(b"\x80\x05\x96" + struct.pack("<Q", 1 << 40) + b"abc.")
-    else:
-        matrix = sparse.csc_matrix(np.eye(3))
-        matrix.indices[1] = 1 << 20
-        with pytest.raises(UnsafeFileError, match="sparse"):
-            load(pickle.dumps(matrix))
+def test_big_promises_cost_nothing():
+    assert load(b"\x80\x02]r\xff\xff\xff\xff.") == []
+    with pytest.raises(InputError):
+        load(b"\x80\x05\x96" + struct.pack("<Q", 1 << 40) + b"abc.")
+    matrix = sparse.csc_matrix(np.eye(3))
+    matrix.indices[1] = 1 << 20
+    with pytest.raises(UnsafeFileError, match="sparse"):
+        load(pickle.dumps(matrix))
 
 
 def samples():
@@ -305,12 +285,12 @@ def test_npy_of_objects(tmp_path, canary):
 def test_truncated_missing_and_empty(tmp_path):
     data = pickle.dumps({"a": np.arange(1000.0)}, 2)
     for cut in range(0, len(data), 7):
-        with pytest.raises(InputError):
+        with pytest.raises(InputError, match="test file"):
             load(data[:cut])
     for cut in (0, 1, len(data) // 2, len(data) - 1):
-        with pytest.raises(SchemaError, match="truncated or not a pickle"):
+        with pytest.raises(SchemaError, match="test file"):
             load(data[:cut])
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match=r"absent\.pkl"):
         restricted_load(tmp_path / "absent.pkl", MANO_PKL, "MANO .pkl")
 
 
@@ -334,13 +314,12 @@ def test_npz_without_pickles(tmp_path, canary):
     np.savez(path, good=np.eye(2), bad=object_array(MakesFile(canary)))
     with pytest.raises(UnsafeFileError, match=r"a\.npz: 'bad'"):
         safe_load_npz(path)
-    assert not canary.exists()
     np.savez_compressed(path, a=np.zeros(100_000))
     with pytest.raises(UnsafeFileError, match="unpacks to"):
         safe_load_npz(path, max_bytes=1000)
     path.write_bytes(pickle.dumps(MakesFile(canary)))
     with pytest.raises(SchemaError, match="not an npz"):
         safe_load_npz(path)
-    assert not canary.exists()
     with pytest.raises(InputError):
         safe_load_npz(tmp_path / "absent.npz")
+    assert not canary.exists()

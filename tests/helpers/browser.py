@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import shutil
 import subprocess
 import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -98,22 +96,6 @@ class Browser:
         common = {"key": key, "code": code or key, "modifiers": 8 if shift else 0}
         self._call("Input.dispatchKeyEvent", type="keyDown", **common, **text)
         self._call("Input.dispatchKeyEvent", type="keyUp", **common)
-
-    def drag(self, x: int, y: int, by: tuple[int, int]) -> None:
-        """Drag the mouse from a place of the page."""
-        common = {"button": "left", "buttons": 1, "clickCount": 1}
-        self._call("Input.dispatchMouseEvent", type="mousePressed", x=x, y=y, **common)
-        for step in range(1, 6):
-            self._call("Input.dispatchMouseEvent", type="mouseMoved", x=x + by[0] * step / 5,
-                       y=y + by[1] * step / 5, **common)  # fmt: skip
-            time.sleep(0.03)
-        self._call("Input.dispatchMouseEvent", type="mouseReleased", x=x + by[0], y=y + by[1],
-                   **common)  # fmt: skip
-
-    def picture(self, path: Path) -> None:
-        """Write what is seen as PNG."""
-        answer = self._call("Page.captureScreenshot", format="png")
-        path.write_bytes(base64.b64decode(answer["data"]))
 
     def labels(self) -> list[dict[str, str]]:
         """Return role and name of everything that a screen reader can reach."""

@@ -15,7 +15,9 @@ import pytest
 
 from acehand_core.cli import retarget
 from acehand_core.cli.main import main as acehand
+from helpers.example_video import example_frames
 from helpers.retarget_samples import moving_hands
+from helpers.video_fixtures import write_video
 
 
 class Run:
@@ -69,3 +71,9 @@ def hands_file(path: Path, count: int = 12, fps: int = 30, **entries: object) ->
     values = {"joints": moving_hands(count), "fps": fps, "frame": "camera", **entries}
     np.savez(path, **values)
     return path
+
+
+def video_and_hands(folder: Path, count: int = 6) -> list[Path]:
+    """Write a video and the hands that are seen in it."""
+    video = write_video(folder / "v.mp4", example_frames(count))
+    return [video, hands_file(folder / "hands.npz", count)]

@@ -21,6 +21,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from acehand_core import atomic
 from acehand_core.cli import console, retarget
 from acehand_core.cli.main import main as acehand
@@ -61,6 +63,18 @@ def at(moment: str, act: Callable[[], None]) -> tuple[Any, str, Callable[..., An
         return whole(*arguments, **named)
 
     return where, name, call
+
+
+def stop_at(monkeypatch: pytest.MonkeyPatch, episode: int) -> None:
+    """Press Ctrl-C when this episode is about to be written."""
+    add = LeRobotWriter.add_episode
+
+    def interrupted(writer: LeRobotWriter, *arguments: Any) -> int:
+        if writer.total_episodes == episode:
+            raise KeyboardInterrupt
+        return add(writer, *arguments)
+
+    monkeypatch.setattr(LeRobotWriter, "add_episode", interrupted)
 
 
 def die(*_: object, **__: object) -> None:

@@ -10,20 +10,22 @@ full ROOT BYTES   append under a limit on file sizes; print the error
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from fractions import Fraction
 from pathlib import Path
 from unittest import mock
 
 import av
 import numpy as np
 import pyarrow.parquet as pq
+import pytest
 
+from acehand_core.errors import AcehandError, OutputError
 from acehand_core.lerobot import edit, transaction
 from acehand_core.lerobot import format as layout
 from acehand_core.lerobot.check import check_dataset
@@ -31,32 +33,24 @@ from acehand_core.lerobot.dataset import create, open_for_append
 from acehand_core.lerobot.format import FeatureSpec, video_feature
 from acehand_core.lerobot.repair import repair
 from acehand_core.lerobot.writer import LeRobotWriter
+from helpers.video_fixtures import write_video
 
 FPS = 30
 HEIGHT, WIDTH = 48, 64
 EGO = "observation.images.ego"
+DATA = "data/chunk-000/file-{:03d}.parquet"
+ROWS = "meta/episodes/chunk-000/file-{:03d}.parquet"
+VIDEO = f"videos/{EGO}/chunk-000/file-{{:03d}}.mp4"
 ROBOT = "inspire"
 STATE = ("a", "b", "c", "d")
+SIDES = ("left", "right")
+JOINTS = {"joint": tuple(f"joint_{i}" for i in range(21)), "axis": ("x", "y", "z")}
 FEATURES = (
     video_feature(EGO, HEIGHT, WIDTH),
     FeatureSpec("observation.state", "float32", (4,), STATE, {"unit": "rad"}),
-    FeatureSpec(
-        "observation.orient",
-        "float32",
-        (2, 6),
-        {"hand": ("left", "right"), "entry": tuple("abcdef")},
-    ),
-    FeatureSpec(
-        "observation.joints",
-        "float32",
-        (2, 21, 3),
-        {
-            "hand": ("left", "right"),
-            "joint": tuple(f"joint_{i}" for i in range(21)),
-            "axis": ("x", "y", "z"),
-        },
-    ),
-    FeatureSpec("observation.known", "bool", (2,), ("left", "right")),
+    FeatureSpec("observation.orient", "float32", (2, 6), {"hand": SIDES, "entry": tuple("abcdef")}),
+    FeatureSpec("observation.joints", "float32", (2, 21, 3), {"hand": SIDES, **JOINTS}),
+    FeatureSpec("observation.known", "bool", (2,), SIDES),
     FeatureSpec("observation.ns", "int64", (1,), ("ns",)),
 )
 #: Tasks and lengths of the episodes that ``write`` makes.
@@ -84,20 +78,9 @@ def gray(frame: int, seed: int) -> int:
 def video(
     path: Path, frames: int, seed: int, rate: int = FPS, size: tuple[int, int] = (WIDTH, HEIGHT)
 ) -> Path:
-    """Write an mp4 whose frames are plain grey, each another grey."""
-    with av.open(f"file:{path}", "w", format="mp4") as container:
-        stream = container.add_stream("libx264", rate=rate, options={"crf": "10"})
-        stream.width, stream.height = size
-        stream.pix_fmt = "yuv420p"
-        stream.codec_context.max_b_frames = 0
-        stream.codec_context.gop_size = 4
-        for k in range(frames):
-            image = np.full((size[1], size[0], 3), gray(k, seed), np.uint8)
-            frame = av.VideoFrame.from_ndarray(image, format="rgb24").reformat(format="yuv420p")
-            frame.pts, frame.time_base = k, Fraction(1, rate)
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode())
-    return path
+    """Write an mp4 whose frames are plain grey, each another grey; every fourth is a key frame."""
+    images = [np.full((size[1], size[0], 3), gray(k, seed), np.uint8) for k in range(frames)]
+    return write_video(path, images, fps=rate, options={"crf": "10", "bf": "0", "g": "4"})
 
 
 def add(writer: LeRobotWriter, task: str, frames: int, seed: int) -> int:
@@ -107,9 +90,7 @@ def add(writer: LeRobotWriter, task: str, frames: int, seed: int) -> int:
 
 
 def write(
-    root: Path,
-    episodes: Sequence[tuple[str, int]] = EPISODES,
-    overwrite: bool = False,
+    root: Path, episodes: Sequence[tuple[str, int]] = EPISODES, overwrite: bool = False
 ) -> Path:
     """Write a new dataset; episode k has seed k."""
     with create(root, FPS, FEATURES, ROBOT, overwrite=overwrite) as writer:
@@ -167,6 +148,12 @@ def assert_holds(root: Path, episodes: Sequence[tuple[str, int]], seeds: Sequenc
     assert view["task"].tolist() == [task for task, n in episodes for _ in range(n)]
 
 
+def rows_of(root: Path) -> list[dict]:
+    """Return the rows of all episodes."""
+    files = sorted(root.glob("meta/episodes/*/*.parquet"))
+    return [row for file in files for row in pq.read_table(file).to_pylist()]
+
+
 def check_every_frame(root: Path) -> list[str]:
     """Return the faults of a dataset: also of frames within episodes that do not decode."""
     faults = [str(problem) for problem in check_dataset(root)]
@@ -197,6 +184,41 @@ def names_in(folder: Path) -> list[str]:
 def steps_to(step: Callable[[str], None]) -> contextlib.AbstractContextManager[object]:
     """Call ``step`` with a name before everything that touches a dataset's disk."""
     return mock.patch.object(transaction, "step", step)
+
+
+class FullDisk:
+    """A disk that is full at one of the steps it is asked about, once."""
+
+    def __init__(self, at: int) -> None:
+        self.at, self.seen = at, []
+
+    def __call__(self, name: str) -> None:
+        self.seen.append(name)
+        if len(self.seen) == self.at + 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def fail_at_each_step(folder: Path, act: Callable[[Path], object], sources: Path) -> list[str]:
+    """Run an act on copies of a dataset while the disk is full at each of its steps in turn.
+
+    All but the last one, which removes the old dataset, fail and change nothing.
+    """
+    steps: list[str] = []
+    with steps_to(steps.append):
+        act(shutil.copytree(sources, folder / "trial" / "data"))
+    shutil.rmtree(folder / "trial")
+    for at, name in enumerate(steps):
+        root = shutil.copytree(sources, folder / str(at) / "data")
+        with steps_to(FullDisk(at)):
+            if name == "publish: remove the old dataset":  # the new one stands
+                act(root)
+            else:
+                with pytest.raises(OutputError, match="No space left on device"):
+                    act(root)
+                assert snapshot(root) == snapshot(sources), name
+                assert names_in(root.parent) == ["data"]
+        shutil.rmtree(root.parent)
+    return steps
 
 
 def _killed_at(number: int) -> Callable[[str], None]:
@@ -259,11 +281,8 @@ def die_everywhere(folder: Path, kinds: dict[str, Callable[[Path], object]]) -> 
         # Early steps differ between the kinds only in what they leave behind.
         first = names.index("journal") if kind in ("create", "replace") else 0
         for number, name in list(enumerate(names))[first:]:
-            if (
-                kinds is EDITING
-                and name.startswith("write")
-                and name != f"write {layout.INFO_PATH}"
-            ):
+            others = name.startswith("write") and name != f"write {layout.INFO_PATH}"
+            if kinds is EDITING and others:
                 continue  # of files next to the dataset one is like the other
             root = start(f"{kind}-{number}", kind)
 
@@ -296,8 +315,6 @@ def _in_child(run: Callable[[], object]) -> bool:
 def append_with_little_room(root: Path, limit: int) -> None:
     """Append while no file may grow beyond ``limit`` bytes; print the error's type and text."""
     import resource
-
-    from acehand_core.errors import AcehandError
 
     path = video(root.with_suffix(".mp4"), MORE[1], seed=3)
     sys.dont_write_bytecode = True  # a cut-off .pyc would break every later process

@@ -13,27 +13,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from acehand_core.hand.skeleton import FINGER_JOINT_NAMES, KEYPOINT_NAMES
+
 SIDES = ["left", "right"]
 #: What is younger: a column, and entries of the provenance's settings.
 VALID = "hand.valid"
 SAID_OF_BAGS = ("camera_frame", "image_topic")
 AXES = ["x", "y", "z"]
 ROTATION = ["r11", "r21", "r31", "r12", "r22", "r32"]
-KEYPOINTS = ["wrist"] + [
-    f"{finger}_{joint}"
-    for finger in ("thumb", "index", "middle", "ring", "pinky")
-    for joint in (("cmc", "mcp", "ip") if finger == "thumb" else ("mcp", "pip", "dip")) + ("tip",)
-]
-FINGER_JOINTS = [
-    f"{finger}_{joint}"
-    for finger in ("index", "middle", "pinky", "ring", "thumb")
-    for joint in (("cmc", "mcp", "ip") if finger == "thumb" else ("mcp", "pip", "dip"))
-]
+FINGERS = [*FINGER_JOINT_NAMES]
+JOINTS = {"hand": SIDES, "joint": [*KEYPOINT_NAMES], "axis": AXES}
 NAMES: dict[str, dict[str, list[str]]] = {
-    "observation.hand.joints_camera": {"hand": SIDES, "joint": KEYPOINTS, "axis": AXES},
-    "observation.hand.joints_wrist": {"hand": SIDES, "joint": KEYPOINTS, "axis": AXES},
+    "observation.hand.joints_camera": JOINTS,
+    "observation.hand.joints_wrist": JOINTS,
     "observation.hand.global_orient": {"hand": SIDES, "rotation": ROTATION},
-    "observation.hand.hand_pose": {"hand": SIDES, "joint": FINGER_JOINTS, "rotation": ROTATION},
+    "observation.hand.hand_pose": {"hand": SIDES, "joint": FINGERS, "rotation": ROTATION},
     "observation.hand.betas": {"hand": SIDES, "beta": [f"beta{i}" for i in range(10)]},
     "observation.hand.translation": {"hand": SIDES, "axis": AXES},
 }

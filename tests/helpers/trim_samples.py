@@ -11,9 +11,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from fractions import Fraction
 from pathlib import Path
-from typing import Literal
 
 import av
 import cv2
@@ -28,6 +26,7 @@ from acehand_core.recordings.hands_file import write_hand_motion
 from acehand_core.review.decisions import write_beside
 from helpers import lerobot_samples as samples
 from helpers.retarget_samples import moving_hands
+from helpers.video_fixtures import write_video
 
 SIDES = ("left", "right")
 _AXES = {"hand": SIDES, "joint": tuple(f"j{i}" for i in range(21)), "axis": ("x", "y", "z")}
@@ -61,9 +60,7 @@ def columns(
     place = np.clip(np.arange(frames) - moving[0], 0, moving[1] - moving[0]) * STEP
     joints = np.zeros((frames, 2, 21, 3), np.float32)
     joints[..., 0] = place[:, None, None]
-    valid = np.zeros((frames, 2), bool)
-    for side in sides:
-        valid[:, SIDES.index(side)] = True
+    valid = np.tile([side in sides for side in SIDES], (frames, 1))
     confidence, fills = 0.9 * valid, np.zeros((frames, 2))
     for side, start, stop in absent:
         valid[start:stop, SIDES.index(side)] = False
@@ -94,42 +91,26 @@ EPISODES = [
 
 
 def pictures(
-    path: Path,
-    frames: int,
-    seed: int,
-    blurred: Sequence[tuple[int, int]] = (),
-    codec: Literal["libx264", "libsvtav1"] = "libx264",
+    path: Path, frames: int, seed: int, blurred: Sequence[tuple[int, int]], codec: str
 ) -> Path:
     """Write squares of random greys that move, out of focus in some stretches.
 
     Every tenth frame is a key frame, with AV1 every second one, as lerobot encodes it.
     """
-    random = np.random.default_rng(seed)
-    tiles = random.integers(30, 220, (samples.HEIGHT // 4, samples.WIDTH // 4))
-    scene = np.kron(tiles, np.ones((4, 4))).astype(np.uint8)
-    with av.open(f"file:{path}", "w", format="mp4") as container:
-        options = {"crf": "12"} if codec == "libx264" else {"crf": "12", "preset": "10"}
-        stream = container.add_stream(codec, rate=samples.FPS, options=options)
-        stream.width, stream.height, stream.pix_fmt = samples.WIDTH, samples.HEIGHT, "yuv420p"
-        stream.codec_context.gop_size = 10 if codec == "libx264" else 2
-        if codec == "libx264":
-            stream.codec_context.max_b_frames = 0
-        for k in range(frames):
-            image = np.roll(scene, k, axis=1)
-            if any(start <= k < stop for start, stop in blurred):
-                image = cv2.GaussianBlur(image, (0, 0), 4)
-            rgb = np.repeat(image[..., None], 3, axis=2)
-            frame = av.VideoFrame.from_ndarray(rgb, format="rgb24").reformat(format="yuv420p")
-            frame.pts, frame.time_base = k, Fraction(1, samples.FPS)
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode())
-    return path
+    tiles = np.random.default_rng(seed).integers(30, 220, (samples.HEIGHT // 4, samples.WIDTH // 4))
+    scene = np.repeat(np.kron(tiles, np.ones((4, 4)))[..., None], 3, axis=2).astype(np.uint8)
+    images = [np.roll(scene, k, axis=1) for k in range(frames)]
+    for start, stop in blurred:
+        images[start:stop] = [cv2.GaussianBlur(i, (0, 0), 4) for i in images[start:stop]]
+    options = {"libx264": {"g": "10", "bf": "0"}, "libsvtav1": {"g": "2", "preset": "10"}}[codec]
+    options["crf"] = "12"
+    return write_video(path, images, fps=samples.FPS, codec=codec, options=options)
 
 
 def write(
     root: Path,
     episodes: Sequence[tuple[Mapping[str, np.ndarray], str, Sequence]],
-    codec: Literal["libx264", "libsvtav1"] = "libx264",
+    codec: str = "libx264",
 ) -> Path:
     """Write a dataset; each episode is columns, task and blurred stretches."""
     with create(root, samples.FPS, FEATURES, samples.ROBOT) as writer:

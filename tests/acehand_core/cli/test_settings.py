@@ -1,31 +1,18 @@
 """A setting is declared once: flag, ROS parameter, identity and docs come of it."""
 
-from __future__ import annotations
-
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from pkgutil import resolve_name
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 from hypothesis import given as over
 from hypothesis import strategies as st
 
-from acehand_core.cli import console
 from acehand_core.cli.flags import parse
 from acehand_core.errors import InputError
 from acehand_core.pipeline.settings import JobSettings
-from acehand_core.settings import (
-    built,
-    check_values,
-    group,
-    identity_of,
-    leaves,
-    like,
-    setting,
-)
+from acehand_core.settings import check_values, group, identity_of, leaves, like, setting
 from acehand_ros.parameters import OFFLINE_BAG, check
 from tools.docs_site import flag_table
 
@@ -61,7 +48,7 @@ def given(*words: str) -> Settings:
     return made
 
 
-def test_a_new_flag_is_one_field() -> None:
+def test_a_new_flag_is_one_field():
     """One field of the main job's settings, and it is there wherever settings are."""
 
     @dataclass(frozen=True)
@@ -90,14 +77,14 @@ def test_a_new_flag_is_one_field() -> None:
 
 
 @over(value=st.floats())
-def test_only_a_number_in_its_range_passes(value: float) -> None:
+def test_only_a_number_in_its_range_passes(value):
     """NaN is in no range; ROS parameters refuse it too."""
 
     @dataclass(frozen=True)
     class One:
         share: float = setting(0.5, "a share", low=0.0, high=1.0)
 
-    def passes(checked: Callable[[], None]) -> bool:
+    def passes(checked):
         try:
             checked()
         except InputError as error:
@@ -105,11 +92,11 @@ def test_only_a_number_in_its_range_passes(value: float) -> None:
             return False
         return True
 
-    assert passes(lambda: check_values(One(value))) == (value in (0.0, 1.0) or 0.0 < value < 1.0)
+    assert passes(lambda: check_values(One(value))) == (0.0 <= value <= 1.0)
     assert passes(lambda: check(leaves(One), {"share": value})) == (0.0 <= value <= 1.0)
 
 
-def test_flags_of_every_kind() -> None:
+def test_flags_of_every_kind():
     assert given("a", "b") == Settings(("a", "b"))
     settings = given(
         "a", "--speed", "-2", "--way=down", "-l", "--no-picture", "--append", "--size", "3"
@@ -117,15 +104,14 @@ def test_flags_of_every_kind() -> None:
     assert settings == Settings(("a",), -2.0, "down", True, False, "append", Inner(size=3))
 
 
-def test_what_is_wrong_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(InputError, match="NAME is missing"):
-        given("--speed", "2")
-    with pytest.raises(InputError, match="--size 12; valid: 1 to 9"):
-        given("a", "--size", "12")
+def test_what_is_wrong_is_said(capsys):
+    for words, message in ((["--speed", "2"], "NAME"), (["a", "--size", "12"], "valid: 1 to 9")):
+        with pytest.raises(InputError, match=message):
+            given(*words)
     for words, message in (
-        (["a", "--append", "--replace"], "--append and --replace are not allowed together"),
+        (["a", "--append", "--replace"], "--append and --replace"),
         (["a", "--sped", "1"], "--speed X"),  # the nearest flag
-        (["a", "--way", "left"], "invalid choice 'left'"),
+        (["a", "--way", "left"], "'left'"),
         (["a", "--of-callers", "1"], "Unrecognized"),
     ):
         with pytest.raises(SystemExit) as stop:
@@ -133,16 +119,7 @@ def test_what_is_wrong_is_said(capsys: pytest.CaptureFixture[str]) -> None:
         assert stop.value.code == 2 and message in capsys.readouterr().err
 
 
-def test_a_value_that_is_no_choice_is_refused_in_a_table_too() -> None:
-    @dataclass(frozen=True, slots=True)
-    class Row:
-        camera_motion: str = like(JobSettings, "camera_motion", "rotation")
-
-    with pytest.raises(InputError, match="'none'; valid: off, rotation"):
-        check_values(Row("none"))
-
-
-def test_identity_is_of_contents(tmp_path: Path) -> None:
+def test_identity_is_of_contents(tmp_path):
     file = tmp_path / "a"
     file.write_text("one")
     first = identity_of(Settings(("x",), inner=Inner(file=file)))
@@ -167,23 +144,7 @@ def test_identity_is_of_contents(tmp_path: Path) -> None:
     assert identity_of(Settings(("x",), speed=2.0))["speed"] == 2.0
 
 
-def test_no_two_settings_share_a_flag() -> None:
-    from acehand_core.cli.main import all_commands
-
-    for name, (_, place) in all_commands().items():
-        command = resolve_name(place)
-        there = [leaf.flag for leaf in (*leaves(command), *leaves(console.Common))]
-        assert len(there) == len(set(there)), name
-
-
-def test_settings_of_parts() -> None:
-    values: dict[tuple[str, ...], Any] = {("names",): ("x",), ("inner", "size"): 4}
-    assert built(Settings, values) == Settings(("x",), inner=Inner(size=4))
-    with pytest.raises(InputError, match="--size 0"):
-        built(Settings, values | {("inner", "size"): 0})
-
-
-def test_parameters_share_the_flags_settings() -> None:
+def test_parameters_share_the_flags_settings():
     """A node's parameter of a flag's name has its choices."""
     flags = {leaf.parameter: leaf for leaf in leaves(JobSettings)}
     shared = [p for p in OFFLINE_BAG if p.parameter in flags and p.choices and p.name != "device"]

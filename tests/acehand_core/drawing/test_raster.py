@@ -1,7 +1,5 @@
 """Which triangle is in which pixel: against the definition, pixel by pixel, and against OpenCV."""
 
-from __future__ import annotations
-
 import cv2
 import numpy as np
 import pytest
@@ -48,9 +46,9 @@ def depths(mesh: SeenMesh, camera: Camera = CAMERA) -> np.ndarray:
     return whole
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("spread", [0.02, 0.3])
-def test_triangles_cover_the_centres_that_lie_in_them(seed: int, spread: float) -> None:
+def test_triangles_cover_the_centres_that_lie_in_them(seed, spread):
     """Small and large ones, some partly outside of the picture."""
     rng = np.random.default_rng(seed)
     middles = rng.normal(0, 0.25, (60, 1, 3)) + np.array([0, 0, 1.2])
@@ -62,22 +60,8 @@ def test_triangles_cover_the_centres_that_lie_in_them(seed: int, spread: float) 
     np.testing.assert_allclose(depths(seen(vertices, faces)), wanted, rtol=1e-6)
 
 
-def test_edges_along_rows_and_centres_on_corners() -> None:
-    """A square of 4 x 3 pixels between whole pixels: all centres on its outline are in it."""
-    corners = np.array([[10.0, 20.0], [14.0, 20.0], [14.0, 23.0], [10.0, 23.0]])
-    rays = np.column_stack([(corners - [CAMERA.cx, CAMERA.cy]) / CAMERA.fx, np.ones(4)])
-    faces = np.array([[0, 2, 1], [0, 3, 2]])
-    mesh = seen_mesh(rays, corners, faces, CAMERA.width, CAMERA.height)
-    covered = np.isfinite(depths(mesh))
-    rows, columns = np.nonzero(covered)
-    assert covered.sum() == 20
-    assert (rows.min(), rows.max(), columns.min(), columns.max()) == (20, 23, 10, 14)
-    backwards = seen_mesh(rays, corners, faces[:, ::-1], CAMERA.width, CAMERA.height)
-    assert backwards.places.size == 0 and len(backwards.depths) == 0
-
-
 @pytest.mark.parametrize("distance", [0.25, 0.6, 1.5])
-def test_a_hand_has_no_holes_and_opencvs_outline(distance: float) -> None:
+def test_a_hand_has_no_holes_and_opencvs_outline(distance):
     """OpenCV also paints what a triangle's outline touches, so it may be larger by a pixel."""
     hand, camera = CapsuleHand(), Camera.nominal(640, 480)
     turn = rotations.exp(np.array([0.4, 2.0, -0.7]))
@@ -93,7 +77,7 @@ def test_a_hand_has_no_holes_and_opencvs_outline(distance: float) -> None:
     assert (own < inner).sum() <= 1, "OpenCV closes the narrowest place between two fingers"
 
 
-def test_normals_and_order() -> None:
+def test_normals_and_order():
     rng = np.random.default_rng(1)
     vertices, faces = rng.normal(0, 0.2, (90, 3)), np.arange(90).reshape(-1, 3)
     vertices[:, 2] += 2
@@ -105,7 +89,7 @@ def test_normals_and_order() -> None:
         assert normal @ corners[0] < 0, "it faces the camera"
 
 
-def test_what_is_not_in_the_picture_is_left_out() -> None:
+def test_what_is_not_in_the_picture_is_left_out():
     vertices = np.array([[-1.0, -1, 1], [-1, 1, 1], [1, 0, 1], [0, 0, -1]])
     front, behind = np.array([[0, 1, 2]]), np.array([[0, 1, 3]])
     assert seen(vertices, front).places.shape == (CAMERA.height, CAMERA.width)

@@ -1,7 +1,5 @@
 """Robot pictures: right pixels, exact transparency, and a plain message where OpenGL is missing."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import subprocess
@@ -81,26 +79,16 @@ def test_a_ball_lands_on_its_projection(ball, where):
     pose = np.eye(4)
     pose[:3, 3] = (*where, 0.5)
     with RobotRenderer(ball, CAMERA.width, CAMERA.height) as renderer:
-        alpha = (
-            picture_of(renderer, CAMERA, {"right": np.zeros(1)}, {"right": pose})[..., 3] / 255.0
-        )
+        picture = picture_of(renderer, CAMERA, {"right": np.zeros(1)}, {"right": pose})
+    alpha = picture[..., 3] / 255.0
     rows, columns = np.mgrid[: CAMERA.height, : CAMERA.width]
     centroid = np.array([(alpha * columns).sum(), (alpha * rows).sum()]) / alpha.sum()
     expected = project(CAMERA, pose[:3, :3] @ (0.03, 0, 0) + pose[:3, 3])
     assert centroid == pytest.approx(expected, abs=0.12)
     disc = np.pi * (0.004 / 0.5) ** 2 * CAMERA.fx * CAMERA.fy
     assert alpha.sum() == pytest.approx(disc, rel=0.1)
-
-
-def test_edges_have_the_balls_colour(ball):
-    pose = np.eye(4)
-    pose[2, 3] = 0.1
-    with RobotRenderer(ball, CAMERA.width, CAMERA.height) as renderer:
-        picture = picture_of(renderer, CAMERA, {"right": np.zeros(1)}, {"right": pose})
-    alpha = picture[..., 3]
-    edge = (alpha > 0) & (alpha < 255)
-    assert edge.any() and picture[edge][:, :3].min() > 40
-    assert not picture[alpha == 0].any()
+    edge = (alpha > 0) & (alpha < 1)
+    assert edge.any() and picture[edge][:, :3].min() > 40 and not picture[alpha == 0].any()
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -116,23 +104,6 @@ def test_tips_are_where_they_project(robot, renderer, side):
         assert abs(column.min() - y) <= 1.5
 
 
-def test_a_larger_image_shows_the_same_hand(robot, renderer):
-    """The rendered part is cut to what the hand covers; that must not move it."""
-    hand = robot.hand("right")
-    joints = {"right": hand.expand(hand.command_upper / 2)}
-    poses = {"right": at(x=-0.29)}  # partly outside of the small image
-    small = picture_of(renderer, CAMERA, joints, poses)
-    wide = dataclasses.replace(
-        CAMERA, width=520, height=440, cx=CAMERA.cx + 100, cy=CAMERA.cy + 100
-    )
-    with RobotRenderer(robot, 520, 440) as other:
-        large = picture_of(other, wide, joints, poses)
-    again = picture_of(renderer, CAMERA, joints, poses)  # its context still works
-    assert np.array_equal(small, again)
-    difference = np.abs(large[100:-100, 100:-100].astype(int) - small)
-    assert small[:, 0, 3].any() and (difference.max(axis=-1) > 8).mean() < 1e-3
-
-
 def test_only_the_given_hands_are_drawn(robot, renderer):
     joints = {side: robot.hand(side).expand(np.zeros(6)) for side in ("left", "right")}
     poses = {"left": at(x=-0.12), "right": at(x=0.1)}
@@ -144,25 +115,20 @@ def test_only_the_given_hands_are_drawn(robot, renderer):
     assert np.array_equal(both[..., 3] > 0, (right[..., 3] > 0) | (left[..., 3] > 0))
     assert not picture_of(renderer, CAMERA, {}, {}).any()
 
-
-def test_a_hand_that_was_drawn_before_is_not_in_the_way(robot, renderer):
-    joints = {side: robot.hand(side).expand(np.zeros(6)) for side in ("left", "right")}
-    left = {"left": joints["left"]}, {"left": at()}
+    # Nor is one that was drawn before in the way.
     with RobotRenderer(robot, CAMERA.width, CAMERA.height) as other:
-        alone = picture_of(other, CAMERA, *left)
-    both = picture_of(renderer, CAMERA, joints, {"left": at(), "right": at(z=-0.1)})
-    assert (both != alone).any() and np.array_equal(picture_of(renderer, CAMERA, *left), alone)
+        alone = picture_of(other, CAMERA, {"left": joints["left"]}, poses)
+    assert np.array_equal(left, alone)
 
 
-@pytest.mark.parametrize("pose", [at(z=-1.5), at(x=5.0)], ids=["behind", "beside"])
-def test_a_hand_out_of_view_leaves_nothing(robot, renderer, pose):
+@pytest.mark.parametrize(
+    ("pose", "drawn"), [(at(z=-1.5), False), (at(x=5.0), False), (at(z=-0.45), True)],
+    ids=["behind", "aside", "around the camera"],
+)  # fmt: skip
+def test_a_hand_out_of_view_leaves_nothing(robot, renderer, pose, drawn):
     joints = robot.hand("right").expand(np.zeros(6))
-    assert not picture_of(renderer, CAMERA, {"right": joints}, {"right": pose}).any()
-
-
-def test_a_hand_around_the_camera_is_drawn(robot, renderer):
-    joints = robot.hand("right").expand(np.zeros(6))
-    assert picture_of(renderer, CAMERA, {"right": joints}, {"right": at(z=-0.45)})[..., 3].any()
+    picture = picture_of(renderer, CAMERA, {"right": joints}, {"right": pose})
+    assert picture[..., 3].any() == drawn
 
 
 @pytest.mark.parametrize("active", [(True, True), (False, True), (False, False)])
@@ -181,7 +147,7 @@ def test_painting_a_frame_is_laying_its_picture_over(robot, renderer, active):
     assert np.abs(painted.astype(int) - wanted).max() <= 2  # of rounding at edges
 
 
-@pytest.mark.parametrize("group", range(6))
+@pytest.mark.parametrize("group", [0, 2, 5])
 def test_only_visual_shapes_are_drawn(ball, tmp_path, group):
     """Whatever group the others are in: files of others have them in any."""
     file = tmp_path / "right.xml"
@@ -191,21 +157,6 @@ def test_only_visual_shapes_are_drawn(ball, tmp_path, group):
         picture = picture_of(opened, CAMERA, {"right": np.zeros(1)}, {"right": FACING})
     radius = 280 * (0.05 if group == 2 else 0.004) / 0.47
     assert (picture[..., 3] / 255).sum() == pytest.approx(np.pi * radius**2, rel=0.3)
-
-
-def test_small_hands_have_the_same_outline_with_fewer_triangles(robot):
-    joints = {"right": robot.hand("right").expand(np.zeros(6))}
-    poses = {"right": at()}  # 600 px per metre: fingers of 5 px
-    pictures = []
-    for scale in (np.inf, 600.0):
-        with RobotRenderer(robot, CAMERA.width, CAMERA.height, None, scale) as opened:
-            pictures.append(picture_of(opened, CAMERA, joints, poses).astype(int))
-            assert opened._model.vis.quality.numslices == (28 if scale > 1e4 else 20)
-    fine, coarse = (picture[..., 3] for picture in pictures)
-    assert coarse.sum() == pytest.approx(fine.sum(), rel=0.02)
-    assert (np.abs(fine - coarse) > 128).sum() <= 4, "no pixel of the outline is half off"
-    both = (fine == 255) & (coarse == 255)
-    assert np.abs(pictures[0] - pictures[1])[both, :3].mean() < 4
 
 
 def test_a_sheet_shows_the_base_frame_and_where_the_hand_closes(robot):
@@ -229,12 +180,6 @@ def test_a_sheet_shows_the_base_frame_and_where_the_hand_closes(robot):
     assert np.abs(opened.astype(int) - closed).mean() > 2
 
 
-def test_closing_twice_is_harmless(robot, renderer):
-    other = RobotRenderer(robot, 64, 48)
-    other.close()
-    assert other.close() is None
-
-
 PROBE = """
 import numpy as np
 from acehand_core.errors import MissingDependencyError
@@ -255,18 +200,15 @@ def run_probe(**variables):
     return done.stdout
 
 
-@pytest.mark.parametrize("value", ["no-such-backend", "disable"])
-def test_without_opengl_the_packages_are_named(value):
-    out = run_probe(MUJOCO_GL=value)
+@pytest.mark.parametrize("variables", [
+    {"MUJOCO_GL": "no-such-backend"}, {"MUJOCO_GL": "disable"},
+    {"MUJOCO_GL": "egl", "MUJOCO_EGL_DEVICE_ID": "99"},  # no device, as in a bare container
+])  # fmt: skip
+def test_without_opengl_the_packages_are_named(variables):
+    out = run_probe(**variables)
     assert out.startswith("missing:")
     for word in ("libegl1", "libgl1-mesa-dri", "MUJOCO_GL"):
         assert word in out
-
-
-def test_a_driver_that_fails_is_reported_too():
-    """An EGL without any device, as in a container without Mesa."""
-    out = run_probe(MUJOCO_GL="egl", MUJOCO_EGL_DEVICE_ID="99")
-    assert out.startswith("missing:") and "libegl1" in out
 
 
 def test_without_display_or_variable_a_backend_is_found(renderer):

@@ -1,10 +1,6 @@
 """Datasets are written whole, or not at all: format, statistics, appending, crashes, full disks."""
 
-from __future__ import annotations
-
 import json
-import shutil
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -26,35 +22,20 @@ from helpers.lerobot_samples import check_every_frame
 EPISODES, MORE, EGO = samples.EPISODES, samples.MORE, samples.EGO
 
 
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished dataset of three episodes; not to be changed."""
-    return samples.write(tmp_path_factory.mktemp("finished") / "data")
-
-
 @pytest.fixture
-def own(dataset: Path, tmp_path: Path) -> Path:
-    """A copy of it."""
-    return shutil.copytree(dataset, tmp_path / "data")
-
-
-@pytest.fixture
-def mp4(tmp_path: Path) -> Path:
+def mp4(tmp_path):
     """A video of 9 frames."""
     return samples.video(tmp_path / "nine.mp4", 9, 0)
 
 
-# Format
-
-
-def test_a_new_dataset_holds_what_was_added_and_is_sound(dataset: Path) -> None:
+def test_a_new_dataset_holds_what_was_added_and_is_sound(dataset):
     assert check_every_frame(dataset) == []
     samples.assert_holds(dataset, list(EPISODES), [0, 1, 2])
     assert [entry["source"] for entry in read_provenance(dataset)] == ["0.mp4", "1.mp4", "2.mp4"]
     assert [path.name for path in dataset.parent.iterdir()] == ["data"]
 
 
-def test_info_says_what_the_reader_needs(dataset: Path) -> None:
+def test_info_says_what_the_reader_needs(dataset):
     info = json.loads((dataset / layout.INFO_PATH).read_text())
     assert info["codebase_version"] == "v3.0" and info["fps"] == 30
     assert (info["total_episodes"], info["total_frames"], info["total_tasks"]) == (3, 25, 2)
@@ -64,18 +45,12 @@ def test_info_says_what_the_reader_needs(dataset: Path) -> None:
     assert info["features"]["observation.state"]["info"] == {"unit": "rad"}
     assert info["features"]["timestamp"] == {"dtype": "float32", "shape": [1], "names": None}
     assert info["features"][EGO]["info"] == {
-        "video.height": 48,
-        "video.width": 64,
-        "video.codec": "h264",
-        "video.pix_fmt": "yuv420p",
-        "video.fps": 30,
-        "video.channels": 3,
-        "has_audio": False,
-        "is_depth_map": False,
-    }
+        "video.height": 48, "video.width": 64, "video.codec": "h264", "video.fps": 30,
+        "video.pix_fmt": "yuv420p", "video.channels": 3, "has_audio": False, "is_depth_map": False,
+    }  # fmt: skip
 
 
-def test_files_are_one_per_episode_with_exact_times(dataset: Path) -> None:
+def test_files_are_one_per_episode_with_exact_times(dataset):
     for number, (_, frames) in enumerate(EPISODES):
         path = dataset / layout.DATA_PATH.format(chunk_index=0, file_index=number)
         metadata = pq.read_metadata(path)
@@ -90,7 +65,7 @@ def test_files_are_one_per_episode_with_exact_times(dataset: Path) -> None:
     assert row["tasks"] == ["wave"] and row["data/file_index"] == 2
 
 
-def test_the_task_table_is_a_pandas_frame_indexed_by_task(dataset: Path) -> None:
+def test_the_task_table_is_a_pandas_frame_indexed_by_task(dataset):
     table = pq.read_table(dataset / layout.TASKS_PATH)
     assert table.column_names == ["task_index", "task"]
     pandas = json.loads(table.schema.metadata[b"pandas"])
@@ -99,16 +74,7 @@ def test_the_task_table_is_a_pandas_frame_indexed_by_task(dataset: Path) -> None
     assert layout.read_tasks(dataset) == ["wave", "grasp a cup"]
 
 
-def test_file_numbers_roll_over_into_a_new_chunk() -> None:
-    assert layout.next_file([]) == (0, 0)
-    assert layout.next_file([(0, 3), (0, 998)]) == (0, 999)
-    assert layout.next_file([(0, 999)]) == (1, 0)
-    assert layout.next_file([(1, 0), (0, 999)]) == (1, 1)
-
-
-def test_a_dataset_of_several_chunks_reads_in_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dataset_of_several_chunks_reads_in_order(tmp_path, monkeypatch):
     monkeypatch.setattr(layout, "CHUNK_SIZE", 2)
     root = samples.append(samples.write(tmp_path / "data"))
     chunks = sorted(path.parent.name for path in root.glob("data/*/*.parquet"))
@@ -117,7 +83,7 @@ def test_a_dataset_of_several_chunks_reads_in_order(
     samples.assert_holds(root, [*EPISODES, MORE], [0, 1, 2, 3])
 
 
-def test_what_describes_a_dataset_must_be_json(own: Path, mp4: Path) -> None:
+def test_what_describes_a_dataset_must_be_json(own, mp4):
     spec = FeatureSpec("a", "float32", (1,), ("x",), {"range": (0, 1)})
     assert spec.to_json()["info"] == {"range": [0, 1]}
     with pytest.raises(SchemaError, match="plain JSON"):
@@ -129,7 +95,7 @@ def test_what_describes_a_dataset_must_be_json(own: Path, mp4: Path) -> None:
         writer.add_episode(samples.columns(9, 0), "wave", {EGO: mp4}, {"score": float("nan")})
 
 
-def test_bad_bytes_in_a_table_are_noticed(own: Path) -> None:
+def test_bad_bytes_in_a_table_are_noticed(own):
     path = own / layout.DATA_PATH.format(chunk_index=0, file_index=0)
     content = bytearray(path.read_bytes())
     content[len(content) // 4] ^= 0x10
@@ -143,9 +109,8 @@ def test_bad_bytes_in_a_table_are_noticed(own: Path) -> None:
     st.integers(0, 5),
 )
 @settings(max_examples=40, deadline=None)
-def test_columns_survive_the_round_trip(dtype: str, shape: list[int], rows: int) -> None:
-    count = rows * int(np.prod(shape))
-    values = np.arange(count).reshape(rows, *shape).astype(dtype)
+def test_columns_survive_the_round_trip(dtype, shape, rows):
+    values = np.arange(rows * int(np.prod(shape))).reshape(rows, *shape).astype(dtype)
     array = layout.column_array(values, dtype, shape)
     stored = {"float32": pa.float32(), "int64": pa.int64(), "bool": pa.bool_()}[dtype]
     if len(shape) > 1:  # a list per axis
@@ -156,15 +121,10 @@ def test_columns_survive_the_round_trip(dtype: str, shape: list[int], rows: int)
     assert array.type == stored
     back = layout.column_values(pa.chunked_array([array]), shape)
     assert back.dtype == values.dtype and np.array_equal(back, values)
-    if count:
-        nested = array.to_pylist()
-        assert np.array_equal(np.array(nested).reshape(values.shape), values)
+    assert np.array_equal(np.array(array.to_pylist(), dtype).reshape(values.shape), values)
 
 
-# Statistics
-
-
-def test_stats_are_those_of_all_frames(dataset: Path) -> None:
+def test_stats_are_those_of_all_frames(dataset):
     stats = json.loads((dataset / layout.STATS_PATH).read_text())
     assert set(stats) == set(layout.features_json(samples.FEATURES))
     view = samples.reader_view(dataset)
@@ -188,7 +148,7 @@ def test_stats_are_those_of_all_frames(dataset: Path) -> None:
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=5), st.integers(0, 1000))
 @settings(max_examples=40, deadline=None)
-def test_merging_equals_computing_over_everything(lengths: list[int], seed: int) -> None:
+def test_merging_equals_computing_over_everything(lengths, seed):
     random = np.random.default_rng(seed)
     parts = [random.normal(random.normal(), 2, (n, 3)) for n in lengths]
     merged = merge([feature_stats(part) for part in parts])
@@ -199,12 +159,12 @@ def test_merging_equals_computing_over_everything(lengths: list[int], seed: int)
         assert (merged[name] >= whole["min"]).all() and (merged[name] <= whole["max"]).all()
 
 
-def test_integer_stats_do_not_lose_their_spread_at_large_values() -> None:
+def test_integer_stats_do_not_lose_their_spread_at_large_values():
     stats = feature_stats(10**18 + np.arange(1000, dtype=np.int64) * 33_333_333)
     assert stats["std"][0] == pytest.approx(np.arange(1000).std() * 33_333_333, rel=1e-6)
 
 
-def test_image_stats_of_a_long_video_come_from_its_key_frames(tmp_path: Path) -> None:
+def test_image_stats_of_a_long_video_come_from_its_key_frames(tmp_path):
     path = samples.video(tmp_path / "long.mp4", 400, 0)  # a key frame every 4 frames
     stats = image_stats(path)
     assert 32 <= stats["count"][0] <= 64
@@ -212,123 +172,93 @@ def test_image_stats_of_a_long_video_come_from_its_key_frames(tmp_path: Path) ->
     np.testing.assert_allclose(stats["mean"].ravel(), grays.mean(), atol=0.03)
 
 
-def test_the_longest_episode_keeps_its_timestamps_within_the_readers_tolerance() -> None:
+def test_the_longest_episode_keeps_its_timestamps_within_the_readers_tolerance():
     for fps in (24, 30, 50):
         frames = max_episode_frames(fps)
         assert frames / fps == pytest.approx(34.13 * 60, abs=1)
-        exact = np.arange(frames) / fps
-        assert np.abs(exact.astype(np.float32) - exact).max() <= 1e-4
-    beyond = np.arange(frames, 2 * frames) / fps
-    assert np.abs(beyond.astype(np.float32) - beyond).max() > 1e-4
+        exact = np.arange(2 * frames) / fps
+        off = np.abs(exact.astype(np.float32) - exact)
+        assert off[:frames].max() <= 1e-4
+    assert off.max() > 1e-4
 
 
-# Wrong input
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"observation.state": np.zeros((9, 5), np.float32)}, r"expected \(N, 4\)"),
-        ({"observation.state": np.zeros((8, 4), np.float32)}, "differ in length"),
-        ({"observation.state": np.full((9, 4), np.nan, np.float32)}, "NaN or infinite at frame 0"),
-        ({"observation.ns": np.zeros(9)}, "expected int64"),
-        ({"observation.stat": np.zeros((9, 4))}, r"unknown \['observation.stat'\]"),
-        ({"observation.state": None}, r"missing \['observation.state'\]"),
-    ],
-)
-def test_columns_that_do_not_fit_are_refused(
-    own: Path, mp4: Path, change: dict, message: str
-) -> None:
+def test_columns_that_do_not_fit_are_refused(own, mp4):
     before = samples.snapshot(own)
-    columns = samples.columns(9, 0) | change
-    columns = {key: value for key, value in columns.items() if value is not None}
     with open_for_append(own, 30, samples.FEATURES, samples.ROBOT) as writer:
-        with pytest.raises(SchemaError, match=message):
-            writer.add_episode(columns, "wave", {EGO: mp4})
+        for change, message in [
+            ({"observation.state": np.zeros((9, 5), np.float32)}, r"expected \(N, 4\)"),
+            ({"observation.state": np.zeros((8, 4), np.float32)}, "length"),
+            ({"observation.state": np.full((9, 4), np.nan, np.float32)}, "frame 0"),
+            ({"observation.ns": np.zeros(9)}, "expected int64"),
+            ({"observation.stat": np.zeros((9, 4))}, r"unknown \['observation.stat'\]"),
+            ({"observation.state": None}, r"missing \['observation.state'\]"),
+        ]:
+            columns = samples.columns(9, 0) | change
+            columns = {key: value for key, value in columns.items() if value is not None}
+            with pytest.raises(SchemaError, match=message):
+                writer.add_episode(columns, "wave", {EGO: mp4})
         assert writer.total_episodes == 3
     assert samples.snapshot(own) == before
 
 
-def test_videos_and_tasks_that_do_not_fit_are_refused(own: Path, mp4: Path, tmp_path: Path) -> None:
+def test_videos_and_tasks_that_do_not_fit_are_refused(own, mp4, tmp_path):
     fast = samples.video(tmp_path / "fast.mp4", 9, 0, rate=25)
     large = samples.video(tmp_path / "large.mp4", 9, 0, size=(96, 64))
-    text = tmp_path / "text.mp4"
-    text.write_text("no video")
+    (tmp_path / "text.mp4").write_text("no video")
     columns = samples.columns(9, 0)
     with open_for_append(own, 30, samples.FEATURES, samples.ROBOT) as writer:
-        for videos, task, error, message in [
-            ({EGO: fast}, "wave", SchemaError, "frame 1 is shown at 0.04"),
-            ({EGO: large}, "wave", SchemaError, "96 x 64 pixels"),
-            ({EGO: text}, "wave", VideoError, "cannot be read"),
-            ({EGO: tmp_path / "absent.mp4"}, "wave", VideoError, "cannot be read"),
-            ({}, "wave", SchemaError, "one video for each"),
-            ({EGO: mp4}, "  ", SchemaError, "needs a task"),
-        ]:
-            with pytest.raises(error, match=message):
+        for videos, task, message in [
+            ({EGO: fast}, "wave", "frame 1 is shown at 0.04"), ({EGO: large}, "wave", "96 x 64"),
+            ({EGO: tmp_path / "text.mp4"}, "wave", r"text\.mp4"), ({}, "wave", "one video"),
+            ({EGO: tmp_path / "absent.mp4"}, "wave", r"absent\.mp4"), ({EGO: mp4}, "  ", "task"),
+        ]:  # fmt: skip
+            with pytest.raises((SchemaError, VideoError), match=message):
                 writer.add_episode(columns, task, videos)
         assert writer.add_episode(columns, "wave", {EGO: mp4}) == 3
     assert mp4.exists(), "a file of the caller's is copied, not moved"
     assert check_every_frame(own) == []
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_features_the_format_does_not_allow_are_refused():
+    for arguments, message in [
         (("a/b", "float32", (2,), ("x", "y")), "no '/'"),
-        (("index", "int64", (1,), ("x",)), "none of timestamp"),
+        (("index", "int64", (1,), ("x",)), "timestamp"),
         (("a", "float32", (2,), ("x",)), "1 names for 2"),
         (("a", "float32", (2,), ("x", "x")), "repeat"),
         (("a", "float32", (2, 3), ("x", "y")), "axis -> labels"),
         (("a", "float32", (2, 3), {"u": "xy", "v": "xy"}), r"\[2, 2\] labels"),
         (("a", "float32", (0,), ()), "positive"),
         (("a", "video", (4, 4), ("h", "w")), "height, width, 3"),
-    ],
-)
-def test_features_the_format_does_not_allow_are_refused(arguments: tuple, message: str) -> None:
-    with pytest.raises(SchemaError, match=message):
-        FeatureSpec(*arguments)
+    ]:
+        with pytest.raises(SchemaError, match=message):
+            FeatureSpec(*arguments)
 
 
-def test_a_dataset_needs_no_video(tmp_path: Path) -> None:
-    feature = FeatureSpec("action", "float32", (1,), ("grip",))
-    with create(tmp_path / "data", 10, [feature], "any") as writer:
-        assert writer.add_episode({"action": np.linspace(0, 1, 4)}, "grip", {}) == 0
-        with pytest.raises(SchemaError, match="No video feature"):
-            writer.scratch_video("ego")
-    assert check_dataset(tmp_path / "data") == []
-    assert not (tmp_path / "data" / "videos").exists()
-
-
-def test_an_episode_is_never_too_long_for_its_timestamps(tmp_path: Path) -> None:
+def test_an_episode_is_never_too_long_for_its_timestamps(tmp_path):
+    """In a dataset that has no video."""
     feature = FeatureSpec("action", "float32", (1,), ("grip",))
     with create(tmp_path / "data", 1, [feature], "any") as writer:
         with pytest.raises(SchemaError, match="split the recording"):
             writer.add_episode({"action": np.zeros(2049)}, "grip", {})
+        with pytest.raises(SchemaError, match="No video feature"):
+            writer.scratch_video("ego")
         writer.add_episode({"action": np.zeros(2048)}, "grip", {})
+    assert check_dataset(tmp_path / "data") == [] and not (tmp_path / "data" / "videos").exists()
 
 
-# Existing datasets
-
-
-def test_appending_continues_every_count(own: Path) -> None:
+def test_appending_continues_every_count(own):
     before = samples.snapshot(own)
     samples.append(own)
     assert check_every_frame(own) == []
     samples.assert_holds(own, [*EPISODES, MORE], [0, 1, 2, 3])
-    changed = {
-        name for name, content in samples.snapshot(own).items() if before.get(name) != content
-    }
-    assert changed == {
-        f"videos/{EGO}/chunk-000/file-003.mp4",
-        "data/chunk-000/file-003.parquet",
-        "meta/episodes/chunk-000/file-003.parquet",
-        layout.TASKS_PATH,
-        layout.STATS_PATH,
+    assert {name for name, data in samples.snapshot(own).items() if before.get(name) != data} == {
+        f"videos/{EGO}/chunk-000/file-003.mp4", "data/chunk-000/file-003.parquet",
+        "meta/episodes/chunk-000/file-003.parquet", layout.TASKS_PATH, layout.STATS_PATH,
         layout.INFO_PATH,
-    }
+    }  # fmt: skip
 
 
-def test_appending_demands_the_same_features_and_names_each_difference(own: Path) -> None:
+def test_appending_demands_the_same_features_and_names_each_difference(own):
     features = [*samples.FEATURES[:2], video_feature("observation.images.wrist", 8, 8)]
     features[1] = FeatureSpec("observation.state", "float32", (4,), tuple("abce"), {"unit": "rad"})
     with pytest.raises(SchemaError) as caught:
@@ -344,7 +274,7 @@ def test_appending_demands_the_same_features_and_names_each_difference(own: Path
     samples.append(own)  # the failed attempt left no lock
 
 
-def test_two_writers_at_once_are_refused(own: Path) -> None:
+def test_two_writers_at_once_are_refused(own):
     with (
         open_for_append(own, 30, samples.FEATURES, samples.ROBOT),
         pytest.raises(OutputError, match="another process"),
@@ -352,20 +282,20 @@ def test_two_writers_at_once_are_refused(own: Path) -> None:
         open_for_append(own, 30, samples.FEATURES, samples.ROBOT)
 
 
-def test_existing_folders_are_not_overwritten_by_accident(own: Path, tmp_path: Path) -> None:
-    before = samples.snapshot(own)
+def test_existing_folders_are_not_overwritten_by_accident(own, tmp_path):
+    before, photos = samples.snapshot(own), tmp_path / "photos"
     with pytest.raises(OutputError, match="exists"):
         samples.write(own)
-    (tmp_path / "photos").mkdir()
-    (tmp_path / "photos" / "one.jpg").write_text("x")
-    with pytest.raises(OutputError, match="not a LeRobot dataset"):
-        samples.write(tmp_path / "photos", overwrite=True)
-    with pytest.raises(InputError, match="not a LeRobot dataset"):
-        samples.append(tmp_path / "photos")
+    photos.mkdir()
+    (photos / "one.jpg").write_text("x")
+    with pytest.raises(OutputError, match="photos"):
+        samples.write(photos, overwrite=True)
+    with pytest.raises(InputError, match="photos"):
+        samples.append(photos)
     assert samples.snapshot(own) == before and samples.names_in(tmp_path) == ["data", "photos"]
 
 
-def test_overwriting_keeps_the_old_dataset_until_the_new_one_is_there(own: Path) -> None:
+def test_overwriting_keeps_the_old_dataset_until_the_new_one_is_there(own):
     before = samples.snapshot(own)
     with create(own, 30, samples.FEATURES, samples.ROBOT, overwrite=True) as writer:
         samples.video(writer.scratch_video(EGO), 9, 0)
@@ -375,21 +305,9 @@ def test_overwriting_keeps_the_old_dataset_until_the_new_one_is_there(own: Path)
     assert samples.names_in(own.parent) == ["data"] and check_dataset(own) == []
 
 
-def test_a_dataset_without_episodes_never_appears(tmp_path: Path) -> None:
+def test_a_dataset_without_episodes_never_appears(tmp_path):
     with create(tmp_path / "a" / "data", 30, samples.FEATURES, samples.ROBOT) as writer:
         samples.video(writer.scratch_video(EGO), 9, 0)
     assert samples.names_in(tmp_path / "a") == []
     with pytest.raises(OutputError, match="closed"):
         writer.add_episode({}, "wave", {})
-
-
-def test_finished_episodes_stay_when_the_work_is_interrupted(tmp_path: Path) -> None:
-    with (
-        pytest.raises(KeyboardInterrupt),
-        create(tmp_path / "data", 30, samples.FEATURES, samples.ROBOT) as writer,
-    ):
-        samples.add(writer, *EPISODES[0], seed=0)
-        samples.video(writer.scratch_video(EGO), 9, 0)
-        raise KeyboardInterrupt
-    assert check_dataset(tmp_path / "data") == []
-    samples.assert_holds(tmp_path / "data", [EPISODES[0]], [0])

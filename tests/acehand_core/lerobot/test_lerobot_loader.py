@@ -4,8 +4,6 @@ Set ``ACEHAND_LEROBOT_PYTHON`` to a Python 3.12 that has lerobot and pytest, and
 test that has both in one process.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -36,14 +34,12 @@ from helpers.commands import run_helper
 from helpers.example_video import EXAMPLE
 from helpers.lerobot_samples import check_every_frame
 
-pytestmark = pytest.mark.lerobot
 PYTHON = os.environ.get("ACEHAND_LEROBOT_PYTHON")
+NONE = "ACEHAND_LEROBOT_PYTHON names no Python with lerobot"
+pytestmark = [pytest.mark.lerobot, pytest.mark.skipif(PYTHON is None, reason=NONE)]
 
 
-@pytest.mark.skipif(PYTHON is None, reason="ACEHAND_LEROBOT_PYTHON names no Python with lerobot")
-def test_the_real_loader_reads_whatever_a_writer_leaves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_real_loader_reads_whatever_a_writer_leaves(tmp_path, monkeypatch):
     folder = tmp_path / "datasets"
     episodes = [*samples.EPISODES, samples.MORE]
     samples.write(folder / "finished")
@@ -71,15 +67,13 @@ def test_the_real_loader_reads_whatever_a_writer_leaves(
     _judge(folder, tmp_path / "cache", ACEHAND_LEROBOT_KEEP=str(kept))
 
     # And the other way round: what lerobot wrote is sound to our validator, and can be added to.
-    assert check_every_frame(kept / "recorded") == []
-    assert check_every_frame(kept / "resumed") == []
+    assert check_every_frame(kept / "recorded") == [] and check_every_frame(kept / "resumed") == []
     samples.append(kept / "resumed")
     assert check_every_frame(kept / "resumed") == []
     assert repair(kept / "recorded") == []
 
 
-@pytest.mark.skipif(PYTHON is None, reason="ACEHAND_LEROBOT_PYTHON names no Python with lerobot")
-def test_edits_of_ours_and_of_lerobots_in_turn(tmp_path: Path) -> None:
+def test_edits_of_ours_and_of_lerobots_in_turn(tmp_path):
     """Merged, filtered, trimmed; then by lerobot's tools; then merged and trimmed again."""
     folder, edited = tmp_path / "datasets", tmp_path / "edited"
     edited.mkdir()
@@ -100,7 +94,7 @@ def test_edits_of_ours_and_of_lerobots_in_turn(tmp_path: Path) -> None:
     np.savez(folder / "chain.npz", task=["wave"] * (55 + 50 + 30 + 35), **values)
     _judge(folder, tmp_path / "cache", ACEHAND_LEROBOT_EDITED=str(edited))
 
-    # lerobot's results are sound to our validator, and our tools go on with them.
+    # lerobot's results are sound to our validator, and our tools take them.
     for name in ("delete_episodes", "split/train", "split/val"):
         assert check_every_frame(edited / f"chain-{name}") == [], name
     again = tmp_path / "again" / "datasets"
@@ -116,8 +110,7 @@ def test_edits_of_ours_and_of_lerobots_in_turn(tmp_path: Path) -> None:
     _judge(again, tmp_path / "cache")
 
 
-@pytest.mark.skipif(PYTHON is None, reason="ACEHAND_LEROBOT_PYTHON names no Python with lerobot")
-def test_the_real_loader_reads_what_the_main_job_writes(tmp_path: Path) -> None:
+def test_the_real_loader_reads_what_the_main_job_writes(tmp_path):
     """Episodes of videos and of joints alone, and the shared video if there is one.
 
     lerobot's edit tools work on them, and what they make is sound to our validator, too.
@@ -146,8 +139,7 @@ def test_the_real_loader_reads_what_the_main_job_writes(tmp_path: Path) -> None:
     assert check_dataset(kept) == []
 
 
-@pytest.mark.skipif(PYTHON is None, reason="ACEHAND_LEROBOT_PYTHON names no Python with lerobot")
-def test_both_live_in_one_environment(tmp_path: Path) -> None:
+def test_both_live_in_one_environment(tmp_path):
     here = [PYTHON, "-c", "import acehand_core"]
     alone = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     if subprocess.run(here, env=alone, cwd=tmp_path, capture_output=True, check=False).returncode:
@@ -195,7 +187,7 @@ def _check_edited(edited: Path) -> None:
             # These tools leave the new features without statistics.
             assert problems and all("stats/" in p or "q99 missing" in p for p in problems)
         elif root.name.endswith("merge"):
-            # Rows of one file go on naming the file that they came from.
+            # Rows of one file still name the file that they came from.
             assert problems and all("as its own file" in p for p in problems)
         else:
             assert problems == [], root

@@ -1,7 +1,5 @@
 """What is written for others does not say where its maker keeps files."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,9 +14,7 @@ from acehand_core.motion import Recording
 from acehand_core.provenance import Provenance, without_folder
 from acehand_core.recordings.hands_file import read_hand_motion
 from helpers import lerobot_samples as samples
-from helpers.commands import Acehand, Run, hands_file
-from helpers.example_video import example_frames
-from helpers.video_fixtures import write_video
+from helpers.commands import Acehand, Run, video_and_hands
 
 #: A folder that no other file names.
 MAKER = "jane-q-maker"
@@ -26,12 +22,11 @@ COUNT = 6
 
 
 @pytest.fixture
-def maker(tmp_path: Path) -> Path:
+def maker(tmp_path):
     """The maker's folder with a video and the hands in it."""
     folder = tmp_path / MAKER / "takes"
     folder.mkdir(parents=True)
-    write_video(folder / "v.mp4", example_frames(COUNT))
-    hands_file(folder / "hands.npz", COUNT)
+    video_and_hands(folder, COUNT)
     return folder
 
 
@@ -58,7 +53,7 @@ def assert_silent(root: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_main_job(maker: Path, tmp_path: Path, capsys, monkeypatch) -> None:
+def test_the_main_job(maker, tmp_path, capsys, monkeypatch):
     root, hands = tmp_path / "data", maker / "hands.npz"
     job = [maker / "v.mp4", "--tracker", hands, "--output", root]
     run = Run(capsys, *job)
@@ -80,7 +75,7 @@ def test_the_main_job(maker: Path, tmp_path: Path, capsys, monkeypatch) -> None:
     assert run.json["skipped"] == [str(moved)]
 
 
-def test_hands_and_what_is_made_of_them(maker: Path, tmp_path: Path, capsys) -> None:
+def test_hands_and_what_is_made_of_them(maker, tmp_path, capsys):
     root = tmp_path / "data"
     assert Run(capsys, maker / "hands.npz", "--output", root).code == 0
     assert_silent(root)
@@ -92,7 +87,7 @@ def test_hands_and_what_is_made_of_them(maker: Path, tmp_path: Path, capsys) -> 
 
 
 @pytest.mark.parametrize("source", ["data", "table"])
-def test_bags(source: str, maker: Path, tmp_path: Path, capsys) -> None:
+def test_bags(source, maker, tmp_path, capsys):
     pytest.importorskip("rosbags")
     path = maker / "hands.npz"
     if source == "data":
@@ -103,7 +98,7 @@ def test_bags(source: str, maker: Path, tmp_path: Path, capsys) -> None:
     assert MAKER.encode() not in b"".join(samples.snapshot(bag).values())
 
 
-def test_an_episode_of_a_dataset_is_named_with_it(maker: Path, tmp_path: Path, capsys) -> None:
+def test_an_episode_of_a_dataset_is_named_with_it(maker, tmp_path, capsys):
     source = samples.write(maker / "cups", [("wave", COUNT)])
     job = [source, "--tracker", maker / "hands.npz", "--output", tmp_path / "data"]
     assert Run(capsys, *job).code == 0
@@ -112,16 +107,11 @@ def test_an_episode_of_a_dataset_is_named_with_it(maker: Path, tmp_path: Path, c
     assert record[JOB]["input"] == "cups/episode_000000"
 
 
-def test_no_tracker_can_tell() -> None:
+def test_no_tracker_can_tell():
     for source, name in (
-        ("/home/jane/v.mp4", "v.mp4"),
-        (r"C:\Users\jane\v.mp4", "v.mp4"),
-        (r"\\server\jane\v.mp4", "v.mp4"),
-        ("arctic/s01-box", "arctic/s01-box"),
-        ("v.mp4", "v.mp4"),
-    ):
-        assert without_folder(source) == name
-        assert Provenance(source, None, "theirs").source == name
-    stamps = np.arange(2)
-    recording = Recording("jane/v.mp4", None, stamps, 30.0, 64, 48, None)
+        ("/home/jane/v.mp4", "v.mp4"), (r"C:\Users\jane\v.mp4", "v.mp4"), ("v.mp4", "v.mp4"),
+        (r"\\server\jane\v.mp4", "v.mp4"), ("arctic/s01-box", "arctic/s01-box"),
+    ):  # fmt: skip
+        assert without_folder(source) == Provenance(source, None, "theirs").source == name
+    recording = Recording("jane/v.mp4", None, np.arange(2), 30.0, 64, 48, None)
     assert recording.name == "v.mp4" and recording.source == "jane/v.mp4"

@@ -1,7 +1,5 @@
 """A run that ended between an episode and what follows it: found, said, and finished."""
 
-from __future__ import annotations
-
 import errno
 import json
 import shutil
@@ -14,30 +12,23 @@ import pytest
 
 from acehand_core import atomic
 from acehand_core.lerobot import format as files
-from acehand_core.lerobot import transaction
 from acehand_core.lerobot.check import check_dataset
 from acehand_core.lerobot.dataset import open_for_append
 from acehand_core.lerobot.repair import repair
 from helpers import lerobot_samples as samples
-from helpers.commands import Acehand, Run, hands_file, run_helper
-from helpers.example_video import example_frames
-from helpers.video_fixtures import write_video
+from helpers.commands import Acehand, Run, hands_file, run_helper, video_and_hands
 
-COUNT = 6
 FIRST = "acehand/episode_000000"
 SHARES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 
 
 @pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """A video, and the hands that are seen in it."""
-    folder = tmp_path_factory.mktemp("inputs")
-    video = write_video(folder / "v.mp4", example_frames(COUNT))
-    return [video, hands_file(folder / "hands.npz", COUNT)]
+def inputs(tmp_path_factory):
+    return video_and_hands(tmp_path_factory.mktemp("inputs"))
 
 
 @pytest.fixture(scope="module")
-def whole(inputs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(inputs, tmp_path_factory):
     """What an uninterrupted run writes."""
     from acehand_core.cli import retarget
 
@@ -71,8 +62,8 @@ def assert_same_extras(root: Path, whole: Path) -> None:
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL here")
 @pytest.mark.parametrize("moment", ["drawing", "sheet", "overlay"])
 def test_a_run_killed_before_its_pictures_is_finished_by_resume(
-    moment: str, inputs: list[Path], whole: Path, tmp_path: Path, capsys
-) -> None:
+    moment, inputs, whole, tmp_path, capsys
+):
     root = tmp_path / "data"
     killed_at(moment, *job(inputs, root))
     names = samples.names_in(root / FIRST)
@@ -97,13 +88,18 @@ def test_a_run_killed_before_its_pictures_is_finished_by_resume(
     again = Run(capsys, *job(inputs, root), "--resume")
     assert again.code == 0 and "notes" not in again.json
 
+    # Whoever resumes without overlays gets none.
+    (root / FIRST / files.OVERLAY).unlink()
+    assert check_dataset(root) == [], "removed on purpose"
+    (root / FIRST / files.PENDING).write_bytes(files.pending_bytes(["overlay.mp4"]))
+    assert Run(capsys, *job(inputs, root), "--resume", "--no-overlay").code == 0
+    assert check_dataset(root) == [] and not (root / FIRST / files.OVERLAY).exists()
 
-def test_a_disk_that_is_full_when_pictures_are_drawn(
-    inputs: list[Path], whole: Path, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
-) -> None:
+
+def test_a_disk_that_is_full_when_pictures_are_drawn(inputs, whole, tmp_path, capsys, monkeypatch):
     root, sync = tmp_path / "data", atomic.sync
 
-    def full(path: Path) -> None:
+    def full(path):
         if "overlay.mp4.partial" in path.name:
             raise OSError(errno.ENOSPC, "No space left on device")
         sync(path)
@@ -118,21 +114,8 @@ def test_a_disk_that_is_full_when_pictures_are_drawn(
     assert check_dataset(root) == []
 
 
-def test_whoever_resumes_without_overlays_gets_none(
-    inputs: list[Path], whole: Path, tmp_path: Path, capsys
-) -> None:
-    root = shutil.copytree(whole, tmp_path / "data")
-    (root / FIRST / files.OVERLAY).unlink()
-    assert check_dataset(root) == [], "removed on purpose"
-    (root / FIRST / files.PENDING).write_bytes(files.pending_bytes(["overlay.mp4"]))
-    assert Run(capsys, *job(inputs, root), "--resume", "--no-overlay").code == 0
-    assert check_dataset(root) == [] and not (root / FIRST / files.OVERLAY).exists()
-
-
 @pytest.mark.parametrize("lost", [[files.SHEET], [files.HANDS, files.REPORT, files.SHEET]])
-def test_what_an_older_version_left_out_is_made_again(
-    lost: list[str], inputs: list[Path], whole: Path, tmp_path: Path, capsys
-) -> None:
+def test_what_an_older_version_left_out_is_made_again(lost, inputs, whole, tmp_path, capsys):
     """It wrote hands and report after the episode, and nothing that says what is to come."""
     root = shutil.copytree(whole, tmp_path / "data")
     for name in [*lost, files.OVERLAY]:
@@ -146,7 +129,7 @@ def test_what_an_older_version_left_out_is_made_again(
     assert check_dataset(root) == []
 
 
-def test_an_episode_that_is_dropped_takes_its_pictures_along(whole: Path, tmp_path: Path) -> None:
+def test_an_episode_that_is_dropped_takes_its_pictures_along(whole, tmp_path):
     root = shutil.copytree(whole, tmp_path / "data")
     shutil.copytree(root / FIRST, root / "acehand" / "episode_000001")
     assert "moved acehand/episode_000001 to .unreferenced" in repair(root)
@@ -154,17 +137,12 @@ def test_an_episode_that_is_dropped_takes_its_pictures_along(whole: Path, tmp_pa
     assert (root / ".unreferenced" / "acehand" / "episode_000001" / "report.json").is_file()
 
 
-# Statistics
-
-
 def assert_exact(root: Path) -> None:
     """Check every quantile of stats.json against numpy's over all rows of the data files."""
-    files = sorted(root.glob("data/*/*.parquet"))
     stats = json.loads((root / "meta" / "stats.json").read_text())
-    tables = [pq.read_table(file, partitioning=None) for file in files]
+    tables = [pq.read_table(f, partitioning=None) for f in sorted(root.glob("data/*/*.parquet"))]
     for key in tables[0].column_names:
-        rows = [np.array(table[key].to_pylist(), np.float64) for table in tables]
-        values = np.concatenate(rows)
+        values = np.concatenate([np.array(table[key].to_pylist(), np.float64) for table in tables])
         values = values.reshape(-1, values.shape[-1] if values.ndim > 1 else 1)
         for name, share in SHARES.items():
             wanted = np.quantile(values, share, axis=0)
@@ -172,7 +150,7 @@ def assert_exact(root: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL here")
-def test_a_run_killed_before_its_statistics_is_finished(tmp_path: Path, capsys) -> None:
+def test_a_run_killed_before_its_statistics_is_finished(tmp_path, capsys):
     both = [hands_file(tmp_path / "a.npz", 9), hands_file(tmp_path / "b.npz", 5)]
     root = tmp_path / "data"
     killed_at("statistics", *both, "--output", root)
@@ -181,19 +159,16 @@ def test_a_run_killed_before_its_statistics_is_finished(tmp_path: Path, capsys) 
     (problem,) = check_dataset(root)
     assert problem.path == "meta/stats.json" and "--resume" in str(problem)
     other = shutil.copytree(root, tmp_path / "other")
-
     run = Run(capsys, *both, "--output", root, "--resume")
     assert run.code == 0 and run.json["skipped"] == [str(path) for path in both]
-    assert_exact(root)
-    assert check_dataset(root) == []
-
     repaired = Acehand(capsys, "dataset", "check", other, "--repair")
     assert repaired.code == 0 and "quantiles" in repaired.json["repaired"][0]
-    assert_exact(other)
-    assert repair(other) == []
+    for whole in (root, other):
+        assert_exact(whole)
+        assert check_dataset(whole) == [] and repair(whole) == []
 
 
-def test_statistics_of_an_appended_episode(tmp_path: Path) -> None:
+def test_statistics_of_an_appended_episode(tmp_path):
     """Exact ones of the old episodes, averaged with the new one's: as wrong, less visibly."""
     root = samples.write(tmp_path / "data")
     assert_exact(root)
@@ -205,44 +180,3 @@ def test_statistics_of_an_appended_episode(tmp_path: Path) -> None:
     open_for_append(root, samples.FPS, samples.FEATURES, samples.ROBOT).finish()
     assert_exact(root)
     assert check_dataset(root) == []
-
-
-def test_a_disk_that_is_full_when_statistics_are_written(
-    tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    both = [hands_file(tmp_path / "a.npz", 9), hands_file(tmp_path / "b.npz", 5)]
-    root, sync, seen = tmp_path / "data", transaction.sync, []
-
-    def full(path: Path) -> None:
-        seen.append(path.name)
-        if path.name == "stats.json" and seen.count("stats.json") == 3:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        sync(path)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(transaction, "sync", full)
-        run = Run(capsys, *both, "--output", root)
-    assert run.code == 4 and len(run.json["episodes"]) == 2
-    assert [problem.path for problem in check_dataset(root)] == ["meta/stats.json"]
-    assert Run(capsys, *both, "--output", root, "--resume").code == 0
-    assert_exact(root)
-
-
-def test_an_interrupted_run_has_exact_statistics(
-    tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from acehand_core.lerobot.writer import LeRobotWriter
-
-    paths = [hands_file(tmp_path / f"{count}.npz", count) for count in (9, 5, 7)]
-    add = LeRobotWriter.add_episode
-
-    def stop(writer: LeRobotWriter, *arguments: object) -> int:
-        if writer.total_episodes == 2:
-            raise KeyboardInterrupt
-        return add(writer, *arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(LeRobotWriter, "add_episode", stop)
-        assert Run(capsys, *paths, "--output", tmp_path / "data").code == 130
-    assert_exact(tmp_path / "data")
-    assert check_dataset(tmp_path / "data") == []

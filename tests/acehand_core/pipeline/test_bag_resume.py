@@ -1,14 +1,10 @@
 """Conversions of bags that were interrupted or killed: resumed, dataset and bag are complete."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
-import threading
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,13 +13,10 @@ from rosbags.rosbag2 import Reader
 from acehand_core.cli.main import main as acehand
 from acehand_core.errors import InputError, OutputError
 from acehand_core.lerobot.check import check_dataset
-from acehand_core.motion import Recording
-from acehand_core.pipeline.bag_convert import ConvertReport, convert_bag
-from acehand_core.pipeline.report import Demonstration
+from acehand_core.pipeline.bag_convert import convert_bag
 from acehand_core.pipeline.run import Run as MainRun
 from acehand_core.recordings.bags.bag import Bag
 from acehand_core.recordings.bags.writer import BagWriter, clean_beside
-from acehand_core.types import Progress
 from acehand_ros import offline_bag
 from acehand_ros.parameters import OFFLINE_BAG, offline_options
 from acehand_ros.worker import JobLog, JobWorker
@@ -34,10 +27,12 @@ from helpers.lerobot_samples import names_in, snapshot
 
 #: Frames of each of the two episodes.
 COUNT = 4
+MOMENTS = [m if m in ("write", "placed") else pytest.param(m, marks=pytest.mark.slow)
+           for m in dying_runs.BAG]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def inputs(tmp_path_factory):
     """A bag of two episodes with a pause between them, and the hands of either."""
     folder = tmp_path_factory.mktemp("inputs")
     times = [*stamps(COUNT), *stamps(COUNT, start=START + 5 * 10**9)]
@@ -55,7 +50,7 @@ def job(inputs: tuple[Path, Path], folder: Path, *more: object, out: str = "out"
 
 
 @pytest.fixture(scope="module")
-def whole(inputs: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(inputs, tmp_path_factory):
     """What an undisturbed run writes: dataset/, out/, out.mcap."""
     folder = tmp_path_factory.mktemp("whole")
     assert acehand([*map(str, job(inputs, folder)), "--quiet"]) == 0
@@ -65,12 +60,7 @@ def whole(inputs: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -
 
 
 def assert_complete(
-    capsys: pytest.CaptureFixture[str],
-    inputs: tuple[Path, Path],
-    folder: Path,
-    whole: Path,
-    *more: object,
-    out: str = "out",
+    capsys, inputs: tuple[Path, Path], folder: Path, whole: Path, *more: object, out: str = "out"
 ) -> None:
     """Resume, compare all bytes with an uninterrupted run, and see that once more changes none."""
     run = Acehand(capsys, *job(inputs, folder, "--resume", *more, out=out))
@@ -102,27 +92,15 @@ def messages(bag: Path) -> list[tuple[str, int, bytes]]:
 
 
 def interrupt() -> None:
-    # Whoever started the tests may have told them to ignore it, as shells do in the background.
+    # Shells have what runs in the background ignore it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.kill(os.getpid(), signal.SIGINT)
 
 
-def moments(*fast: str) -> list[Any]:
-    """Return all moments, marked slow but for some."""
-    slow = pytest.mark.slow
-    return [m if m in fast else pytest.param(m, marks=slow) for m in dying_runs.BAG]
-
-
-@pytest.mark.few(3)
-@pytest.mark.parametrize("moment", moments("second", "dataset", "write", "placed"))
+@pytest.mark.parametrize("moment", MOMENTS)
 def test_an_interrupted_conversion_is_completed(
-    moment: str,
-    inputs: tuple[Path, Path],
-    whole: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    moment, inputs, whole, tmp_path, capsys, monkeypatch
+):
     with monkeypatch.context() as patch:
         patch.setattr(*dying_runs.at(moment, interrupt))
         run = Acehand(capsys, *job(inputs, tmp_path))
@@ -134,14 +112,8 @@ def test_an_interrupted_conversion_is_completed(
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL here")
-@pytest.mark.parametrize("moment", moments("write"))
-def test_a_killed_conversion_is_completed(
-    moment: str,
-    inputs: tuple[Path, Path],
-    whole: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_killed_conversion_is_completed(moment, inputs, whole, tmp_path, capsys):
     words = job(inputs, tmp_path, out="out.mcap")
     done = run_helper("dying_runs", moment, *words, "--quiet")
     assert done.returncode == -signal.SIGKILL, done.stderr
@@ -149,113 +121,66 @@ def test_a_killed_conversion_is_completed(
     assert_complete(capsys, inputs, tmp_path, whole, out="out.mcap")
 
 
-@pytest.mark.slow
-def test_bags_of_sqlite_are_completed_too(
-    inputs: tuple[Path, Path],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    sqlite = ("--storage", "sqlite3")
-    for name in ("whole", "stopped"):
-        (tmp_path / name).mkdir()
-    assert Acehand(capsys, *job(inputs, tmp_path / "whole", *sqlite)).code == 0
-    with monkeypatch.context() as patch:
-        patch.setattr(*dying_runs.at("write", interrupt))
-        assert Acehand(capsys, *job(inputs, tmp_path / "stopped", *sqlite)).code == 130
-    assert_complete(capsys, inputs, tmp_path / "stopped", tmp_path / "whole", *sqlite)
-
-
-def refused(
-    capsys: pytest.CaptureFixture[str], arguments: list[object], folder: Path, *texts: str
-) -> None:
-    """See that a resumed run ends with exit code 4 and these texts, and changes nothing."""
+def refused(capsys, arguments: list[object], folder: Path, text: str) -> None:
+    """See that a resumed run ends with exit code 4 and this text, and changes nothing."""
     before = snapshot(folder)
     run = Acehand(capsys, *arguments)
     assert run.code == 4 and run.json["bag"] is None, run.err
-    for text in (str(folder / "out"), *texts):
-        assert text in run.messages, run.messages
+    assert str(folder / "out") in run.messages and text in run.messages, run.messages
     assert snapshot(folder) == before
 
 
-def test_another_bag_in_its_place_is_refused(
-    inputs: tuple[Path, Path], whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_bag_in_its_place_is_refused(inputs, whole, tmp_path, capsys):
     shutil.copytree(whole / "dataset", tmp_path / "dataset")
-    place = tmp_path / "out"
-    unknown = "--resume cannot complete it"
+    place, resume = tmp_path / "out", job(inputs, tmp_path, "--resume")
     place.mkdir()
     (place / "mine.txt").write_text("not a bag")
-    refused(capsys, job(inputs, tmp_path, "--resume"), tmp_path, unknown)
+    refused(capsys, resume, tmp_path, "cannot complete it")
     shutil.rmtree(place)
     with BagWriter(place) as writer:
         writer.write_raw("/x", "std_msgs/msg/String", 1, bytes(12))
-    refused(capsys, job(inputs, tmp_path, "--resume"), tmp_path, unknown)
+    refused(capsys, resume, tmp_path, "cannot complete it")
     shutil.rmtree(place)
 
+    # Another storage, another recording, a dataset of other episodes.
     shutil.copytree(whole / "out", place)
-    other = ("--resume", "--storage", "sqlite3")
-    unfit = "not the bag of this conversion"
-    refused(capsys, job(inputs, tmp_path, *other), tmp_path, unfit)
     with SampleBag(tmp_path / "another") as bag:
         for image, ns in zip(pictures(COUNT), stamps(COUNT), strict=True):
             bag.image(image, ns)
     another = job((tmp_path / "another", inputs[1]), tmp_path, "--resume")
-    refused(capsys, another, tmp_path, unfit)
+    for words in ([*resume, "--storage", "sqlite3"], another):
+        refused(capsys, words, tmp_path, "not the bag of this conversion")
     shutil.rmtree(tmp_path / "dataset")
-    refused(capsys, job(inputs, tmp_path, "--resume"), tmp_path, unfit)
-
-
-def test_a_bag_of_other_hands_is_refused(
-    inputs: tuple[Path, Path], whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The dataset was made anew, with an episode of the same number."""
-    shutil.copytree(whole / "out", tmp_path / "out")
-    hands = hands_file(tmp_path / "hands.npz", 2 * COUNT, fps=20)
-    first = job((inputs[0], hands), tmp_path, "--hands", "left", out="first")
-    assert Acehand(capsys, *first).code == 0
-    again = job((inputs[0], hands), tmp_path, "--hands", "left", "--resume")
-    refused(capsys, again, tmp_path, "not the bag of this conversion")
+    refused(capsys, resume, tmp_path, "not the bag of this conversion")
 
 
 @pytest.mark.slow
 def test_a_bag_without_the_newest_episodes_is_written_anew(
-    inputs: tuple[Path, Path],
-    whole: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    folder = tmp_path / "made"
-    folder.mkdir()
+    inputs, whole, tmp_path, capsys, monkeypatch
+):
     demonstrate = MainRun.demonstrate
 
-    def fails_later(steps: MainRun, view: Recording, *more: Any) -> Demonstration:
+    def fails_later(steps, view, *more):
         if view.timestamps_ns[0] > stamps(COUNT)[-1]:
             raise InputError("not now")
         return demonstrate(steps, view, *more)
 
     with monkeypatch.context() as patch:
         patch.setattr(MainRun, "demonstrate", fails_later)
-        assert Acehand(capsys, *job(inputs, folder)).code == 1
-    topics = [topic for topic, _, _ in messages(folder / "out")]
+        assert Acehand(capsys, *job(inputs, tmp_path)).code == 1
+    topics = [topic for topic, _, _ in messages(tmp_path / "out")]
     assert topics.count("/left_hand/joint_states") == COUNT
-    run = Acehand(capsys, *job(inputs, folder, "--resume"))
+    run = Acehand(capsys, *job(inputs, tmp_path, "--resume"))
     assert run.code == 0 and [e["episode_index"] for e in run.json["episodes"]] == [1]
     assert any("written anew" in note for note in run.json["notes"])
-    assert run.json["topics"]["written"]["/left_hand/joint_states"] == 2 * COUNT
-    assert names_in(folder) == ["dataset", "out"]
-    assert messages(folder / "out") == messages(whole / "out")
+    assert names_in(tmp_path) == ["dataset", "out"]
+    assert messages(tmp_path / "out") == messages(whole / "out")
 
 
 @pytest.mark.slow
 def test_an_interrupted_append_has_its_own_episodes_only(
-    inputs: tuple[Path, Path],
-    whole: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    inputs, whole, tmp_path, capsys, monkeypatch
+):
     """The dataset has the same recording already, with another task."""
     for name in ("whole", "stopped"):
         shutil.copytree(whole / "dataset", tmp_path / name / "dataset")
@@ -270,13 +195,7 @@ def test_an_interrupted_append_has_its_own_episodes_only(
 
 
 @pytest.mark.parametrize("existing", ["--append", "--resume"])
-def test_a_bag_without_hands_gives_no_bag(
-    existing: str,
-    inputs: tuple[Path, Path],
-    whole: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_bag_without_hands_gives_no_bag(existing, inputs, whole, tmp_path, capsys):
     """Also where the dataset has episodes of others: nothing of ours could be in it."""
     shutil.copytree(whole / "dataset", tmp_path / "dataset")
     nowhere = hands_file(tmp_path / "nowhere.npz", COUNT, joints=np.full((COUNT, 2, 21, 3), np.nan))
@@ -288,7 +207,7 @@ def test_a_bag_without_hands_gives_no_bag(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_bag_that_was_set_aside_comes_back(whole: Path, tmp_path: Path) -> None:
+def test_a_bag_that_was_set_aside_comes_back(whole, tmp_path):
     """Killed while it replaced a bag: the old one is whole, under its name, at the next look."""
     before = snapshot(whole / "out")
     shutil.copytree(whole / "out", tmp_path / ".out.replaced-1")
@@ -297,55 +216,51 @@ def test_a_bag_that_was_set_aside_comes_back(whole: Path, tmp_path: Path) -> Non
     assert names_in(tmp_path) == ["out"] and snapshot(tmp_path / "out") == before
 
 
-def test_a_bag_that_another_process_writes_is_left_alone(tmp_path: Path) -> None:
-    with BagWriter(tmp_path / "out") as first:
-        first.write_raw("/x", "std_msgs/msg/String", 1, bytes(12))
+def test_a_bag_that_another_process_writes_is_left_alone(tmp_path):
+    with BagWriter(tmp_path / "out") as writer:
+        writer.write_raw("/x", "std_msgs/msg/String", 1, bytes(12))
         clean_beside(tmp_path / "out")
-        with pytest.raises(OutputError, match="another process is writing"):
+        with pytest.raises(OutputError, match="another process"):
             BagWriter(tmp_path / "out")
     assert Bag(tmp_path / "out").counts == {"/x": 1}
-
-
-def test_what_came_meanwhile_is_not_replaced(tmp_path: Path) -> None:
-    writer = BagWriter(tmp_path / "out")
+    # What came meanwhile is not replaced.
+    writer = BagWriter(tmp_path / "late")
     writer.write_raw("/x", "std_msgs/msg/String", 1, bytes(12))
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "theirs").write_text("came first")
+    (tmp_path / "late").mkdir()
+    (tmp_path / "late" / "theirs").write_text("came first")
     with pytest.raises(OutputError, match="exists"):
         writer.close()
-    assert names_in(tmp_path) == ["out"] and names_in(tmp_path / "out") == ["theirs"]
+    assert names_in(tmp_path) == ["late", "out"] and names_in(tmp_path / "late") == ["theirs"]
 
 
-def test_the_node_resumes(inputs: tuple[Path, Path], whole: Path, tmp_path: Path) -> None:
+def test_the_node_resumes(inputs, whole, tmp_path):
     """offline_bag with existing:=resume, stopped while it writes messages; without ROS."""
     bag, hands = inputs
     values = {leaf.parameter: leaf.default for leaf in OFFLINE_BAG} | {
         "bag": str(bag), "output_dir": str(tmp_path / "dataset"), "tracker": str(hands),
-        "bag_output": str(tmp_path / "out"),
+        "bag_output": str(tmp_path / "out"), "existing": "resume",
     }  # fmt: skip
 
-    def run(existing: str, stop_at: str = "") -> tuple[int, str]:
-        options, worker = offline_options({**values, "existing": existing}), JobWorker()
+    def run(stop_at=""):
+        worker, said = JobWorker(), []
 
-        def work(progress: Progress, cancel: threading.Event) -> ConvertReport:
-            def told(stage: str, done: int, total: int) -> None:
+        def work(progress, cancel):
+            def reported(stage, done, total):
                 progress(stage, done, total)
                 if stage == stop_at:
                     worker.cancel()
 
-            return convert_bag(options, told, cancel)
+            return convert_bag(offline_options(values), reported, cancel)
 
-        said: list[str] = []
         log = JobLog(SimpleNamespace(info=said.append), worker)
         worker.start(work)
         worker.join()
         log.tell()
         return offline_bag.exit_code(worker.status), " ".join(said)
 
-    assert run("resume", "write messages")[0] == 130
-    assert names_in(tmp_path) == ["dataset"]
-    code, said = run("resume")
+    assert run("write messages")[0] == 130 and names_in(tmp_path) == ["dataset"]
+    code, said = run()
     assert code == 0 and str(tmp_path / "out") in said and str(tmp_path / "dataset") in said
     assert messages(tmp_path / "out") == messages(whole / "out")
     before = snapshot(tmp_path)
-    assert run("resume")[0] == 0 and snapshot(tmp_path) == before
+    assert run()[0] == 0 and snapshot(tmp_path) == before

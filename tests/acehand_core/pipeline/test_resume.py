@@ -1,7 +1,5 @@
 """Going on with an interrupted run: nothing is lost, nothing is made twice, nothing is mixed."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -9,30 +7,12 @@ import numpy as np
 import pytest
 
 from acehand_core.lerobot.dataset import JOB, read_provenance
-from acehand_core.lerobot.writer import LeRobotWriter
 from acehand_core.pipeline import job as pipeline
 from helpers.commands import Run, hands_file
+from helpers.dying_runs import stop_at
 from helpers.example_video import example_frames
 from helpers.lerobot_samples import check_every_frame
 from helpers.video_fixtures import write_video
-
-
-def stop_at(monkeypatch: pytest.MonkeyPatch, episode: int) -> None:
-    """Press Ctrl-C when this episode is about to be written."""
-    add = LeRobotWriter.add_episode
-
-    def interrupted(writer: LeRobotWriter, *arguments: object) -> int:
-        if writer.total_episodes == episode:
-            raise KeyboardInterrupt
-        return add(writer, *arguments)
-
-    monkeypatch.setattr(LeRobotWriter, "add_episode", interrupted)
-
-
-@pytest.fixture
-def short_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Split recordings every 10 frames."""
-    monkeypatch.setattr(pipeline, "max_episode_frames", lambda fps: 10)
 
 
 def stamps(dataset: Path) -> list[int]:
@@ -45,11 +25,9 @@ def stamps(dataset: Path) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("finished", [1, 2])
-def test_the_missing_parts_of_a_split_recording_are_made(
-    finished: int, short_episodes, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hands = hands_file(tmp_path / "long.npz", 26)
-    out = tmp_path / "out"
+def test_the_missing_parts_of_a_split_recording_are_made(finished, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(pipeline, "max_episode_frames", lambda fps: 10)
+    hands, out = hands_file(tmp_path / "long.npz", 26), tmp_path / "out"
     with monkeypatch.context() as patch:
         stop_at(patch, finished)
         assert Run(capsys, hands, "--output", out).code == 130
@@ -65,44 +43,21 @@ def test_the_missing_parts_of_a_split_recording_are_made(
     assert len(read_provenance(out)) == 3
 
 
-@pytest.mark.slow
-def test_a_split_video_goes_on_with_its_own_pictures(
-    short_episodes, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    video = write_video(tmp_path / "v.mp4", example_frames(14))
-    out = tmp_path / "out"
-    with monkeypatch.context() as patch:
-        stop_at(patch, 1)
-        assert Run(capsys, video, "--output", out, "--no-overlay").code == 130
-    run = Run(capsys, video, "--output", out, "--no-overlay", "--resume")
-    assert run.code == 0 and [e["frames"] for e in run.json["episodes"]] == [4]
-    assert check_every_frame(out) == []
+CHANGES = {"hands": "left", "method": "dex-vector", "task": "another", "fps": "15"}
 
 
-CHANGES = {
-    "hands": ["--hands", "left"],
-    "method": ["--method", "dex-vector"],
-    "task": ["--task", "another"],
-    "fps": ["--fps", "15"],
-}
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize("name", CHANGES)
-def test_other_settings_are_not_mixed_in(name: str, tmp_path: Path, capsys) -> None:
+def test_other_settings_are_not_mixed_in(tmp_path, capsys):
     hands, out = hands_file(tmp_path / "h.npz"), tmp_path / "out"
     assert Run(capsys, hands, "--output", out).code == 0
     new = hands_file(tmp_path / "new.npz", 14)
-    run = Run(capsys, new, hands, "--output", out, "--resume", *CHANGES[name])
-    assert run.code == 2 and f"--{name} is" in run.messages and "skipped" not in run.json
-    others = set(CHANGES) - {name}
-    assert not any(f"--{other} is" in run.messages for other in others)
+    for name, value in CHANGES.items():
+        run = Run(capsys, new, hands, "--output", out, "--resume", f"--{name}", value)
+        assert run.code == 2 and "skipped" not in run.json
+        assert [other for other in CHANGES if f"--{other} is" in run.messages] == [name]
     assert len(read_provenance(out)) == 1  # the new input would have been made otherwise
 
 
-def test_datasets_of_older_versions_resume(
-    tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_datasets_of_older_versions_resume(tmp_path, capsys, monkeypatch):
     hands, out = hands_file(tmp_path / "h.npz"), tmp_path / "out"
     assert Run(capsys, hands, "--output", out).code == 0
     (record,) = read_provenance(out)
@@ -113,30 +68,28 @@ def test_datasets_of_older_versions_resume(
     assert run.code == 0 and run.json["skipped"] == [str(hands)]
 
 
-def test_settings_of_the_camera_and_the_hand_count(tmp_path: Path, capsys) -> None:
-    video = write_video(tmp_path / "v.mp4", example_frames(6))
-    out, camera = tmp_path / "out", tmp_path / "camera.json"
+def test_settings_of_the_camera_and_the_hand_count(tmp_path, capsys):
+    video, camera = write_video(tmp_path / "v.mp4", example_frames(6)), tmp_path / "camera.json"
     values = {"model": "pinhole", "width": 640, "height": 480, "fx": 600, "fy": 600, "cx": 319.5,
               "cy": 239.5, "distortion": []}  # fmt: skip
     camera.write_text(json.dumps(values))
-    arguments = [video, "--output", out, "--no-overlay"]
+    arguments = [video, "--output", tmp_path / "out", "--no-overlay"]
     assert Run(capsys, *arguments, "--camera", camera).code == 0
     changed = ["--intrinsics", "600,600,319.5,239.5", "--mirrored", "--hand-length", "0.18"]
     run = Run(capsys, *arguments, "--resume", *changed)
     assert run.code == 2
     for name in ("intrinsics", "camera", "mirrored", "hand-length"):
         assert f"--{name} is" in run.messages
-    camera.write_text(json.dumps({**values, "fx": 610}))
-    run = Run(capsys, *arguments, "--resume", "--camera", camera)
-    assert run.code == 2 and "--camera is 'file" in run.messages
     # The same content under another name is the same camera; mediapipe is what auto stands for.
-    other = tmp_path / "other.json"
-    other.write_text(json.dumps(values))
+    other = camera.rename(tmp_path / "other.json")
     run = Run(capsys, *arguments, "--resume", "--camera", other, "--tracker", "mediapipe")
     assert run.code == 0 and run.json["skipped"] == [str(video)]
+    other.write_text(json.dumps({**values, "fx": 610}))
+    run = Run(capsys, *arguments, "--resume", "--camera", other)
+    assert run.code == 2 and "--camera is 'file" in run.messages
 
 
-def test_an_episode_whose_task_lerobot_changed_is_known(tmp_path: Path, capsys) -> None:
+def test_an_episode_whose_task_lerobot_changed_is_known(tmp_path, capsys):
     import pyarrow.parquet as pq
 
     out = tmp_path / "out"
@@ -150,30 +103,7 @@ def test_an_episode_whose_task_lerobot_changed_is_known(tmp_path: Path, capsys) 
 
 
 @pytest.mark.slow
-def test_another_cut_is_another_episode(tmp_path: Path, capsys) -> None:
-    hands, out = hands_file(tmp_path / "h.npz", 30), tmp_path / "out"
-    assert Run(capsys, hands, "--output", out, "--duration", "0.5", "--task", "a").code == 0
-    run = Run(capsys, hands, "--output", out, "--resume", "--start", "0.5", "--task", "b")
-    assert run.code == 0 and [e["frames"] for e in run.json["episodes"]] == [15]
-    run = Run(capsys, hands, "--output", out, "--append", "--task", "c")
-    assert run.code == 0
-    run = Run(capsys, hands, "--output", out, "--resume", "--task", "c")
-    assert run.code == 0 and run.json["skipped"] == [str(hands)]
-
-
-@pytest.mark.slow
-def test_a_resumed_run_keeps_the_rate_of_its_dataset(tmp_path: Path, capsys) -> None:
-    """The first input gave the rate, also when it is the one that is finished."""
-    first = hands_file(tmp_path / "a.npz", 30, fps=60)
-    second = hands_file(tmp_path / "b.npz", 20, fps=30)
-    out = tmp_path / "out"
-    assert Run(capsys, first, "--output", out).code == 0
-    run = Run(capsys, first, second, "--output", out, "--resume")
-    assert run.code == 0 and run.json["episodes"][0]["fps"] == 60
-
-
-@pytest.mark.slow
-def test_inputs_are_known_by_their_own_content(tmp_path: Path, capsys) -> None:
+def test_inputs_are_known_by_their_own_content(tmp_path, capsys):
     """Hands that were made from a video are not that video, nor is a tracker file its video."""
     video = write_video(tmp_path / "v.mp4", example_frames(6))
     out = tmp_path / "a"
@@ -184,18 +114,7 @@ def test_inputs_are_known_by_their_own_content(tmp_path: Path, capsys) -> None:
     assert run.json["episodes"][0]["source"] == str(hands)
     assert record[JOB]["input"] == "hand_motion.parquet" and record["source"] == "v.mp4"
     assert Run(capsys, hands, "--output", tmp_path / "b", "--resume").json["skipped"]
-    beside = [video, "--tracker", hands, "--output", tmp_path / "c", "--no-overlay"]
-    assert Run(capsys, *beside).code == 0
-    run = Run(capsys, *beside, "--resume")
+    both = [video, "--tracker", hands, "--output", tmp_path / "c", "--no-overlay"]
+    assert Run(capsys, *both).code == 0
+    run = Run(capsys, *both, "--resume")
     assert run.json["skipped"] == [str(video)] and len(read_provenance(tmp_path / "c")) == 1
-
-
-def test_an_interrupted_run_reports_what_is_finished(
-    tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first, second = hands_file(tmp_path / "a.npz"), hands_file(tmp_path / "b.npz", 14)
-    stop_at(monkeypatch, 1)
-    run = Run(capsys, first, second, "--output", tmp_path / "out")
-    assert run.code == 130 and run.json["dataset"] == str(tmp_path / "out")
-    assert [e["source"] for e in run.json["episodes"]] == [str(first)]
-    assert run.json["errors"] == [{"source": str(second), "message": f"{second}: interrupted."}]

@@ -1,7 +1,5 @@
 """What is done in recordings: tables of task text; and cutting by their rows."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +7,6 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_cutting import drawn
 
 from acehand_core.errors import InputError
 from acehand_core.lerobot.dataset import JOB, read_provenance
@@ -17,6 +14,7 @@ from acehand_core.pipeline.narration import Narration, seconds
 from acehand_core.pipeline.settings import TaskSegment, task_of
 from helpers.bag_samples import SampleBag, pictures, stamps
 from helpers.commands import Acehand, Run, hands_file
+from helpers.drawn_hands import drawn
 
 #: The columns of EPIC-KITCHENS-100 (EPIC_100_train.csv); its rows are not in the order of time.
 EPIC = (
@@ -31,97 +29,89 @@ EPIC = (
 )
 
 
-def told(path: Path, text: str | bytes, recording: str = "talk.mp4") -> list[tuple]:
-    """Write a file and return what it says of a recording: start, end, task."""
+def tasks_in(path: Path, text: str | bytes, recording: str = "talk.mp4") -> list[tuple]:
+    """Write a file and return its tasks of a recording: start, end, task."""
     path.write_bytes(text.encode() if isinstance(text, str) else text)
     found = Narration.read(str(path)).of(path.parent / recording)
     return [(one.start_s, one.end_s, one.task) for one in found]
 
 
-def test_tables_with_the_columns_of_published_ones(tmp_path: Path) -> None:
+def test_tables_with_the_columns_of_published_ones(tmp_path):
     path = tmp_path / "train.csv"
-    assert told(path, EPIC, "videos/P01_01.MP4") == [
+    assert tasks_in(path, EPIC, "videos/P01_01.MP4") == [
         (0.14, 3.37, "open door"), (62.1, 64.45, "wash cup"),
     ]  # fmt: skip
-    assert told(path, EPIC, "P02_03.MP4") == [(3609.0, 3610.25, "take cup, plate")]
-    assert told(path, EPIC, "P01_011.MP4") == []
+    assert tasks_in(path, EPIC, "P02_03.MP4") == [(3609.0, 3610.25, "take cup, plate")]
+    assert tasks_in(path, EPIC, "P01_011.MP4") == []
 
 
 @given(spaces=st.lists(st.sampled_from(["", " ", "  ", "\t"]), min_size=8, max_size=8))
-def test_spaces_around_names_of_columns_change_nothing(
-    spaces: list[str], tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_spaces_around_names_of_columns_change_nothing(spaces, tmp_path_factory):
     names = ("recording", "start", "end", "task")
     header = ",".join(a + n + b for n, a, b in zip(names, spaces[:4], spaces[4:], strict=True))
-    path = tmp_path_factory.mktemp("told") / "tasks.csv"
+    path = tmp_path_factory.mktemp("tables") / "tasks.csv"
     text = f"{header}\ntalk.mp4,1,2,pour\nother.mp4,3,4,stir\n"
-    assert told(path, text) == [(1.0, 2.0, "pour")]
+    assert tasks_in(path, text) == [(1.0, 2.0, "pour")]
 
 
-def test_tables_of_our_own(tmp_path: Path) -> None:
+def test_tables_of_our_own(tmp_path):
     path = tmp_path / "tasks.csv"
     rows = [(0.5, 2.0, "pour water"), (61.5, 62.0, "put it down")]
     comma = (
         "recording,start,end,task\na/talk.mp4,0.5,2,pour water\na/talk.mp4,01:01.5,62,put it down\n"
     )
-    assert told(path, comma, "a/talk.mp4") == rows
-    assert told(path, comma, "b/talk.mp4") == [], "another folder's recording of that name"
+    assert tasks_in(path, comma, "a/talk.mp4") == rows
+    assert tasks_in(path, comma, "b/talk.mp4") == [], "another folder's recording of that name"
     # A mark before the first column, other columns, CRLF, quotes.
     other = "\ufefftask,who,start,end,recording\r\n pour  water ,ann,0.5,2,talk\r\n"
     other += '"put it down",ben,61.5,62,talk\r\n'
-    assert told(path, other) == rows
-    assert told(path, "recording,task\ntalk,fold a towel\nother,x\n") == [
+    assert tasks_in(path, other) == rows
+    assert tasks_in(path, "recording,task\ntalk,fold a towel\nother,x\n") == [
         (None, None, "fold a towel")
     ]
-    assert told(path, "recording,start,end,task\ntalk,1,2,\ntalk,3,4,b\n") == [(3.0, 4.0, "b")]
+    assert tasks_in(path, "recording,start,end,task\ntalk,1,2,\ntalk,3,4,b\n") == [(3.0, 4.0, "b")]
 
 
 @pytest.mark.parametrize(
     ("text", "value"),
     [("12.5", 12.5), (3, 3.0), ("1:02", 62.0), ("00:01:02,250", 62.25), ("10:00:00.5", 36000.5),
-     (" 0 ", 0.0)],
+     (" 0 ", 0.0), *[(text, None) for text in ("", "-1", "nan", "1:2:3:4", "00:00:1d.890", True)]],
 )  # fmt: skip
-def test_times(text: object, value: float) -> None:
-    assert seconds(text) == pytest.approx(value)
+def test_times(text, value):
+    if value is not None:
+        assert seconds(text) == pytest.approx(value)
+    else:
+        with pytest.raises(ValueError, match="not a time"):
+            seconds(text)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "-1", "nan", "inf", "1:2:3:4", "1m", "00:00:1d.890", True, None]
-)
-def test_what_is_no_time(text: object) -> None:
-    with pytest.raises(ValueError, match="is not a time"):
-        seconds(text)
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "said"),
-    [
-        ("a.csv", "recording,start,end,task\ntalk,1:xx,2,a\n", "line 2: '1:xx' is not a time"),
-        ("a.csv", "recording,start,end,task\ntalk,3,2,a\n", "ends at 2, before its start, 3"),
-        ("a.csv", "recording,start,end,task\ntalk,,2,a\n", "has one of start and end"),
+def test_files_that_are_wrong(tmp_path):
+    header = "recording,start,end,task\n"
+    for name, text, said in (
+        ("a.csv", f"{header}talk,1:xx,2,a\n", "line 2: '1:xx'"),
+        ("a.csv", f"{header}talk,3,2,a\n", "ends at 2, before its start, 3"),
+        ("a.csv", f"{header}talk,,2,a\n", "one of start and end"),
         ("a.csv", "recording,start,task\ntalk,1,a\n", "recording, start, task; valid"),
         ("a.csv", "recording,begin,what\ntalk,1,a\n", "recording, begin, what; valid"),
         ("a.csv", "recording,task\ntalk,a\ntalk,b\n", "talk.mp4"),
-        ("a.csv", "recording,task\ntalk,a,b\n", "line 2: more entries than the header"),
-        ("a.csv", 'recording,task\ntalk,"a\n', "unexpected end of data"),
-        ("a.csv", "", "its first line has nothing"),
+        ("a.csv", "recording,task\ntalk,a,b\n", "line 2"),
+        ("a.csv", 'recording,task\ntalk,"a\n', "unexpected end"),
+        ("a.csv", "", "first line"),
         ("a.csv", "recording,task\n", "task"),
         ("a.csv", b"recording,task\ntalk,f\xfcllen\n", "UTF-8 text (byte 21"),
         ("a.csv", "task\nx\n".encode("utf-16"), "UTF-8"),
-        ("a.csv", "recording;task\ntalk;a\n", "separated by commas"),
-        ("a.srt", "1\n00:00:01,000 --> 00:00:02,000\nx\n", "give a .csv with the columns"),
-        ("a.json", '{"segments": []}', "EPIC-KITCHENS-100's (video_id, start_timestamp"),
+        ("a.csv", "recording;task\ntalk;a\n", "commas"),
+        ("a.srt", "1\n00:00:01,000 --> 00:00:02,000\nx\n", ".csv"),
+        ("a.json", '{"segments": []}', "EPIC-KITCHENS-100"),
         ("a.docx", "x", "--task-file"),
-    ],
-)  # fmt: skip
-def test_files_that_are_wrong(tmp_path: Path, name: str, text: str | bytes, said: str) -> None:
-    with pytest.raises(InputError) as raised:
-        told(tmp_path / name, text)
-    assert said in str(raised.value) and name in str(raised.value)
+    ):
+        with pytest.raises(InputError) as raised:
+            tasks_in(tmp_path / name, text)
+        assert said in str(raised.value) and name in str(raised.value)
 
 
-def test_the_task_that_overlaps_most() -> None:
-    def row(start: float | None, end: float | None, task: str) -> TaskSegment:
+def test_the_task_that_overlaps_most():
+    def row(start, end, task):
         return TaskSegment(start, end, task, "here")
 
     rows = [row(0.0, 4.0, "a"), row(3.0, 9.0, "b"), row(None, None, "all")]
@@ -131,23 +121,20 @@ def test_the_task_that_overlaps_most() -> None:
     assert task_of(rows, 9.0, 12.0) == "all" and task_of(rows[:2], 9.0, 12.0) is None
 
 
-# The main job.
-
-
 def tasks_of(dataset: Path) -> list[str]:
     files = sorted((dataset / "meta" / "episodes").rglob("*.parquet"))
     return [tasks[0] for file in files for tasks in pq.read_table(file)["tasks"].to_pylist()]
 
 
 @pytest.fixture
-def hands(tmp_path: Path) -> Path:
+def hands(tmp_path):
     """Moves from 1 to 3.4 s and from 5.9 to 7.4 s."""
     joints = drawn(9.0, [(1.0, 2.0), (2.4, 3.4), (5.9, 7.4)]).joints_camera
     np.savez(tmp_path / "long.npz", joints=joints, fps=30, frame="camera")
     return tmp_path / "long.npz"
 
 
-def test_demonstrations_get_their_tasks(hands: Path, tmp_path: Path, capsys) -> None:
+def test_demonstrations_get_their_tasks(hands, tmp_path, capsys):
     rows = tmp_path / "tasks.csv"
     rows.write_text("recording,start,end,task\nlong,0,4,lift\nlong,3.5,5,wait\n")
     out = [hands, "--output", tmp_path / "out", "--task-file", rows, "--split", "auto"]
@@ -155,6 +142,10 @@ def test_demonstrations_get_their_tasks(hands: Path, tmp_path: Path, capsys) -> 
     assert run.code == 0, run.err
     assert tasks_of(tmp_path / "out") == ["lift", "something"]
     assert run.json["notes"] == [f"{hands}: --task-file has no task for demonstrations 1"]
+    rows.write_text("recording,task\nelse,a\n")
+    run = Run(capsys, hands, "--output", tmp_path / "none", "--task-file", rows)
+    assert run.code == 0 and tasks_of(tmp_path / "none") == ["hand motion"]
+    assert run.json["notes"] == [f"{hands}: --task-file {rows} has no row for it"]
     # From 2 s on the recording's times are others, the file's are not.
     rows.write_text("recording,start,end,task\nlong,0,1.9,lift\nlong,5.5,9,put down\n")
     run = Run(capsys, hands, "--output", tmp_path / "late", "--task-file", rows, "--start", "2")
@@ -162,28 +153,25 @@ def test_demonstrations_get_their_tasks(hands: Path, tmp_path: Path, capsys) -> 
 
 
 @pytest.mark.slow
-def test_a_resumed_run_with_other_tasks(hands: Path, tmp_path: Path, capsys) -> None:
+def test_a_resumed_run_with_other_tasks(hands, tmp_path, capsys):
     rows, out = tmp_path / "tasks.csv", tmp_path / "out"
-    rows.write_text("recording,start,end,task\nlong,0,4,lift\nlong,5,8,put down\n")
+    text = "recording,start,end,task\nlong,0,4,lift\nlong,5,8,put down\n"
     for split in ("auto", "tasks", "none"):
         job = [hands, "--output", out, "--task-file", rows, "--split", split]
-        rows.write_text("recording,start,end,task\nlong,0,4,lift\nlong,5,8,put down\n")
+        rows.write_text(text)
         assert Run(capsys, *job, "--overwrite").code == 0
-        # A row of another recording changes nothing.
-        rows.write_text(rows.read_text() + "other,1,2,x\n")
+        count = len(read_provenance(out))
+        rows.write_text(text + "other,1,2,x\n")  # a row of another recording changes nothing
         again = Run(capsys, *job, "--resume")
         assert again.code == 0 and again.json["skipped"], (split, again.err)
-        count = len(read_provenance(out))
-        rows.write_text("recording,start,end,task\nlong,0,4,raise\nlong,5,8,put down\n")
+        rows.write_text(text.replace("lift", "raise"))
         other = Run(capsys, *job, "--resume")
-        assert (
-            other.code in (1, 2) and "episode 0 of the dataset has another task" in other.messages
-        )
+        assert other.code in (1, 2) and "episode 0 of the dataset" in other.messages
         assert len(read_provenance(out)) == count
     assert read_provenance(out)[0][JOB]["settings"]["task"] == "lift"
 
 
-def test_one_episode_per_row(hands: Path, tmp_path: Path, capsys) -> None:
+def test_one_episode_per_row(hands, tmp_path, capsys):
     """Times are in seconds of 30 frames: 1.0 to 3.5 s are frames 30 to 104."""
     rows, out = tmp_path / "tasks.csv", tmp_path / "out"
     rows.write_text(
@@ -205,25 +193,25 @@ def test_one_episode_per_row(hands: Path, tmp_path: Path, capsys) -> None:
     assert again.code == 0 and again.json["skipped"] == [str(hands)] * 3
 
 
-def test_what_is_refused_before_anything_is_done(hands: Path, tmp_path: Path, capsys) -> None:
+def test_what_is_refused_before_anything_is_done(hands, tmp_path, capsys):
     other, out = hands_file(tmp_path / "other.npz"), tmp_path / "out"
-    rows = tmp_path / "tasks.csv"
-    for text, more, said in (
+    rows, tasks = tmp_path / "tasks.csv", ["--split", "tasks"]
+    for text, more, message in (
+        (None, [], "tasks.csv"),
         ("start,end,task\n1,2,a\n", [other], "a column recording"),
-        ("recording,start,end,task\nlong,1,xx,a\n", [], "line 2: 'xx' is not a time"),
-        ("recording,start,end,task\nlong,99,100,a\n", [], "its rows are of another recording"),
-        ("recording,task\nlong,a\n", ["--split", "tasks"], "no row with start and end"),
-        ("recording,task\nelse,a\n", ["--split", "tasks"], "no row with start and end"),
+        ("recording,start,end,task\nlong,1,xx,a\n", [], "line 2: 'xx'"),
+        ("recording,start,end,task\nlong,99,100,a\n", [], "another recording"),
+        ("recording,task\nlong,a\n", tasks, "no row with start and end"),
+        ("recording,task\nelse,a\n", tasks, "no row with start and end"),
     ):
-        rows.write_text(text)
+        if text:
+            rows.write_text(text)
         run = Run(capsys, hands, *more, "--output", out, "--task-file", rows)
-        assert run.code == 2 and said in run.messages, (text, run.err)
+        assert run.code == 2 and message in run.messages, (text, run.err)
         assert not out.exists()
-    run = Run(capsys, hands, "--output", out, "--task-file", tmp_path / "none.csv")
-    assert run.code == 2 and "none.csv: cannot be read" in run.messages
 
 
-def test_a_file_beside_each_recording(hands: Path, tmp_path: Path, capsys) -> None:
+def test_a_file_next_to_each_recording(hands, tmp_path, capsys):
     other, out = hands_file(tmp_path / "other.npz"), tmp_path / "out"
     (tmp_path / "long.npz.task.csv").write_text("task\nlift\n")
     job = [hands, other, "--output", out, "--task-file", "beside"]
@@ -234,15 +222,7 @@ def test_a_file_beside_each_recording(hands: Path, tmp_path: Path, capsys) -> No
     assert tasks_of(tmp_path / "out") == ["lift", "fold"]
 
 
-def test_a_recording_that_the_file_does_not_name(hands: Path, tmp_path: Path, capsys) -> None:
-    rows = tmp_path / "tasks.csv"
-    rows.write_text("recording,task\nelse,a\n")
-    run = Run(capsys, hands, "--output", tmp_path / "out", "--task-file", rows)
-    assert run.code == 0 and tasks_of(tmp_path / "out") == ["hand motion"]
-    assert run.json["notes"] == [f"{hands}: --task-file {rows} has no row for it"]
-
-
-def test_bags_are_cut_by_rows_too(tmp_path: Path, capsys) -> None:
+def test_bags_are_cut_by_rows_too(tmp_path, capsys):
     count = 12
     with SampleBag(tmp_path / "bag") as bag:
         for image, ns in zip(pictures(count), stamps(count), strict=True):

@@ -1,10 +1,6 @@
 """Converter and review judge alike: clips whose faults are known by construction, through both."""
 
-from __future__ import annotations
-
 import dataclasses
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -60,9 +56,7 @@ def outside(made: RobotTrajectory) -> RobotTrajectory:
 
 
 #: By clip: what its file holds, what goes wrong with the robot, and what is to be found of it.
-CLIPS: dict[
-    str, tuple[dict[str, Any], Callable[[RobotTrajectory], RobotTrajectory] | None, set[str]]
-] = {
+CLIPS = {
     "fine": ({}, None, set()),
     # Nothing was recorded for 2 s at a time: every frame is an episode of its own.
     "half a frame a second": (stamps(fps=0.5, count=3), None, {"one_frame doubtful"}),
@@ -80,13 +74,11 @@ CLIPS: dict[
 
 @pytest.mark.few(3)
 @pytest.mark.parametrize("name", CLIPS)
-def test_a_clip_is_judged_alike(
-    name: str, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_clip_is_judged_alike(name, tmp_path, capsys, monkeypatch):
     entries, damage, wanted = CLIPS[name]
     real, trajectories = main_run.retarget_motion, []
 
-    def retargeted(motion: Any, robot: Any, *given: Any, **named: Any) -> RobotTrajectory:
+    def retargeted(motion, robot, *given, **named):
         made = real(motion, robot, *given, **named)
         if damage is not None:
             made = damage(made)

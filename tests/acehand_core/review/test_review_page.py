@@ -1,20 +1,15 @@
 """The acceptance page: what is in it, its server, and a browser that uses it."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import re
-import shutil
+import signal
 import socket
 import subprocess
 import sys
 import threading
-import time
 import zlib
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +19,7 @@ from acehand_core.errors import MissingDependencyError, OutputError
 from acehand_core.review import page, serve
 from acehand_core.review.decisions import read_decisions
 from acehand_core.review.episode import DatasetReader
-from acehand_core.review.inspect import Inspection, inspect, robot_of
+from acehand_core.review.inspect import inspect, robot_of
 from acehand_core.review.page import curves, episode_block
 from acehand_core.types import SIDES
 from helpers.browser import Browser
@@ -40,17 +35,17 @@ HAND_DRAWN = "block && document.getElementById('space').data?.[0].x.length"
 
 
 @pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def dataset(tmp_path_factory):
     return true_dataset(tmp_path_factory.mktemp("page") / "blocks", overlay=True)
 
 
 @pytest.fixture(scope="module")
-def inspection(dataset: Path) -> Inspection:
+def inspection(dataset):
     return inspect((dataset,), looks=0)
 
 
 @pytest.fixture(scope="module")
-def report(inspection: Inspection, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def report(inspection, tmp_path_factory):
     """The page of one true episode."""
     path = tmp_path_factory.mktemp("report") / "report.html"
     page.write_report(inspection, path, "blocks & more")
@@ -74,7 +69,7 @@ def unpacked(block: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
 
 @pytest.mark.slow
-def test_a_block_holds_the_dataset_to_its_rounding(dataset: Path) -> None:
+def test_a_block_holds_the_dataset_to_its_rounding(dataset):
     reader = DatasetReader(dataset)
     episode = reader.read(0)
     valid = episode.valid.copy()
@@ -96,7 +91,7 @@ def test_a_block_holds_the_dataset_to_its_rounding(dataset: Path) -> None:
     assert np.array_equal(arrays["state"], np.where(valid, 1, 0))
 
 
-def test_the_page_needs_its_folder_and_the_videos(report: Path, dataset: Path) -> None:
+def test_the_page_needs_its_folder_and_the_videos(report, dataset):
     text = report.read_text()
     # No address that a browser would load by itself.
     assert not re.search(r"""(src|href)=["'](?!#|data:,)""", text)
@@ -112,23 +107,7 @@ def test_the_page_needs_its_folder_and_the_videos(report: Path, dataset: Path) -
     assert (report.parent / video).resolve() == overlay.resolve() and start == 0
 
 
-def test_an_episode_without_overlay_plays_its_part_of_the_datasets_video(
-    dataset: Path, tmp_path: Path
-) -> None:
-    from acehand_core.lerobot.edit import merge_datasets
-
-    merge_datasets((dataset, shutil.copytree(dataset, tmp_path / "copy")), tmp_path / "both")
-    reader = DatasetReader(tmp_path / "both")
-    for overlay in (tmp_path / "both").glob("acehand/*/overlay.mp4"):
-        overlay.unlink()
-    for number in reader.numbers:
-        place = reader.video(number)
-        assert page.video_of(reader, number) == (place.video, place.start_s)
-
-
-def test_without_plotly_the_page_says_what_to_install(
-    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
-) -> None:
+def test_without_plotly_the_page_says_what_to_install(dataset, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(page, "find_spec", lambda name: None)
     with pytest.raises(MissingDependencyError, match=r"acehand\[view\]"):
         page.plotly_bundle()
@@ -139,11 +118,8 @@ def test_without_plotly_the_page_says_what_to_install(
     assert done.code == 0 and (tmp_path / "r/report.json").is_file()
 
 
-# The server
-
-
 @pytest.fixture
-def served(inspection: Inspection, tmp_path: Path) -> Iterator[tuple[serve.ReviewServer, int]]:
+def served(inspection, tmp_path):
     review = serve.ReviewServer(inspection, tmp_path / "decisions.json", "blocks")
     with serve.server_of(review) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
@@ -163,7 +139,7 @@ def ask(
     return answer.status, answer.read(), dict(answer.getheaders())
 
 
-def test_the_server_is_for_this_machine_only(served: tuple[serve.ReviewServer, int]) -> None:
+def test_the_server_is_for_this_machine_only(served):
     review, port = served
     assert ask(port, "GET", "/")[0] == 200
     assert ask(port, "GET", "/", Host="evil.example:80")[0] == 403
@@ -171,15 +147,8 @@ def test_the_server_is_for_this_machine_only(served: tuple[serve.ReviewServer, i
     assert ask(port, "POST", "/decisions", entry)[0] == 403
     assert ask(port, "POST", "/decisions", entry, X_Acehand_Token="guess")[0] == 403
     assert ask(port, "POST", "/other", entry, X_Acehand_Token=review.token)[0] == 404
-    for path in (
-        "/../etc/passwd",
-        "/files/9-0.js",
-        "/files/0-99.js",
-        "/files/../page.js",
-        "/video/9/0",
-        "/video/0/x",
-        "/decisions",
-    ):
+    for path in ("/../etc/passwd", "/files/9-0.js", "/files/0-99.js", "/files/../page.js",
+                 "/video/9/0", "/video/0/x", "/decisions"):  # fmt: skip
         assert ask(port, "GET", path)[0] == 404
     assert not review.decisions.exists()
     # Other addresses of this machine do not answer.
@@ -197,59 +166,50 @@ def _own_address() -> str:
         return probe.getsockname()[0]
 
 
-def test_decisions_are_saved_changed_and_taken_back(served: tuple[serve.ReviewServer, int]) -> None:
+def test_decisions_are_saved_changed_and_taken_back(served):
     review, port = served
     fingerprint = review.inspection.episodes[0].fingerprint
 
-    def decide(**entry: Any) -> int:
+    def decide(**entry):
         return ask(port, "POST", "/decisions", {"fingerprint": fingerprint, **entry},
                    X_Acehand_Token=review.token)[0]  # fmt: skip
 
     assert decide(decision="doubt", trim=[3, None]) == 200
+    assert decide(decision="maybe") == decide(decision="reject", fingerprint="0" * 32) == 400
     saved = read_decisions(review.decisions)[fingerprint]
     assert (saved.decision, saved.trim) == ("doubt", (3, None))
-    assert decide(decision="maybe") == 400
-    assert decide(decision="reject", fingerprint="0" * 32) == 400
-    assert read_decisions(review.decisions)[fingerprint].decision == "doubt"
     # What somebody else decided meanwhile stays.
-    other = {**json.loads(review.decisions.read_text())["decisions"][0], "fingerprint": "other"}
     content = json.loads(review.decisions.read_text())
-    content["decisions"].append(other)
+    content["decisions"].append({**content["decisions"][0], "fingerprint": "other"})
     review.decisions.write_text(json.dumps(content))
     assert decide(decision=None) == 200
     assert set(read_decisions(review.decisions)) == {"other"}
 
 
-@pytest.mark.parametrize(
-    ("headers", "body"),
-    [
-        ({"Content-Length": "x"}, b""),
-        ({}, b"[" * 100_000),
-        ({}, b"\xff"),
-        ({"X-Acehand-Token": "é"}, b"{}"),
-    ],
-)
-def test_what_is_no_request_is_answered(
-    served: tuple[serve.ReviewServer, int], headers: dict[str, str], body: bytes
-) -> None:
+def test_what_is_no_request_is_answered(served):
     review, port = served
-    said = {"Content-Length": str(len(body)), "X-Acehand-Token": review.token} | headers
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
-    connection.request("POST", "/decisions", body, said)
-    assert connection.getresponse().status == (403 if "é" in said["X-Acehand-Token"] else 400)
-    assert ask(port, "GET", "/")[0] == 200
+    for headers, body, status in (
+        ({"Content-Length": "x"}, b"", 400), ({}, b"[" * 100_000, 400), ({}, b"\xff", 400),
+        ({"X-Acehand-Token": "é"}, b"{}", 403),
+    ):  # fmt: skip
+        said = {"Content-Length": str(len(body)), "X-Acehand-Token": review.token} | headers
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        connection.request("POST", "/decisions", body, said)
+        assert connection.getresponse().status == status
+        assert ask(port, "GET", "/")[0] == 200
 
 
-def test_a_decision_that_cannot_be_saved_is_said(served: tuple[serve.ReviewServer, int]) -> None:
+def test_what_cannot_be_saved_or_served_is_said(served):
     review, port = served
     review.decisions.mkdir()
-    code, said, _ = ask(port, "POST", "/decisions",
-                        {"fingerprint": review.inspection.episodes[0].fingerprint,
-                         "decision": "accept"}, X_Acehand_Token=review.token)  # fmt: skip
+    entry = {"fingerprint": review.inspection.episodes[0].fingerprint, "decision": "accept"}
+    code, said, _ = ask(port, "POST", "/decisions", entry, X_Acehand_Token=review.token)
     assert code == 500 and b"decisions.json" in said
+    with pytest.raises(OutputError, match="--port"):
+        serve.server_of(review, port)
 
 
-def test_videos_are_sent_in_parts(served: tuple[serve.ReviewServer, int], dataset: Path) -> None:
+def test_videos_are_sent_in_parts(served, dataset):
     _, port = served
     content = (dataset / "acehand/episode_000000/overlay.mp4").read_bytes()
     assert ask(port, "GET", "/video/0/0")[1] == content
@@ -260,27 +220,16 @@ def test_videos_are_sent_in_parts(served: tuple[serve.ReviewServer, int], datase
     assert ask(port, "GET", "/video/0/0", Range=f"bytes={len(content)}-")[0] == 416
 
 
-def test_a_port_that_is_taken_is_said(served: tuple[serve.ReviewServer, int]) -> None:
-    review, port = served
-    with pytest.raises(OutputError, match="--port"):
-        serve.server_of(review, port)
-
-
-def test_review_runs_until_it_is_interrupted(dataset: Path, tmp_path: Path) -> None:
-    import signal
-
-    command = subprocess.Popen(
-        [sys.executable, "-m", "acehand_core.cli.main", "review", str(dataset), "--output",
-         str(tmp_path / "r"), "--looks", "0", "--no-browser"],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
+def test_review_runs_until_it_is_interrupted(dataset, tmp_path):
+    words = [sys.executable, "-m", "acehand_core.cli.main", "review", dataset, "--output",
+             tmp_path / "r", "--looks", "0", "--no-browser"]  # fmt: skip
+    command = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
-        assert command.stdout is not None
         found = None
-        for line in command.stdout:
-            if found := re.search(r"http://127\.0\.0\.1:(\d+)/", line):
-                break
-        assert found is not None
+        while found is None:
+            line = command.stdout.readline()
+            assert line, "it has ended"
+            found = re.search(r"http://127\.0\.0\.1:(\d+)/", line)
         assert b"<title>blocks</title>" in ask(int(found[1]), "GET", "/")[1]
         command.send_signal(signal.SIGINT)
         assert command.wait(timeout=20) == 0
@@ -288,17 +237,14 @@ def test_review_runs_until_it_is_interrupted(dataset: Path, tmp_path: Path) -> N
         command.kill()
 
 
-# The browser
-
-
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+def browser():
     with Browser() as opened:
         yield opened
 
 
 @pytest.fixture
-def shown(browser: Browser, report: Path) -> Browser:
+def shown(browser, report):
     browser.errors.clear()
     browser.open(report.as_uri(), offline=True)
     browser.run("open(report.episodes[0], 0)")
@@ -306,7 +252,7 @@ def shown(browser: Browser, report: Path) -> Browser:
     return browser
 
 
-def test_the_page_works_from_a_file_without_a_network(shown: Browser) -> None:
+def test_the_page_works_from_a_file_without_a_network(shown):
     shown.wait("document.getElementById('video').readyState >= 2")
     shown.run("seek(60)")
     shown.wait("Math.abs(document.getElementById('video').currentTime - 60.5 / 30) < 0.02")
@@ -320,20 +266,18 @@ def test_the_page_works_from_a_file_without_a_network(shown: Browser) -> None:
     assert shown.run("document.getElementById('curves').data.length") >= 8
     shown.key("ArrowRight")
     shown.key("ArrowLeft", shift=True)
-    assert shown.run("frame") == 31
-    assert shown.errors == []
+    assert shown.run("frame") == 31 and shown.errors == []
 
 
-def test_playing_moves_hands_and_curves(shown: Browser) -> None:
+def test_playing_moves_hands_and_curves(shown):
     shown.wait("document.getElementById('video').readyState >= 2")
     shown.key(" ", "Space")
     shown.wait("frame > 5")
     shown.key(" ", "Space")
-    assert shown.run("document.getElementById('video').paused")
-    assert shown.errors == []
+    assert shown.run("document.getElementById('video').paused") and shown.errors == []
 
 
-def test_the_robot_stands_where_the_kinematics_say(shown: Browser, dataset: Path) -> None:
+def test_the_robot_stands_where_the_kinematics_say(shown, dataset):
     reader = DatasetReader(dataset)
     episode, robot = reader.read(0), robot_of(reader)
     assert episode.robot is not None and robot is not None
@@ -355,28 +299,7 @@ def test_the_robot_stands_where_the_kinematics_say(shown: Browser, dataset: Path
         )
 
 
-def test_the_view_turns(shown: Browser) -> None:
-    eye = (
-        "JSON.stringify(document.getElementById('space')._fullLayout.scene._scene.getCamera().eye)"
-    )
-    before = json.loads(shown.run(eye))
-    place = shown.run("""(() => { const box = document.getElementById('space')
-      .getBoundingClientRect(); return [box.x + box.width / 2, box.y + box.height / 2]; })()""")
-    shown.drag(int(place[0]), int(place[1]), (120, 40))
-    shown.wait(f"JSON.stringify(JSON.parse({eye})) !== {json.dumps(json.dumps(before))}", 10)
-    after = json.loads(shown.run(eye))
-    assert np.linalg.norm([before[k] - after[k] for k in "xyz"]) > 0.1
-    # It stays turned while the clip plays on.
-    shown.run("seek(40)")
-    time.sleep(0.5)
-    kept = json.loads(shown.run(eye))
-    assert np.linalg.norm([kept[k] - after[k] for k in "xyz"]) < 0.05
-    assert shown.errors == []
-
-
-def test_keys_decide_and_the_server_saves(
-    browser: Browser, served: tuple[serve.ReviewServer, int]
-) -> None:
+def test_keys_decide_and_the_server_saves(browser, served):
     review, port = served
     browser.errors.clear()
     browser._call("Network.enable")
@@ -387,7 +310,7 @@ def test_keys_decide_and_the_server_saves(
     browser.wait("block && document.querySelector('#space canvas')")
     fingerprint = review.inspection.episodes[0].fingerprint
 
-    def saved() -> Any:
+    def saved():
         browser.wait("document.getElementById('said').textContent.includes('saved)')")
         assert "NOT" not in browser.run("document.getElementById('said').textContent")
         found = read_decisions(review.decisions).get(fingerprint)
@@ -415,36 +338,7 @@ def test_keys_decide_and_the_server_saves(
     assert browser.errors == []
 
 
-def test_j_and_k_go_through_the_list(
-    browser: Browser, inspection: Inspection, tmp_path: Path
-) -> None:
-    one = inspection.episodes[0]
-    many = replace(inspection, episodes=tuple(
-        replace(one, fingerprint=f"{n:032x}") for n in range(3)
-    ))  # fmt: skip
-    path = tmp_path / "report.html"
-    page.write_report(many, path, "three")
-    browser.errors.clear()
-    browser.open(path.as_uri())
-    at = (
-        "[current?.index ?? null, document.querySelector('#list [aria-selected=true]')?.id ?? null]"
-    )
-    assert browser.run(at) == [None, None]
-    for key, index in (("j", 0), ("j", 1), ("j", 2), ("j", 2), ("k", 1)):
-        browser.key(key)
-        assert browser.run(at) == [index, f"row-{index}"]
-        browser.wait(HAND_DRAWN)
-    for key in "oj":  # back to the batch before the episode was read
-        browser.key(key)
-    browser.run("showBatch()")
-    assert browser.run(at) == [None, None]
-    browser.run("new Promise((done) => setTimeout(done, 300))")
-    assert browser.run(at) == [None, None]
-    assert browser.run("document.getElementById('episode').hidden")
-    assert browser.errors == []
-
-
-def test_a_page_of_one_episode_has_no_list(browser: Browser, dataset: Path, tmp_path: Path) -> None:
+def test_a_page_of_one_episode_has_no_list(browser, dataset, tmp_path):
     path = tmp_path / "an episode.html"
     page.write_episode_page(DatasetReader(dataset), 0, path)
     browser.errors.clear()
@@ -458,52 +352,7 @@ def test_a_page_of_one_episode_has_no_list(browser: Browser, dataset: Path, tmp_
     assert browser.errors == []
 
 
-def test_frames_without_hands_show_none(browser: Browser, report: Path) -> None:
-    browser.errors.clear()
-    browser.open(report.as_uri())
-    browser.key("j")
-    browser.wait(HAND_DRAWN)
-    for name in ("joints", "base"):
-        browser.run(f"block.{name}.values.fill(NaN, 5 * block.{name}.width); 0")
-    browser.run("seek(5)")
-    browser.wait(f"!({HAND_DRAWN}) && !space.busy")
-    browser.run("seek(0)")
-    browser.wait(HAND_DRAWN)
-    assert browser.errors == []
-
-
-def test_400_episodes_load_within_three_seconds(
-    browser: Browser, inspection: Inspection, tmp_path: Path
-) -> None:
-    one = inspection.episodes[0]
-    many = replace(inspection, episodes=tuple(
-        replace(one, fingerprint=f"{n:032x}", number=n, task=f"task {n % 7}", measures=tuple(
-            replace(m, value=m.value + 1e-4 * n) for m in one.measures
-        )) for n in range(400)
-    ))  # fmt: skip
-    readers = [DatasetReader(dataset) for dataset in inspection.datasets]
-    path = tmp_path / "report.html"
-    folder = tmp_path / "report_files"
-    folder.mkdir()
-    (folder / "plotly.js").write_bytes(page.plotly_bundle())
-    path.write_text(page.page_text("many", page.page_data(many, {}, readers, {}, folder.name)))
-    begun = time.monotonic()
-    browser.open(path.as_uri())
-    browser.wait(
-        "document.querySelector('#distributions .main-svg') || !Object.keys(report.reasons)"
-    )
-    loaded = time.monotonic() - begun
-    assert browser.run("document.querySelectorAll('#list li').length") == 400
-    begun = time.monotonic()
-    for _ in range(20):
-        browser.key("j")
-    assert browser.run("current.index") == 19
-    stepped = (time.monotonic() - begun) / 20
-    assert loaded < 3.0, loaded
-    assert stepped < 0.1, stepped
-
-
-def test_a_screen_reader_finds_names_for_everything(shown: Browser) -> None:
+def test_a_screen_reader_finds_names_for_everything(shown):
     reachable = ("button", "combobox", "listbox", "option", "slider", "checkbox", "link", "Video")
     nameless = [node for node in shown.labels() if node["role"] in reachable and not node["name"]]
     assert nameless == []
@@ -511,31 +360,3 @@ def test_a_screen_reader_finds_names_for_everything(shown: Browser) -> None:
     assert {"banner", "main", "complementary", "slider", "listbox", "heading"} <= roles
     text = shown.run("document.getElementById('scrubber').getAttribute('aria-valuetext')")
     assert text.startswith("frame ")
-
-
-def test_the_focus_goes_from_the_filters_to_the_list_to_the_decision(shown: Browser) -> None:
-    shown.run("document.activeElement.blur(); document.querySelector('.skip').focus()")
-    seen = []
-    for _ in range(24):
-        shown.key("Tab")
-        seen.append(shown.run("document.activeElement.id || document.activeElement.dataset.decision"
-                              " || document.activeElement.tagName"))  # fmt: skip
-    wanted = ["show-batch", "by-status", "list", "accept", "reject", "trim", "play", "scrubber"]
-    places = [seen.index(name) for name in wanted]
-    assert places == sorted(places), seen
-
-
-def test_text_stands_out_from_its_ground() -> None:
-    style = (Path(page.__file__).parent / "page_files/page.css").read_text()
-    colours = dict(re.findall(r"--(\w+): (#[0-9a-f]{6})", style))
-
-    def light(colour: str) -> float:
-        # WCAG 2.2, relative luminance.
-        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
-        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-    for name in ("text", "quiet", "good", "doubt", "bad", "left", "right"):
-        for ground in ("#ffffff", "#dbe7fb", colours["soft"]):  # the page, a chosen row, boxes
-            pair = sorted((light(colours[name]), light(ground)))
-            assert (pair[1] + 0.05) / (pair[0] + 0.05) >= 4.5, (name, ground)

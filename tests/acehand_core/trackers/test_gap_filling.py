@@ -7,21 +7,17 @@ import pytest
 
 from acehand_core.errors import SchemaError
 from acehand_core.geometry import frames, rotations
-from acehand_core.geometry.cameras import Camera
 from acehand_core.hand import articulation
-from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.landmark_fit import Pose
 from acehand_core.motion import FILL_FRAMES, CameraMotion, Recording
-from acehand_core.pipeline.job import run_job
 from acehand_core.pipeline.report import filled_gaps
-from acehand_core.pipeline.settings import JobSettings
 from acehand_core.recordings.hands_file import read_hand_motion, write_hand_motion
 from acehand_core.recordings.selection import hands_at, only_hands
-from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.mediapipe import reconstruct as module
-from acehand_core.trackers.mediapipe.gaps import Gap, blended, smooth_and_fill, smooth_turning_pose
-from acehand_core.trackers.mediapipe.search import Detection
+from acehand_core.trackers.mediapipe.gaps import smooth_and_fill
 from acehand_core.trackers.mediapipe.tracker import MediaPipeTracker
+from helpers import fake_hands
+from helpers.fake_hands import HAND, KNOWN_LENGTH, PINHOLE, ZERO
 from helpers.fake_motion import random_motion
 
 COUNT, GAP = 90, slice(35, 60)
@@ -79,9 +75,6 @@ def same_bits(a, b, rows=slice(None)):
     return all(getattr(a, n)[rows].tobytes() == getattr(b, n)[rows].tobytes() for n in names)
 
 
-# --- where a hand is that was not seen -----------------------------------------------------------
-
-
 @pytest.mark.parametrize("degrees", [20, 60, 130])
 def test_a_hand_that_lies_still_is_where_the_turn_says(degrees):
     """Also behind the camera. What the tracker did before turns with the head."""
@@ -95,37 +88,23 @@ def test_a_hand_that_lies_still_is_where_the_turn_says(degrees):
     assert off_mm(before, truth)[GAP].max() > 900 * 0.45 * 2 * np.sin(np.radians(degrees) / 2)
 
 
-def test_the_reference_of_rotations_says_nothing():
-    T = turned_only(there_and_back(np.radians(60)))
-    truth, motion = still_hand(T), CameraMotion.from_poses(T)
-    elsewhere = replace(motion, rotations=rotations.exp(np.array([1.0, -2.0, 0.5])) @ T[:, :3, :3])
-    one, _ = fill(truth, motion)
-    other, _ = fill(truth, elsewhere)
-    np.testing.assert_allclose(one.wrist, other.wrist, atol=1e-12)
+@pytest.mark.parametrize("speed", [0.0, 0.3])
+def test_with_poses_a_hand_is_where_they_say(speed):
+    """Also one that crosses the world while the head looks away and moves: on its line.
 
-
-def test_with_poses_a_hand_is_where_they_say():
-    """A head that turns and bends forward: rotation alone is off by about what it moves."""
+    Rotation alone is off by about what the head moves.
+    """
     T = turned_only(there_and_back(np.radians(50)))
     T[:, :3, 3] = there_and_back(0.2)[:, None] * np.array([0.5, 1.0, 0.0])
-    T[60:, :3, 3] += [0.06, 0.0, 0.0]  # it ends elsewhere, which tells the frames apart
-    truth, motion = still_hand(T), CameraMotion.from_poses(T)
-    found, (gap,) = fill(truth, motion, T)
-    assert gap.frame == "world"
-    assert off_mm(found, truth)[35:60].max() < 1.0
-    turned, (gap,) = fill(truth, motion)
-    assert gap.frame == "rotation" and off_mm(turned, truth)[GAP].max() > 100
-
-
-def test_a_hand_that_crosses_the_world_goes_on():
-    """0.3 m/s in the world while the head looks away and moves: on its line, at its speed."""
-    T = turned_only(there_and_back(np.radians(50)))
-    T[:, :3, 3] = there_and_back(0.2)[:, None] * np.array([0.5, 1.0, 0.0])
-    path = WRIST + np.array([0.3, 0.0, 0.1]) * (SECONDS[:, None] - 1.5)
+    if not speed:
+        T[60:, :3, 3] += [0.06, 0.0, 0.0]  # it ends elsewhere, which tells the frames apart
+    path = WRIST + np.array([speed, 0.0, speed / 3]) * (SECONDS[:, None] - 1.5)
     truth = replace(still_hand(T), wrist=frames.apply(frames.inverse(T), path))
-    found, (gap,) = fill(truth, CameraMotion.from_poses(T), T)
-    world = frames.apply(T, found.wrist)
-    assert gap.frame == "world" and np.linalg.norm(world - path, axis=1).max() < 2e-3
+    motion = CameraMotion.from_poses(T)
+    found, (gap,) = fill(truth, motion, T)
+    assert gap.frame == "world" and off_mm(found, truth)[GAP].max() < 2.0
+    turned, (gap,) = fill(truth, motion)
+    assert gap.frame != "world" and off_mm(turned, truth)[GAP].max() > 100
 
 
 def test_a_carried_hand_turns_with_the_head():
@@ -157,55 +136,28 @@ def test_each_gap_has_its_own_frame():
     assert np.abs(np.diff(off)).max() < 3.0
 
 
-def test_one_way_of_smoothing_gives_way_to_the_other():
-    """Over 0.2 s, six frames, or over what lies between two gaps."""
-    here = still_hand(np.tile(np.eye(4), (COUNT, 1, 1)))
-    there = replace(here, wrist=here.wrist + np.array([0.01, 0.0, 0.0]))
-    gaps = [Gap(20, 30, "camera"), Gap(34, 40, "rotation"), Gap(60, 70, "camera")]
-    known = np.ones(COUNT)
-    for gap in gaps:
-        known[gap.start : gap.stop] = 0
-    found = blended(there, here, known, SECONDS, KNOWN, None, gaps)
-    share = (found.wrist - WRIST)[:, 0] / 0.01
-    np.testing.assert_allclose(
-        share[12:24], [0, 0, 0, 1 / 6, 2 / 6, 3 / 6, 4 / 6, 5 / 6, 1, 1, 1, 1]
-    )
-    np.testing.assert_allclose(share[28:41], [1, 1, 0.8, 0.6, 0.4, 0.2, *[0] * 7], atol=1e-12)
-    np.testing.assert_allclose(
-        share[69:77], [1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6, 0, 0], atol=1e-12
-    )
-
-
-# --- where the turn is not known, or none --------------------------------------------------------
-
+SETTINGS = replace(KNOWN_LENGTH, quality="fast")
 AWAY = turned_only(there_and_back(np.radians(60)))
 KNOWN = CameraMotion.from_poses(AWAY)
 
 
-@pytest.mark.parametrize("motion", [
-    replace(KNOWN, broken=np.arange(COUNT) == 45),
-    replace(KNOWN, broken=np.arange(COUNT) == GAP.start),
-    replace(KNOWN, broken=np.arange(COUNT) == GAP.stop),
-    replace(KNOWN, sigma_rad=np.full(COUNT, np.radians(4.0))),
-    CameraMotion.from_poses(turned_only(there_and_back(np.radians(4.9)))),
-], ids=["broken", "broken first", "broken last", "unsure", "calm"])  # fmt: skip
-def test_otherwise_a_gap_is_filled_as_it_was(motion):
-    truth = still_hand(AWAY)
-    found, (gap,) = fill(truth, motion, AWAY)
-    before, _ = fill(truth)
-    assert gap.frame == "camera" and same_bits(found, before, GAP)
-
-
-@pytest.mark.parametrize("motion", [
-    replace(KNOWN, broken=np.arange(COUNT) == 34),
-    replace(KNOWN, broken=np.arange(COUNT) == 61),
-    replace(KNOWN, sigma_rad=np.full(COUNT, np.radians(0.5))),
-    CameraMotion.from_poses(turned_only(there_and_back(np.radians(5.2)))),
-], ids=["broken before", "broken after", "sure enough", "turned"])  # fmt: skip
-def test_but_only_then(motion):
+@pytest.mark.parametrize(("motion", "frame"), [
+    (replace(KNOWN, broken=np.arange(COUNT) == 45), "camera"),
+    (replace(KNOWN, broken=np.arange(COUNT) == GAP.start), "camera"),
+    (replace(KNOWN, broken=np.arange(COUNT) == GAP.stop), "camera"),
+    (replace(KNOWN, broken=np.arange(COUNT) == 34), "rotation"),
+    (replace(KNOWN, broken=np.arange(COUNT) == 61), "rotation"),
+    (replace(KNOWN, sigma_rad=np.full(COUNT, np.radians(4.0))), "camera"),
+    (replace(KNOWN, sigma_rad=np.full(COUNT, np.radians(0.5))), "rotation"),
+    (CameraMotion.from_poses(turned_only(there_and_back(np.radians(4.9)))), "camera"),
+    (CameraMotion.from_poses(turned_only(there_and_back(np.radians(5.2)))), "rotation"),
+], ids=["broken", "broken first", "broken last", "broken before", "broken after", "unsure",
+        "sure enough", "calm", "turned"])  # fmt: skip
+def test_a_turn_that_is_not_known_does_not_fill(motion, frame):
     truth = still_hand(turned_only(rotations.log(motion.rotations)[:, 1]))
-    _, (gap,) = fill(truth, motion)
-    assert gap.frame == "rotation"
+    found, (gap,) = fill(truth, motion)
+    assert gap.frame == frame
+    assert same_bits(found, fill(truth)[0], GAP) == (frame == "camera")
 
 
 @pytest.mark.parametrize("turn", [np.eye(3), rotations.exp(np.array([0.3, -0.8, 0.2]))])
@@ -222,34 +174,6 @@ def test_a_camera_that_does_not_turn_changes_no_bit(turn):
         assert same_bits(fill(pose, motion)[0], before)
 
 
-def test_a_step_that_is_not_known_counts_as_none():
-    """The reference starts anew there; the head turns by half a degree a frame."""
-    T = turned_only(np.radians(0.5) * np.arange(COUNT))
-    truth = still_hand(T)
-    R = T[:, :3, :3].copy()
-    R[20:] = rotations.exp(np.array([0.0, 0.8, 0.3])) @ R[20:]
-    motion = motion_of(R, broken=np.arange(COUNT) == 20)
-    found, _ = smooth_and_fill(truth, np.ones(COUNT), SECONDS, motion)
-    assert off_mm(found, truth).max() < 4  # half a degree of 0.46 m
-
-
-# --- smoothing -----------------------------------------------------------------------------------
-
-
-def test_a_turning_head_is_no_reason_to_smooth_hands_less_or_more():
-    """The same noisy path, seen from a head that shakes and from one that is still."""
-    rng = np.random.default_rng(1)
-    room = still_hand(np.tile(np.eye(4), (COUNT, 1, 1)))
-    room = replace(room, wrist=room.wrist + rng.normal(0, 0.01, (COUNT, 3)))
-    R = yawed(0.6 * np.sin(2 * np.pi * 1.5 * SECONDS))
-    back = np.swapaxes(R, 1, 2)
-    shaken = Pose(back @ room.global_orient, room.angles, (back @ room.wrist[..., None])[..., 0])
-    still = smooth_turning_pose(room, np.tile(np.eye(3), (COUNT, 1, 1)), SEEN, SECONDS)
-    found = smooth_turning_pose(shaken, R, SEEN, SECONDS)
-    np.testing.assert_allclose((R @ found.wrist[..., None])[..., 0], still.wrist, atol=1e-12)
-    np.testing.assert_allclose(R @ found.global_orient, still.global_orient, atol=1e-12)
-
-
 def test_a_still_hand_under_a_shaking_head_is_followed_exactly():
     """Without its turn the smoother takes the head's motion for noise: some millimetres."""
     T = turned_only(0.35 * np.sin(2 * np.pi * 3.0 * SECONDS))
@@ -262,33 +186,17 @@ def test_a_still_hand_under_a_shaking_head_is_followed_exactly():
 
 # --- the tracker ---------------------------------------------------------------------------------
 
-PINHOLE = Camera("pinhole", 1280, 720, 900.0, 900.0, 639.5, 359.5)
-
 
 def detections(poses):
     """A perfect network's sightings of a hand that lies still; none in the gap."""
-    joints = still_hand(poses).keypoints("right", CapsuleHand().rest_keypoints("right", ZERO))
-    pixels = PINHOLE.project(joints)
-    centre = (joints[..., :2] / joints[..., 2:]).mean(1)
-    ray = np.concatenate([centre, np.ones((len(joints), 1))], axis=1)
-    ray /= np.linalg.norm(ray, axis=1, keepdims=True)
-    turn = rotations.between(np.broadcast_to([0.0, 0.0, 1.0], ray.shape), ray)
-    world = (joints - joints.mean(1, keepdims=True)) @ turn
-    found = [Detection(p, w, 0.97, "forward") for p, w in zip(pixels, world, strict=True)]
+    joints = still_hand(poses).keypoints("right", HAND.rest_keypoints("right", ZERO))
+    found = fake_hands.seen(joints, "right")
     return [d if seen else None for d, seen in zip(found, SEEN, strict=True)], joints
 
 
-ZERO = np.zeros(10)
-LENGTH = TrackerSettings(
-    hand_length_m=CapsuleHand().hand_length(ZERO), quality="fast", palm_calibration=0.0
-)
-
-
 def tracked(motion=None, poses=None):
-    seen, _ = detections(AWAY)
-    return module.reconstruct_hands({"right": seen}, PINHOLE, STAMPS, LENGTH, motion, poses)[
-        "right"
-    ]
+    clip = (PINHOLE, STAMPS, SETTINGS, motion, poses)
+    return fake_hands.reconstruct(detections(AWAY)[0], "right", *clip)
 
 
 def test_the_tracker_fills_in_the_frame_it_says():
@@ -297,12 +205,13 @@ def test_the_tracker_fills_in_the_frame_it_says():
     off = 1e3 * np.linalg.norm(found.joints - joints, axis=-1)
     assert off[GAP].max() < 15  # what the fit itself is off
     assert 1e3 * np.linalg.norm(before.joints - joints, axis=-1)[GAP].max() > 300
-    assert (found.fill_frame[GAP] == 3).all()
-    assert (tracked(KNOWN).fill_frame[GAP] == 2).all()
+    assert (found.fill_frame[GAP] == 3).all() and (tracked(KNOWN).fill_frame[GAP] == 2).all()
     assert (before.fill_frame[GAP] == 1).all()
     assert (found.fill_frame[~found.filled] == 0).all()
-    # A turn that is known exactly takes nothing from the quality.
+    # A turn that is known exactly takes nothing from the quality: 0.4, less by e in ten frames.
     np.testing.assert_array_equal(found.quality, before.quality)
+    assert before.quality[GAP][0] == module.FILLED_QUALITY == 0.4
+    assert before.quality[GAP][12] == pytest.approx(0.4 * np.exp(-1.2))
 
 
 def test_quality_falls_with_the_length_of_the_gap_and_the_turns_uncertainty():
@@ -336,7 +245,7 @@ class Black:
 
 
 def track(monkeypatch, poses):
-    tracker = MediaPipeTracker(LENGTH)
+    tracker = MediaPipeTracker(SETTINGS)
     slots = [[None, d] for d in detections(AWAY)[0]]
     motion = None if poses is None else CameraMotion.from_poses(poses)
     monkeypatch.setattr(tracker, "_detect", lambda *_: (slots, motion, ""))
@@ -362,28 +271,6 @@ def test_poses_of_a_recording_are_used_and_kept(monkeypatch, tmp_path):
     assert '"fill_frame"' in header.split(",")
 
 
-def test_the_report_of_a_job_counts_them(monkeypatch, tmp_path):
-    reports = []
-    for name, poses in (("with", AWAY), ("without", None)):
-        write_hand_motion(track(monkeypatch, poses), tmp_path / f"{name}.parquet")
-        settings = JobSettings(tmp_path / name, dry_run=True)
-        (episode,) = run_job([tmp_path / f"{name}.parquet"], settings).episodes
-        reports.append(episode.json.get("filled_gaps"))
-    assert reports == [{"camera": 0, "rotation": 0, "world": 1}, None]
-
-
-def test_without_poses_nothing_is_said(monkeypatch, tmp_path):
-    motion = track(monkeypatch, None)
-    assert motion.fill_frame is None and filled_gaps(motion) is None
-    write_hand_motion(motion, tmp_path / "hands.parquet")
-    assert read_hand_motion(tmp_path / "hands.parquet").fill_frame is None
-    before = tracked()
-    assert motion.joints_camera[:, 1].tobytes() == before.joints.tobytes()
-
-
-# --- what is handed over -------------------------------------------------------------------------
-
-
 def test_gaps_are_counted_by_hand_and_frame():
     frame = np.zeros((12, 2), np.int8)
     frame[1:4, 0], frame[6:8, 0], frame[8:9, 0], frame[0:12, 1] = 1, 3, 2, 3
@@ -407,27 +294,8 @@ def test_poses_that_are_not_known_break_the_motion():
     ({"broken": np.arange(COUNT) == 0}, "nothing comes before frame 0"),
 ])  # fmt: skip
 def test_a_motion_that_is_not_one_is_refused(change, words):
+    for frame in (4, -1):
+        with pytest.raises(SchemaError, match="fill_frame"):
+            replace(random_motion(), fill_frame=np.full((5, 2), frame))
     with pytest.raises(SchemaError, match=words):
         replace(KNOWN, **change)
-
-
-def test_a_part_that_begins_where_the_motion_is_broken():
-    T = AWAY.copy()
-    T[:2] = np.nan
-    motion = CameraMotion.from_poses(T)
-    assert np.flatnonzero(motion.broken).tolist() == [1, 2]
-    part = motion.part(2, 50)
-    assert not part.broken.any() and part.rotations.tobytes() == T[2:50, :3, :3].tobytes()
-
-
-@pytest.mark.parametrize("frame", [np.full((5, 2), 4), np.full((5, 2), -1)])
-def test_frames_that_there_are_not_are_refused(frame):
-    with pytest.raises(SchemaError, match="fill_frame"):
-        replace(random_motion(), fill_frame=frame)
-
-
-def test_the_decay_of_quality_is_what_it_was():
-    """Beside a sighting 0.4, less by e in ten frames."""
-    quality = tracked().quality[GAP]
-    assert quality[0] == module.FILLED_QUALITY == 0.4
-    assert quality[12] == pytest.approx(0.4 * np.exp(-1.2))

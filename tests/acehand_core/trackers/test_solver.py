@@ -28,9 +28,6 @@ def placed(rng, count, near=0.35, far=0.8):
     return np.concatenate([side, depth[:, None]], axis=1)
 
 
-# --- mixed PnP ---------------------------------------------------------------------------------
-
-
 def slow_mixed_pnp(joints, depth, anchors, camera):
     """One row of the paper's closed form, literally: translation, accepted, votes, rms, limit."""
     votes, numerator, denominator = [], np.zeros(2), 0.0
@@ -63,15 +60,6 @@ def slow_mixed_pnp(joints, depth, anchors, camera):
     return translation, accepted, votes, rms, limit
 
 
-def assert_row(found, row, slow, atol=1e-12):
-    translation, accepted, votes, rms, _ = slow
-    assert np.flatnonzero(found.votes[row]).tolist() == votes
-    assert found.accepted[row] == accepted
-    np.testing.assert_allclose(found.translation[row], translation, atol=atol)
-    if votes and np.isfinite(rms):
-        assert found.rms_px[row] == pytest.approx(rms, abs=1e-9)
-
-
 @pytest.mark.parametrize("name", CAMERAS)
 @settings(max_examples=15, deadline=None)
 @given(seed=SEEDS, noise=st.sampled_from([0.0, 3.0, 20.0, 80.0, 400.0]))
@@ -79,25 +67,19 @@ def test_mixed_pnp_is_the_papers_equation(name, seed, noise):
     """Good and bad anchors, some missing, some hands almost touching the lens."""
     camera, rng = CAMERAS[name], np.random.default_rng(seed)
     joints = right_hands(rng, 12)
-    translation = placed(rng, 12, near=0.04, far=0.7)
-    anchors = camera.project(joints + translation[:, None]) + rng.normal(0, noise, (12, 21, 2))
+    shift = placed(rng, 12, near=0.04, far=0.7)
+    anchors = camera.project(joints + shift[:, None]) + rng.normal(0, noise, (12, 21, 2))
     anchors[rng.random((12, 21)) < 0.15] = np.nan
-    found = pnp.mixed_pnp(joints, translation[:, 2], anchors, camera)
+    found = pnp.mixed_pnp(joints, shift[:, 2], anchors, camera)
     for row in range(12):
-        slow = slow_mixed_pnp(joints[row], translation[row, 2], anchors[row], camera)
+        slow = slow_mixed_pnp(joints[row], shift[row, 2], anchors[row], camera)
         assume(np.isinf(slow[3]) or abs(slow[3] - slow[4]) > 1e-6)
-        assert_row(found, row, slow)
-
-
-@pytest.mark.parametrize("name", CAMERAS)
-def test_mixed_pnp_recovers_exact_placement(name):
-    rng = np.random.default_rng(1)
-    joints, translation = right_hands(rng, 200), placed(rng, 200)
-    anchors = CAMERAS[name].project(joints + translation[:, None])
-    found = pnp.mixed_pnp(joints, translation[:, 2], anchors, CAMERAS[name])
-    assert found.accepted.all()
-    np.testing.assert_allclose(found.translation, translation, atol=1e-8)
-    assert found.rms_px.max() < 1e-4
+        translation, accepted, votes, rms, _ = slow
+        assert np.flatnonzero(found.votes[row]).tolist() == votes
+        assert found.accepted[row] == accepted
+        np.testing.assert_allclose(found.translation[row], translation, atol=1e-12)
+        if votes and np.isfinite(rms):
+            assert found.rms_px[row] == pytest.approx(rms, abs=1e-9)
 
 
 @pytest.fixture
@@ -133,9 +115,7 @@ def test_a_joint_votes_from_five_centimetres_on(exact):
     joints = joints - joints[:, 8:9] * [0, 0, 1]  # the index tip at the depth of the hand
     joints[..., 2] = np.abs(joints[..., 2])
     for depth, votes in ((0.05, True), (np.nextafter(0.05, 0), False)):
-        at = np.array([depth])
-        anchors = np.full((1, 21, 2), 200.0)
-        found = pnp.mixed_pnp(joints, at, anchors, PINHOLE)
+        found = pnp.mixed_pnp(joints, np.array([depth]), np.full((1, 21, 2), 200.0), PINHOLE)
         assert found.votes[0, 8] == votes
         assert found.votes[0, joints[0, :, 2] > 1e-6].all()
 
@@ -149,9 +129,8 @@ def test_an_anchor_votes_only_beyond_the_margin(exact, axis, far):
     edge = (0.98 if far else 0.02) * size - 0.5
     inwards = -np.inf if far else np.inf
     for value, votes in ((edge, False), (np.nextafter(np.float32(edge), inwards), True)):
-        moved = anchors.copy()
-        moved[0, 8, axis] = value
-        found = pnp.mixed_pnp(joints, translation[:, 2], moved, PINHOLE)
+        anchors[0, 8, axis] = value
+        found = pnp.mixed_pnp(joints, translation[:, 2], anchors, PINHOLE)
         assert found.votes[0, 8] == votes
         assert np.delete(found.votes[0], 8).all()
 
@@ -183,18 +162,6 @@ def test_the_residual_gate_flips_at_its_limit(exact, depth, limit_is_fixed):
     assert rejected.translation[0, 2] == depth
 
 
-def test_one_mad_row_does_not_touch_the_others(exact):
-    joints, translation, anchors = exact
-    joints = np.repeat(joints, 3, axis=0)
-    anchors = np.repeat(anchors, 3, axis=0)
-    anchors[1] = np.nan
-    found = pnp.mixed_pnp(joints, np.repeat(translation[:, 2], 3), anchors, PINHOLE)
-    assert found.accepted.tolist() == [True, False, True]
-    np.testing.assert_allclose(found.translation[[0, 2]], np.repeat(translation, 2, 0), atol=1e-9)
-    # Nothing at all is known about this one, and it says so.
-    assert np.isnan(found.translation[1, :2]).all()
-
-
 @pytest.mark.parametrize("case", ["pnp_public", "pnp_public_wide"])
 def test_mixed_pnp_against_golden_vectors(golden_case, case):
     """Votes, residuals, gates and placement of the released code's variant with known K.
@@ -222,58 +189,25 @@ def test_mixed_pnp_against_golden_vectors(golden_case, case):
     np.testing.assert_allclose(found.translation[accepted], out[accepted], atol=atol)
 
 
-def test_weak_perspective_depth_of_a_flat_facing_hand_is_exact():
+def test_weak_perspective_depth():
+    """Of flat hands that face the camera, 5 cm behind the origin or not: exact. Of any: a start."""
     rng = np.random.default_rng(5)
-    joints = right_hands(rng, 20) * [1, 1, 0]
-    translation = placed(rng, 20)
-    anchors = PINHOLE.project(joints + translation[:, None])
-    depth = pnp.weak_perspective_depth(joints, anchors, PINHOLE)
-    np.testing.assert_allclose(depth, translation[:, 2], rtol=1e-9)
-    anchors[:, ::3] = np.nan
-    depth = pnp.weak_perspective_depth(joints, anchors, PINHOLE)
-    np.testing.assert_allclose(depth, translation[:, 2], rtol=1e-9)
-
-
-def test_weak_perspective_depth_is_that_of_the_origin():
-    """Of a flat hand that faces the camera, 5 cm behind the origin."""
-    rng = np.random.default_rng(5)
-    joints = right_hands(rng, 20) * [1, 1, 0] + [0, 0, 0.05]
-    translation = placed(rng, 20)
-    anchors = PINHOLE.project(joints + translation[:, None])
-    depth = pnp.weak_perspective_depth(joints, anchors, PINHOLE)
-    np.testing.assert_allclose(depth, translation[:, 2], rtol=1e-9)
-
-
-def test_weak_perspective_depth_of_any_hand_is_a_start():
-    rng = np.random.default_rng(6)
     joints, translation = right_hands(rng, 300), placed(rng, 300)
+    for flat in (joints * [1, 1, 0], joints * [1, 1, 0] + [0, 0, 0.05]):
+        anchors = PINHOLE.project(flat + translation[:, None])
+        for missing in ([], slice(None, None, 3)):
+            anchors[:, missing] = np.nan
+            depth = pnp.weak_perspective_depth(flat, anchors, PINHOLE)
+            np.testing.assert_allclose(depth, translation[:, 2], rtol=1e-9)
     anchors = PINHOLE.project(joints + translation[:, None])
     depth = pnp.weak_perspective_depth(joints, anchors, PINHOLE)
     assert np.percentile(np.abs(depth / translation[:, 2] - 1), 95) < 0.3
-
-
-# --- rigid PnP ---------------------------------------------------------------------------------
 
 
 def move(rotation, translation, joints):
     wrist = joints[:, :1]
     turned = (joints - wrist) @ np.swapaxes(rotation, 1, 2)
     return turned + wrist + translation[:, None]
-
-
-@pytest.mark.parametrize("name", CAMERAS)
-def test_rigid_pnp_recovers_from_a_perturbed_start(name):
-    rng = np.random.default_rng(7)
-    joints = right_hands(rng, 200) + rng.normal(
-        0, 0.02, (200, 1, 3)
-    )  # the wrist need not be the origin
-    turn, shift = rotations.exp(rng.uniform(-0.4, 0.4, (200, 3))), placed(rng, 200)
-    bearing = pnp.bearings(CAMERAS[name], CAMERAS[name].project(move(turn, shift, joints)))
-    start = shift * rng.uniform(0.75, 1.3, (200, 1)) + rng.normal(0, 0.02, (200, 3))
-    found_turn, found_shift = pnp.rigid_pnp(joints, bearing, start, iterations=30)
-    close = np.linalg.norm(found_shift - shift, axis=1) < 1e-6
-    assert close.mean() > 0.97  # a few fall into the mirrored solution of a nearly flat hand
-    np.testing.assert_allclose(found_turn[close], turn[close], atol=1e-5)
 
 
 def test_rigid_pnp_is_as_good_as_opencvs():
@@ -297,32 +231,27 @@ def test_rigid_pnp_is_as_good_as_opencvs():
 
 
 def test_rigid_pnp_with_missing_joints_and_weights():
+    """A weight of 0 is a joint that was not seen, one of 2 a joint seen twice."""
     rng = np.random.default_rng(9)
     joints, shift = right_hands(rng, 60), placed(rng, 60)
     bearing = pnp.bearings(PINHOLE, PINHOLE.project(joints + shift[:, None]))
-    bearing[rng.random((60, 21)) < 0.4] = np.nan
-    broken = bearing.copy()
-    broken[:, 5] += 0.5
     weights = np.ones((60, 21))
+    weights[:, 3:9] = 2.0
+    noisy = bearing + rng.normal(0, 0.01, bearing.shape)
+    once = pnp.rigid_pnp(joints, noisy, shift, weights, iterations=40)
+    twice = [np.concatenate([a, a[:, 3:9]], axis=1) for a in (joints, noisy)]
+    for a, b in zip(once, pnp.rigid_pnp(*twice, shift, iterations=40), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+
+    bearing[rng.random((60, 21)) < 0.4] = np.nan
+    broken, weights = bearing.copy(), np.ones((60, 21))
+    broken[:, 5] += 0.5
     weights[:, 5] = 0
     start = shift + rng.normal(0, 0.01, (60, 3))
     for evidence, trust in ((bearing, None), (broken, weights)):
         turn, found = pnp.rigid_pnp(joints, evidence, start, trust, iterations=40)
         assert np.mean(np.linalg.norm(found - shift, axis=1) < 1e-5) > 0.95
         assert np.isfinite(turn).all()
-
-
-def test_a_weight_of_two_is_a_joint_seen_twice():
-    rng = np.random.default_rng(13)
-    joints, shift = right_hands(rng, 20), placed(rng, 20)
-    seen = pnp.bearings(PINHOLE, PINHOLE.project(joints + shift[:, None]))
-    seen = seen + rng.normal(0, 0.01, seen.shape)
-    weights = np.ones((20, 21))
-    weights[:, 3:9] = 2.0
-    once = pnp.rigid_pnp(joints, seen, shift, weights, iterations=40)
-    twice = [np.concatenate([a, a[:, 3:9]], axis=1) for a in (joints, seen)]
-    for a, b in zip(once, pnp.rigid_pnp(*twice, shift, iterations=40), strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-6)
 
 
 def test_rigid_pnp_leaves_rows_with_three_joints_alone():
@@ -348,12 +277,12 @@ def test_rigid_pnp_never_ends_worse_than_it_starts(seed):
     start = rng.normal(0, 0.3, (20, 3))
     turn, found = pnp.rigid_pnp(joints, bearing, start)
 
-    def cost(points):
+    def cost(rotation, translation):
+        points = move(rotation, translation, joints)
         z = np.maximum(points[..., 2:], pnp.MIN_DEPTH_M)
         return np.sum((points[..., :2] / z - bearing) ** 2, axis=(1, 2))
 
-    before = cost(move(np.tile(np.eye(3), (20, 1, 1)), start, joints))
-    assert (cost(move(turn, found, joints)) <= before * (1 + 1e-12)).all()
+    assert (cost(turn, found) <= cost(np.tile(np.eye(3), (20, 1, 1)), start) * (1 + 1e-12)).all()
 
 
 def test_bearings_behind_the_camera_are_unknown():
@@ -362,9 +291,6 @@ def test_bearings_behind_the_camera_are_unknown():
     found = pnp.bearings(wide, pixels)
     np.testing.assert_allclose(found[0, :2], [[0, 0], [np.tan(1.0), 0]], atol=1e-12)
     assert np.isnan(found[0, 2]).all()  # 1.7 rad from the axis
-
-
-# --- smoothing ---------------------------------------------------------------------------------
 
 
 def dense_smooth(values, weights, seconds, cutoff):
@@ -417,7 +343,7 @@ def test_smoothing_solves_its_least_squares(seed, count, cutoff):
     np.testing.assert_allclose(found, expected, atol=1e-7)
 
 
-@pytest.mark.parametrize("fps", [15, 30, 60])
+@pytest.mark.parametrize("fps", [15, 60])
 @pytest.mark.parametrize("cutoff", [1.0, 2.5, 6.0])
 def test_a_sine_at_the_cutoff_is_halved(fps, cutoff):
     seconds = np.arange(20 * fps) / fps
@@ -428,38 +354,12 @@ def test_a_sine_at_the_cutoff_is_halved(fps, cutoff):
         out = gaps.smooth(wave, np.ones(len(wave)), seconds, cutoff)
         return float(np.sum(out[middle] * wave[middle]) / np.sum(wave[middle] ** 2))
 
-    assert gain(cutoff) == pytest.approx(0.5, abs=2e-3)
-    assert gain(cutoff / 3) > 0.96
+    assert gain(cutoff) == pytest.approx(0.5, abs=2e-3) and gain(cutoff / 3) > 0.96
     if 2 * cutoff < fps / 2:
         assert gain(2 * cutoff) < 0.2
 
 
-def test_a_cutoff_beyond_half_the_frame_rate_smooths_ever_less():
-    rng = np.random.default_rng(11)
-    seconds, values = np.arange(40) / 10, rng.normal(size=(40, 1))
-    change = [
-        np.abs(gaps.smooth(values, np.ones(40), seconds, hz) - values).max()
-        for hz in (4.0, 4.99, 5.01, 8.0, 20.0, 100.0)
-    ]
-    assert change == sorted(change, reverse=True)
-    assert change[2] > 0.9 * change[1]
-    assert change[-1] < 1e-3
-
-
-@settings(max_examples=30, deadline=None)
-@given(seed=SEEDS, count=st.integers(1, 120), cutoff=st.sampled_from([0.5, 2.5, 8.0]))
-def test_straight_lines_pass_and_fill_their_gaps(seed, count, cutoff):
-    rng = np.random.default_rng(seed)
-    seconds = np.cumsum(rng.uniform(0.3, 3, count)) / 30
-    line = rng.normal(size=(1, 3)) * seconds[:, None] + rng.normal(0, 10, (1, 3))
-    weights = np.where(rng.random(count) < 0.6, 0.0, rng.uniform(0.05, 1, count))
-    weights[[0, -1]] = 1.0
-    gappy = np.where(weights[:, None] > 0, line, np.nan)
-    found = gaps.smooth(gappy, weights, seconds, cutoff)
-    np.testing.assert_allclose(found, line, atol=1e-6)
-
-
-@pytest.mark.parametrize("gap", [1, 5, 15, 45, 200])
+@pytest.mark.parametrize("gap", [1, 15, 200])
 @pytest.mark.parametrize("cutoff", [2.5, 8.0])
 def test_a_gap_between_noisy_ends_does_not_swing(gap, cutoff):
     """It leaves the straight line by at most the speeds at its ends times ``TENSION_S``."""
@@ -477,30 +377,14 @@ def test_a_gap_between_noisy_ends_does_not_swing(gap, cutoff):
 
 
 def test_short_recordings():
-    one, two = np.array([[3.0]]), np.array([[3.0], [4.0]])
-    smooth = gaps.smooth
-    np.testing.assert_array_equal(smooth(one, np.ones(1), np.zeros(1), 5.0), one)
-    np.testing.assert_array_equal(smooth(two, np.ones(2), np.array([0, 0.1]), 5.0), two)
-    hidden = np.array([[3.0], [np.nan]])
-    for values in (hidden, hidden[::-1], np.array([[np.nan], [3.0], [np.nan]])):
-        weights = np.isfinite(values[:, 0]).astype(float)
-        found = smooth(values, weights, np.arange(len(values)) / 30, 5.0)
-        np.testing.assert_array_equal(found, np.full_like(values, 3.0))
-
-
-def test_trust_decides_between_two_claims():
-    """Frames of low weight follow the others."""
-    seconds, values = np.arange(60) / 30, np.zeros((60, 1))
-    values[30] = 1.0
-    weights = np.ones(60)
-    trusted = gaps.smooth(values, weights, seconds, 3.0)[30, 0]
-    weights[30] = 0.05
-    doubted = gaps.smooth(values, weights, seconds, 3.0)[30, 0]
-    assert 0.2 < trusted < 0.5
-    assert doubted < 0.1 * trusted + 0.02
-
-
-# --- smoothing rotations -----------------------------------------------------------------------
+    values = np.array([[3.0], [4.0]])
+    for count in (1, 2):
+        found = gaps.smooth(values[:count], np.ones(count), np.arange(count) / 10, 5.0)
+        np.testing.assert_array_equal(found, values[:count])
+    for known in ([1, 0], [0, 1], [0, 1, 0]):
+        hidden = np.where(np.array(known)[:, None], 3.0, np.nan)
+        found = gaps.smooth(hidden, np.array(known, float), np.arange(len(known)) / 30, 5.0)
+        np.testing.assert_array_equal(found, np.full_like(hidden, 3.0))
 
 
 @settings(max_examples=20, deadline=None)
@@ -514,46 +398,10 @@ def test_a_steady_turn_is_kept(seed, degrees_per_second):
     turning = rotations.exp(angle[:, None] * axis) @ Scipy.random(rng=rng).as_matrix()
     found = gaps.smooth_rotations(turning, np.ones(90), seconds, 6.0)
     error = np.degrees(rotations.angle_between(found, turning))
-    assert error[15:-15].max() < 1e-3
-    assert error.max() < 0.05 + 3e-3 * degrees_per_second
+    assert error[15:-15].max() < 1e-3 and error.max() < 0.05 + 3e-3 * degrees_per_second
     # About its own axis all the time.
     change = rotations.log(found[1:] @ np.swapaxes(found[:-1], 1, 2))
     assert np.abs(change @ (np.eye(3) - np.outer(axis, axis))).max() < 1e-9
-
-
-@pytest.mark.parametrize("gap", [5, 30])
-def test_a_turn_goes_on_through_a_gap(gap):
-    seconds = np.arange(90) / 30
-    turning = rotations.exp(np.radians(60) * seconds[:, None] * [0.6, 0.0, 0.8])
-    weights = np.ones(90)
-    weights[40 : 40 + gap] = 0
-    hidden = turning.copy()
-    hidden[weights == 0] = np.eye(3)
-    found = gaps.smooth_rotations(hidden, weights, seconds, 6.0)
-    error = np.degrees(rotations.angle_between(found, turning))
-    assert error[20:70].max() < (0.1 if gap == 5 else 1.0)
-
-
-def test_the_sign_of_a_quaternion_does_not_matter():
-    """Turning on and on, the largest component changes, and with it the sign."""
-    seconds = np.arange(240) / 30
-    turning = rotations.exp(np.radians(200) * seconds[:, None] * [0.0, 0.0, 1.0])
-    q = rotations.to_quaternion(turning)
-    assert (np.sum(q[1:] * q[:-1], axis=1) < 0).sum() >= 2  # it does flip here
-    found = gaps.smooth_rotations(turning, np.ones(240), seconds, 4.0)
-    assert np.degrees(rotations.angle_between(found, turning))[20:-20].max() < 1e-3
-
-
-def test_rotations_of_one_and_two_frames():
-    turn = rotations.exp(np.array([[0.1, 0.2, 0.3], [1.0, 0, 0]]))
-    for count in (1, 2):
-        found = gaps.smooth_rotations(turn[:count], np.ones(count), np.arange(count) / 30, 5.0)
-        np.testing.assert_allclose(found, turn[:count], atol=1e-12)
-    found = gaps.smooth_rotations(turn, np.array([0.0, 1.0]), np.arange(2) / 30, 5.0)
-    np.testing.assert_allclose(found, turn[[1, 1]], atol=1e-12)
-
-
-# --- spans -------------------------------------------------------------------------------------
 
 
 @settings(max_examples=60, deadline=None)
