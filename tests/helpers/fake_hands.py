@@ -5,6 +5,8 @@ import numpy as np
 from acehand_core.geometry import rotations
 from acehand_core.hand import articulation
 from acehand_core.hand.capsule import CapsuleHand
+from acehand_core.hand.landmark_fit import Evidence
+from acehand_core.hand.skeleton import BONES
 from acehand_core.trackers.mediapipe.search import Detection
 
 _FLAT = CapsuleHand().rest_keypoints("right", np.zeros(10))
@@ -29,3 +31,11 @@ def right_hands(rng, count):
     orient = rotations.exp(rng.uniform(-1.5, 1.5, (count, 3)))
     joints = CapsuleHand().joints("right", orient, pose, np.zeros(10))
     return joints - joints[:, :1]
+
+
+def exact_evidence(keypoints):
+    """What a camera would see of hands (N, 21, 3) without any error."""
+    parents, children = np.array(BONES).T
+    bones = keypoints[:, children] - keypoints[:, parents]
+    direction = bones / np.linalg.norm(bones, axis=-1, keepdims=True)
+    return Evidence(keypoints[..., :2] / keypoints[..., 2:], direction)
