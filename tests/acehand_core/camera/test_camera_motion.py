@@ -4,7 +4,7 @@ import cv2
 import numpy as np
 import pytest
 
-from acehand_core.camera.turns import DarkBorder, estimate_rotations, hand_mask
+from acehand_core.camera.turns import estimate_rotations, hand_mask
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
@@ -275,14 +275,3 @@ def test_a_mask_covers_hand_and_forearm():
     partly = hand.copy()
     partly[5:] += 1e7
     assert hand_mask(partly[None], 320, 240).shape == (240, 320)
-
-
-def test_what_stays_dark_along_the_edge_is_a_border():
-    dark = DarkBorder()
-    first = np.full((240, 320), 60, np.uint8)
-    first[:40], first[100:140, 100:160], first[200:, :50] = 3, 3, 10
-    second = first.copy()
-    second[200:, :50] = 60
-    assert dark.add(first)[:40].all()
-    border = dark.add(second)
-    assert border[:40].all() and not border[60:].any()

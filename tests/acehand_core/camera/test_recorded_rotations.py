@@ -248,8 +248,8 @@ def test_the_tracker_asks_across_gaps_that_may_be_filled(asked):
 @pytest.mark.parametrize("why", ["seen", "off", "poses"])
 def test_and_not_where_nothing_depends_on_it(asked, why):
     run, questions = asked
-    seen = away(100, (50, 60)) if why != "seen" else away(100)
-    poses = np.tile(np.eye(4), (100, 1, 1)) if why == "poses" else None
+    seen = away(64, (50, 60)) if why != "seen" else away(64)
+    poses = np.tile(np.eye(4), (64, 1, 1)) if why == "poses" else None
     motion = run(seen, "off" if why == "off" else "rotation", poses)
     assert questions == [] and (motion.fill_frame is not None) == (why == "poses")
     noted = {"seen": "rotation", "off": "off", "poses": "poses"}[why]
@@ -258,7 +258,7 @@ def test_and_not_where_nothing_depends_on_it(asked, why):
 
 def test_an_unknown_turn_is_noted(asked):
     run, _ = asked
-    motion = run(away(100, (50, 60)))
+    motion = run(away(64, (50, 60)))
     (note,) = [note for note in motion.provenance.notes if "camera's turn" in note]
     assert "unknown in 1 " in note
     assert (motion.fill_frame[50:60, 1] == 1).all()  # in the camera frame

@@ -143,12 +143,10 @@ def test_a_finding_and_its_error() -> None:
     falling = np.tile(-10.0 * np.arange(len(FOCALS)), (3, 1))
     assert "40 to 125" in finding("lines", falling).reason
 
-
-def test_a_part_that_is_wrong_altogether_counts_little() -> None:
-    good = [valley(0.8, 500)] * 5
-    stray = finding("motion", np.stack([*good, valley(1.3, 5000)]))
+    # A part that is wrong altogether counts little.
+    stray = finding("motion", np.stack([valley(0.8, 500)] * 5 + [valley(1.3, 5000)]))
     assert stray.focal == pytest.approx(0.8, rel=0.02) and stray.reason == ""
-    torn = finding("motion", np.stack([valley(0.6, 500), valley(0.9, 500), valley(1.2, 500)]))
+    torn = finding("motion", np.stack([valley(at, 500) for at in (0.6, 0.9, 1.2)]))
     assert torn.error > 0.15 and "nearly as well" in torn.reason
 
 
