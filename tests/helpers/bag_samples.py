@@ -88,16 +88,22 @@ class SampleBag:
         self.pixels(encoded(rgb, encoding), rgb.shape[:2], ns, encoding, **more)
 
     def pixels(
-        self, pixels: np.ndarray, shape: Sequence[int], ns: int, encoding: str,
-        topic: str = TOPIC, log_ns: int | None = None, padding: int = 0, big_endian: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        pixels: np.ndarray,
+        shape: Any,
+        ns: int,
+        encoding: str,
+        topic: str = TOPIC,
+        **more: Any,
+    ) -> None:
+        """A message of pixels as they are stored; ``more``: log_ns, padding, big_endian."""
         rows = pixels.reshape(pixels.shape[0], -1).view(np.uint8)
-        rows = np.pad(rows, ((0, 0), (0, padding)), constant_values=7)
+        rows = np.pad(rows, ((0, 0), (0, more.get("padding", 0))), constant_values=7)
         message = self.make(
             IMAGE, header=self.header(ns), height=shape[0], width=shape[1], encoding=encoding,
-            is_bigendian=big_endian, step=rows.shape[1], data=rows.reshape(-1),
+            is_bigendian=more.get("big_endian", 0), step=rows.shape[1], data=rows.reshape(-1),
         )  # fmt: skip
-        self.put(topic, IMAGE, ns + DELAY if log_ns is None else log_ns, message)
+        self.put(topic, IMAGE, more.get("log_ns") or ns + DELAY, message)
 
     def images(self, images: Sequence[np.ndarray], start: int = START, **more: Any) -> None:
         """Pictures at 30 Hz."""

@@ -65,10 +65,9 @@ def in_kalibr(path: Path, lens: Lens, distortion: str) -> Path:
 def interactive(path: Path, lens: Lens) -> Path:
     """What OpenCV's interactive-calibration writes."""
     usual = ("image_width", "image_height", "fisheye_model", "camera_matrix")
-    return samples.opencv(
-        path, lens, **dict.fromkeys((*usual, "distortion_coefficients")), cameraMatrix=lens.K,
-        cameraResolution=(lens.width, lens.height), dist_coeffs=np.array([lens.d]),
-    )  # fmt: skip
+    values = dict.fromkeys((*usual, "distortion_coefficients"))
+    values |= {"cameraMatrix": lens.K, "dist_coeffs": np.array([lens.d])}
+    return samples.opencv(path, lens, **values, cameraResolution=(lens.width, lens.height))
 
 
 #: Each format with the model, the number of coefficients, a file name, and what writes it.

@@ -137,10 +137,8 @@ def test_without_a_camera_the_note_names_what_to_give(tmp_path: Path) -> None:
 
 def phone_video(path: Path, size: tuple[int, int], value: str, key: str = APPLE) -> Path:
     """A video with Apple's key or another, which PyAV writes with an option only."""
-    return write_video(
-        path, 2, size=size, metadata={key: value},
-        container_options={"movflags": "use_metadata_tags"},
-    )  # fmt: skip
+    flags = {"movflags": "use_metadata_tags"}
+    return write_video(path, 2, size=size, metadata={key: value}, container_options=flags)
 
 
 def test_a_phones_focal_length(tmp_path: Path) -> None:
@@ -301,9 +299,8 @@ def box(name: bytes, body: bytes) -> bytes:
 
 
 def gopro(
-    path: Path, size: tuple[int, int], style: bytes, diagonal: float, first: bytes = b"",
-    last: bytes = b"",
-) -> Path:  # fmt: skip
+    path: Path, size: tuple[int, int], style: bytes, diagonal: float, first=b"", last=b""
+) -> Path:
     """A video whose header has GoPro's keys, in a udta of its own at the end of moov."""
     write_video(path, frames=2, size=size)
     keys = key(b"DVNM", b"c", 1, 15, b"Global Settings") + first + key(b"VFOV", b"c", 1, 1, style)

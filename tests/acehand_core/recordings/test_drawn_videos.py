@@ -121,10 +121,8 @@ def test_overlay_and_sheet_are_of_one_pass(tmp_path: Path, size: tuple[int, int]
 def with_mesh(motion: HandMotion) -> HandMotion:
     """The motion of flat hands, half a metre away."""
     turns = np.broadcast_to(np.eye(3), (1, 2, 16, 3, 3)).copy()
-    return replace(
-        motion, hand_model="acehand", translation=np.full((1, 2, 3), [0.0, 0.0, 0.5]),
-        global_orient=turns[:, :, 0], hand_pose=turns[:, :, 1:],
-    )  # fmt: skip
+    place = {"hand_model": "acehand", "translation": np.full((1, 2, 3), [0.0, 0.0, 0.5])}
+    return replace(motion, **place, global_orient=turns[:, :, 0], hand_pose=turns[:, :, 1:])
 
 
 @pytest.mark.parametrize("observed", [True, False])

@@ -172,7 +172,7 @@ def test_frames_without_a_camera_pose_are_empty_rows(tmp_path):
     found = read_hand_motion(path).T_world_camera
     np.testing.assert_array_equal(found[[0, 2, 4]], poses[[0, 2, 4]])
     assert np.isnan(found[[1, 3]]).all()
-    # A robot follows in one frame: poses with gaps are not used, and this is said.
+    # A robot follows in one frame: poses with gaps are not used, with a note.
     read = read_motion_file(path)
     assert read.T_world_camera is None
     assert "2 of 5 frames have no camera pose" in read.provenance.notes[-1]

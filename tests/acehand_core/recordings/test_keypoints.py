@@ -174,8 +174,10 @@ def test_an_empty_cell_of_a_joint_or_frame_is_refused(column, names, tmp_path) -
         read_table(tmp_path, pa.Table.from_pylist(rows), "right")
 
 
-@pytest.mark.parametrize("pattern", ["{side}_{joint}_{axis}", "{joint}.{axis}", "{axis}{joint}",
-                                     "p{joint}/{axis}"])  # fmt: skip
+PATTERNS = ("{side}_{joint}_{axis}", "{joint}.{axis}", "{axis}{joint}", "p{joint}/{axis}")
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
 def test_wide_columns(pattern: str, tmp_path: Path) -> None:
     columns: dict[str, np.ndarray] = {"timestamp": 7.5 + np.arange(45) / 60}
     for joint, name in enumerate(KEYPOINT_NAMES):

@@ -38,7 +38,7 @@ def numbered(count: int, width: int = 96, height: int = 64) -> Recording:
 def decoded(path: Path) -> list[np.ndarray]:
     with av.open(str(path)) as container:
         return [
-            # PyAV before 17 looks at a frame's tags only where it is told to.
+            # PyAV before 17 looks at a frame's tags only on request.
             frame.to_ndarray(
                 format="rgb24", src_colorspace=frame.colorspace, dst_colorspace="DEFAULT",
                 src_color_range=frame.color_range,
