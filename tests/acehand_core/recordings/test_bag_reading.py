@@ -370,7 +370,7 @@ def test_bag_info_counts(tmp_path: Path) -> None:
     with SampleBag(tmp_path / "bag") as bag:
         bag.images(pictures(5))
         bag.camera_info(START)
-        bag.raw("/arm", "maker_msgs/msg/Arm", START, b"\x00\x01\x00\x00\x05\x00\x00\x00")
+        bag.raw("/arm", "maker_msgs/msg/Arm", START + DELAY, b"\x00\x01\x00\x00\x05\x00\x00\x00")
     info = bag_info(tmp_path / "bag")
     assert info.messages == 7 and info.storage == "mcap" and info.image == TOPIC
     assert info.camera_info == "/cam/camera_info"
