@@ -333,10 +333,10 @@ def test_impossible_cuts(long_gop: Path, name: str, value: float, message: str) 
         open_recording(long_gop, **{name: value})
 
 
-def cut_off(path: Path, **flags: str) -> Path:
-    """A video of 100 frames of which the last third is missing."""
+def cut_off(path: Path, share: float = 0.7, **flags: str) -> Path:
+    """A video of 100 frames of which this share of the bytes is left."""
     data = write_video(path, 100, options=LONG_GOP, container_options=flags).read_bytes()
-    path.write_bytes(data[: len(data) * 7 // 10])
+    path.write_bytes(data[: int(share * len(data))])
     return path
 
 
@@ -408,7 +408,7 @@ def _no_packets(path: Path, kind: str) -> None:
         (lambda path: path.write_text("ffconcat version 1.0\nfile other.mp4\n"), "text file"),
         (lambda path: path.write_text("#EXTM3U\n#EXTINF:10,\nother.ts\n"), "text file"),
         (lambda path: path.write_bytes(bytes(range(256)) * 20), "is not a video"),
-        (lambda path: cut_off(path), "'moov'"),
+        (lambda path: cut_off(path, 0.5), "'moov'"),
         (write_audio, "only audio"),
         (lambda path: _no_packets(path, "mp4"), "no stream"),
         (lambda path: _no_packets(path, "matroska"), "before its first frame"),
