@@ -272,6 +272,7 @@ def simple_bag(path: Path, count: int = 12, **options: Any) -> list[np.ndarray]:
 
 def bag_of(path: Path, images: Sequence[np.ndarray], camera: bool = False, **options: Any) -> None:
     with SampleBag(path, **options) as bag:
-        bag.images(images)
-        for ns in stamps(len(images)) if camera else ():
-            bag.camera_info(ns)
+        for image, ns in zip(images, stamps(len(images)), strict=True):
+            bag.image(image, ns)
+            if camera:
+                bag.camera_info(ns)
