@@ -10,23 +10,19 @@ import cv2
 import numpy as np
 from rosbags.rosbag2 import CompressionFormat, CompressionMode, StoragePlugin, Writer
 
-from acehand_core.recordings.bags.library import (
-    COMPRESSED_VIDEO,
-    FFMPEG_PACKET,
-    type_hash,
-    typestore,
-)
+from acehand_core.recordings.bag import BagIndex, index_bag
+from acehand_core.recordings.bags import library
+from acehand_core.recordings.bags.library import COMPRESSED_VIDEO, FFMPEG_PACKET
+from acehand_core.recordings.bags.records import BagOptions
 
 IMAGE, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
-INFO, TF, ODOMETRY = (
-    "sensor_msgs/msg/CameraInfo",
-    "tf2_msgs/msg/TFMessage",
-    "nav_msgs/msg/Odometry",
-)
+INFO, TF = "sensor_msgs/msg/CameraInfo", "tf2_msgs/msg/TFMessage"
+ODOMETRY = "nav_msgs/msg/Odometry"
 START = 1_700_000_000_123_456_789
 #: Between capture and receipt.
 DELAY = 4_000_000
 TOPIC = "/cam/image_raw"
+COMPRESSED_TOPIC = f"{TOPIC}/compressed"
 
 
 def stamps(count: int, fps: float = 30.0, start: int = START) -> list[int]:
@@ -47,14 +43,9 @@ class SampleBag:
     """A bag being written. Messages are given as rosbags objects."""
 
     def __init__(
-        self,
-        path: Path,
-        storage: str = "mcap",
-        distro: str = "jazzy",
-        compression: str = "none",
-        version: int = 9,
+        self, path: Path, storage="mcap", distro="jazzy", compression="none", version: int = 9
     ) -> None:
-        self.store = typestore(distro)
+        self.store = library.typestore(distro)
         self.path = path
         plugin = StoragePlugin.MCAP if storage == "mcap" else StoragePlugin.SQLITE3
         self._writer = Writer(path, version=version, storage_plugin=plugin)
@@ -73,7 +64,8 @@ class SampleBag:
         if name not in self._connections:
             options = {"typestore": self.store}
             if kind not in self.store.fielddefs:
-                options = {"msgdef": "int32 value\n", "rihs01": type_hash(kind, "int32 value\n")}
+                definition = "int32 value\n"
+                options = {"msgdef": definition, "rihs01": library.type_hash(kind, definition)}
             self._connections[name] = self._writer.add_connection(name, kind, **options)
         return self._connections[name]
 
@@ -92,34 +84,39 @@ class SampleBag:
     def header(self, ns: int, frame: str = "cam_optical") -> Any:
         return self.make("std_msgs/msg/Header", stamp=self.time(ns), frame_id=frame)
 
-    def image(
+    def image(self, rgb: np.ndarray, ns: int, encoding: str = "rgb8", **more: Any) -> None:
+        self.pixels(encoded(rgb, encoding), rgb.shape[:2], ns, encoding, **more)
+
+    def pixels(
         self,
-        rgb: np.ndarray,
+        pixels: np.ndarray,
+        shape: Any,
         ns: int,
-        encoding: str = "rgb8",
+        encoding: str,
         topic: str = TOPIC,
-        log_ns: int | None = None,
-        padding: int = 0,
-        frame: str = "cam_optical",
+        **more: Any,
     ) -> None:
-        pixels = encoded(rgb, encoding)
+        """A message of pixels as they are stored; ``more``: log_ns, padding, big_endian."""
         rows = pixels.reshape(pixels.shape[0], -1).view(np.uint8)
-        rows = np.pad(rows, ((0, 0), (0, padding)), constant_values=7)
+        rows = np.pad(rows, ((0, 0), (0, more.get("padding", 0))), constant_values=7)
         message = self.make(
-            IMAGE, header=self.header(ns, frame), height=rgb.shape[0], width=rgb.shape[1],
-            encoding=encoding, is_bigendian=0, step=rows.shape[1], data=rows.reshape(-1),
+            IMAGE, header=self.header(ns), height=shape[0], width=shape[1], encoding=encoding,
+            is_bigendian=more.get("big_endian", 0), step=rows.shape[1], data=rows.reshape(-1),
         )  # fmt: skip
-        self.put(topic, IMAGE, ns + DELAY if log_ns is None else log_ns, message)
+        self.put(topic, IMAGE, more.get("log_ns") or ns + DELAY, message)
+
+    def images(self, images: Sequence[np.ndarray], start: int = START, **more: Any) -> None:
+        """Pictures at 30 Hz."""
+        for image, ns in zip(images, stamps(len(images), start=start), strict=True):
+            self.image(image, ns, **more)
 
     def compressed(
-        self, rgb: np.ndarray, ns: int, kind: str, topic: str = TOPIC + "/compressed"
+        self, rgb: np.ndarray, ns: int, kind: str, topic: str = COMPRESSED_TOPIC
     ) -> None:
-        ok, data = cv2.imencode(f".{kind}", rgb[..., ::-1])
-        assert ok
-        self.compressed_bytes(data, ns, f"bgr8; {kind} compressed bgr8", topic)
+        self.compressed_bytes(encoded_as(kind, rgb), ns, f"bgr8; {kind} compressed bgr8", topic)
 
     def compressed_bytes(
-        self, data: np.ndarray, ns: int, text: str, topic: str = TOPIC + "/compressed"
+        self, data: np.ndarray, ns: int, text: str, topic: str = COMPRESSED_TOPIC
     ) -> None:
         message = self.make(COMPRESSED, header=self.header(ns), format=text, data=data)
         self.put(topic, COMPRESSED, ns + DELAY, message)
@@ -173,43 +170,26 @@ class SampleBag:
         w, x, y, z = (float(value) for value in wxyz)
         return self.make("geometry_msgs/msg/Quaternion", x=x, y=y, z=z, w=w)
 
-    def tf(
-        self,
-        ns: int,
-        parent: str,
-        child: str,
-        xyz: Sequence[float],
-        wxyz: Sequence[float],
-        topic: str = "/tf",
-    ) -> None:
-        transform = self.make(
-            "geometry_msgs/msg/Transform",
-            translation=self.vector(xyz),
-            rotation=self.quaternion(wxyz),
-        )
-        stamped = self.make(
-            "geometry_msgs/msg/TransformStamped", header=self.header(ns, parent),
-            child_frame_id=child, transform=transform,
-        )  # fmt: skip
+    def tf(self, ns: int, parent: str, child: str, xyz: Any, wxyz: Any, topic: str = "/tf") -> None:
+        place = {"translation": self.vector(xyz), "rotation": self.quaternion(wxyz)}
+        transform = self.make("geometry_msgs/msg/Transform", **place)
+        fields = {"header": self.header(ns, parent), "child_frame_id": child}
+        kind = "geometry_msgs/msg/TransformStamped"
+        stamped = self.make(kind, **fields, transform=transform)
         self.put(topic, TF, ns + DELAY, self.make(TF, transforms=[stamped]))
 
-    def odometry(
-        self, ns: int, parent: str, child: str, xyz: Sequence[float], wxyz: Sequence[float]
-    ) -> None:
-        pose = self.make(
-            "geometry_msgs/msg/Pose",
-            position=self.vector(xyz, "Point"),
-            orientation=self.quaternion(wxyz),
-        )
+    def odometry(self, ns: int, parent: str, child: str, xyz: Any, wxyz: Any) -> None:
+        place = {"position": self.vector(xyz, "Point"), "orientation": self.quaternion(wxyz)}
         zero = self.vector((0, 0, 0))
+        pose = self.make("geometry_msgs/msg/Pose", **place)
         twist = self.make("geometry_msgs/msg/Twist", linear=zero, angular=zero)
-        message = self.make(
-            ODOMETRY, header=self.header(ns, parent), child_frame_id=child,
-            pose=self.make("geometry_msgs/msg/PoseWithCovariance", pose=pose,
-                           covariance=np.zeros(36)),
-            twist=self.make("geometry_msgs/msg/TwistWithCovariance", twist=twist,
-                            covariance=np.zeros(36)),
-        )  # fmt: skip
+        kind, unknown = "geometry_msgs/msg/{}WithCovariance", {"covariance": np.zeros(36)}
+        fields = {
+            "pose": self.make(kind.format("Pose"), pose=pose, **unknown),
+            "twist": self.make(kind.format("Twist"), twist=twist, **unknown),
+        }
+        header = self.header(ns, parent)
+        message = self.make(ODOMETRY, header=header, child_frame_id=child, **fields)
         self.put("/odom", ODOMETRY, ns + DELAY, message)
 
     def text(self, topic: str, log_ns: int, text: str) -> None:
@@ -217,6 +197,26 @@ class SampleBag:
 
     def flag(self, topic: str, log_ns: int, value: bool) -> None:
         self.put(topic, "std_msgs/msg/Bool", log_ns, self.make("std_msgs/msg/Bool", data=value))
+
+
+def index_of(path: Path, **reading: str) -> BagIndex:
+    return index_bag(path, BagOptions(**reading))
+
+
+def read_images(index: BagIndex) -> list[np.ndarray]:
+    return list(index.whole.frames.read(0, len(index.whole.frames)))
+
+
+def assert_same(index: BagIndex, images: Sequence[np.ndarray]) -> None:
+    for number, (ours, truth) in enumerate(zip(read_images(index), images, strict=True)):
+        assert np.array_equal(ours, truth), number
+
+
+def encoded_as(kind: str, rgb: np.ndarray) -> np.ndarray:
+    """A picture as a file: png or jpeg."""
+    ok, data = cv2.imencode(f".{kind}", rgb[..., ::-1])
+    assert ok
+    return data
 
 
 _BAYER = {"rggb": (0, 1, 1, 2), "bggr": (2, 1, 1, 0), "gbrg": (1, 2, 0, 1), "grbg": (1, 0, 2, 1)}
@@ -266,8 +266,13 @@ def _yuv(rgb: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def simple_bag(path: Path, count: int = 12, **options: Any) -> list[np.ndarray]:
     """Write pictures and CameraInfo at 30 Hz; return the pictures."""
     images = pictures(count)
-    with SampleBag(path, **options) as bag:
-        for image, ns in zip(images, stamps(count), strict=True):
-            bag.image(image, ns)
-            bag.camera_info(ns)
+    bag_of(path, images, camera=True, **options)
     return images
+
+
+def bag_of(path: Path, images: Sequence[np.ndarray], camera: bool = False, **options: Any) -> None:
+    with SampleBag(path, **options) as bag:
+        for image, ns in zip(images, stamps(len(images)), strict=True):
+            bag.image(image, ns)
+            if camera:
+                bag.camera_info(ns)

@@ -1,7 +1,5 @@
 """Camera files as others write them, fabricated with the structure of real ones."""
 
-from __future__ import annotations
-
 import json
 import struct
 from collections.abc import Mapping, Sequence
@@ -11,6 +9,7 @@ from typing import Any
 
 import cv2
 import numpy as np
+import yaml
 
 #: What COLMAP numbers its models as in cameras.bin.
 COLMAP_MODELS = {
@@ -40,22 +39,18 @@ class Lens:
 def ros_calibration(path: Path, lens: Lens, model: str | None, p: Sequence[float] = ()) -> Path:
     """ost.yaml as camera_calibration prints it."""
 
-    def matrix(name: str, rows: int, values: Sequence[float]) -> list[str]:
+    def matrix(name: str, rows: int, values: Sequence[float]) -> str:
         numbers = ", ".join(f"{value:.9f}" for value in values)
-        return [f"{name}:", f"  rows: {rows}", f"  cols: {len(values) // rows}",
-                f"  data: [{numbers}]"]  # fmt: skip
+        return f"{name}:\n  rows: {rows}\n  cols: {len(values) // rows}\n  data: [{numbers}]"
 
     k = lens.K
-    p = p or [*k[0], 0, *k[1], 0, *k[2], 0]
     lines = [
-        f"image_width: {lens.width}",
-        f"image_height: {lens.height}",
-        "camera_name: narrow_stereo",
-        *matrix("camera_matrix", 3, k.ravel()),
+        f"image_width: {lens.width}\nimage_height: {lens.height}\ncamera_name: narrow_stereo",
+        matrix("camera_matrix", 3, k.ravel()),
         *([] if model is None else [f"distortion_model: {model}"]),
-        *matrix("distortion_coefficients", 1, lens.d),
-        *matrix("rectification_matrix", 3, np.eye(3).ravel()),
-        *matrix("projection_matrix", 3, p),
+        matrix("distortion_coefficients", 1, lens.d),
+        matrix("rectification_matrix", 3, np.eye(3).ravel()),
+        matrix("projection_matrix", 3, p or [*k[0], 0, *k[1], 0, *k[2], 0]),
     ]
     path.write_text("\n".join(lines) + "\n")
     return path
@@ -81,34 +76,28 @@ def echoed(message: Any, indent: str = "") -> str:
 
 def kalibr(path: Path, cameras: Mapping[str, tuple[Lens, str, str]]) -> Path:
     """A camchain; of each camera the lens, its camera_model and its distortion_model."""
-    lines = []
-    for name, (lens, model, distortion) in cameras.items():
-        extra = {"omni": [1.7], "ds": [-0.2, 0.6], "eucm": [0.6, 1.1]}.get(model, [])
-        lines += [
-            f"{name}:",
-            "  cam_overlaps: []",
-            f"  camera_model: {model}",
-            f"  distortion_coeffs: {list(lens.d)}",
-            f"  distortion_model: {distortion}",
-            f"  intrinsics: {[*extra, lens.fx, lens.fy, lens.cx, lens.cy]}",
-            f"  resolution: [{lens.width}, {lens.height}]",
-            f"  rostopic: /{name}/image_raw",
-        ]
-    path.write_text("\n".join(lines) + "\n")
+    extra = {"omni": [1.7], "ds": [-0.2, 0.6], "eucm": [0.6, 1.1]}
+    chain = {
+        name: {
+            "cam_overlaps": [],
+            "camera_model": model,
+            "distortion_coeffs": list(lens.d),
+            "distortion_model": distortion,
+            "intrinsics": [*extra.get(model, []), lens.fx, lens.fy, lens.cx, lens.cy],
+            "resolution": [lens.width, lens.height],
+            "rostopic": f"/{name}/image_raw",
+        }
+        for name, (lens, model, distortion) in cameras.items()
+    }
+    path.write_text(yaml.safe_dump(chain, default_flow_style=None, width=1000))
     return path
 
 
 def euroc(path: Path, lens: Lens) -> Path:
     """sensor.yaml of a camera of EuRoC."""
     lines = [
-        "sensor_type: camera",
-        "T_BS:",
-        "  cols: 4",
-        "  rows: 4",
-        f"  data: {np.eye(4).ravel().tolist()}",
-        "rate_hz: 20",
-        f"resolution: [{lens.width}, {lens.height}]",
-        "camera_model: pinhole",
+        f"sensor_type: camera\nT_BS:\n  cols: 4\n  rows: 4\n  data: {np.eye(4).ravel().tolist()}",
+        f"rate_hz: 20\nresolution: [{lens.width}, {lens.height}]\ncamera_model: pinhole",
         f"intrinsics: {[lens.fx, lens.fy, lens.cx, lens.cy]} #fu, fv, cu, cv",
         "distortion_model: radial-tangential",
         f"distortion_coefficients: {list(lens.d)}",
@@ -147,22 +136,23 @@ def opencv(path: Path, lens: Lens, **more: Any) -> Path:
     return file_storage(path, {name: value for name, value in values.items() if value is not None})
 
 
-def colmap_text(path: Path, cameras: Sequence[tuple[int, str, int, int, Sequence[float]]]) -> Path:
+#: Number, model, width, height and parameters.
+ColmapCameras = Sequence[tuple[int, str, int, int, Sequence[float]]]
+
+
+def colmap_text(path: Path, cameras: ColmapCameras) -> Path:
     """cameras.txt with the comment that COLMAP writes."""
     lines = [
         "# Camera list with one line of data per camera:",
         "#   CAMERA_ID, MODEL, WIDTH, HEIGHT, PARAMS[]",
         f"# Number of cameras: {len(cameras)}",
+        *(" ".join(map(str, [*start, *map(float, values)])) for *start, values in cameras),
     ]
-    for number, model, width, height, values in cameras:
-        lines.append(f"{number} {model} {width} {height} {' '.join(map(repr, map(float, values)))}")
     path.write_text("\n".join(lines) + "\n")
     return path
 
 
-def colmap_binary(
-    path: Path, cameras: Sequence[tuple[int, str, int, int, Sequence[float]]]
-) -> Path:
+def colmap_binary(path: Path, cameras: ColmapCameras) -> Path:
     """cameras.bin."""
     data = struct.pack("<Q", len(cameras))
     for number, model, width, height, values in cameras:
@@ -174,22 +164,15 @@ def colmap_binary(
 
 def aria_line(cameras: Mapping[str, tuple[Sequence[float], tuple[int, int]]], sizes: bool) -> Any:
     """One calibration of an Aria device: of each camera its 15 parameters and its size."""
-    line: dict[str, Any] = {
-        "utc_timestamp_ns": -1,
-        "tracking_timestamp_us": 149302610,
-        "ImuCalibrations": [],
-    }
+    line: dict[str, Any] = {"tracking_timestamp_us": 149302610, "ImuCalibrations": []}
     if sizes:
         line["ImageSizes"] = [list(size) for _, size in cameras.values()]
+    pose = {"Translation": [0, 0, 0], "UnitQuaternion": [1, [0, 0, 0]]}
     line["CameraCalibrations"] = [
         {
             "Calibrated": True,
-            "Projection": {
-                "Params": list(parameters),
-                "Description": "see FisheyeRadTanThinPrism.h",
-                "Name": "FisheyeRadTanThinPrism",
-            },
-            "T_Device_Camera": {"Translation": [0, 0, 0], "UnitQuaternion": [1, [0, 0, 0]]},
+            "Projection": {"Params": list(parameters), "Name": "FisheyeRadTanThinPrism"},
+            "T_Device_Camera": pose,
             "SerialNumber": "0",
             "Label": label,
         }
@@ -200,31 +183,21 @@ def aria_line(cameras: Mapping[str, tuple[Sequence[float], tuple[int, int]]], si
 
 def gyroflow(path: Path, lens: Lens, **more: Any) -> Path:
     """A lens profile of Gyroflow."""
-    values = {
-        "name": "GoPro_HERO11 Black_Wide_16by9",
-        "camera_brand": "GoPro",
-        "camera_model": "HERO11 Black",
-        "lens_model": "Wide",
-        "calib_dimension": {"w": lens.width, "h": lens.height},
-        "orig_dimension": {"w": lens.width, "h": lens.height},
-        "input_horizontal_stretch": 1.0,
-        "fps": 59.94,
-        "asymmetrical": False,
-        "fisheye_params": {
-            "RMS_error": 0.27,
-            "camera_matrix": lens.K.tolist(),
-            "distortion_coeffs": list(lens.d),
-            "radial_distortion_limit": None,
-        },
-        "calibrator_version": "1.5.2",
-        "distortion_model": None,
-        "digital_lens": None,
-    } | more
-    path.write_text(json.dumps(values, indent=2))
+    size = {"w": lens.width, "h": lens.height}
+    fisheye = {
+        "RMS_error": 0.27,
+        "camera_matrix": lens.K.tolist(),
+        "distortion_coeffs": list(lens.d),
+        "radial_distortion_limit": None,
+    }
+    values = {"name": "GoPro_HERO11 Black_Wide_16by9", "camera_model": "HERO11 Black", "fps": 59.94}
+    values |= {"calib_dimension": size, "orig_dimension": size, "input_horizontal_stretch": 1.0}
+    values |= {"fisheye_params": fisheye, "distortion_model": None, "digital_lens": None}
+    path.write_text(json.dumps(values | more, indent=2))
     return path
 
 
-def theia(path: Path, lens: Lens, kind: str, names: Sequence[str], **more: Any) -> Path:
+def theia(path: Path, lens: Lens, kind: str, names: Sequence[str]) -> Path:
     """Intrinsics as OpenImuCameraCalibrator writes them and UMI keeps them."""
     intrinsics = {
         "aspect_ratio": lens.fy / lens.fx,
@@ -234,16 +207,9 @@ def theia(path: Path, lens: Lens, kind: str, names: Sequence[str], **more: Any) 
         "skew": 0.0,
         **dict(zip(names, lens.d, strict=True)),
     }
-    values = {
-        "final_reproj_error": 0.29,
-        "fps": 59.94,
-        "image_height": lens.height,
-        "image_width": lens.width,
-        "intrinsic_type": kind,
-        "intrinsics": intrinsics | more,
-        "nr_calib_images": 59,
-        "stabelized": False,
-    }
+    values = {"final_reproj_error": 0.29, "fps": 59.94, "nr_calib_images": 59}
+    values |= {"image_height": lens.height, "image_width": lens.width}
+    values |= {"intrinsic_type": kind, "intrinsics": intrinsics, "stabelized": False}
     path.write_text(json.dumps(values, indent=4))
     return path
 

@@ -6,7 +6,8 @@ from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand import articulation
 from acehand_core.hand.capsule import CapsuleHand
-from acehand_core.hand.landmark_fit import Pose
+from acehand_core.hand.landmark_fit import Evidence, Pose
+from acehand_core.hand.skeleton import BONES
 from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.mediapipe.reconstruct import reconstruct_hands
 from acehand_core.trackers.mediapipe.search import Detection
@@ -77,3 +78,11 @@ def seen(joints, side, camera=PINHOLE, rng=None, noise_px=0.0, confidence=0.97):
     world = (joints - joints.mean(1, keepdims=True)) @ turn
     p_right = confidence if side == "right" else 1 - confidence
     return [Detection(p, w, p_right, "forward") for p, w in zip(pixels, world, strict=True)]
+
+
+def exact_evidence(keypoints):
+    """What a camera would see of hands (N, 21, 3) without any error."""
+    parents, children = np.array(BONES).T
+    bones = keypoints[:, children] - keypoints[:, parents]
+    direction = bones / np.linalg.norm(bones, axis=-1, keepdims=True)
+    return Evidence(keypoints[..., :2] / keypoints[..., 2:], direction)

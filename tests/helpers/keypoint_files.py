@@ -1,7 +1,5 @@
 """Keypoints as other programs write them, made of known motion; orders by hand from their specs."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -4,8 +4,6 @@ A frame is a grid of 4 x 4 grey cells, one bit of the number each, so the number
 coding and tells a turned or mirrored picture from an upright one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -19,18 +17,20 @@ _FIRST_BIT, _NUM_BITS = 1, 14
 
 
 class Images:
-    """Frames in memory: no more than the protocol asks for."""
+    """Frames in memory; ``seen`` are the indices of those that were read."""
 
     def __init__(self, images: Sequence[np.ndarray]) -> None:
-        self.images = images
+        self.images, self.seen = images, []
 
     def __len__(self) -> int:
         return len(self.images)
 
     def read(self, start: int, stop: int) -> Iterator[np.ndarray]:
-        yield from self.images[start:stop]
+        assert 0 <= start <= stop <= len(self.images)
+        yield from map(self.at, range(start, stop))
 
     def at(self, index: int) -> np.ndarray:
+        self.seen.append(index)
         return self.images[index]
 
 
@@ -62,6 +62,7 @@ def write_video(
     pix_fmt: str = "yuv420p",
     options: Mapping[str, str] | None = None,
     container_options: Mapping[str, str] | None = None,
+    metadata: Mapping[str, str] | None = None,
     rotation: float = 0.0,
     hflip: bool = False,
     audio: bool = False,
@@ -76,6 +77,7 @@ def write_video(
     time_base = Fraction(1, 90000)
     times = [Fraction(i) / Fraction(fps) for i in range(len(images))] if times is None else times
     with av.open(str(path), "w", options=dict(container_options or {})) as container:
+        container.metadata.update(metadata or {})
         stream = container.add_stream(codec, rate=fps, options=dict(options or {}))
         stream.width, stream.height = images[0].shape[1::-1] if images else size
         stream.pix_fmt = pix_fmt

@@ -13,7 +13,10 @@ SEEDS = st.integers(0, 2**32 - 1)
 #: Lengths of rotation vectors where formulas change branch or lose digits.
 ANGLES = [0.0, 1e-12, 1e-7, 0.9e-6, 1.1e-6, 0.9e-4, 1.1e-4, 1e-2, 1.0, 3.0]
 NEAR_PI = [np.pi - 1e-3, np.pi - 1e-6, np.pi - 1e-9, np.pi - 1e-12, np.pi]
-seeded = settings(max_examples=30, deadline=None)
+
+
+def seeded(test):
+    return settings(max_examples=30)(given(seed=SEEDS)(test))
 
 
 def random_rotations(rng, *batch):
@@ -35,39 +38,22 @@ def assert_rotation(matrix, atol=1e-12):
 # --- rotations ---------------------------------------------------------------------------------
 
 
-@seeded
-@given(seed=SEEDS)
-def test_exp_is_scipys(seed):
-    rng = np.random.default_rng(seed)
-    vector = rng.uniform(-7, 7, (40, 3))
-    np.testing.assert_allclose(
-        rotations.exp(vector), Scipy.from_rotvec(vector).as_matrix(), atol=1e-13
-    )
-
-
-@pytest.mark.parametrize("angle", ANGLES + NEAR_PI)
+@pytest.mark.parametrize("angle", [*ANGLES, *NEAR_PI, 4.0, 7.0])
 def test_exp_and_log_are_exact_at_every_angle(angle):
-    axis = unit(np.random.default_rng(3), 200)
+    axis = np.concatenate([unit(np.random.default_rng(3), 200), np.eye(3), -np.eye(3)])
     rotation = rotations.exp(angle * axis)
     assert_rotation(rotation)
-    np.testing.assert_allclose(
-        rotation, Scipy.from_rotvec(angle * axis).as_matrix(), rtol=0, atol=2e-15
-    )
+    theirs = Scipy.from_rotvec(angle * axis).as_matrix()
+    np.testing.assert_allclose(rotation, theirs, rtol=0, atol=2e-15)
     back = rotations.log(rotation)
     if angle < np.pi - 1e-9:
         np.testing.assert_allclose(back, angle * axis, rtol=0, atol=1e-14 + 4e-16 / (4 - angle))
-    np.testing.assert_allclose(np.linalg.norm(back, axis=-1), angle, atol=1e-13)
+    shortest = min(angle, abs(2 * np.pi - angle))
+    np.testing.assert_allclose(np.linalg.norm(back, axis=-1), shortest, atol=1e-13)
     np.testing.assert_allclose(rotations.exp(back), rotation, atol=1e-14)
 
 
-def test_log_of_half_turns_about_the_axes():
-    for axis in np.concatenate([np.eye(3), -np.eye(3)]):
-        vector = rotations.log(2 * np.outer(axis, axis) - np.eye(3))
-        np.testing.assert_allclose(np.abs(vector), np.pi * np.abs(axis), atol=1e-15)
-
-
 @seeded
-@given(seed=SEEDS)
 def test_group_laws_in_vectors(seed):
     """Inverse is the negative vector; equal axes add; conjugation turns the axis."""
     rng = np.random.default_rng(seed)
@@ -77,14 +63,6 @@ def test_group_laws_in_vectors(seed):
     np.testing.assert_allclose(exp(-a), exp(a).T, atol=1e-14)
     np.testing.assert_allclose(exp(0.3 * a) @ exp(0.7 * a), exp(a), atol=1e-14)
     np.testing.assert_allclose(R @ exp(a) @ R.T, exp(R @ a), atol=1e-13)
-
-
-@seeded
-@given(seed=SEEDS)
-def test_skew_is_the_cross_product(seed):
-    a, b = np.random.default_rng(seed).normal(size=(2, 5, 3))
-    product = (rotations.skew(a) @ b[..., None])[..., 0]
-    np.testing.assert_allclose(product, np.cross(a, b), atol=1e-15)
 
 
 @pytest.mark.parametrize("angle", [0.0, 1e-6, 0.9e-4, 1.1e-4, 1e-3, 0.5, 2.0, np.pi, 5.0])
@@ -99,14 +77,7 @@ def test_left_jacobian_against_finite_differences(angle):
     np.testing.assert_allclose(rotations.left_jacobian(vector), numeric, atol=2e-9)
 
 
-def test_left_jacobian_is_continuous_where_its_limit_starts():
-    axis = unit(np.random.default_rng(6), 50)
-    below, above = (rotations.left_jacobian(a * axis) for a in (0.999999e-4, 1.000001e-4))
-    np.testing.assert_allclose(below, above, atol=3e-10)
-
-
 @seeded
-@given(seed=SEEDS)
 def test_quaternions_are_scipys_and_round_trip(seed):
     rng = np.random.default_rng(seed)
     rotation = random_rotations(rng, 50)
@@ -119,6 +90,9 @@ def test_quaternions_are_scipys_and_round_trip(seed):
     assert (largest > 0).all()
     scaled = q * rng.uniform(-5, 5, (50, 1))
     np.testing.assert_allclose(rotations.from_quaternion(scaled), rotation, atol=1e-12)
+    empty = random_rotations(rng, 2, 0, 4)
+    assert rotations.from_quaternion(rotations.to_quaternion(empty)).shape == empty.shape
+    assert rotations.exp(rotations.log(empty)).shape == empty.shape
 
 
 @pytest.mark.parametrize("component", range(4))
@@ -132,7 +106,6 @@ def test_every_branch_of_the_quaternion(component):
 
 
 @seeded
-@given(seed=SEEDS)
 def test_six_numbers_round_trip_and_repair(seed):
     rng = np.random.default_rng(seed)
     rotation = random_rotations(rng, 4, 5)
@@ -149,7 +122,6 @@ def test_six_numbers_round_trip_and_repair(seed):
 
 
 @seeded
-@given(seed=SEEDS)
 def test_projection_is_the_nearest_rotation(seed):
     """No small turn away from it comes nearer, also where the determinant is negative."""
     rng = np.random.default_rng(seed)
@@ -165,7 +137,6 @@ def test_projection_is_the_nearest_rotation(seed):
 
 
 @seeded
-@given(seed=SEEDS)
 def test_angle_between(seed):
     rng = np.random.default_rng(seed)
     a, b, c = random_rotations(rng, 3, 20)
@@ -175,42 +146,26 @@ def test_angle_between(seed):
     np.testing.assert_allclose(rotations.angle_between(a, a), 0, atol=1e-14)
 
 
-@seeded
+@settings(max_examples=30)
 @given(seed=SEEDS, gap=st.sampled_from([0.0, 1e-10, 1e-8, 1e-6, 1e-5, 3e-5, 1e-4, 1e-2, 1.0]))
 def test_between_turns_one_vector_into_the_other(seed, gap):
     """From equal to exactly opposite vectors, ``gap`` away from both."""
     rng = np.random.default_rng(seed)
-    source = unit(rng, 30)
-    away = np.cross(source, unit(rng, 30))
+    source = np.concatenate([unit(rng, 30), np.eye(3), -np.eye(3)])
+    away = np.cross(source, unit(rng, 36))
     away /= np.linalg.norm(away, axis=-1, keepdims=True)
     for sign in (1, -1):
         target = sign * np.cos(gap) * source + np.sin(gap) * away
         turn = rotations.between(source, target)
         assert_rotation(turn)
-        moved = (turn @ source[..., None])[..., 0]
         # Vectors closer to opposite than half the digits can tell count as opposite. Above that,
         # the last digit of a length turns the vector halfway by 1e-16 / gap.
         atol = 1e-14
         if sign < 0:
             atol = 2e-8 if gap < 1e-7 else 1e-14 + 2e-15 / gap
-        np.testing.assert_allclose(moved, target, atol=atol)
+        np.testing.assert_allclose((turn @ source[..., None])[..., 0], target, atol=atol)
         angle = np.linalg.norm(rotations.log(turn), axis=-1)
         np.testing.assert_allclose(angle, gap if sign > 0 else np.pi - gap, atol=2e-8)
-
-
-@pytest.mark.parametrize("axis", np.concatenate([np.eye(3), -np.eye(3)]).tolist())
-def test_between_opposite_axes(axis):
-    axis = np.array(axis)
-    turn = rotations.between(axis, -axis)
-    assert_rotation(turn)
-    np.testing.assert_allclose(turn @ axis, -axis, atol=1e-15)
-
-
-def test_between_of_a_mixed_batch_and_broadcast():
-    source = np.array([0.0, 0, 1])
-    target = np.array([[0.0, 0, 1], [0, 0, -1], [1, 0, 0]])
-    turn = rotations.between(np.broadcast_to(source, (3, 3)), target)
-    np.testing.assert_allclose(turn @ source, target, atol=1e-15)
 
 
 def test_float32_stays_float32_and_is_as_exact_as_it_can_be():
@@ -233,12 +188,6 @@ def test_float32_stays_float32_and_is_as_exact_as_it_can_be():
         np.testing.assert_allclose(value, reference, atol=3e-6)
 
 
-def test_leading_axes():
-    rotation = random_rotations(np.random.default_rng(8), 2, 0, 4)
-    assert rotations.exp(rotations.log(rotation)).shape == (2, 0, 4, 3, 3)
-    assert rotations.from_quaternion(rotations.to_quaternion(rotation)).shape == (2, 0, 4, 3, 3)
-
-
 # --- frames ------------------------------------------------------------------------------------
 
 
@@ -247,56 +196,32 @@ def random_rigid(rng, *batch):
 
 
 @seeded
-@given(seed=SEEDS)
 def test_inverse_and_composition(seed):
     rng = np.random.default_rng(seed)
     T_a_b, T_b_c = random_rigid(rng, 6), random_rigid(rng, 6)
     points = rng.normal(size=(6, 9, 3))
     np.testing.assert_allclose(frames.inverse(T_a_b), np.linalg.inv(T_a_b), atol=1e-13)
-    np.testing.assert_allclose(
-        frames.apply(T_a_b @ T_b_c, points), frames.apply(T_a_b, frames.apply(T_b_c, points)),
-        atol=1e-13,
-    )  # fmt: skip
-    np.testing.assert_allclose(
-        frames.apply(frames.inverse(T_a_b), frames.apply(T_a_b, points)), points, atol=1e-13
-    )
+    moved = frames.apply(T_a_b, frames.apply(T_b_c, points))
+    np.testing.assert_allclose(frames.apply(T_a_b @ T_b_c, points), moved, atol=1e-13)
 
 
-@pytest.mark.parametrize(
-    ("transforms", "points"),
-    [
-        ((), (3,)),
-        ((), (7, 3)),
-        ((), (5, 7, 3)),
-        ((5,), (5, 3)),
-        ((5,), (5, 7, 3)),
-        ((5, 2), (5, 2, 3)),
-        ((5, 2), (5, 2, 7, 3)),
-        ((5, 1), (5, 2, 7, 3)),
-        ((5,), (5, 2, 7, 3)),
-        ((2,), (2, 2, 7, 3)),  # would also broadcast the wrong way round
-        ((5,), (3,)),
-    ],
-)
-def test_apply_against_a_loop(transforms, points):
+# The last would also broadcast the wrong way round.
+SHAPES = "3|73|573|5 53|5 573|52 523|52 5273|51 5273|5 5273|5 3|2 2273"
+
+
+@pytest.mark.parametrize("shapes", SHAPES.split("|"))
+def test_apply_against_a_loop(shapes):
+    """The axes of transforms, if any, and those of points."""
+    *lead, points = (tuple(map(int, shape)) for shape in shapes.split())
+    transforms = lead[0] if lead else ()
     rng = np.random.default_rng(9)
     transform, point = random_rigid(rng, *transforms), rng.normal(size=points)
     moved = frames.apply(transform, point)
     assert moved.shape == (points if len(points) > 1 else (*transforms, 3))
     for index in np.ndindex(moved.shape[:-1]):
-        lead = tuple(
-            min(i, n - 1) for i, n in zip(index[: len(transforms)], transforms, strict=True)
-        )
-        expected = transform[lead] @ np.append(point if point.ndim == 1 else point[index], 1)
+        at = tuple(min(i, n - 1) for i, n in zip(index, transforms, strict=False))
+        expected = transform[at] @ np.append(point if point.ndim == 1 else point[index], 1)
         np.testing.assert_allclose(moved[index], expected[:3], atol=1e-14)
-
-
-def test_rigid_broadcasts():
-    rotation = random_rotations(np.random.default_rng(0))
-    stacked = frames.rigid(rotation, np.zeros((4, 3)))
-    assert stacked.shape == (4, 4, 4)
-    np.testing.assert_array_equal(stacked[2, :3, :3], rotation)
-    np.testing.assert_array_equal(stacked[:, 3], np.tile([0, 0, 0, 1], (4, 1)))
 
 
 def similarity_error(scale, rotation, shift, source, target, weights):
@@ -304,7 +229,7 @@ def similarity_error(scale, rotation, shift, source, target, weights):
     return float(weights @ np.sum(gap * gap, axis=1))
 
 
-@seeded
+@settings(max_examples=30)
 @given(seed=SEEDS, count=st.integers(3, 12))
 def test_similarity_recovers_exact_data(seed, count):
     rng = np.random.default_rng(seed)
@@ -312,8 +237,7 @@ def test_similarity_recovers_exact_data(seed, count):
     rotation, shift, scale = random_rotations(rng), rng.normal(size=3), rng.uniform(0.2, 5)
     target = scale * source @ rotation.T + shift
     found = frames.similarity_fit(source, target, weights)
-    error = similarity_error(*found, source, target, weights)
-    assert error < 1e-20 * max(1, scale**2) * 1e4
+    assert similarity_error(*found, source, target, weights) < 1e-16 * max(1, scale**2)
     if count > 3:  # three points leave a mirror image open, which the determinant closes
         assert found[0] == pytest.approx(scale, rel=1e-9)
         np.testing.assert_allclose(found[1], rotation, atol=1e-6)
@@ -326,9 +250,9 @@ def test_similarity_is_the_best_a_brute_search_finds(seed, scale_range):
     rng = np.random.default_rng(seed)
     source = rng.normal(size=(8, 3))
     target = rng.uniform(0.5, 2) * source @ random_rotations(rng).T + rng.normal(0, 0.5, (8, 3))
-    if seed % 2:
-        target[:, 0] *= -1
+    target[:, 0] *= -1 if seed % 2 else 1
     weights = rng.uniform(0, 2, 8)
+    weights[0], target[0] = 0, 50  # an outlier
     scale, rotation, shift = frames.similarity_fit(source, target, weights, scale_range)
     low, high = scale_range or (1e-3, 1e3)  # no limit that the data would reach
     assert low <= scale <= high
@@ -339,24 +263,9 @@ def test_similarity_is_the_best_a_brute_search_finds(seed, scale_range):
         turned = Scipy.from_rotvec(x[:3]).as_matrix()
         return similarity_error(x[6], turned, x[3:6], source, target, weights)
 
-    bounds = [(None, None)] * 6 + [(low, high)]
-    found = min(
-        minimize(cost, np.r_[start, 0, 0, 0, 1], bounds=bounds).fun
-        for start in rng.uniform(-2, 2, (10, 3))
-    )
-    assert best <= found + 1e-9
-    assert best == pytest.approx(found, rel=1e-4)
-
-
-def test_similarity_ignores_points_of_weight_zero():
-    rng = np.random.default_rng(1)
-    source = rng.normal(size=(6, 3))
-    target = 1.2 * source + 0.3
-    target[0] += 50
-    scale, rotation, shift = frames.similarity_fit(source, target, np.array([0.0, 1, 1, 1, 1, 1]))
-    assert scale == pytest.approx(1.2)
-    np.testing.assert_allclose(rotation, np.eye(3), atol=1e-12)
-    np.testing.assert_allclose(shift, 0.3, atol=1e-12)
+    bounds, starts = [(None, None)] * 6 + [(low, high)], rng.uniform(-2, 2, (10, 3))
+    found = min(minimize(cost, np.r_[s, 0, 0, 0, 1], bounds=bounds).fun for s in starts)
+    assert best <= found + 1e-9 and best == pytest.approx(found, rel=1e-4)
 
 
 def test_similarity_of_planar_and_collinear_points_is_a_rotation():

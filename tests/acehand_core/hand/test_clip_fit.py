@@ -8,11 +8,10 @@ from acehand_core.hand import articulation, clip_fit, landmark_fit
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.clip_fit import HalfGain, fit_clip, joint_slopes
 from acehand_core.hand.landmark_fit import Evidence, Pose
-from acehand_core.hand.skeleton import BONES
+from helpers.fake_hands import exact_evidence
 
 HAND = CapsuleHand()
 REST = HAND.rest_keypoints("right", np.zeros(10))
-PARENTS, CHILDREN = np.array(BONES).T
 CALM = HalfGain(bearing=8.0, depth=2.0, orient=4.0, angle=4.0)
 FREE = HalfGain(bearing=300.0, depth=300.0, orient=300.0, angle=300.0)
 
@@ -31,16 +30,13 @@ def moving(count=40, fps=30.0):
 
 
 def evidence_of(keypoints, rng=None, pixels=0.0, directions=0.0):
-    bearing = keypoints[..., :2] / keypoints[..., 2:]
-    bones = keypoints[:, CHILDREN] - keypoints[:, PARENTS]
-    direction = bones / np.linalg.norm(bones, axis=-1, keepdims=True)
+    seen = exact_evidence(keypoints)
     if rng is None:
-        return Evidence(bearing, direction)
-    scale = Evidence(bearing, direction).scale[:, None, None]
-    return Evidence(
-        bearing + pixels * scale * rng.normal(size=bearing.shape),
-        direction + directions * rng.normal(size=direction.shape),
+        return seen
+    bearing = seen.bearing + pixels * seen.scale[:, None, None] * rng.normal(
+        size=seen.bearing.shape
     )
+    return Evidence(bearing, seen.direction + directions * rng.normal(size=seen.direction.shape))
 
 
 def together(pose, evidence, seconds, half_gain=CALM, trust=None, turns=None, **options):
@@ -50,20 +46,17 @@ def together(pose, evidence, seconds, half_gain=CALM, trust=None, turns=None, **
     return fit_clip(pose, evidence, "right", REST, seconds, turns, trust, half_gain, **options)
 
 
-def error_mm(pose, keypoints):
-    return 1e3 * np.linalg.norm(pose.keypoints("right", REST) - keypoints, axis=-1)
-
-
 def test_a_slow_hand_comes_back_and_noise_does_not():
-    rng = np.random.default_rng(0)
     truth, keypoints, seconds = moving()
-    evidence = evidence_of(keypoints, rng, pixels=0.03, directions=0.3)
+    evidence = evidence_of(keypoints, np.random.default_rng(0), pixels=0.03, directions=0.3)
     rough = landmark_fit.refine(truth, evidence, "right", REST)
-    calm = together(rough, evidence, seconds).pose
-    assert np.median(error_mm(calm, keypoints)) < 0.6 * np.median(error_mm(rough, keypoints))
     # Where nothing is halved nothing is gained: each frame's own landmarks decide.
-    same = together(rough, evidence, seconds, half_gain=FREE).pose
-    np.testing.assert_allclose(error_mm(same, keypoints), error_mm(rough, keypoints), atol=0.5)
+    poses = (rough, *(together(rough, evidence, seconds, gain).pose for gain in (CALM, FREE)))
+    alone, calm, same = (
+        1e3 * np.linalg.norm(pose.keypoints("right", REST) - keypoints, axis=-1) for pose in poses
+    )
+    assert np.median(calm) < 0.6 * np.median(alone)
+    np.testing.assert_allclose(same, alone, atol=0.5)
 
 
 def test_a_frame_that_is_not_trusted_is_as_its_neighbours():
@@ -92,10 +85,10 @@ def test_what_is_smooth_in_the_room_stays_so_though_the_camera_shakes():
     evidence = evidence_of(keypoints)
     # The pull towards a relaxed hand apart, which is the same for all.
     pose = landmark_fit.refine(seen, evidence, "right", REST, iterations=20)
-    told, untold = (
+    with_turns, without = (
         together(pose, evidence, seconds, turns=t, iterations=20).pose for t in (turns, None)
     )
-    away = [np.linalg.norm(p.wrist - pose.wrist, axis=1).mean() for p in (told, untold)]
+    away = [np.linalg.norm(p.wrist - pose.wrist, axis=1).mean() for p in (with_turns, without)]
     assert away[0] < 0.2 * away[1]
 
 
@@ -139,22 +132,18 @@ def test_intervals_hold_as_often_as_they_say(monkeypatch):
 
 def test_slopes_of_joints_against_finite_differences():
     truth, keypoints, _ = moving(4)
-    frames = landmark_fit.FrameProblem(
-        evidence_of(keypoints), "right", REST, truth.global_orient, use_pixels=True
-    )
+    evidence = evidence_of(keypoints)
+    frames = landmark_fit.FrameProblem(evidence, "right", REST, truth.global_orient, True)
     x, slopes = frames.start(truth), joint_slopes(truth, "right", REST)
-    for unknown in range(28):
-        step = 1e-6 * np.eye(28)[unknown]
+    for unknown, step in enumerate(1e-6 * np.eye(28)):
         ends = [frames.pose(x + s).keypoints("right", REST) for s in (step, -step)]
-        np.testing.assert_allclose(
-            slopes[..., unknown], (ends[0] - ends[1]) / 2e-6, atol=1e-8, rtol=1e-5
-        )
+        numeric = (ends[0] - ends[1]) / 2e-6
+        np.testing.assert_allclose(slopes[..., unknown], numeric, atol=1e-8, rtol=1e-5)
 
 
 @pytest.mark.parametrize("count", [3, 4, 7])
 def test_blocks_of_the_inverse_and_steps_against_the_whole_matrix(count):
-    rng = np.random.default_rng(count)
-    size = 28
+    rng, size = np.random.default_rng(count), 28
     # A banded matrix is that of a sum over three frames at a time.
     whole = np.zeros((count * size, count * size))
     for first in range(count - 2):
@@ -162,27 +151,18 @@ def test_blocks_of_the_inverse_and_steps_against_the_whole_matrix(count):
         root = rng.normal(size=(3 * size, 3 * size))
         whole[part, part] += root @ root.T + np.eye(3 * size)
 
-    def blocks(reach):
-        return np.stack(
-            [
-                whole[k * size : (k + 1) * size, (k + reach) * size : (k + reach + 1) * size]
-                for k in range(count - reach)
-            ]
-        )
+    def blocks(matrix, reach):
+        rows = [slice(k * size, (k + 1) * size) for k in range(count)]
+        return np.stack([matrix[a, b] for a, b in zip(rows, rows[reach:], strict=False)])
 
-    inverse = np.linalg.inv(whole)
-    expected = np.stack(
-        [inverse[k * size : (k + 1) * size, k * size : (k + 1) * size] for k in range(count)]
-    )
-    found = clip_fit._marginals(blocks(0), blocks(1), blocks(2))
-    np.testing.assert_allclose(found, expected, atol=1e-8, rtol=1e-6)
+    band = [blocks(whole, reach) for reach in range(3)]
+    expected = blocks(np.linalg.inv(whole), 0)
+    np.testing.assert_allclose(clip_fit._marginals(*band), expected, atol=1e-8, rtol=1e-6)
 
-    gradient = rng.normal(size=(count, size))
-    resting = rng.random((count, size)) < 0.2
-    free = ~resting.ravel()
-    step = np.zeros(count * size)
+    gradient, resting = rng.normal(size=(count, size)), rng.random((count, size)) < 0.2
+    free, step = ~resting.ravel(), np.zeros(count * size)
     step[free] = np.linalg.solve(whole[np.ix_(free, free)], -gradient.ravel()[free])
-    found = clip_fit._step(blocks(0), blocks(1), blocks(2), gradient, resting, 0.0)
+    found = clip_fit._step(*band, gradient, resting, 0.0)
     np.testing.assert_allclose(found.ravel(), step, atol=1e-9, rtol=1e-6)
 
 

@@ -25,12 +25,6 @@ def test_distances_of_segments_by_another_solver():
     np.testing.assert_allclose(np.linalg.norm(away, axis=-1), 1.0)
 
 
-def test_capsules_lie_within_the_skin():
-    """Fingers of adults are 14 to 22 mm thick, palms some 25."""
-    radii = contact.radii()
-    assert (radii[[6, 7, 10, 11, 14, 15]] > 0.005).all() and (radii <= 0.012).all()
-
-
 def crossing(count=30, gap_m=0.05):
     """The right hand passes in front of the left one, which rests: joints of both (N, 21, 3)."""
     angles = np.tile(articulation.comfortable(), (count, 1))

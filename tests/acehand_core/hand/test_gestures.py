@@ -1,7 +1,5 @@
 """Synthetic gestures: tips that touch, and fingers that get faster."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """docs/my_keypoints.md: its commands run as they stand, on files of the structure it names."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path
@@ -14,12 +12,10 @@ from acehand_core.cli import retarget
 from acehand_core.cli.main import main as acehand
 from acehand_core.lerobot.check import check_dataset
 from acehand_core.recordings.hands_file import read_hand_motion
-from acehand_core.recordings.keypoints.joints import WRIST_GAP_S
-from acehand_core.recordings.keypoints.mapping import PRESETS, KeypointMap, load_map
+from acehand_core.recordings.keypoints.mapping import KeypointMap, load_map
 from helpers import ROOT
 from helpers import keypoint_files as made
 from helpers.retarget_samples import moving_hands
-from retarget.targets import JOINT_GAP_S, UNSEEN_SHARE
 
 PAGE = (ROOT / "docs/my_keypoints.md").read_text("utf-8")
 MOVING = moving_hands(20)
@@ -75,14 +71,3 @@ def test_the_mapping_of_the_page(tmp_path: Path) -> None:
         re.findall(r"`(\w+)`", PAGE.split("For tables also")[1].split("\n\n")[0])
     )
     assert named == {name for name in KeypointMap.__dataclass_fields__ if name != "where"}
-
-
-def test_presets_and_numbers_of_the_page() -> None:
-    rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \| ([\d, ]+) \|", PAGE, re.M)
-    stated = {}
-    for names, counts in rows:
-        found = re.findall(r"`(\w+)`", names)
-        sizes = [int(size) for size in counts.split(",")]
-        stated |= dict(zip(found, sizes * len(found), strict=False))
-    assert stated == {name: len(order) for name, order in PRESETS.items()}
-    assert WRIST_GAP_S == JOINT_GAP_S == 0.5 and UNSEEN_SHARE == 0.05

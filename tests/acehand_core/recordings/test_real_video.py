@@ -4,8 +4,6 @@ The video is one right hand before a webcam, 621 frames at 30 fps; it is shared 
 the project.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +12,8 @@ import numpy as np
 import pytest
 
 from acehand_core.cli import retarget
-from acehand_core.motion import FrameSource, HandMotion
+from acehand_core.hand.capsule import CapsuleHand
+from acehand_core.motion import HandMotion
 from acehand_core.recordings.hands_file import read_hand_motion
 from acehand_core.recordings.video import open_video
 from acehand_core.trackers.base import TrackerSettings
@@ -58,42 +57,10 @@ def test_the_whole_video(job) -> None:
     assert check_every_frame(out) == []
     info = json.loads((out / "meta" / "info.json").read_text())
     assert info["total_frames"] == 621 and info["total_episodes"] == 1
-
-
-def test_stored_commands_keep_the_limits(job) -> None:
-    """Recomputed from the file, as a user of the dataset would."""
-    import pyarrow.parquet as pq
-
-    from retarget.robots.robot import load_robot
-
-    hand = load_robot("inspire").hand("right")
-    out, _, _ = job
-    info = json.loads((out / "meta" / "info.json").read_text())
-    names = info["features"]["observation.state"]["names"]
-    table = pq.read_table(out / "data" / "chunk-000" / "file-000.parquet")
-    state = np.array(table["observation.state"].to_pylist(), np.float64)
-    columns = [names.index(f"right_{joint}") for joint in hand.command_joints]
-    commands = state[:, columns]
-    assert (commands >= hand.command_lower - 1e-6).all()
-    assert (commands <= hand.command_upper + 1e-6).all()
-    assert (np.abs(np.diff(commands, axis=0)) * 30 <= hand.command_velocity * (1 + 1e-6)).all()
-    registers = np.array(table["action.register"].to_pylist())[:, 6:]
-    assert registers.min() >= 0 and registers.max() <= 1000
-    action = np.array(table["action"].to_pylist())
-    np.testing.assert_array_equal(action[:-1], state[1:].astype(action.dtype))
-
-
-def test_one_shape_and_anatomical_fingers(job) -> None:
-    from acehand_core.hand.capsule import CapsuleHand
-
-    _, _, motion = job
-    bones = CapsuleHand().joints(
-        "right", motion.global_orient[:, RIGHT], motion.hand_pose[:, RIGHT], motion.betas[RIGHT]
-    )
-    rebuilt = bones + motion.translation[:, RIGHT, None]
+    turns = motion.global_orient[:, RIGHT], motion.hand_pose[:, RIGHT]
+    hand = CapsuleHand().joints("right", *turns, motion.betas[RIGHT])
+    rebuilt = hand + motion.translation[:, RIGHT, None]
     np.testing.assert_allclose(rebuilt, motion.joints_camera[:, RIGHT], atol=1e-9)
-    lengths = np.linalg.norm(np.diff(motion.joints_camera[:, RIGHT, 5:9], axis=1), axis=-1)
-    assert np.ptp(lengths, axis=0).max() < 1e-9
     assert (np.abs(motion.betas[RIGHT]) <= 3).all()
 
 
@@ -104,9 +71,7 @@ def track(frames: Sequence[np.ndarray], folder: Path) -> HandMotion:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("start", "length"), [(60, 10), (150, 20), (290, 30)])
-def test_a_masked_hand_is_filled_and_marked(
-    start: int, length: int, job, video: Path, tmp_path: Path
-) -> None:
+def test_a_masked_hand_is_filled_and_marked(start, length, job, video, tmp_path) -> None:
     """Error: distance of projected joints from the unmasked clip's landmarks, in pixels."""
     first, last = start - 40, start + length + 40
     frames = list(open_video(video).frames.read(first, last))
@@ -122,36 +87,18 @@ def test_a_masked_hand_is_filled_and_marked(
     assert motion.camera is not None
     projected = motion.camera.project(motion.joints_camera[:, RIGHT])
     error = np.nanmean(np.linalg.norm(projected - truth, axis=-1), axis=1)
-    outside = np.median(error[others])
-    assert error[gap[-1]] <= 2 * outside
-    # The frames after the gap are as good as the rest too.
-    assert np.median(error[gap[-1] + 1 : gap[-1] + 4]) <= 2 * outside
-
-
-class BesideItsMirrorImage(Sequence):
-    """Frames with their mirror image at their right, made one by one: they are large."""
-
-    def __init__(self, frames: FrameSource, count: int) -> None:
-        self._frames, self._count = frames, count
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, index: int) -> np.ndarray:
-        if index >= len(self):
-            raise IndexError(index)
-        frame = self._frames.at(index)
-        return np.hstack([frame, frame[:, ::-1]])
+    most = 2 * np.median(error[others])
+    assert error[gap[-1]] <= most and np.median(error[gap[-1] + 1 : gap[-1] + 4]) <= most
 
 
 @pytest.mark.slow
 def test_a_hand_and_its_mirror_image(video: Path, tmp_path: Path) -> None:
-    motion = track(BesideItsMirrorImage(open_video(video).frames, 180), tmp_path)
-    assert len(motion) == 180
-    assert motion.observed.mean(0).min() >= 0.97
+    half = [frame[::2, ::2] for frame in open_video(video).frames.read(0, 180)]
+    motion = track([np.hstack([frame, frame[:, ::-1]]) for frame in half], tmp_path)
+    assert len(motion) == 180 and motion.observed.mean(0).min() >= 0.97
     centre = np.nanmean(motion.joints_image[..., 0], axis=-1)
     # The mirror image stands on the right half and is the left hand.
-    assert np.nanmin(centre[:, 0]) > 1280 > np.nanmax(centre[:, 1])
+    assert np.nanmin(centre[:, 0]) > 640 > np.nanmax(centre[:, 1])
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
 """Files of hands as trackers, and trackers of third parties."""
 
 import os
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -21,15 +20,13 @@ from acehand_core.errors import (
 from acehand_core.motion import Recording
 from acehand_core.recordings.hands_file import write_hand_motion
 from acehand_core.recordings.keypoint_files import read_joints_file
-from acehand_core.recordings.keypoints.joints import ENTRIES
 from acehand_core.recordings.registry import HandsFile, format_of
 from acehand_core.safe_files import safe_load_npz
-from acehand_core.trackers import base
 from acehand_core.trackers.base import Tracker, TrackerSettings, make_tracker, tracker_names
 from acehand_core.trackers.choose import FileTracker, choose_tracker
-from helpers import ROOT
 from helpers.fake_motion import CAMERA, assert_same_bits, random_motion
-from helpers.plugins import installed, lay_down
+from helpers.plugins import installed
+from helpers.video_fixtures import Images
 
 BOTH = TrackerSettings()
 
@@ -40,37 +37,43 @@ def joints_file(tmp_path, **entries):
     return path
 
 
-def one_hand(count=4, seed=0):
+def hands(*shape):
     """Points as far apart as those of a hand, metres."""
-    return np.random.default_rng(seed).normal(size=(count, 21, 3)) * 0.05
+    return np.random.default_rng(0).normal(size=(*shape, 21, 3)) * 0.05
 
 
-def two_hands(count=4, seed=0):
-    return np.random.default_rng(seed).normal(size=(count, 2, 21, 3)) * 0.05
+def one_hand():
+    return hands(4)
 
 
-# --- what a joints file may say ----------------------------------------------------------------
+def two_hands(count=4):
+    return hands(count, 2)
+
+
+def read(tmp_path, *arguments, **entries):
+    return read_joints_file(joints_file(tmp_path, **entries), *arguments)
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_one_hand_goes_to_its_slot(tmp_path, side):
-    joints = one_hand()
-    slot = ("left", "right").index(side)
-    for said in (side, np.array([side]), np.array(side.encode())):
-        motion = read_joints_file(joints_file(tmp_path, joints=joints, side=said))
+    joints, slot = one_hand(), ("left", "right").index(side)
+    for stored in (side, np.array([side]), np.array(side.encode())):
+        motion = read(tmp_path, joints=joints, side=stored)
         np.testing.assert_array_equal(motion.joints_camera[:, slot], joints)
         assert motion.observed[:, slot].all() and not motion.observed[:, 1 - slot].any()
         assert np.isnan(motion.joints_camera[:, 1 - slot]).all()
-    motion = read_joints_file(joints_file(tmp_path, joints=joints), side)
-    np.testing.assert_array_equal(motion.joints_camera[:, slot], joints)
-    # The file knows better than the command line.
+    assert read(tmp_path, side, joints=joints).observed[:, slot].all()
+    # The file counts more than the command line.
     other = "right" if side == "left" else "left"
-    motion = read_joints_file(joints_file(tmp_path, joints=joints, side=side), other)
-    assert motion.observed[:, slot].all()
+    assert read(tmp_path, other, joints=joints, side=side).observed[:, slot].all()
 
 
-def test_defaults(tmp_path):
-    motion = read_joints_file(joints_file(tmp_path, joints=two_hands(5)))
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, ">f8"])
+def test_defaults(tmp_path, kind):
+    joints = two_hands(5).astype(kind)
+    motion = read(tmp_path, joints=joints)
+    np.testing.assert_array_equal(motion.joints_camera, joints.astype(float))
+    assert motion.joints_camera.dtype == np.float64
     assert motion.fps == 30.0 and not motion.placed and motion.hand_model == "none"
     assert motion.timestamps_ns.tolist() == [0, 33333333, 66666667, 100000000, 133333333]
     assert (motion.quality == 1).all() and motion.observed.all() and not motion.filled.any()
@@ -79,36 +82,16 @@ def test_defaults(tmp_path):
     assert len(motion.provenance.source_sha256) == 64
 
 
-@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, ">f8"])
-def test_any_floating_point(tmp_path, kind):
-    joints = two_hands().astype(kind)
-    motion = read_joints_file(joints_file(tmp_path, joints=joints))
-    assert motion.joints_camera.dtype == np.float64
-    np.testing.assert_array_equal(motion.joints_camera, joints.astype(float))
-
-
 def test_rate_and_stamps(tmp_path):
-    motion = read_joints_file(joints_file(tmp_path, joints=two_hands(), fps=120))
+    motion = read(tmp_path, joints=two_hands(), fps=120)
     assert motion.fps == 120.0 and motion.timestamps_ns[3] == 25_000_000
     stamps = np.array([5, 20_000_005, 41_000_005, 60_000_005])
-    motion = read_joints_file(joints_file(tmp_path, joints=two_hands(), timestamps_ns=stamps))
+    motion = read(tmp_path, joints=two_hands(), timestamps_ns=stamps)
     np.testing.assert_array_equal(motion.timestamps_ns, stamps)
     assert motion.fps == pytest.approx(50.0)
-    motion = read_joints_file(
-        joints_file(tmp_path, joints=two_hands(), timestamps_ns=stamps, fps=48.0)
-    )
-    assert motion.fps == 48.0
-    motion = read_joints_file(
-        joints_file(tmp_path, joints=two_hands(1), timestamps_ns=stamps[:1].astype(np.uint64))
-    )
+    assert read(tmp_path, joints=two_hands(), timestamps_ns=stamps, fps=48.0).fps == 48.0
+    motion = read(tmp_path, joints=two_hands(1), timestamps_ns=stamps[:1].astype(np.uint64))
     assert motion.fps == 30.0 and motion.timestamps_ns.tolist() == [5]
-
-
-def test_frame(tmp_path):
-    for frame, placed in (("camera", True), ("wrist", False)):
-        path = joints_file(tmp_path, joints=two_hands(), frame=frame)
-        assert read_joints_file(path).placed == placed
-        assert FileTracker(path, BOTH).placed == placed
 
 
 def test_confidence_and_missing_joints_lower_the_quality(tmp_path):
@@ -117,82 +100,57 @@ def test_confidence_and_missing_joints_lower_the_quality(tmp_path):
     joints[1, 0, 0] = np.nan  # no wrist
     joints[2, 0, [4, 8, 12, 16, 20]] = np.nan  # no tip
     joints[3, 0, 7, 1] = np.inf
-    path = joints_file(tmp_path, joints=joints, confidence=np.array([0.5, 1.0, 1.0, 0.25]))
-    motion = read_joints_file(path)
+    motion = read(tmp_path, joints=joints, confidence=np.array([0.5, 1.0, 1.0, 0.25]))
     assert motion.observed[:, 0].tolist() == [True, False, False, True]
     np.testing.assert_allclose(motion.quality[:, 0], [0.5 * 14 / 21, 0, 0, 0.25 * 20 / 21])
     np.testing.assert_allclose(motion.quality[:, 1], [0.5, 1.0, 1.0, 0.25])
     assert np.isnan(motion.joints_camera[[1, 2], 0]).all()
-    # What is not finite is not known; the rest stays.
+    # A joint that is not finite is unknown; the rest stays.
     assert np.isnan(motion.joints_camera[3, 0, 7]).all()
     assert np.isfinite(np.delete(motion.joints_camera[3, 0], 7, axis=0)).all()
     per_hand = np.array([[1.0, 0.2], [np.nan, 2.0], [0.3, -1.0], [1, np.inf]])
-    motion = read_joints_file(joints_file(tmp_path, joints=two_hands(), confidence=per_hand))
-    np.testing.assert_allclose(motion.quality, [[1.0, 0.2], [0, 1], [0.3, 0], [1, 1]])
+    quality = read(tmp_path, joints=two_hands(), confidence=per_hand).quality
+    np.testing.assert_allclose(quality, [[1.0, 0.2], [0, 1], [0.3, 0], [1, 1]])
 
 
-# --- and what it may not -----------------------------------------------------------------------
-
-WRONG = {
-    "no joints": ({"side": "left"}, "entry 'joints' is missing; valid: side"),
-    "misspelt key": ({"joints": two_hands(), "timestamp_ns": 1}, "Did you mean 'timestamps_ns'?"),
-    "unknown key": (
-        {"joints": two_hands(), "wings": 1},
-        "unknown entry 'wings'; valid: confidence",
-    ),
-    "integers": ({"joints": np.ones((4, 2, 21, 3), int)}, "joints are int64"),
-    "twenty joints": ({"joints": np.ones((4, 20, 3)), "side": "left"}, "shape (4, 20, 3)"),
-    "three hands": ({"joints": np.ones((4, 3, 21, 3))}, "shape (4, 3, 21, 3)"),
-    "flat": ({"joints": np.ones((4, 63))}, "(T, 21, 3) or (T, 2, 21, 3)"),
-    "one number": ({"joints": np.float64(3.0)}, "joints have shape ()"),
-    "no frame": ({"joints": np.ones((0, 2, 21, 3))}, "no frame"),
-    "no side": ({"joints": one_hand()}, "--hands left|right"),
-    "both sides": ({"joints": one_hand(), "side": "both"}, "side is 'both'; valid: left, right"),
-    "misspelt side": ({"joints": one_hand(), "side": "rigth"}, "Did you mean 'right'?"),
-    "unknown frame": ({"joints": two_hands(), "frame": "cam"}, "Did you mean 'camera'?"),
-    "no rate": ({"joints": two_hands(), "fps": 0.0}, "fps is 0.0"),
-    "negative rate": ({"joints": two_hands(), "fps": -30}, "fps is -30"),
-    "rate without end": ({"joints": two_hands(), "fps": np.inf}, "fps is inf"),
-    "rate that is none": ({"joints": two_hands(), "fps": np.nan}, "fps is nan"),
-    "rate of nanoseconds": ({"joints": two_hands(), "fps": 3e9}, "above 0 up to 1e+06"),
-    "rate as text": ({"joints": two_hands(), "fps": "fast"}, "fps is fast"),
-    "many rates": ({"joints": two_hands(), "fps": [30.0, 30.0]}, "fps is [30. 30.]"),
-    "bad rate with stamps": (
-        {"joints": two_hands(), "fps": -1.0, "timestamps_ns": np.arange(4)},
-        "fps is -1.0",
-    ),
-    "stamps of seconds": ({"joints": two_hands(), "timestamps_ns": np.arange(4.0)}, "4 integers"),
-    "few stamps": ({"joints": two_hands(), "timestamps_ns": np.arange(3)}, "4 integers"),
-    "decreasing stamps": (
-        {"joints": two_hands(), "timestamps_ns": [0, 10, 5, 20]},
-        "must increase; frame 2 does not",
-    ),
-    "equal stamps": ({"joints": two_hands(), "timestamps_ns": [0, 1, 2, 2]}, "frame 3 does not"),
-    "confidence of joints": (
-        {"joints": two_hands(), "confidence": np.ones((4, 2, 20))},
-        "shape (4, 2, 20)",
-    ),
-    "confidence as text": ({"joints": two_hands(), "confidence": ["a"] * 4}, "confidence is <U1"),
-}
+BOTH_HANDS, ONE_HAND = {"joints": two_hands()}, {"joints": one_hand()}
+WRONG = [
+    ({"side": "left"}, "'joints' is missing; valid: side"),
+    (BOTH_HANDS | {"timestamp_ns": 1}, "Did you mean 'timestamps_ns'?"),
+    (BOTH_HANDS | {"wings": 1}, "'wings'; valid: confidence"),
+    ({"joints": np.ones((4, 2, 21, 3), int)}, "joints are int64"),
+    ({"joints": np.ones((4, 20, 3)), "side": "left"}, "shape (4, 20, 3)"),
+    ({"joints": np.ones((4, 3, 21, 3))}, "shape (4, 3, 21, 3)"),
+    ({"joints": np.ones((4, 63))}, "(T, 21, 3) or (T, 2, 21, 3)"),
+    ({"joints": np.float64(3.0)}, "shape ()"),
+    ({"joints": np.ones((0, 2, 21, 3))}, "no frame"),
+    (ONE_HAND, "--hands left|right"),
+    (ONE_HAND | {"side": "both"}, "'both'; valid: left, right"),
+    (ONE_HAND | {"side": "rigth"}, "Did you mean 'right'?"),
+    (BOTH_HANDS | {"frame": "cam"}, "Did you mean 'camera'?"),
+    (BOTH_HANDS | {"fps": 0.0}, "fps is 0.0"),
+    (BOTH_HANDS | {"fps": -30}, "fps is -30"),
+    (BOTH_HANDS | {"fps": np.inf}, "fps is inf"),
+    (BOTH_HANDS | {"fps": np.nan}, "fps is nan"),
+    (BOTH_HANDS | {"fps": 3e9}, "above 0 up to 1e+06"),
+    (BOTH_HANDS | {"fps": "fast"}, "fps is fast"),
+    (BOTH_HANDS | {"fps": [30.0, 30.0]}, "fps is [30. 30.]"),
+    (BOTH_HANDS | {"fps": -1.0, "timestamps_ns": np.arange(4)}, "fps is -1.0"),
+    (BOTH_HANDS | {"timestamps_ns": np.arange(4.0)}, "4 integers"),
+    (BOTH_HANDS | {"timestamps_ns": np.arange(3)}, "4 integers"),
+    (BOTH_HANDS | {"timestamps_ns": [0, 10, 5, 20]}, "frame 2"),
+    (BOTH_HANDS | {"timestamps_ns": [0, 1, 2, 2]}, "frame 3"),
+    (BOTH_HANDS | {"confidence": np.ones((4, 2, 20))}, "shape (4, 2, 20)"),
+    (BOTH_HANDS | {"confidence": ["a"] * 4}, "confidence is <U1"),
+]
 
 
-@pytest.mark.parametrize("case", WRONG)
-def test_a_wrong_joints_file_says_what_is_wrong(tmp_path, case):
-    entries, message = WRONG[case]
+@pytest.mark.parametrize(("entries", "message"), WRONG, ids=[message for _, message in WRONG])
+def test_a_wrong_joints_file_is_refused(tmp_path, entries, message):
     path = joints_file(tmp_path, **entries)
     with pytest.raises(SchemaError) as error:
         FileTracker(path, BOTH)
-    assert str(error.value).startswith(f"{path}: ")
-    assert message in str(error.value)
-
-
-def test_the_documentation_names_every_entry():
-    """docs/formats.md is what users read."""
-    section = (
-        (ROOT / "docs" / "formats.md").read_text().split("## Joints file")[1].split("\n## ")[0]
-    )
-    named = [line.split("`")[1] for line in section.splitlines() if line.startswith("| `")]
-    assert sorted(named) == sorted(ENTRIES)
+    assert str(error.value).startswith(f"{path}: ") and message in str(error.value)
 
 
 def test_pickles_are_refused_unopened(tmp_path):
@@ -200,14 +158,10 @@ def test_pickles_are_refused_unopened(tmp_path):
         def __reduce__(self):
             return os.mkdir, (str(tmp_path / "run"),)
 
-    path = tmp_path / "joints.npz"
-    for entries in (
-        {"joints": np.array([Bomb()])},
-        {"joints": two_hands(), "side": np.array([Bomb()])},
-    ):
-        np.savez(path, **entries)
+    bomb = np.array([Bomb()])
+    for entries in ({"joints": bomb}, {"joints": two_hands(), "side": bomb}):
         with pytest.raises(UnsafeFileError, match="pickled"):
-            FileTracker(path, BOTH)
+            FileTracker(joints_file(tmp_path, **entries), BOTH)
     assert not (tmp_path / "run").exists()
 
 
@@ -215,18 +169,17 @@ def test_files_that_are_no_npz(tmp_path):
     path = tmp_path / "joints.npz"
     with pytest.raises(InputError, match=r"joints\.npz: cannot be read"):
         FileTracker(path, BOTH)
-    plain = tmp_path / "plain.npy"
-    np.save(plain, two_hands())
+    np.save(tmp_path / "plain.npy", two_hands())
     np.savez_compressed(path, joints=two_hands(50))
     whole = path.read_bytes()
     flipped = bytearray(whole)
     flipped[len(whole) // 2] ^= 0x55
-    far = whole[:29] + b"\xff" + whole[30:]  # the array would begin after the file's end
-    for content in (b"", b"no zip", plain.read_bytes(), whole[:100], whole[:-40], bytes(flipped)):
+    plain = (tmp_path / "plain.npy").read_bytes()
+    for content in (b"", b"no zip", plain, whole[:100], whole[:-40], bytes(flipped)):
         path.write_bytes(content)
         with pytest.raises(SchemaError, match=r"joints\.npz: "):
             FileTracker(path, BOTH)
-    path.write_bytes(far)
+    path.write_bytes(whole[:29] + b"\xff" + whole[30:])  # an array that begins after the file's end
     with pytest.raises(SchemaError, match=r"joints\.npz: "):
         safe_load_npz(path)
 
@@ -246,28 +199,10 @@ def test_damage_is_never_a_traceback(tmp_path_factory, data):
         assert "j.npz" in str(error)
 
 
-# --- as a tracker ------------------------------------------------------------------------------
-
-
-class Pictures:
-    """Frames that are never read."""
-
-    def __init__(self, count):
-        self.count = count
-
-    def __len__(self):
-        return self.count
-
-    def read(self, start, stop):
-        yield from ()
-
-    def at(self, index):
-        raise AssertionError
-
-
 def video(count, camera=None, poses=None, width=1280, height=960):
     stamps = np.arange(count, dtype=np.int64) * 40_000_000
-    return Recording("v.mp4", "00", stamps, 25.0, width, height, Pictures(count), camera, poses)
+    pictures = Images([None] * count)  # never read
+    return Recording("v.mp4", "00", stamps, 25.0, width, height, pictures, camera, poses)
 
 
 @pytest.fixture
@@ -286,24 +221,20 @@ def test_a_table_alone_comes_back_as_it_is(table):
     assert_same_bits(tracker.track(recording), random_motion(3, 6))
 
 
-def test_beside_a_video_the_videos_time_and_camera_count(table):
-    tracker = FileTracker(table, BOTH)
+def test_with_a_video_its_time_and_camera_count(table):
+    tracker, stored, same = FileTracker(table, BOTH), random_motion(3, 6), np.array_equal
     mine = replace(CAMERA, model="pinhole", distortion=(), fx=700.0)
     poses = np.tile(np.eye(4), (6, 1, 1))
     motion = tracker.track(video(6, mine, poses))
     assert motion.fps == 25.0 and motion.timestamps_ns[1] == 40_000_000
-    assert motion.camera == mine.rescaled(1280, 960)
-    np.testing.assert_array_equal(motion.T_world_camera, poses)
+    assert motion.camera == mine.rescaled(1280, 960) and same(motion.T_world_camera, poses)
     # Without a camera and poses of its own the video has the file's, the camera at its size.
     motion = tracker.track(video(6))
     assert motion.camera == CAMERA.rescaled(1280, 960)
-    np.testing.assert_array_equal(motion.T_world_camera, random_motion(3, 6).T_world_camera)
-    np.testing.assert_array_equal(motion.joints_camera, random_motion(3, 6).joints_camera)
-
-
-def test_a_file_of_another_length_is_refused(table):
-    with pytest.raises(InputError, match=r"holds 6 frames but v\.mp4 has 7; .*one entry per frame"):
-        FileTracker(table, BOTH).track(video(7))
+    assert same(motion.T_world_camera, stored.T_world_camera)
+    assert same(motion.joints_camera, stored.joints_camera, equal_nan=True)
+    with pytest.raises(InputError, match=r"6 frames but v\.mp4 has 7"):
+        tracker.track(video(7))
 
 
 @pytest.mark.parametrize("hands", ["left", "right"])
@@ -322,17 +253,13 @@ def test_choosing_by_name_or_file(table, tmp_path):
     assert format_of(Path("video.mp4")) is not HandsFile
     assert isinstance(choose_tracker(str(table), BOTH), FileTracker)
     assert choose_tracker("auto", BOTH).name == "mediapipe"
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match=r"none\.npz"):
         choose_tracker(str(tmp_path / "none.npz"), BOTH)
-    with pytest.raises(InputError, match=r"'mediapip' is neither .*Did you mean 'mediapipe'"):
+    with pytest.raises(InputError, match=r"'mediapip'.*Did you mean 'mediapipe'"):
         choose_tracker("mediapip", BOTH)
 
 
-# --- third parties -----------------------------------------------------------------------------
-
 PLUGIN = """
-from acehand_core.recordings.keypoint_files import read_joints_file
-
 class Mine:
     name, placed, hand_model = "mine", True, "none"
     def __init__(self, settings):
@@ -340,11 +267,8 @@ class Mine:
     def track(self, recording, progress=None):
         return self.settings.hands
 
-class Half:
-    name = "half"
-
 def half(settings):
-    return Half()
+    return type("Half", (), {"name": "half"})()
 
 def broken(settings):
     raise ValueError("its own affair")
@@ -354,62 +278,24 @@ def broken(settings):
 @pytest.fixture
 def plugin(tmp_path):
     (tmp_path / "hand_plugin.py").write_text(PLUGIN)
-    trackers = {
-        "mine": "hand_plugin:Mine",
-        "half": "hand_plugin:half",
-        "broken": "hand_plugin:broken",
-        "gone": "hand_plugin:Gone",
-        "absent": "no_such_module:Tracker",
-        "mediapipe": "hand_plugin:Mine",
-    }
-    with installed(tmp_path, {"acehand.trackers": trackers}):
+    trackers = {name: f"hand_plugin:{name}" for name in ("half", "broken", "gone")}
+    trackers |= dict.fromkeys(("mine", "mediapipe"), "hand_plugin:Mine")
+    with installed(tmp_path, {"acehand.trackers": trackers | {"absent": "no_such_module:Tracker"}}):
         yield
     sys.modules.pop("hand_plugin", None)
 
 
 def test_a_third_partys_tracker_is_found_by_name(plugin):
-    assert tracker_names() == (
-        "absent",
-        "ace",
-        "auto",
-        "broken",
-        "gone",
-        "half",
-        "mediapipe",
-        "mine",
-    )
+    assert " ".join(tracker_names()) == "absent ace auto broken gone half mediapipe mine"
     tracker = make_tracker("mine", TrackerSettings(hands="left"))
     assert tracker.name == "mine" and tracker.track(None) == "left"
     assert make_tracker("mediapipe", BOTH).name == "mediapipe"  # ours cannot be replaced
-    with pytest.raises(InputError, match="valid: absent, ace, auto, broken"):
-        make_tracker("yours", BOTH)
-
-
-def test_a_third_partys_tracker_that_does_not_load_says_so(plugin):
-    for name in ("gone", "absent"):
-        with pytest.raises(MissingDependencyError, match=f"'{name}' .acehand.trackers. of others"):
+    for name, error, message in (
+        ("yours", InputError, "valid: absent, ace, auto, broken"),
+        ("gone", MissingDependencyError, "'gone' .acehand.trackers."),
+        ("absent", MissingDependencyError, "'absent' .acehand.trackers."),
+        ("half", InputError, "'half'.*placed, hand_model, track"),
+        ("broken", ValueError, "its own affair"),
+    ):
+        with pytest.raises(error, match=message):
             make_tracker(name, BOTH)
-    with pytest.raises(InputError, match=r"'half'.*lacks placed, hand_model, track"):
-        make_tracker("half", BOTH)
-    with pytest.raises(ValueError, match="its own affair"):
-        make_tracker("broken", BOTH)
-
-
-def test_an_installed_package_brings_its_tracker(tmp_path):
-    """A package as pip lays it down, in a process of its own."""
-    (tmp_path / "hand_plugin.py").write_text(PLUGIN)
-    lay_down(tmp_path, {"acehand.trackers": {"mine": "hand_plugin:Mine"}})
-    code = (
-        "from acehand_core.trackers.base import *\n"
-        "print(tracker_names(), make_tracker('mine', TrackerSettings()).track(None))"
-    )
-    root = Path(base.__file__).parents[2]
-    path = os.pathsep.join([str(tmp_path), str(root)])
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.strip() == "('ace', 'auto', 'mediapipe', 'mine') both"

@@ -1,5 +1,7 @@
 """Undistortion against OpenCV and against straight lines."""
 
+from dataclasses import replace
+
 import cv2
 import numpy as np
 import pytest
@@ -11,16 +13,13 @@ from acehand_core.recordings import cameras as module
 from acehand_core.recordings.cameras import undistort, undistortion_maps
 from helpers.video_fixtures import Images
 
-BROWN = Camera(
-    "brown_conrady", 320, 240, 240.0, 242.0, 165.0, 117.0, (-0.28, 0.07, 1e-3, -5e-4, 0.01)
-)
+K5, K4 = (-0.28, 0.07, 1e-3, -5e-4, 0.01), (-4e-3, 0.03, -0.03, 0.006)
+BROWN = Camera("brown_conrady", 320, 240, 240.0, 242.0, 165.0, 117.0, K5)
 RATIONAL = Camera(
     "brown_conrady", 320, 240, 152.0, 152.0, 160.2, 121.0,
     (0.45, -2.53, 7e-4, -2e-4, 1.47, 0.33, -2.35, 1.4),
 )  # fmt: skip
-FISHEYE = Camera(
-    "kannala_brandt", 320, 240, 130.0, 131.0, 157.0, 122.0, (-4e-3, 0.03, -0.03, 0.006)
-)
+FISHEYE = Camera("kannala_brandt", 320, 240, 130.0, 131.0, 157.0, 122.0, K4)
 ARIA = Camera(
     "fisheye624", 320, 320, 138.0, 138.0, 160.5, 160.0,
     (0.384, -0.381, -0.122, 1.556, -1.989, 0.725, -1e-3, 2e-4, 2.2e-3, -4e-4, -1.5e-3, 2.5e-4),
@@ -30,10 +29,8 @@ ARIA = Camera(
 def recording_of(images: list[np.ndarray], camera: Camera | None, **changes) -> Recording:
     height, width = images[0].shape[:2]
     times = np.arange(len(images)) * 33_333_333 + 400_000_000
-    fields = {"frames": Images(images), "timestamps_ns": times} | changes
-    return Recording(
-        source="memory", sha256=None, fps=30.0, width=width, height=height, camera=camera, **fields
-    )
+    source = Recording("memory", None, times, 30.0, width, height, Images(images), camera)
+    return replace(source, **changes)
 
 
 def smooth_image(width: int, height: int, seed: int = 0) -> np.ndarray:
@@ -42,30 +39,15 @@ def smooth_image(width: int, height: int, seed: int = 0) -> np.ndarray:
     return cv2.resize(coarse, (width, height), interpolation=cv2.INTER_CUBIC)
 
 
-def check_rounding_only(difference: np.ndarray) -> None:
-    """Both sides round source positions to 1/32 pixel, at times to different ones."""
-    assert difference.max() <= 255 / 32 + 1 and (difference > 1).mean() < 0.01
-
-
-@pytest.mark.parametrize("camera", [BROWN, RATIONAL], ids=["five", "rational"])
+@pytest.mark.parametrize("camera", [BROWN, RATIONAL, FISHEYE], ids=["five", "rational", "fisheye"])
 def test_pixels_agree_with_opencv(camera: Camera) -> None:
     image = smooth_image(320, 240)
-    ours = undistort(recording_of([image], camera))
-    expected = cv2.undistort(
-        image, camera.K, np.array(camera.distortion), newCameraMatrix=ours.camera.K
-    )
+    ours, d = undistort(recording_of([image], camera)), np.array(camera.distortion)
+    theirs = cv2.fisheye.undistortImage if camera is FISHEYE else cv2.undistort
+    expected = theirs(image, camera.K, d, None, ours.camera.K)
     difference = np.abs(ours.frames.at(0).astype(int) - expected)
-    check_rounding_only(difference)
-
-
-def test_fisheye_pixels_agree_with_opencv() -> None:
-    image = smooth_image(320, 240)
-    ours = undistort(recording_of([image], FISHEYE))
-    expected = cv2.fisheye.undistortImage(
-        image, FISHEYE.K, np.array(FISHEYE.distortion), Knew=ours.camera.K
-    )
-    difference = np.abs(ours.frames.at(0).astype(int) - expected)
-    check_rounding_only(difference)
+    # Both sides round source positions to 1/32 pixel, at times to different ones.
+    assert difference.max() <= 255 / 32 + 1 and (difference > 1).mean() < 0.01
 
 
 @pytest.mark.parametrize(
@@ -119,37 +101,33 @@ def _bend(rows: np.ndarray, columns: np.ndarray) -> float:
 @pytest.mark.parametrize(
     ("focal", "expected"), [(320.0, 320 / np.tan(1.0)), (200.0, 240 / np.tan(np.radians(65)))]
 )
-def test_what_a_wide_lens_sees_stays_in_view(focal: float, expected: float) -> None:
+def test_the_view_of_a_wide_lens_is_kept(focal: float, expected: float) -> None:
     """Equidistant: 320 px across lie 320 / focal rad off the axis; 65 degrees are the most."""
     lens = Camera("kannala_brandt", 640, 480, focal, focal, 319.5, 239.5, (0.0, 0.0, 0.0, 0.0))
-    white = np.full((480, 640, 3), 255, np.uint8)
-    seen = undistort(recording_of([white], lens))
+    seen = undistort(recording_of([np.full((480, 640, 3), 255, np.uint8)], lens))
     assert seen.camera.fx == pytest.approx(expected, rel=1e-6)
     assert (seen.frames.at(0)[240, [1, 638]] == 255).all()
-
-
-def test_a_lens_that_bends_outwards_is_not_narrowed() -> None:
     cushion = Camera("brown_conrady", 640, 480, 500.0, 500.0, 319.5, 239.5, (0.2, 0.0, 0.0, 0.0))
-    assert cushion.whole_view().fx == 500.0
-
-
-def test_unseen_pixels_are_black() -> None:
+    assert cushion.whole_view().fx == 500.0  # it bends outwards
+    # Pixels beyond the end of the field of view are black.
     narrow = Camera("brown_conrady", 320, 240, 150.0, 150.0, 160.0, 120.0, (-0.4, 0.0, 0.0, 0.0))
-    white = np.full((240, 320, 3), 255, np.uint8)
-    image = undistort(recording_of([white], narrow)).frames.at(0)
-    rays = narrow.whole_view().unproject(np.array([[0.0, 0.0], [160.0, 120.0]]))
-    assert np.arccos(rays[0, 2]) > narrow.max_angle
+    image = undistort(recording_of([np.full((240, 320, 3), 255, np.uint8)], narrow)).frames.at(0)
+    ray = narrow.whole_view().unproject(np.array([0.0, 0.0]))
+    assert np.arccos(ray[2]) > narrow.max_angle
     assert (image[0, 0] == 0).all() and (image[120, 160] == 255).all()
 
 
-def test_recording_fields() -> None:
-    images = [smooth_image(320, 240, seed) for seed in range(4)]
-    source = recording_of(images, BROWN)
+def test_recording_fields(monkeypatch) -> None:
+    maps = []
+    original = undistortion_maps
+    monkeypatch.setattr(module, "undistortion_maps", lambda *c: maps.append(c) or original(*c))
+    source = recording_of([smooth_image(320, 240, seed) for seed in range(4)], BROWN)
     result = undistort(source)
     # As wide as the lens, whose edges OpenCV undistorts.
-    edges = np.array([[[-0.5, BROWN.cy]], [[319.5, BROWN.cy]], [[BROWN.cx, -0.5]],
-                      [[BROWN.cx, 239.5]]])  # fmt: skip
-    plane = np.abs(cv2.undistortPoints(edges, BROWN.K, np.array(BROWN.distortion[:5])))[:, 0]
+    edges = np.array([[-0.5, BROWN.cy], [319.5, BROWN.cy], [BROWN.cx, -0.5], [BROWN.cx, 239.5]])
+    plane = np.abs(cv2.undistortPoints(edges[:, None], BROWN.K, np.array(BROWN.distortion[:5])))[
+        :, 0
+    ]
     share = min(160 / (240 * plane[:2, 0].max()), 120 / (242 * plane[2:, 1].max()))
     assert result.camera.fx == pytest.approx(share * 240, rel=1e-3)
     assert result.camera.fy == pytest.approx(share * 242, rel=1e-3)
@@ -157,29 +135,24 @@ def test_recording_fields() -> None:
     assert result.timestamps_ns is source.timestamps_ns and len(result.frames) == 4
     forwards = list(result.frames.read(1, 4))
     np.testing.assert_array_equal(result.frames.at(2), forwards[1])
+    assert len(maps) == 1
 
 
 def test_pinhole_stays_and_sizes_are_fitted() -> None:
-    image = smooth_image(320, 240)
+    images = [smooth_image(320, 240)]
     pinhole = Camera("pinhole", 640, 480, 500.0, 500.0, 300.0, 240.0)
-    source = recording_of([image], pinhole)
+    source = recording_of(images, pinhole)
     result = undistort(source)
     assert result.frames is source.frames and result.camera == pinhole.rescaled(320, 240)
-    double = undistort(recording_of([image], BROWN.rescaled(640, 480))).frames.at(0)
-    same = undistort(recording_of([image], BROWN)).frames.at(0)
-    assert np.abs(double.astype(int) - same).max() <= 1
-    with pytest.raises(CalibrationError, match="320 x 240"):
-        undistort(recording_of([image], ARIA))
-    with pytest.raises(CalibrationError, match="needs a camera calibration"):
-        undistort(recording_of([image], None))
-    with pytest.raises(CalibrationError, match="needs a video"):
-        undistort(recording_of([image], BROWN, frames=None))
-
-
-def test_maps_are_computed_once(monkeypatch) -> None:
-    calls = []
-    original = undistortion_maps
-    monkeypatch.setattr(module, "undistortion_maps", lambda *c: calls.append(c) or original(*c))
-    result = undistort(recording_of([smooth_image(320, 240)] * 5, BROWN))
-    list(result.frames.read(0, 5))
-    assert len(calls) == 1
+    double, same = (
+        undistort(recording_of(images, camera)).frames.at(0).astype(int)
+        for camera in (BROWN.rescaled(640, 480), BROWN)
+    )
+    assert np.abs(double - same).max() <= 1
+    for camera, changes, message in (
+        (ARIA, {}, "320 x 240"),
+        (None, {}, "camera calibration"),
+        (BROWN, {"frames": None}, "needs a video"),
+    ):
+        with pytest.raises(CalibrationError, match=message):
+            undistort(recording_of(images, camera, **changes))
