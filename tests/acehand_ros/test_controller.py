@@ -1,23 +1,18 @@
 """Trajectories that a controller accepts and a hand can execute, whatever the stamps were."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from acehand_core.geometry import frames, rotations
-from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.pipeline.bag_write import courses, load_demonstrations
 from acehand_core.recordings.bags.messages import frame_messages, trajectory_messages
 from acehand_core.recordings.hands_file import read_motion_file
 from acehand_core.recordings.selection import hands_at, poses_at, steady, ticks
 from acehand_core.types import SIDES
 from acehand_ros.playback import at_rate, rest_of
-from helpers.controller_rules import Trajectory, check_controller_takes, check_urdf_limits, refusals
+from helpers.controller_rules import Trajectory, check_controller_takes
 from helpers.retarget_samples import moving_hands
 from retarget.robots.hand_spec import CommandLimits, speed_violations
 from retarget.robots.robot import load_robot
@@ -27,7 +22,6 @@ HAND = load_robot("inspire").hand("right")
 
 
 def ragged(seed, count, fps=30.0, jitter=0.0, drop=0.0):
-    """Stamps of a camera that is late, loses frames, or has another rate."""
     rng = np.random.default_rng(seed)
     at = (np.arange(count) + rng.uniform(-jitter, jitter, count)) / fps
     kept = np.flatnonzero(rng.random(count) >= drop)
@@ -36,47 +30,9 @@ def ragged(seed, count, fps=30.0, jitter=0.0, drop=0.0):
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory):
-    """Hands that open and close, as a file of joints at 30 Hz."""
     path = tmp_path_factory.mktemp("hands") / "hands.npz"
     np.savez(path, joints=moving_hands(90), fps=30, frame="camera")
     return path
-
-
-@pytest.mark.slow
-@settings(max_examples=60, deadline=None)
-@given(
-    st.integers(0, 10**6),
-    st.integers(1, 40),
-    st.sampled_from([5.0, 15.0, 30.0, 200.0]),
-)
-def test_any_commands_become_a_trajectory_that_is_taken(seed, count, fps):
-    """Also those that no hand could execute: they are then followed as well as it can."""
-    rng = np.random.default_rng(seed)
-    wild = rng.uniform(HAND.command_lower, HAND.command_upper, (count, len(HAND.rest)))
-    found = course(HAND, wild, fps, 2.0)
-    points = [
-        {"positions": list(p), "velocities": list(v), "accelerations": [], "effort": [],
-         "time_from_start": {"sec": round(s * 1e9) // 10**9, "nanosec": round(s * 1e9) % 10**9}}
-        for s, p, v in zip(found.seconds, found.positions, found.velocities, strict=True)
-    ]  # fmt: skip
-    names = [f"right_{name}" for name in HAND.command_joints]
-    stamp = {"stamp": {"sec": 0, "nanosec": 0}}
-    check_controller_takes({"header": stamp, "joint_names": names, "points": points}, HAND)
-
-
-def test_the_rules_find_what_is_outside_or_too_fast_on_its_own_stamps():
-    """An index finger of 3.2 rad/s that ends at 1.47 rad: 0.1 rad in 1/30 s is 3 rad/s."""
-    names, seconds = ["right_index_proximal"], np.array([0.0, 1 / 30, 2 / 30, 3 / 30])
-    path = np.array([[1.07], [1.17], [1.27], [1.37]])
-    check_urdf_limits(HAND.urdf_path, names, seconds, path)
-    with pytest.raises(AssertionError):
-        check_urdf_limits(HAND.urdf_path, names, seconds, path + 0.11)
-    seconds[2] -= 0.004  # 0.1 rad in 29 ms
-    with pytest.raises(AssertionError):
-        check_urdf_limits(HAND.urdf_path, names, seconds, path)
-    seconds[2] = seconds[1]
-    with pytest.raises(AssertionError):
-        check_urdf_limits(HAND.urdf_path, names, seconds, path)
 
 
 def test_the_nearest_path_is_the_nearest():
@@ -121,7 +77,6 @@ def test_a_feasible_motion_is_passed_half_a_frame_late():
 @pytest.mark.parametrize(("jitter", "drop"), [(0.0, 0.0), (0.0, 0.2), (0.4, 0.0), (0.3, 0.2)])
 @pytest.mark.parametrize("rate", [0.5, 1.0, 2.0])
 def test_ragged_recordings_become_steady_trajectories(table, tmp_path, jitter, drop, rate):
-    """As of a bag with a fifth of its frames lost: no repeated time, no NaN, no limit broken."""
     motion = read_motion_file(table, "both")
     stamps, kept = ragged(3, len(motion), jitter=jitter, drop=drop)
     lost = motion.at(kept, stamps, motion.fps)
@@ -142,7 +97,6 @@ def test_ragged_recordings_become_steady_trajectories(table, tmp_path, jitter, d
 
 
 def test_hands_between_frames_are_where_they_were(table):
-    """A hand that moves steadily, of which every third frame is lost, comes back at all times."""
     motion = read_motion_file(table, "both")
     t = np.arange(90) / 30
     turn = rotations.exp(np.stack([0.3 * t, 0.8 * t, -0.2 * t], axis=1))
@@ -181,7 +135,6 @@ def test_in_a_hole_of_more_than_a_second_and_a_half_there_is_no_hand(table):
 
 
 def test_a_hand_that_is_not_seen_is_not_commanded(tmp_path):
-    """Left is never there, right from frame 10 to 49: nothing is said outside of that."""
     joints = moving_hands(60)
     joints[:, 0] = np.nan
     joints[:10, 1], joints[50:, 1] = np.nan, np.nan
@@ -189,11 +142,11 @@ def test_a_hand_that_is_not_seen_is_not_commanded(tmp_path):
     demo, robot = next(load_demonstrations(tmp_path / "hands.npz"))
     (message,) = trajectory_messages(demo)
     assert message.topic == "/right_hand/joint_trajectory"
-    said = [
+    topics = [
         {m.topic for m in frame_messages(demo, i) if m.topic.endswith("joint_states")}
         for i in range(60)
     ]
-    assert said == [set()] * 10 + [{"/right_hand/joint_states"}] * 40 + [set()] * 10
+    assert topics == [set()] * 10 + [{"/right_hand/joint_states"}] * 40 + [set()] * 10
     points = Trajectory.of(message.fields)
     assert len(points.at_ns) == 41
     check_controller_takes(message.fields, robot.hand("right"))
@@ -212,31 +165,9 @@ def test_both_hands_begin_their_clip_together(table):
     assert at_once["left"].seconds[0] == pytest.approx(1 / 30)
 
 
-def test_what_the_controller_refuses():
-    """The rules themselves, each broken once."""
-    good = Trajectory(
-        0, ["a", "b"], [10, 20], [[0, 0], [1, 1]], [[0, 0], [0, 0]], [[], []], [[], []]
-    )
-    joints = ["a", "b"]
-    assert refusals(good, joints, 10**18) == []
-    for change, words in (
-        ({"names": ["a"]}, "joints don't match"),
-        ({"names": ["a", "c"]}, "c is not a joint"),
-        ({"at_ns": []}, "empty trajectory"),
-        ({"velocities": [[0, 0], [0, 0.51]]}, "last velocity is 0.51"),
-        ({"stamp_ns": 5}, "ends in the past"),
-        ({"at_ns": [10, 10]}, "not strictly increasing"),
-        ({"positions": [[0, 0], [1]]}, "positions at point 1"),
-        ({"velocities": [[0], [0, 0]]}, "velocities at point 0"),
-        ({"effort": [[], [1, 1]]}, "effort at point 1"),
-    ):
-        found = refusals(replace(good, **change), joints, 10**18)
-        assert any(words in reason for reason in found), words
-
-
 @pytest.mark.slow
 def test_the_count_of_the_report_is_of_the_stamps(table):
-    """Frames said to be 1 / 30 s apart that were taken twice as fast are too fast."""
+    """Frames stated to be 1 / 30 s apart that were taken twice as fast are too fast."""
     from retarget.retargeting import retarget_motion
 
     motion = read_motion_file(table, "both")
@@ -251,19 +182,3 @@ def test_the_count_of_the_report_is_of_the_stamps(table):
     )
     assert trajectory.speed_violations == count > 0
     assert trajectory.verdict.status == "fail"
-
-
-def test_joints_are_those_of_the_hand_between_frames(table):
-    """Interpolated parameters and joints are the same hand to a hundredth of a millimetre."""
-    motion = read_motion_file(table, "both")
-    if motion.hand_model != "acehand":
-        pytest.skip("joints alone")
-    found = hands_at(motion, motion.timestamps_ns[:-1] + 16_666_667, 30.0)
-    hand = CapsuleHand()
-    for slot, side in enumerate(SIDES):
-        posed = hand.joints(
-            side, found.global_orient[:, slot], found.hand_pose[:, slot],
-            np.broadcast_to(found.betas[slot], (len(found), 10)),
-        )  # fmt: skip
-        off = posed + found.translation[:, slot, None] - found.joints_camera[:, slot]
-        assert np.linalg.norm(off, axis=-1).max() < 1e-3

@@ -1,7 +1,5 @@
 """Joints by their controllers' names, orders and units."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +9,9 @@ import yaml
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.motion import Course
 from acehand_ros.control import choose_hands, own_names, read_joint_maps
-from helpers import ROOT
 from retarget.robots.robot import load_robot
 
 ROBOT = load_robot("inspire")
-OURS = ROOT / "acehand_ros" / "config" / "controllers"
-
 #: Pinky, ring, middle, index, thumb pitch, thumb yaw: the order of commands. Halfway but the last.
 HALF = np.array([0.735, 0.735, 0.735, 0.735, 0.3, 0.327])
 
@@ -45,7 +40,6 @@ def test_the_names_of_the_renesas_driver():
 
 
 def test_registers(tmp_path):
-    """Half closed is 500 of 1000; a quarter of the yaw is 750; open is 1000."""
     found = read_joint_maps(str(registers(tmp_path)), ROBOT)["left"]
     assert found.joints == ("5", "4", "3", "2", "1", "0") and found.joint_states == "registers"
     assert found.values(HALF).tolist() == [750, 500, 500, 500, 500, 500]

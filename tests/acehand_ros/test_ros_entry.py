@@ -1,12 +1,11 @@
 """The nodes as commands, what they log, and what launch files hand on; without ROS."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import yaml
@@ -20,7 +19,7 @@ from acehand_ros.worker import JobLog, JobWorker
 from helpers import ROOT
 from retarget.robots.robot import load_robot
 
-#: A node that waits to be told to stop, in a process that takes a second to end.
+#: A node that waits for its end, in a process that takes a second to end.
 NODE = """
 import atexit, sys, time, types
 from acehand_ros import entry
@@ -54,15 +53,16 @@ def test_ctrl_c_ends_a_node_cleanly_however_often(times: int) -> None:
     for _ in range(times):
         node.send_signal(signal.SIGINT)
         time.sleep(0.2)
-    _, said = node.communicate(timeout=30)
-    assert (node.returncode, said) == (0, "")
+    _, errors = node.communicate(timeout=30)
+    assert (node.returncode, errors) == (0, "")
 
 
-def test_without_its_libraries_a_node_says_what_to_source() -> None:
-    code = "import sys; sys.modules['numpy'] = None\n"
+@pytest.mark.parametrize("library", ["numpy", "rclpy"])
+def test_without_its_libraries_a_node_says_what_to_source(library: str) -> None:
+    code = f"import sys; sys.modules['{library}'] = None\n"
     done = python(code + "from acehand_ros.entry import offline_bag; sys.exit(offline_bag())")
     assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert "numpy" in done.stderr and "source the setup of ROS" in done.stderr
+    assert library in done.stderr and "source the setup of ROS" in done.stderr
 
 
 def test_help_lists_the_parameters() -> None:
@@ -81,22 +81,6 @@ def test_an_unknown_robot_is_refused_when_it_is_set() -> None:
         parameters.check(parameters.OFFLINE_BAG, {"robot": "inspirre"})
 
 
-class Log:
-    """A node's logger that keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.lines: list[tuple[str, str]] = []
-
-    def info(self, text: str) -> None:
-        self.lines.append(("info", text))
-
-    def warning(self, text: str) -> None:
-        self.lines.append(("warning", text))
-
-    def error(self, text: str) -> None:
-        self.lines.append(("error", text))
-
-
 def test_losses_are_warnings_and_failures_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("acehand_ros.worker._PROGRESS_S", 0.0)
     failure = Failure("bag", InputError("bag: choose one with --image-topic."))
@@ -104,20 +88,20 @@ def test_losses_are_warnings_and_failures_errors(monkeypatch: pytest.MonkeyPatch
     report = ConvertReport(
         JobReport("data", 1.0, 0.0, (), (failure,)), None, {}, {"/a": 3}, (damage,), (damage,)
     )
-    log, worker, seen = Log(), JobWorker(), []
-    told = JobLog(log, worker)
+    log, worker, seen = mock.Mock(), JobWorker(), []
+    job_log = JobLog(log, worker)
 
     def work(progress, cancel):
         for done in (1, 2):
             progress("track", done, 4)
             time.sleep(0.01)
-            seen.append(told.tell())
+            seen.append(job_log.tell())
         return report
 
     worker.start(work)
     assert worker.join(20)
-    assert told.tell() and not told.tell() and seen == [False, False]
-    assert log.lines == [
+    assert job_log.tell() and not job_log.tell() and seen == [False, False]
+    assert [(name, *words) for name, words, _ in log.method_calls] == [
         ("info", "track"),
         ("info", "track: 50 %"),
         ("warning", damage),
@@ -127,20 +111,17 @@ def test_losses_are_warnings_and_failures_errors(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_recorder_names_the_image_topics_that_there_are() -> None:
-    graph = {
-        "/b": [clip_recorder.COMPRESSED],
-        "/a": [clip_recorder.IMAGE],
-        "/c": ["std_msgs/msg/String"],
-    }
+    images = {"/b": [clip_recorder.COMPRESSED], "/a": [clip_recorder.IMAGE]}
+    graph = images | {"/c": ["std_msgs/msg/String"]}
     assert clip_recorder.image_topics(graph, "/camera") == "/a, /b"
     assert clip_recorder.image_topics(graph, "/a") == "/b"
     assert clip_recorder.image_topics({}, "/a") == "none"
 
 
 def test_controllers_are_found_in_any_namespace() -> None:
-    told = control.controller_parameters(load_robot("inspire"), "both", "action", 100, 0.2, 0.05)
+    given = control.controller_parameters(load_robot("inspire"), "both", "action", 100, 0.2, 0.05)
     names = ["controller_manager", "left_hand", "right_hand"]
-    assert list(told) == [f"/**/{name}" for name in names]
+    assert list(given) == [f"/**/{name}" for name in names]
 
 
 @pytest.mark.parametrize(
@@ -161,12 +142,12 @@ def test_a_bag_names_the_distribution_it_was_recorded_on(tmp_path: Path) -> None
         writer = BagWriter(path, recorded_on=recorded_on)
         writer.write_raw("/a", "std_msgs/msg/String", 1, b"\0\1\0\0\1\0\0\0\0")
         writer.close()
-        told = yaml.safe_load((path / "metadata.yaml").read_text("utf-8"))
-        assert told["rosbag2_bagfile_information"]["ros_distro"] == named
+        metadata = yaml.safe_load((path / "metadata.yaml").read_text("utf-8"))
+        assert metadata["rosbag2_bagfile_information"]["ros_distro"] == named
 
 
 def test_colcon_runs_the_tests_on_ros_alone() -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "--junit-prefix=acehand_ros"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    words = ("-q", "--collect-only", "--junit-prefix=acehand_ros")
+    done = python("import sys, pytest; sys.exit(pytest.main(sys.argv[1:]))", *words)
     files = {line.partition("::")[0] for line in done.stdout.splitlines() if "::" in line}
     assert files and all(file.startswith("tests/ros/") for file in files), done.stdout[-2000:]

@@ -1,7 +1,5 @@
 """The comparison with dex-retargeting: its variants and tables are what they are called."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 
@@ -20,13 +18,9 @@ HAND = load_robot("inspire").hand("right")
 
 @pytest.fixture(scope="module")
 def take():
-    """Twenty frames of a closing pinch, in the palm frame."""
     pytest.importorskip("dex_retargeting")
     made = recordings.gestures(HAND, KinematicTree.of(HAND), 30.0)[0]
     return made.every(3).first(20)
-
-
-# --- dex-retargeting's variants --------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", ["vector", "dexpilot"])
@@ -35,16 +29,6 @@ def test_filtered_is_what_the_library_answers_with_its_filter(take, mode):
     own = methods.solve_dex(HAND, take.targets, mode)  # Inspire: 1.15 and tips, as shipped
     assert np.abs(free - own).max() > 0.01
     assert dex_modes.filtered(HAND, take, free, 0.2, "filtered") == pytest.approx(own, abs=1e-9)
-
-
-def test_a_gap_repeats_the_last_pose(take):
-    seen = np.ones(20, bool)
-    seen[8:12] = False
-    gap = dataclasses.replace(take.targets, active=seen, weight=seen * 1.0)
-    gap = dataclasses.replace(take, targets=gap)
-    free, _ = dex_modes.solved(HAND, gap, "vector", methods.DEX_SCALING)
-    own = methods.solve_dex(HAND, gap.targets, "vector")
-    assert dex_modes.filtered(HAND, gap, free, 0.2, "filtered") == pytest.approx(own, abs=1e-9)
 
 
 def test_offline_does_not_lag_and_keeps_limits(take):
@@ -104,47 +88,6 @@ def test_settings_are_the_ones_that_are_shipped():
         dex_modes.shipped("panda_gripper", "right", "vector")
 
 
-@pytest.mark.parametrize("robot", dex_modes.ROBOTS)
-def test_every_link_of_the_settings_is_a_frame_of_ours(robot):
-    pytest.importorskip("dex_retargeting")
-    for side in ("left", "right"):
-        hand = load_robot(robot).hand(side)
-        for mode in methods.DEX_MODES:
-            keypoints = dex_modes.shipped(robot, side, mode).keypoints or ()
-            assert set(keypoints) <= set(hand.target_keypoints), (robot, mode)
-
-
-# --- recordings ------------------------------------------------------------------------------
-
-
-def test_the_hot3d_pair(shared):
-    left, right = recordings.hot3d_pair(shared / recordings.HOT3D_FILE)
-    assert (left.side, right.side) == ("left", "right")
-    assert len(left.targets.joints_hand) == 34 and left.fps == pytest.approx(30, abs=0.1)
-    with np.load(shared / recordings.HOT3D_FILE) as file:
-        world = file["joints_world"][:, 0]
-    # A palm frame moves no joint against another, and its axes are those of a hand.
-    spread = np.linalg.norm(world[:, 8] - world[:, 0], axis=-1)
-    here = left.targets.joints_hand
-    assert np.linalg.norm(here[:, 8], axis=-1) == pytest.approx(spread, abs=1e-9)
-    assert (here[:, 9, 2] > 0.05).all() and np.abs(here[:, 0]).max() < 1e-9
-
-
-@pytest.mark.slow
-def test_synthetic_hands_are_those_of_their_seed():
-    first = recordings.synthetic_hands(7, 2, 5)
-    again = recordings.synthetic_hands(7, 2, 5)
-    assert [take.side for take in first] == ["left", "right"]
-    for a, b in zip(first, again, strict=True):
-        assert a.unit == b.unit and (a.targets.joints_hand == b.targets.joints_hand).all()
-        assert len(a.targets.joints_hand) == 5 and a.targets.usable.all()
-    other = recordings.synthetic_hands(8, 1, 5)[0]
-    assert (other.targets.joints_hand != first[0].targets.joints_hand).any()
-
-
-# --- scores and tables -----------------------------------------------------------------------
-
-
 def test_scores_of_several_hands_as_one():
     rows = [
         {"frames": 30, "tip_error_mm": {"mean": 4.0}, "pinch_mm": 10.0, "n_pinch": 5,
@@ -192,4 +135,4 @@ def test_better_and_worse_are_counted():
     assert found["direction, wrist"] == "0 / 1" and found["lag"] == "0 / 1"
     assert found["tip error, mean"] == "0 / 0"  # equal is neither
     assert set(found) == {"ours better / worse", "---", *tables.MEASURES}
-    assert behind.splitlines()[2:] == ["- direction, wrist: all", "- lag: all"]
+    assert "on direction, wrist (all); lag (all)." in " ".join(behind.split())

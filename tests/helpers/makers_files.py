@@ -28,7 +28,8 @@ PART = """<mujoco model="finger">
   <asset><mesh name="bone" file="bone.stl"/></asset>
   <worldbody><body name="proximal"><joint name="mcp" axis="0 -1 0" range="0 90"/>
     <geom type="mesh" mesh="bone"/>
-    <body name="distal" pos="0.04 0 0"><joint name="pip" axis="0 -1 0" range="0 100"/>
+    <body name="distal" pos="0.04 0 0"><joint name="pip" axis="0 -1 0"
+        pos="0 0 0.002" range="0 100"/>
       <geom type="capsule" fromto="0.006 0 0 0.02 0 0" size="0.005"/>
       <site name="tip" pos="0.025 0 0"/></body></body></worldbody>
 </mujoco>"""
@@ -134,6 +135,18 @@ def robot_values(file: Path, fingers: tuple[str, ...], root: str | None = "palm"
             (f"{f}_{knuckles[f][0]}", f"{f}_1"), (f"{f}_{knuckles[f][1]}", f"{f}_2"),
             (f"{f}_tip", f"{f}_tip"))},
         "sides": {"right": {"model": model | ({"root": root} if root else {})}},
+    }  # fmt: skip
+
+
+def plain_values(joints: dict, model: dict, keypoints: tuple = ("thumb_tip", "index_tip")) -> dict:
+    """Return a robot.yaml of a right hand; joints are entries, or limits alone."""
+    entries = {n: j if isinstance(j, dict) else {"limits": j, "velocity": 4}
+               for n, j in joints.items()}  # fmt: skip
+    return {
+        "schema": "acehand-robot/1", "name": "plain", "title": "plain", "license": "mine",
+        "joints": entries, "register_scale": 1, "keypoints": {k: k for k in keypoints},
+        "commands": {n: {"joint": n} for n, j in entries.items() if "follows" not in j},
+        "sides": {"right": {"model": {"license": "mine"} | model} if model else {}},
     }  # fmt: skip
 
 

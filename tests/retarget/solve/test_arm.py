@@ -1,35 +1,33 @@
 """Arms: a user's file, placement, inverse kinematics with limits, what is reported."""
 
-from __future__ import annotations
-
 import json
+import re
+import shlex
 from pathlib import Path
 
 import numpy as np
 import pytest
-from test_base import FPS, wandering
 
+from acehand_core.cli import retarget
+from acehand_core.cli.main import main as acehand
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.geometry import frames, rotations
 from acehand_core.lerobot.check import check_dataset
-from helpers.arm_samples import along
+from helpers import ROOT
+from helpers.arm_samples import AXES, LENGTHS, along, few_stands, menagerie_arm, wandering
 from helpers.commands import Run, hands_file
-from helpers.retarget_samples import motion_of, moving_hands
+from helpers.retarget_samples import FPS, motion_of, moving_hands
 from retarget.retargeting import retarget_motion
 from retarget.robots.robot import load_robot
-from retarget.solve import arm_path, arm_search
+from retarget.solve import arm_search
 from retarget.solve.arm import ASSUMED_SPEED, ArmSettings, load_arm, pose_points
 from retarget.solve.arm_attachment import attach_arms
 from retarget.solve.arm_path import follow_path
 
-LENGTHS = (0.3, 0.2, 0.2, 0.2, 0.2, 0.1, 0.1)
-AXES = ("0 0 1", "0 1 0", "0 0 1", "0 1 0", "0 0 1", "0 1 0", "0 0 1")
 UP = (0.0, -1.0, 0.0)
 
 
-def urdf(path: Path, speed: float | None = 3.0, reach: float = 1.0) -> Path:
-    """Write a seven-joint arm with a gripper finger behind its tool."""
-    limit = "" if speed is None else f' velocity="{speed}"'
+def urdf(path: Path, speed: float = 3.0) -> Path:
     parts = ['<link name="base"/>']
     for i, (length, axis) in enumerate(zip(LENGTHS, AXES, strict=True)):
         parent = "base" if i == 0 else f"link{i}"
@@ -37,12 +35,12 @@ def urdf(path: Path, speed: float | None = 3.0, reach: float = 1.0) -> Path:
             f'<link name="link{i + 1}"><inertial><mass value="1"/><inertia ixx="1" iyy="1" izz="1"'
             f' ixy="0" ixz="0" iyz="0"/></inertial></link><joint name="j{i + 1}" type="revolute">'
             f'<parent link="{parent}"/><child link="link{i + 1}"/><axis xyz="{axis}"/>'
-            f'<origin xyz="0 0 {reach * length}"/>'
-            f'<limit lower="-2.8" upper="2.8" effort="1"{limit}/></joint>'
+            f'<origin xyz="0 0 {length}"/>'
+            f'<limit lower="-2.8" upper="2.8" effort="1" velocity="{speed}"/></joint>'
         )
     parts.append(
         '<link name="tool0"/><joint name="mount" type="fixed"><parent link="link7"/>'
-        f'<child link="tool0"/><origin xyz="0 0 {0.1 * reach}" rpy="0 0 0.5"/></joint>'
+        '<child link="tool0"/><origin xyz="0 0 0.1" rpy="0 0 0.5"/></joint>'
         '<link name="finger"><inertial><mass value="1"/><inertia ixx="1" iyy="1" izz="1" ixy="0" '
         'ixz="0" iyz="0"/></inertial></link><joint name="grip" type="prismatic"><parent '
         'link="tool0"/><child link="finger"/><axis xyz="1 0 0"/><limit lower="0.01" upper="0.04" '
@@ -54,10 +52,7 @@ def urdf(path: Path, speed: float | None = 3.0, reach: float = 1.0) -> Path:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Try fewer stands: these paths are easy."""
-    for name, value in (("_SECTORS", 6), ("_DIRECTIONS", 3), ("_TRIED_STANDS", 3),
-                        ("_TRIED_FRAMES", 20), ("_KEPT_WAYS", 2)):  # fmt: skip
-        monkeypatch.setattr(arm_search, name, value)
+    few_stands(monkeypatch, sectors=6)
 
 
 @pytest.fixture(scope="module")
@@ -108,19 +103,16 @@ def test_an_mjcf_without_ranges_and_speeds(tmp_path: Path) -> None:
     assert (arm.speed == ASSUMED_SPEED).all() and arm.upper == pytest.approx(2 * np.pi)
     assert any("2 per second" in note for note in arm.notes) and len(arm.notes) == 2
     assert load_arm(file, "jaw").joint_names == ("one", "two", "grip")
-    with pytest.raises(InputError, match="Did you mean 'jaw'"):
+    with pytest.raises(InputError, match="'jaw'"):
         load_arm(file, "jay")
-    with pytest.raises(InputError, match="not found"):
+    with pytest.raises(InputError, match=r"none\.xml"):
         load_arm(tmp_path / "none.xml")
-    file.write_text(
-        '<mujoco><worldbody><body name="a"><geom size=".1"/></body></worldbody></mujoco>'
-    )
+    file.write_text(re.sub("<joint[^>]*>", "", text))
     with pytest.raises(SchemaError, match="hangs on no joint"):
         load_arm(file)
 
 
 def feasible(arm, count: int = 60) -> np.ndarray:
-    """Poses of the hand's base that the arm can go through: joints, not poses, are drawn."""
     random = np.random.default_rng(3)
     time = np.arange(count)[:, None] / FPS
     joints = 0.5 * np.sin(1.5 * time + random.uniform(0, 6, 7)) + [0.2, 0.6, 0, 0.8, 0, 0.5, 0]
@@ -128,7 +120,6 @@ def feasible(arm, count: int = 60) -> np.ndarray:
 
 
 def test_a_feasible_path_is_followed(arm) -> None:
-    """Recovery: from poses alone, with ranges and speeds kept exactly."""
     path = feasible(arm)
     joints = follow_path(arm, path, np.ones(len(path), bool), FPS, np.zeros(7))
     off = np.linalg.norm((arm.base_poses(joints) - path)[:, :3, 3], axis=1)
@@ -141,7 +132,6 @@ def test_a_feasible_path_is_followed(arm) -> None:
 
 @pytest.fixture(scope="module")
 def still():
-    """Two hands that only wait for a path."""
     return retarget_motion(motion_of(moving_hands(60)), load_robot("inspire"))
 
 
@@ -175,19 +165,6 @@ def test_frames_out_of_reach_are_marked(arm, still) -> None:
     motion = attach_arms(along(still, [path], absent), arm, settings).arms[1]
     assert motion.reached[absent].all() and not motion.reached[30:40].any()
     assert np.isnan(motion.position_error_m[30:40]).all()
-
-
-def test_chunks_and_short_clips(arm, still, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = feasible(arm)
-    there = np.ones(60, bool)
-    settings = ArmSettings(arm.path, up=(0.0, 0.0, 1.0))
-    monkeypatch.setattr(arm_path, "CHUNK_FRAMES", 25)
-    monkeypatch.setattr(arm_path, "LOOK_AHEAD", 10)
-    joints = follow_path(arm, path, there, FPS, np.zeros(7))
-    assert np.linalg.norm((arm.base_poses(joints) - path)[:, :3, 3], axis=1).max() < 1e-3
-    assert (np.abs(np.diff(joints, axis=0)) * FPS <= arm.speed + 1e-9).all()
-    for count in (1, 2):
-        assert attach_arms(along(still, [path[:count]]), arm, settings).arms[1].reached.all()
 
 
 def test_the_verdict_names_what_is_not_reached(arm, tmp_path: Path) -> None:
@@ -232,3 +209,46 @@ def test_the_main_job_writes_arms(arm, tmp_path: Path, capsys) -> None:
     ):
         run = Run(capsys, hands, "--output", tmp_path / "no", *flags)
         assert run.code == 2 and words in run.err
+
+
+def test_a_file_of_menageries_structure_is_read_as_it_is(tmp_path: Path) -> None:
+    """What the page says of meshdir, classes, keyframe and the link that carries the hand."""
+    arm = load_arm(menagerie_arm(tmp_path / "arm"))
+    assert arm.link == "attachment_site" and len(arm.joint_names) == 7
+    assert len(arm.rests) == 2 and arm.rests[1] == pytest.approx([0, 0.3, 0, 0.6, 0, 0.6, 0])
+    assert arm.shapeless == () and "2 per second" in arm.notes[0]
+    # Seven links of 0.2 m, the first at 0.06 m, the site at 0.17 m of the last.
+    assert arm.base_poses(np.zeros((1, 7)))[0, 2, 3] == pytest.approx(0.06 + 6 * 0.2 + 0.17)
+
+
+@pytest.mark.slow
+def test_the_page_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    menagerie_arm(tmp_path / "arm").rename(tmp_path / "arm.xml")
+    (tmp_path / "arm" / "assets").rename(tmp_path / "assets")
+    hands_file(tmp_path / "joints.npz", joints=moving_hands(8))
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "my_arm.md").read_text("utf-8")
+    commands = re.search(r"```sh\n(.*?)```", page, re.DOTALL)[1].splitlines()
+    entries = {}
+    for line in commands:
+        program, *words = shlex.split(line)
+        if program == "acehand-retarget":
+            assert retarget.main([*words, "--json", "--quiet"]) == 0, line
+            episode = json.loads(capsys.readouterr().out.splitlines()[-1])["episodes"][0]
+            entries[words[words.index("--output") + 1]] = episode
+        else:
+            assert acehand([*words, "--no-moving", "--quiet"]) == 0, line
+
+    assert (tmp_path / "pictures" / "strip.png").is_file()
+    for name in ("with_arms", "mounted"):
+        arms = entries[name]["arm"]
+        tables = [np.array(arm["T_frame_table"])[1, 3] for arm in arms.values()]
+        bases = [np.array(arm["T_frame_arm"])[1, 3] for arm in arms.values()]
+        assert tables == pytest.approx(bases) and bases[0] == pytest.approx(bases[1])
+        assert "assumed: a table at the height of the bases (--arm-table)" in arms["left"]["notes"]
+        assert all(arm["collision_frames"] == 0 for arm in arms.values())
+    # Given: 0.35 m below the camera, upright, on a table that is there.
+    stood = np.array(entries["our_stand"]["arm"]["left"]["T_frame_arm"])
+    assert stood[:3, 3] == pytest.approx([-0.35, 0.35, 0.5])
+    assert stood[:3, 2] == pytest.approx([0, -1, 0], abs=1e-5)
+    assert np.array(entries["our_stand"]["arm"]["left"]["T_frame_table"])[1, 3] == 0.35

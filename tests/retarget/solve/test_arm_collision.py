@@ -1,7 +1,5 @@
 """Two arms keep apart, and the verdict says where they do not."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -11,13 +9,12 @@ import pytest
 from acehand_core.errors import InputError
 from acehand_core.geometry import frames, rotations
 from acehand_core.lerobot.check import check_dataset
-from acehand_core.lerobot.features import ADDED_KEYS, ARM_CLEARANCE_KEY, Layout, of_same_shape
-from helpers.arm_samples import RADIUS, TwoArms, along, capsule_arm
+from acehand_core.lerobot.features import ARM_CLEARANCE_KEY
+from helpers.arm_samples import RADIUS, TwoArms, along, capsule_arm, few_stands
 from helpers.commands import Run, hands_file
 from helpers.retarget_samples import motion_of, moving_hands
 from retarget.retargeting import retarget_motion
 from retarget.robots.robot import load_robot
-from retarget.solve import arm_search
 from retarget.solve.arm import ArmSettings, load_arm
 from retarget.solve.arm_attachment import attach_arms
 from retarget.solve.arm_path import refine
@@ -30,10 +27,7 @@ ROBOT = load_robot("inspire")
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Try fewer stands: these paths are easy."""
-    for name, value in (("_SECTORS", 8), ("_DIRECTIONS", 4), ("_TRIED_STANDS", 4),
-                        ("_TRIED_FRAMES", 20), ("_KEPT_WAYS", 2)):  # fmt: skip
-        monkeypatch.setattr(arm_search, name, value)
+    few_stands(monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +37,6 @@ def arm(tmp_path_factory: pytest.TempPathFactory):
 
 @pytest.fixture(scope="module")
 def hands():
-    """Two robot hands that open and close."""
     return retarget_motion(motion_of(moving_hands(COUNT)), ROBOT)
 
 
@@ -52,7 +45,6 @@ def stand(x: float, y: float = 0.0, z: float = 0.0, yaw: float = 0.0) -> np.ndar
 
 
 def flags(pose: np.ndarray) -> tuple[float, ...]:
-    """Return an upright pose as --arm-base-left takes it."""
     return (*pose[:3, 3].tolist(), 0.0, 0.0, float(np.arctan2(pose[1, 0], pose[0, 0])))
 
 
@@ -61,9 +53,6 @@ def swinging(arm, base: np.ndarray, lean: float) -> np.ndarray:
     wave = np.sin(np.linspace(0, 2 * np.pi, COUNT))[:, None]
     middle = np.array([0.0, lean, 0.0, 0.9, 0.0, 0.7, 0.0])
     return base @ arm.base_poses(middle + 0.15 * wave * [1, 1, 1, 1, 1, 1, 1])
-
-
-# --- distances -------------------------------------------------------------------------------
 
 
 def test_parallel_arms_by_hand(arm, hands) -> None:
@@ -101,32 +90,6 @@ def test_distances_are_those_of_attached_models(arm, hands) -> None:
     assert min(theirs) < 0 < max(theirs)
 
 
-def test_what_helps_is_the_derivative(arm, hands) -> None:
-    """Shortfalls of links, hand and table against finite differences."""
-    bases = [stand(-0.25), stand(0.25)]
-    joints = np.random.default_rng(6).uniform(-1.0, 1.0, (2, 10, 7))
-    scene = ArmScene(arm, hands, ROBOT, (0, 1), 0.3)
-    rows, table = slice(0, 10), ArmTable(np.array(WORLD_UP), 0.3)
-    other = {1: scene.places(1, bases[1], joints[1], rows)}
-    avoid = scene.avoidance(0, bases[0], other, table)
-    near = avoid(joints[0], rows)
-    assert len(near.frame) > 50
-    good = total = 0
-    for column in range(7):
-        changed = joints[0].copy()
-        changed[:, column] += 1e-6
-        moved = avoid(changed, rows)
-        if len(moved.frame) == len(near.frame) and (moved.frame == near.frame).all():
-            numeric = (moved.shortfall - near.shortfall) / 1e-6
-            good += int((np.abs(numeric - near.gradient[:, column]) < 5e-3).sum())
-            total += len(numeric)
-    # Where two pairs of faces are equally near, the nearest points jump.
-    assert total > 300 and good > 0.95 * total
-
-
-# --- bases -----------------------------------------------------------------------------------
-
-
 def test_a_known_base_is_kept(arm, hands) -> None:
     bases = [stand(-0.6, yaw=0.2), stand(0.6, yaw=-0.3)]
     paths = [swinging(arm, bases[0], -0.3), swinging(arm, bases[1], 0.3)]
@@ -138,24 +101,11 @@ def test_a_known_base_is_kept(arm, hands) -> None:
         assert motion.T_frame_arm @ arm.base_poses(motion.joints) == pytest.approx(path, abs=0.005)
     assert result.verdict == hands.verdict
     assert any("--arm-table" in note for note in result.arms[0].notes)
-    # The right arm 3 m away: that is said, with the share.
+    # The right arm 3 m away: the verdict says so, with the share.
     far = ArmSettings(arm.path, base_left=flags(bases[0]), base_right=flags(stand(3.0)))
     result = attach_arms(along(hands, paths), arm, far, ROBOT)
     assert result.verdict.status == "fail"
-    assert "the right arm does not reach 100.0% of the frames from the base" in str(
-        result.verdict.reasons
-    )
-
-
-def test_one_base_known_the_other_searched(arm, hands) -> None:
-    base = stand(-0.6, z=0.1)
-    paths = [swinging(arm, base, -0.3), swinging(arm, stand(0.6), 0.3)]
-    settings = ArmSettings(arm.path, up=WORLD_UP, base_left=flags(base))
-    left, right = attach_arms(along(hands, paths), arm, settings, ROBOT).arms
-    assert left.T_frame_arm == pytest.approx(base, abs=1e-12)
-    # Both on one table, at the height of the known one.
-    assert right.T_frame_arm[2, 3] == pytest.approx(0.1) and right.reached.any()
-    assert right.T_frame_table[2, 3] == pytest.approx(0.1)
+    assert "right arm does not reach 100.0%" in str(result.verdict.reasons)
 
 
 @pytest.mark.slow
@@ -173,17 +123,13 @@ def test_crossing_arms_are_said_and_searched_bases_are_free(
     bad = attach_arms(along(hands, paths), arm, crossed, ROBOT)
     between = truth(bad, arm, near)
     assert bad.arms[0].to_other_m == pytest.approx(between, abs=1e-5)
-    inside = np.mean(between < 0)
+    inside, reasons = np.mean(between < 0), str(bad.verdict.reasons)
     assert 0 < inside < 1 and bad.verdict.status == "fail"
-    said = str(bad.verdict.reasons)
-    assert (
-        f"the arms go up to {-1e3 * between.min():.1f} mm into each other in {inside:.1%}" in said
-    )
+    assert f"{-1e3 * between.min():.1f} mm into each other in {inside:.1%}" in reasons
     # They draw back before each other, from poses that each reaches alone.
     missed = 1 - bad.arms[0].reached.mean()
     assert bad.arms[0].reached_alone.all() and 0 < missed < 1
-    assert f"the left arm does not reach {missed:.1%} of the frames from the base that is" in said
-    assert "with nothing in its way 0.0%" in said and "try --arm-base-left" in said
+    assert f"left arm does not reach {missed:.1%}" in reasons and "--arm-base-left" in reasons
 
     free = attach_arms(along(hands, paths), arm, ArmSettings(arm.path, up=WORLD_UP), ROBOT)
     bases = [motion.T_frame_arm for motion in free.arms]
@@ -193,7 +139,6 @@ def test_crossing_arms_are_said_and_searched_bases_are_free(
 
 
 def truth(trajectory, arm, bases) -> np.ndarray:
-    """Return the distance of both arms in every frame, by models that MuJoCo attached."""
     both = TwoArms(arm.path, ROBOT, bases)
     found = []
     for frame in range(len(trajectory)):
@@ -209,8 +154,8 @@ def test_an_elbow_moves_aside(arm, hands) -> None:
     scene = ArmScene(arm, hands, None, (0, 1), 0.05)
     joints = np.tile([0.0, 0.7, 0.0, 1.4, 0.0, 0.6, 0.0], (COUNT, 1))
     elbow = (base @ arm.tree.poses(joints[:1], ("link4",))[0, 0])[:3, 3]
-    beside = stand(elbow[0], elbow[1] - 0.11)  # upright: 0.01 m between the capsules
-    other = {1: scene.places(1, beside, np.zeros((COUNT, 7)), slice(None))}
+    aside = stand(elbow[0], elbow[1] - 0.11)  # upright: 0.01 m between the capsules
+    other = {1: scene.places(1, aside, np.zeros((COUNT, 7)), slice(None))}
 
     def gap(joints: np.ndarray) -> float:
         sides = other | {0: scene.places(0, base, joints, slice(None))}
@@ -220,9 +165,6 @@ def test_an_elbow_moves_aside(arm, hands) -> None:
     solved = refine(arm, joints, path, np.ones(COUNT, bool), 30.0, avoid)
     off = np.linalg.norm((arm.base_poses(solved) - path)[:, :3, 3], axis=1)
     assert gap(joints) < 0.02 and gap(solved) > 0.045 and off.max() < 0.005
-
-
-# --- the table, the file, the flags ----------------------------------------------------------
 
 
 def test_the_table(arm, hands) -> None:
@@ -262,21 +204,13 @@ def test_a_gripper_of_the_file_is_taken_off(tmp_path: Path, hands) -> None:
 
 def test_flags_that_cannot_be_meant(arm) -> None:
     for given, words in (
-        ({"path": None, "base_left": (0.0,) * 6}, "--arm FILE"),
         ({"path": None, "table": "none"}, "--arm FILE"),
-        ({"path": arm.path, "base_right": (0.0,) * 5}, "--arm-base-right takes six numbers"),
+        ({"path": arm.path, "base_right": (0.0,) * 5}, "--arm-base-right"),
         ({"path": arm.path, "table": "low"}, "--arm-table 'low'"),
         ({"path": arm.path, "table": "nan"}, "--arm-table 'nan'"),
     ):
         with pytest.raises(InputError, match=words):
             ArmSettings(**given)
-
-
-def test_datasets_from_before_there_was_a_clearance_go_on(arm) -> None:
-    layout = Layout(("a",), ("a",), ("a",), "camera", "acehand", None, arm_joints=arm.joint_names)
-    before = {spec.key for spec in of_same_shape(layout, {})}
-    now = {spec.key for spec in of_same_shape(layout, {key: {} for key in ADDED_KEYS})}
-    assert now - before == set(ADDED_KEYS) and ARM_CLEARANCE_KEY in now
 
 
 def test_the_main_job_says_where_arms_collide(arm, tmp_path: Path, capsys) -> None:

@@ -1,37 +1,17 @@
 """Base poses: limits are kept, little is moved, and the hands stay together."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
 
-from acehand_core.geometry import frames, rotations
+from acehand_core.geometry import rotations
+from helpers.arm_samples import wandering
+from helpers.retarget_samples import FPS
 from retarget.solve import base
 from retarget.solve.base import BaseLimits, smooth_bases
 
-FPS = 30.0
-
-
-def wandering(count: int = 90, seed: int = 0, noise: float = 0.0) -> np.ndarray:
-    """Two hands on smooth ways with a turn of more than half a circle, and a common jitter."""
-    random = np.random.default_rng(seed)
-    time = np.arange(count)[:, None] / FPS
-    out = np.empty((count, 2, 4, 4))
-    for hand in (0, 1):
-        phase = random.uniform(0, 6, 3)
-        place = 0.1 * np.sin(2.0 * time + phase) + [0.3 * hand, 0, 0.6]
-        turn = np.stack([1.2 * time[:, 0], 0.4 * np.sin(2 * time[:, 0]), 0.2 * time[:, 0]], axis=1)
-        out[:, hand] = frames.rigid(rotations.exp(turn), place)
-    shake = noise * random.standard_normal((count, 1, 3))
-    twist = rotations.exp(8 * noise * random.standard_normal((count, 1, 3)))
-    out[..., :3, 3] += shake
-    out[..., :3, :3] = twist @ out[..., :3, :3]
-    return out
-
 
 def accelerations(poses: np.ndarray, fps: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return linear (m/s2) and angular (rad/s2) accelerations of both hands, (T - 2, 2)."""
     linear = np.linalg.norm(np.diff(poses[..., :3, 3], n=2, axis=0), axis=-1) * fps**2
     angular = []
     for hand in (0, 1):
@@ -83,23 +63,7 @@ def test_hands_keep_their_relative_pose() -> None:
     assert relative_error(30.0) < 2e-4 and relative_error(0.0) > 5 * relative_error(30.0)
 
 
-def test_badly_known_frames_follow_their_neighbours() -> None:
-    poses = wandering(60)
-    clean = poses.copy()
-    poses[30, 0, :3, 3] += [0.05, 0, 0]
-    active = np.ones((60, 2), bool)
-
-    def error(quality: float) -> float:
-        weights = np.ones((60, 2))
-        weights[30, 0] = quality
-        out = smooth_bases(poses, active, weights, FPS, BaseLimits(together=0.0))
-        return float(np.linalg.norm(out[30, 0, :3, 3] - clean[30, 0, :3, 3]))
-
-    assert error(0.0) < 0.5 * error(1.0)
-
-
 def test_absent_hands_and_spans() -> None:
-    """Frames without a hand stay as they are, and nothing is smoothed across them."""
     poses = wandering(60, noise=0.004)
     active = np.ones((60, 2), bool)
     active[20:40, 0] = False

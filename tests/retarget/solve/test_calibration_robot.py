@@ -1,7 +1,5 @@
 """The calibration of a human hand to a robot's: recovered where it is known, bounded where not."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np
@@ -31,7 +29,6 @@ def fitted(side, targets):
 
 
 def difference(a, b):
-    """Return rotation (rad), translation (m) and relative scale between two calibrations."""
     turn = rotations.angle_between(a.rotation[None], b.rotation[None])[0]
     return turn, np.linalg.norm(a.translation - b.translation), abs(np.log(a.scale / b.scale))
 
@@ -55,38 +52,6 @@ def test_recovers_a_known_similarity(side, turn, shift, scale):
     assert found.residual_m < 5e-4
 
 
-@pytest.mark.parametrize(("hand_size", "bound"), [(0.5, SCALE_RANGE[1]), (2.0, SCALE_RANGE[0])])
-@pytest.mark.parametrize("side", SIDES)
-def test_the_scale_stays_in_range(side, hand_size, bound):
-    """A hand of half or twice the size: the scale stops at its bound, all else is fitted."""
-    targets = robot_targets(HANDS[side], TREES[side], smooth_commands(HANDS[side], 40))
-    sized = dataclasses.replace(targets, joints_hand=targets.joints_hand * hand_size)
-    found = fitted(side, sized)
-    assert found.scale == pytest.approx(bound, abs=1e-9)
-    assert rotations.angle_between(found.rotation[None], np.eye(3)[None])[0] < 0.5
-    assert 0.005 < found.residual_m < 0.1
-
-
-@pytest.mark.parametrize("side", SIDES)
-def test_a_human_hand(side):
-    joints = human_joints(side, 80)
-    local = frames.apply(frames.inverse(palm_frames(joints, side)), joints)
-    found = fitted(side, targets_of(side, local))
-    assert SCALE_RANGE[0] - 1e-9 <= found.scale <= SCALE_RANGE[1] + 1e-9
-    # Palm frame and base frame share their axes: only a small turn is left.
-    assert rotations.angle_between(found.rotation[None], np.eye(3)[None])[0] < np.radians(30)
-    assert found.residual_m < 0.03
-
-
-def test_the_order_of_frames_does_not_matter():
-    rng = np.random.default_rng(0)
-    joints = human_joints("right", 80)
-    local = frames.apply(frames.inverse(palm_frames(joints, "right")), joints)
-    plain = fitted("right", targets_of("right", local))
-    mixed = fitted("right", targets_of("right", local[rng.permutation(80)]))
-    assert max(difference(plain, mixed)) < 1e-6
-
-
 def test_inactive_frames_are_ignored():
     joints = human_joints("left", 60)
     local = frames.apply(frames.inverse(palm_frames(joints, "left")), joints)
@@ -98,20 +63,9 @@ def test_inactive_frames_are_ignored():
     assert max(difference(fitted("left", targets_of("left", both, weight)), plain)) < 1e-12
 
 
-def test_a_long_recording_is_sampled_evenly():
-    """Half way the tracker's wrist moves aside by 2 cm: the best place is in between."""
-    hand, tree = HANDS["right"], TREES["right"]
-    joints = robot_targets(hand, tree, smooth_commands(hand, 500)).joints_hand
-    aside = joints + np.array([0, 0.02, 0])
-    found = fitted("right", targets_of("right", np.concatenate([joints, aside])))
-    # Any one half alone would bring its own knuckles home and leave the other's 20 mm beside.
-    assert found.apply(joints[:1, 9])[0, 1] - joints[0, 9, 1] == pytest.approx(-0.01, abs=0.004)
-
-
 @pytest.mark.parametrize("side", SIDES)
 def test_noisy_knuckles_do_not_turn_the_hand(side):
-    """Four knuckles lie almost on a line; where they were trusted, 1 cm of noise turned the hand
-    by over 100 degrees."""
+    """Four knuckles lie almost on a line: trusted, 1 cm of noise turns the hand by 100 degrees."""
     rng = np.random.default_rng(3)
     targets = robot_targets(HANDS[side], TREES[side], smooth_commands(HANDS[side], 100))
     noisy = targets.joints_hand + rng.normal(0, 0.01, targets.joints_hand.shape)
@@ -132,15 +86,7 @@ def test_joints_that_a_tracker_lacks(missing):
     assert turned < 0.03 and moved < 3e-3 and scaled < 0.03
 
 
-def test_one_frame_is_enough_not_to_fail():
-    hand, tree = HANDS["right"], TREES["right"]
-    found = fitted("right", robot_targets(hand, tree, smooth_commands(hand, 1)))
-    assert np.isfinite(found.translation).all() and np.isfinite(found.residual_m)
-    assert found.scale == pytest.approx(1, abs=0.1)
-
-
 def test_the_residual_is_what_it_says():
-    """Rms distance of the robot's tips from the calibrated human tips, on the sample."""
     hand, tree = HANDS["right"], TREES["right"]
     rng = np.random.default_rng(3)
     targets = robot_targets(hand, tree, smooth_commands(hand, 100))
@@ -152,7 +98,6 @@ def test_the_residual_is_what_it_says():
 
 @pytest.mark.parametrize("side", SIDES)
 def test_a_finger_that_sits_elsewhere_is_anchored(side):
-    """All fingers but one agree with the similarity: part of the difference goes to that one."""
     hand, tree = HANDS[side], TREES[side]
     anchors = np.zeros((5, 3))
     anchors[1] = [0, 0.012, 0]
@@ -164,18 +109,21 @@ def test_a_finger_that_sits_elsewhere_is_anchored(side):
     assert others.max() < 0.8 * found.finger_offsets[1, 1]
 
 
-def test_lengths_cannot_shrink_targets():
-    """A human twice the size: neither the scale nor scale times length leaves the range."""
-    hand, tree = HANDS["right"], TREES["right"]
-    for size in (0.5, 2.0):
-        targets = robot_targets(hand, tree, smooth_commands(hand, 40))
-        sized = dataclasses.replace(targets, joints_hand=targets.joints_hand * size)
-        found = fitted("right", sized)
-        total = found.scale * found.lengths
-        assert (total >= SCALE_RANGE[0] - 1e-9).all() and (total <= SCALE_RANGE[1] + 1e-9).all()
-        assert (found.lengths >= LENGTH_RANGE[0] - 1e-9).all()
-        assert (found.lengths <= LENGTH_RANGE[1] + 1e-9).all()
-        assert np.linalg.norm(found.finger_offsets, axis=1).max() < 0.05
+@pytest.mark.parametrize(("hand_size", "bound"), [(0.5, SCALE_RANGE[1]), (2.0, SCALE_RANGE[0])])
+@pytest.mark.parametrize("side", SIDES)
+def test_scale_and_lengths_stay_in_range(side, hand_size, bound):
+    """A hand of half or twice the size: the scale stops at its bound, all else is fitted."""
+    targets = robot_targets(HANDS[side], TREES[side], smooth_commands(HANDS[side], 40))
+    sized = dataclasses.replace(targets, joints_hand=targets.joints_hand * hand_size)
+    found = fitted(side, sized)
+    assert found.scale == pytest.approx(bound, abs=1e-9)
+    assert rotations.angle_between(found.rotation[None], np.eye(3)[None])[0] < 0.5
+    assert 0.005 < found.residual_m < 0.1
+    total = found.scale * found.lengths
+    assert (total >= SCALE_RANGE[0] - 1e-9).all() and (total <= SCALE_RANGE[1] + 1e-9).all()
+    assert (found.lengths >= LENGTH_RANGE[0] - 1e-9).all()
+    assert (found.lengths <= LENGTH_RANGE[1] + 1e-9).all()
+    assert np.linalg.norm(found.finger_offsets, axis=1).max() < 0.05
 
 
 def held(side, bend=0.5, count=15):
@@ -190,7 +138,6 @@ def held(side, bend=0.5, count=15):
 @pytest.mark.parametrize("bend", [0.0, 0.4, 0.8])
 @pytest.mark.parametrize("side", SIDES)
 def test_what_is_held_says_little(side, bend):
-    """One pose, however far from what the robot can do, hardly moves the robot's calibration."""
     targets = targets_of(side, held(side, bend))
     known = for_subject(robot_calibration(HANDS[side], TREES[side]), targets)
     turned, moved, scaled = difference(fitted(side, targets), known)
