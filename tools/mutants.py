@@ -1,6 +1,6 @@
 """Mutation testing by mutmut, one module at a time: ``[tool.mutants]`` of pyproject.toml has them.
 
-    make mutants [MODULE=acehand_core/geometry/cameras.py]
+    make mutants [MODULE=acehand_core/geometry/cameras.py [ONLY='*[369]']]
 
 Each has a folder below ``mutants/``, with mutmut's configuration, verdicts and ``log``. Another run
 checks survivors and changed functions; delete the folder after a change of other modules.
@@ -22,12 +22,12 @@ SOURCES, OTHERS = ["acehand_core", "acehand_ros", "retarget", "robots"], ["bench
 
 
 def main() -> None:
-    """Run mutmut on the modules that are named, or on all, and print what survives."""
+    """Run mutmut on one module, or one after another on all, and print what survives."""
     os.environ.setdefault("ACEHAND_SHARED", str(ROOT.parent / "shared"))
     project = (ROOT / "pyproject.toml").read_text("utf-8")
     listed = tomllib.loads(project)["tool"]["mutants"]
 
-    for module in sys.argv[1:] or listed:
+    for module in sys.argv[1:2] or listed:
         folder = ROOT / "mutants" / module.removesuffix(".py").replace("/", ".")
         folder.mkdir(parents=True, exist_ok=True)
         for name in (*SOURCES, *OTHERS, "tests"):
@@ -41,12 +41,12 @@ def main() -> None:
             # Tests match what an error names, not its words.
             "do_not_mutate_patterns": [r"\braise \w+\("],
             "pytest_add_cli_args": ["-p", "no:cacheprovider", "--hypothesis-seed=0"],
-            "pytest_add_cli_args_test_selection": [f"tests/{t}" for t in listed[module]["tests"]],
+            "pytest_add_cli_args_test_selection": listed[module]["tests"],
         }
         table = "\n".join(f"{key} = {json.dumps(value)}" for key, value in settings.items())
         (folder / "pyproject.toml").write_text(f"{project}\n[tool.mutmut]\n{table}\n", "utf-8")
         with contextlib.chdir(folder):
-            check(module, [f"*{name}*" for name in listed[module].get("only", [])])
+            check(module, sys.argv[2:] or listed[module].get("only", []))
 
 
 def check(module: str, only: list[str]) -> None:
