@@ -82,15 +82,22 @@ def gray(frame: int, seed: int) -> int:
 
 
 def video(
-    path: Path, frames: int, seed: int, rate: int = FPS, size: tuple[int, int] = (WIDTH, HEIGHT)
+    path: Path,
+    frames: int,
+    seed: int,
+    rate: int = FPS,
+    size: tuple[int, int] = (WIDTH, HEIGHT),
+    group: int = 4,
 ) -> Path:
-    """Write an mp4 whose frames are plain grey, each another grey."""
+    """Write an mp4 whose frames are plain grey, each another grey; every ``group``-th is a key."""
     with av.open(f"file:{path}", "w", format="mp4") as container:
-        stream = container.add_stream("libx264", rate=rate, options={"crf": "10"})
+        stream = container.add_stream(
+            "libx264", rate=rate, options={"crf": "10", "sc_threshold": "0"}
+        )
         stream.width, stream.height = size
         stream.pix_fmt = "yuv420p"
         stream.codec_context.max_b_frames = 0
-        stream.codec_context.gop_size = 4
+        stream.codec_context.gop_size = group
         for k in range(frames):
             image = np.full((size[1], size[0], 3), gray(k, seed), np.uint8)
             frame = av.VideoFrame.from_ndarray(image, format="rgb24").reformat(format="yuv420p")

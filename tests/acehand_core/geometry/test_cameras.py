@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acehand_core.errors import CalibrationError
-from acehand_core.geometry import frames, rotations
+from acehand_core.geometry import distortion, frames, rotations
 from acehand_core.geometry.cameras import Camera, opencv_distortion
 
 # Intrinsics of common devices, rounded: a webcam, a depth camera with a rational model, a 190
@@ -283,6 +283,32 @@ def test_field_of_view_ends_at_the_first_extremum() -> None:
     pole = (0.0, 0.0, 0.0, 0.0, 0.0, -0.25, 0.0, 0.0)
     rational = Camera("brown_conrady", 640, 480, 500.0, 500.0, 320.0, 240.0, pole)
     assert rational.max_angle == pytest.approx(math.atan(2.0), abs=1e-9)
+
+
+def test_the_first_fold_by_hand() -> None:
+    """Where the determinant of the map's derivative vanishes, first of all on the x axis."""
+    # u + s1 r^2, v: its determinant is 1 + 2 s1 u.
+    thin = (*[0.0] * 8, -0.2, 0.0, 0.0, 0.0)
+    prism = Camera("fisheye624", 640, 480, 99.0, 99.0, 320.0, 240.0, thin)
+    assert prism.max_angle == pytest.approx(2.5, abs=1e-12)
+    # x + p2 (3 x^2 + y^2), y + 2 p2 x y: (1 + 6 p2 x) (1 + 2 p2 x) on the axis.
+    bent = Camera("brown_conrady", 640, 480, 500.0, 500.0, 320.0, 240.0, (0.0, 0.0, 0.0, -0.1))
+    assert bent.max_angle == pytest.approx(math.atan(1 / 0.6), abs=1e-12)
+    # Neither folds nor turns: all but a right angle.
+    straight = Camera("brown_conrady", 640, 480, 500.0, 500.0, 320.0, 240.0, (0.1, 0.0, 0.0, 0.0))
+    assert straight.max_angle == pytest.approx(math.atan(1e4), abs=1e-12)
+
+
+@pytest.mark.parametrize("camera", [BROWN5, BROWN8, FISHEYE, ARIA, WIDE])
+def test_derivatives_of_a_lens_against_finite_differences(camera: Camera) -> None:
+    plane = np.random.default_rng(2).uniform(-0.4, 0.4, (50, 2))
+    _, jacobian = distortion.distort(camera.model, camera.distortion, plane)
+    for axis in range(2):
+        step = 1e-6 * np.eye(2)[axis]
+        ahead, behind = (
+            distortion.distort(camera.model, camera.distortion, plane + s)[0] for s in (step, -step)
+        )
+        np.testing.assert_allclose(jacobian[..., axis], (ahead - behind) / 2e-6, atol=1e-8)
 
 
 def test_asymmetric_terms_end_the_field_of_view_before_the_image_folds() -> None:
