@@ -266,6 +266,9 @@ def test_the_whole_view_ends_at_65_degrees_and_at_the_limit_of_the_lens() -> Non
     # r (1 - 0.9 r^2) ends at r = 1 / sqrt(2.7), before it fills half a focal length.
     narrow = Camera("brown_conrady", 640, 640, 640.0, 640.0, 319.5, 319.5, (-0.9, 0.0, 0.0, 0.0))
     assert narrow.whole_view().fx == pytest.approx(320 * math.sqrt(2.7), rel=1e-9)
+    # Never enlarged, as here by 32 / 30 * sqrt(2.7).
+    wide = Camera("brown_conrady", 640, 640, 300.0, 300.0, 319.5, 319.5, (-0.9, 0.0, 0.0, 0.0))
+    assert wide.whole_view().fx == 300.0
 
 
 def test_field_of_view_ends_at_the_first_extremum() -> None:
