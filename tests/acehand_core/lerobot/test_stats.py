@@ -6,6 +6,7 @@ import json
 import math
 from pathlib import Path
 
+import av
 import numpy as np
 import pytest
 
@@ -104,6 +105,34 @@ def test_which_frames_of_a_video_count(tmp_path: Path, frames: int, group: int, 
         np.testing.assert_allclose(stats[name], expected, atol=0.012, err_msg=name)
 
 
+def test_of_a_large_picture_every_fourth_pixel_counts(tmp_path: Path) -> None:
+    """Black and white columns by turns: none of them is mixed. Sound is no frame."""
+    image = np.zeros((320, 640, 3), np.uint8)
+    image[:, 1::2] = 255
+    path = tmp_path / "a.mp4"
+    with av.open(f"file:{path}", "w") as container:
+        pictures = container.add_stream("libx264", rate=30, options={"crf": "1"})
+        pictures.width, pictures.height, pictures.pix_fmt = 640, 320, "yuv420p"
+        sound = container.add_stream("aac", rate=48000)
+        silence = av.AudioFrame.from_ndarray(np.zeros((1, 48000), np.float32), "fltp", "mono")
+        silence.sample_rate = 48000
+        container.mux(sound.encode(silence))
+        for _ in range(3):
+            container.mux(pictures.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
+        container.mux([*pictures.encode(), *sound.encode()])
+
+    assert statistics._counts(path) == (1, 3)
+    for sample in statistics._sample(path, key_frames=False, count=3):
+        assert sample.shape == (80, 160, 3)
+        assert (np.abs(sample.astype(int) - 128) > 100).all()
+
+
+def test_more_frames_than_a_file_counts_are_thinned_out(tmp_path: Path) -> None:
+    path = samples.video(tmp_path / "a.mp4", 128, 0)
+    found = [image.mean() for image in statistics._sample(path, key_frames=False, count=1)]
+    assert found == pytest.approx([samples.gray(k, 0) for k in range(0, 128, 2)], abs=3)
+
+
 def test_a_video_that_cannot_be_decoded_is_named(tmp_path: Path) -> None:
     path = tmp_path / "text.mp4"
     path.write_text("no video")
@@ -138,10 +167,11 @@ def test_averaged_quantiles_are_provisional(numbers: Path, monkeypatch: pytest.M
     monkeypatch.setattr(statistics, "EXACT_FRAMES", 6)
     assert are_provisional(numbers, rows)
 
-    for broken in ({"q10": [0.0, 0.0]}, None):
-        entry = averaged["index"] | broken if broken else {}
-        path.write_text(json.dumps(averaged | {"index": entry}))
+    index = averaged.pop("index")
+    for broken in ({}, {"index": {}}, {"index": index | {"q10": [0.0, 0.0]}}):
+        path.write_text(json.dumps(averaged | broken))
         assert not are_provisional(numbers, rows)
+    averaged["index"] = index
     path.write_text(json.dumps(averaged))
     monkeypatch.setattr(layout, "read_record", lambda root, row: None)  # another writer's
     assert not are_provisional(numbers, rows)
