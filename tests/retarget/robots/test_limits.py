@@ -183,8 +183,9 @@ def column(*values):
 
 def test_the_fastest_step_that_can_still_stop():
     """4 + 3 + 2 + 1 is 10, 4 + 2 is 6, and 3.25 + 2.25 + 1.25 + 0.25 is 7."""
-    room, bend = np.array([10.0, 6.0, 7.0, 0.0, -1.0, 0.5]), np.array([1.0, 2.0, 1.0, 1.0, 1.0, 1])
-    np.testing.assert_allclose(_fastest(room, bend), [4.0, 4.0, 3.25, 0.0, 0.0, 0.5])
+    room = np.array([10.0, 6.0, 7.0, 0.0, -1.0, 0.9, 2.9])
+    bend = np.array([1.0, 2.0, 1.0, 1.0, 1.0, 1.0, 1.0])
+    np.testing.assert_allclose(_fastest(room, bend), [4.0, 4.0, 3.25, 0.0, 0.0, 0.9, 1.95])
 
 
 def test_commands_are_enforced_by_hand():
@@ -213,14 +214,14 @@ def test_which_commands_keep_limits():
     assert ONE.kept_by(column(0, 0, 1.0004)) and not ONE.kept_by(column(0, 0, 1.0006))
 
 
-def test_limits_of_a_rate_and_of_every_other_frame():
+def test_limits_of_a_rate_and_of_every_fourth_frame():
     hand = HANDS["right-default"]
     limits = CommandLimits.of(hand, 20.0)
     np.testing.assert_allclose(limits.step, hand.command_velocity * 0.9999 / 20)
     np.testing.assert_allclose(limits.bend, hand.command_acceleration * 0.999 / 400)
     assert (limits.lower == hand.command_lower).all() and (limits.upper == hand.command_upper).all()
     assert limits.fps == 20.0
-    second = limits.every(2)
-    np.testing.assert_allclose(second.step, hand.command_velocity * 0.9999 / 10)
-    np.testing.assert_allclose(second.bend, hand.command_acceleration * 0.999 / 100)
-    assert second.fps == 10.0 and limits.without_rate().fps == 0.0
+    fourth = limits.every(4)
+    np.testing.assert_allclose(fourth.step, hand.command_velocity * 0.9999 / 5)
+    np.testing.assert_allclose(fourth.bend, hand.command_acceleration * 0.999 / 25)
+    assert fourth.fps == 5.0 and limits.without_rate().fps == 0.0
