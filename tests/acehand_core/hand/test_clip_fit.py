@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import scipy.optimize
 
 from acehand_core.geometry import rotations
 from acehand_core.hand import articulation, clip_fit, landmark_fit
@@ -294,6 +295,39 @@ def test_a_step_without_a_solution_is_none():
     np.testing.assert_allclose(step, -1 / 1.25)  # damped
     step = clip_fit._step(-diagonal, zeros, zeros[:1], gradient, free, 0.0)
     np.testing.assert_array_equal(step, np.zeros((3, 28)))
+
+
+def test_a_hand_at_its_limits_against_a_bounded_solver():
+    """Fingers bent beyond both ends of their limits: some angles stay there, the others settle."""
+    truth, _, seconds = moving(3)
+    low, high = articulation.limits()
+    angles = np.where(np.arange(22) % 3 == 0, high + 0.2, truth.angles)
+    angles = np.where(np.arange(22) % 3 == 1, low - 0.2, angles)
+    beyond = Pose(truth.global_orient, angles, truth.wrist).keypoints("right", REST)
+    evidence, trust = evidence_of(beyond), np.ones(3)
+    found = together(truth, evidence, seconds, iterations=100).pose
+
+    frames = landmark_fit.FrameProblem(
+        evidence, "right", REST, truth.global_orient, use_pixels=True
+    )
+    smoothness = clip_fit._Smoothness(seconds, np.tile(np.eye(3), (3, 1, 1)))
+    smoothness.set_strength(clip_fit._system(frames, frames.start(truth), trust), CALM)
+
+    def cost(flat):
+        system = clip_fit._system(frames, flat.reshape(3, 28), trust)
+        slope = 2 * smoothness.normal(system)[3]
+        return system.cost + smoothness.cost(system), slope.ravel()
+
+    bounds = np.tile(np.stack(frames.limits(), axis=1), (3, 1))
+    start = frames.start(truth).ravel()
+    best = scipy.optimize.minimize(
+        cost, start, jac=True, bounds=bounds, method="L-BFGS-B", options={"maxiter": 2000}
+    )
+    at = frames.start(found)
+    at[:, :3] = rotations.log(found.global_orient @ np.swapaxes(truth.global_orient, 1, 2))
+    assert cost(at.ravel())[0] < 1.00001 * best.fun
+    at_bound = (at[:, 6:] == low) | (at[:, 6:] == high)
+    assert 10 < at_bound.sum() < 60
 
 
 def test_angles_stay_within_their_limits():
