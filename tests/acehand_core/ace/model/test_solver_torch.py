@@ -18,9 +18,11 @@ from acehand_core.ace.model.pnp import (
     calibrated_bearings,
     direct,
     fitted_bearings,
+    inside_margin,
     inverse_projection,
     mixed_pnp,
     radial_bearings,
+    residual_gate,
     sampled_bearings,
 )
 from acehand_core.errors import InputError
@@ -545,6 +547,44 @@ def test_cells_stand_where_they_are_said_to():
     torch.testing.assert_close(centres.joints, truth)
     shift = (0.5 - anchors) / tensor([21, 15]) * size[0] / tensor(FOCAL)
     torch.testing.assert_close(edges.joints, truth + shift)
+    # A lens that does not fit leaves the field, read at the centres.
+    none = torch.zeros(1, 2, dtype=torch.float64)
+    lens = RadialFit(none + 1, none, none, torch.tensor([False]), none[:, 0])
+    left = radial_bearings(lens, rays, anchors, uv, size)
+    torch.testing.assert_close(left.joints, truth)
+
+
+def test_votes_lie_strictly_inside_the_margin():
+    places = tensor([[0.02, 0.5], [0.98, 0.5], [0.5, 0.02], [0.5, 0.98], [0.0201, 0.9799]])
+    anchors = torch.full((1, 1, 2, 21, 2), 0.5, dtype=torch.float64)
+    anchors[0, 0, 0, :5] = places
+    assert inside_margin(anchors)[0, 0, 0, :6].tolist() == [False] * 4 + [True] * 2
+
+
+def test_the_gate_of_residuals_by_hand():
+    """Errors of (9, 12) pixels are just allowed; a box of 240 by 320 allows 100."""
+    error = torch.zeros(1, 1, 2, 21, 2, dtype=torch.float64)
+    joints, votes = torch.zeros_like(error), torch.zeros(1, 1, 2, 21, dtype=torch.bool)
+    scale = tensor([[100.0, 200.0]])
+    error[..., :] = tensor([0.09, 0.06])
+    votes[0, 0, 0, :6] = True
+    votes[0, 0, 1, 20] = True
+    bearings = Bearings(joints, joints[..., 0, :], votes, scale)
+    rms, threshold, accepted = residual_gate(error, votes, bearings)
+    np.testing.assert_allclose(rms.squeeze(), [15.0, 15.0])
+    np.testing.assert_allclose(threshold.squeeze(), [15.0, 15.0])
+    assert accepted.squeeze().tolist() == [True, False]  # one vote is not enough
+
+    joints[0, 0, 0, 5] = tensor([2.4, -1.6])
+    joints[0, 0, 0, 6] = tensor([9.0, 9.0])  # without a vote
+    error[0, 0, 0, 6] = 9.0
+    rms, threshold, accepted = residual_gate(error * 2, votes, bearings)
+    np.testing.assert_allclose(rms.squeeze(), [30.0, 30.0])
+    np.testing.assert_allclose(threshold.squeeze(), [100.0, 15.0])
+    assert accepted.squeeze().tolist() == [True, False]
+    votes[:] = False
+    rms, threshold, accepted = residual_gate(error, votes, bearings)
+    assert rms.tolist() == [[[0.0, 0.0]]] and threshold.tolist() == [[[15.0, 15.0]]]
 
 
 def test_rays_that_look_sideways_or_back():
