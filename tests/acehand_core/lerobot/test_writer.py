@@ -12,10 +12,13 @@ import pytest
 
 from acehand_core.errors import OutputError, SchemaError
 from acehand_core.lerobot import format as layout
+from acehand_core.lerobot import writer as writers
 from acehand_core.lerobot.dataset import create, open_for_append
 from acehand_core.lerobot.format import FeatureSpec
 from acehand_core.lerobot.stats import STAT_NAMES
 from acehand_core.lerobot.writer import expected_columns, index_columns, unusable
+from acehand_core.recordings.video_encode import probe_video
+from helpers import lerobot_samples as samples
 
 GRIP = FeatureSpec("action", "float32", (1,), ("grip",))
 STATE = FeatureSpec("state", "int64", (2,), ("a", "b"))
@@ -142,15 +145,39 @@ def test_a_damaged_dataset_is_not_appended_to(tmp_path: Path) -> None:
         add(root, "grip")
 
 
-def test_lost_statistics_are_computed_again(tmp_path: Path) -> None:
+def test_lost_statistics_are_computed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = add(tmp_path / "data", "grip")
-    whole = (root / layout.STATS_PATH).read_bytes()
-    (root / layout.STATS_PATH).unlink()
-    add(root)
-    add(root, "grip")
-    stats = json.loads((root / layout.STATS_PATH).read_text())
+    path = root / layout.STATS_PATH
+    whole = json.loads(path.read_text())
+    path.unlink()
+    columns = {"action": np.array([0.0, 1.0, 9.0]), "state": np.arange(6).reshape(3, 2)}
+    with open_for_append(root, 10, [GRIP, STATE], "any") as writer:
+        writer.add_episode(columns, "grip", {})
+        stats = json.loads(path.read_text())["action"]
+        assert (stats["count"], stats["max"]) == ([6], [9.0])
+        assert stats["mean"] == pytest.approx([16 / 6])
+    stats = json.loads(path.read_text())
     assert stats["action"]["count"] == [6] and stats["index"]["max"] == [5.0]
-    assert stats["action"]["q50"] == json.loads(whole)["action"]["q50"] == [1.0]
+    assert stats["action"]["q50"] == whole["action"]["q50"] == [1.0]
+
+    monkeypatch.setattr(writers, "dataset_stats", None)  # what is there is read
+    add(root)
+
+
+def test_a_videos_facts_are_those_of_the_first_episode(tmp_path: Path) -> None:
+    path = samples.video(tmp_path / "a.mp4", 3, 0)
+    facts = {samples.EGO: probe_video(path)}
+    with create(tmp_path / "data", 30, samples.FEATURES, "any") as writer:
+        for kept, codec in ((None, "h264"), ({"video.codec": "av1"}, "av1")):
+            if kept:
+                writer._info["features"][samples.EGO]["info"] = kept
+            before = json.dumps(writer._info)
+            info = writer._next_info(3, "wave", facts)
+            assert info["features"][samples.EGO]["info"]["video.codec"] == codec
+            assert (info["total_episodes"], info["total_frames"], info["total_tasks"]) == (1, 3, 1)
+            assert json.dumps(writer._info) == before  # the episode may still fail
 
 
 def test_further_files_of_an_episode_are_placed(tmp_path: Path) -> None:
