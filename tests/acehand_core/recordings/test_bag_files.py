@@ -97,11 +97,11 @@ def test_a_missing_file_loses_what_metadata_counts_of_it(small: Path) -> None:
     change(
         small,
         relative_file_paths=["bag.mcap", "sub/gone_1.mcap", "gone_2.mcap"],
-        files=[{"path": n, "message_count": c} for n, c in (("bag.mcap", 4), ("gone_1.mcap", 7))],
+        files=[{"path": n, "message_count": c} for n, c in (("bag.mcap", 4), ("gone_1.mcap", 9))],
     )
     with Bag(small) as bag:
         assert [path.name for path in bag.storage_paths] == ["bag.mcap"]
-        assert bag.dropped.by_topic == {"*": 7 + 1}  # at least one
+        assert bag.dropped.by_topic == {"*": 9 + 1}  # at least one
         assert [remark.split(":")[0] for remark in bag.dropped.remarks] == [
             "gone_1.mcap", "gone_2.mcap",
         ]  # fmt: skip
@@ -153,6 +153,32 @@ def test_a_file_that_cannot_be_opened_is_lost(small: Path) -> None:
     change(small, relative_file_paths=["bad.mcap"])
     with pytest.raises(InputError, match=r"bad\.mcap"):
         Bag(small)
+    (small / "more.mcap").write_bytes(b"nor this")
+    change(small, relative_file_paths=["bad.mcap", "more.mcap"])
+    with pytest.raises(InputError, match=r"bad\.mcap.*more\.mcap"):
+        Bag(small)
+
+
+@pytest.mark.parametrize(
+    ("storage", "compression"),
+    [("mcap", "none"), ("mcap", "message"), ("sqlite3", "none"), ("sqlite3", "message")],
+)
+def test_messages_are_found_again_by_their_place(
+    tmp_path: Path, storage: str, compression: str
+) -> None:
+    """Of a folder and of its file alone."""
+    images = simple_bag(tmp_path / "bag", 2, storage=storage, compression=compression)
+    for path in (tmp_path / "bag", *(tmp_path / "bag").glob("bag.*")):
+        with Bag(path) as bag:
+            assert bag.dropped.by_topic == {}
+            listed = list(bag.messages({TOPIC}, bag.dropped))
+            assert [bytes(bag.read(m.file, m.place)) for m in listed] == [
+                bytes(m.data) for m in listed
+            ]
+            assert bag.dropped.by_topic == {} and bag.storage == storage
+        assert all(
+            image.tobytes() in bytes(m.data) for image, m in zip(images, listed, strict=True)
+        )
 
 
 @pytest.mark.parametrize("shared", [False, True])
