@@ -15,9 +15,19 @@ from helpers.retarget_samples import FPS, IDENTITY, robot_targets, smooth_comman
 from retarget.robots.hand_spec import CommandLimits
 from retarget.robots.kinematics import KinematicTree
 from retarget.robots.robot import load_robot
-from retarget.solve.costs import Cost, VectorCost, VectorTerm, Weights
+from retarget.solve.costs import (
+    Cost,
+    PairGaps,
+    PostureCost,
+    Problem,
+    State,
+    VectorCost,
+    VectorTerm,
+    Weights,
+)
 from retarget.solve.objective import COSTS, PoseObjective
 from retarget.solve.trajectory import solve_trajectory
+from retarget.targets import CommandTarget
 
 WEIGHTS = Weights(tip=1.3, link=0.4, direction=0.7, pinch=3.0, rest=0.2, length_m=0.01)
 CALIBRATION = Calibration(
@@ -264,6 +274,71 @@ def test_knuckles_belong_to_the_calibration(hand, tree, targets, commands):
     value = [evaluated(PoseObjective(hand, tree, t, plain, WEIGHTS), commands)[0]
              for t in (targets, other)]  # fmt: skip
     assert value[0] == pytest.approx(value[1], abs=0)
+
+
+def test_idle_joints_and_commands_nearby_by_hand(hand, tree, targets, commands):
+    """Both pulls joint by joint, squared units apart; only differences of the cost count."""
+    rng = np.random.default_rng(7)
+    near = CommandTarget(rng.normal(size=(6, 6)), rng.uniform(0.5, 2, (6, 6)))
+    near.weight[2] = 0.0
+    units = np.array([1.0, 0.08, 1.0, 2.0, 1.0, 0.5])
+    rows = slice(1, 5)
+    state, zero = (
+        State(at, tree.posture(hand.expand(at))) for at in (commands[rows], np.zeros((4, 6)))
+    )
+    for rest in (0.2, 0.0):
+        weights = dataclasses.replace(WEIGHTS, rest=rest)
+        idle = np.full(6, 0.3)
+        relaxed = dataclasses.replace(hand, rest=idle)
+        problem = Problem(relaxed, tree, targets, CALIBRATION, weights, near)
+        problem.__dict__["units"] = units
+        cost = PostureCost.over(problem, rows)
+
+        def paid(at, rest=rest, idle=idle):
+            apart = rest * (at - idle) ** 2 + near.weight[rows] * (at - near.commands[rows]) ** 2
+            return 0.5 * np.sum(apart / units**2, axis=1)
+
+        residual, none = cost.residual(state), cost.residual(zero)
+        expected = paid(commands[rows]) - paid(zero.commands)
+        assert cost.value(state, residual) - cost.value(zero, none) == pytest.approx(expected)
+        gradient, curvature = cost.normal(state, residual)
+        pull = (rest + near.weight[rows]) / units**2
+        slope = rest * (commands[rows] - idle)
+        slope = slope + near.weight[rows] * (commands[rows] - near.commands[rows])
+        assert gradient == pytest.approx(slope / units**2)
+        assert curvature == pytest.approx(pull[..., None] * np.eye(6))
+        assert 0.5 * np.sum(residual**2, axis=1) == pytest.approx(cost.value(state, residual))
+        jacobian = cost.jacobian(state)
+        assert jacobian == pytest.approx(np.sqrt(pull)[..., None] * np.eye(6))
+
+    problem = Problem(relaxed, tree, targets, CALIBRATION, WEIGHTS)
+    alone = PostureCost.over(problem, rows)
+    value = alone.value(state, alone.residual(state))
+    assert value == pytest.approx(0.5 * 0.2 * np.sum((commands[rows] - 0.3) ** 2, axis=1))
+
+
+def test_which_gaps_a_step_can_close():
+    """Of three pairs, 1, 2 and 3 mm apart, at most 2.5 mm go in a step."""
+    gaps = PairGaps(
+        frames=np.array([0, 1, 1]),
+        pairs=np.array([4, 5, 6]),
+        room=np.array([0.001, 0.002, 0.003]),
+        by_command=np.array([[0.01, 0.0], [0.01, -0.02], [0.01, -0.02]]),
+        weight=np.array([1.0, 2.0, 3.0]),
+    )
+    low, high = np.full((2, 2), -0.05), np.array([[0.5, 0.5], [0.5, 0.1]])
+    close = gaps.within_reach(low, high)
+    assert close.pairs.tolist() == [5] and close.weight.tolist() == [2.0]
+    assert close.by_command.tolist() == [[0.01, -0.02]] and close.frames.tolist() == [1]
+    both = PairGaps.of_all([close, gaps], 2)
+    assert both.pairs.tolist() == [5, 4, 5, 6] and both.room.tolist() == [
+        0.002,
+        0.001,
+        0.002,
+        0.003,
+    ]
+    none = PairGaps.of_all([], 2)
+    assert none.by_command.shape == (0, 2) and none.frames.dtype == int and len(none.room) == 0
 
 
 @pytest.mark.few(2)
