@@ -265,6 +265,26 @@ def test_links_can_be_switched_off(hand, tree, targets, commands):
     assert residual.shape[1] == 3 * 5 + len(hand.rest)
 
 
+def test_weights_however_small_count_and_all_may_be_off(hand, tree, targets, commands):
+    off = dataclasses.replace(WEIGHTS, tip=0.0, link=0.0, direction=0.0, pinch=0.0)
+    residual, jacobian = evaluated(PoseObjective(hand, tree, targets, CALIBRATION, off), commands)
+    assert residual.shape[1] == jacobian.shape[1] == len(hand.rest)
+    slight = dataclasses.replace(off, tip=1e-5)  # 0.1 per squared metre
+    residual, _ = evaluated(PoseObjective(hand, tree, targets, CALIBRATION, slight), commands)
+    assert residual.shape[1] == 3 * 5 + len(hand.rest)
+
+
+def test_a_finger_without_its_knuckle_is_not_stretched(hand, tree, targets, commands):
+    missing = targets.joints_hand.copy()
+    missing[:, 5] = np.nan
+    targets = dataclasses.replace(targets, joints_hand=missing)
+    plain = dataclasses.replace(CALIBRATION, lengths=np.ones(5))
+    longer = dataclasses.replace(plain, lengths=np.array([1.0, 1.2, 1.0, 1.0, 1.0]))
+    values = [evaluated(PoseObjective(hand, tree, targets, c, WEIGHTS), commands)[0]
+              for c in (plain, longer)]  # fmt: skip
+    np.testing.assert_array_equal(*values)
+
+
 def test_knuckles_belong_to_the_calibration(hand, tree, targets, commands):
     moved = targets.joints_hand.copy()
     moved[:, [1, 5, 9, 13, 17]] += 0.1
