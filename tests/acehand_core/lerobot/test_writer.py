@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -63,6 +64,11 @@ def test_a_row_of_the_episode_table_by_hand(tmp_path: Path) -> None:
         assert numbers == [(0, 0), (0, 1), (0, 2)]
     assert rows[1]["stats/action/mean"] == [2.0] and rows[1]["stats/state/max"] == [4.0, 5.0]
     assert rows[1]["stats/action/count"] == [3] and rows[2]["stats/index/min"] == [6.0]
+
+    types = pq.read_schema(root / "meta/episodes/chunk-000/file-000.parquet")
+    for key, kind in (("count", pa.int64()), ("min", pa.float64()), ("q99", pa.float64())):
+        assert types.field(f"stats/action/{key}").type == pa.list_(kind)
+    assert types.field("tasks").type == pa.list_(pa.string())
 
     info = json.loads((root / layout.INFO_PATH).read_text())
     assert (info["total_episodes"], info["total_frames"], info["total_tasks"]) == (3, 9, 2)
