@@ -18,10 +18,12 @@ EXTRAS := mediapipe,ace,dex,mano,ros,train,test
 TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 DEMO_OUT ?= demo_out
 DOCS_OUT ?= site
+MODULE ?=
+ONLY ?=
 PYTEST = OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -rs --durations 10 \
 	-n auto --maxprocesses 4 --dist $(DIST)
 
-.PHONY: demo test test-all lint docs test-lerobot test-lowest clean
+.PHONY: demo test test-all lint docs mutants test-lerobot test-lowest clean
 
 demo: $(VENV)/.core
 	$(BIN)/python examples/demo.py --output $(DEMO_OUT)
@@ -43,6 +45,12 @@ lint: $(VENV)/.full
 
 docs: $(VENV)/.full
 	$(BIN)/python -m mkdocs build --quiet --site-dir $(DOCS_OUT)
+
+# Mutation testing: changes of a module that no test notices. Of all modules in [tool.mutants], or of one:
+#   make mutants MODULE=acehand_core/geometry/cameras.py
+# ONLY='*[369]' takes three tenths of its mutants, by their names.
+mutants: $(VENV)/.mutants
+	OMP_NUM_THREADS=1 $(BIN)/python tools/mutants.py $(MODULE) $(if $(ONLY),'$(ONLY)')
 
 # The judge of our datasets: the real loader, with this package in the same environment (Python 3.12,
 # 5 GB). Another lerobot:  make test-lerobot LEROBOT=FOLDER[dataset] LEROBOT_VENV=.venv-lerobot-other
@@ -73,6 +81,10 @@ $(VENV)/.full: $(VENV)/.core
 	$(PIP) $(PINNED) --no-deps mediapipe
 	touch $@
 
+$(VENV)/.mutants: $(VENV)/.full
+	$(PIP) $(PINNED) --editable '.[mutants]'
+	touch $@
+
 # lerobot first and by its own bounds: what follows must fit its versions, unpinned.
 $(LEROBOT_VENV)/.done: pyproject.toml setup.py
 	$(LEROBOT_PYTHON) -m venv $(LEROBOT_VENV)
@@ -89,4 +101,4 @@ $(LEROBOT_VENV)/.done: pyproject.toml setup.py
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(LEROBOT_VENV) .venv-lowest build *.egg-info
+	rm -rf $(VENV) $(LEROBOT_VENV) .venv-lowest mutants build *.egg-info

@@ -29,9 +29,10 @@ def pins(file: str = "constraints.txt") -> dict[str, str]:
     return {normal(name): pinned for name, _, pinned in (line.partition("==") for line in lines)}
 
 
-#: Pinned, but no part of the test environment: the first brings some ninety packages, a notebook
-#: server among them, and the tests inject the pictures that it would read; Ray and rerun are large.
-NOT_INSTALLED = {"projectaria-tools", "ray", "rerun-sdk"}
+#: Pinned, but no part of the test environment: projectaria-tools brings some ninety packages, a
+#: notebook server among them, and the tests inject the pictures that it would read; Ray and rerun
+#: are large; mutmut comes with ``make mutants``.
+NOT_INSTALLED = {"mutmut", "projectaria-tools", "ray", "rerun-sdk"}
 
 
 def requirements() -> list[str]:

@@ -195,8 +195,8 @@ class LeRobotWriter:
         lengths |= {key: len(fact.times_s) for key, fact in facts.items()}
         if len(set(lengths.values())) != 1:
             raise SchemaError(f"Columns and videos of an episode differ in length: {lengths}.")
-        frames = next(iter(lengths.values()))
-        if not 0 < frames <= (limit := max_episode_frames(fps)):
+        frames, limit = next(iter(lengths.values())), max_episode_frames(fps)
+        if not 0 < frames <= limit:
             raise SchemaError(
                 f"An episode at {fps} fps has 1 to {limit} frames, not {frames}; split the "
                 "recording: beyond, float32 timestamps are too coarse for the reader."

@@ -76,11 +76,17 @@ def gray(frame: int, seed: int) -> int:
 
 
 def video(
-    path: Path, frames: int, seed: int, rate: int = FPS, size: tuple[int, int] = (WIDTH, HEIGHT)
+    path: Path,
+    frames: int,
+    seed: int,
+    rate: int = FPS,
+    size: tuple[int, int] = (WIDTH, HEIGHT),
+    group: int = 4,
 ) -> Path:
-    """Write an mp4 whose frames are plain grey, each another grey; every fourth is a key frame."""
+    """Write an mp4 whose frames are plain grey, each another grey; every ``group``-th is a key."""
     images = [np.full((size[1], size[0], 3), gray(k, seed), np.uint8) for k in range(frames)]
-    return write_video(path, images, fps=rate, options={"crf": "10", "bf": "0", "g": "4"})
+    options = {"crf": "10", "bf": "0", "sc_threshold": "0", "g": str(group)}
+    return write_video(path, images, fps=rate, options=options)
 
 
 def add(writer: LeRobotWriter, task: str, frames: int, seed: int) -> int:

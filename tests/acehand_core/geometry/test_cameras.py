@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import warnings
 
 import cv2
 import numpy as np
@@ -11,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acehand_core.errors import CalibrationError
-from acehand_core.geometry import frames, rotations
-from acehand_core.geometry.cameras import Camera
+from acehand_core.geometry import distortion, frames, rotations
+from acehand_core.geometry.cameras import Camera, opencv_distortion
 
 # Intrinsics of common devices, rounded: a webcam, a depth camera with a rational model, a 190
 # degree fisheye, and the RGB camera of a pair of research glasses.
@@ -180,6 +181,80 @@ def test_field_of_view_is_the_angle_between_the_edges(f: float, cx: float, cy: f
     assert fisheye.field_of_view()[:2] == pytest.approx((640 / 150, 480 / 150))
 
 
+def test_a_point_without_a_pixel_leaves_its_neighbours_alone() -> None:
+    """(1, 2, 4) is half a focal length right and a whole one down, whoever else is NaN."""
+    camera = Camera("pinhole", 640, 480, 400.0, 200.0, 320.0, 240.0)
+    points = np.array([[1.0, 2.0, 4.0], [np.nan, 1.0, 1.0], [1.0, 1.0, 0.0], [1.0, 1.0, -1.0]])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pixels = camera.project(points)
+    np.testing.assert_allclose(pixels[0], [420.0, 340.0])
+    assert np.isnan(pixels[1:]).all()
+
+    rays = camera.unproject(np.array([[420.0, 340.0], [np.nan, 240.0], [320.0, np.inf]]))
+    np.testing.assert_allclose(rays[0], np.array([1.0, 2.0, 4.0]) / math.sqrt(21))
+    assert np.isnan(rays[1:]).all()
+
+
+def test_single_precision_is_read_exactly() -> None:
+    camera = Camera("pinhole", 640, 480, 300.0, 300.0, 320.0, 240.0)
+    pixel = camera.project(np.array([1.0, 2.0, 3.0], np.float32))
+    np.testing.assert_allclose(pixel, [420.0, 440.0], rtol=1e-14)
+
+
+def test_angles_of_view_are_those_of_the_edges() -> None:
+    """Seen from the principal point: 2 focal lengths left, 6 right, 1 up and 3 down."""
+    camera = Camera("pinhole", 200, 80, 25.0, 20.0, 49.5, 19.5)
+    across = math.atan(2) + math.atan(6)
+    down = math.atan(1) + math.atan(3)
+    diagonal = math.atan(math.sqrt(4 + 1)) + math.atan(math.sqrt(36 + 9))
+    np.testing.assert_allclose(camera.field_of_view(), [across, down, diagonal], rtol=1e-12)
+
+    # A lens that bends rays up to 1.83 radians to 1.22 focal lengths does not fill 3.2 of them.
+    lens = Camera("kannala_brandt", 640, 80, 100.0, 100.0, 319.5, 39.5, (-0.1, 0.0, 0.0, 0.0))
+    assert np.isnan(lens.field_of_view()).tolist() == [True, False, True]
+
+
+def test_a_nominal_camera_has_its_angle_across_the_longer_side() -> None:
+    for width, height in ((640, 480), (480, 640)):
+        camera = Camera.nominal(width, height, 90.0)
+        assert (camera.model, camera.width, camera.height) == ("pinhole", width, height)
+        assert camera.fx == pytest.approx(320.0) and camera.fy == pytest.approx(320.0)
+        assert (camera.cx, camera.cy) == ((width - 1) / 2, (height - 1) / 2)
+        assert Camera.nominal(width, height).fx == pytest.approx(320 * math.sqrt(3))
+
+
+def test_the_rays_of_all_pixels() -> None:
+    rays = Camera("pinhole", 4, 3, 2.0, 4.0, 1.0, 1.0).all_rays()
+    assert rays.shape == (3, 4, 3)
+    np.testing.assert_allclose(rays[2, 3], np.array([1.0, 0.25, 1.0]) / math.sqrt(2.0625))
+    np.testing.assert_allclose(rays[1, 1], [0.0, 0.0, 1.0])
+
+
+@pytest.mark.parametrize(("cx", "cy"), [(339.5, 639.5), (299.5, 639.5), (319.5, 679.5),
+                                        (319.5, 599.5)])  # fmt: skip
+def test_the_whole_view_reaches_the_farthest_edge(cx: float, cy: float) -> None:
+    """An ideal fisheye of 320 and 640 pixels per radian; one edge is 17/16 radians away."""
+    lens = Camera("kannala_brandt", 640, 1280, 320.0, 640.0, cx, cy, (0.0,) * 4)
+    view = lens.whole_view()
+    share = 1 / math.tan(17 / 16)
+    assert (view.model, view.width, view.height) == ("pinhole", 640, 1280)
+    assert (view.cx, view.cy) == (319.5, 639.5)
+    np.testing.assert_allclose([view.fx, view.fy], [320 * share, 640 * share], rtol=1e-9)
+
+
+def test_the_whole_view_ends_at_65_degrees_and_at_the_limit_of_the_lens() -> None:
+    fisheye = Camera("kannala_brandt", 640, 640, 200.0, 200.0, 319.5, 319.5, (0.0,) * 4)
+    expected = 320 / math.tan(math.radians(65))  # the edge is 1.6 radians away
+    assert fisheye.whole_view().fx == pytest.approx(expected, rel=1e-12)
+    # r (1 - 0.9 r^2) ends at r = 1 / sqrt(2.7), before it fills half a focal length.
+    narrow = Camera("brown_conrady", 640, 640, 640.0, 640.0, 319.5, 319.5, (-0.9, 0.0, 0.0, 0.0))
+    assert narrow.whole_view().fx == pytest.approx(320 * math.sqrt(2.7), rel=1e-9)
+    # Never enlarged, as here by 32 / 30 * sqrt(2.7).
+    wide = Camera("brown_conrady", 640, 640, 300.0, 300.0, 319.5, 319.5, (-0.9, 0.0, 0.0, 0.0))
+    assert wide.whole_view().fx == 300.0
+
+
 def test_field_of_view_ends_at_the_first_extremum() -> None:
     # r (1 + k r^2) has its maximum where 1 + 3 k r^2 = 0.
     brown = lens("brown_conrady", 500.0, -0.3, 0.0, 0.0, 0.0)
@@ -194,6 +269,32 @@ def test_field_of_view_ends_at_the_first_extremum() -> None:
     # A pole of the rational model ends it too: 1 - r^2 / 4 vanishes at r = 2.
     rational = lens("brown_conrady", 500.0, 0.0, 0.0, 0.0, 0.0, 0.0, -0.25, 0.0, 0.0)
     assert rational.max_angle == pytest.approx(math.atan(2.0), abs=1e-9)
+
+
+def test_the_first_fold_by_hand() -> None:
+    """Where the determinant of the map's derivative vanishes, first of all on the x axis."""
+    # u + s1 r^2, v: its determinant is 1 + 2 s1 u.
+    thin = (*[0.0] * 8, -0.2, 0.0, 0.0, 0.0)
+    prism = Camera("fisheye624", 640, 480, 99.0, 99.0, 320.0, 240.0, thin)
+    assert prism.max_angle == pytest.approx(2.5, abs=1e-12)
+    # x + p2 (3 x^2 + y^2), y + 2 p2 x y: (1 + 6 p2 x) (1 + 2 p2 x) on the axis.
+    bent = Camera("brown_conrady", 640, 480, 500.0, 500.0, 320.0, 240.0, (0.0, 0.0, 0.0, -0.1))
+    assert bent.max_angle == pytest.approx(math.atan(1 / 0.6), abs=1e-12)
+    # Neither folds nor turns: all but a right angle.
+    straight = Camera("brown_conrady", 640, 480, 500.0, 500.0, 320.0, 240.0, (0.1, 0.0, 0.0, 0.0))
+    assert straight.max_angle == pytest.approx(math.atan(1e4), abs=1e-12)
+
+
+@pytest.mark.parametrize("camera", [BROWN5, BROWN8, FISHEYE, ARIA, WIDE])
+def test_derivatives_of_a_lens_against_finite_differences(camera: Camera) -> None:
+    plane = np.random.default_rng(2).uniform(-0.4, 0.4, (50, 2))
+    _, jacobian = distortion.distort(camera.model, camera.distortion, plane)
+    for axis in range(2):
+        step = 1e-6 * np.eye(2)[axis]
+        ahead, behind = (
+            distortion.distort(camera.model, camera.distortion, plane + s)[0] for s in (step, -step)
+        )
+        np.testing.assert_allclose(jacobian[..., axis], (ahead - behind) / 2e-6, atol=1e-8)
 
 
 def test_asymmetric_terms_end_the_field_of_view_before_the_image_folds() -> None:
@@ -319,23 +420,29 @@ VALID = dict(model="pinhole", width=640, height=480, fx=500, fy=500, cx=320, cy=
     ("change", "message"),
     [
         ({"model": "fisheye"}, "kannala_brandt (4 coefficients: OpenCV's cv2.fisheye"),
-        ({"model": 3}, "3"),
-        ({"width": 0}, "at least 1"),
+        ({"model": 3}, "unknown camera model 3"),
+        ({"model": "pinhol"}, "pinhole"),
+        ({"model": "fisheye_624"}, "Did you mean 'fisheye624'"),
+        ({"width": 0}, "0 x 480"),
+        ({"height": 0}, "640 x 0"),
         ({"width": 640.5}, "whole pixels"),
         ({"width": math.inf}, "whole pixels"),
+        ({"height": 480.5}, "'height' is 480.5"),
         ({"fx": -500}, "above 0"),
-        ({"fx": "500"}, "fx"),
-        ({"fy": True}, "fy"),
+        ({"fx": 0}, "fx 0.0"),
+        ({"fy": 0}, "fy 0.0"),
+        ({"fx": "500"}, "give a number"),
+        ({"fy": True}, "give a number"),
         ({"cx": math.nan}, "cx is nan"),
         ({"distortion": [0.1]}, "0 distortion coefficients, got 1"),
         ({"model": "brown_conrady", "distortion": [0.1] * 6}, "4 or 5 or 8"),
         ({"model": "brown_conrady"}, "4 or 5 or 8 distortion coefficients, got 0"),
         ({"model": "kannala_brandt", "distortion": [math.inf, 0, 0, 0]}, "not finite"),
         ({"distortion": "none"}, "list of numbers"),
-        ({"focal": 3}, "'focal'"),
+        ({"model": "kannala_brandt", "distortion": [0, "a", 0, 0]}, "'distortion' is 'a'"),
+        ({"focal": 3}, "unknown camera field 'focal'"),
         ({"heigth": 3}, "Did you mean 'height'"),
-        ({"cy": None}, "cy"),
-        ({"fy": ...}, "'fy' is missing"),
+        ({"cy": None}, "'cy' is None"),
     ],
 )
 def test_unusable_cameras_say_why(change: dict, message: str) -> None:
@@ -343,3 +450,34 @@ def test_unusable_cameras_say_why(change: dict, message: str) -> None:
     with pytest.raises(CalibrationError, match=r"^cam\.json: ") as error:
         Camera.from_json(values, "cam.json")
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize("name", VALID)
+def test_missing_field_is_named(name: str) -> None:
+    values = {k: v for k, v in VALID.items() if k != name}
+    with pytest.raises(CalibrationError, match=rf"cam\.json: camera field '{name}' is missing"):
+        Camera.from_json(values, "cam.json")
+    with pytest.raises(CalibrationError, match=rf"^camera field '{name}'"):
+        Camera.from_json(values)
+
+
+def test_only_a_bare_fisheye_has_two_meanings() -> None:
+    for model, ambiguous in (("Fisheye", True), ("pinhol", False), ("fisheye_624", False)):
+        with pytest.raises(CalibrationError) as error:
+            Camera.from_json(VALID | {"model": model})
+        assert ("cv2.fisheye" in str(error.value)) == ambiguous
+
+
+def test_coefficients_in_opencv_order() -> None:
+    """OpenCV takes 4, 5, 8, 12 or 14; ours end at the eighth, so the rest must be 0."""
+    eight = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8]
+    for count in (4, 5, 8):
+        assert opencv_distortion(eight[:count]) == ("brown_conrady", tuple(eight[:count]))
+    for zeros in (4, 6):
+        assert opencv_distortion([*eight, *[0.0] * zeros]) == ("brown_conrady", tuple(eight))
+        assert opencv_distortion([0.0] * zeros) == ("pinhole", ())
+    assert opencv_distortion([*[0.0] * 7, 0.8]) == ("brown_conrady", (*[0.0] * 7, 0.8))
+    with pytest.raises(CalibrationError, match=r"0\.9"):
+        opencv_distortion([*eight, 0.9, 0.0, 0.0, 0.0])
+    with pytest.raises(CalibrationError, match=r"\b6\b"):
+        opencv_distortion(eight[:6])

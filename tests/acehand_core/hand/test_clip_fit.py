@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import scipy.optimize
 
 from acehand_core.geometry import rotations
 from acehand_core.hand import articulation, clip_fit, landmark_fit
@@ -164,6 +165,149 @@ def test_blocks_of_the_inverse_and_steps_against_the_whole_matrix(count):
     step[free] = np.linalg.solve(whole[np.ix_(free, free)], -gradient.ravel()[free])
     found = clip_fit._step(*band, gradient, resting, 0.0)
     np.testing.assert_allclose(found.ravel(), step, atol=1e-9, rtol=1e-6)
+
+
+def system_of(x, orient, own=None):
+    """What the smoothness sees of frames, here without a pull of their own."""
+    own = np.zeros((len(x), 28, 28)) if own is None else own
+    return clip_fit._System(x, orient, 0.0, np.zeros_like(x), own)
+
+
+def test_bends_of_quadratics_at_uneven_times():
+    """Of t^2 the second derivative is 2, per squared frame of 1.5 s."""
+    seconds = np.array([0.0, 1.0, 3.0])
+    bend = 2 * 1.5**2
+    smoothness = clip_fit._Smoothness(seconds, np.tile(np.eye(3), (3, 1, 1)))
+    still = np.tile(np.eye(3), (3, 1, 1))
+    assert smoothness.cost(system_of(np.zeros((3, 28)), still)) == 0
+    for unknown in (5, 6, 27):
+        x = np.zeros((3, 28))
+        x[:, unknown] = seconds**2
+        assert smoothness.cost(system_of(x, still)) == pytest.approx(bend**2)
+    turning = rotations.exp(seconds[:, None] ** 2 * np.array([0.0, 0.06, 0.08]))
+    found = smoothness.cost(system_of(np.zeros((3, 28)), turning))
+    assert found == pytest.approx((0.1 * bend) ** 2)
+    # A hand that goes sideways at a constant rate of angle is farther away at either end.
+    x = np.zeros((3, 28))
+    x[:, 3] = np.tan([-0.2, 0.0, 0.4])
+    x[:, 5] = np.log(np.cos([-0.2, 0.0, 0.4]))
+    away = np.array([[np.sin(a), 0.0, np.cos(a)] for a in (-0.2, 0.0, 0.4)])
+    second = 2 * ((away[2] - away[1]) / 2 - (away[1] - away[0]) / 1) / 3 * 1.5**2
+    assert smoothness.cost(system_of(x, still)) == pytest.approx(np.sum(second**2))
+
+
+def test_slopes_of_smoothed_features_against_finite_differences():
+    rng = np.random.default_rng(3)
+    base, turns = (rotations.exp(rng.normal(size=(3, 3))) for _ in range(2))
+    x = 0.3 * rng.normal(size=(3, 28))
+
+    def features(x):
+        ray = np.concatenate([x[:, 3:5], np.ones((3, 1))], axis=1)
+        far = np.linalg.norm(ray, axis=1, keepdims=True)
+        seen = np.einsum("nij,nj->ni", turns, ray / far)
+        return np.concatenate([seen, x[:, 5:6] + np.log(far), x[:, 6:]], axis=1)
+
+    smoothness = clip_fit._Smoothness(np.arange(3.0), turns)
+    slopes = smoothness._slopes(system_of(x, rotations.exp(x[:, :3]) @ base))
+    for unknown in range(28):
+        step = 1e-6 * np.eye(28)[unknown]
+        plain = (features(x + step) - features(x - step)) / 2e-6
+        ahead, behind = (rotations.exp((x + s)[:, :3]) for s in (step, -step))
+        turn = rotations.log(ahead @ np.swapaxes(behind, 1, 2)) / 2e-6
+        turn = np.einsum("nij,nj->ni", turns, turn)
+        expected = np.concatenate([plain, turn], axis=1)
+        np.testing.assert_allclose(slopes[..., unknown], expected, atol=1e-8)
+
+
+@pytest.mark.parametrize("count", [3, 5])
+def test_normal_equations_against_the_whole_jacobian(count):
+    """Orientations are equal, where the linearisation of their differences is exact."""
+    rng = np.random.default_rng(4)
+    orient = np.tile(rotations.exp(np.array([0.3, -0.2, 0.1])), (count, 1, 1))
+    turns = np.tile(rotations.exp(np.array([0.1, 0.4, -0.3])), (count, 1, 1))
+    x = 0.2 * rng.normal(size=(count, 28))
+    x[:, :3] = 0.0
+    smoothness = clip_fit._Smoothness(np.cumsum(rng.uniform(0.5, 1.5, count)), turns)
+    smoothness._strength = rng.uniform(0.5, 2.0, 29)
+
+    def bends(flat):
+        moved = flat.reshape(count, 28)
+        return smoothness._bends(system_of(moved, rotations.exp(moved[:, :3]) @ orient)).ravel()
+
+    size = count * 28
+    steps = 1e-6 * np.eye(size)
+    jacobian = np.stack([bends(x.ravel() + s) - bends(x.ravel() - s) for s in steps], 1) / 2e-6
+    whole = (jacobian.T @ jacobian).reshape(count, 28, count, 28)
+    pull, own = rng.normal(size=(count, 28)), np.tile(3.0 * np.eye(28), (count, 1, 1))
+    system = clip_fit._System(x, orient, 0.0, pull, own)
+    diagonal, near, far, gradient = smoothness.normal(system)
+    for k in range(count):
+        np.testing.assert_allclose(diagonal[k], whole[k, :, k] + own[k], atol=1e-6)
+        if k + 1 < count:
+            np.testing.assert_allclose(near[k], whole[k, :, k + 1], atol=1e-6)
+        if k + 2 < count:
+            np.testing.assert_allclose(far[k], whole[k, :, k + 2], atol=1e-6)
+    expected = pull + (jacobian.T @ bends(x.ravel())).reshape(count, 28)
+    np.testing.assert_allclose(gradient, expected, atol=1e-6)
+    assert (len(near), len(far)) == (count - 1, count - 2)
+
+
+def test_strength_of_the_smoothing_by_hand():
+    """A hand straight ahead, of variance 1/4 in every unknown; 10 frames per second.
+
+    Of the three numbers of the direction two vary. Gains: 2 sin(pi f T), times 2 f T from half the
+    frame rate on.
+    """
+    smoothness = clip_fit._Smoothness(0.1 * np.arange(3), np.tile(np.eye(3), (3, 1, 1)))
+    own = np.tile(4.0 * np.eye(28), (3, 1, 1))
+    system = system_of(np.zeros((3, 28)), np.tile(np.eye(3), (3, 1, 1)), own)
+    half = HalfGain(bearing=2.5, depth=5.0, angle=10.0, orient=10 / 6)
+    smoothness.set_strength(system, half)
+    expected = np.repeat([np.sqrt(6) / 2, 2 / 4, 2 / 16, 2 / 1], [3, 1, 22, 3])
+    np.testing.assert_allclose(smoothness._strength, expected, rtol=1e-6)
+
+
+def test_a_step_without_a_solution_is_none():
+    """Blocks that are not positive definite, and unknowns that rest at a bound."""
+    diagonal, zeros = np.tile(np.eye(28), (3, 1, 1)), np.zeros((2, 28, 28))
+    gradient, free = np.ones((3, 28)), np.zeros((3, 28), bool)
+    step = clip_fit._step(diagonal, zeros, zeros[:1], gradient, free, 0.25)
+    np.testing.assert_allclose(step, -1 / 1.25)  # damped
+    step = clip_fit._step(-diagonal, zeros, zeros[:1], gradient, free, 0.0)
+    np.testing.assert_array_equal(step, np.zeros((3, 28)))
+
+
+def test_a_hand_at_its_limits_against_a_bounded_solver():
+    """Fingers bent beyond both ends of their limits: some angles stay there, the others settle."""
+    truth, _, seconds = moving(3)
+    low, high = articulation.limits()
+    angles = np.where(np.arange(22) % 3 == 0, high + 0.2, truth.angles)
+    angles = np.where(np.arange(22) % 3 == 1, low - 0.2, angles)
+    beyond = Pose(truth.global_orient, angles, truth.wrist).keypoints("right", REST)
+    evidence, trust = evidence_of(beyond), np.ones(3)
+    found = together(truth, evidence, seconds, iterations=100).pose
+
+    frames = landmark_fit.FrameProblem(
+        evidence, "right", REST, truth.global_orient, use_pixels=True
+    )
+    smoothness = clip_fit._Smoothness(seconds, np.tile(np.eye(3), (3, 1, 1)))
+    smoothness.set_strength(clip_fit._system(frames, frames.start(truth), trust), CALM)
+
+    def cost(flat):
+        system = clip_fit._system(frames, flat.reshape(3, 28), trust)
+        slope = 2 * smoothness.normal(system)[3]
+        return system.cost + smoothness.cost(system), slope.ravel()
+
+    bounds = np.tile(np.stack(frames.limits(), axis=1), (3, 1))
+    start = frames.start(truth).ravel()
+    best = scipy.optimize.minimize(
+        cost, start, jac=True, bounds=bounds, method="L-BFGS-B", options={"maxiter": 2000}
+    )
+    at = frames.start(found)
+    at[:, :3] = rotations.log(found.global_orient @ np.swapaxes(truth.global_orient, 1, 2))
+    assert cost(at.ravel())[0] < 1.00001 * best.fun
+    at_bound = (at[:, 6:] == low) | (at[:, 6:] == high)
+    assert 10 < at_bound.sum() < 60
 
 
 def test_angles_stay_within_their_limits():

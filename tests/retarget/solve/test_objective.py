@@ -13,8 +13,18 @@ from helpers.retarget_samples import FPS, robot_targets, smooth_commands, solved
 from retarget.robots.hand_spec import CommandLimits
 from retarget.robots.kinematics import KinematicTree
 from retarget.robots.robot import load_robot
-from retarget.solve.costs import Cost, VectorCost, VectorTerm, Weights
+from retarget.solve.costs import (
+    Cost,
+    PairGaps,
+    PostureCost,
+    Problem,
+    State,
+    VectorCost,
+    VectorTerm,
+    Weights,
+)
 from retarget.solve.objective import COSTS, PoseObjective
+from retarget.targets import CommandTarget
 
 WEIGHTS = Weights(tip=1.3, link=0.4, direction=0.7, pinch=3.0, rest=0.2, length_m=0.01)
 CALIBRATION = Calibration(
@@ -223,6 +233,117 @@ def test_missing_joints_and_weightless_frames_pull_nothing(hand, objective, comm
     assert idle == (1 if hand.side == "right" else 0)  # the left middle finger cannot pinch
     assert (zero - idle)[[0, 1, 2, 4, 5]].tolist() == [0, 0, 3, 1, 1]
     assert zero[3] == len(residual[0, :-terms]) // 3
+
+
+def test_a_run_of_frames(objective, commands):
+    residual, jacobian = evaluated(objective, commands)
+    part, part_jacobian = evaluated(objective, commands[2:5], slice(2, 5))
+    assert part == pytest.approx(residual[2:5], abs=0)
+    assert part_jacobian == pytest.approx(jacobian[2:5], abs=0)
+    assert len(objective) == 6
+
+
+def test_links_can_be_switched_off(hand, tree, targets, commands):
+    weights = dataclasses.replace(WEIGHTS, link=0.0, direction=0.0, pinch=0.0)
+    objective = PoseObjective(hand, tree, targets, CALIBRATION, weights)
+    residual, _ = evaluated(objective, commands)
+    assert residual.shape[1] == 3 * 5 + len(hand.rest)
+
+
+def test_weights_however_small_count_and_all_may_be_off(hand, tree, targets, commands):
+    off = dataclasses.replace(WEIGHTS, tip=0.0, link=0.0, direction=0.0, pinch=0.0)
+    residual, jacobian = evaluated(PoseObjective(hand, tree, targets, CALIBRATION, off), commands)
+    assert residual.shape[1] == jacobian.shape[1] == len(hand.rest)
+    slight = dataclasses.replace(off, tip=1e-5)  # 0.1 per squared metre
+    residual, _ = evaluated(PoseObjective(hand, tree, targets, CALIBRATION, slight), commands)
+    assert residual.shape[1] == 3 * 5 + len(hand.rest)
+
+
+def test_a_finger_without_its_knuckle_is_not_stretched(hand, tree, targets, commands):
+    missing = targets.joints_hand.copy()
+    missing[:, 5] = np.nan
+    targets = dataclasses.replace(targets, joints_hand=missing)
+    plain = dataclasses.replace(CALIBRATION, lengths=np.ones(5))
+    longer = dataclasses.replace(plain, lengths=np.array([1.0, 1.2, 1.0, 1.0, 1.0]))
+    values = [evaluated(PoseObjective(hand, tree, targets, c, WEIGHTS), commands)[0]
+              for c in (plain, longer)]  # fmt: skip
+    np.testing.assert_array_equal(*values)
+
+
+def test_knuckles_belong_to_the_calibration(hand, tree, targets, commands):
+    moved = targets.joints_hand.copy()
+    moved[:, [1, 5, 9, 13, 17]] += 0.1
+    other = dataclasses.replace(targets, joints_hand=moved)
+    # Where a finger is stretched its knuckle matters.
+    plain = dataclasses.replace(CALIBRATION, lengths=np.ones(5))
+    value = [evaluated(PoseObjective(hand, tree, t, plain, WEIGHTS), commands)[0]
+             for t in (targets, other)]  # fmt: skip
+    assert value[0] == pytest.approx(value[1], abs=0)
+
+
+def test_idle_joints_and_commands_nearby_by_hand(hand, tree, targets, commands):
+    """Both pulls joint by joint, squared units apart; only differences of the cost count."""
+    rng = np.random.default_rng(7)
+    near = CommandTarget(rng.normal(size=(6, 6)), rng.uniform(0.5, 2, (6, 6)))
+    near.weight[2] = 0.0
+    units = np.array([1.0, 0.08, 1.0, 2.0, 1.0, 0.5])
+    rows = slice(1, 5)
+    state, zero = (
+        State(at, tree.posture(hand.expand(at))) for at in (commands[rows], np.zeros((4, 6)))
+    )
+    for rest in (0.2, 0.0):
+        weights = dataclasses.replace(WEIGHTS, rest=rest)
+        idle = np.full(6, 0.3)
+        relaxed = dataclasses.replace(hand, rest=idle)
+        problem = Problem(relaxed, tree, targets, CALIBRATION, weights, near)
+        problem.__dict__["units"] = units
+        cost = PostureCost.over(problem, rows)
+
+        def paid(at, rest=rest, idle=idle):
+            apart = rest * (at - idle) ** 2 + near.weight[rows] * (at - near.commands[rows]) ** 2
+            return 0.5 * np.sum(apart / units**2, axis=1)
+
+        residual, none = cost.residual(state), cost.residual(zero)
+        expected = paid(commands[rows]) - paid(zero.commands)
+        assert cost.value(state, residual) - cost.value(zero, none) == pytest.approx(expected)
+        gradient, curvature = cost.normal(state, residual)
+        pull = (rest + near.weight[rows]) / units**2
+        slope = rest * (commands[rows] - idle)
+        slope = slope + near.weight[rows] * (commands[rows] - near.commands[rows])
+        assert gradient == pytest.approx(slope / units**2)
+        assert curvature == pytest.approx(pull[..., None] * np.eye(6))
+        assert 0.5 * np.sum(residual**2, axis=1) == pytest.approx(cost.value(state, residual))
+        jacobian = cost.jacobian(state)
+        assert jacobian == pytest.approx(np.sqrt(pull)[..., None] * np.eye(6))
+
+    problem = Problem(relaxed, tree, targets, CALIBRATION, WEIGHTS)
+    alone = PostureCost.over(problem, rows)
+    value = alone.value(state, alone.residual(state))
+    assert value == pytest.approx(0.5 * 0.2 * np.sum((commands[rows] - 0.3) ** 2, axis=1))
+
+
+def test_which_gaps_a_step_can_close():
+    """Of three pairs, 1, 2 and 3 mm apart, at most 2.5 mm go in a step."""
+    gaps = PairGaps(
+        frames=np.array([0, 1, 1]),
+        pairs=np.array([4, 5, 6]),
+        room=np.array([0.001, 0.002, 0.003]),
+        by_command=np.array([[0.01, 0.0], [0.01, -0.02], [0.01, -0.02]]),
+        weight=np.array([1.0, 2.0, 3.0]),
+    )
+    low, high = np.full((2, 2), -0.05), np.array([[0.5, 0.5], [0.5, 0.1]])
+    close = gaps.within_reach(low, high)
+    assert close.pairs.tolist() == [5] and close.weight.tolist() == [2.0]
+    assert close.by_command.tolist() == [[0.01, -0.02]] and close.frames.tolist() == [1]
+    both = PairGaps.of_all([close, gaps], 2)
+    assert both.pairs.tolist() == [5, 4, 5, 6] and both.room.tolist() == [
+        0.002,
+        0.001,
+        0.002,
+        0.003,
+    ]
+    none = PairGaps.of_all([], 2)
+    assert none.by_command.shape == (0, 2) and none.frames.dtype == int and len(none.room) == 0
 
 
 @pytest.mark.few(2)

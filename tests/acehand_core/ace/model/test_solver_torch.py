@@ -14,12 +14,15 @@ from acehand_core.ace.model.camera_fit import (
 )
 from acehand_core.ace.model.network import RELEASED
 from acehand_core.ace.model.pnp import (
+    Bearings,
     calibrated_bearings,
     direct,
     fitted_bearings,
+    inside_margin,
     inverse_projection,
     mixed_pnp,
     radial_bearings,
+    residual_gate,
     sampled_bearings,
 )
 from acehand_core.errors import InputError
@@ -402,6 +405,135 @@ def test_training_reaches_the_ray_field(source):
             bearings = sampled_bearings(rays, *given)
         mixed_pnp(scene.joints, scene.log_depth, bearings).translation.sum().backward()
         assert torch.isfinite(rays.grad).all() and rays.grad.abs().max() > 0
+
+
+# --- symmetry ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fallback", ["released", "paper"])
+def test_moving_the_hand_within_its_frame_moves_nothing_in_the_world(fallback):
+    """Canonical joints shifted one way, translation the other; sideways and in depth."""
+    scene = Scene(20)
+    bearings = scene.bearings("calibrated")[0]
+    before = mixed_pnp(scene.joints, scene.log_depth, bearings, fallback)
+    shift = torch.tensor([0.03, -0.02, 0.015], dtype=torch.float64)
+    log_depth = (scene.log_depth.exp() - shift[2]).log()
+    after = mixed_pnp(scene.joints + shift, log_depth, bearings, fallback)
+    assert torch.equal(before.accepted, after.accepted)
+    moved = after.translation + shift
+    rows = before.accepted if fallback == "released" else torch.ones_like(before.accepted)
+    torch.testing.assert_close(moved[rows], before.translation[rows], rtol=0, atol=1e-12)
+
+
+def test_a_hand_that_moves_with_its_anchors_moves_by_that():
+    scene = Scene(21, noise=0.5)
+    scene.log_depth = scene.log_depth.clamp(min=-1.2)
+    bearings = scene.bearings("calibrated")[0]
+    before = mixed_pnp(scene.joints, scene.log_depth, bearings, "paper")
+    move = torch.tensor([0.04, 0.07], dtype=torch.float64)
+    z = scene.joints[..., 2:] + scene.log_depth.exp()[..., None, None]
+    moved = Bearings(bearings.joints + move / z, bearings.fallback, bearings.usable, bearings.scale)
+    after = mixed_pnp(scene.joints, scene.log_depth, moved, "paper")
+    seen = before.votes.any(-1)
+    assert seen.float().mean() > 0.7
+    torch.testing.assert_close(after.solved[seen][:, :2], before.solved[seen][:, :2] + move)
+    torch.testing.assert_close(after.fallback[..., :2], before.fallback[..., :2] + move)
+    assert (after.rms - before.rms).abs().max() < 1e-9
+
+
+@pytest.mark.parametrize("factor", [1.7, 3.0])
+def test_a_larger_world_looks_the_same(factor):
+    scene = Scene(22)
+    scene.log_depth = scene.log_depth.clamp(min=-1.2)  # nothing near the 5 cm, which do not scale
+    bearings = scene.bearings("sampled")[0]
+    before = mixed_pnp(scene.joints, scene.log_depth, bearings)
+    after = mixed_pnp(factor * scene.joints, scene.log_depth + np.log(factor), bearings)
+    assert torch.equal(before.votes, after.votes) and torch.equal(before.accepted, after.accepted)
+    torch.testing.assert_close(after.translation, factor * before.translation)
+
+
+@pytest.mark.parametrize("source", ["calibrated", "sampled", "fitted"])
+def test_joints_have_no_order_and_frames_no_neighbours(source):
+    scene = Scene(23)
+    before = mixed_pnp(scene.joints, scene.log_depth, scene.bearings(source)[0])
+    order = torch.randperm(21, generator=torch.Generator().manual_seed(0))
+    shuffled, anchors = scene.joints[..., order, :], scene.anchors
+    scene.anchors = anchors[..., order, :]
+    after = mixed_pnp(shuffled, scene.log_depth, scene.bearings(source)[0])
+    torch.testing.assert_close(after.translation, before.translation, rtol=1e-12, atol=1e-12)
+    assert torch.equal(after.votes, before.votes[..., order])
+    scene.anchors = anchors.clone()
+    scene.anchors[:, 2] = 0.5
+    alone = mixed_pnp(scene.joints, scene.log_depth, scene.bearings(source)[0])
+    others = [0, 1, 3, 4]
+    assert torch.equal(alone.translation[:, others], before.translation[:, others])
+    assert not torch.equal(alone.translation[:, 2], before.translation[:, 2])
+
+
+def test_the_length_of_rays_and_mirrored_fields():
+    rays = tensor(field(np.random.default_rng(9)))
+    fit = fit_pinhole(rays)
+    longer = fit_pinhole(rays * torch.rand(2, 1, 6, 7, dtype=torch.float64).add(0.2))
+    torch.testing.assert_close(longer.focal, fit.focal)
+    torch.testing.assert_close(longer.centre, fit.centre)
+    flipped = rays.flip(3) * tensor([-1.0, 1, 1]).view(1, 3, 1, 1)
+    mirror = fit_pinhole(flipped)
+    torch.testing.assert_close(mirror.focal, fit.focal)
+    torch.testing.assert_close(mirror.centre[:, 0], 1 - fit.centre[:, 0])
+    turned = fit_pinhole(rays.transpose(2, 3)[:, [1, 0, 2]])
+    torch.testing.assert_close(turned.focal, fit.focal.flip(1))
+
+
+def test_cells_stand_where_they_are_said_to():
+    """A constant-depth field is linear: read at cell centres it is the camera, else it is not."""
+    rng = np.random.default_rng(10)
+    rays = tensor(field(rng, 1, 15, 21, noise=0.0))
+    anchors = tensor(rng.uniform(0.05, 0.95, (1, 4, 2, 21, 2)))
+    uv, size = torch.zeros(1, 4, 2, 2, dtype=torch.float64), tensor([[WIDTH, HEIGHT]])
+    truth = (anchors * size[0] - tensor(CENTRE)) / tensor(FOCAL)
+    centres = sampled_bearings(rays, anchors, uv, size, cell_centres=True)
+    edges = sampled_bearings(rays, anchors, uv, size)
+    torch.testing.assert_close(centres.joints, truth)
+    shift = (0.5 - anchors) / tensor([21, 15]) * size[0] / tensor(FOCAL)
+    torch.testing.assert_close(edges.joints, truth + shift)
+    # A lens that does not fit leaves the field, read at the centres.
+    none = torch.zeros(1, 2, dtype=torch.float64)
+    lens = RadialFit(none + 1, none, none, torch.tensor([False]), none[:, 0])
+    left = radial_bearings(lens, rays, anchors, uv, size)
+    torch.testing.assert_close(left.joints, truth)
+
+
+def test_votes_lie_strictly_inside_the_margin():
+    places = tensor([[0.02, 0.5], [0.98, 0.5], [0.5, 0.02], [0.5, 0.98], [0.0201, 0.9799]])
+    anchors = torch.full((1, 1, 2, 21, 2), 0.5, dtype=torch.float64)
+    anchors[0, 0, 0, :5] = places
+    assert inside_margin(anchors)[0, 0, 0, :6].tolist() == [False] * 4 + [True] * 2
+
+
+def test_the_gate_of_residuals_by_hand():
+    """Errors of (9, 12) pixels are just allowed; a box of 240 by 320 allows 100."""
+    error = torch.zeros(1, 1, 2, 21, 2, dtype=torch.float64)
+    joints, votes = torch.zeros_like(error), torch.zeros(1, 1, 2, 21, dtype=torch.bool)
+    scale = tensor([[100.0, 200.0]])
+    error[..., :] = tensor([0.09, 0.06])
+    votes[0, 0, 0, :6] = True
+    votes[0, 0, 1, 20] = True
+    bearings = Bearings(joints, joints[..., 0, :], votes, scale)
+    rms, threshold, accepted = residual_gate(error, votes, bearings)
+    np.testing.assert_allclose(rms.squeeze(), [15.0, 15.0])
+    np.testing.assert_allclose(threshold.squeeze(), [15.0, 15.0])
+    assert accepted.squeeze().tolist() == [True, False]  # one vote is not enough
+
+    joints[0, 0, 0, 5] = tensor([2.4, -1.6])
+    joints[0, 0, 0, 6] = tensor([9.0, 9.0])  # without a vote
+    error[0, 0, 0, 6] = 9.0
+    rms, threshold, accepted = residual_gate(error * 2, votes, bearings)
+    np.testing.assert_allclose(rms.squeeze(), [30.0, 30.0])
+    np.testing.assert_allclose(threshold.squeeze(), [100.0, 15.0])
+    assert accepted.squeeze().tolist() == [True, False]
+    votes[:] = False
+    rms, threshold, accepted = residual_gate(error, votes, bearings)
+    assert rms.tolist() == [[[0.0, 0.0]]] and threshold.tolist() == [[[15.0, 15.0]]]
 
 
 def test_rays_that_look_sideways_or_back():
