@@ -36,6 +36,13 @@ def frames(tmp_path):
     return folder
 
 
+def test_each_recipe_has_under_60_lines():
+    for recipe in ("arrays.py", "glove.py", "pincher"):
+        path = EXAMPLE / "my_plugins" / recipe
+        files = path.iterdir() if path.is_dir() else [path]
+        assert 0 < sum(len(file.read_text().splitlines()) for file in files) < 60, recipe
+
+
 def test_a_format_a_tracker_and_a_robot_of_another_package(frames, tmp_path):
     """The main job in a process of its own, with the flags that they bring."""
     site = lay_down(shutil.copytree(EXAMPLE, tmp_path / "site"), GROUPS, "my-acehand-plugins")

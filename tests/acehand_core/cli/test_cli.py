@@ -7,8 +7,10 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -490,3 +492,29 @@ def test_pictures_without_opengl(library, clip, tmp_path):
     extras = tmp_path / "out" / "acehand" / "episode_000000"
     assert (extras / "contact_sheet.png").exists()
     assert (extras / "overlay.mp4").exists() == (library == "disable")
+
+
+@pytest.mark.slow
+def test_ctrl_c_keeps_what_is_finished_and_resume_makes_the_rest(made, tmp_path, capsys):
+    frames = example_frames(120)
+    first = write_video(tmp_path / "a.mp4", frames[:6], options=X264)
+    second = write_video(tmp_path / "b.mp4", frames, options=X264)
+    out = tmp_path / "out"
+    words = (first, second, "--output", out, "--no-overlay", *made.calibration)
+    command = [sys.executable, "-m", "acehand_core.cli.retarget", *map(str, words)]
+    child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+
+    deadline = time.monotonic() + 100
+    while not (out / "acehand" / "episode_000000" / "contact_sheet.png").exists():
+        assert time.monotonic() < deadline and child.poll() is None
+        time.sleep(0.02)
+    time.sleep(0.5)  # into the second input
+    os.kill(child.pid, signal.SIGINT)
+    _, err = child.communicate(timeout=60)
+    assert child.returncode == 130 and "Traceback" not in err
+    assert check_every_frame(out) == []
+
+    run = Run(capsys, *words, "--resume")
+    assert run.code == 0 and run.json["skipped"] == [str(first)]
+    assert [e["frames"] for e in run.json["episodes"]] == [120]
+    assert check_every_frame(out) == [] and left_behind(tmp_path) == ["out"]
