@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
 from acehand_core.errors import InputError
 from benchmarks.retargeting import dex_modes, recordings, scores, tables
+from helpers import ROOT
+from helpers.retarget_samples import human_joints, moving_hands
 from retarget.replay import metrics
 from retarget.robots.kinematics import KinematicTree
 from retarget.robots.robot import load_robot
@@ -35,16 +40,6 @@ def test_filtered_is_what_the_library_answers_with_its_filter(take, mode):
     own = methods.solve_dex(HAND, take.targets, mode)  # Inspire: 1.15 and tips, as shipped
     assert np.abs(free - own).max() > 0.01
     assert dex_modes.filtered(HAND, take, free, 0.2, "filtered") == pytest.approx(own, abs=1e-9)
-
-
-def test_a_gap_repeats_the_last_pose(take):
-    seen = np.ones(20, bool)
-    seen[8:12] = False
-    gap = dataclasses.replace(take.targets, active=seen, weight=seen * 1.0)
-    gap = dataclasses.replace(take, targets=gap)
-    free, _ = dex_modes.solved(HAND, gap, "vector", methods.DEX_SCALING)
-    own = methods.solve_dex(HAND, gap.targets, "vector")
-    assert dex_modes.filtered(HAND, gap, free, 0.2, "filtered") == pytest.approx(own, abs=1e-9)
 
 
 def test_offline_does_not_lag_and_keeps_limits(take):
@@ -104,42 +99,7 @@ def test_settings_are_the_ones_that_are_shipped():
         dex_modes.shipped("panda_gripper", "right", "vector")
 
 
-@pytest.mark.parametrize("robot", dex_modes.ROBOTS)
-def test_every_link_of_the_settings_is_a_frame_of_ours(robot):
-    pytest.importorskip("dex_retargeting")
-    for side in ("left", "right"):
-        hand = load_robot(robot).hand(side)
-        for mode in methods.DEX_MODES:
-            keypoints = dex_modes.shipped(robot, side, mode).keypoints or ()
-            assert set(keypoints) <= set(hand.target_keypoints), (robot, mode)
-
-
 # --- recordings ------------------------------------------------------------------------------
-
-
-def test_the_hot3d_pair(shared):
-    left, right = recordings.hot3d_pair(shared / recordings.HOT3D_FILE)
-    assert (left.side, right.side) == ("left", "right")
-    assert len(left.targets.joints_hand) == 34 and left.fps == pytest.approx(30, abs=0.1)
-    with np.load(shared / recordings.HOT3D_FILE) as file:
-        world = file["joints_world"][:, 0]
-    # A palm frame moves no joint against another, and its axes are those of a hand.
-    spread = np.linalg.norm(world[:, 8] - world[:, 0], axis=-1)
-    here = left.targets.joints_hand
-    assert np.linalg.norm(here[:, 8], axis=-1) == pytest.approx(spread, abs=1e-9)
-    assert (here[:, 9, 2] > 0.05).all() and np.abs(here[:, 0]).max() < 1e-9
-
-
-@pytest.mark.slow
-def test_synthetic_hands_are_those_of_their_seed():
-    first = recordings.synthetic_hands(7, 2, 5)
-    again = recordings.synthetic_hands(7, 2, 5)
-    assert [take.side for take in first] == ["left", "right"]
-    for a, b in zip(first, again, strict=True):
-        assert a.unit == b.unit and (a.targets.joints_hand == b.targets.joints_hand).all()
-        assert len(a.targets.joints_hand) == 5 and a.targets.usable.all()
-    other = recordings.synthetic_hands(8, 1, 5)[0]
-    assert (other.targets.joints_hand != first[0].targets.joints_hand).any()
 
 
 # --- scores and tables -----------------------------------------------------------------------
@@ -193,3 +153,54 @@ def test_better_and_worse_are_counted():
     assert found["tip error, mean"] == "0 / 0"  # equal is neither
     assert set(found) == {"ours better / worse", "---", *tables.MEASURES}
     assert behind.splitlines()[2:] == ["- direction, wrist: all", "- lag: all"]
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+def run_benchmark(*arguments):
+    command = [sys.executable, "-m", "benchmarks.retarget", *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.slow
+def test_the_command_on_a_short_slice(tmp_path):
+    pytest.importorskip("dex_retargeting")
+    joints = human_joints("left", 2)[[0]] + np.zeros((30, 1, 1))
+    joints[:, 5:] += moving_hands(30)[:, 0, 5:] - moving_hands(30)[:1, 0, 5:]
+    np.savez(tmp_path / "hand.npz", joints=joints, side="left", fps=30.0)
+    saved = tmp_path / "out"
+    done = run_benchmark(
+        "--joints", tmp_path / "hand.npz", "--palm-frame", "--frames", 20, "--robots", "inspire",
+        "--processes", 1, "--save", saved, "--output", tmp_path / "result.json",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert json.loads((tmp_path / "result.json").read_text("utf-8")) == report
+    assert report["recordings"] == {"joints": {"hands": ["left"], "frames": 20, "fps": 30.0}}
+    rows = report["robots"]["inspire"]["joints"]
+    variants = ("shipped", "filtered", "unfiltered", "offline")
+    assert set(rows) == {"ours"} | {f"{m} {v}" for m in methods.DEX_MODES for v in variants} - {
+        "position filtered"
+    }
+    for key in ("limit_violation_share", "speed_violation_share"):
+        assert rows["ours"][key] == 0
+    shipped = rows["vector shipped"]
+    assert rows["ours"]["tip_error_mm"]["mean"] < shipped["tip_error_mm"]["mean"]
+    ratio = shipped["ms_per_frame"] / rows["ours"]["ms_per_frame"]
+    assert report["speed_ratio_vs_dex_vector"] == pytest.approx(ratio, rel=1e-5)
+    assert "vector offline" in done.stderr  # the table
+    assert set(report["gestures"]) == {"pinch_index", "pinch_middle", "fast", "feasible"}
+    for name in rows:
+        with np.load(saved / "inspire" / "joints" / "left" / f"{name}.npz") as written:
+            assert written["joints"].shape == (20, 12)
+            assert set(written["joint_names"]) == {f"left_{name}" for name in HAND.joint_names}
+
+
+def test_errors_of_the_command_are_sentences(tmp_path):
+    gone = run_benchmark("--joints", tmp_path / "gone.npz")
+    assert gone.returncode == 2 and "gone.npz" in gone.stderr
+    assert "Traceback" not in gone.stderr
+    np.savez(tmp_path / "turned.npz", joints=human_joints("right", 5)[..., [1, 2, 0]])
+    turned = run_benchmark("--joints", tmp_path / "turned.npz")
+    assert turned.returncode == 2 and "add --palm-frame" in turned.stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import functools
 import json
@@ -33,7 +32,6 @@ RESULTS = sorted((ROOT / "benchmarks" / "results").glob("*.json"))
 
 
 def script_of(command: str) -> Path:
-    """Return the file that a command runs; results of before had ``python benchmarks/NAME.py``."""
     match = re.match(r"python (?:-m benchmarks\.(\w+)|benchmarks/(\w+)\.py)( |$)", command)
     return ROOT / "benchmarks" / f"{match[1] or match[2]}.py" if match else Path("none")
 
@@ -65,83 +63,12 @@ def problems(result: dict) -> list[str]:
     return out
 
 
-@functools.cache
-def literals(path: Path) -> tuple[frozenset[str], tuple[str, ...]]:
-    """Return strings and keyword names of a module, and patterns of its f-strings."""
-    exact, patterns = set(), set()
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            exact.add(node.value)
-        elif isinstance(node, ast.keyword) and node.arg:
-            exact.add(node.arg)
-        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            exact.add(node.target.id)
-        elif isinstance(node, ast.JoinedStr):
-            parts = [re.escape(part.value) if isinstance(part, ast.Constant) else ".+"
-                     for part in node.values]  # fmt: skip
-            if any(part != ".+" for part in parts):
-                patterns.add("".join(parts))
-    return frozenset(exact), tuple(sorted(patterns))
-
-
-def modules_of(script: Path) -> list[Path]:
-    """Return a script and the modules below benchmarks/ that it imports, but the record's own."""
-    found, todo = [], [script]
-    while todo:
-        path = todo.pop()
-        if path in found or path.stem == "provenance":
-            continue
-        found.append(path)
-        for name in re.findall(r"from benchmarks\.?([\w.]*) import (.+)", path.read_text("utf-8")):
-            folder = ROOT / "benchmarks" / name[0].replace(".", "/")
-            todo += [file for word in re.findall(r"\w+", name[1])
-                     if (file := folder / f"{word}.py").is_file()]  # fmt: skip
-            if folder.with_suffix(".py").is_file():
-                todo.append(folder.with_suffix(".py"))
-    return found
-
-
-@functools.cache
-def words_of_packages() -> frozenset[str]:
-    """Return all strings and names of the packages' modules."""
-    files = [file for name in ("acehand_core", "retarget") for file in (ROOT / name).rglob("*.py")]
-    return frozenset().union(*(literals(file)[0] for file in files))
-
-
-def unwritten(result: dict) -> list[str]:
-    """Return the keys of a result that its script has no word for, nor, deeper down, the packages.
-
-    The top level is what the script itself writes; below it may come from a report of the package.
-    """
-    own = [literals(path) for path in modules_of(script_of(result["provenance"]["command"]))]
-    words = [frozenset().union(*(exact for exact, _ in own)), words_of_packages()]
-    patterns = re.compile("|".join(sorted({p for _, some in own for p in some})) or "(?!)")
-    out = []
-
-    def visit(value: object, path: tuple[str, ...]) -> None:
-        for item in value if isinstance(value, list) else ():
-            visit(item, path)
-        for key, item in value.items() if isinstance(value, dict) else ():
-            known = key in words[0] or (path and (key in words[1] or patterns.fullmatch(key)))
-            if not known and path[-1:] not in KEYED_BY_DATA:
-                out.append(".".join((*path, key)))
-            visit(item, (*path, key))
-
-    visit({key: item for key, item in result.items() if key != "provenance"}, ())
-    return out
-
-
-#: Below these, keys are names of robots, reasons and the like.
-KEYED_BY_DATA = {("robots",), ("shipped",), ("packages",), ("refused",), ("by_frames",)}
-
-
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
 def test_results_say_how_they_were_made(path):
     result = json.loads(path.read_text("utf-8"))
     if excused(path.stem, result):
         return
     assert problems(result) == []
-    assert unwritten(result) == []
     made = {benchmark.name: benchmark for benchmark in every.BENCHMARKS}
     assert path.stem in made, "benchmarks.all would not make it again"
     assert script_of(result["provenance"]["command"]) == script_of(made[path.stem].command)
@@ -166,7 +93,7 @@ def good_result() -> dict:
 
 
 def test_a_result_without_a_record_is_refused():
-    assert problems(good_result()) == [] and unwritten(good_result()) == []
+    assert problems(good_result()) == []
     assert problems({"machine": "2 cores"}) == ["no provenance"]
     why = {"provenance": {"missing": "made before there were records, at commit 55472e1"}}
     assert excused("tiny_study", why) and not excused("bag", why)
@@ -195,12 +122,6 @@ def test_a_faulty_record_is_refused(change, named):
     assert [line.split(":")[0] for line in problems(result)] == [named]
 
 
-def test_a_key_that_no_script_writes_is_refused():
-    assert unwritten(good_result() | {"machine": "2 cores, x86_64, no GPU"}) == ["machine"]
-    deeper = good_result() | {"clips_per_minute": [{"clips": 1, "klips": 2}]}
-    assert unwritten(deeper) == ["clips_per_minute.klips"]
-
-
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_every_benchmark_records_how_it_was_made(script):
     text = script.read_text("utf-8")
@@ -227,8 +148,7 @@ def checkout(tmp_path, monkeypatch):
 
 
 def test_commit_and_changes(checkout):
-    head = subprocess.run(["git", "-C", checkout, "rev-parse", "HEAD"], capture_output=True,
-                          text=True, check=True).stdout.strip()  # fmt: skip
+    head = subprocess.check_output(["git", "-C", checkout, "rev-parse", "HEAD"], text=True).strip()
     assert provenance.commit() == {"commit": head, "dirty": False}
     (checkout / "benchmarks" / "results" / "x.json").write_text("{}\n")  # what benchmarks write
     assert provenance.commit()["dirty"] is False
@@ -269,11 +189,7 @@ def test_others_at_work_are_counted(monkeypatch):
 
 def test_what_is_written_is_what_is_printed(tmp_path, capsys):
     run = provenance.start(str(ROOT / "benchmarks" / "synth.py"))
-    values = {
-        "a": float("nan"),
-        "b": np.float64(1 / 3),
-        "c": (np.int64(2), np.array([1.5, np.inf])),
-    }
+    values = {"a": np.nan, "b": np.float64(1 / 3), "c": (np.int64(2), np.array([1.5, np.inf]))}
     provenance.publish(run, values, tmp_path / "new" / "x.json")
     printed = capsys.readouterr().out
     assert (tmp_path / "new" / "x.json").read_text("utf-8") == printed
@@ -340,8 +256,7 @@ def test_a_block_says_by_which_code_and_machine(tmp_path):
     made = a_record() | {"dirty": True, "idle": False, "others_cores": 0.7}
     made |= {"date": "2026-11-22T08:00:00+00:00"}
     made["machine"] = {"cores": 2, "architecture": "x86_64", "gpu": [], "cpu": "", "memory_gb": 4.0}
-    row = {"clips": 4, "clips_per_minute_single": 33.04, "clips_per_minute": 39.59,
-           "ratio_to_single": 1.2}  # fmt: skip
+    row = {"clips_per_minute_single": 33.04, "clips_per_minute": 39.59, "ratio_to_single": 1.2}
     result = {"frames_per_clip": 21, "processes": 2, "fast 128x96": row, "provenance": made}
     (tmp_path / "synth.json").write_text(json.dumps(result))
     blocks = documents.blocks(tmp_path)
@@ -366,9 +281,7 @@ def test_the_demo_splits_the_error_of_the_wrist():
     # Everything a twentieth farther away: the error is along the ray.
     lines = demo.compare(dataclasses.replace(truth, joints_camera=1.05 * joints), truth)
     for line, distance in zip(lines, far, strict=True):
-        found = [
-            float(value) for value in re.findall(r"(\d+\.\d)(?: mm| in depth| sideways)", line)
-        ]
+        found = list(map(float, re.findall(r"(\d+\.\d)(?: mm| in depth| sideways)", line)))
         assert found[1] == pytest.approx(0.05 * distance, abs=2) and found[1] == found[2]
         assert found[3] == 0.0
     # 30 mm across the ray.

@@ -10,14 +10,13 @@ from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import HandMotion, Recording
 from acehand_core.provenance import Provenance
 from benchmarks import tracker
-from benchmarks.tracking import clips, peer
+from benchmarks.tracking import peer
 from benchmarks.tracking.robot_tips import RobotTips, tip_measures
 from benchmarks.tracking.score import (
     Comparison,
     Truth,
     errors_of,
     measures,
-    palm_frame,
     same_hands,
     score,
 )
@@ -66,35 +65,30 @@ def moved(by, slot=None) -> HandMotion:
     return hands(joints)
 
 
+def same(found, **expected):
+    """Assert that these numbers of a score are exactly the expected ones."""
+    assert {name: found[name] for name in expected} == expected
+
+
 def test_the_truth_itself_has_no_error():
     found = score(still(), TRUTH)
-    assert (found["joints_mm"], found["wrist_mm"], found["palm_deg"]) == (0, 0, 0)
-    assert (found["recall"], found["precision"], found["good"], found["over_30"]) == (1, 1, 1, 0)
-    assert (found["hands"], found["true_hands"]) == (2 * COUNT, 2 * COUNT)
+    same(found, joints_mm=0, wrist_mm=0, palm_deg=0, recall=1, precision=1, good=1, over_30=0)
+    same(found, hands=2 * COUNT, true_hands=2 * COUNT, covered_68=None, filled_wrist_mm=None)
     assert found["jitter"] is None  # nothing moves
-    assert found["covered_68"] is None and found["filled_wrist_mm"] is None
 
 
 def test_moved_hands():
-    deeper = score(moved([0, 0, 0.010], slot=1), TRUTH)
-    only = score(hands(np.where(np.arange(2)[None, :, None, None] == 1,
-                                moved([0, 0, 0.010]).joints_camera, np.nan)), TRUTH)  # fmt: skip
-    assert deeper["wrist_mm"] == 5 and deeper["joints_mm"] == 0  # the other hand is exact
-    assert (only["wrist_mm"], only["wrist_depth_mm"], only["wrist_lateral_mm"]) == (10, 10, 0)
-    assert only["depth_percent"] == 2.0 and only["recall"] == 0.5 and only["precision"] == 1
+    same(score(moved([0, 0, 0.010], slot=1), TRUTH), wrist_mm=5, joints_mm=0)  # the other is exact
     nearer = score(moved([0, 0, -0.010], slot=1), TRUTH)
-    assert nearer["depth_percent"] == -1.0 and nearer["wrist_depth_mm"] == 5
+    same(nearer, depth_percent=-1.0, wrist_depth_mm=5)
     aside = score(moved([0.006, 0.008, 0], slot=1), TRUTH)
-    assert (aside["wrist_mm"], aside["wrist_depth_mm"], aside["wrist_lateral_mm"]) == (5, 0, 5)
+    same(aside, wrist_mm=5, wrist_depth_mm=0, wrist_lateral_mm=5)
     assert aside["wrist_mm_median"] == 5  # of as many hands with 0 as with 10
-
-
-def test_a_finger_alone():
-    joints = still().joints_camera.copy()
-    joints[:, :, 8] += [0, 0, 0.021]
-    found = score(hands(joints), TRUTH)
-    assert found["joints_mm"] == pytest.approx(1.0) and found["wrist_mm"] == 0
-    assert found["palm_deg"] == 0  # wrist and knuckles are where they were
+    joints = moved([0, 0, 0.010]).joints_camera
+    joints[:, 0] = np.nan
+    only = score(hands(joints), TRUTH)
+    same(only, wrist_mm=10, wrist_depth_mm=10, wrist_lateral_mm=0, depth_percent=2.0)
+    same(only, recall=0.5, precision=1)
 
 
 @pytest.mark.parametrize(("degrees", "over"), [(14.0, 0.0), (29.0, 0.0), (31.0, 0.5)])
@@ -113,28 +107,19 @@ def test_turned_hands(degrees, over):
     assert found["wrist_mm"] == 0
 
 
-def test_axes_of_a_palm():
-    # Fingers up in the picture, thumb on the left: a right hand from behind, its palm faces away.
-    frame = palm_frame(FLAT)
-    np.testing.assert_allclose(frame[:, 2], [0, 0, 1], atol=1e-12)
-    np.testing.assert_allclose(frame.T @ frame, np.eye(3), atol=1e-12)
-
-
 def test_hands_of_the_wrong_side_and_no_hands():
     swapped = score(hands(still().joints_camera[:, ::-1]), TRUTH)
-    assert swapped["wrong_side"] == 2 * COUNT and swapped["nothing_there"] == 0
-    assert swapped["precision"] == 0 and swapped["recall"] == 0 and swapped["joints_mm"] is None
+    same(swapped, wrong_side=2 * COUNT, nothing_there=0, precision=0, recall=0, joints_mm=None)
 
     # So it is where each is within a hand's length of the other.
     near = Truth.of(still(np.array([[-0.06, 0, 0.5], [0.06, 0, 0.5]])))
     found = score(hands(near.motion.joints_camera[:, ::-1]), near)
-    assert found["wrong_side"] == 2 * COUNT and found["precision"] == 0
+    same(found, wrong_side=2 * COUNT, precision=0)
 
     # Hands are 20.6 cm apart and 16 long. Beyond one's own, away from the other:
     assert score(moved([0.15, 0, 0], slot=1), TRUTH)["precision"] == 1
     away = score(moved([0.18, 0, 0], slot=1), TRUTH)
-    assert away["precision"] == 0.5 and away["nothing_there"] == COUNT and away["recall"] == 0.5
-    assert away["wrist_mm"] == 0  # of those that are right
+    same(away, precision=0.5, nothing_there=COUNT, recall=0.5, wrist_mm=0)  # of the right ones
     # What lies twice as far on the same ray is a wrong depth, not a false hand.
     assert score(hands(2 * still().joints_camera), TRUTH)["precision"] == 1
 
@@ -144,8 +129,7 @@ def test_a_hand_where_there_is_none():
     joints[:, 0] = np.nan
     alone = Truth.of(hands(joints))
     found = score(still(), alone)
-    assert found["true_hands"] == COUNT and found["nothing_there"] == COUNT
-    assert found["recall"] == 1 and found["precision"] == 0.5
+    same(found, true_hands=COUNT, nothing_there=COUNT, recall=1, precision=0.5)
     both = hands(np.repeat(joints[:, 1:], 2, axis=1))  # the right hand found as left as well
     assert score(both, alone)["wrong_side"] == COUNT
     present = np.tile([0.0, 1.0], (COUNT, 1))
@@ -192,40 +176,27 @@ def test_jitter():
     assert score(hands(gap), truth)["jitter"] == 1
 
 
-def with_sigma(motion: HandMotion, sigma) -> HandMotion:
-    return replace(motion, joint_sigma=np.full((len(motion), 2, 21, 2), sigma))
-
-
 def test_coverage_of_intervals():
-    rng = np.random.default_rng(0)
-    base = np.tile(still().joints_camera, (50, 1, 1, 1))
-    joints = base + rng.normal(0, 0.005, base.shape)
-    filled = np.zeros(base.shape[:2], bool)
-    filled[:, 0] = True
-    joints[:, 0] = base[:, 0] + 0.010  # of the filled hand each coordinate is off by 1 cm
-    motion, truth = hands(joints, filled=filled), Truth.of(hands(base))
-    found = score(with_sigma(motion, 0.005), truth)
-    for name in ("covered_68", "covered_68_depth", "covered_68_length"):
-        assert found[name] == pytest.approx(0.68, abs=0.01)
-        assert found[name.replace("68", "95")] == pytest.approx(0.95, abs=0.006)
-    assert (found["filled_covered_68"], found["filled_covered_95"]) == (0, 0)
-    # Twice as wide: a normal variable is within 1.98892 deviations with probability 0.9533.
-    found = score(with_sigma(motion, 0.010), truth)
-    assert found["covered_68"] == pytest.approx(0.9533, abs=0.006)
-    assert (found["filled_covered_68"], found["filled_covered_95"]) == (0, 1)
-
-
-def test_coverage_where_depth_is_known_less_well():
-    """Errors of 2 mm across the ray and 30 mm along it, each as wide as its interval."""
+    """Errors of 2 mm across the ray and 30 mm along it, as wide as their intervals or half."""
     rng = np.random.default_rng(1)
     base = np.tile(still().joints_camera, (50, 1, 1, 1))
     ray = base / np.linalg.norm(base, axis=-1, keepdims=True)
     off = rng.normal(0, 0.002, base.shape)
     off += (rng.normal(0, 0.030, base.shape[:-1]) - np.sum(off * ray, axis=-1))[..., None] * ray
-    found = score(with_sigma(hands(base + off), [0.002, 0.030]), Truth.of(hands(base)))
+    filled = np.zeros(base.shape[:2], bool)
+    filled[:, 0] = True
+    off[:, 0] = 0.1  # of the filled hand each coordinate is off by 10 cm
+    motion, truth = hands(base + off, filled=filled), Truth.of(hands(base))
+    sigma = np.tile([0.002, 0.030], (len(base), 2, 21, 1))
+
+    found = score(replace(motion, joint_sigma=sigma), truth)
     for name in ("covered_68", "covered_68_depth", "covered_68_length"):
         assert found[name] == pytest.approx(0.68, abs=0.015)
         assert found[name.replace("68", "95")] == pytest.approx(0.95, abs=0.008)
+    same(found, filled_covered_68=0, filled_covered_95=0)
+    # Twice as wide: a normal variable is within 1.98892 deviations with probability 0.9533.
+    found = score(replace(motion, joint_sigma=2 * sigma), truth)
+    assert found["covered_68"] == pytest.approx(0.9533, abs=0.008)
 
 
 def test_subsets():
@@ -264,12 +235,11 @@ def test_hands_out_of_sight_are_filled():
     tracked[filled, :, 0] += 0.030
     tracked[8, 0] = np.nan
     found = score(hands(tracked, filled=filled), truth)
-    assert (found["filled"], found["filled_wrist_mm"], found["filled_joints_mm"]) == (4, 30, 0)
-    assert found["wrist_mm"] == 0 and found["recall"] == 0.95 and found["precision"] == 1
+    same(found, filled=4, filled_wrist_mm=30, filled_joints_mm=0, wrist_mm=0, recall=0.95)
+    assert found["precision"] == 1
     assert found["subsets"]["mostly_seen"]["wrist_mm"] == 0  # only those that were observed
     away = found["subsets"]["out_of_sight"]
-    assert (away["true_hands"], away["hands"], away["wrist_mm"]) == (4, 3, 30)
-    assert away["known"] == 0.75 and away["recall"] is None
+    same(away, true_hands=4, hands=3, wrist_mm=30, known=0.75, recall=None)
 
 
 def test_doubtful_hands_are_found_but_not_kept():
@@ -279,8 +249,7 @@ def test_doubtful_hands_are_found_but_not_kept():
     tracked = hands(joints)
     tracked.quality[:3, 0] = 0.0
     found = score(tracked, TRUTH)
-    assert found["recall"] == 1 and found["precision"] == 1 and found["wrist_mm"] == 0
-    assert found["doubtful"] == 0.125 and found["good"] == found["within_30"] == 0.875
+    same(found, recall=1, precision=1, wrist_mm=0, doubtful=0.125, good=0.875, within_30=0.875)
     assert found["hands"] == 2 * COUNT - 3
 
 
@@ -378,44 +347,6 @@ def test_of_two_right_hands_the_peer_keeps_the_surer_one(monkeypatch):
     np.testing.assert_array_equal(motion.observed, [[False, True], [False] * 2, [False, True]])
     np.testing.assert_allclose(motion.joints_camera[0, 1], places[0], atol=1e-4)
     np.testing.assert_allclose(motion.joints_camera[2, 1], places[0], atol=1e-4)
-
-
-class Pictures:
-    """Frames of a recording in memory."""
-
-    def __init__(self, images):
-        self.images = images
-
-    def __len__(self):
-        return len(self.images)
-
-    def read(self, start, stop):
-        yield from self.images[start:stop]
-
-    def at(self, index):
-        return self.images[index]
-
-
-def test_mirrored_pictures_and_hands():
-    image = np.random.default_rng(0).integers(0, 255, (4, 6, 3), np.uint8)
-    other = np.zeros((4, 6, 3), np.uint8)
-    camera = Camera("pinhole", 6, 4, 5.0, 5.0, 2.0, 1.5)
-    recording = Recording("clip", None, np.array([0, 33_000_000]), 30.0, 6, 4,
-                          Pictures([image, other]), camera)  # fmt: skip
-    turned = clips.mirrored(recording)
-    np.testing.assert_array_equal(next(turned.frames.read(0, 2)), image[:, ::-1])
-    np.testing.assert_array_equal(next(iter(turned.frames.read(0, 2))), image[:, ::-1])
-    np.testing.assert_array_equal(turned.frames.at(0), image[:, ::-1])
-
-    # A point and its mirror image fall on pixels that mirror each other.
-    point, flipped = np.array([[0.1, 0.05, 1.0]]), np.array([[-0.1, 0.05, 1.0]])
-    x, y = camera.project(point)[0]
-    np.testing.assert_allclose(turned.camera.project(flipped)[0], [5 - x, y])
-
-    motion = still()
-    mirror_image = replace(motion, joints_camera=motion.joints_camera[:, ::-1] * [-1.0, 1.0, 1.0])
-    back = tracker.turned_back(mirror_image)
-    np.testing.assert_array_equal(back.joints_camera, motion.joints_camera)
 
 
 def test_misfit_and_jitter_of_a_video():

@@ -137,6 +137,18 @@ def robot_values(file: Path, fingers: tuple[str, ...], root: str | None = "palm"
     }  # fmt: skip
 
 
+def plain_values(joints: dict, model: dict, keypoints: tuple = ("thumb_tip", "index_tip")) -> dict:
+    """Return a robot.yaml of a right hand; joints are entries, or limits alone."""
+    entries = {n: j if isinstance(j, dict) else {"limits": j, "velocity": 4}
+               for n, j in joints.items()}  # fmt: skip
+    return {
+        "schema": "acehand-robot/1", "name": "plain", "title": "plain", "license": "mine",
+        "joints": entries, "register_scale": 1, "keypoints": {k: k for k in keypoints},
+        "commands": {n: {"joint": n} for n, j in entries.items() if "follows" not in j},
+        "sides": {"right": {"model": {"license": "mine"} | model} if model else {}},
+    }  # fmt: skip
+
+
 def write_robot(folder: Path, values: dict) -> Path:
     """Write a robot.yaml next to the model."""
     path = folder / "robot.yaml"

@@ -12,25 +12,65 @@ from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.motion import Calibration, HandMotion
 from acehand_core.provenance import Provenance
 from acehand_core.types import SIDES
+from retarget.robots.hand_spec import CommandLimits, limit_violations, speed_violations
+from retarget.solve.costs import Weights
+from retarget.solve.objective import PoseObjective
+from retarget.solve.trajectory import solve_trajectory
 from retarget.targets import HandTargets
 
 FPS = 30.0
 IDENTITY = Calibration(1.0, np.eye(3), np.zeros(3), 0.0)
 
 
-def smooth_commands(hand, count, seed=0, speed=0.5):
-    """Random commands inside the limits; the fastest joint moves at a share of its limit."""
+def _waves(hand, count, seed, periods):
+    """Random shares of the range from 0.05 to 0.95; periods are in frames."""
     rng = np.random.default_rng(seed)
     t = np.arange(count)[:, None]
     waves = np.zeros((count, len(hand.rest)))
     for _ in range(3):
-        period, phase = rng.uniform(40, 120, waves.shape[1]), rng.uniform(0, 6, waves.shape[1])
+        period, phase = rng.uniform(*periods, waves.shape[1]), rng.uniform(0, 6, waves.shape[1])
         waves += rng.uniform(0.3, 1, waves.shape[1]) * np.sin(2 * np.pi * t / period + phase)
-    share = 0.5 + 0.45 * waves / np.abs(waves).max(0)
+    return 0.5 + 0.45 * waves / np.abs(waves).max(0)
+
+
+def _within(hand, share, speed, acceleration=None):
+    """Commands of these shares, shrunk about their mean to shares of the limits of the rates."""
     commands = hand.command_lower + share * (hand.command_upper - hand.command_lower)
-    fastest = np.abs(np.diff(commands, axis=0)).max(0, initial=0) * FPS
+    excess = np.abs(np.diff(commands, axis=0)).max(0, initial=0) * FPS / speed
+    if acceleration is not None:
+        bend = np.abs(np.diff(commands, 2, axis=0)).max(0) * FPS**2
+        excess = np.maximum(excess, bend / acceleration)
     middle = commands.mean(0)
-    return middle + (commands - middle) / np.maximum(fastest / (speed * hand.command_velocity), 1)
+    return middle + (commands - middle) / np.maximum(excess, 1)
+
+
+def smooth_commands(hand, count, seed=0, speed=0.5):
+    """Random commands inside the limits; the fastest joint moves at a share of its limit."""
+    return _within(hand, _waves(hand, count, seed, (40, 120)), speed * hand.command_velocity)
+
+
+def wide_commands(hand, seed=0):
+    """Three seconds from 5 to 95 % of every range, or as far as 90 % of the rates' limits allow."""
+    share = _waves(hand, 90, seed, (60, 120))
+    share = 0.05 + 0.9 * (share - share.min(0)) / np.ptp(share, axis=0)
+    return _within(hand, share, 0.9 * hand.command_velocity, 0.9 * hand.command_acceleration)
+
+
+def assert_within_limits(hand, commands, fps=FPS):
+    """Angles, speeds and accelerations are within the hand's limits and couplings are kept."""
+    joints = hand.expand(commands)
+    assert np.isfinite(commands).all()
+    assert limit_violations(hand, joints) == 0 and hand.coupling_residual(joints) < 1e-6
+    assert speed_violations(hand, commands, fps) == 0
+    bend = np.abs(np.diff(commands, 2, axis=0)) * fps**2
+    assert (bend <= hand.command_acceleration * (1 + 1e-6)).all()
+
+
+def solved(hand, tree, targets, weights=None, start=None, limits=None, calibration=IDENTITY):
+    """The trajectory for these targets, from the idle hand if no start is given."""
+    objective = PoseObjective(hand, tree, targets, calibration, weights or Weights())
+    start = np.tile(hand.rest, (len(objective), 1)) if start is None else start
+    return solve_trajectory(objective, limits or CommandLimits.of(hand, FPS), start)
 
 
 def open_commands(hand, count, seed=0, speed=0.5):

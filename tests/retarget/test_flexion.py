@@ -12,7 +12,6 @@ from acehand_core.hand import articulation
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.types import SIDES
 from helpers.retarget_samples import motion_of, moving_hands
-from retarget.replay import metrics
 from retarget.replay.metrics import bending_fingers, flexion_reach
 from retarget.replay.simulate import self_penetration
 from retarget.retargeting import retarget_motion
@@ -76,18 +75,6 @@ def robot_bend(hand, joints, finger):
     tip = data.site(hand.full_name(frame_of[start + 3])).xpos
     line = tip - knuckle
     return np.degrees(np.arctan2(line[0], line[2])) % 360
-
-
-def test_known_angles():
-    tip = np.array([[0, 0.03, 0.1], [0.1, 0.05, 0.1], [0.1, 0, 0], [0.1, 0, -0.1], [-0.1, 0, 0.1],
-                    [-0.1, 0, -0.1]])  # fmt: skip
-    assert metrics.flexion(np.zeros((6, 3)), tip) == pytest.approx([0, 45, 90, 135, -45, 225])
-
-
-def test_what_a_finger_cannot_do_is_no_error():
-    human, robot = np.array([[120.0, 20.0, -30.0]]), np.array([[80.0, 35.0, -5.0]])
-    reach = np.array([[0.0, 0.0, -10.0], [90.0, 90.0, 90.0]])
-    assert metrics.flexion_error(human, robot, reach).tolist() == [[10.0, 15.0, 5.0]]
 
 
 def test_a_grippers_jaws_are_not_judged():

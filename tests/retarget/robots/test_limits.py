@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from benchmarks.retargeting.measures import rate_excess
-from helpers.retarget_samples import smooth_commands
+from helpers.retarget_samples import assert_within_limits, smooth_commands
 from retarget.robots.hand_spec import (
     ANGLE_EPS,
     CommandLimits,
@@ -45,24 +44,11 @@ def test_enforced_commands_keep_every_limit(name, commands, fps):
     kept = limits.enforce(commands)
     assert (kept >= hand.command_lower).all() and (kept <= hand.command_upper).all()
     assert (np.abs(np.diff(kept, axis=0)) * fps <= hand.command_velocity).all()
-    assert limit_violations(hand, hand.expand(kept)) == 0
-    assert speed_violations(hand, kept, fps) == 0
-    assert rate_excess(kept, hand.command_acceleration, fps, 2)[0] == 0
+    assert_within_limits(hand, kept, fps)
+    # Datasets store float32; a reader recomputes speeds from that.
+    assert_within_limits(hand, kept.astype(np.float32).astype(float), fps)
     assert limits.kept_by(kept)
     assert (limits.enforce(kept) == kept).all()
-
-
-@hand_names
-@settings(max_examples=40, deadline=None)
-@given(commands=wild, fps=rates)
-def test_float32_storage_breaks_no_limit(name, commands, fps):
-    """Datasets store float32; a reader recomputes speeds from that."""
-    hand = HANDS[name]
-    stored = CommandLimits.of(hand, fps).enforce(commands).astype(np.float32)
-    read = stored.astype(float)
-    assert limit_violations(hand, hand.expand(read)) == 0
-    assert speed_violations(hand, read, fps) == 0
-    assert rate_excess(read, hand.command_acceleration, fps, 2)[0] == 0
 
 
 @settings(max_examples=40, deadline=None)
@@ -96,21 +82,6 @@ def test_a_feasible_motion_is_not_touched(name, seed):
     assert (CommandLimits.of(hand, 30.0).enforce(commands) == commands).all()
 
 
-def test_the_input_is_not_changed():
-    limits = CommandLimits.of(HANDS["right-default"], 30.0)
-    commands = np.full((4, 6), 9.0)
-    limits.enforce(commands)
-    assert (commands == 9.0).all()
-
-
-def test_without_rate_only_the_bounds_hold():
-    hand = HANDS["right-default"]
-    limits = CommandLimits.of(hand, 30.0).without_rate()
-    commands = np.stack([hand.command_lower, hand.command_upper + 1, hand.command_lower - 1])
-    expected = [hand.command_lower, hand.command_upper, hand.command_lower]
-    assert (limits.enforce(commands) == expected).all()
-
-
 def test_command_bounds_keep_coupled_joints_inside():
     """The corners of the command box are the worst case of linear couplings."""
     for hand in HANDS.values():
@@ -126,11 +97,11 @@ def test_angle_violations_against_a_loop(name):
     hand = HANDS[name]
     rng = np.random.default_rng(0)
     joints = hand.lower + rng.uniform(-0.3, 1.3, (30, 12)) * (hand.upper - hand.lower)
-    count = 0
-    for row in joints:
-        for joint_name, angle in zip(hand.joint_names, row, strict=True):
-            k = hand.joint_names.index(joint_name)
-            count += angle < hand.lower[k] - ANGLE_EPS or angle > hand.upper[k] + ANGLE_EPS
+    count = sum(
+        angle < hand.lower[k] - ANGLE_EPS or angle > hand.upper[k] + ANGLE_EPS
+        for row in joints
+        for k, angle in enumerate(row)
+    )
     assert limit_violations(hand, joints) == count > 0
 
 
@@ -156,8 +127,3 @@ def test_speed_violations_against_a_loop(name, fps):
         for k in range(6):
             count += abs(after[k] - before[k]) * fps > hand.command_velocity[k] * (1 + 1e-6)
     assert speed_violations(hand, commands, fps) == count > 0
-
-
-def test_one_frame_has_no_speed():
-    hand = HANDS["right-default"]
-    assert speed_violations(hand, hand.rest[None], 30.0) == 0

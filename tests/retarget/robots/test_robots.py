@@ -16,24 +16,23 @@ from scipy.spatial.transform import Rotation
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.geometry import frames, rotations
 from acehand_core.types import SIDES
-from benchmarks.retargeting import trials
-from benchmarks.retargeting.measures import rate_excess
-from helpers.retarget_samples import FPS, IDENTITY, human_joints, motion_of, robot_targets
+from helpers.retarget_samples import (
+    FPS,
+    assert_within_limits,
+    human_joints,
+    motion_of,
+    robot_targets,
+    solved,
+    wide_commands,
+)
 from retarget.check import check_hand
 from retarget.replay.simulate import self_penetration
 from retarget.retargeting import retarget_motion
 from retarget.robots import robot as robots
-from retarget.robots.hand_spec import (
-    CommandLimits,
-    limit_violations,
-    speed_violations,
-)
 from retarget.robots.kinematics import KinematicTree, load_mjcf
 from retarget.robots.robot import OURS, find_robot_file, load_robot, robot_names
 from retarget.solve.costs import Weights
-from retarget.solve.objective import PoseObjective
 from retarget.solve.pinch import CLOSE_M, OPENING_M
-from retarget.solve.trajectory import solve_trajectory
 from retarget.targets import palm_frames
 from tools.robot_models import write_models
 
@@ -47,12 +46,6 @@ HANDS = [
     for name in NAMES for side in SIDES
 ]  # fmt: skip
 ROBOTS = [pytest.param(name, marks=[pytest.mark.slow] * (name in LARGE)) for name in NAMES]
-SEEDS = range(8)
-#: Largest error of two motions over 90 % of the range, rad or m; benchmarks/recovery.py has 16.
-SMOOTHED_WITHIN = {
-    "allegro": 0.03, "leap": 0.03, "ability": 0.03, "shadow": 0.03, "panda_gripper": 0.001,
-    "inspire": 0.03, "inspire:other": 0.03,
-}  # fmt: skip
 #: Fingertips from targets that the palm alone turns and sizes: fitting the palm to the clip's
 #: fingertips would bring them nearer, at the cost of how fingers are bent.
 FOLLOWS_WITHIN_MM = {
@@ -80,17 +73,11 @@ def own_copy(tmp_path, name):
 
 
 def changed(path, change):
-    """Rewrite a robot.yaml with ``change`` applied to its values; return its path."""
+    """Return the path of a robot.yaml after ``change`` to its values."""
     values = yaml.safe_load(path.read_text())
     change(values)
     path.write_text(yaml.safe_dump(values, sort_keys=False))
     return path
-
-
-def test_all_that_were_asked_for_are_here():
-    wanted = {"inspire", "allegro", "leap", "shadow", "ability", "panda_gripper"}
-    assert wanted <= set(robot_names())
-    assert "other" in load_robot("inspire").variants
 
 
 @pytest.mark.parametrize("name", robot_names())
@@ -106,46 +93,25 @@ def test_model_files_are_what_the_parameter_file_says(tmp_path, name):
 def test_nothing_is_wrong_with_the_model(named_hand):
     """Joints, limits, couplings, tips, palm frame, servos; FK against MuJoCo and pinocchio."""
     findings = list(check_hand(named_hand[1]))
-    assert len(findings) == 14
-    assert not [finding for finding in findings if finding.passed is False]
-
-
-def test_wide_motions_use_the_whole_range(named_hand):
-    """The motions of the two tests below: 90 % of each joint's range, but where it is too slow."""
-    _, hand = named_hand
-    span, velocity = hand.command_upper - hand.command_lower, hand.command_velocity
-    # A cosine of 2 s over a share of the span needs this speed and acceleration at its fastest.
-    fast = (np.pi * 0.45 * span < 0.5 * velocity) & (
-        np.pi**2 * 0.45 * span < 0.5 * hand.command_acceleration
-    )
-    used = [np.ptp(trials.wide_commands(hand, FPS, seed=seed), axis=0) / span for seed in SEEDS]
-    assert np.mean(used) > 0.7
-    assert np.min(used, axis=0)[fast] == pytest.approx(0.9)
-
-
-def solved(hand, tree, commands, weights):
-    """Commands -> kinematics -> targets -> commands, from the idle hand; limits are kept."""
-    targets = robot_targets(hand, tree, commands)
-    objective = PoseObjective(hand, tree, targets, IDENTITY, weights)
-    start = np.tile(hand.rest, (len(commands), 1))
-    found = solve_trajectory(objective, CommandLimits.of(hand, FPS), start)
-    assert limit_violations(hand, hand.expand(found)) == 0
-    assert speed_violations(hand, found, FPS) == 0
-    assert rate_excess(found, hand.command_acceleration, FPS, 2)[0] == 0
-    return found
+    assert len(findings) == 14 and not [f for f in findings if f.passed is False]
 
 
 @pytest.mark.few(4)
 def test_recovers_its_own_motions_over_the_whole_range(named_hand):
     """With tracking terms alone, every motion: a robot whose joints bend both ways as well."""
     _, hand = named_hand
-    tree = KinematicTree.of(hand)
     tracking = Weights(pinch=0.0, rest=1e-8, acceleration=0.0, jerk=0.0, contact=0.0)
-    errors = {}
-    for seed in SEEDS:
-        commands = trials.wide_commands(hand, FPS, seed=seed)
-        errors[seed] = np.abs(solved(hand, tree, commands, tracking) - commands).max()
-    assert max(errors.values()) < 1e-3, errors
+    for seed in range(8):
+        commands = wide_commands(hand, seed)
+        assert np.abs(recovered(hand, commands, tracking) - commands).max() < 1e-3, seed
+
+
+def recovered(hand, commands, weights):
+    """Commands -> kinematics -> targets -> commands, from the idle hand; limits are kept."""
+    tree = KinematicTree.of(hand)
+    found = solved(hand, tree, robot_targets(hand, tree, commands), weights)
+    assert_within_limits(hand, found)
+    return found
 
 
 @pytest.mark.few(6)
@@ -153,9 +119,9 @@ def test_recovers_its_own_motions_over_the_whole_range(named_hand):
 def test_smoothing_costs_little_over_the_whole_range(named_hand, seed):
     """Default weights but those of pinches and contact, which ask for something else."""
     name, hand = named_hand
-    commands = trials.wide_commands(hand, FPS, seed=seed)
-    found = solved(hand, KinematicTree.of(hand), commands, Weights(pinch=0.0, contact=0.0))
-    assert np.abs(found - commands).max() < SMOOTHED_WITHIN[name]
+    commands = wide_commands(hand, seed)
+    found = recovered(hand, commands, Weights(pinch=0.0, contact=0.0))
+    assert np.abs(found - commands).max() < (0.001 if name == "panda_gripper" else 0.03)
 
 
 @pytest.mark.few(4)
@@ -167,7 +133,7 @@ def test_contact_and_pinches_leave_the_rest_alone(named_hand):
     _, hand = named_hand
     home = hand.command_upper if hand.tracks == "opening" else hand.rest
     tree = KinematicTree.of(hand)
-    wide = trials.wide_commands(hand, FPS)
+    wide = wide_commands(hand)
     for share in np.arange(1.0, 0.0, -0.1):
         reach = share * np.ptp(wide, axis=0) / 2
         center = np.clip(home, hand.command_lower + reach, hand.command_upper - reach)
@@ -179,8 +145,7 @@ def test_contact_and_pinches_leave_the_rest_alone(named_hand):
             break
     else:
         pytest.fail("touches or pinches even close to the idle hand")
-    found = solved(hand, tree, commands, Weights())
-    assert np.abs(found - commands).max() < 0.03
+    assert np.abs(recovered(hand, commands, Weights()) - commands).max() < 0.03
 
 
 @pytest.mark.few(2)
@@ -212,10 +177,9 @@ def test_the_order_of_joints_in_the_model_file_does_not_matter(tmp_path, name, h
         body.extend(reversed(children))
     tree.write(model)
     robot, shuffled = load_robot(name, models=OURS), load_robot(path, models=OURS)
-    spec = [KinematicTree(load_mjcf(path), path)
-            for path in (model, robot.hand("right").mjcf_path)]  # fmt: skip
-    assert sorted(spec[0].joint_names) == sorted(spec[1].joint_names)
-    assert spec[0].joint_names != spec[1].joint_names
+    names = [KinematicTree(load_mjcf(path), path).joint_names
+             for path in (model, robot.hand("right").mjcf_path)]  # fmt: skip
+    assert names[0] != names[1] and sorted(names[0]) == sorted(names[1])
     short = human.at(np.arange(40), human.timestamps_ns[:40], human.fps)
     ours, theirs = retarget_motion(short, robot), retarget_motion(short, shuffled)
     assert theirs.command_names == ours.command_names
@@ -232,15 +196,10 @@ def test_the_published_model_file_has_the_same_kinematics(name, tmp_path, monkey
     for side in SIDES:
         a, b = ours.hand(side), theirs.hand(side)
         assert b.user_model is not None and "model file:" in theirs.license
-        rng = np.random.default_rng(0)
-        commands = a.command_lower + rng.random((20, len(a.rest))) * (
-            a.command_upper - a.command_lower
-        )
-        joints = a.expand(commands)
-        away = KinematicTree.of(a).points(joints, a.target_frames) - KinematicTree.of(b).points(
-            joints, a.target_frames
-        )
-        assert np.abs(away).max() < 1e-4
+        share = np.random.default_rng(0).random((20, len(a.rest)))
+        joints = a.expand(a.command_lower + share * (a.command_upper - a.command_lower))
+        points = [KinematicTree.of(hand).points(joints, a.target_frames) for hand in (a, b)]
+        assert np.abs(points[0] - points[1]).max() < 1e-4
         assert not [f for f in check_hand(b) if f.passed is False]
 
 
@@ -317,23 +276,21 @@ def test_a_mirrored_hand_is_the_mirror_image(name):
     assert np.abs(a * (1, -1, 1) - b).max() < 1e-9
 
 
-NATIVE = {  # robot: (command, angle) -> vendor's value
-    "leap": ("index_pip", np.pi / 4, 2560),
-    "ability": ("thumb_rotator", -np.pi / 2, -90),
-    "shadow": ("FFJ0", 0.5, 1.0),
-    "panda_gripper": ("gripper", 0.03, 0.06),
-    "inspire": ("index", 0.0, 1000),
-}
-
-
-@pytest.mark.parametrize("name", NATIVE)
-def test_native_units(name):
-    command, angle, value = NATIVE[name]
+@pytest.mark.parametrize(
+    ("name", "command", "angle", "vendors"),
+    [
+        ("leap", "index_pip", np.pi / 4, 2560),
+        ("ability", "thumb_rotator", -np.pi / 2, -90),
+        ("shadow", "FFJ0", 0.5, 1.0),
+        ("panda_gripper", "gripper", 0.03, 0.06),
+        ("inspire", "index", 0.0, 1000),
+    ],
+)
+def test_native_units(name, command, angle, vendors):
     hand = load_robot(name, models=OURS).hand("right")
-    commands = hand.rest.copy()
-    commands[hand.command_names.index(command)] = angle
-    registers = hand.controller.of(commands)
-    assert registers[hand.command_names.index(command)] == pytest.approx(value, abs=1e-6)
+    commands, index = hand.rest.copy(), hand.command_names.index(command)
+    commands[index] = angle
+    assert hand.controller.of(commands)[index] == pytest.approx(vendors, abs=1e-6)
 
 
 def test_allegros_left_hand_counts_abduction_the_other_way():
@@ -359,38 +316,31 @@ def test_range_and_polarity_can_be_set_per_joint(tmp_path):
     assert left.controller.of(left.command_lower)[-1] == 1000
 
 
-BROKEN = {
-    "dropped finger with a tip": (
-        lambda v: v.update(dropped_fingers=["ring"]), "dropped_fingers are ring, but"),
-    "unknown finger": (lambda v: v.update(dropped_fingers=["pinkie"]), "Did you mean 'pinky'"),
-    "scale zero": (lambda v: v.update(register_scale=0), "register_scale must not be 0"),
-    "mirror of itself": (
-        lambda v: v["sides"]["left"].update(mirror="left"), "Did you mean 'right'|valid: right"),
-    "mirrored link unknown": (
-        lambda v: v["sides"]["left"]["links"].update(thumb={"xyz": [0, 0, 0]}),
-        "links.thumb is not known"),
-    "motion": (
-        lambda v: v["sides"]["right"]["links"]["index_distal"].update(motion="screw"),
-        "hinge, slide"),
-    "model joint": (
-        lambda v: v["sides"]["right"]["model"]["joints"].update(index_knuckle="x"),
-        "joints.index_knuckle is not known"),
-}  # fmt: skip
+@pytest.mark.parametrize(("keys", "value", "named"), [
+    ("dropped_fingers", ["ring"], "dropped_fingers are ring"),
+    ("dropped_fingers", ["pinkie"], "'pinky'"),
+    ("register_scale", 0, "register_scale"),
+    ("sides.left.mirror", "left", "right"),
+    ("sides.left.links.thumb", {"xyz": [0, 0, 0]}, "links.thumb"),
+    ("sides.right.links.index_distal.motion", "screw", "hinge, slide"),
+    ("sides.right.model.joints.index_knuckle", "x", "joints.index_knuckle"),
+])  # fmt: skip
+def test_broken_files_are_refused_with_the_key(tmp_path, keys, value, named):
+    def change(values):
+        *way, last = keys.split(".")
+        for key in way:
+            values = values[key]
+        values[last] = value
 
-
-@pytest.mark.parametrize("case", BROKEN, ids=str)
-def test_broken_files_are_refused_with_the_key(tmp_path, case):
-    change, message = BROKEN[case]
-    path = changed(own_copy(tmp_path, "allegro"), change)
-    with pytest.raises(SchemaError, match=message):
-        load_robot(path)
+    with pytest.raises(SchemaError, match=named):
+        load_robot(changed(own_copy(tmp_path, "allegro"), change))
 
 
 def test_a_variant_can_follow_the_name():
-    assert load_robot("inspire:other").variant == "other"
-    assert load_robot("inspire:other").label == "inspire:other"
+    other = load_robot("inspire:other")
+    assert (other.variant, other.label) == ("other", "inspire:other")
     assert load_robot("inspire").label == "inspire"
-    with pytest.raises(InputError, match="Did you mean 'other'"):
+    with pytest.raises(InputError, match="'other'"):
         load_robot("inspire:othr")
 
 
@@ -429,23 +379,10 @@ def test_a_gripper_closes_on_a_pinch_and_opens_as_far_as_it_can(pinching):
     assert trajectory.speed_violations == 0
 
 
-def test_without_a_pinch_a_gripper_opens_as_far_as_the_human():
-    gap = 0.063 + 0.015 * np.sin(2 * np.pi * np.arange(90) / 60)  # at most 47 mm/s
-    robot = load_robot("panda_gripper", models=OURS)
-    trajectory = retarget_motion(tapping_motion(gap), robot)
-    assert np.abs(trajectory.registers[:, 1, 0] - gap).max() < 1e-3
-
-
 def tapping(closing, held, opened, taps=4, width=0.07):
     """Gap of thumb and index (m) that closes to 6 mm again and again; lengths are in frames."""
-    one = np.concatenate(
-        [
-            np.full(opened, width),
-            np.linspace(width, 0.006, closing + 1)[1:-1],
-            np.full(held, 0.006),
-            np.linspace(0.006, width, closing + 1)[1:-1],
-        ]
-    )
+    way = np.linspace(width, 0.006, closing + 1)[1:-1]
+    one = np.concatenate([np.full(opened, width), way, np.full(held, 0.006), way[::-1]])
     return np.concatenate([np.tile(one, taps), np.full(opened, width)])
 
 
@@ -488,27 +425,21 @@ def test_a_gripper_too_slow_for_the_pinches_says_which_it_misses(tmp_path):
     assert opening[closed].min() > 15e-3
     assert trajectory.verdict.status == "fail"  # its jaws hardly move where the human's do
     first = np.split(closed, np.flatnonzero(np.diff(closed) > 1) + 1)[0]
-    said = [reason for reason in trajectory.verdict.reasons if "misses" in reason]
-    assert len(said) == 1
-    assert "the right hand misses 4 of 4 thumb-index pinches" in said[0]
-    assert f"(frames {first[0]} to {first[-1]}, " in said[0]
-    assert f"up to {opening[closed].max() * 1e3:.0f} mm apart" in said[0]
+    (reason,) = (reason for reason in trajectory.verdict.reasons if "misses" in reason)
+    assert "right hand misses 4 of 4 thumb-index" in reason
+    assert f"frames {first[0]} to {first[-1]}, " in reason
+    assert f"{opening[closed].max() * 1e3:.0f} mm" in reason
 
 
 def test_a_grippers_jaws_are_where_the_fingertips_are(pinching):
     motion, gap, trajectory, robot = pinching
-    hand = robot.hand("right")
+    hand, human = robot.hand("right"), motion.joints_camera[:, 1, [4, 8]]
     tips = KinematicTree.of(hand).points(trajectory.joints[:, 1], hand.tip_names)
-    placed = np.einsum("tij,tkj->tki", trajectory.T_frame_base[:, 1, :3, :3], tips)
-    placed += trajectory.T_frame_base[:, 1, None, :3, 3]
-    middle = placed.mean(1) - motion.joints_camera[:, 1, [4, 8]].mean(1)
-    assert np.abs(middle).max() < 2e-3
-    wide = gap > 0.03
-    across = placed[wide, 0] - placed[wide, 1]
-    human = motion.joints_camera[wide, 1, 4] - motion.joints_camera[wide, 1, 8]
-    cosine = np.sum(across * human, -1) / (
-        np.linalg.norm(across, axis=-1) * np.linalg.norm(human, axis=-1)
-    )
+    placed = frames.apply(trajectory.T_frame_base[:, 1], tips)
+    assert np.abs(placed.mean(1) - human.mean(1)).max() < 2e-3
+    across, wanted = (np.diff(one[gap > 0.03], axis=1)[:, 0] for one in (placed, human))
+    lengths = np.linalg.norm(across, axis=-1) * np.linalg.norm(wanted, axis=-1)
+    cosine = np.sum(across * wanted, -1) / lengths
     assert np.degrees(np.arccos(np.clip(cosine, -1, 1))).max() < 6
 
 
@@ -516,20 +447,16 @@ def test_a_grippers_jaws_are_where_the_fingertips_are(pinching):
 def test_a_gripper_is_smoothed_like_a_finger(side):
     """Its metres are weighed as a finger's radians: noise of 1 mm must not shake it."""
     hand = load_robot("panda_gripper", models=OURS).hand(side)
-    tree, limits = KinematicTree.of(hand), CommandLimits.of(hand, FPS)
+    tree = KinematicTree.of(hand)
     clean = 0.02 + 0.01 * np.sin(2 * np.pi * np.arange(90) / 60)[:, None]
     noisy = clean + np.random.default_rng(0).normal(0, 1e-3, clean.shape)
-    followed = []
-    for commands in (clean, noisy):
-        targets = robot_targets(hand, tree, commands)
-        objective = PoseObjective(hand, tree, targets, IDENTITY, Weights())
-        followed.append(solve_trajectory(objective, limits, np.tile(hand.rest, (90, 1))))
+    followed = [solved(hand, tree, robot_targets(hand, tree, c)) for c in (clean, noisy)]
     assert np.abs(followed[0] - clean).max() < 1e-4
     assert np.sqrt(np.mean((followed[1] - clean) ** 2)) < 0.6e-3
     jerk = np.diff(followed[1], 3, axis=0) * FPS**3
     assert np.sqrt(np.mean(jerk**2)) < 4  # m/s3; 40 where a metre counts as a radian
 
 
-def test_other_solvers_say_that_they_cannot_drive_a_gripper(pinching):
+def test_dex_cannot_drive_a_gripper(pinching):
     with pytest.raises(InputError, match="opening"):
         retarget_motion(pinching[0], pinching[3], "dex-vector")

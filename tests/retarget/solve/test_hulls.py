@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 
-from helpers.makers_files import box_stl, write_robot
-from helpers.retarget_samples import FPS, IDENTITY, robot_targets
+from helpers.makers_files import box_stl, plain_values, write_robot
+from helpers.retarget_samples import FPS, robot_targets, solved
 from retarget.replay.simulate import play, self_penetration
 from retarget.robots.collision_shapes import colliding_pairs
-from retarget.robots.hand_spec import CommandLimits
 from retarget.robots.kinematics import KinematicTree
 from retarget.robots.robot import load_robot
 from retarget.solve.collision import CONTACT_M, NEAR_M, HullPairs
 from retarget.solve.costs import Weights
-from retarget.solve.objective import PoseObjective
-from retarget.solve.trajectory import solve_trajectory
 
 mujoco = pytest.importorskip("mujoco")
 
@@ -43,15 +38,9 @@ def hand_of(folder, mjcf, joints, adopted=False):
     """Return the right hand of a model with our names: as it is, or ``adopted`` as a maker's."""
     (folder / "right.xml").write_text(mjcf)
     frames = {f"{finger}_tip": f"right_{finger}_tip" for finger in ("thumb", "index")}
-    model = {"file": "right.xml", "license": "mine", "root": "right_palm", "frames": frames}
-    values = {
-        "schema": "acehand-robot/1", "name": "blocks", "title": "blocks", "license": "mine",
-        "joints": {name: {"limits": ends, "velocity": 6, "acceleration": 100}
-                   for name, ends in joints.items()},
-        "commands": {name: {"joint": name} for name in joints}, "register_scale": 1,
-        "keypoints": {"thumb_tip": "thumb_tip", "index_tip": "index_tip"},
-        "sides": {"right": {"model": model} if adopted else {}},
-    }  # fmt: skip
+    model = {"file": "right.xml", "root": "right_palm", "frames": frames} if adopted else {}
+    rates = {"velocity": 6, "acceleration": 100}
+    values = plain_values({n: {"limits": ends, **rates} for n, ends in joints.items()}, model)
     return load_robot(write_robot(folder, values)).hand("right")
 
 
@@ -242,11 +231,8 @@ def test_fingers_that_would_cross_are_kept_apart(tmp_path, monkeypatch, fingerti
 
     deepest = {}
     for contact in (0.0, Weights().contact):
-        weights = dataclasses.replace(Weights(), contact=contact, pinch=0.0)
-        objective = PoseObjective(hand, tree, targets, IDENTITY, weights)
-        start = np.tile(hand.rest, (60, 1))
-        solved = solve_trajectory(objective, CommandLimits.of(hand, FPS), start)
-        report = play(hand, solved, FPS, np.ones(60, bool), "off").report
+        found = solved(hand, tree, targets, Weights(contact=contact, pinch=0.0))
+        report = play(hand, found, FPS, np.ones(60, bool), "off").report
         deepest[contact] = report.commanded_penetration_mm, report.max_penetration_mm
     assert deepest[0.0][0] > 5
     assert max(deepest[Weights().contact]) < 1

@@ -10,27 +10,25 @@ import pytest
 from scipy import optimize
 
 from acehand_core.types import SIDES
-from benchmarks.retargeting.measures import rate_excess
 from helpers.retarget_samples import (
     FPS,
     IDENTITY,
+    assert_within_limits,
     noisy_targets,
     open_commands,
     robot_targets,
     smooth_commands,
 )
+from helpers.retarget_samples import solved as solve
 from retarget.replay.simulate import self_penetration
 from retarget.robots.hand_spec import (
     CommandLimits,
-    limit_violations,
-    speed_violations,
 )
 from retarget.robots.kinematics import KinematicTree
 from retarget.robots.robot import load_robot
 from retarget.solve import trajectory
 from retarget.solve.costs import Weights
 from retarget.solve.objective import PoseObjective
-from retarget.solve.trajectory import solve_trajectory
 
 WEIGHTS = Weights()
 ROUGH = dataclasses.replace(WEIGHTS, acceleration=0.0, jerk=0.0)
@@ -59,22 +57,6 @@ def right():
 @pytest.fixture(scope="module")
 def right_tree(right):
     return KinematicTree.of(right)
-
-
-def solve(hand, tree, targets, start=None, weights=WEIGHTS, limits=None):
-    objective = PoseObjective(hand, tree, targets, IDENTITY, weights)
-    start = np.tile(hand.rest, (len(objective), 1)) if start is None else start
-    limits = limits or CommandLimits.of(hand, FPS)
-    return solve_trajectory(objective, limits, start)
-
-
-def assert_within_limits(hand, commands, fps=FPS):
-    joints = hand.expand(commands)
-    assert np.isfinite(commands).all()
-    assert limit_violations(hand, joints) == 0
-    assert speed_violations(hand, commands, fps) == 0
-    assert rate_excess(commands, hand.command_acceleration, fps, 2)[0] == 0
-    assert hand.coupling_residual(joints) < 1e-6
 
 
 @pytest.mark.few(4)
@@ -109,12 +91,8 @@ def test_infeasible_targets_break_no_limit(hand, tree, seed):
 
 @pytest.mark.parametrize("fps", [5.0, 30.0, 240.0])
 def test_limits_hold_at_any_rate(right, right_tree, fps):
-    solved = solve(
-        right,
-        right_tree,
-        noisy_targets(right, right_tree, 40),
-        limits=CommandLimits.of(right, fps),
-    )
+    limits = CommandLimits.of(right, fps)
+    solved = solve(right, right_tree, noisy_targets(right, right_tree, 40), limits=limits)
     assert_within_limits(right, solved, fps)
 
 
@@ -123,12 +101,8 @@ def test_a_jump_is_met_half_way_by_both_sides(right, right_tree):
     commands = np.tile(right.rest, (41, 1))
     index = right.command_names.index("index")
     commands[:, index] = np.where(np.arange(41) < 20.5, 0.2, 1.2)
-    solved = solve(
-        right,
-        right_tree,
-        robot_targets(right, right_tree, commands),
-        weights=dataclasses.replace(WEIGHTS, acceleration=1e-3 / FPS**4, jerk=0.0),
-    )
+    weights = dataclasses.replace(WEIGHTS, acceleration=1e-3 / FPS**4, jerk=0.0)
+    solved = solve(right, right_tree, robot_targets(right, right_tree, commands), weights)
     step = right.command_velocity[index] / FPS
     assert np.abs(np.diff(solved[:, index])).max() == pytest.approx(step, rel=1e-3)
     moving = np.flatnonzero(np.abs(np.diff(solved[:, index])) > 0.01)
@@ -184,14 +158,6 @@ def test_very_short_clips(hand, tree, count):
     assert_within_limits(hand, solved)
 
 
-def test_chunk_of_one_last_frame(right, right_tree, monkeypatch):
-    monkeypatch.setattr(trajectory, "CHUNK_FRAMES", 20)
-    monkeypatch.setattr(trajectory, "LOOK_AHEAD", 0)
-    commands = open_commands(right, 41)
-    solved = solve(right, right_tree, robot_targets(right, right_tree, commands))
-    assert np.abs(solved - commands).max() < 0.03
-
-
 def test_nothing_to_follow_is_the_idle_hand(right, right_tree):
     targets = robot_targets(right, right_tree, smooth_commands(right, 20))
     blind = dataclasses.replace(
@@ -228,20 +194,6 @@ def test_between_two_known_frames_it_moves_evenly(right, right_tree):
     slow = CommandLimits.of(right, 5.0)
     solved = solve(right, right_tree, sparse, weights=Weights(rest=0.0), limits=slow)
     assert np.abs(solved - commands).max() < 2e-3
-
-
-def test_a_frame_of_low_quality_counts_less(right, right_tree):
-    commands = open_commands(right, 60)
-    targets = robot_targets(right, right_tree, commands)
-    joints = targets.joints_hand.copy()
-    joints[30] += 0.03
-    error = []
-    for quality in (1.0, 0.05):
-        weight = np.ones(60)
-        weight[30] = quality
-        bent = dataclasses.replace(targets, joints_hand=joints, weight=weight)
-        error.append(np.abs(solve(right, right_tree, bent) - commands).max())
-    assert error[1] < 0.5 * error[0]
 
 
 def test_a_fingertip_that_is_known_badly_bends_no_finger(right, right_tree):
