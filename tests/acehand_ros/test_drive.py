@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,13 +17,14 @@ from acehand_ros.drive import START_NS, ActionDrive, ForwardDrive
 from acehand_ros.playback import Playback, PlayerSettings, Timeline
 from helpers import ROOT
 from helpers.controller_rules import Trajectory, followed, refusals
+from helpers.outlets import Collected, wait
 
 TRUTH = ROOT / "examples" / "two_hands_truth.parquet"
 NOW = 5 * 10**18
 
 
 class Controllers:
-    """Controllers that note what they are told, and hands that are half closed."""
+    """Controllers that keep what they get, and hands that are half closed."""
 
     def __init__(self, robot, share=0.5):
         self.at = {
@@ -81,20 +83,19 @@ def test_a_goal_per_hand_with_one_start_from_where_it_is(loaded, rate):
 
 def test_when_one_goal_fails_the_other_is_cancelled_and_nothing_more_is_sent(loaded):
     drive, controllers = driven(loaded)
-    told = []
-    drive.on_problem = lambda: told.append(drive.problem)
+    problems = []
+    drive.on_problem = lambda: problems.append(drive.problem)
     drive.begin(0, 1.0)
     goal = controllers.sent[0][1]
     drive.feedback("left", goal, np.array([0.01, -0.25, 0.1]))
     assert drive.values()["left_error"] == "0.2500" and drive.values()["left_goal"] == "active"
     drive.result("left", goal, "left_hand ended the goal: PATH_TOLERANCE_VIOLATED")
     assert controllers.cancelled == ["right"]
-    assert told == ["left hand: left_hand ended the goal: PATH_TOLERANCE_VIOLATED"]
+    assert problems == ["left hand: left_hand ended the goal: PATH_TOLERANCE_VIOLATED"]
     assert drive.busy and not drive.stopped  # until the other has stopped
     drive.result("right", goal, "cancelled")
-    assert (
-        drive.stopped and not drive.busy and told == [drive.problem] and len(controllers.sent) == 2
-    )
+    assert drive.stopped and not drive.busy
+    assert problems == [drive.problem] and len(controllers.sent) == 2
     drive.begin(10, 1.0)  # by the user's wish
     assert drive.problem is None and len(controllers.sent) == 4 and controllers.measured == 2
 
@@ -182,12 +183,7 @@ def test_a_thread_that_is_always_late_keeps_the_clips_time(loaded, monkeypatch, 
 
 
 def test_forwarded_registers_are_whole(loaded):
-    import dataclasses
-
-    maps = {
-        side: dataclasses.replace(one, unit="register")
-        for side, one in own_names(loaded[1]).items()
-    }
+    maps = {side: replace(one, unit="register") for side, one in own_names(loaded[1]).items()}
     drive, controllers = driven(loaded, ForwardDrive, maps)
     drive.begin(110, 1.0)
     time.sleep(drive.step())
@@ -195,24 +191,6 @@ def test_forwarded_registers_are_whole(loaded):
     (first,) = controllers.commands["left"]
     assert first.tolist() == np.round(first).tolist()
     assert (np.abs(first - 500) < 30).all()  # half closed, a hundredth of a second later
-
-
-def wait(condition, seconds=20.0):
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.005)
-
-
-class Collected:
-    def __init__(self):
-        self.topics = []
-
-    def prepare(self, messages):
-        self.topics += [message.topic for message in messages]
-
-    def publish(self, messages, stamp_ns=None):
-        self.topics += [message.topic for message in messages]
 
 
 def test_play_waits_for_the_hands_and_is_paused_by_a_problem(loaded):
@@ -225,10 +203,9 @@ def test_play_waits_for_the_hands_and_is_paused_by_a_problem(loaded):
         demonstration, robot, line, outlet, settings, lambda: NOW, lambda _: None, drive
     )
     player.prepare()
-    prepared = outlet.topics.count(states)
     started = time.monotonic()
     player.start()
-    wait(lambda: outlet.topics.count(states) > prepared)
+    wait(lambda: outlet.of(states))
     first = Trajectory.of(controllers.sent[0][2]).at_ns[0] / 1e9
     assert time.monotonic() - started >= first  # the lead-in
     drive.result("right", controllers.sent[1][1], "refused")
@@ -252,17 +229,14 @@ def test_play_waits_for_the_hands_and_is_paused_by_a_problem(loaded):
         drive.result(side, controllers.sent[-1][1], None)
     wait(lambda: player.ended)
     player.close()
-    assert not [t for t in outlet.topics if t.endswith("joint_trajectory")]
+    assert not [m for m, _ in outlet.all if m.topic.endswith("joint_trajectory")]
 
 
 def test_the_description_for_ros2_control(loaded):
     root = ElementTree.fromstring(control.description(loaded[1], "both"))
     assert len([e for e in root.iter("ros2_control")]) == 2
-    commanded = [
-        e.get("name")
-        for e in root.iter("joint")
-        if e.find("command_interface") is not None
-    ]  # fmt: skip
+    with_command = "ros2_control/joint/command_interface/.."
+    commanded = [e.get("name") for e in root.findall(with_command)]
     assert len(commanded) == 12 and "left_index_intermediate" not in commanded
     children = {e.get("link") for e in root.iter("child")}
     links = [e.get("name") for e in root.findall("link")]

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import yaml
@@ -58,11 +59,12 @@ def test_ctrl_c_ends_a_node_cleanly_however_often(times: int) -> None:
     assert (node.returncode, said) == (0, "")
 
 
-def test_without_its_libraries_a_node_says_what_to_source() -> None:
-    code = "import sys; sys.modules['numpy'] = None\n"
+@pytest.mark.parametrize("library", ["numpy", "rclpy"])
+def test_without_its_libraries_a_node_says_what_to_source(library: str) -> None:
+    code = f"import sys; sys.modules['{library}'] = None\n"
     done = python(code + "from acehand_ros.entry import offline_bag; sys.exit(offline_bag())")
     assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert "numpy" in done.stderr and "source the setup of ROS" in done.stderr
+    assert library in done.stderr and "source the setup of ROS" in done.stderr
 
 
 def test_help_lists_the_parameters() -> None:
@@ -81,22 +83,6 @@ def test_an_unknown_robot_is_refused_when_it_is_set() -> None:
         parameters.check(parameters.OFFLINE_BAG, {"robot": "inspirre"})
 
 
-class Log:
-    """A node's logger that keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.lines: list[tuple[str, str]] = []
-
-    def info(self, text: str) -> None:
-        self.lines.append(("info", text))
-
-    def warning(self, text: str) -> None:
-        self.lines.append(("warning", text))
-
-    def error(self, text: str) -> None:
-        self.lines.append(("error", text))
-
-
 def test_losses_are_warnings_and_failures_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("acehand_ros.worker._PROGRESS_S", 0.0)
     failure = Failure("bag", InputError("bag: choose one with --image-topic."))
@@ -104,7 +90,7 @@ def test_losses_are_warnings_and_failures_errors(monkeypatch: pytest.MonkeyPatch
     report = ConvertReport(
         JobReport("data", 1.0, 0.0, (), (failure,)), None, {}, {"/a": 3}, (damage,), (damage,)
     )
-    log, worker, seen = Log(), JobWorker(), []
+    log, worker, seen = mock.Mock(), JobWorker(), []
     told = JobLog(log, worker)
 
     def work(progress, cancel):
@@ -117,7 +103,7 @@ def test_losses_are_warnings_and_failures_errors(monkeypatch: pytest.MonkeyPatch
     worker.start(work)
     assert worker.join(20)
     assert told.tell() and not told.tell() and seen == [False, False]
-    assert log.lines == [
+    assert [(name, *words) for name, words, _ in log.method_calls] == [
         ("info", "track"),
         ("info", "track: 50 %"),
         ("warning", damage),
@@ -127,11 +113,8 @@ def test_losses_are_warnings_and_failures_errors(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_recorder_names_the_image_topics_that_there_are() -> None:
-    graph = {
-        "/b": [clip_recorder.COMPRESSED],
-        "/a": [clip_recorder.IMAGE],
-        "/c": ["std_msgs/msg/String"],
-    }
+    images = {"/b": [clip_recorder.COMPRESSED], "/a": [clip_recorder.IMAGE]}
+    graph = images | {"/c": ["std_msgs/msg/String"]}
     assert clip_recorder.image_topics(graph, "/camera") == "/a, /b"
     assert clip_recorder.image_topics(graph, "/a") == "/b"
     assert clip_recorder.image_topics({}, "/a") == "none"
@@ -166,7 +149,7 @@ def test_a_bag_names_the_distribution_it_was_recorded_on(tmp_path: Path) -> None
 
 
 def test_colcon_runs_the_tests_on_ros_alone() -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "--junit-prefix=acehand_ros"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    words = ("-q", "--collect-only", "--junit-prefix=acehand_ros")
+    done = python("import sys, pytest; sys.exit(pytest.main(sys.argv[1:]))", *words)
     files = {line.partition("::")[0] for line in done.stdout.splitlines() if "::" in line}
     assert files and all(file.startswith("tests/ros/") for file in files), done.stdout[-2000:]

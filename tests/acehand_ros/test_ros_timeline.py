@@ -131,10 +131,3 @@ def test_seek_outside_is_refused_and_changes_nothing(seconds: float) -> None:
 def test_nothing_to_play() -> None:
     with pytest.raises(InputError, match="no frame"):
         Timeline(np.zeros(0, np.int64), 1.0, loop=False, paused=False)
-
-
-def test_one_frame() -> None:
-    timeline = Timeline(stamps([]), 1.0, loop=False, paused=False)
-    timeline.start(0)
-    assert timeline.due(0).frames == (0,)
-    assert timeline.due(timeline.length_ns).ended

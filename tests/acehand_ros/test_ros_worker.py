@@ -95,19 +95,3 @@ def test_tables_describe_every_parameter_once(name: str) -> None:
 def test_bad_values_are_refused_with_what_is_valid(values: dict, message: str) -> None:
     with pytest.raises(InputError, match=message):
         parameters.check(PLAYER, values)
-
-
-def test_a_whole_number_is_a_number() -> None:
-    parameters.check(PLAYER, {"rate": 2})
-
-
-def test_a_description_ends_with_the_range() -> None:
-    rate = next(leaf for leaf in PLAYER if leaf.parameter == "rate")
-    assert parameters.described(rate).endswith("(0.01 to 10)")
-
-
-def test_a_range_is_inclusive() -> None:
-    for rate in (0.01, 10.0):
-        parameters.check(PLAYER, {"rate": rate})
-    with pytest.raises(InputError, match="rate"):
-        parameters.check(PLAYER, {"rate": 10.5})

@@ -8,7 +8,9 @@ from pathlib import Path
 import mujoco
 import numpy as np
 
-from acehand_core.geometry import rotations
+from acehand_core.geometry import frames, rotations
+from helpers.retarget_samples import FPS
+from retarget.solve import arm_search
 
 RADIUS = 0.05
 AXES = ("0 0 1", "0 1 0", "0 0 1", "0 1 0", "0 0 1", "0 1 0", "0 0 1")
@@ -70,6 +72,30 @@ def menagerie_arm(folder: Path) -> Path:
         '<keyframe><key name="home" qpos="0 .3 0 .6 0 .6 0"/></keyframe></mujoco>'
     )
     return file
+
+
+def few_stands(monkeypatch, sectors=8, frames=20):
+    """Try fewer stands of the arms: paths of tests are easy."""
+    for name, value in (("_SECTORS", sectors), ("_DIRECTIONS", sectors // 2), ("_TRIED_STANDS", 4),
+                        ("_TRIED_FRAMES", frames), ("_KEPT_WAYS", 2)):  # fmt: skip
+        monkeypatch.setattr(arm_search, name, value)
+
+
+def wandering(count=90, seed=0, noise=0.0):
+    """Two hands on smooth ways with a turn of more than half a circle, and a common jitter."""
+    random = np.random.default_rng(seed)
+    time = np.arange(count)[:, None] / FPS
+    out = np.empty((count, 2, 4, 4))
+    for hand in (0, 1):
+        phase = random.uniform(0, 6, 3)
+        place = 0.1 * np.sin(2.0 * time + phase) + [0.3 * hand, 0, 0.6]
+        turn = np.stack([1.2 * time[:, 0], 0.4 * np.sin(2 * time[:, 0]), 0.2 * time[:, 0]], axis=1)
+        out[:, hand] = frames.rigid(rotations.exp(turn), place)
+    shake = noise * random.standard_normal((count, 1, 3))
+    twist = rotations.exp(8 * noise * random.standard_normal((count, 1, 3)))
+    out[..., :3, 3] += shake
+    out[..., :3, :3] = twist @ out[..., :3, :3]
+    return out
 
 
 def along(trajectory, paths, active=None):

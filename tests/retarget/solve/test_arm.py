@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
-from test_base import FPS, wandering
 
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.geometry import frames, rotations
 from acehand_core.lerobot.check import check_dataset
-from helpers.arm_samples import along
+from helpers.arm_samples import AXES, LENGTHS, along, few_stands, wandering
 from helpers.commands import Run, hands_file
-from helpers.retarget_samples import motion_of, moving_hands
+from helpers.retarget_samples import FPS, motion_of, moving_hands
 from retarget.retargeting import retarget_motion
 from retarget.robots.robot import load_robot
 from retarget.solve import arm_path, arm_search
@@ -22,8 +22,6 @@ from retarget.solve.arm import ASSUMED_SPEED, ArmSettings, load_arm, pose_points
 from retarget.solve.arm_attachment import attach_arms
 from retarget.solve.arm_path import follow_path
 
-LENGTHS = (0.3, 0.2, 0.2, 0.2, 0.2, 0.1, 0.1)
-AXES = ("0 0 1", "0 1 0", "0 0 1", "0 1 0", "0 0 1", "0 1 0", "0 0 1")
 UP = (0.0, -1.0, 0.0)
 
 
@@ -54,10 +52,7 @@ def urdf(path: Path, speed: float | None = 3.0, reach: float = 1.0) -> Path:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Try fewer stands: these paths are easy."""
-    for name, value in (("_SECTORS", 6), ("_DIRECTIONS", 3), ("_TRIED_STANDS", 3),
-                        ("_TRIED_FRAMES", 20), ("_KEPT_WAYS", 2)):  # fmt: skip
-        monkeypatch.setattr(arm_search, name, value)
+    few_stands(monkeypatch, sectors=6)
 
 
 @pytest.fixture(scope="module")
@@ -108,13 +103,11 @@ def test_an_mjcf_without_ranges_and_speeds(tmp_path: Path) -> None:
     assert (arm.speed == ASSUMED_SPEED).all() and arm.upper == pytest.approx(2 * np.pi)
     assert any("2 per second" in note for note in arm.notes) and len(arm.notes) == 2
     assert load_arm(file, "jaw").joint_names == ("one", "two", "grip")
-    with pytest.raises(InputError, match="Did you mean 'jaw'"):
+    with pytest.raises(InputError, match="'jaw'"):
         load_arm(file, "jay")
-    with pytest.raises(InputError, match="not found"):
+    with pytest.raises(InputError, match=r"none\.xml"):
         load_arm(tmp_path / "none.xml")
-    file.write_text(
-        '<mujoco><worldbody><body name="a"><geom size=".1"/></body></worldbody></mujoco>'
-    )
+    file.write_text(re.sub("<joint[^>]*>", "", text))
     with pytest.raises(SchemaError, match="hangs on no joint"):
         load_arm(file)
 

@@ -12,12 +12,11 @@ from acehand_core.errors import InputError
 from acehand_core.geometry import frames, rotations
 from acehand_core.lerobot.check import check_dataset
 from acehand_core.lerobot.features import ADDED_KEYS, ARM_CLEARANCE_KEY, Layout, of_same_shape
-from helpers.arm_samples import RADIUS, TwoArms, along, capsule_arm
+from helpers.arm_samples import RADIUS, TwoArms, along, capsule_arm, few_stands
 from helpers.commands import Run, hands_file
 from helpers.retarget_samples import motion_of, moving_hands
 from retarget.retargeting import retarget_motion
 from retarget.robots.robot import load_robot
-from retarget.solve import arm_search
 from retarget.solve.arm import ArmSettings, load_arm
 from retarget.solve.arm_attachment import attach_arms
 from retarget.solve.arm_path import refine
@@ -30,10 +29,7 @@ ROBOT = load_robot("inspire")
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Try fewer stands: these paths are easy."""
-    for name, value in (("_SECTORS", 8), ("_DIRECTIONS", 4), ("_TRIED_STANDS", 4),
-                        ("_TRIED_FRAMES", 20), ("_KEPT_WAYS", 2)):  # fmt: skip
-        monkeypatch.setattr(arm_search, name, value)
+    few_stands(monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -142,9 +138,7 @@ def test_a_known_base_is_kept(arm, hands) -> None:
     far = ArmSettings(arm.path, base_left=flags(bases[0]), base_right=flags(stand(3.0)))
     result = attach_arms(along(hands, paths), arm, far, ROBOT)
     assert result.verdict.status == "fail"
-    assert "the right arm does not reach 100.0% of the frames from the base" in str(
-        result.verdict.reasons
-    )
+    assert "right arm does not reach 100.0%" in str(result.verdict.reasons)
 
 
 def test_one_base_known_the_other_searched(arm, hands) -> None:
@@ -173,17 +167,13 @@ def test_crossing_arms_are_said_and_searched_bases_are_free(
     bad = attach_arms(along(hands, paths), arm, crossed, ROBOT)
     between = truth(bad, arm, near)
     assert bad.arms[0].to_other_m == pytest.approx(between, abs=1e-5)
-    inside = np.mean(between < 0)
+    inside, reasons = np.mean(between < 0), str(bad.verdict.reasons)
     assert 0 < inside < 1 and bad.verdict.status == "fail"
-    said = str(bad.verdict.reasons)
-    assert (
-        f"the arms go up to {-1e3 * between.min():.1f} mm into each other in {inside:.1%}" in said
-    )
+    assert f"{-1e3 * between.min():.1f} mm into each other in {inside:.1%}" in reasons
     # They draw back before each other, from poses that each reaches alone.
     missed = 1 - bad.arms[0].reached.mean()
     assert bad.arms[0].reached_alone.all() and 0 < missed < 1
-    assert f"the left arm does not reach {missed:.1%} of the frames from the base that is" in said
-    assert "with nothing in its way 0.0%" in said and "try --arm-base-left" in said
+    assert f"left arm does not reach {missed:.1%}" in reasons and "--arm-base-left" in reasons
 
     free = attach_arms(along(hands, paths), arm, ArmSettings(arm.path, up=WORLD_UP), ROBOT)
     bases = [motion.T_frame_arm for motion in free.arms]
@@ -262,9 +252,8 @@ def test_a_gripper_of_the_file_is_taken_off(tmp_path: Path, hands) -> None:
 
 def test_flags_that_cannot_be_meant(arm) -> None:
     for given, words in (
-        ({"path": None, "base_left": (0.0,) * 6}, "--arm FILE"),
         ({"path": None, "table": "none"}, "--arm FILE"),
-        ({"path": arm.path, "base_right": (0.0,) * 5}, "--arm-base-right takes six numbers"),
+        ({"path": arm.path, "base_right": (0.0,) * 5}, "--arm-base-right"),
         ({"path": arm.path, "table": "low"}, "--arm-table 'low'"),
         ({"path": arm.path, "table": "nan"}, "--arm-table 'nan'"),
     ):

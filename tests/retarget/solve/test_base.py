@@ -6,28 +6,11 @@ import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
 
-from acehand_core.geometry import frames, rotations
+from acehand_core.geometry import rotations
+from helpers.arm_samples import wandering
+from helpers.retarget_samples import FPS
 from retarget.solve import base
 from retarget.solve.base import BaseLimits, smooth_bases
-
-FPS = 30.0
-
-
-def wandering(count: int = 90, seed: int = 0, noise: float = 0.0) -> np.ndarray:
-    """Two hands on smooth ways with a turn of more than half a circle, and a common jitter."""
-    random = np.random.default_rng(seed)
-    time = np.arange(count)[:, None] / FPS
-    out = np.empty((count, 2, 4, 4))
-    for hand in (0, 1):
-        phase = random.uniform(0, 6, 3)
-        place = 0.1 * np.sin(2.0 * time + phase) + [0.3 * hand, 0, 0.6]
-        turn = np.stack([1.2 * time[:, 0], 0.4 * np.sin(2 * time[:, 0]), 0.2 * time[:, 0]], axis=1)
-        out[:, hand] = frames.rigid(rotations.exp(turn), place)
-    shake = noise * random.standard_normal((count, 1, 3))
-    twist = rotations.exp(8 * noise * random.standard_normal((count, 1, 3)))
-    out[..., :3, 3] += shake
-    out[..., :3, :3] = twist @ out[..., :3, :3]
-    return out
 
 
 def accelerations(poses: np.ndarray, fps: float) -> tuple[np.ndarray, np.ndarray]:

@@ -55,38 +55,6 @@ def test_recovers_a_known_similarity(side, turn, shift, scale):
     assert found.residual_m < 5e-4
 
 
-@pytest.mark.parametrize(("hand_size", "bound"), [(0.5, SCALE_RANGE[1]), (2.0, SCALE_RANGE[0])])
-@pytest.mark.parametrize("side", SIDES)
-def test_the_scale_stays_in_range(side, hand_size, bound):
-    """A hand of half or twice the size: the scale stops at its bound, all else is fitted."""
-    targets = robot_targets(HANDS[side], TREES[side], smooth_commands(HANDS[side], 40))
-    sized = dataclasses.replace(targets, joints_hand=targets.joints_hand * hand_size)
-    found = fitted(side, sized)
-    assert found.scale == pytest.approx(bound, abs=1e-9)
-    assert rotations.angle_between(found.rotation[None], np.eye(3)[None])[0] < 0.5
-    assert 0.005 < found.residual_m < 0.1
-
-
-@pytest.mark.parametrize("side", SIDES)
-def test_a_human_hand(side):
-    joints = human_joints(side, 80)
-    local = frames.apply(frames.inverse(palm_frames(joints, side)), joints)
-    found = fitted(side, targets_of(side, local))
-    assert SCALE_RANGE[0] - 1e-9 <= found.scale <= SCALE_RANGE[1] + 1e-9
-    # Palm frame and base frame share their axes: only a small turn is left.
-    assert rotations.angle_between(found.rotation[None], np.eye(3)[None])[0] < np.radians(30)
-    assert found.residual_m < 0.03
-
-
-def test_the_order_of_frames_does_not_matter():
-    rng = np.random.default_rng(0)
-    joints = human_joints("right", 80)
-    local = frames.apply(frames.inverse(palm_frames(joints, "right")), joints)
-    plain = fitted("right", targets_of("right", local))
-    mixed = fitted("right", targets_of("right", local[rng.permutation(80)]))
-    assert max(difference(plain, mixed)) < 1e-6
-
-
 def test_inactive_frames_are_ignored():
     joints = human_joints("left", 60)
     local = frames.apply(frames.inverse(palm_frames(joints, "left")), joints)
@@ -110,8 +78,7 @@ def test_a_long_recording_is_sampled_evenly():
 
 @pytest.mark.parametrize("side", SIDES)
 def test_noisy_knuckles_do_not_turn_the_hand(side):
-    """Four knuckles lie almost on a line; where they were trusted, 1 cm of noise turned the hand
-    by over 100 degrees."""
+    """Four knuckles lie almost on a line: trusted, 1 cm of noise turns the hand by 100 degrees."""
     rng = np.random.default_rng(3)
     targets = robot_targets(HANDS[side], TREES[side], smooth_commands(HANDS[side], 100))
     noisy = targets.joints_hand + rng.normal(0, 0.01, targets.joints_hand.shape)
@@ -130,13 +97,6 @@ def test_joints_that_a_tracker_lacks(missing):
     found = fitted("right", dataclasses.replace(targets, joints_hand=joints))
     turned, moved, scaled = difference(found, known)
     assert turned < 0.03 and moved < 3e-3 and scaled < 0.03
-
-
-def test_one_frame_is_enough_not_to_fail():
-    hand, tree = HANDS["right"], TREES["right"]
-    found = fitted("right", robot_targets(hand, tree, smooth_commands(hand, 1)))
-    assert np.isfinite(found.translation).all() and np.isfinite(found.residual_m)
-    assert found.scale == pytest.approx(1, abs=0.1)
 
 
 def test_the_residual_is_what_it_says():
@@ -164,18 +124,21 @@ def test_a_finger_that_sits_elsewhere_is_anchored(side):
     assert others.max() < 0.8 * found.finger_offsets[1, 1]
 
 
-def test_lengths_cannot_shrink_targets():
-    """A human twice the size: neither the scale nor scale times length leaves the range."""
-    hand, tree = HANDS["right"], TREES["right"]
-    for size in (0.5, 2.0):
-        targets = robot_targets(hand, tree, smooth_commands(hand, 40))
-        sized = dataclasses.replace(targets, joints_hand=targets.joints_hand * size)
-        found = fitted("right", sized)
-        total = found.scale * found.lengths
-        assert (total >= SCALE_RANGE[0] - 1e-9).all() and (total <= SCALE_RANGE[1] + 1e-9).all()
-        assert (found.lengths >= LENGTH_RANGE[0] - 1e-9).all()
-        assert (found.lengths <= LENGTH_RANGE[1] + 1e-9).all()
-        assert np.linalg.norm(found.finger_offsets, axis=1).max() < 0.05
+@pytest.mark.parametrize(("hand_size", "bound"), [(0.5, SCALE_RANGE[1]), (2.0, SCALE_RANGE[0])])
+@pytest.mark.parametrize("side", SIDES)
+def test_scale_and_lengths_stay_in_range(side, hand_size, bound):
+    """A hand of half or twice the size: the scale stops at its bound, all else is fitted."""
+    targets = robot_targets(HANDS[side], TREES[side], smooth_commands(HANDS[side], 40))
+    sized = dataclasses.replace(targets, joints_hand=targets.joints_hand * hand_size)
+    found = fitted(side, sized)
+    assert found.scale == pytest.approx(bound, abs=1e-9)
+    assert rotations.angle_between(found.rotation[None], np.eye(3)[None])[0] < 0.5
+    assert 0.005 < found.residual_m < 0.1
+    total = found.scale * found.lengths
+    assert (total >= SCALE_RANGE[0] - 1e-9).all() and (total <= SCALE_RANGE[1] + 1e-9).all()
+    assert (found.lengths >= LENGTH_RANGE[0] - 1e-9).all()
+    assert (found.lengths <= LENGTH_RANGE[1] + 1e-9).all()
+    assert np.linalg.norm(found.finger_offsets, axis=1).max() < 0.05
 
 
 def held(side, bend=0.5, count=15):

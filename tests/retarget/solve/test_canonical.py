@@ -75,14 +75,8 @@ def test_what_is_kept_fits_the_robot(name):
         stale = f"{side} is stale: acehand robots calibrate {name} --overwrite"
         assert kept is not None and kept.sha256 == canonical.fingerprint(hand, tree), stale
         again = canonical.fit_robot(hand, tree)
-        for field in (
-            "scale",
-            "rotation",
-            "translation",
-            "finger_offsets",
-            "lengths",
-            "residual_m",
-        ):
+        fields = ("scale", "rotation", "translation", "finger_offsets", "lengths", "residual_m")
+        for field in fields:
             np.testing.assert_allclose(
                 getattr(again, field), getattr(kept.calibration, field), atol=1e-4, err_msg=stale
             )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,16 +9,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from acehand_core.types import SIDES
-from helpers.retarget_samples import FPS, IDENTITY, robot_targets, smooth_commands
+from helpers.retarget_samples import robot_targets, smooth_commands, solved
 from retarget.replay.simulate import self_penetration
 from retarget.robots.collision_shapes import closest_points, nearest_to_boxes
-from retarget.robots.hand_spec import CommandLimits
 from retarget.robots.kinematics import KinematicTree
 from retarget.robots.robot import load_robot
 from retarget.solve.collision import CONTACT_M, NEAR_M, collision_pairs
 from retarget.solve.costs import Weights
-from retarget.solve.objective import PoseObjective
-from retarget.solve.trajectory import solve_trajectory
 
 HANDS = {side: load_robot("inspire").hand(side) for side in SIDES}
 TREES = {side: KinematicTree.of(hand) for side, hand in HANDS.items()}
@@ -128,9 +123,8 @@ def test_fingers_stay_out_of_the_palm(robot):
             commands[:, row] = hand.rest[row]
     assert self_penetration(hand, hand.expand(commands)).max() > 3e-3
 
-    objective = PoseObjective(hand, tree, robot_targets(hand, tree, commands), IDENTITY, Weights())
-    solved = solve_trajectory(objective, CommandLimits.of(hand, FPS), np.tile(hand.rest, (60, 1)))
-    assert self_penetration(hand, hand.expand(solved)).max() < 1e-3
+    found = solved(hand, tree, robot_targets(hand, tree, commands))
+    assert self_penetration(hand, hand.expand(found)).max() < 1e-3
 
 
 @pytest.mark.few(1)
@@ -146,23 +140,6 @@ def test_a_motion_that_collides_is_led_around(side, seed):
     commands[:, hand.command_names.index("thumb_rotation")] = 1.1
     assert self_penetration(hand, hand.expand(commands)).max() > 3e-3
     targets = robot_targets(hand, tree, commands)
-    free = dataclasses.replace(Weights(), contact=0.0)
-    depth = []
-    for weights in (free, Weights()):
-        objective = PoseObjective(hand, tree, targets, IDENTITY, weights)
-        start = np.tile(hand.rest, (150, 1))
-        solved = solve_trajectory(objective, CommandLimits.of(hand, FPS), start)
-        depth.append(self_penetration(hand, hand.expand(solved)).max())
-    assert depth[0] > 3e-3 and depth[1] < 1e-3
-
-
-def test_only_pairs_that_can_meet():
-    tree = TREES["right"]
-    names = tree.capsules.names
-    for first, second in tree.capsules.pairs:
-        assert names[first].rsplit("_", 1)[0] != names[second].rsplit("_", 1)[0]
-    pairs = {frozenset((names[a], names[b])) for a, b in tree.capsules.pairs}
-    # A link and its parent never touch, and the model excludes palm and thumb.
-    assert frozenset(("index_proximal_0", "index_intermediate_0")) not in pairs
-    assert frozenset(("thumb_proximal_0", "thumb_intermediate_0")) not in pairs
-    assert frozenset(("thumb_distal_0", "index_intermediate_0")) in pairs
+    free, apart = (solved(hand, tree, targets, w) for w in (Weights(contact=0.0), Weights()))
+    assert self_penetration(hand, hand.expand(free)).max() > 3e-3
+    assert self_penetration(hand, hand.expand(apart)).max() < 1e-3

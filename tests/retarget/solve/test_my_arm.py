@@ -13,10 +13,9 @@ import pytest
 from acehand_core.cli import retarget
 from acehand_core.cli.main import main as acehand
 from helpers import ROOT
-from helpers.arm_samples import menagerie_arm
+from helpers.arm_samples import few_stands, menagerie_arm
 from helpers.commands import hands_file
 from helpers.retarget_samples import moving_hands
-from retarget.solve import arm_search
 from retarget.solve.arm import load_arm
 
 PAGE = (ROOT / "docs" / "my_arm.md").read_text("utf-8")
@@ -24,10 +23,7 @@ PAGE = (ROOT / "docs" / "my_arm.md").read_text("utf-8")
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Try fewer stands: this path is easy."""
-    for name, value in (("_SECTORS", 8), ("_DIRECTIONS", 4), ("_TRIED_STANDS", 4),
-                        ("_TRIED_FRAMES", 10), ("_KEPT_WAYS", 2)):  # fmt: skip
-        monkeypatch.setattr(arm_search, name, value)
+    few_stands(monkeypatch, frames=10)
 
 
 def test_the_file_is_read_as_it_is(tmp_path: Path) -> None:

@@ -61,12 +61,6 @@ def test_what_is_followed_is_left_alone():
     assert second_pass(HAND, commands, FPS, active, never) is commands
 
 
-def test_a_pass_that_gains_nothing_is_dropped():
-    commands = through_the_thumb()
-    active = np.ones(len(commands), bool)
-    assert second_pass(HAND, commands, FPS, active, lambda follow: commands + 0) is commands
-
-
 def test_lag_is_no_failure_to_follow():
     ramp = np.linspace(0, 1, 31)[:, None] * np.ones(6)  # 1 rad/s
     active = np.ones(31, bool)

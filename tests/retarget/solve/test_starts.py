@@ -7,8 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from benchmarks.retargeting import trials
-from helpers.retarget_samples import FPS, IDENTITY, robot_targets
+from helpers.retarget_samples import FPS, IDENTITY, robot_targets, wide_commands
 from retarget.robots.hand_spec import CommandLimits
 from retarget.robots.kinematics import KinematicTree
 from retarget.robots.robot import OURS, load_robot
@@ -44,7 +43,7 @@ def leap():
     """A motion of the LEAP hand over its whole range, every fourth frame of it."""
     hand = load_robot("leap", models=OURS).hand("right")
     tree = KinematicTree.of(hand)
-    commands = trials.wide_commands(hand, FPS)
+    commands = wide_commands(hand)
     objective = PoseObjective(hand, tree, robot_targets(hand, tree, commands), IDENTITY, TRACKING)
     return hand, commands, objective, np.arange(0, len(commands), 4)
 

@@ -141,14 +141,6 @@ def test_chunks_agree_with_one_solve(right, right_tree, monkeypatch):
     assert np.abs(parts - whole).max() < 1e-4
 
 
-def test_no_step_at_the_cuts_with_little_look_ahead(right, right_tree, monkeypatch):
-    """Just enough to brake: 3.2 rad/s at 40 rad/s^2 take 2.4 frames."""
-    monkeypatch.setattr(trajectory, "CHUNK_FRAMES", 10)
-    monkeypatch.setattr(trajectory, "LOOK_AHEAD", 4)
-    solved = solve(right, right_tree, noisy_targets(right, right_tree, 45), weights=ROUGH)
-    assert_within_limits(right, solved)
-
-
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_very_short_clips(hand, tree, count):
     commands = open_commands(hand, 40)[10 : 10 + count]
