@@ -43,11 +43,7 @@ def table(tmp_path_factory):
 
 @pytest.mark.slow
 @settings(max_examples=60, deadline=None)
-@given(
-    st.integers(0, 10**6),
-    st.integers(1, 40),
-    st.sampled_from([5.0, 15.0, 30.0, 200.0]),
-)
+@given(st.integers(0, 10**6), st.integers(1, 40), st.sampled_from([5.0, 15.0, 30.0, 200.0]))
 def test_any_commands_become_a_trajectory_that_is_taken(seed, count, fps):
     """Also those that no hand could execute: they are then followed as well as it can."""
     rng = np.random.default_rng(seed)

@@ -147,21 +147,6 @@ def test_forwarded_commands_start_where_the_hand_is_and_keep_its_speed(loaded):
         np.testing.assert_allclose(path[-1], demonstration.commands[-1, slot], atol=0.05)
 
 
-def test_after_a_late_command_the_next_comes_a_period_later(loaded, monkeypatch):
-    """Two that come at once meet in one cycle of the controller."""
-    drive, controllers = driven(loaded, ForwardDrive)
-    drive.begin(90, 1.0)
-    now = drive._started_s + 0.01
-    monkeypatch.setattr("acehand_ros.drive.time.monotonic", lambda: now)
-    drive.step()
-    now += 0.018  # the second was due after 0.01 s
-    drive.step()
-    for later, sent in ((0.008, 2), (0.002, 3)):
-        now += later
-        drive.step()
-        assert len(controllers.commands["left"]) == sent
-
-
 @pytest.mark.parametrize("late_s", [0.0015, 0.004])
 def test_a_thread_that_is_always_late_keeps_the_clips_time(loaded, monkeypatch, late_s):
     """Late by so much at every waking, a clip of 4 s takes 4 s, and no step is beyond the limit."""

@@ -11,12 +11,9 @@ import yaml
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.motion import Course
 from acehand_ros.control import choose_hands, own_names, read_joint_maps
-from helpers import ROOT
 from retarget.robots.robot import load_robot
 
 ROBOT = load_robot("inspire")
-OURS = ROOT / "acehand_ros" / "config" / "controllers"
-
 #: Pinky, ring, middle, index, thumb pitch, thumb yaw: the order of commands. Halfway but the last.
 HALF = np.array([0.735, 0.735, 0.735, 0.735, 0.3, 0.327])
 

@@ -24,11 +24,7 @@ from acehand_core.errors import (
 )
 from acehand_core.lerobot.dataset import prepare_output
 from acehand_core.pipeline.bag_convert import ConvertReport
-from acehand_core.pipeline.bag_write import (
-    courses,
-    load_demonstrations,
-    seen_by,
-)
+from acehand_core.pipeline.bag_write import courses, load_demonstrations, seen_by
 from acehand_core.pipeline.report import Failure, JobReport
 from acehand_core.recordings.bags.messages import (
     TOPICS,

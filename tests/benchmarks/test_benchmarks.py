@@ -256,7 +256,12 @@ def test_a_block_says_by_which_code_and_machine(tmp_path):
     made = a_record() | {"dirty": True, "idle": False, "others_cores": 0.7}
     made |= {"date": "2026-11-22T08:00:00+00:00"}
     made["machine"] = {"cores": 2, "architecture": "x86_64", "gpu": [], "cpu": "", "memory_gb": 4.0}
-    row = {"clips": 4, "clips_per_minute_single": 33.04, "clips_per_minute": 39.59, "ratio_to_single": 1.2}
+    row = {
+        "clips": 4,
+        "clips_per_minute_single": 33.04,
+        "clips_per_minute": 39.59,
+        "ratio_to_single": 1.2,
+    }
     result = {"frames_per_clip": 21, "processes": 2, "fast 128x96": row, "provenance": made}
     (tmp_path / "synth.json").write_text(json.dumps(result))
     blocks = documents.blocks(tmp_path)

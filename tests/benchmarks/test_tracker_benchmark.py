@@ -12,14 +12,7 @@ from acehand_core.provenance import Provenance
 from benchmarks import tracker
 from benchmarks.tracking import peer
 from benchmarks.tracking.robot_tips import RobotTips, tip_measures
-from benchmarks.tracking.score import (
-    Comparison,
-    Truth,
-    errors_of,
-    measures,
-    same_hands,
-    score,
-)
+from benchmarks.tracking.score import Comparison, Truth, errors_of, measures, same_hands, score
 from helpers.retarget_samples import motion_of, moving_hands
 from retarget.robots.robot import load_robot
 

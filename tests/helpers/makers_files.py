@@ -28,7 +28,8 @@ PART = """<mujoco model="finger">
   <asset><mesh name="bone" file="bone.stl"/></asset>
   <worldbody><body name="proximal"><joint name="mcp" axis="0 -1 0" range="0 90"/>
     <geom type="mesh" mesh="bone"/>
-    <body name="distal" pos="0.04 0 0"><joint name="pip" axis="0 -1 0" range="0 100"/>
+    <body name="distal" pos="0.04 0 0"><joint name="pip" axis="0 -1 0"
+        pos="0 0 0.002" range="0 100"/>
       <geom type="capsule" fromto="0.006 0 0 0.02 0 0" size="0.005"/>
       <site name="tip" pos="0.025 0 0"/></body></body></worldbody>
 </mujoco>"""

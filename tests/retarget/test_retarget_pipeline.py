@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import shutil
 import subprocess
 import sys
@@ -16,12 +15,9 @@ import retarget
 from acehand_core import plugins
 from acehand_core.errors import InputError
 from acehand_core.geometry import frames, rotations
-from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import Calibration
 from acehand_core.types import SIDES
-from benchmarks.retargeting import measures
 from helpers.retarget_samples import (
-    FPS,
     human_joints,
     motion_of,
     moving_hands,
@@ -31,16 +27,11 @@ from helpers.retarget_samples import (
 )
 from retarget.replay import metrics
 from retarget.retargeting import retarget_motion
-from retarget.robots.hand_spec import CommandLimits, limit_violations, speed_violations
+from retarget.robots.hand_spec import limit_violations, speed_violations
 from retarget.robots.kinematics import KinematicTree
 from retarget.robots.robot import find_robot_file, load_robot
-from retarget.solve.base import BaseLimits
-from retarget.solve.calibration import calibrate
-from retarget.solve.costs import Weights
 from retarget.solve.methods import HandSolution, Retargeter, retargeter_named
-from retarget.solve.objective import PoseObjective
-from retarget.solve.trajectory import solve_trajectory
-from retarget.targets import calibrated, hand_targets, palm_frames
+from retarget.targets import calibrated, palm_frames
 
 ROBOT = load_robot("inspire")
 
@@ -89,11 +80,13 @@ def assert_sound(trajectory, robot=ROBOT):
 
 
 def constant_offset(motion, trajectory, slot):
-    """Return ``T_palm_base`` of every active frame in the frame of the base poses."""
+    """Return ``T_palm_base``, the same in every active frame."""
     palm = palm_frames(motion.joints_camera[:, slot], SIDES[slot])
     if trajectory.frame == "world":
         palm = motion.T_world_camera @ palm
-    return (frames.inverse(palm) @ trajectory.T_frame_base[:, slot])[trajectory.active[:, slot]]
+    offset = (frames.inverse(palm) @ trajectory.T_frame_base[:, slot])[trajectory.active[:, slot]]
+    assert np.abs(offset - offset[0]).max() < 1e-9
+    return offset[0]
 
 
 def test_both_hands(both):
@@ -101,9 +94,9 @@ def test_both_hands(both):
     assert_sound(trajectory)
     assert trajectory.active.all() and trajectory.frame == "camera"
     assert np.nanmean(trajectory.tip_error_m) < 0.012
-    # The left thumb comes within 18.6 mm of the middle finger: that is said, and nothing else.
+    # The left thumb comes within 18.6 mm of the middle finger: the only reason.
     (reason,) = trajectory.verdict.reasons
-    assert "the left hand cannot close the thumb-middle pinch of 3 frames" in reason
+    assert "left hand cannot close the thumb-middle pinch of 3 frames" in reason
     assert trajectory.joint_names == ROBOT.hand("right").joint_names
     assert all(c.residual_m < 0.015 for c in trajectory.calibration)
     assert trajectory.solve_seconds > 0 and trajectory.provenance is motion.provenance
@@ -132,31 +125,13 @@ def test_hot3d_both_hands(hot3d):
 def test_relative_pose_of_the_bases_is_that_of_the_palms(name, request):
     """Base and palm are one rigid body per hand, so the robots' hands meet as the human's did."""
     motion, trajectory = request.getfixturevalue(name)
-    offsets = []
-    for slot in range(2):
-        offset = constant_offset(motion, trajectory, slot)
-        assert np.abs(offset - offset[0]).max() < 1e-9
-        offsets.append(offset[0])
+    offsets = [constant_offset(motion, trajectory, slot) for slot in range(2)]
     palms = [palm_frames(motion.joints_camera[:, s], SIDES[s]) for s in range(2)]
     expected = frames.inverse(palms[0] @ offsets[0]) @ palms[1] @ offsets[1]
     base = trajectory.T_frame_base
     assert np.abs(frames.inverse(base[:, 0]) @ base[:, 1] - expected).max() < 1e-9
     # The motion was not trivial.
     assert np.abs(expected - expected[0]).max() > 0.01
-
-
-@pytest.mark.parametrize("name", ["both", "hot3d"])
-def test_fingertips_meet_on_average(name, request):
-    motion, trajectory = request.getfixturevalue(name)
-    for slot, side in enumerate(SIDES):
-        hand = ROBOT.hand(side)
-        tips = KinematicTree.of(hand).points(trajectory.joints[:, slot], hand.tip_names)
-        seen = frames.apply(trajectory.T_frame_base[:, slot], tips)
-        wanted = motion.joints_camera[:, slot][:, [4, 8, 12, 16, 20]]
-        # Mean over the palm's own frame: in the camera the hand turns.
-        palm = frames.inverse(palm_frames(motion.joints_camera[:, slot], side))
-        gap = frames.apply(palm, seen) - frames.apply(palm, wanted)
-        assert np.abs(gap.mean((0, 1))).max() < 1e-9
 
 
 @pytest.mark.parametrize("side", SIDES)
@@ -180,23 +155,8 @@ def test_the_base_of_a_robots_own_hand_is_found(side):
     assert rotations.angle_between(palm[None, :3, :3], base[:1, :3, :3])[0] > 0.1
 
 
-@pytest.mark.parametrize("fps", [30.0, 60.0])
-def test_it_is_the_sum_of_its_parts(fps):
-    """Calibration, objective, limits and method, put together by hand."""
-    motion = motion_of(moving_hands(30), fps=fps)
-    trajectory = retarget_motion(motion, ROBOT)
-    hand = ROBOT.hand("left")
-    tree, targets, weights = KinematicTree.of(hand), hand_targets(motion, "left"), Weights()
-    calibration = calibrate(hand, tree, targets, weights)
-    objective = PoseObjective(hand, tree, targets, calibration, weights)
-    start = np.tile(hand.rest, (30, 1))
-    commands = solve_trajectory(objective, CommandLimits.of(hand, fps), start)
-    assert np.abs(trajectory.commands[:, 0] - commands).max() < 1e-9
-    assert trajectory.calibration[0].scale == calibration.scale
-
-
 def test_human_joints(human):
-    """Better than the published baseline on the same clip (19.2 mm), within limits, no lag."""
+    """Better than the published baseline on the same clip (19.2 mm), within limits."""
     motion, trajectory = human
     assert_sound(trajectory)
     assert trajectory.frame == "none" and trajectory.T_frame_base is None
@@ -206,7 +166,6 @@ def test_human_joints(human):
     ground = metrics.CommonGround.fit(wanted, tips)
     error = metrics.tip_error(wanted, tips, ground) * 1e3
     assert error.mean() <= 15.0
-    assert measures.lag_frames(wanted, tips) == 0
     # What the trajectory reports is measured from its own calibration, hence a little larger.
     assert error.mean() - 2 < np.nanmean(trajectory.tip_error_m) * 1e3 < error.mean() + 2
     assert (trajectory.joints[:, 0] == ROBOT.hand("left").expand(ROBOT.hand("left").rest)).all()
@@ -224,37 +183,6 @@ def test_no_worse_than_the_reported_residual(both):
         goal = calibrated(local, trajectory.calibration[slot])[:, [4, 8, 12, 16, 20]]
         error = np.linalg.norm(tips - goal, axis=-1)
         assert np.abs(error - trajectory.tip_error_m[:, slot]).max() < 1e-9
-
-
-@pytest.mark.parametrize("name", ["both", "hot3d"])
-def test_bases_are_smoothed_and_stay_together(name, request):
-    """By default accelerations are limited; the way and the relative pose are kept in millimetres.
-
-    The hands of "both" are still but for the noise that is added here, which is to go.
-    """
-    motion, exact = request.getfixturevalue(name)
-    active = exact.active
-    whole = active[:-2] & active[1:-1] & active[2:]
-
-    def accelerations(poses):
-        second = np.diff(poses[..., :3, 3], n=2, axis=0)[whole]
-        return np.linalg.norm(second, axis=-1) * motion.fps**2
-
-    if name == "both":
-        shake = np.random.default_rng(0).normal(0, 0.004, (len(motion), 1, 1, 3))
-        motion = dataclasses.replace(motion, joints_camera=motion.joints_camera + shake)
-        exact = retarget_motion(motion, ROBOT, base_limits=None)
-        assert accelerations(exact.T_frame_base).max() > 20
-    limits = BaseLimits(acceleration=10.0)
-    base = retarget_motion(motion, ROBOT, base_limits=limits).T_frame_base
-    assert accelerations(base).max() < 10.0001
-    moved = np.linalg.norm((base - exact.T_frame_base)[..., :3, 3], axis=-1)
-    assert 1e-6 < moved.max() < 0.015
-    between = frames.inverse(base[:, 0]) @ base[:, 1]
-    before = frames.inverse(exact.T_frame_base[:, 0]) @ exact.T_frame_base[:, 1]
-    apart = np.linalg.norm((between - before)[:, :3, 3], axis=-1)
-    turned = np.degrees(rotations.angle_between(between[:, :3, :3], before[:, :3, :3]))
-    assert apart.max() < 0.003 and turned.max() < 1.0
 
 
 def moving_camera(count):
@@ -284,8 +212,7 @@ def test_world_frame_and_an_absent_hand_under_a_moving_camera():
     right = poses @ before_camera.T_frame_base[:, 1]
     assert np.abs(trajectory.T_frame_base[:, 1] - right).max() < 1e-12
     for slot in range(2):
-        offset = constant_offset(motion, trajectory, slot)
-        assert np.abs(offset - offset[0]).max() < 1e-9
+        constant_offset(motion, trajectory, slot)
 
 
 def test_bases_before_a_camera_that_is_nowhere_stay_where_they_were():
@@ -301,7 +228,6 @@ def test_bases_before_a_camera_that_is_nowhere_stay_where_they_were():
 
 
 def test_an_absent_hand_keeps_its_joints_close():
-    """During a gap the hand neither jumps nor leaves its limits, and nothing counts it."""
     joints = moving_hands(60)
     joints[20:26, 1] = np.nan
     trajectory = retarget_motion(motion_of(joints), ROBOT)
@@ -309,26 +235,6 @@ def test_an_absent_hand_keeps_its_joints_close():
     assert (~trajectory.active[20:26, 1]).all() and trajectory.active[:, 0].all()
     whole = retarget_motion(motion_of(moving_hands(60)), ROBOT)
     assert np.abs(trajectory.commands - whole.commands)[:, 1].max() < 0.1
-
-
-def test_without_a_place_there_is_no_frame():
-    motion = motion_of(moving_hands(20), placed=False, T_world_camera=moving_camera(20))
-    trajectory = retarget_motion(motion, ROBOT)
-    assert trajectory.frame == "none" and trajectory.T_frame_base is None
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("slot", [0, 1])
-def test_one_hand_only(slot):
-    motion = motion_of(moving_hands(20, sides=(SIDES[slot],)))
-    trajectory = retarget_motion(motion, ROBOT)
-    assert_sound(trajectory)
-    other = ROBOT.hand(SIDES[1 - slot])
-    assert (trajectory.commands[:, 1 - slot] == other.rest).all()
-    assert not trajectory.active[:, 1 - slot].any() and trajectory.active[:, slot].all()
-    assert (trajectory.T_frame_base[:, 1 - slot] == np.eye(4)).all()
-    alone = retarget_motion(motion_of(moving_hands(20)), ROBOT)
-    assert np.abs(alone.commands - trajectory.commands)[:, slot].max() < 1e-9
 
 
 def test_no_hand_at_all():
@@ -358,30 +264,10 @@ def test_where_the_camera_stands_does_not_matter(both):
     assert np.abs(other.T_frame_base - move[:, None] @ trajectory.T_frame_base).max() < 1e-6
 
 
-def test_joints_where_no_hand_is_known_change_nothing():
-    """A tracker may leave numbers in frames that it does not vouch for."""
-    joints = moving_hands(30)
-    known = np.ones((30, 2), bool)
-    known[10:14, 1] = False
-    motion = motion_of(joints, observed=known)
-    wild = joints.copy()
-    wild[10:14, 1] = 9.0
-    for method in ("trajectory", *dex_methods()[:1]):
-        a = retarget_motion(motion, ROBOT, method)
-        b = retarget_motion(dataclasses.replace(motion, joints_camera=wild), ROBOT, method)
-        assert (a.commands == b.commands).all() and (a.T_frame_base == b.T_frame_base).all()
-
-
-def dex_methods():
-    if importlib.util.find_spec("dex_retargeting") is None:
-        return ()
-    return tuple(s for s in plugins.names("methods") if s.startswith("dex-"))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("robot", ["inspire", "panda_gripper"])
 def test_a_span_of_quality_0_says_nothing(robot):
-    """Whatever stands there: calibration, joints and bases are the same, and it is said."""
+    """Whatever stands there, calibration, joints and bases are the same; the verdict names it."""
     robot = load_robot(robot)
     joints = moving_hands(60)
     quality = np.ones((60, 2))
@@ -428,14 +314,13 @@ def test_every_other_method_keeps_the_limits(method):
     assert_sound(trajectory)
     assert trajectory.method == method
     for slot in range(2):
-        offset = constant_offset(motion, trajectory, slot)
-        assert np.abs(offset - offset[0]).max() < 1e-9
+        constant_offset(motion, trajectory, slot)
         residual = np.sqrt(np.nanmean(trajectory.tip_error_m[:, slot] ** 2))
         assert trajectory.calibration[slot].residual_m == pytest.approx(residual)
 
 
 def test_unknown_method():
-    with pytest.raises(InputError, match="Did you mean 'dex-vector'"):
+    with pytest.raises(InputError, match="'dex-vector'"):
         retarget_motion(motion_of(moving_hands(3)), ROBOT, "dex-vectors")
 
 
@@ -444,39 +329,13 @@ def copied(tmp_path):
     """Return a function that writes a changed copy of the robot and loads it."""
 
     def make(change):
-        source = find_robot_file("inspire")
-        for path in source.parent.glob("*.xml"):
-            shutil.copy(path, tmp_path)
-        for path in source.parent.glob("*.urdf"):
-            shutil.copy(path, tmp_path)
-        root = yaml.safe_load(source.read_text())
+        folder = shutil.copytree(find_robot_file("inspire").parent, tmp_path / "copy")
+        root = yaml.safe_load((folder / "robot.yaml").read_text())
         change(root)
-        (tmp_path / "robot.yaml").write_text(yaml.safe_dump(root, sort_keys=False))
-        return load_robot(tmp_path)
+        (folder / "robot.yaml").write_text(yaml.safe_dump(root, sort_keys=False))
+        return load_robot(folder)
 
     return make
-
-
-@pytest.mark.slow
-def test_the_order_of_joints_and_commands_means_nothing(copied, both):
-    motion, trajectory = both
-
-    def shuffle(root):
-        for key in ("joints", "commands"):
-            items = list(root[key].items())
-            root[key] = dict(items[1::2] + items[::2][::-1])
-
-    robot = copied(shuffle)
-    other = retarget_motion(motion, robot, base_limits=None)
-    assert other.joint_names != trajectory.joint_names
-    assert sorted(other.joint_names) == sorted(trajectory.joint_names)
-    assert_sound(other, robot)
-    for names, field in (("joint_names", "joints"), ("command_names", "commands"),
-                         ("command_names", "registers")):  # fmt: skip
-        order = [getattr(other, names).index(name) for name in getattr(trajectory, names)]
-        a, b = getattr(trajectory, field), getattr(other, field)[..., order]
-        assert np.abs(a - b).max() < (1e-2 if field == "registers" else 1e-5)
-    assert np.abs(other.T_frame_base - trajectory.T_frame_base).max() < 1e-5
 
 
 @pytest.mark.parametrize("side", SIDES)
@@ -492,50 +351,6 @@ def test_a_robot_with_one_side(copied, side):
     assert np.abs(trajectory.commands - expected.commands)[:, slot].max() < 1e-9
     with pytest.raises(InputError, match=f"has no {SIDES[1 - slot]} hand"):
         retarget_motion(motion_of(moving_hands(20)), robot)
-
-
-@pytest.mark.parametrize("method", ["trajectory", "dex-vector", "dex-dexpilot"])
-def test_a_robot_with_four_fingers(copied, method):
-    if method != "trajectory":
-        pytest.importorskip("dex_retargeting", reason="not installed (extra: dex)")
-
-    def drop(root):
-        root["keypoints"] = {k: v for k, v in root["keypoints"].items() if "pinky" not in k}
-
-    robot = copied(drop)
-    trajectory = retarget_motion(motion_of(moving_hands(20)), robot, method)
-    assert trajectory.tip_error_m.shape == (20, 2, 4)
-    assert_sound(trajectory, robot)
-    if method == "trajectory":
-        pinky = trajectory.command_names.index("pinky")
-        rest = robot.hand("left").rest[pinky]
-        assert np.abs(trajectory.commands[..., pinky] - rest).max() < 1e-3
-
-
-def test_the_camera_travels_with_the_motion():
-    """A camera changes no joint; it is for pictures."""
-    motion = motion_of(moving_hands(10))
-    seen = dataclasses.replace(motion, camera=Camera.nominal(640, 480))
-    a, b = retarget_motion(motion, ROBOT), retarget_motion(seen, ROBOT)
-    assert (a.commands == b.commands).all() and (a.T_frame_base == b.T_frame_base).all()
-
-
-@pytest.mark.parametrize("fps", [10.0, 120.0])
-def test_other_frame_rates(fps):
-    trajectory = retarget_motion(motion_of(moving_hands(30), fps=fps), ROBOT)
-    assert trajectory.fps == fps
-    assert_sound(trajectory)
-
-
-def test_left_and_right_do_alike():
-    """A hand and its mirror image: the robots' hands differ in their thumbs only."""
-    right = human_joints("right", 30)
-    joints = np.stack([right * [-1, 1, 1], right], axis=1)
-    trajectory = retarget_motion(motion_of(joints), ROBOT)
-    left, right = trajectory.commands[:, 0], trajectory.commands[:, 1]
-    fingers = [trajectory.command_names.index(f) for f in ("pinky", "ring", "middle", "index")]
-    assert np.abs(left - right)[:, fingers].mean() < 0.1
-    assert trajectory.fps == FPS
 
 
 class Resting:
@@ -567,13 +382,14 @@ def test_a_method_of_ones_own():
 def test_the_public_names_bring_their_modules_when_they_are_used():
     code = (
         "import sys, retarget\n"
-        "heavy = {'numpy', 'mujoco', 'torch', 'mediapipe', 'dex_retargeting', 'cv2'}\n"
+        "heavy = {'numpy', 'mujoco', 'torch', 'mediapipe', 'dex_retargeting', 'cv2', 'pinocchio'}\n"
         "print(sorted(heavy & set(sys.modules)))\n"
         "robot = retarget.load_robot('inspire')\n"
+        "import retarget.robots.kinematics, retarget.replay.simulate\n"
         "print(robot.label, sorted(heavy & set(sys.modules)))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\ninspire ['numpy']\n"
+    out = subprocess.check_output([sys.executable, "-c", code], text=True)
+    assert out == "[]\ninspire ['numpy']\n"
     assert set(retarget.__all__) == set(retarget._PUBLIC) <= set(dir(retarget))
     assert all(callable(getattr(retarget, name)) for name in retarget.__all__)
     with pytest.raises(AttributeError, match="no attribute 'retargett'"):

@@ -23,33 +23,25 @@ def motion():
     return motion_of(moving_hands(COUNT))
 
 
+def perfect(motion) -> RobotTrajectory:
+    """Both robot hands follow perfectly; their bases stand still."""
+    count = len(motion)
+    return RobotTrajectory(
+        robot="test", timestamps_ns=motion.timestamps_ns, fps=motion.fps, joint_names=("a",),
+        command_names=("a",), command_joints=("a",),
+        joints=np.linspace(0, 1, 2 * count).reshape(count, 2, 1),
+        commands=np.zeros((count, 2, 1)), registers=np.zeros((count, 2, 1)), frame="camera",
+        T_frame_base=np.tile(np.eye(4), (count, 2, 1, 1)), confidence=np.ones((count, 2)),
+        active=np.ones((count, 2), bool), tip_error_m=np.zeros((count, 2, 5)),
+        calibration=(None, None), limit_violations=0, speed_violations=0,
+        coupling_residual_rad=0.0, method="test", solve_seconds=0.0,
+        provenance=Provenance("test", None, "test"), replay=(CALM, CALM),
+    )  # fmt: skip
+
+
 @pytest.fixture()
 def trajectory(motion):
-    """Both robot hands follow perfectly; their bases stand still."""
-    return RobotTrajectory(
-        robot="test",
-        timestamps_ns=motion.timestamps_ns,
-        fps=motion.fps,
-        joint_names=("a",),
-        command_names=("a",),
-        command_joints=("a",),
-        joints=np.linspace(0, 1, 2 * COUNT).reshape(COUNT, 2, 1),
-        commands=np.zeros((COUNT, 2, 1)),
-        registers=np.zeros((COUNT, 2, 1)),
-        frame="camera",
-        T_frame_base=np.broadcast_to(np.eye(4), (COUNT, 2, 4, 4)).copy(),
-        confidence=np.ones((COUNT, 2)),
-        active=np.ones((COUNT, 2), bool),
-        tip_error_m=np.zeros((COUNT, 2, 5)),
-        calibration=(None, None),
-        limit_violations=0,
-        speed_violations=0,
-        coupling_residual_rad=0.0,
-        method="test",
-        solve_seconds=0.0,
-        provenance=Provenance("test", None, "test"),
-        replay=(CALM, CALM),
-    )
+    return perfect(motion)
 
 
 def with_report(trajectory, slot, **values):
@@ -104,21 +96,6 @@ def test_fingertips_that_are_hardly_known_count(motion, trajectory, count, statu
     assert_verdict(verdict, status, *([] if status == "pass" else [said]))
 
 
-def test_fingertips_of_frames_that_are_not_followed_do_not_count_twice(motion, trajectory):
-    quality, filled = np.ones((COUNT, 2)), np.zeros((COUNT, 2), bool)
-    quality[:15, 1], filled[15:20, 1] = 0, True
-    sigma = np.full((COUNT, 2, 21, 2), 0.001)
-    sigma[:20, 1, 4:] = 0.5
-    unsure = dataclasses.replace(
-        motion,
-        quality=quality,
-        filled=filled,
-        observed=motion.observed & ~filled,
-        joint_sigma=sigma,
-    )
-    assert_verdict(judge(unsure, trajectory), "pass", "15.0% of the right hand's frames")
-
-
 def test_no_hand_fails(motion, trajectory):
     empty = dataclasses.replace(trajectory, active=np.zeros((COUNT, 2), bool), replay=(None, None))
     assert_verdict(judge(motion, empty), "fail", "no hand was found")
@@ -143,13 +120,10 @@ def test_an_absent_hand_is_no_fault(motion, trajectory, slot):
     assert_verdict(judge(one_hand, alone), "pass")
 
 
-@pytest.mark.parametrize(
-    ("field", "text"),
-    [("limit_violations", "7 joint-frames are outside the joint limits"),
-     ("speed_violations", "7 joint-frames are faster than the hand")],
-)  # fmt: skip
-def test_broken_limits_fail(motion, trajectory, field, text):
-    assert_verdict(judge(motion, dataclasses.replace(trajectory, **{field: 7})), "fail", text)
+@pytest.mark.parametrize("field", ["limit_violations", "speed_violations"])
+def test_broken_limits_fail(motion, trajectory, field):
+    broken = dataclasses.replace(trajectory, **{field: 7})
+    assert_verdict(judge(motion, broken), "fail", "7 joint-frames")
 
 
 @pytest.mark.parametrize(("slot", "side"), [(0, "left"), (1, "right")])
@@ -164,16 +138,14 @@ def test_broken_limits_fail(motion, trajectory, field, text):
     ],
 )
 def test_simulation_gates(motion, trajectory, slot, side, field, gate, text):
-    limits = JUDGEMENTS[gate]
+    warn, fail = JUDGEMENTS[gate].doubtful, JUDGEMENTS[gate].rejected
     text = text.format(side=side)
-    at_warn = with_report(trajectory, slot, **{field: limits.doubtful})
-    assert_verdict(judge(motion, at_warn), "pass")
-    above = with_report(trajectory, slot, **{field: limits.doubtful * 1.01})
-    assert_verdict(judge(motion, above), "warn", text, f"(limit {limits.doubtful:g})")
-    at_fail = with_report(trajectory, slot, **{field: limits.rejected})
-    assert_verdict(judge(motion, at_fail), "warn", text)
-    beyond = with_report(trajectory, slot, **{field: limits.rejected * 1.01})
-    assert_verdict(judge(motion, beyond), "fail", text, f"(limit {limits.rejected:g})")
+    for value, status, named in (
+        (warn, "pass", ()), (warn * 1.01, "warn", (text, f"(limit {warn:g})")),
+        (fail, "warn", (text,)), (fail * 1.01, "fail", (text, f"(limit {fail:g})")),
+    ):  # fmt: skip
+        report = with_report(trajectory, slot, **{field: value})
+        assert_verdict(judge(motion, report), status, *named)
 
 
 def test_penetration_takes_the_deeper_of_both(motion, trajectory):
@@ -228,12 +200,9 @@ def test_filled_frames(motion, trajectory, filled_count, status):
     filled[:filled_count, 0] = True
     gappy = dataclasses.replace(motion, filled=filled, observed=~filled)
     verdict = judge(gappy, trajectory)
-    if status == "pass":
-        assert_verdict(verdict, "pass")
-        return
     assert verdict.status == status
-    assert any(f"{filled_count}% of the left hand's frames are filled in or of confidence 0" in r
-               for r in verdict.reasons)  # fmt: skip
+    named = [f"{filled_count}% of the left hand's frames" in r for r in verdict.reasons]
+    assert any(named) is (status != "pass")
 
 
 @pytest.mark.parametrize(("seen", "status"), [(50, "pass"), (49, "warn"), (1, "warn")])
@@ -241,11 +210,8 @@ def test_low_coverage(motion, trajectory, seen, status):
     known = np.ones((COUNT, 2), bool)
     known[seen:, 1] = False
     part = dataclasses.replace(motion, observed=known)
-    shown = dataclasses.replace(
-        trajectory,
-        active=known,
-        tip_error_m=np.where(known[..., None], trajectory.tip_error_m, np.nan),
-    )
+    error = np.where(known[..., None], trajectory.tip_error_m, np.nan)
+    shown = dataclasses.replace(trajectory, active=known, tip_error_m=error)
     text = (f"right hand was seen in only {seen}% of the frames",) if status == "warn" else ()
     assert_verdict(judge(part, shown), status, *text)
 
@@ -289,15 +255,8 @@ def test_the_worst_finding_decides_and_all_are_said(motion, trajectory):
 @pytest.mark.parametrize("count", [1, 2])
 def test_very_short_clips(count):
     motion = motion_of(moving_hands(3)[:count])
-    frames = np.broadcast_to(np.eye(4), (count, 2, 4, 4)).copy()
-    trajectory = RobotTrajectory(
-        "test", motion.timestamps_ns, 30.0, ("a",), ("a",), ("a",), np.zeros((count, 2, 1)),
-        np.zeros((count, 2, 1)), np.zeros((count, 2, 1)), "camera", frames, np.ones((count, 2)),
-        np.ones((count, 2), bool), np.zeros((count, 2, 5)), (None, None), 0, 0, 0.0, "test", 0.0,
-        Provenance("test", None, "test"), (CALM, CALM),
-    )  # fmt: skip
     reasons = ("one frame",) if count == 1 else ()
-    assert_verdict(judge(motion, trajectory), "warn" if reasons else "pass", *reasons)
+    assert_verdict(judge(motion, perfect(motion)), "warn" if reasons else "pass", *reasons)
 
 
 def test_gates_from_a_file(motion, trajectory, tmp_path):
@@ -305,11 +264,8 @@ def test_gates_from_a_file(motion, trajectory, tmp_path):
     path.write_text("tracking_rad: {warn: 0.01, fail: 0.02}\nfilled: {warn: 0.1}\n")
     gates = read_gates(path)
     assert (gates["tracking_rad"].doubtful, gates["tracking_rad"].rejected) == (0.01, 0.02)
-    usual = JUDGEMENTS["filled"]
-    assert gates["filled"] == dataclasses.replace(usual, doubtful=0.1)
-    assert {k: v for k, v in gates.items() if k not in ("tracking_rad", "filled")} == {
-        k: v for k, v in JUDGEMENTS.items() if k not in ("tracking_rad", "filled")
-    }
+    filled = dataclasses.replace(JUDGEMENTS["filled"], doubtful=0.1)
+    assert gates == JUDGEMENTS | {"tracking_rad": gates["tracking_rad"], "filled": filled}
     late = with_report(trajectory, 0, rms_tracking_rad=0.03)
     assert judge(motion, late).status == "pass"
     assert_verdict(judge(motion, late, gates), "fail", "0.03 rad", "(limit 0.02)")
@@ -318,12 +274,12 @@ def test_gates_from_a_file(motion, trajectory, tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("trackin_rad: {warn: 1}", "trackin_rad is not .*; .*'tracking_rad'"),
-        ("filled: {worn: 1}", "filled.worn is not a known key"),
-        ("filled: {warn: 0.6}", "filled must have 0 <= warn <= fail, not 0.6 and 0.5"),
-        ("filled: {warn: -1}", "0 <= warn <= fail"),
-        ("filled: {warn: .nan}", "filled.warn must be a finite number"),
-        ("filled: 0.2", "filled must be a mapping"),
+        ("trackin_rad: {warn: 1}", "trackin_rad .*'tracking_rad'"),
+        ("filled: {worn: 1}", "filled.worn"),
+        ("filled: {warn: 0.6}", "filled .*0.6 and 0.5"),
+        ("filled: {warn: -1}", "filled .*-1"),
+        ("filled: {warn: .nan}", "filled.warn"),
+        ("filled: 0.2", "filled"),
         ("- filled", "mapping"),
     ],
 )

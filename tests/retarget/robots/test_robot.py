@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import numpy as np
@@ -62,13 +61,6 @@ def test_expand_is_the_coupling_and_reduce_its_inverse(hand):
     assert hand.coupling_residual(joints) == 0
     joints[3, hand.joint_names.index("thumb_distal")] += 0.25
     assert hand.coupling_residual(joints) == pytest.approx(0.25)
-
-
-def test_driven_joints_can_use_their_whole_range(hand):
-    """What the widened thumb limits are for."""
-    rows = [hand.joint_names.index(name) for name in hand.command_joints]
-    assert hand.command_lower == pytest.approx(hand.lower[rows], abs=1e-12)
-    assert hand.command_upper == pytest.approx(hand.upper[rows], abs=1e-12)
 
 
 def test_known_couplings():
@@ -165,34 +157,6 @@ def test_files_that_are_not_mappings_are_refused(tmp_path, text):
     (tmp_path / "robot.yaml").write_text(text)
     with pytest.raises(SchemaError, match=r"robot\.yaml"):
         load_robot(tmp_path)
-
-
-def test_urdf_says_what_the_parameters_say(hand):
-    joints = {j.get("name"): j for j in ET.parse(hand.urdf_path).getroot().iter("joint")}
-    for row, name in enumerate(hand.joint_names):
-        joint = joints[hand.full_name(name)]
-        limit = joint.find("limit")
-        assert float(limit.get("lower")) == pytest.approx(hand.lower[row], abs=1e-10)
-        assert float(limit.get("upper")) == pytest.approx(hand.upper[row], abs=1e-10)
-        mimic = joint.find("mimic")
-        assert (mimic is None) == (name in hand.command_joints)
-        if mimic is not None:
-            source = hand.command_joints.index(mimic.get("joint").removeprefix(f"{hand.side}_"))
-            assert float(mimic.get("multiplier")) == pytest.approx(hand.coupling[row, source])
-            assert float(mimic.get("offset")) == pytest.approx(hand.coupling_offset[row])
-
-
-def test_mjcf_says_what_the_parameters_say(hand):
-    mujoco = pytest.importorskip("mujoco")
-    model = mujoco.MjModel.from_xml_path(str(hand.mjcf_path))
-    rows = [model.joint(hand.full_name(n)).id for n in hand.joint_names]
-    assert model.jnt_range[rows] == pytest.approx(np.stack([hand.lower, hand.upper], 1), abs=1e-10)
-    servos = [model.actuator(hand.full_name(n)).id for n in hand.command_names]
-    assert model.actuator_ctrlrange[servos, 1] == pytest.approx(hand.command_upper)
-    assert model.actuator_forcerange[servos, 1] == pytest.approx(hand.command_torque)
-    driven = [model.joint(model.actuator_trnid[i, 0]).name for i in servos]
-    assert driven == [hand.full_name(n) for n in hand.command_joints]
-    assert model.neq == 6 and np.abs(model.opt.gravity).max() == 0
 
 
 def test_urdf_loads_in_mujoco_with_the_same_masses(hand):

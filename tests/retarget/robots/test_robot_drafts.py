@@ -94,16 +94,6 @@ def test_a_knuckle_that_spreads_is_no_keypoint_of_its_own(tmp_path):
         assert frames[f"index_{joint}"] == link
 
 
-def test_two_files_make_one_robot_of_two_sides(tmp_path):
-    (tmp_path / "left.xml").write_text(hand_mjcf(side="left"))
-    robot, _, _ = drafted(tmp_path, hand_mjcf(), left=tmp_path / "left.xml")
-    left, right = robot.hand("left"), robot.hand("right")
-    assert left.joint_names == right.joint_names
-    angles = np.full((1, 15), 0.4)
-    tips = [KinematicTree.of(h).points(angles, h.tip_names)[0] for h in (left, right)]
-    assert tips[0] == pytest.approx(tips[1] * (1, -1, 1), abs=2e-3)
-
-
 def test_a_file_of_two_hands_on_arms(tmp_path):
     arms = []
     for side, x in (("left", -0.5), ("right", 0.5)):
@@ -372,19 +362,6 @@ def test_a_place_that_is_no_number_is_named(tmp_path, place, link):
         drafted(tmp_path, URDF.format(parts=urdf_finger("ff", "nan", False)), "made.urdf")
 
 
-def test_an_mjcf_by_any_suffix(tmp_path):
-    (tmp_path / "assets").mkdir()
-    (tmp_path / "assets" / "palm.obj").write_text(PALM_OBJ)
-    text = hand_mjcf(names=False, side="left", mesh="palm.obj")
-    (tmp_path / "common.xml").write_text("<mujoco><option timestep='0.001'/></mujoco>")
-    text = text.replace("<worldbody>", '<include file="common.xml"/><worldbody>')
-    robots = [drafted(tmp_path, text, f"made.{s}", overwrite=True)[0] for s in ("xml", "mjcf")]
-    ours = [mujoco.MjModel.from_xml_path(str(r.hand("left").mjcf_path)) for r in robots]
-    assert ours[0].nmesh == ours[1].nmesh == 1
-    for part in ("body_pos", "jnt_range", "body_mass"):
-        assert np.array_equal(getattr(ours[0], part), getattr(ours[1], part))
-
-
 def test_reference_angles_are_what_mujoco_makes_of_them(tmp_path):
     """Links whose file has them at another angle than 0: hinges, a slide, in a turned frame."""
     text = hand_mjcf(degrees=True, coupling="equality")
@@ -429,8 +406,7 @@ def test_a_follower_nearer_to_the_palm_than_its_driver(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("upper", "named"),
-    [("0", "ff_a has no range"), ("80", r"ff_a has \[0, 80\] rad: .* degrees")],
+    ("upper", "named"), [("0", "ff_a has no range"), ("80", r"ff_a has \[0, 80\] rad: .* degrees")]
 )
 def test_limits_that_are_none_or_in_another_unit(tmp_path, capsys, upper, named):
     text = re.sub(r'upper="[\d.]+"', f'upper="{upper}"', urdf_claw(mimic=False))

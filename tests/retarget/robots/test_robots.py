@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import xml.etree.ElementTree as ET
@@ -28,7 +27,6 @@ from helpers.retarget_samples import (
 from retarget.check import check_hand
 from retarget.replay.simulate import self_penetration
 from retarget.retargeting import retarget_motion
-from retarget.robots import robot as robots
 from retarget.robots.kinematics import KinematicTree, load_mjcf
 from retarget.robots.robot import OURS, find_robot_file, load_robot, robot_names
 from retarget.solve.costs import Weights
@@ -184,23 +182,6 @@ def test_the_order_of_joints_in_the_model_file_does_not_matter(tmp_path, name, h
     ours, theirs = retarget_motion(short, robot), retarget_motion(short, shuffled)
     assert theirs.command_names == ours.command_names
     assert np.abs(theirs.commands - ours.commands).max() < 1e-6
-
-
-@pytest.mark.parametrize("name", [n for n in robot_names() if n != "inspire"])
-def test_the_published_model_file_has_the_same_kinematics(name, tmp_path, monkeypatch):
-    folder = os.environ.get(robots.MODELS_VARIABLE)
-    if not folder:
-        pytest.skip(f"{robots.MODELS_VARIABLE} does not name a folder with dex-urdf's hands")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    ours, theirs = load_robot(name, models=OURS), load_robot(name, models=Path(folder))
-    for side in SIDES:
-        a, b = ours.hand(side), theirs.hand(side)
-        assert b.user_model is not None and "model file:" in theirs.license
-        share = np.random.default_rng(0).random((20, len(a.rest)))
-        joints = a.expand(a.command_lower + share * (a.command_upper - a.command_lower))
-        points = [KinematicTree.of(hand).points(joints, a.target_frames) for hand in (a, b)]
-        assert np.abs(points[0] - points[1]).max() < 1e-4
-        assert not [f for f in check_hand(b) if f.passed is False]
 
 
 #: Joint: parent joint, xyz (mm) and rpy of its link's origin, in PSYONIC's ability_hand_right.urdf.

@@ -231,14 +231,6 @@ def test_missing_joints_and_weightless_frames_pull_nothing(hand, objective, comm
     assert zero[3] == len(residual[0, :-terms]) // 3
 
 
-def test_a_run_of_frames(objective, commands):
-    residual, jacobian = evaluated(objective, commands)
-    part, part_jacobian = evaluated(objective, commands[2:5], slice(2, 5))
-    assert part == pytest.approx(residual[2:5], abs=0)
-    assert part_jacobian == pytest.approx(jacobian[2:5], abs=0)
-    assert len(objective) == 6
-
-
 @pytest.mark.few(2)
 @pytest.mark.parametrize("factor", [0.5, 2.0, 8.0])
 def test_smoothing_does_not_depend_on_the_frame_rate(hand, tree, factor):

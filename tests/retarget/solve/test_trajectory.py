@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import tracemalloc
 
 import numpy as np
 import pytest
@@ -21,9 +20,7 @@ from helpers.retarget_samples import (
 )
 from helpers.retarget_samples import solved as solve
 from retarget.replay.simulate import self_penetration
-from retarget.robots.hand_spec import (
-    CommandLimits,
-)
+from retarget.robots.hand_spec import CommandLimits
 from retarget.robots.kinematics import KinematicTree
 from retarget.robots.robot import load_robot
 from retarget.solve import trajectory
@@ -67,16 +64,6 @@ def test_recovers_the_robots_own_motion(hand, tree, seed):
     assert self_penetration(hand, hand.expand(commands)).max() == 0
     solved = solve(hand, tree, robot_targets(hand, tree, commands))
     assert np.abs(solved - commands).max() < 0.03
-    assert_within_limits(hand, solved)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_recovers_exactly_without_wishes(hand, tree, seed):
-    """Tracking terms and bounds only; the motion also pinches and passes through itself."""
-    commands = smooth_commands(hand, 90, seed)
-    tracking = Weights(pinch=0.0, rest=0.0, acceleration=0.0, jerk=0.0, contact=0.0)
-    solved = solve(hand, tree, robot_targets(hand, tree, commands), weights=tracking)
-    assert np.abs(solved - commands).max() < 1e-4
     assert_within_limits(hand, solved)
 
 
@@ -139,39 +126,6 @@ def test_chunks_agree_with_one_solve(right, right_tree, monkeypatch):
     assert_within_limits(right, parts)
     # The look ahead lets even the frames at the cuts (70, 140, ...) agree.
     assert np.abs(parts - whole).max() < 1e-4
-
-
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_very_short_clips(hand, tree, count):
-    commands = open_commands(hand, 40)[10 : 10 + count]
-    solved = solve(hand, tree, robot_targets(hand, tree, commands))
-    assert solved.shape == (count, 6)
-    assert np.abs(solved - commands).max() < 0.02
-    assert_within_limits(hand, solved)
-
-
-def test_nothing_to_follow_is_the_idle_hand(right, right_tree):
-    targets = robot_targets(right, right_tree, smooth_commands(right, 20))
-    blind = dataclasses.replace(
-        targets, weight=np.zeros(20), active=np.zeros(20, bool),
-        joints_hand=np.full((20, 21, 3), np.nan),
-    )  # fmt: skip
-    start = smooth_commands(right, 20, seed=5)
-    solved = solve(right, right_tree, blind, start=start)
-    assert np.abs(solved - right.rest).max() < 1e-3
-
-
-def test_unknown_frames_follow_their_neighbours(right, right_tree):
-    commands = open_commands(right, 90)
-    targets = robot_targets(right, right_tree, commands)
-    gap = slice(40, 46)
-    joints, weight = targets.joints_hand.copy(), targets.weight.copy()
-    joints[gap], weight[gap] = np.nan, 0
-    gapped = dataclasses.replace(targets, joints_hand=joints, weight=weight, active=weight > 0)
-    solved = solve(right, right_tree, gapped)
-    assert np.abs(solved - commands)[gap].max() < 0.05
-    rest = np.abs(solved - right.rest)[gap]
-    assert (rest > 0.1).any()  # not an idle hand in between
 
 
 def test_between_two_known_frames_it_moves_evenly(right, right_tree):
@@ -259,41 +213,3 @@ def test_the_start_hardly_matters(right, right_tree):
     idle = solve(right, right_tree, targets)
     closed = solve(right, right_tree, targets, start=np.tile(right.command_upper, (60, 1)))
     assert np.abs(idle - closed).max() < 1e-3
-
-
-@pytest.mark.slow
-def test_an_hour_needs_the_memory_of_minutes(right, right_tree, monkeypatch):
-    """Five times the frames in chunks of one size: what the solver itself takes stays the same."""
-    monkeypatch.setattr(trajectory, "CHUNK_FRAMES", 200)
-
-    def peak(count):
-        commands = open_commands(right, count)
-        targets = robot_targets(right, right_tree, commands)
-        tracemalloc.start()
-        solved = solve(right, right_tree, targets)
-        used = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        assert np.abs(solved - commands).max() < 0.03
-        return used - 2 * commands.nbytes  # start and answer
-
-    peak(400)  # the first call loads modules and buffers
-    # Pinches are found over the whole clip: a few numbers per frame.
-    assert peak(2000) < 1.1 * peak(400) + 1600 * 400
-
-
-@pytest.mark.slow
-def test_two_full_chunks_agree_with_one_solve(right, right_tree, monkeypatch):
-    """The chunks as shipped, a clip that needs two of them, pinches included."""
-    count = trajectory.CHUNK_FRAMES + 300
-    targets = robot_targets(right, right_tree, open_commands(right, count, speed=0.9))
-    joints = targets.joints_hand.copy()
-    touch = np.clip(1.3 * np.sin(2 * np.pi * np.arange(count) / 180), 0, 1)[:, None]
-    middle = (joints[:, 4] + joints[:, 8]) / 2
-    for keypoint in (4, 8):
-        joints[:, keypoint] += touch * (middle - joints[:, keypoint])
-    targets = dataclasses.replace(targets, joints_hand=joints)
-    parts = solve(right, right_tree, targets)
-    monkeypatch.setattr(trajectory, "CHUNK_FRAMES", count)
-    whole = solve(right, right_tree, targets)
-    assert_within_limits(right, parts)
-    assert np.abs(parts - whole).max() < 1e-4
