@@ -1,7 +1,5 @@
 """Goals and commands for controllers, without ROS: who is told what, and when it stops."""
 
-from __future__ import annotations
-
 import time
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace

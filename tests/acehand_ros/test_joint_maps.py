@@ -1,7 +1,5 @@
 """Joints by their controllers' names, orders and units."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -42,7 +40,6 @@ def test_the_names_of_the_renesas_driver():
 
 
 def test_registers(tmp_path):
-    """Half closed is 500 of 1000; a quarter of the yaw is 750; open is 1000."""
     found = read_joint_maps(str(registers(tmp_path)), ROBOT)["left"]
     assert found.joints == ("5", "4", "3", "2", "1", "0") and found.joint_states == "registers"
     assert found.values(HALF).tolist() == [750, 500, 500, 500, 500, 500]

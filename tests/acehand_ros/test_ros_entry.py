@@ -1,7 +1,5 @@
 """The nodes as commands, what they log, and what launch files hand on; without ROS."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What the nodes do, without ROS: options, diagnostics, clips, playing to a list."""
 
-from __future__ import annotations
-
 import errno
 import random
 import re
@@ -22,7 +20,6 @@ from acehand_core.errors import (
     NoHandError,
     OutputError,
 )
-from acehand_core.lerobot.dataset import prepare_output
 from acehand_core.pipeline.bag_convert import ConvertReport
 from acehand_core.pipeline.bag_write import courses, load_demonstrations, seen_by
 from acehand_core.pipeline.report import Failure, JobReport
@@ -50,7 +47,7 @@ from acehand_ros.parameters import (
 )
 from acehand_ros.playback import Playback, PlayerSettings, Timeline, at_rate, rest_of
 from acehand_ros.trajectory_player import load_episode
-from acehand_ros.worker import JobStatus, JobWorker, diagnostics, job_diagnostics, report_values
+from acehand_ros.worker import JobStatus, diagnostics, job_diagnostics
 from helpers import ROOT
 from helpers.outlets import Collected, wait
 from retarget.robots.robot import load_robot
@@ -58,16 +55,23 @@ from retarget.robots.robot import load_robot
 TRUTH = ROOT / "examples" / "two_hands_truth.parquet"
 
 
+ROBOT = load_robot("inspire")
+
+
 @pytest.fixture(scope="module")
-def demonstration() -> Demonstration:
-    whole, robot = next(iter(load_demonstrations(TRUTH)))
+def whole() -> Demonstration:
+    return next(iter(load_demonstrations(TRUTH)))[0]
+
+
+@pytest.fixture(scope="module")
+def demonstration(whole) -> Demonstration:
     # The first 13 frames, at 100 Hz: a test must not last.
     rows = ("log_ns", "joints", "commands", "confidence", "T_camera_base", "T_camera_wrist",
             "T_world_camera")  # fmt: skip
     first = {name: None if (all_ := getattr(whole, name)) is None else all_[:13] for name in rows}
     stamps = 10**18 + 10_000_000 * np.arange(13)
     short = replace(whole, stamps_ns=stamps, fps=100.0, motion=None, **first)
-    return replace(short, courses=courses(robot, short.commands, short.known, 100.0))
+    return replace(short, courses=courses(ROBOT, short.commands, short.known, 100.0))
 
 
 def playback(demonstration, outlet, clock=None, settings=None, **timeline) -> Playback:
@@ -75,8 +79,14 @@ def playback(demonstration, outlet, clock=None, settings=None, **timeline) -> Pl
     line = Timeline(demonstration.stamps_ns, **options)
     settings = settings or PlayerSettings(clock_rate=None if clock is None else 200.0)
     ticks = [] if clock is None else clock
-    robot = load_robot("inspire")
-    return Playback(demonstration, robot, line, outlet, settings, lambda: 42, ticks.append)
+    return Playback(demonstration, ROBOT, line, outlet, settings, lambda: 42, ticks.append)
+
+
+def played(player: Playback) -> Playback:
+    player.start()
+    wait(lambda: player.ended)
+    player.close()
+    return player
 
 
 def stamp_ns(message: PlainMessage) -> int:
@@ -88,9 +98,7 @@ def test_everything_is_played_once_with_its_own_stamps(demonstration: Demonstrat
     outlet, clock = Collected(), []
     player = playback(demonstration, outlet, clock)
     player.prepare()
-    player.start()
-    wait(lambda: player.ended)
-    player.close()
+    played(player)
     for side in ("left", "right"):
         states = outlet.of(f"/{side}_hand/joint_states")
         assert [stamp_ns(m) for m in states] == demonstration.stamps_ns.tolist()
@@ -105,10 +113,7 @@ def test_everything_is_played_once_with_its_own_stamps(demonstration: Demonstrat
 def test_now_stamps_no_frames_no_human_hand(demonstration: Demonstration) -> None:
     outlet = Collected()
     settings = PlayerSettings(stamps="now", clock_rate=None, tf=False, markers=False)
-    player = playback(demonstration, outlet, settings=settings)
-    player.start()
-    wait(lambda: player.ended)
-    player.close()
+    played(playback(demonstration, outlet, settings=settings))
     # A trajectory keeps its stamp of zero: a controller starts it when it comes.
     stamped = [(m, at) for m, at in outlet.all if not m.topic.endswith("joint_trajectory")]
     assert {stamp for _, stamp in stamped} == {42}
@@ -118,13 +123,11 @@ def test_now_stamps_no_frames_no_human_hand(demonstration: Demonstration) -> Non
 
 
 def frames_of(demo: Demonstration) -> set[str]:
-    """Every frame that the messages of a demonstration name."""
     texts = map(str, [*latched_messages(demo), *frame_messages(demo, 20)])
     return {name for text in texts for name in re.findall(r"frame_id': '([^']+)'", text)}
 
 
-def test_a_prefix_goes_before_every_frame() -> None:
-    whole = next(iter(load_demonstrations(TRUTH)))[0]
+def test_a_prefix_goes_before_every_frame(whole: Demonstration) -> None:
     poses = np.tile(np.eye(4), (len(whole), 1, 1))
     moving = replace(whole, T_world_camera=poses, world_frame="map")
     without = frames_of(moving)
@@ -153,33 +156,26 @@ def test_a_table_says_which_frame_its_pictures_named(tmp_path: Path) -> None:
     assert seen_by(TRUTH) == ("camera_link", None) == seen_by(tmp_path / "nothing")
 
 
-def test_rviz_shows_topics_and_frames_that_there_are() -> None:
-    demo = with_frame_prefix(next(iter(load_demonstrations(TRUTH)))[0], "one/")
+def test_rviz_shows_topics_and_frames_that_there_are(whole: Demonstration) -> None:
     scene = launching.LaunchScene("one", "one/", "camera_link", "/head/image")
     config = launching.rviz_config(scene)["Visualization Manager"]
-    assert config["Global Options"]["Fixed Frame"] in frames_of(demo)
-    topics = [
-        (display.get("Topic") or display["Description Topic"])["Value"]
-        for display in config["Displays"]
-        if "Topic" in display or "Description Topic" in display
-    ]
-    assert topics.pop() == "/head/image"
+    frames = frames_of(with_frame_prefix(whole, "one/"))
+    assert config["Global Options"]["Fixed Frame"] in frames
+    topics = [d.get("Topic") or d.get("Description Topic") for d in config["Displays"]]
+    *topics, picture = (topic["Value"] for topic in topics if topic)
+    assert picture == "/head/image" and all(topic.startswith("/one/") for topic in topics)
     assert len(topics) == 4 and {t.removeprefix("/one") for t in topics} <= TOPICS.keys()
-    assert all(topic.startswith("/one/") for topic in topics)
-    prefixes = {d["TF Prefix"] for d in config["Displays"] if "TF Prefix" in d}
-    assert prefixes == {"one"}
+    assert {d["TF Prefix"] for d in config["Displays"] if "TF Prefix" in d} == {"one"}
     without = launching.rviz_config(launching.LaunchScene())["Visualization Manager"]
     assert not [d for d in without["Displays"] if d["Class"].endswith("/Image")]
 
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize(("namespace", "prefix"), [("", ""), ("one", "one/"), ("/a/b/", "b_")])
-def test_foxglove_shows_topics_and_frames_that_there_are(namespace: str, prefix: str) -> None:
-    demo = with_frame_prefix(next(iter(load_demonstrations(TRUTH)))[0], prefix)
-    layout = launching.foxglove_layout(
-        launching.LaunchScene(namespace, prefix, "camera_link", "/head/image")
-    )["configById"]
-    assert layout["3D!hands"]["followTf"] in frames_of(demo)
+def test_foxglove_shows_topics_and_frames_that_there_are(whole, namespace, prefix) -> None:
+    scene = launching.LaunchScene(namespace, prefix, "camera_link", "/head/image")
+    layout = launching.foxglove_layout(scene)["configById"]
+    assert layout["3D!hands"]["followTf"] in frames_of(with_frame_prefix(whole, prefix))
     layers = [one for one in layout["3D!hands"]["layers"].values() if "topic" in one]
     assert len(layers) == 2 and {one["framePrefix"] for one in layers} == {prefix}
     picture = layout["Image!recording"]["imageMode"]
@@ -199,9 +195,7 @@ def test_foxglove_shows_topics_and_frames_that_there_are(namespace: str, prefix:
     assert len(shown) == 12 and shown <= published
 
 
-def test_the_player_leaves_descriptions_to_others_and_tells_quality_where_it_is(
-    demonstration: Demonstration,
-) -> None:
+def test_the_player_leaves_descriptions_to_others_and_has_a_status(demonstration) -> None:
     outlet = Collected()
     settings = PlayerSettings(clock_rate=None, descriptions=False)
     player = playback(demonstration, outlet, settings=settings, paused=True)
@@ -213,17 +207,12 @@ def test_the_player_leaves_descriptions_to_others_and_tells_quality_where_it_is(
     assert verdict["name"] == "acehand: verdict"
 
 
-def test_a_hand_is_said_to_be_followed_only_where_it_is() -> None:
-    demonstration, _ = next(iter(load_demonstrations(TRUTH)))
-    quality, observed = demonstration.motion.quality.copy(), demonstration.motion.observed.copy()
+def test_a_status_is_followed_only_where_the_hand_is(whole: Demonstration) -> None:
+    quality, observed = whole.motion.quality.copy(), whole.motion.observed.copy()
     quality[3, 1] = quality[4, 0] = 0.0
     observed[4, 0] = False
-    motion = replace(demonstration.motion, quality=quality, observed=observed)
-    seen = replace(demonstration, motion=motion)
-    found = [
-        [status["message"].split(";")[0] for status in quality_status(seen, index)]
-        for index in (2, 3, 4)
-    ]
+    seen = replace(whole, motion=replace(whole.motion, quality=quality, observed=observed))
+    found = [[s["message"].split(";")[0] for s in quality_status(seen, i)] for i in (2, 3, 4)]
     assert found == [["followed"] * 2, ["followed", "doubtful"], ["absent", "followed"]]
 
 
@@ -246,15 +235,12 @@ def test_pause_seek_and_close_in_time(demonstration: Demonstration) -> None:
 
 
 def test_a_failed_publish_ends_play_and_is_kept(demonstration: Demonstration) -> None:
-    player = playback(demonstration, Collected(fail_on="joint_states"))
-    player.start()
-    wait(lambda: player.ended)
+    player = played(playback(demonstration, Collected(fail_on="joint_states")))
     assert isinstance(player.error, OSError)
-    player.close()
 
 
 def test_the_rest_is_stretched(demonstration: Demonstration) -> None:
-    rest = rest_of(demonstration, load_robot("inspire"), 3, 0.5).courses["left"]
+    rest = rest_of(demonstration, ROBOT, 3, 0.5).courses["left"]
     assert len(rest.seconds) == 11 and np.allclose(np.diff(rest.seconds), 0.02)
     assert np.allclose(rest.positions[0], demonstration.commands[3, 0])
     assert not rest.velocities[[0, -1]].any()
@@ -262,20 +248,16 @@ def test_the_rest_is_stretched(demonstration: Demonstration) -> None:
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("rate", [1.5, 2.0, 4.0])
-def test_faster_than_the_hand_it_follows_as_fast_as_it_can(rate: float) -> None:
+def test_faster_than_the_hand_it_follows_as_fast_as_it_can(whole, rate: float) -> None:
     """The recorded hand closes at the limit of 3.2 rad/s; played faster it would break it."""
-    demonstration, robot = next(iter(load_demonstrations(TRUTH)))
-    hand = robot.hand("right")
-    seconds = 1 / (demonstration.fps * rate)
-    recorded = np.abs(np.diff(demonstration.commands[:, 1], axis=0)) / seconds
-    assert (recorded > hand.command_velocity).any()
-    played = at_rate(demonstration, robot, rate)
-    speed = np.abs(np.diff(played.commands, axis=0)) / seconds
-    assert (speed <= hand.command_velocity * (1 + 1e-6)).all()
+    limit = ROBOT.hand("right").command_velocity / (whole.fps * rate)
+    assert (np.abs(np.diff(whole.commands[:, 1], axis=0)) > limit).any()
+    faster = at_rate(whole, ROBOT, rate)
+    assert (np.abs(np.diff(faster.commands, axis=0)) <= limit * (1 + 1e-6)).all()
     for slot, side in enumerate(SIDES):
-        expected = robot.hand(side).expand(played.commands[:, slot])
-        np.testing.assert_allclose(played.joints[:, slot], expected)
-    assert at_rate(demonstration, robot, 1.0) is demonstration
+        expected = ROBOT.hand(side).expand(faster.commands[:, slot])
+        np.testing.assert_allclose(faster.joints[:, slot], expected)
+    assert at_rate(whole, ROBOT, 1.0) is whole
 
 
 def test_no_such_episode() -> None:
@@ -292,14 +274,15 @@ def values(table) -> dict:
 def test_options_of_offline_bag(tmp_path: Path) -> None:
     given = values(OFFLINE_BAG) | {"bag": "in.mcap", "output_dir": str(tmp_path / "out")}
     options = offline_options(given)
-    assert options.bag == Path("in.mcap") and options.job.output == tmp_path / "out"
+    job, bag = options.job, options.job.reading.own["bag"]
+    assert (options.bag, job.output) == (Path("in.mcap"), tmp_path / "out")
     assert options.bag_output == tmp_path / "out_bag"
-    assert options.job.hand_length_m is None
-    assert options.job.reading.own["bag"].image_topic is None
+    assert (job.hand_length_m, bag.image_topic) == (None, None)
     more = {"bag_output": "none", "hand_length": 0.19, "image_topic": "/a", "existing": "append"}
     options = offline_options(given | more)
-    assert options.bag_output is None and options.job.hand_length_m == 0.19
-    assert options.job.reading.own["bag"].image_topic == "/a" and options.job.existing == "append"
+    job, bag = options.job, options.job.reading.own["bag"]
+    assert (options.bag_output, job.hand_length_m, job.existing) == (None, 0.19, "append")
+    assert bag.image_topic == "/a"
 
 
 @pytest.mark.parametrize(
@@ -308,7 +291,6 @@ def test_options_of_offline_bag(tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize("node", [OFFLINE_BAG, CLIP_RECORDER])
 def test_what_the_tracker_is_told(node, name: str, choices: tuple[str, ...]) -> None:
-    """Choices as docs/formats.md has them."""
     for choice in choices:
         given = values(node) | {"bag": "in.mcap", "output_dir": "out", name: choice}
         check(node, {name: choice})
@@ -376,9 +358,15 @@ def test_what_the_camera_publishes() -> None:
     assert clip_recorder.camera_info_topic("/image") == "/camera_info"
 
 
-def test_a_recorded_clip_holds_the_bytes_as_they_came(tmp_path: Path) -> None:
+def recorded(path: Path) -> list[tuple[str, int, bytes]]:
+    """Read a bag with rosbags' own reader, which wants metadata.yaml and an index."""
     from rosbags.rosbag2 import Reader
 
+    with Reader(path) as reader:
+        return [(c.topic, time, bytes(data)) for c, time, data in reader.messages()]
+
+
+def test_a_recorded_clip_holds_the_bytes_as_they_came(tmp_path: Path) -> None:
     recorder = clip_recorder.ClipRecorder()
     with pytest.raises(InputError, match="~/start"):
         recorder.stop()
@@ -393,9 +381,8 @@ def test_a_recorded_clip_holds_the_bytes_as_they_came(tmp_path: Path) -> None:
     assert recorder.length_s(10**18 + 5 * 10**8) == 0.5
     path = recorder.stop()
     assert not recorder.recording
-    with Reader(path) as reader:
-        found = [(c.topic, t, bytes(d)) for c, t, d in reader.messages() if c.topic == "/camera"]
-    assert found == [("/camera", 10**18 + i * 10**8, bytes([i] * 40)) for i in range(3)]
+    images = [("/camera", 10**18 + i * 10**8, bytes([i] * 40)) for i in range(3)]
+    assert [message for message in recorded(path) if message[0] == "/camera"] == images
 
 
 def test_a_clip_without_an_image_leaves_nothing(tmp_path: Path) -> None:
@@ -423,14 +410,6 @@ time.sleep(600)
 """
 
 
-def recorded(path: Path) -> list[tuple[str, int, bytes]]:
-    """Read a bag with rosbags' own reader, which wants metadata.yaml and an index."""
-    from rosbags.rosbag2 import Reader
-
-    with Reader(path) as reader:
-        return [(c.topic, time, bytes(data)) for c, time, data in reader.messages()]
-
-
 def test_a_clip_survives_the_kill_of_its_recorder(tmp_path: Path) -> None:
     (tmp_path / "clips").mkdir()
     (tmp_path / "clips" / "clip_000000").touch()
@@ -456,7 +435,6 @@ def test_a_clip_survives_the_kill_of_its_recorder(tmp_path: Path) -> None:
 
 
 def test_what_is_left_of_a_clip_that_cannot_be_recovered(tmp_path: Path) -> None:
-    """An empty one is removed; one that cannot be read gets a visible name."""
     folder = tmp_path / "clips"
     empty, torn = (folder / f".clip_{n:06d}.partial-17" / f"clip_{n:06d}" for n in (0, 1))
     for path, content in ((empty, b""), (torn, b"\x89MCAP0")):
@@ -538,20 +516,6 @@ def test_messages_name_parameters(of_flags: str, of_parameters: str) -> None:
     assert as_parameters(of_flags) == of_parameters
     unknown = as_parameters("give --camera, or --tracker FILE.")
     assert "or tracker:=FILE. (--camera: only for the acehand commands" in unknown
-
-
-def test_failures_of_a_job_name_parameters(tmp_path: Path) -> None:
-    def work(progress, cancel):
-        prepare_output(tmp_path, "refuse", tmp_path / "work")
-
-    worker = JobWorker()
-    worker.start(work)
-    assert worker.join(20)
-    assert "existing:=append" in worker.status.message
-    failure = Failure("bag", InputError("bag: choose one with --image-topic."))
-    job = JobReport(None, 0.0, 0.0, (), (failure,))
-    values = report_values(ConvertReport(job, None, {}, {}, ()))
-    assert "image_topic:=" in values["failures"]
 
 
 @pytest.mark.parametrize(

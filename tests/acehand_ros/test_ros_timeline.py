@@ -1,7 +1,5 @@
 """When frames are due: rate, pause, seek and loop, against a clock that the test turns."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """A job in a thread: progress, cancelling, how it ends. And the parameters' tables."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

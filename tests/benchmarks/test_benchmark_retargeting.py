@@ -1,20 +1,13 @@
 """The comparison with dex-retargeting: its variants and tables are what they are called."""
 
-from __future__ import annotations
-
 import dataclasses
-import json
 import math
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
 from acehand_core.errors import InputError
 from benchmarks.retargeting import dex_modes, recordings, scores, tables
-from helpers import ROOT
-from helpers.retarget_samples import human_joints, moving_hands
 from retarget.replay import metrics
 from retarget.robots.kinematics import KinematicTree
 from retarget.robots.robot import load_robot
@@ -25,7 +18,6 @@ HAND = load_robot("inspire").hand("right")
 
 @pytest.fixture(scope="module")
 def take():
-    """Twenty frames of a closing pinch, in the palm frame."""
     pytest.importorskip("dex_retargeting")
     made = recordings.gestures(HAND, KinematicTree.of(HAND), 30.0)[0]
     return made.every(3).first(20)
@@ -153,54 +145,3 @@ def test_better_and_worse_are_counted():
     assert found["tip error, mean"] == "0 / 0"  # equal is neither
     assert set(found) == {"ours better / worse", "---", *tables.MEASURES}
     assert "on direction, wrist (all); lag (all)." in " ".join(behind.split())
-
-
-# --- the command ----------------------------------------------------------------------------------
-
-
-def run_benchmark(*arguments):
-    command = [sys.executable, "-m", "benchmarks.retarget", *map(str, arguments)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
-
-
-@pytest.mark.slow
-def test_the_command_on_a_short_slice(tmp_path):
-    pytest.importorskip("dex_retargeting")
-    joints = human_joints("left", 2)[[0]] + np.zeros((30, 1, 1))
-    joints[:, 5:] += moving_hands(30)[:, 0, 5:] - moving_hands(30)[:1, 0, 5:]
-    np.savez(tmp_path / "hand.npz", joints=joints, side="left", fps=30.0)
-    saved = tmp_path / "out"
-    done = run_benchmark(
-        "--joints", tmp_path / "hand.npz", "--palm-frame", "--frames", 20, "--robots", "inspire",
-        "--processes", 1, "--save", saved, "--output", tmp_path / "result.json",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout.splitlines()[-1])
-    assert json.loads((tmp_path / "result.json").read_text("utf-8")) == report
-    assert report["recordings"] == {"joints": {"hands": ["left"], "frames": 20, "fps": 30.0}}
-    rows = report["robots"]["inspire"]["joints"]
-    variants = ("shipped", "filtered", "unfiltered", "offline")
-    assert set(rows) == {"ours"} | {f"{m} {v}" for m in methods.DEX_MODES for v in variants} - {
-        "position filtered"
-    }
-    for key in ("limit_violation_share", "speed_violation_share"):
-        assert rows["ours"][key] == 0
-    shipped = rows["vector shipped"]
-    assert rows["ours"]["tip_error_mm"]["mean"] < shipped["tip_error_mm"]["mean"]
-    ratio = shipped["ms_per_frame"] / rows["ours"]["ms_per_frame"]
-    assert report["speed_ratio_vs_dex_vector"] == pytest.approx(ratio, rel=1e-5)
-    assert "vector offline" in done.stderr  # the table
-    assert set(report["gestures"]) == {"pinch_index", "pinch_middle", "fast", "feasible"}
-    for name in rows:
-        with np.load(saved / "inspire" / "joints" / "left" / f"{name}.npz") as written:
-            assert written["joints"].shape == (20, 12)
-            assert set(written["joint_names"]) == {f"left_{name}" for name in HAND.joint_names}
-
-
-def test_errors_of_the_command_are_sentences(tmp_path):
-    gone = run_benchmark("--joints", tmp_path / "gone.npz")
-    assert gone.returncode == 2 and "gone.npz" in gone.stderr
-    assert "Traceback" not in gone.stderr
-    np.savez(tmp_path / "turned.npz", joints=human_joints("right", 5)[..., [1, 2, 0]])
-    turned = run_benchmark("--joints", tmp_path / "turned.npz")
-    assert turned.returncode == 2 and "add --palm-frame" in turned.stderr

@@ -1,7 +1,5 @@
 """Results of benchmarks say by which code they were made."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json
@@ -37,7 +35,6 @@ def script_of(command: str) -> Path:
 
 
 def problems(result: dict) -> list[str]:
-    """Return what is missing in a result's record of how it was made."""
     made = result.get("provenance")
     if not isinstance(made, dict):
         return ["no provenance"]
@@ -137,7 +134,6 @@ def test_every_benchmark_records_how_it_was_made(script):
 
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
-    """A small repository that stands in for this one."""
     (tmp_path / "benchmarks" / "results").mkdir(parents=True)
     (tmp_path / "benchmarks" / "x.py").write_text("1\n")
     for words in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "x"]):

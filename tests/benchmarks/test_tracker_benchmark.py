@@ -8,7 +8,6 @@ import pytest
 from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import HandMotion, Recording
-from acehand_core.provenance import Provenance
 from benchmarks import tracker
 from benchmarks.tracking import peer
 from benchmarks.tracking.robot_tips import RobotTips, tip_measures
@@ -28,20 +27,11 @@ LENGTH_M = 0.16
 WRISTS = np.array([[-0.2, 0.05, 0.5], [0.0, 0.0, 0.5]])
 
 
-def hands(joints, camera=PINHOLE, observed=None, filled=None) -> HandMotion:
-    count = len(joints)
-    known = np.isfinite(joints).all((2, 3))
-    filled = np.zeros((count, 2), bool) if filled is None else filled
-    observed = known & ~filled if observed is None else observed
-    turns = np.full((count, 2, 16, 3, 3), np.nan)
-    return HandMotion(
-        timestamps_ns=np.arange(count) * 33_333_333, fps=30.0, presence=known.astype(float),
-        visible=known.astype(float), quality=known.astype(float), observed=observed,
-        filled=filled, global_orient=turns[:, :, 0], hand_pose=turns[:, :, 1:],
-        betas=np.zeros((2, 10)), translation=np.full((count, 2, 3), np.nan), joints_camera=joints,
-        joints_image=camera.project(joints), hand_model="none",
-        provenance=Provenance(source="test", source_sha256=None, tracker="test"), camera=camera,
-    )  # fmt: skip
+def hands(joints, camera=PINHOLE, filled=None) -> HandMotion:
+    filled = np.zeros(joints.shape[:2], bool) if filled is None else filled
+    observed = np.isfinite(joints).all((2, 3)) & ~filled
+    seen = {"camera": camera, "joints_image": camera.project(joints)}
+    return motion_of(joints, observed=observed, filled=filled, **seen)
 
 
 def still(wrists=WRISTS, camera=PINHOLE) -> HandMotion:
@@ -52,7 +42,6 @@ TRUTH = Truth.of(still())
 
 
 def moved(by, slot=None) -> HandMotion:
-    """The true hands, one of them or both moved."""
     joints = still().joints_camera.copy()
     joints[:, slice(None) if slot is None else slot] += by
     return hands(joints)
@@ -248,10 +237,8 @@ def test_doubtful_hands_are_found_but_not_kept():
 
 def test_measures_of_clips_are_those_of_all_their_hands():
     short = still().joints_camera[:3] + np.array([0, 0, 0.008])
-    pair = [
-        Comparison.of(still(), TRUTH),
-        Comparison.of(hands(short), Truth.of(hands(still().joints_camera[:3]))),
-    ]
+    other = Comparison.of(hands(short), Truth.of(hands(still().joints_camera[:3])))
+    pair = [Comparison.of(still(), TRUTH), other]
     assert measures(pair)["wrist_mm"] == pytest.approx(8 * 3 / 15)
 
 
@@ -274,8 +261,7 @@ def test_errors_of_the_same_hands(tmp_path):
 
 def test_a_robot_that_follows_the_truth_has_no_excess():
     joints = moving_hands(12)
-    pixels = PINHOLE.project(joints)
-    true = motion_of(joints, camera=PINHOLE, joints_image=pixels)
+    true = hands(joints)
     robot, truth = load_robot("inspire"), Truth.of(true)
     farther = replace(true, joints_camera=joints + np.array([0.01, 0.0, 0.1]))
     same = RobotTips.of(farther, truth, robot)
@@ -303,13 +289,10 @@ def test_tips_of_a_robot_by_hand():
     assert tip_measures([none])["excess_tips_mm"] is None and tip_measures([none])["followed"] == 0
 
     # Over the hands followed in both: 5 and 1 mm against 2 and 3.
-    errors = errors_of(
-        Comparison.of(hands(still().joints_camera[:2]), Truth.of(hands(still().joints_camera[:2])))
-    )
-    theirs = np.array([[2.0, 3.0], [50.0, 60.0]])
-    found = same_hands(
-        [errors | {"excess_tips_mm": one.excess}], [errors | {"excess_tips_mm": theirs}]
-    )
+    first = hands(still().joints_camera[:2])
+    errors = errors_of(Comparison.of(first, Truth.of(first)))
+    pair = (one.excess, np.array([[2.0, 3.0], [50.0, 60.0]]))
+    found = same_hands(*([errors | {"excess_tips_mm": excess}] for excess in pair))
     assert found["excess_tips_mm"] == [3.0, 2.5]
 
 
@@ -340,22 +323,6 @@ def test_of_two_right_hands_the_peer_keeps_the_surer_one(monkeypatch):
     np.testing.assert_array_equal(motion.observed, [[False, True], [False] * 2, [False, True]])
     np.testing.assert_allclose(motion.joints_camera[0, 1], places[0], atol=1e-4)
     np.testing.assert_allclose(motion.joints_camera[2, 1], places[0], atol=1e-4)
-
-
-def test_misfit_and_jitter_of_a_video():
-    motion = still()
-    away = motion.joints_image + np.array([3.0, 4.0])
-    # 16 cm with f 500 at the distance of the middle of the joints.
-    distance = np.linalg.norm(motion.joints_camera[0].mean(1), axis=-1)
-    expected = (100 * 5 / (LENGTH_M * 500 / distance)).mean()
-    assert tracker.misfit_percent(replace(motion, joints_image=away)) == pytest.approx(expected)
-
-    time = np.arange(COUNT)[:, None, None, None]
-    pulled = motion.joints_camera + 0.001 * time**2 * [1.0, 0, 0]
-    pulled[:, :, 1:] += 0.0005 * time**2 * [0, 0, 1.0]
-    whole, relative = tracker.jitter_mm(hands(pulled))
-    assert whole == pytest.approx((2 + 20 * np.hypot(2, 1)) / 21)
-    assert relative == pytest.approx(20 / 21)
 
 
 def test_ratios():

@@ -1,7 +1,5 @@
 """dex-retargeting as a backend: driven as by hand, optimal by its formulas, as published."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.util
 import sys
@@ -35,7 +33,6 @@ def sample(side, count=40):
 
 
 def driven_by_hand(side, mode, alpha, joints):
-    """The library used as its own examples do, with its shipped settings written out."""
     from dex_retargeting.retargeting_config import RetargetingConfig
 
     settings = {

@@ -1,7 +1,5 @@
 """Fingers bend as the human's: the measure, its gate, and every robot in poses and held grips."""
 
-from __future__ import annotations
-
 import mujoco
 import numpy as np
 import pytest
@@ -29,7 +27,6 @@ THUMB = {"beside": {"cmc_spread": -25, "cmc_flex": -10, "mcp_flex": 5, "ip_flex"
 
 
 def pose(thumb="beside", **bends):
-    """Return joint angles: all fingers straight but those that are named."""
     angles = articulation.comfortable().copy()
     for finger in ("index", "middle", "ring", "pinky"):
         triple = bends.get(finger, bends.get("all", STRAIGHT))
@@ -83,7 +80,6 @@ def test_a_grippers_jaws_are_not_judged():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_reach_of_a_finger(name):
-    """Never less than what MuJoCo says of the hand with all joints at one end."""
     hand = load_robot(name, models=OURS).hand("right")
     reach = flexion_reach(hand, KinematicTree.of(hand))
     fingers = bending_fingers(hand)

@@ -1,7 +1,5 @@
 """From hand motion to robot trajectory: both hands, their places, limits, and other robots."""
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 import subprocess
@@ -59,7 +57,6 @@ def human(joints_file):
 
 
 def assert_sound(trajectory, robot=ROBOT):
-    """Limits recomputed from what is stored, and everything consistent."""
     stored = trajectory.commands.astype(np.float32).astype(float)
     for slot, side in enumerate(SIDES):
         hand = robot.hands.get(side)
@@ -80,7 +77,6 @@ def assert_sound(trajectory, robot=ROBOT):
 
 
 def constant_offset(motion, trajectory, slot):
-    """Return ``T_palm_base``, the same in every active frame."""
     palm = palm_frames(motion.joints_camera[:, slot], SIDES[slot])
     if trajectory.frame == "world":
         palm = motion.T_world_camera @ palm
@@ -119,19 +115,6 @@ def test_hot3d_both_hands(hot3d):
         assert np.abs(report.robot_deg - report.human_deg).max() < 15
     assert not any("limit" in reason for reason in trajectory.verdict.reasons)
     assert trajectory.verdict.status != "fail", trajectory.verdict
-
-
-@pytest.mark.parametrize("name", ["both", "hot3d"])
-def test_relative_pose_of_the_bases_is_that_of_the_palms(name, request):
-    """Base and palm are one rigid body per hand, so the robots' hands meet as the human's did."""
-    motion, trajectory = request.getfixturevalue(name)
-    offsets = [constant_offset(motion, trajectory, slot) for slot in range(2)]
-    palms = [palm_frames(motion.joints_camera[:, s], SIDES[s]) for s in range(2)]
-    expected = frames.inverse(palms[0] @ offsets[0]) @ palms[1] @ offsets[1]
-    base = trajectory.T_frame_base
-    assert np.abs(frames.inverse(base[:, 0]) @ base[:, 1] - expected).max() < 1e-9
-    # The motion was not trivial.
-    assert np.abs(expected - expected[0]).max() > 0.01
 
 
 @pytest.mark.parametrize("side", SIDES)
@@ -173,7 +156,6 @@ def test_human_joints(human):
 
 
 def test_no_worse_than_the_reported_residual(both):
-    """The tip error is what the joints and the calibration say."""
     motion, trajectory = both
     for slot, side in enumerate(SIDES):
         hand = ROBOT.hand(side)
@@ -216,7 +198,6 @@ def test_world_frame_and_an_absent_hand_under_a_moving_camera():
 
 
 def test_bases_before_a_camera_that_is_nowhere_stay_where_they_were():
-    """Where the last camera pose is known the bases are known last."""
     poses = moving_camera(40)
     poses[30:] = np.nan
     motion = motion_of(moving_hands(40), T_world_camera=poses)
@@ -253,7 +234,6 @@ def test_very_short_clips(count):
 
 
 def test_where_the_camera_stands_does_not_matter(both):
-    """Joints are the same, bases move with the hands."""
     motion, trajectory = both
     move = random_rigid(np.random.default_rng(0), 1)
     moved = dataclasses.replace(
@@ -326,8 +306,6 @@ def test_unknown_method():
 
 @pytest.fixture()
 def copied(tmp_path):
-    """Return a function that writes a changed copy of the robot and loads it."""
-
     def make(change):
         folder = shutil.copytree(find_robot_file("inspire").parent, tmp_path / "copy")
         root = yaml.safe_load((folder / "robot.yaml").read_text())

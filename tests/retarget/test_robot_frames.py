@@ -4,8 +4,6 @@ The truth is each robot's own robot.yaml: its model stands in as a user's file, 
 is made wrong.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -21,9 +19,7 @@ from helpers.robot_models import hand_mjcf
 from retarget.check import check_hand
 from retarget.retargeting import retarget_motion
 from retarget.robots.draft_text import write_draft
-from retarget.robots.robot import OURS, find_robot_file, load_robot, robot_names
-
-pytest.importorskip("mujoco")
+from retarget.robots.robot import OURS, find_robot_file, load_robot
 
 NAMES = ("inspire", "shadow", "panda_gripper", "made up")
 HANDS = ("inspire", "shadow", "made up")
@@ -36,7 +32,6 @@ def _own_cache(tmp_path_factory, monkeypatch):
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """Return folders with a robot.yaml of each robot, whose model is read as a user's own."""
     root = tmp_path_factory.mktemp("robots")
     (root / "made.xml").write_text(hand_mjcf())
     made = {"made up": write_draft(root / "made.xml", root / "made").parent}
@@ -44,7 +39,6 @@ def folders(tmp_path_factory):
 
 
 def as_users(name: str, folder: Path) -> Path:
-    """Return a folder with a packaged robot as a user would describe its model files."""
     folder.mkdir()
     values = yaml.safe_load(find_robot_file(name).read_text())
     for key in ("files", "variants", "simulation", "materials", "no_contact"):
@@ -64,7 +58,6 @@ def as_users(name: str, folder: Path) -> Path:
 
 
 def changed(folder: Path, tmp_path: Path, change) -> Path:
-    """Return a copy of a robot.yaml with ``change`` applied, with links to its models."""
     values = yaml.safe_load((folder / "robot.yaml").read_text())
     for side in values["sides"].values():
         side["model"]["file"] = str((folder / side["model"]["file"]).resolve())
@@ -109,13 +102,11 @@ def test_a_turned_frame_is_caught(folders, tmp_path, name, axis, degrees):
 @pytest.mark.parametrize("axis", range(3), ids="xyz")
 @pytest.mark.parametrize("name", NAMES)
 def test_a_frame_15_degrees_off_is_said(folders, tmp_path, name, axis):
-    """Within the tolerance, which a calibration absorbs: the angle is in what the check says."""
     hand = load_robot(changed(folders[name], tmp_path, turned(axis, 15))).hand("right")
     assert palm_frame_off(hand) > 9
 
 
 def palm_frame_off(hand) -> float:
-    """Return the largest angle of a palm frame that passes, degrees."""
     found = next(f for f in check_hand(hand, quick=True) if f.name == "palm frame")
     assert found.passed
     return max(float(part.split()[1]) for part in found.detail.split(" degrees")[0].split(", "))
@@ -279,12 +270,6 @@ def test_retargeting_refuses_a_faulty_robot_unless_told(folders, tmp_path, joint
     assert trajectory.verdict.status != "pass"
     right = load_robot(folders["inspire"] / "robot.yaml")
     assert retarget_motion(human, right).notes == ()
-
-
-@pytest.mark.parametrize("name", robot_names())
-def test_our_frames_are_within_the_tolerance(name):
-    for hand in load_robot(name, models=OURS).hands.values():
-        assert palm_frame_off(hand) < 12.5
 
 
 def test_a_packaged_robot_is_not_checked_again(monkeypatch):

@@ -1,7 +1,5 @@
 """Where a user's model file is found, and what is named when something is wrong with it."""
 
-from __future__ import annotations
-
 import pytest
 
 from acehand_core.errors import InputError, SchemaError
@@ -19,7 +17,6 @@ def own_cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def folder(tmp_path):
-    """A user's folder with the model file; the robot.yaml is elsewhere."""
     write_mjcf(tmp_path / "models" / "theirs", FINGERS)
     return tmp_path / "models"
 

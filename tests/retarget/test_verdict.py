@@ -1,7 +1,5 @@
 """The verdict: every gate at both levels, what it says, and what is no fault."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np
@@ -24,7 +22,6 @@ def motion():
 
 
 def perfect(motion) -> RobotTrajectory:
-    """Both robot hands follow perfectly; their bases stand still."""
     count = len(motion)
     return RobotTrajectory(
         robot="test", timestamps_ns=motion.timestamps_ns, fps=motion.fps, joint_names=("a",),
@@ -87,7 +84,6 @@ def test_frames_of_confidence_0_are_always_said_and_count_as_filled(
     ("count", "status"), [(40, "pass"), (45, "warn"), (50, "warn"), (55, "fail")]
 )
 def test_fingertips_that_are_hardly_known_count(motion, trajectory, count, status):
-    """Of the right hand's, in ``count`` of 100 frames, all are known to 31 mm per direction."""
     sigma = np.full((COUNT, 2, 21, 2), 0.05)  # of the hand's place: no fingertip is off in its palm
     sigma[:count, 1, [4, 8, 12, 16, 20]] = np.hypot(0.05, 0.031)
     sigma[count:, 1, [4, 8, 12, 16, 20]] = np.hypot(0.05, 0.029)
@@ -103,7 +99,6 @@ def test_no_hand_fails(motion, trajectory):
 
 @pytest.mark.parametrize("slot", [0, 1])
 def test_an_absent_hand_is_no_fault(motion, trajectory, slot):
-    """Nothing that stands in an absent hand's slot counts."""
     active = trajectory.active.copy()
     active[:, slot] = False
     error = trajectory.tip_error_m.copy()

@@ -1,7 +1,5 @@
 """Common ground and tip error: recovered where the answer is known, and against a literal twin."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -38,7 +36,6 @@ def test_common_ground_recovers_a_similarity_from_what_is_known(seed, scale, fin
 
 @pytest.mark.parametrize(("scale", "clamped"), [(0.5, 0.9), (2.0, 1.3)])
 def test_the_scale_is_clamped_and_the_rest_is_still_the_best(scale, clamped):
-    """To the published range."""
     rng = np.random.default_rng(0)
     human = random_tips(rng)
     robot = random_ground(rng, scale)(human) + rng.normal(0, 0.003, human.shape)

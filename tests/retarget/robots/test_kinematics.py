@@ -1,7 +1,6 @@
 """Forward kinematics against published points, MuJoCo, pinocchio and finite differences."""
 
-from __future__ import annotations
-
+import mujoco
 import numpy as np
 import pytest
 
@@ -9,8 +8,6 @@ from acehand_core.errors import InputError
 from helpers.call_counts import calls
 from retarget.robots.kinematics import KinematicTree
 from retarget.robots.robot import load_robot
-
-mujoco = pytest.importorskip("mujoco")
 
 HANDS = [(side, variant) for side in ("left", "right") for variant in ("default", "other")]
 # Tips in the base frame, metres, thumb to pinky. Left fingers are the right ones with y negated.
@@ -87,7 +84,6 @@ def test_unknown_frame_is_named(tree):
 
 
 def test_a_clip_takes_no_more_calls_than_a_frame():
-    """All frames are computed at once."""
     hand = load_robot("inspire").hand("right")
     tree = KinematicTree.of(hand)
     frames = tree.frames((*hand.tip_names, *hand.target_frames[:5]))

@@ -1,7 +1,5 @@
 """Limits: enforced exactly for any input, and counted right."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np
@@ -67,7 +65,6 @@ def test_a_feasible_motion_is_not_touched(name, seed):
 
 
 def test_command_bounds_keep_coupled_joints_inside():
-    """The corners of the command box are the worst case of linear couplings."""
     for hand in HANDS.values():
         for corner in range(64):
             high = [(corner >> i) & 1 for i in range(6)]

@@ -1,10 +1,9 @@
 """Makers' files as they are: parts, folders, packages, units, limits, couplings and contact."""
 
-from __future__ import annotations
-
 import os
 import re
 
+import mujoco
 import numpy as np
 import pytest
 
@@ -30,8 +29,6 @@ from retarget.robots.kinematics import KinematicTree
 from retarget.robots.model_file import compiled_model, files_of, load_spec, unread_meshes
 from retarget.robots.robot import MODELS_VARIABLE, load_robot
 
-mujoco = pytest.importorskip("mujoco")
-
 FOUR, THREE = FINGERS[:4], FINGERS[:3]
 
 
@@ -43,7 +40,6 @@ def own_cache(tmp_path, monkeypatch):
 
 
 def hand_of(tmp_path, file, fingers, change=None, root="palm"):
-    """Return the right hand of a plain robot.yaml for a maker's file, after a change to it."""
     values = robot_values(file, fingers, root)
     if change is not None:
         change(values)
@@ -51,8 +47,6 @@ def hand_of(tmp_path, file, fingers, change=None, root="palm"):
 
 
 def reversed_joints(*names):
-    """Return a change that turns joints round: q becomes -q."""
-
     def change(values):
         values["sides"]["right"]["model"]["reversed"] = list(names)
         for name in names:
@@ -205,20 +199,6 @@ def test_what_would_come_from_a_missing_mesh_fails(tmp_path, names):
     assert all(f"meshes/{name}.obj" in found["tips"] for name in names)
 
 
-def test_a_spec_can_be_attached_and_written_anywhere(tmp_path, monkeypatch):
-    file = write_mjcf(tmp_path / "theirs", FOUR)
-    scene = mujoco.MjSpec()
-    scene.option.cone, scene.option.impratio = mujoco.mjtCone.mjCONE_ELLIPTIC, 10  # as the file
-    scene.attach(load_spec(file), frame=scene.worldbody.add_frame(), prefix="a:")
-    scene.compile()
-    (tmp_path / "scene.xml").write_text(scene.to_xml())
-    monkeypatch.chdir("/")
-    alone = mujoco.MjModel.from_xml_path(str(file))
-    model = mujoco.MjModel.from_xml_path(str(tmp_path / "scene.xml"))
-    assert (model.nmesh, model.nq, model.nexclude) == (alone.nmesh, alone.nq, 1)
-    assert model.jnt_range == pytest.approx(alone.jnt_range, abs=1e-5)
-
-
 def test_what_has_no_name_gets_one(tmp_path):
     path = tmp_path / "bare.xml"
     path.write_text("""<mujoco><worldbody><body><freejoint/><geom size="0.01"/>
@@ -270,7 +250,6 @@ def test_limits_are_compared_with_the_files_own(tmp_path, ends, passed, named):
 
 
 def test_units_of_the_files_ranges(tmp_path):
-    """Radians that MuJoCo reads as degrees, a slide in metres, a joint without a range."""
     path = tmp_path / "hand.xml"
     path.write_text("""<mujoco><worldbody><body name="palm"><geom size="0.01"/>
       <body name="thumb" pos="0.05 0.02 0"><joint name="thumb" range="0 1.2" axis="0 -1 0"/>
@@ -389,7 +368,6 @@ SELF = """<mujoco><compiler angle="radian"/><worldbody><body name="palm">
 
 
 def self_contact(tmp_path, joints, no_contact=()):
-    """Return the depth of contact (m) at an angle of each joint."""
     (tmp_path / "hand.xml").write_text(SELF)
     names = {"swing": [-1, 1], "roll": [-1, 1], "thumb": [0, 3], "index": [-1.5, 1]}
     model = {"file": "hand.xml", "frames": {"finger": "index"}, "tips": {

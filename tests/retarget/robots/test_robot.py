@@ -1,11 +1,10 @@
 """The parameter file of a robot: what it promises, what it refuses, the files written from it."""
 
-from __future__ import annotations
-
 import copy
 import functools
 from pathlib import Path
 
+import mujoco
 import numpy as np
 import pytest
 import yaml
@@ -160,7 +159,6 @@ def test_files_that_are_not_mappings_are_refused(tmp_path, text):
 
 
 def test_urdf_loads_in_mujoco_with_the_same_masses(hand):
-    mujoco = pytest.importorskip("mujoco")
     ours = mujoco.MjModel.from_xml_path(str(hand.mjcf_path))
     text = hand.urdf_path.read_text()
     keep = '<mujoco><compiler fusestatic="false"/></mujoco></robot>'
@@ -190,7 +188,6 @@ MJCF = {
 @pytest.mark.parametrize("kinds", [("capsule",), ("cylinder",), ("sphere",), ("box",),
                                    ("capsule", "box"), ("sphere", "cylinder")])  # fmt: skip
 def test_inertia_agrees_with_mujocos_own(kinds):
-    mujoco = pytest.importorskip("mujoco")
     body = "".join(f'<geom type="{kind}" {MJCF[kind]}/>' for kind in kinds)
     model = mujoco.MjModel.from_xml_string(
         '<mujoco><compiler angle="radian" eulerseq="XYZ"/><worldbody><body>'
@@ -210,7 +207,6 @@ def test_inertia_agrees_with_mujocos_own(kinds):
 
 @pytest.mark.parametrize("side", SIDES)
 def test_levers_are_those_of_the_straight_hand(side):
-    pytest.importorskip("mujoco")
     hand = load_robot("inspire").hand(side)
     joints = hand.expand(np.zeros((1, 6)))
     _, jacobian = KinematicTree.of(hand).points_and_jacobian(joints, hand.tip_names)
@@ -237,7 +233,6 @@ GRIPPER = {
 
 
 def test_a_users_own_robot_with_one_side_and_its_own_model(tmp_path):
-    mujoco = pytest.importorskip("mujoco")
     (tmp_path / "right.xml").write_text(GRIPPER_XML)
     robot = load_robot(write(tmp_path, GRIPPER).parent)
     hand = robot.hand("right")
@@ -258,7 +253,6 @@ def test_a_users_own_robot_with_one_side_and_its_own_model(tmp_path):
 
 
 def test_a_missing_model_file_and_a_foreign_joint_are_named(tmp_path):
-    pytest.importorskip("mujoco")
     hand, model = load_robot(write(tmp_path, GRIPPER)).hand("right"), tmp_path / "right.xml"
     with pytest.raises(InputError, match=r"right\.xml.*not found"):
         KinematicTree.of(hand)

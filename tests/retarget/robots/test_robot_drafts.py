@@ -1,11 +1,10 @@
 """`acehand robots init`: what a model file says of a hand, against files whose truth is known."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
 
+import mujoco
 import numpy as np
 import pytest
 import yaml
@@ -23,8 +22,6 @@ from retarget.robots.draft_text import checks_of, write_draft
 from retarget.robots.kinematics import KinematicTree, load_mjcf
 from retarget.robots.robot import OURS, load_robot, robot_names
 
-mujoco = pytest.importorskip("mujoco")
-
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path_factory, monkeypatch):
@@ -32,7 +29,6 @@ def _own_cache(tmp_path_factory, monkeypatch):
 
 
 def drafted(tmp_path, text, name="made.xml", **options):
-    """Return the robot drafted from a model file's text, and the YAML's values."""
     file = tmp_path / name
     file.write_text(text)
     path = write_draft(file, tmp_path / "robot", **options)
@@ -138,7 +134,6 @@ def urdf_finger(name, y, mimic):
 
 
 def urdf_claw(mimic=True, thumb=""):
-    """Return three fingers and, if it is given, what is said of a thumb's first joint."""
     parts = [urdf_finger(n, y, mimic) for n, y in (("ff", 0.03), ("mf", 0.0), ("rf", -0.03))]
     if thumb:
         stated = urdf_finger("th", 0.05, False).replace(
@@ -162,30 +157,6 @@ def test_a_urdf_with_mimic_speeds_and_tips(tmp_path):
     assert frames["index_tip"] == "ff_tip" and "tips" not in values["sides"]["right"]["model"]
     assert values["sides"]["right"]["model"]["rpy"] == [0, 0, 0]
     assert [question.partition(":")[0] for question in open_questions] == ["license"]
-
-
-JAWS = """<mujoco model="jaws"><compiler angle="radian" autolimits="true"/><worldbody>
-  <body name="base" euler="0.4 0 0"><geom type="box" size="0.05 0.02 0.03" pos="0 0 0.03"/>
-    <body name="a" pos="0.001 0 0.06"><joint name="a" type="slide" axis="1 0 0" range="0 0.04"/>
-      <geom type="box" size="0.005 0.01 0.025" pos="0.005 0 0.025"/></body>
-    <body name="b" pos="-0.001 0 0.06"><joint name="b" type="slide" axis="-1 0 0" range="0 0.04"/>
-      <geom type="box" size="0.005 0.01 0.025" pos="-0.005 0 0.025"/></body></body></worldbody>
-  <equality><joint joint1="b" joint2="a"/></equality>
-  <actuator><position joint="a" kp="100" forcerange="-30 30"/></actuator></mujoco>"""
-
-
-def test_a_gripper_fits_both_sides(tmp_path):
-    """Its jaws open along x of the file, so y of the base; the thumb's is towards +y, right."""
-    robot, values, _ = drafted(tmp_path, JAWS)
-    assert list(robot.hands) == ["left", "right"] and values["follows"] == "opening"
-    for side, hand in robot.hands.items():
-        tree, sign = KinematicTree.of(hand), 1 if side == "right" else -1
-        closed, opened = tree.points(hand.expand(np.array([[0.0], [0.04]])), hand.tip_names)
-        assert opened[0] - opened[1] == pytest.approx([0, sign * 0.082, 0], abs=1e-4)
-        assert closed[0] - closed[1] == pytest.approx([0, sign * 0.002, 0], abs=1e-4)
-        # The middle of the upper 20 mm of the faces; the base's own turn in the file is no matter.
-        assert opened.mean(axis=0) == pytest.approx([0, 0, 0.1], abs=0.011)
-        assert not [f for f in check_hand(hand) if f.passed is False]
 
 
 # A parallelogram: the pad's link turns back as far as its crank turns. The file closes it by a
@@ -335,7 +306,6 @@ def test_ball_joints_are_named_and_targets_are_no_fingers(tmp_path):
 
 
 def test_a_root_that_is_advised_works(tmp_path):
-    """Six chains begin at one body: the three of a hand that is fixed to it, and three others."""
     hand = hand_mjcf(FINGERS[:3], coupling="none")
     palm = re.search(r"<worldbody>(.*)</worldbody>", hand, re.DOTALL)[1]
     leg = '<body name="leg{0}" pos="0 0.{0} 0"><joint name="leg{0}"/><geom size="0.02"/></body>'
@@ -434,7 +404,6 @@ def test_fingers_of_both_hands_are_compared(tmp_path):
 
 
 def test_both_names_and_place_of_a_side_are_compared(tmp_path):
-    """A right hand in a file that calls everything left."""
     text = hand_mjcf(side="right").replace("rh_", "lh_").replace("right_made", "left_made")
     _, _, open_questions = drafted(tmp_path, text)
     assert "left: it is called left, but looks like a right hand" in open_questions

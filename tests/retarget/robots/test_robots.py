@@ -1,7 +1,5 @@
 """Every robot of the package: its files, its kinematics, and that it can follow a hand."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import xml.etree.ElementTree as ET
@@ -34,8 +32,6 @@ from retarget.solve.pinch import CLOSE_M, OPENING_M
 from retarget.targets import palm_frames
 from tools.robot_models import write_models
 
-pytest.importorskip("mujoco")
-
 NAMES = (*robot_names(), "inspire:other")
 #: Their left hands take long; ``test_a_mirrored_hand_is_the_mirror_image`` is there every time.
 LARGE = ("allegro", "leap", "shadow")
@@ -66,12 +62,10 @@ def human(joints_file):
 
 
 def own_copy(tmp_path, name):
-    """Return the path of a copy of a robot's folder."""
     return Path(shutil.copytree(find_robot_file(name).parent, tmp_path / name)) / "robot.yaml"
 
 
 def changed(path, change):
-    """Return the path of a robot.yaml after ``change`` to its values."""
     values = yaml.safe_load(path.read_text())
     change(values)
     path.write_text(yaml.safe_dump(values, sort_keys=False))
@@ -115,7 +109,6 @@ def recovered(hand, commands, weights):
 @pytest.mark.few(6)
 @pytest.mark.parametrize("seed", range(2))
 def test_smoothing_costs_little_over_the_whole_range(named_hand, seed):
-    """Default weights but those of pinches and contact, which ask for something else."""
     name, hand = named_hand
     commands = wide_commands(hand, seed)
     found = recovered(hand, commands, Weights(pinch=0.0, contact=0.0))
@@ -326,7 +319,6 @@ def test_a_variant_can_follow_the_name():
 
 
 def _hand():
-    """Return one hand's joints (21, 3) in its palm frame."""
     joints = human_joints("right")
     pose = np.linalg.inv(palm_frames(joints, "right"))[0]
     return joints[0] @ pose[:3, :3].T + pose[:3, 3]

@@ -1,7 +1,5 @@
 """Arms: a user's file, placement, inverse kinematics with limits, what is reported."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -17,7 +15,7 @@ from helpers.commands import Run, hands_file
 from helpers.retarget_samples import FPS, motion_of, moving_hands
 from retarget.retargeting import retarget_motion
 from retarget.robots.robot import load_robot
-from retarget.solve import arm_path, arm_search
+from retarget.solve import arm_search
 from retarget.solve.arm import ASSUMED_SPEED, ArmSettings, load_arm, pose_points
 from retarget.solve.arm_attachment import attach_arms
 from retarget.solve.arm_path import follow_path
@@ -26,7 +24,6 @@ UP = (0.0, -1.0, 0.0)
 
 
 def urdf(path: Path, speed: float | None = 3.0, reach: float = 1.0) -> Path:
-    """Write a seven-joint arm with a gripper finger behind its tool."""
     limit = "" if speed is None else f' velocity="{speed}"'
     parts = ['<link name="base"/>']
     for i, (length, axis) in enumerate(zip(LENGTHS, AXES, strict=True)):
@@ -113,7 +110,6 @@ def test_an_mjcf_without_ranges_and_speeds(tmp_path: Path) -> None:
 
 
 def feasible(arm, count: int = 60) -> np.ndarray:
-    """Poses of the hand's base that the arm can go through: joints, not poses, are drawn."""
     random = np.random.default_rng(3)
     time = np.arange(count)[:, None] / FPS
     joints = 0.5 * np.sin(1.5 * time + random.uniform(0, 6, 7)) + [0.2, 0.6, 0, 0.8, 0, 0.5, 0]
@@ -121,7 +117,6 @@ def feasible(arm, count: int = 60) -> np.ndarray:
 
 
 def test_a_feasible_path_is_followed(arm) -> None:
-    """Recovery: from poses alone, with ranges and speeds kept exactly."""
     path = feasible(arm)
     joints = follow_path(arm, path, np.ones(len(path), bool), FPS, np.zeros(7))
     off = np.linalg.norm((arm.base_poses(joints) - path)[:, :3, 3], axis=1)
@@ -134,7 +129,6 @@ def test_a_feasible_path_is_followed(arm) -> None:
 
 @pytest.fixture(scope="module")
 def still():
-    """Two hands that only wait for a path."""
     return retarget_motion(motion_of(moving_hands(60)), load_robot("inspire"))
 
 
@@ -168,19 +162,6 @@ def test_frames_out_of_reach_are_marked(arm, still) -> None:
     motion = attach_arms(along(still, [path], absent), arm, settings).arms[1]
     assert motion.reached[absent].all() and not motion.reached[30:40].any()
     assert np.isnan(motion.position_error_m[30:40]).all()
-
-
-def test_chunks_and_short_clips(arm, still, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = feasible(arm)
-    there = np.ones(60, bool)
-    settings = ArmSettings(arm.path, up=(0.0, 0.0, 1.0))
-    monkeypatch.setattr(arm_path, "CHUNK_FRAMES", 25)
-    monkeypatch.setattr(arm_path, "LOOK_AHEAD", 10)
-    joints = follow_path(arm, path, there, FPS, np.zeros(7))
-    assert np.linalg.norm((arm.base_poses(joints) - path)[:, :3, 3], axis=1).max() < 1e-3
-    assert (np.abs(np.diff(joints, axis=0)) * FPS <= arm.speed + 1e-9).all()
-    for count in (1, 2):
-        assert attach_arms(along(still, [path[:count]]), arm, settings).arms[1].reached.all()
 
 
 def test_the_verdict_names_what_is_not_reached(arm, tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Two arms keep apart, and the verdict says where they do not."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -11,7 +9,7 @@ import pytest
 from acehand_core.errors import InputError
 from acehand_core.geometry import frames, rotations
 from acehand_core.lerobot.check import check_dataset
-from acehand_core.lerobot.features import ADDED_KEYS, ARM_CLEARANCE_KEY, Layout, of_same_shape
+from acehand_core.lerobot.features import ARM_CLEARANCE_KEY
 from helpers.arm_samples import RADIUS, TwoArms, along, capsule_arm, few_stands
 from helpers.commands import Run, hands_file
 from helpers.retarget_samples import motion_of, moving_hands
@@ -39,7 +37,6 @@ def arm(tmp_path_factory: pytest.TempPathFactory):
 
 @pytest.fixture(scope="module")
 def hands():
-    """Two robot hands that open and close."""
     return retarget_motion(motion_of(moving_hands(COUNT)), ROBOT)
 
 
@@ -48,7 +45,6 @@ def stand(x: float, y: float = 0.0, z: float = 0.0, yaw: float = 0.0) -> np.ndar
 
 
 def flags(pose: np.ndarray) -> tuple[float, ...]:
-    """Return an upright pose as --arm-base-left takes it."""
     return (*pose[:3, 3].tolist(), 0.0, 0.0, float(np.arctan2(pose[1, 0], pose[0, 0])))
 
 
@@ -97,29 +93,6 @@ def test_distances_are_those_of_attached_models(arm, hands) -> None:
     assert min(theirs) < 0 < max(theirs)
 
 
-def test_what_helps_is_the_derivative(arm, hands) -> None:
-    """Shortfalls of links, hand and table against finite differences."""
-    bases = [stand(-0.25), stand(0.25)]
-    joints = np.random.default_rng(6).uniform(-1.0, 1.0, (2, 10, 7))
-    scene = ArmScene(arm, hands, ROBOT, (0, 1), 0.3)
-    rows, table = slice(0, 10), ArmTable(np.array(WORLD_UP), 0.3)
-    other = {1: scene.places(1, bases[1], joints[1], rows)}
-    avoid = scene.avoidance(0, bases[0], other, table)
-    near = avoid(joints[0], rows)
-    assert len(near.frame) > 50
-    good = total = 0
-    for column in range(7):
-        changed = joints[0].copy()
-        changed[:, column] += 1e-6
-        moved = avoid(changed, rows)
-        if len(moved.frame) == len(near.frame) and (moved.frame == near.frame).all():
-            numeric = (moved.shortfall - near.shortfall) / 1e-6
-            good += int((np.abs(numeric - near.gradient[:, column]) < 5e-3).sum())
-            total += len(numeric)
-    # Where two pairs of faces are equally near, the nearest points jump.
-    assert total > 300 and good > 0.95 * total
-
-
 # --- bases -----------------------------------------------------------------------------------
 
 
@@ -139,17 +112,6 @@ def test_a_known_base_is_kept(arm, hands) -> None:
     result = attach_arms(along(hands, paths), arm, far, ROBOT)
     assert result.verdict.status == "fail"
     assert "right arm does not reach 100.0%" in str(result.verdict.reasons)
-
-
-def test_one_base_known_the_other_searched(arm, hands) -> None:
-    base = stand(-0.6, z=0.1)
-    paths = [swinging(arm, base, -0.3), swinging(arm, stand(0.6), 0.3)]
-    settings = ArmSettings(arm.path, up=WORLD_UP, base_left=flags(base))
-    left, right = attach_arms(along(hands, paths), arm, settings, ROBOT).arms
-    assert left.T_frame_arm == pytest.approx(base, abs=1e-12)
-    # Both on one table, at the height of the known one.
-    assert right.T_frame_arm[2, 3] == pytest.approx(0.1) and right.reached.any()
-    assert right.T_frame_table[2, 3] == pytest.approx(0.1)
 
 
 @pytest.mark.slow
@@ -183,7 +145,6 @@ def test_crossing_arms_are_said_and_searched_bases_are_free(
 
 
 def truth(trajectory, arm, bases) -> np.ndarray:
-    """Return the distance of both arms in every frame, by models that MuJoCo attached."""
     both = TwoArms(arm.path, ROBOT, bases)
     found = []
     for frame in range(len(trajectory)):
@@ -259,13 +220,6 @@ def test_flags_that_cannot_be_meant(arm) -> None:
     ):
         with pytest.raises(InputError, match=words):
             ArmSettings(**given)
-
-
-def test_datasets_from_before_there_was_a_clearance_go_on(arm) -> None:
-    layout = Layout(("a",), ("a",), ("a",), "camera", "acehand", None, arm_joints=arm.joint_names)
-    before = {spec.key for spec in of_same_shape(layout, {})}
-    now = {spec.key for spec in of_same_shape(layout, {key: {} for key in ADDED_KEYS})}
-    assert now - before == set(ADDED_KEYS) and ARM_CLEARANCE_KEY in now
 
 
 def test_the_main_job_says_where_arms_collide(arm, tmp_path: Path, capsys) -> None:

@@ -1,7 +1,5 @@
 """Base poses: limits are kept, little is moved, and the hands stay together."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
@@ -14,7 +12,6 @@ from retarget.solve.base import BaseLimits, smooth_bases
 
 
 def accelerations(poses: np.ndarray, fps: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return linear (m/s2) and angular (rad/s2) accelerations of both hands, (T - 2, 2)."""
     linear = np.linalg.norm(np.diff(poses[..., :3, 3], n=2, axis=0), axis=-1) * fps**2
     angular = []
     for hand in (0, 1):
@@ -67,7 +64,6 @@ def test_hands_keep_their_relative_pose() -> None:
 
 
 def test_absent_hands_and_spans() -> None:
-    """Frames without a hand stay as they are, and nothing is smoothed across them."""
     poses = wandering(60, noise=0.004)
     active = np.ones((60, 2), bool)
     active[20:40, 0] = False

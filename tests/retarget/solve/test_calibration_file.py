@@ -1,7 +1,5 @@
 """Calibration files: what is written is read again; what is wrong is named."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

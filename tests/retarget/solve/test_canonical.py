@@ -1,7 +1,5 @@
 """The calibration that is kept with each robot, and the poses that it is fitted to."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import shutil
@@ -68,7 +66,6 @@ def test_left_poses_mirror_the_right():
 @pytest.mark.few(2)
 @pytest.mark.parametrize("name", ROBOTS)
 def test_what_is_kept_fits_the_robot(name):
-    """A new fit comes out as the kept one, whose fingerprint is the robot's."""
     for side, hand in load_robot(name, models=OURS).hands.items():
         tree = KinematicTree.of(hand)
         kept = canonical.kept_calibration(hand)

@@ -1,7 +1,5 @@
 """Distances between shapes of a hand: against brute force, MuJoCo and finite differences."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -131,7 +129,6 @@ def test_fingers_stay_out_of_the_palm(robot):
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("seed", range(2))
 def test_a_motion_that_collides_is_led_around(side, seed):
-    """Random commands collide; following them as targets must not."""
     hand, tree = HANDS[side], TREES[side]
     commands = smooth_commands(hand, 150, seed, speed=0.9)
     thumb, index = (hand.command_names.index(n) for n in ("thumb_bend", "index"))

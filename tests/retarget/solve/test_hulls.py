@@ -1,7 +1,6 @@
 """Meshes, boxes, cylinders and ellipsoids stay apart: by hand arithmetic, MuJoCo, differences."""
 
-from __future__ import annotations
-
+import mujoco
 import numpy as np
 import pytest
 
@@ -13,8 +12,6 @@ from retarget.robots.kinematics import KinematicTree
 from retarget.robots.robot import load_robot
 from retarget.solve.collision import CONTACT_M, NEAR_M, HullPairs
 from retarget.solve.costs import Weights
-
-mujoco = pytest.importorskip("mujoco")
 
 ASSETS = '<asset><mesh name="block" file="block.stl"/></asset>'
 #: Shapes that reach 10 mm to either side of their origin along x.
@@ -29,13 +26,11 @@ SHAPES = {
 
 
 def write_block(folder, half=(0.01, 0.02, 0.02)):
-    """Write block.stl, a box that is read as a mesh; MuJoCo moves its frame to the middle."""
     low = np.array([-half[0], 0.0, 0.0])
     (folder / "block.stl").write_bytes(box_stl(tuple(low), (half[0], 2 * half[1], 2 * half[2])))
 
 
 def hand_of(folder, mjcf, joints, adopted=False):
-    """Return the right hand of a model with our names: as it is, or ``adopted`` as a maker's."""
     (folder / "right.xml").write_text(mjcf)
     frames = {f"{finger}_tip": f"right_{finger}_tip" for finger in ("thumb", "index")}
     model = {"file": "right.xml", "root": "right_palm", "frames": frames} if adopted else {}

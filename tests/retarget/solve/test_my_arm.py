@@ -1,7 +1,5 @@
 """The page about arms, followed on a file with the structure of MuJoCo Menagerie's."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
@@ -38,7 +36,6 @@ def test_the_file_is_read_as_it_is(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_page_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    """Every command of the page, in the order in which it stands there."""
     menagerie_arm(tmp_path / "arm").rename(tmp_path / "arm.xml")
     (tmp_path / "arm" / "assets").rename(tmp_path / "assets")
     hands_file(tmp_path / "joints.npz", joints=moving_hands(8))

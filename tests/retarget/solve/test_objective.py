@@ -1,7 +1,5 @@
 """The pose objective: its value term by term, and its Jacobians against finite differences."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np
@@ -63,7 +61,6 @@ def commands(hand):
 
 
 def slow_cost(hand, tree, targets, calibration, weights, commands):
-    """The sum of squares, term by term."""
     points = tree.points(hand.expand(commands), hand.target_frames)
     total = weights.rest * np.sum((commands - hand.rest) ** 2)
     for frame in range(len(commands)):
@@ -103,7 +100,6 @@ def share_of(targets, frame, keypoint):
 
 
 def slow_directions(hand, tree, targets, calibration, weights, points, frame):
-    """Squared differences of unit vectors from the last joint but one to the tip."""
     place = {keypoint: k for k, keypoint in enumerate(hand.target_keypoints)}
     total = 0.0
     for start, end in ((3, 4), (6, 8), (10, 12), (14, 16), (18, 20)):
@@ -117,7 +113,6 @@ def slow_directions(hand, tree, targets, calibration, weights, points, frame):
 
 
 def evaluated(objective, commands, rows=slice(None)):
-    """Residuals and their derivatives by the commands."""
     window = objective.window(rows)
     return window.residuals(window.at(commands))
 
@@ -179,7 +174,6 @@ def assert_slopes(window, commands):
 
 
 def test_gradient_and_curvature(hand, tree, targets, commands):
-    """The second-order model against finite differences of the cost, contact apart."""
     weights = dataclasses.replace(WEIGHTS, contact=0.0)
     window = PoseObjective(hand, tree, targets, CALIBRATION, weights).window(slice(None))
     assert_slopes(window, commands)
@@ -285,7 +279,6 @@ class TipsApart(VectorCost):
 
 
 def test_a_new_cost_is_one_class_and_one_entry(hand, tree, targets, commands):
-    """Both kinds: value, gradient and curvature are theirs on top of the others'."""
     problem = hand, tree, targets, CALIBRATION, dataclasses.replace(WEIGHTS, contact=0.0)
     plain = PoseObjective(*problem).window(slice(None))
     window = PoseObjective(*problem, costs=(*COSTS, Sines, TipsApart)).window(slice(None))

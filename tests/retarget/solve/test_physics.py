@@ -1,7 +1,5 @@
 """The second pass, and commands that are sent ahead of the hand's latency."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np
@@ -14,8 +12,6 @@ from retarget.robots.kinematics import KinematicTree
 from retarget.robots.robot import load_robot
 from retarget.solve.costs import Weights
 from retarget.solve.methods import solve_hand
-from retarget.solve.objective import PoseObjective
-from retarget.targets import CommandTarget
 
 HAND = load_robot("inspire").hand("right")
 TREE = KinematicTree.of(HAND)
@@ -23,7 +19,6 @@ INDEX = HAND.command_names.index("index")
 
 
 def through_the_thumb(count=60):
-    """The index closes onto a thumb that stands in front of the palm."""
     commands = np.tile(HAND.command_lower, (count, 1))
     commands[:, HAND.command_names.index("thumb_rotation")] = 0.8
     commands[:, HAND.command_names.index("thumb_bend")] = 0.6
@@ -92,36 +87,6 @@ def test_a_gripper_reports_metres():
     assert report.rms_tracking_rad == 0 and report.rms_tracking_m > 0.003
     fingers = play(HAND, smooth_commands(HAND, 20), FPS, np.ones(20, bool), "off").report
     assert fingers.rms_tracking_m == 0 and fingers.rms_tracking_rad > 0
-
-
-def test_follow_is_part_of_the_objective():
-    """Its residuals are a square root of its cost, and the solution is drawn to it."""
-    rng = np.random.default_rng(0)
-    commands = smooth_commands(HAND, 20)
-    targets = robot_targets(HAND, TREE, commands)
-    weight = rng.uniform(0, 5, (20, 6))
-    follow = CommandTarget(smooth_commands(HAND, 20, seed=7), weight)
-    weights = Weights(contact=0.0)
-    plain, drawn = (
-        PoseObjective(HAND, TREE, targets, IDENTITY, weights, f).window(slice(3, 15))
-        for f in (None, follow)
-    )
-    at = smooth_commands(HAND, 20, seed=3)[3:15]
-    pose = drawn.at(at)
-    wanted = 0.5 * np.sum(weight[3:15] * (at - follow.commands[3:15]) ** 2, axis=1)
-    # One weighted mean stands for both pulls: costs differ by a constant per frame.
-    other = smooth_commands(HAND, 20, seed=4)[3:15]
-    extra = 0.5 * np.sum(weight[3:15] * (other - follow.commands[3:15]) ** 2, axis=1)
-    change = pose.cost - drawn.at(other).cost
-    assert change == pytest.approx(plain.at(at).cost - plain.at(other).cost + wanted - extra)
-    residual, jacobian = drawn.residuals(pose)
-    assert 0.5 * np.sum(residual**2, axis=1) == pytest.approx(pose.cost)
-    for column in range(6):
-        step = 1e-6 * np.eye(6)[column]
-        ends = [drawn.residuals(drawn.at(at + s * step))[0] for s in (1, -1)]
-        assert jacobian[..., column] == pytest.approx((ends[0] - ends[1]) / 2e-6, abs=1e-5)
-    gradient = np.einsum("tm,tmc->tc", residual, jacobian)
-    assert drawn.quadratic(pose).gradient == pytest.approx(gradient, rel=1e-9, abs=1e-9)
 
 
 def test_commands_sent_ahead_arrive_in_time():

@@ -1,7 +1,5 @@
 """Pinches: which a hand can do, when a human does them, and what is then asked of the tips."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.optimize import least_squares
@@ -62,15 +60,7 @@ def test_a_pinch_closes_from_first_to_last_touch():
     assert length == pytest.approx([60, 45, 23.4, 0, 0, 0, 0, 23.4, 45, 60], abs=1e-2)
 
 
-def test_time_runs_both_ways():
-    rng = np.random.default_rng(0)
-    gap = np.clip(40 + np.cumsum(rng.normal(0, 6, 300)), 5, 90)
-    there, back = closing(gap), closing(gap[::-1])
-    assert (there.closing == back.closing[::-1]).all() and (there.closing == 1).any()
-
-
 def test_near_is_not_closed():
-    """Tips that hover between the two distances without ever touching are no pinch."""
     found = closing([60, 39, 31, 31, 45, 60])
     assert not found.closing.any()
     assert found.apart[:, 0] == pytest.approx([OPEN_M, *[-np.inf] * 3, OPEN_M / 2, OPEN_M])
@@ -107,7 +97,6 @@ def pinching(side, finger, count=90):
 
 @pytest.mark.parametrize(("side", "finger"), [("left", 1), ("right", 1), ("right", 2)])
 def test_a_human_pinch_closes_on_the_robot(side, finger):
-    """As near as links that do not pass through each other allow."""
     hand, tree = HANDS[side], TREES[side]
     targets, closed = pinching(side, finger)
     commands = solved(hand, tree, targets)

@@ -1,7 +1,5 @@
 """The trajectory solver: it recovers what a robot did, keeps limits, and does not lag."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np
@@ -59,7 +57,6 @@ def right_tree(right):
 @pytest.mark.few(4)
 @pytest.mark.parametrize("seed", range(3))
 def test_recovers_the_robots_own_motion(hand, tree, seed):
-    """Commands -> kinematics -> targets -> commands, with every term on, from the idle hand."""
     commands = open_commands(hand, 90, seed)
     assert self_penetration(hand, hand.expand(commands)).max() == 0
     solved = solve(hand, tree, robot_targets(hand, tree, commands))
