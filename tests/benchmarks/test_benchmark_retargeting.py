@@ -23,9 +23,6 @@ def take():
     return made.every(3).first(20)
 
 
-# --- dex-retargeting's variants --------------------------------------------------------------
-
-
 @pytest.mark.parametrize("mode", ["vector", "dexpilot"])
 def test_filtered_is_what_the_library_answers_with_its_filter(take, mode):
     free, _ = dex_modes.solved(HAND, take, mode, methods.DEX_SCALING)
@@ -89,12 +86,6 @@ def test_settings_are_the_ones_that_are_shipped():
     assert dex_modes.shipped("inspire:other", "right", "vector").scale == 1.15
     with pytest.raises(InputError, match="no settings for panda_gripper"):
         dex_modes.shipped("panda_gripper", "right", "vector")
-
-
-# --- recordings ------------------------------------------------------------------------------
-
-
-# --- scores and tables -----------------------------------------------------------------------
 
 
 def test_scores_of_several_hands_as_one():

@@ -26,9 +26,6 @@ SCRIPTS = sorted(
 RESULTS = sorted((ROOT / "benchmarks" / "results").glob("*.json"))
 
 
-# --- what a result must say ------------------------------------------------------------------
-
-
 def script_of(command: str) -> Path:
     match = re.match(r"python (?:-m benchmarks\.(\w+)|benchmarks/(\w+)\.py)( |$)", command)
     return ROOT / "benchmarks" / f"{match[1] or match[2]}.py" if match else Path("none")
@@ -129,9 +126,6 @@ def test_every_benchmark_records_how_it_was_made(script):
     assert len(text.splitlines()) <= 400
 
 
-# --- the record itself -----------------------------------------------------------------------
-
-
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
     (tmp_path / "benchmarks" / "results").mkdir(parents=True)
@@ -218,9 +212,6 @@ def test_a_result_of_this_very_commit_is_kept(tmp_path, monkeypatch):
     assert not kept(made | {"command": command.replace("--fast", "--slow")})
     here["dirty"] = True
     assert not kept(made | {"dirty": True})
-
-
-# --- numbers of the documentation ------------------------------------------------------------
 
 
 def test_numbers_of_the_documentation_are_those_of_the_results():

@@ -296,9 +296,6 @@ def test_tips_of_a_robot_by_hand():
     assert found["excess_tips_mm"] == [3.0, 2.5]
 
 
-# --- the peer, videos and ratios -----------------------------------------------------------------
-
-
 @pytest.mark.parametrize("camera", [PINHOLE, FISHEYE], ids=lambda camera: camera.model)
 def test_the_peer_places_a_hand_as_it_was_seen(camera):
     bent = FLAT + [[0.0, 0.0, 0.02 * (k % 4)] for k in range(21)]

@@ -49,14 +49,10 @@ class Trajectory:
             return get(value, "sec") * 10**9 + get(value, "nanosec")
 
         points = get(message, "points")
-        columns = {
-            name: [list(get(point, name)) for point in points]
-            for name in ("positions", "velocities", "accelerations", "effort")
-        }
-        return cls(
-            ns(get(get(message, "header"), "stamp")), list(get(message, "joint_names")),
-            [ns(get(point, "time_from_start")) for point in points], **columns,
-        )  # fmt: skip
+        names = ("positions", "velocities", "accelerations", "effort")
+        columns = ([list(get(point, name)) for point in points] for name in names)
+        stamp, joints = ns(get(get(message, "header"), "stamp")), list(get(message, "joint_names"))
+        return cls(stamp, joints, [ns(get(p, "time_from_start")) for p in points], *columns)
 
 
 def refusals(t: Trajectory, joints: list[str], now_ns: int) -> list[str]:
@@ -85,10 +81,7 @@ def refusals(t: Trajectory, joints: list[str], now_ns: int) -> list[str]:
 
 
 def followed(t: Trajectory, start: np.ndarray, period_s: float) -> np.ndarray:
-    """Return the controller's reference every cycle, from a hand at rest at ``start`` on.
-
-    With positions and velocities alone it is a cubic between points.
-    """
+    """Return the controller's reference every cycle, from a hand at rest: cubics between points."""
     assert all(t.velocities) and not any(t.accelerations)
     times = np.concatenate([[0.0], np.array(t.at_ns) / 1e9])
     positions = np.concatenate([[start], t.positions])
@@ -108,8 +101,7 @@ def followed(t: Trajectory, start: np.ndarray, period_s: float) -> np.ndarray:
 def check_controller_takes(message, hand, times=None, period_s=0.001) -> None:
     """Assert that a controller takes a trajectory, and keeps the hand's limits while it follows.
 
-    Args:
-        times: of the recording's frames, ns; the trajectory lasts as long.
+    ``times`` are those of the recording's frames, ns; the trajectory lasts as long.
     """
     t = Trajectory.of(message)
     joints = [f"{hand.side}_{name}" for name in hand.command_joints]
@@ -137,13 +129,9 @@ def check_urdf_limits(
 
     ``names`` are the URDF's; ``share`` is what rounding of the times and angles may add.
     """
-    found = {
-        joint.get("name"): joint.find("limit") for joint in ElementTree.parse(urdf).iter("joint")
-    }
-    lower, upper, speed = (
-        np.array([float(found[name].get(key)) for name in names])
-        for key in ("lower", "upper", "velocity")
-    )
+    found = {j.get("name"): j.find("limit") for j in ElementTree.parse(urdf).iter("joint")}
+    keys = ("lower", "upper", "velocity")
+    lower, upper, speed = np.array([[float(found[n].get(key)) for n in names] for key in keys])
     assert (path >= lower - 1e-6).all() and (path <= upper + 1e-6).all()
     between = np.diff(np.asarray(seconds, np.float64))
     assert (between > 0).all()
@@ -166,12 +154,8 @@ def check_dataset_limits(dataset: Path, robot: str = "inspire") -> int:
             rows = episode == number
             seconds = np.asarray(table["timestamp"], np.float64)[rows]
             for key in ("observation.joints.robot", "observation.state", "action"):
-                names = features[key]["names"]
-                own = [
-                    n
-                    for n in names
-                    if n.startswith(side) and n[len(side) + 1 :] in hand.joint_names
-                ]
+                names, joints = features[key]["names"], map(hand.full_name, hand.joint_names)
+                own = sorted({*joints} & {*names}, key=names.index)
                 values = np.array(table[key].to_pylist(), np.float64)[rows]
                 values = values[:, [names.index(name) for name in own]]
                 check_urdf_limits(hand.urdf_path, own, seconds, values, 1e-3)
@@ -179,9 +163,8 @@ def check_dataset_limits(dataset: Path, robot: str = "inspire") -> int:
             half = registers.shape[1] // 2
             registers = registers[:, :half] if side == "left" else registers[:, half:]
             driven = [f"{side}_{name}" for name in hand.command_joints]
-            check_urdf_limits(
-                hand.urdf_path, driven, seconds, hand.controller.inverse(registers), 1e-3
-            )
+            angles = hand.controller.inverse(registers)
+            check_urdf_limits(hand.urdf_path, driven, seconds, angles, 1e-3)
             moved += bool(np.ptp(registers, axis=0).any())
     return moved
 
@@ -200,10 +183,9 @@ def check_bag_limits(bag: Path, robot: str = "inspire") -> int:
                 message = reader.deserialize(raw, connection.msgtype)
                 check_controller_takes(message, hands[side])
                 count += 1
-    for side, said in states.items():
-        stamps = [m.header.stamp.sec * 10**9 + m.header.stamp.nanosec for m in said]
-        path = np.array([m.position for m in said])
-        seconds = (np.array(stamps) - stamps[0]) / 1e9
-        check_urdf_limits(hands[side].urdf_path, said[0].name, seconds, path)
-        count += len(said)
+    for side, own in states.items():
+        stamps = [m.header.stamp.sec * 10**9 + m.header.stamp.nanosec for m in own]
+        seconds, path = (np.array(stamps) - stamps[0]) / 1e9, np.array([m.position for m in own])
+        check_urdf_limits(hands[side].urdf_path, own[0].name, seconds, path)
+        count += len(own)
     return count

@@ -24,14 +24,9 @@ def hand_mjcf(
 ) -> str:
     """Return an MJCF of a hand whose axes are turned by half a turn about z from the base frame.
 
-    Args:
-        fingers: which it has.
-        side: left is the mirror image in y.
-        coupling: how the last hinge follows the one before: "equality", "tendon" or "none".
-        degrees: state angles in degrees.
-        names: call fingers by name, otherwise f0, f1, ...
-        spread: begin each finger with a knuckle that spreads.
-        mesh: a file in the folder ``assets`` next to it, shown for the palm.
+    The last hinge follows the one before by a ``coupling``: "equality", "tendon" or "none". Fingers
+    are called by ``names`` or f0, f1, ... and may begin with a knuckle that can ``spread``. Shown
+    for the palm is ``mesh``, a file in the folder ``assets``.
     """
     unit = 57.29577951308232 if degrees else 1.0
     sign = 1 if side == "right" else -1

@@ -183,7 +183,7 @@ def test_a_scaled_model_is_named(folders, tmp_path, name, factor, said):
             for inertial in element.findall("inertial"):
                 element.remove(inertial)
             keys = {"pos", "fromto", "size", *(["range"] * (element.get("type") == "slide"))}
-            for key in keys & element.keys() if element.tag in SCALED else ():
+            for key in keys.intersection(element.keys()) if element.tag in SCALED else ():
                 numbers = [float(v) * factor for v in element.get(key).split()]
                 element.set(key, " ".join(map(repr, numbers)))
         place["file"] = str(tmp_path / "scaled.xml")

@@ -67,17 +67,14 @@ def test_a_slow_recording_does_not_pass(motion, trajectory, fps, reasons):
 
 
 @pytest.mark.parametrize(("count", "status"), [(1, "pass"), (45, "warn"), (60, "fail")])
-def test_frames_of_confidence_0_are_always_said_and_count_as_filled(
-    motion, trajectory, count, status
-):
+def test_frames_of_confidence_0_are_a_reason_and_count_as_filled(motion, trajectory, count, status):
     quality = np.ones((COUNT, 2))
     quality[:count, 1] = 0
     error = np.where(quality[..., None] > 0, trajectory.tip_error_m, np.nan)
     unsure = dataclasses.replace(motion, quality=quality)
     verdict = judge(unsure, dataclasses.replace(trajectory, tip_error_m=error))
-    said = f"{count}.0% of the right hand's frames have confidence 0"
-    assert verdict.status == status
-    assert sum(said in reason for reason in verdict.reasons) == 1
+    named = [f"{count}.0% of the right hand's frames have" in r for r in verdict.reasons]
+    assert (verdict.status, sum(named)) == (status, 1)
 
 
 @pytest.mark.parametrize(
@@ -99,20 +96,13 @@ def test_no_hand_fails(motion, trajectory):
 
 @pytest.mark.parametrize("slot", [0, 1])
 def test_an_absent_hand_is_no_fault(motion, trajectory, slot):
-    active = trajectory.active.copy()
-    active[:, slot] = False
-    error = trajectory.tip_error_m.copy()
-    error[:, slot] = np.nan
+    seen = np.tile(np.arange(2) != slot, (COUNT, 1))
     poses = trajectory.T_frame_base.copy()
     poses[::2, slot, 0, 3] = 100.0
-    observed = motion.observed.copy()
-    observed[:, slot] = False
-    one_hand = dataclasses.replace(motion, observed=observed)
-    reports = tuple(None if i == slot else CALM for i in range(2))
-    alone = dataclasses.replace(
-        trajectory, active=active, tip_error_m=error, T_frame_base=poses, replay=reports
-    )
-    assert_verdict(judge(one_hand, alone), "pass")
+    values = {"tip_error_m": np.where(seen[..., None], trajectory.tip_error_m, np.nan)}
+    values["replay"] = tuple(None if i == slot else CALM for i in range(2))
+    alone = dataclasses.replace(trajectory, active=seen, T_frame_base=poses, **values)
+    assert_verdict(judge(dataclasses.replace(motion, observed=seen), alone), "pass")
 
 
 @pytest.mark.parametrize("field", ["limit_violations", "speed_violations"])

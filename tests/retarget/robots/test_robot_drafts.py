@@ -35,9 +35,6 @@ def drafted(tmp_path, text, name="made.xml", **options):
     return load_robot(path), yaml.safe_load(path.read_text()), checks_of(path.read_text())
 
 
-# --- hands of the tests' own making ---------------------------------------------------------
-
-
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize(("count", "names"), [(3, False), (4, True), (5, False)])
 def test_fingers_frame_and_side_of_a_made_up_hand(tmp_path, side, names, count):
@@ -208,9 +205,6 @@ def test_a_linkage_is_closed_in_simulation(tmp_path):
         assert np.linalg.norm(first - second) == pytest.approx(expected, abs=1e-3)
 
 
-# --- the robots that come with the package --------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", ["mjcf", "urdf"])
 @pytest.mark.parametrize("name", robot_names())
 def test_what_our_robots_files_say_is_what_robot_yaml_says(tmp_path, name, kind):
@@ -249,9 +243,6 @@ def test_what_our_robots_files_say_is_what_robot_yaml_says(tmp_path, name, kind)
             # Tips that the files have are taken; a gripper's are found by the faces of its jaws.
             within = 0.001 if hand.tracks == "keypoints" else 0.003
             assert found == pytest.approx(tree.points(zero, [tip])[0, 0], abs=within)
-
-
-# --- the command ------------------------------------------------------------------------------
 
 
 def test_the_command_writes_draws_and_checks(tmp_path, capsys):

@@ -55,9 +55,6 @@ def swinging(arm, base: np.ndarray, lean: float) -> np.ndarray:
     return base @ arm.base_poses(middle + 0.15 * wave * [1, 1, 1, 1, 1, 1, 1])
 
 
-# --- distances -------------------------------------------------------------------------------
-
-
 def test_parallel_arms_by_hand(arm, hands) -> None:
     """Upright 0.5 m apart: radii of 0.05 m leave 0.4 m, bases of radius 0.08 m 0.34 m.
 
@@ -91,9 +88,6 @@ def test_distances_are_those_of_attached_models(arm, hands) -> None:
         theirs.append(both.between())
     assert ours == pytest.approx(np.array(theirs), abs=1e-5)
     assert min(theirs) < 0 < max(theirs)
-
-
-# --- bases -----------------------------------------------------------------------------------
 
 
 def test_a_known_base_is_kept(arm, hands) -> None:
@@ -171,9 +165,6 @@ def test_an_elbow_moves_aside(arm, hands) -> None:
     solved = refine(arm, joints, path, np.ones(COUNT, bool), 30.0, avoid)
     off = np.linalg.norm((arm.base_poses(solved) - path)[:, :3, 3], axis=1)
     assert gap(joints) < 0.02 and gap(solved) > 0.045 and off.max() < 0.005
-
-
-# --- the table, the file, the flags ----------------------------------------------------------
 
 
 def test_the_table(arm, hands) -> None:
