@@ -127,24 +127,6 @@ def test_goals_with_the_names_of_another_controller(loaded):
     np.testing.assert_allclose(sent, course.positions[:, ::-1], atol=1e-9)
 
 
-def test_forwarded_commands_start_where_the_hand_is_and_keep_its_speed(loaded):
-    demonstration, robot = loaded
-    drive, controllers = driven(loaded, ForwardDrive)
-    begin = drive.begin(90, 1.0)
-    started = time.monotonic()
-    while (wait := drive.step()) is not None:
-        time.sleep(wait)
-    lasted = time.monotonic() - started
-    assert begin + 0.95 < lasted < begin + 5.0  # 30 frames at 30 Hz; a busy machine is late
-    assert not drive.busy
-    for slot, side in enumerate(("left", "right")):
-        hand = robot.hand(side)
-        path = np.array([controllers.at[side], *controllers.commands[side]])
-        # A controller of 100 Hz moves in one cycle as far as its limit of speed allows.
-        assert (np.abs(np.diff(path, axis=0)) * 100 <= hand.command_velocity * (1 + 1e-6)).all()
-        np.testing.assert_allclose(path[-1], demonstration.commands[-1, slot], atol=0.05)
-
-
 @pytest.mark.parametrize("late_s", [0.0015, 0.004])
 def test_a_thread_that_is_always_late_keeps_the_clips_time(loaded, monkeypatch, late_s):
     """Late by so much at every waking, a clip of 4 s takes 4 s, and no step is beyond the limit."""
@@ -161,8 +143,9 @@ def test_a_thread_that_is_always_late_keeps_the_clips_time(loaded, monkeypatch, 
     assert np.diff(times).min() > 0.0089
     for side, sent in controllers.commands.items():
         path = np.array([controllers.at[side], *sent])
-        limit = loaded[1].hand(side).command_velocity / 100
+        limit, slot = loaded[1].hand(side).command_velocity / 100, ("left", "right").index(side)
         assert (np.abs(np.diff(path, axis=0)) <= limit * (1 + 1e-6)).all()
+        np.testing.assert_allclose(path[-1], loaded[0].commands[-1, slot], atol=0.05)
 
 
 def test_forwarded_registers_are_whole(loaded):

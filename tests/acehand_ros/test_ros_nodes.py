@@ -104,7 +104,7 @@ def test_everything_is_played_once_with_its_own_stamps(demonstration: Demonstrat
         assert [stamp_ns(m) for m in states] == demonstration.stamps_ns.tolist()
         trajectories = outlet.of(f"/{side}_hand/joint_trajectory")
         assert len(trajectories) == 1 and len(trajectories[0].fields["points"]) == 14
-    assert len(clock) >= 10 and clock == sorted(clock)
+    assert len(clock) >= 3 and clock == sorted(clock)
     assert clock[0] >= 10**18 and clock[-1] <= 10**18 + 130_000_000
     latched = [m.topic for m, _ in outlet.all[:4]]
     assert "/left_hand/robot_description" in latched
@@ -123,7 +123,8 @@ def test_now_stamps_no_frames_no_human_hand(demonstration: Demonstration) -> Non
 
 
 def frames_of(demo: Demonstration) -> set[str]:
-    texts = map(str, [*latched_messages(demo), *frame_messages(demo, 20)])
+    messages = [*latched_messages(demo), *frame_messages(demo, 20)]
+    texts = (str(message.fields) for message in messages)
     return {name for text in texts for name in re.findall(r"frame_id': '([^']+)'", text)}
 
 

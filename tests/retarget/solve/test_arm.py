@@ -2,15 +2,19 @@
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from acehand_core.cli import retarget
+from acehand_core.cli.main import main as acehand
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.geometry import frames, rotations
 from acehand_core.lerobot.check import check_dataset
-from helpers.arm_samples import AXES, LENGTHS, along, few_stands, wandering
+from helpers import ROOT
+from helpers.arm_samples import AXES, LENGTHS, along, few_stands, menagerie_arm, wandering
 from helpers.commands import Run, hands_file
 from helpers.retarget_samples import FPS, motion_of, moving_hands
 from retarget.retargeting import retarget_motion
@@ -23,8 +27,7 @@ from retarget.solve.arm_path import follow_path
 UP = (0.0, -1.0, 0.0)
 
 
-def urdf(path: Path, speed: float | None = 3.0, reach: float = 1.0) -> Path:
-    limit = "" if speed is None else f' velocity="{speed}"'
+def urdf(path: Path, speed: float = 3.0) -> Path:
     parts = ['<link name="base"/>']
     for i, (length, axis) in enumerate(zip(LENGTHS, AXES, strict=True)):
         parent = "base" if i == 0 else f"link{i}"
@@ -32,12 +35,12 @@ def urdf(path: Path, speed: float | None = 3.0, reach: float = 1.0) -> Path:
             f'<link name="link{i + 1}"><inertial><mass value="1"/><inertia ixx="1" iyy="1" izz="1"'
             f' ixy="0" ixz="0" iyz="0"/></inertial></link><joint name="j{i + 1}" type="revolute">'
             f'<parent link="{parent}"/><child link="link{i + 1}"/><axis xyz="{axis}"/>'
-            f'<origin xyz="0 0 {reach * length}"/>'
-            f'<limit lower="-2.8" upper="2.8" effort="1"{limit}/></joint>'
+            f'<origin xyz="0 0 {length}"/>'
+            f'<limit lower="-2.8" upper="2.8" effort="1" velocity="{speed}"/></joint>'
         )
     parts.append(
         '<link name="tool0"/><joint name="mount" type="fixed"><parent link="link7"/>'
-        f'<child link="tool0"/><origin xyz="0 0 {0.1 * reach}" rpy="0 0 0.5"/></joint>'
+        '<child link="tool0"/><origin xyz="0 0 0.1" rpy="0 0 0.5"/></joint>'
         '<link name="finger"><inertial><mass value="1"/><inertia ixx="1" iyy="1" izz="1" ixy="0" '
         'ixz="0" iyz="0"/></inertial></link><joint name="grip" type="prismatic"><parent '
         'link="tool0"/><child link="finger"/><axis xyz="1 0 0"/><limit lower="0.01" upper="0.04" '
@@ -206,3 +209,46 @@ def test_the_main_job_writes_arms(arm, tmp_path: Path, capsys) -> None:
     ):
         run = Run(capsys, hands, "--output", tmp_path / "no", *flags)
         assert run.code == 2 and words in run.err
+
+
+def test_a_file_of_menageries_structure_is_read_as_it_is(tmp_path: Path) -> None:
+    """What the page says of meshdir, classes, keyframe and the link that carries the hand."""
+    arm = load_arm(menagerie_arm(tmp_path / "arm"))
+    assert arm.link == "attachment_site" and len(arm.joint_names) == 7
+    assert len(arm.rests) == 2 and arm.rests[1] == pytest.approx([0, 0.3, 0, 0.6, 0, 0.6, 0])
+    assert arm.shapeless == () and "2 per second" in arm.notes[0]
+    # Seven links of 0.2 m, the first at 0.06 m, the site at 0.17 m of the last.
+    assert arm.base_poses(np.zeros((1, 7)))[0, 2, 3] == pytest.approx(0.06 + 6 * 0.2 + 0.17)
+
+
+@pytest.mark.slow
+def test_the_page_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    menagerie_arm(tmp_path / "arm").rename(tmp_path / "arm.xml")
+    (tmp_path / "arm" / "assets").rename(tmp_path / "assets")
+    hands_file(tmp_path / "joints.npz", joints=moving_hands(8))
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "my_arm.md").read_text("utf-8")
+    commands = re.search(r"```sh\n(.*?)```", page, re.DOTALL)[1].splitlines()
+    entries = {}
+    for line in commands:
+        program, *words = shlex.split(line)
+        if program == "acehand-retarget":
+            assert retarget.main([*words, "--json", "--quiet"]) == 0, line
+            episode = json.loads(capsys.readouterr().out.splitlines()[-1])["episodes"][0]
+            entries[words[words.index("--output") + 1]] = episode
+        else:
+            assert acehand([*words, "--no-moving", "--quiet"]) == 0, line
+
+    assert (tmp_path / "pictures" / "strip.png").is_file()
+    for name in ("with_arms", "mounted"):
+        arms = entries[name]["arm"]
+        tables = [np.array(arm["T_frame_table"])[1, 3] for arm in arms.values()]
+        bases = [np.array(arm["T_frame_arm"])[1, 3] for arm in arms.values()]
+        assert tables == pytest.approx(bases) and bases[0] == pytest.approx(bases[1])
+        assert "assumed: a table at the height of the bases (--arm-table)" in arms["left"]["notes"]
+        assert all(arm["collision_frames"] == 0 for arm in arms.values())
+    # Given: 0.35 m below the camera, upright, on a table that is there.
+    stood = np.array(entries["our_stand"]["arm"]["left"]["T_frame_arm"])
+    assert stood[:3, 3] == pytest.approx([-0.35, 0.35, 0.5])
+    assert stood[:3, 2] == pytest.approx([0, -1, 0], abs=1e-5)
+    assert np.array(entries["our_stand"]["arm"]["left"]["T_frame_table"])[1, 3] == 0.35
