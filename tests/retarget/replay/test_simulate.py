@@ -12,19 +12,7 @@ from retarget.replay.simulate import replay, self_penetration
 from retarget.robots.kinematics import load_mjcf
 from retarget.robots.robot import load_robot
 
-HANDS = [(side, variant) for side in ("left", "right") for variant in ("default", "other")]
 FPS = 30
-
-
-@pytest.fixture(scope="module", params=HANDS, ids="-".join)
-def hand(request):
-    side, variant = request.param
-    return load_robot("inspire", variant).hand(side)
-
-
-@pytest.fixture(scope="module")
-def right():
-    return load_robot("inspire").hand("right")
 
 
 def times(count):

@@ -9,24 +9,12 @@ from helpers.call_counts import calls
 from retarget.robots.kinematics import KinematicTree
 from retarget.robots.robot import load_robot
 
-HANDS = [(side, variant) for side in ("left", "right") for variant in ("default", "other")]
 # Tips in the base frame, metres, thumb to pinky. Left fingers are the right ones with y negated.
 ALL_ZERO = np.array([[0.0438, 0.1127, 0.1186], [0.0011, 0.0290, 0.2137], [0.0010, 0.0070, 0.2171],
                      [0.0009, -0.0163, 0.2135], [0.0013, -0.0387, 0.2037]])  # fmt: skip
 ALL_MAX = np.array([[0.0205, 0.0204, 0.1514], [0.0379, 0.0247, 0.0928], [0.0382, 0.0070, 0.0903],
                     [0.0379, -0.0100, 0.0929], [0.0367, -0.0277, 0.0994]])  # fmt: skip
 LEFT_THUMB = {"zero": (0.0331, -0.1151, 0.1189), "max": (0.0205, -0.0208, 0.1518)}
-
-
-@pytest.fixture(scope="module", params=HANDS, ids="-".join)
-def hand(request):
-    side, variant = request.param
-    return load_robot("inspire", variant).hand(side)
-
-
-@pytest.fixture(scope="module")
-def tree(hand):
-    return KinematicTree.of(hand)
 
 
 def random_joints(hand, count, seed=0):

@@ -10,14 +10,7 @@ from hypothesis.extra import numpy as hnp
 
 from helpers.retarget_samples import assert_within_limits, smooth_commands
 from retarget.robots.hand_spec import ANGLE_EPS, CommandLimits, limit_violations, speed_violations
-from retarget.robots.robot import load_robot
 
-HANDS = {
-    f"{side}-{variant}": load_robot("inspire", variant).hand(side)
-    for side in ("left", "right")
-    for variant in ("default", "other")
-}
-hand_names = pytest.mark.parametrize("name", HANDS)
 wild = hnp.arrays(
     float,
     st.tuples(st.integers(1, 12), st.just(6)),
@@ -28,11 +21,9 @@ wild = hnp.arrays(
 rates = st.sampled_from([1.0, 10.0, 24.0, 30.0, 60.0, 240.0])
 
 
-@hand_names
 @settings(max_examples=60, deadline=None)
 @given(commands=wild, fps=rates)
-def test_enforced_commands_keep_every_limit(name, commands, fps):
-    hand = HANDS[name]
+def test_enforced_commands_keep_every_limit(hand, commands, fps):
     limits = CommandLimits.of(hand, fps)
     kept = limits.enforce(commands)
     assert (kept >= hand.command_lower).all() and (kept <= hand.command_upper).all()
@@ -46,8 +37,8 @@ def test_enforced_commands_keep_every_limit(name, commands, fps):
 
 @settings(max_examples=30, deadline=None)
 @given(commands=wild, cut=st.integers(1, 11))
-def test_two_parts_are_enforced_like_the_whole(commands, cut):
-    limits = CommandLimits.of(HANDS["left-default"], 30.0)
+def test_two_parts_are_enforced_like_the_whole(right, commands, cut):
+    limits = CommandLimits.of(right, 30.0)
     whole = limits.enforce(commands)
     first, second = commands[:cut], commands[cut:]
     kept = limits.enforce(first)
@@ -56,26 +47,19 @@ def test_two_parts_are_enforced_like_the_whole(commands, cut):
     assert (kept == whole).all()
 
 
-@hand_names
 @pytest.mark.parametrize("seed", range(5))
-def test_a_feasible_motion_is_not_touched(name, seed):
-    hand = HANDS[name]
+def test_a_feasible_motion_is_not_touched(hand, seed):
     commands = smooth_commands(hand, 60, seed, speed=0.99)
     assert (CommandLimits.of(hand, 30.0).enforce(commands) == commands).all()
 
 
-def test_command_bounds_keep_coupled_joints_inside():
-    for hand in HANDS.values():
-        for corner in range(64):
-            high = [(corner >> i) & 1 for i in range(6)]
-            commands = np.where(high, hand.command_upper, hand.command_lower)
-            joints = hand.expand(commands)
-            assert (joints >= hand.lower - 1e-12).all() and (joints <= hand.upper + 1e-12).all()
+def test_command_bounds_keep_coupled_joints_inside(hand):
+    corners = np.array(list(itertools.product([False, True], repeat=6)))
+    joints = hand.expand(np.where(corners, hand.command_upper, hand.command_lower))
+    assert (joints >= hand.lower - 1e-12).all() and (joints <= hand.upper + 1e-12).all()
 
 
-@hand_names
-def test_angle_violations_against_a_loop(name):
-    hand = HANDS[name]
+def test_angle_violations_against_a_loop(hand):
     rng = np.random.default_rng(0)
     joints = hand.lower + rng.uniform(-0.3, 1.3, (30, 12)) * (hand.upper - hand.lower)
     count = sum(
@@ -86,14 +70,13 @@ def test_angle_violations_against_a_loop(name):
     assert limit_violations(hand, joints) == count > 0
 
 
-@hand_names
 @pytest.mark.parametrize("fps", [10.0, 30.0])
-def test_speed_violations_against_a_loop(name, fps):
-    hand = HANDS[name]
+def test_speed_violations_against_a_loop(hand, fps):
     rng = np.random.default_rng(1)
     commands = np.cumsum(rng.normal(0, 0.1, (30, 6)), axis=0)
-    count = 0
-    for before, after in itertools.pairwise(commands):
-        for k in range(6):
-            count += abs(after[k] - before[k]) * fps > hand.command_velocity[k] * (1 + 1e-6)
+    count = sum(
+        abs(after[k] - before[k]) * fps > hand.command_velocity[k] * (1 + 1e-6)
+        for before, after in itertools.pairwise(commands)
+        for k in range(6)
+    )
     assert speed_violations(hand, commands, fps) == count > 0

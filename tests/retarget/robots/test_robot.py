@@ -19,14 +19,7 @@ from retarget.robots.robot import OURS, find_robot_file, load_robot
 from tools.robot_models import link_inertia, write_models
 
 SIDES = ("left", "right")
-HANDS = [(side, variant) for side in SIDES for variant in ("default", "other")]
 VALUES = yaml.safe_load(find_robot_file("inspire").read_text())
-
-
-@pytest.fixture(scope="module", params=HANDS, ids="-".join)
-def hand(request):
-    side, variant = request.param
-    return load_robot("inspire", variant).hand(side)
 
 
 @functools.cache

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from scipy import optimize
 
-from acehand_core.types import SIDES
 from helpers.retarget_samples import (
     FPS,
     IDENTITY,
@@ -19,39 +18,12 @@ from helpers.retarget_samples import (
 from helpers.retarget_samples import solved as solve
 from retarget.replay.simulate import self_penetration
 from retarget.robots.hand_spec import CommandLimits
-from retarget.robots.kinematics import KinematicTree
-from retarget.robots.robot import load_robot
 from retarget.solve import trajectory
 from retarget.solve.costs import Weights
 from retarget.solve.objective import PoseObjective
 
 WEIGHTS = Weights()
 ROUGH = dataclasses.replace(WEIGHTS, acceleration=0.0, jerk=0.0)
-HANDS = {
-    f"{side}-{variant}": load_robot("inspire", variant).hand(side)
-    for side in SIDES
-    for variant in ("default", "other")
-}
-
-
-@pytest.fixture(scope="module", params=HANDS)
-def hand(request):
-    return HANDS[request.param]
-
-
-@pytest.fixture(scope="module")
-def tree(hand):
-    return KinematicTree.of(hand)
-
-
-@pytest.fixture(scope="module")
-def right():
-    return HANDS["right-default"]
-
-
-@pytest.fixture(scope="module")
-def right_tree(right):
-    return KinematicTree.of(right)
 
 
 @pytest.mark.few(4)
@@ -95,10 +67,8 @@ def test_a_jump_is_met_half_way_by_both_sides(right, right_tree):
     assert middle == pytest.approx(20.5, abs=0.7)
 
 
-@pytest.mark.parametrize("name", ["left-default", "right-default"])
-def test_zero_lag(name):
-    hand = HANDS[name]
-    tree = KinematicTree.of(hand)
+@pytest.mark.few(3)
+def test_zero_lag(hand, tree):
     wave = 0.5 + 0.4 * np.sin(2 * np.pi * np.arange(150) / 40)[:, None]
     commands = hand.command_lower + wave * (hand.command_upper - hand.command_lower)
     commands[:, hand.command_names.index("thumb_bend")] = 0.2  # too slow for this wave
