@@ -244,31 +244,6 @@ def test_where_the_camera_stands_does_not_matter(both):
     assert np.abs(other.T_frame_base - move[:, None] @ trajectory.T_frame_base).max() < 1e-6
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("robot", ["inspire", "panda_gripper"])
-def test_a_span_of_quality_0_says_nothing(robot):
-    """Whatever stands there, calibration, joints and bases are the same; the verdict names it."""
-    robot = load_robot(robot)
-    joints = moving_hands(60)
-    quality = np.ones((60, 2))
-    quality[20:35, 1] = 0
-    # A hand that is somewhere else, is held in another way, and has another pose.
-    other, turn = joints.copy(), rotations.exp(np.array([0.5, -1.0, 0.3]))
-    other[20:35, 1] = human_joints("right", 15) @ turn.T + [0.5, 0.2, 1.0]
-    clean = retarget_motion(motion_of(joints), robot)
-    first, second = (retarget_motion(motion_of(j, quality=quality), robot) for j in (joints, other))
-    assert np.array_equal(first.commands, second.commands)
-    assert np.array_equal(first.T_frame_base, second.T_frame_base)
-    assert np.array_equal(first.calibration[1].rotation, second.calibration[1].rotation)
-    assert first.active.all() and (first.confidence == quality).all()
-    away = first.T_frame_base[:, 1, :3, 3] - clean.T_frame_base[:, 1, :3, 3]
-    assert np.abs(away).max() < 0.03
-    assert np.abs(first.commands - clean.commands)[:10].max() < 0.02
-    assert "25.0% of the right hand's frames have confidence 0" in str(second.verdict.reasons)
-    assert second.verdict.status == first.verdict.status
-    assert not any("confidence" in reason for reason in clean.verdict.reasons)
-
-
 def test_filled_frames_do_not_calibrate():
     joints = moving_hands(60)
     clean = retarget_motion(motion_of(joints), ROBOT)

@@ -36,7 +36,7 @@ def perfect(motion) -> RobotTrajectory:
     )  # fmt: skip
 
 
-@pytest.fixture()
+@pytest.fixture
 def trajectory(motion):
     return perfect(motion)
 
