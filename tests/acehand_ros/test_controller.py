@@ -142,11 +142,11 @@ def test_a_hand_that_is_not_seen_is_not_commanded(tmp_path):
     demo, robot = next(load_demonstrations(tmp_path / "hands.npz"))
     (message,) = trajectory_messages(demo)
     assert message.topic == "/right_hand/joint_trajectory"
-    said = [
+    topics = [
         {m.topic for m in frame_messages(demo, i) if m.topic.endswith("joint_states")}
         for i in range(60)
     ]
-    assert said == [set()] * 10 + [{"/right_hand/joint_states"}] * 40 + [set()] * 10
+    assert topics == [set()] * 10 + [{"/right_hand/joint_states"}] * 40 + [set()] * 10
     points = Trajectory.of(message.fields)
     assert len(points.at_ns) == 41
     check_controller_takes(message.fields, robot.hand("right"))
@@ -167,7 +167,7 @@ def test_both_hands_begin_their_clip_together(table):
 
 @pytest.mark.slow
 def test_the_count_of_the_report_is_of_the_stamps(table):
-    """Frames said to be 1 / 30 s apart that were taken twice as fast are too fast."""
+    """Frames stated to be 1 / 30 s apart that were taken twice as fast are too fast."""
     from retarget.retargeting import retarget_motion
 
     motion = read_motion_file(table, "both")

@@ -1,4 +1,4 @@
-"""Goals and commands for controllers, without ROS: who is told what, and when it stops."""
+"""Goals and commands for controllers, without ROS: who gets what, and when it stops."""
 
 import time
 import xml.etree.ElementTree as ElementTree

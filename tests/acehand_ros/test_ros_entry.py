@@ -19,7 +19,7 @@ from acehand_ros.worker import JobLog, JobWorker
 from helpers import ROOT
 from retarget.robots.robot import load_robot
 
-#: A node that waits to be told to stop, in a process that takes a second to end.
+#: A node that waits for its end, in a process that takes a second to end.
 NODE = """
 import atexit, sys, time, types
 from acehand_ros import entry
@@ -53,8 +53,8 @@ def test_ctrl_c_ends_a_node_cleanly_however_often(times: int) -> None:
     for _ in range(times):
         node.send_signal(signal.SIGINT)
         time.sleep(0.2)
-    _, said = node.communicate(timeout=30)
-    assert (node.returncode, said) == (0, "")
+    _, errors = node.communicate(timeout=30)
+    assert (node.returncode, errors) == (0, "")
 
 
 @pytest.mark.parametrize("library", ["numpy", "rclpy"])
@@ -89,18 +89,18 @@ def test_losses_are_warnings_and_failures_errors(monkeypatch: pytest.MonkeyPatch
         JobReport("data", 1.0, 0.0, (), (failure,)), None, {}, {"/a": 3}, (damage,), (damage,)
     )
     log, worker, seen = mock.Mock(), JobWorker(), []
-    told = JobLog(log, worker)
+    job_log = JobLog(log, worker)
 
     def work(progress, cancel):
         for done in (1, 2):
             progress("track", done, 4)
             time.sleep(0.01)
-            seen.append(told.tell())
+            seen.append(job_log.tell())
         return report
 
     worker.start(work)
     assert worker.join(20)
-    assert told.tell() and not told.tell() and seen == [False, False]
+    assert job_log.tell() and not job_log.tell() and seen == [False, False]
     assert [(name, *words) for name, words, _ in log.method_calls] == [
         ("info", "track"),
         ("info", "track: 50 %"),
@@ -119,9 +119,9 @@ def test_a_recorder_names_the_image_topics_that_there_are() -> None:
 
 
 def test_controllers_are_found_in_any_namespace() -> None:
-    told = control.controller_parameters(load_robot("inspire"), "both", "action", 100, 0.2, 0.05)
+    given = control.controller_parameters(load_robot("inspire"), "both", "action", 100, 0.2, 0.05)
     names = ["controller_manager", "left_hand", "right_hand"]
-    assert list(told) == [f"/**/{name}" for name in names]
+    assert list(given) == [f"/**/{name}" for name in names]
 
 
 @pytest.mark.parametrize(
@@ -142,8 +142,8 @@ def test_a_bag_names_the_distribution_it_was_recorded_on(tmp_path: Path) -> None
         writer = BagWriter(path, recorded_on=recorded_on)
         writer.write_raw("/a", "std_msgs/msg/String", 1, b"\0\1\0\0\1\0\0\0\0")
         writer.close()
-        told = yaml.safe_load((path / "metadata.yaml").read_text("utf-8"))
-        assert told["rosbag2_bagfile_information"]["ros_distro"] == named
+        metadata = yaml.safe_load((path / "metadata.yaml").read_text("utf-8"))
+        assert metadata["rosbag2_bagfile_information"]["ros_distro"] == named
 
 
 def test_colcon_runs_the_tests_on_ros_alone() -> None:

@@ -454,7 +454,7 @@ def test_what_is_left_of_a_clip_that_cannot_be_recovered(tmp_path: Path) -> None
 def test_without_locks_open_clips_are_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It cannot be told whether an open clip is still being recorded."""
+    """Without a lock an open clip may still be being recorded."""
     monkeypatch.setattr(atomic, "fcntl", None)
     left = tmp_path / "clips" / ".clip_000000.partial-17"
     left.mkdir(parents=True)

@@ -17,7 +17,7 @@ def stamps(gaps_ms: list[int]) -> np.ndarray:
 
 
 def play(timeline: Timeline, until_ns: int, start_ns: int = 0) -> list[tuple[int, int]]:
-    """Sleep as told until a time; return (time, frame) of everything that came."""
+    """Sleep as long as it asks until a time; return (time, frame) of everything that came."""
     now, out = start_ns, []
     while True:
         due = timeline.due(now)

@@ -25,7 +25,7 @@ def hand_mjcf(
     """Return an MJCF of a hand whose axes are turned by half a turn about z from the base frame.
 
     The last hinge follows the one before by a ``coupling``: "equality", "tendon" or "none". Fingers
-    are called by ``names`` or f0, f1, ... and may begin with a knuckle that can ``spread``. Shown
+    are called by ``names`` or f0, f1, ... and may begin with a knuckle that can ``spread``. Drawn
     for the palm is ``mesh``, a file in the folder ``assets``.
     """
     unit = 57.29577951308232 if degrees else 1.0

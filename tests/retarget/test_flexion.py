@@ -21,12 +21,12 @@ CLOSE_DEG = 15.0
 SLOW = [pytest.mark.slow]
 #: Degrees at MCP, PIP and DIP: none of these is a pose that calibrations are fitted to.
 STRAIGHT, FIST, GRIP, ALONE = (3, 3, 3), (85, 95, 55), (40, 55, 30), (75, 80, 50)
-THUMB = {"beside": {"cmc_spread": -25, "cmc_flex": -10, "mcp_flex": 5, "ip_flex": 5},
+THUMB = {"aside": {"cmc_spread": -25, "cmc_flex": -10, "mcp_flex": 5, "ip_flex": 5},
          "over": {"cmc_spread": 0, "cmc_flex": 16, "cmc_twist": 7, "mcp_flex": 55, "ip_flex": 40},
          "opposed": {}}  # fmt: skip
 
 
-def pose(thumb="beside", **bends):
+def pose(thumb="aside", **bends):
     angles = articulation.comfortable().copy()
     for finger in ("index", "middle", "ring", "pinky"):
         triple = bends.get(finger, bends.get("all", STRAIGHT))

@@ -1,4 +1,4 @@
-"""Joints that are missing cost what they would have told, not the hand."""
+"""Joints that are missing cost their own finger, not the hand."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -115,8 +115,8 @@ def palm_frame_off(hand) -> float:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_rpy_that_is_proposed_is_right(folders, tmp_path, name):
     path = changed(folders[name], tmp_path, turned(2, 90))
-    said = failures(path)["palm frame"]
-    proposed = yaml.safe_load(said[said.index("rpy: [") + 5 : said.index("]") + 1])
+    named = failures(path)["palm frame"]
+    proposed = yaml.safe_load(named[named.index("rpy: [") + 5 : named.index("]") + 1])
 
     def repaired(values):
         values["sides"]["right"]["model"]["rpy"] = [float(v) for v in proposed]
@@ -167,9 +167,9 @@ def test_a_base_far_from_the_hand_is_named(folders, tmp_path, name):
 SCALED = ("body", "geom", "site", "joint")
 
 
-@pytest.mark.parametrize(("factor", "said"), [(1000, "looks like millimetres"), (0.001, "twice")])
+@pytest.mark.parametrize(("factor", "named"), [(1000, "looks like millimetres"), (0.001, "twice")])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_scaled_model_is_named(folders, tmp_path, name, factor, said):
+def test_a_scaled_model_is_named(folders, tmp_path, name, factor, named):
 
     def scale(values):
         place = values["sides"]["right"]["model"]
@@ -196,17 +196,17 @@ def test_a_scaled_model_is_named(folders, tmp_path, name, factor, said):
             joint["limits"] = [v * factor for v in joint["limits"]]
 
     found = failures(changed(folders[name], tmp_path, scale))
-    assert list(found) == ["size"] and said in found["size"]
+    assert list(found) == ["size"] and named in found["size"]
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "said"),
+    ("one", "other", "named"),
     [
         ("middle", "pinky", "the pinky is nearer to the thumb than the ring"),
         ("index", "thumb", "by its place the index looks like the thumb"),
     ],
 )
-def test_exchanged_fingers_are_named(tmp_path, one, other, said):
+def test_exchanged_fingers_are_named(tmp_path, one, other, named):
     """Where no name of a joint tells: by where the fingers stand."""
     (tmp_path / "made.xml").write_text(hand_mjcf(names=False))
     made = write_draft(tmp_path / "made.xml", tmp_path / "made").parent
@@ -222,7 +222,7 @@ def test_exchanged_fingers_are_named(tmp_path, one, other, said):
             table["thumb_tip"], table["index_tip"] = "index_tip", "thumb_tip"
 
     found = failures(changed(made, tmp_path, exchange))
-    assert list(found) == ["fingers"] and said in found["fingers"]
+    assert list(found) == ["fingers"] and named in found["fingers"]
 
 
 def test_exchanged_joints_are_named(folders, tmp_path):

@@ -85,8 +85,8 @@ def test_fingertips_that_are_hardly_known_count(motion, trajectory, count, statu
     sigma[:count, 1, [4, 8, 12, 16, 20]] = np.hypot(0.05, 0.031)
     sigma[count:, 1, [4, 8, 12, 16, 20]] = np.hypot(0.05, 0.029)
     verdict = judge(dataclasses.replace(motion, joint_sigma=sigma), trajectory)
-    said = f"{count}% of the right human fingertips are not known to 30 mm"
-    assert_verdict(verdict, status, *([] if status == "pass" else [said]))
+    reason = f"{count}% of the right human fingertips are not known to 30 mm"
+    assert_verdict(verdict, status, *([] if status == "pass" else [reason]))
 
 
 def test_no_hand_fails(motion, trajectory):
@@ -173,8 +173,8 @@ def test_flexion(motion, trajectory, slot, side, error, status):
     both = [None, None]
     both[slot] = report
     verdict = judge(motion, dataclasses.replace(trajectory, flexion=tuple(both)))
-    said = (f"the {side} robot's ring finger bends {error:.0f} degrees", "25 and 58")
-    assert_verdict(verdict, status, *(said if status != "pass" else ()))
+    reason = (f"the {side} robot's ring finger bends {error:.0f} degrees", "25 and 58")
+    assert_verdict(verdict, status, *(reason if status != "pass" else ()))
 
 
 @pytest.mark.parametrize(

@@ -177,7 +177,7 @@ COUPLINGS = [
 
 
 def test_the_coupling_residual_is_the_largest_of_any_step(right):
-    """Against MuJoCo itself: a finger that is told to jump bends its coupled joint late."""
+    """Against MuJoCo itself: a finger commanded to jump bends its coupled joint late."""
     t = times(16)
     commands = open_hand(right, 16, index=np.where(t < 0.2, 0.0, 1.0))
     model = mujoco.MjModel.from_xml_path(str(right.mjcf_path))

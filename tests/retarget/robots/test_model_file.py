@@ -118,7 +118,7 @@ def test_a_urdf_in_its_package(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "place", ["package.xml", "beside", "ROS_PACKAGE_PATH", "AMENT_PREFIX_PATH"]
+    "place", ["package.xml", "next to it", "ROS_PACKAGE_PATH", "AMENT_PREFIX_PATH"]
 )
 def test_where_a_package_is_found(tmp_path, monkeypatch, place):
     file = write_urdf(tmp_path, THREE)
@@ -128,12 +128,12 @@ def test_where_a_package_is_found(tmp_path, monkeypatch, place):
         file = package.rename(tmp_path / "checkout") / "urdf" / "hand.urdf"
     else:
         away = tmp_path / "away"
-        meshes = {"beside": tmp_path / "makers", "AMENT_PREFIX_PATH": away / "share" / "makers"}
+        meshes = {"next to it": tmp_path / "makers", "AMENT_PREFIX_PATH": away / "share" / "makers"}
         target = meshes.get(place, away / "makers") / "meshes"
         other = tmp_path / "description" / "hand.urdf"
         other.parent.mkdir()
         file = file.rename(other)
-        if place != "beside":
+        if place != "next to it":
             target.parent.mkdir(parents=True)
             (package / "meshes").rename(target)
             monkeypatch.setenv(place, f"/nowhere{os.pathsep}{away}")

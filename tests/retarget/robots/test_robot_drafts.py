@@ -251,9 +251,9 @@ def test_the_command_writes_draws_and_checks(tmp_path, capsys):
     folder = tmp_path / "out"
     words = ["robots", "init", str(tmp_path / "my_hand.xml"), "--output", str(folder), "--json"]
     assert acehand(words) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert said["failed"] == 0 and said["file"] == str(folder / "robot.yaml")
-    assert any("speed" in question for question in said["open"])
+    report = json.loads(capsys.readouterr().out)
+    assert report["failed"] == 0 and report["file"] == str(folder / "robot.yaml")
+    assert any("speed" in question for question in report["open"])
     values = yaml.safe_load((folder / "robot.yaml").read_text())
     assert values["license"].startswith("Made-up License 1.0")
     assert values["name"] == "my_hand"

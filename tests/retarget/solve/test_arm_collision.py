@@ -101,7 +101,7 @@ def test_a_known_base_is_kept(arm, hands) -> None:
         assert motion.T_frame_arm @ arm.base_poses(motion.joints) == pytest.approx(path, abs=0.005)
     assert result.verdict == hands.verdict
     assert any("--arm-table" in note for note in result.arms[0].notes)
-    # The right arm 3 m away: that is said, with the share.
+    # The right arm 3 m away: the verdict says so, with the share.
     far = ArmSettings(arm.path, base_left=flags(bases[0]), base_right=flags(stand(3.0)))
     result = attach_arms(along(hands, paths), arm, far, ROBOT)
     assert result.verdict.status == "fail"
@@ -154,8 +154,8 @@ def test_an_elbow_moves_aside(arm, hands) -> None:
     scene = ArmScene(arm, hands, None, (0, 1), 0.05)
     joints = np.tile([0.0, 0.7, 0.0, 1.4, 0.0, 0.6, 0.0], (COUNT, 1))
     elbow = (base @ arm.tree.poses(joints[:1], ("link4",))[0, 0])[:3, 3]
-    beside = stand(elbow[0], elbow[1] - 0.11)  # upright: 0.01 m between the capsules
-    other = {1: scene.places(1, beside, np.zeros((COUNT, 7)), slice(None))}
+    aside = stand(elbow[0], elbow[1] - 0.11)  # upright: 0.01 m between the capsules
+    other = {1: scene.places(1, aside, np.zeros((COUNT, 7)), slice(None))}
 
     def gap(joints: np.ndarray) -> float:
         sides = other | {0: scene.places(0, base, joints, slice(None))}
