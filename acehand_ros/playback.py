@@ -305,7 +305,10 @@ class Playback:
                     self._ended = self._ended or due.ended
                 waits = [driving_s]
                 if not self._ended:
-                    waits.append(self._timeline.wait_s(time.monotonic_ns()))
+                    # From when frames were due: an end reached since then still has to be reported.
+                    left = self._timeline.wait_s(now)
+                    late = (time.monotonic_ns() - now) / _NS
+                    waits.append(None if left is None else max(0.0, left - late))
                 if tick_s is not None:
                     waits.append(max(0.0, next_tick - time.monotonic()))
                 self._wake.wait(min((s for s in waits if s is not None), default=None))

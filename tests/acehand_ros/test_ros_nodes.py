@@ -5,6 +5,7 @@ import random
 import re
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -84,12 +85,14 @@ def playback(demonstration, outlet, clock=None, settings=None, **timeline) -> Pl
 
 def played(player: Playback) -> Playback:
     player.start()
-    wait(lambda: player.ended)
-    player.close()
+    try:
+        wait(lambda: player.ended)
+    finally:
+        player.close()
     return player
 
 
-def stamp_ns(message: PlainMessage) -> int:
+def stamp_of(message: PlainMessage) -> int:
     stamp = message.fields["header"]["stamp"]
     return stamp["sec"] * 10**9 + stamp["nanosec"]
 
@@ -101,7 +104,7 @@ def test_everything_is_played_once_with_its_own_stamps(demonstration: Demonstrat
     played(player)
     for side in ("left", "right"):
         states = outlet.of(f"/{side}_hand/joint_states")
-        assert [stamp_ns(m) for m in states] == demonstration.stamps_ns.tolist()
+        assert [stamp_of(m) for m in states] == demonstration.stamps_ns.tolist()
         trajectories = outlet.of(f"/{side}_hand/joint_trajectory")
         assert len(trajectories) == 1 and len(trajectories[0].fields["points"]) == 14
     assert len(clock) >= 3 and clock == sorted(clock)
@@ -223,7 +226,7 @@ def test_pause_seek_and_close_in_time(demonstration: Demonstration) -> None:
     player.start()
     player.set("position", 0.05)
     wait(lambda: outlet.of("/left_hand/joint_states"))
-    assert [stamp_ns(m) for m in outlet.of("/left_hand/joint_states")] == [10**18 + 50_000_000]
+    assert [stamp_of(m) for m in outlet.of("/left_hand/joint_states")] == [10**18 + 50_000_000]
     assert len(outlet.of("/left_hand/joint_trajectory")[0].fields["points"]) == 9
     with pytest.raises(InputError, match="valid"):
         player.set("position", 1.0)
@@ -238,6 +241,17 @@ def test_pause_seek_and_close_in_time(demonstration: Demonstration) -> None:
 def test_a_failed_publish_ends_play_and_is_kept(demonstration: Demonstration) -> None:
     player = played(playback(demonstration, Collected(fail_on="joint_states")))
     assert isinstance(player.error, OSError)
+
+
+def test_play_ends_though_the_last_frame_is_published_beyond_the_end(demonstration) -> None:
+    class Slow(Collected):
+        def publish(self, messages, stamp_ns=None) -> None:
+            super().publish(messages, stamp_ns)
+            states = [m for m in messages if m.topic == "/left_hand/joint_states"]
+            if states and stamp_of(states[0]) == demonstration.stamps_ns[-1]:
+                time.sleep(0.03)  # of frames 0.01 s apart
+
+    assert played(playback(demonstration, Slow())).error is None
 
 
 def test_the_rest_is_stretched(demonstration: Demonstration) -> None:

@@ -6,11 +6,14 @@ it is in degrees and the whole in radians.
 
 from __future__ import annotations
 
+import shutil
 import struct
 from pathlib import Path
 
 import numpy as np
 import yaml
+
+from retarget.robots.robot import find_robot_file
 
 #: Carries a maker's axes to ours: x is their z, y their -y, z their x.
 AXES = np.array([[0.0, 0.0, 1.0], [0.0, -1.0, 0.0], [1.0, 0.0, 0.0]])
@@ -155,6 +158,14 @@ def write_robot(folder: Path, values: dict) -> Path:
     path = folder / "robot.yaml"
     path.write_text(yaml.safe_dump(values, sort_keys=False))
     return path
+
+
+def edited_copy(folder: Path, name: str, change=lambda values: None) -> Path:
+    """Copy a packaged robot; return its robot.yaml after ``change`` to the values."""
+    copy = Path(shutil.copytree(find_robot_file(name).parent, folder / name))
+    values = yaml.safe_load((copy / "robot.yaml").read_text())
+    change(values)
+    return write_robot(copy, values)
 
 
 def box_obj(low: tuple[float, ...], high: tuple[float, ...]) -> str:

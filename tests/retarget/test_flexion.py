@@ -155,3 +155,15 @@ def test_a_grip_of_another_hand(side, size):
     trajectory = retarget_motion(motion, load_robot("inspire"))
     report = trajectory.flexion[SIDES.index(side)]
     assert np.abs(report.robot_deg - report.human_deg).mean() < CLOSE_DEG
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["inspire", "allegro"])
+def test_a_real_grip(name, shared):
+    """Half a second in which two hands hold something; nothing of it may go into a turned palm."""
+    data = np.load(shared / "data" / "hot3d_bimanual_joints.npz")
+    motion = motion_of(data["joints_world"], timestamps_ns=data["timestamps_ns"])
+    trajectory = retarget_motion(motion, load_robot(name, models=OURS))
+    for report in trajectory.flexion:
+        assert report.human_deg.mean() > 45
+        assert np.abs(report.robot_deg - report.human_deg).mean() < CLOSE_DEG

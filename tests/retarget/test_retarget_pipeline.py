@@ -1,13 +1,11 @@
 """From hand motion to robot trajectory: both hands, their places, limits, and other robots."""
 
 import dataclasses
-import shutil
 import subprocess
 import sys
 
 import numpy as np
 import pytest
-import yaml
 
 import retarget
 from acehand_core import plugins
@@ -15,6 +13,7 @@ from acehand_core.errors import InputError
 from acehand_core.geometry import frames, rotations
 from acehand_core.motion import Calibration
 from acehand_core.types import SIDES
+from helpers.makers_files import edited_copy
 from helpers.retarget_samples import (
     human_joints,
     motion_of,
@@ -27,7 +26,7 @@ from retarget.replay import metrics
 from retarget.retargeting import retarget_motion
 from retarget.robots.hand_spec import limit_violations, speed_violations
 from retarget.robots.kinematics import KinematicTree
-from retarget.robots.robot import find_robot_file, load_robot
+from retarget.robots.robot import load_robot
 from retarget.solve.methods import HandSolution, Retargeter, retargeter_named
 from retarget.targets import calibrated, palm_frames
 
@@ -279,24 +278,12 @@ def test_unknown_method():
         retarget_motion(motion_of(moving_hands(3)), ROBOT, "dex-vectors")
 
 
-@pytest.fixture()
-def copied(tmp_path):
-    def make(change):
-        folder = shutil.copytree(find_robot_file("inspire").parent, tmp_path / "copy")
-        root = yaml.safe_load((folder / "robot.yaml").read_text())
-        change(root)
-        (folder / "robot.yaml").write_text(yaml.safe_dump(root, sort_keys=False))
-        return load_robot(folder)
-
-    return make
-
-
 @pytest.mark.parametrize("side", SIDES)
-def test_a_robot_with_one_side(copied, side):
+def test_a_robot_with_one_side(tmp_path, side):
     def drop(root):
         del root["sides"]["left" if side == "right" else "right"]
 
-    robot = copied(drop)
+    robot = load_robot(edited_copy(tmp_path, "inspire", drop))
     slot = SIDES.index(side)
     trajectory = retarget_motion(motion_of(moving_hands(20, sides=(side,))), robot)
     assert_sound(trajectory, robot)

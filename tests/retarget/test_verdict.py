@@ -133,17 +133,11 @@ def test_simulation_gates(motion, trajectory, slot, side, field, gate, text):
         assert_verdict(judge(motion, report), status, *named)
 
 
-def test_penetration_takes_the_deeper_of_both(motion, trajectory):
+def test_a_simulation_that_goes_deep_is_unstable_or_is_missing(motion, trajectory):
     deep = with_report(trajectory, 1, max_penetration_mm=3.0, commanded_penetration_mm=12.0)
     assert_verdict(judge(motion, deep), "warn", "12.0 mm into itself")
-
-
-def test_an_unstable_simulation_fails(motion, trajectory):
     shaky = with_report(trajectory, 0, unstable_steps=3)
     assert_verdict(judge(motion, shaky), "fail", "left simulation was unstable in 3 steps")
-
-
-def test_without_a_simulation_nothing_is_said_about_it(motion, trajectory):
     bare = dataclasses.replace(trajectory, replay=(None, None))
     assert_verdict(judge(motion, bare), "pass")
 

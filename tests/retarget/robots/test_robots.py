@@ -3,7 +3,6 @@
 import re
 import shutil
 import xml.etree.ElementTree as ET
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ from scipy.spatial.transform import Rotation
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.geometry import frames, rotations
 from acehand_core.types import SIDES
+from helpers.makers_files import edited_copy
 from helpers.retarget_samples import (
     FPS,
     assert_within_limits,
@@ -59,17 +59,6 @@ def human(joints_file):
     joints = np.full((120, 2, 21, 3), np.nan)
     joints[:, 1] = np.load(joints_file)["joints"][:120]
     return motion_of(joints, placed=False)
-
-
-def own_copy(tmp_path, name):
-    return Path(shutil.copytree(find_robot_file(name).parent, tmp_path / name)) / "robot.yaml"
-
-
-def changed(path, change):
-    values = yaml.safe_load(path.read_text())
-    change(values)
-    path.write_text(yaml.safe_dump(values, sort_keys=False))
-    return path
 
 
 @pytest.mark.parametrize("name", robot_names())
@@ -158,7 +147,7 @@ def test_follows_a_recorded_hand(name, human):
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", [r for r in ROBOTS if ":" not in r.values[0]])
 def test_the_order_of_joints_in_the_model_file_does_not_matter(tmp_path, name, human):
-    path = own_copy(tmp_path, name)
+    path = edited_copy(tmp_path, name)
     model = path.parent / "right.xml"
     tree = ET.parse(model)
     for body in tree.getroot().iter("body"):
@@ -284,7 +273,7 @@ def test_range_and_polarity_can_be_set_per_joint(tmp_path):
                                       "register_offset": 20}  # fmt: skip
         values["sides"]["left"]["commands"] = {"thumb_rotation": {"register_zero": "upper"}}
 
-    robot = load_robot(changed(own_copy(tmp_path, "inspire"), change))
+    robot = load_robot(edited_copy(tmp_path, "inspire", change))
     right, left = robot.hand("right"), robot.hand("left")
     assert right.controller.of(right.command_lower).tolist() == [900, 20, 1000, 1000, 1000, 0]
     assert left.controller.of(left.command_lower)[-1] == 1000
@@ -307,7 +296,7 @@ def test_broken_files_are_refused_with_the_key(tmp_path, keys, value, named):
         values[last] = value
 
     with pytest.raises(SchemaError, match=named):
-        load_robot(changed(own_copy(tmp_path, "allegro"), change))
+        load_robot(edited_copy(tmp_path, "allegro", change))
 
 
 def test_a_variant_can_follow_the_name():
@@ -391,7 +380,7 @@ def test_a_gripper_too_slow_for_the_pinches_says_which_it_misses(tmp_path):
         values["joints"]["thumb_jaw"]["velocity"] = 0.002
 
     gap = tapping(10, 5, 30)
-    path = changed(own_copy(tmp_path, "panda_gripper"), slower)
+    path = edited_copy(tmp_path, "panda_gripper", slower)
     trajectory = retarget_motion(tapping_motion(gap), load_robot(path, models=OURS))
     opening = trajectory.registers[:, 1, 0]
     closed = np.flatnonzero(gap < CLOSE_M)
