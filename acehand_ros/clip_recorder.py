@@ -19,6 +19,7 @@ from acehand_core import ConvertOptions, ConvertReport, convert_bag, load_demons
 from acehand_core.atomic import DirectoryLock, LockedError, output_errors
 from acehand_core.errors import EXIT_OK, AcehandError, InputError, OutputError
 from acehand_core.recordings.bags.bag import Bag
+from acehand_core.recordings.bags.library import LATEST, typestore
 from acehand_core.recordings.bags.messages import (
     Demonstration,
     latched_messages,
@@ -26,7 +27,7 @@ from acehand_core.recordings.bags.messages import (
     verdict_status,
 )
 from acehand_core.recordings.bags.records import DroppedMessages
-from acehand_core.recordings.bags.writer import BagWriter
+from acehand_core.recordings.bags.writer import BagWriter, load_library
 from acehand_core.types import SIDES, Progress
 from acehand_ros import runtime
 from acehand_ros.messages import DIAGNOSTICS, Outlet
@@ -270,18 +271,21 @@ class ClipRecorderNode:
         return self._exit_code
 
     def configure(self) -> None:
-        """Take the output folder, recover unclosed clips and advertise the topics."""
+        """Take the output folder, recover unclosed clips, advertise the topics, load rosbags."""
         self._clips = self._clips or ClipFolder(self._folder)
         for sentence in self._clips.recover():
             self._node.get_logger().warning(sentence)
         self._outlet.open([*(f"/{side}_hand/joint_trajectory" for side in SIDES), DIAGNOSTICS])
+        # Not when a clip begins: loading takes longer than five images, all that the queue holds.
+        load_library()
+        typestore(LATEST)
 
     def activate(self) -> None:
         """Subscribe to the camera."""
         self._active = True
-        self._look_for_camera()
         if self._values["record_at_start"]:
             self._start()
+        self._look_for_camera()
 
     def deactivate(self) -> None:
         """Unsubscribe; an open clip ends here and is converted."""
@@ -315,9 +319,10 @@ class ClipRecorderNode:
             self._node.get_logger().error(str(error), throttle_duration_sec=5.0)
             return
         if msgtype is not None:
+            # rclpy's first log call takes long, in which images would be lost.
+            self._node.get_logger().info(f"listening to {topic} ({msgtype})")
             self._subscribe(topic, msgtype)
             self._subscribe(self._info_topic, CAMERA_INFO)
-            self._node.get_logger().info(f"listening to {topic} ({msgtype})")
 
     def _remind(self) -> None:
         """Log that images are missing, or the length of the open clip."""

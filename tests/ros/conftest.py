@@ -39,7 +39,7 @@ def node() -> Iterator[Any]:
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., Process]]:
-    """Start nodes that are ended with the test."""
+    """Start nodes, ended with the test as by Ctrl-C: ROS lists a killed one for seconds."""
     started: list[Process] = []
 
     def begin(module: str, remap: dict[str, str] | None = None, **parameters: Any) -> Process:
@@ -48,9 +48,7 @@ def start() -> Iterator[Callable[..., Process]]:
 
     yield begin
     for process in started:
-        if process.popen.poll() is None:
-            process.popen.kill()
-        process.popen.communicate()
+        process.stop()
 
 
 @pytest.fixture

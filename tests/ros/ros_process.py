@@ -79,6 +79,19 @@ class Process:
         out, _ = self.popen.communicate(timeout=seconds)
         return self.popen.returncode, out
 
+    def stop(self) -> None:
+        """Send SIGINT, as Ctrl-C does, and wait for its end."""
+        if self.popen.poll() is None:
+            self.popen.send_signal(signal.SIGINT)
+        try:
+            self.popen.communicate(timeout=20)
+        except subprocess.TimeoutExpired:
+            self._kill()
+            self.popen.communicate()
+
+    def _kill(self) -> None:
+        self.popen.kill()
+
 
 class Launched(Process):
     """A launch file of ours, as ``ros2 launch`` starts it from a sourced colcon workspace.
@@ -105,15 +118,9 @@ class Launched(Process):
             start_new_session=True,
         )
 
-    def stop(self) -> None:
-        """Send SIGINT to launch, as Ctrl-C does, and wait for its end and that of its nodes."""
-        if self.popen.poll() is None:
-            self.popen.send_signal(signal.SIGINT)
-        try:
-            self.popen.communicate(timeout=20)
-        except subprocess.TimeoutExpired:
-            os.killpg(self.popen.pid, signal.SIGKILL)
-            self.popen.communicate()
+    def _kill(self) -> None:
+        """Kill launch with its nodes."""
+        os.killpg(self.popen.pid, signal.SIGKILL)
 
 
 def _text(value: Any) -> str:

@@ -7,10 +7,11 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from ros_process import Process, call, spin_until, trigger
 from rosbags.rosbag2 import Reader
-from test_offline_bag import EXAMPLE, START, STEP, Told, image_fields
+from test_offline_bag import EXAMPLE, IMAGE, START, STEP, Told, image_fields
 
 from acehand_core.lerobot.check import check_dataset
 from acehand_core.recordings.bags.messages import PlainMessage
@@ -110,6 +111,26 @@ def test_it_ends_though_the_clock_has_stopped(node: Any, start: Start, tmp_path:
     spin_until(node, lambda: recorder.popen.poll() is not None, 240)
     code, output = recorder.wait(5)
     assert code == 0 and "done: 1 episode" in output, output
+
+
+def test_the_first_clip_begins_with_the_first_image(
+    node: Any, start: Start, tmp_path: Path
+) -> None:
+    """At 100 Hz: the queue holds a twentieth of a second, less than loading rosbags takes."""
+    from rclpy.serialization import deserialize_message
+
+    camera = Camera(node, 1, period_s=0.01)
+    small = np.zeros((8, 8, 3), np.uint8)
+    fields = [image_fields(small, START + index * STEP) for index in range(30)]
+    camera.messages = [to_ros(PlainMessage(TOPIC, IMAGE, 0, one)) for one in fields]
+    recorder = start("clip_recorder", output_dir=tmp_path, image_topic=TOPIC, record_at_start=True)
+    spin_until(node, lambda: camera.publisher.get_subscription_count() == 1, 60)
+    camera.timer.reset()
+    spin_until(node, lambda: camera.sent == 30, 30)
+    recorder.stop()
+    with Reader(tmp_path / "clips" / "clip_000000") as reader:
+        _, _, data = next(iter(reader.messages()))
+    assert deserialize_message(bytes(data), type(camera.messages[0])) == camera.messages[0]
 
 
 def test_no_image_and_the_life_cycle(node: Any, start: Start, tmp_path: Path) -> None:
