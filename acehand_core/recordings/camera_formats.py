@@ -318,7 +318,6 @@ def _is_ros_calibration(content: Any) -> bool:
 
 
 def _ros_calibration(content: Any) -> Mapping[str, Make]:
-
     def data(key: str) -> list[float]:
         return numbers(field(field(content, key), "data"), f"{key}: data")
 

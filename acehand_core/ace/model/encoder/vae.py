@@ -98,7 +98,6 @@ class EncoderStream:
     """The stream of one clip: t frames give ``1 + (t - 1) // 4`` latents, for any pushes."""
 
     def __init__(self, encoder: VideoEncoder, chunk: int, round_to_half: bool) -> None:
-
         self._encoder, self._chunk, self._round = encoder, chunk, round_to_half
         self._caches: list[torch.Tensor | None] = [None] * encoder._caches
         self._waiting: list[Frames] = []
