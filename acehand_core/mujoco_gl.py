@@ -12,7 +12,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, UInt8
@@ -65,9 +65,6 @@ def quiet_mujoco() -> Iterator[None]:
         mujoco.set_mju_user_warning(before)
 
 
-_Opened = TypeVar("_Opened", bound="Offscreen")
-
-
 class Offscreen:
     """A buffer that a compiled model is drawn into, without a display; a context manager."""
 
@@ -84,7 +81,7 @@ class Offscreen:
             self._gl.free()
             raise no_opengl(str(error)) from error
 
-    def __enter__(self: _Opened) -> _Opened:
+    def __enter__(self) -> Any:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -69,22 +69,24 @@ def shifts_apart(hands: dict[Side, PlacedHand]) -> dict[Side, Float[np.ndarray, 
     if len(hands) < 2:
         return shifts
     left, right = hands.values()
-    _, at_left, at_right = np.intersect1d(left.frames, right.frames, return_indices=True)
-    near = overlap(left.joints[at_left], right.joints[at_right]) > GIVE_M
-    rows = at_left[near], at_right[near]
-    pair = [(hand.joints[r], hand.sigma[r]) for hand, r in zip((left, right), rows, strict=True)]
+    both = np.stack(np.intersect1d(left.frames, right.frames, return_indices=True)[1:])
+    # Each frame takes some 50 kB while it is worked on.
+    for at_left, at_right in np.array_split(both, len(both[0]) // 500 + 1, axis=1):
+        near = overlap(left.joints[at_left], right.joints[at_right]) > GIVE_M
+        rows = at_left[near], at_right[near]
+        pair = [(h.joints[r], h.sigma[r]) for h, r in zip((left, right), rows, strict=True)]
 
-    prior = np.zeros((near.sum(), 6, 6))
-    for k, (joints, sigma) in enumerate(pair):
-        ray = joints[:, 0] / np.linalg.norm(joints[:, :1], axis=-1)
-        along = ray[:, :, None] * ray[:, None]
-        across, depth = np.maximum(sigma, 1e-4).T[..., None, None]
-        part = slice(3 * k, 3 * k + 3)
-        prior[:, part, part] = (np.eye(3) - along) / across**2 + along / depth**2
+        prior = np.zeros((near.sum(), 6, 6))
+        for k, (joints, sigma) in enumerate(pair):
+            ray = joints[:, 0] / np.linalg.norm(joints[:, :1], axis=-1)
+            along = ray[:, :, None] * ray[:, None]
+            across, depth = np.maximum(sigma, 1e-4).T[..., None, None]
+            part = slice(3 * k, 3 * k + 3)
+            prior[:, part, part] = (np.eye(3) - along) / across**2 + along / depth**2
 
-    moved = _moved(_bones(pair[0][0]), _bones(pair[1][0]), prior)
-    for k, side in enumerate(hands):
-        shifts[side][rows[k]] = moved[:, 3 * k : 3 * k + 3]
+        moved = _moved(_bones(pair[0][0]), _bones(pair[1][0]), prior)
+        for k, side in enumerate(hands):
+            shifts[side][rows[k]] = moved[:, 3 * k : 3 * k + 3]
     return shifts
 
 

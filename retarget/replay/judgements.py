@@ -40,8 +40,7 @@ _NEVER = float("inf")
 
 def _built_in() -> Judgements:
     entries = read_yaml(Path(__file__).with_name("judgements.yaml")).plain()
-    limits = ("doubtful", "rejected")
-    never = {name: {k: _NEVER for k in limits if e[k] is None} for name, e in entries.items()}
+    never = {name: {k: _NEVER for k in e if e[k] is None} for name, e in entries.items()}
     return {name: Judgement(**entry | never[name]) for name, entry in entries.items()}
 
 
