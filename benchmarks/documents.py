@@ -295,7 +295,7 @@ def _bag(result: Result) -> str:
         f"| converting {converting['frames']} frames of `examples/two_hands.mp4` from a bag | "
         f"{converting['ratio_to_video']:.1f} x the main job on the video; "
         f"{converting['ratio_to_rosbags_alone']:.0f} x reading alone |",
-        "| with `--bag-output`, when bags still held the surfaces of the hands | "
+        "| with `--bag-output` | "
         f"{with_bag:.1f} x without |",
     ]  # fmt: skip
     for kind, one in memory.items():
