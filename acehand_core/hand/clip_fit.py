@@ -100,9 +100,7 @@ class _System:
 
 
 def _system(frames: FrameProblem, x: np.ndarray, trust: np.ndarray) -> _System:
-    blocks = np.array_split(np.arange(len(x)), len(x) // 500 + 1)  # large while worked on
-    parts = [quadratic(*frames(x[rows], rows)) for rows in blocks]
-    cost, gradient, own = map(np.concatenate, zip(*parts, strict=True))
+    cost, gradient, own = quadratic(*frames(x, np.arange(len(x))))
     weighted = trust[:, None] * gradient, trust[:, None, None] * own
     return _System(x, frames.orient(x), float(trust @ cost), *weighted)
 
