@@ -12,7 +12,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from jaxtyping import Float, UInt8
@@ -65,6 +65,9 @@ def quiet_mujoco() -> Iterator[None]:
         mujoco.set_mju_user_warning(before)
 
 
+_Opened = TypeVar("_Opened", bound="Offscreen")
+
+
 class Offscreen:
     """A buffer that a compiled model is drawn into, without a display; a context manager."""
 
@@ -81,7 +84,7 @@ class Offscreen:
             self._gl.free()
             raise no_opengl(str(error)) from error
 
-    def __enter__(self) -> Any:
+    def __enter__(self: _Opened) -> _Opened:
         return self
 
     def __exit__(self, *_: object) -> None:

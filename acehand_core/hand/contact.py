@@ -70,7 +70,7 @@ def shifts_apart(hands: dict[Side, PlacedHand]) -> dict[Side, Float[np.ndarray, 
         return shifts
     left, right = hands.values()
     both = np.stack(np.intersect1d(left.frames, right.frames, return_indices=True)[1:])
-    # Each frame takes some 50 kB while it is worked on.
+    # In blocks: the pairs of bones of one frame take 50 kB.
     for at_left, at_right in np.array_split(both, len(both[0]) // 500 + 1, axis=1):
         near = overlap(left.joints[at_left], right.joints[at_right]) > GIVE_M
         rows = at_left[near], at_right[near]

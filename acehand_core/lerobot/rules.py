@@ -98,7 +98,7 @@ def read_mapping(path: Path, example: str) -> dict[Any, Any]:
         content = yaml.safe_load(path.read_text("utf-8"))
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
-    except (yaml.YAMLError, ValueError) as error:  # no UTF-8, or a date that is none
+    except (yaml.YAMLError, ValueError) as error:  # not UTF-8, or an impossible date
         raise SchemaError(f"{path}: not YAML: {error}.") from error
     if not isinstance(content, dict) or not content:
         raise SchemaError(f"{path}: a file of rules is a mapping, as in {example!r}.")

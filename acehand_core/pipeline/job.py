@@ -1,4 +1,4 @@
-"""The main job: recordings in, one dataset and its pictures out.
+"""The main job: recordings in, one dataset and its pictures out; and pictures of hands alone.
 
 An input that fails is reported and the next one is taken; what was finished stays.
 """

@@ -76,7 +76,7 @@ def _loaded(path: Path) -> pa.Table:
 
 
 def _numbers(table: pa.Table, name: str) -> np.ndarray:
-    """Return a column of numbers, NaN for empty cells; whole ones stay whole, as times need it."""
+    """Return a column of numbers, NaN for empty cells; integers stay exact."""
     column = table[name].combine_chunks()
     if pa.types.is_null(column.type):
         return np.full(len(column), np.nan)
@@ -268,7 +268,7 @@ def _long(
     _, first, counts = np.unique(place, return_index=True, return_counts=True)
     for row in first[counts > 1]:
         name, where = names[codes[used][row]], frames[at[0][row]]
-        raise SchemaError(f"{joint} {name!r} occurs twice in frame {where}; valid: once a hand.")
+        raise SchemaError(f"{joint} {name!r} occurs twice in frame {where}; valid: once per hand.")
     joints[at] = np.stack([_numbers(table, lower[a])[used] for a in AXES], axis=1)
     if (own := next((lower[name] for name in _CONFIDENCE if name in lower), None)) is not None:
         confidence[at] = _numbers(table, own)[used]

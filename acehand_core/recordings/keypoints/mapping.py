@@ -170,7 +170,7 @@ def order_named(where: str, order: str | Sequence[str]) -> Order:
 
 @contextlib.contextmanager
 def naming(source: str) -> Iterator[None]:
-    """Add the source to the message of a SchemaError, which other values than numbers raise too."""
+    """Name the source in a SchemaError; raise one for values of another type, too."""
     try:
         yield
     except SchemaError as error:
@@ -306,7 +306,7 @@ def load_map(name: str) -> KeypointMap:
         raise InputError(f"--keypoints {name}: not a file or preset; {nearest(name, PRESETS)}")
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, ValueError) as error:  # a date that is none
+    except (yaml.YAMLError, ValueError) as error:  # also an impossible date
         raise SchemaError(f"{path}: not YAML: {error}.") from error
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error

@@ -193,7 +193,7 @@ def test_a_hand_that_is_closed_may_rest_for_longer():
     joints[:, 1, 8] = joints[:, 1, 4] + [0.0, 0.02, 0.0]
     closed = dataclasses.replace(motion, joints_camera=joints)
     assert_at(cut(closed), [(1.5, 7.0)])
-    # Longer than that it ends all the same.
+    # Longer than that it ends anyway.
     first, _ = cut(closed, dataclasses.replace(RULES, hold_s=1.8)).cuts
     assert first.ends.startswith("still and closed for ")
 

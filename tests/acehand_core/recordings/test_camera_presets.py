@@ -379,6 +379,6 @@ def deep() -> bytes:
     ids=["text", "nothing", "nan", "shape", "deep"],
 )
 def test_a_strange_header_gives_no_lens(tmp_path: Path, keys: bytes) -> None:
-    """The video opens all the same."""
+    """The video opens anyway."""
     camera = open_recording(gopro(tmp_path / "g.mp4", (640, 360), b"W", 130.1, keys)).camera
     assert (camera is None) == (len(keys) < 1000)

@@ -91,8 +91,9 @@ def test_an_open_hand_does_not_show_its_side() -> None:
     """Flat, and with the fingers bent back as far as they go."""
     flat = moving_hands(90)[45:46]  # a half period: the fingers are straight
     for joints in (np.repeat(flat, 30, axis=0), human_joints("right", 1)[None].repeat(2, 1)):
-        for side in ("left", "right"):
-            motion_from_joints(joints[:, 1], side=side, fps=30)
+        for slot, side in enumerate(("left", "right")):
+            motion = motion_from_joints(joints[:, 1], side=side, fps=30)
+            assert motion.presence[:, slot].all() and not motion.presence[:, 1 - slot].any()
 
 
 @pytest.mark.slow

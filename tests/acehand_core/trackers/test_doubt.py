@@ -14,15 +14,7 @@ from acehand_core.recordings.selection import only_hands
 from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.mediapipe import reconstruct as fitting
 from acehand_core.trackers.mediapipe.reconstruct import LANDMARK_OFFSET
-from helpers.fake_hands import (
-    KNOWN_LENGTH,
-    LENGTH,
-    PINHOLE,
-    hand_motion,
-    reconstruct,
-    seen,
-    stamps,
-)
+from helpers.fake_hands import KNOWN_LENGTH, LENGTH, PINHOLE, hand_motion, reconstruct, seen, stamps
 from helpers.fake_motion import random_motion
 
 CROPS = np.broadcast_to(4.0 * np.eye(2), (21, 2, 2)).copy()  # they differ by 2 px

@@ -263,7 +263,7 @@ def test_moments_of_hot3d_without_a_pose(samples, device):
     np.testing.assert_array_equal(native.T_world_camera[[0, 2]], whole.T_world_camera[[0, 2]])
     assert np.isnan(native.T_world_camera[1, :3]).all()
     np.testing.assert_array_equal(native.mano.translation[0], whole.mano.translation[0])
-    # The box file has a hand there all the same, but no left one in frame 1.
+    # The box file has a hand there anyway, but no left one in frame 1.
     np.testing.assert_allclose(native.visible, [[0.5, 0.75], [0, 0.75], [0.5, 0.75]])
     np.testing.assert_array_equal(native.unlabelled_presence[1:], [[0.5, 1], [1, 1]])
     assert native.left_out == 0
