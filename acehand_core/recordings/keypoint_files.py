@@ -189,8 +189,8 @@ def _hands_of(frame: Any) -> list[tuple[int | None, Any]]:
     if not isinstance(frame, dict):
         return [(None, frame)]
     if "joints" in frame:
-        side = str(frame.get("side", frame.get("hand"))).lower()
-        return [(SIDES.index(side) if side in SIDES else None, frame["joints"])]
+        named = str(frame.get("side", frame.get("hand"))).lower()
+        return [(SIDES.index(named) if named in SIDES else None, frame["joints"])]
     hands: list[tuple[int | None, Any]] = []
     for key, value in frame.items():
         try:
