@@ -25,7 +25,7 @@ from __future__ import annotations
 from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Bool, Float, Int, UInt8
+from jaxtyping import Bool, Float, Float32, Int, UInt8
 
 Side = Literal["left", "right"]
 SIDES: tuple[Side, Side] = ("left", "right")
@@ -71,6 +71,7 @@ Quality = Literal["fast", "balanced", "best"]  # of tracking, against its time
 
 # Images.
 ImageRgb = UInt8[np.ndarray, "H W 3"]
+DepthImage = Float32[np.ndarray, "_ _"]  # z in metres, NaN without a reading
 Picture = UInt8[np.ndarray, "_ _ 3"]  # of another size than the images around it
 
 

@@ -9,11 +9,14 @@ from acehand_core.motion.recording import (
     FILL_FRAMES,
     CameraMotion,
     ChangedFrames,
+    Depth,
+    DepthSource,
     FillFrame,
     FrameSource,
     HandModelName,
     HandMotion,
     Recording,
+    View,
     runs,
 )
 from acehand_core.motion.robot import (
@@ -34,6 +37,8 @@ __all__ = [
     "CameraMotion",
     "ChangedFrames",
     "Course",
+    "Depth",
+    "DepthSource",
     "FillFrame",
     "FlexionReport",
     "FrameSource",
@@ -43,6 +48,7 @@ __all__ = [
     "ReplayReport",
     "RobotTrajectory",
     "Verdict",
+    "View",
     "held_index",
     "runs",
 ]

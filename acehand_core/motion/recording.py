@@ -16,6 +16,7 @@ from acehand_core.provenance import Provenance
 from acehand_core.types import (
     BothBetas,
     CameraPoses,
+    DepthImage,
     FingerRotations,
     ImageRgb,
     JointsCamera,
@@ -23,6 +24,7 @@ from acehand_core.types import (
     PerHand,
     PerHandFlag,
     PointCamera,
+    RigidTransform,
     RotationsCamera,
     TimestampsNs,
 )
@@ -70,6 +72,48 @@ class ChangedFrames:
         return self.change(self.frames.at(index))
 
 
+class DepthSource(Protocol):
+    """Depth pictures by index, readable repeatedly."""
+
+    def __len__(self) -> int: ...
+
+    def at(self, index: int) -> DepthImage:
+        """Return one picture: z of the depth camera in metres, NaN without a reading."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """Depth pictures of the same scene, with times on the recording's clock.
+
+    Attributes:
+        camera: of the depth pictures, with any distortion; of the recording's pictures as stored
+            if the driver has registered depth to them.
+        T_camera_depth: pose of that camera in the recording's camera.
+        sigma_per_m: standard deviation of a reading at z metres, over z squared.
+    """
+
+    frames: DepthSource
+    timestamps_ns: TimestampsNs
+    camera: Camera
+    T_camera_depth: RigidTransform
+    sigma_per_m: float = 0.004
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Another camera of a rig, with times on the recording's clock.
+
+    Attributes:
+        recording: what it saw, with its camera; itself without views and depth.
+        T_camera_view: pose of its camera in the first recording's camera.
+    """
+
+    name: str
+    recording: Recording
+    T_camera_view: RigidTransform
+
+
 @dataclass(frozen=True, slots=True)
 class Recording:
     """A recording with T frames; ``frames`` is None if only joints are known.
@@ -80,6 +124,7 @@ class Recording:
         processing: changes to the pixels on reading (rotated, mirrored, undistorted).
         camera_frame: ROS frame of a bag's pictures, or "".
         source_timestamps_ns: after resampling, the source's times of the frames.
+        views: the other cameras of a rig; ``sha256`` is then of all their files, and of depth.
     """
 
     source: str
@@ -97,6 +142,8 @@ class Recording:
     name: str = ""
     camera_frame: str = ""
     source_timestamps_ns: Int[np.ndarray, "T"] | None = None
+    views: tuple[View, ...] = ()
+    depth: Depth | None = None
 
     def __post_init__(self) -> None:
         if not self.name:
