@@ -6,13 +6,14 @@ lengths drift by 5 to 16 % over a clip. Orientation, placement and angles are so
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
-from acehand_core.geometry import rotations
+from acehand_core.geometry import frames, rotations
 from acehand_core.hand import articulation
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.pose_fit import solve
@@ -34,6 +35,11 @@ ANGLE_SIGMA = 0.5
 SHAPE_FRAMES = 80
 SHAPE_EVIDENCE_FRAMES = 1.0
 _BETA_STEP = 1e-4  # for differences; keypoints are linear in betas
+#: Readings of the depth of a hand that place it.
+LEAST_READINGS = 8
+#: Error of the modelled skin, metres, and the error in standard deviations at which a reading, of
+#: something before or behind the hand, has lost most of its influence.
+SKIN_SIGMA_M, SKIN_REACH = 0.005, 3.0
 #: Frames posed at once by ``Pose.keypoints``.
 _ROWS = 512
 
@@ -44,19 +50,46 @@ Bearings = Float[np.ndarray, "N 21 2"]
 
 
 @dataclass(frozen=True, slots=True)
+class SkinDepth:
+    """Depth readings of the skin at 41 points of a hand: its landmarks, then its bones' middles.
+
+    ``z`` along the camera's axis, metres; ``sigma`` is infinite where there is no reading.
+    """
+
+    z: Float[np.ndarray, "N 41"]
+    sigma: Float[np.ndarray, "N 41"]
+
+    def rows(self, index: np.ndarray) -> SkinDepth:
+        """Return the readings of some frames."""
+        return SkinDepth(self.z[index], self.sigma[index])
+
+
+@dataclass(frozen=True, slots=True)
+class OtherView:
+    """What another camera sees of the hand: evidence in its own axes, and its place."""
+
+    evidence: Evidence
+    T_view_camera: Float[np.ndarray, "4 4"]
+
+
+@dataclass(frozen=True, slots=True)
 class Evidence:
     """Landmarks of one hand in N frames, all known.
 
     ``bearing`` are (x/z, y/z) of the landmarks; ``direction`` unit bone vectors in camera axes.
     ``spread`` are covariances of the bearings over several crops, None for one. ``offset`` are the
     network's landmarks relative to the hand model's keypoints, fixed to the palm: distal, dorsal,
-    radial, as shares of the hand's length.
+    radial, as shares of the hand's length. ``seen`` is False in frames in which only another camera
+    sees the hand; None: True in all.
     """
 
     bearing: Bearings
     direction: Float[np.ndarray, "N 20 3"]
     spread: Float[np.ndarray, "N 21 2 2"] | None = None
     offset: Float[np.ndarray, "21 3"] | None = None
+    seen: Bool[np.ndarray, "N"] | None = None
+    others: tuple[OtherView, ...] = ()
+    skin: SkinDepth | None = None
 
     @classmethod
     def from_landmarks(
@@ -76,7 +109,25 @@ class Evidence:
     def rows(self, index: np.ndarray) -> Evidence:
         """Return the evidence of some frames."""
         spread = None if self.spread is None else self.spread[index]
-        return Evidence(self.bearing[index], self.direction[index], spread, self.offset)
+        seen = None if self.seen is None else self.seen[index]
+        others = tuple(replace(one, evidence=one.evidence.rows(index)) for one in self.others)
+        skin = None if self.skin is None else self.skin.rows(index)
+        bearing, direction = self.bearing[index], self.direction[index]
+        return Evidence(bearing, direction, spread, self.offset, seen, others, skin)
+
+    @property
+    def metric(self) -> Bool[np.ndarray, "N"]:
+        """Frames in which the hand's distance is measured: by depth, or by two cameras."""
+        count = sum((one.evidence.seen_in.astype(int) for one in self.others), self.seen_in + 0)
+        depth = np.zeros(len(count), int)
+        if self.skin is not None:
+            depth = np.isfinite(self.skin.sigma).sum(1)
+        return (count > 1) | (depth >= LEAST_READINGS)
+
+    @property
+    def seen_in(self) -> Bool[np.ndarray, "N"]:
+        """``seen`` as flags."""
+        return np.ones(len(self.bearing), bool) if self.seen is None else self.seen
 
     def landmarks(self, side: Side, rest: Float[np.ndarray, "21 3"]) -> Float[np.ndarray, "21 3"]:
         """Return offsets of landmarks from the keypoints of the unturned hand, metres."""
@@ -139,6 +190,17 @@ class Pose:
         """Return the poses of some frames."""
         return Pose(self.global_orient[index], self.angles[index], self.wrist[index])
 
+    def where(self, chosen: Bool[np.ndarray, "N"], other: Pose) -> Pose:
+        """Return these poses in the chosen frames and ``other``'s elsewhere."""
+        row = chosen[:, None]
+        orient = np.where(row[..., None], self.global_orient, other.global_orient)
+        angles = np.where(row, self.angles, other.angles)
+        return Pose(orient, angles, np.where(row, self.wrist, other.wrist))
+
+    def moved(self, T: Float[np.ndarray, "4 4"]) -> Pose:
+        """Return the poses in another frame: ``T`` of that frame and the camera."""
+        return Pose(T[:3, :3] @ self.global_orient, self.angles, frames.apply(T, self.wrist))
+
 
 def articulate(evidence: Evidence, side: Side, rest: Float[np.ndarray, "21 3"]) -> Pose:
     """Fit orientation and angles to bone directions alone, with the wrist at the origin."""
@@ -165,20 +227,36 @@ def refine(
     rest: Float[np.ndarray, "21 3"],
     iterations: int = 8,
     try_relaxed: bool = False,
+    others: Sequence[Pose] = (),
 ) -> Pose:
     """Fit orientation, placement and angles to pixels and bone directions together.
 
     ``try_relaxed`` also starts each frame from a relaxed hand and keeps the better solution: pixels
-    alone cannot unbend a finger that a wrong direction has bent.
+    alone cannot unbend a finger that a wrong direction has bent. ``others`` are further starts.
     """
-    problem = FrameProblem(evidence, side, rest, pose.global_orient, use_pixels=True)
-    start = problem.start(pose)
-    x, cost = _solve(problem, start, iterations)
-    if try_relaxed:
-        start[:, 6:] = articulation.comfortable()
-        other, other_cost = _solve(problem, start, iterations)
-        x = np.where((other_cost < cost)[:, None], other, x)
-    return problem.pose(x)
+    best, cost = pose, np.full(len(pose.angles), np.inf)
+    for first in (pose, *others):
+        problem = FrameProblem(evidence, side, rest, first.global_orient, use_pixels=True)
+        start = problem.start(first)
+        starts = [start]
+        if try_relaxed:
+            relaxed = start.copy()
+            relaxed[:, 6:] = articulation.comfortable()
+            starts.append(relaxed)
+        for x in starts:
+            found, found_cost = _solve(problem, x, iterations)
+            better = found_cost < cost
+            best = problem.pose(found).where(better, best)
+            cost = np.where(better, found_cost, cost)
+    return best
+
+
+def reversed_palm(pose: Pose) -> Pose:
+    """Return the hand with its palm tilted the other way: much the same picture, another depth."""
+    ray = pose.wrist / np.linalg.norm(pose.wrist, axis=1, keepdims=True)
+    mirror = np.eye(3) - 2 * ray[:, :, None] * ray[:, None, :]
+    # Mirrored along the ray and, to stay a rotation, along the palm's normal.
+    return Pose(mirror @ pose.global_orient * [1.0, -1.0, 1.0], pose.angles, pose.wrist)
 
 
 def fit_shape(
@@ -278,7 +356,11 @@ class FrameProblem:
         bones = seen[_CHILDREN] - seen[_PARENTS]
         self._bone_length = np.linalg.norm(bones, axis=-1)[None, :, None]
         self._direction_sigma = DIRECTION_SIGMA["with pixels" if use_pixels else "alone"]
-        self._whitening = evidence.whitening()
+        self._whitening = _weighted_whitening(evidence)
+        self._others = [(one, _weighted_whitening(one.evidence)) for one in evidence.others]
+        if evidence.skin is not None:
+            self._below = below_skin(orient, side, rest)
+            self._skin_sigma = np.hypot(evidence.skin.sigma, SKIN_SIGMA_M)
 
     def pose(self, x: np.ndarray) -> Pose:
         """Return the poses of all N frames."""
@@ -306,7 +388,7 @@ class FrameProblem:
         """Return residuals (n, M) of the given frames and their derivatives (n, M, 28)."""
         turn, points, axes = self._turned(x, rows)
         arms = points + self._offset @ np.swapaxes(turn, 1, 2)
-        residuals, by_point = self._residuals(x, rows, arms)
+        residuals, by_points, by_z = self._residuals(x, rows, arms)
         by_turn = -rotations.skew(arms) @ rotations.left_jacobian(x[:, :3])[:, None]
         jacobian = np.zeros((*residuals.shape, self.UNKNOWNS))
 
@@ -318,8 +400,11 @@ class FrameProblem:
         scale = (self._bone_length * self._direction_sigma)[..., None]
         bones[..., :3] = (by_turn[:, _CHILDREN] - by_turn[:, _PARENTS]) / scale
         bones[:, moved - 1, :, 6 + angle] = np.swapaxes(bent[:, 1] / scale[:, moved - 1, 0], 0, 1)
+        if self._evidence.seen is not None:
+            bones *= self._evidence.seen[rows, None, None, None]
 
-        if by_point is not None:
+        if by_points:
+            by_point = by_points[0]
             pixels = jacobian[:, 60:102].reshape(-1, 21, 2, self.UNKNOWNS)
             pixels[..., :3] = by_point @ by_turn
             depth = np.exp(x[:, 5])[:, None, None]
@@ -329,6 +414,25 @@ class FrameProblem:
             pixels[:, moved, :, 6 + angle] = np.swapaxes(
                 (by_point[:, moved] @ bent[:, 0, ..., None])[..., 0], 0, 1
             )
+
+        if self._others or by_z is not None:
+            # The derivatives of all points, (n, 21, 3, 28).
+            slopes = np.zeros((*arms.shape, self.UNKNOWNS))
+            slopes[..., :3] = by_turn
+            slopes[:, :, 0, 3] = slopes[:, :, 1, 4] = depth[..., 0]
+            slopes[..., 5] = depth * _ray(x)[:, None]
+            slopes[:, moved, :, 6 + angle] = np.swapaxes(bent[:, 0], 0, 1)
+            at = 102
+            for (view, _), by_point in zip(self._others, by_points[1:], strict=True):
+                R, seen = view.T_view_camera[:3, :3], view.evidence.seen_in[rows]
+                bone = R @ (slopes[:, _CHILDREN] - slopes[:, _PARENTS]) / scale
+                bone *= seen[:, None, None, None]
+                jacobian[:, at : at + 60] = bone.reshape(len(x), 60, -1)
+                pixel = (by_point @ R @ slopes).reshape(len(x), 42, -1)
+                jacobian[:, at + 60 : at + 102] = pixel
+                at += 102
+            if by_z is not None:
+                jacobian[:, at : at + 41] = by_z[..., None] * (_SKIN_POINTS @ slopes[:, :, 2])
 
         jacobian[:, -22:, 6:] = np.eye(22) / ANGLE_SIGMA
         return residuals, jacobian
@@ -347,21 +451,89 @@ class FrameProblem:
 
     def _residuals(
         self, x: np.ndarray, rows: np.ndarray, arms: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return residuals for landmarks ``arms`` (n, 21, 3) from the wrist, and the derivatives
-        (n, 21, 2, 3) of the pixel residuals by the landmark.
+    ) -> tuple[np.ndarray, list[np.ndarray], np.ndarray | None]:
+        """Return residuals for landmarks ``arms`` (n, 21, 3) from the wrist, and derivatives.
+
+        Those of the pixel residuals of each view by its landmarks (n, 21, 2, 3), in the view's
+        axes, and of the depth residuals by their points' z (n, 41).
         """
+        evidence, by_points, by_z = self._evidence, list[np.ndarray](), None
         bones = (arms[:, _CHILDREN] - arms[:, _PARENTS]) / self._bone_length
-        off = bones - self._evidence.direction[rows]
-        parts, by_point = [off / self._direction_sigma], None
+        off = bones - evidence.direction[rows]
+        if evidence.seen is not None:
+            off = off * evidence.seen[rows, None, None]
+        parts = [off / self._direction_sigma]
         if self._use_pixels:
             points = arms + (np.exp(x[:, 5:6]) * _ray(x))[:, None]
             residual, by_point = _pixel_residual(
-                points, self._evidence.bearing[rows], self._whitening[rows]
+                points, evidence.bearing[rows], self._whitening[rows]
             )
             parts.append(residual)
+            by_points.append(by_point)
+            for view, whitening in self._others:
+                T, seen = view.T_view_camera, view.evidence.seen_in[rows, None, None]
+                off = (bones @ T[:3, :3].T - view.evidence.direction[rows]) * seen
+                residual, by_point = _pixel_residual(
+                    frames.apply(T, points), view.evidence.bearing[rows], whitening[rows]
+                )
+                parts += [off / self._direction_sigma, residual]
+                by_points.append(by_point)
+            if evidence.skin is not None:
+                below = _SKIN_POINTS @ points[..., 2:] - self._below[rows, :, None]
+                sigma = self._skin_sigma[rows]
+                off = (below[..., 0] - evidence.skin.z[rows]) / sigma
+                # Geman-McClure: a reading of something else pulls nowhere.
+                bent = np.sqrt(1 + (off / SKIN_REACH) ** 2)
+                parts.append(off / bent)
+                by_z = bent**-3 / sigma
         parts.append((x[:, 6:] - articulation.comfortable()) / ANGLE_SIGMA)
-        return np.concatenate([part.reshape(len(x), -1) for part in parts], axis=1), by_point
+        residuals = np.concatenate([part.reshape(len(x), -1) for part in parts], axis=1)
+        return residuals, by_points, by_z
+
+
+def _weighted_whitening(evidence: Evidence) -> Float[np.ndarray, "N 21 2 2"]:
+    """Return whitening factors, zero in frames in which the camera does not see the hand."""
+    whitening = evidence.whitening()
+    return whitening if evidence.seen is None else whitening * evidence.seen[:, None, None, None]
+
+
+#: The 41 points of ``SkinDepth`` from 21 landmarks.
+_SKIN_POINTS = np.concatenate([np.eye(21), (np.eye(21)[_PARENTS] + np.eye(21)[_CHILDREN]) / 2])
+#: Those that move with the palm.
+_ON_PALM = np.isin(np.arange(41), [*PALM, 1, *(20 + c for c in (1, 5, 9, 13, 17))])
+
+
+def skin_points(landmarks: Float[np.ndarray, "*batch 21 D"]) -> Float[np.ndarray, "*batch 41 D"]:
+    """Return the points of ``SkinDepth``."""
+    return _SKIN_POINTS @ landmarks
+
+
+def below_skin(
+    orient: Float[np.ndarray, "N 3 3"], side: Side, rest: Float[np.ndarray, "21 3"]
+) -> Float[np.ndarray, "N 41"]:
+    """Return how far the points of ``SkinDepth`` lie behind the skin, along the camera's axis.
+
+    By the thickness of the default hand towards its back and palm. The palm is a plate, so longer
+    at a slant; fingers are round.
+    """
+    dorsal = -orient[:, 2, 1]  # the share of the back's direction towards the camera
+    back, palm = _thickness()
+    share = (1 + dorsal[:, None]) / 2
+    round_ = share * back + (1 - share) * palm
+    plate = np.where(dorsal[:, None] > 0, back, palm) / np.maximum(np.abs(dorsal), 0.5)[:, None]
+    size = np.linalg.norm(rest[12] - rest[0]) / CapsuleHand().hand_length(np.zeros(10))
+    return np.where(_ON_PALM, plate, round_) * size
+
+
+@functools.cache
+def _thickness() -> tuple[Float[np.ndarray, "41"], Float[np.ndarray, "41"]]:
+    """Return the distances of the flat mean hand's skin above and below its points, metres."""
+    hand = CapsuleHand()
+    points = _SKIN_POINTS @ hand.rest_keypoints("right", np.zeros(10))
+    away = hand.rest_vertices("right", np.zeros(10)) - points[:, None]
+    near = np.hypot(away[..., 0], away[..., 2]) < 0.004
+    height = np.where(near, away[..., 1], np.nan)
+    return np.nanmax(height, axis=1), -np.nanmin(height, axis=1)
 
 
 def _solve(
