@@ -268,11 +268,7 @@ def fit_shape(
     size is that of the mean adult hand.
     """
     model = CapsuleHand()
-    chosen = []
-    for pose, evidence, side in hands:
-        count = len(pose.angles)
-        rows = np.unique(np.linspace(0, count - 1, min(count, SHAPE_FRAMES)).astype(int))
-        chosen.append((pose.rows(rows), evidence.rows(rows), side))
+    chosen = _spread_frames(hands)
     betas = np.zeros(10)
     for _ in range(rounds):
         betas = _shape_step(chosen, betas, hand_length_m)
@@ -283,20 +279,39 @@ def fit_shape(
     return betas
 
 
+def _spread_frames(
+    hands: Sequence[tuple[Pose, Evidence, Side]],
+) -> list[tuple[Pose, Evidence, Side]]:
+    """Return up to ``SHAPE_FRAMES`` of each hand's frames."""
+    chosen = []
+    for pose, evidence, side in hands:
+        count = len(pose.angles)
+        rows = np.unique(np.linspace(0, count - 1, min(count, SHAPE_FRAMES)).astype(int))
+        chosen.append((pose.rows(rows), evidence.rows(rows), side))
+    return chosen
+
+
+def length_sigma(
+    hands: Sequence[tuple[Pose, Evidence, Side]], betas: Float[np.ndarray, "10"]
+) -> float:
+    """Return the standard deviation of the length of a fitted hand, metres."""
+    normal, _ = _all_shape_equations(_spread_frames(hands), betas)
+    model = CapsuleHand()
+    length = model.hand_length(betas)
+    slope = np.array([model.hand_length(betas + b) - length for b in np.eye(10)])
+    return float(np.sqrt(slope @ np.linalg.solve(normal + np.eye(10), slope)))
+
+
 def _shape_step(
     hands: Sequence[tuple[Pose, Evidence, Side]], betas: np.ndarray, hand_length_m: float | None
 ) -> np.ndarray:
     """One Gauss-Newton step on betas, poses eliminated."""
     model = CapsuleHand()
-    normal, gradient, frames = np.zeros((10, 10)), np.zeros(10), 0.0
-    for pose, evidence, side in hands:
-        by_hand = _shape_equations(pose, evidence, side, betas)
-        normal, gradient, frames = normal + by_hand[0], gradient + by_hand[1], frames + by_hand[2]
-    share = min(1.0, SHAPE_EVIDENCE_FRAMES / frames)
+    normal, gradient = _all_shape_equations(hands, betas)
     prior = np.ones(10)
     if hand_length_m is not None:
         prior[0] = 0.0  # unusual proportions would otherwise share in the known size
-    normal, gradient = normal * share + np.diag(prior), gradient * share + prior * betas
+    normal, gradient = normal + np.diag(prior), gradient + prior * betas
     if hand_length_m is not None:
         length = model.hand_length(betas)
         slope = np.array([model.hand_length(betas + b) - length for b in np.eye(10)]) / 5e-4
@@ -305,6 +320,18 @@ def _shape_step(
     step = np.linalg.solve(normal, -gradient)
     limit = np.where(prior, 3.0, np.inf)
     return np.clip(betas + step, -limit, limit)
+
+
+def _all_shape_equations(
+    hands: Sequence[tuple[Pose, Evidence, Side]], betas: np.ndarray
+) -> tuple[Float[np.ndarray, "10 10"], Float[np.ndarray, "10"]]:
+    """Return the normal equations of betas by all hands, weighted as ``SHAPE_EVIDENCE_FRAMES``."""
+    normal, gradient, frames = np.zeros((10, 10)), np.zeros(10), 0.0
+    for pose, evidence, side in hands:
+        by_hand = _shape_equations(pose, evidence, side, betas)
+        normal, gradient, frames = normal + by_hand[0], gradient + by_hand[1], frames + by_hand[2]
+    share = min(1.0, SHAPE_EVIDENCE_FRAMES / frames)
+    return normal * share, gradient * share
 
 
 def _shape_equations(

@@ -37,7 +37,7 @@ FILL_FRAMES: tuple[FillFrame, ...] = get_args(FillFrame)
 
 _PER_FRAME = ("presence", "visible", "quality", "observed", "filled", "global_orient", "hand_pose",
               "translation", "joints_camera", "joints_image")  # fmt: skip
-_PER_FRAME_OR_NONE = ("fill_frame", "T_world_camera", "joint_sigma")
+_PER_FRAME_OR_NONE = ("fill_frame", "T_world_camera", "joint_sigma", "evidence")
 
 
 @runtime_checkable
@@ -108,11 +108,13 @@ class View:
     Attributes:
         recording: what it saw, with its camera; itself without views and depth.
         T_camera_view: pose of its camera in the first recording's camera.
+        synchronised: its clock is known to be the recording's; else an offset is estimated.
     """
 
     name: str
     recording: Recording
     T_camera_view: RigidTransform
+    synchronised: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,11 +273,14 @@ class HandMotion:
     #: without camera motion.
     fill_frame: Int[np.ndarray, "T 2"] | None = None
     joint_sigma: Float[np.ndarray, "T 2 21 2"] | None = None
+    #: What placed each hand, added up: 1 the camera, 2 another camera of the rig, 4 depth; None
+    #: where there was only the camera.
+    evidence: Int[np.ndarray, "T 2"] | None = None
 
     def __post_init__(self) -> None:
         check_times(self.timestamps_ns, self.fps)
         frames = len(self.timestamps_ns)
-        shapes = dict.fromkeys((*_PER_FRAME, "fill_frame"), (frames, 2))
+        shapes = dict.fromkeys((*_PER_FRAME, "fill_frame", "evidence"), (frames, 2))
         for name, shape in (shapes | {"joint_sigma": (frames, 2, 21, 2)}).items():
             value = getattr(self, name)
             if value is not None and value.shape[: len(shape)] != shape:

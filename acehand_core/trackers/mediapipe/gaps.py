@@ -30,6 +30,8 @@ _Path = Float[np.ndarray, "T 3"]
 
 #: Half-gain frequencies of the smoother. A camera sees bearings well and depth poorly.
 BEARING_HZ, DEPTH_HZ, ORIENT_HZ, ANGLE_HZ = 8.0, 2.5, 6.0, 7.0
+#: Of depth that is measured.
+METRIC_DEPTH_HZ = 6.0
 #: A pull towards equal speed keeps curves in gaps from swinging: they leave the straight line by at
 #: most the speed at the ends times this. (Best for withheld frames: 0.2 s for bearings and depth,
 #: 0.07 s for angles and orientation.)
@@ -114,18 +116,26 @@ def smooth_rotations(
     return rotations.from_quaternion(smooth(q, weights, seconds, cutoff_hz))
 
 
-def smooth_pose(pose: Pose, weights: _PerFrame, seconds: _PerFrame) -> Pose:
+def smooth_pose(
+    pose: Pose, weights: _PerFrame, seconds: _PerFrame, depth_hz: float = DEPTH_HZ
+) -> Pose:
     """Smooth a hand in the camera frame; frames of zero weight are filled."""
     z = pose.wrist[:, 2:]
     bearing = smooth(pose.wrist[:, :2] / z, weights, seconds, BEARING_HZ)
-    depth = np.exp(smooth(np.log(z), weights, seconds, DEPTH_HZ))
+    depth = np.exp(smooth(np.log(z), weights, seconds, depth_hz))
     angles = smooth(pose.angles, weights, seconds, ANGLE_HZ)
     orient = smooth_rotations(pose.global_orient, weights, seconds, ORIENT_HZ)
     wrist = depth * np.concatenate([bearing, np.ones_like(depth)], axis=1)
     return Pose(orient, np.clip(angles, *articulation.limits()), wrist)
 
 
-def smooth_turning_pose(pose: Pose, turns: _Turns, weights: _PerFrame, seconds: _PerFrame) -> Pose:
+def smooth_turning_pose(
+    pose: Pose,
+    turns: _Turns,
+    weights: _PerFrame,
+    seconds: _PerFrame,
+    depth_hz: float = DEPTH_HZ,
+) -> Pose:
     """Smooth a hand of the camera frame in one that the camera turns in; zero weights are filled.
 
     Directions and distances, which turns of the camera keep, take the place of bearings and depth.
@@ -138,7 +148,7 @@ def smooth_turning_pose(pose: Pose, turns: _Turns, weights: _PerFrame, seconds: 
     turned = (turns @ (pose.wrist / far)[..., None])[..., 0]
     direction = smooth(turned, weights, seconds, BEARING_HZ)
     direction /= np.maximum(np.linalg.norm(direction, axis=1, keepdims=True), 1e-9)
-    distance = np.exp(smooth(np.log(far), weights, seconds, DEPTH_HZ))
+    distance = np.exp(smooth(np.log(far), weights, seconds, depth_hz))
     angles = smooth(pose.angles, weights, seconds, ANGLE_HZ)
     orient = smooth_rotations(turns @ pose.global_orient, weights, seconds, ORIENT_HZ)
     wrist = distance * (back @ direction[..., None])[..., 0]
@@ -183,6 +193,7 @@ def smooth_and_fill(
     seconds: _PerFrame,
     motion: CameraMotion | None = None,
     T_world_camera: CameraPoses | None = None,
+    metric: bool = False,
 ) -> tuple[Pose, list[Gap]]:
     """Smooth one appearance of a hand and fill its gaps, each in the frame that suits it.
 
@@ -191,15 +202,17 @@ def smooth_and_fill(
         weights: relative trust of each frame, 0 without a sighting.
         motion: the camera's turns; None: smooth and fill in the camera frame.
         T_world_camera: trusted poses of the camera, NaN where unknown.
+        metric: depth is measured, so it is smoothed lightly.
     """
     gaps = find_gaps(weights > 0)
-    in_camera = smooth_pose(pose, weights, seconds)
+    depth_hz = METRIC_DEPTH_HZ if metric else DEPTH_HZ
+    in_camera = smooth_pose(pose, weights, seconds, depth_hz)
     if motion is None:
         return in_camera, gaps
     turns = room_turns(motion)
     if (turns == turns[0]).all():
         return in_camera, gaps
-    in_room = smooth_turning_pose(pose, turns, weights, seconds)
+    in_room = smooth_turning_pose(pose, turns, weights, seconds, depth_hz)
     paths = _paths(in_room.wrist, motion, T_world_camera)
     gaps = [_chosen(gap, paths, weights > 0, seconds, motion) for gap in gaps]
 

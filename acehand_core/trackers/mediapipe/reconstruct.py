@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from acehand_core.geometry.cameras import Camera
+from acehand_core.geometry.frames import apply, inverse
 from acehand_core.hand import articulation, landmark_fit
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.clip_fit import ClipFit, HalfGain, fit_clip, joint_slopes
 from acehand_core.hand.contact import PlacedHand, shifts_apart
-from acehand_core.hand.landmark_fit import Evidence, Pose
+from acehand_core.hand.landmark_fit import (
+    LEAST_READINGS,
+    Evidence,
+    OtherView,
+    Pose,
+    SkinDepth,
+    reversed_palm,
+)
 from acehand_core.hand.skeleton import PALM, WRIST
 from acehand_core.motion import FILL_FRAMES, CameraMotion
 from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.mediapipe import pnp
 from acehand_core.trackers.mediapipe.gaps import room_turns, smooth_and_fill, spans, trust_in_motion
 from acehand_core.trackers.mediapipe.search import Detection
-from acehand_core.types import CameraPoses, Side, TimestampsNs
+from acehand_core.types import CameraPoses, RigidTransform, Side, TimestampsNs
 
 #: Longer gaps are not filled.
 MAX_FILL_S = 1.5
@@ -30,6 +39,8 @@ MAX_MISFIT = 0.25
 HALF_TRUST_MISFIT = 0.03
 #: Smoothness of a hand in a frame of median certainty.
 HALF_GAIN_HZ = HalfGain(bearing=8.0, depth=2.0, orient=4.0, angle=4.0)
+#: And of one whose distance is measured.
+METRIC_HALF_GAIN_HZ = replace(HALF_GAIN_HZ, depth=6.0)
 #: Sightings fitted together, and neighbours on both sides that are fitted too, then dropped: about
 #: 40 kB each.
 TOGETHER, SHARED = 900, 60
@@ -48,6 +59,7 @@ LANDMARK_OFFSET[1] = 0.01, -0.01, 0.01
 
 
 _Rest = Float[np.ndarray, "21 3"]
+_Pixels = Float[np.ndarray, "N 21 2"]
 _Trust = Float[np.ndarray, "N"]
 
 
@@ -62,10 +74,12 @@ class HandTrack:
     pixels: Float[np.ndarray, "T 21 2"]
     sigma: Float[np.ndarray, "T 21 2"]  # m, as ``HandMotion.joint_sigma``
     betas: Float[np.ndarray, "10"]
+    length_sigma: Float[np.ndarray, "1"]  # of the hand's length, m; NaN if it is not measured
     observed: Bool[np.ndarray, "T"]
     filled: Bool[np.ndarray, "T"]
     quality: Float[np.ndarray, "T"]
     fill_frame: Int[np.ndarray, "T"]  # number in ``FILL_FRAMES`` plus one where filled, else 0
+    evidence: Int[np.ndarray, "T"]  # as ``HandMotion.evidence``
 
     @classmethod
     def absent(cls, frames: int) -> HandTrack:
@@ -73,10 +87,18 @@ class HandTrack:
         shapes = ((3, 3), (15, 3, 3), (3,), (21, 3), (21, 2), (21, 2))
         orient, pose, place, joints, pixels, sigma = (np.full((frames, *s), np.nan) for s in shapes)
         observed, filled = np.zeros((2, frames), bool)
-        betas, quality, fills = np.zeros(10), np.zeros(frames), np.zeros(frames, np.int8)
-        return cls(
-            orient, pose, place, joints, pixels, sigma, betas, observed, filled, quality, fills
-        )
+        shape, quality = (np.zeros(10), np.full(1, np.nan)), np.zeros(frames)
+        placed = orient, pose, place, joints, pixels, sigma, *shape, observed, filled, quality
+        return cls(*placed, *np.zeros((2, frames), np.int8))
+
+
+@dataclass(frozen=True, slots=True)
+class ViewHands:
+    """The hands that another camera of the rig sees at the T frames' times."""
+
+    camera: Camera
+    T_view_camera: RigidTransform
+    detections: Mapping[Side, Sequence[Detection | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +110,17 @@ class _Clip:
     settings: TrackerSettings
     motion: CameraMotion | None
     T_world_camera: CameraPoses | None
+    views: Sequence[ViewHands]
+    skin: Mapping[Side, SkinDepth]
 
 
 @dataclass(frozen=True, slots=True)
 class _Sightings:
-    """The N frames with a visible hand."""
+    """The N frames with a visible hand.
+
+    ``pixels`` mean nothing where only another camera sees it; ``others`` are the cameras and pixels
+    of ``evidence.others``.
+    """
 
     frames: Int[np.ndarray, "N"]
     pixels: Float[np.ndarray, "N 21 2"]
@@ -100,11 +128,13 @@ class _Sightings:
     presence: Float[np.ndarray, "N"]
     one_crop: Bool[np.ndarray, "N"]
     evidence: Evidence
+    others: tuple[tuple[Camera, Float[np.ndarray, "N 21 2"]], ...]
 
     def rows(self, keep: np.ndarray) -> _Sightings:
         names = ("frames", "pixels", "confidence", "presence", "one_crop")
         own = {name: getattr(self, name)[keep] for name in names}
-        return _Sightings(evidence=self.evidence.rows(keep), **own)
+        others = tuple((camera, pixels[keep]) for camera, pixels in self.others)
+        return _Sightings(evidence=self.evidence.rows(keep), others=others, **own)
 
 
 def reconstruct_hands(
@@ -114,28 +144,32 @@ def reconstruct_hands(
     settings: TrackerSettings,
     motion: CameraMotion | None = None,
     T_world_camera: CameraPoses | None = None,
+    views: Sequence[ViewHands] = (),
+    skin: Mapping[Side, SkinDepth] = MappingProxyType({}),
 ) -> dict[Side, HandTrack]:
     """Return one hand or both of a person from a detection per frame; one shape, no penetration.
 
     Args:
         motion: the camera's turns; None: smooth and fill in the camera frame.
         T_world_camera: trusted poses of the camera, only with ``motion``.
+        views: the same hands in other cameras.
+        skin: depth readings in all T frames.
     """
-    clip = _Clip(camera, timestamps_ns, settings, motion, T_world_camera)
+    clip = _Clip(camera, timestamps_ns, settings, motion, T_world_camera, views, skin)
     tracks = {side: HandTrack.absent(len(timestamps_ns)) for side in detections}
     seen = {
         side: sightings
         for side, hand in detections.items()
-        if (sightings := _sightings(hand, camera, settings.palm_calibration)) is not None
+        if (sightings := _sightings(hand, side, clip)) is not None
     }
     if not seen:
         return tracks
-    poses, betas = _fit(seen, camera, settings)
+    poses, betas, length_sigma = _fit(seen, clip)
     for side, sightings in seen.items():
         rest = CapsuleHand().rest_keypoints(side, betas)
         _track_hand(tracks[side], sightings, poses[side], side, rest, clip)
         if tracks[side].observed.any():
-            tracks[side].betas[:] = betas
+            tracks[side].betas[:], tracks[side].length_sigma[:] = betas, length_sigma
 
     # Smoothing would bring the hands together again.
     known = {side: np.flatnonzero(tracks[side].observed | tracks[side].filled) for side in seen}
@@ -154,12 +188,9 @@ def _track_hand(
     track: HandTrack, sightings: _Sightings, pose: Pose, side: Side, rest: _Rest, clip: _Clip
 ) -> None:
     """Fit all frames of a hand of known shape that it explains, and write them into its track."""
-    # Rms angle between fitted and seen landmarks over the palm's apparent length.
-    keypoints = pose.keypoints(side, rest) + _offsets(pose, sightings, side, rest)
-    fitted = keypoints / np.linalg.norm(keypoints, axis=-1, keepdims=True)
-    error = np.sum((fitted - landmark_fit.rays(sightings.evidence.bearing)) ** 2, axis=-1)
-    misfit = np.sqrt(error.mean(1)) / sightings.evidence.scale
-    if not (keep := misfit < MAX_MISFIT).any():
+    keypoints = pose.keypoints(side, rest) + _offsets(pose, sightings.evidence, side, rest)
+    misfit = _misfit(keypoints, sightings.evidence)
+    if not (keep := (misfit < MAX_MISFIT) & (pose.wrist[:, 2] > MIN_DEPTH_M / 2)).any():
         return
     sightings, pose, misfit = sightings.rows(keep), pose.rows(keep), misfit[keep]
 
@@ -170,36 +201,91 @@ def _track_hand(
     certain = 1 / (1 + (turn_sigma / MAX_TURN_SIGMA_RAD) ** 2)
 
     frames = sightings.frames
-    track.pixels[frames], track.observed[frames] = sightings.pixels, True
+    own = sightings.evidence.seen_in
+    track.pixels[frames[own]], track.observed[frames] = sightings.pixels[own], True
     # A doubtful hand is observed, but not trusted.
     track.quality[frames] = np.where(known, sure * (1 - misfit / MAX_MISFIT) * certain, 0.0)
     track.sigma[frames] = sigma
+    evidence = sightings.evidence
+    track.evidence[frames] = evidence.seen_in
+    for one in evidence.others:
+        track.evidence[frames] |= 2 * one.evidence.seen_in
+    if evidence.skin is not None:
+        enough = np.isfinite(evidence.skin.sigma).sum(1) >= LEAST_READINGS
+        track.evidence[frames] |= 4 * enough
     _write_spans(track, pose, side, rest, clip)
 
 
+def _misfit(keypoints: Float[np.ndarray, "N 21 3"], evidence: Evidence) -> Float[np.ndarray, "N"]:
+    """Return the rms angle of fitted and seen landmarks over the palm's apparent length.
+
+    Of several cameras that see the hand, their root mean square.
+    """
+    fitted = keypoints / np.linalg.norm(keypoints, axis=-1, keepdims=True)
+    error = np.sum((fitted - landmark_fit.rays(evidence.bearing)) ** 2, axis=-1)
+    misfit = np.sqrt(error.mean(1)) / evidence.scale
+    if not evidence.others:
+        return misfit
+    seen, squares = evidence.seen_in.astype(float), evidence.seen_in * misfit**2
+    for one in evidence.others:
+        there = _misfit(apply(one.T_view_camera, keypoints), one.evidence)
+        seen, squares = seen + one.evidence.seen_in, squares + one.evidence.seen_in * there**2
+    return np.sqrt(squares / seen)
+
+
 def _sightings(
-    detections: Sequence[Detection | None], camera: Camera, palm_calibration: float
+    detections: Sequence[Detection | None], side: Side, clip: _Clip
 ) -> _Sightings | None:
-    """Collect the detections with all landmarks in the camera's field of view."""
-    seen = [(frame, d) for frame, d in enumerate(detections) if d is not None]
-    if not seen:
+    """Collect the detections with all landmarks in a camera's field of view."""
+    offset = clip.settings.palm_calibration * LANDMARK_OFFSET
+    cameras = [clip.camera, *(view.camera for view in clip.views)]
+    found = [detections, *(view.detections[side] for view in clip.views)]
+    by_view = [_in_view(*pair) for pair in zip(found, cameras, strict=True)]
+    frames = np.array(sorted(set().union(*by_view)), int)
+    if len(frames) == 0:
         return None
-    frames, hands = zip(*seen, strict=True)
-    pixels = np.stack([d.pixels for d in hands])
-    bearing = pnp.bearings(camera, pixels)
-    inside = np.isfinite(bearing).all((1, 2))
-    if not inside.any():
-        return None
-    kept = [d for d, i in zip(hands, inside, strict=True) if i]
-    world, offset = np.stack([d.world for d in kept]), palm_calibration * LANDMARK_OFFSET
+    pixels: list[tuple[Camera, _Pixels]] = []
+    own, others = None, []
+    for hands, camera, view in zip(by_view, cameras, (None, *clip.views), strict=True):
+        if not hands:
+            continue
+        known = np.array([frame in hands for frame in frames.tolist()])
+        any_hand = next(iter(hands.values()))  # fills the arrays where the camera sees none
+        filled = [hands.get(frame, any_hand) for frame in frames.tolist()]
+        pixels.append((camera, np.stack([d.pixels for d in filled])))
+        bearing, world = pnp.bearings(*pixels[-1]), np.stack([d.world for d in filled])
+        one = Evidence.from_landmarks(bearing, world, _spread(camera, filled), offset)
+        one = one if known.all() else replace(one, seen=known)
+        if view is None:
+            own = one
+        else:
+            others.append(OtherView(one, view.T_view_camera))
+    if own is None:  # only others see it
+        pixels.insert(0, pixels[0])
+        own = replace(others[0].evidence, seen=np.zeros(len(frames), bool))
+    skin = clip.skin.get(side)
+    own = replace(own, others=tuple(others), skin=None if skin is None else skin.rows(frames))
+
+    first = [next(one[frame] for one in by_view if frame in one) for frame in frames.tolist()]
     return _Sightings(
-        np.array(frames)[inside],
-        pixels[inside],
-        np.array([d.confidence for d in kept]),
-        np.array([d.presence for d in kept]),
-        np.array([d.covariance is None for d in kept]),
-        Evidence.from_landmarks(bearing[inside], world, _spread(camera, kept), offset),
+        frames,
+        pixels[0][1],
+        np.array([d.confidence for d in first]),
+        np.array([d.presence for d in first]),
+        np.array([d.covariance is None for d in first]),
+        own,
+        tuple(pixels[1:]),
     )
+
+
+def _in_view(detections: Sequence[Detection | None], camera: Camera) -> dict[int, Detection]:
+    """Return the detections by frame whose landmarks are all in the camera's field of view."""
+    seen = {frame: d for frame, d in enumerate(detections) if d is not None}
+    if not seen:
+        return {}
+    bearing = pnp.bearings(camera, np.stack([d.pixels for d in seen.values()]))
+    inside = np.isfinite(bearing).all((1, 2))
+    return {frame: d for (frame, d), i in zip(seen.items(), inside, strict=True) if i}
 
 
 def _spread(camera: Camera, hands: Sequence[Detection]) -> Float[np.ndarray, "N 21 2 2"] | None:
@@ -216,30 +302,91 @@ def _spread(camera: Camera, hands: Sequence[Detection]) -> Float[np.ndarray, "N 
 
 
 def _offsets(
-    pose: Pose, sightings: _Sightings, side: Side, rest: _Rest
+    pose: Pose, evidence: Evidence, side: Side, rest: _Rest
 ) -> Float[np.ndarray, "N 21 3"]:
     """Return the offsets of landmarks from joints, camera axes."""
-    return sightings.evidence.landmarks(side, rest) @ np.swapaxes(pose.global_orient, 1, 2)
+    return evidence.landmarks(side, rest) @ np.swapaxes(pose.global_orient, 1, 2)
 
 
 def _fit(
-    seen: Mapping[Side, _Sightings], camera: Camera, settings: TrackerSettings
-) -> tuple[dict[Side, Pose], Float[np.ndarray, "10"]]:
-    """Fit poses with the mean hand, one shape to all, then poses with that."""
-    model, poses = CapsuleHand(), {}
+    seen: Mapping[Side, _Sightings], clip: _Clip
+) -> tuple[dict[Side, Pose], Float[np.ndarray, "10"], float]:
+    """Fit poses with the mean hand, one shape to all, then poses with that.
+
+    Returns poses, betas, and the standard deviation of the hand's length, NaN if not measured.
+    """
+    model, poses, length_m = CapsuleHand(), {}, clip.settings.hand_length_m
     for side, sightings in seen.items():
         evidence = sightings.evidence
         rest = model.rest_keypoints(side, np.zeros(10))
-        articulated = landmark_fit.articulate(evidence, side, rest)
-        pose = _place(articulated, sightings, side, rest, camera)
-        poses[side] = landmark_fit.refine(pose, evidence, side, rest, try_relaxed=True)
+        first, *others = _starts(sightings, side, rest, clip)
+        poses[side] = landmark_fit.refine(
+            first, evidence, side, rest, try_relaxed=True, others=others
+        )
 
     hands = [(poses[side], sightings.evidence, side) for side, sightings in seen.items()]
-    betas = landmark_fit.fit_shape(hands, settings.hand_length_m)
+    betas = landmark_fit.fit_shape(hands, length_m)
     for side, sightings in seen.items():
         rest = model.rest_keypoints(side, betas)
-        poses[side] = landmark_fit.refine(poses[side], sightings.evidence, side, rest, iterations=3)
-    return poses, betas
+        others = [reversed_palm(poses[side])] if sightings.evidence.metric.any() else []
+        poses[side] = landmark_fit.refine(
+            poses[side],
+            sightings.evidence,
+            side,
+            rest,
+            iterations=3 if not others else 8,
+            others=others,
+        )
+    if length_m is not None or not any(one.evidence.metric.any() for one in seen.values()):
+        return poses, betas, np.nan
+    hands = [(poses[side], sightings.evidence, side) for side, sightings in seen.items()]
+    return poses, betas, landmark_fit.length_sigma(hands, betas)
+
+
+def _starts(sightings: _Sightings, side: Side, rest: _Rest, clip: _Clip) -> list[Pose]:
+    """Return poses to start from, one per camera; its first part is the best of any camera."""
+    evidence = sightings.evidence
+    found: list[tuple[np.ndarray, Pose]] = []
+    if evidence.seen_in.any():
+        start = _start(evidence, sightings.pixels, side, rest, clip.camera)
+        found.append((evidence.seen_in, start))
+    for one, (camera, pixels) in zip(evidence.others, sightings.others, strict=True):
+        start = _start(one.evidence, pixels, side, rest, camera)
+        found.append((one.evidence.seen_in, start.moved(inverse(one.T_view_camera))))
+
+    # Where a camera does not see the hand, the first one that does gives the start.
+    starts: list[Pose] = []
+    for _, start in found:
+        unseen = ~found[len(starts)][0]
+        for seen, other in reversed(found):
+            start = other.where(seen & unseen, start)
+        starts.append(start)
+    if evidence.skin is not None:
+        starts = [_at_depth(start, evidence, side, rest) for start in starts]
+    if evidence.metric.any():
+        starts += [reversed_palm(start) for start in starts]
+    return starts
+
+
+def _start(evidence: Evidence, pixels: _Pixels, side: Side, rest: _Rest, camera: Camera) -> Pose:
+    """Return poses from one camera's landmarks alone, in its frame."""
+    pose = landmark_fit.articulate(replace(evidence, seen=None), side, rest)
+    return _place(pose, evidence, pixels, side, rest, camera)
+
+
+def _at_depth(pose: Pose, evidence: Evidence, side: Side, rest: _Rest) -> Pose:
+    """Move hands along their rays to the median depth of their readings."""
+    assert evidence.skin is not None
+    points = pose.keypoints(side, rest) + _offsets(pose, evidence, side, rest)
+    below = landmark_fit.below_skin(pose.global_orient, side, rest)
+    deep = np.where(np.isfinite(evidence.skin.sigma), evidence.skin.z + below, np.nan)
+    known = np.isfinite(deep).sum(1) >= LEAST_READINGS
+    further = np.nan_to_num(deep - landmark_fit.skin_points(points)[..., 2], nan=np.inf)
+    # The median of the known ones: infinite ones are last in order.
+    count = np.maximum(np.isfinite(further).sum(1), 1)
+    middle = np.sort(further, axis=1)[np.arange(len(further)), (count - 1) // 2]
+    share = np.where(known, 1 + middle / pose.wrist[:, 2], 1.0)
+    return Pose(pose.global_orient, pose.angles, pose.wrist * np.maximum(share, 0.3)[:, None])
 
 
 def _fit_together(
@@ -267,14 +414,16 @@ def _fit_together(
                 turns = room_turns(part)[frames - frames[0]]
             seconds = (timestamps_ns[frames] - timestamps_ns[frames[0]]) * 1e-9
             start, evidence = pose.rows(rows), sightings.evidence.rows(rows)
-            fit = fit_clip(start, evidence, side, rest, seconds, turns, trust[rows], HALF_GAIN_HZ)
+            metric = evidence.metric
+            half_gain = METRIC_HALF_GAIN_HZ if metric.mean() > 0.5 else HALF_GAIN_HZ
+            fit = fit_clip(start, evidence, side, rest, seconds, turns, trust[rows], half_gain)
             one_crop = sightings.one_crop[rows]
             fit = widened(fit, one_crop)
             apart = disagreement(evidence, one_crop)
 
             own = np.arange(before, min(before + TOGETHER, len(rows)))
             poses.append(fit.pose.rows(own))
-            sigmas.append(joint_sigma(fit, side, rest, apart, known_size)[own])
+            sigmas.append(joint_sigma(fit, side, rest, apart, known_size, metric)[own])
             turn_sigmas.append(turn_sigma(fit)[own])
 
     columns = zip(*((part.global_orient, part.angles, part.wrist) for part in poses), strict=True)
@@ -282,13 +431,15 @@ def _fit_together(
     return Pose(*joined), np.concatenate(sigmas), np.concatenate(turn_sigmas)
 
 
-def _place(pose: Pose, sightings: _Sightings, side: Side, rest: _Rest, camera: Camera) -> Pose:
+def _place(
+    pose: Pose, evidence: Evidence, pixels: _Pixels, side: Side, rest: _Rest, camera: Camera
+) -> Pose:
     """Place articulated hands, with wrists at the origin, before the camera."""
-    canonical = pose.keypoints(side, rest) + _offsets(pose, sightings, side, rest)
-    depth = pnp.weak_perspective_depth(canonical, sightings.pixels, camera)
+    canonical = pose.keypoints(side, rest) + _offsets(pose, evidence, side, rest)
+    bearing, weights = evidence.bearing, landmark_fit.KEYPOINT_WEIGHTS
+    depth = pnp.weak_perspective_depth(canonical, pixels, camera)
     depth = np.maximum(depth, MIN_DEPTH_M)
-    wrist = pnp.mixed_pnp(canonical, depth, sightings.pixels, camera).translation
-    bearing, weights = sightings.evidence.bearing, landmark_fit.KEYPOINT_WEIGHTS
+    wrist = pnp.mixed_pnp(canonical, depth, pixels, camera).translation
     turn, wrist = pnp.rigid_pnp(canonical, bearing, wrist, np.tile(weights, (len(wrist), 1)))
     # The solver turns about the wrist's landmark.
     off = canonical[:, 0]
@@ -307,7 +458,10 @@ def _write_spans(track: HandTrack, pose: Pose, side: Side, rest: _Rest, clip: _C
         seconds = (timestamps_ns[frames] - timestamps_ns[frames[0]]) * 1e-9
         turned = None if motion is None else motion.part(span.start, span.stop)
         world = None if T_world_camera is None else T_world_camera[span.start : span.stop]
-        smoothed, filled = smooth_and_fill(pose.rows(row[frames]), weights, seconds, turned, world)
+        metric = bool((track.evidence[frames[known]] > 2).mean() > 0.5)
+        smoothed, filled = smooth_and_fill(
+            pose.rows(row[frames]), weights, seconds, turned, world, metric
+        )
         track.global_orient[frames] = smoothed.global_orient
         track.hand_pose[frames] = articulation.angles_to_pose(smoothed.angles, side)
         track.joints[frames] = smoothed.keypoints(side, rest)
@@ -345,6 +499,8 @@ SHIFT_FACTOR, SCALE_FACTOR = 1.4, 1.8
 ONE_CROP_DISAGREEMENT = 0.035
 #: Standard deviation of hand sizes (``hand.articulation``) without a given length.
 SIZE_SIGMA = 0.055
+#: Share of the distance where depth or another camera measures it: their calibration.
+METRIC_SCALE_SIGMA = 0.01
 #: A hand is doubtful with a less certain orientation of its palm or a lower mean presence. (On the
 #: rendered clips used to choose these: 5 % of the hands within 15 degrees and 20 mm, and three
 #: quarters of those turned by over 30 degrees.)
@@ -370,11 +526,16 @@ def disagreement(evidence: Evidence, one_crop: Bool[np.ndarray, "N"]) -> Float[n
 
 
 def joint_sigma(
-    fit: ClipFit, side: Side, rest: Rest, apart: Float[np.ndarray, "N"], known_size: bool
+    fit: ClipFit,
+    side: Side,
+    rest: Rest,
+    apart: Float[np.ndarray, "N"],
+    known_size: bool,
+    metric: Bool[np.ndarray, "N"],
 ) -> Float[np.ndarray, "N 21 2"]:
     """Return joints' standard deviations per direction across and along the line of sight, metres.
 
-    ``apart`` is that of ``disagreement``.
+    ``apart`` is that of ``disagreement``; ``metric``: frames in which the distance is measured.
     """
     joints = fit.pose.keypoints(side, rest)
     slopes = joint_slopes(fit.pose, side, rest)
@@ -392,6 +553,7 @@ def joint_sigma(
     shift = SHIFT_FACTOR * apart * palm
     # A hand's distance is proportional to its size.
     scale = np.hypot(SCALE_FACTOR * apart, 0.0 if known_size else SIZE_SIGMA)
+    scale = np.where(metric, METRIC_SCALE_SIGMA, scale)
     common = np.stack(np.broadcast_arrays(shift[:, None], scale[:, None] * distance), axis=-1)
     sigma: Float[np.ndarray, "N 21 2"] = np.hypot([OWN_ACROSS, OWN_ALONG] * own, common)
     return sigma

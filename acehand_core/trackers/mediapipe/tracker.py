@@ -18,6 +18,8 @@ from jaxtyping import Bool
 
 from acehand_core.errors import InputError
 from acehand_core.geometry.cameras import Camera
+from acehand_core.geometry.frames import inverse
+from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.motion import CameraMotion, FrameSource, HandModelName, HandMotion, Recording
 from acehand_core.processes import one_blas_thread
 from acehand_core.provenance import Provenance
@@ -42,10 +44,17 @@ from acehand_core.trackers.mediapipe.networks import (
     crop_of,
     hand_networks,
 )
-from acehand_core.trackers.mediapipe.reconstruct import MAX_FILL_S, HandTrack, reconstruct_hands
+from acehand_core.trackers.mediapipe.reconstruct import (
+    MAX_FILL_S,
+    HandTrack,
+    ViewHands,
+    reconstruct_hands,
+)
 from acehand_core.trackers.mediapipe.redetection import SegmentCache, in_segments
+from acehand_core.trackers.mediapipe.rig import ViewTrack, estimated_offset, same_hands
 from acehand_core.trackers.mediapipe.search import Detection
-from acehand_core.types import SIDES, ImageRgb, Progress, Quality, Side, no_progress
+from acehand_core.trackers.skin_depth import skin_depth
+from acehand_core.types import SIDES, ImageRgb, JointsImage, Progress, Quality, Side, no_progress
 
 _Flags = Bool[np.ndarray, "T"]
 
@@ -113,19 +122,62 @@ class MediaPipeTracker:
             )
         camera = recording.camera or Camera.nominal(recording.width, recording.height)
         slots, motion, note = self._detect(recording, camera, progress)
-        quality, work_dir = self._settings.quality, self._settings.work_dir
-        key = cache_key(recording)
-        slots = refine(recording.frames, slots, quality, progress, work_dir, key)
+        slots = self._refined(recording, slots, progress)
         if note:
             recording = replace(recording, notes=(*recording.notes, note))
+        times, poses = recording.timestamps_ns, recording.T_world_camera
+        views: list[ViewHands] = []
+        if recording.views:
+            slots, views, notes = self._views(recording, camera, slots, progress)
+            recording = replace(recording, notes=(*recording.notes, *notes))
+        skin = {}
+        if recording.depth is not None:
+            read = skin_depth(recording.depth, camera, _landmarks(slots), times, progress)
+            skin = dict(zip(SIDES, read, strict=True))
+        found = reconstruct_hands(
+            self._by_side(slots), camera, times, self._settings, motion, poses, views, skin
+        )
+        return self._assemble(recording, camera, [found[side] for side in SIDES], motion)
+
+    def _by_side(self, slots: Slots) -> dict[Side, list[Detection | None]]:
         enabled = [side for side in SIDES if self._settings.hands in ("both", side)]
-        detections: dict[Side, list[Detection | None]] = {
+        return {
             side: [pair[slot] if side in enabled else None for pair in slots]
             for slot, side in enumerate(SIDES)
         }
-        times, poses = recording.timestamps_ns, recording.T_world_camera
-        found = reconstruct_hands(detections, camera, times, self._settings, motion, poses)
-        return self._assemble(recording, camera, [found[side] for side in SIDES], motion)
+
+    def _refined(self, recording: Recording, slots: Slots, progress: Progress) -> Slots:
+        assert recording.frames is not None
+        quality, work_dir = self._settings.quality, self._settings.work_dir
+        return refine(recording.frames, slots, quality, progress, work_dir, cache_key(recording))
+
+    def _views(
+        self, recording: Recording, camera: Camera, slots: Slots, progress: Progress
+    ) -> tuple[Slots, list[ViewHands], list[str]]:
+        """Return the hands of the first camera and of the others, and notes on their clocks."""
+        still = MediaPipeTracker(replace(self._settings, camera_motion="off"))
+        tracked, notes = [], []
+        for view in recording.views:
+            own, lens = view.recording, view.recording.camera
+            assert lens is not None
+            seen, _, _ = still._detect(own, lens, progress)
+            seen = still._refined(own, seen, progress)
+            one = ViewTrack(lens, view.T_camera_view, own.timestamps_ns, seen)
+            late = None
+            if not view.synchronised:
+                late = estimated_offset(camera, slots, recording.timestamps_ns, one)
+            if late is not None:
+                one = replace(one, timestamps_ns=one.timestamps_ns - round(late * 1e9))
+                notes.append(
+                    f"{view.name}: its clock is taken to be {late:+.3f} s late, as the hands show"
+                )
+            tracked.append(one)
+        slots, others = same_hands(camera, slots, recording.timestamps_ns, tracked)
+        views = [
+            ViewHands(one.camera, inverse(one.T_camera_view), self._by_side(hands))
+            for one, hands in zip(tracked, others, strict=True)
+        ]
+        return slots, views, notes
 
     def _detect(
         self, recording: Recording, camera: Camera, progress: Progress
@@ -179,14 +231,9 @@ class MediaPipeTracker:
                 wanted[gap.start : gap.stop] = True
         if not wanted.any():
             return None
-        landmarks = np.full((len(recording), len(SIDES), 21, 2), np.nan)
-        for frame, pair in enumerate(slots):
-            for slot, hand in enumerate(pair):
-                if hand is not None:
-                    landmarks[frame, slot] = hand.pixels
         from acehand_core.camera.recorded import recorded_rotations
 
-        work_dir = self._settings.work_dir
+        work_dir, landmarks = self._settings.work_dir, _landmarks(slots)
         return recorded_rotations(recording, camera, landmarks, wanted, work_dir, progress)
 
     def _assemble(
@@ -222,12 +269,15 @@ class MediaPipeTracker:
             hand_model="acehand",
             camera=camera,
             T_world_camera=recording.T_world_camera,
-            provenance=self._provenance(recording, camera, lost_turns),
+            provenance=self._provenance(recording, camera, tracks, lost_turns),
             fill_frame=None if motion is None else both("fill_frame"),
             joint_sigma=both("sigma"),
+            evidence=both("evidence") if recording.views or recording.depth else None,
         )
 
-    def _provenance(self, recording: Recording, camera: Camera, lost_turns: int = 0) -> Provenance:
+    def _provenance(
+        self, recording: Recording, camera: Camera, tracks: list[HandTrack], lost_turns: int
+    ) -> Provenance:
         settings, notes = self._settings, list(recording.notes)
         posed = recording.T_world_camera is not None
         if recording.camera is None:
@@ -239,7 +289,14 @@ class MediaPipeTracker:
                 "--camera-estimate"
             )
 
-        if settings.hand_length_m is None:
+        measured = [track for track in tracks if np.isfinite(track.length_sigma[0])]
+        if measured:
+            length = CapsuleHand().hand_length(measured[0].betas)
+            notes.append(
+                f"hand length measured as {1e3 * length:.0f} mm, standard deviation "
+                f"{1e3 * measured[0].length_sigma[0]:.0f} mm"
+            )
+        elif settings.hand_length_m is None:
             notes.append(
                 "no hand length given: hands have the length of a mean adult hand; "
                 "distances scale with it"
@@ -262,9 +319,21 @@ class MediaPipeTracker:
                 "palm_calibration": settings.palm_calibration,
                 "quality": settings.quality,
                 "camera_motion": "poses" if posed else settings.camera_motion,
+                **({"views": [view.name for view in recording.views]} if recording.views else {}),
+                **({"depth": True} if recording.depth else {}),
             },
             notes=tuple(notes),
         )
+
+
+def _landmarks(slots: Slots) -> JointsImage:
+    """Return the landmarks of both hands, NaN for none."""
+    landmarks = np.full((len(slots), len(SIDES), 21, 2), np.nan)
+    for frame, pair in enumerate(slots):
+        for slot, hand in enumerate(pair):
+            if hand is not None:
+                landmarks[frame, slot] = hand.pixels
+    return landmarks
 
 
 def cache_key(recording: Recording) -> dict[str, Any]:

@@ -1,0 +1,295 @@
+"""The same hands in several cameras: at the same times, with the same sides.
+
+Each camera of a rig is tracked alone. Two of its hands are one if the rays of their landmarks meet,
+before both cameras, in a hand of plausible size. What one camera alone invents is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from acehand_core.geometry import frames
+from acehand_core.geometry.cameras import Camera
+from acehand_core.hand.landmark_fit import rays
+from acehand_core.motion import runs
+from acehand_core.trackers.mediapipe import pnp
+from acehand_core.trackers.mediapipe.linking import Slots
+from acehand_core.trackers.mediapipe.search import Detection
+from acehand_core.types import RigidTransform, TimestampsNs
+
+#: Wrist to the middle finger's knuckle, metres: of a mean hand, and what two cameras may see.
+PALM_M, LEAST_PALM_M, MOST_PALM_M = 0.095, 0.045, 0.16
+#: Median gap between rays, over that length, up to which two hands are one.
+SAME_HAND = 0.25
+#: Hands of a camera are one appearance over gaps of up to so many frames; its unmatched frames take
+#: the side of matched ones up to so many frames away.
+APPEARANCE_GAP, NEIGHBOURS = 8, 60
+#: An appearance that no other camera confirms, though it is before one in this share of its frames,
+#: is invented, unless the network is surer than this of a hand that only one other could see.
+EXPECTED_SHARE, SURE_PRESENCE = 0.5, 0.8
+#: Frames interpolated over, in periods of the camera.
+MOST_PERIODS = 2.5
+#: Offsets between clocks that are searched, seconds, frames that decide, and what the gap between
+#: rays must fall to.
+MOST_OFFSET_S, OFFSET_FRAMES, OFFSET_GAIN = 0.5, 300, 0.7
+
+
+@dataclass(frozen=True, slots=True)
+class ViewTrack:
+    """The hands that a camera of the rig sees, alone, at its own times."""
+
+    camera: Camera
+    T_camera_view: RigidTransform
+    timestamps_ns: TimestampsNs
+    slots: Slots
+
+    def at(self, times: TimestampsNs) -> Slots:
+        """Return its hands at other times, interpolated between adjacent frames."""
+        own = self.timestamps_ns
+        period = float(np.median(np.diff(own))) if len(own) > 1 else np.inf
+        after = np.clip(np.searchsorted(own, times), 0, len(own) - 1)
+        before = np.where(own[after] == times, after, np.maximum(after - 1, 0))
+        wait = (own[after] - own[before]).astype(float)
+        share = np.where(wait > 0, (times - own[before]) / np.maximum(wait, 1.0), 0.0)
+        out: Slots = []
+        for a, b, part, gap in zip(before, after, share, wait, strict=True):
+            pair: list[Detection | None] = [None, None]
+            for slot in (0, 1):
+                one, two = self.slots[a][slot], self.slots[b][slot]
+                if one is not None and two is not None and gap <= MOST_PERIODS * period:
+                    pair[slot] = _between(one, two, float(part)) if part else one
+                # Out of its time range, or with one neighbour: the nearer one, if it is near.
+                near, away = (one, part) if part < 0.5 else (two, 1 - part)
+                if pair[slot] is None and abs(away) * gap <= 0.25 * period:
+                    pair[slot] = near
+            out.append(pair)
+        return out
+
+
+def _between(one: Detection, two: Detection, share: float) -> Detection:
+    def mixed(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return a + share * (b - a)
+
+    covariance = None
+    if one.covariance is not None and two.covariance is not None:
+        covariance = mixed(one.covariance, two.covariance)
+    return replace(
+        one if share < 0.5 else two,
+        pixels=mixed(one.pixels, two.pixels),
+        world=mixed(one.world, two.world),
+        presence=min(one.presence, two.presence),
+        covariance=covariance,
+    )
+
+
+def estimated_offset(
+    camera: Camera, slots: Slots, times: TimestampsNs, view: ViewTrack
+) -> float | None:
+    """Return by how many seconds a view's clock is late, if moving hands tell; else None."""
+    both = [frame for frame, pair in enumerate(slots) if any(pair)]
+    chosen = np.array(both[:: max(1, len(both) // OFFSET_FRAMES)], int)
+    if len(chosen) == 0:
+        return None
+    own = _rays(camera, [slots[frame] for frame in chosen])
+    step = float(np.median(np.diff(view.timestamps_ns))) / 4 if len(view.timestamps_ns) > 1 else 0.0
+    count = int(MOST_OFFSET_S * 1e9 / step) if step else 0
+    gaps = {}
+    for number in range(-count, count + 1):
+        there = view.at(times[chosen] + round(number * step))
+        gap = _gaps(own, _rays(view.camera, there), view.T_camera_view)
+        gap = np.minimum(gap.min((1, 2)), 2 * SAME_HAND)
+        known = np.array([any(pair) for pair in there])
+        if known.sum() >= max(10, len(chosen) // 3):
+            gaps[number] = float(gap[known].mean())
+    if 0 not in gaps:
+        return None
+    best = min(gaps, key=lambda number: gaps[number])
+    late = best * step * 1e-9
+    return late if abs(best) >= 2 and gaps[best] < OFFSET_GAIN * gaps[0] else None
+
+
+def same_hands(
+    camera: Camera, slots: Slots, times: TimestampsNs, views: Sequence[ViewTrack]
+) -> tuple[Slots, list[Slots]]:
+    """Return the hands of the first camera, and those of the others at its times, with one side.
+
+    An appearance of a hand that other cameras should confirm, and do not, is left out.
+    """
+    own = _rays(camera, slots)
+    seen = [view.at(times) for view in views]
+    there = [_rays(view.camera, one) for view, one in zip(views, seen, strict=True)]
+    gaps = [_gaps(own, r, v.T_camera_view) for r, v in zip(there, views, strict=True)]
+    matches = [_matched(gap, _present(one)) for gap, one in zip(gaps, seen, strict=True)]
+
+    present = _present(slots)
+    confirmed, expected = np.zeros((2, len(slots), 2), int)
+    for view, match in zip(views, matches, strict=True):
+        T_view_camera = frames.inverse(view.T_camera_view)
+        expected += _before(own, T_view_camera, view.camera)
+        for slot in (0, 1):
+            confirmed[:, slot] += (match == slot).any(1)
+    kept = _real(present, confirmed, expected, slots)
+    slots = [[h if k else None for h, k in zip(p, f, strict=True)]
+             for p, f in zip(slots, kept.tolist(), strict=True)]  # fmt: skip
+
+    turned = _other_side(slots, seen, matches)
+    slots = [pair[::-1] if t else pair for pair, t in zip(slots, turned.tolist(), strict=True)]
+    others = []
+    for view, rays_there, one, match in zip(views, there, seen, matches, strict=True):
+        found = (match >= 0).astype(int)
+        wanted = _before(rays_there, view.T_camera_view, camera)
+        real = _real(_present(one), found, wanted, one)
+        match = np.where(turned[:, None] & (match >= 0), 1 - match, match)
+        others.append(_with_sides(one, slots, match, real))
+    return slots, others
+
+
+def _present(slots: Slots) -> Bool[np.ndarray, "T 2"]:
+    return np.array([[hand is not None for hand in pair] for pair in slots])
+
+
+def _rays(camera: Camera, slots: Slots) -> Float[np.ndarray, "T 2 21 3"]:
+    """Return unit rays of landmarks, NaN where there is no hand or none before the camera."""
+    pixels = np.full((len(slots), 2, 21, 2), np.nan)
+    for frame, pair in enumerate(slots):
+        for slot, hand in enumerate(pair):
+            if hand is not None:
+                pixels[frame, slot] = hand.pixels
+    bearing = pnp.bearings(camera, pixels.reshape(-1, 21, 2))
+    return rays(bearing).reshape(len(slots), 2, 21, 3)
+
+
+def _gaps(
+    own: Float[np.ndarray, "T 2 21 3"],
+    there: Float[np.ndarray, "T 2 21 3"],
+    T_camera_view: RigidTransform,
+) -> Float[np.ndarray, "T 2 2"]:
+    """Return the median gap between the rays of each pair of hands over their palm; or infinity.
+
+    Infinite where the rays meet behind a camera, or in a hand of another size. Axes: frame, the
+    first camera's slot, the view's slot.
+    """
+    u = own[:, :, None]
+    v = (there @ T_camera_view[:3, :3].T)[:, None]
+    base = T_camera_view[:3, 3]
+    # The points p = s u and q = base + t v that are nearest to each other.
+    uv, ub, vb = np.sum(u * v, -1), np.sum(u * base, -1), np.sum(v * base, -1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        s, t = (ub - uv * vb) / (1 - uv**2), (uv * ub - vb) / (1 - uv**2)
+        p, q = s[..., None] * u, base + t[..., None] * v
+        gap = np.median(np.linalg.norm(p - q, axis=-1), axis=-1)
+        middle = (p + q) / 2
+        palm = np.linalg.norm(middle[..., 9, :] - middle[..., 0, :], axis=-1)
+        fits = (np.median(s, -1) > 0) & (np.median(t, -1) > 0)
+        fits &= (palm > LEAST_PALM_M) & (palm < MOST_PALM_M)
+        return np.where(fits, gap / np.maximum(palm, LEAST_PALM_M), np.inf)
+
+
+def _matched(
+    gaps: Float[np.ndarray, "T 2 2"], present: Bool[np.ndarray, "T 2"]
+) -> Int[np.ndarray, "T 2"]:
+    """Return the first camera's slot of each of the view's hands, -1 for none."""
+    ways = np.array([[-1, -1], [0, -1], [1, -1], [-1, 0], [-1, 1], [0, 1], [1, 0]])
+    costs = np.full((len(gaps), len(ways)), SAME_HAND)
+    for number, way in enumerate(ways):
+        cost = np.zeros(len(gaps))
+        for slot, to in enumerate(way):
+            cost += gaps[:, to, slot] if to >= 0 else SAME_HAND * present[:, slot]
+        costs[:, number] = cost
+    return ways[np.argmin(costs, axis=1)]
+
+
+def _before(
+    hands: Float[np.ndarray, "T 2 21 3"], T_other_camera: RigidTransform, other: Camera
+) -> Bool[np.ndarray, "T 2"]:
+    """Return the hands that are in another camera's picture, at the distance of a mean hand."""
+    angle = np.linalg.norm(hands[:, :, 9] - hands[:, :, 0], axis=-1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        place = hands.mean(2) * (PALM_M / angle)[..., None]
+    with np.errstate(invalid="ignore"):
+        return np.asarray(other.contains(other.project(frames.apply(T_other_camera, place))))
+
+
+def _real(
+    present: Bool[np.ndarray, "T 2"],
+    confirmed: Int[np.ndarray, "T 2"],
+    expected: Int[np.ndarray, "T 2"],
+    slots: Slots,
+) -> Bool[np.ndarray, "T 2"]:
+    """Return the hands of a camera that are not invented."""
+    kept = present.copy()
+    for slot in (0, 1):
+        for start, stop in _appearances(present[:, slot]):
+            rows = np.arange(start, stop)[present[start:stop, slot]]
+            if confirmed[rows, slot].any():
+                continue
+            hands = [slots[frame][slot] for frame in rows.tolist()]
+            presence = np.mean([hand.presence for hand in hands if hand is not None])
+            could = (expected[rows, slot] > 0).mean(), (expected[rows, slot] > 1).mean()
+            sure = presence > SURE_PRESENCE and could[1] < EXPECTED_SHARE
+            if could[0] >= EXPECTED_SHARE and not sure:
+                kept[rows, slot] = False
+    return kept
+
+
+def _appearances(present: Bool[np.ndarray, "T"]) -> list[tuple[int, int]]:
+    """Return start and stop of each appearance, short gaps included."""
+    out: list[tuple[int, int]] = []
+    for start, stop in runs(present):
+        if out and start - out[-1][1] <= APPEARANCE_GAP:
+            start = out.pop()[0]
+        out.append((start, stop))
+    return out
+
+
+def _other_side(
+    slots: Slots, seen: Sequence[Slots], matches: Sequence[Int[np.ndarray, "T 2"]]
+) -> Bool[np.ndarray, "T"]:
+    """Return the frames in which all cameras together say that the hands' sides are exchanged."""
+    votes = np.zeros((len(slots), 2))  # for the slot's own side
+    for frame, pair in enumerate(slots):
+        for slot, hand in enumerate(pair):
+            if hand is None:
+                continue
+            votes[frame, slot] += 2 * hand.confidence - 1
+            for one, match in zip(seen, matches, strict=True):
+                for other in np.flatnonzero(match[frame] == slot).tolist():
+                    there = one[frame][other]
+                    assert there is not None
+                    votes[frame, slot] += (2 * there.confidence - 1) * (1 if other == slot else -1)
+    turned = np.zeros(len(slots), bool)
+    for start, stop in _appearances(np.asarray(_present(slots).any(1))):
+        turned[start:stop] = votes[start:stop].sum() < 0
+    return turned
+
+
+def _with_sides(
+    own: Slots, slots: Slots, match: Int[np.ndarray, "T 2"], real: Bool[np.ndarray, "T 2"]
+) -> Slots:
+    """Return a view's hands in the slots of the first camera's.
+
+    A hand that the first camera does not see takes the side that it has in frames nearby in which
+    it is matched, else its own.
+    """
+    out: Slots = [[None, None] for _ in own]
+    for slot in (0, 1):
+        known = np.flatnonzero(match[:, slot] >= 0)
+        for frame, pair in enumerate(own):
+            hand, side = pair[slot], int(match[frame, slot])
+            if hand is None or not real[frame, slot]:
+                continue
+            if side < 0:
+                side = slot
+                if len(known):
+                    near = known[np.argmin(np.abs(known - frame))]
+                    if abs(near - frame) <= NEIGHBOURS:
+                        side = int(match[near, slot])
+                if slots[frame][side] is not None:
+                    continue  # the first camera sees another hand there
+            if out[frame][side] is None or match[frame, slot] >= 0:
+                out[frame][side] = hand
+    return out

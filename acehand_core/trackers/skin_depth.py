@@ -1,0 +1,141 @@
+"""Depth of the skin at a hand's points, from depth pictures of any camera of the rig.
+
+Pictures need not be registered to the colour camera, nor taken at its frames' times.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Float, Float32
+from scipy.spatial import cKDTree
+
+from acehand_core.geometry import frames
+from acehand_core.geometry.cameras import Camera
+from acehand_core.hand.landmark_fit import SkinDepth, skin_points
+from acehand_core.motion import Depth
+from acehand_core.types import DepthImage, Progress, TimestampsNs
+
+#: Where hands are searched in depth pictures, metres.
+NEAREST_M, FARTHEST_M = 0.1, 2.0
+#: Radius around a point in which readings count, in shares of the hand's size in the picture, and
+#: at least in pixels; readings behind the nearest ones by more are of something else.
+RADIUS, LEAST_RADIUS_PX, SAME_SURFACE_M = 0.03, 2.0, 0.015
+LEAST_SHARE = 0.2
+#: Pixels of a depth picture looked at around a hand.
+MOST_PIXELS = 40_000
+#: Readings are interpolated between pictures that are at most so many of their periods apart.
+MOST_PERIODS = 2.5
+
+Landmarks = Float[np.ndarray, "T S 21 2"]
+
+
+def skin_depth(
+    depth: Depth, camera: Camera, landmarks: Landmarks, times: TimestampsNs, progress: Progress
+) -> list[SkinDepth]:
+    """Return the readings of each of S hands at T times.
+
+    Args:
+        landmarks: pixels of ``camera``, NaN where a hand is not seen.
+        times: of the landmarks, on the clock of the depth pictures.
+    """
+    taken = depth.timestamps_ns
+    period = float(np.median(np.diff(taken))) if len(taken) > 1 else np.inf
+    reach = MOST_PERIODS * period
+    steps = np.clip(np.searchsorted(times, taken, side="right") - 1, 0, max(len(times) - 2, 0))
+    z = np.full((len(taken), landmarks.shape[1], 41), np.nan)
+    sigma = np.full_like(z, np.inf)
+    reader = _Reader(depth, camera)
+    for k, step in enumerate(steps.tolist()):
+        # The hands at the picture's time.
+        after = min(step + 1, len(times) - 1)
+        wait = max(float(times[after] - times[step]), 1.0)
+        share = float(taken[k] - times[step]) / wait
+        if not -0.5 <= share <= 1.5:
+            continue
+        hands = landmarks[step] + share * (landmarks[after] - landmarks[step])
+        near = landmarks[step if share < 0.5 else after]
+        hands = np.where(np.isnan(hands), near, hands)
+        seen = np.isfinite(hands).all((1, 2))
+        if seen.any():
+            z[k, seen], sigma[k, seen] = reader.read(k, hands[seen])
+        progress("depth", k + 1, len(taken))
+    return [_at_times(z[:, s], sigma[:, s], taken, times, reach) for s in range(z.shape[1])]
+
+
+def _at_times(
+    z: Float[np.ndarray, "D 41"],
+    sigma: Float[np.ndarray, "D 41"],
+    taken: TimestampsNs,
+    times: TimestampsNs,
+    reach: float,
+) -> SkinDepth:
+    """Interpolate readings between the pictures before and after each time."""
+    after = np.clip(np.searchsorted(taken, times), 0, len(taken) - 1)
+    before = np.where(taken[after] == times, after, np.maximum(after - 1, 0))
+    wait = (taken[after] - taken[before]).astype(float)
+    share = np.where(wait > 0, (times - taken[before]) / np.maximum(wait, 1.0), 0.0)
+    near = np.where(share < 0.5, before, after)
+    both = (wait <= reach)[:, None] & np.isfinite(z[before]) & np.isfinite(z[after])
+    between = z[before] + share[:, None] * (z[after] - z[before])
+    found = np.where(both, between, z[near])
+    close = (np.abs(taken[near] - times) <= reach / MOST_PERIODS / 2 + 1)[:, None]
+    known = (both | close) & np.isfinite(found)
+    return SkinDepth(np.where(known, found, 0.0), np.where(known, sigma[near], np.inf))
+
+
+class _Reader:
+    """Reads depth pictures around hands, in the colour camera's axes and pixels."""
+
+    def __init__(self, depth: Depth, camera: Camera) -> None:
+        self._depth, self._camera = depth, camera
+        rays = depth.camera.all_rays()
+        with np.errstate(divide="ignore", invalid="ignore"):
+            self._rays = (rays / rays[..., 2:]).astype(np.float32)
+
+    def read(
+        self, index: int, hands: Float[np.ndarray, "S 21 2"]
+    ) -> tuple[Float[np.ndarray, "S 41"], Float[np.ndarray, "S 41"]]:
+        """Return z and its standard deviation, NaN and infinite without a reading."""
+        picture = self._depth.frames.at(index)
+        points = skin_points(hands)
+        z, sigma = np.full(points.shape[:2], np.nan), np.full(points.shape[:2], np.inf)
+        for s, hand in enumerate(points):
+            size = float(np.ptp(hand, axis=0).max())
+            radius = max(RADIUS * size, LEAST_RADIUS_PX)
+            cloud = self._around(picture, hand, radius)
+            if len(cloud) == 0:
+                continue
+            tree = cKDTree(self._camera.project(cloud))
+            for k, near in enumerate(tree.query_ball_point(hand, radius)):
+                if not near:
+                    continue
+                deep = np.sort(cloud[near, 2])
+                front = deep[int(LEAST_SHARE * len(deep))]
+                z[s, k] = np.median(deep[np.abs(deep - front) < SAME_SURFACE_M])
+                sigma[s, k] = self._depth.sigma_per_m * z[s, k] ** 2
+        return z, sigma
+
+    def _around(
+        self, picture: DepthImage, hand: Float[np.ndarray, "41 2"], radius: float
+    ) -> Float[np.ndarray, "N 3"]:
+        """Return the points around a hand in the colour camera's axes."""
+        low, high = hand.min(0) - 2 * radius, hand.max(0) + 2 * radius
+        corners = np.array([[x, y] for x in (low[0], high[0]) for y in (low[1], high[1])])
+        rays = self._camera.unproject(corners)
+        box = np.concatenate([rays * far for far in (NEAREST_M, FARTHEST_M)])
+        T_depth_camera = frames.inverse(self._depth.T_camera_depth)
+        there = self._depth.camera.project(frames.apply(T_depth_camera, box))
+        if not np.isfinite(there).any():
+            return np.empty((0, 3))
+        height, width = picture.shape
+        x0, y0 = np.clip(np.floor(np.nanmin(there, axis=0)), 0, [width, height]).astype(int)
+        x1, y1 = np.clip(np.ceil(np.nanmax(there, axis=0)) + 1, 0, [width, height]).astype(int)
+        # Far more pixels than the points need only cost time.
+        step = max(1, int(np.sqrt((x1 - x0) * (y1 - y0) / MOST_PIXELS)))
+        z: Float32[np.ndarray, "_ _"] = picture[y0:y1:step, x0:x1:step]
+        cloud = (self._rays[y0:y1:step, x0:x1:step] * z[..., None])[np.isfinite(z)]
+        cloud = frames.apply(self._depth.T_camera_depth, cloud.astype(float))
+        if len(cloud):
+            pixels = self._camera.project(cloud)
+            cloud = cloud[((pixels > low) & (pixels < high)).all(1)]
+        return cloud
