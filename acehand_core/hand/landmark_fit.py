@@ -40,6 +40,9 @@ LEAST_READINGS = 8
 #: Error of the modelled skin, metres, and the error in standard deviations at which a reading, of
 #: something before or behind the hand, has lost most of its influence.
 SKIN_SIGMA_M, SKIN_REACH = 0.005, 3.0
+#: Points further behind the skin are hidden by other fingers, nearer ones are by a hole of it. Skin around a point's ray counts, and
+#: every so many vertices of the mesh are enough for it.
+LEAST_BELOW_M, MOST_BELOW_M, AROUND_M, EVERY_VERTEX = 0.003, 0.05, 0.006, 3
 #: Frames posed at once by ``Pose.keypoints``.
 _ROWS = 512
 
@@ -54,14 +57,17 @@ class SkinDepth:
     """Depth readings of the skin at 41 points of a hand: its landmarks, then its bones' middles.
 
     ``z`` along the camera's axis, metres; ``sigma`` is infinite where there is no reading.
+    ``below``: how far the points are behind the skin; None: by ``thickness``.
     """
 
     z: Float[np.ndarray, "N 41"]
     sigma: Float[np.ndarray, "N 41"]
+    below: Float[np.ndarray, "N 41"] | None = None
 
     def rows(self, index: np.ndarray) -> SkinDepth:
         """Return the readings of some frames."""
-        return SkinDepth(self.z[index], self.sigma[index])
+        below = None if self.below is None else self.below[index]
+        return SkinDepth(self.z[index], self.sigma[index], below)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +142,18 @@ class Evidence:
         length = np.linalg.norm(rest[12] - rest[0])
         offset = self.offset @ articulation.ANATOMICAL_TO_MODEL.T * length
         return offset * articulation.MIRROR if side == "left" else offset
+
+    def with_skin_of(self, pose: Pose, side: Side, betas: Float[np.ndarray, "10"]) -> Evidence:
+        """Return the evidence with depth readings of the skin of this hand's mesh.
+
+        Without those at fingers that others hide.
+        """
+        if self.skin is None:
+            return self
+        offset = self.landmarks(side, CapsuleHand().rest_keypoints(side, betas))
+        below = below_mesh(pose, side, betas, offset)
+        sigma = np.where(below < MOST_BELOW_M, self.skin.sigma, np.inf)
+        return replace(self, skin=SkinDepth(self.skin.z, sigma, below))
 
     def whitening(self) -> Float[np.ndarray, "N 21 2 2"]:
         """Return factors that whiten bearing errors.
@@ -271,6 +289,7 @@ def fit_shape(
     chosen = _spread_frames(hands)
     betas = np.zeros(10)
     for _ in range(rounds):
+        chosen = [(pose, seen.with_skin_of(pose, side, betas), side) for pose, seen, side in chosen]
         betas = _shape_step(chosen, betas, hand_length_m)
         chosen = [
             (refine(pose, seen, side, model.rest_keypoints(side, betas), iterations=4), seen, side)
@@ -386,7 +405,8 @@ class FrameProblem:
         self._whitening = _weighted_whitening(evidence)
         self._others = [(one, _weighted_whitening(one.evidence)) for one in evidence.others]
         if evidence.skin is not None:
-            self._below = below_skin(orient, side, rest)
+            below = evidence.skin.below
+            self._below = thickness(orient, side, rest) if below is None else below
             self._skin_sigma = np.hypot(evidence.skin.sigma, SKIN_SIGMA_M)
 
     def pose(self, x: np.ndarray) -> Pose:
@@ -442,7 +462,7 @@ class FrameProblem:
                 (by_point[:, moved] @ bent[:, 0, ..., None])[..., 0], 0, 1
             )
 
-        if self._others or by_z is not None:
+        if len(by_points) > 1 or by_z is not None:
             # The derivatives of all points, (n, 21, 3, 28).
             slopes = np.zeros((*arms.shape, self.UNKNOWNS))
             slopes[..., :3] = by_turn
@@ -526,8 +546,6 @@ def _weighted_whitening(evidence: Evidence) -> Float[np.ndarray, "N 21 2 2"]:
 
 #: The 41 points of ``SkinDepth`` from 21 landmarks.
 _SKIN_POINTS = np.concatenate([np.eye(21), (np.eye(21)[_PARENTS] + np.eye(21)[_CHILDREN]) / 2])
-#: Those that move with the palm.
-_ON_PALM = np.isin(np.arange(41), [*PALM, 1, *(20 + c for c in (1, 5, 9, 13, 17))])
 
 
 def skin_points(landmarks: Float[np.ndarray, "*batch 21 D"]) -> Float[np.ndarray, "*batch 41 D"]:
@@ -535,21 +553,45 @@ def skin_points(landmarks: Float[np.ndarray, "*batch 21 D"]) -> Float[np.ndarray
     return _SKIN_POINTS @ landmarks
 
 
-def below_skin(
+def thickness(
     orient: Float[np.ndarray, "N 3 3"], side: Side, rest: Float[np.ndarray, "21 3"]
 ) -> Float[np.ndarray, "N 41"]:
-    """Return how far the points of ``SkinDepth`` lie behind the skin, along the camera's axis.
+    """Return about how far the points of ``SkinDepth`` lie behind the skin, metres.
 
-    By the thickness of the default hand towards its back and palm. The palm is a plate, so longer
-    at a slant; fingers are round.
+    That of the flat mean hand towards its back and palm, in the share in which each is seen.
     """
-    dorsal = -orient[:, 2, 1]  # the share of the back's direction towards the camera
+    share = (1 - orient[:, 2:, 1]) / 2  # 1 where the back faces the camera
     back, palm = _thickness()
-    share = (1 + dorsal[:, None]) / 2
-    round_ = share * back + (1 - share) * palm
-    plate = np.where(dorsal[:, None] > 0, back, palm) / np.maximum(np.abs(dorsal), 0.5)[:, None]
     size = np.linalg.norm(rest[12] - rest[0]) / CapsuleHand().hand_length(np.zeros(10))
-    return np.where(_ON_PALM, plate, round_) * size
+    return (share * back + (1 - share) * palm) * size
+
+
+def below_mesh(
+    pose: Pose, side: Side, betas: Float[np.ndarray, "10"], offset: Float[np.ndarray, "21 3"]
+) -> Float[np.ndarray, "N 41"]:
+    """Return how far the points of ``SkinDepth`` lie behind the skin along the camera's axis.
+
+    ``offset`` are those of landmarks from keypoints of the unturned hand, metres.
+    """
+    hand = CapsuleHand()
+    rest = hand.rest_keypoints(side, betas)
+    landmarks = pose.keypoints(side, rest) + offset @ np.swapaxes(pose.global_orient, 1, 2)
+    points = skin_points(landmarks)
+    below = np.empty(points.shape[:2])
+    for start in range(0, len(points), _ROWS):
+        part = slice(start, start + _ROWS)
+        turns = articulation.angles_to_pose(pose.angles[part], side)
+        mesh = hand.vertices(side, pose.global_orient[part], turns, betas)[:, ::EVERY_VERTEX]
+        mesh = (mesh + (pose.wrist[part, None] - rest[0])).astype(np.float32)
+        for row, (vertices, point) in enumerate(zip(mesh, points[part], strict=True), start):
+            z = point[:, None, 2].astype(np.float32)
+            # Squared distances from the points' rays, as products of matrices.
+            flat, at = vertices[:, :2] / vertices[:, 2:], (point[:, :2] / z).astype(np.float32)
+            away = (flat**2).sum(1) - 2 * at @ flat.T + (at**2).sum(1)[:, None]
+            front = np.where(away < (AROUND_M / z) ** 2, vertices[:, 2], np.inf).min(1)
+            below[row] = point[:, 2] - front
+    simple = thickness(pose.global_orient, side, rest)
+    return np.where(np.isfinite(below) & (below > LEAST_BELOW_M), below, simple)
 
 
 @functools.cache

@@ -6,7 +6,7 @@ Pictures need not be registered to the colour camera, nor taken at its frames' t
 from __future__ import annotations
 
 import numpy as np
-from jaxtyping import Float, Float32
+from jaxtyping import Float, Float32, Int
 from scipy.spatial import cKDTree
 
 from acehand_core.geometry import frames
@@ -65,7 +65,7 @@ def skin_depth(
 def _at_times(
     z: Float[np.ndarray, "D 41"],
     sigma: Float[np.ndarray, "D 41"],
-    taken: TimestampsNs,
+    taken: Int[np.ndarray, "D"],
     times: TimestampsNs,
     reach: float,
 ) -> SkinDepth:

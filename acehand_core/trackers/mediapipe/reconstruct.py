@@ -164,10 +164,10 @@ def reconstruct_hands(
     }
     if not seen:
         return tracks
-    poses, betas, length_sigma = _fit(seen, clip)
-    for side, sightings in seen.items():
+    fitted, betas, length_sigma = _fit(seen, clip)
+    for side, (sightings, pose) in fitted.items():
         rest = CapsuleHand().rest_keypoints(side, betas)
-        _track_hand(tracks[side], sightings, poses[side], side, rest, clip)
+        _track_hand(tracks[side], sightings, pose, side, rest, clip)
         if tracks[side].observed.any():
             tracks[side].betas[:], tracks[side].length_sigma[:] = betas, length_sigma
 
@@ -310,37 +310,33 @@ def _offsets(
 
 def _fit(
     seen: Mapping[Side, _Sightings], clip: _Clip
-) -> tuple[dict[Side, Pose], Float[np.ndarray, "10"], float]:
+) -> tuple[dict[Side, tuple[_Sightings, Pose]], Float[np.ndarray, "10"], float]:
     """Fit poses with the mean hand, one shape to all, then poses with that.
 
-    Returns poses, betas, and the standard deviation of the hand's length, NaN if not measured.
+    Returns sightings with poses, betas, and the standard deviation of the hand's length, NaN if it
+    is not measured.
     """
     model, poses, length_m = CapsuleHand(), {}, clip.settings.hand_length_m
     for side, sightings in seen.items():
-        evidence = sightings.evidence
         rest = model.rest_keypoints(side, np.zeros(10))
         first, *others = _starts(sightings, side, rest, clip)
         poses[side] = landmark_fit.refine(
-            first, evidence, side, rest, try_relaxed=True, others=others
+            first, sightings.evidence, side, rest, try_relaxed=True, others=others
         )
 
     hands = [(poses[side], sightings.evidence, side) for side, sightings in seen.items()]
     betas = landmark_fit.fit_shape(hands, length_m)
+    fitted, hands = {}, []
     for side, sightings in seen.items():
-        rest = model.rest_keypoints(side, betas)
-        others = [reversed_palm(poses[side])] if sightings.evidence.metric.any() else []
-        poses[side] = landmark_fit.refine(
-            poses[side],
-            sightings.evidence,
-            side,
-            rest,
-            iterations=3 if not others else 8,
-            others=others,
-        )
-    if length_m is not None or not any(one.evidence.metric.any() for one in seen.values()):
-        return poses, betas, np.nan
-    hands = [(poses[side], sightings.evidence, side) for side, sightings in seen.items()]
-    return poses, betas, landmark_fit.length_sigma(hands, betas)
+        rest, pose = model.rest_keypoints(side, betas), poses[side]
+        evidence = sightings.evidence.with_skin_of(pose, side, betas)
+        measured = evidence.metric.any()
+        others, iterations = ([reversed_palm(pose)], 8) if measured else ([], 3)
+        pose = landmark_fit.refine(pose, evidence, side, rest, iterations, others=others)
+        fitted[side] = replace(sightings, evidence=evidence), pose
+        if measured and length_m is None:
+            hands.append((pose, evidence, side))
+    return fitted, betas, landmark_fit.length_sigma(hands, betas) if hands else np.nan
 
 
 def _starts(sightings: _Sightings, side: Side, rest: _Rest, clip: _Clip) -> list[Pose]:
@@ -378,7 +374,7 @@ def _at_depth(pose: Pose, evidence: Evidence, side: Side, rest: _Rest) -> Pose:
     """Move hands along their rays to the median depth of their readings."""
     assert evidence.skin is not None
     points = pose.keypoints(side, rest) + _offsets(pose, evidence, side, rest)
-    below = landmark_fit.below_skin(pose.global_orient, side, rest)
+    below = landmark_fit.thickness(pose.global_orient, side, rest)
     deep = np.where(np.isfinite(evidence.skin.sigma), evidence.skin.z + below, np.nan)
     known = np.isfinite(deep).sum(1) >= LEAST_READINGS
     further = np.nan_to_num(deep - landmark_fit.skin_points(points)[..., 2], nan=np.inf)

@@ -141,7 +141,7 @@ def same_hands(
     others = []
     for view, rays_there, one, match in zip(views, there, seen, matches, strict=True):
         found = (match >= 0).astype(int)
-        wanted = _before(rays_there, view.T_camera_view, camera)
+        wanted = _before(rays_there, view.T_camera_view, camera).astype(int)
         real = _real(_present(one), found, wanted, one)
         match = np.where(turned[:, None] & (match >= 0), 1 - match, match)
         others.append(_with_sides(one, slots, match, real))
