@@ -13,10 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import numpy as np
+
 from acehand_core.atomic import atomic_path
 from acehand_core.errors import InputError, SchemaError, nearest
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import FrameSource, HandModelName, HandMotion, Recording
+from acehand_core.motion.recording import Depth, View
+from acehand_core.types import RigidTransform
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
@@ -101,6 +105,40 @@ class Reference:
 
 
 @dataclass(frozen=True, slots=True)
+class Mounted:
+    """A further camera of a rig, or a depth camera, fixed to the clip's camera.
+
+    ``pose``: rows of its 4 x 4 pose in the clip's camera, metres. ``sigma_per_m``: see ``Depth``.
+    """
+
+    camera: Camera
+    pose: tuple[tuple[float, ...], ...]
+    sigma_per_m: float | None = None
+
+    @classmethod
+    def at(cls, camera: Camera, pose: RigidTransform, sigma_per_m: float | None = None) -> Mounted:
+        """Return a camera at a pose."""
+        return cls(camera, tuple(map(tuple, pose.tolist())), sigma_per_m)
+
+    @property
+    def T_camera_view(self) -> RigidTransform:
+        """The pose as an array."""
+        return np.array(self.pose)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the entry in ``clip.json``."""
+        return dataclasses.asdict(self) | {"camera": self.camera.to_json()}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any], where: str) -> Mounted:
+        """Return the camera of an entry. Raises SchemaError."""
+        pose = np.array(value["pose"], float)
+        if pose.shape != (4, 4) or not np.isfinite(pose).all():
+            raise SchemaError(f"the pose of a camera is {value['pose']}; 4 x 4 numbers are needed.")
+        return cls.at(Camera.from_json(value["camera"], where), pose, value.get("sigma_per_m"))
+
+
+@dataclass(frozen=True, slots=True)
 class ClipInfo:
     """Metadata of a clip; the content of ``clip.json``.
 
@@ -114,6 +152,8 @@ class ClipInfo:
         made_from: hash of input and settings; a clip with an equal one is not made again.
         files: SHA-256 of each file in the folder except ``clip.json``.
         sizes: their bytes; empty in older stores.
+        views: the further cameras of a rig by name, with pictures of their cameras' sizes.
+        depth: the camera of ``sensor_depth.npz``, or None.
     """
 
     id: str
@@ -135,10 +175,14 @@ class ClipInfo:
     made_from: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
     sizes: Mapping[str, int] = field(default_factory=dict)
+    views: Mapping[str, Mounted] = field(default_factory=dict)
+    depth: Mounted | None = None
 
     def __post_init__(self) -> None:
         check_name(self.id, "clip")
         check_name(self.dataset, "dataset")
+        for name in self.views:
+            check_name(name, "view")
 
         kinds = {"kind": Kind, "split": Split, "media": Media, "hand_model": HandModelName}
         for name, kind in kinds.items():
@@ -171,6 +215,11 @@ class ClipInfo:
         """Return the content of ``clip.json``."""
         fields = dataclasses.asdict(self)
         fields["camera"] = self.camera.to_json() if self.camera else None
+        fields["views"] = {name: view.to_json() for name, view in self.views.items()}
+        fields["depth"] = self.depth.to_json() if self.depth else None
+        for name in ("views", "depth"):  # unknown to older versions
+            if not fields[name]:
+                del fields[name]
         return {"format": CLIP_FORMAT, "version": VERSION, **fields}
 
     @classmethod
@@ -184,6 +233,9 @@ class ClipInfo:
             fields["supervision"] = Supervision(**flags)
             fields["camera"] = Camera.from_json(camera, where) if camera else None
             fields["reference"] = Reference(**reference) if reference else None
+            views, depth = fields.get("views", {}), fields.get("depth")
+            fields["views"] = {n: Mounted.from_json(view, where) for n, view in views.items()}
+            fields["depth"] = Mounted.from_json(depth, where) if depth else None
             return cls(**fields)
         except SchemaError as error:
             raise SchemaError(f"{where}: {error}") from error
@@ -232,12 +284,15 @@ class Clip:
 
     ``frames`` is None if ``info.media`` is "none". ``motion.joints_image`` are the labelled
     keypoints in pixels of the stored picture, NaN without a label; ``motion.visible`` is the share
-    of keypoints inside the picture, occluded or not.
+    of keypoints inside the picture, occluded or not. ``views`` and ``depth`` are what the other
+    cameras of a rig saw.
     """
 
     info: ClipInfo
     motion: HandMotion
     frames: FrameSource | None
+    views: tuple[View, ...] = ()
+    depth: Depth | None = None
 
     def recording(self) -> Recording:
         """Return the clip as a tracker's input."""
@@ -252,6 +307,8 @@ class Clip:
             camera=self.info.camera,
             T_world_camera=self.motion.T_world_camera,
             name=f"{self.info.dataset}/{self.info.id}",
+            views=self.views,
+            depth=self.depth,
         )
 
 
