@@ -243,9 +243,8 @@ def render_episode(episode: SyntheticEpisode, clip: PosedClip, motion: HandMotio
                 light, _ = _exposure(scene, other, _seen_from(view.T_camera_view, fewer))
                 image = episode.sensor.expose(light, progress, view_rng)
                 if view.grey:
-                    image = cv2.cvtColor(
-                        cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB
-                    )
+                    grey = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)
+                    image = cv2.cvtColor(grey, cv2.COLOR_GRAY2RGB)
                 views[view.name].append(image)
             if sensed is not None:
                 if sensed.camera != episode.camera:

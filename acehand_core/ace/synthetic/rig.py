@@ -55,7 +55,7 @@ def rig_of(rig: Rig, camera: Camera) -> tuple[RigCamera, ...]:
     if rig == "none":
         return ()
     if rig == "stereo":
-        return (RigCamera("right", camera, _pose([0, 0, 0], [_STEREO_M, 0, 0])),)
+        return (RigCamera("right", camera, _pose(_STEREO_M)),)
 
     width, height = camera.width, camera.height
     centre = ((width - 1) / 2, (height - 1) / 2)
@@ -64,9 +64,9 @@ def rig_of(rig: Rig, camera: Camera) -> tuple[RigCamera, ...]:
     if camera.model == "pinhole":
         slam = _pinhole(camera, _SLAM_PINHOLE_RAD)
     return (
-        RigCamera("slam-left", slam, _pose([0, -38, 0], [-0.013, 0.005, -0.004]), True),
-        RigCamera("slam-right", slam, _pose([0, 37, 0], [0.126, 0.004, -0.003]), True),
-        RigCamera("down", slam, _pose([-35, 0, 0], [0.057, 0.03, 0.0]), True),
+        RigCamera("slam-left", slam, _pose(-0.013, 0.005, -0.004, right=-38.0), True),
+        RigCamera("slam-right", slam, _pose(0.126, 0.004, -0.003, right=37.0), True),
+        RigCamera("down", slam, _pose(0.057, 0.03, 0.0, down=35.0), True),
     )
 
 
@@ -80,7 +80,7 @@ def depth_camera(kind: DepthKind, camera: Camera) -> RigCamera | None:
         return None
     if kind == "aligned":
         return RigCamera("depth", camera, np.eye(4))
-    return RigCamera("depth", _pinhole(camera, _DEPTH_RAD), _pose([0, 0, 0], [_OFFSET_M, 0, 0]))
+    return RigCamera("depth", _pinhole(camera, _DEPTH_RAD), _pose(_OFFSET_M))
 
 
 def _pinhole(like: Camera, across: float) -> Camera:
@@ -89,8 +89,11 @@ def _pinhole(like: Camera, across: float) -> Camera:
     )
 
 
-def _pose(degrees: list[float], metres: list[float]) -> RigidTransform:
-    return frames.rigid(rotations.exp(np.radians(degrees)), np.array(metres))
+def _pose(
+    x: float, y: float = 0.0, z: float = 0.0, right: float = 0.0, down: float = 0.0
+) -> RigidTransform:
+    """Return a pose in metres, turned ``right`` or ``down`` by degrees."""
+    return frames.rigid(rotations.exp(np.radians([-down, right, 0.0])), np.array([x, y, z]))
 
 
 def read_depth(
@@ -101,7 +104,8 @@ def read_depth(
 ) -> UInt16[np.ndarray, "H W"]:
     """Return what an active stereo camera like a RealSense D400 reads: mm, 0 without a reading.
 
-    ``metres`` is the true z in ``camera``, 0 where there is none. The model, in this order:
+    ``metres`` is the true z in ``camera``, 0 where there is none (rendered, that of a sample up to
+    0.4 pixels from the pixel's centre). The model, in this order:
 
     1. A window of 5 x 5 pixels is matched: inverse depths are averaged, which mixes foreground and
        background next to edges.
@@ -128,11 +132,10 @@ def read_depth(
     facing = np.abs((normal * points).sum(-1)) > _GRAZING * size
 
     noise = cv2.GaussianBlur(rng.standard_normal(metres.shape), (0, 0), _CORRELATION_PX)
-    noise *= 2 * math.sqrt(math.pi) * _CORRELATION_PX * sigma_per_m
-    read = cv2.blur(inverse, (_WINDOW_PX, _WINDOW_PX)) + noise
+    amount = 2 * math.sqrt(math.pi) * _CORRELATION_PX * sigma_per_m  # blurring weakened it
+    read = cv2.blur(inverse, (_WINDOW_PX, _WINDOW_PX)) + amount * noise
     read = _STEP_PER_M * np.round(read / _STEP_PER_M)
     near, far = _RANGE_M
     valid = known & facing & ~hidden & (read > 1 / far) & (read < 1 / near)
-    return np.round(np.divide(1000.0, read, out=np.zeros(read.shape), where=valid)).astype(
-        np.uint16
-    )
+    millimetres = np.divide(1000.0, read, out=np.zeros(read.shape), where=valid)
+    return np.round(millimetres).astype(np.uint16)

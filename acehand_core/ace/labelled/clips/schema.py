@@ -18,8 +18,7 @@ import numpy as np
 from acehand_core.atomic import atomic_path
 from acehand_core.errors import InputError, SchemaError, nearest
 from acehand_core.geometry.cameras import Camera
-from acehand_core.motion import FrameSource, HandModelName, HandMotion, Recording
-from acehand_core.motion.recording import Depth, View
+from acehand_core.motion import Depth, FrameSource, HandModelName, HandMotion, Recording, View
 from acehand_core.types import RigidTransform
 
 

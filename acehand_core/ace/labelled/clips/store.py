@@ -28,8 +28,7 @@ from acehand_core.ace.labelled.clips.media import SENSOR_DEPTH, DepthFile, Image
 from acehand_core.ace.labelled.clips.schema import Clip, ClipInfo, Kind, StoreInfo, check_name
 from acehand_core.atomic import atomic_folder, remove_folder
 from acehand_core.errors import InputError, SchemaError, nearest
-from acehand_core.motion import FrameSource, HandMotion, Recording
-from acehand_core.motion.recording import Depth, View
+from acehand_core.motion import Depth, FrameSource, HandMotion, Recording, View
 from acehand_core.recordings.hands_file import read_hand_motion, to_table
 from acehand_core.safe_files import content_sha256
 from acehand_core.types import ImageRgb
