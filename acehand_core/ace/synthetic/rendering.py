@@ -221,8 +221,9 @@ def render_episode(episode: SyntheticEpisode, clip: PosedClip, motion: HandMotio
     lenses = [Lens.of(view.camera, quality.oversampling) for view in rig]
     sensed_lens = Lens.of(sensed.camera, quality.oversampling) if sensed else lens
     # Noise of their own: the first camera's pictures are the same without a rig.
-    view_rngs = [np.random.default_rng((*episode.noise_seed, k)) for k in range(len(rig))]
-    depth_rng = np.random.default_rng((*episode.noise_seed, 0, 0))
+    depth_rng, *view_rngs = (
+        np.random.default_rng((*episode.noise_seed, k)) for k in range(1, len(rig) + 2)
+    )
 
     frames, masks, depth, readings = [], [], [], []
     views: dict[str, list[ImageRgb]] = {view.name: [] for view in rig}
@@ -237,9 +238,9 @@ def render_episode(episode: SyntheticEpisode, clip: PosedClip, motion: HandMotio
             progress = frame / max(len(motion) - 1, 1)
             frames.append(episode.sensor.expose(light, progress, rng))
 
-            # Three moments of five are enough for the blur of the others.
-            fewer = moments[:: 1 + len(moments) // 5]
             for view, other, view_rng in zip(rig, lenses, view_rngs, strict=True):
+                # Three moments of five are blurred enough.
+                fewer = [middle] if view.grey else moments[:: 1 + len(moments) // 5]
                 light, _ = _exposure(scene, other, _seen_from(view.T_camera_view, fewer))
                 image = episode.sensor.expose(light, progress, view_rng)
                 if view.grey:

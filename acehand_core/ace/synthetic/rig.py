@@ -33,7 +33,10 @@ _GRAZING = math.cos(math.radians(78))
 
 @dataclass(frozen=True, slots=True)
 class RigCamera:
-    """A further camera, fixed to the clip's; ``T_camera_view`` is its pose in that one's frame."""
+    """A further camera, fixed to the clip's; ``T_camera_view`` is its pose in that one's frame.
+
+    ``grey``: with short exposures.
+    """
 
     name: str
     camera: Camera
@@ -49,8 +52,9 @@ def rig_of(rig: Rig, camera: Camera) -> tuple[RigCamera, ...]:
     ``aria``: the clip's camera is the colour camera of Project Aria glasses (first generation), and
     "slam-left" and "slam-right" sit as in the calibration of a HOT3D recording, rounded: 13 mm to
     the left and 126 mm to the right, turned outwards by 38 and 37 degrees. "down" is not on Aria:
-    between the eyes, 30 mm lower, looking down by 35 degrees. The three are grey: equidistant
-    fisheyes of 150 degrees next to a fisheye, pinholes of 110 degrees next to a pinhole.
+    between the eyes, 30 mm lower, looking down by 35 degrees. The three are grey, with short
+    exposures (no motion blur): equidistant fisheyes of 150 degrees next to a fisheye, pinholes of
+    110 degrees next to a pinhole.
     """
     if rig == "none":
         return ()
