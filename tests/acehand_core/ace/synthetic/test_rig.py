@@ -12,7 +12,7 @@ from acehand_core.ace.synthetic.appearance import Lens
 from acehand_core.ace.synthetic.episode import SynthOptions, make_episode
 from acehand_core.ace.synthetic.layout import Prop
 from acehand_core.ace.synthetic.rendering import render_episode, truth_of
-from acehand_core.ace.synthetic.rig import depth_camera, read_depth, rig_of
+from acehand_core.ace.synthetic.rig import RigCamera, depth_camera, read_depth, rig_of
 from acehand_core.ace.synthetic.scene import Moment, Quality, Scene
 from acehand_core.cli.main import main as acehand
 from acehand_core.errors import MissingDependencyError, SchemaError, VideoError
@@ -154,6 +154,18 @@ def test_the_first_camera_sees_the_same_with_and_without_a_rig():
         assert grey == [np.ptp(made.views[v.name][0], axis=-1).max() == 0 for v in episode.rig]
         assert made.readings.shape == (5, 64, 64)
     assert alone.views == {} and alone.readings is None
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_another_camera_at_the_same_place_differs_by_its_noise_alone(clean):
+    episode = make_episode(3, 2, dataclasses.replace(OPTIONS, frames=1, clean=clean))
+    episode = dataclasses.replace(episode, rig=(RigCamera("same", episode.camera, np.eye(4)),))
+    made = render_episode(episode, *truth_of(episode))
+    (first,), (second,) = made.frames, made.views["same"]
+    assert np.array_equal(first, second) == clean
+    if not clean:  # noise of its own
+        unequal = (first != second).mean()
+        assert unequal > 0.3 and np.median(np.abs(first.astype(int) - second)) < 12
 
 
 def run(*flags):
