@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float
 
+from acehand_core.ace.labelled.clips.schema import Mounted
 from acehand_core.ace.synthetic import appearance as looks
 from acehand_core.ace.synthetic.appearance import random_object
 from acehand_core.ace.synthetic.behaviour import Planner, deepest
@@ -16,7 +17,7 @@ from acehand_core.ace.synthetic.grasp_fit import Grasp
 from acehand_core.ace.synthetic.grasps import choose_grasp, choose_side_grasp
 from acehand_core.ace.synthetic.layout import Prop
 from acehand_core.ace.synthetic.real_motion import RealMotion
-from acehand_core.ace.synthetic.rig import DepthKind, Rig, RigCamera, depth_camera, rig_of
+from acehand_core.ace.synthetic.rig import DepthKind, Rig, depth_camera, rig_of
 from acehand_core.ace.synthetic.scene import Appearance
 from acehand_core.ace.synthetic.script import (
     Body,
@@ -87,8 +88,8 @@ class SyntheticEpisode:
     sensor: looks.Sensor
     noise_seed: tuple[int, int, int]
     fast: bool = False
-    rig: tuple[RigCamera, ...] = ()
-    depth_camera: RigCamera | None = None
+    rig: Mapping[str, Mounted] = field(default_factory=dict)
+    depth_camera: Mounted | None = None
 
 
 def make_episode(

@@ -12,19 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from acehand_core.ace.labelled.clips.media import SENSOR_DEPTH
-from acehand_core.ace.labelled.clips.schema import (
-    ClipInfo,
-    Mounted,
-    Split,
-    StoreInfo,
-    Supervision,
-    clip_id,
-)
+from acehand_core.ace.labelled.clips.schema import ClipInfo, Split, StoreInfo, Supervision, clip_id
 from acehand_core.ace.labelled.clips.store import ClipStore, ClipWriter, changed_settings, made_from
 from acehand_core.ace.synthetic.episode import VERSION, SynthOptions, make_episode
 from acehand_core.ace.synthetic.real_motion import RealMotion, read_real_motion
 from acehand_core.ace.synthetic.rendering import render_episode, truth_of
-from acehand_core.ace.synthetic.rig import SIGMA_PER_M
 from acehand_core.errors import (
     AcehandError,
     InputError,
@@ -124,7 +116,7 @@ def make_clip(job: SynthJob, index: int, real: RealMotion | None) -> ClipInfo:
     clip, motion = truth_of(episode)
     drawn = render_episode(episode, clip, motion)
 
-    options, camera, sensed = job.options, episode.camera, episode.depth_camera
+    options, camera = job.options, episode.camera
     info = ClipInfo(
         id=job.name(index),
         dataset=DATASET,
@@ -142,8 +134,8 @@ def make_clip(job: SynthJob, index: int, real: RealMotion | None) -> ClipInfo:
             "head_motion": options.head_motion,
         },
         made_from=_key(job, index, real),
-        views={v.name: Mounted.at(v.camera, v.T_camera_view) for v in episode.rig},
-        depth=Mounted.at(sensed.camera, sensed.T_camera_view, SIGMA_PER_M) if sensed else None,
+        views=episode.rig,
+        depth=episode.depth_camera,
     )  # fmt: skip
     sight = {"joints_seen": drawn.seen, "out_of_sight": drawn.out_of_sight}
     extra: dict[str, Any] = {"sight": sight}

@@ -218,7 +218,7 @@ def render_episode(episode: SyntheticEpisode, clip: PosedClip, motion: HandMotio
     rng = np.random.default_rng(episode.noise_seed)
 
     rig, sensed = episode.rig, episode.depth_camera
-    lenses = [Lens.of(view.camera, quality.oversampling) for view in rig]
+    lenses = [Lens.of(view.camera, quality.oversampling) for view in rig.values()]
     sensed_lens = Lens.of(sensed.camera, quality.oversampling) if sensed else lens
     # Noise of their own: the first camera's pictures are the same without a rig.
     depth_rng, *view_rngs = (
@@ -226,7 +226,7 @@ def render_episode(episode: SyntheticEpisode, clip: PosedClip, motion: HandMotio
     )
 
     frames, masks, depth, readings = [], [], [], []
-    views: dict[str, list[ImageRgb]] = {view.name: [] for view in rig}
+    views: dict[str, list[ImageRgb]] = {name: [] for name in rig}
     others = (*(other.drawn for other in lenses), sensed_lens.drawn)
     with Scene(lens.drawn, episode.script.props, episode.appearance, quality, others) as scene:
         for frame, moments in enumerate(_moments(episode, clip, parts)):
@@ -238,7 +238,7 @@ def render_episode(episode: SyntheticEpisode, clip: PosedClip, motion: HandMotio
             progress = frame / max(len(motion) - 1, 1)
             frames.append(episode.sensor.expose(light, progress, rng))
 
-            for view, other, view_rng in zip(rig, lenses, view_rngs, strict=True):
+            for (name, view), other, view_rng in zip(rig.items(), lenses, view_rngs, strict=True):
                 # Three moments of five are blurred enough.
                 fewer = [middle] if view.grey else moments[:: 1 + len(moments) // 5]
                 light, _ = _exposure(scene, other, _seen_from(view.T_camera_view, fewer))
@@ -246,13 +246,12 @@ def render_episode(episode: SyntheticEpisode, clip: PosedClip, motion: HandMotio
                 if view.grey:
                     grey = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)
                     image = cv2.cvtColor(grey, cv2.COLOR_GRAY2RGB)
-                views[view.name].append(image)
+                views[name].append(image)
             if sensed is not None:
                 if sensed.camera != episode.camera:
-                    _, metres = _exposure(
-                        scene, sensed_lens, _seen_from(sensed.T_camera_view, [middle])
-                    )
-                readings.append(read_depth(metres, sensed.camera, depth_rng))
+                    seen_from = _seen_from(sensed.T_camera_view, [middle])
+                    _, metres = _exposure(scene, sensed_lens, seen_from)
+                readings.append(read_depth(metres, sensed.camera, depth_rng, sensed.sigma_per_m))
     stacked = np.stack(depth)
     labels, seen = np.stack(masks) if masks else None, unoccluded_joints(lens, motion, stacked)
     read = np.stack(readings) if readings else None

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Literal
 
 import cv2
 import numpy as np
 from jaxtyping import Float, UInt16
 
+from acehand_core.ace.labelled.clips.schema import Mounted
 from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
-from acehand_core.types import RigidTransform
 
 Rig = Literal["none", "stereo", "aria"]
 DepthKind = Literal["none", "aligned", "unaligned"]
 
 #: Standard deviation of a depth reading at z metres, over z squared.
-SIGMA_PER_M = 0.004
+_SIGMA_PER_M = 0.004
 #: Of ``stereo``; between an unaligned depth camera and the colour camera; inside a depth camera.
 _STEREO_M, _OFFSET_M, _BASELINE_M = 0.063, 0.015, 0.05
-#: Horizontal fields of view: SLAM cameras (a pinhole cannot show all of a fisheye), D435 depth.
-_SLAM_RAD, _SLAM_PINHOLE_RAD, _DEPTH_RAD = math.radians(150), math.radians(110), math.radians(87)
+#: Fields of view across the longer side: SLAM cameras, of which a pinhole shows a part; a D435.
+_SLAM_DEGREES, _SLAM_PINHOLE_DEGREES, _DEPTH_DEGREES = 150.0, 110.0, 87.0
 #: Steps of inverse depth (1/m): 1/32 px of disparity where focal length x baseline is 32 px m.
 _STEP_PER_M = 1 / 1024
 #: Readable distances; edge of the matching window and correlation of the noise, in pixels.
@@ -31,20 +30,7 @@ _RANGE_M, _WINDOW_PX, _CORRELATION_PX = (0.15, 8.0), 5, 1.5
 _GRAZING = math.cos(math.radians(78))
 
 
-@dataclass(frozen=True, slots=True)
-class RigCamera:
-    """A further camera, fixed to the clip's; ``T_camera_view`` is its pose in that one's frame.
-
-    ``grey``: with short exposures.
-    """
-
-    name: str
-    camera: Camera
-    T_camera_view: RigidTransform
-    grey: bool = False
-
-
-def rig_of(rig: Rig, camera: Camera) -> tuple[RigCamera, ...]:
+def rig_of(rig: Rig, camera: Camera) -> dict[str, Mounted]:
     """Return the cameras of a rig next to the clip's ``camera``, with pictures of the same size.
 
     ``stereo``: "right", the same camera 63 mm to the right with a parallel axis.
@@ -57,24 +43,24 @@ def rig_of(rig: Rig, camera: Camera) -> tuple[RigCamera, ...]:
     110 degrees next to a pinhole.
     """
     if rig == "none":
-        return ()
+        return {}
     if rig == "stereo":
-        return (RigCamera("right", camera, _pose(_STEREO_M)),)
+        return {"right": Mounted(camera, _pose(_STEREO_M))}
 
     width, height = camera.width, camera.height
     centre = ((width - 1) / 2, (height - 1) / 2)
-    focal = width / _SLAM_RAD
+    focal = max(width, height) / math.radians(_SLAM_DEGREES)
     slam = Camera("kannala_brandt", width, height, focal, focal, *centre, (0.0,) * 4)
     if camera.model == "pinhole":
-        slam = _pinhole(camera, _SLAM_PINHOLE_RAD)
-    return (
-        RigCamera("slam-left", slam, _pose(-0.013, 0.005, -0.004, right=-38.0), True),
-        RigCamera("slam-right", slam, _pose(0.126, 0.004, -0.003, right=37.0), True),
-        RigCamera("down", slam, _pose(0.057, 0.03, 0.0, down=35.0), True),
-    )
+        slam = Camera.nominal(width, height, _SLAM_PINHOLE_DEGREES)
+    return {
+        "slam-left": Mounted(slam, _pose(-0.013, 0.005, -0.004, right=-38.0), True),
+        "slam-right": Mounted(slam, _pose(0.126, 0.004, -0.003, right=37.0), True),
+        "down": Mounted(slam, _pose(0.057, 0.03, 0.0, down=35.0), True),
+    }
 
 
-def depth_camera(kind: DepthKind, camera: Camera) -> RigCamera | None:
+def depth_camera(kind: DepthKind, camera: Camera) -> Mounted | None:
     """Return the camera of depth pictures of the colour pictures' size.
 
     ``aligned``: the colour camera itself, as if the driver had registered depth to it.
@@ -83,28 +69,24 @@ def depth_camera(kind: DepthKind, camera: Camera) -> RigCamera | None:
     if kind == "none":
         return None
     if kind == "aligned":
-        return RigCamera("depth", camera, np.eye(4))
-    return RigCamera("depth", _pinhole(camera, _DEPTH_RAD), _pose(_OFFSET_M))
-
-
-def _pinhole(like: Camera, across: float) -> Camera:
-    return Camera.nominal(max(like.width, like.height), like.height, math.degrees(across)).cropped(
-        0, 0, like.width, like.height
-    )
+        return Mounted(camera, _pose(0.0), sigma_per_m=_SIGMA_PER_M)
+    beside = Camera.nominal(camera.width, camera.height, _DEPTH_DEGREES)
+    return Mounted(beside, _pose(_OFFSET_M), sigma_per_m=_SIGMA_PER_M)
 
 
 def _pose(
     x: float, y: float = 0.0, z: float = 0.0, right: float = 0.0, down: float = 0.0
-) -> RigidTransform:
+) -> tuple[tuple[float, ...], ...]:
     """Return a pose in metres, turned ``right`` or ``down`` by degrees."""
-    return frames.rigid(rotations.exp(np.radians([-down, right, 0.0])), np.array([x, y, z]))
+    pose = frames.rigid(rotations.exp(np.radians([-down, right, 0.0])), np.array([x, y, z]))
+    return tuple(map(tuple, pose.tolist()))
 
 
 def read_depth(
     metres: Float[np.ndarray, "H W"],
     camera: Camera,
     rng: np.random.Generator,
-    sigma_per_m: float = SIGMA_PER_M,
+    sigma_per_m: float = _SIGMA_PER_M,
 ) -> UInt16[np.ndarray, "H W"]:
     """Return what an active stereo camera like a RealSense D400 reads: mm, 0 without a reading.
 

@@ -107,34 +107,27 @@ class Reference:
 class Mounted:
     """A further camera of a rig, or a depth camera, fixed to the clip's camera.
 
-    ``pose``: rows of its 4 x 4 pose in the clip's camera, metres. ``sigma_per_m``: see ``Depth``.
+    ``pose``: rows of its 4 x 4 pose in the clip's camera, metres. ``grey``: of its pictures.
+    ``sigma_per_m``: of depth, see ``Depth``.
     """
 
     camera: Camera
     pose: tuple[tuple[float, ...], ...]
-    sigma_per_m: float | None = None
-
-    @classmethod
-    def at(cls, camera: Camera, pose: RigidTransform, sigma_per_m: float | None = None) -> Mounted:
-        """Return a camera at a pose."""
-        return cls(camera, tuple(map(tuple, pose.tolist())), sigma_per_m)
+    grey: bool = False
+    sigma_per_m: float = 0.0
 
     @property
     def T_camera_view(self) -> RigidTransform:
         """The pose as an array."""
         return np.array(self.pose)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the entry in ``clip.json``."""
-        return dataclasses.asdict(self) | {"camera": self.camera.to_json()}
-
     @classmethod
     def from_json(cls, value: Mapping[str, Any], where: str) -> Mounted:
         """Return the camera of an entry. Raises SchemaError."""
-        pose = np.array(value["pose"], float)
+        camera, pose = Camera.from_json(value["camera"], where), np.array(value["pose"], float)
         if pose.shape != (4, 4) or not np.isfinite(pose).all():
             raise SchemaError(f"the pose of a camera is {value['pose']}; 4 x 4 numbers are needed.")
-        return cls.at(Camera.from_json(value["camera"], where), pose, value.get("sigma_per_m"))
+        return cls(**{**value, "camera": camera, "pose": tuple(map(tuple, pose.tolist()))})
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,8 +207,6 @@ class ClipInfo:
         """Return the content of ``clip.json``."""
         fields = dataclasses.asdict(self)
         fields["camera"] = self.camera.to_json() if self.camera else None
-        fields["views"] = {name: view.to_json() for name, view in self.views.items()}
-        fields["depth"] = self.depth.to_json() if self.depth else None
         for name in ("views", "depth"):  # unknown to older versions
             if not fields[name]:
                 del fields[name]

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 
 from acehand_core.ace.labelled.clips import media, schema
 from acehand_core.ace.labelled.clips.media import SENSOR_DEPTH, DepthFile, ImageFiles, Quality
-from acehand_core.ace.labelled.clips.schema import Clip, ClipInfo, Kind, StoreInfo, check_name
+from acehand_core.ace.labelled.clips.schema import Clip, ClipInfo, StoreInfo, check_name
 from acehand_core.atomic import atomic_folder, remove_folder
 from acehand_core.errors import InputError, SchemaError, nearest
 from acehand_core.motion import Depth, FrameSource, HandMotion, Recording, View
@@ -138,14 +138,10 @@ class ClipWriter:
                 to_table(motion), folder / _HANDS, compression="zstd", write_page_checksum=True
             )
             if frames is not None:
-                size = (info.width, info.height)
-                _write_frames(folder / _picture_file(info.kind), info, size, frames, quality)
                 info = replace(info, media=info.kind)
+                _write_frames(folder, info, frames, quality)
             for name, pictures in views.items():
-                path = folder / _picture_file(info.kind, name)
-                camera = info.views[name].camera
-                size = (camera.width, camera.height)
-                _write_frames(path, info, size, pictures, quality)
+                _write_frames(folder, info, pictures, quality, name)
             for name, arrays in extra.items():
                 check_name(name, "extra file")
                 for key, array in arrays.items():
@@ -318,13 +314,12 @@ class ClipStore:
         return infos
 
     def _frames(self, folder: Path, info: ClipInfo) -> FrameSource | None:
-        size = (info.width, info.height)
         if info.media in ("image", "video"):
-            return _open_frames(folder / _picture_file(info.kind), info, size)
-        if info.reference is not None:
-            path = self.root / info.reference.path
-            return media.open_frames(path, size, info.reference.first, info.reference.stop)
-        return None
+            return _open_frames(folder, info)
+        if info.reference is None:
+            return None
+        path, size = self.root / info.reference.path, (info.width, info.height)
+        return media.open_frames(path, size, info.reference.first, info.reference.stop)
 
 
 def _store_info(root: Path) -> StoreInfo:
@@ -355,12 +350,19 @@ def _check(info: ClipInfo, motion: HandMotion) -> None:
             raise SchemaError(f"clip {info.id}: {name} is {described}, that of its hands {actual}.")
 
 
-def _picture_file(kind: Kind, view: str | None = None) -> str:
-    name = media.IMAGE if kind == "image" else media.VIDEO
-    return name if view is None else f"view_{view}{Path(name).suffix}"
+def _pictures(
+    folder: Path, info: ClipInfo, view: str | None = None
+) -> tuple[Path, tuple[int, int]]:
+    """Return file and (width, height) of a clip's pictures, or of a view's."""
+    name = media.IMAGE if info.kind == "image" else media.VIDEO
+    if view is None:
+        return folder / name, (info.width, info.height)
+    camera = info.views[view].camera
+    return folder / f"view_{view}{Path(name).suffix}", (camera.width, camera.height)
 
 
-def _open_frames(path: Path, info: ClipInfo, size: tuple[int, int]) -> FrameSource:
+def _open_frames(folder: Path, info: ClipInfo, view: str | None = None) -> FrameSource:
+    path, size = _pictures(folder, info, view)
     if info.kind == "image":
         return ImageFiles([path], size)
     frames = media.open_frames(path, size)
@@ -370,37 +372,36 @@ def _open_frames(path: Path, info: ClipInfo, size: tuple[int, int]) -> FrameSour
 
 
 def _view(folder: Path, info: ClipInfo, name: str, motion: HandMotion) -> View:
-    mounted = info.views[name]
-    camera, path = mounted.camera, folder / _picture_file(info.kind, name)
-    size = (camera.width, camera.height)
-    frames = _open_frames(path, info, size)
-    seen = Recording(str(path), None, motion.timestamps_ns, info.fps, *size, frames, camera)
+    path, size = _pictures(folder, info, name)
+    frames, mounted = _open_frames(folder, info, name), info.views[name]
+    times, camera = motion.timestamps_ns, mounted.camera
+    seen = Recording(str(path), None, times, info.fps, *size, frames, camera)
     return View(name, seen, mounted.T_camera_view)
 
 
 def _depth(folder: Path, info: ClipInfo, motion: HandMotion) -> Depth | None:
-    mounted = info.depth
-    if mounted is None:
+    if info.depth is None:
         return None
-    camera = mounted.camera
+    camera, pose = info.depth.camera, info.depth.T_camera_view
     shape = (info.frames, camera.height, camera.width)
     readings = DepthFile(folder / f"{SENSOR_DEPTH}.npz", shape)
-    assert mounted.sigma_per_m is not None
-    return Depth(readings, motion.timestamps_ns, camera, mounted.T_camera_view, mounted.sigma_per_m)
+    return Depth(readings, motion.timestamps_ns, camera, pose, info.depth.sigma_per_m)
 
 
 def _write_frames(
-    path: Path,
+    folder: Path,
     info: ClipInfo,
-    size: tuple[int, int],
     frames: Iterable[ImageRgb],
     quality: Quality,
+    view: str | None = None,
 ) -> None:
+    path, size = _pictures(folder, info, view)
+
     def checked() -> Iterator[ImageRgb]:
         for number, image in enumerate(frames):
             if image.shape[1::-1] != size:
                 raise SchemaError(
-                    f"clip {info.id}: {path.name} frame {number} is {image.shape[1]} x "
+                    f"clip {info.id}: frame {number} of {path.name} is {image.shape[1]} x "
                     f"{image.shape[0]}, not {size[0]} x {size[1]}."
                 )
             yield image
@@ -413,9 +414,7 @@ def _write_frames(
     else:
         count = media.write_video(path, checked(), info.fps, quality)
     if count != info.frames:
-        raise SchemaError(
-            f"clip {info.id}: {path.name}: {count} pictures for {info.frames} frames."
-        )
+        raise SchemaError(f"{info.id}/{path.name}: {count} pictures for {info.frames} frames.")
 
 
 def _visible(folder: Path) -> list[str]:

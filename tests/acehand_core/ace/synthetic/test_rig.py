@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 from acehand_core.ace.labelled.clips.media import SENSOR_DEPTH
+from acehand_core.ace.labelled.clips.schema import ClipInfo, Mounted
 from acehand_core.ace.labelled.clips.store import ClipStore, ClipWriter
 from acehand_core.ace.synthetic.appearance import Lens
 from acehand_core.ace.synthetic.episode import SynthOptions, make_episode
 from acehand_core.ace.synthetic.layout import Prop
 from acehand_core.ace.synthetic.rendering import render_episode, truth_of
-from acehand_core.ace.synthetic.rig import RigCamera, depth_camera, read_depth, rig_of
+from acehand_core.ace.synthetic.rig import depth_camera, read_depth, rig_of
 from acehand_core.ace.synthetic.scene import Moment, Quality, Scene
 from acehand_core.cli.main import main as acehand
 from acehand_core.errors import MissingDependencyError, SchemaError, VideoError
@@ -57,11 +58,11 @@ def test_a_dot_is_seen_where_the_poses_say(rig, main):
     """A red dot in front of the clip's camera, drawn by each camera of the rig."""
     dot = Prop("dot", "box", (0.006, 0.006, 0.006), (1.0, 0.0, 0.0))
     views, point = rig_of(rig, main), np.array([0.02, 0.04, 0.45])
-    lenses = [Lens.of(view.camera) for view in views]
+    lenses = [Lens.of(view.camera) for view in views.values()]
     pose = frames.rigid(np.eye(3), frames.apply(LEVEL, point))
     others = tuple(lens.drawn for lens in lenses)
     with Scene(Lens.of(main).drawn, (dot,), others=others) as scene:
-        for view, lens in zip(views, lenses, strict=True):
+        for view, lens in zip(views.values(), lenses, strict=True):
             seen = dataclasses.replace(
                 moment(LEVEL, dot=pose), T_world_camera=LEVEL @ view.T_camera_view
             )
@@ -70,7 +71,7 @@ def test_a_dot_is_seen_where_the_poses_say(rig, main):
             rows, columns = np.indices(amount.shape)
             centre = np.array([(amount * columns).sum(), (amount * rows).sum()]) / amount.sum()
             local = frames.apply(frames.inverse(view.T_camera_view), point)
-            assert np.linalg.norm(centre - view.camera.project(local)) < 0.4, view.name
+            assert np.linalg.norm(centre - view.camera.project(local)) < 0.4
             if rig == "stereo" and main is PINHOLE:
                 disparity = main.project(point)[0] - centre[0]
                 assert disparity == pytest.approx(110 * 0.063 / 0.45, abs=0.3)
@@ -147,11 +148,11 @@ def test_the_first_camera_sees_the_same_with_and_without_a_rig():
         episode, made = drawn(dataclasses.replace(OPTIONS, rig=rig, depth=depth))
         assert np.array_equal(alone.frames, made.frames)
         assert np.array_equal(alone.depth, made.depth) and np.array_equal(alone.masks, made.masks)
-        assert list(made.views) == [view.name for view in episode.rig]
+        assert list(made.views) == list(episode.rig)
         for images in made.views.values():
             assert len(images) == 5 and not np.array_equal(images[0], alone.frames[0])
-        grey = [view.grey for view in episode.rig]
-        assert grey == [np.ptp(made.views[v.name][0], axis=-1).max() == 0 for v in episode.rig]
+        for name, view in episode.rig.items():
+            assert view.grey == (np.ptp(made.views[name][0], axis=-1).max() == 0)
         assert made.readings.shape == (5, 64, 64)
     assert alone.views == {} and alone.readings is None
 
@@ -159,7 +160,8 @@ def test_the_first_camera_sees_the_same_with_and_without_a_rig():
 @pytest.mark.parametrize("clean", [True, False])
 def test_another_camera_at_the_same_place_differs_by_its_noise_alone(clean):
     episode = make_episode(3, 2, dataclasses.replace(OPTIONS, frames=1, clean=clean))
-    episode = dataclasses.replace(episode, rig=(RigCamera("same", episode.camera, np.eye(4)),))
+    same = Mounted(episode.camera, tuple(map(tuple, np.eye(4).tolist())))
+    episode = dataclasses.replace(episode, rig={"same": same})
     made = render_episode(episode, *truth_of(episode))
     (first,), (second,) = made.frames, made.views["same"]
     assert np.array_equal(first, second) == clean
@@ -184,7 +186,7 @@ def test_a_stored_clip_is_a_recording_with_views_and_depth(tmp_path):
         3, 0, SynthOptions(64, 64, frames=5, rig="aria", depth="unaligned")
     )  # fmt: skip
     assert [view.name for view in recording.views] == ["slam-left", "slam-right", "down"]
-    for view, drawn in zip(recording.views, episode.rig, strict=True):
+    for view, drawn in zip(recording.views, episode.rig.values(), strict=True):
         assert view.recording.camera == drawn.camera
         assert np.allclose(view.T_camera_view, drawn.T_camera_view, atol=1e-12)
         assert np.array_equal(view.recording.timestamps_ns, recording.timestamps_ns)
@@ -207,6 +209,10 @@ def test_a_stored_clip_is_a_recording_with_views_and_depth(tmp_path):
     assert "rig" not in settings and "depth" not in settings
 
     # Damage is named.
+    for pose in ([[1, 0], [0, 1]], [[float("nan")] * 4] * 4):
+        described["views"]["down"]["pose"] = pose
+        with pytest.raises(SchemaError, match="4 x 4 numbers"):
+            ClipInfo.from_json(described, "here")
     clip = store.open(name)
     np.savez_compressed(folder / f"{SENSOR_DEPTH}.npz", millimetres=np.zeros((5, 9, 9), np.uint16))
     with pytest.raises(SchemaError, match=r"sensor_depth.*\(5, 9, 9\).*\(5, 64, 64\)"):
