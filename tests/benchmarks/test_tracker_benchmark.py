@@ -7,9 +7,10 @@ import pytest
 
 from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
-from acehand_core.motion import HandMotion, Recording
+from acehand_core.motion import Depth, HandMotion, Recording
 from benchmarks import tracker
 from benchmarks.tracking import peer
+from benchmarks.tracking.depth import with_worse_depth
 from benchmarks.tracking.robot_tips import RobotTips, tip_measures
 from benchmarks.tracking.score import Comparison, Truth, errors_of, measures, same_hands, score
 from helpers.retarget_samples import motion_of, moving_hands
@@ -330,3 +331,30 @@ def test_ratios():
     assert row["method"] == "fast" and row["all"]["joints_mm"] == 0.8
     assert row["all"]["over_30"] is None and row["all"]["recall"] is None
     assert row["rendered_only"]["joints_mm"] == 1.0
+
+
+class ConstantDepth:
+    def __len__(self):
+        return 3
+
+    def at(self, index):
+        read = np.full((96, 128), 0.5, np.float32)
+        read[:, :10] = np.nan
+        return read
+
+
+def test_depth_is_made_worse_by_as_much_as_asked():
+    times = np.arange(3) * 33_000_000
+    depth = Depth(ConstantDepth(), times, PINHOLE, np.eye(4))
+    recording = Recording("x", None, times, 30.0, 128, 96, None, depth=depth)
+    same = with_worse_depth(recording).depth
+    assert np.array_equal(same.frames.at(1), depth.frames.at(1), equal_nan=True)
+    assert np.array_equal(same.timestamps_ns, times)
+    worse = with_worse_depth(recording, scale=1.02, late_s=0.02, holes=0.3).depth
+    assert np.array_equal(worse.timestamps_ns, times + 20_000_000)
+    read = worse.frames.at(1)
+    assert np.isnan(read[:, :10]).all() and np.nanmin(read) == np.nanmax(read)
+    assert np.nanmax(read) == pytest.approx(0.51) and read.dtype == np.float32
+    assert np.isnan(read[:, 10:]).mean() == pytest.approx(0.3, abs=0.03)
+    assert np.array_equal(read, worse.frames.at(1), equal_nan=True)
+    assert not np.array_equal(read, worse.frames.at(2), equal_nan=True)

@@ -117,6 +117,10 @@ class Synth:
     head_motion: Literal["ordinary", "walking", "looking-back", "bending"] = setting(
         "ordinary", "motion of the head and its camera"
     )
+    rig: Literal["none", "stereo", "aria"] = setting("none", "further cameras")
+    depth: Literal["none", "aligned", "unaligned"] = setting(
+        "none", "a depth camera: registered to the pictures, or 15 mm to the right"
+    )
     motion: Path | None = setting(
         None, "hand motion: a HandMotion table, or an npz of joints_world", metavar="FILE"
     )
@@ -174,6 +178,8 @@ class Synth:
             clean=self.clean,
             fast=self.fast,
             head_motion=self.head_motion,
+            rig=self.rig,
+            depth=self.depth,
         )
         return SynthJob(
             self.output, self.clips, self.seed, self.first, self.split,

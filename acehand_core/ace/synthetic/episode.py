@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float
 
+from acehand_core.ace.labelled.clips.schema import Mounted
 from acehand_core.ace.synthetic import appearance as looks
 from acehand_core.ace.synthetic.appearance import random_object
 from acehand_core.ace.synthetic.behaviour import Planner, deepest
@@ -16,6 +17,7 @@ from acehand_core.ace.synthetic.grasp_fit import Grasp
 from acehand_core.ace.synthetic.grasps import choose_grasp, choose_side_grasp
 from acehand_core.ace.synthetic.layout import Prop
 from acehand_core.ace.synthetic.real_motion import RealMotion
+from acehand_core.ace.synthetic.rig import DepthKind, Rig, depth_camera, rig_of
 from acehand_core.ace.synthetic.scene import Appearance
 from acehand_core.ace.synthetic.script import (
     Body,
@@ -63,12 +65,15 @@ class SynthOptions:
     #: For many small clips: no masks, coarser blur, shadows in fewer clips.
     fast: bool = False
     head_motion: HeadMotion = "ordinary"
+    rig: Rig = "none"
+    depth: DepthKind = "none"
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values; the default head motion is omitted, as in older stores."""
+        """Return plain values; defaults that older stores do not know are omitted."""
         values = asdict(self)
-        if self.head_motion == "ordinary":
-            del values["head_motion"]
+        for name in ("head_motion", "rig", "depth"):
+            if values[name] in ("ordinary", "none"):
+                del values[name]
         return values
 
 
@@ -83,6 +88,8 @@ class SyntheticEpisode:
     sensor: looks.Sensor
     noise_seed: tuple[int, int, int]
     fast: bool = False
+    rig: Mapping[str, Mounted] = field(default_factory=dict)
+    depth_camera: Mounted | None = None
 
 
 def make_episode(
@@ -141,8 +148,9 @@ def make_episode(
         lights = tuple(replace(light, shadow=False) for light in appearance.lights)
         appearance = replace(appearance, lights=lights)
     return SyntheticEpisode(
-        scenario, script, camera, appearance, sensor, (seed, index, 1), options.fast
-    )
+        scenario, script, camera, appearance, sensor, (seed, index, 1), options.fast,
+        rig_of(options.rig, camera), depth_camera(options.depth, camera),
+    )  # fmt: skip
 
 
 # --- scenarios: planned hands and their objects -----------------------------------------------

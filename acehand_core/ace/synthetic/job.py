@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from acehand_core.ace.labelled.clips.media import SENSOR_DEPTH
 from acehand_core.ace.labelled.clips.schema import ClipInfo, Split, StoreInfo, Supervision, clip_id
 from acehand_core.ace.labelled.clips.store import ClipStore, ClipWriter, changed_settings, made_from
 from acehand_core.ace.synthetic.episode import VERSION, SynthOptions, make_episode
@@ -133,13 +134,17 @@ def make_clip(job: SynthJob, index: int, real: RealMotion | None) -> ClipInfo:
             "head_motion": options.head_motion,
         },
         made_from=_key(job, index, real),
+        views=episode.rig,
+        depth=episode.depth_camera,
     )  # fmt: skip
     sight = {"joints_seen": drawn.seen, "out_of_sight": drawn.out_of_sight}
     extra: dict[str, Any] = {"sight": sight}
     if drawn.masks is not None:
         extra |= {"masks": {"hands": drawn.masks}, "depth": {"depth": drawn.depth}}
+    if drawn.readings is not None:
+        extra[SENSOR_DEPTH] = {"millimetres": drawn.readings}
     writer = ClipWriter(job.output, _store_info(job, real))
-    return writer.write(info, motion, drawn.frames, extra, "visual")
+    return writer.write(info, motion, drawn.frames, extra, "visual", drawn.views)
 
 
 def _render_all(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
+import cv2
 import numpy as np
-from jaxtyping import Bool, Float, Float16, UInt8
+from jaxtyping import Bool, Float, Float16, UInt8, UInt16
 
 from acehand_core.ace.synthetic.appearance import Lens, displacement
 from acehand_core.ace.synthetic.episode import SyntheticEpisode
+from acehand_core.ace.synthetic.rig import read_depth
 from acehand_core.ace.synthetic.scene import Appearance, Moment, Quality, Scene
 from acehand_core.ace.synthetic.script import (
     HandPath,
@@ -27,7 +29,7 @@ from acehand_core.hand.articulation import angles_to_pose
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.motion import HandMotion
 from acehand_core.provenance import Provenance
-from acehand_core.types import SIDES, CameraPoses, ImageRgb, TimestampsNs
+from acehand_core.types import SIDES, CameraPoses, ImageRgb, RigidTransform, TimestampsNs
 
 _CUFF_M = 0.034
 
@@ -165,7 +167,8 @@ class RenderedClip:
 
     ``masks``: 0 nothing, 1 left hand, 2 right hand, without forearms; None for fast clips.
     ``depth``: metres along the optical axis, 0 outside the image circle. ``seen``: see
-    ``unoccluded_joints``.
+    ``unoccluded_joints``. ``views``: T pictures of each further camera of the rig by name.
+    ``readings``: of the depth camera, see ``rig.read_depth``.
     """
 
     motion: HandMotion
@@ -173,6 +176,8 @@ class RenderedClip:
     masks: UInt8[np.ndarray, "T H W"] | None
     depth: Float16[np.ndarray, "T H W"]
     seen: Bool[np.ndarray, "T 2 21"]
+    views: Mapping[str, list[ImageRgb]] = field(default_factory=dict)
+    readings: UInt16[np.ndarray, "T H W"] | None = None
 
     @property
     def out_of_sight(self) -> Bool[np.ndarray, "T 2"]:
@@ -212,22 +217,63 @@ def render_episode(episode: SyntheticEpisode, clip: PosedClip, motion: HandMotio
     parts = _parts(episode, motion)
     rng = np.random.default_rng(episode.noise_seed)
 
-    frames, masks, depth = [], [], []
-    with Scene(lens.drawn, episode.script.props, episode.appearance, quality) as scene:
+    rig, sensed = episode.rig, episode.depth_camera
+    lenses = [Lens.of(view.camera, quality.oversampling) for view in rig.values()]
+    sensed_lens = Lens.of(sensed.camera, quality.oversampling) if sensed else lens
+    # Noise of their own: the first camera's pictures are the same without a rig.
+    depth_rng, *view_rngs = (
+        np.random.default_rng((*episode.noise_seed, k)) for k in range(1, len(rig) + 2)
+    )
+
+    frames, masks, depth, readings = [], [], [], []
+    views: dict[str, list[ImageRgb]] = {name: [] for name in rig}
+    others = (*(other.drawn for other in lenses), sensed_lens.drawn)
+    with Scene(lens.drawn, episode.script.props, episode.appearance, quality, others) as scene:
         for frame, moments in enumerate(_moments(episode, clip, parts)):
-            light = np.zeros((episode.camera.height, episode.camera.width, 3))
-            for number, moment in enumerate(moments):
-                colour, metres = scene.samples(moment)
-                light += lens.pixels(lens.bend(colour)).mean((1, 3)) / len(moments)
-                if number == len(moments) // 2:
-                    if not episode.fast:
-                        masks.append(_centre(lens, scene.labels(moment)))
-                    depth.append(_centre(lens, metres).astype(np.float16))
+            middle = moments[len(moments) // 2]
+            light, metres = _exposure(scene, lens, moments)
+            if not episode.fast:
+                masks.append(_centre(lens, scene.labels(middle)))
+            depth.append(metres.astype(np.float16))
             progress = frame / max(len(motion) - 1, 1)
             frames.append(episode.sensor.expose(light, progress, rng))
+
+            for (name, view), other, view_rng in zip(rig.items(), lenses, view_rngs, strict=True):
+                # Three moments of five are blurred enough.
+                fewer = [middle] if view.grey else moments[:: 1 + len(moments) // 5]
+                light, _ = _exposure(scene, other, _seen_from(view.T_camera_view, fewer))
+                image = episode.sensor.expose(light, progress, view_rng)
+                if view.grey:
+                    grey = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)
+                    image = cv2.cvtColor(grey, cv2.COLOR_GRAY2RGB)
+                views[name].append(image)
+            if sensed is not None:
+                if sensed.camera != episode.camera:
+                    seen_from = _seen_from(sensed.T_camera_view, [middle])
+                    _, metres = _exposure(scene, sensed_lens, seen_from)
+                readings.append(read_depth(metres, sensed.camera, depth_rng, sensed.sigma_per_m))
     stacked = np.stack(depth)
     labels, seen = np.stack(masks) if masks else None, unoccluded_joints(lens, motion, stacked)
-    return RenderedClip(motion, tuple(frames), labels, stacked, seen)
+    read = np.stack(readings) if readings else None
+    return RenderedClip(motion, tuple(frames), labels, stacked, seen, views, read)
+
+
+def _exposure(
+    scene: Scene, lens: Lens, moments: Sequence[Moment]
+) -> tuple[Float[np.ndarray, "H W 3"], Float[np.ndarray, "H W"]]:
+    """Return the mean picture of moments (0..255), and z in metres at the middle one."""
+    light = np.zeros((lens.camera.height, lens.camera.width, 3))
+    depth = np.zeros(light.shape[:2])
+    for number, moment in enumerate(moments):
+        colour, metres = scene.samples(moment, lens.drawn)
+        light += lens.pixels(lens.bend(colour)).mean((1, 3)) / len(moments)
+        if number == len(moments) // 2:
+            depth = _centre(lens, metres)
+    return light, depth
+
+
+def _seen_from(T_camera_view: RigidTransform, moments: Sequence[Moment]) -> list[Moment]:
+    return [replace(m, T_world_camera=m.T_world_camera @ T_camera_view) for m in moments]
 
 
 def _centre(lens: Lens, samples: np.ndarray) -> np.ndarray:

@@ -65,17 +65,20 @@ class Scene(Offscreen):
         props: tuple[Prop, ...] = (),
         appearance: Appearance | None = None,
         quality: Quality | None = None,
+        others: tuple[Camera, ...] = (),
     ) -> None:
-        if camera.model != "pinhole":
-            raise CalibrationError(f"A scene is drawn by a pinhole camera, not {camera.model!r}.")
+        for eye in (camera, *others):
+            if eye.model != "pinhole":
+                raise CalibrationError(f"A scene is drawn by a pinhole camera, not {eye.model!r}.")
         mujoco = import_mujoco()
         self._camera, self._hand = camera, CapsuleHand()
         quality = quality or Quality()
         self._samples = quality.oversampling
-        model = _build(mujoco, camera, props, appearance or Appearance(), self._hand, quality)
+        width = self._samples * max(eye.width for eye in (camera, *others))
+        height = self._samples * max(eye.height for eye in (camera, *others))
+        look = appearance or Appearance()
+        model = _build(mujoco, (width, height), props, look, self._hand, quality)
         self._data = mujoco.MjData(model)
-        width, height = camera.width * self._samples, camera.height * self._samples
-        self._size = height, width
         super().__init__(model, width, height)
         self._context.readDepthMap = mujoco.mjtDepthMap.mjDEPTH_ZEROFAR
 
@@ -83,14 +86,17 @@ class Scene(Offscreen):
         """Return the image of one moment."""
         self._place(moment)
         n = self._samples
-        samples = self._draw().reshape(self._camera.height, n, self._camera.width, n, 3)
+        samples = self._draw(self._camera).reshape(self._camera.height, n, self._camera.width, n, 3)
         return samples.mean((1, 3)).round().astype(np.uint8)
 
-    def samples(self, moment: Moment) -> tuple[ImageRgb, Float[np.ndarray, "H W"]]:
-        """Return colour and depth of every sample: n H by n W."""
-        self._place(moment)
-        raw = np.empty(self._size, np.float32)
-        image = self._draw(raw)
+    def samples(
+        self, moment: Moment, camera: Camera | None = None
+    ) -> tuple[ImageRgb, Float[np.ndarray, "H W"]]:
+        """Return colour and depth of every sample, n H by n W; of one of ``others`` if given."""
+        camera = camera or self._camera
+        self._place(moment, camera)
+        raw = np.empty((camera.height * self._samples, camera.width * self._samples), np.float32)
+        image = self._draw(camera, raw)
         near, far = self._model.vis.map.znear, self._model.vis.map.zfar
         # Reversed depth: 1 at the near plane, 0 at the far one.
         depth = near * far / (raw.astype(float) * (far - near) + near)
@@ -110,16 +116,16 @@ class Scene(Offscreen):
         flags = [int(mujoco.mjtRndFlag.mjRND_SEGMENT), int(mujoco.mjtRndFlag.mjRND_IDCOLOR)]
         before = [scene.flags[flag] for flag in flags]
         scene.flags[flags] = 1
-        wide = self._draw().astype(np.uint32)
+        wide = self._draw(self._camera).astype(np.uint32)
         scene.flags[flags] = before
         codes = wide[..., 0] + 256 * wide[..., 1] + 65536 * wide[..., 2]
         return numbers[np.minimum(codes, scene.ngeom)]
 
-    def _draw(self, depth: np.ndarray | None = None) -> ImageRgb:
-        height, width = self._size
-        return self._read(width, height, depth)[::-1]
+    def _draw(self, camera: Camera, depth: np.ndarray | None = None) -> ImageRgb:
+        n = self._samples
+        return self._read(n * camera.width, n * camera.height, depth)[::-1]
 
-    def _place(self, moment: Moment) -> None:
+    def _place(self, moment: Moment, camera: Camera | None = None) -> None:
         mujoco = self._mujoco
         for slot, side in enumerate(SIDES):
             pose = moment.T_world_sleeve[slot].copy()
@@ -144,7 +150,7 @@ class Scene(Offscreen):
                 scene.skinvert[flat] = vertices.ravel()
                 scene.skinnormal[flat] = _normals(vertices, self._hand.faces(side)).ravel()
         for eye in scene.camera:
-            _aim(eye, self._camera, moment.T_world_camera)
+            _aim(eye, camera or self._camera, moment.T_world_camera)
 
     def _move(self, name: str, pose: RigidTransform) -> None:
         mocap = self._model.body(name).mocapid[0]
@@ -182,7 +188,7 @@ def _aim(eye: Any, camera: Camera, T_world_camera: RigidTransform) -> None:
 
 def _build(
     mujoco: Any,
-    camera: Camera,
+    size: tuple[int, int],
     props: tuple[Prop, ...],
     appearance: Appearance,
     hand: CapsuleHand,
@@ -194,8 +200,7 @@ def _build(
     visual = spec.visual
     visual.map.shadowclip = 0.6
     visual.map.znear, visual.map.zfar = _NEAR_M, _FAR_M
-    visual.global_.offwidth = camera.width * quality.oversampling
-    visual.global_.offheight = camera.height * quality.oversampling
+    visual.global_.offwidth, visual.global_.offheight = size
     visual.quality.shadowsize = quality.shadow
     visual.quality.offsamples = 0 if quality.oversampling > 1 else 4
     visual.headlight.ambient, visual.headlight.diffuse = [appearance.ambient] * 3, [0.18] * 3

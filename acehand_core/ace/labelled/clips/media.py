@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -14,11 +15,13 @@ import numpy as np
 from acehand_core.errors import SchemaError, VideoError
 from acehand_core.recordings.video import VideoFrames
 from acehand_core.recordings.video_index import scan
-from acehand_core.types import ImageRgb
+from acehand_core.types import DepthImage, ImageRgb
 
 Quality = Literal["lossless", "visual"]
 
 VIDEO, IMAGE = "video.mp4", "image.png"
+#: Readings of a depth camera: ``millimetres`` (T, H, W) uint16, 0 without one.
+SENSOR_DEPTH = "sensor_depth"
 #: "lossless" is bit-exact RGB; "visual" is 4:2:0 without visible loss.
 _ENCODERS = {
     "lossless": ("libx264rgb", "rgb24", {"crf": "0", "preset": "veryfast"}),
@@ -61,6 +64,36 @@ class ImageFiles(ByIndex):
         image = decode(data, str(path))
         _check_size(path, image.shape[1::-1], self.size)
         return image
+
+
+class DepthFile:
+    """The readings of a ``sensor_depth.npz`` as a ``DepthSource``; read when first needed."""
+
+    def __init__(self, path: Path, shape: tuple[int, int, int]) -> None:
+        self.path, self.shape = path, shape
+        self._millimetres: np.ndarray | None = None
+
+    def __reduce__(self) -> tuple[type[DepthFile], tuple[Path, tuple[int, int, int]]]:
+        return DepthFile, (self.path, self.shape)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def at(self, index: int) -> DepthImage:
+        """Return one picture: z in metres, NaN without a reading. Raises SchemaError."""
+        if self._millimetres is None:
+            try:
+                with np.load(self.path, allow_pickle=False) as arrays:
+                    stored = arrays["millimetres"]
+            except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+                raise SchemaError(f"{self.path}: not readable as depth ({error}).") from error
+            if stored.shape != self.shape or stored.dtype != np.uint16:
+                raise SchemaError(
+                    f"{self.path}: {stored.dtype} {stored.shape}; uint16 {self.shape} is needed."
+                )
+            self._millimetres = stored
+        read = self._millimetres[index]
+        return np.where(read > 0, read * np.float32(0.001), np.float32(np.nan))
 
 
 def decode(data: bytes, where: str) -> ImageRgb:

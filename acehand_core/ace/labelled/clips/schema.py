@@ -13,10 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import numpy as np
+
 from acehand_core.atomic import atomic_path
 from acehand_core.errors import InputError, SchemaError, nearest
 from acehand_core.geometry.cameras import Camera
-from acehand_core.motion import FrameSource, HandModelName, HandMotion, Recording
+from acehand_core.motion import Depth, FrameSource, HandModelName, HandMotion, Recording, View
+from acehand_core.types import RigidTransform
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
@@ -101,6 +104,33 @@ class Reference:
 
 
 @dataclass(frozen=True, slots=True)
+class Mounted:
+    """A further camera of a rig, or a depth camera, fixed to the clip's camera.
+
+    ``pose``: rows of its 4 x 4 pose in the clip's camera, metres. ``grey``: of its pictures.
+    ``sigma_per_m``: of depth, see ``Depth``.
+    """
+
+    camera: Camera
+    pose: tuple[tuple[float, ...], ...]
+    grey: bool = False
+    sigma_per_m: float = 0.0
+
+    @property
+    def T_camera_view(self) -> RigidTransform:
+        """The pose as an array."""
+        return np.array(self.pose)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any], where: str) -> Mounted:
+        """Return the camera of an entry. Raises SchemaError."""
+        camera, pose = Camera.from_json(value["camera"], where), np.array(value["pose"], float)
+        if pose.shape != (4, 4) or not np.isfinite(pose).all():
+            raise SchemaError(f"the pose of a camera is {value['pose']}; 4 x 4 numbers are needed.")
+        return cls(**{**value, "camera": camera, "pose": tuple(map(tuple, pose.tolist()))})
+
+
+@dataclass(frozen=True, slots=True)
 class ClipInfo:
     """Metadata of a clip; the content of ``clip.json``.
 
@@ -114,6 +144,8 @@ class ClipInfo:
         made_from: hash of input and settings; a clip with an equal one is not made again.
         files: SHA-256 of each file in the folder except ``clip.json``.
         sizes: their bytes; empty in older stores.
+        views: the further cameras of a rig by name, with pictures of their cameras' sizes.
+        depth: the camera of ``sensor_depth.npz``, or None.
     """
 
     id: str
@@ -135,10 +167,14 @@ class ClipInfo:
     made_from: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
     sizes: Mapping[str, int] = field(default_factory=dict)
+    views: Mapping[str, Mounted] = field(default_factory=dict)
+    depth: Mounted | None = None
 
     def __post_init__(self) -> None:
         check_name(self.id, "clip")
         check_name(self.dataset, "dataset")
+        for name in self.views:
+            check_name(name, "view")
 
         kinds = {"kind": Kind, "split": Split, "media": Media, "hand_model": HandModelName}
         for name, kind in kinds.items():
@@ -171,6 +207,9 @@ class ClipInfo:
         """Return the content of ``clip.json``."""
         fields = dataclasses.asdict(self)
         fields["camera"] = self.camera.to_json() if self.camera else None
+        for name in ("views", "depth"):  # unknown to older versions
+            if not fields[name]:
+                del fields[name]
         return {"format": CLIP_FORMAT, "version": VERSION, **fields}
 
     @classmethod
@@ -184,6 +223,9 @@ class ClipInfo:
             fields["supervision"] = Supervision(**flags)
             fields["camera"] = Camera.from_json(camera, where) if camera else None
             fields["reference"] = Reference(**reference) if reference else None
+            views, depth = fields.get("views", {}), fields.get("depth")
+            fields["views"] = {n: Mounted.from_json(view, where) for n, view in views.items()}
+            fields["depth"] = Mounted.from_json(depth, where) if depth else None
             return cls(**fields)
         except SchemaError as error:
             raise SchemaError(f"{where}: {error}") from error
@@ -232,12 +274,15 @@ class Clip:
 
     ``frames`` is None if ``info.media`` is "none". ``motion.joints_image`` are the labelled
     keypoints in pixels of the stored picture, NaN without a label; ``motion.visible`` is the share
-    of keypoints inside the picture, occluded or not.
+    of keypoints inside the picture, occluded or not. ``views`` and ``depth`` are what the other
+    cameras of a rig saw.
     """
 
     info: ClipInfo
     motion: HandMotion
     frames: FrameSource | None
+    views: tuple[View, ...] = ()
+    depth: Depth | None = None
 
     def recording(self) -> Recording:
         """Return the clip as a tracker's input."""
@@ -252,6 +297,8 @@ class Clip:
             camera=self.info.camera,
             T_world_camera=self.motion.T_world_camera,
             name=f"{self.info.dataset}/{self.info.id}",
+            views=self.views,
+            depth=self.depth,
         )
 
 

@@ -6,6 +6,7 @@ STORE/index.json              copy of all clip.json for fast listing; rebuilt wh
 STORE/clips/ID/clip.json      metadata, flags, SHA-256 of the other files
 STORE/clips/ID/hands.parquet  HandMotion table
 STORE/clips/ID/video.mp4      or image.png, or nothing (a reference to an external file)
+STORE/clips/ID/view_NAME.mp4  or .png: another camera of a rig
 STORE/clips/ID/NAME.npz       further arrays with one row per frame: masks, depth, latents
 ```
 """
@@ -23,11 +24,11 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from acehand_core.ace.labelled.clips import media, schema
-from acehand_core.ace.labelled.clips.media import ImageFiles, Quality
-from acehand_core.ace.labelled.clips.schema import Clip, ClipInfo, Kind, StoreInfo, check_name
+from acehand_core.ace.labelled.clips.media import SENSOR_DEPTH, DepthFile, ImageFiles, Quality
+from acehand_core.ace.labelled.clips.schema import Clip, ClipInfo, StoreInfo, check_name
 from acehand_core.atomic import atomic_folder, remove_folder
 from acehand_core.errors import InputError, SchemaError, nearest
-from acehand_core.motion import FrameSource, HandMotion
+from acehand_core.motion import Depth, FrameSource, HandMotion, Recording, View
 from acehand_core.recordings.hands_file import read_hand_motion, to_table
 from acehand_core.safe_files import content_sha256
 from acehand_core.types import ImageRgb
@@ -107,6 +108,7 @@ class ClipWriter:
         frames: Iterable[ImageRgb] | None = None,
         extra: Mapping[str, Mapping[str, np.ndarray]] | None = None,
         quality: Quality = "visual",
+        views: Mapping[str, Iterable[ImageRgb]] | None = None,
     ) -> ClipInfo:
         """Write one clip, replacing one of the same name; return its complete metadata.
 
@@ -116,6 +118,7 @@ class ClipWriter:
             frames: T pictures of ``info.width`` x ``info.height``, or None.
             extra: name -> arrays with T rows, written as ``NAME.npz``.
             quality: of the video; images are always lossless.
+            views: T pictures of each camera of ``info.views``.
 
         Raises:
             SchemaError: the parts do not fit together. OutputError: not writable.
@@ -123,14 +126,23 @@ class ClipWriter:
         _check(info, motion)
         if frames is not None and info.media == "reference":
             raise SchemaError(f"clip {info.id}: frames and a reference; give one of them.")
+        views, extra = views or {}, extra or {}
+        if views.keys() != info.views.keys() or (SENSOR_DEPTH in extra) != bool(info.depth):
+            raise SchemaError(
+                f"clip {info.id}: pictures of views {sorted(views)} and arrays {sorted(extra)} for "
+                f"views {sorted(info.views)} and depth {info.depth}; they must agree."
+            )
 
         with atomic_folder(self.root / "clips" / info.id, overwrite=True) as folder:
             pq.write_table(
                 to_table(motion), folder / _HANDS, compression="zstd", write_page_checksum=True
             )
             if frames is not None:
-                info = replace(info, media=_write_frames(folder, info, frames, quality))
-            for name, arrays in (extra or {}).items():
+                info = replace(info, media=info.kind)
+                _write_frames(folder, info, frames, quality)
+            for name, pictures in views.items():
+                _write_frames(folder, info, pictures, quality, name)
+            for name, arrays in extra.items():
                 check_name(name, "extra file")
                 for key, array in arrays.items():
                     if array.dtype.hasobject or len(array) != info.frames:
@@ -241,7 +253,10 @@ class ClipStore:
         """
         folder, info, motion = self.folder(clip), self.info_of(clip), self.hands(clip)
         _check(info, motion)
-        return Clip(info, motion, self._frames(folder, info) if pictures else None)
+        if not pictures:
+            return Clip(info, motion, None)
+        views = tuple(_view(folder, info, name, motion) for name in info.views)
+        return Clip(info, motion, self._frames(folder, info), views, _depth(folder, info, motion))
 
     def hands(self, clip: str) -> HandMotion:
         """Return the hands of a clip."""
@@ -299,19 +314,12 @@ class ClipStore:
         return infos
 
     def _frames(self, folder: Path, info: ClipInfo) -> FrameSource | None:
-        size = (info.width, info.height)
-        if info.media == "image":
-            return ImageFiles([folder / media.IMAGE], size)
-        if info.media == "video":
-            frames = media.open_frames(folder / media.VIDEO, size)
-        elif info.reference is not None:
-            path = self.root / info.reference.path
-            frames = media.open_frames(path, size, info.reference.first, info.reference.stop)
-        else:
+        if info.media in ("image", "video"):
+            return _open_frames(folder, info)
+        if info.reference is None:
             return None
-        if len(frames) != info.frames:
-            raise SchemaError(f"{folder}: {len(frames)} pictures for {info.frames} frames.")
-        return frames
+        path, size = self.root / info.reference.path, (info.width, info.height)
+        return media.open_frames(path, size, info.reference.first, info.reference.stop)
 
 
 def _store_info(root: Path) -> StoreInfo:
@@ -342,30 +350,71 @@ def _check(info: ClipInfo, motion: HandMotion) -> None:
             raise SchemaError(f"clip {info.id}: {name} is {described}, that of its hands {actual}.")
 
 
+def _pictures(
+    folder: Path, info: ClipInfo, view: str | None = None
+) -> tuple[Path, tuple[int, int]]:
+    """Return file and (width, height) of a clip's pictures, or of a view's."""
+    name = media.IMAGE if info.kind == "image" else media.VIDEO
+    if view is None:
+        return folder / name, (info.width, info.height)
+    camera = info.views[view].camera
+    return folder / f"view_{view}{Path(name).suffix}", (camera.width, camera.height)
+
+
+def _open_frames(folder: Path, info: ClipInfo, view: str | None = None) -> FrameSource:
+    path, size = _pictures(folder, info, view)
+    if info.kind == "image":
+        return ImageFiles([path], size)
+    frames = media.open_frames(path, size)
+    if len(frames) != info.frames:
+        raise SchemaError(f"{path}: {len(frames)} pictures for {info.frames} frames.")
+    return frames
+
+
+def _view(folder: Path, info: ClipInfo, name: str, motion: HandMotion) -> View:
+    path, size = _pictures(folder, info, name)
+    frames, mounted = _open_frames(folder, info, name), info.views[name]
+    times, camera = motion.timestamps_ns, mounted.camera
+    seen = Recording(str(path), None, times, info.fps, *size, frames, camera)
+    return View(name, seen, mounted.T_camera_view)
+
+
+def _depth(folder: Path, info: ClipInfo, motion: HandMotion) -> Depth | None:
+    if info.depth is None:
+        return None
+    camera, pose = info.depth.camera, info.depth.T_camera_view
+    shape = (info.frames, camera.height, camera.width)
+    readings = DepthFile(folder / f"{SENSOR_DEPTH}.npz", shape)
+    return Depth(readings, motion.timestamps_ns, camera, pose, info.depth.sigma_per_m)
+
+
 def _write_frames(
-    folder: Path, info: ClipInfo, frames: Iterable[ImageRgb], quality: Quality
-) -> Kind:
-    size = (info.height, info.width)
+    folder: Path,
+    info: ClipInfo,
+    frames: Iterable[ImageRgb],
+    quality: Quality,
+    view: str | None = None,
+) -> None:
+    path, size = _pictures(folder, info, view)
 
     def checked() -> Iterator[ImageRgb]:
         for number, image in enumerate(frames):
-            if image.shape[:2] != size:
+            if image.shape[1::-1] != size:
                 raise SchemaError(
-                    f"clip {info.id}: frame {number} is {image.shape[1]} x {image.shape[0]}, not "
-                    f"{info.width} x {info.height}."
+                    f"clip {info.id}: frame {number} of {path.name} is {image.shape[1]} x "
+                    f"{image.shape[0]}, not {size[0]} x {size[1]}."
                 )
             yield image
 
     if info.kind == "image":
         images = list(checked())
         if len(images) == 1:
-            media.write_image(folder / media.IMAGE, images[0])
+            media.write_image(path, images[0])
         count = len(images)
     else:
-        count = media.write_video(folder / media.VIDEO, checked(), info.fps, quality)
+        count = media.write_video(path, checked(), info.fps, quality)
     if count != info.frames:
-        raise SchemaError(f"clip {info.id}: {count} pictures for {info.frames} frames.")
-    return info.kind
+        raise SchemaError(f"{info.id}/{path.name}: {count} pictures for {info.frames} frames.")
 
 
 def _visible(folder: Path) -> list[str]:
