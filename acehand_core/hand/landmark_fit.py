@@ -40,8 +40,8 @@ LEAST_READINGS = 8
 #: Error of the modelled skin, metres, and the error in standard deviations at which a reading, of
 #: something before or behind the hand, has lost most of its influence.
 SKIN_SIGMA_M, SKIN_REACH = 0.005, 3.0
-#: Points further behind the skin are hidden by other fingers, nearer ones are by a hole of it. Skin around a point's ray counts, and
-#: every so many vertices of the mesh are enough for it.
+#: Points further behind the skin are hidden by other fingers; nearer ones are seen through a hole
+#: between the vertices. Skin around a point's ray counts; a share of the vertices is enough for it.
 LEAST_BELOW_M, MOST_BELOW_M, AROUND_M, EVERY_VERTEX = 0.003, 0.05, 0.006, 3
 #: Frames posed at once by ``Pose.keypoints``.
 _ROWS = 512

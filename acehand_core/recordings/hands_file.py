@@ -123,6 +123,8 @@ OPTIONAL_COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
      "2 one that the camera turns in, 3 the world"),
     ("joint_sigma", _vector(42), "standard deviations of the 21 keypoints, m: across the line of "
      "sight, in each of two directions, and along it"),
+    ("evidence", pa.int8(), "what placed it, added up: 1 the camera, 2 another camera of the rig, "
+     "4 depth"),
 )  # fmt: skip
 #: Arrays of a hand in a frame.
 _ARRAYS: dict[str, tuple[int, ...]] = {
@@ -158,6 +160,8 @@ def to_table(motion: HandMotion) -> pa.Table:
         columns["fill_frame"] = motion.fill_frame.reshape(-1)
     if motion.joint_sigma is not None:
         columns["joint_sigma"] = _fixed(motion.joint_sigma.reshape(2 * frames, -1))
+    if motion.evidence is not None:
+        columns["evidence"] = motion.evidence.reshape(-1)
     fields = [(name, kind) for name, kind, _ in (*COLUMNS, *OPTIONAL_COLUMNS) if name in columns]
 
     header = {
@@ -262,7 +266,7 @@ def _motion(values: dict[str, np.ndarray], header: dict[str, Any], where: str) -
     arrays: dict[str, Any] = {
         name: values[name].reshape(-1, 2, *_ARRAYS.get(name, ())) for name in (*_SCALARS, *_ARRAYS)
     }
-    filled_in, sigma = (values.get(name) for name, _, _ in OPTIONAL_COLUMNS)
+    filled_in, sigma, evidence = (values.get(name) for name, _, _ in OPTIONAL_COLUMNS)
     provenance, camera = header["provenance"], header["camera"]
     lists = {name: tuple(provenance[name]) for name in ("licenses", "notes")}
     return HandMotion(
@@ -278,6 +282,7 @@ def _motion(values: dict[str, np.ndarray], header: dict[str, Any], where: str) -
         placed=bool(header["placed"]),
         fill_frame=None if filled_in is None else filled_in.reshape(-1, 2),
         joint_sigma=None if sigma is None else sigma.reshape(-1, 2, 21, 2),
+        evidence=None if evidence is None else evidence.reshape(-1, 2),
     )
 
 

@@ -188,6 +188,7 @@ def _with_hands(motion: HandMotion, kept: Bool[np.ndarray, "T 2"]) -> HandMotion
         filled=motion.filled & kept,
         fill_frame=None if motion.fill_frame is None else motion.fill_frame * kept,
         joint_sigma=None if sigma is None else np.where(joints, sigma, np.nan),
+        evidence=None if motion.evidence is None else motion.evidence * kept,
     )
 
 

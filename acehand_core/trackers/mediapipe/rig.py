@@ -28,9 +28,10 @@ SAME_HAND = 0.25
 #: Hands of a camera are one appearance over gaps of up to so many frames; its unmatched frames take
 #: the side of matched ones up to so many frames away.
 APPEARANCE_GAP, NEIGHBOURS = 8, 60
-#: An appearance that no other camera confirms, though it is before one in this share of its frames,
-#: is invented, unless the network is surer than this of a hand that only one other could see.
-EXPECTED_SHARE, SURE_PRESENCE = 0.5, 0.8
+#: A hand that no other camera confirms, though it is before one in this share of its frames, is
+#: invented: unless the network is surer than this and only one other could see it, or it is a short
+#: part of an appearance.
+EXPECTED_SHARE, SURE_PRESENCE, SHORT_FRAMES = 0.5, 0.9, 15
 #: Frames interpolated over, in periods of the camera.
 MOST_PERIODS = 2.5
 #: Offsets between clocks that are searched, seconds, frames that decide, and what the gap between
@@ -225,14 +226,17 @@ def _real(
     for slot in (0, 1):
         for start, stop in _appearances(present[:, slot]):
             rows = np.arange(start, stop)[present[start:stop, slot]]
-            if confirmed[rows, slot].any():
-                continue
-            hands = [slots[frame][slot] for frame in rows.tolist()]
-            presence = np.mean([hand.presence for hand in hands if hand is not None])
-            could = (expected[rows, slot] > 0).mean(), (expected[rows, slot] > 1).mean()
-            sure = presence > SURE_PRESENCE and could[1] < EXPECTED_SHARE
-            if could[0] >= EXPECTED_SHARE and not sure:
-                kept[rows, slot] = False
+            alone = confirmed[rows, slot] == 0
+            for first, last in runs(alone):
+                part = rows[first:last]
+                if not alone.all() and len(part) <= SHORT_FRAMES:
+                    continue
+                hands = [slots[frame][slot] for frame in part.tolist()]
+                presence = np.mean([hand.presence for hand in hands if hand is not None])
+                could = [(expected[part, slot] >= count).mean() for count in (1, 2)]
+                sure = presence > SURE_PRESENCE and could[1] < EXPECTED_SHARE
+                if could[0] >= EXPECTED_SHARE and not sure:
+                    kept[part, slot] = False
     return kept
 
 
