@@ -15,8 +15,10 @@ from acehand_core.lerobot import format as files
 from acehand_core.lerobot.check import check_dataset
 from acehand_core.lerobot.dataset import open_for_append
 from acehand_core.lerobot.repair import repair
+from acehand_core.lerobot.transaction import STAGING
 from helpers import lerobot_samples as samples
 from helpers.commands import Acehand, Run, hands_file, run_helper, video_and_hands
+from helpers.dying_runs import stop_at
 
 FIRST = "acehand/episode_000000"
 SHARES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
@@ -166,6 +168,45 @@ def test_a_run_killed_before_its_statistics_is_finished(tmp_path, capsys):
     for whole in (root, other):
         assert_exact(whole)
         assert check_dataset(whole) == [] and repair(whole) == []
+
+
+FULL = OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize(("step", "failure", "code"), [
+    ("place meta/stats.json", FULL, 4), ("stage stats", KeyboardInterrupt(), 130),
+    ("journal", KeyboardInterrupt(), 130), ("stage stats", FULL, 4),
+])  # fmt: skip
+def test_a_failure_while_exact_statistics_are_written(step, failure, code, tmp_path, capsys):
+    """After both episodes: the averaged statistics stay whole, the next run replaces them."""
+    both = [hands_file(tmp_path / "a.npz", 9), hands_file(tmp_path / "b.npz", 5)]
+    root, seen = tmp_path / "data", []
+
+    def fail(name):
+        seen.append(name)
+        if name == step and seen.count("stage stats") == 3:  # once per episode, then over all
+            raise failure
+
+    with samples.steps_to(fail):
+        run = Run(capsys, *both, "--output", root)
+    assert run.code == code and len(run.json["episodes"]) == 2
+    assert seen[-1] == step and STAGING not in samples.names_in(root)
+    assert [problem.path for problem in check_dataset(root)] == ["meta/stats.json"]
+    mended = shutil.copytree(root, tmp_path / "mended")
+    repair(mended)
+    assert Run(capsys, *both, "--output", root, "--resume").code == 0
+    for whole in (root, mended):
+        assert_exact(whole)
+        assert check_dataset(whole) == []
+
+
+def test_an_interrupted_run_has_exact_statistics(tmp_path, capsys, monkeypatch):
+    paths = [hands_file(tmp_path / f"{count}.npz", count) for count in (9, 5, 7)]
+    stop_at(monkeypatch, 2)
+    assert Run(capsys, *paths, "--output", tmp_path / "data").code == 130
+    assert_exact(tmp_path / "data")
+    assert check_dataset(tmp_path / "data") == []
 
 
 def test_statistics_of_an_appended_episode(tmp_path):
