@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import lzma
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -37,7 +38,7 @@ def safe_load_npz(path: Path, max_bytes: int = _MAX_BYTES) -> dict[str, np.ndarr
         raise SchemaError(f"{path}: not an npz file ({error}).") from error
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
-    except (ValueError, EOFError, MemoryError, RuntimeError, zlib.error) as error:
+    except (ValueError, EOFError, MemoryError, RuntimeError, zlib.error, lzma.LZMAError) as error:
         if "allow_pickle" in str(error):
             raise UnsafeFileError(
                 f"{path}: {key!r} holds pickled Python objects, which could run code; valid: "

@@ -75,6 +75,8 @@ def run_job(
             job.dataset.finish()
     except AcehandError as error:
         job.failures.append(Failure(str(settings.output), error))
+    except KeyboardInterrupt as stop:
+        stopped = stop
     report = job.report()
     if stopped is not None:
         raise Interrupted(report) from stopped

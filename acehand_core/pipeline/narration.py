@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path, PurePath
 from typing import Any
+from unicodedata import normalize
 
 from acehand_core.errors import InputError
 from acehand_core.pipeline.settings import TaskSegment
@@ -27,7 +28,7 @@ SIDECAR = ".task.csv"
 OURS = ("recording", "start", "end", "task")
 EPIC = ("video_id", "start_timestamp", "stop_timestamp", "narration")
 
-_CLOCK = re.compile(r"(?:(\d+):)?(\d{1,2}):(\d{1,2}(?:[.,]\d+)?)$")
+_CLOCK = re.compile(r"(?:(\d+):(?=[0-5]?\d:))?(\d{1,2}):([0-5]?\d(?:[.,]\d+)?)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +139,12 @@ def sidecar(recording: Path) -> Path:
 
 
 def _is_of(name: str, recording: Path) -> bool:
-    """Return whether a name, with or without folders and suffix, is a recording's."""
+    """Return whether a name is a recording's: with or without folders, suffix, accents apart."""
     if not name:
         return True
-    parts = PurePath(name.replace("\\", "/")).parts
-    ending = recording.absolute().parts[-len(parts) :]
+    parts = PurePath(normalize("NFC", name.replace("\\", "/"))).parts
+    recording = Path(normalize("NFC", str(recording.absolute())))
+    ending = recording.parts[-len(parts) :]
     return parts == ending or parts == (*ending[:-1], recording.stem)
 
 
@@ -203,7 +205,8 @@ def _of_csv(path: Path, text: str) -> Iterator[_Row]:
     try:
         names = reader.fieldnames = [name.strip() for name in reader.fieldnames or ()]
         columns = EPIC if {*EPIC} <= {*names} else OURS
-        if ("task" not in names and columns == OURS) or ("start" in names) != ("end" in names):
+        odd = ("start" in names) != ("end" in names) or max(map(names.count, columns)) > 1
+        if odd or ("task" not in names and columns == OURS):
             raise InputError(
                 f"{path}: its first line has {', '.join(names) or 'nothing'}; valid, separated by "
                 f"commas: {OURS[-1]}, with it {OURS[0]}, {OURS[1]} and {OURS[2]}; or "

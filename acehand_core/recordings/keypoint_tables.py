@@ -75,9 +75,15 @@ def _loaded(path: Path) -> pa.Table:
         raise SchemaError(f"not a table: {error}") from error
 
 
+def _column(table: pa.Table, name: str) -> pa.ChunkedArray:
+    if table.column_names.count(name) > 1:
+        raise SchemaError(f"column {name!r} occurs twice; valid: once.")
+    return table[name]
+
+
 def _numbers(table: pa.Table, name: str) -> np.ndarray:
     """Return a column of numbers, NaN for empty cells; integers stay exact."""
-    column = table[name].combine_chunks()
+    column = _column(table, name).combine_chunks()
     if pa.types.is_null(column.type):
         return np.full(len(column), np.nan)
     is_whole = pa.types.is_integer(column.type) and not column.null_count
@@ -220,14 +226,14 @@ def _long(
     if frame is None and times is None:
         raise SchemaError("a row per joint needs a column frame, or one of times.")
     for name in filter(None, (joint, frame)):
-        if empty := pc.sum(pc.is_null(table[name], nan_is_null=True)).as_py():
+        if empty := pc.sum(pc.is_null(_column(table, name), nan_is_null=True)).as_py():
             raise SchemaError(f"column {name!r} has {empty} empty cells; every row needs one.")
     key = times if frame is None else _numbers(table, frame)
     assert key is not None
     frames, rows, frame_of = np.unique(key, return_index=True, return_inverse=True)
 
     # Few names, many rows: parse each name once.
-    encoded = table[joint].combine_chunks().dictionary_encode()
+    encoded = _column(table, joint).combine_chunks().dictionary_encode()
     names = encoded.dictionary.to_pylist()
     is_text = all(isinstance(name, str) for name in names)
     order: str | Sequence[str] = KEYPOINT_NAMES if is_text else mapping.order or "openpose"
@@ -253,7 +259,7 @@ def _long(
     slot_of, place_of = slots[codes], places[codes]
     side_column = next((lower[name] for name in _SIDE_COLUMNS if name in lower), None)
     if side_column is not None:
-        said = pc.utf8_lower(pc.cast(table[side_column], pa.string())).to_numpy()
+        said = pc.utf8_lower(pc.cast(_column(table, side_column), pa.string())).to_numpy()
         sides = [np.isin(said, ("left", "l")), np.isin(said, ("right", "r"))]
         slot_of = np.select(sides, [0, 1], -1)
         if (slot_of < 0).any():
@@ -286,7 +292,7 @@ def _times(table: pa.Table, mapping: KeypointMap) -> np.ndarray | None:
     found = ((n, _TIME.fullmatch(n.lower())) for n in table.column_names)
     named = {n: match["unit"] for n, match in found if match is not None}
     if name is None:
-        kinds = {n: table[n].type for n in named}
+        kinds = {n: _column(table, n).type for n in named}
         numeric = [n for n, k in kinds.items() if pa.types.is_integer(k) or pa.types.is_floating(k)]
         if not numeric:
             return None

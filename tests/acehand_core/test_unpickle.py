@@ -8,6 +8,7 @@ import pickle
 import struct
 import sys
 import types
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -323,3 +324,17 @@ def test_npz_without_pickles(tmp_path, canary):
     with pytest.raises(InputError):
         safe_load_npz(tmp_path / "absent.npz")
     assert not canary.exists()
+
+
+@pytest.mark.parametrize("kind", ["STORED", "DEFLATED", "BZIP2", "LZMA"])
+def test_a_damaged_npz_is_an_input_error(kind, tmp_path):
+    """One byte in the middle of its array is another one."""
+    path, array = tmp_path / "a.npz", io.BytesIO()
+    np.save(array, np.random.default_rng(0).normal(size=100))
+    with zipfile.ZipFile(path, "w", getattr(zipfile, f"ZIP_{kind}")) as archive:
+        archive.writestr("joints.npy", array.getvalue())
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"a\.npz"):
+        safe_load_npz(path)

@@ -158,6 +158,8 @@ def check_image(message: Any, msgtype: str) -> tuple[int, int]:
     width, height = int(message.width), int(message.height)
     if width < 1 or height < 1:
         raise SchemaError(f"an image of {width} x {height} pixels")
+    if "bayer" in encoding and min(width, height) < 3:  # OpenCV leaves it black
+        raise SchemaError(f"{width} x {height} pixels of {encoding}; it needs 3 x 3")
     rows, row, step = _layout(message)
     if step < row or len(message.data) < step * (rows - 1) + row:
         raise SchemaError(

@@ -14,7 +14,7 @@ from acehand_core.lerobot import format as layout
 from acehand_core.lerobot.check import check_dataset
 from acehand_core.lerobot.dataset import create, open_for_append, read_provenance
 from acehand_core.lerobot.format import FeatureSpec, video_feature
-from acehand_core.lerobot.stats import QUANTILES, feature_stats, image_stats, merge
+from acehand_core.lerobot.stats import feature_stats
 from acehand_core.lerobot.writer import max_episode_frames
 from helpers import lerobot_samples as samples
 from helpers.lerobot_samples import check_every_frame
@@ -124,52 +124,9 @@ def test_columns_survive_the_round_trip(dtype, shape, rows):
     assert np.array_equal(np.array(array.to_pylist(), dtype).reshape(values.shape), values)
 
 
-def test_stats_are_those_of_all_frames(dataset):
-    stats = json.loads((dataset / layout.STATS_PATH).read_text())
-    assert set(stats) == set(layout.features_json(samples.FEATURES))
-    view = samples.reader_view(dataset)
-    for key, stat in stats.items():
-        if key == EGO:
-            continue
-        flat = view[key].reshape(-1, view[key].shape[-1]).astype(np.float64)
-        np.testing.assert_allclose(stat["mean"], flat.mean(axis=0), rtol=1e-12)
-        np.testing.assert_allclose(stat["std"], flat.std(axis=0), rtol=1e-9, atol=1e-9)
-        assert stat["min"] == flat.min(axis=0).tolist() and stat["max"] == flat.max(axis=0).tolist()
-        for name, quantile in QUANTILES.items():
-            np.testing.assert_allclose(stat[name], np.quantile(flat, quantile, axis=0))
-        assert stat["count"] == [25]
-    assert np.shape(stats["observation.joints"]["mean"]) == (3,)
-    assert np.shape(stats["timestamp"]["mean"]) == (1,)
-    grays = samples.expected(EPISODES)["gray"] / 255
-    assert np.shape(stats[EGO]["mean"]) == (3, 1, 1)
-    np.testing.assert_allclose(np.ravel(stats[EGO]["mean"]), grays.mean(), atol=0.015)
-    np.testing.assert_allclose(np.ravel(stats[EGO]["std"]), grays.std(), atol=0.015)
-
-
-@given(st.lists(st.integers(1, 30), min_size=1, max_size=5), st.integers(0, 1000))
-@settings(max_examples=40, deadline=None)
-def test_merging_equals_computing_over_everything(lengths, seed):
-    random = np.random.default_rng(seed)
-    parts = [random.normal(random.normal(), 2, (n, 3)) for n in lengths]
-    merged = merge([feature_stats(part) for part in parts])
-    whole = feature_stats(np.concatenate(parts))
-    for name in ("min", "max", "mean", "std", "count"):
-        np.testing.assert_allclose(merged[name], whole[name], rtol=1e-9, atol=1e-12)
-    for name in QUANTILES:
-        assert (merged[name] >= whole["min"]).all() and (merged[name] <= whole["max"]).all()
-
-
 def test_integer_stats_do_not_lose_their_spread_at_large_values():
     stats = feature_stats(10**18 + np.arange(1000, dtype=np.int64) * 33_333_333)
     assert stats["std"][0] == pytest.approx(np.arange(1000).std() * 33_333_333, rel=1e-6)
-
-
-def test_image_stats_of_a_long_video_come_from_its_key_frames(tmp_path):
-    path = samples.video(tmp_path / "long.mp4", 400, 0)  # a key frame every 4 frames
-    stats = image_stats(path)
-    assert 32 <= stats["count"][0] <= 64
-    grays = np.array([samples.gray(k, 0) for k in range(400)]) / 255
-    np.testing.assert_allclose(stats["mean"].ravel(), grays.mean(), atol=0.03)
 
 
 def test_the_longest_episode_keeps_its_timestamps_within_the_readers_tolerance():
@@ -180,25 +137,6 @@ def test_the_longest_episode_keeps_its_timestamps_within_the_readers_tolerance()
         off = np.abs(exact.astype(np.float32) - exact)
         assert off[:frames].max() <= 1e-4
     assert off.max() > 1e-4
-
-
-def test_columns_that_do_not_fit_are_refused(own, mp4):
-    before = samples.snapshot(own)
-    with open_for_append(own, 30, samples.FEATURES, samples.ROBOT) as writer:
-        for change, message in [
-            ({"observation.state": np.zeros((9, 5), np.float32)}, r"expected \(N, 4\)"),
-            ({"observation.state": np.zeros((8, 4), np.float32)}, "length"),
-            ({"observation.state": np.full((9, 4), np.nan, np.float32)}, "frame 0"),
-            ({"observation.ns": np.zeros(9)}, "expected int64"),
-            ({"observation.stat": np.zeros((9, 4))}, r"unknown \['observation.stat'\]"),
-            ({"observation.state": None}, r"missing \['observation.state'\]"),
-        ]:
-            columns = samples.columns(9, 0) | change
-            columns = {key: value for key, value in columns.items() if value is not None}
-            with pytest.raises(SchemaError, match=message):
-                writer.add_episode(columns, "wave", {EGO: mp4})
-        assert writer.total_episodes == 3
-    assert samples.snapshot(own) == before
 
 
 def test_videos_and_tasks_that_do_not_fit_are_refused(own, mp4, tmp_path):

@@ -292,6 +292,9 @@ def test_merged_datasets_are_as_if_written_in_one_go(dataset, tmp_path, capsys):
     # Sources stay as they are and share no file with it; it can be added to.
     assert before.items() <= samples.snapshot(tmp_path).items()
     assert all(path.stat().st_nlink == 1 for path in both.rglob("*") if path.is_file())
+    moved = [shutil.copytree(part, tmp_path / "elsewhere" / part.name) for part in (first, second)]
+    merge_datasets(moved, tmp_path / "again", hard_links=True)
+    assert samples.snapshot(tmp_path / "again") == samples.snapshot(both), "wherever they are"
     shutil.rmtree(both / "acehand")
     samples.append(both)
     samples.assert_holds(both, [*FOUR, samples.MORE], [0, 1, 2, 3, 3])

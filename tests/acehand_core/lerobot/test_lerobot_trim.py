@@ -125,6 +125,9 @@ def test_frames_that_rules_name_go_from_every_file(own, dataset, capsys):
     assert record["source"] == "1" and record["trimmed"] == [piece]
     assert not (own / "acehand/episode_000003/trim.json").exists()
     assert samples.names_in(own.parent) == ["data", "rules.yaml"]
+    other = shutil.copytree(dataset, own.parent / "elsewhere" / "other")
+    assert trim(capsys, other, RULES).code == 0
+    assert samples.snapshot(other) == samples.snapshot(own), "the same every time"
 
     # Once is enough; and what is not kept is gone.
     shutil.copytree(dataset, own.parent / "gone" / "data")

@@ -15,6 +15,7 @@ from acehand_core.lerobot import format as files
 from acehand_core.lerobot.check import check_dataset
 from acehand_core.lerobot.dataset import open_for_append
 from acehand_core.lerobot.repair import repair
+from acehand_core.lerobot.transaction import STAGING
 from helpers import lerobot_samples as samples
 from helpers.commands import Acehand, Run, hands_file, run_helper, video_and_hands
 
@@ -138,15 +139,16 @@ def test_an_episode_that_is_dropped_takes_its_pictures_along(whole, tmp_path):
 
 
 def assert_exact(root: Path) -> None:
-    """Check every quantile of stats.json against numpy's over all rows of the data files."""
+    """Check stats.json against numpy's over all rows of the data files."""
     stats = json.loads((root / "meta" / "stats.json").read_text())
     tables = [pq.read_table(f, partitioning=None) for f in sorted(root.glob("data/*/*.parquet"))]
     for key in tables[0].column_names:
         values = np.concatenate([np.array(table[key].to_pylist(), np.float64) for table in tables])
         values = values.reshape(-1, values.shape[-1] if values.ndim > 1 else 1)
-        for name, share in SHARES.items():
-            wanted = np.quantile(values, share, axis=0)
-            np.testing.assert_allclose(stats[key][name], wanted, rtol=1e-9, atol=1e-9)
+        wanted = {name: np.quantile(values, share, axis=0) for name, share in SHARES.items()}
+        wanted |= {name: getattr(values, name)(0) for name in ("min", "max", "mean", "std")}
+        for name, numbers in wanted.items():
+            np.testing.assert_allclose(stats[key][name], numbers, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL here")
@@ -166,6 +168,37 @@ def test_a_run_killed_before_its_statistics_is_finished(tmp_path, capsys):
     for whole in (root, other):
         assert_exact(whole)
         assert check_dataset(whole) == [] and repair(whole) == []
+
+
+FULL = OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize(("step", "failure", "code"), [
+    ("place meta/stats.json", FULL, 4), ("stage stats", KeyboardInterrupt(), 130),
+    ("journal", KeyboardInterrupt(), 130), ("stage stats", FULL, 4),
+])  # fmt: skip
+def test_a_failure_while_exact_statistics_are_written(step, failure, code, tmp_path, capsys):
+    """After both episodes: the averaged statistics stay whole, the next run replaces them."""
+    both = [hands_file(tmp_path / "a.npz", 9), hands_file(tmp_path / "b.npz", 5)]
+    root, seen = tmp_path / "data", []
+
+    def fail(name):
+        seen.append(name)
+        if name == step and seen.count("stage stats") == 3:  # once per episode, then over all
+            raise failure
+
+    with samples.steps_to(fail):
+        run = Run(capsys, *both, "--output", root)
+    assert run.code == code and len(run.json["episodes"]) == 2
+    assert seen[-1] == step and STAGING not in samples.names_in(root)
+    assert [problem.path for problem in check_dataset(root)] == ["meta/stats.json"]
+    mended = shutil.copytree(root, tmp_path / "mended")
+    repair(mended)
+    assert Run(capsys, *both, "--output", root, "--resume").code == 0
+    for whole in (root, mended):
+        assert_exact(whole)
+        assert check_dataset(whole) == []
 
 
 def test_statistics_of_an_appended_episode(tmp_path):

@@ -37,13 +37,8 @@ def add(root: Path, *tasks: str) -> Path:
 
 def test_index_columns_by_hand() -> None:
     columns = index_columns(3, 10, episode=2, first=7, task=1)
-    expected = {
-        "timestamp": [0.0, 0.1, 0.2],
-        "frame_index": [0, 1, 2],
-        "episode_index": [2, 2, 2],
-        "index": [7, 8, 9],
-        "task_index": [1, 1, 1],
-    }
+    expected = {"timestamp": [0.0, 0.1, 0.2], "frame_index": [0, 1, 2], "episode_index": [2, 2, 2]}
+    expected |= {"index": [7, 8, 9], "task_index": [1, 1, 1]}
     assert set(columns) == set(expected)
     for key, values in expected.items():
         kind = np.float32 if key == "timestamp" else np.int64
@@ -85,46 +80,23 @@ def test_which_columns_the_episode_table_must_have() -> None:
         "note": {"dtype": "string"},  # another writer's
     }
     assert expected_columns({"features": features}) == {
-        "episode_index",
-        "tasks",
-        "length",
-        "dataset_from_index",
-        "dataset_to_index",
-        "data/chunk_index",
-        "data/file_index",
-        "meta/episodes/chunk_index",
-        "meta/episodes/file_index",
-        "videos/ego/chunk_index",
-        "videos/ego/file_index",
-        "videos/ego/from_timestamp",
-        "videos/ego/to_timestamp",
+        "episode_index", "tasks", "length", "dataset_from_index", "dataset_to_index",
+        "videos/ego/from_timestamp", "videos/ego/to_timestamp",
+        *(f"{place}/{kind}_index" for place in ("data", "meta/episodes", "videos/ego")
+          for kind in ("chunk", "file")),
         *(f"stats/{key}/{name}" for key in ("ego", "action") for name in STAT_NAMES),
-    }
+    }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("tasks", "grip"),
-        ("tasks", None),
-        ("length", -1),
-        ("length", None),
-        ("length", 3.0),
-        ("length", True),
-        ("videos/ego/to_timestamp", None),
-        ("videos/ego/to_timestamp", 1),
-        ("videos/ego/to_timestamp", math.inf),
-        ("stats/action/min", 1.0),
-        ("stats/action/min", [None]),
-    ],
-)
+@pytest.mark.parametrize(("key", "value"), [
+    *(("tasks", value) for value in ("grip", None)),
+    *(("length", value) for value in (-1, None, 3.0, True)),
+    *(("videos/ego/to_timestamp", value) for value in (None, 1, math.inf)),
+    *(("stats/action/min", value) for value in (1.0, [None])),
+])  # fmt: skip
 def test_values_that_no_row_can_have(key: str, value: object) -> None:
-    row = {
-        "tasks": ["grip"],
-        "length": 0,
-        "videos/ego/to_timestamp": 0.1,
-        "stats/action/min": [1.0],
-    }
+    row = {"tasks": ["grip"], "length": 0, "videos/ego/to_timestamp": 0.1,
+           "stats/action/min": [1.0]}  # fmt: skip
     assert unusable(row, set(row)) == []
     assert unusable(row | {key: value}, set(row)) == [key]
     assert unusable(row | {key: value}, set(row) - {key}) == []
@@ -217,6 +189,8 @@ def test_of_columns_the_shape_and_kind_must_fit(tmp_path: Path) -> None:
                     writer.add_episode(good | {key: value}, "grip", {})
         with pytest.raises(SchemaError, match=r"\['state'\].*\['more'\]"):
             writer.add_episode({"action": np.zeros(3), "more": np.zeros(3)}, "grip", {})
+        with pytest.raises(SchemaError, match="length"):
+            writer.add_episode(good | {"action": np.zeros(2)}, "grip", {})
         with pytest.raises(SchemaError, match=r"\b0\b"):
             writer.add_episode({"action": np.zeros(0), "state": np.zeros((0, 2), int)}, "a", {})
         writer.add_episode(good, "grip", {})

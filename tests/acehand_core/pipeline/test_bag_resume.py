@@ -111,6 +111,17 @@ def test_an_interrupted_conversion_is_completed(
     assert_complete(capsys, inputs, tmp_path, whole)
 
 
+@pytest.mark.slow
+def test_bags_of_sqlite_are_completed_too(inputs, tmp_path, capsys, monkeypatch):
+    sqlite, whole, stopped = ("--storage", "sqlite3"), tmp_path / "whole", tmp_path / "stopped"
+    assert Acehand(capsys, *job(inputs, whole, *sqlite)).code == 0
+    assert [path.suffix for path in (whole / "out").iterdir() if path.is_file()].count(".db3") == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(*dying_runs.at("write", interrupt))
+        assert Acehand(capsys, *job(inputs, stopped, *sqlite)).code == 130
+    assert_complete(capsys, inputs, stopped, whole, *sqlite)
+
+
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL here")
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_killed_conversion_is_completed(moment, inputs, whole, tmp_path, capsys):

@@ -17,10 +17,12 @@ from acehand_core.motion import CameraMotion, HandMotion
 from acehand_core.pipeline import run as main_run
 from acehand_core.pipeline.cutting import WINDOW_S, Cutting, cut_demonstrations
 from acehand_core.pipeline.settings import CutRules
+from acehand_core.recordings.video import open_video
 from helpers.commands import Run
 from helpers.drawn_hands import drawn, eased
 from helpers.dying_runs import stop_at
 from helpers.lerobot_samples import snapshot
+from helpers.video_fixtures import write_video
 
 FPS = 30
 #: What a tracker's hands are off by, as measured on rendered clips (docs/cutting.md): standard
@@ -317,3 +319,40 @@ def test_where_nothing_moves_there_is_no_episode(tmp_path, capsys):
     run = Run(capsys, *job(tmp_path / "still.npz", tmp_path / "out"))
     assert run.code == 2 and not (tmp_path / "out").exists()
     assert "--split auto found no demonstration: still 5.0 s" in run.messages
+
+
+@pytest.mark.slow
+def test_a_real_video_is_cut_where_its_hand_rests(shared, tmp_path, capsys):
+    """Nothing for a second, gestures until 2.6 s, rest until 6.3 s, gestures until 8.1 s, nothing.
+
+    In frames 262 to 272 the hand rests: of pictures 4 frames apart at most 0.1 % of the pixels
+    differ by more than 25 grey levels, in the middle of the gestures 2 to 3 %. All are played back
+    and forth, so that no hand jumps; the rest has the noise of a camera and of the tracker.
+    """
+    video = shared / "data" / "human_hand_video.mp4"
+    if not video.is_file():
+        pytest.skip("human_hand_video.mp4 not found")
+    frames = [image[::2, ::2] for image in open_video(video).frames.read(0, 290)]
+
+    def there_and_back(first, last, times):
+        return times * [*frames[first:last], *frames[last:first:-1]]
+
+    before = [*there_and_back(246, 262, 1), *frames[246:262]]
+    rest = [*there_and_back(262, 272, 5), *frames[262:272]]
+    images = [*before, *rest, *there_and_back(272, 286, 2)]
+    empty = [np.full_like(images[0], 90)] * 30
+    joined = write_video(tmp_path / "joined.mp4", [*empty, *images, *empty])
+    run = Run(
+        capsys,
+        *job(joined, tmp_path / "out", "--dry-run", "--quality", "fast", "--camera-motion", "off"),
+    )
+    assert run.code == 0, run.err
+    (cuts,) = run.json["cuts"]
+    found = [(part["start_s"], part["end_s"]) for part in cuts["demonstrations"]]
+    margin = RULES.margin_s
+    about = np.array([(1.0, 2.6 + margin), (6.3 - margin, 8.1)])
+    assert np.shape(found) == (2, 2) and np.abs(found - about).max() <= LATE_S, found
+    first, second = cuts["demonstrations"]
+    assert (first["starts"], second["ends"]) == ("hands came", "hands left")
+    reasons = [part["reason"].rsplit(" ", 2)[0] for part in cuts["left_out"]]
+    assert reasons == ["no hands", "still", "no hands"]

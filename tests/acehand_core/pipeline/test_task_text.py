@@ -70,12 +70,16 @@ def test_tables_of_our_own(tmp_path):
         (None, None, "fold a towel")
     ]
     assert tasks_in(path, "recording,start,end,task\ntalk,1,2,\ntalk,3,4,b\n") == [(3.0, 4.0, "b")]
+    # Unicode: one character, or a letter and its accent.
+    for table, file in (("caf\u00e9", "cafe\u0301.mp4"), ("cafe\u0301.mp4", "caf\u00e9.mp4")):
+        assert tasks_in(path, f"recording,task\n{table},a\n", file) == [(None, None, "a")]
 
 
 @pytest.mark.parametrize(
     ("text", "value"),
     [("12.5", 12.5), (3, 3.0), ("1:02", 62.0), ("00:01:02,250", 62.25), ("10:00:00.5", 36000.5),
-     (" 0 ", 0.0), *[(text, None) for text in ("", "-1", "nan", "1:2:3:4", "00:00:1d.890", True)]],
+     (" 0 ", 0.0), *[(text, None) for text in ("", "-1", "nan", "1:2:3:4", "00:00:1d.890", True,
+     "0:99", "1:60", "1:75:00")], ("1:59:59.9", 7199.9), ("90:00", 5400.0)],
 )  # fmt: skip
 def test_times(text, value):
     if value is not None:
@@ -94,6 +98,7 @@ def test_files_that_are_wrong(tmp_path):
         ("a.csv", "recording,start,task\ntalk,1,a\n", "recording, start, task; valid"),
         ("a.csv", "recording,begin,what\ntalk,1,a\n", "recording, begin, what; valid"),
         ("a.csv", "recording,task\ntalk,a\ntalk,b\n", "talk.mp4"),
+        ("a.csv", "task,start,end,start\na,1,2,3\n", "task, start, end, start; valid"),
         ("a.csv", "recording,task\ntalk,a,b\n", "line 2"),
         ("a.csv", 'recording,task\ntalk,"a\n', "unexpected end"),
         ("a.csv", "", "first line"),

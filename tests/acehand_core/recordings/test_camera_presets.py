@@ -15,7 +15,6 @@ from acehand_core.camera.focal_length import FocalLengthEstimate, FocalLengthFin
 from acehand_core.errors import CalibrationError, InputError
 from acehand_core.geometry.cameras import Camera
 from acehand_core.lerobot.dataset import read_provenance
-from acehand_core.lerobot.writer import LeRobotWriter
 from acehand_core.pipeline.settings import JobSettings
 from acehand_core.recordings.camera_presets import PRESETS, preset_camera, presets_for
 from acehand_core.recordings.options import RecordingOptions
@@ -23,6 +22,7 @@ from acehand_core.recordings.registry import Registry, open_recording
 from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.mediapipe.tracker import MediaPipeTracker
 from helpers.commands import Acehand, Run, hands_file
+from helpers.dying_runs import stop_at
 from helpers.video_fixtures import numbered_image, write_video
 
 APPLE = "com.apple.quicktime.camera.focal_length.35mm_equivalent"
@@ -249,15 +249,9 @@ def test_a_resumed_run_has_the_camera_of_the_first(
     monkeypatch.setattr("acehand_core.pipeline.job.max_episode_frames", lambda fps: 6)
     hands, out = hands_file(tmp_path / "h.npz", 12), tmp_path / "out"
     usual = ("--tracker", hands, "--output", out, "--no-overlay")
-    flags, add = (*usual, "--camera-estimate"), LeRobotWriter.add_episode
-
-    def interrupted(writer: LeRobotWriter, *arguments: object) -> int:
-        if writer.total_episodes == 1:
-            raise KeyboardInterrupt
-        return add(writer, *arguments)
-
+    flags = (*usual, "--camera-estimate")
     with monkeypatch.context() as patch:
-        patch.setattr(LeRobotWriter, "add_episode", interrupted)
+        stop_at(patch, 1)
         assert Run(capsys, video, *flags).code == 130
     assert estimates.calls == 1
     estimates.camera = None

@@ -367,6 +367,15 @@ LETTERS = "wrist_x,wrist_y,wrist_z\na,b,c\n"
         ("a.csv", LETTERS, "column 'wrist_x'"),
         ("a.csv", "frame,joint,x,y,z\n0,ear,1,2,3\n", "'ear'"),
         ("a.csv", "joint,x,y,z\nwrist,1,2,3\n", "needs a column frame"),
+        ("a.csv", f"time,time,{','.join(COLUMNS)}\n{'0,' * 64}0\n", "'time' occurs twice"),
+        *(
+            (
+                "a.csv",
+                f"frame,time,hand,joint,x,y,z,{name}\n0,0,left,wrist,1,2,3,0\n",
+                f"'{name}' occurs twice",
+            )
+            for name in ("frame", "time", "hand", "joint", "x")
+        ),
         ("a.json", "{", "not JSON"),
         ("a.json", "{}", "no frames; valid"),
         ("a.json", "[[[1,2,3]],[[1,2,3],[4,5,6]]]", "the same number of joints"),

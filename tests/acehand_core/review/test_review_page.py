@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import zlib
 from dataclasses import replace
 from typing import Any
@@ -350,6 +351,29 @@ def test_a_page_of_one_episode_has_no_list(browser, dataset, tmp_path):
     browser.key("a")
     assert browser.run("$('said').textContent").startswith("You said: accepted")
     assert browser.errors == []
+
+
+@pytest.mark.slow
+def test_400_episodes_load_within_seconds(browser, inspection, tmp_path):
+    one, readers = inspection.episodes[0], [DatasetReader(root) for root in inspection.datasets]
+    many = replace(inspection, episodes=tuple(
+        replace(one, fingerprint=f"{n:032x}", number=n, task=f"task {n % 7}", measures=tuple(
+            replace(measure, value=measure.value + 1e-4 * n) for measure in one.measures
+        )) for n in range(400)
+    ))  # fmt: skip
+    path, files = tmp_path / "report.html", tmp_path / "report_files"
+    files.mkdir()
+    (files / "plotly.js").write_bytes(page.plotly_bundle())
+    path.write_text(page.page_text("many", page.page_data(many, {}, readers, {}, files.name)))
+    browser.errors.clear()
+    browser.open(path.as_uri())
+    browser.wait("document.querySelector('#distributions .main-svg')", 10)
+    loaded = time.monotonic()
+    assert browser.run("document.querySelectorAll('#list li').length") == 400
+    for _ in range(20):
+        browser.key("j")
+    assert browser.run("current.index") == 19 and browser.errors == []
+    assert time.monotonic() - loaded < 20 * 0.3
 
 
 def test_a_screen_reader_finds_names_for_everything(shown):

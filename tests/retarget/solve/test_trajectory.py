@@ -1,6 +1,7 @@
 """The trajectory solver: it recovers what a robot did, keeps limits, and does not lag."""
 
 import dataclasses
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -180,3 +181,25 @@ def test_the_start_hardly_matters(right, right_tree):
     idle = solve(right, right_tree, targets)
     closed = solve(right, right_tree, targets, start=np.tile(right.command_upper, (60, 1)))
     assert np.abs(idle - closed).max() < 1e-3
+
+
+@pytest.mark.slow
+def test_an_hour_needs_the_memory_of_minutes(right, right_tree, monkeypatch):
+    """Five times the frames in chunks of one size: what the solver itself takes stays the same."""
+    monkeypatch.setattr(trajectory, "CHUNK_FRAMES", 50)
+    monkeypatch.setattr(trajectory, "LOOK_AHEAD", 14)
+
+    def peak(count):
+        commands = open_commands(right, count)
+        targets = robot_targets(right, right_tree, commands)
+        tracemalloc.start()
+        solved = solve(right, right_tree, targets)
+        used = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert np.abs(solved - commands).max() < 0.03
+        print(count, used)
+        return used - 2 * commands.nbytes  # start and answer
+
+    peak(100)  # the first call loads modules and buffers
+    # Pinches are found over the whole clip: a few numbers per frame.
+    assert peak(500) < 1.1 * peak(100) + 400 * 400

@@ -23,7 +23,7 @@ from acehand_core.ace.labelled.readers.pictures import ClipOptions
 from acehand_core.cli.main import main
 from acehand_core.errors import Interrupted, MissingDependencyError, UnsafeFileError
 from acehand_core.geometry import rotations
-from acehand_core.hand.mano import load_mano, shapedirs_need_repair
+from acehand_core.hand.mano import load_mano
 from acehand_core.unpickling import TORCH_PKL, restricted_load
 from helpers import native_samples
 from helpers.native_samples import convert, every_clip, rewrite_tar
@@ -58,11 +58,6 @@ class GrayFrames:
 @pytest.fixture(scope="module")
 def mano(mano_file):
     return lambda fixed: load_mano(mano_file, left_shapedirs_fixed=fixed, dtype="float64")
-
-
-def test_the_fixture_carries_the_fault_of_the_distributed_files(mano_file):
-    hand = load_mano(mano_file)
-    assert shapedirs_need_repair(hand.arrays["left"], hand.arrays["right"])
 
 
 @pytest.mark.parametrize("name", NAMES)
