@@ -72,6 +72,7 @@ class ChangedFrames:
         return self.change(self.frames.at(index))
 
 
+@runtime_checkable
 class DepthSource(Protocol):
     """Depth pictures by index, readable repeatedly."""
 
