@@ -66,6 +66,13 @@ class BagParameters:
         "TF frame in which the camera moves; empty: map, world or odom if connected to the camera; "
         "none: ignore transforms",
     )
+    depth_topic: str = like(
+        BagOptions,
+        "depth_topic",
+        "",
+        "depth, 16UC1, 32FC1 or compressedDepth; empty: the only usable one; none: ignore depth",
+    )
+    views: str = like(BagOptions, "views", "")
     bag_output: str = setting(
         "", "bag to write: the recording's topics and ours; empty: OUTPUT_DIR_bag; none: no bag"
     )

@@ -36,7 +36,9 @@ class Info:
             f"{f', recorded on {info.distro}' if info.distro else ''}"
         )
         for topic in info.topics:
-            used = {info.image: "  <- pictures", info.camera_info: "  <- camera"}
+            used = dict.fromkeys(info.views, "  <- with --views")
+            used |= dict.fromkeys(info.depth, "  <- depth")
+            used |= {info.image or "": "  <- pictures", info.camera_info or "": "  <- camera"}
             strange = "" if topic.known_type else " (unknown type)"
             said = f"{topic.msgtype}  {topic.messages}{strange}{used.get(topic.name, '')}"
             console.say(f"  {topic.name}  {said}")

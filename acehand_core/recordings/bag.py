@@ -6,27 +6,40 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int
 from scipy.ndimage import median_filter
 
-from acehand_core.errors import CalibrationError
+from acehand_core.errors import CalibrationError, InputError
 from acehand_core.geometry.cameras import Camera
-from acehand_core.motion import ChangedFrames, Recording
+from acehand_core.motion import ChangedFrames, Depth, Recording, View
 from acehand_core.recordings.bags.bag import Bag
+from acehand_core.recordings.bags.depth import BagDepth
 from acehand_core.recordings.bags.frames import BagFrames, PacketFrames
+from acehand_core.recordings.bags.images import camera_of, same_camera
 from acehand_core.recordings.bags.library import UnpackedFiles
 from acehand_core.recordings.bags.records import BagOptions, BytesRead, DroppedMessages
-from acehand_core.recordings.bags.scan import Scan, scan_bag
-from acehand_core.recordings.bags.topics import choose_camera_info, choose_image_topic
-from acehand_core.recordings.cameras import fit_camera_to
+from acehand_core.recordings.bags.scan import Scan, Stream, scan_bag
+from acehand_core.recordings.bags.topics import (
+    camera_namespace,
+    choose_camera_info,
+    choose_depth,
+    choose_image_topic,
+    choose_views,
+    is_rectified,
+)
+from acehand_core.recordings.cameras import check_plausible, fit_camera_to, undistort
 from acehand_core.recordings.video import flipped
 from acehand_core.safe_files import content_sha256
-from acehand_core.types import CameraPoses, Progress, TimestampsNs
+from acehand_core.types import CameraPoses, Progress, RigidTransform, TimestampsNs
 
 #: Larger errors of a stamp are wrong stamps, smaller ones late messages.
 JUMP_NS = 1_000_000_000
+#: Depth with a larger median, or no reading beyond, is in another unit.
+_FARTHEST_M, _NEAREST_M = 50.0, 0.05
+_LEAST_BASELINE_M = 1e-4
 #: Rates this close to a usual one are rounded to it.
 _RATE_TOLERANCE = 2e-4
 
@@ -125,13 +138,14 @@ class BagIndex:
     """A bag with T usable pictures; ``whole`` is all of it as a recording.
 
     ``header_ns`` and ``log_ns`` (T,) are the header stamps (see ``FrameTimes.stamps_ns``) and times
-    of receipt. ``topics`` maps roles to the read topics. ``copies`` are decompressed files.
+    of receipt. ``topics`` maps roles to the read topics, views in a mapping of their own.
+    ``copies`` are decompressed files.
     """
 
     whole: Recording
     header_ns: Int[np.ndarray, "T"]
     log_ns: Int[np.ndarray, "T"]
-    topics: Mapping[str, str | None]
+    topics: Mapping[str, Any]
     dropped: DroppedMessages
     copies: UnpackedFiles
 
@@ -140,12 +154,14 @@ class BagIndex:
         return Bag(Path(self.whole.source), copies=self.copies)
 
     def recording(self, mirrored: bool = False) -> Recording:
-        """Return the whole bag as a recording; ``mirrored`` flips selfie pictures back."""
-        if not mirrored or self.whole.frames is None:
-            return self.whole
-        processing = {**self.whole.processing, "mirrored": True}
-        frames = ChangedFrames(self.whole.frames, flipped)
-        return replace(self.whole, frames=frames, processing=processing)
+        """Return the whole bag; ``mirrored`` flips selfie pictures back, and drops the rest."""
+        whole = self.whole
+        if not mirrored or whole.frames is None:
+            return whole
+        processing = {**whole.processing, "mirrored": True}
+        whole = replace(whole, frames=ChangedFrames(whole.frames, flipped), processing=processing)
+        lost = ("mirrored: depth and views are not used",) if whole.views or whole.depth else ()
+        return replace(whole, notes=(*whole.notes, *lost), views=(), depth=None)
 
 
 def index_bag(path: Path, options: BagOptions, progress: Progress | None = None) -> BagIndex:
@@ -155,7 +171,8 @@ def index_bag(path: Path, options: BagOptions, progress: Progress | None = None)
 
     Raises:
         InputError: not a bag, ambiguous topics, or no usable picture.
-        CalibrationError: a named camera info topic or world frame is unusable.
+        CalibrationError: a named camera info topic or world frame is unusable, or named depth or
+            views have no camera, or no fixed transform to the pictures' camera.
     """
     read = BytesRead("index the bag", path, progress, passes=2)
     copies = UnpackedFiles()
@@ -163,42 +180,72 @@ def index_bag(path: Path, options: BagOptions, progress: Progress | None = None)
         dropped, counts = bag.dropped, bag.counts
         topic, note = choose_image_topic(bag, counts, options.image_topic)
         infos = choose_camera_info(bag, counts, topic.name, options.camera_info_topic)
-        scan = scan_bag(bag, topic, infos, options.world_frame != "none", read.add)
+        views = choose_views(bag, counts, topic.name, options.views)
+        depths = choose_depth(bag, counts, topic.name, options.depth_topic)
+        scan = scan_bag(bag, topic, infos, options.world_frame != "none", read.add, depths, views)
 
     read.end_pass(1)
-    if note:
+    if note and not views:
         dropped.remark(note)
-    table = scan.table()
-    keep, size = _of_one_size(table[:, 6:], scan.topic, dropped)
-    times = frame_times(table[keep, 0], table[keep, 1])
-    _tell_about(times, scan.topic, dropped)
-    order = keep[times.order]
-    fps = frame_rate(times.timestamps_ns)
-    if missing := missing_frames(times.timestamps_ns, fps):
-        dropped.remark(f"{scan.topic}: about {missing} frames were dropped while recording")
-    info, camera = _camera(scan, size, options, dropped)
+    pictures = _Pictures.of(scan.image)
+    times = pictures.times
+    recording = pictures.recording(path, copies)
+    if missing := missing_frames(times.timestamps_ns, recording.fps):
+        dropped.remark(f"{topic.name}: about {missing} frames were dropped while recording")
+    info, camera = _camera(scan, pictures.size, options, dropped)
     world, poses = _poses(scan, options, times, dropped)
-    places = table[:, 2:6]
-    frames = BagFrames(path, scan.topic, scan.msgtype, places[order], size, dropped, copies)
-    if scan.codec is not None:
-        frames = PacketFrames(frames, scan.codec, places, order, scan.keys)
-    recording = Recording(
-        source=str(path),
+    recording = replace(recording, camera=camera, T_world_camera=poses)
+    named, depth = _depth(recording, scan, pictures, options, copies)
+    recording = replace(
+        recording,
+        views=_views(recording, scan, pictures, copies),
+        depth=depth,
+        processing={**recording.processing, **named},
         sha256=content_sha256(path, read.add),
-        timestamps_ns=times.timestamps_ns,
-        fps=fps,
-        width=size[0],
-        height=size[1],
-        frames=frames,
-        camera=camera,
-        T_world_camera=poses,
         notes=dropped.sentences(),
-        processing={"topic": scan.topic, "mirrored": False},
-        camera_frame=scan.frame_id,
     )
     read.end_pass(2)
-    topics = {"image": scan.topic, "camera_info": info, "world_frame": world}
-    return BagIndex(recording, times.stamps_ns, table[order, 1], topics, dropped, copies)
+    topics: dict[str, Any] = {"image": topic.name, "camera_info": info, "world_frame": world}
+    topics |= {"depth": named.get("depth_topic"), "views": {n: t.name for n, t in views.items()}}
+    log_ns = pictures.table[pictures.order, 1]
+    return BagIndex(recording, times.stamps_ns, log_ns, topics, dropped, copies)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pictures:
+    """T pictures of a stream, of one size; ``order`` (T,) are their rows in ``table``."""
+
+    stream: Stream
+    table: Int[np.ndarray, "N 8"]
+    order: Int[np.ndarray, "T"]
+    times: FrameTimes
+    size: tuple[int, int]
+
+    @classmethod
+    def of(cls, stream: Stream) -> _Pictures:
+        """Count what cannot be used in the stream's ``dropped``. Raises InputError: no picture."""
+        table = stream.table()
+        keep, size = _of_one_size(table[:, 6:], stream.topic, stream.dropped)
+        times = frame_times(table[keep, 0], table[keep, 1])
+        _tell_about(times, stream.topic, stream.dropped)
+        return cls(stream, table, keep[times.order], times, size)
+
+    @property
+    def places(self) -> Int[np.ndarray, "T 4"]:
+        return self.table[self.order, 2:6]
+
+    def recording(self, path: Path, copies: UnpackedFiles) -> Recording:
+        """Return them as a recording without camera, hash and notes."""
+        stream, times = self.stream, self.times.timestamps_ns
+        message = path, stream.topic, stream.msgtype, self.places
+        frames = BagFrames(*message, self.size, stream.dropped, copies)
+        if stream.codec is not None:
+            places = self.table[:, 2:6]
+            frames = PacketFrames(frames, stream.codec, places, self.order, stream.keys)
+        return Recording(
+            str(path), None, times, frame_rate(times), *self.size, frames,
+            processing={"topic": stream.topic, "mirrored": False}, camera_frame=stream.frame_id,
+        )  # fmt: skip
 
 
 def _of_one_size(
@@ -263,10 +310,129 @@ def _poses(
     if options.world_frame == "none":
         return None, None
     try:
-        poses = scan.tree.poses(scan.frame_id, options.world_frame, times.timestamps_ns)
+        poses = scan.tree.poses(scan.image.frame_id, options.world_frame, times.timestamps_ns)
     except CalibrationError as error:
         if options.world_frame is not None:
             raise
         dropped.remark(f"no camera poses: {error}")
         return None, None
     return poses if poses is not None else (None, None)
+
+
+def _beside(scan: Scan, pictures: _Pictures, stream: Stream) -> tuple[_Pictures, RigidTransform]:
+    """Return another stream's pictures and T_camera_stream. Raises InputError."""
+    seen, frame = _Pictures.of(stream), scan.image.frame_id
+    ours, theirs = pictures.times, seen.times
+    a, b = ours.timestamps_ns, theirs.timestamps_ns
+    apart = max(a[0] - b[-1], b[0] - a[-1]) > JUMP_NS
+    if apart or ours.from_log != theirs.from_log or ours.breaks or theirs.breaks:
+        raise InputError(
+            f"its times, {b[0]} to {b[-1]} ns, do not compare with the pictures', {a[0]} to "
+            f"{a[-1]} ns; valid: header stamps of one clock that was not set back"
+        )
+    if not (frame and stream.frame_id) or frame.isdigit():  # RealSense's viewer: a version
+        raise CalibrationError("without a frame_id in the pictures its place is unknown")
+    same = frame == stream.frame_id
+    return seen, np.eye(4) if same else scan.tree.between(frame, stream.frame_id, a)
+
+
+def _own_camera(
+    scan: Scan, stream: Stream, size: tuple[int, int], colour: Camera | None = None
+) -> Camera:
+    """Return the camera of CameraInfo next to a stream, else of its frame, or raise.
+
+    Of depth in the pixels of ``colour`` it is that camera, with its distortion.
+    """
+    space, frame = camera_namespace(stream.topic), stream.frame_id
+    near = [name for name in scan.infos if camera_namespace(name) == space]
+    of_frame = [n for n, info in scan.infos.items() if info.header.frame_id.lstrip("/") == frame]
+    problem = f"no CameraInfo; valid: {space}/camera_info, or one of the frame {frame!r}"
+    for name in near or of_frame:
+        try:
+            if camera := camera_of(scan.infos[name], is_rectified(stream.topic)):
+                camera = fit_camera_to(camera, *size)
+                if colour is None:
+                    return camera
+                # Drivers that register depth may leave the distortion out of its CameraInfo.
+                plain = replace(colour, model=camera.model, distortion=camera.distortion)
+                return colour if same_camera(camera, plain) else camera
+        except CalibrationError as error:
+            problem = f"{name}: {error}"
+    if colour is not None and (colour.width, colour.height) == size:
+        return colour
+    raise CalibrationError(problem)
+
+
+def _views(
+    main: Recording, scan: Scan, pictures: _Pictures, copies: UnpackedFiles
+) -> tuple[View, ...]:
+    """Return the other cameras, undistorted. Raises InputError."""
+    views = []
+    for name, stream in scan.views.items():
+        try:
+            seen, pose = _beside(scan, pictures, stream)
+            camera = _own_camera(scan, stream, seen.size)
+            check_plausible(camera)
+            if np.linalg.norm(pose[:3, 3]) < _LEAST_BASELINE_M:
+                raise CalibrationError(
+                    f"0 mm from the camera of {scan.image.topic} (frames {stream.frame_id!r}, "
+                    f"{scan.image.frame_id!r}); valid: frames apart from each other in /tf_static"
+                )
+        except InputError as error:
+            where = f"{main.source}: --views {name}: {stream.topic}"
+            raise type(error)(f"{where}: {error}") from None
+        recording = seen.recording(Path(main.source), copies)
+        recording = replace(recording, camera=camera, name=f"{main.name} {name}")
+        views.append(View(name, undistort(recording), pose))
+    return tuple(views)
+
+
+def _depth(
+    main: Recording, scan: Scan, pictures: _Pictures, options: BagOptions, copies: UnpackedFiles
+) -> tuple[dict[str, str], Depth | None]:
+    """Return its topic and the depth, registered if there is such a topic; remark why not.
+
+    Raises InputError for a named topic.
+    """
+    dropped = scan.image.dropped
+    found: list[tuple[bool, BagDepth, Depth]] = []
+    for stream in scan.depth:
+        try:
+            seen, pose = _beside(scan, pictures, stream)
+            same = bool(np.allclose(pose, np.eye(4), atol=1e-6))
+            alike = same and is_rectified(stream.topic) == is_rectified(scan.image.topic)
+            camera = _own_camera(scan, stream, seen.size, main.camera if alike else None)
+            message = Path(main.source), stream.topic, stream.msgtype, seen.places
+            frames = BagDepth(*message, seen.size, stream.dropped, copies)
+            _check_metres(frames)
+            depth = Depth(frames, seen.times.timestamps_ns, camera, pose)
+            found.append((same, frames, depth))
+        except InputError as error:
+            if options.depth_topic is not None:
+                where = f"{main.source}: --depth-topic {stream.topic}"
+                raise type(error)(f"{where}: {error}") from None
+            dropped.remark(f"depth not used: {stream.topic}: {error}")
+
+    best = [entry for entry in found if entry[0]] or found
+    if len(best) > 1:
+        names = ", ".join(frames.topic for _, frames, _ in best)
+        dropped.remark(f"depth not used: {names} fit; choose one with --depth-topic")
+    if len(best) != 1:
+        return {}, None
+    _, frames, depth = best[0]
+    dropped.remark(f"depth of {frames.topic} is used")
+    dropped.add(frames.dropped)
+    frames.dropped = dropped
+    return {"depth_topic": frames.topic}, depth
+
+
+def _check_metres(frames: BagDepth) -> None:
+    """Raise InputError for depth in the wrong unit, by five pictures."""
+    shown = np.unique(np.linspace(0, len(frames) - 1, 5).astype(int)).tolist()
+    depth = np.concatenate([frames.at(index).ravel() for index in shown])
+    depth = depth[np.isfinite(depth)]
+    if len(depth) and not (np.median(depth) <= _FARTHEST_M and depth.max() >= _NEAREST_M):
+        raise InputError(
+            f"half of its readings are above {np.median(depth):.3g} m, so they are millimetres in "
+            "32FC1 or metres in 16UC1; valid: metres in 32FC1, millimetres in 16UC1"
+        )

@@ -13,9 +13,9 @@ from jaxtyping import Bool, Float, Int, UInt8
 from acehand_core.errors import InputError
 from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
-from acehand_core.motion import ChangedFrames, FrameSource, HandMotion, Recording
+from acehand_core.motion import ChangedFrames, DepthSource, FrameSource, HandMotion, Recording
 from acehand_core.recordings.video import VideoFrames
-from acehand_core.types import SIDES, ImageFit, ImageRgb, TimestampsNs
+from acehand_core.types import SIDES, DepthImage, ImageFit, ImageRgb, TimestampsNs
 
 #: Largest repetition of frames in a view, plus an hour of one frame.
 _REPEATS, _HELD_S = 100, 3600
@@ -193,14 +193,30 @@ def _with_hands(motion: HandMotion, kept: Bool[np.ndarray, "T 2"]) -> HandMotion
 
 
 def part(recording: Recording, start: int, stop: int) -> Recording:
-    """Return frames ``start`` to ``stop - 1``. Raises InputError."""
+    """Return frames ``start`` to ``stop - 1``, and views and depth around. Raises InputError."""
     if not 0 <= start < stop <= len(recording):
         raise InputError(
             f"{recording.source}: no frames {start} to {stop - 1}; "
             f"valid: 0 to {len(recording) - 1}."
         )
-    index = np.arange(start, stop)
-    return _selected(recording, index, recording.timestamps_ns[start:stop], recording.fps)
+    times = recording.timestamps_ns[start:stop]
+    selected = _selected(recording, np.arange(start, stop), times, recording.fps)
+    views, depth = [], recording.depth
+    for view in recording.views:
+        span = _around(view.recording.timestamps_ns, times)
+        views.append(replace(view, recording=part(view.recording, *span)))
+    if depth is not None:
+        first, end = _around(depth.timestamps_ns, times)
+        frames = _PartOfDepth(depth.frames, first, end - first)
+        depth = replace(depth, frames=frames, timestamps_ns=depth.timestamps_ns[first:end])
+    return replace(selected, views=tuple(views), depth=depth)
+
+
+def _around(stamps_ns: TimestampsNs, times_ns: Int[np.ndarray, "N"]) -> tuple[int, int]:
+    """Return start and stop of the stamps from the last before some times to the first after."""
+    first = int(np.searchsorted(stamps_ns, times_ns[0], side="right")) - 1
+    last = int(np.searchsorted(stamps_ns, times_ns[-1]))
+    return max(first, 0), min(last + 1, len(stamps_ns))
 
 
 def _selected(
@@ -246,6 +262,21 @@ class _SelectedFrames:
 
     def at(self, index: int) -> ImageRgb:
         return self.frames.at(int(self.index[index]))
+
+
+@dataclass(frozen=True, slots=True)
+class _PartOfDepth:
+    """``count`` depth pictures of another source, from ``first`` on."""
+
+    frames: DepthSource
+    first: int
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def at(self, index: int) -> DepthImage:
+        return self.frames.at(range(self.first, self.first + self.count)[index])
 
 
 def resized(recording: Recording, size: tuple[int, int]) -> Iterator[ImageRgb]:

@@ -115,9 +115,9 @@ class FileTracker:
 class CachedTracker:
     """A tracker that keeps its hands in a folder and reads them from there.
 
-    A file's name is a hash of all that decides its content: the recording, its reading, camera and
-    poses, the tracker's settings and code, and versions of libraries. So no file is ever out of
-    date, and processes may share the folder.
+    A file's name is a hash of all that decides its content: the recording, its reading, camera,
+    poses, views and depth, the tracker's settings and code, and versions of libraries. So no file
+    is ever out of date, and processes may share the folder.
     """
 
     def __init__(self, tracker: Tracker, settings: TrackerSettings, folder: Path) -> None:
@@ -155,6 +155,8 @@ class CachedTracker:
         # The folder of partial results does not matter; of weights the content counts.
         settings = asdict(replace(self._settings, work_dir=None, own={}))
         own = self._settings.own.get(self.name)
+        views, depth = recording.views, recording.depth
+        measured = () if depth is None else (depth.timestamps_ns, depth.T_camera_depth)
         return {
             "recording": [recording.sha256, recording.name, recording.width, recording.height],
             "read": {**recording.processing, "notes": recording.notes, "fps": recording.fps},
@@ -163,6 +165,8 @@ class CachedTracker:
                 "poses": _digest(recording.T_world_camera),
             },
             "camera": repr(recording.camera),
+            "views": [[v.name, _digest(v.T_camera_view), self._key(v.recording)] for v in views],
+            "depth": depth and [repr(depth.camera), depth.sigma_per_m, *map(_digest, measured)],
             "tracker": [self.name, settings, own and identity_of(own)],
             "code": _code(),
             "libraries": _libraries(),

@@ -96,11 +96,12 @@ class SampleBag:
         topic: str = TOPIC,
         **more: Any,
     ) -> None:
-        """A message of pixels as they are stored; ``more``: log_ns, padding, big_endian."""
+        """A message of pixels as they are stored; ``more``: log_ns, padding, big_endian, frame."""
         rows = pixels.reshape(pixels.shape[0], -1).view(np.uint8)
         rows = np.pad(rows, ((0, 0), (0, more.get("padding", 0))), constant_values=7)
         message = self.make(
-            IMAGE, header=self.header(ns), height=shape[0], width=shape[1], encoding=encoding,
+            IMAGE, header=self.header(ns, more.get("frame", "cam_optical")), height=shape[0],
+            width=shape[1], encoding=encoding,
             is_bigendian=more.get("big_endian", 0), step=rows.shape[1], data=rows.reshape(-1),
         )  # fmt: skip
         self.put(topic, IMAGE, more.get("log_ns") or ns + DELAY, message)
@@ -116,9 +117,14 @@ class SampleBag:
         self.compressed_bytes(encoded_as(kind, rgb), ns, f"bgr8; {kind} compressed bgr8", topic)
 
     def compressed_bytes(
-        self, data: np.ndarray, ns: int, text: str, topic: str = COMPRESSED_TOPIC
+        self,
+        data: np.ndarray,
+        ns: int,
+        text: str,
+        topic: str = COMPRESSED_TOPIC,
+        frame: str = "cam_optical",
     ) -> None:
-        message = self.make(COMPRESSED, header=self.header(ns), format=text, data=data)
+        message = self.make(COMPRESSED, header=self.header(ns, frame), format=text, data=data)
         self.put(topic, COMPRESSED, ns + DELAY, message)
 
     def packet(self, data: bytes, ns: int, key: bool, kind: str, size: tuple[int, int]) -> None:
@@ -145,12 +151,14 @@ class SampleBag:
         binning: int = 0,
         roi: tuple[int, int, int, int] = (0, 0, 0, 0),
         p: Sequence[float] | None = None,
+        frame: str = "cam_optical",
     ) -> Any:
         """Put a CameraInfo into the bag; return it."""
         fx, fy, cx, cy = k
         projection = p if p is not None else (fx, 0, cx, 0, 0, fy, cy, 0, 0, 0, 1, 0)
         message = self.make(
-            INFO, header=self.header(ns), width=size[0], height=size[1], distortion_model=model,
+            INFO, header=self.header(ns, frame), width=size[0], height=size[1],
+            distortion_model=model,
             d=np.array(d, float), k=np.array([fx, 0, cx, 0, fy, cy, 0, 0, 1], float),
             r=np.eye(3).reshape(-1), p=np.array(projection, float), binning_x=binning,
             binning_y=binning,

@@ -7,7 +7,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import av
 import numpy as np
@@ -23,13 +23,15 @@ from acehand_core.recordings.video_index import rgb_options
 from acehand_core.types import ImageRgb
 
 
-class BagFrames:
-    """A ``FrameSource`` over T picture messages.
+class BagMessages:
+    """T messages with pictures of one size, by index.
 
     ``places`` (T, 4) are file and place of each. Every thread opens the bag for itself; ``copies``
-    are shared. A picture that does not decode is replaced by the one before it and counted in
-    ``dropped``, once.
+    are shared. A picture that does not decode is counted in ``dropped``, once; ``instead`` says
+    what is given for it.
     """
+
+    instead: ClassVar[str]
 
     def __init__(
         self,
@@ -50,25 +52,9 @@ class BagFrames:
     def __len__(self) -> int:
         return len(self._places)
 
-    def read(self, start: int, stop: int) -> Iterator[ImageRgb]:
-        check_range(self.path, start, stop, len(self))
-        for index in range(start, stop):
-            yield self.at(index)
-
-    def at(self, index: int) -> ImageRgb:
-        check_range(self.path, index, index + 1, len(self))
-        for near in (*range(index, -1, -1), *range(index + 1, len(self))):
-            if near in self._broken:
-                continue
-            try:
-                message = decode(self._read(self._places[near]), self.msgtype)
-                image = decode_image(message, self.msgtype)
-                if (image.shape[1], image.shape[0]) != self._size:
-                    raise SchemaError(f"a picture of {image.shape[1]} x {image.shape[0]} pixels")
-                return image
-            except SchemaError as error:
-                self._count_broken(near, str(error))
-        raise InputError(f"{self.path}: no picture of {self.topic} decodes.")
+    def message(self, index: int) -> Any:
+        """Return one message. Raises SchemaError: it does not decode."""
+        return decode(self._read(self._places[index]), self.msgtype)
 
     def _read(self, row: Int[np.ndarray, "4"]) -> Data:
         """Return one message's data from the calling thread's bag."""
@@ -81,7 +67,32 @@ class BagFrames:
     def _count_broken(self, index: int, reason: str) -> None:
         if index not in self._broken:
             self._broken.add(index)
-            self.dropped.count(self.topic, f"{reason}; the picture before it is shown instead")
+            self.dropped.count(self.topic, f"{reason}; {self.instead}")
+
+
+class BagFrames(BagMessages):
+    """A ``FrameSource``; a picture that does not decode is replaced by the one before it."""
+
+    instead = "the picture before it is shown instead"
+
+    def read(self, start: int, stop: int) -> Iterator[ImageRgb]:
+        check_range(self.path, start, stop, len(self))
+        for index in range(start, stop):
+            yield self.at(index)
+
+    def at(self, index: int) -> ImageRgb:
+        check_range(self.path, index, index + 1, len(self))
+        for near in (*range(index, -1, -1), *range(index + 1, len(self))):
+            if near in self._broken:
+                continue
+            try:
+                image = decode_image(self.message(near), self.msgtype)
+                if (image.shape[1], image.shape[0]) != self._size:
+                    raise SchemaError(f"a picture of {image.shape[1]} x {image.shape[0]} pixels")
+                return image
+            except SchemaError as error:
+                self._count_broken(near, str(error))
+        raise InputError(f"{self.path}: no picture of {self.topic} decodes.")
 
 
 class PacketFrames(BagFrames):

@@ -126,7 +126,8 @@ class DroppedMessages:
 class BagOptions:
     """Topics and world frame of a bag; None: found by type, or map, world or odom if connected.
 
-    ``world_frame`` "none" ignores the camera poses.
+    ``world_frame`` "none" ignores the camera poses, ``depth_topic`` "none" the depth. Without
+    ``views`` only one camera is read.
     """
 
     image_topic: str | None = setting(
@@ -140,6 +141,18 @@ class BagOptions:
         "the world frame of a bag's camera poses; none ignores them",
         metavar="FRAME",
         default_text="map, world or odom if present",
+    )
+    depth_topic: str | None = setting(
+        None,
+        "the depth pictures of a bag; none ignores them",
+        metavar="TOPIC",
+        default_text="found by type, if there is one",
+    )
+    views: str | None = setting(
+        None,
+        "other cameras of a bag to read too: topics, or parts of their names such as right, with "
+        "commas",
+        metavar="NAME,TOPIC",
     )
 
 

@@ -1,10 +1,10 @@
-"""One pass over a bag: places, times and sizes of its pictures, its cameras and camera poses."""
+"""One pass over a bag: places, times and sizes of pictures and depth, cameras and transforms."""
 
 from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.recordings.bags import topics
 from acehand_core.recordings.bags.bag import Bag
+from acehand_core.recordings.bags.depth import check_depth
 from acehand_core.recordings.bags.frames import codec_of, decode_packets, is_key
 from acehand_core.recordings.bags.images import (
     CAMERA_INFO,
@@ -28,11 +29,13 @@ from acehand_core.recordings.bags.images import (
 from acehand_core.recordings.bags.library import COMPRESSED_VIDEO, decode
 from acehand_core.recordings.bags.records import DroppedMessages, Message, Topic
 from acehand_core.recordings.cameras import interpolated_poses
-from acehand_core.types import CameraPoses, TimestampsNs
+from acehand_core.types import CameraPoses, RigidTransform, TimestampsNs
 
 #: Default names of the world frame (REP-105), best first.
 WORLD_FRAMES = ("map", "world", "odom")
 _ANY_TIME = -1
+#: Transforms that differ by less, in metres and matrices, are equal.
+_SAME_PLACE = 1e-6
 
 
 @dataclass(slots=True)
@@ -89,9 +92,9 @@ class FrameTree:
         parent, child = _name(message.header.frame_id), _name(message.child_frame_id)
         self._add(parent, child, _ns(message.header.stamp), row)
 
-    def prune(self, kept: str) -> None:
-        """Drop all transforms that do not lead to this frame, to save memory."""
-        pending, seen = [_name(kept)], set()
+    def prune(self, kept: Iterable[str]) -> None:
+        """Drop all transforms that do not lead to these frames, to save memory."""
+        pending, seen = [_name(frame) for frame in kept], set()
         while pending:
             child = pending.pop()
             if child not in seen:
@@ -114,11 +117,7 @@ class FrameTree:
             CalibrationError: no transforms lead from the named world to the camera, or one of them
                 does not cover all times.
         """
-        above: list[str] = []
-        child = _name(camera)
-        while (parents := self._edges.get(child)) and len(above) < 100:
-            child = next(iter(parents))
-            above.append(child)
+        above = self._chain(camera)[1:]
         world = world or next((name for name in WORLD_FRAMES if name in above), None)
         if world is None:
             return None
@@ -137,6 +136,27 @@ class FrameTree:
                 raise CalibrationError(f"transform {parent} -> {child}: {error}") from None
             child = parent
         return _name(world), pose
+
+    def between(self, target: str, source: str, times: TimestampsNs) -> RigidTransform:
+        """Return T_target_source. Raises CalibrationError: not connected, or it changes."""
+        below = self._chain(source)
+        common = next((frame for frame in self._chain(target) if frame in below), None)
+        if common is None:
+            said = f"no transforms connect {source!r} with {target!r}"
+            raise CalibrationError(f"{said}; valid: a /tf_static from both to one frame")
+        ends = [end != common and self.poses(end, common, times) for end in (target, source)]
+        ours, theirs = (end[1] if end else np.eye(4)[None] for end in ends)
+        pose = frames.inverse(ours) @ theirs
+        if np.ptp(pose, axis=0).max() > _SAME_PLACE:
+            raise CalibrationError(f"{source!r} moves in {target!r}; valid: fixed to each other")
+        return np.asarray(pose[0])
+
+    def _chain(self, frame: str) -> list[str]:
+        """Return a frame and those above it."""
+        chain = [_name(frame)]
+        while (parents := self._edges.get(chain[-1])) and len(chain) <= 100:
+            chain.append(next(iter(parents)))
+        return chain
 
     def _add(self, parent: str, child: str, stamp_ns: int, row: tuple[float, ...]) -> None:
         length = float(np.linalg.norm(row[3:]))
@@ -161,98 +181,136 @@ _PRUNE_EVERY = 20_000
 
 
 @dataclass(slots=True)
-class Scan:
-    """The result of one pass; ``rows``: stamp, log, file, place (3), size (2) of each picture."""
+class Stream:
+    """One topic's pictures; ``rows``: stamp, log, file, place (3), size (2) of each."""
 
     topic: str
     msgtype: str
+    dropped: DroppedMessages
+    check: Callable[[Any, str], tuple[int, int]] = check_image
     rows: array[int] = field(default_factory=lambda: array("q"))
     keys: list[int] = field(default_factory=list)
     codec: str | None = None
     frame_id: str = ""
+
+    def table(self) -> Int[np.ndarray, "N 8"]:
+        """Return the rows. Raises InputError: there are none."""
+        if not self.rows:
+            reasons = "; ".join(self.dropped.sentences()) or "the topic has zero messages"
+            raise InputError(f"no picture of {self.topic} can be used: {reasons}")
+        return np.array(self.rows, np.int64).reshape(-1, 8)
+
+    def add(self, message: Message, content: Any) -> None:
+        """Add a picture. Raises SchemaError: it is damaged, or of another kind."""
+        kind = self.msgtype
+        packet = kind not in (IMAGE, COMPRESSED_IMAGE)
+        size = self._packet_size(content) if packet else self.check(content, kind)
+        bare = kind == COMPRESSED_VIDEO
+        frame = content.frame_id if bare else content.header.frame_id
+        self.frame_id = self.frame_id or _name(frame)
+        stamp = _ns(content.timestamp if bare else content.header.stamp)
+        self.rows.extend((stamp, message.log_ns, message.file, *message.place, *size))
+
+    def _packet_size(self, content: Any) -> tuple[int, int]:
+        """Return the size of a packet's picture, that of its key frame."""
+        codec = codec_of(content, self.msgtype)
+        self.codec = self.codec or codec
+        if codec != self.codec:
+            raise SchemaError(f"codec changes from {self.codec} to {codec}")
+        if len(content.data) == 0:
+            raise SchemaError("an empty packet")
+
+        if is_key(content, self.msgtype, codec):
+            data = bytes(content.data)
+            found = next((image for _, image in decode_packets(codec, 0, 1, lambda _: data)), None)
+            if found is None:
+                raise SchemaError("a key frame that does not decode")
+            self.keys.append(len(self.rows) // 8)
+            return found.shape[1], found.shape[0]
+
+        if not self.keys:
+            raise SchemaError("a packet before the first key frame")
+        return self.rows[-2], self.rows[-1]
+
+
+@dataclass(slots=True)
+class Scan:
+    """The result of one pass; ``cameras`` are those of the pictures, ``infos`` of all topics."""
+
+    image: Stream
+    depth: tuple[Stream, ...]
+    views: dict[str, Stream]
     cameras: dict[str, Camera | None] = field(default_factory=dict)
+    infos: dict[str, Any] = field(default_factory=dict)
     tree: FrameTree = field(default_factory=FrameTree)
     read: Counter[str] = field(default_factory=Counter)
 
-    def table(self) -> Int[np.ndarray, "N 8"]:
-        return np.array(self.rows, np.int64).reshape(-1, 8)
+    @property
+    def streams(self) -> tuple[Stream, ...]:
+        return (self.image, *self.depth, *self.views.values())
 
 
 def scan_bag(
-    bag: Bag, image: Topic, infos: tuple[Topic, ...], poses: bool, read: Callable[[int], None]
+    bag: Bag,
+    image: Topic,
+    infos: tuple[Topic, ...],
+    poses: bool,
+    read: Callable[[int], None],
+    depth: tuple[Topic, ...],
+    views: Mapping[str, Topic],
 ) -> Scan:
-    """Read the pictures, the calibration and the transforms, once.
+    """Read pictures, depth, calibrations and transforms, once.
 
-    Unusable messages are counted in ``bag.dropped``. ``read`` is called with the size of every
-    message, and may raise to stop.
+    Unusable messages are counted in ``bag.dropped``, those of depth in its streams.
+    ``read`` is called with the size of every message, and may raise to stop.
 
     Raises InputError: no usable picture.
     """
-    scan, dropped, known = Scan(image.name, image.msgtype), bag.dropped, bag.topics
-    names = {topic.name for topic in (image, *infos)}
-    if poses:
-        moving = (topics.TF, topics.ODOMETRY)
-        names |= {name for name, topic in known.items() if topic.msgtype in moving}
+    dropped, known = bag.dropped, bag.topics
+    scan = Scan(
+        Stream(image.name, image.msgtype, dropped),
+        tuple(Stream(t.name, t.msgtype, DroppedMessages(), check_depth) for t in depth),
+        {name: Stream(view.name, view.msgtype, dropped) for name, view in views.items()},
+    )
+    streams = {stream.topic: stream for stream in scan.streams}
+    of_image = {topic.name for topic in infos}
+    names = streams.keys() | of_image
+    kinds = {topics.TF, topics.ODOMETRY} if poses else set()
+    kinds |= {topics.TF, CAMERA_INFO} if len(streams) > 1 else set()
+    names |= {name for name, topic in known.items() if topic.msgtype in kinds}
+
     for message in bag.messages(names, dropped):
         scan.read[message.topic] += 1
         read(len(message.data))
-        kind = known[message.topic].msgtype
+        kind, stream = known[message.topic].msgtype, streams.get(message.topic)
         try:
-            _add_message(scan, message, kind, dropped)
+            content = decode(message.data, kind)
+            if stream is not None:
+                stream.add(message, content)
+            elif kind == CAMERA_INFO:
+                scan.infos.setdefault(message.topic, content)
+                if message.topic in of_image:
+                    _add_camera(scan, message.topic, content, dropped)
+            elif kind == topics.TF:
+                scan.tree.add_tf(content, static=message.topic.endswith("tf_static"))
+            else:
+                scan.tree.add_odometry(content)
         except (SchemaError, CalibrationError) as error:
-            dropped.count(message.topic, str(error).rstrip("."))
-        if sum(scan.read.values()) % _PRUNE_EVERY == 0 and scan.frame_id:
-            scan.tree.prune(scan.frame_id)
+            counts = dropped if stream is None else stream.dropped
+            counts.count(message.topic, str(error).rstrip("."))
+        if sum(scan.read.values()) % _PRUNE_EVERY == 0 and scan.image.frame_id:
+            scan.tree.prune(s.frame_id for s in scan.streams if s.frame_id)
 
     bag.count_missing(names, scan.read, dropped)
-    if not scan.rows:
-        reasons = "; ".join(dropped.sentences()) or "the topic has zero messages"
-        raise InputError(f"{bag.path}: no picture of {image.name} can be used: {reasons}.")
+    try:
+        scan.image.table()
+    except InputError as error:
+        raise InputError(f"{bag.path}: {error}.") from None
     return scan
 
 
-def _add_message(scan: Scan, message: Message, kind: str, dropped: DroppedMessages) -> None:
-    content = decode(message.data, kind)
-    if message.topic == scan.topic:
-        _add_picture(scan, message, content)
-    elif kind == CAMERA_INFO:
-        camera = camera_of(content, topics.is_rectified(scan.topic))
-        known = scan.cameras.setdefault(message.topic, camera)
-        if known is not None and camera is not None and not same_camera(known, camera):
-            dropped.remark(f"{message.topic}: the calibration changes; the first one is used")
-    elif kind == topics.TF:
-        scan.tree.add_tf(content, static=message.topic.endswith("tf_static"))
-    else:
-        scan.tree.add_odometry(content)
-
-
-def _add_picture(scan: Scan, message: Message, content: Any) -> None:
-    kind = scan.msgtype
-    packet = kind not in (IMAGE, COMPRESSED_IMAGE)
-    size = _packet_size(scan, content) if packet else check_image(content, kind)
-    bare = kind == COMPRESSED_VIDEO
-    scan.frame_id = scan.frame_id or _name(content.frame_id if bare else content.header.frame_id)
-    stamp = _ns(content.timestamp if bare else content.header.stamp)
-    scan.rows.extend((stamp, message.log_ns, message.file, *message.place, *size))
-
-
-def _packet_size(scan: Scan, content: Any) -> tuple[int, int]:
-    """Return the size of a packet's picture, that of its key frame."""
-    codec = codec_of(content, scan.msgtype)
-    scan.codec = scan.codec or codec
-    if codec != scan.codec:
-        raise SchemaError(f"codec changes from {scan.codec} to {codec}")
-    if len(content.data) == 0:
-        raise SchemaError("an empty packet")
-
-    if is_key(content, scan.msgtype, codec):
-        data = bytes(content.data)
-        picture = next((image for _, image in decode_packets(codec, 0, 1, lambda _: data)), None)
-        if picture is None:
-            raise SchemaError("a key frame that does not decode")
-        scan.keys.append(len(scan.rows) // 8)
-        return picture.shape[1], picture.shape[0]
-
-    if not scan.keys:
-        raise SchemaError("a packet before the first key frame")
-    return scan.rows[-2], scan.rows[-1]
+def _add_camera(scan: Scan, topic: str, content: Any, dropped: DroppedMessages) -> None:
+    camera = camera_of(content, topics.is_rectified(scan.image.topic))
+    known = scan.cameras.setdefault(topic, camera)
+    if known is not None and camera is not None and not same_camera(known, camera):
+        dropped.remark(f"{topic}: the calibration changes; the first one is used")

@@ -26,9 +26,12 @@ TF = "tf2_msgs/msg/TFMessage"
 ODOMETRY = "nav_msgs/msg/Odometry"
 #: Types with pictures, the preferred first.
 PICTURES = (IMAGE, COMPRESSED_IMAGE, FFMPEG_PACKET, COMPRESSED_VIDEO)
-_TRANSPORTS = ("compressed", "ffmpeg", "h264", "image_raw", "image_color", "image_rect_color",
-               "image_rect", "image_mono", "image", "compressed_video", "video")  # fmt: skip
-_DEPTH = re.compile(r"depth|disparity|/range|points", re.IGNORECASE)
+DEPTHS = (IMAGE, COMPRESSED_IMAGE)
+_TRANSPORTS = ("compressed", "compressedDepth", "ffmpeg", "h264", "image_raw", "image_color",
+               "image_rect_color", "image_rect_raw", "image_rect", "image_mono", "image",
+               "compressed_video", "video")  # fmt: skip
+_NO_PICTURE = re.compile(r"depth|disparity|/range|points|/stereo/image_raw", re.IGNORECASE)
+_DEPTH = re.compile(r"depth|/stereo/image_raw", re.IGNORECASE)  # the second of an OAK
 _RIGHT = ((r"right", "left"), (r"infra2", "infra1"), (r"cam1(?!\d)", "cam0"), (r"_r(?=/|$)", "_l"))
 
 
@@ -53,10 +56,7 @@ def choose_image_topic(
     filled = {name: t for name, t in pictures.items() if counts.get(name, 1)}
     if not filled:
         raise InputError(f"{bag.path}: {', '.join(pictures)} has zero messages.")
-    colour = {name: t for name, t in filled.items() if not _DEPTH.search(name)} or filled
-    cameras: dict[str, Topic] = {}
-    for topic in sorted(colour.values(), key=lambda t: PICTURES.index(t.msgtype)):
-        cameras.setdefault(camera_namespace(topic.name), topic)
+    cameras = _cameras(filled)
 
     if len(cameras) == 1:
         return next(iter(cameras.values())), None
@@ -68,6 +68,70 @@ def choose_image_topic(
         f"{bag.path}: several topics with pictures: {', '.join(t.name for t in cameras.values())}; "
         "choose one with --image-topic."
     )
+
+
+def _cameras(pictures: Mapping[str, Topic]) -> dict[str, Topic]:
+    """Return the preferred topic of each camera by namespace; depth only if nothing else is."""
+    colour = {name: t for name, t in pictures.items() if not _NO_PICTURE.search(name)} or pictures
+    cameras: dict[str, Topic] = {}
+    for topic in sorted(colour.values(), key=lambda t: PICTURES.index(t.msgtype)):
+        cameras.setdefault(camera_namespace(topic.name), topic)
+    return cameras
+
+
+def choose_depth(
+    bag: Bag, counts: Mapping[str, int], image: str, given: str | None
+) -> tuple[Topic, ...]:
+    """Return topics that may have depth: the given one, or those named so. Raises InputError."""
+    if given == "none":
+        return ()
+    if given is not None:
+        topic = _named(bag, counts, given, "depth-topic", DEPTHS)
+        if topic.name == image:
+            raise InputError(f"{bag.path}: --depth-topic {given!r} is that of the pictures.")
+        return (topic,)
+    found: dict[str, Topic] = {}
+    for topic in sorted(bag.topics.values(), key=lambda t: t.msgtype != IMAGE):
+        name = topic.name
+        likely = topic.msgtype in DEPTHS and counts.get(name, 1) and _DEPTH.search(name)
+        if likely and name != image and not name.endswith("/compressed"):
+            found.setdefault(name.removesuffix("/compressedDepth"), topic)
+    return tuple(found.values())
+
+
+def other_cameras(bag: Bag, counts: Mapping[str, int], image: str) -> dict[str, Topic]:
+    """Return the topics of the cameras besides that of ``image``, by namespace."""
+    topics = bag.topics.items()
+    filled = {n: t for n, t in topics if t.msgtype in PICTURES and counts.get(n, 1)}
+    own = camera_namespace(image)
+    return {name: t for name, t in _cameras(filled).items() if name != own}
+
+
+def choose_views(
+    bag: Bag, counts: Mapping[str, int], image: str, given: str | None
+) -> dict[str, Topic]:
+    """Return the topics of the views by name: topics, or words that one camera's name has.
+
+    The pictures' own camera is left out. Raises InputError.
+    """
+    own, others = camera_namespace(image), other_cameras(bag, counts, image)
+    views: dict[str, Topic] = {}
+    for name in (word.strip() for word in given.split(",")) if given is not None else ():
+        word = re.compile(rf"(^|[/_]){re.escape(name)}([/_]|$)")
+        named = [topic for camera, topic in others.items() if word.search(camera)]
+        if "/" in name:
+            named = [_named(bag, counts, name, "views", PICTURES)]
+        if len(named) > 1 or not (named or word.search(own)):
+            fits = ", ".join(t.name for t in named or others.values()) or "no other camera"
+            raise InputError(
+                f"{bag.path}: --views {name!r} names {len(named)} cameras; valid: {fits}."
+            )
+        for topic in named:
+            if camera_namespace(topic.name) != own:
+                views[camera_namespace(name)[1:].replace("/", "_")] = topic
+    if given is not None and not views:
+        raise InputError(f"{bag.path}: --views {given!r} names no camera besides {image}.")
+    return views
 
 
 def choose_camera_info(
@@ -136,6 +200,7 @@ class TopicInfo:
 class BagInfo:
     """A bag. ``image`` and ``camera_info`` are the topics that a conversion would read.
 
+    ``depth`` are topics that it would try for depth, ``views`` those that ``--views`` may name.
     ``remark`` is a note on them, or why there is none. Times are those of receipt.
     """
 
@@ -150,6 +215,8 @@ class BagInfo:
     topics: tuple[TopicInfo, ...]
     image: str | None
     camera_info: str | None
+    depth: tuple[str, ...]
+    views: tuple[str, ...]
     remark: str | None
     lost_messages: dict[str, int]
     notes: tuple[str, ...]
@@ -188,6 +255,7 @@ def bag_info(path: Path, progress: Progress | None = None) -> BagInfo:
         bag.count_missing(bag.promised.keys(), counts, dropped)
 
         image, info, remark = None, None, None
+        depth, views = [], []
         totals = {name: counts[name] for name in bag.topics}
         known = typestore(bag.distro if bag.distro in DISTROS else LATEST).fielddefs
         try:
@@ -195,6 +263,8 @@ def bag_info(path: Path, progress: Progress | None = None) -> BagInfo:
             image = topic.name
             infos = choose_camera_info(bag, totals, image, None)
             info = infos[0].name if infos else None
+            depth = [t.name for t in choose_depth(bag, totals, image, None)]
+            views = [t.name for t in other_cameras(bag, totals, image).values()]
         except InputError as error:
             remark = str(error)
 
@@ -213,6 +283,8 @@ def bag_info(path: Path, progress: Progress | None = None) -> BagInfo:
             ),
             image=image,
             camera_info=info,
+            depth=tuple(depth),
+            views=tuple(views),
             remark=remark,
             lost_messages=dict(dropped.by_topic),
             notes=dropped.sentences(),
