@@ -233,10 +233,18 @@ def _nested(
 def value_of(leaf: Leaf, text: str, folder: Path) -> Any:
     """Return a setting's value from a cell of a table; files are relative to ``folder``.
 
+    A flag that may be given several times has its values separated by semicolons.
+
     Raises ValueError: the text is not of the setting's type.
     """
     if leaf.setting.parse is not None:
         return leaf.setting.parse(text)
+    if leaf.setting.repeat:
+        pairs = (entry.strip().partition("=") for entry in text.split(";"))
+        return tuple(
+            f"{name}={folder / value}" if value and (folder / value).exists() else name + by + value
+            for name, by, value in pairs
+        )
     kinds = {leaf.type, *get_args(leaf.type)}
     if bool in kinds:
         if text.lower() not in (*_TRUE, *_FALSE):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -311,9 +311,6 @@ class Render:
     robot_model: Path | None = like(JobSettings, "robot_model", None)
     calibration: Path | None = like(JobSettings, "calibration", None)
     hands: Hands | None = like(JobSettings, "hands", None)
-    depth: Path | None = setting(
-        None, "depth maps that hide the robot: 16-bit PNG in mm, one per frame", metavar="DIR"
-    )
     moving: bool = setting(True, "write the video, not only the strip", pair=True)
     output: Path = setting(Path("acehand_render"), "folder to write", metavar="DIR")
     overwrite: bool = setting(False, OVERWRITE)
@@ -324,7 +321,11 @@ class Render:
         from acehand_core.drawing.render import render
         from acehand_core.drawing.render_inputs import RenderSettings
 
-        own = {field.name: getattr(self, field.name) for field in fields(RenderSettings)}
+        # Here --depth hides the robot: 16-bit PNG in mm, one per frame.
+        depth, rigs = self.reading.rigs.depth, replace(self.reading.rigs, depth=None)
+        own: dict[str, Any] = {"depth": depth, "reading": replace(self.reading, rigs=rigs)}
+        names = {entry.name for entry in fields(RenderSettings)} - own.keys()
+        own |= {name: getattr(self, name) for name in names}
         files = render(self.inputs, RenderSettings(**own), terminal.bars)
         return console.say_files(files, terminal)
 

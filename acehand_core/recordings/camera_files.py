@@ -52,9 +52,9 @@ def read_camera(path: Path | str, said: CameraHints | None = None) -> CameraFile
             and none is named; a field is missing or invalid; ``said`` is needed, or contradicts it.
     """
     said = said or CameraHints()
-    file, name = _file_and_name(str(path))
-    content = _content(file)
-    kind = _format_of(file, content)
+    file, name = file_and_name(str(path))
+    content = content_of(file)
+    kind = format_of(file, content)
     where = f"{file} ({kind.title})"
     try:
         cameras = kind.cameras(content)
@@ -81,7 +81,7 @@ def read_camera(path: Path | str, said: CameraHints | None = None) -> CameraFile
     return CameraFile(camera, kind.title, name, tuple(cameras), kind.note(content))
 
 
-def _file_and_name(text: str) -> tuple[Path, str]:
+def file_and_name(text: str) -> tuple[Path, str]:
     """Split ``FILE:NAME``; an existing file with a colon in its name comes first."""
     path = Path(text)
     if not path.exists():
@@ -95,7 +95,7 @@ def _file_and_name(text: str) -> tuple[Path, str]:
     return path, ""
 
 
-def _format_of(file: Path, content: Any) -> CameraFormat:
+def format_of(file: Path, content: Any) -> CameraFormat:
     found = [kind for kind in FORMATS if kind.recognises(content)]
     if len(found) == 1:
         return found[0]
@@ -126,7 +126,7 @@ def _check_said(camera: Camera, said: CameraHints, where: str) -> None:
         )
 
 
-def _content(file: Path) -> Any:
+def content_of(file: Path) -> Any:
     """Return a file's content: mappings and lists, or COLMAP's cameras."""
     if file.stat().st_size > _MAX_BYTES:
         raise CalibrationError(f"{file} is too large for a camera file ({_MAX_BYTES >> 20} MB).")

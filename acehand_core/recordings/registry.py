@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -36,7 +37,7 @@ from acehand_core.recordings.hands_file import (
     read_motion_file,
     refuse_flags,
 )
-from acehand_core.recordings.options import RecordingOptions
+from acehand_core.recordings.options import RecordingOptions, RigOptions
 from acehand_core.recordings.selection import part
 from acehand_core.recordings.video import (
     EXTENSIONS,
@@ -51,7 +52,9 @@ from acehand_core.settings import leaves
 from acehand_core.types import Progress, no_progress
 
 if TYPE_CHECKING:
+    from acehand_core.geometry.cameras import Camera
     from acehand_core.recordings.bag import BagIndex
+    from acehand_core.recordings.rig import Rig
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,8 +324,22 @@ class Registry:
         raise VideoError(f"{folder} has no video; valid: files ending in {' '.join(EXTENSIONS)}.")
 
     def sha256(self, path: Path, options: RecordingOptions) -> str:
-        """Return the hash of an input's recording. Raises InputError."""
-        return self._formats[format_of(path)].sha256(path, options)
+        """Return the hash of an input's recording, with views and depth. Raises InputError."""
+        own = self._formats[format_of(path)].sha256(path, options)
+        views = {name: self._view(path, v, options) for name, v in options.rigs.views.items()}
+        return _joint_sha256(own, {n: k.sha256(p, o) for n, (k, p, o) in views.items()}, options)
+
+    def _view(
+        self, path: Path, value: str, options: RecordingOptions
+    ) -> tuple[RecordingFormat, Path, RecordingOptions]:
+        """Return how to open what a ``--view`` of an input names. Raises InputError."""
+        kind = self._formats[format_of(path)]
+        if isinstance(kind, LeRobotEpisode):
+            return kind, path, replace(options, video_key=value)
+        other, file = self._formats[format_of(Path(value))], Path(value)
+        if not file.exists() or not isinstance(other, VideoFile | FramesFolder):
+            raise InputError(f"--view {value}: give a video or a folder of pictures.")
+        return other, file, options
 
     def open(
         self, path: Path, options: RecordingOptions, progress: Progress | None = None
@@ -336,7 +353,10 @@ class Registry:
         kind = self._formats[format_of(path)]
         self._refuse_options_of_others(path, kind, options)
         opened = kind.open(path, options, progress)
-        recording = opened.recording
+        recording, rig = opened.recording, None
+        if options.rigs != RigOptions():
+            recording, rig = self._open_views(path, recording, options)
+        whole_ns = recording.timestamps_ns
         bounds = frames_between(
             str(path), recording.timestamps_ns, recording.fps, options.start_s, options.duration_s
         )
@@ -347,9 +367,41 @@ class Registry:
             opened = replace(opened, hands=hands)
 
         recording = _with_camera(kind, path, recording, options, progress)
+        if options.rigs.depth is not None:
+            from acehand_core.recordings.depth import with_depth
+
+            recording = with_depth(recording, options.rigs, rig, whole_ns)
+        views = tuple(
+            replace(view, recording=_calibrated(_like(view.recording, recording.camera), None))
+            for view in recording.views
+        )
+        recording = replace(recording, views=views)
         if recording.camera is not None or options.camera_poses is not None:
             recording = _calibrated(recording, options.camera_poses)
         return replace(opened, recording=recording)
+
+    def _open_views(
+        self, path: Path, recording: Recording, options: RecordingOptions
+    ) -> tuple[Recording, Rig | None]:
+        """Return a recording with its views, and their rig. Raises as ``open_views``."""
+        from acehand_core.recordings.rig import open_views
+
+        if is_bag(path):
+            raise InputError(f"{path}: --rig, --view, --stereo and --depth do not apply to a bag.")
+        said = (options.intrinsics, options.camera, options.camera_preset)
+        if options.rigs.rig is not None and any(said):
+            raise InputError(f"{path}: --rig has the camera; leave out the other camera options.")
+        if options.rigs.baseline_m is not None and not any(said):
+            raise InputError(f"{path}: --baseline needs --intrinsics or --camera of one half.")
+
+        def open_view(value: str) -> Recording:
+            kind, file, its_options = self._view(path, value, options)
+            return kind.open(file, its_options, None).recording
+
+        recording, rig = open_views(recording, options.rigs, open_view)
+        views = {view.name: view.recording.sha256 or "" for view in recording.views}
+        sha256 = _joint_sha256(recording.sha256 or "", views, options)
+        return replace(recording, sha256=sha256), rig
 
     def _refuse_options_of_others(
         self, path: Path, kind: RecordingFormat, options: RecordingOptions
@@ -364,6 +416,22 @@ class Registry:
             ]
             if flags:
                 raise InputError(f"{path} is not {other.noun}, so leave out: {', '.join(flags)}.")
+
+
+def _joint_sha256(own: str, views: Mapping[str, str], options: RecordingOptions) -> str:
+    """Return the hash of a recording with the files of its views, by name, and of depth."""
+    parts = views if options.rigs.view else {}  # both halves of a video are one file
+    if options.rigs.depth is not None:
+        parts = {**parts, "--depth": content_sha256(options.rigs.depth)}
+    if not parts:
+        return own
+    text = "\n".join([own, *(f"{name} {sha256}" for name, sha256 in parts.items())])
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _like(view: Recording, camera: Camera | None) -> Recording:
+    """Return a view with its camera; in a rectified pair it is that of the other picture."""
+    return view if view.camera is not None else replace(view, camera=camera)
 
 
 def _with_camera(
@@ -434,17 +502,23 @@ def open_recording(
 
     Args:
         options: how to read it, or the fields of ``RecordingOptions`` as keywords; ``intrinsics``
-            may be four numbers: fx, fy, cx, cy in pixels.
+            may be four numbers: fx, fy, cx, cy in pixels. Those of ``RigOptions`` too; ``view`` and
+            ``view_offset`` may map names to files and seconds.
 
     Raises as ``Registry.open``.
     """
     if not isinstance(given.get("intrinsics", ""), str | None):
         given["intrinsics"] = ",".join(str(float(number)) for number in given["intrinsics"])
-    for name in ("camera", "camera_poses"):
+    for name in ("camera", "camera_poses", "rig", "depth"):
         if isinstance(given.get(name), str):
             given[name] = Path(given[name])
-    for name in ("start_s", "duration_s", "frame_rate"):
+    for name in ("start_s", "duration_s", "frame_rate", "baseline_m"):
         if isinstance(given.get(name), int):
             given[name] = float(given[name])
-    options = replace(options or RecordingOptions(), **given)
+    for name in ("view", "view_offset"):
+        if isinstance(given.get(name), Mapping):
+            given[name] = tuple(f"{key}={value}" for key, value in given[name].items())
+    options = options or RecordingOptions()
+    own = {name: given.pop(name) for name in {f.name for f in fields(RigOptions)} & set(given)}
+    options = replace(options, rigs=replace(options.rigs, **own), **given)
     return Registry().open(Path(path), options).recording

@@ -251,14 +251,14 @@ def _files(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
     ]
 
 
-def pictures_in(folder: Path) -> list[Path]:
+def pictures_in(folder: Path, suffixes: tuple[str, ...] = PICTURES) -> list[Path]:
     """Return the pictures directly in a folder, sorted by the numbers in their names."""
 
     def by_number(path: Path) -> list[tuple[bool, int, str]]:
         parts = re.split(r"(\d+)", path.stem)
         return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]
 
-    return sorted(_files(folder, PICTURES), key=by_number)
+    return sorted(_files(folder, suffixes), key=by_number)
 
 
 def open_frames(folder: Path, rate: float | None = None, mirrored: bool = False) -> Recording:
@@ -278,7 +278,7 @@ def open_frames(folder: Path, rate: float | None = None, mirrored: bool = False)
     frames = FolderFrames(paths, (width, height))
 
     notes: tuple[str, ...] = ()
-    times = _times_of_names(folder, [path.stem for path in paths])
+    times = times_of_names(folder, [path.stem for path in paths])
     if times is None:
         if rate is None:
             notes = (f"no frame rate given: {DEFAULT_RATE:g} frames per second assumed",)
@@ -305,7 +305,7 @@ def open_frames(folder: Path, rate: float | None = None, mirrored: bool = False)
     )
 
 
-def _times_of_names(folder: Path, stems: Sequence[str]) -> TimestampsNs | None:
+def times_of_names(folder: Path, stems: Sequence[str]) -> TimestampsNs | None:
     """Return the times in the names of pictures, or None."""
     if all(_NANOSECONDS.fullmatch(stem) for stem in stems):
         times = np.array([int(stem) for stem in stems], np.int64)

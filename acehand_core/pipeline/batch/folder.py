@@ -155,6 +155,7 @@ def key_of(path: Path, settings: JobSettings) -> str:
     if settings.task_file == BESIDE:
         with contextlib.suppress(InputError):
             files.append(sidecar(path))
+    files += settings.reading.rigs.files
     stats = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     said = {
         "files": stats,
