@@ -119,6 +119,9 @@ class AceSettings:
         metavar="FILE",
         default_text="the recording's",
     )
+    use_depth: bool = setting(
+        False, "move hands along their rays to the recording's depth (not of the paper)"
+    )
     second_opinion: bool = setting(False, "keep only hands that the mirrored video confirms")
     drop_tail: bool = setting(False, "drop up to three last frames, as released")
     read_rate: str | None = setting(

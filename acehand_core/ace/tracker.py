@@ -24,6 +24,7 @@ from acehand_core.ace.settings import AceSettings, read_betas
 from acehand_core.errors import AcehandError, InputError
 from acehand_core.motion import HandModelName, HandMotion, Recording
 from acehand_core.trackers.base import TrackerSettings
+from acehand_core.trackers.skin_depth import moved_by_depth
 from acehand_core.types import Progress, no_progress
 
 #: Model, encoder, hands, the identity of the weights, and options.
@@ -64,10 +65,19 @@ class AceTracker:
         return None if latents is None else 4 * (latents - 1) + 1
 
     def track(self, recording: Recording, progress: Progress = no_progress) -> HandMotion:
-        """Return both hands of the recording. Raises as ``reconstruction.reconstruct``."""
+        """Return both hands of the recording.
+
+        Raises as ``reconstruction.reconstruct``, and InputError without the depth that is asked
+        for.
+        """
+        if self._ace.use_depth and recording.depth is None:
+            raise InputError(f"{recording.source}: has no depth for --ace-use-depth.")
         run, notes = self._run()
         settings = self._betas, self._settings.work_dir, progress
-        return _noted(reconstruct(recording, *run, *settings), notes)
+        motion = _noted(reconstruct(recording, *run, *settings), notes)
+        if self._ace.use_depth and recording.depth is not None and motion.camera is not None:
+            motion = moved_by_depth(motion, recording.depth, progress)
+        return motion
 
     def track_passes(
         self,

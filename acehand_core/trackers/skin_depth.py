@@ -5,15 +5,20 @@ Pictures need not be registered to the colour camera, nor taken at its frames' t
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from jaxtyping import Float, Float32, Int
 from scipy.spatial import cKDTree
 
 from acehand_core.geometry import frames
 from acehand_core.geometry.cameras import Camera
-from acehand_core.hand.landmark_fit import SkinDepth, skin_points
-from acehand_core.motion import Depth
-from acehand_core.types import DepthImage, Progress, TimestampsNs
+from acehand_core.hand.capsule import CapsuleHand
+from acehand_core.hand.landmark_fit import LEAST_READINGS, SkinDepth, skin_points, thickness
+from acehand_core.hand.skeleton import WRIST
+from acehand_core.motion import Depth, HandMotion
+from acehand_core.trackers.mediapipe.gaps import METRIC_DEPTH_HZ, smooth, spans
+from acehand_core.types import SIDES, DepthImage, Progress, TimestampsNs
 
 #: Where hands are searched in depth pictures, metres.
 NEAREST_M, FARTHEST_M = 0.1, 2.0
@@ -23,6 +28,8 @@ RADIUS, LEAST_RADIUS_PX, SAME_SURFACE_M = 0.03, 2.0, 0.015
 LEAST_SHARE = 0.2
 #: Pixels of a depth picture looked at around a hand.
 MOST_PIXELS = 40_000
+#: Hands without readings are moved like those before and after, over up to so long.
+MOST_BRIDGED_S = 0.5
 #: Readings are interpolated between pictures that are at most so many of their periods apart.
 MOST_PERIODS = 2.5
 
@@ -81,6 +88,44 @@ def _at_times(
     close = (np.abs(taken[near] - times) <= reach / MOST_PERIODS / 2 + 1)[:, None]
     known = (both | close) & np.isfinite(found)
     return SkinDepth(np.where(known, found, 0.0), np.where(known, sigma[near], np.inf))
+
+
+def moved_by_depth(motion: HandMotion, depth: Depth, progress: Progress) -> HandMotion:
+    """Return hands moved along their rays to their depth readings; their shape stays.
+
+    An extension of trackers that know no depth: it corrects the distance alone.
+    """
+    assert motion.camera is not None
+    pixels = motion.camera.project(motion.joints_camera)
+    pixels[~motion.known] = np.nan
+    read = skin_depth(depth, motion.camera, pixels, motion.timestamps_ns, progress)
+    seconds = (motion.timestamps_ns - motion.timestamps_ns[0]) * 1e-9
+    shift = np.zeros_like(motion.translation)
+    evidence = motion.known.astype(np.int8)
+    for slot, (side, skin) in enumerate(zip(SIDES, read, strict=True)):
+        joints = motion.joints_camera[:, slot]
+        rest = CapsuleHand().rest_keypoints(side, np.zeros(10))
+        below = thickness(motion.global_orient[:, slot], side, rest)
+        placed = np.isfinite(skin.sigma).sum(1) >= LEAST_READINGS
+        if not placed.any():
+            continue
+        further = np.where(np.isfinite(skin.sigma), skin.z + below, np.nan)
+        further = further[placed] - skin_points(joints[placed])[..., 2]
+        share = np.zeros(len(joints))
+        share[placed] = np.nanmedian(further, axis=1) / joints[placed, WRIST, 2]
+        near = spans(placed, motion.timestamps_ns, MOST_BRIDGED_S)
+        for rows in near:
+            weights = placed[rows].astype(float)
+            smoothed = smooth(share[rows, None], weights, seconds[rows], METRIC_DEPTH_HZ)
+            shift[rows, slot] = smoothed * joints[rows, WRIST]
+            evidence[rows, slot] |= 4
+    shift[~motion.known] = 0.0
+    return replace(
+        motion,
+        translation=motion.translation + shift,
+        joints_camera=motion.joints_camera + shift[:, :, None],
+        evidence=evidence * motion.known,
+    )
 
 
 class _Reader:
