@@ -71,7 +71,7 @@ class AceTracker:
         for.
         """
         if self._ace.use_depth and recording.depth is None:
-            raise InputError(f"{recording.source}: has no depth for --ace-use-depth.")
+            raise InputError(f"{recording.source}: has no depth for --use-depth.")
         run, notes = self._run()
         settings = self._betas, self._settings.work_dir, progress
         motion = _noted(reconstruct(recording, *run, *settings), notes)

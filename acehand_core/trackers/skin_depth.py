@@ -23,8 +23,8 @@ from acehand_core.types import SIDES, DepthImage, Progress, TimestampsNs
 #: Where hands are searched in depth pictures, metres.
 NEAREST_M, FARTHEST_M = 0.1, 2.0
 #: Radius around a point in which readings count, in shares of the hand's size in the picture, and
-#: at least in pixels; readings behind the nearest ones by more are of something else.
-RADIUS, LEAST_RADIUS_PX, SAME_SURFACE_M = 0.03, 2.0, 0.015
+#: at least in pixels of either camera; readings further behind the nearest are of something else.
+RADIUS, LEAST_RADIUS_PX, SAME_SURFACE_M = 0.03, 1.5, 0.015
 LEAST_SHARE = 0.2
 #: Pixels of a depth picture looked at around a hand.
 MOST_PIXELS = 40_000
@@ -57,7 +57,7 @@ def skin_depth(
         after = min(step + 1, len(times) - 1)
         wait = max(float(times[after] - times[step]), 1.0)
         share = float(taken[k] - times[step]) / wait
-        if not -0.5 <= share <= 1.5:
+        if not -0.75 <= share <= 1.75:
             continue
         hands = landmarks[step] + share * (landmarks[after] - landmarks[step])
         near = landmarks[step if share < 0.5 else after]
@@ -136,6 +136,8 @@ class _Reader:
         rays = depth.camera.all_rays()
         with np.errstate(divide="ignore", invalid="ignore"):
             self._rays = (rays / rays[..., 2:]).astype(np.float32)
+        # At least the depth camera's own pixels around a point.
+        self._least_px = max(LEAST_RADIUS_PX, LEAST_RADIUS_PX * camera.fx / depth.camera.fx)
 
     def read(
         self, index: int, hands: Float[np.ndarray, "S 21 2"]
@@ -146,7 +148,7 @@ class _Reader:
         z, sigma = np.full(points.shape[:2], np.nan), np.full(points.shape[:2], np.inf)
         for s, hand in enumerate(points):
             size = float(np.ptp(hand, axis=0).max())
-            radius = max(RADIUS * size, LEAST_RADIUS_PX)
+            radius = max(RADIUS * size, self._least_px)
             cloud = self._around(picture, hand, radius)
             if len(cloud) == 0:
                 continue

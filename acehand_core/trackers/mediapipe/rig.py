@@ -25,6 +25,8 @@ from acehand_core.types import RigidTransform, TimestampsNs
 PALM_M, LEAST_PALM_M, MOST_PALM_M = 0.095, 0.045, 0.16
 #: Median gap between rays, over that length, up to which two hands are one.
 SAME_HAND = 0.25
+#: Error of a landmark, and its share of the angle between cameras at which they tell no size.
+LANDMARK_RAD, WEAK = 0.01, 0.25
 #: Hands of a camera are one appearance over gaps of up to so many frames; its unmatched frames take
 #: the side of matched ones up to so many frames away.
 APPEARANCE_GAP, NEIGHBOURS = 8, 60
@@ -187,7 +189,14 @@ def _gaps(
         palm = np.linalg.norm(middle[..., 9, :] - middle[..., 0, :], axis=-1)
         fits = (np.median(s, -1) > 0) & (np.median(t, -1) > 0)
         fits &= (palm > LEAST_PALM_M) & (palm < MOST_PALM_M)
-        return np.where(fits, gap / np.maximum(palm, LEAST_PALM_M), np.inf)
+        gap = np.where(fits, gap / np.maximum(palm, LEAST_PALM_M), np.inf)
+
+        # Of cameras too close to each other to tell a hand's size, at a mean hand's distance.
+        far = PALM_M / np.linalg.norm(u[..., 9, :] - u[..., 0, :], axis=-1)
+        apart = np.linalg.norm(far[..., None, None] * (u - v) - base, axis=-1)
+        close = np.median(apart, axis=-1) / PALM_M
+        gap = np.where(LANDMARK_RAD * far > WEAK * np.linalg.norm(base), close, gap)
+        return np.where(np.isfinite(gap), gap, np.inf)
 
 
 def _matched(

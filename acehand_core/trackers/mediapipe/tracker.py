@@ -160,6 +160,8 @@ class MediaPipeTracker:
         for view in recording.views:
             own, lens = view.recording, view.recording.camera
             assert lens is not None
+            # Partial results are kept by file: several views may be of one.
+            own = replace(own, processing={**own.processing, "view": view.name})
             seen, _, _ = still._detect(own, lens, progress)
             seen = still._refined(own, seen, progress)
             one = ViewTrack(lens, view.T_camera_view, own.timestamps_ns, seen)
