@@ -34,6 +34,8 @@ APPEARANCE_GAP, NEIGHBOURS = 8, 60
 #: invented: unless the network is surer than this and only one other could see it, or it is a short
 #: part of an appearance.
 EXPECTED_SHARE, SURE_PRESENCE, SHORT_FRAMES = 0.5, 0.9, 15
+#: Share of the frames in which the other side must be free for a hand to take it.
+MOSTLY_FREE = 0.8
 #: Frames interpolated over, in periods of the camera.
 MOST_PERIODS = 2.5
 #: Offsets between clocks that are searched, seconds, frames that decide, and what the gap between
@@ -148,6 +150,7 @@ def same_hands(
         real = _real(_present(one), found, wanted, one)
         match = np.where(turned[:, None] & (match >= 0), 1 - match, match)
         others.append(_with_sides(one, slots, match, real))
+        _part(slots, others[-1], match)
     return slots, others
 
 
@@ -216,12 +219,12 @@ def _matched(
 def _before(
     hands: Float[np.ndarray, "T 2 21 3"], T_other_camera: RigidTransform, other: Camera
 ) -> Bool[np.ndarray, "T 2"]:
-    """Return the hands that are in another camera's picture, at the distance of a mean hand."""
+    """Return the hands that are wholly in another camera's picture, if they are of mean size."""
     angle = np.linalg.norm(hands[:, :, 9] - hands[:, :, 0], axis=-1)
     with np.errstate(divide="ignore", invalid="ignore"):
-        place = hands.mean(2) * (PALM_M / angle)[..., None]
-    with np.errstate(invalid="ignore"):
-        return np.asarray(other.contains(other.project(frames.apply(T_other_camera, place))))
+        place = hands * (PALM_M / angle)[..., None, None]
+        pixels = other.project(frames.apply(T_other_camera, place))
+    return np.asarray(other.contains(pixels).all(-1))
 
 
 def _real(
@@ -301,8 +304,34 @@ def _with_sides(
                     near = known[np.argmin(np.abs(known - frame))]
                     if abs(near - frame) <= NEIGHBOURS:
                         side = int(match[near, slot])
-                if slots[frame][side] is not None:
-                    continue  # the first camera sees another hand there
             if out[frame][side] is None or match[frame, slot] >= 0:
                 out[frame][side] = hand
     return out
+
+
+def _part(slots: Slots, there: Slots, match: Int[np.ndarray, "T 2"]) -> None:
+    """Give different hands of two cameras on one side different sides, in place.
+
+    The one that is less sure of its side takes the other one where that is free, else the view's
+    is left out.
+    """
+    for side in (0, 1):
+        clash = np.array([
+            pair[side] is not None and other[side] is not None and not (row == side).any()
+            for pair, other, row in zip(slots, there, match, strict=True)
+        ])  # fmt: skip
+        for start, stop in _appearances(clash):
+            rows = [frame for frame in range(start, stop) if clash[frame]]
+            sure = [
+                np.mean([hand.confidence for frame in rows if (hand := one[frame][side])])
+                for one in (slots, there)
+            ]
+            weaker = slots if sure[0] < sure[1] else there
+            free = np.mean([
+                slots[frame][1 - side] is None and there[frame][1 - side] is None for frame in rows
+            ])  # fmt: skip
+            for frame in rows:
+                if free < MOSTLY_FREE:
+                    there[frame][side] = None
+                elif weaker[frame][1 - side] is None:
+                    weaker[frame] = weaker[frame][::-1]

@@ -161,7 +161,8 @@ class MediaPipeTracker:
             own, lens = view.recording, view.recording.camera
             assert lens is not None
             # Partial results are kept by file: several views may be of one.
-            own = replace(own, processing={**own.processing, "view": view.name})
+            processing = {**own.processing, "view": view.name}
+            own = replace(own, processing=processing, sha256=own.sha256 or recording.sha256)
             seen, _, _ = still._detect(own, lens, progress)
             seen = still._refined(own, seen, progress)
             one = ViewTrack(lens, view.T_camera_view, own.timestamps_ns, seen)
