@@ -63,7 +63,6 @@ class RigOptions:
         offsets = self.offsets_s
         rules = {
             "--view needs --rig, with cameras and poses": self.view and not self.rig,
-            "--view and --stereo exclude one another": self.view and self.stereo,
             "--stereo needs --rig or --baseline": self.stereo and not (self.rig or pair),
             "--baseline is of --stereo without --rig": pair and (self.rig or not self.stereo),
             "--depth-unit needs --depth": self.depth_unit and not self.depth,

@@ -323,8 +323,7 @@ class Registry:
 
     def sha256(self, path: Path, options: RecordingOptions) -> str:
         """Return the hash of an input's recording, with views and depth. Raises InputError."""
-        sha256 = self._formats[format_of(path)].sha256(path, options)
-        rigs = options.rigs
+        sha256, rigs = self._formats[format_of(path)].sha256(path, options), options.rigs
         parts = {**rigs.views, **({"--depth": str(rigs.depth)} if rigs.depth else {})}
         if not parts:
             return sha256

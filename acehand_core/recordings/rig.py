@@ -174,7 +174,10 @@ def open_views(
                 f"--stereo {stereo}: {name!r}, the right camera, is {-pose[0, 3]:g} m left of "
                 f"{rig.main!r}: exchanged. Valid: another --stereo, or --rig FILE:NAME of the left."
             )
-        views.append(View(name, replace(source, camera=camera), pose))
+        # Two files that begin at 0 have two clocks.
+        stamped = bool(source.timestamps_ns[0] and recording.timestamps_ns[0])
+        known = stamped or source.source == recording.source or name in options.offsets_s
+        views.append(View(name, replace(source, camera=camera), pose, synchronised=known))
     return replace(recording, views=tuple(views)), rig
 
 
