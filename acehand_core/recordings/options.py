@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from acehand_core.errors import InputError, nearest
-from acehand_core.settings import group, plugin_groups, setting
+from acehand_core.errors import InputError
+from acehand_core.settings import check_values, group, plugin_groups, setting
 from acehand_core.types import Hands
 
-#: Where the left picture of a side-by-side video is, and the right one.
+Value = TypeVar("Value")
+#: Where the left picture of a video with both is, and the right one.
 Stereo = Literal["left-right", "right-left", "top-bottom"]
 
 
@@ -21,100 +22,75 @@ def _metres_per_count(text: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class RigOptions:
-    """Options of the other cameras of a recording, and of its depth.
+    """The other cameras of a recording, and its depth (docs/my_camera.md).
 
-    ``view`` and ``view_offset`` are texts NAME=VALUE. Raises InputError for other texts, and
-    options that need one another.
+    ``view`` and ``view_offset`` are texts NAME=VALUE. Raises InputError: options need others.
     """
 
     rig: Path | None = setting(
         None,
-        "cameras of a rig with their poses: ours, Kalibr or OpenCV stereo (docs/my_camera.md); "
-        "FILE:NAME says which is the input's, by default the first",
+        "file with all cameras and their poses; FILE:NAME: NAME is the input's",
         metavar="FILE",
     )
+    # The hash of a recording covers views and depth.
     view: tuple[str, ...] = setting(
         (),
-        "video or folder of pictures of another camera of --rig; of a LeRobot episode, its key",
+        "video, folder of pictures, or LeRobot key of another camera of --rig",
         metavar="NAME=FILE",
         repeat=True,
-        identity="never",  # the hash of the recording covers it
+        identity="never",
     )
     view_offset: tuple[str, ...] = setting(
-        (),
-        "what a view's clock shows minus what the input's shows",
-        metavar="NAME=SECONDS",
-        repeat=True,
+        (), "a view's clock minus the input's", metavar="NAME=SECONDS", repeat=True
     )
-    stereo: Stereo | None = setting(
-        None, "the input has two pictures side by side, or the left one above the right one"
-    )
+    stereo: Stereo | None = setting(None, "the input shows two pictures; top: the left one")
     baseline_m: float | None = setting(
-        None,
-        "metres between the cameras of a rectified --stereo pair without --rig",
-        flag="baseline",
-        metavar="M",
+        None, "of a rectified --stereo pair", flag="baseline", metavar="M", low=0.001, high=5.0
     )
     depth: Path | None = setting(
         None,
-        "depth: folder of 16-bit PNG or EXR, one per frame or named by time; in the input's pixels "
-        "unless --rig has a camera 'depth'",
-        metavar="FOLDER",
-        identity="never",  # the hash of the recording covers it
+        "folder of 16-bit PNG or EXR, or a video with a depth track",
+        metavar="PATH",
+        identity="never",
     )
     depth_unit: float | None = setting(
-        None,
-        "unit of depth: mm, m, or metres per count",
-        metavar="mm|m|SCALE",
-        default_text="mm of whole numbers, else m",
-        low=1e-6,
-        parse=_metres_per_count,
+        None, "mm, m, or metres per count", metavar="UNIT", low=1e-6, parse=_metres_per_count
     )
 
     def __post_init__(self) -> None:
-        for name in self.offsets_s.keys() - self.views:
-            raise InputError(f"--view-offset {name}: no such --view; {nearest(name, self.views)}")
-        pair = self.baseline_m is not None
-        rules = (
-            (self.view and not self.rig, "--view needs --rig, with cameras and poses"),
-            (self.view and self.stereo, "--view and --stereo exclude one another"),
-            (self.stereo and not self.rig and not pair, "--stereo needs --rig, or --baseline"),
-            (pair and (self.rig or not self.stereo), "--baseline is of --stereo without --rig"),
-            (self.depth_unit and not self.depth, "--depth-unit needs --depth"),
-            (self.rig and not (self.view or self.stereo or self.depth),
-             "--rig needs --view, --stereo or --depth; of a single camera give --camera"),
-        )  # fmt: skip
-        for broken, text in rules:
-            if broken:
-                raise InputError(f"{text}.")
+        check_values(self)
+        pair, more = self.baseline_m is not None, self.view or self.stereo or self.depth
+        offsets = self.offsets_s
+        rules = {
+            "--view needs --rig, with cameras and poses": self.view and not self.rig,
+            "--stereo needs --rig or --baseline": self.stereo and not (self.rig or pair),
+            "--baseline is of --stereo without --rig": pair and (self.rig or not self.stereo),
+            "--depth-unit needs --depth": self.depth_unit and not self.depth,
+            "--rig needs --view, --stereo or --depth; else --camera": self.rig and not more,
+            "--view-offset names no --view": offsets.keys() - self.views.keys(),
+            "--view-offset: seconds below a day": not all(abs(s) < 86400 for s in offsets.values()),
+        }
+        if broken := [text for text, applies in rules.items() if applies]:
+            raise InputError(f"{broken[0]}.")
 
     @property
     def views(self) -> dict[str, str]:
-        """File, or key of a LeRobot dataset, of each view by name."""
-        return _named(self.view, "--view", "FILE")
+        """File, or key of a LeRobot episode, of each view by name."""
+        return _named("--view", self.view, str)
 
     @property
     def offsets_s(self) -> dict[str, float]:
         """What a view's clock shows minus what the input's shows."""
-        texts = _named(self.view_offset, "--view-offset", "SECONDS")
-        try:
-            return {name: float(text) for name, text in texts.items()}
-        except ValueError as error:
-            raise InputError(f"--view-offset: {error}; give NAME=SECONDS.") from None
-
-    @property
-    def files(self) -> list[Path]:
-        """Existing files of views and depth, those of a folder one by one."""
-        paths = [*map(Path, self.views.values()), *([self.depth] if self.depth else [])]
-        inside = [sorted(path.iterdir()) if path.is_dir() else [path] for path in paths]
-        return [file for files in inside for file in files if file.is_file()]
+        return _named("--view-offset", self.view_offset, float)
 
 
-def _named(texts: tuple[str, ...], flag: str, what: str) -> dict[str, str]:
-    """Return the values of texts NAME=VALUE. Raises InputError."""
-    values = {name: value for name, _, value in (text.partition("=") for text in texts)}
-    if len(values) < len(texts) or not all(name and value for name, value in values.items()):
-        raise InputError(f"{flag} {' '.join(texts)}: give NAME={what}, once per camera.")
+def _named(flag: str, texts: tuple[str, ...], kind: Callable[[str], Value]) -> dict[str, Value]:
+    try:
+        values = {n: kind(text) for n, _, text in (text.partition("=") for text in texts) if n}
+    except ValueError:
+        values = {}
+    if len(values) < len(texts) or "" in values.values():
+        raise InputError(f"{flag} {' '.join(texts)}: give NAME=VALUE, once per camera.")
     return values
 
 
@@ -196,3 +172,6 @@ class RecordingOptions:
     def __post_init__(self) -> None:
         if sum(g is not None for g in (self.intrinsics, self.camera, self.camera_preset)) > 1:
             raise InputError("Give one of --intrinsics, --camera and --camera-preset.")
+        known = bool(self.intrinsics or self.camera or self.camera_preset)
+        if (self.rigs.rig and known) or (self.rigs.baseline_m and not known):
+            raise InputError("Give the camera by --rig, or with --baseline by --camera.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -52,9 +52,7 @@ from acehand_core.settings import leaves
 from acehand_core.types import Progress, no_progress
 
 if TYPE_CHECKING:
-    from acehand_core.geometry.cameras import Camera
     from acehand_core.recordings.bag import BagIndex
-    from acehand_core.recordings.rig import Rig
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,21 +323,24 @@ class Registry:
 
     def sha256(self, path: Path, options: RecordingOptions) -> str:
         """Return the hash of an input's recording, with views and depth. Raises InputError."""
-        own = self._formats[format_of(path)].sha256(path, options)
-        views = {name: self._view(path, v, options) for name, v in options.rigs.views.items()}
-        return _joint_sha256(own, {n: k.sha256(p, o) for n, (k, p, o) in views.items()}, options)
+        sha256, rigs = self._formats[format_of(path)].sha256(path, options), options.rigs
+        parts = {**rigs.views, **({"--depth": str(rigs.depth)} if rigs.depth else {})}
+        if not parts:
+            return sha256
+        places = [(name, self._place(path, value, options)) for name, value in parts.items()]
+        hashes = [f"{name} {kind.sha256(at, own)}" for name, (kind, at, own) in places]
+        return hashlib.sha256("\n".join([sha256, *hashes]).encode()).hexdigest()
 
-    def _view(
+    def _place(
         self, path: Path, value: str, options: RecordingOptions
     ) -> tuple[RecordingFormat, Path, RecordingOptions]:
-        """Return how to open what a ``--view`` of an input names. Raises InputError."""
-        kind = self._formats[format_of(path)]
-        if isinstance(kind, LeRobotEpisode):
-            return kind, path, replace(options, video_key=value)
-        other, file = self._formats[format_of(Path(value))], Path(value)
-        if not file.exists() or not isinstance(other, VideoFile | FramesFolder):
-            raise InputError(f"--view {value}: give a video or a folder of pictures.")
-        return other, file, options
+        """Return format, path and options of what ``--view`` or ``--depth`` of an input names."""
+        kind, file = self._formats[format_of(path)], Path(value)
+        if isinstance(kind, LeRobotEpisode) and not file.exists():
+            return kind, path, replace(options, video_key=file.name)
+        if not file.exists():
+            raise InputError(f"{file}: no such file or folder; give a video, or pictures.")
+        return self._formats[format_of(file)], file, options
 
     def open(
         self, path: Path, options: RecordingOptions, progress: Progress | None = None
@@ -355,7 +356,16 @@ class Registry:
         opened = kind.open(path, options, progress)
         recording, rig = opened.recording, None
         if options.rigs != RigOptions():
-            recording, rig = self._open_views(path, recording, options)
+            from acehand_core.recordings.rig import open_views
+
+            def open_view(value: str) -> Recording:
+                kind, file, own = self._place(path, value, options)
+                return kind.open(file, own, progress).recording
+
+            if kind is self.bags:
+                raise InputError(f"{path}: --rig, --view, --stereo and --depth are not of bags.")
+            recording, rig = open_views(recording, options.rigs, open_view)
+            recording = replace(recording, sha256=self.sha256(path, options))
         whole_ns = recording.timestamps_ns
         bounds = frames_between(
             str(path), recording.timestamps_ns, recording.fps, options.start_s, options.duration_s
@@ -371,37 +381,16 @@ class Registry:
             from acehand_core.recordings.depth import with_depth
 
             recording = with_depth(recording, options.rigs, rig, whole_ns)
-        views = tuple(
-            replace(view, recording=_calibrated(_like(view.recording, recording.camera), None))
-            for view in recording.views
-        )
+
+        views = recording.views
+        if options.rigs.baseline_m is not None:  # a rectified pair has one camera
+            right = replace(views[0].recording, camera=recording.camera)
+            views = (replace(views[0], recording=right),)
+        views = tuple(replace(v, recording=_calibrated(v.recording, None)) for v in views)
         recording = replace(recording, views=views)
         if recording.camera is not None or options.camera_poses is not None:
             recording = _calibrated(recording, options.camera_poses)
         return replace(opened, recording=recording)
-
-    def _open_views(
-        self, path: Path, recording: Recording, options: RecordingOptions
-    ) -> tuple[Recording, Rig | None]:
-        """Return a recording with its views, and their rig. Raises as ``open_views``."""
-        from acehand_core.recordings.rig import open_views
-
-        if is_bag(path):
-            raise InputError(f"{path}: --rig, --view, --stereo and --depth do not apply to a bag.")
-        said = (options.intrinsics, options.camera, options.camera_preset)
-        if options.rigs.rig is not None and any(said):
-            raise InputError(f"{path}: --rig has the camera; leave out the other camera options.")
-        if options.rigs.baseline_m is not None and not any(said):
-            raise InputError(f"{path}: --baseline needs --intrinsics or --camera of one half.")
-
-        def open_view(value: str) -> Recording:
-            kind, file, its_options = self._view(path, value, options)
-            return kind.open(file, its_options, None).recording
-
-        recording, rig = open_views(recording, options.rigs, open_view)
-        views = {view.name: view.recording.sha256 or "" for view in recording.views}
-        sha256 = _joint_sha256(recording.sha256 or "", views, options)
-        return replace(recording, sha256=sha256), rig
 
     def _refuse_options_of_others(
         self, path: Path, kind: RecordingFormat, options: RecordingOptions
@@ -416,22 +405,6 @@ class Registry:
             ]
             if flags:
                 raise InputError(f"{path} is not {other.noun}, so leave out: {', '.join(flags)}.")
-
-
-def _joint_sha256(own: str, views: Mapping[str, str], options: RecordingOptions) -> str:
-    """Return the hash of a recording with the files of its views, by name, and of depth."""
-    parts = views if options.rigs.view else {}  # both halves of a video are one file
-    if options.rigs.depth is not None:
-        parts = {**parts, "--depth": content_sha256(options.rigs.depth)}
-    if not parts:
-        return own
-    text = "\n".join([own, *(f"{name} {sha256}" for name, sha256 in parts.items())])
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _like(view: Recording, camera: Camera | None) -> Recording:
-    """Return a view with its camera; in a rectified pair it is that of the other picture."""
-    return view if view.camera is not None else replace(view, camera=camera)
 
 
 def _with_camera(
@@ -502,8 +475,7 @@ def open_recording(
 
     Args:
         options: how to read it, or the fields of ``RecordingOptions`` as keywords; ``intrinsics``
-            may be four numbers: fx, fy, cx, cy in pixels. Those of ``RigOptions`` too; ``view`` and
-            ``view_offset`` may map names to files and seconds.
+            may be four numbers: fx, fy, cx, cy in pixels. Those of ``RigOptions`` too.
 
     Raises as ``Registry.open``.
     """
@@ -515,9 +487,6 @@ def open_recording(
     for name in ("start_s", "duration_s", "frame_rate", "baseline_m"):
         if isinstance(given.get(name), int):
             given[name] = float(given[name])
-    for name in ("view", "view_offset"):
-        if isinstance(given.get(name), Mapping):
-            given[name] = tuple(f"{key}={value}" for key, value in given[name].items())
     options = options or RecordingOptions()
     own = {name: given.pop(name) for name in {f.name for f in fields(RigOptions)} & set(given)}
     options = replace(options, rigs=replace(options.rigs, **own), **given)

@@ -19,7 +19,7 @@ from acehand_core.recordings.camera_fields import CameraHints, field, is_mapping
 from acehand_core.recordings.camera_files import content_of, file_and_name, format_of
 from acehand_core.recordings.cameras import fit_camera_to
 from acehand_core.recordings.options import RigOptions, Stereo
-from acehand_core.types import ImageRgb, RigidTransform, TimestampsNs
+from acehand_core.types import ImageRgb, Picture, RigidTransform, TimestampsNs
 
 #: The camera of a rig that took the depth pictures.
 DEPTH = "depth"
@@ -32,39 +32,40 @@ _ROTATION_ERROR = 1e-2
 
 @dataclass(frozen=True, slots=True)
 class Rig:
-    """Cameras of a rig file by name, each with its pose ``T_rig_camera`` in metres.
-
-    ``main`` is the camera of the input; "": not chosen.
-    """
+    """Cameras of a file by name, with ``T_rig_camera`` in metres; ``main`` is the input's."""
 
     file: Path
     cameras: Mapping[str, tuple[Camera, RigidTransform]]
-    main: str = ""
+    main: str
 
     def fitted(self, name: str, width: int, height: int) -> Camera:
         """Return a camera for pictures of a size. Raises CalibrationError: unknown, or no fit."""
         if name not in self.cameras:
-            raise CalibrationError(
-                f"{self.file}: no camera {name!r}; {nearest(name, self.cameras)}"
-            )
+            raise CalibrationError(f"{self.file}: camera {name!r}; {nearest(name, self.cameras)}")
         try:
             return fit_camera_to(self.cameras[name][0], width, height)
         except CalibrationError as error:
             raise CalibrationError(f"{self.file}, camera {name!r}: {error}") from None
 
     def T_main(self, name: str) -> RigidTransform:
-        """Return the pose of a camera in the main one. Raises CalibrationError: far away."""
+        """Return a camera's pose in the main one. Raises CalibrationError: too near or far."""
         pose = frames.inverse(self.cameras[self.main][1]) @ self.cameras[name][1]
-        _check_distance(name, pose)
+        away = float(np.linalg.norm(pose[:3, 3]))
+        if away > _MOST_M or (away < _LEAST_M and name != DEPTH):
+            raise CalibrationError(
+                f"{self.file}: {name!r} is {away:g} m from {self.main!r}; valid: {_LEAST_M:g} to "
+                f"{_MOST_M:g} m. Of a rig in millimetres, say `unit: mm` in its file."
+            )
         return pose
 
 
 def read_rig(path: Path, size: tuple[int, int]) -> Rig:
-    """Return the rig of a file, or of ``FILE:NAME`` with NAME as its main camera.
+    """Return the rig of a file, or of ``FILE:NAME`` with NAME as its main camera, else "".
+
+    Lengths are metres, or what a field ``unit`` of the file says: mm, cm, m, or a number of metres.
 
     Args:
-        path: ours, Kalibr's camchain, or OpenCV's stereo calibration. Lengths are metres, or what
-            a field ``unit`` of the file says: mm, cm, m, or a number of metres.
+        path: ours, Kalibr's camchain, or OpenCV's stereo calibration.
         size: (width, height) of cameras without a size in the file.
 
     Raises CalibrationError: no rig, a camera without pose, or a matrix that is no rigid transform.
@@ -73,34 +74,31 @@ def read_rig(path: Path, size: tuple[int, int]) -> Rig:
     content = content_of(file)
     try:
         if is_mapping_with(content, "cameras"):
-            cameras = _our_cameras(content["cameras"])
+            cameras = _ours(content["cameras"])
         else:
             made = format_of(file, content).cameras(content)
             poses = _chained(content, sorted(made, key=lambda name: (len(name), name)))
             cameras = {name: (made[name](CameraHints(size)), poses[name]) for name in poses}
-        unit = content.get("unit", "m") if isinstance(content, Mapping) else "m"
+        unit = content["unit"] if is_mapping_with(content, "unit") else "m"
         metres = _UNITS[unit] if unit in _UNITS else numbers(unit, "unit (mm, cm, m)", 1)[0]
     except CalibrationError as error:
-        text = str(error).replace("FILE", str(file))
-        raise CalibrationError(text if str(file) in text else f"{file}: {text}") from None
+        raise CalibrationError(f"{file}: {str(error).removeprefix(f'{file} ')}") from None
     for _, pose in cameras.values():
         pose[:3, 3] *= metres
     return Rig(file, cameras, main)
 
 
-def _our_cameras(entries: Any) -> dict[str, tuple[Camera, RigidTransform]]:
+def _ours(entries: Any) -> dict[str, tuple[Camera, RigidTransform]]:
     cameras = {}
-    for name, entry in entries.items() if isinstance(entries, Mapping) else ():
+    for name, entry in entries.items():
         pose = _pose(field(entry, "T_rig_camera"), f"T_rig_camera of {name}")
-        values = {key: value for key, value in entry.items() if key != "T_rig_camera"}
-        camera = Camera.from_json({"model": "pinhole", **values}, f"camera {name}")
-        cameras[str(name)] = camera, pose
-    if not cameras:
-        raise CalibrationError("'cameras' must map names to cameras.")
+        values = {"model": "pinhole", **entry}
+        del values["T_rig_camera"]
+        cameras[str(name)] = Camera.from_json(values, f"camera {name}"), pose
     return cameras
 
 
-def _chained(content: Mapping[str, Any], names: list[str]) -> dict[str, RigidTransform]:
+def _chained(content: Any, names: list[str]) -> dict[str, RigidTransform]:
     """Return T_rig_camera of cameras with the pose of the one before in each; rig: the first."""
     poses = dict.fromkeys(names[:1], np.eye(4))
     for before, name in pairwise(names):
@@ -120,7 +118,6 @@ def _chained(content: Mapping[str, Any], names: list[str]) -> dict[str, RigidTra
 
 
 def _pose(value: Any, key: str) -> RigidTransform:
-    """Return a rigid transform of 16 numbers, row-major. Raises CalibrationError: it is none."""
     pose = np.reshape(numbers(value, key, 16), (4, 4))
     rotation = rotations.project_to_rotation(pose[:3, :3])
     if np.abs(rotation - pose[:3, :3]).max() > _ROTATION_ERROR or (pose[3] != [0, 0, 0, 1]).any():
@@ -130,69 +127,57 @@ def _pose(value: Any, key: str) -> RigidTransform:
     return frames.rigid(rotation, pose[:3, 3])
 
 
-def _check_distance(name: str, pose: RigidTransform) -> None:
-    if (away := float(np.linalg.norm(pose[:3, 3]))) > _MOST_M:
-        raise CalibrationError(
-            f"Camera {name!r} is {away:g} m from the input's; valid: up to {_MOST_M:g} m. For a "
-            "rig in millimetres add `unit: mm` to its file; --baseline is in metres."
-        )
-    if name != DEPTH and away < _LEAST_M:
-        raise CalibrationError(
-            f"Camera {name!r} is {1000 * away:g} mm from the input's; valid: at least "
-            f"{1000 * _LEAST_M:g} mm. Lengths are metres, or what a field `unit` of the file says."
-        )
-
-
 def open_views(
     recording: Recording, options: RigOptions, open_view: Callable[[str], Recording]
 ) -> tuple[Recording, Rig | None]:
-    """Return a recording with its camera and views by the options, and the rig of their file.
+    """Return a recording with camera and views by the options, and their rig.
 
-    Without a rig, the right view of a pair has no camera yet. Views have all of their frames, with
-    times on the recording's clock.
-
-    Args:
-        open_view: opens what ``--view`` names.
-
-    Raises:
-        CalibrationError: see ``read_rig``; a camera is unknown or of another shape; cameras at the
-            same place or more than 5 m apart; left and right exchanged.
-        InputError: rotated or mirrored pictures, a view at other times than the recording.
+    Views have all of their frames, with times on the recording's clock; without a rig, the right
+    one has no camera yet. ``open_view`` opens what ``--view`` names. Raises as ``Rig``; InputError:
+    rotated or mirrored pictures, another time; CalibrationError: left and right exchanged.
     """
     _refuse_turned(recording)
-    sources: dict[str, Recording] = {}
-    if options.stereo is not None:
-        recording, right = _halves(recording, options.stereo)
-    if options.baseline_m is not None:
-        pose = frames.rigid(np.eye(3), np.array([options.baseline_m, 0.0, 0.0]))
-        _check_distance("right", pose)
-        views = [View("right", right, pose)]
-        _check_sides(views[0], options.stereo)
-        return replace(recording, views=tuple(views)), None
+    stereo, sources = options.stereo, dict[str, Recording]()
+    if stereo is not None:
+        recording, sources["right"] = _halves(recording, stereo)
     if options.rig is None:
-        return recording, None
+        pose = frames.rigid(np.eye(3), np.array([options.baseline_m or 0.0, 0.0, 0.0]))
+        views = [View(name, source, pose) for name, source in sources.items()]
+        return replace(recording, views=tuple(views)), None
 
     rig = read_rig(options.rig, (recording.width, recording.height))
-    rig = replace(rig, main=rig.main or _first(rig, options))
-    camera = rig.fitted(rig.main, recording.width, recording.height)
+    free = [name for name in rig.cameras if name not in (rig.main, DEPTH, *options.views)]
+    first = "left" if stereo and "left" in free else "".join(free[:1])
+    rig = replace(rig, main=rig.main or first)
+    own = rig.fitted(rig.main, recording.width, recording.height)
     note = f"camera {rig.main} of the rig {rig.file.name}"
-    recording = replace(recording, camera=camera, notes=(*recording.notes, note))
-    if options.stereo is not None:
-        sources = {_second(rig): right}
+    recording = replace(recording, camera=own, notes=(*recording.notes, note))
+    if stereo is not None:
+        others = [name for name in free if name != rig.main]
+        if len(others) != 1:
+            raise CalibrationError(f"{rig.file}: {[*rig.cameras]}; --stereo needs left and right.")
+        sources = {others[0]: sources["right"]}
     for name, value in options.views.items():
         view = open_view(value)
         _refuse_turned(view)
-        if name == rig.main or view.sha256 == recording.sha256:
-            raise InputError(f"--view {name}={value} is the input or its camera; give another's.")
+        if view.sha256 == recording.sha256 or name == rig.main:
+            raise InputError(f"--view {name}={value} is the input or its camera; give another.")
         times = view.timestamps_ns - round(options.offsets_s.get(name, 0.0) * 1e9)
         check_overlap(recording, times, f"--view {name}={value}")
         sources[name] = replace(view, timestamps_ns=times)
 
     views = []
     for name, source in sources.items():
-        camera = rig.fitted(name, source.width, source.height)
-        views.append(View(name, replace(source, camera=camera), rig.T_main(name)))
-        _check_sides(views[-1], options.stereo)
+        camera, pose = rig.fitted(name, source.width, source.height), rig.T_main(name)
+        if stereo is not None and pose[0, 3] < -0.5 * np.linalg.norm(pose[:3, 3]):
+            raise CalibrationError(
+                f"--stereo {stereo}: {name!r}, the right camera, is {-pose[0, 3]:g} m left of "
+                f"{rig.main!r}: exchanged. Valid: another --stereo, or --rig FILE:NAME of the left."
+            )
+        # Two files that begin at 0 have two clocks.
+        stamped = bool(source.timestamps_ns[0] and recording.timestamps_ns[0])
+        known = stamped or source.source == recording.source or name in options.offsets_s
+        views.append(View(name, replace(source, camera=camera), pose, synchronised=known))
     return replace(recording, views=tuple(views)), rig
 
 
@@ -209,61 +194,26 @@ def check_overlap(recording: Recording, times_ns: TimestampsNs, what: str) -> No
 
 def _refuse_turned(recording: Recording) -> None:
     changes = recording.processing
-    if recording.frames is None:
-        raise InputError(f"{recording.source} has no pictures; rigs and depth do not apply to it.")
-    if changes.get("mirrored") or changes.get("rotation"):
+    if recording.frames is None or changes.get("mirrored") or changes.get("rotation"):
         raise InputError(
-            f"{recording.source} is mirrored or rotated when it is read (--mirrored, or by its "
-            "metadata), but rigs and depth are of the camera's own pictures. Write it upright "
-            "(ffmpeg -i IN OUT) and calibrate that."
+            f"{recording.source} has no pictures, or turned ones (--mirrored, or metadata). A rig "
+            "and depth need a video that is stored upright: ffmpeg -i IN OUT, and calibrate that."
         )
 
 
 def _halves(recording: Recording, stereo: Stereo) -> tuple[Recording, Recording]:
     """Return the left and the right recording of a video with both pictures."""
-    axis = 0 if stereo == "top-bottom" else 1
+    axis, said = int(stereo != "top-bottom"), {**recording.processing, "stereo": stereo}
     shape = [recording.height, recording.width]
     if shape[axis] % 2:
-        raise InputError(f"{recording.source} has {shape[axis]} pixels, which cannot be halved.")
+        raise InputError(f"{recording.source}: {shape[axis]} pixels cannot be halved.")
     shape[axis] //= 2
-    said, halves = {**recording.processing, "stereo": stereo}, []
-    for start in (0, shape[axis]):
-        assert recording.frames is not None
-        cut = partial(_cut, axis, start, start + shape[axis])
-        half = replace(recording, frames=ChangedFrames(recording.frames, cut), processing=said)
-        halves.append(replace(half, height=shape[0], width=shape[1]))
-    left, right = halves if stereo != "right-left" else halves[::-1]
-    return left, right
+    assert recording.frames is not None
+    cuts = [ChangedFrames(recording.frames, partial(_half, axis, part)) for part in (0, 1)]
+    left, right = cuts[::-1] if stereo == "right-left" else cuts
+    recording = replace(recording, height=shape[0], width=shape[1], processing=said)
+    return replace(recording, frames=left), replace(recording, frames=right)
 
 
-def _cut(axis: int, start: int, stop: int, image: ImageRgb) -> ImageRgb:
-    return np.ascontiguousarray(image[start:stop] if axis == 0 else image[:, start:stop])
-
-
-def _first(rig: Rig, options: RigOptions) -> str:
-    """Return the camera of the input: the left one of a pair, else the first without a view."""
-    free = [name for name in rig.cameras if name not in (*options.views, DEPTH)]
-    if not free:
-        raise CalibrationError(f"{rig.file}: all cameras are views; one must be the input's.")
-    return "left" if options.stereo and "left" in free else free[0]
-
-
-def _second(rig: Rig) -> str:
-    """Return the right camera of a side-by-side video."""
-    others = [name for name in rig.cameras if name not in (rig.main, DEPTH)]
-    if len(others) != 1:
-        there = ", ".join(rig.cameras)
-        raise CalibrationError(f"{rig.file} has {there}; --stereo needs a left and a right one.")
-    return others[0]
-
-
-def _check_sides(view: View, stereo: Stereo | None) -> None:
-    """Raise CalibrationError for a right camera that is to the left of the input's."""
-    moved = view.T_camera_view[:3, 3]
-    if stereo is not None and moved[0] < -0.5 * np.linalg.norm(moved):
-        other = "left-right" if stereo == "right-left" else "right-left"
-        raise CalibrationError(
-            f"--stereo {stereo}: {view.name!r}, the right camera, is {-moved[0]:.3f} m left of "
-            f"the other: they are exchanged. Valid: --stereo {other}, or --rig FILE:NAME of the "
-            "camera whose picture comes first."
-        )
+def _half(axis: int, part: int, image: ImageRgb) -> Picture:
+    return np.ascontiguousarray(np.split(image, 2, axis)[part])

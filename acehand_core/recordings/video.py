@@ -84,14 +84,20 @@ class VideoFrames:
 
     def at(self, index: int) -> ImageRgb:
         """Return one frame; cheap if the calling thread reads in order."""
+        frame = self.decoded_at(index)
+        image: ImageRgb = self._local.cursor.convert(frame)
+        return image
+
+    def decoded_at(self, index: int) -> av.VideoFrame:
+        """Return the decoder's frame for ``at``, NOT rotated."""
         check_range(self.path, index, index + 1, len(self))
         target = int(self.source_indices[index])
         cursor = self._local.__dict__.pop("cursor", None)
         if cursor is None or not cursor.reaches(target):
             cursor = _Cursor(self._index, target)
-        image = cursor.convert(cursor.frame(target))
+        frame = cursor.frame(target)
         self._local.cursor = cursor  # not after an error
-        return image
+        return frame
 
     def decode(self, start: int, stop: int) -> Iterator[av.VideoFrame]:
         """Yield the decoder's frames ``start`` to ``stop - 1``, NOT rotated, with file stamps.

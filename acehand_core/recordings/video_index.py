@@ -58,7 +58,7 @@ class VideoIndex:
     ``pts`` identify frames; None: untrustworthy, frames are counted from the beginning. Decoding
     starts at ``keyframes``, the first being 0. Frames are rotated by ``rotation`` (degrees
     counter-clockwise), then flipped left to right if ``mirrored``. ``warned``: frames with a logged
-    warning.
+    warning. ``track``: of the file's video streams; None: the first one.
     """
 
     path: Path
@@ -73,6 +73,7 @@ class VideoIndex:
     damaged: bool
     notes: tuple[str, ...]
     warned: set[int] = field(default_factory=set, repr=False, compare=False)
+    track: int | None = None
 
     def __len__(self) -> int:
         return len(self.timestamps_ns)
@@ -135,7 +136,7 @@ class VideoIndex:
         while True:
             key = self.keyframes[position] if position > 0 else 0
             with open_container(self.path) as container:
-                stream = video_stream(container, self.path)
+                stream = video_stream(container, self.path, self.track)
                 if key > 0 and self.pts is not None:
                     container.seek(int(self.pts[key]), stream=stream)
                 arrived = key == 0
@@ -217,8 +218,10 @@ def boxes(file: BinaryIO, start: int, end: int) -> Iterator[tuple[bytes, int, in
         start += size
 
 
-def video_stream(container: InputContainer, path: Path) -> VideoStream:
-    """Return the first video stream, cover pictures excluded. Raises VideoError."""
+def video_stream(container: InputContainer, path: Path, track: int | None = None) -> VideoStream:
+    """Return a video stream, by default the first without cover pictures. Raises VideoError."""
+    if track is not None:
+        return container.streams.video[track]
     for stream in container.streams.video:
         if not stream.disposition & Disposition.attached_pic:
             return stream
@@ -250,11 +253,11 @@ def decoded(
 _ONE_PACKET_ONE_FRAME = {"mov", "matroska"}
 
 
-def scan(path: Path) -> VideoIndex:
+def scan(path: Path, track: int | None = None) -> VideoIndex:
     """Return the index of a video file. Raises VideoError: no video, or no frame decodes."""
-    listing = _list_packets(path)
+    listing = _list_packets(path, track)
     with open_container(path) as container:
-        stream = video_stream(container, path)
+        stream = video_stream(container, path, track)
         first = next(decoded(container, stream, parallel=False), None)
 
     if first is None:
@@ -275,7 +278,7 @@ def scan(path: Path) -> VideoIndex:
         pts, keys = pts[leading:], keys[leading:]
         times = _to_ns(pts.tolist(), listing.time_base)
     else:
-        pts, keys, times, more = _scan_by_decoding(path, listing)
+        pts, keys, times, more = _scan_by_decoding(path, listing, track)
         notes += more
 
     rotation, mirrored = _orientation(first)
@@ -293,6 +296,7 @@ def scan(path: Path) -> VideoIndex:
         mirrored=mirrored,
         damaged=listing.damaged,
         notes=tuple(notes),
+        track=track,
     )
 
 
@@ -310,9 +314,9 @@ class _Listing:
     pixel_aspect: Fraction
 
 
-def _list_packets(path: Path) -> _Listing:
+def _list_packets(path: Path, track: int | None) -> _Listing:
     with open_container(path) as container:
-        stream = video_stream(container, path)
+        stream = video_stream(container, path, track)
         stored: list[int | None] = []
         keys, damaged = [], False
         try:
@@ -375,11 +379,11 @@ def _expected_frames(
 
 
 def _scan_by_decoding(
-    path: Path, listing: _Listing
+    path: Path, listing: _Listing, track: int | None
 ) -> tuple[np.ndarray | None, np.ndarray, list[int], list[str]]:
     """Return pts (or None), key flags, times and notes of the decodable frames."""
     with open_container(path) as container:
-        stream = video_stream(container, path)
+        stream = video_stream(container, path, track)
         frames = [(f.pts, bool(f.key_frame)) for f in decoded(container, stream, parallel=False)]
 
     stored = [stamp for stamp, _ in frames]

@@ -155,7 +155,9 @@ def key_of(path: Path, settings: JobSettings) -> str:
     if settings.task_file == BESIDE:
         with contextlib.suppress(InputError):
             files.append(sidecar(path))
-    files += settings.reading.rigs.files
+    rigs = settings.reading.rigs
+    for place in [*map(Path, rigs.views.values()), *filter(None, [rigs.depth])]:
+        files += sorted(place.iterdir()) if place.is_dir() else [place] * place.exists()
     stats = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     said = {
         "files": stats,

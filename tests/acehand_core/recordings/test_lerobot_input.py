@@ -14,6 +14,7 @@ from acehand_core.lerobot import format as layout
 from acehand_core.lerobot.dataset import create
 from acehand_core.lerobot.format import video_feature
 from acehand_core.recordings import lerobot_video
+from acehand_core.recordings.options import RecordingOptions, RigOptions
 from acehand_core.recordings.registry import Registry, open_recording
 from helpers.commands import Run
 from helpers.example_video import EXAMPLE, example_frames
@@ -89,6 +90,28 @@ def test_older_datasets_and_the_choice_of_a_camera(tmp_path: Path, whole: list[n
         assert len(recording) == 5 and recording.task == "pour"
         image = recording.frames.at(0).astype(int)
         assert min((10, 30), key=lambda k: np.abs(image - whole[k]).mean()) == start
+
+
+def test_another_camera_is_a_view(tmp_path: Path, whole: list[np.ndarray]) -> None:
+    """Its pictures have the times of the episode, and its file is part of the hash."""
+    path = Registry().expand([version_2(tmp_path / "old", whole)])[1]
+    lens = {"width": 320, "height": 240, "fx": 300, "fy": 300, "cx": 160, "cy": 120}
+    poses = [[[1, 0, 0, x], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]] for x in (0, 0.2)]
+    cameras = {n: lens | {"T_rig_camera": T} for n, T in zip("ab", poses, strict=True)}
+    (rig := tmp_path / "rig.json").write_text(json.dumps({"cameras": cameras}))
+    options = RecordingOptions(
+        video_key=EGO, start_s=0.05, rigs=RigOptions(rig=rig, view=("b=second",))
+    )
+    opened = Registry().open(path, options).recording
+    (view,) = opened.views
+    assert view.synchronised and view.T_camera_view[0, 3] == 0.2
+    at = int(np.searchsorted(view.recording.timestamps_ns, opened.timestamps_ns[0]))
+    assert view.recording.timestamps_ns[at] == opened.timestamps_ns[0] == round(2e9 / 30)
+    for recording, index, true in (opened, 0, 12), (view.recording, at, 32):
+        image = recording.frames.at(index).astype(int)
+        assert min((12, 32), key=lambda k: np.abs(image - whole[k]).mean()) == true
+    assert opened.sha256 == Registry().sha256(path, options)
+    assert opened.sha256 != open_recording(path, video_key=EGO).sha256
 
 
 @pytest.mark.slow
