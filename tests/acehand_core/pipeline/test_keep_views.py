@@ -166,9 +166,7 @@ def test_nothing_to_keep_is_refused(flag, rig, tmp_path, capsys):
 
 
 def test_from_python(rig, tmp_path):
-    recording = ah.open_recording(
-        rig[0], rig=rig[2], view={"second": str(rig[4]).split("=")[1]}, depth=rig[6]
-    )
+    recording = ah.open_recording(rig[0], rig=rig[2], view=(rig[4],), depth=rig[6])
     motion = motion_of(moving_hands(COUNT), camera=recording.camera)
     with ah.Dataset.open(tmp_path / "out") as dataset:
         trajectory = retarget.retarget(motion, dataset.robot)
