@@ -73,6 +73,8 @@ class BagParameters:
         "depth, 16UC1, 32FC1 or compressedDepth; empty: the only usable one; none: ignore depth",
     )
     views: str = like(BagOptions, "views", "")
+    keep_views: bool = like(JobSettings, "keep_views", False)
+    keep_depth: bool = like(JobSettings, "keep_depth", False)
     bag_output: str = setting(
         "", "bag to write: the recording's topics and ours; empty: OUTPUT_DIR_bag; none: no bag"
     )

@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def summarise(report: JobReport, terminal: console.Terminal) -> None:
     """Print the result of each input, with ``--quiet`` one line each."""
-    from acehand_core.pipeline.report import cuts_said, said
+    from acehand_core.pipeline.report import cuts_said, evidence_said, said
 
     quiet = terminal.quiet
     for entry in () if quiet else report.cuts:
@@ -71,6 +71,8 @@ def summarise(report: JobReport, terminal: console.Terminal) -> None:
         cut = episode.json.get("cut")
         where = f" {cut['start_s']:.1f} to {cut['end_s']:.1f} s" if cut else ""
         console.say(f"{episode.source}{where}: {episode.verdict} ({seen}{said(episode.json)})")
+        if "evidence" in episode.json and not quiet:
+            console.say(f"  - {evidence_said(episode.json['evidence'])}")
         for reason in () if quiet else episode.reasons:
             console.say(f"  - {reason}")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import cv2
@@ -26,8 +26,8 @@ from acehand_core.geometry import frames
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.skeleton import TIPS
-from acehand_core.motion import HandMotion, Recording, RobotTrajectory
-from acehand_core.recordings.selection import resized
+from acehand_core.motion import HandMotion, Recording, RobotTrajectory, View
+from acehand_core.recordings.selection import aligned, resized
 from acehand_core.recordings.video_encode import ahead, write_video
 from acehand_core.types import SIDES, ImageRgb, Picture, Progress
 from retarget.robots.robot import Robot
@@ -56,8 +56,42 @@ def picture_size(recording: Recording) -> tuple[int, int]:
     return max(2, round(recording.width * shrink)), max(2, round(recording.height * shrink))
 
 
+@dataclass(frozen=True, slots=True)
+class _OtherView:
+    """Another camera of the rig: its pictures at an episode's times, and how they are drawn."""
+
+    name: str
+    recording: Recording
+    paint: Painter
+    size: tuple[int, int]
+
+    @classmethod
+    def of(cls, view: View, motion: HandMotion, cell: tuple[int, int]) -> _OtherView:
+        """Return an aligned view with the bones of its hands, in pictures that fit a cell."""
+        seen, camera = view.recording, view.recording.camera
+        shrink = min(cell[0] / seen.width, cell[1] / seen.height)
+        size = max(2, int(seen.width * shrink)), max(2, int(seen.height * shrink))
+        there = replace(
+            motion,
+            camera=camera and camera.rescaled(*size),
+            joints_camera=frames.apply(frames.inverse(view.T_camera_view), motion.joints_camera),
+            joints_image=np.full_like(motion.joints_image, np.nan),  # those of the first camera
+            joint_sigma=None,  # along other directions
+        )
+        return cls(view.name, seen, Painter(there, None), size)
+
+    def at(self, frame: int) -> ImageRgb:
+        """Return the picture of a frame, to draw into."""
+        assert self.recording.frames is not None
+        image = self.recording.frames.at(frame)
+        return cv2.resize(image, self.size, interpolation=cv2.INTER_AREA)
+
+
 class EpisodePictures:
-    """Overlay and contact sheet of one episode; ``robot`` and ``arms`` are drawn next to hands."""
+    """Overlay and contact sheet of one episode; ``robot`` and ``arms`` are drawn next to hands.
+
+    The other cameras of a rig are a column of smaller pictures next to the first, with bones.
+    """
 
     def __init__(
         self,
@@ -77,6 +111,11 @@ class EpisodePictures:
         )
         model = CapsuleHand() if motion.hand_model == "acehand" else None
         self._paint = Painter(self._motion, model)
+        cells = max(2, len(recording.views))
+        self._cell = (self._size[0] // cells if recording.views else 0, self._size[1] // cells)
+        self._others = [
+            _OtherView.of(view, self._motion, self._cell) for view in aligned(recording).views
+        ]
         # Joints relative to the wrist are in no picture.
         self._outside: Panels | None = None
         if not motion.placed and recording.frames is None:
@@ -89,8 +128,18 @@ class EpisodePictures:
         self._paint(image, frame)
         return image
 
-    def _with_robot(self, hands: ImageRgb, frame: int) -> Picture:
-        return np.hstack([hands, *(view(frame) for view in self._views)])
+    def _with_robot(self, hands: ImageRgb, others: Picture, frame: int) -> Picture:
+        return np.hstack([hands, others, *(view(frame) for view in self._views)])
+
+    def _column(self, images: Sequence[ImageRgb], frame: int) -> Picture:
+        """Return the pictures of the other cameras, drawn into, below one another."""
+        width, height = self._cell
+        column: Picture = np.full((self._size[1], width, 3), _BACKDROP, np.uint8)
+        for row, (other, image) in enumerate(zip(self._others, images, strict=True)):
+            other.paint(image, frame)
+            put_caption(image, other.name)
+            column[row * height :][: image.shape[0], : image.shape[1]] = image
+        return column
 
     def write(self, sheet: Path, overlay: Path, progress: Progress) -> None:
         """Write the video of every frame and the contact sheet, in one pass over the frames.
@@ -99,11 +148,15 @@ class EpisodePictures:
         """
         images = enumerate(resized(self._recording, self._size))
         hands = ahead((self._hands(image, frame) for frame, image in images))
+        seen = [resized(other.recording, other.size) for other in self._others]
+        others = ahead(
+            self._column([next(one) for one in seen], k) for k in range(len(self._motion))
+        )
         count, chosen, thumbs = len(self._motion), self._chosen(), []
 
         def pictures() -> Iterator[Picture]:
-            for frame, panel in enumerate(hands):
-                picture = self._with_robot(panel, frame)
+            for frame, (panel, column) in enumerate(zip(hands, others, strict=True)):
+                picture = self._with_robot(panel, column, frame)
                 if frame in chosen:
                     thumbs.append(self._thumb(picture, frame))
                 if frame == chosen[-1]:  # before the video is complete
@@ -114,7 +167,7 @@ class EpisodePictures:
                 yield picture
                 progress("overlay", frame + 1, count)
 
-        width = self._size[0] * self._across
+        width = self._size[0] * self._across + self._cell[0]
         write_video(self._recording, pictures(), (width, self._size[1]), self._motion.fps, overlay)
 
     def write_contact_sheet(self, path: Path) -> None:
@@ -126,7 +179,8 @@ class EpisodePictures:
                 image = source.at(frame).copy()
             if (image.shape[1], image.shape[0]) != self._size:
                 image = cv2.resize(image, self._size, interpolation=cv2.INTER_AREA)
-            picture = self._with_robot(self._hands(image, frame), frame)
+            others = self._column([other.at(frame) for other in self._others], frame)
+            picture = self._with_robot(self._hands(image, frame), others, frame)
             thumbs.append(self._thumb(picture, frame))
         self._write_thumbs(thumbs, path)
 
@@ -137,11 +191,14 @@ class EpisodePictures:
 
     def _thumb(self, picture: Picture, frame: int) -> Picture:
         left, top, right, bottom = self._region
-        width = self._size[0]
-        panels = [
-            picture[top:bottom, x + left : x + right] for x in range(0, picture.shape[1], width)
-        ]
-        thumb = shrunk(np.hstack(panels), THUMB_WIDTH * self._across)
+        width, column = self._size[0], self._cell[0]
+        corners = [0, *range(width + column, picture.shape[1], width)]
+        panels = [picture[top:bottom, x + left : x + right] for x in corners]
+        if column:
+            whole = shrunk(picture[:, width : width + column], column * (right - left) // width)
+            panels.insert(1, whole[: bottom - top])
+        across = self._across + column / width
+        thumb = shrunk(np.hstack(panels), round(THUMB_WIDTH * across))
         put_caption(thumb, self._caption(frame))
         if right - left < width:
             self._mark_region(thumb)

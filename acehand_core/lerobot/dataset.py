@@ -109,8 +109,10 @@ def dataset_differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> l
             differences.append(f"{key} is {ours[key]!r}, the dataset has {theirs.get(key)!r}")
 
     mine, its = ours["features"], theirs.get("features", {})
-    differences += [f"the dataset has no feature {key!r}" for key in mine if key not in its]
-    differences += [f"the dataset also has feature {key!r}" for key in its if key not in mine]
+    for keys, others, what in ((mine, its, "has no"), (its, mine, "also has")):
+        for key in (key for key in keys if key not in others):
+            flags = " (--keep-views, --keep-depth)" if key.startswith("observation.images") else ""
+            differences.append(f"the dataset {what} feature {key!r}{flags}")
     for key in (key for key in mine if key in its):
         # A video's encoding, in its info, may differ between episodes.
         encoding = () if mine[key]["dtype"] == "video" else ("info",)

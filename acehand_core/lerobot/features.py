@@ -12,6 +12,7 @@ hand at the origin. Unknown rotations are the identity; nothing is NaN.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -19,14 +20,18 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from acehand_core.errors import InputError
 from acehand_core.geometry import rotations
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.skeleton import FINGER_JOINT_NAMES, KEYPOINT_NAMES, WRIST
-from acehand_core.lerobot.format import FeatureSpec, video_feature
-from acehand_core.motion import HandModelName, HandMotion, RobotTrajectory, held_index
+from acehand_core.lerobot.format import IMAGE_AXES, FeatureSpec, video_feature
+from acehand_core.motion import HandModelName, HandMotion, Recording, RobotTrajectory, held_index
+from acehand_core.recordings.selection import check_together
+from acehand_core.recordings.video_encode import DEPTH_INFO, even_size
 from acehand_core.types import SIDES, JointsCamera
 
 IMAGE_KEY = "observation.images.ego"
+DEPTH_KEY = "observation.images.depth"
 CONFIDENCE_KEY = "observation.hand.confidence"
 #: Without "observation.", which marks inputs of lerobot's policies: their normalization cannot
 #: subtract booleans.
@@ -53,6 +58,8 @@ class Layout:
         register_unit: of the robot's controller.
         arm_joints: of the arm that carries each hand, if any.
         sent_ahead_s: how much earlier than the motion registers are to be sent.
+        views: key and (width, height) of the video of each other camera.
+        depth_size: (width, height) of the depth; None: no depth.
     """
 
     joint_names: tuple[str, ...]
@@ -64,6 +71,43 @@ class Layout:
     register_unit: str = "vendor register"
     arm_joints: tuple[str, ...] = ()
     sent_ahead_s: float = 0.0
+    views: tuple[tuple[str, tuple[int, int]], ...] = ()
+    depth_size: tuple[int, int] | None = None
+
+
+def kept_views(recording: Recording) -> tuple[tuple[str, tuple[int, int]], ...]:
+    """Return key and (width, height) of the video of each other camera, for ``Layout``.
+
+    Raises InputError: no other camera, a name that is taken or no part of a key, or no pictures
+    near most frames.
+    """
+    if not recording.views:
+        raise InputError(
+            f"{recording.source}: --keep-views needs other cameras (--view, --stereo; --views of a "
+            "bag); there is one only."
+        )
+    found = {IMAGE_KEY: (0, 0), DEPTH_KEY: (0, 0)}
+    for view in recording.views:
+        key, own = f"observation.images.{view.name}", view.recording
+        if key in found or not re.fullmatch(r"[A-Za-z0-9_-]+", view.name):
+            raise InputError(
+                f"{recording.source}: --keep-views: the view {view.name!r} cannot be stored as "
+                f"{key}; valid: letters, digits, '_' and '-', not ego, depth or another view's."
+            )
+        check_together(recording, own.timestamps_ns, f"the view {view.name!r}")
+        found[key] = even_size(own.width, own.height)
+    return tuple(found.items())[2:]
+
+
+def kept_depth(recording: Recording) -> tuple[int, int]:
+    """Return the (width, height) of depth. Raises InputError: none, or not near most frames."""
+    if (depth := recording.depth) is None:
+        raise InputError(
+            f"{recording.source}: --keep-depth needs depth (--depth, a bag's depth topic); there "
+            "is none."
+        )
+    check_together(recording, depth.timestamps_ns, "the depth")
+    return depth.camera.width, depth.camera.height
 
 
 def features(layout: Layout) -> tuple[FeatureSpec, ...]:
@@ -164,6 +208,10 @@ def _by_axes(layout: Layout) -> tuple[FeatureSpec, ...]:
     if layout.image_size is not None:
         width, height = layout.image_size
         specs.append(video_feature(IMAGE_KEY, height, width))
+    specs += [video_feature(key, height, width) for key, (width, height) in layout.views]
+    if layout.depth_size is not None:
+        width, height = layout.depth_size
+        specs.append(FeatureSpec(DEPTH_KEY, "video", (height, width, 1), IMAGE_AXES, DEPTH_INFO))
     return tuple(specs)
 
 

@@ -50,8 +50,8 @@ class FeatureSpec:
     """One feature of a dataset.
 
     ``names`` is a sequence of labels for one axis; for more a mapping of axis name to labels, in
-    axis order. A video has shape (height, width, 3) and its axes' names. ``info`` is free (unit,
-    frame) and goes into info.json.
+    axis order. A video has shape (height, width, 3), or 1 of depth, and its axes' names. ``info``
+    is free (unit, frame) and goes into info.json.
     """
 
     key: str
@@ -95,8 +95,8 @@ def shape_problem(shape: Sequence[Any]) -> str | None:
 def names_problem(dtype: str, shape: Sequence[int], names: Any) -> str | None:
     """Return what is wrong with a feature's names, or None."""
     if dtype == "video":
-        if len(shape) != 3 or shape[2] != 3:
-            return f"a video has shape (height, width, 3), not {tuple(shape)}"
+        if len(shape) != 3 or shape[2] not in (1, 3):
+            return f"a video has shape (height, width, 3), of depth 1, not {tuple(shape)}"
         fine = isinstance(names, Sequence) and len(names) == 3
         return None if fine else f"a video's names are {list(IMAGE_AXES)}, not {names}"
 
@@ -202,6 +202,12 @@ def write_parquet(table: pa.Table, path: Path) -> None:
 def video_keys(features: Mapping[str, Any]) -> list[str]:
     """Return the keys of the video features."""
     return [key for key, feature in features.items() if feature["dtype"] == "video"]
+
+
+def is_depth(feature: Mapping[str, Any]) -> bool:
+    """Return whether a feature is a video of depth."""
+    info = feature.get("info")
+    return isinstance(info, Mapping) and info.get("is_depth_map") is True
 
 
 def has_stats(feature: Mapping[str, Any]) -> bool:

@@ -1,7 +1,8 @@
 """Statistics of a LeRobot v3 dataset: per episode, merged, and exact over all frames.
 
 Every statistic is float64: [1] of a scalar feature, [D] of a vector; a feature of more axes is
-pooled over all but the last, as in lerobot. Images have (3, 1, 1) in [0, 1].
+pooled over all but the last, as in lerobot. Images have (3, 1, 1) in [0, 1], depth (1, 1, 1) in
+millimetres.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from jaxtyping import Int
 
 from acehand_core.errors import SchemaError, VideoError
 from acehand_core.lerobot import format as layout
+from acehand_core.recordings.video_encode import DEPTH_FORMAT
 from acehand_core.recordings.video_index import rgb_options
 
 QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
@@ -58,6 +60,8 @@ def feature_stats(values: np.ndarray) -> Stats:
 def image_stats(path: Path) -> Stats:
     """Return the statistics of an encoded video, each but ``count`` (3, 1, 1) in [0, 1].
 
+    Of depth (12-bit grey) they are (1, 1, 1) in its counts.
+
     Samples at most ``SAMPLED_FRAMES`` key frames, or all frames if few are key frames, subsampled
     to ``SAMPLED_SIDE``. Raises VideoError when the file cannot be decoded.
     """
@@ -71,6 +75,10 @@ def image_stats(path: Path) -> Stats:
 
     if not samples:
         raise VideoError(f"{path}: no frame can be decoded.")
+    if samples[0].ndim == 2:
+        counts = feature_stats(np.concatenate([image.ravel() for image in samples])[:, None])
+        stats = {name: value.reshape(1, 1, 1) for name, value in counts.items()}
+        return stats | {"count": np.array([len(samples)])}
     channels = [
         _histogram_stats(
             np.sum([np.bincount(image[..., c].ravel(), minlength=256) for image in samples], axis=0)
@@ -158,6 +166,8 @@ def stat_shape(feature: Mapping[str, Any], name: str) -> tuple[int, ...]:
     """Return the shape of one statistic of a feature of info.json."""
     if name == "count":
         return (1,)
+    if layout.is_depth(feature):
+        return (1, 1, 1)
     return (3, 1, 1) if feature["dtype"] == "video" else (feature["shape"][-1],)
 
 
@@ -212,6 +222,9 @@ def _sample(path: Path, key_frames: bool, count: int) -> list[np.ndarray]:
             if number % stride:
                 continue
             scale = max(1, round(max(frame.width, frame.height) / SAMPLED_SIDE))
+            if frame.format.name == DEPTH_FORMAT:
+                images.append(frame.to_ndarray()[::scale, ::scale])
+                continue
             small = frame.reformat(
                 width=max(1, frame.width // scale),
                 height=max(1, frame.height // scale),

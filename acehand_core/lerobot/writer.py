@@ -244,7 +244,7 @@ class LeRobotWriter:
         for key, fact in facts.items():
             known = info["features"][key].get("info", {})
             if "video.codec" not in known:
-                info["features"][key]["info"] = {**known, **fact.info(info["fps"])}
+                info["features"][key]["info"] = {**fact.info(info["fps"]), **known}
         info["total_episodes"] += 1
         info["total_frames"] += frames
         info["total_tasks"] = len({*self._tasks, task})

@@ -6,7 +6,7 @@ import contextlib
 import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -26,15 +26,18 @@ from acehand_core.lerobot import format as files
 from acehand_core.lerobot.dataset import JOB, create, open_for_append, prepare_output
 from acehand_core.lerobot.features import (
     ADDED_KEYS,
+    DEPTH_KEY,
     IMAGE_KEY,
     Layout,
     columns,
     features,
+    kept_depth,
+    kept_views,
     of_same_shape,
 )
 from acehand_core.lerobot.format import INFO_PATH, read_json
 from acehand_core.lerobot.writer import LeRobotWriter, max_episode_frames
-from acehand_core.motion import HandMotion, Recording, RobotTrajectory
+from acehand_core.motion import Depth, HandMotion, Recording, RobotTrajectory
 from acehand_core.pipeline.report import (
     Demonstration,
     EpisodeReport,
@@ -45,6 +48,7 @@ from acehand_core.pipeline.settings import TASK
 from acehand_core.processes import release_memory
 from acehand_core.recordings.hands_file import write_hand_motion
 from acehand_core.recordings.lerobot_video import is_dataset
+from acehand_core.recordings.selection import aligned
 from acehand_core.recordings.video_encode import VideoEncoding, encode_video, even_size
 from acehand_core.types import SIDES, Existing, Progress, no_progress
 from retarget.robots.robot import Robot, load_robot
@@ -112,6 +116,8 @@ class Dataset:
         task: str | None = None,
         *,
         overlay: bool = True,
+        keep_views: bool = False,
+        keep_depth: bool = False,
         progress: Progress = no_progress,
     ) -> EpisodeReport:
         """Add one episode of T frames: pictures, hands and the robot's motion.
@@ -121,8 +127,11 @@ class Dataset:
             motion, trajectory: at the recording's times.
             task: what the hands do; None: the recording's, else "hand motion".
             overlay: draw the overlay video if the recording has pictures.
+            keep_views, keep_depth: store the frames of the other cameras, and the depth pictures
+                (whole mm, 0 for none), that are nearest in time to the recording's frames.
 
-        Raises InputError for other times, rate, robot or layout, or too many frames, OutputError if
+        Raises InputError for other times, rate, robot or layout, too many frames, or views or depth
+        to keep that are not there, have another time, or a name that is no key; OutputError if
         it cannot be written; earlier episodes stay.
         """
         self._check_fits_together(recording, motion, trajectory)
@@ -137,6 +146,8 @@ class Dataset:
             even_size(recording.width, recording.height) if recording.frames else None,
             hand.controller.unit,
             arms[0].joint_names if arms else (),
+            views=kept_views(recording) if keep_views else (),
+            depth_size=kept_depth(recording) if keep_depth else None,
         )
         self.begin(layout, recording)
 
@@ -192,9 +203,10 @@ class Dataset:
         """Open the dataset, or check a recording's layout. Raises InputError, OutputError."""
         if self._writer is not None:
             if layout != self._layout:
+                shared = "frame", "hand_model", "image_size", "arm_joints", "views", "depth_size"
                 differences = ", ".join(
                     f"{name} is {getattr(layout, name)}, not {getattr(self._layout, name)}"
-                    for name in ("frame", "hand_model", "image_size", "arm_joints")
+                    for name in shared
                     if getattr(layout, name) != getattr(self._layout, name)
                 )
                 raise InputError(
@@ -215,26 +227,28 @@ class Dataset:
         self._shapes = {spec.key: spec.shape for spec in specs}
 
     @contextlib.contextmanager
-    def encoded(self, views: Sequence[Recording]) -> Iterator[Iterator[Path | None]]:
-        """Encode parts of a recording, the first in a thread; yield an iterator of the files."""
+    def encoded(self, views: Sequence[Recording]) -> Iterator[Iterator[dict[str, Path]]]:
+        """Encode parts of a recording, the first in a thread; yield an iterator of files by key."""
         if views[0].frames is None:
-            yield (None for _ in views)
+            yield ({} for _ in views)
             return
-        assert self._writer is not None
-        writer, stop = self._writer, threading.Event()
+        assert self._writer is not None and self._layout is not None
+        writer, layout, stop = self._writer, self._layout, threading.Event()
 
-        def encode(view: Recording) -> Path:
-            path = writer.scratch_video(IMAGE_KEY)
+        def encode(view: Recording) -> dict[str, Path]:
+            streams, fps = _streams(view, layout), round(view.fps)
+            paths = {key: writer.scratch_video(key) for key in streams}
             try:
-                encode_video(view, path, round(view.fps), VideoEncoding(), stop.is_set)
+                for key, stream in streams.items():
+                    encode_video(stream, paths[key], fps, VideoEncoding(), stop.is_set)
             except OutputError as error:
                 raise OutputError(f"{self.output}: its video failed: {error}") from error
-            return path
+            return paths
 
         with ThreadPoolExecutor(1, "encode") as pool:
-            first: Future[Path] = pool.submit(encode, views[0])
+            first = pool.submit(encode, views[0])
 
-            def videos() -> Iterator[Path]:
+            def videos() -> Iterator[dict[str, Path]]:
                 yield first.result()
                 yield from map(encode, views[1:])
 
@@ -244,11 +258,10 @@ class Dataset:
                 stop.set()
 
     def store(
-        self, episode: Demonstration, video: Path | None, overlay: bool
+        self, episode: Demonstration, videos: Mapping[str, Path], overlay: bool
     ) -> tuple[EpisodeReport, Path]:
         """Write one episode, unfinished until ``draw``; return its report and folder."""
         assert self._writer is not None
-        videos = {} if video is None else {IMAGE_KEY: video}
         number = self._writer.total_episodes
         report, record, content = self._described(episode, number)
         drawn = overlay and episode.view.frames is not None
@@ -302,6 +315,7 @@ class Dataset:
         """Return an episode's report, provenance, and the files of report and calibration."""
         report = episode_report(episode, number)
         record = episode_provenance(episode.hands, episode.trajectory, self.robot.license)
+        record |= _cameras_beside(episode.view)
         if episode.job is not None:
             record[JOB] = asdict(episode.job)
         entry = {**report.json, "source": episode.view.name, "provenance": record}
@@ -337,6 +351,35 @@ class Dataset:
         """Release the dataset; finished episodes stay."""
         if self._writer is not None:
             self._writer.close()
+
+
+def _streams(view: Recording, layout: Layout) -> dict[str, Recording | Depth]:
+    """Return what becomes an episode's videos, by key. Raises as ``kept_views``, ``kept_depth``."""
+    streams: dict[str, Recording | Depth] = {IMAGE_KEY: view}
+    beside = aligned(view)
+    if layout.views:
+        keys = [key for key, _ in kept_views(view)]
+        streams |= zip(keys, (other.recording for other in beside.views), strict=True)
+    if layout.depth_size and kept_depth(view) and beside.depth:
+        streams[DEPTH_KEY] = beside.depth
+    return streams
+
+
+def _cameras_beside(view: Recording) -> dict[str, Any]:
+    """Return the provenance's entries of the other cameras and of depth: cameras and poses."""
+    entries: dict[str, Any] = {
+        "views": {
+            one.name: {
+                "camera": one.recording.camera and one.recording.camera.to_json(),
+                "T_camera_view": one.T_camera_view.tolist(),
+            }
+            for one in view.views
+        }
+    }
+    if (depth := view.depth) is not None:
+        pose = depth.T_camera_depth.tolist()
+        entries["depth"] = {"camera": depth.camera.to_json(), "T_camera_depth": pose}
+    return {name: entry for name, entry in entries.items() if entry}
 
 
 def draw(

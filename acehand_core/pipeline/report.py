@@ -191,7 +191,27 @@ def measures_of_hands(motion: HandMotion) -> dict[str, Any]:
     }
     if (gaps := filled_gaps(motion)) is not None:
         measures["filled_gaps"] = gaps
+    if (placed_by := motion.evidence) is not None:  # see its bits
+        cameras = placed_by & 3
+        counts = {
+            "one_camera": (cameras == 1) | (cameras == 2),
+            "several_cameras": cameras == 3,
+            "depth": placed_by & 4 > 0,
+        }
+        measures["evidence"] = {
+            side: {name: int(is_so[:, slot].sum()) for name, is_so in counts.items()}
+            for slot, side in enumerate(SIDES)
+        }
     return measures
+
+
+def evidence_said(evidence: Mapping[str, Mapping[str, int]]) -> str:
+    """Return the ``evidence`` of an episode's report as a line."""
+    return "frames placed: " + "; ".join(
+        f"{side} {n['one_camera']} by one camera, {n['several_cameras']} by several, "
+        f"{n['depth']} with depth"
+        for side, n in evidence.items()
+    )
 
 
 def filled_gaps(motion: HandMotion) -> dict[str, int] | None:

@@ -278,6 +278,12 @@ class JobSettings:
     image_fit: ImageFit = setting(
         "letterbox", "with --image-size, pictures of another shape get black bars or are cropped"
     )
+    keep_views: bool = setting(
+        False, "keep the pictures of the other cameras of a rig, as videos of the dataset"
+    )
+    keep_depth: bool = setting(
+        False, "keep the depth pictures, as a video of the dataset in whole millimetres"
+    )
     existing: Existing = setting(
         "refuse",
         "if the dataset exists",
@@ -370,8 +376,11 @@ class JobSettings:
     def layout(
         self, recording: Recording, tracker: Tracker, robot: Robot, arm: Arm | None
     ) -> Layout:
-        """Return the layout of a dataset that starts with this recording."""
-        from acehand_core.lerobot.features import Layout
+        """Return the layout of a dataset that starts with this recording.
+
+        Raises InputError for views or depth to keep that the recording lacks.
+        """
+        from acehand_core.lerobot.features import Layout, kept_depth, kept_views
 
         frame: Literal["camera", "world", "none"] = "camera"
         if not tracker.placed:
@@ -395,6 +404,8 @@ class JobSettings:
             hand.controller.unit,
             arm.joint_names if arm else (),
             ahead,
+            kept_views(recording) if self.keep_views else (),
+            kept_depth(recording) if self.keep_depth else None,
         )
 
     @property

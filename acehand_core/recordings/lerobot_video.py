@@ -195,6 +195,7 @@ def _version(dataset: Path, info: Mapping[str, Any]) -> int:
 def _video_key(dataset: Path, info: Mapping[str, Any], given: str | None) -> str:
     features = {key: value for key, value in info["features"].items() if isinstance(value, dict)}
     keys = [key for key, value in features.items() if value.get("dtype") == "video"]
+    keys = [key for key in keys if not (features[key].get("info") or {}).get("is_depth_map")]
     if given is not None:
         if given in keys:
             return given

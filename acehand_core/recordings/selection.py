@@ -207,9 +207,40 @@ def part(recording: Recording, start: int, stop: int) -> Recording:
         views.append(replace(view, recording=part(view.recording, *span)))
     if depth is not None:
         first, end = _around(depth.timestamps_ns, times)
-        frames = _PartOfDepth(depth.frames, first, end - first)
+        frames = _SelectedDepth(depth.frames, np.arange(first, end))
         depth = replace(depth, frames=frames, timestamps_ns=depth.timestamps_ns[first:end])
     return replace(selected, views=tuple(views), depth=depth)
+
+
+def aligned(recording: Recording) -> Recording:
+    """Return a recording with a frame of each view and of depth for each of its N frames.
+
+    They are the nearest in time (the earlier of two), and get the recording's times; those of the
+    views stay in their ``source_timestamps_ns``.
+    """
+    times, views, depth = recording.timestamps_ns, [], recording.depth
+    for view in recording.views:
+        near = _Between.of(view.recording.timestamps_ns, times).near
+        selected = _selected(view.recording, near, times, recording.fps)
+        views.append(replace(view, recording=selected))
+    if depth is not None:
+        frames = _SelectedDepth(depth.frames, _Between.of(depth.timestamps_ns, times).near)
+        depth = replace(depth, frames=frames, timestamps_ns=times)
+    return replace(recording, views=tuple(views), depth=depth)
+
+
+def check_together(recording: Recording, stamps_ns: TimestampsNs, what: str) -> None:
+    """Raise InputError unless most frames have a stamp within half a frame of the slower."""
+    times = recording.timestamps_ns
+    away = np.abs(times - stamps_ns[_Between.of(stamps_ns, times).near])
+    own = float(np.median(np.diff(stamps_ns))) if len(stamps_ns) > 1 else 0.0
+    slower = max(1e9 / recording.fps, own)
+    apart = int((away > slower / 2 + _SAME_TIME_NS).sum())
+    if 2 * apart >= len(away):
+        raise InputError(
+            f"{recording.source}: {apart} of {len(away)} frames have no picture of {what} within "
+            f"{slower / 2e6:.0f} ms (up to {away.max() / 1e6:.0f} ms); valid: fewer than half."
+        )
 
 
 def _around(stamps_ns: TimestampsNs, times_ns: Int[np.ndarray, "N"]) -> tuple[int, int]:
@@ -265,18 +296,17 @@ class _SelectedFrames:
 
 
 @dataclass(frozen=True, slots=True)
-class _PartOfDepth:
-    """``count`` depth pictures of another source, from ``first`` on."""
+class _SelectedDepth:
+    """Depth pictures of another source by an index."""
 
     frames: DepthSource
-    first: int
-    count: int
+    index: Int[np.ndarray, "N"]
 
     def __len__(self) -> int:
-        return self.count
+        return len(self.index)
 
     def at(self, index: int) -> DepthImage:
-        return self.frames.at(range(self.first, self.first + self.count)[index])
+        return self.frames.at(int(self.index[index]))
 
 
 def resized(recording: Recording, size: tuple[int, int]) -> Iterator[ImageRgb]:

@@ -26,7 +26,7 @@ from jaxtyping import Float
 
 from acehand_core.atomic import atomic_path
 from acehand_core.errors import AcehandError, OutputError, SchemaError, VideoError
-from acehand_core.motion import FrameSource, Recording
+from acehand_core.motion import Depth, DepthSource, FrameSource, Recording
 from acehand_core.recordings.video import VideoFrames
 from acehand_core.recordings.video_index import VideoPacket, open_container, video_stream
 from acehand_core.types import ImageRgb
@@ -123,7 +123,7 @@ class EncodingCancelledError(AcehandError):
 
 
 def encode_video(
-    recording: Recording,
+    recording: Recording | Depth,
     path: Path,
     fps: int,
     settings: VideoEncoding | None = None,
@@ -131,11 +131,12 @@ def encode_video(
 ) -> VideoFacts:
     """Write all frames of a recording to ``path`` (mp4), atomically, replacing an existing file.
 
+    Depth is lossless in whole millimetres up to 4.095 m (``DEPTH_INFO``), whatever the settings.
     ``cancelled()`` is called before each frame; True raises EncodingCancelledError. Raises
     OutputError: the file cannot be written.
     """
     settings = settings or VideoEncoding()
-    if recording.frames is None:
+    if isinstance(recording, Recording) and recording.frames is None:
         raise OutputError(f"{recording.source} has no frames; leave the video feature out.")
     with atomic_path(path, overwrite=True) as temporary:
         try:
@@ -147,26 +148,35 @@ def encode_video(
     return probe_video(path)
 
 
+#: Depth as lerobot (0.6) reads it, 12 bits: here whole millimetres, 0 where there is no reading.
+DEPTH_FORMAT, _MOST_MM = "gray12le", 4095
+DEPTH_INFO = {"is_depth_map": True, "depth_unit": "mm", "video.channels": 1, "video.depth_min": 0.0,
+              "video.depth_max": _MOST_MM / 1000, "video.use_log": False}  # fmt: skip
+#: Every picture is a key frame, so that an episode can be cut anywhere without encoding again.
+_X265 = "lossless=1:keyint=1:ctu=16:rd=2:fast-intra=1:log-level=none"
+_LOSSLESS = {"preset": "ultrafast", "x265-params": _X265}
+
+
 def even_size(width: int, height: int) -> tuple[int, int]:
     """Return the (width, height) of an encoded frame."""
     return width - width % 2, height - height % 2
 
 
 def _encode(
-    recording: Recording,
+    recording: Recording | Depth,
     path: Path,
     fps: int,
     settings: VideoEncoding,
     cancelled: Callable[[], bool] | None,
 ) -> None:
-    total = len(recording)
+    total, source = len(recording.timestamps_ns), getattr(recording, "source", "depth")
+    frames = _depth_frames(recording) if isinstance(recording, Depth) else _frames(recording)
     with av.open(f"file:{path}", "w", format="mp4", options=_MUXER) as container:
         stream: av.VideoStream | None = None
-        for index, frame in enumerate(_frames(recording)):
+        for index, frame in enumerate(frames):
             if cancelled is not None and cancelled():
-                raise EncodingCancelledError(
-                    f"{recording.source}: encoding was stopped at frame {index} of {total}."
-                )
+                stopped = f"{source}: encoding was stopped at frame {index} of {total}."
+                raise EncodingCancelledError(stopped)
             if stream is None:
                 stream = _open_stream(container, recording.frames, frame, fps, settings)
             frame.pts, frame.time_base = index, Fraction(1, fps)
@@ -174,13 +184,13 @@ def _encode(
             container.mux(stream.encode(frame))
 
         if stream is None:
-            raise OutputError(f"{recording.source} has no frames to encode.")
+            raise OutputError(f"{source} has no frames to encode.")
         container.mux(stream.encode())
 
 
 def _open_stream(
     container: av.container.OutputContainer,
-    source: FrameSource | None,
+    source: FrameSource | DepthSource | None,
     frame: av.VideoFrame,
     fps: int,
     settings: VideoEncoding,
@@ -191,8 +201,12 @@ def _open_stream(
         "preset": settings.preset or preset,
         "crf": str(crf if settings.crf is None else settings.crf),
     }
-    stream = container.add_stream(_ENCODERS[settings.codec], rate=fps, options=options)
-    stream.width, stream.height, stream.pix_fmt = frame.width, frame.height, "yuv420p"
+    encoder: Literal["libx264", "libsvtav1", "libx265"] = _ENCODERS[settings.codec]
+    pixels = "yuv420p"
+    if frame.format.name == DEPTH_FORMAT:
+        encoder, options, pixels = "libx265", _LOSSLESS, DEPTH_FORMAT
+    stream = container.add_stream(encoder, rate=fps, options=options)
+    stream.width, stream.height, stream.pix_fmt = frame.width, frame.height, pixels
     context = stream.codec_context
     context.time_base = Fraction(1, fps)
     context.gop_size = settings.gop
@@ -248,6 +262,13 @@ def _frames(recording: Recording) -> Iterator[av.VideoFrame]:
             assert isinstance(turned, av.VideoFrame)
             frame = turned
         yield frame
+
+
+def _depth_frames(depth: Depth) -> Iterator[av.VideoFrame]:
+    for index in range(len(depth.frames)):
+        counts = np.rint(1e3 * np.nan_to_num(depth.frames.at(index)))
+        counts[(counts < 0) | (counts > _MOST_MM)] = 0
+        yield av.VideoFrame.from_ndarray(counts.astype(np.uint16), format=DEPTH_FORMAT)
 
 
 def _turned(frame: av.VideoFrame, turns: int, mirrored: bool, size: tuple[int, int]) -> Graph:

@@ -66,6 +66,10 @@ def test_every_frame_comes_out_in_its_place(dataset, expected):
             assert [item["task"]] == row["tasks"]
             for key in dataset.meta.video_keys:
                 height, width, _ = dataset.features[key]["shape"]
+                if key in dataset.meta.depth_keys:
+                    assert item[key].dtype == torch.float32  # millimetres
+                    assert np.array_equal(item[key].numpy(), expected["depth"][None, seen])
+                    continue
                 assert item[key].shape == (3, height, width)
                 assert item[key].dtype == torch.float32 and 0 <= item[key].min() <= 1
                 if expected is not None and "gray" in expected:
@@ -132,6 +136,9 @@ def test_stats_have_the_shapes_and_values_of_lerobots_own(dataset):
                 )
     for key in dataset.meta.video_keys:
         mean = dataset.meta.stats[key]["mean"]
+        if key in dataset.meta.depth_keys:
+            assert mean.shape == (1, 1, 1) and 300 < mean < 600
+            continue
         assert mean.shape == (3, 1, 1) and (mean >= 0).all() and (mean <= 1).all()
 
 

@@ -10,8 +10,9 @@ from acehand_core.drawing.contact_sheet import EpisodePictures, source_view
 from acehand_core.errors import MissingDependencyError
 from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
+from acehand_core.motion import View
 from acehand_core.recordings.registry import open_recording
-from acehand_core.types import SIDES
+from acehand_core.types import SIDES, no_progress
 from helpers.retarget_samples import motion_of, moving_hands
 from helpers.video_fixtures import write_video
 from retarget.retargeting import retarget_motion
@@ -107,6 +108,28 @@ def test_a_distorted_camera_is_taken_without_its_distortion(placed, pictures):
     seen = dataclasses.replace(motion, camera=fisheye)
     (a,), (b,) = pictures(motion, trajectory, [5]), pictures(seen, trajectory, [5])
     assert (a == b).all()
+
+
+def test_other_cameras_show_the_hands_where_they_see_them(placed, tmp_path):
+    """A second camera 50 mm to the right of the first, and one that looks away."""
+    black = [np.zeros((240, 320, 3), np.uint8)] * 12
+    source = open_recording(write_video(tmp_path / "v.mp4", black))
+    seen = dataclasses.replace(source, camera=CAMERA)
+    right, away = np.eye(4), frames.rigid(rotations.exp(np.array([0, np.pi, 0])), np.zeros(3))
+    right[0, 3] = 0.05
+    rig = dataclasses.replace(source, views=(View("r", seen, right), View("a", seen, away)))
+    pictures = EpisodePictures(rig, placed[0], placed[1], None)
+    pictures.write(tmp_path / "sheet.png", tmp_path / "o.mp4", no_progress)
+    overlay = open_recording(tmp_path / "o.mp4")
+    assert (overlay.width, overlay.height) == (320 + 160, 240)
+    image = overlay.frames.at(5)
+    there = frames.apply(frames.inverse(right), placed[0].joints_camera[5])
+    for x, y in CAMERA.rescaled(160, 120).project(there).reshape(-1, 2).round().astype(int):
+        assert not (0 <= x < 160 and 0 <= y < 120) or image[y, 320 + x].max() > 60
+    assert (image[20:120, 320:].max(-1) > 60).any()
+    assert (image[140:, 320:].max(-1) < 60).all()
+    # As wide on the sheet: a thumbnail and half of one.
+    assert cv2.imread(str(tmp_path / "sheet.png")).shape[1] == 3 * (450 + 6) + 6
 
 
 @pytest.mark.parametrize(("spread", "share", "middle"), [(1.0, 0.3125, 0.6), (6.0, 1.0, 0.5)])

@@ -11,6 +11,7 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -30,9 +31,10 @@ from acehand_core.recordings.hands_file import read_hand_motion, write_hand_moti
 from acehand_core.review.decisions import write_beside
 from helpers import ROOT, trim_samples
 from helpers import lerobot_samples as samples
-from helpers.commands import run_helper
+from helpers.commands import hands_file, run_helper
 from helpers.example_video import EXAMPLE
 from helpers.lerobot_samples import check_every_frame
+from helpers.video_fixtures import write_video
 
 PYTHON = os.environ.get("ACEHAND_LEROBOT_PYTHON")
 NONE = "ACEHAND_LEROBOT_PYTHON names no Python with lerobot"
@@ -137,6 +139,33 @@ def test_the_real_loader_reads_what_the_main_job_writes(tmp_path):
     kept = edited / "two-delete_episodes"
     assert retarget.main([*two, "--duration", "0.5", "--append", "--output", str(kept)]) == 0
     assert check_dataset(kept) == []
+
+
+def test_the_real_loader_reads_other_views_and_depth(tmp_path):
+    """Depth comes out of the unmodified loader in the millimetres that went in."""
+    seconds = np.arange(12) / 30
+    depth = 400 + 7 * np.arange(12)[:, None, None] + np.arange(64 * 96).reshape(64, 96) % 300
+    video, other = (write_video(tmp_path / f"{n}.mp4", k) for n, k in (("a", 12), ("b", 13)))
+    (tmp_path / "depth").mkdir()
+    depth[:, :4] = 0  # no reading
+    for second, counts in zip(seconds, depth, strict=True):
+        cv2.imwrite(str(tmp_path / f"depth/{second:.6f}.png"), counts.astype(np.uint16))
+    lens = {"width": 96, "height": 64, "fx": 80.0, "fy": 80.0, "cx": 47.5, "cy": 31.5}
+    poses = [np.eye(4).tolist() for _ in range(2)]
+    poses[1][0][3] = 0.1
+    rig = {"cameras": {n: {**lens, "T_rig_camera": p} for n, p in zip("ab", poses, strict=True)}}
+    (tmp_path / "rig.json").write_text(json.dumps(rig))
+    hands = hands_file(tmp_path / "hands.npz", 12)
+    words = [video, "--rig", tmp_path / "rig.json", "--view", f"b={other}", "--depth",
+             tmp_path / "depth", "--tracker", hands, "--keep-views", "--keep-depth",
+             "--output", tmp_path / "datasets" / "rig", "-q"]  # fmt: skip
+    assert retarget.main([*map(str, words)]) == 0
+    np.savez(tmp_path / "datasets" / "rig.npz", task=["hand motion"] * 12, depth=depth)
+    _run_there(
+        ["test_real_loader.py"],
+        tmp_path / "cache",
+        ACEHAND_LEROBOT_DATASETS=str(tmp_path / "datasets"),
+    )
 
 
 def test_both_live_in_one_environment(tmp_path):

@@ -10,11 +10,19 @@ from hypothesis import strategies as st
 
 from acehand_core.errors import CalibrationError, InputError, VideoError
 from acehand_core.geometry.cameras import Camera
-from acehand_core.motion import FrameSource, Recording
+from acehand_core.motion import Depth, FrameSource, Recording, View
 from acehand_core.recordings.options import RecordingOptions
 from acehand_core.recordings.registry import Registry, open_recording
-from acehand_core.recordings.selection import _SelectedFrames, at_rate, part
+from acehand_core.recordings.selection import (
+    _SelectedFrames,
+    aligned,
+    at_rate,
+    check_together,
+    part,
+)
 from helpers.video_fixtures import Images, read_number, write_video
+
+LENS = Camera("pinhole", 1, 1, 1.0, 1.0, 0.0, 0.0)
 
 
 def recording(times, fps=30.0):
@@ -48,6 +56,33 @@ def test_each_tick_takes_the_nearest_frame(gaps, first, fps):
     assert -0.5e9 / fps - 1 <= times[-1] - ticks[-1] < 1e9 / fps
     assert numbers(view.frames.read(0, len(view))) == index.tolist()
     np.testing.assert_array_equal(view.T_world_camera[:, 0, 0], index)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    gaps=st.lists(st.integers(1, 80_000_000), min_size=1, max_size=25),
+    first=st.integers(-(10**8), 10**8),
+)
+def test_a_view_gives_the_frame_nearest_in_time_to_each_frame(gaps, first):
+    main = recording(np.round(np.arange(20) * 1e9 / 30) + 10**9)
+    stamps = np.cumsum([first + 10**9, *gaps])
+    pictures = [np.full((1, 1), k, np.float32) for k in range(len(stamps))]
+    depth = Depth(Images(pictures), stamps, LENS, np.eye(4))
+    main = replace(main, views=(View("b", recording(stamps), np.eye(4)),), depth=depth)
+    both, times = aligned(main), main.timestamps_ns
+    seen = both.views[0].recording
+    expected = np.abs(stamps - times[:, None]).argmin(axis=1)
+    assert numbers(seen.frames.read(0, 20)) == expected.tolist()
+    assert [int(both.depth.frames.at(k)[0, 0]) for k in range(20)] == expected.tolist()
+    np.testing.assert_array_equal(seen.timestamps_ns, times)
+    np.testing.assert_array_equal(seen.source_timestamps_ns, stamps[expected])
+    away = np.abs(stamps[expected] - times)
+    limit = max(1e9 / 30, np.median(gaps)) / 2 + 1e6
+    if (away > limit).sum() * 2 >= 20:
+        with pytest.raises(InputError, match="of 20 frames have no picture of it"):
+            check_together(main, stamps, "it")
+    else:
+        check_together(main, stamps, "it")
 
 
 @pytest.mark.parametrize("fps", [1, 24, 25, 30, 60])
