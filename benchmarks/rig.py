@@ -6,9 +6,9 @@
         --rig aria --output out/rig/aria
     python -m benchmarks.rig --clips out/rig/stereo out/rig/aria
 
-Each clip is tracked by one camera, with depth, with views, and with both; ``ratio`` is that to
-one camera over all hands of the same run, measures as in ``tracking/score.py``. ``worse`` are
-depths that are 2 % off, 20 ms late, or have 30 % holes. ``cpu`` is the time over that of one camera.
+Each clip is tracked by one camera, with depth, with views, and with both. ``ratio``: that to one
+camera over all hands of the same run; measures as in ``tracking/score.py``. With ``--worse`` also
+by depth that is 2 % off, 20 ms late, or has 30 % holes. ``cpu``: time over that of one camera.
 
 ``photographs``: ``stereo_hand`` of the shared data, both cameras as a rig. Its truth has the
 network's own wrist, so joints are also given about their mean; one scale per clip.
