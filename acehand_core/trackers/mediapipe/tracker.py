@@ -148,8 +148,12 @@ class MediaPipeTracker:
 
     def _refined(self, recording: Recording, slots: Slots, progress: Progress) -> Slots:
         assert recording.frames is not None
-        quality, work_dir = self._settings.quality, self._settings.work_dir
+        quality, work_dir = self._settings.quality, self._work_dir(recording)
         return refine(recording.frames, slots, quality, progress, work_dir, cache_key(recording))
+
+    def _work_dir(self, recording: Recording) -> Path | None:
+        """Return where partial results are kept; nowhere without a hash to find them by."""
+        return None if recording.sha256 is None else self._settings.work_dir
 
     def _views(
         self, recording: Recording, camera: Camera, slots: Slots, progress: Progress
@@ -189,7 +193,7 @@ class MediaPipeTracker:
         assert recording.frames is not None
         quality, fps = self._settings.quality, recording.fps
         key = {**cache_key(recording), "quality": quality}
-        cache = SegmentCache(self._settings.work_dir, key)
+        cache = SegmentCache(self._work_dir(recording), key)
         detections = redetection.forward_pass(recording.frames, fps, progress, cache, quality)
         slots = assign_slots(detections, fps=fps)
         unclear = side_by_view(detections, fps)
