@@ -240,7 +240,7 @@ class MediaPipeTracker:
             return None
         from acehand_core.camera.recorded import recorded_rotations
 
-        work_dir, landmarks = self._settings.work_dir, _landmarks(slots)
+        work_dir, landmarks = self._work_dir(recording), _landmarks(slots)
         return recorded_rotations(recording, camera, landmarks, wanted, work_dir, progress)
 
     def _assemble(
