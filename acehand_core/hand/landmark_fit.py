@@ -43,6 +43,8 @@ SKIN_SIGMA_M, SKIN_REACH = 0.005, 3.0
 #: Points further behind the skin are hidden by other fingers; nearer ones are seen through a hole
 #: between the vertices. Skin around a point's ray counts; a share of the vertices is enough for it.
 LEAST_BELOW_M, MOST_BELOW_M, AROUND_M, EVERY_VERTEX = 0.003, 0.05, 0.006, 3
+#: Error of a measured hand length besides noise: the network's hands are 2 to 6 % short on renders.
+LENGTH_SIGMA = 0.04
 #: Frames posed at once by ``Pose.keypoints``.
 _ROWS = 512
 
@@ -318,7 +320,8 @@ def length_sigma(
     model = CapsuleHand()
     length = model.hand_length(betas)
     slope = np.array([model.hand_length(betas + b) - length for b in np.eye(10)])
-    return float(np.sqrt(slope @ np.linalg.solve(normal + np.eye(10), slope)))
+    own = np.sqrt(slope @ np.linalg.solve(normal + np.eye(10), slope))
+    return float(np.hypot(own, LENGTH_SIGMA * length))
 
 
 def _shape_step(
