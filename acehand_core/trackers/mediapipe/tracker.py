@@ -65,6 +65,8 @@ _OTHERS = (
     "(near, with forearms from below), the others left out"
 )
 
+#: Size in standard deviations of adults from which a measured hand is doubted.
+UNUSUAL_SIZE = 2.5
 #: Least presence in a crop, and distance in hand sizes of a mean that is of another hand.
 LEAST_PRESENCE, SAME = 0.3, 0.75
 
@@ -299,9 +301,11 @@ class MediaPipeTracker:
         measured = [track for track in tracks if np.isfinite(track.length_sigma[0])]
         if measured:
             length = CapsuleHand().hand_length(measured[0].betas)
+            usual = abs(measured[0].betas[0]) < UNUSUAL_SIZE
             notes.append(
                 f"hand length measured as {1e3 * length:.0f} mm, standard deviation "
                 f"{1e3 * measured[0].length_sigma[0]:.0f} mm"
+                + ("" if usual else ": unusual for an adult; is the unit of rig or depth right?")
             )
         elif settings.hand_length_m is None:
             notes.append(
