@@ -229,6 +229,18 @@ def test_an_invented_hand_loses_against_the_other_camera():
     assert all(pair[0] is not None and pair[1] is not None for pair in other)
 
 
+def test_two_different_right_hands_are_a_left_and_a_right_one():
+    """One camera sees the left hand and is unsure of its side, the other one the right hand."""
+    (left, right), times = both_hands(), stamps(20)
+    unsure = [[None, hand] for hand in seen(left, "right", confidence=0.7)]
+    sure = [[None, hand] for hand in seen(frames.apply(T_VIEW_CAMERA, right), "right")]
+    view = ViewTrack(PINHOLE, T_CAMERA_VIEW, times, sure)
+    found, (other,) = same_hands(PINHOLE, unsure, times, [view])
+    for pair, before in zip(found, unsure, strict=True):
+        assert pair[0] is before[1] and pair[1] is None
+    assert other == sure
+
+
 @pytest.mark.parametrize("late_s", [0.0, 0.12, -0.2])
 def test_the_offset_of_a_clock_is_found(late_s):
     _, joints = hand_motion("right", 90)
