@@ -309,9 +309,15 @@ def _bag(result: Result) -> str:
 
 
 def _rig(result: Result) -> str:
-    names = {"camera": "one camera", "depth": "depth", "views": "the other cameras",
-             "views and depth": "both", "2 % off": "depth 2 % off", "20 ms late": "depth 20 ms late",
-             "30 % holes": "depth with 30 % more holes"}  # fmt: skip
+    names = {
+        "camera": "one camera",
+        "depth": "depth",
+        "views": "the other cameras",
+        "views and depth": "both",
+        "2 % off": "depth 2 % off",
+        "20 ms late": "depth 20 ms late",
+        "30 % holes": "depth with 30 % more holes",
+    }
     lines = [
         "| rendered clips | wrist, mm (in depth) | joints, mm | palms over 30 degrees | found of "
         "hands mostly seen | hands on the wrong side, of none |",
@@ -431,6 +437,7 @@ WRITERS: dict[str, Callable[[Result], str]] = {
     "gap filling": _gap_filling,
     "bag": _bag,
     "rig": _rig,
+    "rig aria": lambda result: _rig({**result, "photographs": None}),
     "evaluate": _evaluate,
     "recovery": _recovery,
     "own robots": _own_robots,

@@ -4,7 +4,7 @@
         --rig stereo --output out/rig/stereo
     acehand synth --clips 12 --frames 121 --seed SEED --cameras pinhole --depth aligned
         --rig aria --output out/rig/aria
-    python -m benchmarks.rig --clips out/rig/stereo out/rig/aria
+    python -m benchmarks.rig --worse --clips out/rig/stereo
 
 Each clip is tracked by one camera, with depth, with views, and with both. ``ratio``: that to one
 camera over all hands of the same run; measures as in ``tracking/score.py``. With ``--worse`` also
