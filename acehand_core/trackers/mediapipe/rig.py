@@ -17,7 +17,7 @@ from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.landmark_fit import rays
 from acehand_core.motion import runs
 from acehand_core.trackers.mediapipe import pnp
-from acehand_core.trackers.mediapipe.linking import Slots
+from acehand_core.trackers.mediapipe.linking import Slots, landmarks_of
 from acehand_core.trackers.mediapipe.search import Detection
 from acehand_core.types import RigidTransform, TimestampsNs
 
@@ -160,12 +160,7 @@ def _present(slots: Slots) -> Bool[np.ndarray, "T 2"]:
 
 def _rays(camera: Camera, slots: Slots) -> Float[np.ndarray, "T 2 21 3"]:
     """Return unit rays of landmarks, NaN where there is no hand or none before the camera."""
-    pixels = np.full((len(slots), 2, 21, 2), np.nan)
-    for frame, pair in enumerate(slots):
-        for slot, hand in enumerate(pair):
-            if hand is not None:
-                pixels[frame, slot] = hand.pixels
-    bearing = pnp.bearings(camera, pixels.reshape(-1, 21, 2))
+    bearing = pnp.bearings(camera, landmarks_of(slots).reshape(-1, 21, 2))
     return rays(bearing).reshape(len(slots), 2, 21, 3)
 
 

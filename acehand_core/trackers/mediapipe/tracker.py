@@ -33,6 +33,7 @@ from acehand_core.trackers.mediapipe.linking import (
     by_turn,
     frames_with_others,
     is_worn,
+    landmarks_of,
     side_by_view,
     unturned,
 )
@@ -54,7 +55,7 @@ from acehand_core.trackers.mediapipe.redetection import SegmentCache, in_segment
 from acehand_core.trackers.mediapipe.rig import ViewTrack, estimated_offset, same_hands
 from acehand_core.trackers.mediapipe.search import Detection
 from acehand_core.trackers.skin_depth import skin_depth
-from acehand_core.types import SIDES, ImageRgb, JointsImage, Progress, Quality, Side, no_progress
+from acehand_core.types import SIDES, ImageRgb, Progress, Quality, Side, no_progress
 
 _Flags = Bool[np.ndarray, "T"]
 
@@ -134,7 +135,7 @@ class MediaPipeTracker:
             recording = replace(recording, notes=(*recording.notes, *notes))
         skin = {}
         if recording.depth is not None:
-            read = skin_depth(recording.depth, camera, _landmarks(slots), times, progress)
+            read = skin_depth(recording.depth, camera, landmarks_of(slots), times, progress)
             skin = dict(zip(SIDES, read, strict=True))
         found = reconstruct_hands(
             self._by_side(slots), camera, times, self._settings, motion, poses, views, skin
@@ -242,7 +243,7 @@ class MediaPipeTracker:
             return None
         from acehand_core.camera.recorded import recorded_rotations
 
-        work_dir, landmarks = self._work_dir(recording), _landmarks(slots)
+        work_dir, landmarks = self._work_dir(recording), landmarks_of(slots)
         return recorded_rotations(recording, camera, landmarks, wanted, work_dir, progress)
 
     def _assemble(
@@ -335,16 +336,6 @@ class MediaPipeTracker:
             },
             notes=tuple(notes),
         )
-
-
-def _landmarks(slots: Slots) -> JointsImage:
-    """Return the landmarks of both hands, NaN for none."""
-    landmarks = np.full((len(slots), len(SIDES), 21, 2), np.nan)
-    for frame, pair in enumerate(slots):
-        for slot, hand in enumerate(pair):
-            if hand is not None:
-                landmarks[frame, slot] = hand.pixels
-    return landmarks
 
 
 def cache_key(recording: Recording) -> dict[str, Any]:
