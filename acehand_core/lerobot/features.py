@@ -153,30 +153,24 @@ def _by_axes(layout: Layout) -> tuple[FeatureSpec, ...]:
         register_info["sent_ahead_s"] = layout.sent_ahead_s
 
     unit = {"unit": "base: m and rotation columns; joints: rad", "frame": layout.frame}
+    next_state = {**unit, "meaning": "observation.state of the next frame"}
+    joints = f"observation.hand.joints_{'camera' if placed else 'wrist'}"
     specs = [
         FeatureSpec("observation.state", "float32", (len(state),), state, unit),
-        FeatureSpec("action", "float32", (len(state),), state,
-                    {**unit, "meaning": "observation.state of the next frame"}),
+        FeatureSpec("action", "float32", (len(state),), state, next_state),
         _vector("observation.joints.robot", _sided(layout.joint_names), "rad"),
         FeatureSpec("action.register", "float32", (len(registers),), registers, register_info),
-        FeatureSpec(
-            "observation.hand.joints_camera" if placed else "observation.hand.joints_wrist",
-            "float32", (2, 21, 3),
-            {"hand": SIDES, "joint": KEYPOINT_NAMES, "axis": _AXES}, {"unit": "m"},
-        ),
-    ]  # fmt: skip
+        _of_hands(joints, {"unit": "m"}, joint=KEYPOINT_NAMES, axis=_AXES),
+    ]
     if placed:
         specs += [
-            FeatureSpec("observation.hand.global_orient", "float32", (2, 6),
-                        {"hand": SIDES, "rotation": _ROTATION}, model),
-            FeatureSpec("observation.hand.hand_pose", "float32", (2, 15, 6),
-                        {"hand": SIDES, "joint": FINGER_JOINT_NAMES, "rotation": _ROTATION},
-                        model),
-            FeatureSpec("observation.hand.betas", "float32", (2, 10),
-                        {"hand": SIDES, "beta": _BETAS}, model),
-            FeatureSpec("observation.hand.translation", "float32", (2, 3),
-                        {"hand": SIDES, "axis": _AXES}, {**model, "unit": "m"}),
-        ]  # fmt: skip
+            _of_hands("observation.hand.global_orient", model, rotation=_ROTATION),
+            _of_hands(
+                "observation.hand.hand_pose", model, joint=FINGER_JOINT_NAMES, rotation=_ROTATION
+            ),
+            _of_hands("observation.hand.betas", model, beta=_BETAS),
+            _of_hands("observation.hand.translation", {**model, "unit": "m"}, axis=_AXES),
+        ]
     specs += [
         _vector(CONFIDENCE_KEY, SIDES, "0 to 1; 0 where the hand is absent"),
         _vector("observation.hand.visible", SIDES, "share of the hand inside the image"),
@@ -190,21 +184,19 @@ def _by_axes(layout: Layout) -> tuple[FeatureSpec, ...]:
         ]
     if placed:
         specs.append(_vector("observation.camera", _CAMERA, "px"))
+    followed = {"meaning": "the hand was seen or tracked, so that its robot hand follows it"}
+    sigma = {
+        "unit": "m",
+        "meaning": "standard deviation of the joints across the line of sight, in each of two "
+        f"directions, and along it; {UNKNOWN_SIGMA:.0f} where not known",
+    }
     specs += [
         FeatureSpec(
             "observation.source_timestamp_ns", "int64", (1,), ("timestamp_ns",), {"unit": "ns"}
         ),
-        FeatureSpec(
-            VALID_KEY, "bool", (2,), SIDES,
-            {"meaning": "the hand was seen or tracked, so that its robot hand follows it"},
-        ),
-        FeatureSpec(
-            SIGMA_KEY, "float32", (2, 21, 2),
-            {"hand": SIDES, "joint": KEYPOINT_NAMES, "direction": ("across", "along")},
-            {"unit": "m", "meaning": "standard deviation of the joints across the line of sight, "
-             f"in each of two directions, and along it; {UNKNOWN_SIGMA:.0f} where not known"},
-        ),
-    ]  # fmt: skip
+        FeatureSpec(VALID_KEY, "bool", (2,), SIDES, followed),
+        _of_hands(SIGMA_KEY, sigma, joint=KEYPOINT_NAMES, direction=("across", "along")),
+    ]
     if layout.image_size is not None:
         width, height = layout.image_size
         specs.append(video_feature(IMAGE_KEY, height, width))
@@ -289,6 +281,13 @@ def _flattened(values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 def _sided(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(f"{side}_{name}" for side in SIDES for name in names)
+
+
+def _of_hands(key: str, info: Mapping[str, Any], **axes: tuple[str, ...]) -> FeatureSpec:
+    """Return a feature of both hands with the labels of its other axes."""
+    names = {"hand": SIDES, **axes}
+    shape = tuple(len(labels) for labels in names.values())
+    return FeatureSpec(key, "float32", shape, names, info)
 
 
 def _vector(key: str, names: tuple[str, ...], unit: str) -> FeatureSpec:
