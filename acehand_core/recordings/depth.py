@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 
 from acehand_core.errors import CalibrationError, InputError, MissingDependencyError, VideoError
-from acehand_core.motion import Depth, Recording
+from acehand_core.motion import Depth, DepthSource, Recording
 from acehand_core.recordings.cameras import fit_camera_to
 from acehand_core.recordings.options import RigOptions
 from acehand_core.recordings.rig import DEPTH, Rig, check_overlap
@@ -22,15 +22,42 @@ from acehand_core.types import DepthImage, TimestampsNs
 
 _SUFFIXES = (".png", ".exr", ".tif", ".tiff")
 #: Plausible medians of depth, metres.
-_LEAST_M, _MOST_M = 0.01, 50.0
+_LEAST_M, _MOST_M = 0.05, 50.0
+
+
+def metres(counts: np.ndarray, scale: float | None = None) -> DepthImage:
+    """Return z in metres, NaN without a reading.
+
+    ``scale``: metres per count; None: whole numbers are millimetres, others metres.
+    """
+    scale = scale or (1e-3 if counts.dtype.kind == "u" else 1.0)
+    z = (counts * scale).astype(np.float32)
+    z[~(np.isfinite(z) & (z > 0))] = np.nan
+    return z
+
+
+def check_metres(depth: DepthSource, hint: str) -> tuple[int, int]:
+    """Return the (width, height) of depth, by five of its pictures.
+
+    Raises CalibrationError: several sizes, or a median reading that is not plausible in metres.
+    """
+    shown = np.unique(np.linspace(0, len(depth) - 1, 5).astype(int)).tolist()
+    images = [depth.at(index) for index in shown]
+    if len({image.shape for image in images}) > 1:
+        raise CalibrationError("its pictures have several sizes; valid: one.")
+    readings = np.concatenate([image[np.isfinite(image)] for image in images])
+    median = float(np.median(readings)) if len(readings) else np.nan
+    if not _LEAST_M <= median <= _MOST_M:
+        raise CalibrationError(
+            f"its median reading is {median:.3g} m; valid: {_LEAST_M:g} to {_MOST_M:g}. {hint}"
+        )
+    height, width = images[0].shape
+    return width, height
 
 
 @dataclass(frozen=True, slots=True)
 class DepthFrames:
-    """A ``DepthSource`` of T pictures: ``counts`` of one by its index, and metres per count.
-
-    ``scale`` None: whole numbers are millimetres, others metres.
-    """
+    """A ``DepthSource`` of T pictures: ``counts`` of one by its index, ``scale`` as ``metres``."""
 
     count: int
     counts: Callable[[int], np.ndarray]
@@ -41,10 +68,7 @@ class DepthFrames:
 
     def at(self, index: int) -> DepthImage:
         """Return z in metres, NaN without a reading. Raises VideoError: not a depth picture."""
-        counts = self.counts(index)
-        scale = self.scale or (1e-3 if counts.dtype.kind == "u" else 1.0)
-        metres = (counts * scale).astype(np.float32)
-        return np.where(np.isfinite(metres) & (metres > 0), metres, np.float32(np.nan))
+        return metres(self.counts(index), self.scale)
 
 
 def _picture(paths: Sequence[Path], index: int) -> np.ndarray:
@@ -121,18 +145,12 @@ def with_depth(
             "as many, or names that are times (12.345678 s, or nanoseconds)."
         )
     check_overlap(recording, times, f"--depth {place}")
-    images = [depth.at(index) for index in (0, len(depth) // 2, len(depth) - 1)]
-    readings = np.concatenate([image[np.isfinite(image)] for image in images])
-    median = float(np.median(readings)) if len(readings) else np.nan
-    if len({image.shape for image in images}) > 1:
-        raise InputError(f"--depth {place} has pictures of several sizes; give one.")
-    if not _LEAST_M <= median <= _MOST_M:
-        raise CalibrationError(
-            f"--depth {place}: the median reading is {median:.3g} m; valid: {_LEAST_M:g} to "
-            f"{_MOST_M:g}. Give --depth-unit mm, m, or metres per count."
-        )
+    try:
+        size = check_metres(depth, "Give --depth-unit mm, m, or metres per count.")
+    except CalibrationError as error:
+        raise CalibrationError(f"--depth {place}: {error}") from None
 
-    size, pose, note = images[0].shape[::-1], np.eye(4), f"depth of {place.name}"
+    pose, note = np.eye(4), f"depth of {place.name}"
     pictures = recording.width, recording.height
     if rig is not None and DEPTH in rig.cameras:
         camera, pose = rig.fitted(DEPTH, *size), rig.T_main(DEPTH)

@@ -19,6 +19,8 @@ from acehand_core.hand.skeleton import BONES, FINGERS, KEYPOINT_TO_TREE, TIPS, T
 from acehand_core.types import Betas, Rotation, Side
 
 Angles = Float[np.ndarray, "22"]
+#: One angle, or those of a finger from the palm on.
+Degrees = float | int | tuple[float | int, ...]
 #: Derivatives by the 22 angles, a rotation about the world's axes through the wrist, and a shift.
 Slopes = Float[np.ndarray, "M 3 28"]
 
@@ -29,7 +31,7 @@ _THUMB_TIP, _INDEX_TIP = TIPS[:2]
 _PAD_M, _SKIN_M, _PALM_M = 0.0065, 0.008, 0.020
 
 
-def bend(base: Angles | None = None, /, **degrees: float | tuple[float, ...]) -> Angles:
+def bend(base: Angles | None = None, /, **degrees: Degrees) -> Angles:
     """Return ``base`` (default: a relaxed hand) with angles replaced, within the limits.
 
     Names are those of ``articulation.freedoms()``; ``fingers_pip_flex`` sets all four fingers,
@@ -49,9 +51,9 @@ def bend_more(base: Angles, **degrees: float | int) -> Angles:
     return np.clip(angles, *articulation.limits())
 
 
-def one_by_one(**degrees: float | tuple[float, ...]) -> dict[str, float]:
+def one_by_one(**degrees: Degrees) -> dict[str, float | int]:
     """Return ``bend``'s angles with one number for each name."""
-    angles: dict[str, float] = {}
+    angles: dict[str, float | int] = {}
     for name, value in degrees.items():
         if isinstance(value, tuple):
             finger = name.removesuffix("_flex")
@@ -137,7 +139,7 @@ def pinch(
 
 def gesture_angles(name: str, rng: np.random.Generator) -> Angles:
     """Return the fingers of a gesture, varied a little."""
-    shapes: dict[str, dict[str, float | tuple[float, ...]]] = {
+    shapes: dict[str, dict[str, Degrees]] = {
         "flat": dict(fingers_flex=(2, 3, 2)),
         "fist": dict(fingers_flex=(78, 96, 60), thumb_flex=(20, 40, 45)),
         "point": dict(

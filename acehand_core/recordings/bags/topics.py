@@ -27,9 +27,9 @@ ODOMETRY = "nav_msgs/msg/Odometry"
 #: Types with pictures, the preferred first.
 PICTURES = (IMAGE, COMPRESSED_IMAGE, FFMPEG_PACKET, COMPRESSED_VIDEO)
 DEPTHS = (IMAGE, COMPRESSED_IMAGE)
-_TRANSPORTS = ("compressed", "compressedDepth", "ffmpeg", "h264", "image_raw", "image_color",
-               "image_rect_color", "image_rect_raw", "image_rect", "image_mono", "image",
-               "compressed_video", "video")  # fmt: skip
+_TRANSPORT = re.compile(
+    r"(compressed_)?video|compressed(Depth)?|ffmpeg|h264|image(_(rect|(rect_)?(raw|color)|mono))?"
+)
 _NO_PICTURE = re.compile(r"depth|disparity|/range|points|/stereo/image_raw", re.IGNORECASE)
 _DEPTH = re.compile(r"depth|/stereo/image_raw", re.IGNORECASE)  # the second of an OAK
 _RIGHT = ((r"right", "left"), (r"infra2", "infra1"), (r"cam1(?!\d)", "cam0"), (r"_r(?=/|$)", "_l"))
@@ -152,7 +152,7 @@ def choose_camera_info(
 def camera_namespace(topic: str) -> str:
     """Return the prefix of a camera's topics: /cam of /cam/image_raw/compressed."""
     parts = topic.strip("/").split("/")
-    while len(parts) > 1 and (parts[-1] in _TRANSPORTS or parts[-1] == "camera_info"):
+    while len(parts) > 1 and (parts[-1] == "camera_info" or _TRANSPORT.fullmatch(parts[-1])):
         parts.pop()
     return "/" + "/".join(parts)
 

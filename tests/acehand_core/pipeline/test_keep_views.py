@@ -172,7 +172,7 @@ def test_from_python(rig, tmp_path):
         trajectory = retarget.retarget(motion, dataset.robot)
         kept = {"keep_views": True, "keep_depth": True, "overlay": False}
         dataset.add(recording, motion, trajectory, **kept)
-        with pytest.raises(ah.AcehandError, match="views is \\(\\), not"):
+        with pytest.raises(ah.AcehandError, match="other_videos is \\(\\), not"):
             dataset.add(recording, motion, trajectory, overlay=False)
     assert [read_number(image) for image in shown(tmp_path / "out", "second")] == nearest(OTHER)
     assert len(shown(tmp_path / "out", "depth")) == COUNT

@@ -398,7 +398,7 @@ CASES: list[Case] = [
     ("no pictures", lambda f: _depth(f, ()), "give a folder of"),
     ("no track", lambda f: {"depth": f / "b.mp4", "intrinsics": (80.0, 82.0, 47.0, 32.0)},
      "track of 16-bit"),
-    ("metres as mm", lambda f: _depth(f, (2,) * 10), "0.002 m; valid: 0.01 to 50"),
+    ("metres as mm", lambda f: _depth(f, (2,) * 10), "0.002 m; valid: 0.05 to 50"),
     ("mm as metres", lambda f: _depth(f, options={"depth_unit": 1.0}), "500 m; valid"),
     ("empty", lambda f: _depth(f, (0,) * 10), "median reading is nan"),
     ("depth unit", lambda f: {"depth_unit": 1.0}, "--depth-unit needs --depth"),
