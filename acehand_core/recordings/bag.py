@@ -242,10 +242,9 @@ class _Pictures:
         if stream.codec is not None:
             packets = self.table[:, 2:6]
             frames = PacketFrames(*given, stream.codec, packets, self.order, stream.keys)
-        return Recording(
-            str(path), None, times, frame_rate(times), *self.size, frames,
-            processing={"topic": stream.topic, "mirrored": False}, camera_frame=stream.frame_id,
-        )  # fmt: skip
+        seen = str(path), None, times, frame_rate(times), *self.size, frames
+        processing = {"topic": stream.topic, "mirrored": False}
+        return Recording(*seen, processing=processing, camera_frame=stream.frame_id)
 
 
 def _of_one_size(
