@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,6 +13,7 @@ import numpy as np
 
 from acehand_core.errors import CalibrationError, InputError, MissingDependencyError, VideoError
 from acehand_core.motion import Depth, DepthSource, Recording
+from acehand_core.recordings import lerobot_video
 from acehand_core.recordings.cameras import fit_camera_to
 from acehand_core.recordings.options import RigOptions
 from acehand_core.recordings.rig import DEPTH, Rig, check_overlap
@@ -71,6 +72,15 @@ class DepthFrames:
         return metres(self.counts(index), self.scale)
 
 
+def _dequantised(frames: VideoFrames, said: Mapping[str, float], index: int) -> np.ndarray:
+    """Return metres of LeRobot's 12-bit codes; the first and last are of what is out of range."""
+    codes, ends = _plane(frames, index), np.array([said["depth_min"], said["depth_max"]])
+    a, b = np.log(ends + said["shift"]) if said["use_log"] else ends
+    z = a + codes / 4095 * (b - a)
+    z = np.exp(z) - said["shift"] if said["use_log"] else z
+    return np.where((codes > 0) & (codes < 4095), z, np.nan)
+
+
 def _picture(paths: Sequence[Path], index: int) -> np.ndarray:
     path = paths[index]
     if path.suffix.lower() == ".exr":
@@ -101,8 +111,15 @@ def _plane(frames: VideoFrames, index: int) -> np.ndarray:
     return rows[: frame.height, : frame.width]
 
 
-def _source(place: Path, scale: float | None) -> tuple[DepthFrames, TimestampsNs | None]:
-    """Return the depth of a folder or video, and its times, if it has its own."""
+def _source(
+    path: Path, place: Path, scale: float | None
+) -> tuple[DepthFrames, TimestampsNs | None]:
+    """Return depth at ``place``, of the input ``path``, and its times, if it has its own."""
+    if lerobot_video.is_episode(path) and not place.exists():
+        episode, said = lerobot_video.open_depth(path, place.name)
+        assert isinstance(episode.frames, VideoFrames)
+        dequantised = partial(_dequantised, episode.frames, said)
+        return DepthFrames(len(episode), dequantised, None), episode.timestamps_ns
     if place.is_dir() and (paths := pictures_in(place, _SUFFIXES)):
         frames = DepthFrames(len(paths), partial(_picture, paths), scale)
         return frames, times_of_names(place, [path.stem for path in paths])
@@ -112,7 +129,7 @@ def _source(place: Path, scale: float | None) -> tuple[DepthFrames, TimestampsNs
         return DepthFrames(len(index), counts, scale), index.timestamps_ns
     raise InputError(
         f"--depth {place}: give a folder of {', '.join(_SUFFIXES)}, or a video with a track of "
-        "16-bit grey."
+        "16-bit grey, or of a LeRobot episode the key of its depth."
     )
 
 
@@ -125,17 +142,17 @@ def _tracks(video: Path) -> list[int]:
 
 
 def with_depth(
-    recording: Recording, options: RigOptions, rig: Rig | None, whole_ns: TimestampsNs
+    path: Path, recording: Recording, options: RigOptions, rig: Rig | None, whole_ns: TimestampsNs
 ) -> Recording:
     """Return a recording with depth; it has its camera, and pictures as stored.
 
-    ``whole_ns`` are times of all frames of the input, for depth without times. Raises
+    ``whole_ns`` are times of all frames of the input ``path``, for depth without times. Raises
     InputError: no depth, not as much as frames, or at other times; CalibrationError: no camera of
     its size, or not plausible in its unit.
     """
     place = options.depth
     assert place is not None
-    depth, times = _source(place, options.depth_unit)
+    depth, times = _source(path, place, options.depth_unit)
     own_clock = times is None or times[0] > whole_ns[-1] or times[-1] < whole_ns[0]
     if len(depth) == len(whole_ns) and own_clock:
         times = whole_ns

@@ -17,6 +17,7 @@ from acehand_core.lerobot.trim import trim_episodes
 from acehand_core.lerobot.trim_rules import Gaps, TrimRules
 from acehand_core.pipeline import job as pipeline
 from acehand_core.recordings.hands_file import write_hand_motion
+from acehand_core.recordings.registry import open_recording
 from acehand_core.review.decisions import write_beside
 from helpers.commands import Run, hands_file
 from helpers.dying_runs import stop_at
@@ -94,6 +95,11 @@ def test_every_view_and_depth_are_in_the_dataset(rig, tmp_path, capsys):
     assert record["views"]["second"]["T_camera_view"][0] == [1.0, 0.0, 0.0, 0.1]
     assert record["depth"]["camera"]["fx"] == 80.0
     np.testing.assert_array_equal(record["depth"]["T_camera_depth"], np.eye(4))
+
+    given = {"video_key": "observation.images.ego", "intrinsics": (80.0, 80.0, 47.5, 31.5)}
+    read = open_recording(out / "episode_000000", depth="observation.images.depth", **given).depth
+    assert np.isnan(read.frames.at(1)[0, :2]).all()
+    np.testing.assert_allclose(read.frames.at(1)[2:], 0.501, rtol=1e-6)
 
 
 def test_views_at_another_rate_and_without_being_asked(rig, tmp_path, capsys):
