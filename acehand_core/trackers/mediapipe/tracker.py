@@ -65,6 +65,8 @@ _OTHERS = (
     "(near, with forearms from below), the others left out"
 )
 
+#: Size in standard deviations of adults from which a measured hand is doubted.
+UNUSUAL_SIZE = 2.5
 #: Least presence in a crop, and distance in hand sizes of a mean that is of another hand.
 LEAST_PRESENCE, SAME = 0.3, 0.75
 
@@ -148,8 +150,12 @@ class MediaPipeTracker:
 
     def _refined(self, recording: Recording, slots: Slots, progress: Progress) -> Slots:
         assert recording.frames is not None
-        quality, work_dir = self._settings.quality, self._settings.work_dir
+        quality, work_dir = self._settings.quality, self._work_dir(recording)
         return refine(recording.frames, slots, quality, progress, work_dir, cache_key(recording))
+
+    def _work_dir(self, recording: Recording) -> Path | None:
+        """Return where partial results are kept; nowhere without a hash to find them by."""
+        return None if recording.sha256 is None else self._settings.work_dir
 
     def _views(
         self, recording: Recording, camera: Camera, slots: Slots, progress: Progress
@@ -189,7 +195,7 @@ class MediaPipeTracker:
         assert recording.frames is not None
         quality, fps = self._settings.quality, recording.fps
         key = {**cache_key(recording), "quality": quality}
-        cache = SegmentCache(self._settings.work_dir, key)
+        cache = SegmentCache(self._work_dir(recording), key)
         detections = redetection.forward_pass(recording.frames, fps, progress, cache, quality)
         slots = assign_slots(detections, fps=fps)
         unclear = side_by_view(detections, fps)
@@ -236,7 +242,7 @@ class MediaPipeTracker:
             return None
         from acehand_core.camera.recorded import recorded_rotations
 
-        work_dir, landmarks = self._settings.work_dir, _landmarks(slots)
+        work_dir, landmarks = self._work_dir(recording), _landmarks(slots)
         return recorded_rotations(recording, camera, landmarks, wanted, work_dir, progress)
 
     def _assemble(
@@ -295,9 +301,11 @@ class MediaPipeTracker:
         measured = [track for track in tracks if np.isfinite(track.length_sigma[0])]
         if measured:
             length = CapsuleHand().hand_length(measured[0].betas)
+            usual = abs(measured[0].betas[0]) < UNUSUAL_SIZE
             notes.append(
                 f"hand length measured as {1e3 * length:.0f} mm, standard deviation "
                 f"{1e3 * measured[0].length_sigma[0]:.0f} mm"
+                + ("" if usual else ": unusual for an adult; is the unit of rig or depth right?")
             )
         elif settings.hand_length_m is None:
             notes.append(
