@@ -100,7 +100,8 @@ def _by_rim(
     R = facing(side, rng, (-0.30, 0.93, -0.45), (0.25, 0.4, 1.0))
     top = at + height * _Z
     R = bent_within_limits(side, R, top - body.elbow(side, top), _BEND)
-    angles, wrist, heading = pinch(side, betas, R, top - 0.012 * _Z, wall)
+    rim = top - 0.012 * _Z
+    angles, wrist, heading = pinch(side, betas, R, rim, wall)
     # The other fingers stay up, over the rim.
     angles = bend(angles, middle_flex=(6, 22), ring_flex=(2, 22), pinky_flex=(0, 20))
     thumb = np.array([np.cos(heading), np.sin(heading), 0.0])
@@ -109,10 +110,8 @@ def _by_rim(
     to_rim = -inside * thumb * (radius - 0.5 * wall)
     turn = heading + (0.0 if inside > 0 else np.pi) + rng.uniform(-1.3, 1.3)
     pose = frames.rigid(rotations.exp(turn * _Z), at)
-    target = GraspTarget(
-        prop, pose, (0, 1), top - 0.012 * _Z + to_rim, np.array([0.003, 0.003, 0.004]),
-        sides=np.stack([thumb, -thumb]), wall=wall,
-    )  # fmt: skip
+    within, sides = np.array([0.003, 0.003, 0.004]), np.stack([thumb, -thumb])
+    target = GraspTarget(prop, pose, (0, 1), rim + to_rim, within, sides=sides, wall=wall)
     return _fitted(side, betas, GraspPose(angles, R, wrist + to_rim), target)
 
 
