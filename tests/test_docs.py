@@ -15,12 +15,14 @@ from acehand_core.cli.main import all_commands
 from acehand_core.errors import InputError
 from acehand_core.geometry.cameras import Camera, CameraModel
 from acehand_core.lerobot.features import Layout, features
+from acehand_core.pipeline.bag_convert import ConvertOptions
 from acehand_core.pipeline.job import run_job
 from acehand_core.pipeline.report import Failure, JobReport
 from acehand_core.pipeline.settings import JobSettings
 from acehand_core.recordings.cameras import POSE_COLUMNS
 from acehand_core.recordings.hands_file import COLUMNS
 from acehand_core.recordings.keypoints.joints import ENTRIES, REACHES_M
+from acehand_core.settings import leaves
 from helpers import ROOT
 from helpers.commands import hands_file
 from retarget.robots.robot import load_robot
@@ -48,6 +50,13 @@ def test_links_and_tables_of_the_site():
     assert table.startswith("| flag |") and table.endswith("|\nMore.") and "`--port`" in table
     with pytest.raises(KeyError):
         docs_site.on_page_markdown("<!-- table nothing -->")
+
+
+def test_what_is_read_of_bags_is_named_by_flags():
+    section = (DOCS / "ros2.md").read_text("utf-8").split("### What is read")[1]
+    rows = section.split("\n- ")[0]
+    named = set(re.findall(r"\(`(--[a-z-]+)", rows))
+    assert "--depth-topic" in named and named <= {leaf.spelled for leaf in leaves(ConvertOptions)}
 
 
 def test_exit_codes():

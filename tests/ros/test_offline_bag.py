@@ -18,6 +18,7 @@ from acehand_core.recordings.bags.messages import PlainMessage
 from acehand_core.recordings.bags.writer import BagWriter
 from acehand_core.recordings.hands_file import read_hand_motion
 from acehand_core.recordings.video import open_video
+from helpers.rgbd_bag import DEPTH_TOPIC, write_rgbd
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "two_hands.mp4"
 START, STEP = 1_700_000_000_000_000_000, 33_333_333
@@ -179,6 +180,19 @@ def test_the_launch_file(launch: Callable[..., Launched], bag: Path, tmp_path: P
     provenance = read_hand_motion(made / episode_folder(0) / HANDS).provenance
     told = {name: provenance.settings[name] for name in ("quality", "camera_motion")}
     assert told == {"quality": "fast", "camera_motion": "off"}
+
+
+def test_the_launch_file_takes_depth(launch: Callable[..., Launched], tmp_path: Path) -> None:
+    """Colour and unregistered depth, written by rosbags."""
+    made, bag = tmp_path / "data", write_rgbd(tmp_path / "bag")
+    given = {"overlay": False, "quality": "fast", "keep_depth": True}
+    code, output = launch("offline_bag", bag=bag, output_dir=made, **given).wait(240)
+    assert code == 0, output
+    assert list(check_dataset(made)) == []
+    assert (made / "videos/observation.images.depth").is_dir()
+    hands = read_hand_motion(made / episode_folder(0) / HANDS)
+    assert hands.evidence is not None and (hands.evidence == 1 + 4).all()  # camera and depth
+    assert f"depth of {DEPTH_TOPIC} is used" in hands.provenance.notes
 
 
 @pytest.mark.parametrize(

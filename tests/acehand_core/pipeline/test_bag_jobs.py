@@ -18,6 +18,7 @@ from rosbags.highlevel import AnyReader
 from acehand_core.errors import Interrupted
 from acehand_core.geometry import rotations
 from acehand_core.geometry.frames import rigid
+from acehand_core.lerobot.dataset import read_provenance
 from acehand_core.motion import HandMotion, Recording
 from acehand_core.pipeline.bag_convert import ConvertOptions, convert_bag
 from acehand_core.pipeline.bag_write import load_demonstrations, seen_by
@@ -32,6 +33,7 @@ from helpers.commands import Acehand, Run, hands_file
 from helpers.controller_rules import check_bag_limits, check_controller_takes, check_dataset_limits
 from helpers.example_video import TRUTH, empty_frames, example_frames
 from helpers.lerobot_samples import names_in
+from helpers.rgbd_bag import DEPTH_TOPIC, RIGHT_M, SIZE, write_rgbd
 from retarget.robots.robot import load_robot
 
 COUNT = 12
@@ -281,6 +283,26 @@ def test_episodes_by_topic(calibration, tmp_path, capsys):
     run = episode_run(capsys, tmp_path / "bag", tmp_path / "none", "--episode-topic", "/episodes")
     assert run.code == 2 and "Did you mean '/episode'" in run.messages
     assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.slow
+def test_unregistered_depth_measures_the_distance(tmp_path, capsys):
+    bag, off = write_rgbd(tmp_path / "bag"), {}
+    for name, *arguments in (("depth", "--keep-depth"), ("none", "--depth-topic", "none")):
+        run = episode_run(capsys, bag, tmp_path / name, *arguments)
+        assert run.code == 0, run.err
+        used = name == "depth"
+        assert run.json["topics"]["depth"] == (DEPTH_TOPIC if used else None)
+        counts = {"one_camera": COUNT, "several_cameras": 0, "depth": COUNT}
+        evidence = {"left": counts, "right": counts} if used else None
+        assert run.json["episodes"][0].get("evidence") == evidence
+        hands = read_hand_motion(tmp_path / name / "acehand/episode_000000/hand_motion.parquet")
+        wrists = hands.joints_camera[:, :, 0] - read_hand_motion(TRUTH).joints_camera[:COUNT, :, 0]
+        off[name] = np.linalg.norm(wrists, axis=-1).mean()
+    assert off["depth"] < 0.013 and off["depth"] < 0.7 * off["none"]
+    (record,) = read_provenance(tmp_path / "depth")
+    assert np.allclose(np.array(record["depth"]["T_camera_depth"])[:3, 3], [RIGHT_M, 0, 0])
+    assert record["depth"]["camera"]["width"] == SIZE[0]
 
 
 def test_an_episode_without_a_hand_does_not_stop_the_others(tmp_path, capsys):
