@@ -279,14 +279,18 @@ class MediaPipeTracker:
             hand_model="acehand",
             camera=camera,
             T_world_camera=recording.T_world_camera,
-            provenance=self._provenance(recording, camera, tracks, lost_turns),
+            provenance=self._provenance(recording, camera, lost_turns, tracks),
             fill_frame=None if motion is None else both("fill_frame"),
             joint_sigma=both("sigma"),
             evidence=both("evidence") if recording.views or recording.depth else None,
         )
 
     def _provenance(
-        self, recording: Recording, camera: Camera, tracks: list[HandTrack], lost_turns: int
+        self,
+        recording: Recording,
+        camera: Camera,
+        lost_turns: int = 0,
+        tracks: Sequence[HandTrack] = (),
     ) -> Provenance:
         settings, notes = self._settings, list(recording.notes)
         posed = recording.T_world_camera is not None
