@@ -259,7 +259,7 @@ def refine(
         problem = FrameProblem(evidence, side, rest, first.global_orient, use_pixels=True)
         start = problem.start(first)
         starts = [start]
-        if try_relaxed:
+        if try_relaxed and first is pose:
             relaxed = start.copy()
             relaxed[:, 6:] = articulation.comfortable()
             starts.append(relaxed)
