@@ -98,6 +98,13 @@ class Offscreen:
             self._gl.free()
             self._gl = None
 
+    def _update(self, data: Any, options: Any) -> None:
+        """Take the state of the model over into the scene."""
+        camera, all_kinds = self._mujoco.MjvCamera(), self._mujoco.mjtCatBit.mjCAT_ALL
+        self._mujoco.mjv_updateScene(
+            self._model, data, options, None, camera, all_kinds, self._scene
+        )
+
     def _read(
         self, width: int, height: int, depth: Float[np.ndarray, "h w"] | None = None
     ) -> UInt8[np.ndarray, "h w 3"]:

@@ -308,6 +308,45 @@ def _bag(result: Result) -> str:
     return "\n".join(lines) + f"\n\n({record(result)})"
 
 
+def _rig(result: Result) -> str:
+    names = {
+        "camera": "one camera",
+        "depth": "depth",
+        "views": "the other cameras",
+        "views and depth": "both",
+        "2 % off": "depth 2 % off",
+        "20 ms late": "depth 20 ms late",
+        "30 % holes": "depth with 30 % more holes",
+    }
+    lines = [
+        "| rendered clips | wrist, mm (in depth) | joints, mm | palms over 30 degrees | found of "
+        "hands mostly seen | hands on the wrong side, of none |",
+        "|---|---|---|---|---|---|",
+    ]
+    for store, modes in result["rendered"].items():
+        for mode, name in names.items():
+            if mode not in modes:
+                continue
+            one, about = modes[mode], f"{store}, {modes['clips']} clips: "
+            lines.append(
+                f"| {about if mode == 'camera' else ''}{name} | {one['wrist_mm']:.1f} "
+                f"({one['wrist_depth_mm']:.1f}) | {one['joints_mm']:.1f} | "
+                f"{100 * one['over_30']:.1f} % | {100 * one['recall_mostly_seen']:.0f} % | "
+                f"{one['wrong_side']}, {one['nothing_there']} |"
+            )
+    photographs = result["photographs"]
+    if isinstance(photographs, dict):
+        one, two, both = (photographs[name] for name in ("camera0", "camera1", "both"))
+        lines.append("\n" + _wrapped(
+            "Photographs (`stereo_hand`, two cameras 74 degrees apart, their landmarks "
+            "triangulated as truth, one scale per clip): joints relative to the wrist "
+            f"{one['joints_mm']:.1f} and {two['joints_mm']:.1f} mm off by one camera, "
+            f"{both['joints_mm']:.1f} by both; wrists {one['wrist_mm']:.0f}, {two['wrist_mm']:.0f} "
+            f"and {both['wrist_mm']:.0f}; {both['lost_frames']} of {both['frames']} frames lost."
+        ))  # fmt: skip
+    return "\n".join(lines) + f"\n\n({record(result)})"
+
+
 def _evaluate(result: Result) -> str:
     return textwrap.fill(
         f"`python -m benchmarks.evaluate`: {result['segments_per_second']:.1f} segments of "
@@ -397,6 +436,8 @@ WRITERS: dict[str, Callable[[Result], str]] = {
     "fit guards": _fit_guards,
     "gap filling": _gap_filling,
     "bag": _bag,
+    "rig": _rig,
+    "rig aria": lambda result: _rig({**result, "photographs": None}),
     "evaluate": _evaluate,
     "recovery": _recovery,
     "own robots": _own_robots,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import cv2
@@ -26,8 +26,8 @@ from acehand_core.geometry import frames
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.skeleton import TIPS
-from acehand_core.motion import HandMotion, Recording, RobotTrajectory, View
-from acehand_core.recordings.selection import aligned, resized
+from acehand_core.motion import ChangedFrames, HandMotion, Recording, RobotTrajectory, View
+from acehand_core.recordings.selection import Fit, aligned, resized
 from acehand_core.recordings.video_encode import ahead, write_video
 from acehand_core.types import SIDES, ImageRgb, Picture, Progress
 from retarget.robots.robot import Robot
@@ -56,37 +56,6 @@ def picture_size(recording: Recording) -> tuple[int, int]:
     return max(2, round(recording.width * shrink)), max(2, round(recording.height * shrink))
 
 
-@dataclass(frozen=True, slots=True)
-class _OtherView:
-    """Another camera of the rig: its pictures at an episode's times, and how they are drawn."""
-
-    name: str
-    recording: Recording
-    paint: Painter
-    size: tuple[int, int]
-
-    @classmethod
-    def of(cls, view: View, motion: HandMotion, cell: tuple[int, int]) -> _OtherView:
-        """Return an aligned view with the bones of its hands, in pictures that fit a cell."""
-        seen, camera = view.recording, view.recording.camera
-        shrink = min(cell[0] / seen.width, cell[1] / seen.height)
-        size = max(2, int(seen.width * shrink)), max(2, int(seen.height * shrink))
-        there = replace(
-            motion,
-            camera=camera and camera.rescaled(*size),
-            joints_camera=frames.apply(frames.inverse(view.T_camera_view), motion.joints_camera),
-            joints_image=np.full_like(motion.joints_image, np.nan),  # those of the first camera
-            joint_sigma=None,  # along other directions
-        )
-        return cls(view.name, seen, Painter(there, None), size)
-
-    def at(self, frame: int) -> ImageRgb:
-        """Return the picture of a frame, to draw into."""
-        assert self.recording.frames is not None
-        image = self.recording.frames.at(frame)
-        return cv2.resize(image, self.size, interpolation=cv2.INTER_AREA)
-
-
 class EpisodePictures:
     """Overlay and contact sheet of one episode; ``robot`` and ``arms`` are drawn next to hands.
 
@@ -113,13 +82,27 @@ class EpisodePictures:
         self._paint = Painter(self._motion, model)
         cells = max(2, len(recording.views))
         self._cell = (self._size[0] // cells if recording.views else 0, self._size[1] // cells)
-        self._others = [
-            _OtherView.of(view, self._motion, self._cell) for view in aligned(recording).views
-        ]
+        self._others = [self._other(view) for view in aligned(recording).views]
         # Joints relative to the wrist are in no picture.
         self._outside: Panels | None = None
         if not motion.placed and recording.frames is None:
             self._outside = Panels(motion, *self._size)
+
+    def _other(self, view: View) -> tuple[str, ChangedFrames, Painter]:
+        """Return name, pictures of a cell's size, and painter of the bones in another camera."""
+        seen, camera = view.recording, view.recording.camera
+        assert seen.frames is not None
+        fit = Fit((seen.width, seen.height), self._cell, "letterbox")
+        there = replace(
+            self._motion,
+            camera=camera and fit.camera(camera),
+            joints_camera=frames.apply(
+                frames.inverse(view.T_camera_view), self._motion.joints_camera
+            ),
+            joints_image=np.full_like(self._motion.joints_image, np.nan),  # of the first camera
+            joint_sigma=None,  # along other directions
+        )
+        return view.name, ChangedFrames(seen.frames, fit.image), Painter(there, None)
 
     def _hands(self, image: ImageRgb, frame: int) -> ImageRgb:
         """Return the picture of a frame with its hands; ``image`` is drawn into."""
@@ -131,14 +114,15 @@ class EpisodePictures:
     def _with_robot(self, hands: ImageRgb, others: Picture, frame: int) -> Picture:
         return np.hstack([hands, others, *(view(frame) for view in self._views)])
 
-    def _column(self, images: Sequence[ImageRgb], frame: int) -> Picture:
-        """Return the pictures of the other cameras, drawn into, below one another."""
+    def _column(self, frame: int) -> Picture:
+        """Return the pictures of the other cameras, with bones, below one another."""
         width, height = self._cell
         column: Picture = np.full((self._size[1], width, 3), _BACKDROP, np.uint8)
-        for row, (other, image) in enumerate(zip(self._others, images, strict=True)):
-            other.paint(image, frame)
-            put_caption(image, other.name)
-            column[row * height :][: image.shape[0], : image.shape[1]] = image
+        for row, (name, pictures, paint) in enumerate(self._others):
+            image = pictures.at(frame)
+            paint(image, frame)
+            put_caption(image, name)
+            column[row * height :][:height] = image
         return column
 
     def write(self, sheet: Path, overlay: Path, progress: Progress) -> None:
@@ -148,10 +132,7 @@ class EpisodePictures:
         """
         images = enumerate(resized(self._recording, self._size))
         hands = ahead((self._hands(image, frame) for frame, image in images))
-        seen = [resized(other.recording, other.size) for other in self._others]
-        others = ahead(
-            self._column([next(one) for one in seen], k) for k in range(len(self._motion))
-        )
+        others = ahead(map(self._column, range(len(self._motion))))
         count, chosen, thumbs = len(self._motion), self._chosen(), []
 
         def pictures() -> Iterator[Picture]:
@@ -179,8 +160,7 @@ class EpisodePictures:
                 image = source.at(frame).copy()
             if (image.shape[1], image.shape[0]) != self._size:
                 image = cv2.resize(image, self._size, interpolation=cv2.INTER_AREA)
-            others = self._column([other.at(frame) for other in self._others], frame)
-            picture = self._with_robot(self._hands(image, frame), others, frame)
+            picture = self._with_robot(self._hands(image, frame), self._column(frame), frame)
             thumbs.append(self._thumb(picture, frame))
         self._write_thumbs(thumbs, path)
 

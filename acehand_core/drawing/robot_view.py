@@ -260,9 +260,8 @@ class RobotRenderer(Offscreen):
         Colours (h, w, 3) are multiplied with the covered share of each pixel (h, w; 0 to 255).
         Depths are OpenGL's: rows upwards, ``scale`` times as large, 0 near to 1 far.
         """
-        mujoco, scale = self._mujoco, self._scale
-        mujoco.mjv_updateScene(self._model, self._data, self._options, None, mujoco.MjvCamera(),
-                               mujoco.mjtCatBit.mjCAT_ALL, self._scene)  # fmt: skip
+        scale = self._scale
+        self._update(self._data, self._options)
 
         left, top, right, bottom = box
         for eye in self._scene.camera:

@@ -58,8 +58,7 @@ class Layout:
         register_unit: of the robot's controller.
         arm_joints: of the arm that carries each hand, if any.
         sent_ahead_s: how much earlier than the motion registers are to be sent.
-        views: key and (width, height) of the video of each other camera.
-        depth_size: (width, height) of the depth; None: no depth.
+        other_videos: key and (width, height) of the video of each other camera, and of depth.
     """
 
     joint_names: tuple[str, ...]
@@ -71,43 +70,39 @@ class Layout:
     register_unit: str = "vendor register"
     arm_joints: tuple[str, ...] = ()
     sent_ahead_s: float = 0.0
-    views: tuple[tuple[str, tuple[int, int]], ...] = ()
-    depth_size: tuple[int, int] | None = None
+    other_videos: tuple[tuple[str, tuple[int, int]], ...] = ()
 
 
-def kept_views(recording: Recording) -> tuple[tuple[str, tuple[int, int]], ...]:
-    """Return key and (width, height) of the video of each other camera, for ``Layout``.
+def kept(recording: Recording, views: bool, depth: bool) -> tuple[tuple[str, tuple[int, int]], ...]:
+    """Return ``Layout.other_videos`` of a recording whose views or depth are to be kept.
 
-    Raises InputError: no other camera, a name that is taken or no part of a key, or no pictures
-    near most frames.
+    Raises InputError: there are none, a name is taken or no part of a key, or no pictures are near
+    most frames.
     """
-    if not recording.views:
+    source, found = recording.source, dict[str, tuple[int, int]]()
+    if views and not recording.views:
         raise InputError(
-            f"{recording.source}: --keep-views needs other cameras (--view, --stereo; --views of a "
-            "bag); there is one only."
+            f"{source}: --keep-views needs other cameras (--view, --stereo; --views of a bag); "
+            "there is one only."
         )
-    found = {IMAGE_KEY: (0, 0), DEPTH_KEY: (0, 0)}
-    for view in recording.views:
+    for view in recording.views if views else ():
         key, own = f"observation.images.{view.name}", view.recording
-        if key in found or not re.fullmatch(r"[A-Za-z0-9_-]+", view.name):
+        taken = key in (IMAGE_KEY, DEPTH_KEY, *found)
+        if taken or not re.fullmatch(r"[A-Za-z0-9_-]+", view.name):
             raise InputError(
-                f"{recording.source}: --keep-views: the view {view.name!r} cannot be stored as "
-                f"{key}; valid: letters, digits, '_' and '-', not ego, depth or another view's."
+                f"{source}: --keep-views: the view {view.name!r} cannot be stored as {key}; valid: "
+                "letters, digits, '_' and '-', not ego, depth or another view's."
             )
         check_together(recording, own.timestamps_ns, f"the view {view.name!r}")
         found[key] = even_size(own.width, own.height)
-    return tuple(found.items())[2:]
-
-
-def kept_depth(recording: Recording) -> tuple[int, int]:
-    """Return the (width, height) of depth. Raises InputError: none, or not near most frames."""
-    if (depth := recording.depth) is None:
+    if depth and recording.depth is None:
         raise InputError(
-            f"{recording.source}: --keep-depth needs depth (--depth, a bag's depth topic); there "
-            "is none."
+            f"{source}: --keep-depth needs depth (--depth, a bag's depth topic); there is none."
         )
-    check_together(recording, depth.timestamps_ns, "the depth")
-    return depth.camera.width, depth.camera.height
+    if depth and recording.depth is not None:
+        check_together(recording, recording.depth.timestamps_ns, "the depth")
+        found[DEPTH_KEY] = recording.depth.camera.width, recording.depth.camera.height
+    return tuple(found.items())
 
 
 def features(layout: Layout) -> tuple[FeatureSpec, ...]:
@@ -153,30 +148,24 @@ def _by_axes(layout: Layout) -> tuple[FeatureSpec, ...]:
         register_info["sent_ahead_s"] = layout.sent_ahead_s
 
     unit = {"unit": "base: m and rotation columns; joints: rad", "frame": layout.frame}
+    next_state = {**unit, "meaning": "observation.state of the next frame"}
+    joints = f"observation.hand.joints_{'camera' if placed else 'wrist'}"
     specs = [
         FeatureSpec("observation.state", "float32", (len(state),), state, unit),
-        FeatureSpec("action", "float32", (len(state),), state,
-                    {**unit, "meaning": "observation.state of the next frame"}),
+        FeatureSpec("action", "float32", (len(state),), state, next_state),
         _vector("observation.joints.robot", _sided(layout.joint_names), "rad"),
         FeatureSpec("action.register", "float32", (len(registers),), registers, register_info),
-        FeatureSpec(
-            "observation.hand.joints_camera" if placed else "observation.hand.joints_wrist",
-            "float32", (2, 21, 3),
-            {"hand": SIDES, "joint": KEYPOINT_NAMES, "axis": _AXES}, {"unit": "m"},
-        ),
-    ]  # fmt: skip
+        _of_hands(joints, {"unit": "m"}, joint=KEYPOINT_NAMES, axis=_AXES),
+    ]
     if placed:
         specs += [
-            FeatureSpec("observation.hand.global_orient", "float32", (2, 6),
-                        {"hand": SIDES, "rotation": _ROTATION}, model),
-            FeatureSpec("observation.hand.hand_pose", "float32", (2, 15, 6),
-                        {"hand": SIDES, "joint": FINGER_JOINT_NAMES, "rotation": _ROTATION},
-                        model),
-            FeatureSpec("observation.hand.betas", "float32", (2, 10),
-                        {"hand": SIDES, "beta": _BETAS}, model),
-            FeatureSpec("observation.hand.translation", "float32", (2, 3),
-                        {"hand": SIDES, "axis": _AXES}, {**model, "unit": "m"}),
-        ]  # fmt: skip
+            _of_hands("observation.hand.global_orient", model, rotation=_ROTATION),
+            _of_hands(
+                "observation.hand.hand_pose", model, joint=FINGER_JOINT_NAMES, rotation=_ROTATION
+            ),
+            _of_hands("observation.hand.betas", model, beta=_BETAS),
+            _of_hands("observation.hand.translation", {**model, "unit": "m"}, axis=_AXES),
+        ]
     specs += [
         _vector(CONFIDENCE_KEY, SIDES, "0 to 1; 0 where the hand is absent"),
         _vector("observation.hand.visible", SIDES, "share of the hand inside the image"),
@@ -190,28 +179,25 @@ def _by_axes(layout: Layout) -> tuple[FeatureSpec, ...]:
         ]
     if placed:
         specs.append(_vector("observation.camera", _CAMERA, "px"))
+    followed = {"meaning": "the hand was seen or tracked, so that its robot hand follows it"}
+    sigma = {
+        "unit": "m",
+        "meaning": "standard deviation of the joints across the line of sight, in each of two "
+        f"directions, and along it; {UNKNOWN_SIGMA:.0f} where not known",
+    }
     specs += [
         FeatureSpec(
             "observation.source_timestamp_ns", "int64", (1,), ("timestamp_ns",), {"unit": "ns"}
         ),
-        FeatureSpec(
-            VALID_KEY, "bool", (2,), SIDES,
-            {"meaning": "the hand was seen or tracked, so that its robot hand follows it"},
-        ),
-        FeatureSpec(
-            SIGMA_KEY, "float32", (2, 21, 2),
-            {"hand": SIDES, "joint": KEYPOINT_NAMES, "direction": ("across", "along")},
-            {"unit": "m", "meaning": "standard deviation of the joints across the line of sight, "
-             f"in each of two directions, and along it; {UNKNOWN_SIGMA:.0f} where not known"},
-        ),
-    ]  # fmt: skip
+        FeatureSpec(VALID_KEY, "bool", (2,), SIDES, followed),
+        _of_hands(SIGMA_KEY, sigma, joint=KEYPOINT_NAMES, direction=("across", "along")),
+    ]
     if layout.image_size is not None:
         width, height = layout.image_size
         specs.append(video_feature(IMAGE_KEY, height, width))
-    specs += [video_feature(key, height, width) for key, (width, height) in layout.views]
-    if layout.depth_size is not None:
-        width, height = layout.depth_size
-        specs.append(FeatureSpec(DEPTH_KEY, "video", (height, width, 1), IMAGE_AXES, DEPTH_INFO))
+    for key, (width, height) in layout.other_videos:
+        spec = FeatureSpec(key, "video", (height, width, 1), IMAGE_AXES, DEPTH_INFO)
+        specs.append(spec if key == DEPTH_KEY else video_feature(key, height, width))
     return tuple(specs)
 
 
@@ -289,6 +275,13 @@ def _flattened(values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 def _sided(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(f"{side}_{name}" for side in SIDES for name in names)
+
+
+def _of_hands(key: str, info: Mapping[str, Any], **axes: tuple[str, ...]) -> FeatureSpec:
+    """Return a feature of both hands with the labels of its other axes."""
+    names = {"hand": SIDES, **axes}
+    shape = tuple(len(labels) for labels in names.values())
+    return FeatureSpec(key, "float32", shape, names, info)
 
 
 def _vector(key: str, names: tuple[str, ...], unit: str) -> FeatureSpec:

@@ -31,8 +31,7 @@ from acehand_core.lerobot.features import (
     Layout,
     columns,
     features,
-    kept_depth,
-    kept_views,
+    kept,
     of_same_shape,
 )
 from acehand_core.lerobot.format import INFO_PATH, read_json
@@ -146,8 +145,7 @@ class Dataset:
             even_size(recording.width, recording.height) if recording.frames else None,
             hand.controller.unit,
             arms[0].joint_names if arms else (),
-            views=kept_views(recording) if keep_views else (),
-            depth_size=kept_depth(recording) if keep_depth else None,
+            other_videos=kept(recording, keep_views, keep_depth),
         )
         self.begin(layout, recording)
 
@@ -203,7 +201,7 @@ class Dataset:
         """Open the dataset, or check a recording's layout. Raises InputError, OutputError."""
         if self._writer is not None:
             if layout != self._layout:
-                shared = "frame", "hand_model", "image_size", "arm_joints", "views", "depth_size"
+                shared = "frame", "hand_model", "image_size", "arm_joints", "other_videos"
                 differences = ", ".join(
                     f"{name} is {getattr(layout, name)}, not {getattr(self._layout, name)}"
                     for name in shared
@@ -354,15 +352,14 @@ class Dataset:
 
 
 def _streams(view: Recording, layout: Layout) -> dict[str, Recording | Depth]:
-    """Return what becomes an episode's videos, by key. Raises as ``kept_views``, ``kept_depth``."""
+    """Return what becomes an episode's videos, by key. Raises as ``kept``."""
+    keys, beside = [key for key, _ in layout.other_videos], aligned(view)
+    kept(view, views=any(key != DEPTH_KEY for key in keys), depth=DEPTH_KEY in keys)
     streams: dict[str, Recording | Depth] = {IMAGE_KEY: view}
-    beside = aligned(view)
-    if layout.views:
-        keys = [key for key, _ in kept_views(view)]
-        streams |= zip(keys, (other.recording for other in beside.views), strict=True)
-    if layout.depth_size and kept_depth(view) and beside.depth:
+    streams |= {f"observation.images.{other.name}": other.recording for other in beside.views}
+    if beside.depth is not None:
         streams[DEPTH_KEY] = beside.depth
-    return streams
+    return {key: streams[key] for key in (IMAGE_KEY, *keys)}
 
 
 def _cameras_beside(view: Recording) -> dict[str, Any]:

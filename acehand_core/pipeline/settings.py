@@ -380,7 +380,7 @@ class JobSettings:
 
         Raises InputError for views or depth to keep that the recording lacks.
         """
-        from acehand_core.lerobot.features import Layout, kept_depth, kept_views
+        from acehand_core.lerobot.features import Layout, kept
 
         frame: Literal["camera", "world", "none"] = "camera"
         if not tracker.placed:
@@ -404,8 +404,7 @@ class JobSettings:
             hand.controller.unit,
             arm.joint_names if arm else (),
             ahead,
-            kept_views(recording) if self.keep_views else (),
-            kept_depth(recording) if self.keep_depth else None,
+            kept(recording, self.keep_views, self.keep_depth),
         )
 
     @property

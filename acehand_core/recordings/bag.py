@@ -30,15 +30,14 @@ from acehand_core.recordings.bags.topics import (
     choose_views,
     is_rectified,
 )
-from acehand_core.recordings.cameras import check_plausible, fit_camera_to, undistort
+from acehand_core.recordings.cameras import fit_camera_to
+from acehand_core.recordings.depth import check_metres
 from acehand_core.recordings.video import flipped
 from acehand_core.safe_files import content_sha256
 from acehand_core.types import CameraPoses, Progress, RigidTransform, TimestampsNs
 
 #: Larger errors of a stamp are wrong stamps, smaller ones late messages.
 JUMP_NS = 1_000_000_000
-#: Depth with a larger median, or no reading beyond, is in another unit.
-_FARTHEST_M, _NEAREST_M = 50.0, 0.05
 _LEAST_BASELINE_M = 1e-4
 #: Rates this close to a usual one are rounded to it.
 _RATE_TOLERANCE = 2e-4
@@ -238,14 +237,14 @@ class _Pictures:
         """Return them as a recording without camera, hash and notes."""
         stream, times = self.stream, self.times.timestamps_ns
         message = path, stream.topic, stream.msgtype, self.places
-        frames = BagFrames(*message, self.size, stream.dropped, copies)
+        given = *message, self.size, stream.dropped, copies
+        frames = BagFrames(*given)
         if stream.codec is not None:
-            places = self.table[:, 2:6]
-            frames = PacketFrames(frames, stream.codec, places, self.order, stream.keys)
-        return Recording(
-            str(path), None, times, frame_rate(times), *self.size, frames,
-            processing={"topic": stream.topic, "mirrored": False}, camera_frame=stream.frame_id,
-        )  # fmt: skip
+            packets = self.table[:, 2:6]
+            frames = PacketFrames(*given, stream.codec, packets, self.order, stream.keys)
+        seen = str(path), None, times, frame_rate(times), *self.size, frames
+        processing = {"topic": stream.topic, "mirrored": False}
+        return Recording(*seen, processing=processing, camera_frame=stream.frame_id)
 
 
 def _of_one_size(
@@ -366,13 +365,12 @@ def _own_camera(
 def _views(
     main: Recording, scan: Scan, pictures: _Pictures, copies: UnpackedFiles
 ) -> tuple[View, ...]:
-    """Return the other cameras, undistorted. Raises InputError."""
+    """Return the other cameras. Raises InputError."""
     views = []
     for name, stream in scan.views.items():
         try:
             seen, pose = _beside(scan, pictures, stream)
             camera = _own_camera(scan, stream, seen.size)
-            check_plausible(camera)
             if np.linalg.norm(pose[:3, 3]) < _LEAST_BASELINE_M:
                 raise CalibrationError(
                     f"0 mm from the camera of {scan.image.topic} (frames {stream.frame_id!r}, "
@@ -383,7 +381,7 @@ def _views(
             raise type(error)(f"{where}: {error}") from None
         recording = seen.recording(Path(main.source), copies)
         recording = replace(recording, camera=camera, name=f"{main.name} {name}")
-        views.append(View(name, undistort(recording), pose))
+        views.append(View(name, recording, pose))
     return tuple(views)
 
 
@@ -404,7 +402,7 @@ def _depth(
             camera = _own_camera(scan, stream, seen.size, main.camera if alike else None)
             message = Path(main.source), stream.topic, stream.msgtype, seen.places
             frames = BagDepth(*message, seen.size, stream.dropped, copies)
-            _check_metres(frames)
+            check_metres(frames, "32FC1 has metres, 16UC1 millimetres")
             depth = Depth(frames, seen.times.timestamps_ns, camera, pose)
             found.append((same, frames, depth))
         except InputError as error:
@@ -424,15 +422,3 @@ def _depth(
     dropped.add(frames.dropped)
     frames.dropped = dropped
     return {"depth_topic": frames.topic}, depth
-
-
-def _check_metres(frames: BagDepth) -> None:
-    """Raise InputError for depth in the wrong unit, by five pictures."""
-    shown = np.unique(np.linspace(0, len(frames) - 1, 5).astype(int)).tolist()
-    depth = np.concatenate([frames.at(index).ravel() for index in shown])
-    depth = depth[np.isfinite(depth)]
-    if len(depth) and not (np.median(depth) <= _FARTHEST_M and depth.max() >= _NEAREST_M):
-        raise InputError(
-            f"half of its readings are above {np.median(depth):.3g} m, so they are millimetres in "
-            "32FC1 or metres in 16UC1; valid: metres in 32FC1, millimetres in 16UC1"
-        )

@@ -151,7 +151,7 @@ def content_of(file: Path) -> Any:
             'your video as JSON: {"model": "brown_conrady", "width": .., "height": .., "fx": .., '
             '"fy": .., "cx": .., "cy": .., "distortion": [k1, k2, p1, p2, k3]}.'
         )
-    return _json(file, text) if start[:1] in ("{", "[") else _yaml(file, text)
+    return json_of(file, text) if start[:1] in ("{", "[") else _yaml(file, text)
 
 
 def _colmap(file: Path, data: bytes | str) -> ColmapCameras:
@@ -161,7 +161,7 @@ def _colmap(file: Path, data: bytes | str) -> ColmapCameras:
         raise CalibrationError(f"{file}: {error}") from None
 
 
-def _json(file: Path, text: str) -> Any:
+def json_of(file: Path, text: str) -> Any:
     """Return one JSON value, or the values of JSON lines."""
     try:
         return json.loads(text)

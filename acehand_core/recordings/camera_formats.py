@@ -40,7 +40,7 @@ class CameraFormat:
     Attributes:
         title: its name.
         told_by: fields that only this format has, for messages.
-        recognises: whether a file's content is of this format.
+        recognises: returns something if a file's content is of this format, else nothing.
         cameras: the cameras in a file by name, each made on demand, so that an unreadable one does
             not prevent reading another.
         which: a hint for choosing among several cameras.
@@ -49,7 +49,7 @@ class CameraFormat:
 
     title: str
     told_by: str
-    recognises: Callable[[Any], bool]
+    recognises: Callable[[Any], object]
     cameras: Callable[[Any], Mapping[str, Make]]
     which: str = ""
     note: Callable[[Any], str] = lambda content: ""
@@ -398,24 +398,45 @@ def _ros_camera(info: Mapping[str, Any], rectified: bool, said: CameraHints) -> 
 #: All formats; exactly one must recognise a file.
 FORMATS: tuple[CameraFormat, ...] = (
     CameraFormat("acehand camera file", "model, fx", _is_ours, _single(_our_camera)),
-    CameraFormat("ROS camera calibration", "camera_matrix: rows, cols, data",
-                 _is_ros_calibration, _ros_calibration, _ROS_WHICH),
-    CameraFormat("ROS CameraInfo message", "distortion_model, k, d, p",
-                 _is_ros_message, _ros_message, _ROS_WHICH),
-    CameraFormat("Kalibr camchain", "cam0: camera_model, intrinsics",
-                 lambda content: bool(_kalibr_parts(content)), _kalibr),
-    CameraFormat("OpenCV calibration", "camera_matrix, distortion_coefficients or M1, D1, ...",
-                 lambda content: bool(_opencv_matrices(content)), _opencv),
-    CameraFormat("COLMAP cameras", "cameras.txt or cameras.bin",
-                 lambda content: isinstance(content, ColmapCameras), _colmap),
-    CameraFormat("Aria calibration", "CameraCalibrations",
-                 lambda content: bool(_aria_lines(content)), _aria, note=_aria_note),
-    CameraFormat("Gyroflow lens profile", "fisheye_params, calib_dimension",
-                 lambda content: is_mapping_with(content, "fisheye_params"),
-                 _single(_gyroflow_camera)),
-    CameraFormat("OpenImuCameraCalibrator intrinsics", "intrinsic_type, intrinsics",
-                 lambda content: is_mapping_with(content, "intrinsic_type"),
-                 _single(_theia_camera)),
-    CameraFormat("ORB-SLAM settings", "Camera.fx or Camera1.fx",
-                 lambda content: bool(_orb_slam(content)), _orb_slam),
-)  # fmt: skip
+    CameraFormat(
+        "ROS camera calibration",
+        "camera_matrix: rows, cols, data",
+        _is_ros_calibration,
+        _ros_calibration,
+        _ROS_WHICH,
+    ),
+    CameraFormat(
+        "ROS CameraInfo message",
+        "distortion_model, k, d, p",
+        _is_ros_message,
+        _ros_message,
+        _ROS_WHICH,
+    ),
+    CameraFormat("Kalibr camchain", "cam0: camera_model, intrinsics", _kalibr_parts, _kalibr),
+    CameraFormat(
+        "OpenCV calibration",
+        "camera_matrix, distortion_coefficients or M1, D1, ...",
+        _opencv_matrices,
+        _opencv,
+    ),
+    CameraFormat(
+        "COLMAP cameras",
+        "cameras.txt or cameras.bin",
+        lambda content: isinstance(content, ColmapCameras),
+        _colmap,
+    ),
+    CameraFormat("Aria calibration", "CameraCalibrations", _aria_lines, _aria, note=_aria_note),
+    CameraFormat(
+        "Gyroflow lens profile",
+        "fisheye_params, calib_dimension",
+        lambda content: is_mapping_with(content, "fisheye_params"),
+        _single(_gyroflow_camera),
+    ),
+    CameraFormat(
+        "OpenImuCameraCalibrator intrinsics",
+        "intrinsic_type, intrinsics",
+        lambda content: is_mapping_with(content, "intrinsic_type"),
+        _single(_theia_camera),
+    ),
+    CameraFormat("ORB-SLAM settings", "Camera.fx or Camera1.fx", _orb_slam, _orb_slam),
+)

@@ -41,8 +41,7 @@ _MAX_DEPTH = 8
 #: Largest error of the model fitted to the stored lens polynomial, in half diagonals.
 _CLOSE = 0.003
 #: GoPro's number types -> struct's.
-_NUMBERS = {"b": "b", "B": "B", "s": "h", "S": "H", "l": "i", "L": "I", "j": "q", "J": "Q",
-            "f": "f", "d": "d"}  # fmt: skip
+_NUMBERS = dict(zip("bBsSlLjJfd", "bBhHiIqQfd", strict=True))
 
 
 @dataclass(frozen=True, slots=True)

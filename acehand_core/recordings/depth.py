@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,8 @@ import cv2
 import numpy as np
 
 from acehand_core.errors import CalibrationError, InputError, MissingDependencyError, VideoError
-from acehand_core.motion import Depth, Recording
+from acehand_core.motion import Depth, DepthSource, Recording
+from acehand_core.recordings import lerobot_video
 from acehand_core.recordings.cameras import fit_camera_to
 from acehand_core.recordings.options import RigOptions
 from acehand_core.recordings.rig import DEPTH, Rig, check_overlap
@@ -22,15 +23,42 @@ from acehand_core.types import DepthImage, TimestampsNs
 
 _SUFFIXES = (".png", ".exr", ".tif", ".tiff")
 #: Plausible medians of depth, metres.
-_LEAST_M, _MOST_M = 0.01, 50.0
+_LEAST_M, _MOST_M = 0.05, 50.0
+
+
+def metres(counts: np.ndarray, scale: float | None = None) -> DepthImage:
+    """Return z in metres, NaN without a reading.
+
+    ``scale``: metres per count; None: whole numbers are millimetres, others metres.
+    """
+    scale = scale or (1e-3 if counts.dtype.kind == "u" else 1.0)
+    z = (counts * scale).astype(np.float32)
+    z[~(np.isfinite(z) & (z > 0))] = np.nan
+    return z
+
+
+def check_metres(depth: DepthSource, hint: str) -> tuple[int, int]:
+    """Return the (width, height) of depth, by five of its pictures.
+
+    Raises CalibrationError: several sizes, or a median reading that is not plausible in metres.
+    """
+    shown = np.unique(np.linspace(0, len(depth) - 1, 5).astype(int)).tolist()
+    images = [depth.at(index) for index in shown]
+    if len({image.shape for image in images}) > 1:
+        raise CalibrationError("its pictures have several sizes; valid: one.")
+    readings = np.concatenate([image[np.isfinite(image)] for image in images])
+    median = float(np.median(readings)) if len(readings) else np.nan
+    if not _LEAST_M <= median <= _MOST_M:
+        raise CalibrationError(
+            f"its median reading is {median:.3g} m; valid: {_LEAST_M:g} to {_MOST_M:g}. {hint}"
+        )
+    height, width = images[0].shape
+    return width, height
 
 
 @dataclass(frozen=True, slots=True)
 class DepthFrames:
-    """A ``DepthSource`` of T pictures: ``counts`` of one by its index, and metres per count.
-
-    ``scale`` None: whole numbers are millimetres, others metres.
-    """
+    """A ``DepthSource`` of T pictures: ``counts`` of one by its index, ``scale`` as ``metres``."""
 
     count: int
     counts: Callable[[int], np.ndarray]
@@ -41,10 +69,16 @@ class DepthFrames:
 
     def at(self, index: int) -> DepthImage:
         """Return z in metres, NaN without a reading. Raises VideoError: not a depth picture."""
-        counts = self.counts(index)
-        scale = self.scale or (1e-3 if counts.dtype.kind == "u" else 1.0)
-        metres = (counts * scale).astype(np.float32)
-        return np.where(np.isfinite(metres) & (metres > 0), metres, np.float32(np.nan))
+        return metres(self.counts(index), self.scale)
+
+
+def _dequantised(frames: VideoFrames, said: Mapping[str, float], index: int) -> np.ndarray:
+    """Return metres of LeRobot's 12-bit codes; the first and last are of what is out of range."""
+    codes, ends = _plane(frames, index), np.array([said["depth_min"], said["depth_max"]])
+    a, b = np.log(ends + said["shift"]) if said["use_log"] else ends
+    z = a + codes / 4095 * (b - a)
+    z = np.exp(z) - said["shift"] if said["use_log"] else z
+    return np.where((codes > 0) & (codes < 4095), z, np.nan)
 
 
 def _picture(paths: Sequence[Path], index: int) -> np.ndarray:
@@ -77,8 +111,15 @@ def _plane(frames: VideoFrames, index: int) -> np.ndarray:
     return rows[: frame.height, : frame.width]
 
 
-def _source(place: Path, scale: float | None) -> tuple[DepthFrames, TimestampsNs | None]:
-    """Return the depth of a folder or video, and its times, if it has its own."""
+def _source(
+    path: Path, place: Path, scale: float | None
+) -> tuple[DepthFrames, TimestampsNs | None]:
+    """Return depth at ``place``, of the input ``path``, and its times, if it has its own."""
+    if lerobot_video.is_episode(path) and not place.exists():
+        episode, said = lerobot_video.open_depth(path, place.name)
+        assert isinstance(episode.frames, VideoFrames)
+        dequantised = partial(_dequantised, episode.frames, said)
+        return DepthFrames(len(episode), dequantised, None), episode.timestamps_ns
     if place.is_dir() and (paths := pictures_in(place, _SUFFIXES)):
         frames = DepthFrames(len(paths), partial(_picture, paths), scale)
         return frames, times_of_names(place, [path.stem for path in paths])
@@ -88,7 +129,7 @@ def _source(place: Path, scale: float | None) -> tuple[DepthFrames, TimestampsNs
         return DepthFrames(len(index), counts, scale), index.timestamps_ns
     raise InputError(
         f"--depth {place}: give a folder of {', '.join(_SUFFIXES)}, or a video with a track of "
-        "16-bit grey."
+        "16-bit grey, or of a LeRobot episode the key of its depth."
     )
 
 
@@ -101,17 +142,17 @@ def _tracks(video: Path) -> list[int]:
 
 
 def with_depth(
-    recording: Recording, options: RigOptions, rig: Rig | None, whole_ns: TimestampsNs
+    path: Path, recording: Recording, options: RigOptions, rig: Rig | None, whole_ns: TimestampsNs
 ) -> Recording:
     """Return a recording with depth; it has its camera, and pictures as stored.
 
-    ``whole_ns`` are times of all frames of the input, for depth without times. Raises
+    ``whole_ns`` are times of all frames of the input ``path``, for depth without times. Raises
     InputError: no depth, not as much as frames, or at other times; CalibrationError: no camera of
     its size, or not plausible in its unit.
     """
     place = options.depth
     assert place is not None
-    depth, times = _source(place, options.depth_unit)
+    depth, times = _source(path, place, options.depth_unit)
     own_clock = times is None or times[0] > whole_ns[-1] or times[-1] < whole_ns[0]
     if len(depth) == len(whole_ns) and own_clock:
         times = whole_ns
@@ -121,18 +162,12 @@ def with_depth(
             "as many, or names that are times (12.345678 s, or nanoseconds)."
         )
     check_overlap(recording, times, f"--depth {place}")
-    images = [depth.at(index) for index in (0, len(depth) // 2, len(depth) - 1)]
-    readings = np.concatenate([image[np.isfinite(image)] for image in images])
-    median = float(np.median(readings)) if len(readings) else np.nan
-    if len({image.shape for image in images}) > 1:
-        raise InputError(f"--depth {place} has pictures of several sizes; give one.")
-    if not _LEAST_M <= median <= _MOST_M:
-        raise CalibrationError(
-            f"--depth {place}: the median reading is {median:.3g} m; valid: {_LEAST_M:g} to "
-            f"{_MOST_M:g}. Give --depth-unit mm, m, or metres per count."
-        )
+    try:
+        size = check_metres(depth, "Give --depth-unit mm, m, or metres per count.")
+    except CalibrationError as error:
+        raise CalibrationError(f"--depth {place}: {error}") from None
 
-    size, pose, note = images[0].shape[::-1], np.eye(4), f"depth of {place.name}"
+    pose, note = np.eye(4), f"depth of {place.name}"
     pictures = recording.width, recording.height
     if rig is not None and DEPTH in rig.cameras:
         camera, pose = rig.fitted(DEPTH, *size), rig.T_main(DEPTH)

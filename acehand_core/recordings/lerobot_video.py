@@ -115,10 +115,26 @@ def open_episode(
 ) -> Recording:
     """Return an episode as a recording; stamps count from its first frame at the dataset's rate.
 
-    ``kept`` caches opened videos, which episodes share. Raises as ``find_episode``, and VideoError:
-    its video cannot be read, or lacks one of the episode's frames.
+    ``kept`` caches opened videos, which episodes share. Raises as ``find_episode``, InputError: it
+    has depth, and VideoError: its video cannot be read, or lacks one of the episode's frames.
     """
-    return recording_of(find_episode(path, video_key), mirrored, kept)
+    episode = find_episode(path, video_key)
+    if video_key is not None and _is_depth(_info(path.parent)["features"][video_key]):
+        raise InputError(f"{path.parent}: --video-key {video_key!r} has depth; give it as --depth.")
+    return recording_of(episode, mirrored, kept)
+
+
+#: How lerobot 0.6 quantises depth: metres of the first and last code, shift, and logarithmic.
+_DEPTH = {"depth_min": 0.01, "depth_max": 10.0, "shift": 3.5, "use_log": True}
+
+
+def open_depth(path: Path, key: str) -> tuple[Recording, dict[str, float]]:
+    """Return the depth video of an episode, and ``_DEPTH`` of it. Raises as ``open_episode``."""
+    recording, feature = recording_of(find_episode(path, key)), _info(path.parent)["features"][key]
+    if not _is_depth(feature):
+        raise SchemaError(f"{path.parent}: {key!r} has colours, no depth; valid: a depth feature.")
+    said = feature["info"]
+    return recording, {name: said.get(f"video.{name}", usual) for name, usual in _DEPTH.items()}
 
 
 def recording_of(
@@ -194,10 +210,10 @@ def _version(dataset: Path, info: Mapping[str, Any]) -> int:
 
 def _video_key(dataset: Path, info: Mapping[str, Any], given: str | None) -> str:
     features = {key: value for key, value in info["features"].items() if isinstance(value, dict)}
-    keys = [key for key, value in features.items() if value.get("dtype") == "video"]
-    keys = [key for key in keys if not (features[key].get("info") or {}).get("is_depth_map")]
+    videos = [key for key, value in features.items() if value.get("dtype") == "video"]
+    keys = [key for key in videos if not _is_depth(features[key])]
     if given is not None:
-        if given in keys:
+        if given in videos:
             return given
         raise InputError(f"{dataset}: --video-key {given!r} is not a video; {nearest(given, keys)}")
     if len(keys) == 1:
@@ -207,6 +223,11 @@ def _video_key(dataset: Path, info: Mapping[str, Any], given: str | None) -> str
     images = [key for key, value in features.items() if value.get("dtype") == "image"]
     kind = f"; {images[0]!r} is kept as single images, which are not read" if images else ""
     raise InputError(f"{dataset}: the dataset has no video{kind}.")
+
+
+def _is_depth(feature: Mapping[str, Any]) -> bool:
+    info = feature.get("info") or {}
+    return bool(info.get("is_depth_map") or info.get("video.is_depth_map"))
 
 
 def _rows(dataset: Path) -> dict[int, Mapping[str, Any]]:

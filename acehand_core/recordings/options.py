@@ -49,7 +49,7 @@ class RigOptions:
     )
     depth: Path | None = setting(
         None,
-        "folder of 16-bit PNG or EXR, or a video with a depth track",
+        "folder of 16-bit PNG or EXR, video with a depth track, or LeRobot key",
         metavar="PATH",
         identity="never",
     )

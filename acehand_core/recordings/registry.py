@@ -380,7 +380,7 @@ class Registry:
         if options.rigs.depth is not None:
             from acehand_core.recordings.depth import with_depth
 
-            recording = with_depth(recording, options.rigs, rig, whole_ns)
+            recording = with_depth(path, recording, options.rigs, rig, whole_ns)
 
         views = recording.views
         if options.rigs.baseline_m is not None:  # a rectified pair has one camera

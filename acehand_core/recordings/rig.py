@@ -16,9 +16,10 @@ from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import ChangedFrames, Recording, View
 from acehand_core.recordings.camera_fields import CameraHints, field, is_mapping_with, numbers
-from acehand_core.recordings.camera_files import content_of, file_and_name, format_of
+from acehand_core.recordings.camera_files import content_of, file_and_name, format_of, json_of
 from acehand_core.recordings.cameras import fit_camera_to
 from acehand_core.recordings.options import RigOptions, Stereo
+from acehand_core.recordings.video_index import open_container
 from acehand_core.types import ImageRgb, Picture, RigidTransform, TimestampsNs
 
 #: The camera of a rig that took the depth pictures.
@@ -42,8 +43,11 @@ class Rig:
         """Return a camera for pictures of a size. Raises CalibrationError: unknown, or no fit."""
         if name not in self.cameras:
             raise CalibrationError(f"{self.file}: camera {name!r}; {nearest(name, self.cameras)}")
+        camera = self.cameras[name][0]
+        if (camera.width, camera.height) == (1024, 1024) and 9 * width == 10 * height:
+            camera = camera.cropped(192, 180, 640, 576)  # an Azure Kinect's narrow depth
         try:
-            return fit_camera_to(self.cameras[name][0], width, height)
+            return fit_camera_to(camera, width, height)
         except CalibrationError as error:
             raise CalibrationError(f"{self.file}, camera {name!r}: {error}") from None
 
@@ -65,15 +69,17 @@ def read_rig(path: Path, size: tuple[int, int]) -> Rig:
     Lengths are metres, or what a field ``unit`` of the file says: mm, cm, m, or a number of metres.
 
     Args:
-        path: ours, Kalibr's camchain, or OpenCV's stereo calibration.
+        path: ours, Kalibr's, OpenCV's, or an Azure Kinect's, also as attached to its .mkv.
         size: (width, height) of cameras without a size in the file.
 
     Raises CalibrationError: no rig, a camera without pose, or a matrix that is no rigid transform.
     """
     file, main = file_and_name(str(path))
-    content = content_of(file)
+    content = _attached(file) if file.suffix == ".mkv" else content_of(file)
     try:
-        if is_mapping_with(content, "cameras"):
+        if is_mapping_with(content, "CalibrationInformation"):
+            cameras = _kinect(field(content["CalibrationInformation"], "Cameras"), size)
+        elif is_mapping_with(content, "cameras"):
             cameras = _ours(content["cameras"])
         else:
             made = format_of(file, content).cameras(content)
@@ -88,6 +94,14 @@ def read_rig(path: Path, size: tuple[int, int]) -> Rig:
     return Rig(file, cameras, main)
 
 
+def _attached(file: Path) -> Any:
+    with open_container(file) as container:
+        for stream in container.streams.attachments:
+            if stream.name == "calibration.json":
+                return json_of(file, bytes(stream.data).rstrip(b"\0").decode("utf-8", "replace"))
+    raise CalibrationError(f"{file} has no calibration.json attached; give another --rig.")
+
+
 def _ours(entries: Any) -> dict[str, tuple[Camera, RigidTransform]]:
     cameras = {}
     for name, entry in entries.items():
@@ -98,6 +112,25 @@ def _ours(entries: Any) -> dict[str, tuple[Camera, RigidTransform]]:
     return cameras
 
 
+def _kinect(entries: Any, size: tuple[int, int]) -> dict[str, tuple[Camera, RigidTransform]]:
+    """Return an Azure Kinect's cameras: shares of the sensor with pixel edges at 0, T_camera_depth.
+
+    ``size`` is that of colour, the middle of the sensor at 16:9.
+    """
+    cameras = {}
+    for entry in entries:
+        values = numbers(field(field(entry, "Intrinsics"), "ModelParameters"), "parameters", 14)
+        cx, cy, fx, fy, k1, k2, k3, k4, k5, k6, _, _, p2, p1 = values
+        of_depth = str(field(entry, "Location")).endswith("D0")
+        w, h = (1024, 1024) if of_depth else (size[0], size[0] * 3 // 4)
+        lens = (fx * w, fy * h, cx * w - 0.5, cy * h - 0.5, (k1, k2, p1, p2, k3, k4, k5, k6))
+        camera = Camera("brown_conrady", w, h, *lens)
+        pose = _moved(field(entry, "Rt"), "Rotation", "Translation")
+        camera = camera if of_depth else camera.cropped(0, (h - size[1]) // 2, *size)
+        cameras[DEPTH if of_depth else "color"] = camera, frames.inverse(pose)
+    return cameras
+
+
 def _chained(content: Any, names: list[str]) -> dict[str, RigidTransform]:
     """Return T_rig_camera of cameras with the pose of the one before in each; rig: the first."""
     poses = dict.fromkeys(names[:1], np.eye(4))
@@ -105,9 +138,7 @@ def _chained(content: Any, names: list[str]) -> dict[str, RigidTransform]:
         if is_mapping_with(content, name) and is_mapping_with(content[name], "T_cn_cnm1"):
             step = _pose(content[name]["T_cn_cnm1"], f"T_cn_cnm1 of {name}")
         elif is_mapping_with(content, "R", "T") and len(names) == 2:
-            rotation = np.reshape(numbers(content["R"], "R", 9), (3, 3))
-            top = np.c_[rotation, numbers(content["T"], "T", 3)]
-            step = _pose([*top.ravel().tolist(), 0, 0, 0, 1], "R, T")
+            step = _moved(content, "R", "T")
         else:
             raise CalibrationError(
                 f"camera {name!r} has no pose; valid: T_cn_cnm1 of each camera after cam0 "
@@ -115,6 +146,12 @@ def _chained(content: Any, names: list[str]) -> dict[str, RigidTransform]:
             )
         poses[name] = poses[before] @ frames.inverse(step)
     return poses
+
+
+def _moved(values: Any, turn: str, move: str) -> RigidTransform:
+    rotation = np.reshape(numbers(field(values, turn), turn, 9), (3, 3))
+    top = np.c_[rotation, numbers(field(values, move), move, 3)]
+    return _pose([*top.ravel().tolist(), 0, 0, 0, 1], f"{turn}, {move}")
 
 
 def _pose(value: Any, key: str) -> RigidTransform:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import cv2
 import numpy as np
@@ -13,9 +13,9 @@ from jaxtyping import Bool, Float, Int, UInt8
 from acehand_core.errors import InputError
 from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
-from acehand_core.motion import ChangedFrames, DepthSource, FrameSource, HandMotion, Recording
+from acehand_core.motion import ChangedFrames, HandMotion, Recording
 from acehand_core.recordings.video import VideoFrames
-from acehand_core.types import SIDES, DepthImage, ImageFit, ImageRgb, TimestampsNs
+from acehand_core.types import SIDES, ImageFit, ImageRgb, TimestampsNs
 
 #: Largest repetition of frames in a view, plus an hour of one frame.
 _REPEATS, _HELD_S = 100, 3600
@@ -207,7 +207,7 @@ def part(recording: Recording, start: int, stop: int) -> Recording:
         views.append(replace(view, recording=part(view.recording, *span)))
     if depth is not None:
         first, end = _around(depth.timestamps_ns, times)
-        frames = _SelectedDepth(depth.frames, np.arange(first, end))
+        frames = _Selected(depth.frames, np.arange(first, end))
         depth = replace(depth, frames=frames, timestamps_ns=depth.timestamps_ns[first:end])
     return replace(selected, views=tuple(views), depth=depth)
 
@@ -224,7 +224,7 @@ def aligned(recording: Recording) -> Recording:
         selected = _selected(view.recording, near, times, recording.fps)
         views.append(replace(view, recording=selected))
     if depth is not None:
-        frames = _SelectedDepth(depth.frames, _Between.of(depth.timestamps_ns, times).near)
+        frames = _Selected(depth.frames, _Between.of(depth.timestamps_ns, times).near)
         depth = replace(depth, frames=frames, timestamps_ns=times)
     return replace(recording, views=tuple(views), depth=depth)
 
@@ -260,7 +260,7 @@ def _selected(
         if isinstance(source, VideoFrames):
             source = source.select(index)
         else:
-            source = _SelectedFrames(source, index)
+            source = _Selected(source, index)
     return replace(
         recording,
         timestamps_ns=timestamps_ns,
@@ -272,10 +272,10 @@ def _selected(
 
 
 @dataclass(frozen=True, slots=True)
-class _SelectedFrames:
-    """Frames of another source by a non-decreasing index."""
+class _Selected:
+    """Frames, or depth pictures, of another source by a non-decreasing index."""
 
-    frames: FrameSource
+    frames: Any
     index: Int[np.ndarray, "N"]
 
     def __len__(self) -> int:
@@ -291,21 +291,7 @@ class _SelectedFrames:
                 image, at = next(images), at + 1
             yield image
 
-    def at(self, index: int) -> ImageRgb:
-        return self.frames.at(int(self.index[index]))
-
-
-@dataclass(frozen=True, slots=True)
-class _SelectedDepth:
-    """Depth pictures of another source by an index."""
-
-    frames: DepthSource
-    index: Int[np.ndarray, "N"]
-
-    def __len__(self) -> int:
-        return len(self.index)
-
-    def at(self, index: int) -> DepthImage:
+    def at(self, index: int) -> Any:
         return self.frames.at(int(self.index[index]))
 
 

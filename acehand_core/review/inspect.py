@@ -222,8 +222,8 @@ def inspect(
             done += 1
     progress("inspect", total, total)
 
-    facts = [{**e.facts, "fingerprint": e.fingerprint, "task": e.task, "subject": e.subject,
-              "measures": e.measures} for e in inspected]  # fmt: skip
+    named = "fingerprint", "task", "subject", "measures"
+    facts = [{**e.facts, **{name: getattr(e, name) for name in named}} for e in inspected]
     # If no camera is known, that is one note on the batch.
     cameras = [m.value for e in inspected for m in e.measures if m.check == "camera"]
     shared = ("camera",) if len(cameras) > 1 and set(cameras) == {1} else ()

@@ -187,17 +187,18 @@ def page_data(
     """
     said = inspection.to_json()
     names = said["datasets"]
+    shown = "datasets", "limits", "reasons", "notes", "by_task", "by_subject"
+    decided = [(names[e.dataset], decisions.get(e.fingerprint)) for e in inspection.episodes]
+    places = range(len(inspection.episodes))
     return {
-        **{key: said[key] for key in
-           ("datasets", "limits", "reasons", "notes", "by_task", "by_subject")},
+        **{key: said[key] for key in shown},
         "robots": [reader.robot_label for reader in readers],
-        "token": token, "files": files, "single": single,
-        "decisions": [{**asdict(d), "dataset": names[episode.dataset]}
-                      for episode in inspection.episodes
-                      if (d := decisions.get(episode.fingerprint)) is not None],
-        "episodes": [_entry(inspection, place, videos.get(place))
-                     for place in range(len(inspection.episodes))],
-    }  # fmt: skip
+        "token": token,
+        "files": files,
+        "single": single,
+        "decisions": [{**asdict(d), "dataset": name} for name, d in decided if d is not None],
+        "episodes": [_entry(inspection, place, videos.get(place)) for place in places],
+    }
 
 
 def _entry(inspection: Inspection, place: int, video: tuple[str, float] | None) -> dict[str, Any]:

@@ -86,17 +86,19 @@ def _pace(changes: Float[np.ndarray, "S"]) -> list[Measure]:
     jumps = moving & peak & (changes > _JUMPS * np.maximum(around, second / 2))
     uneven = (around > _MUCH) & (changes > _UNEVEN * np.maximum(windows[:, 3], windows[:, 5]))
     share, count, lost = float(repeats.mean()), int(jumps.sum()), int(uneven.sum())
+    repeated = f"{share:.0%} of the pictures repeat the one before: frames were lost and replaced"
+    jumped = f"jumps of the picture although time stamps are even: {count}; frames are missing"
+    changed = f"pictures that change by half as much again as their neighbours: {lost}"
     return [
-        Measure("repeated_pictures", share,
-                f"{share:.0%} of the pictures repeat the one before: frames were lost and replaced",
-                frame=int(np.argmax(repeats)) + 1),
-        Measure("picture_jumps", count,
-                f"jumps of the picture although time stamps are even: {count}; frames are missing",
-                frame=int(np.argmax(jumps)) + 1),
-        Measure("uneven_pictures", lost,
-                f"pictures that change by half as much again as their neighbours: {lost}; single "
-                "frames are missing", frame=int(np.argmax(uneven)) + 1),
-    ]  # fmt: skip
+        Measure("repeated_pictures", share, repeated, frame=int(np.argmax(repeats)) + 1),
+        Measure("picture_jumps", count, jumped, frame=int(np.argmax(jumps)) + 1),
+        Measure(
+            "uneven_pictures",
+            lost,
+            f"{changed}; single frames are missing",
+            frame=int(np.argmax(uneven)) + 1,
+        ),
+    ]
 
 
 def sightings(episode: Episode, recording: Recording, looks: int) -> list[Sighting]:
@@ -172,16 +174,13 @@ def _compared(episode: Episode, found: Sequence[Sighting]) -> list[Measure]:
     sides = float(np.mean(others))
     worst = found[int(np.nanargmax(away[:, MAX_LAG]))].frame
     when = "earlier" if lag > 0 else "later"
+    apart = f"hands found again in the video are {now:.0%} of their size from where the dataset has"
+    late = f"hands are in the video {abs(lag)} frames {when} than in the dataset"
+    larger = f"hands are {ratio:.2f} times as large in the picture as those found again"
+    swapped = f"{sides:.0%} of the hands found again are the other hand"
     return [
-        Measure("picture_agreement", now,
-                f"hands found again in the video are {now:.0%} of their size from where the "
-                "dataset has them", frame=worst),
-        Measure("picture_lag", abs(lag),
-                f"hands are in the video {abs(lag)} frames {when} than in the dataset",
-                frame=worst),
-        Measure("picture_size", factor,
-                f"hands are {ratio:.2f} times as large in the picture as those found again: another"
-                " camera, unit or depth", frame=worst),
-        Measure("picture_sides", sides,
-                f"{sides:.0%} of the hands found again are the other hand", frame=worst),
-    ]  # fmt: skip
+        Measure("picture_agreement", now, f"{apart} them", frame=worst),
+        Measure("picture_lag", abs(lag), late, frame=worst),
+        Measure("picture_size", factor, f"{larger}: another camera, unit or depth", frame=worst),
+        Measure("picture_sides", sides, swapped, frame=worst),
+    ]

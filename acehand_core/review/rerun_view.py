@@ -346,8 +346,8 @@ def _send_plots(sender: _Sender, shown: EpisodeDisplay) -> None:
         colour: Colour = HAND_COLOURS[side]
         entity = f"curves/{_slug(curve.plot)}"
         name = f"{curve.side} ({curve.unit})" if curve.unit else curve.side
-        sender.series(f"{entity}/{_slug(curve.side)}", curve.values, name,
-                      shade(colour, FILLED) if which == "along" else colour, 1.5)  # fmt: skip
+        colour = shade(colour, FILLED) if which == "along" else colour
+        sender.series(f"{entity}/{_slug(curve.side)}", curve.values, name, colour, 1.5)
         if curve.limit is not None:
             limits[entity] = curve.limit
     for entity, limit in limits.items():

@@ -167,8 +167,8 @@ class _Handler(BaseHTTPRequestHandler):
             if first > last:
                 self._head(416, "text/plain", 0, Content_Range=f"bytes */{size}")
                 return
-            self._head(206, "video/mp4", last - first + 1, Accept_Ranges="bytes",
-                       Content_Range=f"bytes {first}-{last}/{size}")  # fmt: skip
+            span, length = f"bytes {first}-{last}/{size}", last - first + 1
+            self._head(206, "video/mp4", length, Accept_Ranges="bytes", Content_Range=span)
         else:
             self._head(200, "video/mp4", size, Accept_Ranges="bytes")
         with path.open("rb") as file:

@@ -266,11 +266,10 @@ def _joints(
     there = _present(data, joints, where)
     frame, slot = np.nonzero(there)
     count = len(frame)
-    return Hands(
-        frame, slot, np.ones(count), np.broadcast_to(np.eye(3), (count, 3, 3)),
-        np.broadcast_to(np.eye(3), (count, 15, 3, 3)), np.zeros((count, 10)),
-        np.zeros((count, 3)), joints[there], hand_model="none", left_shapedirs_fixed=False,
-    )  # fmt: skip
+    eye = np.eye(3)
+    turns = np.broadcast_to(eye, (count, 3, 3)), np.broadcast_to(eye, (count, 15, 3, 3))
+    still = np.zeros((count, 10)), np.zeros((count, 3))
+    return Hands(frame, slot, np.ones(count), *turns, *still, joints[there], "none", False)
 
 
 def _parameters(
@@ -312,7 +311,5 @@ def _parameters(
         orient, translation = change_frame(T, orient, translation, rest)
 
     frame, slot = np.nonzero(there)
-    return Hands(
-        frame, slot, np.ones(len(frame)), orient[there], pose[there], betas[there],
-        translation[there], left_shapedirs_fixed=fixed,
-    )  # fmt: skip
+    placed = orient[there], pose[there], betas[there], translation[there]
+    return Hands(frame, slot, np.ones(len(frame)), *placed, left_shapedirs_fixed=fixed)

@@ -87,10 +87,8 @@ def read_dynhamr(
     turn, trans = change_frame(T_camera_world, turn, trans, rest)
     frame = np.broadcast_to(np.arange(count), (tracks, count))
     valid = np.isfinite(trans).all(-1) & np.isfinite(turn).all((-1, -2))
-    hands = Hands(
-        frame[valid], right[valid], np.ones(int(valid.sum())), turn[valid], bend[valid],
-        betas[valid], trans[valid],
-    )  # fmt: skip
+    placed = turn[valid], bend[valid], betas[valid], trans[valid]
+    hands = Hands(frame[valid], right[valid], np.ones(int(valid.sum())), *placed)
     return hands, [f"read from {path.name}; spans that it filled in are not marked there"]
 
 
@@ -203,10 +201,9 @@ def read_hawor(
     folder = source / segment / "cam_space"
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder; HaWoR writes cam_space/0 and cam_space/1.")
-    empty = (
-        np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0), np.zeros((0, 3, 3)),
-        np.zeros((0, 15, 3, 3)), np.zeros((0, 10)), np.zeros((0, 3)),
-    )  # fmt: skip
+    shapes = (), (3, 3), (15, 3, 3), (10,), (3,)
+    none = np.zeros(0, np.int64)
+    empty = none, none, *(np.zeros((0, *shape)) for shape in shapes)
     chunks = [
         _chunk(path, slot)
         for slot in (0, 1)
@@ -237,11 +234,9 @@ def _chunk(path: Path, slot: int) -> tuple[np.ndarray, ...]:
     def entry(name: str, *tail: int) -> np.ndarray:
         return take(data, name, str(path), (1, count, *tail))[0]
 
-    return (
-        np.arange(first, last + 1), np.full(count, slot), np.ones(count),
-        entry("init_root_orient", 3, 3), entry("init_hand_pose", 15, 3, 3),
-        entry("init_betas", 10), entry("init_trans", 3),
-    )  # fmt: skip
+    turns = entry("init_root_orient", 3, 3), entry("init_hand_pose", 15, 3, 3)
+    placed = *turns, entry("init_betas", 10), entry("init_trans", 3)
+    return np.arange(first, last + 1), np.full(count, slot), np.ones(count), *placed
 
 
 def _focal_note(path: Path, truth: HandMotion) -> list[str]:

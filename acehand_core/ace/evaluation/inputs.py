@@ -142,10 +142,8 @@ def check_prediction(
         rows = np.flatnonzero(known[:, slot])
         if not len(rows):
             continue
-        posed = model.joints(
-            side, motion.global_orient[rows, slot], motion.hand_pose[rows, slot],
-            motion.betas[slot],
-        ) + motion.translation[rows, slot, None]  # fmt: skip
+        pose = motion.global_orient[rows, slot], motion.hand_pose[rows, slot], motion.betas[slot]
+        posed = model.joints(side, *pose) + motion.translation[rows, slot, None]
         distance = np.linalg.norm(posed - motion.joints_camera[rows, slot], axis=-1).max(-1)
         worst = int(distance.argmax())
         if distance[worst] > AGREEMENT_M:

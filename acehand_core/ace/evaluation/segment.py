@@ -62,11 +62,9 @@ def comparable_pose(
         rows = emitted[:, slot]
         if not rows.any():
             continue
-        fit = convert(
-            source, target, side, prediction.global_orient[rows, slot],
-            prediction.hand_pose[rows, slot], prediction.betas[slot],
-            prediction.translation[rows, slot],
-        )  # fmt: skip
+        pose = prediction.global_orient[rows, slot], prediction.hand_pose[rows, slot]
+        placed = prediction.betas[slot], prediction.translation[rows, slot]
+        fit = convert(source, target, side, *pose, *placed)
         orient[rows, slot], translation[rows, slot] = fit.global_orient, fit.translation
         errors.append(fit.error_m)
 
@@ -306,10 +304,9 @@ def _mesh_boxes(
             continue
         points = motion.joints_camera[rows, slot]
         if model is not None:
-            points = model.vertices(
-                side, motion.global_orient[rows, slot], motion.hand_pose[rows, slot],
-                motion.betas[slot],
-            ) + motion.translation[rows, slot, None]  # fmt: skip
+            pose = motion.global_orient[rows, slot], motion.hand_pose[rows, slot]
+            points = model.vertices(side, *pose, motion.betas[slot])
+            points = points + motion.translation[rows, slot, None]
         boxes[rows, slot] = boxes_around(points.astype(float), camera, protocol.z_min_m)
     return boxes
 

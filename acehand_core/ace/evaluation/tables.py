@@ -12,9 +12,9 @@ from typing import Any
 from acehand_core.errors import InputError, nearest
 
 QUOTED = "q"
-_LATEX = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}",
-          "²": "$^2$", "–": "--", "~": r"\textasciitilde{}", "\\": r"\textbackslash{}",
-          "^": r"\textasciicircum{}", "<": "$<$", ">": "$>$"}  # fmt: skip
+_LATEX = {character: rf"\{character}" for character in "&%_#${}"}
+_LATEX |= {"²": "$^2$", "–": "--", "<": "$<$", ">": "$>$", "\\": r"\textbackslash{}"}
+_LATEX |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 
 
 def legend(entries: Sequence[TableEntry]) -> list[str]:

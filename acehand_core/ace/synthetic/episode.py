@@ -147,10 +147,9 @@ def make_episode(
     if options.fast and rng.random() < 0.6:
         lights = tuple(replace(light, shadow=False) for light in appearance.lights)
         appearance = replace(appearance, lights=lights)
-    return SyntheticEpisode(
-        scenario, script, camera, appearance, sensor, (seed, index, 1), options.fast,
-        rig_of(options.rig, camera), depth_camera(options.depth, camera),
-    )  # fmt: skip
+    others = rig_of(options.rig, camera), depth_camera(options.depth, camera)
+    noise, fast = (seed, index, 1), options.fast
+    return SyntheticEpisode(scenario, script, camera, appearance, sensor, noise, fast, *others)
 
 
 # --- scenarios: planned hands and their objects -----------------------------------------------

@@ -265,10 +265,8 @@ def fit_grasp(
         for way in ways:
             way = way / np.linalg.norm(way)
             for first in (0, 2):
-                grasp = Grasp(
-                    held, opened, held.wrist - _OFF[first] * way, way, target.T_world_prop, depth,
-                    gap, opposed, 0.0,
-                )  # fmt: skip
+                off = held.wrist - _OFF[first] * way
+                grasp = Grasp(held, opened, off, way, target.T_world_prop, depth, gap, opposed, 0.0)
                 offs = _OFF[max(first, 1) :]
                 clear = _clearance(hand, points - offs[:, None, None] * way, target)
                 if best is not None and clear <= best.clear:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from acehand_core.ace.synthetic.grasp_fit import Grasp, GraspPose, GraspTarget, fit_grasp
-from acehand_core.ace.synthetic.hand_geometry import HandPoints, bend, enclose, pinch
+from acehand_core.ace.synthetic.hand_geometry import HandPoints, bend, enclose, one_by_one, pinch
 from acehand_core.ace.synthetic.layout import Prop
 from acehand_core.ace.synthetic.script import Body, Vector, bent_within_limits, hand_rotation
 from acehand_core.geometry import frames, rotations
@@ -20,16 +20,11 @@ _TALL_M = 0.105
 _BEND = np.radians(45)
 
 #: Changes of angles, in degrees, that open a pinch, an enclosing grasp and a side grasp.
-_PINCH_OPEN = dict(
-    fingers_mcp_flex=-14, fingers_pip_flex=-12, thumb_cmc_flex=-10, thumb_cmc_spread=6,
-    thumb_mcp_flex=-8, thumb_ip_flex=-8,
-)  # fmt: skip
-_AROUND_OPEN = dict(
-    fingers_mcp_flex=-20, fingers_pip_flex=-24, fingers_dip_flex=-14, thumb_cmc_flex=-12,
-    thumb_cmc_spread=8, thumb_mcp_flex=-12, thumb_ip_flex=-12,
-)  # fmt: skip
-_SIDE_OPEN = dict(fingers_mcp_flex=-10, thumb_cmc_spread=10, thumb_cmc_flex=-14,
-                  thumb_mcp_flex=-14, thumb_ip_flex=-10)  # fmt: skip
+_PINCH_OPEN = one_by_one(fingers_flex=(-14, -12), thumb_flex=(-10, -8, -8), thumb_cmc_spread=6)
+_AROUND_OPEN = one_by_one(
+    fingers_flex=(-20, -24, -14), thumb_flex=(-12, -12, -12), thumb_cmc_spread=8
+)
+_SIDE_OPEN = one_by_one(fingers_mcp_flex=-10, thumb_flex=(-14, -14, -10), thumb_cmc_spread=10)
 
 
 def facing(
@@ -105,22 +100,18 @@ def _by_rim(
     R = facing(side, rng, (-0.30, 0.93, -0.45), (0.25, 0.4, 1.0))
     top = at + height * _Z
     R = bent_within_limits(side, R, top - body.elbow(side, top), _BEND)
-    angles, wrist, heading = pinch(side, betas, R, top - 0.012 * _Z, wall)
+    rim = top - 0.012 * _Z
+    angles, wrist, heading = pinch(side, betas, R, rim, wall)
     # The other fingers stay up, over the rim.
-    angles = bend(
-        angles, middle_mcp_flex=6, middle_pip_flex=22, ring_mcp_flex=2, ring_pip_flex=22,
-        pinky_mcp_flex=0, pinky_pip_flex=20,
-    )  # fmt: skip
+    angles = bend(angles, middle_flex=(6, 22), ring_flex=(2, 22), pinky_flex=(0, 20))
     thumb = np.array([np.cos(heading), np.sin(heading), 0.0])
     # The object stays in place: the hand moves to the rim.
     inside = 1.0 if rng.random() < 0.7 else -1.0
     to_rim = -inside * thumb * (radius - 0.5 * wall)
     turn = heading + (0.0 if inside > 0 else np.pi) + rng.uniform(-1.3, 1.3)
     pose = frames.rigid(rotations.exp(turn * _Z), at)
-    target = GraspTarget(
-        prop, pose, (0, 1), top - 0.012 * _Z + to_rim, np.array([0.003, 0.003, 0.004]),
-        sides=np.stack([thumb, -thumb]), wall=wall,
-    )  # fmt: skip
+    within, sides = np.array([0.003, 0.003, 0.004]), np.stack([thumb, -thumb])
+    target = GraspTarget(prop, pose, (0, 1), rim + to_rim, within, sides=sides, wall=wall)
     return _fitted(side, betas, GraspPose(angles, R, wrist + to_rim), target)
 
 
@@ -149,9 +140,8 @@ def _beside(
     roll = np.interp(half, [0.03, 0.07], [0.7, 0.25])
     R = facing(side, rng, (-0.15, 1.0, -0.05), (1.0, 0.15, float(roll)))
     angles = bend(
-        fingers_mcp_flex=22, fingers_pip_flex=18, fingers_dip_flex=8, thumb_cmc_twist=30,
-        thumb_cmc_spread=10, thumb_cmc_flex=5, thumb_mcp_flex=15, thumb_ip_flex=15,
-    )  # fmt: skip
+        fingers_flex=(22, 18, 8), thumb_flex=(5, 15, 15), thumb_cmc_twist=30, thumb_cmc_spread=10
+    )
     corner = T_world_prop[:3, 3] + np.array([outwards * wide, 0.0, half])
     # The index knuckle next to the upper edge, the thumb over it.
     knuckle = HandPoints.of(side, betas).rest[5]

@@ -19,6 +19,8 @@ from acehand_core.hand.skeleton import BONES, FINGERS, KEYPOINT_TO_TREE, TIPS, T
 from acehand_core.types import Betas, Rotation, Side
 
 Angles = Float[np.ndarray, "22"]
+#: One angle, or those of a finger from the palm on.
+Degrees = float | int | tuple[float | int, ...]
 #: Derivatives by the 22 angles, a rotation about the world's axes through the wrist, and a shift.
 Slopes = Float[np.ndarray, "M 3 28"]
 
@@ -29,13 +31,14 @@ _THUMB_TIP, _INDEX_TIP = TIPS[:2]
 _PAD_M, _SKIN_M, _PALM_M = 0.0065, 0.008, 0.020
 
 
-def bend(base: Angles | None = None, /, **degrees: float | int) -> Angles:
+def bend(base: Angles | None = None, /, **degrees: Degrees) -> Angles:
     """Return ``base`` (default: a relaxed hand) with angles replaced, within the limits.
 
-    Names are those of ``articulation.freedoms()``; ``fingers_pip_flex`` sets all four fingers.
+    Names are those of ``articulation.freedoms()``; ``fingers_pip_flex`` sets all four fingers,
+    ``index_flex`` a finger's joints from the palm on.
     """
     angles = (articulation.comfortable() if base is None else base).copy()
-    for name, value in degrees.items():
+    for name, value in one_by_one(**degrees).items():
         angles[_indices(name)] = np.radians(value)
     return np.clip(angles, *articulation.limits())
 
@@ -46,6 +49,19 @@ def bend_more(base: Angles, **degrees: float | int) -> Angles:
     for name, value in degrees.items():
         angles[_indices(name)] += np.radians(value)
     return np.clip(angles, *articulation.limits())
+
+
+def one_by_one(**degrees: Degrees) -> dict[str, float | int]:
+    """Return ``bend``'s angles with one number for each name."""
+    angles: dict[str, float | int] = {}
+    for name, value in degrees.items():
+        if isinstance(value, tuple):
+            finger = name.removesuffix("_flex")
+            joints = ("cmc", "mcp", "ip") if finger == "thumb" else ("mcp", "pip", "dip")
+            angles |= {f"{finger}_{joint}_flex": v for joint, v in zip(joints, value, strict=False)}
+        else:
+            angles[name] = value
+    return angles
 
 
 def _indices(name: str) -> list[int]:
@@ -95,11 +111,13 @@ def pinch(
     Returns angles, wrist in the world, and heading (about z) from index to thumb.
     """
     start = bend(
-        index_mcp_flex=34, index_pip_flex=40, index_dip_flex=18, middle_mcp_flex=30,
-        middle_pip_flex=34, middle_dip_flex=14, ring_mcp_flex=24, ring_pip_flex=32,
-        ring_dip_flex=14, pinky_mcp_flex=16, pinky_pip_flex=28, pinky_dip_flex=14,
-        thumb_cmc_twist=38, thumb_cmc_flex=8, thumb_mcp_flex=16, thumb_ip_flex=18,
-    )  # fmt: skip
+        index_flex=(34, 40, 18),
+        middle_flex=(30, 34, 14),
+        ring_flex=(24, 32, 14),
+        pinky_flex=(16, 28, 14),
+        thumb_flex=(8, 16, 18),
+        thumb_cmc_twist=38,
+    )
     rest = CapsuleHand().rest_keypoints(side, betas)
     points = articulation.keypoints_with_jacobian(start[None], side, rest)[0][0]
     middle = 0.5 * (points[_THUMB_TIP] + points[_INDEX_TIP])
@@ -121,38 +139,55 @@ def pinch(
 
 def gesture_angles(name: str, rng: np.random.Generator) -> Angles:
     """Return the fingers of a gesture, varied a little."""
-    shape = {
-        "flat": dict(fingers_mcp_flex=2, fingers_pip_flex=3, fingers_dip_flex=2),
-        "fist": dict(fingers_mcp_flex=78, fingers_pip_flex=96, fingers_dip_flex=60,
-                     thumb_mcp_flex=40, thumb_ip_flex=45, thumb_cmc_flex=20),
-        "point": dict(middle_mcp_flex=70, middle_pip_flex=90, ring_mcp_flex=75, ring_pip_flex=90,
-                      pinky_mcp_flex=75, pinky_pip_flex=85, index_mcp_flex=5, index_pip_flex=5,
-                      thumb_mcp_flex=35, thumb_ip_flex=30),
-        "two": dict(ring_mcp_flex=75, ring_pip_flex=90, pinky_mcp_flex=75, pinky_pip_flex=88,
-                    index_mcp_spread=10, middle_mcp_spread=-8, thumb_mcp_flex=40),
-        "spread": dict(fingers_mcp_flex=0, fingers_pip_flex=4, index_mcp_spread=15,
-                       middle_mcp_spread=3, ring_mcp_spread=-8, pinky_mcp_spread=-20,
-                       thumb_cmc_spread=30),
-        "thumb": dict(fingers_mcp_flex=72, fingers_pip_flex=92, fingers_dip_flex=50,
-                      thumb_cmc_spread=30, thumb_mcp_flex=0, thumb_ip_flex=-10),
-        "claw": dict(fingers_mcp_flex=10, fingers_pip_flex=62, fingers_dip_flex=40),
+    shapes: dict[str, dict[str, Degrees]] = {
+        "flat": dict(fingers_flex=(2, 3, 2)),
+        "fist": dict(fingers_flex=(78, 96, 60), thumb_flex=(20, 40, 45)),
+        "point": dict(
+            index_flex=(5, 5),
+            middle_flex=(70, 90),
+            ring_flex=(75, 90),
+            pinky_flex=(75, 85),
+            thumb_mcp_flex=35,
+            thumb_ip_flex=30,
+        ),
+        "two": dict(
+            index_mcp_spread=10,
+            middle_mcp_spread=-8,
+            ring_flex=(75, 90),
+            pinky_flex=(75, 88),
+            thumb_mcp_flex=40,
+        ),
+        "spread": dict(
+            fingers_flex=(0, 4),
+            index_mcp_spread=15,
+            middle_mcp_spread=3,
+            ring_mcp_spread=-8,
+            pinky_mcp_spread=-20,
+            thumb_cmc_spread=30,
+        ),
+        "thumb": dict(
+            fingers_flex=(72, 92, 50), thumb_cmc_spread=30, thumb_mcp_flex=0, thumb_ip_flex=-10
+        ),
+        "claw": dict(fingers_flex=(10, 62, 40)),
         "relaxed": {},
-    }[name]  # fmt: skip
-    base = bend(**shape)
+    }
+    base = bend(**shapes[name])
     return np.clip(base + rng.normal(0, np.radians(5), base.shape), *articulation.limits())
 
 
 def enclose(side: Side, betas: Betas, radius: float) -> tuple[Angles, Vector]:
     """Return angles around a cylinder along the hand's z, and its axis relative to the wrist."""
     rest = CapsuleHand().rest_keypoints(side, betas)
-    angles = np.stack([
+    closing = [
         bend(
-            fingers_mcp_flex=10 + 58 * c, fingers_pip_flex=14 + 82 * c, fingers_dip_flex=6 + 48 * c,
-            thumb_cmc_twist=38.0, thumb_cmc_spread=14 - 10 * c, thumb_cmc_flex=-6 + 30 * c,
-            thumb_mcp_flex=8 + 34 * c, thumb_ip_flex=8 + 40 * c,
+            fingers_flex=(10 + 58 * c, 14 + 82 * c, 6 + 48 * c),
+            thumb_flex=(-6 + 30 * c, 8 + 34 * c, 8 + 40 * c),
+            thumb_cmc_twist=38.0,
+            thumb_cmc_spread=14 - 10 * c,
         )
         for c in np.linspace(0.05, 1.0, 20).tolist()  # from open to around a pencil
-    ])  # fmt: skip
+    ]
+    angles = np.stack(closing)
     points, _ = articulation.keypoints_with_jacobian(angles, side, rest)
     knuckle = points[:, [5, 9, 13]].mean(1) + np.array([0.0, _SKIN_M - _PALM_M, 0.0])
     ring = np.stack(

@@ -135,10 +135,7 @@ class Scene(Offscreen):
         for name, pose in moment.T_world_prop.items():
             self._move(name, pose)
         mujoco.mj_forward(self._model, self._data)
-        mujoco.mjv_updateScene(
-            self._model, self._data, mujoco.MjvOption(), None, mujoco.MjvCamera(),
-            mujoco.mjtCatBit.mjCAT_ALL, self._scene,
-        )  # fmt: skip
+        self._update(self._data, mujoco.MjvOption())
         scene = self._scene
         for slot, side in enumerate(SIDES):
             vertices = moment.vertices_world[slot]

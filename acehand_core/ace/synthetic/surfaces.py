@@ -151,25 +151,23 @@ def forearm() -> Solid:
 
 def _mug_profile(radius: float, height: float, wall: float) -> Profile:
     inner = radius - wall
-    return np.array(
-        [(0, 0), (radius * 0.88, 0), (radius * 0.97, 0.004), (radius, 0.012),
-         (radius, height - 0.002), (radius - wall / 2, height), (inner, height - 0.002),
-         (inner, 0.010), (0, 0.008)]
-    )  # fmt: skip
+    outside = [0, radius * 0.88, radius * 0.97, radius, radius]
+    radii = [*outside, radius - wall / 2, inner, inner, 0]
+    heights = [0, 0, 0.004, 0.012, height - 0.002, height, height - 0.002, 0.010, 0.008]
+    return np.stack([radii, heights], 1)
 
 
 def _can_profile(radius: float, height: float, wall: float) -> Profile:
     rim = min(0.004, 0.1 * radius)
-    return np.array(
-        [(0, 0), (radius - rim, 0), (radius, rim), (radius, height - rim), (radius - rim, height),
-         (radius - 2 * rim, height - rim / 2), (0, height - rim / 2)]
-    )  # fmt: skip
+    radii = [0, radius - rim, radius, radius, radius - rim, radius - 2 * rim, 0]
+    heights = [0, 0, rim, height - rim, height, height - rim / 2, height - rim / 2]
+    return np.stack([radii, heights], 1)
 
 
 def _bottle_profile(radius: float, height: float, wall: float) -> Profile:
-    share = np.array([(0, 0), (0.9, 0), (1, 0.03), (1, 0.62), (0.8, 0.72), (0.36, 0.80),
-                      (0.34, 0.88), (0.42, 0.885), (0.42, 0.99), (0.38, 1), (0, 1)])  # fmt: skip
-    return share * np.array([radius, height])
+    radii = np.array([0, 0.9, 1, 1, 0.8, 0.36, 0.34, 0.42, 0.42, 0.38, 0])
+    heights = np.array([0, 0, 0.03, 0.62, 0.72, 0.80, 0.88, 0.885, 0.99, 1, 1])
+    return np.stack([radius * radii, height * heights], 1)
 
 
 def _bowl_profile(radius: float, height: float, wall: float) -> Profile:
@@ -220,9 +218,9 @@ def _tube(path: np.ndarray, half_thick: float, half_wide: float, around: int = 1
 
 #: Textures by name; each takes a seed, a size and a colour.
 PATTERNS: Mapping[str, Callable[..., Picture]] = {
-    "plain": plain, "wood": wood, "plaster": plaster, "checks": checks, "stripes": stripes,
-    "marble": marble, "speckle": speckle,
-}  # fmt: skip
+    pattern.__name__: pattern
+    for pattern in (plain, wood, plaster, checks, stripes, marble, speckle)
+}
 #: Profiles by the kind of ``layout.Prop``; each takes its ``size``.
 PROFILES: Mapping[str, Callable[[float, float, float], Profile]] = {
     "mug": _mug_profile, "can": _can_profile, "bottle": _bottle_profile, "bowl": _bowl_profile,

@@ -187,11 +187,11 @@ class Run:
         self.model.train()
 
         stream = batches.batches(self.reader, self.plan, self.step, config.data.workers)
+        trained = self.accelerator, self.model, self.optimizer
         while self.step < last:
             report = step.optimise(
-                self.accelerator, self.model, self.optimizer, next(stream), config.losses,
-                config.optim, self.step, config.seed,
-            )  # fmt: skip
+                *trained, next(stream), config.losses, config.optim, self.step, config.seed
+            )
             self.step += 1
             self._count_skipped(report)
             if stopped := self._asked_by_any():
@@ -333,10 +333,9 @@ class Run:
         if self.accelerator.is_main_process:
             trained = checkpoints.plain(dict(step.trained(self.bare)))
             state = checkpoints.optimizer_tensors(self.bare, self.optimizer)
-            checkpoints.save(
-                self.folder, self.step, score, trained, state, self.config.checkpoints,
-                self._write_weights if self.config.checkpoints.whole else None,
-            )  # fmt: skip
+            settings = self.config.checkpoints
+            whole = self._write_weights if settings.whole else None
+            checkpoints.save(self.folder, self.step, score, trained, state, settings, whole)
         self.accelerator.wait_for_everyone()
 
     def _resume(self, optimizer: torch.optim.Optimizer) -> None:

@@ -211,10 +211,9 @@ class Elements:
         placed = posed & t.translation_taught[:, None, None]
         joints = (t.hand & t.joints_taught[:, None, None])[..., None] & t.joints_known
         inside = t.hand[..., None] & t.joints_known & t.inside
-        return cls(
-            t, posed, placed, joints, joints & joints[..., :1], inside,
-            placed[..., None] & inside & t.pinhole[:, None, None, None],
-        )  # fmt: skip
+        relative = joints & joints[..., :1]
+        seen = placed[..., None] & inside & t.pinhole[:, None, None, None]
+        return cls(t, posed, placed, joints, relative, inside, seen)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from jaxtyping import UInt16
 from acehand_core.errors import SchemaError
 from acehand_core.recordings.bags.frames import BagMessages
 from acehand_core.recordings.bags.images import COMPRESSED_IMAGE
+from acehand_core.recordings.depth import metres
 from acehand_core.recordings.video import check_range
 from acehand_core.types import DepthImage
 
@@ -32,7 +33,7 @@ class BagDepth(BagMessages):
     def at(self, index: int) -> DepthImage:
         """Return one picture (H, W): z in metres, NaN without a reading."""
         check_range(self.path, index, index + 1, len(self))
-        shape = self._size[::-1]
+        shape = self.size[::-1]
         if index not in self._broken:
             try:
                 depth = decode_depth(self.message(index), self.msgtype)
@@ -65,7 +66,7 @@ def decode_depth(message: Any, msgtype: str) -> DepthImage:
     """Return a depth picture (H, W): z in metres, NaN without a reading. Raises SchemaError."""
     width, height = check_depth(message, msgtype)
     if msgtype != COMPRESSED_IMAGE:
-        return _metres(_stored(message))
+        return metres(_stored(message))
     rvl, data = _coded(message)
     stored: np.ndarray | None
     if rvl:
@@ -79,13 +80,7 @@ def decode_depth(message: Any, msgtype: str) -> DepthImage:
         with np.errstate(divide="ignore"):
             depth = np.float32(a) / (stored.astype(np.float32) - np.float32(b))
         stored = np.where(stored > 0, depth, np.float32(np.nan))
-    return _metres(stored)
-
-
-def _metres(stored: np.ndarray) -> DepthImage:
-    depth = (stored * (1e-3 if stored.dtype.kind == "u" else 1.0)).astype(np.float32)
-    depth[~(np.isfinite(depth) & (depth > 0))] = np.nan
-    return depth
+    return metres(stored)
 
 
 def _stored(message: Any) -> np.ndarray:

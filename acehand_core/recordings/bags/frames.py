@@ -6,6 +6,7 @@ import bisect
 import re
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,38 +24,32 @@ from acehand_core.recordings.video_index import rgb_options
 from acehand_core.types import ImageRgb
 
 
+@dataclass(eq=False)
 class BagMessages:
     """T messages with pictures of one size, by index.
 
-    ``places`` (T, 4) are file and place of each. Every thread opens the bag for itself; ``copies``
-    are shared. A picture that does not decode is counted in ``dropped``, once; ``instead`` says
-    what is given for it.
+    ``places`` are file and place of each. Every thread opens the bag for itself; ``copies`` are
+    shared. A picture that does not decode is counted in ``dropped``, once; ``instead`` says what is
+    given for it.
     """
 
     instead: ClassVar[str]
-
-    def __init__(
-        self,
-        path: Path,
-        topic: str,
-        msgtype: str,
-        places: Int[np.ndarray, "T 4"],
-        size: tuple[int, int],
-        dropped: DroppedMessages,
-        copies: UnpackedFiles,
-    ) -> None:
-        self.path, self.topic, self.msgtype = path, topic, msgtype
-        self._places, self._size = places, size
-        self.dropped, self.copies = dropped, copies
-        self._broken: set[int] = set()
-        self._local = threading.local()
+    path: Path
+    topic: str
+    msgtype: str
+    places: Int[np.ndarray, "T 4"]
+    size: tuple[int, int]
+    dropped: DroppedMessages
+    copies: UnpackedFiles
+    _broken: set[int] = field(default_factory=set, init=False)
+    _local: threading.local = field(default_factory=threading.local, init=False)
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self.places)
 
     def message(self, index: int) -> Any:
         """Return one message. Raises SchemaError: it does not decode."""
-        return decode(self._read(self._places[index]), self.msgtype)
+        return decode(self._read(self.places[index]), self.msgtype)
 
     def _read(self, row: Int[np.ndarray, "4"]) -> Data:
         """Return one message's data from the calling thread's bag."""
@@ -87,7 +82,7 @@ class BagFrames(BagMessages):
                 continue
             try:
                 image = decode_image(self.message(near), self.msgtype)
-                if (image.shape[1], image.shape[0]) != self._size:
+                if (image.shape[1], image.shape[0]) != self.size:
                     raise SchemaError(f"a picture of {image.shape[1]} x {image.shape[0]} pixels")
                 return image
             except SchemaError as error:
@@ -95,32 +90,20 @@ class BagFrames(BagMessages):
         raise InputError(f"{self.path}: no picture of {self.topic} decodes.")
 
 
+@dataclass(eq=False)
 class PacketFrames(BagFrames):
     """Frames of a video stream, decoded from the key frame before them.
 
-    ``stream`` (P, 4) are all packets in order, ``packet`` (T,) that of each frame, ``keys`` the key
-    packets.
+    ``stream`` are all packets in order, ``packet`` that of each frame, ``keys`` the key packets.
     """
 
-    def __init__(
-        self,
-        base: BagFrames,
-        codec: str,
-        stream: Int[np.ndarray, "P 4"],
-        packet: Int[np.ndarray, "T"],
-        keys: list[int],
-    ) -> None:
-        super().__init__(
-            base.path,
-            base.topic,
-            base.msgtype,
-            stream[packet],
-            base._size,
-            base.dropped,
-            base.copies,
-        )
-        self._stream, self._packet, self._keys, self._codec = stream, packet, keys, codec
-        self._frame_of = {int(p): i for i, p in enumerate(packet)}
+    codec: str
+    stream: Int[np.ndarray, "P 4"]
+    packet: Int[np.ndarray, "T"]
+    keys: list[int]
+
+    def __post_init__(self) -> None:
+        self._frame_of = {int(p): i for i, p in enumerate(self.packet)}
 
     def read(self, start: int, stop: int) -> Iterator[ImageRgb]:
         check_range(self.path, start, stop, len(self))
@@ -128,11 +111,11 @@ class PacketFrames(BagFrames):
         if start == stop:
             return
 
-        first = int(self._packet[start])
-        key = self._keys[max(bisect.bisect_right(self._keys, first) - 1, 0)]
-        for packet, image in decode_packets(self._codec, key, len(self._stream), self._data):
+        first = int(self.packet[start])
+        key = self.keys[max(bisect.bisect_right(self.keys, first) - 1, 0)]
+        for packet, image in decode_packets(self.codec, key, len(self.stream), self._data):
             index = self._frame_of.get(packet)
-            if index is None or (image.shape[1], image.shape[0]) != self._size:
+            if index is None or (image.shape[1], image.shape[0]) != self.size:
                 continue
             while due < min(index, stop):
                 self._count_broken(due, "a packet that does not decode")
@@ -162,7 +145,7 @@ class PacketFrames(BagFrames):
         return image
 
     def _data(self, packet: int) -> bytes:
-        return bytes(decode(self._read(self._stream[packet]), self.msgtype).data)
+        return bytes(decode(self._read(self.stream[packet]), self.msgtype).data)
 
 
 #: Codec names in messages -> FFmpeg's decoder.

@@ -119,11 +119,7 @@ _PACKED: dict[str, tuple[int, int, int | None]] = {
     "uyvy": (2, 2, cv2.COLOR_YUV2RGB_UYVY),
 }
 #: 16 bits per channel: the upper 8 are taken.
-_DEEP = {
-    "rgb16": "rgb8", "bgr16": "bgr8", "rgba16": "rgba8", "bgra16": "bgra8", "mono16": "mono8",
-    "bayer_rggb16": "bayer_rggb8", "bayer_bggr16": "bayer_bggr8",
-    "bayer_gbrg16": "bayer_gbrg8", "bayer_grbg16": "bayer_grbg8",
-}  # fmt: skip
+_DEEP = {name.replace("8", "16"): name for name in _PACKED if name.endswith("8")}
 #: A luma plane above a chroma plane of half its height.
 _PLANAR = {"nv12": cv2.COLOR_YUV2RGB_NV12, "nv21": cv2.COLOR_YUV2RGB_NV21}
 ENCODINGS = (*_PACKED, *_DEEP, *_PLANAR)

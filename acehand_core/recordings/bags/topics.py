@@ -27,9 +27,9 @@ ODOMETRY = "nav_msgs/msg/Odometry"
 #: Types with pictures, the preferred first.
 PICTURES = (IMAGE, COMPRESSED_IMAGE, FFMPEG_PACKET, COMPRESSED_VIDEO)
 DEPTHS = (IMAGE, COMPRESSED_IMAGE)
-_TRANSPORTS = ("compressed", "compressedDepth", "ffmpeg", "h264", "image_raw", "image_color",
-               "image_rect_color", "image_rect_raw", "image_rect", "image_mono", "image",
-               "compressed_video", "video")  # fmt: skip
+_TRANSPORT = re.compile(
+    r"(compressed_)?video|compressed(Depth)?|ffmpeg|h264|image(_(rect|(rect_)?(raw|color)|mono))?"
+)
 _NO_PICTURE = re.compile(r"depth|disparity|/range|points|/stereo/image_raw", re.IGNORECASE)
 _DEPTH = re.compile(r"depth|/stereo/image_raw", re.IGNORECASE)  # the second of an OAK
 _RIGHT = ((r"right", "left"), (r"infra2", "infra1"), (r"cam1(?!\d)", "cam0"), (r"_r(?=/|$)", "_l"))
@@ -44,20 +44,17 @@ def choose_image_topic(
     """
     if given is not None:
         return _named(bag, counts, given, "image-topic", PICTURES), None
-    topics = bag.topics
-    pictures = {name: t for name, t in topics.items() if t.msgtype in PICTURES}
+    pictures = {name: t for name, t in bag.topics.items() if t.msgtype in PICTURES}
     if not pictures:
-        kinds = sorted({t.msgtype for t in topics.values()})
+        kinds = sorted({t.msgtype for t in bag.topics.values()})
         raise InputError(
             f"{bag.path}: no topic with pictures; valid types: {', '.join(PICTURES)}. "
             f"The bag holds {', '.join(kinds) or 'no topic'}."
         )
 
-    filled = {name: t for name, t in pictures.items() if counts.get(name, 1)}
-    if not filled:
+    cameras = _cameras(bag, counts)
+    if not cameras:
         raise InputError(f"{bag.path}: {', '.join(pictures)} has zero messages.")
-    cameras = _cameras(filled)
-
     if len(cameras) == 1:
         return next(iter(cameras.values())), None
     if len(cameras) == 2 and (left := _left_of(list(cameras))) is not None:
@@ -70,8 +67,9 @@ def choose_image_topic(
     )
 
 
-def _cameras(pictures: Mapping[str, Topic]) -> dict[str, Topic]:
+def _cameras(bag: Bag, counts: Mapping[str, int]) -> dict[str, Topic]:
     """Return the preferred topic of each camera by namespace; depth only if nothing else is."""
+    pictures = _filled(bag, counts, PICTURES)
     colour = {name: t for name, t in pictures.items() if not _NO_PICTURE.search(name)} or pictures
     cameras: dict[str, Topic] = {}
     for topic in sorted(colour.values(), key=lambda t: PICTURES.index(t.msgtype)):
@@ -91,20 +89,17 @@ def choose_depth(
             raise InputError(f"{bag.path}: --depth-topic {given!r} is that of the pictures.")
         return (topic,)
     found: dict[str, Topic] = {}
-    for topic in sorted(bag.topics.values(), key=lambda t: t.msgtype != IMAGE):
-        name = topic.name
-        likely = topic.msgtype in DEPTHS and counts.get(name, 1) and _DEPTH.search(name)
-        if likely and name != image and not name.endswith("/compressed"):
+    likely = _filled(bag, counts, DEPTHS)
+    for name, topic in sorted(likely.items(), key=lambda entry: entry[1].msgtype != IMAGE):
+        if _DEPTH.search(name) and name != image and not name.endswith("/compressed"):
             found.setdefault(name.removesuffix("/compressedDepth"), topic)
     return tuple(found.values())
 
 
 def other_cameras(bag: Bag, counts: Mapping[str, int], image: str) -> dict[str, Topic]:
     """Return the topics of the cameras besides that of ``image``, by namespace."""
-    topics = bag.topics.items()
-    filled = {n: t for n, t in topics if t.msgtype in PICTURES and counts.get(n, 1)}
     own = camera_namespace(image)
-    return {name: t for name, t in _cameras(filled).items() if name != own}
+    return {name: t for name, t in _cameras(bag, counts).items() if name != own}
 
 
 def choose_views(
@@ -140,11 +135,8 @@ def choose_camera_info(
     """Return the camera_info topics of an image topic, the likeliest first. Raises InputError."""
     if given is not None:
         return (_named(bag, counts, given, "camera-info-topic", (CAMERA_INFO,)),)
-    infos = [
-        topic
-        for name, topic in bag.topics.items()
-        if topic.msgtype == CAMERA_INFO and counts.get(name, 1) and not name.startswith("/acehand/")
-    ]
+    known = _filled(bag, counts, (CAMERA_INFO,))
+    infos = [topic for name, topic in known.items() if not name.startswith("/acehand/")]
     own = [topic for topic in infos if camera_namespace(topic.name) == camera_namespace(image)]
     return tuple(own[:1] or (infos if len(infos) == 1 else ()))
 
@@ -152,7 +144,7 @@ def choose_camera_info(
 def camera_namespace(topic: str) -> str:
     """Return the prefix of a camera's topics: /cam of /cam/image_raw/compressed."""
     parts = topic.strip("/").split("/")
-    while len(parts) > 1 and (parts[-1] in _TRANSPORTS or parts[-1] == "camera_info"):
+    while len(parts) > 1 and (parts[-1] == "camera_info" or _TRANSPORT.fullmatch(parts[-1])):
         parts.pop()
     return "/" + "/".join(parts)
 
@@ -160,6 +152,11 @@ def camera_namespace(topic: str) -> str:
 def is_rectified(topic: str) -> bool:
     """Return whether the name of an image topic means rectified pictures."""
     return re.search(r"(^|[/_])rect(ified)?([/_]|$)|image_rect", topic) is not None
+
+
+def _filled(bag: Bag, counts: Mapping[str, int], types: tuple[str, ...]) -> dict[str, Topic]:
+    """Return the topics of some types that are not known to be empty."""
+    return {n: t for n, t in bag.topics.items() if t.msgtype in types and counts.get(n, 1)}
 
 
 def _named(

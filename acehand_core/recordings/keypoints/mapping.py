@@ -272,8 +272,8 @@ class KeypointMap:
 
     def added_to(self, source: str, entries: Mapping[str, Any]) -> dict[str, Any]:
         """Return the entries of a file and of the mapping. Raises SchemaError: they differ."""
-        said = {"order": self.order, "unit": self.unit, "side": self.side, "fps": self.rate,
-                "frame": self.frame, "missing": self.missing or None}  # fmt: skip
+        said = {name: getattr(self, name) for name in ("order", "unit", "side", "frame")}
+        said |= {"fps": self.rate, "missing": self.missing or None}
         merged = dict(entries)
         for name, value in said.items():
             if value is None:

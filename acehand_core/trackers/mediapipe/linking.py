@@ -23,6 +23,7 @@ from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.skeleton import KNUCKLES
 from acehand_core.motion import CameraMotion
 from acehand_core.trackers.mediapipe.search import Detection, apart
+from acehand_core.types import JointsImage
 
 #: Two detections closer than this share of their size are one hand. (Duplicates of a real clip lie
 #: within 0.6, clasped hands on renders beyond 1.)
@@ -195,6 +196,16 @@ def assign_slots(
         evidence += np.array(near) * (PLACE if side else -PLACE)
 
     return slots
+
+
+def landmarks_of(slots: Slots) -> JointsImage:
+    """Return the landmarks of both hands, NaN for none."""
+    landmarks = np.full((len(slots), 2, 21, 2), np.nan)
+    for frame, pair in enumerate(slots):
+        for slot, hand in enumerate(pair):
+            if hand is not None:
+                landmarks[frame, slot] = hand.pixels
+    return landmarks
 
 
 def frames_with_others(frames: Frames, slots: Slots) -> int:

@@ -497,6 +497,9 @@ ONE_CROP_DISAGREEMENT = 0.035
 SIZE_SIGMA = 0.055
 #: Share of the distance where depth or another camera measures it: their calibration.
 METRIC_SCALE_SIGMA = 0.01
+#: Factor on all where it is measured, across and along. (By five rendered clips and the photographs
+#: of ``benchmarks.rig``.)
+METRIC_SIGMA = np.array([0.75, 0.6])
 #: A hand is doubtful with a less certain orientation of its palm or a lower mean presence. (On the
 #: rendered clips used to choose these: 5 % of the hands within 15 degrees and 20 mm, and three
 #: quarters of those turned by over 30 degrees.)
@@ -552,7 +555,7 @@ def joint_sigma(
     scale = np.where(metric, METRIC_SCALE_SIGMA, scale)
     common = np.stack(np.broadcast_arrays(shift[:, None], scale[:, None] * distance), axis=-1)
     sigma: Float[np.ndarray, "N 21 2"] = np.hypot([OWN_ACROSS, OWN_ALONG] * own, common)
-    return sigma
+    return np.where(metric[:, None, None], METRIC_SIGMA * sigma, sigma)
 
 
 def turn_sigma(fit: ClipFit) -> Float[np.ndarray, "N"]:

@@ -17,7 +17,7 @@ from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.landmark_fit import rays
 from acehand_core.motion import runs
 from acehand_core.trackers.mediapipe import pnp
-from acehand_core.trackers.mediapipe.linking import Slots
+from acehand_core.trackers.mediapipe.linking import Slots, landmarks_of
 from acehand_core.trackers.mediapipe.search import Detection
 from acehand_core.types import RigidTransform, TimestampsNs
 
@@ -40,7 +40,7 @@ MOSTLY_FREE = 0.8
 MOST_PERIODS = 2.5
 #: Offsets between clocks that are searched, seconds, frames that decide, and what the gap between
 #: rays must fall to.
-MOST_OFFSET_S, OFFSET_FRAMES, OFFSET_GAIN = 0.5, 300, 0.7
+MOST_OFFSET_S, OFFSET_FRAMES, OFFSET_GAIN = 0.5, 150, 0.7
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,21 +95,26 @@ def estimated_offset(
     camera: Camera, slots: Slots, times: TimestampsNs, view: ViewTrack
 ) -> float | None:
     """Return by how many seconds a view's clock is late, if moving hands tell; else None."""
-    both = [frame for frame, pair in enumerate(slots) if any(pair)]
-    chosen = np.array(both[:: max(1, len(both) // OFFSET_FRAMES)], int)
-    if len(chosen) == 0:
+    seen = np.flatnonzero(_present(slots).any(1))
+    seen = seen[:: max(1, len(seen) // OFFSET_FRAMES)]
+    clock = view.timestamps_ns
+    if len(seen) == 0 or len(clock) < 2:
         return None
-    own = _rays(camera, [slots[frame] for frame in chosen])
-    step = float(np.median(np.diff(view.timestamps_ns))) / 4 if len(view.timestamps_ns) > 1 else 0.0
-    count = int(MOST_OFFSET_S * 1e9 / step) if step else 0
+    own, there = _rays(camera, landmarks_of(slots)[seen]), landmarks_of(view.slots)
+    step = float(np.median(np.diff(clock))) / 4
+    count = int(MOST_OFFSET_S * 1e9 / step)
     gaps = {}
     for number in range(-count, count + 1):
-        there = view.at(times[chosen] + round(number * step))
-        gap = _gaps(own, _rays(view.camera, there), view.T_camera_view)
-        gap = np.minimum(gap.min((1, 2)), 2 * SAME_HAND)
-        known = np.array([any(pair) for pair in there])
-        if known.sum() >= max(10, len(chosen) // 3):
-            gaps[number] = float(gap[known].mean())
+        at = times[seen] + round(number * step)
+        after = np.clip(np.searchsorted(clock, at), 1, len(clock) - 1)
+        share = (at - clock[after - 1]) / (clock[after] - clock[after - 1])
+        share[(share < 0) | (share > 1)] = np.nan  # outside of the view's time
+        between = there[after] - there[after - 1]
+        moved = there[after - 1] + share[:, None, None, None] * between
+        known = np.isfinite(moved).all((2, 3)).any(1)
+        if known.sum() >= max(10, len(seen) // 3):
+            gap = _gaps(own[known], _rays(view.camera, moved[known]), view.T_camera_view)
+            gaps[number] = float(np.minimum(gap.min((1, 2)), 2 * SAME_HAND).mean())
     if 0 not in gaps:
         return None
     best = min(gaps, key=lambda number: gaps[number])
@@ -124,9 +129,9 @@ def same_hands(
 
     An appearance of a hand that other cameras should confirm, and do not, is left out.
     """
-    own = _rays(camera, slots)
+    own = _rays(camera, landmarks_of(slots))
     seen = [view.at(times) for view in views]
-    there = [_rays(view.camera, one) for view, one in zip(views, seen, strict=True)]
+    there = [_rays(view.camera, landmarks_of(one)) for view, one in zip(views, seen, strict=True)]
     gaps = [_gaps(own, r, v.T_camera_view) for r, v in zip(there, views, strict=True)]
     matches = [_matched(gap, _present(one)) for gap, one in zip(gaps, seen, strict=True)]
 
@@ -158,15 +163,11 @@ def _present(slots: Slots) -> Bool[np.ndarray, "T 2"]:
     return np.array([[hand is not None for hand in pair] for pair in slots])
 
 
-def _rays(camera: Camera, slots: Slots) -> Float[np.ndarray, "T 2 21 3"]:
+def _rays(
+    camera: Camera, landmarks: Float[np.ndarray, "T 2 21 2"]
+) -> Float[np.ndarray, "T 2 21 3"]:
     """Return unit rays of landmarks, NaN where there is no hand or none before the camera."""
-    pixels = np.full((len(slots), 2, 21, 2), np.nan)
-    for frame, pair in enumerate(slots):
-        for slot, hand in enumerate(pair):
-            if hand is not None:
-                pixels[frame, slot] = hand.pixels
-    bearing = pnp.bearings(camera, pixels.reshape(-1, 21, 2))
-    return rays(bearing).reshape(len(slots), 2, 21, 3)
+    return rays(pnp.bearings(camera, landmarks.reshape(-1, 21, 2))).reshape(-1, 2, 21, 3)
 
 
 def _gaps(

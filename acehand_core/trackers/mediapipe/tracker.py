@@ -33,6 +33,7 @@ from acehand_core.trackers.mediapipe.linking import (
     by_turn,
     frames_with_others,
     is_worn,
+    landmarks_of,
     side_by_view,
     unturned,
 )
@@ -54,7 +55,7 @@ from acehand_core.trackers.mediapipe.redetection import SegmentCache, in_segment
 from acehand_core.trackers.mediapipe.rig import ViewTrack, estimated_offset, same_hands
 from acehand_core.trackers.mediapipe.search import Detection
 from acehand_core.trackers.skin_depth import skin_depth
-from acehand_core.types import SIDES, ImageRgb, JointsImage, Progress, Quality, Side, no_progress
+from acehand_core.types import SIDES, ImageRgb, Progress, Quality, Side, no_progress
 
 _Flags = Bool[np.ndarray, "T"]
 
@@ -65,6 +66,8 @@ _OTHERS = (
     "(near, with forearms from below), the others left out"
 )
 
+#: Size in standard deviations of adults from which a measured hand is doubted.
+UNUSUAL_SIZE = 2.5
 #: Least presence in a crop, and distance in hand sizes of a mean that is of another hand.
 LEAST_PRESENCE, SAME = 0.3, 0.75
 
@@ -132,7 +135,7 @@ class MediaPipeTracker:
             recording = replace(recording, notes=(*recording.notes, *notes))
         skin = {}
         if recording.depth is not None:
-            read = skin_depth(recording.depth, camera, _landmarks(slots), times, progress)
+            read = skin_depth(recording.depth, camera, landmarks_of(slots), times, progress)
             skin = dict(zip(SIDES, read, strict=True))
         found = reconstruct_hands(
             self._by_side(slots), camera, times, self._settings, motion, poses, views, skin
@@ -148,8 +151,12 @@ class MediaPipeTracker:
 
     def _refined(self, recording: Recording, slots: Slots, progress: Progress) -> Slots:
         assert recording.frames is not None
-        quality, work_dir = self._settings.quality, self._settings.work_dir
+        quality, work_dir = self._settings.quality, self._work_dir(recording)
         return refine(recording.frames, slots, quality, progress, work_dir, cache_key(recording))
+
+    def _work_dir(self, recording: Recording) -> Path | None:
+        """Return where partial results are kept; nowhere without a hash to find them by."""
+        return None if recording.sha256 is None else self._settings.work_dir
 
     def _views(
         self, recording: Recording, camera: Camera, slots: Slots, progress: Progress
@@ -189,7 +196,7 @@ class MediaPipeTracker:
         assert recording.frames is not None
         quality, fps = self._settings.quality, recording.fps
         key = {**cache_key(recording), "quality": quality}
-        cache = SegmentCache(self._settings.work_dir, key)
+        cache = SegmentCache(self._work_dir(recording), key)
         detections = redetection.forward_pass(recording.frames, fps, progress, cache, quality)
         slots = assign_slots(detections, fps=fps)
         unclear = side_by_view(detections, fps)
@@ -236,7 +243,7 @@ class MediaPipeTracker:
             return None
         from acehand_core.camera.recorded import recorded_rotations
 
-        work_dir, landmarks = self._settings.work_dir, _landmarks(slots)
+        work_dir, landmarks = self._work_dir(recording), landmarks_of(slots)
         return recorded_rotations(recording, camera, landmarks, wanted, work_dir, progress)
 
     def _assemble(
@@ -272,14 +279,18 @@ class MediaPipeTracker:
             hand_model="acehand",
             camera=camera,
             T_world_camera=recording.T_world_camera,
-            provenance=self._provenance(recording, camera, tracks, lost_turns),
+            provenance=self._provenance(recording, camera, lost_turns, tracks),
             fill_frame=None if motion is None else both("fill_frame"),
             joint_sigma=both("sigma"),
             evidence=both("evidence") if recording.views or recording.depth else None,
         )
 
     def _provenance(
-        self, recording: Recording, camera: Camera, tracks: list[HandTrack], lost_turns: int
+        self,
+        recording: Recording,
+        camera: Camera,
+        lost_turns: int = 0,
+        tracks: Sequence[HandTrack] = (),
     ) -> Provenance:
         settings, notes = self._settings, list(recording.notes)
         posed = recording.T_world_camera is not None
@@ -295,9 +306,11 @@ class MediaPipeTracker:
         measured = [track for track in tracks if np.isfinite(track.length_sigma[0])]
         if measured:
             length = CapsuleHand().hand_length(measured[0].betas)
+            usual = abs(measured[0].betas[0]) < UNUSUAL_SIZE
             notes.append(
                 f"hand length measured as {1e3 * length:.0f} mm, standard deviation "
                 f"{1e3 * measured[0].length_sigma[0]:.0f} mm"
+                + ("" if usual else ": unusual for an adult; is the unit of rig or depth right?")
             )
         elif settings.hand_length_m is None:
             notes.append(
@@ -327,16 +340,6 @@ class MediaPipeTracker:
             },
             notes=tuple(notes),
         )
-
-
-def _landmarks(slots: Slots) -> JointsImage:
-    """Return the landmarks of both hands, NaN for none."""
-    landmarks = np.full((len(slots), len(SIDES), 21, 2), np.nan)
-    for frame, pair in enumerate(slots):
-        for slot, hand in enumerate(pair):
-            if hand is not None:
-                landmarks[frame, slot] = hand.pixels
-    return landmarks
 
 
 def cache_key(recording: Recording) -> dict[str, Any]:

@@ -39,6 +39,7 @@ from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.mano import load_mano
 from acehand_core.lerobot.dataset import FinishedEpisodes
+from acehand_core.motion import Recording
 from acehand_core.pipeline.settings import JobSettings
 from acehand_core.recordings.hands_file import read_hand_motion, write_hand_motion
 from acehand_core.safe_files import content_sha256
@@ -602,6 +603,10 @@ def test_settings_that_cannot_be_are_refused(tmp_path, monkeypatch, values, name
     own = {"ace": AceSettings(tmp_path)}
     with pytest.raises(InputError, match="--betas"):
         AceTracker(TrackerSettings(hand_length_m=0.19, own=own))
+    without = Recording("a.mp4", None, np.array([0]), 30.0, 64, 48, None)
+    with pytest.raises(InputError, match=r"a\.mp4.*--use-depth"):
+        settings = TrackerSettings(own={"ace": AceSettings(tmp_path, use_depth=True)})
+        AceTracker(settings).track(without)
     monkeypatch.setenv("ACEHAND_MANO", str(tmp_path / "mano"))
     with pytest.raises(InputError, match="mano"):
         AceTracker(TrackerSettings(own=own))

@@ -17,6 +17,7 @@ from acehand_core.lerobot.trim import trim_episodes
 from acehand_core.lerobot.trim_rules import Gaps, TrimRules
 from acehand_core.pipeline import job as pipeline
 from acehand_core.recordings.hands_file import write_hand_motion
+from acehand_core.recordings.registry import open_recording
 from acehand_core.review.decisions import write_beside
 from helpers.commands import Run, hands_file
 from helpers.dying_runs import stop_at
@@ -95,6 +96,11 @@ def test_every_view_and_depth_are_in_the_dataset(rig, tmp_path, capsys):
     assert record["depth"]["camera"]["fx"] == 80.0
     np.testing.assert_array_equal(record["depth"]["T_camera_depth"], np.eye(4))
 
+    given = {"video_key": "observation.images.ego", "intrinsics": (80.0, 80.0, 47.5, 31.5)}
+    read = open_recording(out / "episode_000000", depth="observation.images.depth", **given).depth
+    assert np.isnan(read.frames.at(1)[0, :2]).all()
+    np.testing.assert_allclose(read.frames.at(1)[2:], 0.501, rtol=1e-6)
+
 
 def test_views_at_another_rate_and_without_being_asked(rig, tmp_path, capsys):
     out = tmp_path / "out"
@@ -172,7 +178,7 @@ def test_from_python(rig, tmp_path):
         trajectory = retarget.retarget(motion, dataset.robot)
         kept = {"keep_views": True, "keep_depth": True, "overlay": False}
         dataset.add(recording, motion, trajectory, **kept)
-        with pytest.raises(ah.AcehandError, match="views is \\(\\), not"):
+        with pytest.raises(ah.AcehandError, match="other_videos is \\(\\), not"):
             dataset.add(recording, motion, trajectory, overlay=False)
     assert [read_number(image) for image in shown(tmp_path / "out", "second")] == nearest(OTHER)
     assert len(shown(tmp_path / "out", "depth")) == COUNT

@@ -10,6 +10,7 @@ import pytest
 
 from acehand_core.errors import CalibrationError, InputError
 from acehand_core.motion import Depth, HandMotion, Recording
+from acehand_core.recordings.bags.records import BagOptions
 from acehand_core.recordings.bags.topics import bag_info
 from acehand_core.recordings.options import RecordingOptions
 from acehand_core.recordings.registry import open_recording
@@ -260,11 +261,8 @@ def test_topics_of_drivers(tmp_path: Path, colour: str, topic: str, info: str) -
         ("viewer", r"frame_id"),
         ("no info", r"no CameraInfo.*/camera/depth/camera_info.*'depth'"),
         ("size", r"/camera/depth/camera_info.*calibrated at 20 x 20.*20 x 12"),
-        (
-            "mm as m",
-            r"above 1\.21e\+03 m, so they are millimetres in 32FC1.*valid: metres in 32FC1",
-        ),
-        ("m as mm", r"above 0\.001 m, so they are .* or metres in 16UC1; valid"),
+        ("mm as m", r"1\.21e\+03 m; valid: 0\.05 to 50\. 32FC1 has metres, 16UC1 millimetres"),
+        ("m as mm", r"0\.001 m; valid: 0\.05 to 50\. 32FC1 has metres, 16UC1 millimetres"),
         ("8 bits", r"'mono8' is no depth.*16UC1"),
         ("clock", r"do not compare with the pictures'.*header stamps of one clock"),
         ("no stamps", r"do not compare with the pictures'.*header stamps of one clock"),
@@ -390,7 +388,11 @@ def test_views_are_other_cameras_with_their_poses(tmp_path: Path) -> None:
         right = views[0]
         assert np.allclose(right.T_camera_view[:3], [[1, 0, 0, 0.063], [0, 1, 0, 0], [0, 0, 1, 0]])
         assert right.recording.timestamps_ns.tolist() == stamps(4)
-        assert right.recording.camera.model == "pinhole"  # undistorted, as all pictures
+        bag = BagOptions(image_topic=left, views=asked)
+        opened = (
+            open_recording(tmp_path / "bag", RecordingOptions(own={"bag": bag})).views[0].recording
+        )
+        assert opened.camera.model == "pinhole" and "undistorted" in opened.processing
         assert index.topics["views"][names[0]] == "/rig/right/image_raw"
         assert not any("stereo" in note for note in index.whole.notes)
     far = views[1]

@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
+import av
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -112,6 +113,40 @@ def test_another_camera_is_a_view(tmp_path: Path, whole: list[np.ndarray]) -> No
         assert min((12, 32), key=lambda k: np.abs(image - whole[k]).mean()) == true
     assert opened.sha256 == Registry().sha256(path, options)
     assert opened.sha256 != open_recording(path, video_key=EGO).sha256
+
+
+def test_depth_of_an_episode(tmp_path: Path, whole: list[np.ndarray]) -> None:
+    """12-bit codes as lerobot 0.6 states them: log(z + 3.5) from 0.01 m; ends are no reading."""
+    path = Registry().expand([version_2(tmp_path / "old", whole)])[1]
+    file = tmp_path / "old/videos/chunk-001/second/episode_000001.mp4"
+    codes = np.full((480, 640), 2000)
+    codes[0], codes[1] = 0, 4095
+    with av.open(str(file), "w") as container:
+        stream = container.add_stream("libx265", rate=30, options={"x265-params": "lossless=1"})
+        stream.width, stream.height, stream.pix_fmt = 640, 480, "gray12le"
+        for number in range(5):
+            frame = av.VideoFrame(640, 480, "gray12le")
+            rows = np.zeros((480, frame.planes[0].line_size // 2), "<u2")
+            rows[:, :640] = np.where(codes == 2000, codes + number, codes)
+            frame.planes[0].update(rows.tobytes())
+            frame.pts = number
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    info = json.loads((tmp_path / "old/meta/info.json").read_text())
+    said = {"is_depth_map": True, "video.depth_max": 5.0}
+    info["features"]["second"]["info"] = said
+    (tmp_path / "old/meta/info.json").write_text(json.dumps(info))
+    options = {"video_key": EGO, "intrinsics": (600.0, 600.0, 320.0, 240.0)}
+    opened = open_recording(path, **options, depth="second")
+    image = opened.depth.frames.at(3)
+    ends = np.log([3.51, 8.5])
+    z = np.exp(ends[0] + 2003 / 4095 * (ends[1] - ends[0])) - 3.5
+    assert np.isnan(image[:2]).all() and np.abs(image[2:] - z).max() < 1e-5
+    assert opened.depth.timestamps_ns.tolist() == opened.timestamps_ns.tolist()
+    with pytest.raises(SchemaError, match="no depth"):
+        open_recording(path, **options, depth=EGO)
+    with pytest.raises(InputError, match="'second' has depth; give it as --depth"):
+        open_recording(path, video_key="second")
 
 
 @pytest.mark.slow

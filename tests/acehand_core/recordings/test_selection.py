@@ -14,7 +14,7 @@ from acehand_core.motion import Depth, FrameSource, Recording, View
 from acehand_core.recordings.options import RecordingOptions
 from acehand_core.recordings.registry import Registry, open_recording
 from acehand_core.recordings.selection import (
-    _SelectedFrames,
+    _Selected,
     aligned,
     at_rate,
     check_together,
@@ -113,7 +113,7 @@ def test_rates_that_make_no_sense():
 def test_taken_frames_are_read_in_every_way(steps, cut):
     """Repeated and left out frames, one after another and one by one."""
     index = np.cumsum([2, *steps])
-    frames = _SelectedFrames(recording(np.arange(80) * 1000).frames, index)
+    frames = _Selected(recording(np.arange(80) * 1000).frames, index)
     assert isinstance(frames, FrameSource)
     start, stop = sorted(min(c, len(index)) for c in cut)
     assert numbers(frames.read(start, stop)) == index[start:stop].tolist()

@@ -9,11 +9,12 @@ from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand import articulation, landmark_fit
 from acehand_core.hand.landmark_fit import OtherView, SkinDepth
-from acehand_core.motion import Depth
+from acehand_core.motion import Depth, HandMotion
+from acehand_core.provenance import Provenance
 from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.mediapipe.reconstruct import ViewHands, reconstruct_hands
 from acehand_core.trackers.mediapipe.rig import ViewTrack, estimated_offset, same_hands
-from acehand_core.trackers.skin_depth import skin_depth
+from acehand_core.trackers.skin_depth import moved_by_depth, skin_depth
 from acehand_core.types import no_progress
 from helpers.fake_hands import HAND, PINHOLE, ZERO, exact_evidence, hand_motion, seen, stamps
 
@@ -228,6 +229,18 @@ def test_an_invented_hand_loses_against_the_other_camera():
     assert all(pair[0] is not None and pair[1] is not None for pair in other)
 
 
+def test_two_different_right_hands_are_a_left_and_a_right_one():
+    """One camera sees the left hand and is unsure of its side, the other one the right hand."""
+    (left, right), times = both_hands(), stamps(20)
+    unsure = [[None, hand] for hand in seen(left, "right", confidence=0.7)]
+    sure = [[None, hand] for hand in seen(frames.apply(T_VIEW_CAMERA, right), "right")]
+    view = ViewTrack(PINHOLE, T_CAMERA_VIEW, times, sure)
+    found, (other,) = same_hands(PINHOLE, unsure, times, [view])
+    for pair, before in zip(found, unsure, strict=True):
+        assert pair[0] is before[1] and pair[1] is None
+    assert other == sure
+
+
 @pytest.mark.parametrize("late_s", [0.0, 0.12, -0.2])
 def test_the_offset_of_a_clock_is_found(late_s):
     _, joints = hand_motion("right", 90)
@@ -237,3 +250,48 @@ def test_the_offset_of_a_clock_is_found(late_s):
     view = ViewTrack(PINHOLE, T_CAMERA_VIEW, clock, tracks(there([joints]), ["right"]))
     found = estimated_offset(PINHOLE, own, times, view)
     assert (found or 0.0) == pytest.approx(late_s, abs=0.01)
+
+
+class Plane:
+    """Depth pictures of a plane at 0.45 m, in the colour camera."""
+
+    def __len__(self):
+        return 5
+
+    def at(self, index):
+        return np.full((PINHOLE.height, PINHOLE.width), 0.45, np.float32)
+
+
+def test_hands_without_depth_of_their_own_are_moved_along_their_rays():
+    """The middle of a hand's points comes to lie behind the plane by their thickness."""
+    times = stamps(5)
+    pose, joints = hand_motion("right", 5)
+    hands = np.full((5, 2, 21, 3), np.nan)
+    hands[:, 1] = joints * 1.2
+    orient = np.tile(np.eye(3), (5, 2, 1, 1))
+    orient[:, 1] = pose.global_orient
+    motion = replace(blank_motion(times, PINHOLE), joints_camera=hands, global_orient=orient)
+    depth = Depth(Plane(), times, PINHOLE, np.eye(4))
+    moved = moved_by_depth(motion, depth, no_progress)
+
+    before, after = hands[:, 1], moved.joints_camera[:, 1]
+    shift = after - before
+    np.testing.assert_allclose(shift, np.repeat(shift[:, :1], 21, axis=1), atol=1e-12)
+    ray = before[:, 0] / before[:, 0, 2:]
+    np.testing.assert_allclose(after[:, 0], ray * after[:, 0, 2:], atol=1e-12)
+    below = landmark_fit.thickness(pose.global_orient, "right", HAND.rest_keypoints("right", ZERO))
+    middle = np.median(landmark_fit.skin_points(after)[..., 2] - below, axis=1)
+    np.testing.assert_allclose(middle, 0.45, atol=4e-3)
+    np.testing.assert_array_equal(moved.evidence, [[0, 5]] * 5)
+    np.testing.assert_allclose(moved.translation[:, 1] - motion.translation[:, 1], shift[:, 0])
+
+
+def blank_motion(times, camera):
+    """A motion whose right hand is observed."""
+    count, right = len(times), np.tile([False, True], (len(times), 1))
+    return HandMotion(
+        times, 30.0, right * 1.0, right * 1.0, right * 1.0, right, np.zeros_like(right),
+        np.zeros((count, 2, 3, 3)), np.zeros((count, 2, 15, 3, 3)), np.zeros((2, 10)),
+        np.zeros((count, 2, 3)), np.zeros((count, 2, 21, 3)), np.zeros((count, 2, 21, 2)),
+        "acehand", Provenance("a", None, "ace"), camera=camera,
+    )  # fmt: skip

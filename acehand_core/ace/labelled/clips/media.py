@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -13,6 +15,7 @@ import cv2
 import numpy as np
 
 from acehand_core.errors import SchemaError, VideoError
+from acehand_core.recordings.depth import metres
 from acehand_core.recordings.video import VideoFrames
 from acehand_core.recordings.video_index import scan
 from acehand_core.types import DepthImage, ImageRgb
@@ -66,34 +69,32 @@ class ImageFiles(ByIndex):
         return image
 
 
+@dataclass(frozen=True)
 class DepthFile:
     """The readings of a ``sensor_depth.npz`` as a ``DepthSource``; read when first needed."""
 
-    def __init__(self, path: Path, shape: tuple[int, int, int]) -> None:
-        self.path, self.shape = path, shape
-        self._millimetres: np.ndarray | None = None
-
-    def __reduce__(self) -> tuple[type[DepthFile], tuple[Path, tuple[int, int, int]]]:
-        return DepthFile, (self.path, self.shape)
+    path: Path
+    shape: tuple[int, int, int]
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def at(self, index: int) -> DepthImage:
         """Return one picture: z in metres, NaN without a reading. Raises SchemaError."""
-        if self._millimetres is None:
-            try:
-                with np.load(self.path, allow_pickle=False) as arrays:
-                    stored = arrays["millimetres"]
-            except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-                raise SchemaError(f"{self.path}: not readable as depth ({error}).") from error
-            if stored.shape != self.shape or stored.dtype != np.uint16:
-                raise SchemaError(
-                    f"{self.path}: {stored.dtype} {stored.shape}; uint16 {self.shape} is needed."
-                )
-            self._millimetres = stored
-        read = self._millimetres[index]
-        return np.where(read > 0, read * np.float32(0.001), np.float32(np.nan))
+        return metres(self._millimetres[index])
+
+    @cached_property
+    def _millimetres(self) -> np.ndarray:
+        try:
+            with np.load(self.path, allow_pickle=False) as arrays:
+                stored = arrays["millimetres"]
+        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+            raise SchemaError(f"{self.path}: not readable as depth ({error}).") from error
+        if stored.shape != self.shape or stored.dtype != np.uint16:
+            raise SchemaError(
+                f"{self.path}: {stored.dtype} {stored.shape}; uint16 {self.shape} is needed."
+            )
+        return stored
 
 
 def decode(data: bytes, where: str) -> ImageRgb:

@@ -48,9 +48,7 @@ STREAMS = {
 }
 
 _BOX_COLUMNS = ("x_min[pixel]", "y_min[pixel]", "x_max[pixel]", "y_max[pixel]")
-_POSE_COLUMNS = (
-    "t_wo_x[m]", "t_wo_y[m]", "t_wo_z[m]", "q_wo_w", "q_wo_x", "q_wo_y", "q_wo_z",
-)  # fmt: skip
+_POSE_COLUMNS = (*(f"t_wo_{axis}[m]" for axis in "xyz"), *(f"q_wo_{axis}" for axis in "wxyz"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,10 +103,8 @@ class FreiHandReader:
             focal = (K[0, 0] + K[1, 1]) / 2
             root = np.array([*(values[58:60] - K[:2, 2]), focal]) / scale
             orient = rotations.exp(values[None, :3])[0]
-            track = base.ManoTrack(
-                FREIHAND_CONVENTION, np.array([[False, True]]), _right(orient),
-                _right(values[3:48]), _right(values[48:58]), _right(root),
-            )  # fmt: skip
+            hand = map(_right, (orient, values[3:48], values[48:58], root))
+            track = base.ManoTrack(FREIHAND_CONVENTION, np.array([[False, True]]), *hand)
 
         findings = still.findings
         if track is not None and joints is not None:

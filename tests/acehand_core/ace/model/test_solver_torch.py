@@ -27,6 +27,7 @@ from acehand_core.ace.model.pnp import (
 )
 from acehand_core.errors import InputError
 from acehand_core.geometry.cameras import Camera
+from acehand_core.trackers.mediapipe import pnp
 from helpers import solver_reference as slow
 from helpers.fake_hands import right_hands
 
@@ -210,6 +211,28 @@ def test_the_twin_agrees(source, fallback):
             )
             accepted.append(yes)
     assert 0.15 < np.mean(accepted) < 0.85
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_numpy_closed_form_agrees(dtype):
+    """``mediapipe.pnp`` counts pixels from their centres, the released code from the corner."""
+    scene = Scene(5, clips=1, frames=60, dtype=dtype)
+    found = mixed_pnp(scene.joints, scene.log_depth, scene.bearings("calibrated")[0], "paper")
+    camera = Camera("pinhole", int(WIDTH), int(HEIGHT), *FOCAL, CENTRE[0] - 0.5, CENTRE[1] - 0.5)
+    joints = scene.joints.double().reshape(-1, 21, 3).numpy()
+    depth = scene.log_depth.double().exp().reshape(-1).numpy()
+    anchors = scene.anchors.double().reshape(-1, 21, 2).numpy() * [WIDTH, HEIGHT] - 0.5
+    expected = pnp.mixed_pnp(joints, depth, anchors, camera)
+    np.testing.assert_array_equal(found.votes.reshape(-1, 21), expected.votes)
+    np.testing.assert_array_equal(found.accepted.reshape(-1), expected.accepted)
+    atol = 1e-10 if dtype == torch.float64 else 2e-5
+    np.testing.assert_allclose(
+        found.translation.reshape(-1, 3), expected.translation, rtol=atol, atol=atol
+    )
+    # The numpy twin projects with the camera, which sees nothing behind it: rows with votes only.
+    seen = expected.votes.any(1) & np.isfinite(expected.rms_px)
+    atol = 1e-9 if dtype == torch.float64 else 1e-3
+    np.testing.assert_allclose(found.rms.reshape(-1)[seen], expected.rms_px[seen], atol=atol)
 
 
 def test_unknown_names_are_refused():

@@ -252,6 +252,44 @@ def test_depth_camera_of_a_kinect(tmp_path):
     np.testing.assert_allclose(depth.T_camera_depth, T)
 
 
+def test_calibration_of_a_kinect(tmp_path):
+    """Shares of the sensor: depth is the part of 1024 pixels at (192, 180), colour of 4:3 at 16:9.
+
+    Pixel edges are at 0 there, so a principal point loses half a pixel.
+    """
+    bend = [3.1, 2.3, 0.13, 3.4, 3.3, 0.66, 0, 0, -5e-5, 8e-5]  # k1 to k6, 0, 0, p2, p1
+    depth, colour = [0.51, 0.49, 0.4921, 0.4922, *bend], [0.497, 0.511, 0.47, 0.627, *bend]
+    T_colour_depth = pose(-0.032, -0.002, 0.004, (0.1, 0, 0))
+    moves = {"D0": np.eye(4), "PV0": T_colour_depth}
+    entries = [
+        {
+            "Location": f"CALIBRATION_CameraLocation{name}",
+            "Intrinsics": {"ModelParameters": values},
+            "Rt": {
+                "Rotation": moves[name][:3, :3].ravel().tolist(),
+                "Translation": moves[name][:3, 3].tolist(),
+            },
+        }
+        for name, values in (("D0", depth), ("PV0", colour))
+    ]
+    said = json.dumps({"CalibrationInformation": {"Cameras": entries}})
+    video = tmp_path / "k.mkv"
+    with av.open(str(video), "w") as container:
+        stream = container.add_stream("ffv1", rate=30)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        container.add_attachment("calibration.json", "application/json", said.encode())
+        container.mux(stream.encode(av.VideoFrame(64, 48, "yuv420p")))
+        container.mux(stream.encode(None))
+    rig = read_rig(Path(f"{video}:color"), (1920, 1080))
+    narrow, wide = rig.fitted("depth", 640, 576), rig.fitted("color", 1920, 1080)
+    shown = (narrow.fx, narrow.fy, narrow.cx, narrow.cy)
+    np.testing.assert_allclose(shown, (503.9104, 504.0128, 522.24 - 192.5, 501.76 - 180.5))
+    shown = (wide.fx, wide.fy, wide.cx, wide.cy)
+    np.testing.assert_allclose(shown, (902.4, 902.88, 954.24 - 0.5, 735.84 - 180.5))
+    assert wide.distortion == narrow.distortion == (3.1, 2.3, 8e-5, -5e-5, 0.13, 3.4, 3.3, 0.66)
+    np.testing.assert_allclose(rig.T_main("depth"), T_colour_depth, atol=1e-12)
+
+
 def test_depth_named_by_time(videos, rig, tmp_path):
     """On the pictures' clock stamps count; on another one, as many pictures as frames do."""
     intrinsics = (80.0, 82.0, 47.0, 32.0)
@@ -398,7 +436,7 @@ CASES: list[Case] = [
     ("no pictures", lambda f: _depth(f, ()), "give a folder of"),
     ("no track", lambda f: {"depth": f / "b.mp4", "intrinsics": (80.0, 82.0, 47.0, 32.0)},
      "track of 16-bit"),
-    ("metres as mm", lambda f: _depth(f, (2,) * 10), "0.002 m; valid: 0.01 to 50"),
+    ("metres as mm", lambda f: _depth(f, (2,) * 10), "0.002 m; valid: 0.05 to 50"),
     ("mm as metres", lambda f: _depth(f, options={"depth_unit": 1.0}), "500 m; valid"),
     ("empty", lambda f: _depth(f, (0,) * 10), "median reading is nan"),
     ("depth unit", lambda f: {"depth_unit": 1.0}, "--depth-unit needs --depth"),
