@@ -189,6 +189,8 @@ def as_parameters(text: str) -> str:
         if known is None:
             others.append(f"--{option}")
             return match[0]
+        if isinstance(known.default, bool):
+            return f"{known.parameter}:=true{left}"
         given = value[:1].isdigit() or value[:1] == "'" or value.isupper()
         return f"{known.parameter}:={value if given or value in known.choices else left}"
 

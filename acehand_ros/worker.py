@@ -121,8 +121,11 @@ class JobLog:
                 f"{status.message}: {episodes}{verdicts}, dataset {values['dataset']}{bag}, "
                 f"{values['seconds']} s"
             )
-        for loss in report.losses:
-            self._log.warning(loss)
+        for note in report.notes:
+            if note in report.losses:
+                self._log.warning(as_parameters(note))
+            else:
+                self._log.info(as_parameters(note))
         if values["lost_messages"]:
             topics = ", ".join(f"{name} {n}" for name, n in report.lost_messages.items())
             self._log.warning(f"unusable messages: {topics}")

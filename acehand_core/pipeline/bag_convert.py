@@ -201,7 +201,8 @@ def _convert(
         topics={**index.topics, "written": dict(written or {})},
         lost_messages=dict(index.dropped.by_topic | passed.by_topic),
         notes=tuple(dict.fromkeys(notes)),
-        losses=index.dropped.sentences(),
+        # Depth that was found is no loss.
+        losses=tuple(s for s in index.dropped.sentences() if not s.startswith("depth of ")),
     )
     if stopped is not None:
         raise Interrupted(report) from stopped

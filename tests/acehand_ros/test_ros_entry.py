@@ -84,10 +84,9 @@ def test_an_unknown_robot_is_refused_when_it_is_set() -> None:
 def test_losses_are_warnings_and_failures_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("acehand_ros.worker._PROGRESS_S", 0.0)
     failure = Failure("bag", InputError("bag: choose one with --image-topic."))
-    damage = "a.mcap: cut off or damaged at byte 9"
-    report = ConvertReport(
-        JobReport("data", 1.0, 0.0, (), (failure,)), None, {}, {"/a": 3}, (damage,), (damage,)
-    )
+    damage, used = "a.mcap: cut off at byte 9; --quality fast", "depth of /d is used; --keep-depth"
+    job = JobReport("data", 1.0, 0.0, (), (failure,))
+    report = ConvertReport(job, None, {}, {"/a": 3}, (used, damage), (damage,))
     log, worker, seen = mock.Mock(), JobWorker(), []
     job_log = JobLog(log, worker)
 
@@ -104,7 +103,8 @@ def test_losses_are_warnings_and_failures_errors(monkeypatch: pytest.MonkeyPatch
     assert [(name, *words) for name, words, _ in log.method_calls] == [
         ("info", "track"),
         ("info", "track: 50 %"),
-        ("warning", damage),
+        ("info", "depth of /d is used; keep_depth:=true"),
+        ("warning", "a.mcap: cut off at byte 9; quality:=fast"),
         ("warning", "unusable messages: /a 3"),
         ("error", "failed: bag: choose one with image_topic:=."),
     ]

@@ -523,6 +523,7 @@ def test_diagnostics_say_how_far_and_how_it_ended() -> None:
         ("choose one with --image-topic.", "choose one with image_topic:=."),
         ("--hand-length 9: too long", "hand_length:=9: too long"),
         ("--camera-info-topic '/a': none", "camera_info_topic:='/a': none"),
+        ("--keep-depth needs depth", "keep_depth:=true needs depth"),
         ("give it an --output of its own.", "give it an output_dir:= of its own."),
         ("a--camera/b--c.mcap: no such bag.", "a--camera/b--c.mcap: no such bag."),
     ],

@@ -305,6 +305,13 @@ def test_unregistered_depth_measures_the_distance(tmp_path, capsys):
     assert record["depth"]["camera"]["width"] == SIZE[0]
 
 
+@pytest.mark.usefixtures("known_hands")
+def test_depth_that_is_used_is_no_loss(calibration, tmp_path):
+    job = JobSettings(tmp_path / "out", overlay=False, calibration=calibration)
+    report = convert_bag(ConvertOptions(write_rgbd(tmp_path / "bag"), job))
+    assert report.notes == (f"depth of {DEPTH_TOPIC} is used",) and report.losses == ()
+
+
 def test_an_episode_without_a_hand_does_not_stop_the_others(tmp_path, capsys):
     hands = example_frames(4)
     height, width = hands[0].shape[:2]
