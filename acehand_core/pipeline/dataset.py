@@ -313,7 +313,7 @@ class Dataset:
         """Return an episode's report, provenance, and the files of report and calibration."""
         report = episode_report(episode, number)
         record = episode_provenance(episode.hands, episode.trajectory, self.robot.license)
-        record |= _cameras_beside(episode.view)
+        record |= _other_cameras(episode.view)
         if episode.job is not None:
             record[JOB] = asdict(episode.job)
         entry = {**report.json, "source": episode.view.name, "provenance": record}
@@ -353,16 +353,16 @@ class Dataset:
 
 def _streams(view: Recording, layout: Layout) -> dict[str, Recording | Depth]:
     """Return what becomes an episode's videos, by key. Raises as ``kept``."""
-    keys, beside = [key for key, _ in layout.other_videos], aligned(view)
+    keys, others = [key for key, _ in layout.other_videos], aligned(view)
     kept(view, views=any(key != DEPTH_KEY for key in keys), depth=DEPTH_KEY in keys)
     streams: dict[str, Recording | Depth] = {IMAGE_KEY: view}
-    streams |= {f"observation.images.{other.name}": other.recording for other in beside.views}
-    if beside.depth is not None:
-        streams[DEPTH_KEY] = beside.depth
+    streams |= {f"observation.images.{other.name}": other.recording for other in others.views}
+    if others.depth is not None:
+        streams[DEPTH_KEY] = others.depth
     return {key: streams[key] for key in (IMAGE_KEY, *keys)}
 
 
-def _cameras_beside(view: Recording) -> dict[str, Any]:
+def _other_cameras(view: Recording) -> dict[str, Any]:
     """Return the provenance's entries of the other cameras and of depth: cameras and poses."""
     entries: dict[str, Any] = {
         "views": {

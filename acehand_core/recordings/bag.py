@@ -318,7 +318,9 @@ def _poses(
     return poses if poses is not None else (None, None)
 
 
-def _beside(scan: Scan, pictures: _Pictures, stream: Stream) -> tuple[_Pictures, RigidTransform]:
+def _other_stream(
+    scan: Scan, pictures: _Pictures, stream: Stream
+) -> tuple[_Pictures, RigidTransform]:
     """Return another stream's pictures and T_camera_stream. Raises InputError."""
     seen, frame = _Pictures.of(stream), scan.image.frame_id
     ours, theirs = pictures.times, seen.times
@@ -369,7 +371,7 @@ def _views(
     views = []
     for name, stream in scan.views.items():
         try:
-            seen, pose = _beside(scan, pictures, stream)
+            seen, pose = _other_stream(scan, pictures, stream)
             camera = _own_camera(scan, stream, seen.size)
             if np.linalg.norm(pose[:3, 3]) < _LEAST_BASELINE_M:
                 raise CalibrationError(
@@ -396,7 +398,7 @@ def _depth(
     found: list[tuple[bool, BagDepth, Depth]] = []
     for stream in scan.depth:
         try:
-            seen, pose = _beside(scan, pictures, stream)
+            seen, pose = _other_stream(scan, pictures, stream)
             same = bool(np.allclose(pose, np.eye(4), atol=1e-6))
             alike = same and is_rectified(stream.topic) == is_rectified(scan.image.topic)
             camera = _own_camera(scan, stream, seen.size, main.camera if alike else None)

@@ -70,8 +70,8 @@ def depth_camera(kind: DepthKind, camera: Camera) -> Mounted | None:
         return None
     if kind == "aligned":
         return Mounted(camera, _pose(0.0), sigma_per_m=_SIGMA_PER_M)
-    beside = Camera.nominal(camera.width, camera.height, _DEPTH_DEGREES)
-    return Mounted(beside, _pose(_OFFSET_M), sigma_per_m=_SIGMA_PER_M)
+    lens = Camera.nominal(camera.width, camera.height, _DEPTH_DEGREES)
+    return Mounted(lens, _pose(_OFFSET_M), sigma_per_m=_SIGMA_PER_M)
 
 
 def _pose(
