@@ -160,7 +160,8 @@ class BagIndex:
         processing = {**whole.processing, "mirrored": True}
         whole = replace(whole, frames=ChangedFrames(whole.frames, flipped), processing=processing)
         lost = ("mirrored: depth and views are not used",) if whole.views or whole.depth else ()
-        return replace(whole, notes=(*whole.notes, *lost), views=(), depth=None)
+        notes = (note for note in whole.notes if not note.startswith("depth of "))
+        return replace(whole, notes=(*notes, *lost), views=(), depth=None)
 
 
 def index_bag(path: Path, options: BagOptions, progress: Progress | None = None) -> BagIndex:

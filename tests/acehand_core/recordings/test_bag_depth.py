@@ -448,7 +448,10 @@ def test_a_part_has_what_depth_and_views_show_around_it(tmp_path: Path) -> None:
 def test_mirrored_pictures_have_no_depth(tmp_path: Path) -> None:
     rig(tmp_path / "bag")
     recording = open_recording(tmp_path / "bag", RecordingOptions(mirrored=True))
-    assert recording.depth is None and any("mirrored" in note for note in recording.notes)
+    assert recording.depth is None
+    assert [note for note in recording.notes if "depth" in note] == [
+        "mirrored: depth and views are not used"
+    ]
 
 
 class NoHands:
