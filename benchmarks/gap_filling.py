@@ -36,7 +36,7 @@ from acehand_core.ace.synthetic.script import camera_path, hand_path
 from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.capsule import CapsuleHand
-from acehand_core.hand.landmark_fit import Pose
+from acehand_core.hand.evidence import Pose
 from acehand_core.motion import CameraMotion
 from acehand_core.trackers.mediapipe import gaps
 from acehand_core.trackers.mediapipe.gaps import smooth_pose, smooth_turning_pose, spans

@@ -15,7 +15,8 @@ from scipy.linalg import LinAlgError, solveh_banded
 
 from acehand_core.geometry import rotations
 from acehand_core.hand import articulation
-from acehand_core.hand.landmark_fit import Evidence, FrameProblem, Pose
+from acehand_core.hand.evidence import Evidence, Pose
+from acehand_core.hand.landmark_fit import FrameProblem
 from acehand_core.hand.pose_fit import quadratic
 from acehand_core.types import Side
 

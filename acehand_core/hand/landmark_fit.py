@@ -6,25 +6,27 @@ lengths drift by 5 to 16 % over a clip. Orientation, placement and angles are so
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 
 from acehand_core.geometry import frames, rotations
 from acehand_core.hand import articulation
 from acehand_core.hand.capsule import CapsuleHand
+from acehand_core.hand.evidence import (
+    CHILDREN,
+    KEYPOINT_WEIGHTS,
+    PARENTS,
+    SKIN_POINTS,
+    Evidence,
+    Pose,
+    thickness,
+)
 from acehand_core.hand.pose_fit import solve
-from acehand_core.hand.skeleton import BONES, PALM
+from acehand_core.hand.skeleton import PALM
 from acehand_core.types import Side
 
-#: Noise of a landmark, as a share of the palm's apparent length.
-PIXEL_SIGMA = 0.02
-#: Crops share errors: a landmark's error is this many times their spread.
-SPREAD_FACTOR = 0.8
-KEYPOINT_WEIGHTS = np.array([0.6, 0.3, 0.8, *[1.0] * 18])
 #: Noise of a bone's direction (unit vectors). MediaPipe flattens hands that reach away from the
 #: camera by 20 to 30 degrees, so with pixels a direction only decides what they leave open.
 DIRECTION_SIGMA = {"alone": 0.5, "with pixels": 1.0}
@@ -35,199 +37,19 @@ ANGLE_SIGMA = 0.5
 SHAPE_FRAMES = 80
 SHAPE_EVIDENCE_FRAMES = 1.0
 _BETA_STEP = 1e-4  # for differences; keypoints are linear in betas
-#: Readings of the depth of a hand that place it.
-LEAST_READINGS = 8
 #: Error of the modelled skin, metres, and the error in standard deviations at which a reading, of
 #: something before or behind the hand, has lost most of its influence.
 SKIN_SIGMA_M, SKIN_REACH = 0.005, 3.0
-#: Points further behind the skin are hidden by other fingers; nearer ones are seen through a hole
-#: between the vertices. Skin around a point's ray counts; a share of the vertices is enough for it.
-LEAST_BELOW_M, MOST_BELOW_M, AROUND_M, EVERY_VERTEX = 0.003, 0.05, 0.006, 3
 #: Error of a measured hand length besides noise: the network's hands are 2 to 6 % short on renders.
 LENGTH_SIGMA = 0.04
-#: Frames posed at once by ``Pose.keypoints``.
-_ROWS = 512
-
-_PARENTS, _CHILDREN = np.array(BONES).T
-
-Keypoints = Float[np.ndarray, "N 21 3"]
-Bearings = Float[np.ndarray, "N 21 2"]
-
-
-@dataclass(frozen=True, slots=True)
-class SkinDepth:
-    """Depth readings of the skin at 41 points of a hand: its landmarks, then its bones' middles.
-
-    ``z`` along the camera's axis, metres; ``sigma`` is infinite where there is no reading.
-    ``below``: how far the points are behind the skin; None: by ``thickness``.
-    """
-
-    z: Float[np.ndarray, "N 41"]
-    sigma: Float[np.ndarray, "N 41"]
-    below: Float[np.ndarray, "N 41"] | None = None
-
-    def rows(self, index: np.ndarray) -> SkinDepth:
-        """Return the readings of some frames."""
-        below = None if self.below is None else self.below[index]
-        return SkinDepth(self.z[index], self.sigma[index], below)
-
-
-@dataclass(frozen=True, slots=True)
-class OtherView:
-    """What another camera sees of the hand: evidence in its own axes, and its place."""
-
-    evidence: Evidence
-    T_view_camera: Float[np.ndarray, "4 4"]
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """Landmarks of one hand in N frames, all known.
-
-    ``bearing`` are (x/z, y/z) of the landmarks; ``direction`` unit bone vectors in camera axes.
-    ``spread`` are covariances of the bearings over several crops, None for one. ``offset`` are the
-    network's landmarks relative to the hand model's keypoints, fixed to the palm: distal, dorsal,
-    radial, as shares of the hand's length. ``seen`` is False in frames in which only another camera
-    sees the hand; None: True in all.
-    """
-
-    bearing: Bearings
-    direction: Float[np.ndarray, "N 20 3"]
-    spread: Float[np.ndarray, "N 21 2 2"] | None = None
-    offset: Float[np.ndarray, "21 3"] | None = None
-    seen: Bool[np.ndarray, "N"] | None = None
-    others: tuple[OtherView, ...] = ()
-    skin: SkinDepth | None = None
-
-    @classmethod
-    def from_landmarks(
-        cls,
-        bearing: Bearings,
-        world: Keypoints,
-        spread: Float[np.ndarray, "N 21 2 2"] | None = None,
-        offset: Float[np.ndarray, "21 3"] | None = None,
-    ) -> Evidence:
-        """Turn bones from the crop's axes, along the hand's own ray, to the camera's."""
-        centre = rays(bearing.mean(1))
-        to_camera = rotations.between(np.broadcast_to([0.0, 0.0, 1.0], centre.shape), centre)
-        bones = (world[:, _CHILDREN] - world[:, _PARENTS]) @ np.swapaxes(to_camera, 1, 2)
-        direction = bones / np.linalg.norm(bones, axis=-1, keepdims=True)
-        return cls(bearing, direction, spread, offset)
-
-    def rows(self, index: np.ndarray) -> Evidence:
-        """Return the evidence of some frames."""
-        spread = None if self.spread is None else self.spread[index]
-        seen = None if self.seen is None else self.seen[index]
-        others = tuple(replace(one, evidence=one.evidence.rows(index)) for one in self.others)
-        skin = None if self.skin is None else self.skin.rows(index)
-        bearing, direction = self.bearing[index], self.direction[index]
-        return Evidence(bearing, direction, spread, self.offset, seen, others, skin)
-
-    @property
-    def metric(self) -> Bool[np.ndarray, "N"]:
-        """Frames in which the hand's distance is measured: by depth, or by two cameras."""
-        count = sum((one.evidence.seen_in.astype(int) for one in self.others), self.seen_in + 0)
-        depth = np.zeros(len(count), int)
-        if self.skin is not None:
-            depth = np.isfinite(self.skin.sigma).sum(1)
-        return (count > 1) | (depth >= LEAST_READINGS)
-
-    @property
-    def seen_in(self) -> Bool[np.ndarray, "N"]:
-        """``seen`` as flags."""
-        return np.ones(len(self.bearing), bool) if self.seen is None else self.seen
-
-    def landmarks(self, side: Side, rest: Float[np.ndarray, "21 3"]) -> Float[np.ndarray, "21 3"]:
-        """Return offsets of landmarks from the keypoints of the unturned hand, metres."""
-        if self.offset is None:
-            return np.zeros((21, 3))
-        length = np.linalg.norm(rest[12] - rest[0])
-        offset = self.offset @ articulation.ANATOMICAL_TO_MODEL.T * length
-        return offset * articulation.MIRROR if side == "left" else offset
-
-    def with_skin_of(self, pose: Pose, side: Side, betas: Float[np.ndarray, "10"]) -> Evidence:
-        """Return the evidence with depth readings of the skin of this hand's mesh.
-
-        Without those at fingers that others hide.
-        """
-        if self.skin is None:
-            return self
-        offset = self.landmarks(side, CapsuleHand().rest_keypoints(side, betas))
-        below = below_mesh(pose, side, betas, offset)
-        sigma = np.where(below < MOST_BELOW_M, self.skin.sigma, np.inf)
-        return replace(self, skin=SkinDepth(self.skin.z, sigma, below))
-
-    def whitening(self) -> Float[np.ndarray, "N 21 2 2"]:
-        """Return factors that whiten bearing errors.
-
-        Landmark errors are isotropic in angle; bearings stretch them off the optical axis, most
-        along the radius.
-        """
-        # At least 1e-6: a hand of zero extent has no noise.
-        scale = np.maximum(self.scale, 1e-6)
-        own = (PIXEL_SIGMA * scale)[:, None] ** 2 / KEYPOINT_WEIGHTS
-        outer = self.bearing[..., :, None] * self.bearing[..., None, :]
-        stretch = np.sum(self.bearing**2, axis=-1)[..., None, None] + 1
-        covariance = own[..., None, None] * stretch * (np.eye(2) + outer)
-        if self.spread is not None:
-            covariance = covariance + SPREAD_FACTOR**2 * self.spread
-        lower = np.linalg.cholesky(covariance)
-        return np.linalg.inv(lower)
-
-    @property
-    def scale(self) -> Float[np.ndarray, "N"]:
-        """Apparent length of the palm, rad: wrist to the four knuckles, rms."""
-        ray = rays(self.bearing[:, PALM])
-        return np.sqrt(np.mean(np.sum((ray[:, 1:] - ray[:, :1]) ** 2, axis=-1), axis=1))
-
-
-def rays(bearing: Float[np.ndarray, "*batch 2"]) -> Float[np.ndarray, "*batch 3"]:
-    """Return unit vectors of bearings (x/z, y/z)."""
-    ray = np.concatenate([bearing, np.ones_like(bearing[..., :1])], axis=-1)
-    unit: Float[np.ndarray, "*batch 3"] = ray / np.linalg.norm(ray, axis=-1, keepdims=True)
-    return unit
-
-
-@dataclass(frozen=True, slots=True)
-class Pose:
-    """Orientation, angles and wrist of one hand in N frames, camera frame."""
-
-    global_orient: Float[np.ndarray, "N 3 3"]
-    angles: Float[np.ndarray, "N 22"]
-    wrist: Float[np.ndarray, "N 3"]
-
-    def keypoints(self, side: Side, rest: Float[np.ndarray, "21 3"]) -> Keypoints:
-        """Return the 21 keypoints in the camera frame, metres."""
-        # In parts: the derivatives, not needed here, are 22 times as large.
-        parts = (
-            articulation.keypoints_with_jacobian(self.angles[start : start + _ROWS], side, rest)[0]
-            for start in range(0, max(len(self.angles), 1), _ROWS)
-        )
-        chain = np.concatenate(list(parts))
-        return chain @ np.swapaxes(self.global_orient, 1, 2) + self.wrist[:, None]
-
-    def rows(self, index: np.ndarray) -> Pose:
-        """Return the poses of some frames."""
-        return Pose(self.global_orient[index], self.angles[index], self.wrist[index])
-
-    def where(self, chosen: Bool[np.ndarray, "N"], other: Pose) -> Pose:
-        """Return these poses in the chosen frames and ``other``'s elsewhere."""
-        row = chosen[:, None]
-        orient = np.where(row[..., None], self.global_orient, other.global_orient)
-        angles = np.where(row, self.angles, other.angles)
-        return Pose(orient, angles, np.where(row, self.wrist, other.wrist))
-
-    def moved(self, T: Float[np.ndarray, "4 4"]) -> Pose:
-        """Return the poses in another frame: ``T`` of that frame and the camera."""
-        return Pose(T[:3, :3] @ self.global_orient, self.angles, frames.apply(T, self.wrist))
 
 
 def articulate(evidence: Evidence, side: Side, rest: Float[np.ndarray, "21 3"]) -> Pose:
     """Fit orientation and angles to bone directions alone, with the wrist at the origin."""
     # The rotation (N, 3, 3) from the rest palm's bones to the observed ones.
-    palm = np.flatnonzero(np.isin(_CHILDREN, PALM))
+    palm = np.flatnonzero(np.isin(CHILDREN, PALM))
     seen = rest + evidence.landmarks(side, rest)
-    bones = seen[_CHILDREN[palm]] - seen[_PARENTS[palm]]
+    bones = seen[CHILDREN[palm]] - seen[PARENTS[palm]]
     bones = bones / np.linalg.norm(bones, axis=-1, keepdims=True)
     orient = rotations.project_to_rotation(
         np.einsum("nki,kj->nij", evidence.direction[:, palm], bones)
@@ -402,11 +224,11 @@ class FrameProblem:
         self._orient, self._use_pixels = orient, use_pixels
         self._offset = evidence.landmarks(side, rest)
         seen = rest + self._offset
-        bones = seen[_CHILDREN] - seen[_PARENTS]
+        bones = seen[CHILDREN] - seen[PARENTS]
         self._bone_length = np.linalg.norm(bones, axis=-1)[None, :, None]
         self._direction_sigma = DIRECTION_SIGMA["with pixels" if use_pixels else "alone"]
-        self._whitening = _weighted_whitening(evidence)
-        self._others = [(one, _weighted_whitening(one.evidence)) for one in evidence.others]
+        self._whitening = evidence.whitening()
+        self._others = [(one, one.evidence.whitening()) for one in evidence.others]
         if evidence.skin is not None:
             below = evidence.skin.below
             self._below = thickness(orient, side, rest) if below is None else below
@@ -444,11 +266,11 @@ class FrameProblem:
 
         # An angle turns the keypoints beyond its joint, and a bone by the bone's far end.
         angle, moved, joint = articulation.moves()
-        near = np.stack([joint, _PARENTS[moved - 1]])
+        near = np.stack([joint, PARENTS[moved - 1]])
         bent = rotations.cross(axes[:, None, angle], points[:, None, moved] - points[:, near])
         bones = jacobian[:, :60].reshape(-1, 20, 3, self.UNKNOWNS)
         scale = (self._bone_length * self._direction_sigma)[..., None]
-        bones[..., :3] = (by_turn[:, _CHILDREN] - by_turn[:, _PARENTS]) / scale
+        bones[..., :3] = (by_turn[:, CHILDREN] - by_turn[:, PARENTS]) / scale
         bones[:, moved - 1, :, 6 + angle] = np.swapaxes(bent[:, 1] / scale[:, moved - 1, 0], 0, 1)
         if self._evidence.seen is not None:
             bones *= self._evidence.seen[rows, None, None, None]
@@ -475,14 +297,14 @@ class FrameProblem:
             at = 102
             for (view, _), by_point in zip(self._others, by_points[1:], strict=True):
                 R, seen = view.T_view_camera[:3, :3], view.evidence.seen_in[rows]
-                bone = R @ (slopes[:, _CHILDREN] - slopes[:, _PARENTS]) / scale
+                bone = R @ (slopes[:, CHILDREN] - slopes[:, PARENTS]) / scale
                 bone *= seen[:, None, None, None]
                 jacobian[:, at : at + 60] = bone.reshape(len(x), 60, -1)
                 pixel = (by_point @ R @ slopes).reshape(len(x), 42, -1)
                 jacobian[:, at + 60 : at + 102] = pixel
                 at += 102
             if by_z is not None:
-                jacobian[:, at : at + 41] = by_z[..., None] * (_SKIN_POINTS @ slopes[:, :, 2])
+                jacobian[:, at : at + 41] = by_z[..., None] * (SKIN_POINTS @ slopes[:, :, 2])
 
         jacobian[:, -22:, 6:] = np.eye(22) / ANGLE_SIGMA
         return residuals, jacobian
@@ -508,7 +330,7 @@ class FrameProblem:
         axes, and of the depth residuals by their points' z (n, 41).
         """
         evidence, by_points, by_z = self._evidence, list[np.ndarray](), None
-        bones = (arms[:, _CHILDREN] - arms[:, _PARENTS]) / self._bone_length
+        bones = (arms[:, CHILDREN] - arms[:, PARENTS]) / self._bone_length
         off = bones - evidence.direction[rows]
         if evidence.seen is not None:
             off = off * evidence.seen[rows, None, None]
@@ -529,7 +351,7 @@ class FrameProblem:
                 parts += [off / self._direction_sigma, residual]
                 by_points.append(by_point)
             if evidence.skin is not None:
-                below = _SKIN_POINTS @ points[..., 2:] - self._below[rows, :, None]
+                below = SKIN_POINTS @ points[..., 2:] - self._below[rows, :, None]
                 sigma = self._skin_sigma[rows]
                 off = (below[..., 0] - evidence.skin.z[rows]) / sigma
                 # Geman-McClure: a reading of something else pulls nowhere.
@@ -539,73 +361,6 @@ class FrameProblem:
         parts.append((x[:, 6:] - articulation.comfortable()) / ANGLE_SIGMA)
         residuals = np.concatenate([part.reshape(len(x), -1) for part in parts], axis=1)
         return residuals, by_points, by_z
-
-
-def _weighted_whitening(evidence: Evidence) -> Float[np.ndarray, "N 21 2 2"]:
-    """Return whitening factors, zero in frames in which the camera does not see the hand."""
-    whitening = evidence.whitening()
-    return whitening if evidence.seen is None else whitening * evidence.seen[:, None, None, None]
-
-
-#: The 41 points of ``SkinDepth`` from 21 landmarks.
-_SKIN_POINTS = np.concatenate([np.eye(21), (np.eye(21)[_PARENTS] + np.eye(21)[_CHILDREN]) / 2])
-
-
-def skin_points(landmarks: Float[np.ndarray, "*batch 21 D"]) -> Float[np.ndarray, "*batch 41 D"]:
-    """Return the points of ``SkinDepth``."""
-    return _SKIN_POINTS @ landmarks
-
-
-def thickness(
-    orient: Float[np.ndarray, "N 3 3"], side: Side, rest: Float[np.ndarray, "21 3"]
-) -> Float[np.ndarray, "N 41"]:
-    """Return about how far the points of ``SkinDepth`` lie behind the skin, metres.
-
-    That of the flat mean hand towards its back and palm, in the share in which each is seen.
-    """
-    share = (1 - orient[:, 2:, 1]) / 2  # 1 where the back faces the camera
-    back, palm = _thickness()
-    size = np.linalg.norm(rest[12] - rest[0]) / CapsuleHand().hand_length(np.zeros(10))
-    return (share * back + (1 - share) * palm) * size
-
-
-def below_mesh(
-    pose: Pose, side: Side, betas: Float[np.ndarray, "10"], offset: Float[np.ndarray, "21 3"]
-) -> Float[np.ndarray, "N 41"]:
-    """Return how far the points of ``SkinDepth`` lie behind the skin along the camera's axis.
-
-    ``offset`` are those of landmarks from keypoints of the unturned hand, metres.
-    """
-    hand = CapsuleHand()
-    rest = hand.rest_keypoints(side, betas)
-    landmarks = pose.keypoints(side, rest) + offset @ np.swapaxes(pose.global_orient, 1, 2)
-    points = skin_points(landmarks)
-    below = np.empty(points.shape[:2])
-    for start in range(0, len(points), _ROWS):
-        part = slice(start, start + _ROWS)
-        turns = articulation.angles_to_pose(pose.angles[part], side)
-        mesh = hand.vertices(side, pose.global_orient[part], turns, betas)[:, ::EVERY_VERTEX]
-        mesh = (mesh + (pose.wrist[part, None] - rest[0])).astype(np.float32)
-        for row, (vertices, point) in enumerate(zip(mesh, points[part], strict=True), start):
-            z = point[:, None, 2].astype(np.float32)
-            # Squared distances from the points' rays, as products of matrices.
-            flat, at = vertices[:, :2] / vertices[:, 2:], (point[:, :2] / z).astype(np.float32)
-            away = (flat**2).sum(1) - 2 * at @ flat.T + (at**2).sum(1)[:, None]
-            front = np.where(away < (AROUND_M / z) ** 2, vertices[:, 2], np.inf).min(1)
-            below[row] = point[:, 2] - front
-    simple = thickness(pose.global_orient, side, rest)
-    return np.where(np.isfinite(below) & (below > LEAST_BELOW_M), below, simple)
-
-
-@functools.cache
-def _thickness() -> tuple[Float[np.ndarray, "41"], Float[np.ndarray, "41"]]:
-    """Return the distances of the flat mean hand's skin above and below its points, metres."""
-    hand = CapsuleHand()
-    points = _SKIN_POINTS @ hand.rest_keypoints("right", np.zeros(10))
-    away = hand.rest_vertices("right", np.zeros(10)) - points[:, None]
-    near = np.hypot(away[..., 0], away[..., 2]) < 0.004
-    height = np.where(near, away[..., 1], np.nan)
-    return np.nanmax(height, axis=1), -np.nanmin(height, axis=1)
 
 
 def _solve(

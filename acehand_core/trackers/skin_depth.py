@@ -14,7 +14,7 @@ from scipy.spatial import cKDTree
 from acehand_core.geometry import frames
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.capsule import CapsuleHand
-from acehand_core.hand.landmark_fit import LEAST_READINGS, SkinDepth, skin_points, thickness
+from acehand_core.hand.evidence import LEAST_READINGS, SkinDepth, skin_points, thickness
 from acehand_core.hand.skeleton import WRIST
 from acehand_core.motion import Depth, HandMotion
 from acehand_core.trackers.mediapipe.gaps import METRIC_DEPTH_HZ, smooth, spans

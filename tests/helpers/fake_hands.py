@@ -6,7 +6,7 @@ from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand import articulation
 from acehand_core.hand.capsule import CapsuleHand
-from acehand_core.hand.landmark_fit import Evidence, Pose
+from acehand_core.hand.evidence import Evidence, Pose
 from acehand_core.hand.skeleton import BONES
 from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.mediapipe.reconstruct import reconstruct_hands

@@ -16,7 +16,8 @@ from acehand_core.ace.synthetic.script import HandKey, hand_path
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.geometry import frames, rotations
 from acehand_core.hand.capsule import CapsuleHand
-from acehand_core.hand.landmark_fit import Evidence, articulate
+from acehand_core.hand.evidence import Evidence
+from acehand_core.hand.landmark_fit import articulate
 from acehand_core.hand.skeleton import BONES, TIPS
 from acehand_core.recordings.hands_file import read_hand_motion
 from acehand_core.safe_files import content_sha256, safe_load_npz

@@ -19,7 +19,7 @@ from scipy.sparse.linalg import splu
 
 from acehand_core.geometry import frames, rotations
 from acehand_core.hand import articulation
-from acehand_core.hand.landmark_fit import Pose
+from acehand_core.hand.evidence import Pose
 from acehand_core.motion import CameraMotion, FillFrame
 from acehand_core.types import CameraPoses
 

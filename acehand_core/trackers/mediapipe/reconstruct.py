@@ -15,14 +15,18 @@ from acehand_core.hand import articulation, landmark_fit
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.clip_fit import ClipFit, HalfGain, fit_clip, joint_slopes
 from acehand_core.hand.contact import PlacedHand, shifts_apart
-from acehand_core.hand.landmark_fit import (
+from acehand_core.hand.evidence import (
+    KEYPOINT_WEIGHTS,
     LEAST_READINGS,
     Evidence,
     OtherView,
     Pose,
     SkinDepth,
-    reversed_palm,
+    rays,
+    skin_points,
+    thickness,
 )
+from acehand_core.hand.landmark_fit import reversed_palm
 from acehand_core.hand.skeleton import PALM, WRIST
 from acehand_core.motion import FILL_FRAMES, CameraMotion
 from acehand_core.trackers.base import TrackerSettings
@@ -222,7 +226,7 @@ def _misfit(keypoints: Float[np.ndarray, "N 21 3"], evidence: Evidence) -> Float
     Of several cameras that see the hand, their root mean square.
     """
     fitted = keypoints / np.linalg.norm(keypoints, axis=-1, keepdims=True)
-    error = np.sum((fitted - landmark_fit.rays(evidence.bearing)) ** 2, axis=-1)
+    error = np.sum((fitted - rays(evidence.bearing)) ** 2, axis=-1)
     misfit = np.sqrt(error.mean(1)) / evidence.scale
     if not evidence.others:
         return misfit
@@ -374,10 +378,10 @@ def _at_depth(pose: Pose, evidence: Evidence, side: Side, rest: _Rest) -> Pose:
     """Move hands along their rays to the median depth of their readings."""
     assert evidence.skin is not None
     points = pose.keypoints(side, rest) + _offsets(pose, evidence, side, rest)
-    below = landmark_fit.thickness(pose.global_orient, side, rest)
+    below = thickness(pose.global_orient, side, rest)
     deep = np.where(np.isfinite(evidence.skin.sigma), evidence.skin.z + below, np.nan)
     known = np.isfinite(deep).sum(1) >= LEAST_READINGS
-    further = np.nan_to_num(deep - landmark_fit.skin_points(points)[..., 2], nan=np.inf)
+    further = np.nan_to_num(deep - skin_points(points)[..., 2], nan=np.inf)
     # The median of the known ones: infinite ones are last in order.
     count = np.maximum(np.isfinite(further).sum(1), 1)
     middle = np.sort(further, axis=1)[np.arange(len(further)), (count - 1) // 2]
@@ -432,7 +436,7 @@ def _place(
 ) -> Pose:
     """Place articulated hands, with wrists at the origin, before the camera."""
     canonical = pose.keypoints(side, rest) + _offsets(pose, evidence, side, rest)
-    bearing, weights = evidence.bearing, landmark_fit.KEYPOINT_WEIGHTS
+    bearing, weights = evidence.bearing, KEYPOINT_WEIGHTS
     depth = pnp.weak_perspective_depth(canonical, pixels, camera)
     depth = np.maximum(depth, MIN_DEPTH_M)
     wrist = pnp.mixed_pnp(canonical, depth, pixels, camera).translation

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 
 from acehand_core.geometry import frames
 from acehand_core.geometry.cameras import Camera
-from acehand_core.hand.landmark_fit import rays
+from acehand_core.hand.evidence import rays
 from acehand_core.motion import runs
 from acehand_core.trackers.mediapipe import pnp
 from acehand_core.trackers.mediapipe.linking import Slots, landmarks_of

@@ -6,9 +6,10 @@ import scipy.optimize
 
 from acehand_core.geometry import rotations
 from acehand_core.hand import articulation, clip_fit, landmark_fit
+from acehand_core.hand import evidence as evidence_module
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.clip_fit import HalfGain, fit_clip, joint_slopes
-from acehand_core.hand.landmark_fit import Evidence, Pose
+from acehand_core.hand.evidence import Evidence, Pose
 from helpers.fake_hands import exact_evidence
 
 HAND = CapsuleHand()
@@ -95,8 +96,8 @@ def test_what_is_smooth_in_the_room_stays_so_though_the_camera_shakes():
 
 def test_intervals_hold_as_often_as_they_say(monkeypatch):
     """Hands and noise drawn from what the solve assumes: two thirds within one deviation."""
-    monkeypatch.setattr(landmark_fit, "SPREAD_FACTOR", 1.0)
-    monkeypatch.setattr(landmark_fit, "PIXEL_SIGMA", 1e-5)
+    monkeypatch.setattr(evidence_module, "SPREAD_FACTOR", 1.0)
+    monkeypatch.setattr(evidence_module, "PIXEL_SIGMA", 1e-5)
     monkeypatch.setattr(landmark_fit, "ANGLE_SIGMA", 0.2)
     rng = np.random.default_rng(1)
     count = 160

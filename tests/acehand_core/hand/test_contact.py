@@ -7,7 +7,7 @@ from acehand_core.geometry import rotations
 from acehand_core.hand import articulation, contact
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.contact import GIVE_M, PlacedHand, overlap, shifts_apart
-from acehand_core.hand.landmark_fit import Pose
+from acehand_core.hand.evidence import Pose
 
 HAND, FLAT = CapsuleHand(), np.zeros(10)
 

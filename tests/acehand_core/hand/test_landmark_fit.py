@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from acehand_core.geometry import rotations
 from acehand_core.hand import articulation, landmark_fit
 from acehand_core.hand.capsule import CapsuleHand
-from acehand_core.hand.landmark_fit import Evidence, Pose
+from acehand_core.hand.evidence import KEYPOINT_WEIGHTS, PIXEL_SIGMA, Evidence, Pose
 from acehand_core.hand.skeleton import BONES
 from acehand_core.trackers.mediapipe import pnp
 from helpers.fake_hands import exact_evidence
@@ -277,7 +277,7 @@ def test_landmarks_err_by_angles_wherever_the_hand_is_seen():
         turned = rotations.exp(1e-3 * rng.normal(size=(4000, 21, 3))) @ ray[None, ..., None]
         error = turned[..., :2, 0] / turned[..., 2:, 0] - one.bearing
         white = (one.whitening() @ error[..., None])[..., 0]
-        sigma = landmark_fit.PIXEL_SIGMA * scales[-1] / np.sqrt(landmark_fit.KEYPOINT_WEIGHTS)
+        sigma = PIXEL_SIGMA * scales[-1] / np.sqrt(KEYPOINT_WEIGHTS)
         expected = (1e-3 / sigma) ** 2
         for axis in (0, 1):
             np.testing.assert_allclose(white[..., axis].var(0), expected, rtol=0.12)

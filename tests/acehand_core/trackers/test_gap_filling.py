@@ -8,7 +8,7 @@ import pytest
 from acehand_core.errors import SchemaError
 from acehand_core.geometry import frames, rotations
 from acehand_core.hand import articulation
-from acehand_core.hand.landmark_fit import Pose
+from acehand_core.hand.evidence import Pose
 from acehand_core.motion import FILL_FRAMES, CameraMotion, Recording
 from acehand_core.pipeline.report import filled_gaps
 from acehand_core.recordings.hands_file import read_hand_motion, write_hand_motion

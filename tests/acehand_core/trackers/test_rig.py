@@ -8,7 +8,7 @@ import pytest
 from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand import articulation, landmark_fit
-from acehand_core.hand.landmark_fit import OtherView, SkinDepth
+from acehand_core.hand.evidence import OtherView, SkinDepth, skin_points, thickness
 from acehand_core.motion import Depth, HandMotion
 from acehand_core.provenance import Provenance
 from acehand_core.trackers.base import TrackerSettings
@@ -42,7 +42,7 @@ def skin_of(pose, betas=LARGE, side="right"):
     turns = articulation.angles_to_pose(pose.angles, side)
     vertices = HAND.vertices(side, pose.global_orient, turns, betas)
     vertices = vertices + pose.wrist[:, None] - HAND.rest_keypoints(side, betas)[0]
-    points = landmark_fit.skin_points(joints)
+    points = skin_points(joints)
     z = np.full(points.shape[:2], np.nan)
     for t, k in np.ndindex(*z.shape):
         flat = vertices[t, :, :2] / vertices[t, :, 2:] - points[t, k, :2] / points[t, k, 2]
@@ -118,7 +118,7 @@ def test_jacobian_against_finite_differences(side):
     keypoints = keypoints + rng.normal(0, 0.01, keypoints.shape)
     other = exact_evidence(frames.apply(T_VIEW_CAMERA, keypoints))
     other = replace(other, seen=np.array([True, False, True, True, False]))
-    z = landmark_fit.skin_points(keypoints)[..., 2] + rng.normal(0, 0.02, (5, 41))
+    z = skin_points(keypoints)[..., 2] + rng.normal(0, 0.02, (5, 41))
     sigma = np.where(rng.random((5, 41)) < 0.3, np.inf, 0.004)
     evidence = replace(
         exact_evidence(keypoints),
@@ -178,7 +178,7 @@ def test_depth_of_another_camera_is_read_at_the_landmarks():
     # By hand: the ray p = s u of a pixel meets the wall n (R' (p - t)) = 0.6, n = (-0.1, 0, 1).
     normal = turn @ [-0.1, 0.0, 1.0]
     for number in range(3):
-        points = landmark_fit.skin_points(pixels[1 + number, 0])
+        points = skin_points(pixels[1 + number, 0])
         rays = np.concatenate([(points - [639.5, 359.5]) / 900.0, np.ones((41, 1))], axis=1)
         expected = (0.6 + normal @ T_camera_depth[:3, 3]) / (rays @ normal)
         read = np.isfinite(found.sigma[number])
@@ -279,8 +279,8 @@ def test_hands_without_depth_of_their_own_are_moved_along_their_rays():
     np.testing.assert_allclose(shift, np.repeat(shift[:, :1], 21, axis=1), atol=1e-12)
     ray = before[:, 0] / before[:, 0, 2:]
     np.testing.assert_allclose(after[:, 0], ray * after[:, 0, 2:], atol=1e-12)
-    below = landmark_fit.thickness(pose.global_orient, "right", HAND.rest_keypoints("right", ZERO))
-    middle = np.median(landmark_fit.skin_points(after)[..., 2] - below, axis=1)
+    below = thickness(pose.global_orient, "right", HAND.rest_keypoints("right", ZERO))
+    middle = np.median(skin_points(after)[..., 2] - below, axis=1)
     np.testing.assert_allclose(middle, 0.45, atol=4e-3)
     np.testing.assert_array_equal(moved.evidence, [[0, 5]] * 5)
     np.testing.assert_allclose(moved.translation[:, 1] - motion.translation[:, 1], shift[:, 0])
