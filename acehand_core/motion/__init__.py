@@ -17,6 +17,7 @@ from acehand_core.motion.recording import (
     HandMotion,
     Recording,
     View,
+    neighbours,
     runs,
 )
 from acehand_core.motion.robot import (
@@ -50,5 +51,6 @@ __all__ = [
     "Verdict",
     "View",
     "held_index",
+    "neighbours",
     "runs",
 ]

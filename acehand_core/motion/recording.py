@@ -336,6 +336,20 @@ def runs(flags: Bool[np.ndarray, "T"]) -> list[tuple[int, int]]:
     return [(int(start), int(stop)) for start, stop in edges.reshape(-1, 2)]
 
 
+def neighbours(
+    stamps_ns: Int[np.ndarray, "D"], times_ns: Int[np.ndarray, "N"]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the stamps before and after some times, and the share of the way, 0 to 1.
+
+    A time that is a stamp, or outside of them, has the same one on both sides.
+    """
+    last = len(stamps_ns) - 1
+    after = np.minimum(np.searchsorted(stamps_ns, times_ns), last)
+    before = np.clip(np.searchsorted(stamps_ns, times_ns, side="right") - 1, 0, last)
+    apart = np.maximum(stamps_ns[after] - stamps_ns[before], 1)
+    return before, after, np.where(after > before, (times_ns - stamps_ns[before]) / apart, 0.0)
+
+
 def check_times(timestamps_ns: np.ndarray, fps: float) -> None:
     if len(timestamps_ns) == 0:
         raise SchemaError("A recording needs at least one frame.")

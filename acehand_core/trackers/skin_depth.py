@@ -16,7 +16,7 @@ from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.evidence import LEAST_READINGS, SkinDepth, skin_points, thickness
 from acehand_core.hand.skeleton import WRIST
-from acehand_core.motion import Depth, HandMotion
+from acehand_core.motion import Depth, HandMotion, neighbours
 from acehand_core.trackers.mediapipe.gaps import METRIC_DEPTH_HZ, smooth, spans
 from acehand_core.types import SIDES, DepthImage, Progress, TimestampsNs
 
@@ -57,7 +57,7 @@ def skin_depth(
         after = min(step + 1, len(times) - 1)
         wait = max(float(times[after] - times[step]), 1.0)
         share = float(taken[k] - times[step]) / wait
-        if not -0.75 <= share <= 1.75:
+        if not -0.75 <= share <= 1.75:  # before the first or after the last frame
             continue
         hands = landmarks[step] + share * (landmarks[after] - landmarks[step])
         near = landmarks[step if share < 0.5 else after]
@@ -77,12 +77,10 @@ def _at_times(
     reach: float,
 ) -> SkinDepth:
     """Interpolate readings between the pictures before and after each time."""
-    after = np.clip(np.searchsorted(taken, times), 0, len(taken) - 1)
-    before = np.where(taken[after] == times, after, np.maximum(after - 1, 0))
-    wait = (taken[after] - taken[before]).astype(float)
-    share = np.where(wait > 0, (times - taken[before]) / np.maximum(wait, 1.0), 0.0)
+    before, after, share = neighbours(taken, times)
     near = np.where(share < 0.5, before, after)
-    both = (wait <= reach)[:, None] & np.isfinite(z[before]) & np.isfinite(z[after])
+    bridged = (after > before) & (taken[after] - taken[before] <= reach)
+    both = bridged[:, None] & np.isfinite(z[before]) & np.isfinite(z[after])
     between = z[before] + share[:, None] * (z[after] - z[before])
     found = np.where(both, between, z[near])
     close = (np.abs(taken[near] - times) <= reach / MOST_PERIODS / 2 + 1)[:, None]
@@ -93,7 +91,7 @@ def _at_times(
 def moved_by_depth(motion: HandMotion, depth: Depth, progress: Progress) -> HandMotion:
     """Return hands moved along their rays to their depth readings; their shape stays.
 
-    An extension of trackers that know no depth: it corrects the distance alone.
+    For trackers that do not use depth themselves; only the distance is corrected.
     """
     assert motion.camera is not None
     pixels = motion.camera.project(motion.joints_camera)
@@ -113,8 +111,7 @@ def moved_by_depth(motion: HandMotion, depth: Depth, progress: Progress) -> Hand
         further = further[placed] - skin_points(joints[placed])[..., 2]
         share = np.zeros(len(joints))
         share[placed] = np.nanmedian(further, axis=1) / joints[placed, WRIST, 2]
-        near = spans(placed, motion.timestamps_ns, MOST_BRIDGED_S)
-        for rows in near:
+        for rows in spans(placed, motion.timestamps_ns, MOST_BRIDGED_S):
             weights = placed[rows].astype(float)
             smoothed = smooth(share[rows, None], weights, seconds[rows], METRIC_DEPTH_HZ)
             shift[rows, slot] = smoothed * joints[rows, WRIST]

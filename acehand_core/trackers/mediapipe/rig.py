@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from acehand_core.geometry import frames
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.evidence import rays
-from acehand_core.motion import runs
+from acehand_core.motion import neighbours, runs
 from acehand_core.trackers.mediapipe import pnp
 from acehand_core.trackers.mediapipe.linking import Slots, landmarks_of
 from acehand_core.trackers.mediapipe.search import Detection
@@ -30,16 +30,16 @@ LANDMARK_RAD, WEAK = 0.01, 0.25
 #: Hands of a camera are one appearance over gaps of up to so many frames; its unmatched frames take
 #: the side of matched ones up to so many frames away.
 APPEARANCE_GAP, NEIGHBOURS = 8, 60
-#: A hand that no other camera confirms, though it is before one in this share of its frames, is
-#: invented: unless the network is surer than this and only one other could see it, or it is a short
-#: part of an appearance.
+#: A hand that no other camera confirms, although one should see it in this share of its frames, is
+#: invented, unless the network is surer than this and only one other should see it, or it is a
+#: short part of an appearance.
 EXPECTED_SHARE, SURE_PRESENCE, SHORT_FRAMES = 0.5, 0.9, 15
-#: Share of the frames in which the other side must be free for a hand to take it.
+#: A hand changes its side only if the other one is free in this share of the frames.
 MOSTLY_FREE = 0.8
 #: Frames interpolated over, in periods of the camera.
 MOST_PERIODS = 2.5
-#: Offsets between clocks that are searched, seconds, frames that decide, and what the gap between
-#: rays must fall to.
+#: Largest offset of a clock that is searched, frames that decide, and the share to which the gap
+#: between rays must fall.
 MOST_OFFSET_S, OFFSET_FRAMES, OFFSET_GAIN = 0.5, 150, 0.7
 
 
@@ -56,21 +56,20 @@ class ViewTrack:
         """Return its hands at other times, interpolated between adjacent frames."""
         own = self.timestamps_ns
         period = float(np.median(np.diff(own))) if len(own) > 1 else np.inf
-        after = np.clip(np.searchsorted(own, times), 0, len(own) - 1)
-        before = np.where(own[after] == times, after, np.maximum(after - 1, 0))
-        wait = (own[after] - own[before]).astype(float)
-        share = np.where(wait > 0, (times - own[before]) / np.maximum(wait, 1.0), 0.0)
+        before, after, share = neighbours(own, times)
+        wait = own[after] - own[before]
+        away = np.abs(times - own[np.where(share < 0.5, before, after)])
         out: Slots = []
-        for a, b, part, gap in zip(before, after, share, wait, strict=True):
+        for number, (a, b, part) in enumerate(zip(before, after, share, strict=True)):
             pair: list[Detection | None] = [None, None]
             for slot in (0, 1):
                 one, two = self.slots[a][slot], self.slots[b][slot]
-                if one is not None and two is not None and gap <= MOST_PERIODS * period:
-                    pair[slot] = _between(one, two, float(part)) if part else one
+                if part and one is not None and two is not None:
+                    if wait[number] <= MOST_PERIODS * period:
+                        pair[slot] = _between(one, two, float(part))
                 # Out of its time range, or with one neighbour: the nearer one, if it is near.
-                near, away = (one, part) if part < 0.5 else (two, 1 - part)
-                if pair[slot] is None and abs(away) * gap <= 0.25 * period:
-                    pair[slot] = near
+                elif away[number] <= 0.25 * period:
+                    pair[slot] = one if part < 0.5 else two
             out.append(pair)
         return out
 
@@ -131,31 +130,33 @@ def same_hands(
     """
     own = _rays(camera, landmarks_of(slots))
     seen = [view.at(times) for view in views]
-    there = [_rays(view.camera, landmarks_of(one)) for view, one in zip(views, seen, strict=True)]
-    gaps = [_gaps(own, r, v.T_camera_view) for r, v in zip(there, views, strict=True)]
+    rays_there = [
+        _rays(view.camera, landmarks_of(one)) for view, one in zip(views, seen, strict=True)
+    ]
+    gaps = [_gaps(own, r, v.T_camera_view) for r, v in zip(rays_there, views, strict=True)]
     matches = [_matched(gap, _present(one)) for gap, one in zip(gaps, seen, strict=True)]
 
     present = _present(slots)
     confirmed, expected = np.zeros((2, len(slots), 2), int)
     for view, match in zip(views, matches, strict=True):
         T_view_camera = frames.inverse(view.T_camera_view)
-        expected += _before(own, T_view_camera, view.camera)
+        expected += _in_view_of(own, T_view_camera, view.camera)
         for slot in (0, 1):
             confirmed[:, slot] += (match == slot).any(1)
-    kept = _real(present, confirmed, expected, slots)
+    kept = _not_invented(present, confirmed, expected, slots)
     slots = [[h if k else None for h, k in zip(p, f, strict=True)]
              for p, f in zip(slots, kept.tolist(), strict=True)]  # fmt: skip
 
-    turned = _other_side(slots, seen, matches)
-    slots = [pair[::-1] if t else pair for pair, t in zip(slots, turned.tolist(), strict=True)]
+    exchanged = _exchanged(slots, seen, matches)
+    slots = [pair[::-1] if t else pair for pair, t in zip(slots, exchanged.tolist(), strict=True)]
     others = []
-    for view, rays_there, one, match in zip(views, there, seen, matches, strict=True):
+    for view, lines, one, match in zip(views, rays_there, seen, matches, strict=True):
         found = (match >= 0).astype(int)
-        wanted = _before(rays_there, view.T_camera_view, camera).astype(int)
-        real = _real(_present(one), found, wanted, one)
-        match = np.where(turned[:, None] & (match >= 0), 1 - match, match)
-        others.append(_with_sides(one, slots, match, real))
-        _part(slots, others[-1], match)
+        wanted = _in_view_of(lines, view.T_camera_view, camera).astype(int)
+        real = _not_invented(_present(one), found, wanted, one)
+        match = np.where(exchanged[:, None] & (match >= 0), 1 - match, match)
+        others.append(_by_side(one, slots, match, real))
+        _separate(slots, others[-1], match)
     return slots, others
 
 
@@ -217,7 +218,7 @@ def _matched(
     return ways[np.argmin(costs, axis=1)]
 
 
-def _before(
+def _in_view_of(
     hands: Float[np.ndarray, "T 2 21 3"], T_other_camera: RigidTransform, other: Camera
 ) -> Bool[np.ndarray, "T 2"]:
     """Return the hands that are wholly in another camera's picture, if they are of mean size."""
@@ -228,7 +229,7 @@ def _before(
     return np.asarray(other.contains(pixels).all(-1))
 
 
-def _real(
+def _not_invented(
     present: Bool[np.ndarray, "T 2"],
     confirmed: Int[np.ndarray, "T 2"],
     expected: Int[np.ndarray, "T 2"],
@@ -263,7 +264,7 @@ def _appearances(present: Bool[np.ndarray, "T"]) -> list[tuple[int, int]]:
     return out
 
 
-def _other_side(
+def _exchanged(
     slots: Slots, seen: Sequence[Slots], matches: Sequence[Int[np.ndarray, "T 2"]]
 ) -> Bool[np.ndarray, "T"]:
     """Return the frames in which all cameras together say that the hands' sides are exchanged."""
@@ -278,13 +279,13 @@ def _other_side(
                     there = one[frame][other]
                     assert there is not None
                     votes[frame, slot] += (2 * there.confidence - 1) * (1 if other == slot else -1)
-    turned = np.zeros(len(slots), bool)
+    exchanged = np.zeros(len(slots), bool)
     for start, stop in _appearances(np.asarray(_present(slots).any(1))):
-        turned[start:stop] = votes[start:stop].sum() < 0
-    return turned
+        exchanged[start:stop] = votes[start:stop].sum() < 0
+    return exchanged
 
 
-def _with_sides(
+def _by_side(
     own: Slots, slots: Slots, match: Int[np.ndarray, "T 2"], real: Bool[np.ndarray, "T 2"]
 ) -> Slots:
     """Return a view's hands in the slots of the first camera's.
@@ -310,7 +311,7 @@ def _with_sides(
     return out
 
 
-def _part(slots: Slots, there: Slots, match: Int[np.ndarray, "T 2"]) -> None:
+def _separate(slots: Slots, there: Slots, match: Int[np.ndarray, "T 2"]) -> None:
     """Give different hands of two cameras on one side different sides, in place.
 
     The one that is less sure of its side takes the other one where that is free, else the view's

@@ -179,7 +179,8 @@ class MediaPipeTracker:
             if late is not None:
                 one = replace(one, timestamps_ns=one.timestamps_ns - round(late * 1e9))
                 notes.append(
-                    f"{view.name}: its clock is taken to be {late:+.3f} s late, as the hands show"
+                    f"{view.name}: its clock is taken to be {late:+.3f} s late, as the hands show; "
+                    f"--view-offset {view.name}={late:.3f} states it, for kept pictures too"
                 )
             tracked.append(one)
         slots, others = same_hands(camera, slots, recording.timestamps_ns, tracked)

@@ -12,6 +12,7 @@ from acehand_core.hand.evidence import OtherView, SkinDepth, skin_points, thickn
 from acehand_core.motion import Depth, HandMotion
 from acehand_core.provenance import Provenance
 from acehand_core.trackers.base import TrackerSettings
+from acehand_core.trackers.mediapipe.linking import landmarks_of
 from acehand_core.trackers.mediapipe.reconstruct import ViewHands, reconstruct_hands
 from acehand_core.trackers.mediapipe.rig import ViewTrack, estimated_offset, same_hands
 from acehand_core.trackers.skin_depth import moved_by_depth, skin_depth
@@ -239,6 +240,29 @@ def test_two_different_right_hands_are_a_left_and_a_right_one():
     for pair, before in zip(found, unsure, strict=True):
         assert pair[0] is before[1] and pair[1] is None
     assert other == sure
+
+
+def test_a_camera_sees_nothing_before_and_after_its_frames():
+    """Of frames 5 to 14, with 9 missing: hands at them, between them, and just outside of them."""
+    _, joints = hand_motion("right", 20)
+    own, times = tracks([joints], ["right"]), stamps(20)
+    kept = [5, 6, 7, 8, 10, 11, 12, 13, 14]
+    view = ViewTrack(PINHOLE, np.eye(4), times[kept], [own[k] for k in kept])
+    at = np.concatenate([times, [(times[6] + times[7]) // 2, times[14] + 5_000_000]])
+    found = view.at(at)
+    assert [pair[1] is not None for pair in found] == [
+        *[5 <= k <= 14 for k in range(20)],
+        True,
+        True,
+    ]
+    assert found[14][1] is own[14][1] is found[21][1]
+    middle = (own[6][1].pixels + own[7][1].pixels) / 2
+    np.testing.assert_allclose(found[20][1].pixels, middle, atol=1e-4)
+
+    depth = Depth(Plane(), times[5:10], PINHOLE, np.eye(4))
+    read = skin_depth(depth, PINHOLE, landmarks_of(own), times, no_progress)[1]
+    known = np.isfinite(read.sigma).any(1)
+    np.testing.assert_array_equal(np.flatnonzero(known), [5, 6, 7, 8, 9])
 
 
 @pytest.mark.parametrize("late_s", [0.0, 0.12, -0.2])
