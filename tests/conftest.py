@@ -1,20 +1,26 @@
 """Shape checks on, shared data found, Ctrl-C heard, and nothing else.
 
 Every function of ours checks the arrays it is given and returns. In a loop that costs more than the
-work itself, so a function is checked in its first calls of every test, and in all of them with
-``ACEHAND_SLOW=1`` (``make test-all``). Tests marked ``slow`` run only then, and of a test marked
-``few(n)`` the cases after the first n: faster ones run the same code.
+work itself, so a function is checked in its first calls of every test. With ``ACEHAND_SLOW=1``
+(``make test-all``) jaxtyping itself checks all calls, and all types, not only those of arrays.
+Tests marked ``slow`` run only then, and of a test marked ``few(n)`` the cases after the first n:
+faster ones run the same code.
 """
 
 import collections
+import dataclasses
 import functools
+import inspect
 import json
 import os
 import signal
+import typing
 from collections.abc import Callable
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
+import beartype
 import jaxtyping
 
 # A shell has what it runs in the background ignore Ctrl-C, and so would every process of a test.
@@ -24,28 +30,62 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 CHECKED_CALLS = 40
 
 _jaxtyped = jaxtyping.jaxtyped
-_tests_begun = 0
+_calls = collections.Counter[int]()
 
 
-def _checked_at_first(*, typechecker: Any) -> Callable[[Any], Any]:
+def _array_hint(hint: Any, function: FunctionType) -> Any:
+    """Return an annotation that has arrays with axes, or Any; mypy checks the others."""
+
+    def has_array(part: Any) -> bool:
+        if isinstance(part, type) and issubclass(part, jaxtyping.AbstractArray):
+            return True
+        return any(map(has_array, typing.get_args(part)))
+
+    try:
+        known = eval(hint, function.__globals__) if isinstance(hint, str) else hint
+    except (NameError, TypeError):  # imported for mypy only
+        return Any
+    return known if has_array(known) else Any
+
+
+def _checked(function: FunctionType) -> Callable[..., Any]:
+    """Return a function with its arrays checked, or as it is if its annotations have none."""
+    hints = {name: _array_hint(hint, function) for name, hint in function.__annotations__.items()}
+    if inspect.isgeneratorfunction(function):
+        hints.pop("return", None)
+    if all(hint is Any for hint in hints.values()):
+        return function
+    copy = FunctionType(function.__code__, function.__globals__, closure=function.__closure__)
+    copy.__defaults__, copy.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
+    copy.__name__, copy.__qualname__ = function.__name__, function.__qualname__
+    copy.__module__, copy.__annotations__ = function.__module__, hints
+    checked = beartype.beartype(copy)
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        with _jaxtyped("context"):  # letters of axes mean the same within one call
+            return checked(*arguments, **named)
+
+    return call
+
+
+def _checked_at_first(**_: Any) -> Callable[[Any], Any]:
     """Stand in for ``jaxtyped``, which the import hook puts before every function and class."""
-    check = _jaxtyped(typechecker=typechecker)
 
     def decorate(function: Any) -> Any:
-        checked = check(function)
         if isinstance(function, type):
-            return checked
-        test, calls = -1, 0
+            if dataclasses.is_dataclass(function) and "__init__" in vars(function):
+                function.__init__ = decorate(function.__init__)
+            return function
+        checked, key = None, id(function.__code__)
 
         @functools.wraps(function)
         def call(*arguments: Any, **named: Any) -> Any:
-            nonlocal test, calls
-            if test != _tests_begun:
-                test, calls = _tests_begun, 0
-            if calls < CHECKED_CALLS:
-                calls += 1
-                return checked(*arguments, **named)
-            return function(*arguments, **named)
+            nonlocal checked
+            if checked is function or _calls[key] >= CHECKED_CALLS:
+                return function(*arguments, **named)
+            _calls[key] += 1
+            checked = checked or _checked(function)
+            return checked(*arguments, **named)
 
         return call
 
@@ -84,8 +124,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Leave slow tests out; check the first calls again."""
-    global _tests_begun
-    _tests_begun += 1
+    _calls.clear()
     if item.get_closest_marker("slow") and not SLOW:
         pytest.skip("slow: make test-all")
 
