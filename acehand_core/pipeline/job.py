@@ -295,9 +295,10 @@ class _Job:
         """Track a span, and make each of its episodes."""
         run, dataset, settings = self.run, self.dataset, self.run.settings
         views = [view for _, view in plan.todo]
+        layout = settings.layout(views[0], tracker, run.robot, run.arm)
         with contextlib.ExitStack() as stack:
             if not settings.dry_run:
-                dataset.begin(settings.layout(views[0], tracker, run.robot, run.arm), views[0])
+                dataset.begin(layout, views[0])
                 # Encoding runs while the tracker does.
                 videos = stack.enter_context(dataset.encoded(views))
             tracked = plan.track()

@@ -19,11 +19,12 @@ from acehand_core.pipeline import job as pipeline
 from acehand_core.recordings.hands_file import write_hand_motion
 from acehand_core.recordings.registry import open_recording
 from acehand_core.review.decisions import write_beside
+from helpers.bag_samples import START, SampleBag
 from helpers.commands import Run, hands_file
 from helpers.dying_runs import stop_at
 from helpers.lerobot_samples import check_every_frame
 from helpers.retarget_samples import motion_of, moving_hands
-from helpers.video_fixtures import read_number, write_video
+from helpers.video_fixtures import numbered_image, read_number, write_video
 
 LENS = {"width": 96, "height": 64, "fx": 80.0, "fy": 82.0, "cx": 47.0, "cy": 32.0}
 #: The main camera has 10 pictures, 30 a second; the other 25 a second, and begins 10 ms later.
@@ -167,8 +168,34 @@ def test_views_that_cannot_be_kept_are_refused_before_any_work(name, rig, tmp_pa
 
 @pytest.mark.parametrize("flag", ["--keep-views", "--keep-depth"])
 def test_nothing_to_keep_is_refused(flag, rig, tmp_path, capsys):
-    run = Run(capsys, rig[0], *rig[7:], "--output", tmp_path / "out", flag)
+    words = (rig[0], *rig[7:], "--output", tmp_path / "out", flag)
+    run, dry = Run(capsys, *words), Run(capsys, *words, "--dry-run")
     assert run.code == 2 and f"{flag} needs" in run.messages and "there is" in run.messages
+    assert (dry.code, dry.messages) == (run.code, run.messages)
+
+
+def test_views_of_a_bag(tmp_path, capsys):
+    """The second camera is 0.1 m to the right, 10 ms late, and has a larger picture."""
+    with SampleBag(tmp_path / "bag") as bag:
+        for name, x, (width, height) in (("left", 0.0, (96, 64)), ("right", 0.1, (128, 96))):
+            start = START + round(x * 1e8)
+            images = [numbered_image(k + round(1e3 * x), width, height) for k in range(COUNT)]
+            bag.images(images, start, topic=f"/{name}/image_raw", frame=name)
+            bag.camera_info(START, size=(width, height), k=(80.0, 80.0, 47.5, 31.5),
+                            topic=f"/{name}/camera_info", frame=name)  # fmt: skip
+            bag.tf(START, "rig", name, (x, 0, 0), (1, 0, 0, 0), topic="/tf_static")
+    hands, out = hands_file(tmp_path / "hands.npz", COUNT), tmp_path / "out"
+    words = (tmp_path / "bag", "--tracker", hands, "--no-overlay", "--output", out)
+    words += ("--image-topic", "/left/image_raw", "--keep-views")
+    dry = Run(capsys, *words, "--dry-run")
+    assert dry.code == 2 and "--views of a bag" in dry.messages
+    assert Run(capsys, *words, "--views", "right").code == 0 and check_every_frame(out) == []
+    assert [read_number(image) for image in shown(out, "ego")] == list(range(COUNT))
+    images = shown(out, "right")
+    assert [read_number(image) for image in images] == [100 + k for k in range(COUNT)]
+    assert images[0].shape == (96, 128, 3)
+    (record,) = read_provenance(out)
+    assert record["views"]["right"]["T_camera_view"][0] == [1.0, 0.0, 0.0, 0.1]
 
 
 def test_from_python(rig, tmp_path):
