@@ -30,6 +30,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 CHECKED_CALLS = 40
 
 _jaxtyped = jaxtyping.jaxtyped
+_beartyped = beartype.beartype(conf=beartype.BeartypeConf(violation_type=jaxtyping.TypeCheckError))
 _calls = collections.Counter[int]()
 
 
@@ -59,7 +60,7 @@ def _checked(function: FunctionType) -> Callable[..., Any]:
     copy.__defaults__, copy.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
     copy.__name__, copy.__qualname__ = function.__name__, function.__qualname__
     copy.__module__, copy.__annotations__ = function.__module__, hints
-    checked = beartype.beartype(copy)
+    checked = _beartyped(copy)
 
     def call(*arguments: Any, **named: Any) -> Any:
         with _jaxtyped("context"):  # letters of axes mean the same within one call
