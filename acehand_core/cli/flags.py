@@ -28,10 +28,13 @@ def parse(program: str, words: Sequence[str], *kinds: type[Any]) -> tuple[Any, .
     """
     trees = {kind: leaves(kind) for kind in kinds}
     flat = [leaf for tree in trees.values() for leaf in tree]
+    by_flag: dict[str, list[Leaf]] = {}
     for leaf in flat:
-        if len(twice := [other for other in flat if other.flag == leaf.flag]) > 1:
+        by_flag.setdefault(leaf.flag, []).append(leaf)
+    for flag, twice in by_flag.items():
+        if len(twice) > 1:
             places = " and ".join(".".join(other.path) for other in twice)
-            raise InputError(f"--{leaf.flag} is the flag of two settings: {places}; rename one.")
+            raise InputError(f"--{flag} is the flag of two settings: {places}; rename one.")
     either = {leaf.setting.either for leaf in flat if leaf.setting.either}
     exclusive = {title: conf.create_mutex_group(required=False, title=title) for title in either}
 
