@@ -19,6 +19,8 @@ from helpers.example_video import example_frames
 from helpers.retarget_samples import moving_hands
 from helpers.video_fixtures import write_video
 
+GRIPPER = ("--robot", "panda_gripper")
+
 
 class Run:
     """One run of acehand-retarget: exit code, JSON, standard error."""
@@ -38,6 +40,13 @@ class Acehand(Run):
 
     def __init__(self, capsys: pytest.CaptureFixture[str], *arguments: object) -> None:
         self.code, self.json, self.err = _run(capsys, acehand, *arguments)
+
+
+class GripperRun(Run):
+    """A run of the robot that takes least time, for tests of everything else."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], *arguments: object) -> None:
+        super().__init__(capsys, *arguments, *GRIPPER)
 
 
 def _run(capsys, main, *arguments: object):

@@ -22,13 +22,17 @@ from acehand_ros.parameters import OFFLINE_BAG, offline_options
 from acehand_ros.worker import JobLog, JobWorker
 from helpers import dying_runs
 from helpers.bag_samples import START, SampleBag, pictures, stamps
-from helpers.commands import Acehand, hands_file, run_helper
+from helpers.commands import GRIPPER, Acehand, hands_file, run_helper
 from helpers.lerobot_samples import names_in, snapshot
 
 #: Frames of each of the two episodes.
 COUNT = 4
-MOMENTS = [m if m in ("write", "placed") else pytest.param(m, marks=pytest.mark.slow)
-           for m in dying_runs.BAG]  # fmt: skip
+
+
+def moments(fast: str) -> list[object]:
+    """All moments of a conversion, all but one of them slow."""
+    slow = [m for m in dying_runs.BAG if m != fast]
+    return [fast, *(pytest.param(m, marks=pytest.mark.slow) for m in slow)]
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +50,7 @@ def inputs(tmp_path_factory):
 def job(inputs: tuple[Path, Path], folder: Path, *more: object, out: str = "out") -> list[object]:
     bag, hands = inputs
     return ["bag", "convert", bag, "--tracker", hands, "--output", folder / "dataset",
-            "--bag-output", folder / out, "--no-overlay", *more]  # fmt: skip
+            "--bag-output", folder / out, "--no-overlay", *GRIPPER, *more]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +101,7 @@ def interrupt() -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("moment", moments("placed"))
 def test_an_interrupted_conversion_is_completed(
     moment, inputs, whole, tmp_path, capsys, monkeypatch
 ):
@@ -123,7 +127,7 @@ def test_bags_of_sqlite_are_completed_too(inputs, tmp_path, capsys, monkeypatch)
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL here")
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("moment", moments("write"))
 def test_a_killed_conversion_is_completed(moment, inputs, whole, tmp_path, capsys):
     words = job(inputs, tmp_path, out="out.mcap")
     done = run_helper("dying_runs", moment, *words, "--quiet")
@@ -249,7 +253,7 @@ def test_the_node_resumes(inputs, whole, tmp_path):
     bag, hands = inputs
     values = {leaf.parameter: leaf.default for leaf in OFFLINE_BAG} | {
         "bag": str(bag), "output_dir": str(tmp_path / "dataset"), "tracker": str(hands),
-        "bag_output": str(tmp_path / "out"), "existing": "resume",
+        "bag_output": str(tmp_path / "out"), "existing": "resume", "robot": GRIPPER[1],
     }  # fmt: skip
 
     def run(stop_at=""):

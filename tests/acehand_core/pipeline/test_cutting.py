@@ -18,7 +18,7 @@ from acehand_core.pipeline import run as main_run
 from acehand_core.pipeline.cutting import WINDOW_S, Cutting, cut_demonstrations
 from acehand_core.pipeline.settings import CutRules
 from acehand_core.recordings.video import open_video
-from helpers.commands import Run
+from helpers.commands import GripperRun as Run
 from helpers.drawn_hands import drawn, eased
 from helpers.dying_runs import stop_at
 from helpers.lerobot_samples import snapshot

@@ -20,7 +20,8 @@ from acehand_core.recordings.hands_file import write_hand_motion
 from acehand_core.recordings.registry import open_recording
 from acehand_core.review.decisions import write_beside
 from helpers.bag_samples import START, SampleBag
-from helpers.commands import Run, hands_file
+from helpers.commands import GripperRun as Run
+from helpers.commands import hands_file
 from helpers.dying_runs import stop_at
 from helpers.lerobot_samples import check_every_frame
 from helpers.retarget_samples import motion_of, moving_hands

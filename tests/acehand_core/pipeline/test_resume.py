@@ -8,7 +8,8 @@ import pytest
 
 from acehand_core.lerobot.dataset import JOB, read_provenance
 from acehand_core.pipeline import job as pipeline
-from helpers.commands import Run, hands_file
+from helpers.commands import GripperRun as Run
+from helpers.commands import hands_file
 from helpers.dying_runs import stop_at
 from helpers.example_video import example_frames
 from helpers.lerobot_samples import check_every_frame

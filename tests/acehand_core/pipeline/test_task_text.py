@@ -13,7 +13,8 @@ from acehand_core.lerobot.dataset import JOB, read_provenance
 from acehand_core.pipeline.narration import Narration, seconds
 from acehand_core.pipeline.settings import TaskSegment, task_of
 from helpers.bag_samples import SampleBag, pictures, stamps
-from helpers.commands import Acehand, Run, hands_file
+from helpers.commands import GRIPPER, Acehand, hands_file
+from helpers.commands import GripperRun as Run
 from helpers.drawn_hands import drawn
 
 #: The columns of EPIC-KITCHENS-100 (EPIC_100_train.csv); its rows are not in the order of time.
@@ -148,7 +149,8 @@ def test_demonstrations_get_their_tasks(hands, tmp_path, capsys):
     assert tasks_of(tmp_path / "out") == ["lift", "something"]
     assert run.json["notes"] == [f"{hands}: --task-file has no task for demonstrations 1"]
     rows.write_text("recording,task\nelse,a\n")
-    run = Run(capsys, hands, "--output", tmp_path / "none", "--task-file", rows)
+    brief = ("--start", 1, "--duration", 0.5)
+    run = Run(capsys, hands, "--output", tmp_path / "none", "--task-file", rows, *brief)
     assert run.code == 0 and tasks_of(tmp_path / "none") == ["hand motion"]
     assert run.json["notes"] == [f"{hands}: --task-file {rows} has no row for it"]
     # From 2 s on the recording's times are others, the file's are not.
@@ -219,7 +221,7 @@ def test_what_is_refused_before_anything_is_done(hands, tmp_path, capsys):
 def test_a_file_next_to_each_recording(hands, tmp_path, capsys):
     other, out = hands_file(tmp_path / "other.npz"), tmp_path / "out"
     (tmp_path / "long.npz.task.csv").write_text("task\nlift\n")
-    job = [hands, other, "--output", out, "--task-file", "beside"]
+    job = [hands, other, "--output", out, "--task-file", "beside", "--duration", 1]
     run = Run(capsys, *job)
     assert run.code == 2 and "other.task.csv" in run.messages
     (tmp_path / "other.task.csv").write_text("start,end,task\n0,1,fold\n")
@@ -237,7 +239,7 @@ def test_bags_are_cut_by_rows_too(tmp_path, capsys):
     rows, out = tmp_path / "tasks.csv", tmp_path / "out"
     rows.write_text("start,end,task\n0,0.1,a\n0.2,0.4,b\n")
     job = ["bag", "convert", tmp_path / "bag", "--tracker", hands, "--output", out, "--no-overlay",
-           "--task-file", rows, "--split", "tasks"]  # fmt: skip
+           "--task-file", rows, "--split", "tasks", *GRIPPER]  # fmt: skip
     refused = Acehand(capsys, *job, "--episode-topic", "/episode")
     assert refused.code == 2 and "--split tasks and --episode-topic both cut" in refused.err
     run = Acehand(capsys, *job)

@@ -21,7 +21,8 @@ from acehand_core.recordings.options import RecordingOptions
 from acehand_core.recordings.registry import Registry, open_recording
 from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.mediapipe.tracker import MediaPipeTracker
-from helpers.commands import Acehand, Run, hands_file
+from helpers.commands import Acehand, hands_file
+from helpers.commands import GripperRun as Run
 from helpers.dying_runs import stop_at
 from helpers.video_fixtures import numbered_image, write_video
 

@@ -11,7 +11,8 @@ import pytest
 from acehand_core.errors import InputError, VideoError
 from acehand_core.recordings.registry import Registry, open_recording
 from helpers import ROOT
-from helpers.commands import Run, hands_file
+from helpers.commands import GripperRun as Run
+from helpers.commands import hands_file
 from helpers.plugins import installed
 
 

@@ -7,7 +7,8 @@ import pytest
 
 from acehand_core.recordings.hands_file import read_hand_motion, write_hand_motion
 from acehand_core.recordings.keypoint_files import read_joints_file
-from helpers.commands import Acehand, Run, hands_file
+from helpers.commands import Acehand, hands_file
+from helpers.commands import GripperRun as Run
 from helpers.example_video import example_frames
 from helpers.retarget_samples import motion_of, moving_hands
 from helpers.video_fixtures import write_video

@@ -11,7 +11,7 @@ from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import Recording
 from acehand_core.recordings.selection import Fit
 from acehand_core.recordings.video import open_video
-from helpers.commands import Run
+from helpers.commands import GripperRun as Run
 from helpers.example_video import EXAMPLE
 from helpers.fake_motion import random_motion
 from helpers.lerobot_samples import check_every_frame

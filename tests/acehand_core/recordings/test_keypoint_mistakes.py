@@ -12,7 +12,7 @@ from acehand_core.errors import SchemaError
 from acehand_core.recordings.keypoints.joints import DOUBT
 from helpers import ROOT
 from helpers import keypoint_files as made
-from helpers.commands import Run
+from helpers.commands import GripperRun as Run
 from helpers.retarget_samples import human_joints, moving_hands
 
 FLIP = np.array([1.0, 1, -1])

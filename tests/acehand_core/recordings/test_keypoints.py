@@ -20,7 +20,7 @@ from acehand_core.recordings.hands_file import read_motion_file
 from acehand_core.recordings.keypoints.joints import ENTRIES
 from acehand_core.recordings.keypoints.mapping import PRESETS, keypoint_named, load_map
 from helpers import keypoint_files as made
-from helpers.commands import Run
+from helpers.commands import GripperRun as Run
 from helpers.retarget_samples import moving_hands
 
 MOVING = moving_hands(45)

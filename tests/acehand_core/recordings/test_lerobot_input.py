@@ -17,7 +17,7 @@ from acehand_core.lerobot.format import video_feature
 from acehand_core.recordings import lerobot_video
 from acehand_core.recordings.options import RecordingOptions, RigOptions
 from acehand_core.recordings.registry import Registry, open_recording
-from helpers.commands import Run
+from helpers.commands import GripperRun as Run
 from helpers.example_video import EXAMPLE, example_frames
 from helpers.lerobot_samples import check_every_frame
 from helpers.video_fixtures import write_video
