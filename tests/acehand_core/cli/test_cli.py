@@ -25,7 +25,7 @@ from acehand_core.lerobot.writer import LeRobotWriter
 from acehand_core.recordings.hands_file import read_hand_motion, read_motion_file
 from acehand_core.recordings.registry import Registry
 from helpers import ROOT
-from helpers.commands import Acehand, Run, first_run, hands_file
+from helpers.commands import Acehand, GripperRun, Run, first_run, hands_file, video_and_hands
 from helpers.controller_rules import check_dataset_limits
 from helpers.example_video import empty_frames, example_frames
 from helpers.lerobot_samples import check_every_frame
@@ -96,10 +96,10 @@ def test_a_clip_becomes_a_dataset(made):
 def test_several_inputs_and_appending(clip, made, tmp_path, capsys):
     folder, out, known = tmp_path / "videos", tmp_path / "out", ("--no-overlay", *made.calibration)
     folder.mkdir()
-    write_video(folder / "a.mp4", example_frames(8), options=X264)
+    write_video(folder / "a.mp4", example_frames(5), options=X264)
     write_video(folder / "b.mp4", example_frames(4, 60), options=X264)
     run = Run(capsys, folder, "--output", out, *known, "--task", "one")
-    assert [e["frames"] for e in run.json["episodes"]] == [8, 4] and run.code == 0
+    assert [e["frames"] for e in run.json["episodes"]] == [5, 4] and run.code == 0
     run = Run(capsys, folder / "b.mp4", "--output", out, "--append", *known, "--task", "two")
     assert run.code == 0 and run.json["episodes"][0]["episode_index"] == 2
     # Another robot rate would not be the same dataset.
@@ -124,7 +124,8 @@ def test_world_frame(clip, made, tmp_path, capsys):
     rows = [f"{round(i * 1e9 / 30)},{0.01 * i},0,0,1,0,0,0" for i in range(12)]
     poses, moved = tmp_path / "poses.csv", tmp_path / "moved"
     poses.write_text("\n".join(["timestamp_ns,x,y,z,qw,qx,qy,qz", *rows]))
-    run = Run(capsys, clip, "--output", moved, "--camera-poses", poses, "--no-overlay")
+    known = ("--no-overlay", *made.calibration)
+    run = Run(capsys, clip, "--output", moved, "--camera-poses", poses, *known)
     assert run.code == 0
     info = json.loads((moved / "meta" / "info.json").read_text())
     assert info["features"]["observation.state"]["info"]["frame"] == "world"
@@ -277,7 +278,7 @@ def test_an_output_that_fails_keeps_what_was_finished(error, tmp_path, capsys, m
         return add(writer, *arguments)
 
     monkeypatch.setattr(LeRobotWriter, "add_episode", fails_at_the_third)
-    run = Run(capsys, *hands, "--output", tmp_path / "out")
+    run = GripperRun(capsys, *hands, "--output", tmp_path / "out")
     assert run.code == (4 if isinstance(error, OutputError) else 130)
     assert run.json["dataset"] == str(tmp_path / "out")
     assert [episode["source"] for episode in run.json["episodes"]] == [*map(str, hands[:2])]
@@ -295,9 +296,9 @@ def test_outputs_without_a_name_of_their_own(tmp_path, capsys, monkeypatch):
         assert run.code in (2, 4) and run.messages
         assert left_behind(here) == ["folder"] and left_behind(tmp_path) == ["here"]
     # In a dataset its own folder is one.
-    assert Run(capsys, hands, "--output", here / "out").code == 0
+    assert GripperRun(capsys, hands, "--output", here / "out").code == 0
     monkeypatch.chdir(here / "out")
-    run = Run(capsys, hands, "--output", ".", "--append", "--task", "another")
+    run = GripperRun(capsys, hands, "--output", ".", "--append", "--task", "another")
     assert run.code == 0 and run.json["episodes"][0]["episode_index"] == 1
     assert check_every_frame(here / "out") == [] and left_behind(here) == ["folder", "out"]
 
@@ -466,18 +467,19 @@ def test_export_of_robot_commands(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("library", ["disable", "osmesa"])
-def test_pictures_without_opengl(library, clip, tmp_path):
+def test_pictures_without_opengl(library, tmp_path):
     """Everything but the robot's pictures works, and the message names the packages.
 
     The bindings of OSMesa fail on import of MuJoCo itself, which the replay needs.
     """
+    video, hands = video_and_hands(tmp_path)
+    inputs = (video, "--tracker", hands) if library == "disable" else (hands,)
     if library == "osmesa":
         for name in ("libOSMesa.so.8", "libOSMesa.so"):
             with contextlib.suppress(OSError):
                 pytest.skip(f"OSMesa is here: {ctypes.CDLL(name)}")
-        clip = hands_file(tmp_path / "h.npz")
     environment = {**os.environ, "MUJOCO_GL": library}
-    child = _child(clip, "--output", tmp_path / "out", env=environment)
+    child = _child(*inputs, "--output", tmp_path / "out", env=environment)
     _, err = child.communicate(timeout=120)
     assert child.returncode == 0 and "Traceback" not in err
     assert ("libegl1" if library == "disable" else "no pictures of the robot") in err

@@ -143,17 +143,18 @@ def test_the_first_camera_sees_the_same_with_and_without_a_rig():
         episode = make_episode(3, 2, options)
         return episode, render_episode(episode, *truth_of(episode))
 
-    _, alone = drawn(OPTIONS)
+    short = dataclasses.replace(OPTIONS, frames=2)
+    _, alone = drawn(short)
     for rig, depth in (("stereo", "aligned"), ("aria", "unaligned")):
-        episode, made = drawn(dataclasses.replace(OPTIONS, rig=rig, depth=depth))
+        episode, made = drawn(dataclasses.replace(short, rig=rig, depth=depth))
         assert np.array_equal(alone.frames, made.frames)
         assert np.array_equal(alone.depth, made.depth) and np.array_equal(alone.masks, made.masks)
         assert list(made.views) == list(episode.rig)
         for images in made.views.values():
-            assert len(images) == 5 and not np.array_equal(images[0], alone.frames[0])
+            assert len(images) == 2 and not np.array_equal(images[0], alone.frames[0])
         for name, view in episode.rig.items():
             assert view.grey == (np.ptp(made.views[name][0], axis=-1).max() == 0)
-        assert made.readings.shape == (5, 64, 64)
+        assert made.readings.shape == (2, 64, 64)
     assert alone.views == {} and alone.readings is None
 
 
