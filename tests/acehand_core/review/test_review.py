@@ -283,7 +283,6 @@ def networks():
         pytest.skip("MediaPipe's networks are not installed (acehand weights fetch hands)")
 
 
-@pytest.mark.few(2)
 @pytest.mark.parametrize("late", [-4, 0, 4])
 def test_hands_of_another_moment_are_found(networks, reader, episode, late):
     shifted = replace(episode, joints=np.roll(episode.joints, late, axis=0))
