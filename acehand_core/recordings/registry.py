@@ -41,6 +41,7 @@ from acehand_core.recordings.options import RecordingOptions, RigOptions
 from acehand_core.recordings.selection import part
 from acehand_core.recordings.video import (
     EXTENSIONS,
+    PICTURES,
     frames_between,
     open_frames,
     open_video,
@@ -223,16 +224,18 @@ class BagFile(RecordingFormat):
 
 
 class FramesFolder(RecordingFormat):
-    """A folder of pictures, one per frame, and no videos."""
+    """A picture, or a folder of pictures, one per frame, and no videos."""
 
     order = 50
-    noun = "a folder of pictures"
+    noun = "a picture or a folder of pictures"
     option = "frame_rate"
     folder_of_frames = True
 
     @staticmethod
     def matches(path: Path) -> bool:
-        return path.is_dir() and bool(pictures_in(path)) and not videos_in(path)
+        if path.is_dir():
+            return bool(pictures_in(path)) and not videos_in(path)
+        return path.suffix.lower() in PICTURES
 
     def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> InputPart:
         return InputPart(open_frames(path, options.frame_rate, options.mirrored))

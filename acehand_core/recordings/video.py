@@ -258,17 +258,18 @@ def _files(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
 
 
 def pictures_in(folder: Path, suffixes: tuple[str, ...] = PICTURES) -> list[Path]:
-    """Return the pictures directly in a folder, sorted by the numbers in their names."""
+    """Return a picture, or those directly in a folder, sorted by the numbers in their names."""
 
     def by_number(path: Path) -> list[tuple[bool, int, str]]:
         parts = re.split(r"(\d+)", path.stem)
         return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]
 
-    return sorted(_files(folder, suffixes), key=by_number)
+    files = _files(folder, suffixes) if folder.is_dir() else [folder]
+    return sorted(files, key=by_number)
 
 
 def open_frames(folder: Path, rate: float | None = None, mirrored: bool = False) -> Recording:
-    """Return a folder of pictures, sorted by the numbers in their names, as a recording.
+    """Return a picture, or a folder of them sorted by the numbers in their names, as a recording.
 
     ``rate`` (frames per second) is only valid if the names are not times; ``mirrored`` flips mirror
     images (selfies) back.

@@ -37,7 +37,8 @@ MAX_MISSES = 8
 #: Distance added for a label against the track's last frames: enough to decide where hands cross,
 #: too little to break a single track.
 OTHER_SIDE, MEMORY = 0.4, 15
-#: Shorter tracks are noise unless the network is sure. In frames, or seconds if fewer.
+#: Shorter tracks are noise unless the network is sure. In frames, or seconds if fewer; at most a
+#: third of the recording.
 MIN_TRACK, MIN_TRACK_S = 3, 0.1
 SURE = 0.9
 CERTAIN = 0.85
@@ -171,7 +172,7 @@ def assign_slots(
     """Return the left and the right hand of each frame; ``worn``: the view is the wearer's."""
     pace = min(max(PACE_FPS / fps, 1.0), MAX_PACE)
     tracks = _link([without_duplicates(detections) for detections in frames], turned, pace)
-    shortest = min(MIN_TRACK, math.ceil(MIN_TRACK_S * fps), len(frames))
+    shortest = min(MIN_TRACK, math.ceil(MIN_TRACK_S * fps), math.ceil(len(frames) / 3))
     tracks = [t for t in tracks if len(t.frames) >= shortest or t.sure]
     tracks = _of_the_wearer(tracks, len(frames))
 

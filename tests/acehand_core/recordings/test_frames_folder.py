@@ -74,7 +74,7 @@ def test_pictures_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     for rate in (0.0, -1.0, 5000.0):
         with pytest.raises(InputError, match="above 0, up to 1000"):
             open_recording(folder, frame_rate=rate)
-    with pytest.raises(InputError, match=r"not a folder of pictures.*--frame-rate"):
+    with pytest.raises(InputError, match=r"not a picture or a folder of.*--frame-rate"):
         open_recording(hands_file(tmp_path / "hands.npz"), frame_rate=30.0)
 
 
@@ -124,7 +124,7 @@ def test_a_format_of_a_plug_in_may_stand_anywhere_among_the_others(tmp_path, mon
             np.testing.assert_array_equal(recording.frames.at(1), colour(1))
             inside = Registry().expand([tmp_path / "all"])
             assert inside == [tmp_path / "all" / name for name in "abc"]
-            with pytest.raises(InputError, match=r"not a folder of pictures.*--frame-rate"):
+            with pytest.raises(InputError, match=r"not a picture or a folder of.*--frame-rate"):
                 open_recording(tmp_path / "all/a", frame_rate=30)
 
 
@@ -137,6 +137,20 @@ def test_folders_in_a_folder_are_found(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(VideoError, match="no video"):
         Registry().expand([tmp_path / "empty"])
+
+
+def test_a_photograph_gives_hands_and_a_picture_and_is_no_trajectory(tmp_path, capsys):
+    pytest.importorskip("openvino")
+    photo = tmp_path / "Photo 1.JPG"
+    image = open_recording(ROOT / "examples/two_hands.mp4").frames.at(40)
+    assert cv2.imwrite(str(photo), image[..., ::-1])
+    assert Registry().expand([photo]) == [photo]
+    run = Run(capsys, photo, "--robot", "inspire", "--output", tmp_path / "out")
+    (episode,) = run.json["episodes"]
+    assert episode["frames"] == 1
+    assert any("one frame is no trajectory" in reason for reason in episode["reasons"])
+    (sheet,) = (tmp_path / "out").rglob("contact_sheet.png")
+    assert cv2.imread(str(sheet)).any()
 
 
 def test_the_main_job_and_its_resume(tmp_path: Path, capsys) -> None:

@@ -48,6 +48,15 @@ def test_two_hands_in_any_order():
     assert_slots(pairs, left, right)
 
 
+def test_one_sighting_counts_in_a_few_pictures_and_is_noise_in_a_video():
+    """Photographs, or a time lapse: the hand is elsewhere in each."""
+    apart = [detection((150.0 + 250 * t, 200.0), 0.8, seed=t) for t in range(3)]
+    assert_slots([[one] for one in apart], [None] * 3, apart)
+    assert_slots([[one] for one in apart[:1]], [None], apart[:1])
+    clip_of = [[] for _ in range(27)]
+    assert_slots([*([one] for one in apart), *clip_of], [None] * 30, [None] * 30)
+
+
 @settings(max_examples=40, deadline=None)
 @given(seed=SEEDS, share=st.floats(0, 0.4))
 def test_labels_that_flip_within_a_track_do_not_swap(seed, share):
