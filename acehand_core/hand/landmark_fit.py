@@ -31,7 +31,7 @@ from acehand_core.types import Side
 #: camera by 20 to 30 degrees, so with pixels a direction only decides what they leave open.
 DIRECTION_SIGMA = {"alone": 0.5, "with pixels": 1.0}
 #: Prior on the angles around a relaxed hand, radians.
-ANGLE_SIGMA = 0.5
+ANGLE_SIGMA = 1.0
 #: Landmark errors are correlated over a clip, so all frames together count as one against the
 #: population's prior on betas.
 SHAPE_FRAMES = 80

@@ -51,7 +51,7 @@ def together(pose, evidence, seconds, half_gain=CALM, trust=None, turns=None, **
 def test_a_slow_hand_comes_back_and_noise_does_not():
     truth, keypoints, seconds = moving()
     evidence = evidence_of(keypoints, np.random.default_rng(0), pixels=0.03, directions=0.3)
-    rough = landmark_fit.refine(truth, evidence, "right", REST)
+    rough = landmark_fit.refine(truth, evidence, "right", REST, iterations=30)
     # Where nothing is halved nothing is gained: each frame's own landmarks decide.
     poses = (rough, *(together(rough, evidence, seconds, gain).pose for gain in (CALM, FREE)))
     alone, calm, same = (

@@ -62,7 +62,7 @@ def test_a_hand_seen_perfectly_comes_back(side, camera):
     assert np.median(error) < 4.0  # 2.6 measured
     assert np.percentile(error, 95) < 12.0
     np.testing.assert_array_equal(track.pixels, np.stack([d.pixels for d in detections]))
-    assert track.quality.min() > 0.8 and np.abs(track.betas).max() < 0.3
+    assert track.quality.min() > 0.7 and np.abs(track.betas).max() < 0.3
 
 
 def test_left_and_right_are_mirror_images():
