@@ -8,6 +8,7 @@ mirrored. Picture coordinates are pixels, integer at pixel centres.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import importlib
 import importlib.util
@@ -30,6 +31,8 @@ from jaxtyping import Float, UInt8
 
 from acehand_core.atomic import atomic_path
 from acehand_core.errors import AcehandError, InputError, MissingDependencyError
+from acehand_core.geometry import rotations
+from acehand_core.geometry.cameras import Camera
 from acehand_core.processes import thread_count
 from acehand_core.types import ImageRgb
 
@@ -61,7 +64,8 @@ _stalled: list[Any] = []
 class Crop:
     """A square of a picture: centre and side in pixels, turned clockwise by ``angle`` rad.
 
-    The network sees a ``mirrored`` crop left to right.
+    The network sees a ``mirrored`` crop left to right. With a ``lens`` the square lies in the image
+    plane of a virtual pinhole camera that looks at its centre, with as many pixels there.
     """
 
     x: float
@@ -69,18 +73,26 @@ class Crop:
     side: float
     angle: float
     mirrored: bool = False
+    lens: Camera | None = None
 
     def to_picture(self, points: Float[np.ndarray, "*n 2"]) -> Float[np.ndarray, "*n 2"]:
-        """Return picture points from shares of the side, counted from the upper left corner."""
+        """Return picture points from shares of the side, counted from the upper left corner.
+
+        NaN beyond the lens.
+        """
         centred = (points - 0.5) * self.side
         if self.mirrored:
             centred = centred * [-1.0, 1.0]
-        return centred @ _turn(self.angle).T + [self.x, self.y]
+        centred = centred @ _turn(self.angle).T
+        view = _ray_view(self.lens, self.x, self.y)
+        return centred + np.array([self.x, self.y]) if view is None else view.to_picture(centred)
 
     def picture(
         self, image: ImageRgb, pixels: int = CROP_PIXELS
     ) -> UInt8[np.ndarray, "side side 3"]:
         """Cut the square out of a picture, black beyond it."""
+        if self.lens is not None:
+            return self._along_ray(image, pixels)
         if self.side > 2 * pixels:
             # Halved first: sampling alone would alias.
             reach = self.side * np.sqrt(0.5) + 2
@@ -98,6 +110,29 @@ class Crop:
         flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
         return cv2.warpAffine(image, matrix, (pixels, pixels), flags=flags)
 
+    def _along_ray(self, image: ImageRgb, pixels: int) -> UInt8[np.ndarray, "side side 3"]:
+        # Smooth, so it is computed at a few points.
+        few, spread = _mesh(pixels)
+        points = self.to_picture(np.stack(np.meshgrid(few, few), -1).reshape(-1, 2))
+        points = np.where(np.isfinite(points), points, -1e4).reshape(len(few), len(few), 2)
+        at = np.einsum("ik,klc,jl->ijc", spread, points, spread, optimize=True)
+
+        # Halved first as often as needed: sampling alone would alias.
+        shrink = 2 ** max(int(np.log2(self.side / pixels)), 0)
+        size = np.array(image.shape[1::-1])
+        first = np.clip(points.min((0, 1)).astype(int) - shrink, 0, size)
+        last = np.clip(points.max((0, 1)).astype(int) + 2 * shrink, 0, size)
+        last -= (last - first) % shrink
+        part = image[first[1] : last[1], first[0] : last[0]]
+        if 0 in part.shape:
+            return np.zeros((pixels, pixels, 3), np.uint8)
+        if shrink > 1:
+            part = cv2.resize(
+                part, None, fx=1 / shrink, fy=1 / shrink, interpolation=cv2.INTER_AREA
+            )
+        at = ((at - first + 0.5) / shrink - 0.5).astype(np.float32)
+        return cv2.remap(part, at, np.empty(0), cv2.INTER_LINEAR)
+
     def overlap(self, other: Crop) -> float:
         """Return intersection over union, ignoring turns."""
         half = (self.side + other.side) / 2
@@ -105,6 +140,38 @@ class Crop:
         high = min(half - abs(self.y - other.y), self.side, other.side)
         shared = max(wide, 0.0) * max(high, 0.0)
         return shared / (self.side**2 + other.side**2 - shared)
+
+
+@dataclass(frozen=True, slots=True)
+class _RayView:
+    """The image plane of a virtual pinhole camera that looks along a pixel's ray.
+
+    Its axes are the lens's, turned the shortest way; its scale is the lens's there.
+    """
+
+    lens: Camera
+    ray: Float[np.ndarray, "3"]
+    axes: Float[np.ndarray, "3 2"]  # per pixel
+
+    def to_picture(self, plane: Float[np.ndarray, "*n 2"]) -> Float[np.ndarray, "*n 2"]:
+        return self.lens.project(self.ray + plane @ self.axes.T)
+
+    def from_picture(self, pixels: Float[np.ndarray, "*n 2"]) -> Float[np.ndarray, "*n 2"]:
+        rays = self.lens.unproject(pixels)
+        per_pixel = self.axes / np.sum(self.axes[:, 0] ** 2)
+        return rays @ per_pixel / (rays @ self.ray)[..., None]
+
+
+@lru_cache(maxsize=64)
+def _ray_view(lens: Camera | None, x: float, y: float) -> _RayView | None:
+    """Return the view along the ray of a pixel; None without a lens or where it has no ray."""
+    if lens is None:
+        return None
+    ray = lens.unproject(np.array([x, y]))
+    axes = rotations.between(np.array([0.0, 0.0, 1.0]), ray)[:, :2]
+    beside = lens.project(ray + 1e-4 * np.stack([-axes.T, axes.T]))
+    scale = np.sqrt(abs(np.linalg.det(beside[1] - beside[0]))) / 2e-4
+    return _RayView(lens, ray, axes / scale) if scale > 0 else None
 
 
 class InferenceError(AcehandError):
@@ -145,6 +212,9 @@ class HandNetworks:
         InputError: a file is not that of MediaPipe 0.10.14.
     """
 
+    #: Of the pictures; None: crops are squares of the picture.
+    lens: Camera | None = None
+
     def __init__(self) -> None:
         try:
             runtime = openvino()
@@ -170,6 +240,14 @@ class HandNetworks:
         models = (core.read_model(found / name) for name in (PALM, LANDMARKS))
         self._palm, self._landmarks = (core.compile_model(m, "CPU", options) for m in models)
 
+    def through(self, lens: Camera | None) -> HandNetworks:
+        """Return the same networks for pictures of a lens, with crops along its rays."""
+        if lens is None:
+            return self
+        out = copy.copy(self)
+        out.lens = lens
+        return out
+
     def palms(
         self, image: ImageRgb, confidence: float = 0.5, around: Crop | None = None
     ) -> list[Crop]:
@@ -183,19 +261,21 @@ class HandNetworks:
         # Each row: centre and size of the box, then seven points; all from the anchor.
         points = boxes[0, sure].reshape(-1, 9, 2) / PALM_PIXELS
         points[:, [0, *range(2, 9)]] += _anchors()[sure][:, None]
-        return [_palm_crop(palm, around) for palm in _without_overlap(points, score[sure])]
+        palms = _without_overlap(points, score[sure])
+        return [_palm_crop(palm, around, self.lens) for palm in palms]
 
     def look(self, image: ImageRgb, crop: Crop) -> Look:
         """Return the landmarks in a crop, with a hand or without."""
         landmarks, presence, handedness, world = _infer(self._landmarks, crop.picture(image))
         pixels = crop.to_picture(landmarks.reshape(21, 3)[:, :2].astype(float) / CROP_PIXELS)
+        seen = float(presence.item()) if np.isfinite(pixels).all() else 0.0
         world = world.reshape(21, 3).astype(float)
         # MediaPipe calls this the probability of "Left": it assumes mirrored pictures.
         p_right = float(handedness.item())
         if crop.mirrored:
             world, p_right = world * [-1.0, 1.0, 1.0], 1 - p_right
         world[:, :2] = world[:, :2] @ _turn(crop.angle).T
-        return Look(pixels, world, p_right, float(presence.item()))
+        return Look(pixels, world, p_right, seen)
 
 
 def openvino() -> ModuleType:
@@ -211,28 +291,46 @@ def hand_networks() -> HandNetworks:
     return HandNetworks()
 
 
-def crop_of(pixels: Float[np.ndarray, "21 2"]) -> Crop:
+def crop_of(pixels: Float[np.ndarray, "21 2"], lens: Camera | None = None) -> Crop:
     """Return the crop in which to look for a hand with these landmarks a moment ago."""
-    towards = (pixels[_INDEX] + pixels[_RING]) / 4 + pixels[_MIDDLE] / 2 - pixels[0]
+    view = _ray_view(lens, *pixels[_MIDDLE].tolist())
+    flat = pixels if view is None else view.from_picture(pixels)
+    towards = (flat[_INDEX] + flat[_RING]) / 4 + flat[_MIDDLE] / 2 - flat[0]
     angle = float(np.arctan2(towards[0], -towards[1]))
     turn = _turn(angle)
-    steady = pixels[_STEADY]
+    steady = flat[_STEADY]
     upright = steady @ turn
     low, high = upright.min(0), upright.max(0)
     size = high - low
     centre = turn @ ((low + high) / 2 + [0.0, _HAND_SHIFT * size[1]])
-    side = max(_HAND_SCALE * float(size.max()), 1.0)
-    return Crop(float(centre[0]), float(centre[1]), side, angle)
+    return _crop(view, centre, _HAND_SCALE * float(size.max()), angle)
 
 
-def _palm_crop(points: Float[np.ndarray, "9 2"], around: Crop) -> Crop:
+def _palm_crop(points: Float[np.ndarray, "9 2"], around: Crop, lens: Camera | None) -> Crop:
     """Return the crop of a palm's hand, by its box, wrist and middle knuckle."""
     (centre, wrist, knuckle), size = around.to_picture(points[[0, 2, 4]]), points[1] * around.side
+    view = _ray_view(lens, *centre.tolist())
+    if view is not None:
+        edges = points[0] + np.array([[-0.5, 0.0], [0.5, 0.0], [0.0, -0.5], [0.0, 0.5]]) * points[1]
+        centre, wrist, knuckle, left, right, top, bottom = view.from_picture(
+            np.concatenate([[centre, wrist, knuckle], around.to_picture(edges)])
+        )
+        size = np.linalg.norm([right - left, bottom - top], axis=1)
     towards = knuckle - wrist
     angle = float(np.arctan2(towards[0], -towards[1]))
     centre = centre + _turn(angle) @ [0.0, _PALM_SHIFT * size[1]]
-    side = max(_PALM_SCALE * float(size.max()), 1.0)
-    return Crop(float(centre[0]), float(centre[1]), side, angle)
+    return _crop(view, centre, _PALM_SCALE * float(size.max()), angle)
+
+
+def _crop(view: _RayView | None, centre: np.ndarray, side: float, angle: float) -> Crop:
+    """Return a crop by its centre and side in a ray's view, or in the picture."""
+    if view is None:
+        return Crop(float(centre[0]), float(centre[1]), max(side, 1.0), angle)
+    x, y = view.to_picture(centre).tolist()
+    there = _ray_view(view.lens, x, y)
+    if there is not None:
+        side *= float(np.linalg.norm(view.axes[:, 0]) / np.linalg.norm(there.axes[:, 0]))
+    return Crop(x, y, max(side, 1.0), angle, lens=view.lens)
 
 
 def _without_overlap(
@@ -264,6 +362,14 @@ def _anchors() -> Float[np.ndarray, "2016 2"]:
         y, x = np.meshgrid(middle, middle, indexing="ij")
         grids.append(np.repeat(np.stack([x.ravel(), y.ravel()], axis=1), count, axis=0))
     return np.concatenate(grids)
+
+
+@lru_cache(maxsize=2)
+def _mesh(pixels: int) -> tuple[Float[np.ndarray, "M"], Float[np.ndarray, "side M"]]:
+    """Return points along a crop's side, in its shares, and the interpolation to its pixels."""
+    few, at = np.linspace(0.5, pixels - 0.5, 15), np.arange(pixels) + 0.5
+    spread = np.clip(1 - np.abs(at[:, None] - few) / (few[1] - few[0]), 0, None)
+    return few / pixels, spread
 
 
 def _infer(model: Any, picture: UInt8[np.ndarray, "side side 3"]) -> list[np.ndarray]:

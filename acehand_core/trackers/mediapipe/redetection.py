@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from acehand_core.errors import InputError, OutputError
+from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import FrameSource, runs
 from acehand_core.processes import thread_count
 from acehand_core.safe_files import safe_load_npz
@@ -198,11 +199,12 @@ def forward_pass(
     progress: Progress,
     cache: SegmentCache,
     quality: Quality = "balanced",
+    lens: Camera | None = None,
 ) -> Frames:
     """Detect hands in every frame, in parallel segments."""
 
     def follower() -> PerFrame:
-        detector = Detector(fps, quality)
+        detector = Detector(fps, quality, lens)
         return lambda frame, image: detector(image, "forward")
 
     return in_segments(frames, follower, "track", progress, cache)
@@ -222,7 +224,12 @@ def find_gaps(slots: Slots) -> list[SightGap]:
 
 
 def look_again(
-    frames: FrameSource, found: Frames, slots: Slots, progress: Progress, turned: Turned = unturned
+    frames: FrameSource,
+    found: Frames,
+    slots: Slots,
+    progress: Progress,
+    turned: Turned = unturned,
+    lens: Camera | None = None,
 ) -> Iterator[tuple[int, Detection]]:
     """Yield (frame, detection) of hands that the forward pass lost or found late.
 
@@ -231,7 +238,7 @@ def look_again(
     gaps = find_gaps(slots)
     if not gaps:
         return
-    networks = hand_networks()
+    networks = hand_networks().through(lens)
     present = [list(hands) for hands in found]
     for index, gap in enumerate(gaps):
         progress("look again", index, len(gaps))
@@ -301,7 +308,7 @@ class _Search:
 
     def _found(self, image: ImageRgb, places: Sequence[Detection], misses: int) -> Detection | None:
         """Return the hand at its expected places, or else in their surroundings."""
-        crops = [crop_of(place.pixels) for place in places]
+        crops = [crop_of(place.pixels, self.networks.lens) for place in places]
         hands = [h for crop in crops if (h := followed(self.networks, image, crop)) is not None]
         match = self._expected(hands, self.look, places, misses)
         if match is not None:

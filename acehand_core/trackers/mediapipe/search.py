@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Float
 
+from acehand_core.geometry.cameras import Camera
 from acehand_core.trackers.mediapipe import search
 from acehand_core.trackers.mediapipe.networks import (
     Crop,
@@ -61,8 +62,10 @@ class Detection:
 class Detector:
     """Follower of hands from picture to picture, which searches for others; not thread-safe."""
 
-    def __init__(self, fps: float, quality: Quality = "balanced") -> None:
-        self._networks = hand_networks()
+    def __init__(
+        self, fps: float, quality: Quality = "balanced", lens: Camera | None = None
+    ) -> None:
+        self._networks = hand_networks().through(lens)
         self._quality = quality
         self._fps = fps
         self._crops: list[Crop] = []
@@ -83,7 +86,7 @@ class Detector:
             seen += self._new_hands(image, seen)
         self._wait -= 1
         self._most = max(self._most, min(len(seen), WANTED_HANDS))
-        self._crops = [crop_of(hand.pixels) for hand in seen]
+        self._crops = [crop_of(hand.pixels, self._networks.lens) for hand in seen]
         return [Detection(s.pixels, s.world, s.p_right, look, s.presence) for s in seen]
 
     def _changed(self) -> None:
@@ -107,7 +110,7 @@ class Detector:
         """Return what to search: all squares for a lost or first hand, else one of them in turn."""
         if len(seen) >= WANTED_HANDS:
             return [search.whole(image)]
-        parts = search.squares(image, self._quality)
+        parts = search.squares(image, self._quality, self._networks.lens)
         if self._searches > 0 and len(seen) >= self._most and parts:
             parts = [parts[self._searches % len(parts)]]
         return [search.whole(image), *parts]
@@ -147,14 +150,14 @@ def whole(image: ImageRgb) -> Crop:
     return Crop((width - 1) / 2, (height - 1) / 2, float(max(width, height)), 0.0)
 
 
-def squares(image: ImageRgb, quality: Quality) -> list[Crop]:
+def squares(image: ImageRgb, quality: Quality, lens: Camera | None = None) -> list[Crop]:
     """Return the squares of a thorough search, besides the whole upright picture."""
     height, width = image.shape[:2]
     full = whole(image)
     out = [replace(full, angle=angle) for angle in TURNS[quality]]
     for side in (share * full.side for share in TILES[quality]):
         middles = itertools.product(_middles(height, side), _middles(width, side))
-        out += [Crop(x, y, side, 0.0) for y, x in middles]
+        out += [Crop(x, y, side, 0.0, lens=lens) for y, x in middles]
     return out
 
 
@@ -171,12 +174,13 @@ def new_hands(
 ) -> list[Look]:
     """Return up to ``room`` unknown hands in some squares of a picture."""
     fresh: list[Look] = []
+    lens = networks.lens
     for crop in crops:
         for palm in networks.palms(image, PALM_CONFIDENCE, crop):
             if len(fresh) == room:
                 return fresh
             others = [*known, *fresh]
-            if any(palm.overlap(crop_of(hand.pixels)) > SAME_CROP for hand in others):
+            if any(palm.overlap(crop_of(hand.pixels, lens)) > SAME_CROP for hand in others):
                 continue
             hand = confirmed(networks, image, palm)
             if hand is not None and all(apart(hand, other) > SAME_HAND for other in others):
@@ -189,7 +193,7 @@ def confirmed(networks: HandNetworks, image: ImageRgb, crop: Crop) -> Look | Non
     first = networks.look(image, crop)
     if first.presence < LOW_PRESENCE or not in_picture(first, image):
         return None
-    upright = networks.look(image, crop_of(first.pixels))
+    upright = networks.look(image, crop_of(first.pixels, networks.lens))
     best = first if upright.presence < min(PRESENCE, first.presence) else upright
     return best if seen_twice(networks, image, best) > NEW_HAND else None
 
@@ -206,7 +210,7 @@ def followed(networks: HandNetworks, image: ImageRgb, crop: Crop) -> Look | None
 
 def seen_twice(networks: HandNetworks, image: ImageRgb, hand: Look) -> float:
     """Return the log odds of a hand by a second, mirrored look."""
-    crop = replace(crop_of(hand.pixels), mirrored=True)
+    crop = replace(crop_of(hand.pixels, networks.lens), mirrored=True)
     return log_odds(hand, networks.look(image, crop))
 
 

@@ -66,6 +66,8 @@ _OTHERS = (
     "(near, with forearms from below), the others left out"
 )
 
+#: Field of view of a wide lens.
+WIDE_RAD = np.radians(80.0)
 #: Size in standard deviations of adults from which a measured hand is doubted.
 UNUSUAL_SIZE = 2.5
 #: Least presence in a crop, and distance in hand sizes of a mean that is of another hand.
@@ -125,7 +127,7 @@ class MediaPipeTracker:
             )
         camera = recording.camera or Camera.nominal(recording.width, recording.height)
         slots, motion, note = self._detect(recording, camera, progress)
-        slots = self._refined(recording, slots, progress)
+        slots = self._refined(recording, camera, slots, progress)
         if note:
             recording = replace(recording, notes=(*recording.notes, note))
         times, poses = recording.timestamps_ns, recording.T_world_camera
@@ -149,10 +151,17 @@ class MediaPipeTracker:
             for slot, side in enumerate(SIDES)
         }
 
-    def _refined(self, recording: Recording, slots: Slots, progress: Progress) -> Slots:
+    def _refined(
+        self, recording: Recording, camera: Camera, slots: Slots, progress: Progress
+    ) -> Slots:
         assert recording.frames is not None
-        quality, work_dir = self._settings.quality, self._work_dir(recording)
-        return refine(recording.frames, slots, quality, progress, work_dir, cache_key(recording))
+        frames, quality, work_dir = (
+            recording.frames,
+            self._settings.quality,
+            self._work_dir(recording),
+        )
+        lens, key = wide(camera), cache_key(recording)
+        return refine(frames, slots, quality, progress, work_dir, key, lens)
 
     def _work_dir(self, recording: Recording) -> Path | None:
         """Return where partial results are kept; nowhere without a hash to find them by."""
@@ -171,7 +180,7 @@ class MediaPipeTracker:
             processing = {**own.processing, "view": view.name}
             own = replace(own, processing=processing, sha256=own.sha256 or recording.sha256)
             seen, _, _ = still._detect(own, lens, progress)
-            seen = still._refined(own, seen, progress)
+            seen = still._refined(own, lens, seen, progress)
             one = ViewTrack(lens, view.T_camera_view, own.timestamps_ns, seen)
             late = None
             if not view.synchronised:
@@ -196,9 +205,10 @@ class MediaPipeTracker:
         """Return the hands of every frame after a second look, the camera's turns, and a note."""
         assert recording.frames is not None
         quality, fps = self._settings.quality, recording.fps
-        key = {**cache_key(recording), "quality": quality}
+        lens = wide(camera)
+        key = {**cache_key(recording), "quality": quality, **_lens_key(lens)}
         cache = SegmentCache(self._work_dir(recording), key)
-        detections = redetection.forward_pass(recording.frames, fps, progress, cache, quality)
+        detections = redetection.forward_pass(recording.frames, fps, progress, cache, quality, lens)
         slots = assign_slots(detections, fps=fps)
         unclear = side_by_view(detections, fps)
         motion = self._camera_motion(recording, camera, slots, unclear, progress)
@@ -208,7 +218,7 @@ class MediaPipeTracker:
             turned, worn = by_turn(camera, motion), is_worn(motion)
             slots = assign_slots(detections, turned, worn, fps)
 
-        again = redetection.look_again(recording.frames, detections, slots, progress, turned)
+        again = redetection.look_again(recording.frames, detections, slots, progress, turned, lens)
         for frame, detection in again:
             detections[frame].append(detection)
         slots = assign_slots(detections, turned, worn, fps)
@@ -343,6 +353,15 @@ class MediaPipeTracker:
         )
 
 
+def wide(camera: Camera) -> Camera | None:
+    """Return the camera if its hands are to be seen along their rays, else None."""
+    return camera if np.nanmax(camera.field_of_view()) > WIDE_RAD else None
+
+
+def _lens_key(lens: Camera | None) -> dict[str, Any]:
+    return {} if lens is None else {"lens": lens.to_json()}
+
+
 def cache_key(recording: Recording) -> dict[str, Any]:
     """Return all that the first look's detections depend on."""
     times = recording.timestamps_ns
@@ -367,6 +386,7 @@ def refine(
     progress: Progress,
     work_dir: Path | None,
     key: dict[str, Any],
+    lens: Camera | None = None,
 ) -> Slots:
     """Return the hands of every frame with landmarks merged over several crops.
 
@@ -376,7 +396,7 @@ def refine(
     variants = VARIANTS[quality]
     if not variants:
         return slots
-    networks = hand_networks()
+    networks = hand_networks().through(lens)
 
     def look(frame: int, image: ImageRgb) -> list[Detection]:
         hands = [hand for hand in slots[frame] if hand is not None]
@@ -388,7 +408,7 @@ def refine(
             places.update(b"-" if hand is None else hand.pixels.tobytes())
     crops = [[v.degrees, v.scale, v.mirrored] for v in variants]
     own = {"crops": crops, "agreed": AGREED[quality], "hands": places.hexdigest()}
-    cache = SegmentCache(work_dir, {**key, **own})
+    cache = SegmentCache(work_dir, {**key, **own, **_lens_key(lens)})
     found = in_segments(frames, lambda: look, "refine", progress, cache)
 
     refined: Slots = []
@@ -401,7 +421,7 @@ def refine(
 def _refined(
     networks: HandNetworks, image: ImageRgb, hand: Detection, quality: Quality
 ) -> Detection:
-    crop = crop_of(hand.pixels)
+    crop = crop_of(hand.pixels, networks.lens)
     looks: list[Look] = []
     for variant in VARIANTS[quality]:
         if len(looks) == 2 and search.apart(*looks) < AGREED[quality]:

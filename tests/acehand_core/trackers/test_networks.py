@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from acehand_core.errors import InputError, MissingDependencyError
+from acehand_core.geometry import rotations
+from acehand_core.geometry.cameras import Camera
 from acehand_core.recordings.video import open_video
 from acehand_core.trackers.mediapipe import networks, redetection
 from acehand_core.trackers.mediapipe.linking import assign_slots
@@ -20,6 +22,7 @@ from acehand_core.trackers.mediapipe.tracker import refine
 from acehand_core.types import no_progress
 from helpers import ROOT
 from helpers.commands import Acehand
+from helpers.fake_hands import right_hands
 
 EXAMPLE = ROOT / "examples" / "two_hands.mp4"
 
@@ -74,6 +77,64 @@ def test_the_next_crop_of_a_hand_that_points_up_and_one_that_points_right():
     right = crop_of(pixels[:, ::-1] * [-1, 1])
     assert right.angle == pytest.approx(np.pi / 2) and right.side == pytest.approx(160)
     assert (right.x, right.y) == pytest.approx((-152, 100))
+
+
+_BENT = 0.05, -0.02, 0.01, -0.002
+FISHEYE = Camera("kannala_brandt", 900, 800, 300.0, 310.0, 440.0, 405.0, _BENT)
+
+
+@pytest.mark.parametrize(("degrees", "pixels"), [(0.0, 224), (40.0, 192), (75.0, 224)])
+def test_a_crop_along_a_ray_is_opencvs_undistorted_picture_of_it(degrees, pixels):
+    rng = np.random.default_rng(1)
+    image = cv2.GaussianBlur(rng.integers(0, 255, (800, 900, 3), dtype=np.uint8), (0, 0), 5)
+    image = cv2.normalize(image, None, 0, 255, cv2.NORM_MINMAX)
+    axis = np.array([-0.6, 0.8, 0.0])
+    R = rotations.exp(np.radians(degrees) * axis)
+    ray = R[:, 2]
+    x, y = FISHEYE.project(ray)
+    crop = Crop(float(x), float(y), 150.0, 0.0, lens=FISHEYE)
+
+    # Pixels per radian: across the ray's plane f * theta / sin(theta), along it by the slope of f.
+    k, theta = _BENT, np.radians(degrees)
+    if degrees:
+        bent = theta * (1 + sum(c * theta ** (2 * i + 2) for i, c in enumerate(k)))
+        slope = 1 + sum((2 * i + 3) * c * theta ** (2 * i + 2) for i, c in enumerate(k))
+        scale = np.sqrt(300 * 310 * slope * bent / np.sin(theta))
+    else:
+        scale = np.sqrt(300 * 310)
+    focal = scale * pixels / 150
+    K = np.array([[focal, 0, (pixels - 1) / 2], [0, focal, (pixels - 1) / 2], [0, 0, 1]])
+    undistort = cv2.fisheye.initUndistortRectifyMap(
+        FISHEYE.K, np.array(k), R.T, K, (pixels, pixels), cv2.CV_32FC1
+    )
+    expected = cv2.remap(image, *undistort, cv2.INTER_LINEAR)
+    off = np.abs(crop.picture(image, pixels).astype(int) - expected)
+    assert off.mean() < 1.0 and off.max() < 12
+
+    at = rng.random((6, 2))
+    rays = np.concatenate([(at * pixels - 0.5 - K[:2, 2]) / focal, np.ones((6, 1))], axis=1)
+    points, _ = cv2.fisheye.projectPoints(
+        (rays @ R.T)[None], np.zeros(3), np.zeros(3), FISHEYE.K, np.array(k)
+    )
+    np.testing.assert_allclose(crop.to_picture(at), points[0], atol=0.02)
+
+
+@pytest.mark.parametrize("degrees", [30.0, 75.0])
+def test_the_next_crop_of_a_hand_at_the_edge_of_a_wide_lens_is_that_of_one_ahead(degrees):
+    """Seen along its ray, a hand is the same wherever it is; in the picture it is not."""
+    hand = right_hands(np.random.default_rng(4), 1)[0] * 0.8 + [0.0, 0.0, 0.6]
+    turn = rotations.exp(np.radians(degrees) * np.array([0.6, -0.8, 0.0]))
+    corners = np.array([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]])
+
+    def rays(joints, lens):
+        return FISHEYE.unproject(crop_of(FISHEYE.project(joints), lens).to_picture(corners))
+
+    off, flat = (
+        np.linalg.norm(rays(hand @ turn.T, lens) - rays(hand, lens) @ turn.T, axis=1).max()
+        for lens in (FISHEYE, None)
+    )
+    width = np.linalg.norm(np.diff(rays(hand, FISHEYE)[:2], axis=0))
+    assert off < 0.03 * width < flat
 
 
 def test_the_same_hands_as_mediapipe(pictures):
