@@ -9,6 +9,7 @@ mirrored. Picture coordinates are pixels, integer at pixel centres.
 from __future__ import annotations
 
 import copy
+import ctypes
 import hashlib
 import importlib
 import importlib.util
@@ -16,6 +17,8 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -57,7 +60,10 @@ _STEADY = [0, 1, 2, 3, 5, 6, 9, 10, 13, 14, 17, 18]
 _INDEX, _MIDDLE, _RING = 5, 9, 13
 #: One picture takes about 10 ms; beyond this the runtime hangs.
 INFERENCE_LIMIT_S = 60.0
-_stalled: list[Any] = []
+#: Between them Ctrl-C and ``end_with`` are noticed.
+_STEP_MS = 100
+_thread = threading.local()
+_making = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +193,11 @@ def naming(frame: int) -> Iterator[None]:
         raise InferenceError(f"frame {frame}: {error}") from error
 
 
+def end_with(event: threading.Event) -> None:
+    """Let this thread wait for no inference once the event is set."""
+    _thread.ended = event
+
+
 @dataclass(frozen=True, slots=True)
 class Look:
     """Output of the landmark network for one crop.
@@ -202,6 +213,32 @@ class Look:
     world: Float[np.ndarray, "21 3"]
     p_right: float
     presence: float
+
+
+class _Network(threading.local):
+    """A compiled network; each thread makes one inference request, and another after a stall."""
+
+    def __init__(self, model: Any) -> None:
+        self._model, self._request = model, None
+
+    def infer(self, picture: UInt8[np.ndarray, "side side 3"]) -> list[np.ndarray]:
+        """Return the outputs for a picture. Raises InferenceError."""
+        request, self._request = self._request or self._model.create_infer_request(), None
+        limit, ended = time.monotonic() + INFERENCE_LIMIT_S, getattr(_thread, "ended", None)
+        try:
+            request.start_async([np.ascontiguousarray(picture[None], np.float32) / 255])
+            while not request.wait_for(_STEP_MS):
+                if time.monotonic() > limit or (ended and ended.is_set()):
+                    raise InferenceError(
+                        f"OpenVINO did not answer within {INFERENCE_LIMIT_S:g} s. Run the command "
+                        "again, with --resume if it writes a dataset."
+                    )
+        except BaseException:
+            # Never freed: that would wait for its answer, even when the interpreter ends.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(request))
+            raise
+        self._request = request
+        return [np.array(output.data) for output in request.output_tensors]
 
 
 class HandNetworks:
@@ -238,7 +275,11 @@ class HandNetworks:
         options: dict[str, Any] = {"NUM_STREAMS": threads, "INFERENCE_NUM_THREADS": threads}
         options["INFERENCE_PRECISION_HINT"] = "f32"
         models = (core.read_model(found / name) for name in (PALM, LANDMARKS))
-        self._palm, self._landmarks = (core.compile_model(m, "CPU", options) for m in models)
+        compiled = (core.compile_model(model, "CPU", options) for model in models)
+        self._palm, self._landmarks = map(_Network, compiled)
+        # The first array of a tensor imports NumPy for OpenVINO. Two threads deadlock in that, with
+        # the GIL held, so that even Ctrl-C is not noticed.
+        self._palm.infer(np.zeros((PALM_PIXELS, PALM_PIXELS, 3), np.uint8))
 
     def through(self, lens: Camera | None) -> HandNetworks:
         """Return the same networks for pictures of a lens, with crops along its rays."""
@@ -255,7 +296,7 @@ class HandNetworks:
         height, width = image.shape[:2]
         if around is None:
             around = Crop((width - 1) / 2, (height - 1) / 2, float(max(width, height)), 0.0)
-        boxes, scores = _infer(self._palm, around.picture(image, PALM_PIXELS))
+        boxes, scores = self._palm.infer(around.picture(image, PALM_PIXELS))
         score = 1 / (1 + np.exp(-np.clip(scores.reshape(-1), -100, 100)))
         sure = score >= confidence
         # Each row: centre and size of the box, then seven points; all from the anchor.
@@ -266,7 +307,7 @@ class HandNetworks:
 
     def look(self, image: ImageRgb, crop: Crop) -> Look:
         """Return the landmarks in a crop, with a hand or without."""
-        landmarks, presence, handedness, world = _infer(self._landmarks, crop.picture(image))
+        landmarks, presence, handedness, world = self._landmarks.infer(crop.picture(image))
         pixels = crop.to_picture(landmarks.reshape(21, 3)[:, :2].astype(float) / CROP_PIXELS)
         seen = float(presence.item()) if np.isfinite(pixels).all() else 0.0
         world = world.reshape(21, 3).astype(float)
@@ -285,10 +326,13 @@ def openvino() -> ModuleType:
     return importlib.import_module("openvino")
 
 
-@lru_cache(maxsize=1)
 def hand_networks() -> HandNetworks:
     """Return the networks of this process; raises as ``HandNetworks``."""
-    return HandNetworks()
+    with _making:
+        return _hand_networks()
+
+
+_hand_networks = lru_cache(maxsize=1)(HandNetworks)
 
 
 def crop_of(pixels: Float[np.ndarray, "21 2"], lens: Camera | None = None) -> Crop:
@@ -370,18 +414,6 @@ def _mesh(pixels: int) -> tuple[Float[np.ndarray, "M"], Float[np.ndarray, "side 
     few, at = np.linspace(0.5, pixels - 0.5, 15), np.arange(pixels) + 0.5
     spread = np.clip(1 - np.abs(at[:, None] - few) / (few[1] - few[0]), 0, None)
     return few / pixels, spread
-
-
-def _infer(model: Any, picture: UInt8[np.ndarray, "side side 3"]) -> list[np.ndarray]:
-    request = model.create_infer_request()
-    request.start_async([np.ascontiguousarray(picture[None], np.float32) / 255])
-    if not request.wait_for(round(1e3 * INFERENCE_LIMIT_S)):
-        _stalled.append(request)  # freeing it would wait for it
-        raise InferenceError(
-            f"OpenVINO did not answer within {INFERENCE_LIMIT_S:g} s. Run the command again, with "
-            "--resume if it writes a dataset."
-        )
-    return [np.array(output.data) for output in request.output_tensors]
 
 
 def _turn(angle: float) -> Float[np.ndarray, "2 2"]:

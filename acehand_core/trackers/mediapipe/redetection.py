@@ -32,6 +32,7 @@ from acehand_core.trackers.mediapipe.networks import (
     HandNetworks,
     Look,
     crop_of,
+    end_with,
     hand_networks,
     naming,
 )
@@ -71,6 +72,7 @@ def in_segments(
 
     def work(jobs: Iterator[tuple[int, int]]) -> None:
         nonlocal done
+        end_with(stop)
         while not stop.is_set():
             with lock:
                 job = next(jobs, None)
@@ -101,10 +103,10 @@ def in_segments(
     with ThreadPoolExecutor(workers) as pool:
         futures = [pool.submit(work, jobs) for _ in range(workers)]
         try:
-            wait(futures, return_when=FIRST_EXCEPTION)
+            ended, _ = wait(futures, return_when=FIRST_EXCEPTION)
         finally:
             stop.set()
-    for future in futures:
+    for future in (*ended, *futures):  # first the one that stopped the others
         future.result()
     return detections
 

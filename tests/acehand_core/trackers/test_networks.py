@@ -1,9 +1,11 @@
 """MediaPipe's networks on OpenVINO: against MediaPipe itself, crops by hand, their files."""
 
 import os
+import signal
 import subprocess
 import sys
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import cv2
@@ -224,6 +226,7 @@ def test_an_inference_that_never_ends_is_an_error_that_names_the_frame(stage, mo
     hands = redetection.forward_pass(frames, 30.0, no_progress, SegmentCache(None, {}))
     slots = assign_slots(hands)
     monkeypatch.setattr(networks, "INFERENCE_LIMIT_S", 0.0)
+    monkeypatch.setattr(networks, "_STEP_MS", 0)
     with pytest.raises(networks.InferenceError, match=r"frame 41: .*--resume"):
         if stage == "look_again":
             lost = [pair if frame < 41 else [None, None] for frame, pair in enumerate(slots)]
@@ -231,6 +234,112 @@ def test_an_inference_that_never_ends_is_an_error_that_names_the_frame(stage, mo
         else:
             seen = [pair if frame >= 41 else [None, None] for frame, pair in enumerate(slots)]
             refine(frames, seen, "balanced", no_progress, None, {})
+
+
+def test_a_thread_keeps_its_request_until_it_stalls(monkeypatch):
+    """And an output is no view of what the next call overwrites."""
+    model = hand_networks()._landmarks._model
+    made = []
+
+    class Counted:
+        def create_infer_request(self):
+            made.append(model.create_infer_request())
+            return made[-1]
+
+    network = networks._Network(Counted())
+    black, white = np.zeros((224, 224, 3), np.uint8), np.full((224, 224, 3), 255, np.uint8)
+    first = network.infer(black)
+    kept = [output.copy() for output in first]
+    assert not np.array_equal(network.infer(white)[0], kept[0]) and len(made) == 1
+    assert all(map(np.array_equal, first, kept))
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(network.infer, black).result()
+        assert all(map(np.array_equal, found, kept)) and len(made) == 2
+    with monkeypatch.context() as patch:
+        patch.setattr(networks, "INFERENCE_LIMIT_S", 0.0)
+        patch.setattr(networks, "_STEP_MS", 0)
+        with pytest.raises(networks.InferenceError):
+            network.infer(white)
+    assert all(map(np.array_equal, network.infer(black), kept)) and len(made) == 3
+
+
+#: The first pictures of a process, in several threads at once.
+FIRST = """
+import faulthandler, sys, threading
+faulthandler.dump_traceback_later(60, exit=True)
+import numpy as np
+from acehand_core.trackers.mediapipe import networks
+
+sys.setswitchinterval(1e-6)
+ready, made, picture = threading.Barrier(4), set(), np.zeros((240, 320, 3), np.uint8)
+
+def first():
+    ready.wait()
+    made.add(networks.hand_networks())
+    networks.hand_networks().palms(picture)
+
+threads = [threading.Thread(target=first) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+assert len(made) == 1
+"""
+
+
+@pytest.mark.slow
+def test_the_first_pictures_of_several_threads():
+    """OpenVINO 2026.4 deadlocks in half of such runs if nothing came before."""
+    for _ in range(5):
+        done = subprocess.run([sys.executable, "-c", FIRST], cwd=ROOT, capture_output=True)
+        assert done.returncode == 0, done.stderr.decode()
+
+
+#: ``acehand-retarget``, OpenVINO's threads of which stop for good at the first hand.
+STALLING = """
+import ctypes, os, signal, sys, time
+from acehand_core.cli.main import retarget
+from acehand_core.trackers.mediapipe import networks
+
+networks.INFERENCE_LIMIT_S = float(sys.argv[1])
+Hands, libc = networks.HandNetworks, ctypes.CDLL(None)
+threads, begin, look = set(), Hands.__init__, Hands.look
+
+def begun(self):
+    before = set(os.listdir("/proc/self/task"))
+    begin(self)
+    threads.update(set(os.listdir("/proc/self/task")) - before)
+
+def stalled(self, image, crop):
+    time.sleep(1)  # until they hold no lock
+    libc.signal(signal.SIGUSR1, ctypes.cast(libc.pause, ctypes.c_void_p))
+    for thread in threads:
+        libc.tgkill(os.getpid(), int(thread), signal.SIGUSR1)
+    print("stalled", flush=True)
+    return look(self, image, crop)
+
+Hands.__init__, Hands.look = begun, stalled
+sys.exit(retarget(sys.argv[2:]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="stops threads as Linux does")
+@pytest.mark.parametrize(("limit", "code", "said"), [(1, 2, "frame 0: "), (900, 130, "Interr")])
+def test_a_stalled_runtime_lets_the_command_end(limit, code, said, tmp_path):
+    """By itself after the limit, and by Ctrl-C before it."""
+    words = ["--duration", "0.3", "--dry-run", "--quiet", "--output", tmp_path / "out"]
+    command = [sys.executable, "-c", STALLING, str(limit), EXAMPLE, *words]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, cwd=ROOT) as child:
+        assert child.stdout is not None and child.stdout.readline() == "stalled\n"
+        if code == 130:
+            child.send_signal(signal.SIGINT)
+        try:
+            _, errors = child.communicate(timeout=60)
+        finally:
+            child.kill()
+    assert child.returncode == code and said in errors
 
 
 def test_openvino_sends_no_telemetry(tmp_path):
