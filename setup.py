@@ -47,7 +47,7 @@ setup(
     entry_points={
         "console_scripts": [
             "acehand = acehand_core.cli.main:main",
-            "acehand-retarget = acehand_core.cli.retarget:main",
+            "acehand-retarget = acehand_core.cli.main:retarget",
             # The nodes: ros2 run acehand_ros NAME.
             "clip_recorder = acehand_ros.entry:clip_recorder",
             "offline_bag = acehand_ros.entry:offline_bag",

@@ -53,7 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if name in known:
             for word in name.split():
                 words.remove(word)
-            return console.run(f"acehand {name}", words, partial(_loaded, name, known[name][1]))
+            program = f"acehand {name}"
+            return console.run(program, words, partial(_loaded, program, known[name][1]))
 
     if "--version" in words:
         print(f"acehand {__version__}")
@@ -71,6 +72,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     return console.EXIT_INPUT
 
 
+def retarget(argv: Sequence[str] | None = None) -> int:
+    """Run ``acehand-retarget``; return its exit code, 130 for Ctrl-C while it is imported too."""
+    program, place = "acehand-retarget", "acehand_core.cli.retarget:Retarget"
+    return console.run(program, argv, partial(_loaded, program, place))
+
+
 def all_commands() -> dict[str, tuple[str, str]]:
     """Return the commands of this package, then those of plug-ins under other names."""
     found = dict(COMMANDS)
@@ -82,15 +89,14 @@ def all_commands() -> dict[str, tuple[str, str]]:
     return dict(sorted(found.items(), key=lambda row: row[0] not in COMMANDS))
 
 
-def _loaded(name: str, place: str) -> type[console.Runnable]:
+def _loaded(program: str, place: str) -> type[console.Runnable]:
     """Return the class of a command. Raises MissingDependencyError."""
     module, _, kind = place.partition(":")
     try:
         loaded: type[console.Runnable] = getattr(import_module(module), kind)
     except (ImportError, AttributeError) as error:
-        raise MissingDependencyError(
-            f"acehand {name} cannot be loaded from {place!r}: {error}."
-        ) from error
+        message = f"{program} cannot be loaded from {place!r}: {error}."
+        raise MissingDependencyError(message) from error
     return loaded
 
 

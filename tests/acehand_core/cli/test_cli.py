@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from acehand_core.cli import console, retarget
+from acehand_core.cli import console, main, retarget
 from acehand_core.cli.main import main as acehand
 from acehand_core.errors import InputError, OutputError
 from acehand_core.lerobot.dataset import read_provenance
@@ -487,6 +487,20 @@ def test_pictures_without_opengl(library, tmp_path):
     extras = tmp_path / "out" / "acehand" / "episode_000000"
     assert (extras / "contact_sheet.png").exists()
     assert (extras / "overlay.mp4").exists() == (library == "disable")
+
+
+def test_ctrl_c_while_a_command_is_imported(monkeypatch, capsys):
+    """What is imported before errors are handled is soon imported."""
+    code = "import sys; import acehand_core.cli.main; print('numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == "False\n"
+
+    def interrupted(name):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(main, "import_module", interrupted)
+    assert main.retarget([]) == main.main(["doctor"]) == 130
+    assert "Interrupted" in capsys.readouterr().err
 
 
 @pytest.mark.slow
