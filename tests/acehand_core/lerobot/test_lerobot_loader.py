@@ -168,6 +168,18 @@ def test_the_real_loader_reads_other_views_and_depth(tmp_path):
     )
 
 
+def test_lerobot_trains_without_one_hand(tmp_path):
+    video = write_video(tmp_path / "a.mp4", 12)
+    words = [video, "--tracker", hands_file(tmp_path / "hands.npz", 12), "--hands", "right",
+             "--output", tmp_path / "datasets" / "one_hand", "-q"]  # fmt: skip
+    assert retarget.main([*map(str, words)]) == 0
+    _run_there(
+        ["test_training.py"],
+        tmp_path / "cache",
+        ACEHAND_LEROBOT_DATASETS=str(tmp_path / "datasets"),
+    )
+
+
 def test_both_live_in_one_environment(tmp_path):
     here = [PYTHON, "-c", "import acehand_core"]
     alone = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
