@@ -1,4 +1,4 @@
-"""What other cameras and depth win: rendered clips and photographs with truth, hand length unknown.
+"""What other cameras and depth win on rendered clips, hand length unknown.
 
     acehand synth --clips 12 --frames 121 --seed SEED --cameras pinhole --depth aligned
         --rig stereo --output out/rig/stereo
@@ -9,16 +9,12 @@
 Each clip is tracked by one camera, with depth, with views, and with both. ``ratio``: that to one
 camera over all hands of the same run; measures as in ``tracking/score.py``. With ``--worse`` also
 by depth that is 2 % off, 20 ms late, or has 30 % holes. ``cpu``: time over that of one camera, of
-the first clip.
-
-``photographs``: ``stereo_hand`` of the shared data, both cameras as a rig. Its truth has the
-network's own wrist, so joints are also given about their mean; one scale per clip.
+the first clip. Photographs: ``benchmarks.photographs``.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 import time
 from collections.abc import Callable
@@ -26,13 +22,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from acehand_core.ace.labelled.clips.store import ClipStore
-from acehand_core.geometry.cameras import Camera
-from acehand_core.geometry.frames import inverse
-from acehand_core.motion import HandMotion, Recording, View
-from acehand_core.recordings.cameras import undistort
+from acehand_core.motion import HandMotion, Recording
 from acehand_core.recordings.registry import open_recording
 from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.mediapipe.tracker import MediaPipeTracker
@@ -45,8 +36,6 @@ NAMES = (
     "recall_mostly_seen", "precision", "wrong_side", "nothing_there", "good", "jitter",
     "covered_68", "covered_95", "covered_68_depth", "covered_95_depth",
 )  # fmt: skip
-#: Median reprojection of the photographs' truth up to which a frame counts, and metres per unit.
-MOST_PX, UNIT_M = 6.0, 0.0448
 
 Change = Callable[[Recording], Recording]
 MODES: dict[str, Change] = {
@@ -72,9 +61,7 @@ def main() -> None:
     options = parser.parse_args()
     modes = MODES | (WORSE if options.worse else {})
     stores = {store.name: rendered(store, modes) for store in options.clips}
-    folder = provenance.shared_folder() / "data" / "stereo_hand"
     result: dict[str, Any] = {"benchmark": "rig", "rendered": stores}
-    result["photographs"] = photographs(folder) if folder.is_dir() else f"{folder}: not there"
     provenance.publish(started, result, options.output)
 
 
@@ -111,45 +98,6 @@ def tracked(recording: Recording, work_dir: Path | None = None) -> tuple[HandMot
     begin = time.process_time()
     motion = MediaPipeTracker(TrackerSettings(work_dir=work_dir)).track(recording)
     return motion, time.process_time() - begin
-
-
-def photographs(folder: Path) -> dict[str, Any]:
-    """Return the errors of the hand by each camera alone and by both."""
-    said = json.loads((folder / "calibration.json").read_text("utf-8"))
-    cameras = []
-    for number, one in enumerate(said["cameras"]):
-        numbers = (one[name] for name in ("width", "height", "fx", "fy", "cx", "cy"))
-        lens = Camera("brown_conrady", *numbers, tuple(one["distortion_k1k2p1p2k3"]))
-        video = open_recording(folder / f"camera{number}.mp4")
-        cameras.append(undistort(replace(video, camera=lens)))
-    T_second_first = np.array(said["T_camera1_camera0"])
-    T_second_first[:3, 3] *= UNIT_M
-    truth = np.load(folder / "truth.npz")
-    kept = np.nanmedian(truth["reprojection_px"], axis=(1, 2)) < MOST_PX
-    frames, joints = truth["frames"][kept], truth["joints"][kept] * UNIT_M
-    rig = replace(cameras[0], views=(View("camera1", cameras[1], inverse(T_second_first)),))
-    of_second = joints @ T_second_first[:3, :3].T + T_second_first[:3, 3]
-    return {
-        "camera0": compared(cameras[0], frames, joints),
-        "camera1": compared(cameras[1], frames, of_second),
-        "both": compared(rig, frames, joints),
-    }
-
-
-def compared(recording: Recording, frames: np.ndarray, true: np.ndarray) -> dict[str, float]:
-    """Return the errors of the right hand, joints after one scale per clip."""
-    motion, _ = tracked(recording)
-    known = motion.known[frames, 1]
-    found, true = motion.joints_camera[frames, 1][known], true[known]
-    out: dict[str, float] = {"lost_frames": int((~known).sum()), "frames": len(frames)}
-    out["wrist_mm"] = 1e3 * float(np.linalg.norm(found[:, 0] - true[:, 0], axis=1).mean())
-    out["depth_spread_mm"] = 1e3 * float((found[:, 9, 2] - true[:, 9, 2]).std())
-    for name, origin in (("joints_mm", found[:, :1]), ("about_mean_mm", found.mean(1)[:, None])):
-        ours = found - origin
-        theirs = true - (true[:, :1] if name == "joints_mm" else true.mean(1)[:, None])
-        scale = np.sum(ours * theirs) / np.sum(theirs**2)
-        out[name] = 1e3 * float(np.linalg.norm(ours - scale * theirs, axis=-1).mean())
-    return out
 
 
 if __name__ == "__main__":

@@ -19,6 +19,8 @@ another commit has kept with ``--hands``, ``same_hands_before``.
 
 ``--retarget inspire`` adds what tracking costs a robot (``tracking/robot_tips.py``).
 
+``photographs``: real hands with truth (``benchmarks.photographs``).
+
 Of real videos: ``misfit_percent``, rms distance of projected joints from the tracker's own 2D
 evidence, over the hand's length at its distance; ``jitter_mm``, mean length of the second
 difference of joints from frame to frame, and ``jitter_relative_mm`` of joints less the wrist;
@@ -42,7 +44,7 @@ from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import HandMotion, Recording
 from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.mediapipe.tracker import MediaPipeTracker
-from benchmarks import provenance
+from benchmarks import photographs, provenance
 from benchmarks.tracking import peer
 from benchmarks.tracking.clips import Case, cases, mirrored, videos
 from benchmarks.tracking.robot_tips import RobotTips, tip_measures
@@ -90,6 +92,7 @@ def main() -> None:
     result: dict[str, Any] = {
         "benchmark": "tracker",
         "rendered": rendered,
+        "photographs": photographs.measured(),
         "videos": [
             {
                 "video": video.name,

@@ -137,7 +137,7 @@ class Crop:
                 part, None, fx=1 / shrink, fy=1 / shrink, interpolation=cv2.INTER_AREA
             )
         at = ((at - first + 0.5) / shrink - 0.5).astype(np.float32)
-        return cv2.remap(part, at, np.empty(0), cv2.INTER_LINEAR)
+        return cv2.remap(part, at[..., 0], at[..., 1], cv2.INTER_LINEAR)
 
     def overlap(self, other: Crop) -> float:
         """Return intersection over union, ignoring turns."""
