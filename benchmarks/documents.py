@@ -334,16 +334,33 @@ def _rig(result: Result) -> str:
                 f"{100 * one['over_30']:.1f} % | {100 * one['recall_mostly_seen']:.0f} % | "
                 f"{one['wrong_side']}, {one['nothing_there']} |"
             )
-    photographs = result["photographs"]
-    if isinstance(photographs, dict):
-        one, two, both = (photographs[name] for name in ("camera0", "camera1", "both"))
-        lines.append("\n" + _wrapped(
-            "Photographs (`stereo_hand`, two cameras 74 degrees apart, their landmarks "
-            "triangulated as truth, one scale per clip): joints relative to the wrist "
-            f"{one['joints_mm']:.1f} and {two['joints_mm']:.1f} mm off by one camera, "
-            f"{both['joints_mm']:.1f} by both; wrists {one['wrist_mm']:.0f}, {two['wrist_mm']:.0f} "
-            f"and {both['wrist_mm']:.0f}; {both['lost_frames']} of {both['frames']} frames lost."
-        ))  # fmt: skip
+    return "\n".join(lines) + f"\n\n({record(result)})"
+
+
+def _photographs(result: Result) -> str:
+    names = {
+        "camera0": "a hand over a keyboard, from above",
+        "camera1": "the same, from the side",
+        "both": "both, as a rig",
+        "hand_graph": "a hand before a screen, 583 pictures",
+    }
+    lines = [
+        "| real pictures | joints, mm (about their mean) | palm, degrees (share over 30) | depth "
+        "spread, mm (mean error) | wrist, mm | 68 % interval along, across |",
+        "|---|---|---|---|---|---|",
+    ]
+    for key, name in names.items():
+        for method, one in (("", result[key]), *sorted(result[key].items())):
+            if not isinstance(one, dict):
+                continue
+            covered = [one.get(f"covered_68_{way}") for way in ("along", "across")]
+            lines.append(
+                f"| {name}{method and ': ' + method} | {one['joints_mm']:.1f} "
+                f"({one['about_mean_mm']:.1f}) | {one['palm_deg']:.0f} ({one['over_30']:.0%}) | "
+                f"{one['depth_spread_mm']:.0f} ({one['depth_percent']:+.1f} %) | "
+                f"{one['wrist_mm']:.0f} | "
+                f"{', '.join('-' if share is None else f'{share:.0%}' for share in covered)} |"
+            )
     return "\n".join(lines) + f"\n\n({record(result)})"
 
 
@@ -437,7 +454,8 @@ WRITERS: dict[str, Callable[[Result], str]] = {
     "gap filling": _gap_filling,
     "bag": _bag,
     "rig": _rig,
-    "rig aria": lambda result: _rig({**result, "photographs": None}),
+    "rig aria": _rig,
+    "photographs": _photographs,
     "evaluate": _evaluate,
     "recovery": _recovery,
     "own robots": _own_robots,

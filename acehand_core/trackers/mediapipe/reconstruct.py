@@ -492,6 +492,8 @@ TOGETHER_FACTOR, ALONE_FACTOR = 2.2, 1.3
 ONE_CROP_FACTOR = 1.4
 #: Joints' own share of the solve's standard deviations, across the line of sight and along it.
 OWN_ACROSS, OWN_ALONG = 0.85, 1.15
+#: What a joint is differs by so much: photographs with truth of other definitions show it.
+DEFINITION_M = 0.003
 #: The common share: a shift across, in units of the crops' difference, and a share of the distance,
 #: in units of the same over the palm's apparent length.
 SHIFT_FACTOR, SCALE_FACTOR = 1.4, 1.8
@@ -553,7 +555,7 @@ def joint_sigma(
 
     own = np.minimum(TOGETHER_FACTOR * spread(fit.covariance), ALONE_FACTOR * spread(fit.alone))
     palm = np.sqrt(np.mean(np.sum((rest[list(PALM[1:])] - rest[PALM[0]]) ** 2, axis=-1)))
-    shift = SHIFT_FACTOR * apart * palm
+    shift = np.hypot(SHIFT_FACTOR * apart * palm, DEFINITION_M)
     # A hand's distance is proportional to its size.
     scale = np.hypot(SCALE_FACTOR * apart, 0.0 if known_size else SIZE_SIGMA)
     scale = np.where(metric, METRIC_SCALE_SIGMA, scale)
