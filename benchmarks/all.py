@@ -67,8 +67,8 @@ BENCHMARKS = (
     Benchmark("moving_camera", "moving_camera --clips out/camera_motion", 6, slow=True),
     # Its clips: see benchmarks/tracker.py.
     Benchmark("tracker", "tracker --clips out/tracker --retarget inspire", 10, slow=True),
-    # Its clips: see benchmarks/rig.py.
     Benchmark("photographs", "photographs", 4),
+    # Its clips: see benchmarks/rig.py.
     Benchmark("rig", "rig --worse --clips out/rig/stereo", 15, slow=True),
     Benchmark("rig_aria", "rig --clips out/rig/aria", 15, slow=True),
     # Clips of 21 frames: the rate of frames is what counts, and full-size ones take seconds each.
