@@ -341,6 +341,8 @@ def _photographs(result: Result) -> str:
     names = {
         "camera0": "a hand over a keyboard, from above",
         "camera1": "the same, from the side",
+        "fisheye0": "from above, at the edge of a fisheye",
+        "fisheye1": "from the side, at the edge of a fisheye",
         "both": "both, as a rig",
         "hand_graph": "a hand before a screen, 583 pictures",
     }
@@ -361,6 +363,11 @@ def _photographs(result: Result) -> str:
                 f"{one['wrist_mm']:.0f} | "
                 f"{', '.join('-' if share is None else f'{share:.0%}' for share in covered)} |"
             )
+    none = result["without_hands"]
+    lines.append("\n" + _wrapped(
+        f"In {none['pictures']} pictures without hands ours finds {none['ours']}, plain MediaPipe "
+        f"{none['mediapipe stills 0.5']}."
+    ))  # fmt: skip
     return "\n".join(lines) + f"\n\n({record(result)})"
 
 

@@ -1,13 +1,16 @@
 """Tracked hands on real pictures with truth; MediaPipe with PnP on the same ones.
 
     python -m benchmarks.photographs --hand-graph hand-graph-cnn/data/real_world_testset
+        --without-hands PICTURES
 
 - ``stereo_hand`` of the shared data: a hand over a keyboard from two sides, 177 frames with a
   median reprojection of the truth below 6 px. Both cameras alone, and as a rig. Its unit is known
   to 6 %, and its truth has the network's own wrist: errors are also given about the joints' mean.
+- ``fisheye0``, ``fisheye1``: both cameras of it drawn into a fisheye, 65 degrees off its axis.
 - ``hand_graph``: 583 pictures of one left hand, metric truth (3d-hand-shape/hand-graph-cnn at
   2f59da3; for non-commercial research, fetched by the user): 256 px crops, put back into 1280 x
   720. Its wrist is 9 % of the palm's length nearer to the fingers than the network's.
+- ``without_hands``: hands found in the pictures of a folder that has none, one by one.
 
 ``joints_mm``: joints relative to the wrist after one scale per set; ``about_mean_mm``: about their
 mean. ``palm_deg`` and ``over_30`` as in ``tracking/score.py``. ``depth_spread_mm``: standard
@@ -30,12 +33,16 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.io import loadmat
 
+from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.geometry.frames import apply, inverse
-from acehand_core.motion import HandMotion, Recording, View
+from acehand_core.motion import ChangedFrames, HandMotion, Recording, View
 from acehand_core.recordings.cameras import undistort
 from acehand_core.recordings.registry import open_recording
+from acehand_core.recordings.video import PICTURES
 from acehand_core.trackers.base import TrackerSettings
+from acehand_core.trackers.mediapipe import search
+from acehand_core.trackers.mediapipe.networks import hand_networks
 from acehand_core.trackers.mediapipe.tracker import MediaPipeTracker
 from acehand_core.types import ImageRgb
 from benchmarks import provenance
@@ -45,6 +52,7 @@ from benchmarks.tracking.score import TURNED_DEG, palm_frame
 #: Median reprojection of the truth up to which a frame of ``stereo_hand`` counts, metres per unit.
 MOST_PX, UNIT_M = 6.0, 0.0448
 _KNUCKLE = 9
+FISHEYE = Camera("kannala_brandt", 1400, 1400, 480.0, 480.0, 699.5, 699.5, (0.0, 0.0, 0.0, 0.0))
 #: The peer's mode that loses fewest hands.
 PEER = peer.MODES[0]
 #: Errors over sigma at 68 and 95 %: along a line, and in a plane.
@@ -69,9 +77,12 @@ def main() -> None:
     started = provenance.start(__file__)
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--hand-graph", type=Path, help="folder real_world_testset")
+    parser.add_argument("--without-hands", type=Path, help="folder of pictures")
     provenance.add_output(parser)
     options = parser.parse_args()
     result = {"benchmark": "photographs", **measured(options.hand_graph)}
+    if options.without_hands:
+        result["without_hands"] = invented(options.without_hands)
     provenance.publish(started, result, options.output)
 
 
@@ -153,11 +164,35 @@ def stereo_hand(folder: Path) -> dict[str, Case]:
     kept = np.nanmedian(truth["reprojection_px"], axis=(1, 2)) < MOST_PX
     frames, joints = truth["frames"][kept], truth["joints"][kept] * UNIT_M
     rig = replace(cameras[0], views=(View("camera1", cameras[1], inverse(T_second_first)),))
+    one = Case(cameras[0], 1, frames, joints)
+    two = Case(cameras[1], 1, frames, apply(T_second_first, joints))
     return {
-        "camera0": Case(cameras[0], 1, frames, joints),
-        "camera1": Case(cameras[1], 1, frames, apply(T_second_first, joints)),
+        "camera0": one,
+        "camera1": two,
+        "fisheye0": at_the_edge(one),
+        "fisheye1": at_the_edge(two),
         "both": Case(rig, 1, frames, joints),
     }
+
+
+def at_the_edge(case: Case) -> Case:
+    """Return a case in a fisheye camera that looks 65 degrees past the hand."""
+    lens, camera = FISHEYE, case.recording.camera
+    assert camera is not None and case.recording.frames is not None
+    middle = case.joints.mean((0, 1))
+    axis = np.array([0.6, -0.8, 0.0])
+    ahead = rotations.between(middle / np.linalg.norm(middle), np.array([0.0, 0.0, 1.0]))
+    R = rotations.exp(np.radians(65.0) * axis) @ ahead
+    at = camera.project(np.nan_to_num(lens.all_rays(), nan=-1.0) @ R)
+    at = np.nan_to_num(at, nan=-1e4).astype(np.float32)
+
+    def drawn(image: ImageRgb) -> ImageRgb:
+        return cv2.remap(image, at[..., 0], at[..., 1], cv2.INTER_LINEAR)
+
+    frames = ChangedFrames(case.recording.frames, drawn)
+    size = {"width": lens.width, "height": lens.height}
+    recording = replace(case.recording, frames=frames, camera=lens, sha256=None, **size)
+    return replace(case, recording=recording, joints=case.joints @ R.T)
 
 
 def hand_graph(folder: Path) -> Case:
@@ -178,6 +213,23 @@ def hand_graph(folder: Path) -> Case:
         camera=Camera("pinhole", 1280, 720, fx, fy, cx, cy),
     )
     return Case(recording, 0, np.arange(count), joints, float(np.median(bones.sum(1))))
+
+
+def invented(folder: Path) -> dict[str, int]:
+    """Return the number of pictures, and of hands found in them by ours and by MediaPipe."""
+    out = {"pictures": 0, "ours": 0, "mediapipe stills 0.5": 0}
+    networks, still = hand_networks(), peer.MODES[1]
+    for path in sorted(folder.iterdir()):
+        if path.suffix.lower() not in PICTURES:
+            continue
+        recording = open_recording(path)
+        assert recording.frames is not None
+        image = next(iter(recording.frames.read(0, 1)))
+        squares = [search.whole(image), *search.squares(image, "balanced")]
+        out["pictures"] += 1
+        out["ours"] += len(search.new_hands(networks, image, squares, (), search.MAX_HANDS))
+        out[still.name] += len(next(iter(peer.found(recording, still))))
+    return out
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ def track(recording: Recording, hand_length_m: float, mode: Mode) -> HandMotion:
     assert camera is not None
     count = len(recording)
     joints, pixels = np.full((count, 2, 21, 3), np.nan), np.full((count, 2, 21, 2), np.nan)
-    for frame, hands in enumerate(_found(recording, mode)):
+    for frame, hands in enumerate(found(recording, mode)):
         # Of two hands called left, or two called right, the surer one.
         for hand in sorted(hands, key=lambda hand: hand.score):
             placed = place(hand, camera, hand_length_m)
@@ -94,7 +94,8 @@ def place(hand: Found, camera: Camera, hand_length_m: float) -> Float[np.ndarray
     return joints if joints[:, 2].min() > 0 or camera.model != "pinhole" else None
 
 
-def _found(recording: Recording, mode: Mode) -> Iterator[list[Found]]:
+def found(recording: Recording, mode: Mode) -> Iterator[list[Found]]:
+    """Yield the hands of every picture."""
     # Not our own detector, which may come to run the networks without the package.
     warnings.filterwarnings("ignore", message=".*SymbolDatabase.GetPrototype.*")
     import mediapipe.python.solutions.hands as solution
