@@ -176,7 +176,8 @@ def _ray_view(lens: Camera | None, x: float, y: float) -> _RayView | None:
     ray = lens.unproject(np.array([x, y]))
     axes = rotations.between(np.array([0.0, 0.0, 1.0]), ray)[:, :2]
     beside = lens.project(ray + 1e-4 * np.stack([-axes.T, axes.T]))
-    scale = np.sqrt(abs(np.linalg.det(beside[1] - beside[0]))) / 2e-4
+    (a, b), (c, d) = beside[1] - beside[0]
+    scale = np.sqrt(abs(a * d - b * c)) / 2e-4
     return _RayView(lens, ray, axes / scale) if scale > 0 else None
 
 
@@ -303,7 +304,8 @@ class HandNetworks:
         points = boxes[0, sure].reshape(-1, 9, 2) / PALM_PIXELS
         points[:, [0, *range(2, 9)]] += _anchors()[sure][:, None]
         palms = _without_overlap(points, score[sure])
-        return [_palm_crop(palm, around, self.lens) for palm in palms]
+        crops = [_palm_crop(palm, around, self.lens) for palm in palms]
+        return [crop for crop in crops if np.isfinite(crop.x + crop.angle + crop.side)]
 
     def look(self, image: ImageRgb, crop: Crop) -> Look:
         """Return the landmarks in a crop, with a hand or without."""
@@ -339,6 +341,8 @@ def crop_of(pixels: Float[np.ndarray, "21 2"], lens: Camera | None = None) -> Cr
     """Return the crop in which to look for a hand with these landmarks a moment ago."""
     view = _ray_view(lens, *pixels[_MIDDLE].tolist())
     flat = pixels if view is None else view.from_picture(pixels)
+    if not np.isfinite(flat).all():  # it reaches beyond the lens
+        view, flat = None, pixels
     towards = (flat[_INDEX] + flat[_RING]) / 4 + flat[_MIDDLE] / 2 - flat[0]
     angle = float(np.arctan2(towards[0], -towards[1]))
     turn = _turn(angle)
@@ -352,14 +356,16 @@ def crop_of(pixels: Float[np.ndarray, "21 2"], lens: Camera | None = None) -> Cr
 
 def _palm_crop(points: Float[np.ndarray, "9 2"], around: Crop, lens: Camera | None) -> Crop:
     """Return the crop of a palm's hand, by its box, wrist and middle knuckle."""
-    (centre, wrist, knuckle), size = around.to_picture(points[[0, 2, 4]]), points[1] * around.side
-    view = _ray_view(lens, *centre.tolist())
+    marks, size = around.to_picture(points[[0, 2, 4]]), points[1] * around.side
+    view = _ray_view(lens, *marks[0].tolist())
     if view is not None:
         edges = points[0] + np.array([[-0.5, 0.0], [0.5, 0.0], [0.0, -0.5], [0.0, 0.5]]) * points[1]
-        centre, wrist, knuckle, left, right, top, bottom = view.from_picture(
-            np.concatenate([[centre, wrist, knuckle], around.to_picture(edges)])
-        )
-        size = np.linalg.norm([right - left, bottom - top], axis=1)
+        flat = view.from_picture(np.concatenate([marks, around.to_picture(edges)]))
+        if np.isfinite(flat).all():
+            marks, size = flat[:3], np.linalg.norm(flat[[4, 6]] - flat[[3, 5]], axis=1)
+        else:
+            view = None
+    centre, wrist, knuckle = marks
     towards = knuckle - wrist
     angle = float(np.arctan2(towards[0], -towards[1]))
     centre = centre + _turn(angle) @ [0.0, _PALM_SHIFT * size[1]]
@@ -371,6 +377,8 @@ def _crop(view: _RayView | None, centre: np.ndarray, side: float, angle: float) 
     if view is None:
         return Crop(float(centre[0]), float(centre[1]), max(side, 1.0), angle)
     x, y = view.to_picture(centre).tolist()
+    if not np.isfinite(x + y):
+        x, y = view.to_picture(np.zeros(2)).tolist()
     there = _ray_view(view.lens, x, y)
     if there is not None:
         side *= float(np.linalg.norm(view.axes[:, 0]) / np.linalg.norm(there.axes[:, 0]))

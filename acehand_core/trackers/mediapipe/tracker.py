@@ -155,13 +155,9 @@ class MediaPipeTracker:
         self, recording: Recording, camera: Camera, slots: Slots, progress: Progress
     ) -> Slots:
         assert recording.frames is not None
-        frames, quality, work_dir = (
-            recording.frames,
-            self._settings.quality,
-            self._work_dir(recording),
-        )
-        lens, key = wide(camera), cache_key(recording)
-        return refine(frames, slots, quality, progress, work_dir, key, lens)
+        lens, quality = wide(camera), self._settings.quality
+        work_dir, key = self._work_dir(recording), cache_key(recording, lens)
+        return refine(recording.frames, slots, quality, progress, work_dir, key, lens)
 
     def _work_dir(self, recording: Recording) -> Path | None:
         """Return where partial results are kept; nowhere without a hash to find them by."""
@@ -206,7 +202,7 @@ class MediaPipeTracker:
         assert recording.frames is not None
         quality, fps = self._settings.quality, recording.fps
         lens = wide(camera)
-        key = {**cache_key(recording), "quality": quality, **_lens_key(lens)}
+        key = {**cache_key(recording, lens), "quality": quality}
         cache = SegmentCache(self._work_dir(recording), key)
         detections = redetection.forward_pass(recording.frames, fps, progress, cache, quality, lens)
         slots = assign_slots(detections, fps=fps)
@@ -358,11 +354,7 @@ def wide(camera: Camera) -> Camera | None:
     return camera if np.nanmax(camera.field_of_view()) > WIDE_RAD else None
 
 
-def _lens_key(lens: Camera | None) -> dict[str, Any]:
-    return {} if lens is None else {"lens": lens.to_json()}
-
-
-def cache_key(recording: Recording) -> dict[str, Any]:
+def cache_key(recording: Recording, lens: Camera | None = None) -> dict[str, Any]:
     """Return all that the first look's detections depend on."""
     times = recording.timestamps_ns
     return {
@@ -376,6 +368,7 @@ def cache_key(recording: Recording) -> dict[str, Any]:
         "settings": {
             search.__name__: {name: value for name, value in vars(search).items() if name.isupper()}
         },
+        **({"lens": lens.to_json()} if lens else {}),
     }
 
 
@@ -408,7 +401,7 @@ def refine(
             places.update(b"-" if hand is None else hand.pixels.tobytes())
     crops = [[v.degrees, v.scale, v.mirrored] for v in variants]
     own = {"crops": crops, "agreed": AGREED[quality], "hands": places.hexdigest()}
-    cache = SegmentCache(work_dir, {**key, **own, **_lens_key(lens)})
+    cache = SegmentCache(work_dir, {**key, **own})
     found = in_segments(frames, lambda: look, "refine", progress, cache)
 
     refined: Slots = []

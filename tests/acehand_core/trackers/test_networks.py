@@ -24,7 +24,7 @@ from acehand_core.trackers.mediapipe.tracker import refine
 from acehand_core.types import no_progress
 from helpers import ROOT
 from helpers.commands import Acehand
-from helpers.fake_hands import right_hands
+from helpers.fake_hands import detection, right_hands
 
 EXAMPLE = ROOT / "examples" / "two_hands.mp4"
 
@@ -137,6 +137,24 @@ def test_the_next_crop_of_a_hand_at_the_edge_of_a_wide_lens_is_that_of_one_ahead
     )
     width = np.linalg.norm(np.diff(rays(hand, FISHEYE)[:2], axis=0))
     assert off < 0.03 * width < flat
+
+
+def test_crops_at_the_edge_of_a_lens_and_beyond_are_pictures():
+    """Its rays end 57 degrees off the axis, well inside the picture."""
+    lens = Camera("kannala_brandt", 640, 480, 200.0, 200.0, 319.5, 239.5, (-0.33, 0.0, 0.0, 0.0))
+    assert 50 < np.degrees(lens.max_angle) < 60 and np.isnan(lens.unproject(np.zeros(2))).all()
+    image = np.full((480, 640, 3), 255, np.uint8)
+    rng, outline = np.random.default_rng(0), detection((0.0, 0.0), size=1.0).pixels
+    for _ in range(300):
+        size, place = rng.uniform(1, 300), rng.uniform([-100, -100], [740, 580])
+        crop = crop_of(size * outline + place, lens)
+        assert np.isfinite([crop.x, crop.y, crop.angle]).all() and crop.side >= 1
+        assert crop.picture(image).shape == (224, 224, 3)
+        palm = np.concatenate([[[0.5, 0.5], rng.uniform(0.01, 0.6, 2)], rng.random((7, 2))])
+        for around in (crop, Crop(319.5, 239.5, 640.0, 0.0)):
+            found = networks._palm_crop(palm, around, lens)
+            if np.isfinite(found.x + found.angle + found.side):
+                assert found.picture(image, 192).shape == (192, 192, 3)
 
 
 def test_the_same_hands_as_mediapipe(pictures):
