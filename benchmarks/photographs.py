@@ -14,7 +14,7 @@
 
 ``joints_mm``: joints relative to the wrist after one scale per set; ``about_mean_mm``: about their
 mean. ``palm_deg`` and ``over_30`` as in ``tracking/score.py``. ``depth_spread_mm``: standard
-deviation of the middle knuckle's depth error; ``depth_percent``: its mean. ``lateral_mm``: error of
+deviation of the middle knuckle's error along its ray; ``depth_percent``: its mean. ``lateral_mm``: error of
 the middle knuckle across its ray. ``covered_*``: share of joints' errors within the interval of
 that probability by the stated sigma, along the ray after one scale of distance per set, and across.
 """
@@ -135,7 +135,7 @@ def errors(case: Case, motion: HandMotion) -> dict[str, float]:
     deep = np.sum(off * true / away, axis=-1)
     lateral = np.linalg.norm(off - deep[..., None] * true / away, axis=-1)
     out["wrist_mm"] = 1e3 * float(np.linalg.norm(off[:, 0], axis=1).mean())
-    out["depth_spread_mm"] = 1e3 * float(off[:, _KNUCKLE, 2].std())
+    out["depth_spread_mm"] = 1e3 * float(deep[:, _KNUCKLE].std())
     out["depth_percent"] = 100 * float((deep / away[..., 0])[:, _KNUCKLE].mean())
     out["lateral_mm"] = 1e3 * float(lateral[:, _KNUCKLE].mean())
     if motion.joint_sigma is not None:
