@@ -14,9 +14,10 @@
 
 ``joints_mm``: joints relative to the wrist after one scale per set; ``about_mean_mm``: about their
 mean. ``palm_deg`` and ``over_30`` as in ``tracking/score.py``. ``depth_spread_mm``: standard
-deviation of the middle knuckle's error along its ray; ``depth_percent``: its mean. ``lateral_mm``: error of
-the middle knuckle across its ray. ``covered_*``: share of joints' errors within the interval of
-that probability by the stated sigma, along the ray after one scale of distance per set, and across.
+deviation of the middle knuckle's error along its ray; ``depth_percent``: its mean. ``lateral_mm``:
+error of the middle knuckle across its ray. ``covered_*``: share of joints' errors within the
+interval of that probability by the stated sigma, along the ray after one scale of distance per set,
+and across.
 """
 
 from __future__ import annotations
