@@ -188,7 +188,8 @@ class EpisodePictures:
         left, _, right, _ = self._region
         width, verdict = self._size[0], self._trajectory.verdict
         status = verdict.status if verdict else "not judged"
-        title = f"{Path(self._recording.source).name}   {len(self._motion)} frames   {status}"
+        frames = "1 frame" if len(self._motion) == 1 else f"{len(self._motion)} frames"
+        title = f"{Path(self._recording.source).name}   {frames}   {status}"
         if right - left < width:
             title += f"   cropped to {(right - left) / width:.0%} of the width"
         if self._motion.joint_sigma is not None:
