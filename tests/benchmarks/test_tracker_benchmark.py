@@ -314,7 +314,7 @@ def test_of_two_right_hands_the_peer_keeps_the_surer_one(monkeypatch):
     places = [WRISTS[1] + FLAT, WRISTS[1] + [0.1, 0, 0] + FLAT]
     seen = [peer.Found(PINHOLE.project(place), FLAT, True, sure)
             for place, sure in zip(places, (0.9, 0.6), strict=True)]  # fmt: skip
-    monkeypatch.setattr(peer, "_found", lambda recording, mode: iter([seen, [], seen[::-1]]))
+    monkeypatch.setattr(peer, "found", lambda recording, mode: iter([seen, [], seen[::-1]]))
     times = np.arange(3) * 33_333_333
     recording = Recording("clip", None, times, 30.0, 640, 480, None, PINHOLE)
     motion = peer.track(recording, LENGTH_M, peer.MODES[0])
