@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from acehand_core.cli import console
+from acehand_core.cli.main import retarget as main
 from acehand_core.pipeline.settings import JobSettings
 from acehand_core.settings import group, setting
 from acehand_core.trackers.base import with_environment
@@ -50,11 +50,6 @@ class Retarget:
 def with_weights(job: JobSettings) -> JobSettings:
     """Return settings with the weights named by the environment, if the tracker may use them."""
     return replace(job, trackers=with_environment(job.trackers, job.tracker, console.say))
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run ``acehand-retarget``; return its exit code."""
-    return console.run("acehand-retarget", argv, lambda: Retarget)
 
 
 def summarise(report: JobReport, terminal: console.Terminal) -> None:

@@ -119,7 +119,7 @@ def test_two_robots_do_not_meet(
         ),
     ],
 )
-def test_camera_info_is_beside_the_remapped_images(
+def test_camera_info_is_next_to_the_remapped_images(
     node: Any,
     start: Callable[..., Process],
     tmp_path: Path,

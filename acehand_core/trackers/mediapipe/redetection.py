@@ -27,11 +27,11 @@ from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import FrameSource, runs
 from acehand_core.processes import thread_count
 from acehand_core.safe_files import safe_load_npz
+from acehand_core.trackers.mediapipe.crops import crop_of
 from acehand_core.trackers.mediapipe.linking import Slots, Turned, unturned
 from acehand_core.trackers.mediapipe.networks import (
     HandNetworks,
     Look,
-    crop_of,
     end_with,
     hand_networks,
     naming,

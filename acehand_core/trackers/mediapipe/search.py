@@ -19,13 +19,8 @@ from jaxtyping import Float
 
 from acehand_core.geometry.cameras import Camera
 from acehand_core.trackers.mediapipe import search
-from acehand_core.trackers.mediapipe.networks import (
-    Crop,
-    HandNetworks,
-    Look,
-    crop_of,
-    hand_networks,
-)
+from acehand_core.trackers.mediapipe.crops import Crop, crop_of
+from acehand_core.trackers.mediapipe.networks import HandNetworks, Look, hand_networks
 from acehand_core.types import ImageRgb, Quality
 
 #: Hands that are followed, including other people's, and those searched for thoroughly.

@@ -26,6 +26,7 @@ from acehand_core.provenance import Provenance
 from acehand_core.recordings.camera_presets import presets_for
 from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.mediapipe import redetection, search
+from acehand_core.trackers.mediapipe.crops import Crop, crop_of
 from acehand_core.trackers.mediapipe.linking import (
     Slots,
     Turned,
@@ -39,10 +40,8 @@ from acehand_core.trackers.mediapipe.linking import (
 )
 from acehand_core.trackers.mediapipe.networks import (
     VERSION,
-    Crop,
     HandNetworks,
     Look,
-    crop_of,
     hand_networks,
 )
 from acehand_core.trackers.mediapipe.reconstruct import (

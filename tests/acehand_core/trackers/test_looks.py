@@ -19,8 +19,9 @@ from acehand_core.recordings.hands_file import read_hand_motion
 from acehand_core.recordings.options import RecordingOptions
 from acehand_core.recordings.registry import open_recording
 from acehand_core.trackers.mediapipe import redetection, search
+from acehand_core.trackers.mediapipe.crops import Crop, crop_of
 from acehand_core.trackers.mediapipe.linking import assign_slots
-from acehand_core.trackers.mediapipe.networks import Crop, HandNetworks, Look, crop_of
+from acehand_core.trackers.mediapipe.networks import HandNetworks, Look
 from acehand_core.trackers.mediapipe.redetection import SegmentCache
 from acehand_core.trackers.mediapipe.search import Detector
 from acehand_core.trackers.mediapipe.tracker import cache_key

@@ -17,8 +17,9 @@ from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.recordings.video import open_video
 from acehand_core.trackers.mediapipe import networks, redetection
+from acehand_core.trackers.mediapipe.crops import Crop, crop_of, palm_crop
 from acehand_core.trackers.mediapipe.linking import assign_slots
-from acehand_core.trackers.mediapipe.networks import Crop, crop_of, hand_networks
+from acehand_core.trackers.mediapipe.networks import hand_networks
 from acehand_core.trackers.mediapipe.redetection import SegmentCache
 from acehand_core.trackers.mediapipe.tracker import refine
 from acehand_core.types import no_progress
@@ -152,7 +153,7 @@ def test_crops_at_the_edge_of_a_lens_and_beyond_are_pictures():
         assert crop.picture(image).shape == (224, 224, 3)
         palm = np.concatenate([[[0.5, 0.5], rng.uniform(0.01, 0.6, 2)], rng.random((7, 2))])
         for around in (crop, Crop(319.5, 239.5, 640.0, 0.0)):
-            found = networks._palm_crop(palm, around, lens)
+            found = palm_crop(palm, around, lens)
             if np.isfinite(found.x + found.angle + found.side):
                 assert found.picture(image, 192).shape == (192, 192, 3)
 
