@@ -6,11 +6,17 @@ import contextlib
 import ctypes
 import os
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
+from typing import TypeVar
 
 #: Environment variable: threads that one process may use.
 THREADS = "ACEHAND_THREADS"
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 def thread_count() -> int:
@@ -21,6 +27,32 @@ def thread_count() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def in_threads(
+    work: Callable[[Item, threading.Event], Result], items: Sequence[Item]
+) -> list[Result]:
+    """Return the results of ``work`` for all items, with as many threads as may be used.
+
+    Once its event is set, by an error of another item or Ctrl-C, ``work`` must end, by any error.
+    """
+    stop = threading.Event()
+    with ThreadPoolExecutor(thread_count()) as pool:
+        futures = [pool.submit(work, item, stop) for item in items]
+        try:
+            ended, _ = wait(futures, return_when=FIRST_EXCEPTION)
+        finally:
+            stop.set()
+            pool.shutdown(cancel_futures=True)
+        for future in ended:  # one of them has stopped the others
+            future.result()
+    return [future.result() for future in futures]
+
+
+def in_background() -> None:
+    """Let this thread, and those that it starts, run when others wait (on Linux)."""
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
 
 
 @contextlib.contextmanager

@@ -7,7 +7,6 @@ import itertools
 import json
 import threading
 from collections.abc import Iterator, Mapping
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -16,10 +15,10 @@ from jaxtyping import Bool, Float
 
 from acehand_core.atomic import atomic_path
 from acehand_core.camera.turns import estimate_rotations, hand_mask
-from acehand_core.errors import InputError
+from acehand_core.errors import AcehandError, InputError
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import CameraMotion, Recording, runs
-from acehand_core.processes import one_blas_thread, thread_count
+from acehand_core.processes import in_threads, one_blas_thread
 from acehand_core.safe_files import safe_load_npz
 from acehand_core.types import Progress, no_progress
 
@@ -73,7 +72,7 @@ def recorded_rotations(
         all_frames if wanted is None else wanted, round(MARGIN_S * recording.fps)
     )
     count, done = sum(s.stop - s.start for s in segments), 0
-    stop, lock = threading.Event(), threading.Lock()
+    lock = threading.Lock()
 
     def advance(by: int) -> None:
         nonlocal done
@@ -81,17 +80,17 @@ def recorded_rotations(
             done += by
             progress("camera", done, count)
 
-    def pictures(segment: FrameSegment) -> Iterator[np.ndarray]:
+    def pictures(segment: FrameSegment, stop: threading.Event) -> Iterator[np.ndarray]:
         for picture in frames.read(segment.start, segment.stop):
             if stop.is_set():
-                return
+                raise AcehandError("stopped")
             yield picture
             advance(1)
 
     def mask(number: int) -> Bool[np.ndarray, "H W"]:
         return hand_mask(hands[number], recording.width, recording.height)
 
-    def estimated(segment: FrameSegment) -> CameraMotion:
+    def estimated(segment: FrameSegment, stop: threading.Event) -> CameraMotion:
         path = None
         if work_dir is not None:
             path = work_dir / f"{prefix}-{segment.start:09d}-{segment.stop:09d}.npz"
@@ -100,25 +99,14 @@ def recorded_rotations(
                 advance(len(motion))
                 return motion
         motion = estimate_rotations(
-            pictures(segment), camera, lambda number: mask(segment.start + number)
+            pictures(segment, stop), camera, lambda number: mask(segment.start + number)
         )
-        if path is not None and not stop.is_set():
+        if path is not None:
             with atomic_path(path, overwrite=True) as partial, partial.open("wb") as file:
                 np.savez_compressed(file, **asdict(motion))
         return motion
 
-    with ThreadPoolExecutor(thread_count()) as pool:
-        futures = [pool.submit(estimated, segment) for segment in segments]
-        try:
-            wait(futures, return_when=FIRST_EXCEPTION)
-        finally:
-            stop.set()
-            pool.shutdown(cancel_futures=True)
-        # Cancelled ones have no error of their own.
-        for future in futures:
-            if not future.cancelled():
-                future.result()
-    made = {segment: future.result() for segment, future in zip(segments, futures, strict=True)}
+    made = dict(zip(segments, in_threads(estimated, segments), strict=True))
     return joined(made, len(recording))
 
 

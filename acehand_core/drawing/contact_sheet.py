@@ -36,8 +36,8 @@ from retarget.solve.arm import Arm
 #: Returns a picture of the robot in a frame of the episode.
 RobotPicture = Callable[[int], ImageRgb]
 
-#: Largest side of an overlay's pictures, and width of a sheet's thumbnails (px).
-MAX_SIDE = 960
+#: Largest width and height of an overlay's pictures, and width of a sheet's thumbnails (px).
+MAX_SIZE = 960, 720
 THUMB_WIDTH = 300
 SHEET_COLUMNS, SHEET_ROWS = 3, 4
 #: The sheet shows the hands with this margin, as a share of their extent; where that is nearly all
@@ -51,8 +51,8 @@ _SHOWN_FRAMES = 24
 
 
 def picture_size(recording: Recording) -> tuple[int, int]:
-    """Return (width, height) of one panel: the source's, shrunk to at most ``MAX_SIDE``."""
-    shrink = min(1.0, MAX_SIDE / max(recording.width, recording.height))
+    """Return (width, height) of one panel: the source's, shrunk to at most ``MAX_SIZE``."""
+    shrink = min(1.0, MAX_SIZE[0] / recording.width, MAX_SIZE[1] / recording.height)
     return max(2, round(recording.width * shrink)), max(2, round(recording.height * shrink))
 
 
@@ -271,7 +271,8 @@ def source_view(
     nearest = max(float(poses[..., 2, 3][trajectory.active].min(initial=np.inf)), 1e-3)
     backdrop = np.full((height, width, 3), _BACKDROP, np.uint8)
 
-    with RobotRenderer(robot, width, height, None, camera.fx / nearest) as renderer:
+    scale = camera.fx / nearest
+    with RobotRenderer(robot, width, height, None, scale, supersampled=False) as renderer:
 
         def picture(frame: int) -> ImageRgb:
             drawn = backdrop.copy()
@@ -289,7 +290,7 @@ def arm_view(
 
     Raises MissingDependencyError without OpenGL.
     """
-    with RobotRenderer(robot, width, height, arm) as renderer:
+    with RobotRenderer(robot, width, height, arm, supersampled=False) as renderer:
         layer = functools.partial(robot_layer, renderer, trajectory)
         panels = Panels(motion, width, height, layer, (), *arm_room(arm, trajectory))
         yield functools.partial(panels.draw, "robot-third")

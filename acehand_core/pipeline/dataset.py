@@ -44,7 +44,7 @@ from acehand_core.pipeline.report import (
     episode_report,
 )
 from acehand_core.pipeline.settings import TASK
-from acehand_core.processes import release_memory
+from acehand_core.processes import in_background, release_memory
 from acehand_core.recordings.hands_file import write_hand_motion
 from acehand_core.recordings.lerobot_video import is_dataset
 from acehand_core.recordings.selection import aligned
@@ -243,7 +243,8 @@ class Dataset:
                 raise OutputError(f"{self.output}: its video failed: {error}") from error
             return paths
 
-        with ThreadPoolExecutor(1, "encode") as pool:
+        # Tracking waits for it only at the end, where retargeting leaves processors idle.
+        with ThreadPoolExecutor(1, "encode", in_background) as pool:
             first = pool.submit(encode, views[0])
 
             def videos() -> Iterator[dict[str, Path]]:

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int, UInt8
 from acehand_core.errors import InputError
 from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
-from acehand_core.motion import ChangedFrames, HandMotion, Recording
+from acehand_core.motion import ChangedFrames, FrameSource, HandMotion, Recording
 from acehand_core.recordings.video import VideoFrames
 from acehand_core.types import SIDES, ImageFit, ImageRgb, TimestampsNs
 
@@ -257,10 +257,7 @@ def _selected(
     shown = recording.timestamps_ns if shown is None else shown
     source = recording.frames
     if source is not None and not np.array_equal(index, np.arange(len(source))):
-        if isinstance(source, VideoFrames):
-            source = source.select(index)
-        else:
-            source = _Selected(source, index)
+        source = frames_at(source, index)
     return replace(
         recording,
         timestamps_ns=timestamps_ns,
@@ -269,6 +266,11 @@ def _selected(
         T_world_camera=None if poses is None else poses[index],
         source_timestamps_ns=shown[index],
     )
+
+
+def frames_at(frames: FrameSource, index: Int[np.ndarray, "N"]) -> FrameSource:
+    """Return the frames of a source at a non-decreasing index."""
+    return frames.select(index) if isinstance(frames, VideoFrames) else _Selected(frames, index)
 
 
 @dataclass(frozen=True, slots=True)

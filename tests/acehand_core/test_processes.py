@@ -1,11 +1,16 @@
-"""Linear algebra of many small solves runs in one thread, and other code gets its threads back."""
+"""Threads: of linear algebra, of work in parallel, and of work in the background."""
 
+import os
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 import scipy.linalg  # noqa: F401  # has a BLAS of its own
 import threadpoolctl
 
+from acehand_core import processes
 from acehand_core.processes import one_blas_thread
 
 CALLED = """
@@ -59,3 +64,36 @@ def test_threads_come_back_once_the_outermost_has_ended():
                 pass
             assert blas_threads() == {1}
         assert blas_threads() == {2}
+
+
+def test_an_error_ends_the_other_threads():
+    started = threading.Event()
+
+    def work(item: int, stop: threading.Event) -> int:
+        if item == 0:
+            assert started.wait(10)
+            raise ValueError("the first")
+        started.set()
+        assert stop.wait(10)
+        raise RuntimeError("stopped")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ACEHAND_THREADS", "2")
+        with pytest.raises(ValueError, match="the first"):
+            processes.in_threads(work, [0, 1, 2, 3])
+    assert processes.in_threads(lambda item, stop: item * item, [3, 1, 2]) == [9, 1, 4]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux has a priority per thread")
+def test_a_background_thread_waits_for_others_and_its_own_threads_too():
+    def priorities() -> list[int]:
+        processes.in_background()
+        with ThreadPoolExecutor(1) as pool:
+            child = pool.submit(threading.get_native_id)
+            ids = [threading.get_native_id(), child.result()]
+            return [os.getpriority(os.PRIO_PROCESS, one) for one in ids]
+
+    before = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(priorities).result() == [10, 10]
+    assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == before

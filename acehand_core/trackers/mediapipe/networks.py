@@ -64,16 +64,23 @@ class InferenceError(AcehandError):
 
 @contextmanager
 def naming(frame: int) -> Iterator[None]:
-    """Name the frame in an InferenceError."""
+    """Name the frame in an InferenceError; raise one if the event of ``end_with`` is set."""
     try:
+        if _has_ended():
+            raise InferenceError("stopped")
         yield
     except InferenceError as error:
         raise InferenceError(f"frame {frame}: {error}") from error
 
 
 def end_with(event: threading.Event) -> None:
-    """Let this thread wait for no inference once the event is set."""
+    """Let this thread look at no other frame, and wait for no inference, once the event is set."""
     _thread.ended = event
+
+
+def _has_ended() -> bool:
+    event = getattr(_thread, "ended", None)
+    return event is not None and event.is_set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +109,11 @@ class _Network(threading.local):
     def infer(self, picture: UInt8[np.ndarray, "side side 3"]) -> list[np.ndarray]:
         """Return the outputs for a picture. Raises InferenceError."""
         request, self._request = self._request or self._model.create_infer_request(), None
-        limit, ended = time.monotonic() + INFERENCE_LIMIT_S, getattr(_thread, "ended", None)
+        limit = time.monotonic() + INFERENCE_LIMIT_S
         try:
             request.start_async([np.ascontiguousarray(picture[None], np.float32) / 255])
             while not request.wait_for(_STEP_MS):
-                if time.monotonic() > limit or (ended and ended.is_set()):
+                if time.monotonic() > limit or _has_ended():
                     raise InferenceError(
                         f"OpenVINO did not answer within {INFERENCE_LIMIT_S:g} s. Run the command "
                         "again, with --resume if it writes a dataset."

@@ -11,11 +11,11 @@ hash of the pictures (file and reading), the networks and the settings, never of
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ import numpy as np
 from acehand_core.errors import InputError, OutputError
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import FrameSource, runs
-from acehand_core.processes import thread_count
+from acehand_core.processes import in_threads
 from acehand_core.safe_files import safe_load_npz
 from acehand_core.trackers.mediapipe.crops import crop_of
 from acehand_core.trackers.mediapipe.linking import Slots, Turned, unturned
@@ -48,8 +48,9 @@ from acehand_core.trackers.mediapipe.search import (
 )
 from acehand_core.types import ImageRgb, Progress, Quality
 
-#: Frames of one segment, fixed so that results do not depend on the machine.
-SEGMENT_FRAMES = 320
+#: Frames of one segment, fixed so that results do not depend on the machine; shorter ones search
+#: for hands more often. A recording of two times the least has two.
+SEGMENT_FRAMES, LEAST_FRAMES = 320, 32
 
 Frames = list[list[Detection]]
 #: From a frame's number and picture to its hands, in the order of a segment's frames.
@@ -61,54 +62,31 @@ def in_segments(
     frames: FrameSource, begin: Begin, stage: str, progress: Progress, cache: SegmentCache
 ) -> Frames:
     """Return the hands of every frame; ``begin`` starts each segment that the cache lacks."""
-    count = len(frames)
-    pieces = max(1, -(-count // SEGMENT_FRAMES))
-    edges = np.linspace(0, count, pieces + 1).round().astype(int)
-    segments = list(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True))
-    detections: Frames = [[] for _ in range(count)]
-    stop = threading.Event()
-    lock = threading.Lock()
-    done = 0
+    count, done, lock = len(frames), 0, threading.Lock()
+    pieces = max(1, -(-count // SEGMENT_FRAMES), min(count // LEAST_FRAMES, 2))
+    edges = np.linspace(0, count, pieces + 1).round().astype(int).tolist()
 
-    def work(jobs: Iterator[tuple[int, int]]) -> None:
+    def advance(by: int) -> None:
         nonlocal done
+        with lock:
+            done += by
+            progress(stage, done, count)
+
+    def found(segment: tuple[int, int], stop: threading.Event) -> Frames:
         end_with(stop)
-        while not stop.is_set():
-            with lock:
-                job = next(jobs, None)
-            if job is None:
-                return
+        result = cache.get(*segment)
+        if result is not None:
+            advance(len(result))
+            return result
 
-            result = cache.get(*job)
-            if result is None:
-                look, result = begin(), []
-                for frame, image in enumerate(frames.read(*job), job[0]):
-                    if stop.is_set():
-                        return
-                    with naming(frame):
-                        result.append(look(frame, image))
-                    with lock:
-                        done += 1
-                        progress(stage, done, count)
-                cache.put(*job, result)
-            else:
-                with lock:
-                    done += job[1] - job[0]
-                    progress(stage, done, count)
+        look, result = begin(), []
+        for frame, image in enumerate(frames.read(*segment), segment[0]):
+            result.append(look(frame, image))
+            advance(1)
+        cache.put(*segment, result)
+        return result
 
-            detections[job[0] : job[1]] = result
-
-    jobs = iter(segments)
-    workers = min(len(segments), thread_count())
-    with ThreadPoolExecutor(workers) as pool:
-        futures = [pool.submit(work, jobs) for _ in range(workers)]
-        try:
-            ended, _ = wait(futures, return_when=FIRST_EXCEPTION)
-        finally:
-            stop.set()
-    for future in (*ended, *futures):  # first the one that stopped the others
-        future.result()
-    return detections
+    return list(itertools.chain(*in_threads(found, list(itertools.pairwise(edges)))))
 
 
 class SegmentCache:
@@ -178,10 +156,14 @@ class SegmentCache:
 
 #: Frames without the hand after which a second look ends.
 GIVE_UP = 8
-#: Pictures held at once by a long walk backwards.
-HELD_BYTES = 400_000_000
+#: Numbers of frames without the hand after which its surroundings are searched too.
+SEARCHED = (0, 1, 3, 7)
+#: Pictures held at once by a thread that walks through gaps.
+HELD_BYTES = 150_000_000
 #: Largest distance of a second look from the expected place, in hand sizes.
 EXPECTED = 1.6
+#: Distance of two expected places, in hand sizes, up to which one look is enough.
+SAME_PLACE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,9 +189,19 @@ def forward_pass(
 
     def follower() -> PerFrame:
         detector = Detector(fps, quality, lens)
-        return lambda frame, image: detector(image, "forward")
+
+        def look(frame: int, image: ImageRgb) -> list[Detection]:
+            with naming(frame):
+                return detector(image, "forward", is_mirrored(frame))
+
+        return look
 
     return in_segments(frames, follower, "track", progress, cache)
+
+
+def is_mirrored(frame: int) -> bool:
+    """Whether known hands are looked at in a mirrored crop: in every other frame."""
+    return frame % 2 == 1
 
 
 def find_gaps(slots: Slots) -> list[SightGap]:
@@ -232,42 +224,85 @@ def look_again(
     progress: Progress,
     turned: Turned = unturned,
     lens: Camera | None = None,
-) -> Iterator[tuple[int, Detection]]:
-    """Yield (frame, detection) of hands that the forward pass lost or found late.
+) -> list[tuple[int, Detection]]:
+    """Return (frame, detection) of hands that the forward pass lost or found late.
 
     ``found`` are all detections, including other people's hands.
     """
     gaps = find_gaps(slots)
     if not gaps:
-        return
+        return []
     networks = hand_networks().through(lens)
     present = [list(hands) for hands in found]
-    for index, gap in enumerate(gaps):
-        progress("look again", index, len(gaps))
-        seen: dict[int, Detection] = {}
-        if gap.before is not None:
-            search = _Search(networks, gap.slot, "forward again", turned)
-            ahead = enumerate(frames.read(gap.start, gap.stop), gap.start)
-            search.follow(gap.before, gap.start - 1, ahead, present, seen)
-        if gap.after is not None:
-            search = _Search(networks, gap.slot, "backward", turned)
-            back = _backwards(frames, gap.start, gap.stop)
-            search.follow(gap.after, gap.stop, back, present, seen)
-        for frame, hand in seen.items():
-            present[frame].append(hand)
-        yield from seen.items()
-    progress("look again", len(gaps), len(gaps))
+    done, lock = 0, threading.Lock()
+    progress("look again", 0, len(gaps))
+
+    def hands_of(group: Sequence[SightGap], stop: threading.Event) -> list[tuple[int, Detection]]:
+        nonlocal done
+        end_with(stop)
+        hands: list[tuple[int, Detection]] = []
+        pictures = _HeldPictures(frames, {})
+        for gap in group:
+            seen: dict[int, Detection] = {}
+            if gap.before is not None:
+                search = _Search(networks, gap.slot, "forward again", turned)
+                ahead = ((frame, pictures.at(frame)) for frame in range(gap.start, gap.stop))
+                search.follow(gap.before, gap.start - 1, ahead, present, seen)
+            if gap.after is not None:
+                search = _Search(networks, gap.slot, "backward", turned)
+                back = pictures.backwards(gap.start, gap.stop)
+                search.follow(gap.after, gap.stop, back, present, seen)
+            for frame, hand in seen.items():
+                present[frame].append(hand)
+            hands += seen.items()
+            with lock:
+                done += 1
+                progress("look again", done, len(gaps))
+        return hands
+
+    return list(itertools.chain(*in_threads(hands_of, _independent(gaps))))
 
 
-def _backwards(frames: FrameSource, start: int, stop: int) -> Iterator[tuple[int, ImageRgb]]:
-    """Yield (frame, image) from ``stop - 1`` down to ``start``; short walks read few."""
-    count = GIVE_UP
-    while stop > start:
-        begin = max(start, stop - count)
-        held = list(enumerate(frames.read(begin, stop), begin))
-        count, stop = min(2 * count, max(1, HELD_BYTES // held[0][1].nbytes)), begin
-        while held:
-            yield held.pop()
+def _independent(gaps: Sequence[SightGap]) -> list[list[SightGap]]:
+    """Return gaps in groups without common frames: a hand of one gap is not that of another."""
+    groups: list[list[SightGap]] = []
+    for gap in sorted(gaps, key=lambda gap: gap.start):
+        if not groups or gap.start >= max(other.stop for other in groups[-1]):
+            groups.append([])
+        groups[-1].append(gap)
+    return groups
+
+
+@dataclass(frozen=True, slots=True)
+class _HeldPictures:
+    """Pictures of a few frames that are looked at repeatedly, by several walks."""
+
+    frames: FrameSource
+    held: dict[int, ImageRgb]
+
+    def at(self, frame: int) -> ImageRgb:
+        """Return a picture; the latest are held."""
+        if frame not in self.held:
+            image = self.frames.at(frame)
+            while len(self.held) >= max(1, HELD_BYTES // image.nbytes):
+                del self.held[next(iter(self.held))]
+            self.held[frame] = image
+        return self.held[frame]
+
+    def backwards(self, start: int, stop: int) -> Iterator[tuple[int, ImageRgb]]:
+        """Yield (frame, picture) from ``stop - 1`` down to ``start``.
+
+        Videos are decoded forwards: a short gap at once, a long one in parts, as a short walk reads
+        few.
+        """
+        count = GIVE_UP if stop - start > 2 * GIVE_UP else stop - start
+        while stop > start:
+            begin = max(start, stop - count)
+            begin = max(begin, stop - max(1, HELD_BYTES // self.at(begin).nbytes))
+            part = [(frame, self.at(frame)) for frame in range(begin, stop)]
+            count, stop = 2 * count, begin
+            while part:
+                yield part.pop()
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,10 +328,12 @@ class _Search:
             match = seen.get(frame)
             if match is None:
                 in_room = self.turned(last, at, frame)
-                places = [last] if in_room is None else [last, in_room]
-                with naming(frame):
-                    match = self._found(np.ascontiguousarray(image), places, misses)
+                places = [last if in_room is None else in_room]
+                if in_room is not None and apart(in_room, last) > SAME_PLACE:
+                    places.append(last)
                 others = present[frame]
+                with naming(frame):
+                    match = self._found(np.ascontiguousarray(image), places, misses, others)
                 if match is not None and any(apart(match, other) < SAME_HAND for other in others):
                     match = None
 
@@ -308,15 +345,21 @@ class _Search:
             seen[frame] = match
             last, at, misses = match, frame, 0
 
-    def _found(self, image: ImageRgb, places: Sequence[Detection], misses: int) -> Detection | None:
+    def _found(
+        self,
+        image: ImageRgb,
+        places: Sequence[Detection],
+        misses: int,
+        others: Sequence[Detection],
+    ) -> Detection | None:
         """Return the hand at its expected places, or else in their surroundings."""
         crops = [crop_of(place.pixels, self.networks.lens) for place in places]
         hands = [h for crop in crops if (h := followed(self.networks, image, crop)) is not None]
         match = self._expected(hands, self.look, places, misses)
-        if match is not None:
+        if match is not None or misses not in SEARCHED:
             return match
         around = [replace(crop, side=SURROUNDINGS * crop.side) for crop in crops]
-        hands = new_hands(self.networks, image, around, [], MAX_HANDS)
+        hands = new_hands(self.networks, image, around, others, MAX_HANDS)
         return self._expected(hands, "surroundings", places, misses)
 
     def _expected(

@@ -67,12 +67,12 @@ class Detector:
         self._most = 1
         self._changed()
 
-    def __call__(self, image: ImageRgb, look: str) -> list[Detection]:
-        """Return the hands in an image."""
+    def __call__(self, image: ImageRgb, look: str, mirrored: bool = False) -> list[Detection]:
+        """Return the hands in an image; known ones are looked at in ``mirrored`` crops."""
         image = np.ascontiguousarray(image)
         seen: list[Look] = []
         for crop in self._crops:
-            hand = search.followed(self._networks, image, crop)
+            hand = search.followed(self._networks, image, replace(crop, mirrored=mirrored))
             if hand is None or any(search.apart(hand, s) < search.SAME_HAND for s in seen):
                 self._changed()
             else:
@@ -165,7 +165,11 @@ def _middles(length: int, side: float) -> list[float]:
 
 
 def new_hands(
-    networks: HandNetworks, image: ImageRgb, crops: Sequence[Crop], known: Sequence[Look], room: int
+    networks: HandNetworks,
+    image: ImageRgb,
+    crops: Sequence[Crop],
+    known: Sequence[Look | Detection],
+    room: int,
 ) -> list[Look]:
     """Return up to ``room`` unknown hands in some squares of a picture."""
     fresh: list[Look] = []
@@ -190,7 +194,7 @@ def confirmed(networks: HandNetworks, image: ImageRgb, crop: Crop) -> Look | Non
         return None
     upright = networks.look(image, crop_of(first.pixels, networks.lens))
     best = first if upright.presence < min(PRESENCE, first.presence) else upright
-    return best if seen_twice(networks, image, best) > NEW_HAND else None
+    return best if seen_twice(networks, image, best, mirrored=True) > NEW_HAND else None
 
 
 def followed(networks: HandNetworks, image: ImageRgb, crop: Crop) -> Look | None:
@@ -198,14 +202,15 @@ def followed(networks: HandNetworks, image: ImageRgb, crop: Crop) -> Look | None
     hand = networks.look(image, crop)
     if hand.presence < LOW_PRESENCE or not in_picture(hand, image):
         return None
-    if hand.presence < PRESENCE and seen_twice(networks, image, hand) <= KNOWN_HAND:
-        return None
+    if hand.presence < PRESENCE:
+        odds = seen_twice(networks, image, hand, mirrored=not crop.mirrored)
+        return hand if odds > KNOWN_HAND else None
     return hand
 
 
-def seen_twice(networks: HandNetworks, image: ImageRgb, hand: Look) -> float:
-    """Return the log odds of a hand by a second, mirrored look."""
-    crop = replace(crop_of(hand.pixels, networks.lens), mirrored=True)
+def seen_twice(networks: HandNetworks, image: ImageRgb, hand: Look, mirrored: bool) -> float:
+    """Return the log odds of a hand by a second look."""
+    crop = replace(crop_of(hand.pixels, networks.lens), mirrored=mirrored)
     return log_odds(hand, networks.look(image, crop))
 
 

@@ -1,8 +1,9 @@
 """The CPU tracker: MediaPipe's landmarks, linked, refined and fitted over the whole clip.
 
-Each hand is refined by several crops. The landmark network's answers for turned, mirrored and
-scaled crops differ little where it is sure and a lot where it guesses: their mean is better than
-any of them, and their covariance measures the certainty of a landmark.
+The landmark network's answers for turned, mirrored and scaled crops differ little where it is sure
+and a lot where it guesses: their mean is better than any of them, and their covariance measures the
+certainty of a landmark. Hands are followed in crops that are mirrored in every other frame; where
+the frames around a hand confirm it, they are its second look, and elsewhere it gets other crops.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from acehand_core.motion import CameraMotion, FrameSource, HandModelName, HandMo
 from acehand_core.processes import one_blas_thread
 from acehand_core.provenance import Provenance
 from acehand_core.recordings.camera_presets import presets_for
+from acehand_core.recordings.selection import frames_at
 from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.mediapipe import redetection, search
 from acehand_core.trackers.mediapipe.crops import Crop, crop_of
@@ -43,6 +45,7 @@ from acehand_core.trackers.mediapipe.networks import (
     HandNetworks,
     Look,
     hand_networks,
+    naming,
 )
 from acehand_core.trackers.mediapipe.reconstruct import (
     MAX_FILL_S,
@@ -84,17 +87,17 @@ class Variant:
     def of(self, crop: Crop) -> Crop:
         """Return the changed crop."""
         angle = crop.angle + np.radians(self.degrees)
-        return replace(crop, side=crop.side * self.scale, angle=angle, mirrored=self.mirrored)
+        mirrored = crop.mirrored != self.mirrored
+        return replace(crop, side=crop.side * self.scale, angle=angle, mirrored=mirrored)
 
 
-#: The crop in which a hand was found counts without another look.
-AS_FOUND = Variant()
 #: Crops of the size in which MediaPipe follows hands. Tighter ones would exclude near hands, and
 #: move wrists out: by 3 % of the hand's length at 0.9 of the side. Half are mirrored, for equal
 #: results of a hand and its mirror image.
 VARIANTS: dict[Quality, tuple[Variant, ...]] = {
     "fast": (),
-    "balanced": (AS_FOUND, Variant(mirrored=True), Variant(20), Variant(-20, mirrored=True)),
+    # The crop in which a hand was found counts without another look.
+    "balanced": (Variant(mirrored=True), Variant(20), Variant(-20, mirrored=True)),
     "best": tuple(
         Variant(degrees, scale, mirrored)
         for mirrored in (False, True)
@@ -102,8 +105,9 @@ VARIANTS: dict[Quality, tuple[Variant, ...]] = {
     ),
 }
 
-#: Distance of the first two looks (``search.apart``) below which the others are skipped, as for six
-#: hands in seven of a real video, with little effect.
+#: Distance (``search.apart``) from the frames around up to which they confirm a hand, and of two
+#: looks up to which the others are skipped.
+CONFIRMED: dict[Quality, float] = {"fast": np.inf, "balanced": 0.1, "best": 0.0}
 AGREED: dict[Quality, float] = {"fast": 0.0, "balanced": 0.05, "best": 0.0}
 
 
@@ -380,47 +384,70 @@ def refine(
     key: dict[str, Any],
     lens: Camera | None = None,
 ) -> Slots:
-    """Return the hands of every frame with landmarks merged over several crops.
+    """Return the hands of every frame with landmarks merged over several looks.
 
-    A hand that fewer than two crops confirm stays as it was, without covariance. ``work_dir`` and
+    A hand that fewer than two looks confirm stays as it was, without covariance. ``work_dir`` and
     ``key`` (of the pictures) are those of ``SegmentCache``.
     """
-    variants = VARIANTS[quality]
-    if not variants:
-        return slots
     networks = hand_networks().through(lens)
-
-    def look(frame: int, image: ImageRgb) -> list[Detection]:
-        hands = [hand for hand in slots[frame] if hand is not None]
-        return [_refined(networks, image, hand, quality) for hand in hands]
-
+    refined, doubtful = [list(pair) for pair in slots], dict[int, dict[int, Detection]]()
     places = hashlib.sha256()
-    for pair in slots:
-        for hand in pair:
-            places.update(b"-" if hand is None else hand.pixels.tobytes())
-    crops = [[v.degrees, v.scale, v.mirrored] for v in variants]
+    for frame, pair in enumerate(slots):
+        for slot, hand in enumerate(pair):
+            if hand is None:
+                continue
+            around = _around(slots, frame, slot)
+            if around is not None and search.apart(hand, around) < CONFIRMED[quality]:
+                refined[frame][slot] = merged([_look(hand), around], hand)
+            elif VARIANTS[quality]:
+                doubtful.setdefault(frame, {})[slot] = hand
+                places.update(bytes(f"{frame} {slot} ", "ascii") + hand.pixels.tobytes())
+    if not doubtful:
+        return refined
+
+    wanted = list(doubtful)
+
+    def look(number: int, image: ImageRgb) -> list[Detection]:
+        frame = wanted[number]
+        mirrored, hands = redetection.is_mirrored(frame), doubtful[frame].values()
+        with naming(frame):
+            return [_refined(networks, image, hand, quality, mirrored) for hand in hands]
+
+    crops = [[v.degrees, v.scale, v.mirrored] for v in VARIANTS[quality]]
     own = {"crops": crops, "agreed": AGREED[quality], "hands": places.hexdigest()}
     cache = SegmentCache(work_dir, {**key, **own})
-    found = in_segments(frames, lambda: look, "refine", progress, cache)
-
-    refined: Slots = []
-    for pair, hands in zip(slots, found, strict=True):
-        left = iter(hands)
-        refined.append([None if hand is None else next(left) for hand in pair])
+    seen = in_segments(frames_at(frames, np.array(wanted)), lambda: look, "refine", progress, cache)
+    for (frame, hands), found in zip(doubtful.items(), seen, strict=True):
+        for slot, hand in zip(hands, found, strict=True):
+            refined[frame][slot] = hand
     return refined
 
 
+def _around(slots: Slots, frame: int, slot: int) -> Look | None:
+    """Return the mean of a hand's looks one frame before and after; None without."""
+    if not 0 < frame < len(slots) - 1:
+        return None
+    before, after = slots[frame - 1][slot], slots[frame + 1][slot]
+    if before is None or after is None:
+        return None
+    names = ("pixels", "world", "p_right", "presence")
+    return Look(*((getattr(before, name) + getattr(after, name)) / 2 for name in names))
+
+
+def _look(hand: Detection) -> Look:
+    return Look(hand.pixels, hand.world, hand.p_right, hand.presence)
+
+
 def _refined(
-    networks: HandNetworks, image: ImageRgb, hand: Detection, quality: Quality
+    networks: HandNetworks, image: ImageRgb, hand: Detection, quality: Quality, mirrored: bool
 ) -> Detection:
-    crop = crop_of(hand.pixels, networks.lens)
-    looks: list[Look] = []
+    """Return a hand by other crops; ``mirrored``: it was seen in a mirrored one."""
+    crop = replace(crop_of(hand.pixels, networks.lens), mirrored=mirrored)
+    looks = [_look(hand)] if quality == "balanced" else []
     for variant in VARIANTS[quality]:
         if len(looks) == 2 and search.apart(*looks) < AGREED[quality]:
             break
-        look = Look(hand.pixels, hand.world, hand.p_right, hand.presence)
-        if variant != AS_FOUND:
-            look = networks.look(image, variant.of(crop))
+        look = networks.look(image, variant.of(crop))
         if look.presence > LEAST_PRESENCE:
             looks.append(look)
     if len(looks) < 2:

@@ -444,6 +444,7 @@ def test_a_hand_that_was_never_seen_costs_nothing(network):
 def test_a_hand_that_is_found_late_is_followed_back(network, monkeypatch):
     """It comes into view at frame 40; the search for it is at 61, 30 frames after the last."""
     monkeypatch.setattr(redetection, "SEGMENT_FRAMES", 200)
+    monkeypatch.setattr(redetection, "LEAST_FRAMES", 200)
     plain = np.where(np.arange(100) < 40, 0.0, 0.9)
     network.hands = [hand(plain, 0.1, (100, 100)), hand(np.ones(100))]
     slots, found = look_again(Frames(100))
@@ -452,13 +453,50 @@ def test_a_hand_that_is_found_late_is_followed_back(network, monkeypatch):
     assert {d.look for d in found.values()} == {"backward"}
 
 
-def test_walking_back_holds_few_pictures(monkeypatch):
-    frames, asked = Frames(200), []
-    read = frames.read
-    monkeypatch.setattr(frames, "read", lambda a, b: asked.append(b - a) or read(a, b))
+def test_known_hands_are_seen_mirrored_in_every_other_frame(network):
+    network.hands = [hand(np.ones(40))]
+    redetection.forward_pass(Frames(40), FPS, no_progress, NO_CACHE)
+    looks = [(frame, square.mirrored) for kind, frame, square in network.calls if kind == "look"]
+    first = dict(reversed(looks))
+    assert [first[frame] for frame in range(40)] == [False, True] * 20
+
+
+def test_gaps_without_common_frames_are_independent():
+    gaps = [redetection.SightGap(0, a, b, None, None) for a, b in ((20, 30), (0, 10), (9, 15))]
+    groups = redetection._independent(gaps)
+    assert [[(g.start, g.stop) for g in group] for group in groups] == [
+        [(0, 10), (9, 15)], [(20, 30)],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("shift", "places"), [(0.0, 1), (30.0, 2)])
+def test_a_place_that_the_camera_s_turn_leaves_is_looked_at_once(network, shift, places):
+    """A hand of 40 px: 30 px are more than a tenth of it."""
+    slots = [[None, detection(size=40) if t < 2 else None] for t in range(4)]
+
+    def turned(hand, a, b):
+        return replace(hand, pixels=hand.pixels + np.array([shift, 0.0]))
+
+    redetection.look_again(Frames(4), [[] for _ in slots], slots, no_progress, turned)
+    looks = [frame for kind, frame, _ in network.calls if kind == "look"]
+    assert looks == [2] * places + [3] * places
+
+
+def test_walking_back_reads_few_pictures_forwards_and_holds_few(monkeypatch):
+    frames = Frames(200)
     monkeypatch.setattr(redetection, "HELD_BYTES", 20 * image_of(0).nbytes)
-    walked = [k for k, _ in redetection._backwards(frames, 30, 190)]
-    assert walked == [*range(189, 29, -1)] and asked[:3] == [8, 16, 20] and max(asked) == 20
+    pictures = redetection._HeldPictures(frames, {})
+    walk = pictures.backwards(30, 190)
+    assert next(walk)[0] == 189 and frames.read_frames == list(range(182, 190))
+    assert [frame for frame, _ in walk] == list(range(188, 29, -1))
+    assert frames.read_frames[8:24] == list(range(166, 182)) and len(pictures.held) == 20
+
+    # A short gap is read once, whatever has been read of it.
+    frames.read_frames.clear()
+    pictures.held.clear()
+    assert int(pictures.at(5)[0, 0, 0]) == 5
+    assert [frame for frame, _ in pictures.backwards(3, 12)] == list(range(11, 2, -1))
+    assert sorted(frames.read_frames) == list(range(3, 12))
 
 
 def test_a_hand_that_jumps_is_found_around_where_it_was(network):

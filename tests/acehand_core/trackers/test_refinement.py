@@ -1,5 +1,7 @@
 """Landmarks merged over several crops: by arithmetic, and against rendered truth."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.stats import spearmanr
@@ -119,9 +121,10 @@ def test_finished_parts_are_kept(example, tmp_path):
             for name in ("pixels", "covariance"):
                 assert np.array_equal(getattr(hand, name, None), getattr(same, name, None))
 
-    # Other hands, another quality or another recording are looked at anew; fast ones never.
+    # Other hands, another quality or another recording are looked at anew; fast ones, and frames
+    # without hands, never.
     for hands, quality, source, read in (
-        ([*slots[:3], [None, None]], "balanced", "a", 4), (slots[:4], "best", "a", 4),
+        ([*slots[:3], [None, None]], "balanced", "a", 3), (slots[:4], "best", "a", 4),
         (slots[:4], "balanced", "b", 4), (slots[:4], "fast", "a", 0),
     ):  # fmt: skip
         anew = Part(frames, 4)
@@ -173,3 +176,42 @@ def test_hands_that_two_looks_agree_on_are_looked_at_once_more_only(gap, mirrore
     if len(crops) == 1:
         assert np.allclose(found.pixels - FIRST.pixels, [1.0, 0.0])
         assert np.allclose(found.covariance, [[2.0, 0.0], [0.0, 0.0]])
+
+
+@pytest.mark.parametrize(("shift", "looked_at"), [(2.0, [0, 2]), (12.0, [0, 1, 2])])
+def test_the_frames_around_are_the_second_look_of_a_hand_that_they_confirm(
+    shift, looked_at, monkeypatch
+):
+    """A hand of 60 px, 2 px or a fifth of its size from the middle between its neighbours."""
+    frames = []
+
+    class Same(HandNetworks):
+        def __init__(self): ...
+
+        def look(self, image, crop):
+            frames.append((int(image[0, 0, 0]), crop.mirrored))
+            return look()
+
+    class Numbered(Black):
+        def at(self, frame: int):
+            return np.full((480, 640, 3), frame, np.uint8)
+
+        def read(self, start: int, stop: int):
+            return map(self.at, range(start, stop))
+
+    monkeypatch.setattr(tracker, "hand_networks", Same)
+    hands = [replace(FIRST, pixels=FIRST.pixels + np.array([x, 0.0])) for x in (-5.0, shift, 5.0)]
+    slots: Slots = [[None, hand] for hand in hands]
+    found = refine(Part(Numbered(), 3), slots, "balanced", no_progress, None, {})
+    assert list(dict.fromkeys(frame for frame, _ in frames)) == looked_at
+    # Frames in which known hands are seen in a mirrored crop get an unmirrored one.
+    first = {frame: mirrored for frame, mirrored in reversed(frames)}
+    assert all(first[frame] == (frame != 1) for frame in looked_at)
+    if shift == 2.0:
+        assert np.allclose(found[1][1].pixels - FIRST.pixels, [1.0, 0.0])
+        assert np.allclose(found[1][1].covariance, [[2.0, 0.0], [0.0, 0.0]])
+
+    frames.clear()  # the fastest asks no network
+    fast = refine(Part(Numbered(), 3), slots, "fast", no_progress, None, {})
+    assert not frames and fast[0][1] is hands[0]
+    assert np.allclose(fast[1][1].pixels - FIRST.pixels, [shift / 2, 0.0])
