@@ -175,8 +175,8 @@ class EpisodePictures:
         corners = [0, *range(width + column, picture.shape[1], width)]
         panels = [picture[top:bottom, x + left : x + right] for x in corners]
         if column:
-            whole = shrunk(picture[:, width : width + column], column * (right - left) // width)
-            panels.insert(1, whole[: bottom - top])
+            size = column * (right - left) // width, bottom - top
+            panels.insert(1, cv2.resize(picture[:, width : width + column], size))
         across = self._across + column / width
         thumb = shrunk(np.hstack(panels), round(THUMB_WIDTH * across))
         put_caption(thumb, self._caption(frame))

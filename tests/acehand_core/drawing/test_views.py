@@ -154,3 +154,17 @@ def test_the_sheet_shows_where_the_hands_are(placed, spread, share, middle, tmp_
     assert right - left == pytest.approx(share, abs=0.03)
     assert bottom - top == pytest.approx(share * 207 / 240, abs=0.03)
     assert (left + right) / 2 == pytest.approx(middle, abs=0.02)
+
+
+def test_the_column_of_other_cameras_fits_every_crop(placed, tmp_path):
+    """Square pictures, halves of them in the column, and crops of odd sizes."""
+    image = np.full((1000, 1000, 3), 90, np.uint8)
+    recording = open_recording(write_video(tmp_path / "v.mp4", [image] * 12))
+    recording = dataclasses.replace(recording, views=(View("right", recording, np.eye(4)),))
+    sheet = tmp_path / "sheet.png"
+    for spread in range(400, 406):
+        joints = np.resize(np.array([[0.0, 0.0], [spread, spread]]) + 200, (12, 2, 21, 2))
+        motion = dataclasses.replace(placed[0], camera=None, joints_image=joints)
+        EpisodePictures(recording, motion, placed[1], None).write_contact_sheet(sheet)
+        # As wide as a thumbnail and half of one, and as high as a thumbnail.
+        assert cv2.imread(str(sheet)).shape[1] == 3 * (450 + 6) + 6
