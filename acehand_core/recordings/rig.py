@@ -15,6 +15,7 @@ from acehand_core.errors import CalibrationError, InputError, nearest
 from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import ChangedFrames, Recording, View
+from acehand_core.recordings import camera_files
 from acehand_core.recordings.camera_fields import CameraHints, field, is_mapping_with, numbers
 from acehand_core.recordings.camera_files import content_of, file_and_name, format_of, json_of
 from acehand_core.recordings.cameras import fit_camera_to
@@ -80,7 +81,7 @@ def read_rig(path: Path, size: tuple[int, int]) -> Rig:
         if is_mapping_with(content, "CalibrationInformation"):
             cameras = _kinect(field(content["CalibrationInformation"], "Cameras"), size)
         elif is_mapping_with(content, "cameras"):
-            cameras = _ours(content["cameras"])
+            cameras = _ours(content["cameras"], file.parent)
         else:
             made = format_of(file, content).cameras(content)
             poses = _chained(content, sorted(made, key=lambda name: (len(name), name)))
@@ -102,10 +103,14 @@ def _attached(file: Path) -> Any:
     raise CalibrationError(f"{file} has no calibration.json attached; give another --rig.")
 
 
-def _ours(entries: Any) -> dict[str, tuple[Camera, RigidTransform]]:
+def _ours(entries: Any, folder: Path) -> dict[str, tuple[Camera, RigidTransform]]:
+    """Return our cameras; ``file`` of one, from ``folder``, is a camera file of any format."""
     cameras = {}
     for name, entry in entries.items():
         pose = _pose(field(entry, "T_rig_camera"), f"T_rig_camera of {name}")
+        if "file" in entry:
+            cameras[str(name)] = camera_files.load_camera(folder / str(entry["file"])), pose
+            continue
         values = {"model": "pinhole", **entry}
         del values["T_rig_camera"]
         cameras[str(name)] = Camera.from_json(values, f"camera {name}"), pose

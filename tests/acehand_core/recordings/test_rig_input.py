@@ -23,7 +23,7 @@ from acehand_core.recordings.options import RecordingOptions, RigOptions
 from acehand_core.recordings.registry import Registry, open_recording
 from acehand_core.recordings.rig import read_rig
 from acehand_core.settings import identity_of
-from helpers.camera_samples import Lens, file_storage, kalibr
+from helpers.camera_samples import Lens, file_storage, kalibr, ros_calibration
 from helpers.video_fixtures import numbered_image, read_number, write_video
 
 WIDTH, HEIGHT = 96, 64
@@ -125,6 +125,25 @@ def test_views_and_depth_of_a_rig(videos, tmp_path):
     swapped = open_recording(videos[1], rig=f"{rig}:second", view=(f"first={videos[0]}",))
     np.testing.assert_allclose(swapped.views[0].T_camera_view, np.linalg.inv(turned), atol=1e-12)
     assert len(swapped.views[0].recording) == 10 and not swapped.views[0].synchronised
+
+
+def test_cameras_of_a_rig_in_files_of_their_own(tmp_path):
+    """ROS writes one file per camera; it is looked up next to the rig's."""
+    (tmp_path / "rig").mkdir()
+    lens = Lens(WIDTH, HEIGHT, 80.0, 82.0, 47.0, 32.0, (0.1, -0.2, 0.01, 0.02, 0.0))
+    ros_calibration(tmp_path / "rig/right.yaml", lens, "plumb_bob")
+    entry = {"file": "right.yaml:raw", "T_rig_camera": pose(0.1).tolist()}
+    cameras = {"left": {**LENS, "T_rig_camera": pose(0.0).tolist()}, "right": entry}
+    rig = tmp_path / "rig/rig.yaml"
+    rig.write_text(yaml.safe_dump({"cameras": cameras}))
+    camera, T_rig_camera = read_rig(rig, (1, 1)).cameras["right"]
+    assert (camera.model, camera.width, camera.cx) == ("brown_conrady", WIDTH, 47.0)
+    assert camera.distortion[:5] == (0.1, -0.2, 0.01, 0.02, 0.0)
+    np.testing.assert_allclose(T_rig_camera, pose(0.1))
+    entry["file"] = "none.yaml"
+    rig.write_text(yaml.safe_dump({"cameras": cameras}))
+    with pytest.raises(CalibrationError, match=r"rig\.yaml: .*rig/none\.yaml does not exist"):
+        read_rig(rig, (1, 1))
 
 
 @pytest.mark.parametrize("order", ["left-right", "right-left", "top-bottom"])
