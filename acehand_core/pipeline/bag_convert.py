@@ -283,7 +283,9 @@ def _write_beside(
         overwrite = True
 
     with index.bag() as bag:
-        topics = bag.topics
+        topics = {name: t for name, t in bag.topics.items() if t.serialization != "ros1"}
+        if unknown := ", ".join(bag.topics.keys() - topics.keys()):
+            dropped.remark(f"of types that ROS 2 does not have, not copied: {unknown}")
         with BagWriter(
             output, options.storage, overwrite, bag.definitions, recorded_on=bag.distro
         ) as writer:
@@ -291,7 +293,7 @@ def _write_beside(
             for topic in topics.values():
                 writer.add_topic(topic)
             total = max(sum(bag.counts.values()), 1)
-            for count, message in enumerate(bag.messages(None, dropped)):
+            for count, message in enumerate(bag.messages(topics.keys(), dropped)):
                 writer.write_raw(
                     message.topic, topics[message.topic].msgtype, message.log_ns, message.data
                 )

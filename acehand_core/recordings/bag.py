@@ -332,7 +332,7 @@ def _other_stream(
             f"its times, {b[0]} to {b[-1]} ns, do not compare with the pictures', {a[0]} to "
             f"{a[-1]} ns; valid: header stamps of one clock that was not set back"
         )
-    if not (frame and stream.frame_id) or frame.isdigit():  # RealSense's viewer: a version
+    if not (frame and stream.frame_id):
         raise CalibrationError("without a frame_id in the pictures its place is unknown")
     same = frame == stream.frame_id
     return seen, np.eye(4) if same else scan.tree.between(frame, stream.frame_id, a)

@@ -1,4 +1,4 @@
-"""A rosbag2 recording: a folder with metadata.yaml and its files, or a bare .mcap or .db3."""
+"""A rosbag2 folder with metadata.yaml and its files, a bare .mcap or .db3, or a ROS 1 .bag."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from acehand_core.recordings.bags.records import (
 )
 
 if TYPE_CHECKING:
-    from acehand_core.recordings.bags.storage import McapFile, SqliteFile
+    from acehand_core.recordings.bags.storage import McapFile, Rosbag1File, SqliteFile
 
 #: Later times of receipt, after the year 2116, are damage; two of them fit into int64.
 _LAST_NS = 2**62
@@ -62,7 +62,7 @@ class Bag:
         self._copies, self._owns_copies = copies or UnpackedFiles(), copies is None
         self.dropped = DroppedMessages()
         self._metadata: dict[str, Any] = {}
-        self._files: list[McapFile | SqliteFile] = []
+        self._files: list[McapFile | Rosbag1File | SqliteFile] = []
         self.storage_paths = self._find_files()
 
         try:
@@ -149,8 +149,8 @@ class Bag:
 
     @property
     def storage(self) -> str:
-        """Kind of the first file: "mcap" or "sqlite3"."""
-        return "mcap" if self._files[0].path.suffix == ".mcap" else "sqlite3"
+        """Kind of the first file: "mcap", "sqlite3" or "rosbag1"."""
+        return {".mcap": "mcap", ".bag": "rosbag1"}.get(self._files[0].path.suffix, "sqlite3")
 
     @property
     def compression(self) -> str:
@@ -206,7 +206,7 @@ class Bag:
             raise InputError(f"{self.path}: no such bag.")
         if self.path.is_file():
             if not is_storage(self.path):
-                raise InputError(f"{self.path}: not a bag; valid: a folder, .mcap or .db3.")
+                raise InputError(f"{self.path}: not a bag; valid: a folder, .mcap, .db3 or .bag.")
             return [self.path]
 
         listed = self._read_metadata()
@@ -258,15 +258,16 @@ class Bag:
             if file.suffix in PACKED:
                 opened = self._copies.unpack(file, self.dropped, self._still)
             try:
-                from acehand_core.recordings.bags.storage import McapFile, SqliteFile
+                from acehand_core.recordings.bags.storage import McapFile, Rosbag1File, SqliteFile
             except ImportError as error:
                 raise needs_rosbags("a bag") from error
             packed = self.compression == "message"
-            self._files.append(
-                McapFile(opened, packed, self.dropped, self._still)
-                if opened.suffix == ".mcap"
-                else SqliteFile(opened, packed, self.dropped)
-            )
+            if opened.suffix == ".mcap":
+                self._files.append(McapFile(opened, packed, self.dropped, self._still))
+            elif opened.suffix == ".bag":
+                self._files.append(Rosbag1File(opened))
+            else:
+                self._files.append(SqliteFile(opened, packed, self.dropped))
         except InputError as error:
             text = str(error).replace(str(opened), str(file))  # not the copy's name
             if len(self.storage_paths) == 1:

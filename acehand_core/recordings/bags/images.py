@@ -53,8 +53,8 @@ def _distortion(name: str, d: list[float]) -> tuple[CameraModel, tuple[float, ..
         return "kannala_brandt", tuple(d) if any(d) else (0.0,) * 4
     if not any(d):
         return "pinhole", ()
-    if name in ("plumb_bob", "rational_polynomial"):
-        # OpenCV's order under either name, as in image_geometry.
+    if name in ("plumb_bob", "rational_polynomial", "Brown Conrady"):
+        # OpenCV's order under any name, as in image_geometry and RealSense's viewer.
         try:
             return opencv_distortion(d)
         except CalibrationError as error:

@@ -19,7 +19,7 @@ Data = bytes | memoryview
 UNKNOWN_TOPIC = "*"
 METADATA = "metadata.yaml"
 #: Suffixes of storage files; PACKED after them: the whole file is compressed.
-STORAGES = (".mcap", ".db3")
+STORAGES = (".mcap", ".db3", ".bag")
 PACKED = (".zstd", ".zst")
 #: Languages of message definitions.
 DEFINITION_FORMATS = ("ros2msg", "ros2idl")

@@ -92,6 +92,15 @@ class FrameTree:
         parent, child = _name(message.header.frame_id), _name(message.child_frame_id)
         self._add(parent, child, _ns(message.header.stamp), row)
 
+    def add_extrinsics(self, message: Any, topic: str) -> None:
+        """Add a camera of RealSense's viewer, from T_camera_group on its topic CAMERA/tf/GROUP."""
+        t, q = message.translation, message.rotation
+        turn = rotations.from_quaternion(np.array([q.w, q.x, q.y, q.z]))
+        pose = frames.inverse(frames.rigid(turn, np.array([t.x, t.y, t.z])))
+        row = (*pose[:3, 3].tolist(), *rotations.to_quaternion(pose[:3, :3]).tolist())
+        camera, _, group = topic.rpartition("/tf/")
+        self._add(group, _name(camera), _ANY_TIME, row)
+
     def prune(self, kept: Iterable[str]) -> None:
         """Drop all transforms that do not lead to these frames, to save memory."""
         pending, seen = [_name(frame) for frame in kept], set()
@@ -207,6 +216,8 @@ class Stream:
         size = self._packet_size(content) if packet else self.check(content, kind)
         bare = kind == COMPRESSED_VIDEO
         frame = content.frame_id if bare else content.header.frame_id
+        if frame.isdigit():  # RealSense's viewer: a version
+            frame = topics.camera_namespace(self.topic)
         self.frame_id = self.frame_id or _name(frame)
         stamp = _ns(content.timestamp if bare else content.header.stamp)
         self.rows.extend((stamp, message.log_ns, message.file, *message.place, *size))
@@ -276,7 +287,7 @@ def scan_bag(
     of_image = {topic.name for topic in infos}
     names = streams.keys() | of_image
     kinds = {topics.TF, topics.ODOMETRY} if poses else set()
-    kinds |= {topics.TF, CAMERA_INFO} if len(streams) > 1 else set()
+    kinds |= {topics.TF, topics.TRANSFORM, CAMERA_INFO} if len(streams) > 1 else set()
     names |= {name for name, topic in known.items() if topic.msgtype in kinds}
 
     for message in bag.messages(names, dropped):
@@ -293,6 +304,8 @@ def scan_bag(
                     _add_camera(scan, message.topic, content, dropped)
             elif kind == topics.TF:
                 scan.tree.add_tf(content, static=message.topic.endswith("tf_static"))
+            elif kind == topics.TRANSFORM:
+                scan.tree.add_extrinsics(content, message.topic)
             else:
                 scan.tree.add_odometry(content)
         except (SchemaError, CalibrationError) as error:

@@ -1,4 +1,4 @@
-"""The storage files of rosbag2, .mcap and .db3, read record by record.
+"""The storage files of rosbag2, .mcap and .db3, read record by record, and the .bag of ROS 1.
 
 The library mcap parses records; its readers stop at a damaged one and do not report places. At most
 two chunks are held in memory.
@@ -13,6 +13,7 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Set
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 from mcap.data_stream import ReadDataStream
@@ -24,7 +25,8 @@ from mcap.records import Message as McapMessage
 from mcap.stream_reader import StreamReader
 
 from acehand_core.errors import InputError
-from acehand_core.recordings.bags.library import decompress, unpacked_message
+from acehand_core.recordings.bags.images import IMAGE
+from acehand_core.recordings.bags.library import decompress, typestore, unpacked_message
 from acehand_core.recordings.bags.records import (
     DEFINITION_FORMATS,
     UNKNOWN_TOPIC,
@@ -41,6 +43,10 @@ _CHUNKS_HELD = 2
 _DAMAGE = (McapError, struct.error, ValueError, KeyError, OverflowError, MemoryError, OSError)
 #: Consecutive unreadable rows after which a damaged database is given up.
 _GIVE_UP = 2000
+#: The header of a message's record in a .bag.
+_MESSAGE = b"op=\2"
+#: Types of ROS 1 under another name.
+_RENAMED = {"tf/msg/tfMessage": "tf2_msgs/msg/TFMessage"}
 
 
 class McapFile:
@@ -398,3 +404,89 @@ class SqliteFile:
             dropped.remark(f"{self.path.name}: damaged database ({error})")
             return None
         return counts
+
+
+class Rosbag1File:
+    """One .bag of ROS 1, with the attributes and methods of ``McapFile``.
+
+    Messages are converted to CDR if ROS 2 has their type, else given as stored.
+
+    Raises InputError: not a bag, encrypted, or without a whole index.
+    """
+
+    def __init__(self, path: Path) -> None:
+        from rosbags.rosbag1 import Reader
+
+        self.path = path
+        self.metadata: dict[str, dict[str, str]] = {}
+        self._held: dict[int, bytes] = {}  # start of a chunk -> its records
+        self._reader = Reader(path)
+        try:
+            self._reader.open()
+        except Exception as error:  # a damaged file raises anything
+            valid = "valid: version 2.0 with its index (rosbag reindex), not encrypted"
+            raise InputError(f"{path}: not a readable ROS 1 bag ({error}); {valid}.") from error
+        self._file: Any = self._reader.bio
+        self._topics: dict[int, Topic] = {}
+        for c in self._reader.connections:
+            kind = _RENAMED.get(c.msgtype, c.msgtype)
+            form = "cdr" if kind in typestore().fielddefs else "ros1"
+            self._topics[c.id] = Topic(c.topic, kind, form)
+        self.topics = tuple({topic.name: topic for topic in self._topics.values()}.values())
+        counts = {name: info.msgcount for name, info in self._reader.topics.items()}
+        self.counts: dict[str, int] | None = counts
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def messages(self, topics: Set[str] | None, dropped: DroppedMessages) -> Iterator[Message]:
+        """Yield messages in the file's order; ``Bag`` counts those that cannot be read."""
+        entries = sorted(
+            (entry.chunk_pos, entry.offset, connection, entry.time)
+            for connection, topic in self._topics.items()
+            if topics is None or topic.name in topics
+            for entry in self._reader.indexes[connection]
+        )
+        for chunk, at, connection, log_ns in entries:
+            place, topic = (chunk, at, connection), self._topics[connection].name
+            try:
+                data = self.read(place)
+            except Exception as error:  # of bz2, lz4 and rosbags
+                dropped.remark(f"{self.path.name}: messages that cannot be read ({error})")
+            else:
+                yield Message(topic, log_ns, data, 0, place)
+
+    def read(self, place: Place) -> Data:
+        """Return one message's data; ``place`` is its chunk, offset there and connection."""
+        chunk, at, connection = place
+        if chunk not in self._held:
+            if len(self._held) == _CHUNKS_HELD:
+                del self._held[next(iter(self._held))]
+            packed = self._reader.chunks[chunk]
+            self._file.seek(packed.datapos)
+            self._held[chunk] = packed.decompressor(self._file.read(packed.datasize))
+        records, header = memoryview(self._held[chunk]), b""
+        while _MESSAGE not in header:  # definitions of connections may come before
+            (length,) = struct.unpack_from("<I", records, at)
+            header = bytes(records[at + 4 : at + 4 + length])
+            (size,) = struct.unpack_from("<I", records, at + 4 + length)
+            at += 8 + length + size
+        data, topic = records[at - size : at], self._topics[connection]
+        return data if topic.serialization == "ros1" else _as_cdr(data, topic.msgtype)
+
+
+def _as_cdr(data: memoryview, msgtype: str) -> Data:
+    """Return a ROS 1 message of a type that ROS 2 has as CDR. Raises SerdeError."""
+    from rosbags.serde import SerdeError
+
+    store = typestore()
+    try:
+        return store.ros1_to_cdr(data, msgtype)
+    except SerdeError:
+        # RealSense's viewer, with frame_id "1", writes depth's metres per count behind the picture.
+        if msgtype != IMAGE or bytes(data[12:17]) != b"\1\0\0\x001":
+            raise
+        (metres,) = struct.unpack("<f", data[-4:])
+        if metres and abs(metres - 1e-3) > 1e-6:
+            raise SerdeError(f"depth of {metres:g} m per count; valid: 0.001") from None
+        return store.ros1_to_cdr(data[:-4], msgtype)

@@ -24,11 +24,13 @@ from acehand_core.types import Progress
 
 TF = "tf2_msgs/msg/TFMessage"
 ODOMETRY = "nav_msgs/msg/Odometry"
+#: Of RealSense's viewer, on the topic CAMERA/tf/GROUP.
+TRANSFORM = "geometry_msgs/msg/Transform"
 #: Types with pictures, the preferred first.
 PICTURES = (IMAGE, COMPRESSED_IMAGE, FFMPEG_PACKET, COMPRESSED_VIDEO)
 DEPTHS = (IMAGE, COMPRESSED_IMAGE)
 _TRANSPORT = re.compile(
-    r"(compressed_)?video|compressed(Depth)?|ffmpeg|h264|image(_(rect|(rect_)?(raw|color)|mono))?"
+    r"(compressed_)?video|compressed(Depth)?|ffmpeg|h264|data|info|image(_(rect|(rect_)?(raw|color)|mono))?"
 )
 _NO_PICTURE = re.compile(r"depth|disparity|/range|points|/stereo/image_raw", re.IGNORECASE)
 _DEPTH = re.compile(r"depth|/stereo/image_raw", re.IGNORECASE)  # the second of an OAK

@@ -34,6 +34,7 @@ from helpers.controller_rules import check_bag_limits, check_controller_takes, c
 from helpers.example_video import TRUTH, empty_frames, example_frames
 from helpers.lerobot_samples import names_in
 from helpers.rgbd_bag import DEPTH_TOPIC, RIGHT_M, SIZE, write_rgbd
+from helpers.ros1_samples import Ros1Bag
 from retarget.robots.robot import load_robot
 
 COUNT = 12
@@ -283,6 +284,30 @@ def test_episodes_by_topic(calibration, tmp_path, capsys):
     run = episode_run(capsys, tmp_path / "bag", tmp_path / "none", "--episode-topic", "/episodes")
     assert run.code == 2 and "Did you mean '/episode'" in run.messages
     assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.usefixtures("known_hands")
+def test_a_ros_1_bag(calibration, tmp_path, capsys):
+    """The written bag is of ROS 2, without topics whose types it lacks."""
+    images, times = small_frames(6), stamps(6)
+    with Ros1Bag(tmp_path / "old.bag") as bag:
+        for image, ns in zip(images, times, strict=True):
+            bag.image(image, ns)
+            bag.text("/note", ns, "a note")
+            bag.raw("/arm", "maker_msgs/msg/Arm", ns, bytes([7, 0, 0, 0]))
+    arguments = ("--bag-output", tmp_path / "new", "--calibration", calibration)
+    run = episode_run(capsys, tmp_path / "old.bag", tmp_path / "out", *arguments)
+    assert run.code == 0 and [e["frames"] for e in run.json["episodes"]] == [6]
+    assert any("not copied: /arm" in note for note in run.json["notes"])
+    seen = messages(tmp_path / "new", TOPIC)
+    assert [time for time, _ in seen] == [ns + DELAY for ns in times]
+    assert [stamp_of(m) for _, m in seen] == times
+    for (_, message), image in zip(seen, images, strict=True):
+        np.testing.assert_array_equal(message.data.reshape(image.shape), image)
+    assert [m.data for _, m in messages(tmp_path / "new", "/note")] == ["a note"] * 6
+    assert messages(tmp_path / "new", "/arm") == []
+    states = messages(tmp_path / "new", "/left_hand/joint_states")
+    assert [stamp_of(m) for _, m in states] == times
 
 
 @pytest.mark.slow

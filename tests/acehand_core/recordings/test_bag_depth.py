@@ -258,7 +258,7 @@ def test_topics_of_drivers(tmp_path: Path, colour: str, topic: str, info: str) -
         ("no tf", r"no transforms connect 'depth' with 'color'.*/tf_static"),
         ("moving", r"'depth' moves in 'color'"),
         ("no frame", r"frame_id"),
-        ("viewer", r"frame_id"),
+        ("viewer", r"no transforms connect 'camera/depth' with 'camera/color'"),
         ("no info", r"no CameraInfo.*/camera/depth/camera_info.*'depth'"),
         ("size", r"/camera/depth/camera_info.*calibrated at 20 x 20.*20 x 12"),
         ("mm as m", r"1\.21e\+03 m; valid: 0\.05 to 50\. 32FC1 has metres, 16UC1 millimetres"),
