@@ -61,6 +61,7 @@ setup(
             "lerobot = acehand_core.recordings.registry:LeRobotDataset",
             "lerobot_episode = acehand_core.recordings.registry:LeRobotEpisode",
             "bag = acehand_core.recordings.registry:BagFile",
+            "aria = acehand_core.recordings.vrs:AriaRecording",
             "pictures = acehand_core.recordings.registry:FramesFolder",
             "video = acehand_core.recordings.registry:VideoFile",
         ],

@@ -50,7 +50,7 @@ class WorkParameters:
 class BagParameters:
     """Parameters of offline_bag."""
 
-    bag: str = like(ConvertOptions, "bag", "", "the recording: a rosbag2 folder, .mcap or .db3")
+    bag: str = like(ConvertOptions, "bag", "", "the recording: rosbag2 folder, .mcap, .db3 or .bag")
     output_dir: str = setting("", "folder of the LeRobot dataset to make")
     work: WorkParameters = group(WorkParameters)
     image_topic: str = like(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Info:
     """Print topics, times and damage of a bag."""
 
-    bag: Path = setting(..., "rosbag2 folder, .mcap or .db3", metavar="BAG", positional=True)
+    bag: Path = setting(..., "rosbag2 folder, .mcap, .db3 or .bag", metavar="BAG", positional=True)
 
     def run(self, terminal: console.Terminal) -> int:
         from acehand_core.recordings.bags.topics import bag_info

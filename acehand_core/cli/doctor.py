@@ -64,7 +64,7 @@ _PACKAGES = {
         ("tensorboard", "tensorboard", "acehand-train: curves"),
     ],
     "pip install '.[ros]'": [
-        ("rosbags", "rosbags", "ROS 2 bags, read and written without ROS"),
+        ("rosbags", "rosbags", "bags, read and written without ROS"),
         ("mcap", "mcap", "ROS 2 bags that are .mcap files"),
     ],
     "ROS 2 Jazzy or newer, then source its setup.bash": [
@@ -76,7 +76,7 @@ _PACKAGES = {
         ("rerun-sdk", "rerun", "acehand view: a viewer of episodes and hands"),
     ],
     "pip install '.[vrs]'": [
-        ("projectaria-tools", "projectaria_tools", "pictures of HOT3D recordings (VRS)")
+        ("projectaria-tools", "projectaria_tools", "Aria recordings (.vrs), pictures of HOT3D")
     ],
 }
 

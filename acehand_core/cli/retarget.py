@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 class Retarget:
     """Retarget recordings of human hands to a robot hand, as a LeRobot v3 dataset.
 
-    INPUT is a video, a picture, a folder of pictures, a bag (rosbag2 folder, .mcap, .db3), a folder
-    of any of these, a LeRobot dataset with videos or one of its episodes (DATASET/episode_000003),
-    a clip of a store (STORE/clips/ID), or a file of hands (HandMotion .parquet, or keypoints: .npz,
-    .npy, .csv, .json, .parquet).
+    INPUT is a video, a picture, a folder of pictures, a bag (rosbag2 folder, .mcap, .db3; ROS 1
+    .bag), an Aria recording (.vrs), a folder of any of these, a LeRobot dataset with videos or one
+    of its episodes (DATASET/episode_000003), a clip of a store (STORE/clips/ID), or a file of hands
+    (HandMotion .parquet, or keypoints: .npz, .npy, .csv, .json, .parquet).
 
     exit codes: 0 all done; 1 some inputs failed, the others are written; 2 usage or input error,
     nothing written; 3 no hand in any input; 4 output could not be written; 130 interrupted

@@ -86,7 +86,7 @@ class BagOrigin:
 class ConvertOptions:
     """Settings of a bag's conversion."""
 
-    bag: Path = setting(..., "rosbag2 folder, .mcap or .db3", metavar="BAG", positional=True)
+    bag: Path = setting(..., "rosbag2 folder, .mcap, .db3 or .bag", metavar="BAG", positional=True)
     job: JobSettings = group(JobSettings)
     bag_output: Path | None = setting(
         None, "write a bag (.mcap file or folder) with the original topics and ours", metavar="OUT"

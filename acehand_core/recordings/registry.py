@@ -82,6 +82,7 @@ class RecordingFormat(ABC):
         folder_of_frames: a folder with one file per frame. In a folder of such folders they are
             inputs only without inputs of other kinds, because pictures next to a video may be
             anything.
+        has_views: its other cameras are in it, for ``--views``; ``RigOptions`` do not apply.
     """
 
     noun: ClassVar[str]
@@ -89,6 +90,7 @@ class RecordingFormat(ABC):
     order: ClassVar[int] = 0
     virtual: ClassVar[bool] = False
     folder_of_frames: ClassVar[bool] = False
+    has_views: ClassVar[bool] = False
 
     @staticmethod
     @abstractmethod
@@ -184,10 +186,11 @@ class LeRobotEpisode(RecordingFormat):
 
 
 class BagFile(RecordingFormat):
-    """A folder of rosbag2, or a bare .mcap or .db3."""
+    """A folder of rosbag2, a bare .mcap or .db3, or a ROS 1 .bag."""
 
     order = 40
     noun = "a bag"
+    has_views = True
     matches = staticmethod(is_bag)
 
     def __init__(self) -> None:
@@ -365,8 +368,8 @@ class Registry:
                 kind, file, own = self._place(path, value, options)
                 return kind.open(file, own, progress).recording
 
-            if kind is self.bags:
-                raise InputError(f"{path}: --rig, --view, --stereo and --depth are not of bags.")
+            if kind.has_views:
+                raise InputError(f"{path}: --rig, --view, --stereo, --depth: not of {kind.noun}.")
             recording, rig = open_views(recording, options.rigs, open_view)
             recording = replace(recording, sha256=self.sha256(path, options))
         whole_ns = recording.timestamps_ns
@@ -399,6 +402,7 @@ class Registry:
         self, path: Path, kind: RecordingFormat, options: RecordingOptions
     ) -> None:
         given = [leaf for leaf in leaves(RecordingOptions) if leaf.value(options) != leaf.default]
+        given = [leaf for leaf in given if not (kind.has_views and leaf.path[-1] == "views")]
         for other, name in formats().items():
             flags = [
                 leaf.spelled

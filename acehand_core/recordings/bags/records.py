@@ -150,8 +150,8 @@ class BagOptions:
     )
     views: str | None = setting(
         None,
-        "other cameras of a bag to read too: topics, or parts of their names such as right, with "
-        "commas",
+        "other cameras of a bag or an Aria recording to read too: topics, or parts of names such "
+        "as right, with commas",
         metavar="NAME,TOPIC",
     )
 

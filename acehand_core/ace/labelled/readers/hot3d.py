@@ -26,16 +26,12 @@ from acehand_core.ace.labelled.readers.hot3d_files import (
     HandStream,
     find_rows,
 )
-from acehand_core.ace.labelled.readers.pictures import (
-    UPRIGHT,
-    VrsImages,
-    upright_camera,
-    upright_image,
-)
+from acehand_core.ace.labelled.readers.pictures import VrsImages, upright_image
 from acehand_core.errors import InputError
 from acehand_core.geometry import frames
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import ChangedFrames
+from acehand_core.recordings.vrs import UPRIGHT
 
 CONVENTION = base.Convention("components", False, "mano", True, "world")
 _FPS = 30.0
@@ -129,7 +125,7 @@ class Hot3dReader:
         elif not path.is_file():
             findings.append("no recording.vrs; no pictures.")
         if not quest:
-            camera, T_world_camera = upright_camera(camera), T_world_camera @ UPRIGHT
+            camera, T_world_camera = camera.rotated(90), T_world_camera @ UPRIGHT
             pictures = None if pictures is None else ChangedFrames(pictures, upright_image)
 
         return base.NativeRecording(

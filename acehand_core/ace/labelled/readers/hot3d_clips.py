@@ -16,17 +16,16 @@ from acehand_core.ace.labelled.readers import base
 from acehand_core.ace.labelled.readers.hot3d import CONVENTION, LICENCES
 from acehand_core.ace.labelled.readers.hot3d_files import fisheye624, read_pose
 from acehand_core.ace.labelled.readers.pictures import (
-    UPRIGHT,
     TarImages,
     list_tar,
     read_member,
-    upright_camera,
     upright_image,
 )
 from acehand_core.errors import SchemaError
 from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import ChangedFrames, FrameSource
+from acehand_core.recordings.vrs import UPRIGHT
 from acehand_core.types import SIDES
 
 _FPS = 30.0
@@ -113,7 +112,7 @@ class Hot3dClipsReader:
         if len(pictures) < len(every):
             findings.append(f"{len(every) - len(pictures)} of {len(every)} frames have no picture.")
         if item.key["device"] == "aria":
-            camera, T_world_camera = upright_camera(camera), T_world_camera @ UPRIGHT
+            camera, T_world_camera = camera.rotated(90), T_world_camera @ UPRIGHT
             source = ChangedFrames(source, upright_image)
         present, orient, fingers, betas, translation = track
         unlabelled_presence[~posed] = np.maximum(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tarfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -19,11 +19,12 @@ from jaxtyping import UInt8
 from acehand_core.ace.labelled.clips.media import ByIndex, ImageFiles, decode
 from acehand_core.ace.labelled.clips.schema import Reference
 from acehand_core.ace.labelled.readers.base import NativeRecording
-from acehand_core.errors import CalibrationError, InputError, MissingDependencyError, VideoError
+from acehand_core.errors import InputError, VideoError
 from acehand_core.geometry.cameras import Camera
-from acehand_core.motion import FrameSource
+from acehand_core.motion import FrameSource, neighbours
 from acehand_core.recordings.cameras import undistorted_frames
 from acehand_core.recordings.video import VideoFrames
+from acehand_core.recordings.vrs import AriaFrames, VrsFile
 from acehand_core.safe_files import content_sha256
 from acehand_core.types import ImageRgb, TimestampsNs
 
@@ -95,73 +96,28 @@ def rescaled_to(camera: Camera, size: tuple[int, int], findings: list[str]) -> C
     return camera.rescaled(*size)
 
 
-class VrsImages(ByIndex):
+class VrsImages(AriaFrames):
     """Pictures of one stream of a VRS recording at time-code times, as stored.
 
-    Raises MissingDependencyError without projectaria-tools; InputError.
+    Raises as ``open_vrs``; VideoError: no picture within 1 ms of a time.
     """
 
     def __init__(self, path: Path, stream: str, timestamps_ns: TimestampsNs) -> None:
-        try:
-            from projectaria_tools.core import data_provider
-        except ImportError as error:
-            raise MissingDependencyError(
-                f"{path}: reading VRS recordings needs projectaria-tools ({error}); install "
-                "acehand's extra 'vrs', or convert without pictures (--images none)."
-            ) from error
-        self.path, self.stream, self.timestamps_ns = path, stream, timestamps_ns
-        self._provider = data_provider.create_vrs_data_provider(str(path))
-        if self._provider is None:
-            raise InputError(f"{path}: not a readable VRS recording.")
-
-    def __len__(self) -> int:
-        return len(self.timestamps_ns)
-
-    def at(self, index: int) -> ImageRgb:
-        """Return one frame. Raises VideoError without a picture within 1 ms of its time."""
-        from projectaria_tools.core.sensor_data import TimeDomain, TimeQueryOptions
+        file = VrsFile(path)
+        from projectaria_tools.core.sensor_data import TimeDomain
         from projectaria_tools.core.stream_id import StreamId
 
-        time = int(self.timestamps_ns[index])
-        picture, record = self._provider.get_image_data_by_time_ns(
-            StreamId(self.stream), time, TimeDomain.TIME_CODE, TimeQueryOptions.CLOSEST
-        )
-        nearest = self._provider.convert_from_device_time_to_timecode_ns(
-            record.capture_timestamp_ns
-        )
-        if abs(nearest - time) > 1_000_000:
+        stream_id = StreamId(stream)
+        times = np.array(file.provider.get_timestamps_ns(stream_id, TimeDomain.TIME_CODE))
+        before, after, share = neighbours(times, timestamps_ns)
+        rows = np.where(share > 0.5, after, before)
+        away = np.abs(times[rows] - timestamps_ns)
+        if away.max() > 1_000_000:
             raise VideoError(
-                f"{self.path}: stream {self.stream} has no picture at {time} ns; the nearest is "
-                f"{abs(nearest - time) / 1e6:.1f} ms away."
+                f"{path}: stream {stream} has no picture at {timestamps_ns[away.argmax()]} ns; the "
+                f"nearest is {away.max() / 1e6:.1f} ms away."
             )
-        image = np.asarray(picture.to_numpy_array())
-        return np.ascontiguousarray(image if image.ndim == 3 else np.stack([image] * 3, axis=-1))
-
-
-#: ``T_stored_upright``: Aria's pictures are rotated by a quarter turn clockwise. The upright x is
-#: the stored -y, the upright y the stored x.
-UPRIGHT = np.array([[0.0, 1, 0, 0], [-1, 0, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]])
-
-
-def upright_camera(camera: Camera) -> Camera:
-    """Return the exact camera of the rotated picture. Raises CalibrationError for Brown-Conrady."""
-    lens = camera.distortion
-    if camera.model == "fisheye624":
-        *radial, p1, p2, s1, s2, s3, s4 = lens
-        lens = (*radial, -p2, p1, -s3, -s4, s1, s2)
-    elif camera.model == "brown_conrady":
-        raise CalibrationError("A Brown-Conrady camera cannot be rotated by a quarter turn.")
-
-    return replace(
-        camera,
-        width=camera.height,
-        height=camera.width,
-        fx=camera.fy,
-        fy=camera.fx,
-        cx=camera.height - 1 - camera.cy,
-        cy=camera.cx,
-        distortion=lens,
-    )
+        super().__init__(file, stream_id, rows, 0)
 
 
 def upright_image(image: UInt8[np.ndarray, "H W 3"]) -> UInt8[np.ndarray, "W H 3"]:
