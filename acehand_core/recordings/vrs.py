@@ -26,7 +26,6 @@ from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import Recording, View
 from acehand_core.recordings.bag import frame_rate
 from acehand_core.recordings.bags.records import BagOptions
-from acehand_core.recordings.cameras import fit_camera_to
 from acehand_core.recordings.options import RecordingOptions
 from acehand_core.recordings.registry import InputPart, RecordingFormat
 from acehand_core.safe_files import content_sha256
@@ -133,8 +132,7 @@ def open_aria(path: Path, views: str | None) -> Recording:
     """
     file = VrsFile(path)
     device = file.provider.get_device_calibration()
-    labels = () if device is None else device.get_camera_labels()
-    if RGB not in labels:
+    if RGB not in (labels := () if device is None else device.get_camera_labels()):
         raise CalibrationError(f"{path}: no factory calibration of {RGB} in the file.")
     slam = {label.removeprefix("camera-"): label for label in labels if "slam" in label}
     chosen: dict[str, str] = {}
@@ -169,12 +167,14 @@ def _camera(file: VrsFile, device: Any, label: str) -> tuple[Recording, RigidTra
     times, rows = np.unique(np.array(times, np.int64), return_index=True)
     degrees = 0 if device.get_device_version().name == "Gen2" else 90
     source = AriaFrames(file, stream, rows, degrees)
-    height, width, _ = source.at(0).shape
+    height, width = source.at(0).shape[:2]
     across, down = map(int, calibration.get_image_size())
     f, cx, cy, *lens = map(float, calibration.get_projection_params())
-    camera = Camera("fisheye624", across, down, f, f, cx, cy, tuple(lens))
-    camera = fit_camera_to(camera.rotated(degrees), width, height)
+    camera = Camera("fisheye624", across, down, f, f, cx, cy, tuple(lens)).rotated(degrees)
+    if (camera.width, camera.height) != (width, height):
+        size = f"{camera.width} x {camera.height}, its pictures are {width} x {height}"
+        raise CalibrationError(f"{path}: {label} is calibrated at {size}; valid: the same.")
     seen = (str(path), None, times, frame_rate(times), width, height, source, camera)
     pose = np.asarray(calibration.get_transform_device_camera().to_matrix())
-    said = {"stream": label, "rotation": degrees}
-    return Recording(*seen, processing=said), pose @ UPRIGHT if degrees else pose
+    recording = Recording(*seen, processing={"stream": label, "rotation": degrees})
+    return recording, pose @ UPRIGHT if degrees else pose

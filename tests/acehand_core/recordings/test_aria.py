@@ -37,12 +37,13 @@ class Stream:
     valid: bool = True
     recorded: bool = True
     dtype: Any = np.uint8
+    size: tuple[int, int] = (WIDTH, HEIGHT)
 
     def calibration(self) -> SimpleNamespace:
         transform = SimpleNamespace(to_matrix=lambda: self.pose)
         return SimpleNamespace(
             get_model_name=lambda: SimpleNamespace(name=self.model),
-            get_image_size=lambda: np.array([WIDTH, HEIGHT]),
+            get_image_size=lambda: np.array(self.size),
             get_projection_params=lambda: np.array([FOCAL, CX, CY, *[0.0] * 12]),
             get_transform_device_camera=lambda: transform,
         )
@@ -244,6 +245,9 @@ def test_what_a_file_must_have(glasses: Glasses, vrs: Path) -> None:
     glasses.calibrated = ()
     glasses.streams["camera-rgb"] = replace(rgb, model="LINEAR")
     with pytest.raises(CalibrationError, match=r"camera-rgb .* LINEAR; valid: FISHEYE624"):
+        open_aria(vrs, None)
+    glasses.streams["camera-rgb"] = replace(rgb, size=(2 * WIDTH, 2 * HEIGHT))
+    with pytest.raises(CalibrationError, match="calibrated at 80 x 120, its pictures are 40 x 60"):
         open_aria(vrs, None)
     for without in (replace(rgb, times=()), replace(rgb, recorded=False)):
         glasses.streams["camera-rgb"] = without
