@@ -23,7 +23,7 @@ ONLY ?=
 PYTEST = OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -rs --durations 10 \
 	-n auto --maxprocesses 4 --dist $(DIST)
 
-.PHONY: demo test test-all lint docs mutants test-lerobot test-lowest clean
+.PHONY: demo test test-all lint docs bench mutants test-lerobot test-lowest clean
 
 demo: $(VENV)/.core
 	$(BIN)/python examples/demo.py --output $(DEMO_OUT)
@@ -45,6 +45,10 @@ lint: $(VENV)/.full
 
 docs: $(VENV)/.full
 	$(BIN)/python -m mkdocs build --quiet --site-dir $(DOCS_OUT)
+
+# Times of docs/performance.md, each next to its peer: on an idle machine, about 40 minutes.
+bench: $(VENV)/.full
+	$(BIN)/python -m benchmarks.all main_job encoding synth batch solver
 
 # Mutation testing: changes of a module that no test notices. Of all modules in [tool.mutants], or of one:
 #   make mutants MODULE=acehand_core/geometry/cameras.py

@@ -48,7 +48,8 @@ class Benchmark:
 
 
 BENCHMARKS = (
-    Benchmark("main_job", "main_job", 2),
+    Benchmark("main_job", "main_job --minutes 2 10", 20, slow=True),
+    Benchmark("encoding", "encoding", 0.5),
     Benchmark("busy_machine", "busy_machine", 40, slow=True),
     Benchmark("retarget", "retarget --ablation", 8),
     Benchmark("retarget_hour", "retarget_hour", 1.5),

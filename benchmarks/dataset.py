@@ -61,7 +61,7 @@ frames, vectors = np.load(folder / "frames.npy"), dict(np.load(folder / "vectors
 key, fps, episodes = mode.pop("key"), mode.pop("fps"), mode.pop("episodes")
 if mode.pop("own_codec", True):
     mode["rgb_encoder"] = RGBEncoderConfig(
-        vcodec="h264", crf=23, preset="superfast", g=10, extra_options={"bf": 0}
+        vcodec="h264", crf=23, preset="ultrafast", g=10, extra_options={"bf": 0}
     )
 features = {name: {"dtype": "float32", "shape": values.shape[1:], "names": None}
             for name, values in vectors.items()}
@@ -154,7 +154,7 @@ def writing(
     total = episodes * count
     result: dict[str, Any] = {
         "episodes": episodes, "frames_of_each": count, "size": list(size),
-        "encoder": "h264, preset superfast, crf 23, key frame every 10, no B-frames",
+        "encoder": "h264, preset ultrafast, crf 23, key frame every 10, no B-frames",
         "ours_frames_per_s": total / median(ours, 0), "ours_s": ours,
         "ours_cpu_ms_per_frame": 1e3 * median(ours, 1) / total,
     }  # fmt: skip

@@ -91,7 +91,9 @@ def probe_video(path: Path) -> VideoFacts:
 
 
 _ENCODERS: Mapping[str, Literal["libx264", "libsvtav1"]] = {"h264": "libx264", "av1": "libsvtav1"}
-_DEFAULTS = {"h264": ("superfast", 23), "av1": ("10", 30)}
+#: Of x264's presets the fastest to encode and to load; files are up to half larger than those of
+#: the next one (benchmarks/encoding.py).
+_DEFAULTS = {"h264": ("ultrafast", 23), "av1": ("10", 30)}
 _MUXER = {"movflags": "faststart"}  # the index first: readable while it downloads
 #: Filters for 0 to 3 quarter turns counter-clockwise.
 _TURNS: dict[int, tuple[tuple[str, str | None], ...]] = {
@@ -106,7 +108,7 @@ Codec = Literal["h264", "av1"]
 
 @dataclass(frozen=True, slots=True)
 class VideoEncoding:
-    """Encoder settings; default preset and crf: superfast and 23 for h264, 10 and 30 for av1."""
+    """Encoder settings; default preset and crf: ultrafast and 23 for h264, 10 and 30 for av1."""
 
     codec: Codec = "h264"
     preset: str | None = None
@@ -333,8 +335,7 @@ def copy_parts(source: Path, parts: Sequence[tuple[float, int]], path: Path, fps
 
 #: Largest number of pictures waiting for the next thread.
 _WAITING = 4
-#: Half the work of the preset for datasets at the same error; files are a third larger.
-OVERLAY_ENCODING = VideoEncoding(preset="ultrafast", crf=24, gop=30)
+OVERLAY_ENCODING = VideoEncoding(crf=24, gop=30)
 
 Item = TypeVar("Item")
 
