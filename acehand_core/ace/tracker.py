@@ -8,27 +8,26 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from acehand_core.ace.model.config import Precision, Variant
+from acehand_core.ace.model.config import Precision
 from acehand_core.ace.model.inference.loading import (
     InferenceOptions,
     ReadyModel,
+    choose_device,
     default_hands,
     has_mano,
     load_model,
     mano_hands,
     solve_options,
 )
-from acehand_core.ace.model.inference.reconstruction import reconstruct, reconstruct_passes
+from acehand_core.ace.model.inference.reconstruction import plan, reconstruct, reconstruct_passes
 from acehand_core.ace.model.inference.windows import DEFAULT_ENCODE_WIDTH, PAPER_LATENTS
+from acehand_core.ace.model.weights.load import load_weights, recorded
 from acehand_core.ace.settings import AceSettings, read_betas
 from acehand_core.errors import AcehandError, InputError
 from acehand_core.motion import HandModelName, HandMotion, Recording
 from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.skin_depth import moved_by_depth
 from acehand_core.types import Progress, no_progress
-
-#: Model, encoder, hands, the identity of the weights, and options.
-_Run = tuple[Any, Any, Any, Any, InferenceOptions]
 
 
 class AceTracker:
@@ -64,14 +63,20 @@ class AceTracker:
         latents = self._ace.window_latents or self._ace.trained().window_latents
         return None if latents is None else 4 * (latents - 1) + 1
 
+    def check(self, recording: Recording) -> None:
+        """Raise what ``track`` raises, as far as settings and headers show; reads no tensors."""
+        if self._ace.use_depth and recording.depth is None:
+            raise InputError(f"{recording.source}: has no depth for --use-depth.")
+        plan(recording, self._how()[1])
+        load_weights(*_files(self._ace), check_hashes=False)
+
     def track(self, recording: Recording, progress: Progress = no_progress) -> HandMotion:
         """Return both hands of the recording.
 
         Raises as ``reconstruction.reconstruct``, and InputError without the depth that is asked
         for.
         """
-        if self._ace.use_depth and recording.depth is None:
-            raise InputError(f"{recording.source}: has no depth for --use-depth.")
+        self.check(recording)
         run, notes = self._run()
         settings = self._betas, self._settings.work_dir, progress
         motion = _noted(reconstruct(recording, *run, *settings), notes)
@@ -91,10 +96,17 @@ class AceTracker:
         for motion in reconstruct_passes(recording, *run[:-1], spans, run[-1], *settings):
             yield _noted(motion, notes)
 
-    def _run(self) -> tuple[_Run, tuple[str, ...]]:
-        """Return what to run, as trained unless flags differ, and notes."""
-        ace, ready = self._ace, _load(self._ace, self._ace.content())
-        run_as, notes = ace.applied(ready.trained)
+    def _run(self) -> tuple[tuple[Any, Any, Any, Any, InferenceOptions], tuple[str, ...]]:
+        """Return model, encoder, hands, the identity of the weights and options; and notes."""
+        hands, options, notes = self._how()
+        ready = _load(self._ace, self._ace.content())
+        return (ready.model, ready.encoder, hands, ready.weights, options), notes
+
+    def _how(self) -> tuple[Any, InferenceOptions, tuple[str, ...]]:
+        """Return hands and options, as trained unless flags differ, and notes."""
+        ace = self._ace
+        _, trained, variant = recorded(*_files(ace)[:2])
+        run_as, notes = ace.applied(trained)
         hands = None
         if self.hand_model == "mano":
             hands = mano_hands()
@@ -107,14 +119,14 @@ class AceTracker:
             encode_width=width,
             tail="drop" if ace.drop_tail else "repeat",
             every_frame=ace.read_rate == "source",
-            solve=solve_options(ready.model.config.variant, hands is not None, run_as),
+            solve=solve_options(variant, hands is not None, run_as),
             second_opinion=ace.second_opinion,
             hands=self._settings.hands,
             every_slot=ace.every_slot,
-            batch=ace.batch or ready.batch,
+            batch=ace.batch or (1 if choose_device(ace.device) == "cpu" else 4),
             precision=cast(Precision, ace.precision),
         )
-        return (ready.model, ready.encoder, hands, ready.weights, options), notes
+        return hands, options, notes
 
 
 def _noted(motion: HandMotion, notes: tuple[str, ...]) -> HandMotion:
@@ -122,8 +134,10 @@ def _noted(motion: HandMotion, notes: tuple[str, ...]) -> HandMotion:
     return replace(motion, provenance=replace(motion.provenance, notes=remarks))
 
 
+def _files(ace: AceSettings) -> tuple[Any, Any, Any, Any, Any]:
+    return ace.place, ace.variant, ace.base, ace.vae, ace.caption
+
+
 @functools.lru_cache(maxsize=1)  # for all recordings of a run
 def _load(ace: AceSettings, content: str) -> ReadyModel:
-    # Both are checked by the settings.
-    variant, precision = cast(Variant | None, ace.variant), cast(Precision, ace.precision)
-    return load_model(ace.place, variant, ace.base, ace.vae, ace.caption, precision, ace.device)
+    return load_model(*_files(ace), cast(Precision, ace.precision), ace.device)

@@ -241,6 +241,8 @@ def open_tracked(
     else:
         chosen = choose_tracker(tracker, settings)
 
+    # Before hours of work, or gigabytes of weights, for a recording that cannot do.
+    getattr(chosen, "check", lambda recording: None)(opened.recording)
     if reading.camera_poses is not None and not chosen.placed:
         raise InputError(f"{path}: --camera-poses cannot apply to joints relative to the wrist.")
     in_world = isinstance(chosen, FileTracker) and chosen.in_world

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -166,11 +166,12 @@ class Inspect:
     path: Path | None = setting(None, "file or folder of weights", metavar="PATH", positional=True)
     variant: Variant | None = setting(None, _VARIANT)
     accounting: bool = setting(False, "count parameters; without PATH of the released model")
+    check_files: bool = setting(False, "read every file and compare its SHA-256")
 
     def run(self, terminal: console.Terminal) -> int:
         """Describe the weights; exit code 0 only without problems."""
         from acehand_core.ace.model.config import ModelConfig
-        from acehand_core.ace.model.weights.inspection import account, inspect, table
+        from acehand_core.ace.model.weights.inspection import account, damaged, inspect, table
         from acehand_core.errors import InputError
 
         if self.path is None and not self.accounting:
@@ -179,6 +180,8 @@ class Inspect:
         config: ModelConfig | None = ModelConfig()
         if self.path is not None:
             found = inspect(self.path, self.variant)
+            if self.check_files:
+                found = replace(found, others=(*found.others, *damaged(found, self.path)))
             config, data = found.config, found.to_json()
             _describe(found)
         if self.accounting:

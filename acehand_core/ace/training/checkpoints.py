@@ -29,6 +29,7 @@ from acehand_core.ace.model.weights.sums import sha256s
 from acehand_core.ace.training.config import CheckpointConfig
 from acehand_core.atomic import atomic_folder
 from acehand_core.errors import SchemaError
+from acehand_core.safe_files import content_sha256
 
 FOLDER = "checkpoints"
 _STATE, _TRAINED, _OPTIMIZER = "state.json", "trained.safetensors", "optimizer.safetensors"
@@ -115,7 +116,7 @@ def read(checkpoint: Checkpoint) -> tuple[Tensors, Tensors]:
     state = _state(checkpoint.path)
     for name in (_TRAINED, _OPTIMIZER):
         path = checkpoint.path / name
-        if not path.is_file() or sha256s({name: path})[name] != state["sha256"].get(name):
+        if not path.is_file() or content_sha256(path) != state["sha256"].get(name):
             raise SchemaError(f"{path}: missing or damaged; delete {checkpoint.path} to go back.")
     return load_file(checkpoint.path / _TRAINED), load_file(checkpoint.path / _OPTIMIZER)
 

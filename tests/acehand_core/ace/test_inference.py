@@ -1,5 +1,6 @@
 """Whole recordings through a network whose every answer is known, and through tiny real parts."""
 
+import hashlib
 import io
 import json
 import shutil
@@ -17,14 +18,14 @@ from acehand_core.ace.evaluation.tracking import Decoding
 from acehand_core.ace.model.batch import ClipBatch, Readout, pinhole_batch
 from acehand_core.ace.model.config import InferenceConfig, ModelConfig
 from acehand_core.ace.model.encoder.vae import PixelEncoder, VideoEncoder, unpack
-from acehand_core.ace.model.inference import loading, reading
+from acehand_core.ace.model.inference import loading, reading, windows
 from acehand_core.ace.model.inference.blend import recording_betas
 from acehand_core.ace.model.inference.loading import InferenceOptions, solve_options
 from acehand_core.ace.model.inference.reading import plan_input
 from acehand_core.ace.model.inference.reconstruction import reconstruct
 from acehand_core.ace.model.inference.windows import latents_of
 from acehand_core.ace.model.network import RELEASED, AceModel, SolveOptions, place
-from acehand_core.ace.model.weights import own
+from acehand_core.ace.model.weights import own, storage
 from acehand_core.ace.model.weights.load import load_weights
 from acehand_core.ace.model.weights.state import TrainingSource
 from acehand_core.ace.settings import AceSettings, read_betas
@@ -648,6 +649,35 @@ def test_weights_are_told_apart_and_auto_takes_them(weights_folder, tmp_path):
     assert len(replace(settings, betas=file).identity()["betas"]) == 64
     with pytest.raises(InputError, match="gone: no such file or folder"):
         AceSettings(tmp_path / "gone").identity()
+
+
+@pytest.mark.parametrize("weights_folder", ["k"], indirect=True)
+def test_what_settings_show_is_refused_before_a_file_of_tensors_is_opened(
+    weights_folder, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.delenv("ACEHAND_MANO", raising=False)
+    opened = []
+    for module, name in ((storage, "safe_open"), (torch, "load"), (hashlib, "file_digest")):
+        monkeypatch.setattr(module, name, lambda *a, **_: opened.append(a) or (1 / 0))
+    model = ["--tracker", "ace", "--weights", str(weights_folder), "--duration", "0.3", "--json"]
+    camera = ["--intrinsics", "500,500,320,240"]
+
+    def refused(run, *more):
+        assert run([str(EXAMPLE), *model, *more, "--output", str(tmp_path / "out")]) != 0
+        assert opened == []
+        return capsys.readouterr().out
+
+    table = lambda words: main(["reconstruct", *words[:-1], f"{words[-1]}.parquet"])  # noqa: E731
+    for run in (table, retarget.main):
+        assert "variant k) need the camera" in refused(run)
+        assert "--device cuda:99: not here; valid: cpu" in refused(run, *camera, "--device=cuda:99")
+        assert "no depth for --use-depth" in refused(run, *camera, "--use-depth")
+    assert "5 or more" in refused(table, *camera, "--drop-tail", "--duration", "0.1")
+    monkeypatch.setattr(windows, "MAX_LATENTS", 2)
+    assert "latents" in refused(table, *camera, "--windows", "full")
+    monkeypatch.setattr(ace_tracker, "has_mano", lambda: True)
+    monkeypatch.setenv("ACEHAND_MANO", str(tmp_path / "mano"))
+    assert "mano" in refused(table, *camera)
 
 
 @pytest.mark.slow

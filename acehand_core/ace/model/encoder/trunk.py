@@ -231,7 +231,12 @@ def merge_adapters(trunk: Trunk) -> None:
         down, up = (
             part[ADAPTER].get_parameter("weight").float() for part in (layer.lora_A, layer.lora_B)
         )
-        change = layer.scaling[ADAPTER] * (up @ down)
-        base.weight.data = (base.weight.float() + change).to(base.weight.dtype)
+        old = base.get_parameter("weight")
+        merged = torch.empty_like(old)
+        # A few rows at once stay in the CPU's cache. The old weight may be the caller's.
+        rows = (tensor.split(64) for tensor in (merged, old, up))
+        for into, weight, change in zip(*rows, strict=True):
+            into.copy_(torch.addmm(weight.float(), change, down, alpha=layer.scaling[ADAPTER]))
+        old.data = merged
         parent, _, child = name.rpartition(".")
         trunk.get_submodule(parent)._modules[child] = base

@@ -100,19 +100,13 @@ def default_hands() -> TorchHands:
     return TorchHands.acehand()
 
 
-#: Default windows per batch.
-_BATCH = {"cuda": 4, "cpu": 1}
-
-
 @dataclass(frozen=True, slots=True)
 class ReadyModel:
-    """A model, its encoder, the identity of its weights, a batch size, and how to run them."""
+    """A model, its encoder, and the identity of its weights."""
 
     model: AceModel
     encoder: VideoEncoder | PixelEncoder
     weights: WeightsRecord
-    batch: int
-    trained: InferenceConfig = AS_RELEASED
 
 
 def load_model(
@@ -141,15 +135,15 @@ def load_model(
     model = AceModel.from_weights(weights, precision, device)
     digest = joint_sha256(weights.sha256s.values())
     record = WeightsRecord(path.name, digest, (weights.licence,) if weights.licence else ())
-    return ReadyModel(model, encoder, record, _BATCH[device.split(":")[0]], weights.inference)
+    return ReadyModel(model, encoder, record)
 
 
 def choose_device(name: str | None) -> str:
     """Return the device to compute on. Raises InputError for one that is absent."""
     if name is None:
         return "cuda" if torch.cuda.is_available() else "cpu"
-    if name.split(":")[0] not in _BATCH:
-        raise InputError(f"--device {name!r}; valid: cpu, cuda, cuda:N.")
-    if name != "cpu" and not torch.cuda.is_available():
-        raise InputError(f"--device {name}: no GPU available; valid: cpu.")
+    present = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+    valid = ["cpu", *(["cuda"] if present else []), *present]
+    if name not in valid:
+        raise InputError(f"--device {name}: not here; valid: {', '.join(valid)}.")
     return name

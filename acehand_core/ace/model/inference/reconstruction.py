@@ -13,7 +13,7 @@ import importlib.metadata
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -108,13 +108,29 @@ def reconstruct_passes(
     own shape. ``options.windows`` is ignored. ``spans``: first frame of each part and the frame
     after its last. Other arguments and errors are those of ``reconstruct``.
     """
-    job = _Job(recording, model, encoder, hands, weights, options or InferenceOptions(), betas)
+    options = replace(options or InferenceOptions(), windows="paper")
+    job = _Job(recording, model, encoder, hands, weights, options, betas)
     windows = [job.over(*span) for span in spans]
     distinct = {(window.start, window.stop): window for window in windows}
     in_order = [distinct[key] for key in sorted(distinct)]
     with job.read(in_order, work_dir, progress) as views:
         for span, window in zip(spans, windows, strict=True):
             yield job.motion([window], views, range(*span), _stage(None, "poses"))
+
+
+def plan(recording: Recording, options: InferenceOptions) -> reading.ModelInput:
+    """Return how a recording goes into the model, with ``options.solve``. Raises InputError."""
+    if options.solve is not None and options.solve.bearings == "intrinsics":
+        if recording.camera is None:
+            raise InputError(
+                f"{recording.source}: these weights (variant k) need the camera; give "
+                "--intrinsics or --camera, or use kfree weights."
+            )
+        fit_camera_to(recording.camera, recording.width, recording.height)
+    size = encode_size(recording.width, recording.height, options.encode_width)
+    clip = reading.plan_input(recording, size, options.tail, options.every_frame)
+    plan_windows(options.windows, latents_of(clip.count), options.window_latents)
+    return clip
 
 
 class _Job:
@@ -131,20 +147,14 @@ class _Job:
         betas: Float[np.ndarray, "2 10"] | None,
     ) -> None:
         self._recording, self._model, self._encoder = recording, model, encoder
-        self._hands, self._weights, self._options, self._betas = hands, weights, options, betas
+        self._hands, self._weights, self._betas = hands, weights, betas
         self._solve = options.solve or solve_options(model.config.variant, hands is not None)
 
+        options = self._options = replace(options, solve=self._solve)
         # Bearings from intrinsics need a pinhole image.
-        self._seen = recording
-        if self._solve.bearings == "intrinsics":
-            if recording.camera is None:
-                raise InputError(
-                    f"{recording.source}: these weights (variant k) need the camera; give "
-                    "--intrinsics or --camera, or use kfree weights."
-                )
-            self._seen = undistort(recording) if recording.frames is not None else recording
-        size = encode_size(self._seen.width, self._seen.height, options.encode_width)
-        self._input = reading.plan_input(self._seen, size, options.tail, options.every_frame)
+        pinhole = self._solve.bearings == "intrinsics" and recording.camera is not None
+        self._seen = undistort(recording) if pinhole and recording.frames is not None else recording
+        self._input = plan(self._seen, options)
         self._source = assembly.SourceFrames(self._input, recording.timestamps_ns)
         self.latents = latents_of(self._input.count)
 

@@ -14,6 +14,7 @@ from acehand_core.ace.model.weights import official, official_files, own, repack
 from acehand_core.ace.model.weights.load import Layout, detect, find_checkpoint
 from acehand_core.ace.model.weights.storage import TensorStore, store_of
 from acehand_core.ace.model.weights.tables import Shapes
+from acehand_core.safe_files import content_sha256
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,7 @@ class Part:
     tensors: int
     parameters: int
     dtypes: dict[str, int]
+    files: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,17 @@ def inspect(path: Path, variant: Variant | None = None) -> WeightsInspection:
     return _piece(path, layout)
 
 
+def damaged(found: WeightsInspection, path: Path) -> list[str]:
+    """Read every file; name those with another SHA-256 than in ``config.json`` or our record."""
+    if found.layout == "acehand":
+        files = own.read_manifest(path).files
+        stated = {str(path / name): entry["sha256"] for name, entry in files.items()}
+    else:
+        stated = sums.sha256s({file: Path(file) for part in found.parts for file in part.files})
+    wrong = [file for file, digest in stated.items() if content_sha256(Path(file)) != digest]
+    return [f"{file}: SHA-256 is not {stated[file]}: damaged or changed." for file in wrong]
+
+
 def _own(path: Path) -> WeightsInspection:
     manifest = own.read_manifest(path)
     stores, reports = own.open_own(manifest)
@@ -136,7 +149,8 @@ def _piece(path: Path, layout: Layout) -> WeightsInspection:
 
 
 def _caption_store(path: Path) -> TensorStore:
-    return store_of({official_files.CAPTION_KEY: official_files.read_caption(path)}, str(path))
+    caption = {official_files.CAPTION_KEY: official_files.read_caption(path)}
+    return store_of(caption, str(path), (path,))
 
 
 def _parts(stores: Mapping[str, TensorStore]) -> tuple[Part, ...]:
@@ -147,6 +161,7 @@ def _parts(stores: Mapping[str, TensorStore]) -> tuple[Part, ...]:
             len(store.shapes),
             sum(math.prod(shape) for shape in store.shapes.values()),
             dict(sorted(Counter(store.dtypes.values()).items())),
+            tuple(map(str, store.files)),
         )
         for name, store in stores.items()
     )

@@ -10,7 +10,7 @@ from acehand_core.ace.model.config import AS_RELEASED, InferenceConfig, ModelCon
 from acehand_core.ace.model.weights import official_files, own, repackaged
 from acehand_core.ace.model.weights.official import VAE_DECODER_PREFIXES
 from acehand_core.ace.model.weights.official_export import save_official
-from acehand_core.ace.model.weights.state import RELEASED_TRAINING, LoadedWeights, TrainingData
+from acehand_core.ace.model.weights.state import RELEASED_TRAINING, LoadedWeights
 from acehand_core.ace.model.weights.storage import open_pickle, open_safetensors, read_json
 from acehand_core.ace.model.weights.sums import joint_sha256, sha256, sha256s
 from acehand_core.errors import InputError, SchemaError
@@ -80,7 +80,8 @@ def load_weights(
         variant: "k" or "kfree", if the path holds both.
         base, vae, caption: pieces of the released model; default next to the checkpoint.
         config: sizes of a checkpoint that does not state them; default the released ones.
-        check_hashes: hash every file, for the record and, in our own format, to compare.
+        check_hashes: hash every file, for the record and, in our own format, to compare; else
+            hardly more than headers is read.
 
     Raises:
         InputError: a missing file, or an ambiguous variant.
@@ -122,15 +123,17 @@ def identity(
     return joint_sha256(sha256s({str(file): file for file in files}).values())
 
 
-def recorded(path: Path, variant: Variant | None = None) -> tuple[TrainingData, InferenceConfig]:
-    """Return the training data of weights and how to run them. Raises as ``load_weights``."""
+def recorded(path: Path, variant: Variant | None = None) -> tuple[Any, InferenceConfig, Variant]:
+    """Return training data, how to run weights, and their variant. Raises as ``load_weights``."""
     layout = _detect_model(path)
     if layout == "repackaged":
-        return RELEASED_TRAINING, AS_RELEASED
+        return RELEASED_TRAINING, AS_RELEASED, repackaged.find_variant(path, variant)
     if layout == "acehand":
         manifest = own.read_manifest(path)
-        return manifest.training_data, manifest.inference
-    return official_files.open_checkpoint(find_checkpoint(path, variant)).recorded()
+        return manifest.training_data, manifest.inference, manifest.config.variant
+    opened = official_files.open_checkpoint(find_checkpoint(path, variant))
+    found = official_files.choose_variant(variant, opened.variant, str(path))
+    return *opened.recorded(), found
 
 
 def find_checkpoint(path: Path, variant: str | None) -> Path:

@@ -132,19 +132,10 @@ def load_own(
     config = manifest.config
     choose_variant(variant, config.variant, str(path))
     stated = {name: entry["sha256"] for name, entry in manifest.files.items()}
-
-    if check_hashes:
-        missing = [name for name in stated if not (path / name).is_file()]
-        problems = [f"{path / name}: the file is missing." for name in missing]
-        problems += unlisted_files(manifest)
-        digests = sha256s({name: path / name for name in stated if name not in missing})
-        problems += [
-            f"{path / name}: SHA-256 is {digest}, not {stated[name]}: damaged or changed."
-            for name, digest in digests.items()
-            if digest != stated[name]
-        ]
-        if problems:
-            raise SchemaError(" ".join(problems))
+    problems = [f"{path / n}: the file is missing." for n in stated if not (path / n).is_file()]
+    problems += unlisted_files(manifest)
+    if problems:
+        raise SchemaError(" ".join(problems))
 
     stores, reports = open_own(manifest)
     parts = state.read_parts(sections(config), stores, reports)
@@ -153,6 +144,16 @@ def load_own(
     if config.source in TRUNK_SOURCES:
         caption = read_caption(path / CAPTION_FILE)
         state.check_caption(config, caption, str(path / CAPTION_FILE))
+
+    if check_hashes:  # last: what headers show needs no reading of whole files
+        digests = sha256s({name: path / name for name in stated})
+        problems = [
+            f"{path / name}: SHA-256 is {digest}, not {stated[name]}: damaged or changed."
+            for name, digest in digests.items()
+            if digest != stated[name]
+        ]
+        if problems:
+            raise SchemaError(" ".join(problems))
 
     return state.LoadedWeights(
         config,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -9,8 +10,10 @@ import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import IO
 
-from acehand_core.errors import InputError
+from acehand_core.atomic import atomic_path
+from acehand_core.errors import InputError, OutputError
 
 SUMS_FILE = "SHA256SUMS"
 CHECKPOINT = (
@@ -21,9 +24,10 @@ BASE = "Wan2.2-Fun-5B-Control transformer and Wan 2.2 VAE: Apache-2.0"
 RELEASED = f"{CHECKPOINT}; {BASE}"
 NOT_BUNDLED = "The weights are third-party work, not part of acehand; their licences apply."
 
-#: Hashes of this process by file state. The change time of an inode cannot be set, so changed
-#: content has another state.
-_known: dict[tuple[str, int, int, int, int, int], str] = {}
+#: Hashes by file state: its change time cannot be set, so changed content has another state.
+_known: dict[Path, str] = {}
+#: Smaller files are read as fast as their records.
+_RECORDED_BYTES = 1 << 24
 #: Resolution of file time stamps: younger files may change without a change of their stamps.
 _SETTLED_S = 3.0
 
@@ -36,27 +40,35 @@ def write_sums(folder: Path) -> None:
 
 
 def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file, in hexadecimal, cached until it changes. Raises InputError."""
+    """Return a file's SHA-256, in hexadecimal, recorded until it changes. Raises InputError."""
     try:
         with path.open("rb") as stream:
-            before = _state(path, stream.fileno())
-            if before in _known:
-                return _known[before]
+            record, state = _record(path, stream), os.fstat(stream.fileno())
+            if record not in _known:
+                with contextlib.suppress(OSError, ValueError):
+                    _known[record] = record.read_text("utf-8")
+            if record in _known:
+                return _known[record]
             started = time.time()
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
-            settled = started - max(before[4], before[5]) / 1e9 > _SETTLED_S
-            if settled and _state(path, stream.fileno()) == before:
-                _known[before] = digest
+            settled = started - max(state.st_mtime, state.st_ctime) > _SETTLED_S
+            if settled and _record(path, stream) == record:
+                _known[record] = digest
+                if state.st_size >= _RECORDED_BYTES:  # without a cache to write, all processes read
+                    with contextlib.suppress(OutputError), atomic_path(record, True) as new:
+                        new.write_text(digest, "utf-8")
             return digest
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
 
 
-def _state(path: Path, descriptor: int) -> tuple[str, int, int, int, int, int]:
-    """Return what changes with a file: path, device, inode, size, and both times of change."""
-    state = os.fstat(descriptor)
-    times = state.st_mtime_ns, state.st_ctime_ns
-    return str(path), state.st_dev, state.st_ino, state.st_size, *times
+def _record(path: Path, stream: IO[bytes]) -> Path:
+    """Return where a file's hash is kept, by its state; not next to it, where others write."""
+    at, cache = os.fstat(stream.fileno()), Path(os.devnull)
+    with contextlib.suppress(RuntimeError):  # no home
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    state = str(path.resolve()), at.st_ino, at.st_size, at.st_mtime_ns, at.st_ctime_ns
+    return cache / "acehand" / "sha256" / hashlib.sha256(repr(state).encode()).hexdigest()
 
 
 def sha256s(files: Mapping[str, Path]) -> dict[str, str]:

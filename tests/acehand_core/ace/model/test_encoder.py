@@ -204,6 +204,34 @@ def test_merging_in_float32_changes_nothing(clip):
     assert trunk.state_dict().keys() == tiny_model.trunk().state_dict().keys()
 
 
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_merged_weights_are_sums_rounded_once(precision):
+    config = replace(tiny_model.TRUNK, dim=96, ffn_dim=150, lora_rank=8, lora_alpha=4.0)
+    tensors = tiny_model.trunk_tensors(config)
+    caption = torch.zeros(1, config.text_dim)
+    given = {name: tensor.to(getattr(torch, precision)) for name, tensor in tensors.items()}
+    kept = {name: tensor.clone() for name, tensor in given.items()}
+    trunk = Trunk.from_tensors(config, given, caption, precision)
+    add_adapters(trunk)
+    drawn = {}
+    for seed, (name, parameter) in enumerate(adapter_parameters(trunk)):
+        torch.nn.init.normal_(parameter, generator=torch.Generator().manual_seed(seed))
+        drawn[name] = parameter.detach().clone().double().numpy()
+    merge_adapters(trunk)
+    for name, weight in trunk.state_dict().items():
+        stem = name.removesuffix(".weight")
+        if f"{stem}.lora_A.default.weight" not in drawn:
+            continue
+        down, up = (drawn[f"{stem}.lora_{side}.default.weight"] for side in "AB")
+        exact = kept[name].double().numpy() + 4.0 / 8 * up @ down
+        step = 2.0**-24 if precision == "float32" else 2.0**-8
+        # Half a unit in the last place, and the float32 sum of nine terms.
+        limit = step * np.abs(exact) + 9 * 2.0**-24 * (np.abs(up) @ np.abs(down) + np.abs(exact))
+        assert (np.abs(weight.double().numpy() - exact) <= limit).all(), name
+    # The tensors may be a map of the file, or be used again.
+    assert all(torch.equal(given[name], tensor) for name, tensor in kept.items())
+
+
 def test_adapter_tensors_are_strict():
     tensors = {n: p.detach() for n, p in adapter_parameters(adapted())}
     add_adapters(tiny_model.trunk(), tensors)

@@ -2,16 +2,18 @@
 
 import hashlib
 import json
+import os
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from acehand_core.ace.model.config import DecoderConfig, InferenceConfig, ModelConfig
 from acehand_core.ace.model.weights import official, official_files, own, sums, tables
-from acehand_core.ace.model.weights.inspection import inspect
+from acehand_core.ace.model.weights.inspection import damaged, inspect
 from acehand_core.ace.model.weights.load import (
     convert,
     detect,
@@ -23,8 +25,12 @@ from acehand_core.ace.model.weights.load import (
 )
 from acehand_core.ace.model.weights.state import TrainingSource
 from acehand_core.ace.model.weights.storage import store_of
+from acehand_core.ace.settings import AceSettings
+from acehand_core.ace.tracker import AceTracker
 from acehand_core.cli.main import main
-from acehand_core.errors import InputError, OutputError, SchemaError
+from acehand_core.errors import AcehandError, InputError, OutputError, SchemaError
+from acehand_core.trackers.base import TrackerSettings
+from helpers import fake_ace
 from helpers import weights_samples as samples
 from helpers.weights_samples import TINY, equal, release, write_repackaged
 
@@ -78,6 +84,122 @@ def test_a_file_is_hashed_once_until_it_changes(tmp_path, monkeypatch):
     assert [sums.sha256(path) for _ in range(3)] == [one] * 3 and len(reads) == 3
     samples.flip_bit(path, 0)
     assert sums.sha256(path) == hashlib.sha256(b"nne").hexdigest()
+
+
+@pytest.fixture
+def new_process(tmp_path, monkeypatch):
+    """Forget what this process has read, but not the user's cache; return the names it reads."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(sums, "_SETTLED_S", -1.0)
+    monkeypatch.setattr(sums, "_RECORDED_BYTES", 3)
+    digest, reads = hashlib.file_digest, []
+    monkeypatch.setattr(
+        hashlib, "file_digest", lambda s, name: reads.append(Path(s.name).name) or digest(s, name)
+    )
+
+    def start():
+        monkeypatch.setattr(sums, "_known", {})
+        reads.clear()
+        return reads
+
+    return start
+
+
+def test_a_later_process_reads_only_what_changed(tmp_path, new_process):
+    folder = tmp_path / "weights"
+    folder.mkdir()
+    path = folder / "a"
+
+    def read_again():
+        reads = new_process()
+        assert sums.sha256(path) == hashlib.sha256(path.read_bytes()).hexdigest()
+        return bool(reads)
+
+    def touch(at_ns):
+        os.utime(path, ns=(at_ns, at_ns))
+
+    path.write_bytes(b"one")
+    assert read_again() and not read_again()
+    assert sums.sha256(folder / ".." / "weights" / "a") == sums.sha256(path) and not read_again()
+    for change in (
+        lambda: path.write_bytes(b"two"),  # the same size
+        lambda: touch(1_700_000_000_000_000_000),
+        lambda: samples.flip_bit(path, 1),  # the same time too
+        lambda: path.write_bytes(b"longer"),
+        lambda: shutil.copy2(path, folder / "b") and (folder / "b").rename(path),  # another inode
+    ):
+        change()
+        assert read_again() and not read_again()
+    path.write_bytes(b"in")  # too small for a record
+    assert read_again() and read_again()
+    assert [file.name for file in folder.iterdir()] == ["a"]  # nothing is left next to weights
+
+
+def test_no_record_but_the_users_own_is_believed(tmp_path, new_process, monkeypatch):
+    path = tmp_path / "weights"
+    path.write_bytes(b"one")
+    one = hashlib.sha256(b"one").hexdigest()
+    for name in ("weights.sha256", "SHA256SUMS"):
+        (tmp_path / name).write_text(f"{64 * '0'}  weights\n")
+    assert sums.sha256(path) == one
+    # Without a cache that can be written, or a home, every process reads.
+    monkeypatch.setenv("XDG_CACHE_HOME", str(path))
+    assert [sums.sha256(path) for reads in (new_process(), new_process())] == [one] * 2
+    assert new_process() == [] and sums.sha256(path) == one
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
+    new_process()
+    assert sums.sha256(path) == one
+
+
+@pytest.mark.parametrize("layout", ["official", "wan-base", "acehand", "repackaged"])
+def test_files_are_read_on_demand(checkpoint, base, own_folder, tmp_path, new_process, layout):
+    write_repackaged(tmp_path / "r", load_weights(own_folder))
+    path, file = {
+        "official": (checkpoint, checkpoint),
+        "wan-base": (base, base / "diffusion_pytorch_model.safetensors"),
+        "acehand": (own_folder, own_folder / "vae.safetensors"),
+        "repackaged": (tmp_path / "r", tmp_path / "r" / "dit" / "model.safetensors"),
+    }[layout]
+    command = ["weights", "inspect", str(path), "--check-files"]
+    new_process()
+    plain = main(command[:-1])  # sizes of the released base differ from those of the tiny one
+    known = sums.sha256(file)
+    assert damaged(inspect(path), path) == []
+    # The disk, not a program, changes a bit: the record of the file's state is that of before.
+    samples.flip_bit(file, file.stat().st_size - 3)
+    with file.open("rb") as stream:
+        sums._record(file, stream).write_text(known)
+    new_process()
+    assert sums.sha256(file) == known and main(command[:-1]) == plain
+    (problem,) = damaged(inspect(path), path)
+    assert str(file) in problem and known in problem
+    assert main(command) == 1
+
+
+def test_what_headers_show_is_refused_before_files_are_hashed(
+    checkpoint, own_folder, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(hashlib, "file_digest", None)
+    monkeypatch.delenv("ACEHAND_MANO", raising=False)
+    shutil.copytree(own_folder, tmp_path / "reshaped")
+    tensors = load_file(tmp_path / "reshaped" / "trunk.safetensors")
+    tensors["blocks.0.attn1.to_q.weight"] = torch.ones(3, 5)
+    save_file(tensors, tmp_path / "reshaped" / "trunk.safetensors")
+    (own_folder / "LICENSE.txt").unlink()
+    (checkpoint.parent / "caption_embed.pt").unlink()
+    made = release()
+    made.dit["blocks.0.self_attn.q.weight"] = torch.ones(3, 5)
+    for path, message in (
+        (own_folder, "LICENSE.txt: the file is missing"),
+        (tmp_path / "reshaped", "has shape 3 x 5"),
+        (checkpoint, "no caption_embed.pt"),
+        (made.write(tmp_path / "wrong"), "has shape 3 x 5"),
+    ):
+        tracker = AceTracker(TrackerSettings(own={"ace": AceSettings(path)}))
+        for load in (lambda: load_weights(path), lambda: tracker.track(fake_ace.recording(5))):  # noqa: B023
+            with pytest.raises(AcehandError, match=message):
+                load()
 
 
 def test_every_layout_keeps_what_the_model_was_trained_on_and_how_it_is_run(
