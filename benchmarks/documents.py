@@ -121,13 +121,45 @@ def _batch_faults(result: Result) -> str:
 
 
 def _main_job(result: Result) -> str:
-    return _wrapped(
-        f"Time: `python -m benchmarks.main_job` on a {result['frames']}-frame clip that lasts "
-        f"{result['clip_s']:.1f} s: {result['no_overlay_s']:.1f} s from process start to exit, "
-        f"{result['ratio_to_mediapipe_alone']:.2f} times MediaPipe alone, the overlay "
-        f"{result['overlay_adds_s']:.0f} s more ({record(result)}).",
-        100,
+    short = result["short"]
+    overlay = result["overlay_s"] / result["mediapipe_alone_s"]
+    rows = [
+        ("from process start to exit", result["ratio_to_mediapipe_alone"], "MediaPipe alone"),
+        ("with the overlay video", overlay, "MediaPipe alone"),
+        ("4 s of it in 1920 x 1080", short["ratio_no_overlay"], "its length"),
+        ("the same, with the overlay", short["ratio_overlay"], "its length"),
+    ]
+    lines = [f"| {what} | {ratio:.2f} | {peer} |" for what, ratio, peer in rows]
+    lines += [
+        f"| {one['minutes']:g} minutes, peak memory {one['peak_mb']:.0f} MB | "
+        f"{one['ratio_to_clip']:.2f} | its length |"
+        for one in result["minutes"]
+    ]
+    head = f"| {result['frames']} frames that last {result['clip_s']:.1f} s | time | over that of |"
+    wall = f"{result['no_overlay_s']:.1f} s, {result['overlay_s']:.1f} with the overlay"
+    note = _wrapped(
+        f"`python -m benchmarks.main_job`: {wall}; `acehand --help` takes {result['help_s']:.2f} s "
+        f"({record(result)})."
     )
+    return "\n".join([head, "|---|---|---|", *lines]) + f"\n\n{note}"
+
+
+def _encoding(result: Result) -> str:
+    lines = [
+        "| x264 preset | CPU time to encode | size | PSNR, dB | CPU time to load a frame |",
+        "|---|---|---|---|---|",
+    ]
+    for video, presets in result["videos"].items():
+        for preset, one in presets.items():
+            lines.append(
+                f"| {video}: {preset} | {one['ratio_cpu_ms']:.2f} | {one['ratio_megabytes']:.2f} | "
+                f"{one['psnr_db']:.1f} | {one['ratio_access_ms']:.2f} |"
+            )
+    note = _wrapped(
+        f"Times and sizes over those of superfast, the first {result['frames']} frames of each "
+        f"video (`python -m benchmarks.encoding`; {record(result)})."
+    )
+    return "\n".join(lines) + f"\n\n{note}"
 
 
 def _retarget_hour(result: Result) -> str:
@@ -448,6 +480,7 @@ def _review(result: Result) -> str:
 WRITERS: dict[str, Callable[[Result], str]] = {
     "arms": _arms,
     "batch": _batch,
+    "encoding": _encoding,
     "batch cost": _batch_cost,
     "batch faults": _batch_faults,
     "batch faults ray": _batch_faults,

@@ -44,9 +44,9 @@ _HAND_GROUPS: Mapping[Side, int] = {"left": 3, "right": 4}
 #: Degrees; narrow, so that the near side does not bulge.
 _PORTRAIT_FOV = 20.0
 #: Slices and stacks of round shapes: MuJoCo's own, and a quarter of the triangles for fingers
-#: (8 mm) of so small a radius (px) that the outline is the same to 0.5 px.
+#: (8 mm) of so small a radius (px) that the outline is the same to 0.7 px.
 _SMOOTH, _COARSE = (28, 16), (20, 6)
-_SMALL_FINGER, _FINGER_M = 15.0, 0.008
+_SMALL_FINGER, _FINGER_M = 20.0, 0.008
 #: MuJoCo warns about hands attached without a prefix.
 _PREFIX = "hand:"
 _ARM_PREFIX = "arm:"
