@@ -19,7 +19,8 @@ import tempfile
 import threading
 import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -33,7 +34,7 @@ from jaxtyping import Float, UInt8
 from acehand_core.atomic import atomic_path
 from acehand_core.errors import AcehandError, InputError, MissingDependencyError
 from acehand_core.geometry.cameras import Camera
-from acehand_core.processes import thread_count
+from acehand_core.processes import Item, Result, thread_count
 from acehand_core.trackers.mediapipe.crops import CROP_PIXELS, Crop, palm_crop, rotation_2d
 from acehand_core.types import ImageRgb
 
@@ -73,9 +74,27 @@ def naming(frame: int) -> Iterator[None]:
         raise InferenceError(f"frame {frame}: {error}") from error
 
 
-def end_with(event: threading.Event) -> None:
+def end_with(event: threading.Event | None) -> None:
     """Let this thread look at no other frame, and wait for no inference, once the event is set."""
     _thread.ended = event
+
+
+def at_once(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    """Return ``work`` of all items, each in a thread, which ends with this one (``end_with``)."""
+    if len(items) < 2:
+        return [work(item) for item in items]
+    event = getattr(_thread, "ended", None)
+
+    def one(item: Item) -> Result:
+        end_with(event)
+        return work(item)
+
+    return list(_pool().map(one, items))
+
+
+@lru_cache(maxsize=1)
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(thread_count(), "looks")
 
 
 def _has_ended() -> bool:

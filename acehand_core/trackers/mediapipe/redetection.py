@@ -17,6 +17,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,14 @@ from acehand_core.errors import InputError, OutputError
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import FrameSource, runs
 from acehand_core.processes import in_threads
+from acehand_core.recordings.video_encode import ahead
 from acehand_core.safe_files import safe_load_npz
 from acehand_core.trackers.mediapipe.crops import crop_of
 from acehand_core.trackers.mediapipe.linking import Slots, Turned, unturned
 from acehand_core.trackers.mediapipe.networks import (
     HandNetworks,
     Look,
+    at_once,
     end_with,
     hand_networks,
     naming,
@@ -48,9 +51,9 @@ from acehand_core.trackers.mediapipe.search import (
 )
 from acehand_core.types import ImageRgb, Progress, Quality
 
-#: Frames of one segment, fixed so that results do not depend on the machine; shorter ones search
-#: for hands more often. A recording of two times the least has two.
-SEGMENT_FRAMES, LEAST_FRAMES = 320, 32
+#: Frames of one segment, fixed so that results do not depend on the machine. Each begins without
+#: known hands: with segments of 61 frames one hand in 30 was lost.
+SEGMENT_FRAMES = 320
 
 Frames = list[list[Detection]]
 #: From a frame's number and picture to its hands, in the order of a segment's frames.
@@ -59,11 +62,19 @@ Begin = Callable[[], PerFrame]
 
 
 def in_segments(
-    frames: FrameSource, begin: Begin, stage: str, progress: Progress, cache: SegmentCache
+    frames: FrameSource,
+    begin: Begin,
+    stage: str,
+    progress: Progress,
+    cache: SegmentCache,
+    least: int = 1,
 ) -> Frames:
-    """Return the hands of every frame; ``begin`` starts each segment that the cache lacks."""
+    """Return the hands of every frame; ``begin`` starts each segment that the cache lacks.
+
+    ``least``: number of segments.
+    """
     count, done, lock = len(frames), 0, threading.Lock()
-    pieces = max(1, -(-count // SEGMENT_FRAMES), min(count // LEAST_FRAMES, 2))
+    pieces = max(min(least, count), -(-count // SEGMENT_FRAMES))
     edges = np.linspace(0, count, pieces + 1).round().astype(int).tolist()
 
     def advance(by: int) -> None:
@@ -80,7 +91,7 @@ def in_segments(
             return result
 
         look, result = begin(), []
-        for frame, image in enumerate(frames.read(*segment), segment[0]):
+        for frame, image in enumerate(ahead(frames.read(*segment)), segment[0]):
             result.append(look(frame, image))
             advance(1)
         cache.put(*segment, result)
@@ -354,8 +365,8 @@ class _Search:
     ) -> Detection | None:
         """Return the hand at its expected places, or else in their surroundings."""
         crops = [crop_of(place.pixels, self.networks.lens) for place in places]
-        hands = [h for crop in crops if (h := followed(self.networks, image, crop)) is not None]
-        match = self._expected(hands, self.look, places, misses)
+        looks = at_once(partial(followed, self.networks, image), crops)
+        match = self._expected([hand for hand in looks if hand], self.look, places, misses)
         if match is not None or misses not in SEARCHED:
             return match
         around = [replace(crop, side=SURROUNDINGS * crop.side) for crop in crops]

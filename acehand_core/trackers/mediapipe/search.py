@@ -13,6 +13,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from jaxtyping import Float
@@ -20,7 +21,7 @@ from jaxtyping import Float
 from acehand_core.geometry.cameras import Camera
 from acehand_core.trackers.mediapipe import search
 from acehand_core.trackers.mediapipe.crops import Crop, crop_of
-from acehand_core.trackers.mediapipe.networks import HandNetworks, Look, hand_networks
+from acehand_core.trackers.mediapipe.networks import HandNetworks, Look, at_once, hand_networks
 from acehand_core.types import ImageRgb, Quality
 
 #: Hands that are followed, including other people's, and those searched for thoroughly.
@@ -71,8 +72,8 @@ class Detector:
         """Return the hands in an image; known ones are looked at in ``mirrored`` crops."""
         image = np.ascontiguousarray(image)
         seen: list[Look] = []
-        for crop in self._crops:
-            hand = search.followed(self._networks, image, replace(crop, mirrored=mirrored))
+        crops = [replace(crop, mirrored=mirrored) for crop in self._crops]
+        for hand in at_once(partial(search.followed, self._networks, image), crops):
             if hand is None or any(search.apart(hand, s) < search.SAME_HAND for s in seen):
                 self._changed()
             else:
@@ -174,8 +175,8 @@ def new_hands(
     """Return up to ``room`` unknown hands in some squares of a picture."""
     fresh: list[Look] = []
     lens = networks.lens
-    for crop in crops:
-        for palm in networks.palms(image, PALM_CONFIDENCE, crop):
+    for palms in at_once(partial(networks.palms, image, PALM_CONFIDENCE), crops):
+        for palm in palms:
             if len(fresh) == room:
                 return fresh
             others = [*known, *fresh]

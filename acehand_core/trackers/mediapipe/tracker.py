@@ -416,7 +416,8 @@ def refine(
     crops = [[v.degrees, v.scale, v.mirrored] for v in VARIANTS[quality]]
     own = {"crops": crops, "agreed": AGREED[quality], "hands": places.hexdigest()}
     cache = SegmentCache(work_dir, {**key, **own})
-    seen = in_segments(frames_at(frames, np.array(wanted)), lambda: look, "refine", progress, cache)
+    pictures = frames_at(frames, np.array(wanted))
+    seen = in_segments(pictures, lambda: look, "refine", progress, cache, least=2)
     for (frame, hands), found in zip(doubtful.items(), seen, strict=True):
         for slot, hand in zip(hands, found, strict=True):
             refined[frame][slot] = hand

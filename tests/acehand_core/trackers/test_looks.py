@@ -444,7 +444,6 @@ def test_a_hand_that_was_never_seen_costs_nothing(network):
 def test_a_hand_that_is_found_late_is_followed_back(network, monkeypatch):
     """It comes into view at frame 40; the search for it is at 61, 30 frames after the last."""
     monkeypatch.setattr(redetection, "SEGMENT_FRAMES", 200)
-    monkeypatch.setattr(redetection, "LEAST_FRAMES", 200)
     plain = np.where(np.arange(100) < 40, 0.0, 0.9)
     network.hands = [hand(plain, 0.1, (100, 100)), hand(np.ones(100))]
     slots, found = look_again(Frames(100))
