@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+import cv2
 import numpy as np
 from jaxtyping import Bool, Float
 
@@ -153,7 +154,8 @@ MAX_ANGLE = math.radians(65.0)
 class Lens:
     """A camera sampled from a wide pinhole, ``drawn``, with n by n samples per pixel.
 
-    ``rows``, ``columns``: nearest sample of ``drawn``, -1 outside ``MAX_ANGLE``; None for pinholes.
+    ``drawn`` is cut to what the picture shows. ``rows``, ``columns``: nearest sample of ``drawn``,
+    -1 outside ``MAX_ANGLE``; None for pinholes.
     """
 
     camera: Camera
@@ -176,6 +178,10 @@ class Lens:
         inside = np.arccos(np.clip(rays[..., 2], -1, 1)) <= MAX_ANGLE
         inside &= ((source >= -0.5) & (source < side * samples - 0.5)).all(-1)
         nearest = np.where(inside[..., None], np.round(np.nan_to_num(source)), -1).astype(np.int32)
+        first, last = nearest[inside].min(0) // samples, nearest[inside].max(0) // samples
+        (width, height), (cx, cy) = last - first + 1, (side - 1) / 2 - first
+        drawn = Camera("pinhole", int(width), int(height), focal, focal, float(cx), float(cy))
+        nearest[inside] -= samples * first
         return cls(camera, drawn, samples, nearest[..., 1], nearest[..., 0])
 
     def bend(self, image: np.ndarray) -> np.ndarray:
@@ -226,13 +232,6 @@ def covers_image_circle(camera: Camera) -> bool:
     return camera.model == "pinhole" or camera.max_angle > MAX_ANGLE
 
 
-def displacement(before: Float[np.ndarray, "N 2"], after: Float[np.ndarray, "N 2"]) -> float:
-    """Return the largest distance in pixels between points visible in both images, else 0."""
-    moved = np.linalg.norm(after - before, axis=-1)
-    moved = moved[np.isfinite(moved)]
-    return float(moved.max()) if len(moved) else 0.0
-
-
 _GAMMA = 2.2
 
 
@@ -269,7 +268,7 @@ class Sensor:
         self, picture: Float[np.ndarray, "H W 3"], progress: float, rng: np.random.Generator
     ) -> ImageRgb:
         """Return an image (0..255, display values) exposed at ``progress`` (0..1) of the clip."""
-        light = (picture / 255.0) ** _GAMMA
+        light = cv2.pow(picture / 255.0, _GAMMA)
         light *= self.gain * np.exp(self.drift * (progress - 0.5))
         light *= np.array([self.balance[0], 1.0, self.balance[1]])
         height, width = picture.shape[:2]
@@ -278,7 +277,7 @@ class Sensor:
         light *= (1 - self.vignette * radius**2)[..., None]
         deviation = np.sqrt(self.read**2 + self.shot**2 * np.maximum(light, 0))
         light = light + deviation * rng.standard_normal(light.shape)
-        value = np.clip(light, 0, 1) ** (1 / _GAMMA)
+        value = cv2.pow(np.clip(light, 0, 1), 1 / _GAMMA)
         return np.round(255 * value).astype(np.uint8)
 
 

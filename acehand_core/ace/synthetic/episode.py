@@ -36,7 +36,7 @@ from acehand_core.types import SIDES
 Lenses = Literal["mixed", "pinhole", "fisheye"]
 HeadMotion = Literal["ordinary", "walking", "looking-back", "bending"]
 #: Part of a clip's identity; raise it when the same seed gives another clip.
-VERSION = 2
+VERSION = 3
 #: Plans tried per scenario until no hand is deeper than this in an object.
 _PLANS, _DEPTH_M = 8, 0.0025
 #: Objects tried until a small hand can hold one, and large boxes until both hands can.

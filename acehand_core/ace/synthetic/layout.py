@@ -15,6 +15,9 @@ from acehand_core.ace.synthetic import surfaces
 from acehand_core.geometry import frames
 from acehand_core.types import RigidTransform
 
+#: Planes are lit at the corners of squares of this size; finer ones cost more than the hands do.
+GRID_M = 0.1
+
 PropKind = Literal["box", "mug", "can", "bottle", "bowl", "ball"]
 
 
@@ -85,7 +88,7 @@ def add_room(mujoco: Any, spec: Any, room: Room, seed: int) -> None:
     tall = 0.5 * (room.ceiling_z - room.floor_z)
     x, y = room.table_half
     world.add_geom(type=box, size=[x, y, 0.02], pos=[0, y - 0.2, -0.02], material="table")
-    world.add_geom(type=plane, size=[half, depth, 0.01], pos=[0, centre, room.floor_z],
+    world.add_geom(type=plane, size=[half, depth, GRID_M], pos=[0, centre, room.floor_z],
                    material="floor")  # fmt: skip
 
     walls = (  # normal, centre, half sizes
@@ -99,7 +102,7 @@ def add_room(mujoco: Any, spec: Any, room: Room, seed: int) -> None:
         quaternion = np.empty(4)
         mujoco.mju_quatZ2Vec(quaternion, np.array(normal, float))
         world.add_geom(
-            type=plane, size=[*size, 0.01], pos=list(position), quat=quaternion, material="wall"
+            type=plane, size=[*size, GRID_M], pos=list(position), quat=quaternion, material="wall"
         )
     for number, (edges, place, colour) in enumerate(room.furniture):
         name = f"furniture{number}"

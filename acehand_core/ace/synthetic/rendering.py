@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -10,7 +9,7 @@ import cv2
 import numpy as np
 from jaxtyping import Bool, Float, Float16, UInt8, UInt16
 
-from acehand_core.ace.synthetic.appearance import Lens, displacement
+from acehand_core.ace.synthetic.appearance import Lens
 from acehand_core.ace.synthetic.episode import SyntheticEpisode
 from acehand_core.ace.synthetic.rig import read_depth
 from acehand_core.ace.synthetic.scene import Appearance, Moment, Quality, Scene
@@ -159,6 +158,8 @@ _FLESH_M = 0.024
 #: Motion, in pixels, of one of the parts of an exposure, and their largest number; of fast clips.
 _BLUR_STEP_PX, _MOST_PARTS = 1.5, 5
 _FAST_BLUR_STEP_PX, _FAST_MOST_PARTS = 3.0, 3
+#: Distance, in metres, of the points at rest by which the motion of the head counts.
+_STILL_M = 0.6
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +215,7 @@ def render_episode(episode: SyntheticEpisode, clip: PosedClip, motion: HandMotio
     small = episode.camera.width * episode.camera.height <= 200 * 200
     quality = Quality(2, 512) if small else Quality(1, 2048)
     lens = Lens.of(episode.camera, quality.oversampling)
-    parts = _parts(episode, motion)
+    parts = _parts(episode, clip, lens)
     rng = np.random.default_rng(episode.noise_seed)
 
     rig, sensed = episode.rig, episode.depth_camera
@@ -282,31 +283,35 @@ def _centre(lens: Lens, samples: np.ndarray) -> np.ndarray:
     return lens.pixels(lens.bend(samples))[:, middle, :, middle].copy()
 
 
-def _parts(episode: SyntheticEpisode, motion: HandMotion) -> list[int]:
-    """Return the number of parts of each exposure."""
-    span = episode.sensor.shutter / episode.script.fps
-    if not span:
-        return [1] * len(motion)
+def _parts(episode: SyntheticEpisode, clip: PosedClip, lens: Lens) -> list[int]:
+    """Return the number of parts of each exposure, by what moves in the picture."""
+    camera, count = episode.camera, len(clip.moments)
     step, most = _BLUR_STEP_PX, _MOST_PARTS
     if episode.fast:
         step, most = _FAST_BLUR_STEP_PX, _FAST_MOST_PARTS
-    camera, poses = episode.camera, motion.T_world_camera
-    assert poses is not None
-    joints = motion.joints_camera.reshape(len(motion), 42, 3)
+    other = np.arange(1, count + 1)
+    other[-1] = count - 2  # of a single frame: itself
+    T_world_camera = np.stack([moment.T_world_camera for moment in clip.moments])
+    props = [[T[:3, 3] for T in moment.T_world_prop.values()] for moment in clip.moments]
+    props_world = np.array(props).reshape(count, -1, 3)
+    joints = clip.truth.joints_camera.reshape(count, 42, 3)
+    # What rests in the world moves in the picture with the head.
+    across, down = np.linspace(0, camera.width - 1, 5), np.linspace(0, camera.height - 1, 5)
+    still = _STILL_M * camera.unproject(np.stack(np.meshgrid(across, down), -1).reshape(-1, 2))
+    still_world = frames.apply(T_world_camera, np.broadcast_to(still, (count, 25, 3)))
 
-    # Points at rest in the world: they move in the image with the head.
-    still = np.array([[x, y, 0.0] for x in (-0.3, 0.0, 0.3) for y in (0.0, 0.3)] + [[0, 1.5, 0.5]])
-    parts = []
-    for frame in range(len(motion)):
-        other = frame + 1 if frame + 1 < len(motion) else frame - 1
-        table = [(still - pose[:3, 3]) @ pose[:3, :3] for pose in (poses[frame], poses[other])]
-        moved = max(
-            displacement(camera.project(joints[frame]), camera.project(joints[other])),
-            displacement(camera.project(table[0]), camera.project(table[1])),
-        )
-        blur = moved * span * episode.script.fps
-        parts.append(int(np.clip(math.ceil(blur / step), 1, most)))
-    return parts
+    def seen(at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return pixels of everything at frames ``at``, and which of them are in the picture."""
+        world = np.concatenate([props_world[at], still_world], axis=1)
+        local = frames.apply(frames.inverse(T_world_camera[at]), world)
+        points = np.concatenate([joints[at], local], axis=1)
+        return camera.project(points), lens.sees(points)
+
+    (before, here), (after, there) = seen(np.arange(count)), seen(other)
+    moved = np.linalg.norm(after - before, axis=-1)
+    moved = np.where((here | there) & np.isfinite(moved), moved, 0.0).max(axis=1)
+    parts = np.ceil(moved * episode.sensor.shutter / step).clip(1, most).astype(int)
+    return parts.tolist()
 
 
 def _moments(

@@ -214,9 +214,11 @@ def _build(
         plaster = surfaces.plaster(appearance.seed + 1, colour=appearance.wall)
         layout.add_material(mujoco, spec, "wall", picture=plaster, repeat=(3, 2), specular=0.0)
         world, plane = spec.worldbody, mujoco.mjtGeom.mjGEOM_PLANE
-        world.add_geom(type=plane, size=[0.9, 0.5, 0.01], pos=[0, 0.25, 0], material="table")
         world.add_geom(
-            type=plane, size=[2.5, 1.5, 0.01], pos=[0, 1.1, 0.3], material="wall",
+            type=plane, size=[0.9, 0.5, layout.GRID_M], pos=[0, 0.25, 0], material="table"
+        )
+        world.add_geom(
+            type=plane, size=[2.5, 1.5, layout.GRID_M], pos=[0, 1.1, 0.3], material="wall",
             quat=[np.sqrt(0.5), np.sqrt(0.5), 0, 0],
         )  # fmt: skip
     else:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from acehand_core.ace.labelled.clips.store import ClipStore
 from acehand_core.ace.synthetic import job as jobs
+from acehand_core.ace.synthetic import rendering
 from acehand_core.ace.synthetic.appearance import MAX_ANGLE, Lens, Sensor
 from acehand_core.ace.synthetic.episode import SynthOptions, make_episode
 from acehand_core.ace.synthetic.layout import Prop, Room
@@ -151,6 +152,23 @@ def test_blur_follows_the_shutter():
     )
     assert detail < 0.97 * sharp_detail
     assert np.array_equal(sharp.masks, blurred.masks)  # the truth is that of the middle
+
+
+def test_only_motion_in_the_picture_is_blurred():
+    episode = make_episode(3, 5, dataclasses.replace(LONG, cameras="pinhole"))
+    eye = episode.script.cameras[0].position_world
+
+    def parts(target):
+        still = CameraKey(0.0, eye, eye + target)
+        script = dataclasses.replace(episode.script, cameras=(still,))
+        looking = dataclasses.replace(
+            episode, script=script, sensor=dataclasses.replace(PLAIN, shutter=0.9)
+        )
+        clip, _ = truth_of(looking)
+        return rendering._parts(looking, clip, Lens.of(episode.camera, 2))
+
+    assert set(parts(np.array([0.0, -1.0, 1.0]))) == {1}  # away from hands and table
+    assert max(parts(np.array([0.0, 0.2, -eye[2]]))) == 5
 
 
 def test_noise_and_exposure():
