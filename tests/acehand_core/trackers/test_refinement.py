@@ -203,7 +203,7 @@ def test_the_frames_around_are_the_second_look_of_a_hand_that_they_confirm(
     hands = [replace(FIRST, pixels=FIRST.pixels + np.array([x, 0.0])) for x in (-5.0, shift, 5.0)]
     slots: Slots = [[None, hand] for hand in hands]
     found = refine(Part(Numbered(), 3), slots, "balanced", no_progress, None, {})
-    assert list(dict.fromkeys(frame for frame, _ in frames)) == looked_at
+    assert sorted({frame for frame, _ in frames}) == looked_at
     # Frames in which known hands are seen in a mirrored crop get an unmirrored one.
     first = {frame: mirrored for frame, mirrored in reversed(frames)}
     assert all(first[frame] == (frame != 1) for frame in looked_at)
