@@ -37,6 +37,9 @@ MAX_MISSES = 8
 #: Distance added for a label against the track's last frames: enough to decide where hands cross,
 #: too little to break a single track.
 OTHER_SIDE, MEMORY = 0.4, 15
+#: Log odds, of at least ``MEMORY`` frames before and after, from which a track has gone over to the
+#: other hand. (In a real clip such a track took the place of a hand; no rendered one has any.)
+OTHER_HAND = 4.0
 #: Shorter tracks are noise unless the network is sure. In frames, or seconds if fewer; at most a
 #: third of the recording.
 MIN_TRACK, MIN_TRACK_S = 3, 0.1
@@ -109,6 +112,22 @@ class _Track:
         p = np.clip([d.p_right for d in self.detections], 0.03, 0.97)
         return float(np.mean(np.log(p / (1 - p)))) * self.votes
 
+    def by_side(self) -> list[_Track]:
+        """Return the track, or its parts before and after it went over to the other hand."""
+        count = np.arange(1, len(self.frames))
+        p = np.clip([d.p_right for d in self.detections], 0.03, 0.97)
+        sums = np.cumsum(np.log(p / (1 - p)))
+        # The evidence of both parts at each cut.
+        before = sums[:-1] / (1 + ALIKE * (count - 1))
+        after = (sums[-1] - sums[:-1]) / (1 + ALIKE * (count[::-1] - 1))
+        clear = np.where(before * after < 0, np.minimum(abs(before), abs(after)), 0.0)
+        clear[np.minimum(count, count[::-1]) < MEMORY] = 0.0
+        if not len(clear) or clear.max() < OTHER_HAND:
+            return [self]
+        cut = int(np.argmax(clear)) + 1
+        halves = slice(cut), slice(cut, None)
+        return [_Track(self.frames[half], self.detections[half]) for half in halves]
+
     def forearm(self, axis: int) -> float:
         """Return the mean direction to the forearm along x (right) or y (down), -1 to 1."""
         away = [d.pixels[0] - d.pixels[list(KNUCKLES[1:])].mean(0) for d in self.detections]
@@ -171,7 +190,8 @@ def assign_slots(
 ) -> Slots:
     """Return the left and the right hand of each frame; ``worn``: the view is the wearer's."""
     pace = min(max(PACE_FPS / fps, 1.0), MAX_PACE)
-    tracks = _link([without_duplicates(detections) for detections in frames], turned, pace)
+    linked = _link([without_duplicates(detections) for detections in frames], turned, pace)
+    tracks = [part for track in linked for part in track.by_side()]
     shortest = min(MIN_TRACK, math.ceil(MIN_TRACK_S * fps), math.ceil(len(frames) / 3))
     tracks = [t for t in tracks if len(t.frames) >= shortest or t.sure]
     tracks = _of_the_wearer(tracks, len(frames))

@@ -69,6 +69,20 @@ def test_labels_that_flip_within_a_track_do_not_swap(seed, share):
     assert_slots([list(pair) for pair in zip(left, right, strict=True)], left, right)
 
 
+@pytest.mark.parametrize(("other", "left"), [(20, 20), (16, 16), (8, 0)])
+def test_a_track_that_goes_over_to_the_other_hand_is_two(other, left):
+    """Right for 30 frames, then surely left at the same place.
+
+    Log odds are those of each label, 2.94, times n / (1 + 0.3 (n - 1)): 8.5 of 16 frames; of the
+    last 15 frames with 8 left ones 0.6.
+    """
+    count = 30 + other
+    frames = [[detection(p_right=0.95 if t < 30 else 0.05, seed=t)] for t in range(count)]
+    slots = assign_slots(frames)
+    assert [pair[1] is not None for pair in slots] == [t < count - left for t in range(count)]
+    assert sum(pair[0] is not None for pair in slots) == left
+
+
 def test_duplicates_are_removed_and_the_surer_stays():
     sure, doubtful = detection(RIGHT, 0.99), detection((RIGHT[0] + 20, RIGHT[1]), 0.7)
     for order in ([sure, doubtful], [doubtful, sure]):
