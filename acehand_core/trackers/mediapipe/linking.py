@@ -112,8 +112,11 @@ class _Track:
         p = np.clip([d.p_right for d in self.detections], 0.03, 0.97)
         return float(np.mean(np.log(p / (1 - p)))) * self.votes
 
-    def by_side(self) -> list[_Track]:
-        """Return the track, or its parts before and after it went over to the other hand."""
+    def by_side(self, tracks: Sequence[_Track]) -> list[_Track]:
+        """Return the track, or its parts before and after it went over to the other hand.
+
+        No other one of ``tracks`` may be of the same side at the same time as a part.
+        """
         count = np.arange(1, len(self.frames))
         p = np.clip([d.p_right for d in self.detections], 0.03, 0.97)
         sums = np.cumsum(np.log(p / (1 - p)))
@@ -126,7 +129,15 @@ class _Track:
             return [self]
         cut = int(np.argmax(clear)) + 1
         halves = slice(cut), slice(cut, None)
-        return [_Track(self.frames[half], self.detections[half]) for half in halves]
+        parts = [_Track(self.frames[half], self.detections[half]) for half in halves]
+        clash = any(
+            part.evidence * other.evidence > 0
+            and 2 * len({*part.frames} & {*other.frames}) > len(part.frames)
+            for part in parts
+            for other in tracks
+            if other is not self
+        )
+        return [self] if clash else parts
 
     def forearm(self, axis: int) -> float:
         """Return the mean direction to the forearm along x (right) or y (down), -1 to 1."""
@@ -191,7 +202,7 @@ def assign_slots(
     """Return the left and the right hand of each frame; ``worn``: the view is the wearer's."""
     pace = min(max(PACE_FPS / fps, 1.0), MAX_PACE)
     linked = _link([without_duplicates(detections) for detections in frames], turned, pace)
-    tracks = [part for track in linked for part in track.by_side()]
+    tracks = [part for track in linked for part in track.by_side(linked)]
     shortest = min(MIN_TRACK, math.ceil(MIN_TRACK_S * fps), math.ceil(len(frames) / 3))
     tracks = [t for t in tracks if len(t.frames) >= shortest or t.sure]
     tracks = _of_the_wearer(tracks, len(frames))
