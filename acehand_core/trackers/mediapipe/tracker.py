@@ -367,6 +367,7 @@ def cache_key(recording: Recording, lens: Camera | None = None) -> dict[str, Any
         "size": [recording.width, recording.height],
         "mediapipe": VERSION,
         "runtime": "openvino",
+        "mirrored": [redetection.is_mirrored(frame) for frame in (0, 1)],
         # All their settings are constants of this module.
         "settings": {
             search.__name__: {name: value for name, value in vars(search).items() if name.isupper()}
