@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float
 
 from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
+from acehand_core.hand.pose_fit import solve
 
 #: Gates of the paper's appendix "Architecture": a voting joint is at least 5 cm before the camera,
 #: its anchor 2 % of the image inside; six votes are needed; the refit residual may reach the larger
@@ -122,49 +123,25 @@ def rigid_pnp(
     four bearings keep their start.
     """
     valid = np.isfinite(bearing).all(-1)
-    w = valid * (1.0 if weights is None else weights)
+    solvable = valid.sum(1, keepdims=True) >= 4
+    root = np.sqrt(valid * solvable * (1.0 if weights is None else weights))[..., None]
     seen = np.where(valid[..., None], bearing, 0.0)
-    count = len(joints)
-    rotation = np.broadcast_to(np.eye(3), (count, 3, 3)).copy()
-    translation = translation.copy()
-    damping = np.full(count, 1e-3)
-    residual, jacobian = _rigid_system(rotation, translation, joints, seen, w)
-    cost = np.sum(residual**2, axis=1)
+    arms = joints - joints[:, :1]
 
-    solvable = valid.sum(1) >= 4
-    for _ in range(iterations):
-        normal = np.swapaxes(jacobian, 1, 2) @ jacobian
-        gradient = (np.swapaxes(jacobian, 1, 2) @ residual[..., None])[..., 0]
-        diagonal = np.einsum("nii->ni", normal)
-        damped = normal + np.eye(6) * (damping[:, None] * diagonal + 1e-12)[:, None]
-        step = -np.linalg.solve(damped, gradient[..., None])[..., 0]
-        new_rotation = rotations.exp(step[:, :3]) @ rotation
-        new_translation = translation + step[:, 3:]
-        new_residual, new_jacobian = _rigid_system(new_rotation, new_translation, joints, seen, w)
-        new_cost = np.sum(new_residual**2, axis=1)
-        better = solvable & (new_cost < cost)
-        rotation[better], translation[better] = new_rotation[better], new_translation[better]
-        residual[better], jacobian[better] = new_residual[better], new_jacobian[better]
-        cost = np.where(better, new_cost, cost)
-        damping = np.clip(np.where(better, damping * 0.2, damping * 8), 1e-9, 1e9)
+    def system(x: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        turned = arms[rows] @ np.swapaxes(rotations.exp(x[:, :3]), 1, 2)
+        points = turned + joints[rows, :1] + x[:, None, 3:]
+        z = np.maximum(points[..., 2], MIN_DEPTH_M)
+        predicted = points[..., :2] / z[..., None]
+        by_point = np.zeros((*points.shape[:2], 2, 3))
+        by_point[..., 0, 0] = by_point[..., 1, 1] = 1 / z
+        by_point[..., :, 2] = -predicted / z[..., None]
+        by_turn = -rotations.skew(turned) @ rotations.left_jacobian(x[:, :3])[:, None]
+        jacobian = np.concatenate([by_point @ by_turn, by_point], axis=-1)
+        residual = root[rows] * (predicted - seen[rows])
+        count = len(x)
+        return residual.reshape(count, -1), (root[rows, ..., None] * jacobian).reshape(count, -1, 6)
 
-    return rotation, translation
-
-
-def _rigid_system(
-    rotation: np.ndarray, translation: np.ndarray, joints: Joints, bearing: Bearings, w: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return residuals (N, 2K) of bearings and derivatives (N, 2K, 6) by rotation, translation."""
-    turned = (joints - joints[:, :1]) @ np.swapaxes(rotation, 1, 2)
-    points = turned + joints[:, :1] + translation[:, None]
-    z = np.maximum(points[..., 2], MIN_DEPTH_M)
-    predicted = points[..., :2] / z[..., None]
-    root = np.sqrt(w)[..., None]
-    residual = root * (predicted - bearing)
-    d_point = np.zeros((*points.shape[:2], 2, 3))
-    d_point[..., 0, 0] = d_point[..., 1, 1] = 1 / z
-    d_point[..., :, 2] = -predicted / z[..., None]
-    jacobian = np.concatenate([d_point @ -rotations.skew(turned), d_point], axis=-1)
-    jacobian *= root[..., None]
-    count = len(points)
-    return residual.reshape(count, -1), jacobian.reshape(count, -1, 6)
+    start, free = np.concatenate([np.zeros_like(translation), translation], 1), np.full(6, np.inf)
+    x, _ = solve(system, start, -free, free, iterations)
+    return rotations.exp(x[:, :3]), x[:, 3:]
