@@ -26,6 +26,7 @@ _FEATURES = 29
 #: Information added to every unknown, in units of the unknowns: keeps the system regular.
 _FLOOR = 1e-9
 _MAX_TRIALS = 6
+_ROWS = 256
 
 Turns = Float[np.ndarray, "N 3 3"]
 Seconds = Float[np.ndarray, "N"]
@@ -101,7 +102,10 @@ class _System:
 
 
 def _system(frames: FrameProblem, x: np.ndarray, trust: np.ndarray) -> _System:
-    cost, gradient, own = quadratic(*frames(x, np.arange(len(x))))
+    # In parts: the derivatives of all frames together would take 28 kB a frame.
+    rows = np.split(np.arange(len(x)), range(_ROWS, len(x), _ROWS))
+    parts = zip(*(quadratic(*frames(x[part], part)) for part in rows), strict=True)
+    cost, gradient, own = (np.concatenate(part) for part in parts)
     weighted = trust[:, None] * gradient, trust[:, None, None] * own
     return _System(x, frames.orient(x), float(trust @ cost), *weighted)
 
@@ -273,16 +277,17 @@ def _marginals(diagonal: np.ndarray, near: np.ndarray, far: np.ndarray) -> Covar
     to_next[:, one, one], to_next[:, two, two] = far[:end:2], far[1:end:2]
     to_next[:, two, one] = near[1:end:2]
 
-    inverse, gain = np.linalg.inv(own[:1]), np.empty_like(to_next)
-    inverse = np.concatenate([inverse, np.empty_like(own[1:])])
+    # In place: inverses of the pairs' matrices, and the gains of their couplings.
+    own[0] = np.linalg.inv(own[0])
     for k in range(pairs - 1):
-        gain[k] = inverse[k] @ to_next[k]
-        inverse[k + 1] = np.linalg.inv(own[k + 1] - to_next[k].T @ gain[k])
+        gain = own[k] @ to_next[k]
+        own[k + 1] = np.linalg.inv(own[k + 1] - to_next[k].T @ gain)
+        to_next[k] = gain
     for k in range(pairs - 2, -1, -1):
-        inverse[k] += gain[k] @ inverse[k + 1] @ gain[k].T
+        own[k] += to_next[k] @ own[k + 1] @ to_next[k].T
 
     marginal = np.empty((2 * pairs, _SIZE, _SIZE))
-    marginal[::2], marginal[1::2] = inverse[:, one, one], inverse[:, two, two]
+    marginal[::2], marginal[1::2] = own[:, one, one], own[:, two, two]
     return marginal[:count]
 
 

@@ -46,8 +46,8 @@ HALF_GAIN_HZ = HalfGain(bearing=8.0, depth=2.0, orient=4.0, angle=4.0)
 #: And of one whose distance is measured.
 METRIC_HALF_GAIN_HZ = replace(HALF_GAIN_HZ, depth=6.0)
 #: Sightings fitted together, and neighbours on both sides that are fitted too, then dropped: about
-#: 40 kB each.
-TOGETHER, SHARED = 900, 60
+#: 80 kB each.
+TOGETHER, SHARED = 600, 60
 #: Least weight of a sighting in smoothing.
 MIN_WEIGHT = 0.05
 #: Quality of a filled frame next to a sighting, and the frames over which it falls by e.
