@@ -10,7 +10,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -317,7 +317,7 @@ class _Cutting:
                 ) from None
             episode = self.root / f"episode_{self.row['episode_index']:06d}"
             clip = part(open_episode(episode, key), piece.start, piece.stop)
-            encode_video(clip, path, fps, _AGAIN[facts.codec])
+            encode_video(clip, path, fps, replace(_AGAIN[facts.codec], timescale=facts.timescale))
         times = {"from_timestamp": 0.0, "to_timestamp": len(piece) / fps}
         shown = {f"videos/{key}/{name}": value for name, value in times.items()}
         return place | shown | _known_stats(self.row, key, image_stats(path))

@@ -43,6 +43,7 @@ class VideoFacts:
     pix_fmt: str
     has_audio: bool
     starts_with_key_frame: bool
+    timescale: int  # ticks per second
     times_s: Float[np.ndarray, "T"]
 
     def info(self, fps: int) -> dict[str, Any]:
@@ -84,6 +85,7 @@ def probe_video(path: Path) -> VideoFacts:
                 pix_fmt=context.pix_fmt or "",
                 has_audio=bool(container.streams.audio),
                 starts_with_key_frame=bool(packets and packets[0][1]),
+                timescale=stream.time_base.denominator,
                 times_s=ticks * stream.time_base.numerator / stream.time_base.denominator,
             )
     except (OSError, av.FFmpegError) as error:
@@ -94,7 +96,6 @@ _ENCODERS: Mapping[str, Literal["libx264", "libsvtav1"]] = {"h264": "libx264", "
 #: Of x264's presets the fastest to encode and to load; files are up to half larger than those of
 #: the next one (benchmarks/encoding.py).
 _DEFAULTS = {"h264": ("ultrafast", 23), "av1": ("10", 30)}
-_MUXER = {"movflags": "faststart"}  # the index first: readable while it downloads
 #: Filters for 0 to 3 quarter turns counter-clockwise.
 _TURNS: dict[int, tuple[tuple[str, str | None], ...]] = {
     0: (),
@@ -114,6 +115,7 @@ class VideoEncoding:
     preset: str | None = None
     crf: int | None = None
     gop: int = 10
+    timescale: int = 0  # ticks per second; FFmpeg chooses for 0 and where k / fps are not whole
 
     def __post_init__(self) -> None:
         if self.gop < 1 or (self.crf is not None and not 0 <= self.crf <= 63):
@@ -173,7 +175,7 @@ def _encode(
 ) -> None:
     total, source = len(recording.timestamps_ns), getattr(recording, "source", "depth")
     frames = _depth_frames(recording) if isinstance(recording, Depth) else _frames(recording)
-    with av.open(f"file:{path}", "w", format="mp4", options=_MUXER) as container:
+    with _open_mp4(path, fps, settings.timescale) as container:
         stream: av.VideoStream | None = None
         for index, frame in enumerate(frames):
             if cancelled is not None and cancelled():
@@ -188,6 +190,13 @@ def _encode(
         if stream is None:
             raise OutputError(f"{source} has no frames to encode.")
         container.mux(stream.encode())
+
+
+def _open_mp4(path: Path, fps: int, timescale: int) -> av.container.OutputContainer:
+    """Keep a timescale with k / fps as whole ticks: lerobot's merge needs one for all videos."""
+    kept = 0 if timescale % fps else timescale
+    options = {"movflags": "faststart", "video_track_timescale": str(kept)}  # the index first
+    return av.open(f"file:{path}", "w", format="mp4", options=options)
 
 
 def _open_stream(
@@ -295,7 +304,7 @@ def _remux(packets: Sequence[VideoPacket], stream: av.VideoStream, path: Path, f
     """Write packets in decoding order, with frame k at k / fps."""
     ranks = np.argsort(np.argsort(np.array([packet.pts for packet in packets])))
     delay = int(np.max(np.arange(len(ranks)) - ranks))  # B-frames: decoded before shown
-    with av.open(f"file:{path}", "w", format="mp4", options=_MUXER) as container:
+    with _open_mp4(path, fps, packets[0].time_base.denominator) as container:
         target = container.add_stream_from_template(stream, opaque=True)  # AV1's decoder only reads
         target.time_base = Fraction(1, fps)  # milliseconds could not express k / fps
         for order, (packet, rank) in enumerate(zip(packets, ranks, strict=True)):

@@ -4,8 +4,10 @@ import json
 import os
 import re
 import shutil
+from fractions import Fraction
 from pathlib import Path
 
+import av
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -60,6 +62,9 @@ def video_of(root: Path, row: dict) -> np.ndarray:
 def assert_trimmed(root: Path, dataset: Path, kept: list[tuple[int, int, int]]) -> None:
     """Check every number and picture against slices of the dataset: (episode, start, stop)."""
     assert check_every_frame(root) == []
+    for path in root.glob("videos/*/*/*.mp4"):  # copied or encoded again
+        with av.open(str(path)) as video:
+            assert video.streams.video[0].time_base == Fraction(1, 90000), "as trim_samples writes"
     before, after = data_of(dataset), data_of(root)
     starts = np.cumsum([0, *(len(values["hand.valid"]) for values, _, _ in EPISODES)])
     wanted = pa.concat_tables([before.slice(starts[e] + a, b - a) for e, a, b in kept])

@@ -17,6 +17,7 @@ from acehand_core.recordings.video import open_video
 from acehand_core.recordings.video_encode import (
     EncodingCancelledError,
     VideoEncoding,
+    copy_parts,
     encode_video,
     even_size,
     probe_video,
@@ -74,6 +75,19 @@ def test_frame_k_is_shown_at_k_over_fps(tmp_path, codec, count, from_file) -> No
     np.testing.assert_allclose(facts.times_s, np.arange(count) / 30, atol=1e-9)
     assert (facts.pix_fmt, facts.has_audio) == ("yuv420p", False)
     assert [fixtures.read_number(image) for image in decoded(done.path)] == list(range(count))
+
+
+@pytest.mark.parametrize(("timescale", "kept"), [(600, 600), (1000, 30 * 2**9), (0, 30 * 2**9)])
+def test_a_timescale_that_has_every_frame_is_kept(tmp_path, timescale, kept) -> None:
+    """Else FFmpeg takes the rate, doubled up to at least 10000."""
+    ticks = {"video_track_timescale": str(timescale or 30 * 2**9)}
+    source = fixtures.write_video(tmp_path / "source.mp4", 10, container_options=ticks)
+    copy_parts(source, [(0.0, 10)], tmp_path / "copied.mp4", 30)
+    encode_video(open_video(source), tmp_path / "again.mp4", 30, VideoEncoding(timescale=timescale))
+    for name in ("copied.mp4", "again.mp4"):
+        facts = probe_video(tmp_path / name)
+        assert facts.timescale == kept
+        np.testing.assert_allclose(facts.times_s, np.arange(10) / 30, atol=1e-9)
 
 
 def test_there_are_no_b_frames_and_key_frames_are_where_they_belong(tmp_path: Path) -> None:
