@@ -127,6 +127,8 @@ PALM_LENGTH_M = 0.09
 SAME_CROP, SAME_HAND = 0.5, 0.75
 #: Sides of a thorough search's squares, in shares of the longer side; they overlap by 0.3.
 TILES: dict[Quality, tuple[float, ...]] = {"fast": (), "balanced": (0.6,), "best": (0.6, 0.4)}
+#: Pictures of fewer levels show nothing: a covered lens, a fade.
+BLANK = 10
 #: Turns of the whole picture in it.
 TURNS: dict[Quality, tuple[float, ...]] = {
     "fast": (),
@@ -174,6 +176,8 @@ def new_hands(
 ) -> list[Look]:
     """Return up to ``room`` unknown hands in some squares of a picture."""
     fresh: list[Look] = []
+    if np.ptp(image[::8, ::8], axis=(0, 1)).max() < BLANK:
+        return fresh
     lens = networks.lens
     for palms in at_once(partial(networks.palms, image, PALM_CONFIDENCE), crops):
         for palm in palms:

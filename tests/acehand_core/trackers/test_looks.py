@@ -59,7 +59,9 @@ class Frames:
 
 
 def image_of(index):
-    return np.full((SIZE[1], SIZE[0], 3), (index % 256, index // 256, 7), np.uint8)
+    image = np.full((SIZE[1], SIZE[0], 3), (index % 256, index // 256, 7), np.uint8)
+    image[-8:, -8:] = 100
+    return image
 
 
 @dataclass
@@ -213,6 +215,14 @@ def test_one_hand_is_followed_and_others_are_searched_for_now_and_then(network):
     # While none is seen pauses are a quarter of a second at most: 7.5 frames, rounded.
     network.hands, network.calls = [], []
     assert follow(network, 60)[1] == [0, 1, 3, 7, 15, 23, 31, 39, 47, 55]
+
+
+@pytest.mark.parametrize(("contrast", "searched"), [(0, False), (9, False), (20, True)])
+def test_a_blank_picture_is_not_searched(network, contrast, searched):
+    picture = image_of(0)
+    picture[-8:, -8:] = picture[0, 0] + contrast
+    assert Detector(FPS)(picture, "forward") == []
+    assert bool(network.calls) == searched
 
 
 def test_a_hand_that_is_lost_is_searched_for_at_once(network):
