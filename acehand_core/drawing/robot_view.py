@@ -348,6 +348,7 @@ def _build_scene(
     model = spec.compile()
     model.vis.global_.offwidth, model.vis.global_.offheight = width, height
     model.vis.quality.offsamples = 0
+    model.vis.quality.shadowsize = 0  # no light casts one; its map would take 67 MB
     model.vis.headlight.ambient[:] = 0.42
     model.vis.headlight.diffuse[:] = 0.3
     model.vis.headlight.specular[:] = 0.1

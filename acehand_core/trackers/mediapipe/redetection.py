@@ -26,7 +26,7 @@ import numpy as np
 from acehand_core.errors import InputError, OutputError
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import FrameSource, runs
-from acehand_core.processes import in_threads
+from acehand_core.processes import in_threads, release_memory
 from acehand_core.recordings.video_encode import ahead
 from acehand_core.safe_files import safe_load_npz
 from acehand_core.trackers.mediapipe.crops import crop_of
@@ -95,6 +95,7 @@ def in_segments(
             result.append(look(frame, image))
             advance(1)
         cache.put(*segment, result)
+        release_memory()  # hands lie scattered where pictures were
         return result
 
     return list(itertools.chain(*in_threads(found, list(itertools.pairwise(edges)))))
