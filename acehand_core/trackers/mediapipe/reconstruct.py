@@ -196,7 +196,8 @@ def _track_hand(
     misfit = _misfit(keypoints, sightings.evidence)
     if not (keep := (misfit < MAX_MISFIT) & (pose.wrist[:, 2] > MIN_DEPTH_M / 2)).any():
         return
-    sightings, pose, misfit = sightings.rows(keep), pose.rows(keep), misfit[keep]
+    if not keep.all():
+        sightings, pose, misfit = sightings.rows(keep), pose.rows(keep), misfit[keep]
 
     sure = np.clip((sightings.confidence - 0.5) / 0.4, 0.2, 1.0)
     trust = sure / (1 + (misfit / HALF_TRUST_MISFIT) ** 2) ** 2
