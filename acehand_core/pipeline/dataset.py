@@ -7,7 +7,7 @@ import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ from acehand_core.pipeline.report import (
 from acehand_core.pipeline.settings import TASK
 from acehand_core.processes import in_background, release_memory
 from acehand_core.recordings.hands_file import write_hand_motion
-from acehand_core.recordings.lerobot_video import is_dataset
+from acehand_core.recordings.lerobot_video import is_dataset, open_episode
 from acehand_core.recordings.selection import aligned
 from acehand_core.recordings.video_encode import VideoEncoding, encode_video, even_size
 from acehand_core.types import SIDES, Existing, Progress, no_progress
@@ -332,6 +332,10 @@ class Dataset:
         arm: Arm | None = None,
     ) -> None:
         """Draw an episode's pictures and mark it as finished. Raises OutputError."""
+        if not overlay and episode.view.frames is not None:
+            # The sheet's few pictures: the dataset's video has a key frame near each of them.
+            encoded = open_episode(self.output / folder.name, IMAGE_KEY)
+            episode = replace(episode, view=replace(episode.view, frames=encoded.frames))
         draw(episode, self.robot, folder, overlay, progress, arm)
         with output_errors(folder):
             (folder / files.PENDING).unlink(missing_ok=True)

@@ -16,6 +16,7 @@ from acehand_core.lerobot.check import check_dataset
 from acehand_core.lerobot.dataset import open_for_append
 from acehand_core.lerobot.repair import repair
 from acehand_core.lerobot.transaction import STAGING
+from acehand_core.recordings.video import VideoFrames
 from helpers import lerobot_samples as samples
 from helpers.commands import Acehand, Run, hands_file, run_helper, video_and_hands
 
@@ -57,6 +58,22 @@ def assert_same_extras(root: Path, whole: Path) -> None:
     }  # fmt: skip
     for name in ("hand_motion.parquet", "report.json", "calibration.json", "contact_sheet.png"):
         assert ours[name] == theirs[name], name
+
+
+def test_the_sheet_alone_takes_its_pictures_from_the_dataset(inputs, tmp_path, monkeypatch):
+    """The input may have a key frame in ten seconds."""
+    from acehand_core.cli import retarget
+
+    read, decoded_at = [], VideoFrames.decoded_at
+
+    def noted(self, index):
+        read.append(self.path)
+        return decoded_at(self, index)
+
+    monkeypatch.setattr(VideoFrames, "decoded_at", noted)
+    root = tmp_path / "data"
+    assert retarget.main([*job(inputs, root), "--no-overlay", "--quiet"]) == 0
+    assert read and all(path.is_relative_to(root) for path in read)
 
 
 @pytest.mark.few(1)
