@@ -7,7 +7,7 @@
 
 Recordings are parts of ``examples/two_hands.mp4`` of 15 frames, each with pictures of its own. The
 peer is the main job over the same recordings in one process that computes with one thread, and in
-two side by side, which know nothing of each other: what this machine has to gain.
+two independent ones side by side: what this machine has to gain.
 
 With ``--faults`` processes of the batch are killed at random moments, one in five times the driver,
 which is then started again; what is quarantined for that is tried again at the end. Its output is
