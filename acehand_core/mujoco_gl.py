@@ -78,8 +78,7 @@ class Offscreen:
         self._gl = open_context(width, height)
         try:
             self._scene = mujoco.MjvScene(model, maxgeom=1000)
-            self._context = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_100)
-            mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._context)
+            self._contexts = [mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_100)]
         except Exception as error:
             self._gl.free()
             raise no_opengl(str(error)) from error
@@ -94,7 +93,8 @@ class Offscreen:
         """Free the OpenGL context. Safe to call twice."""
         if self._gl is not None:
             self._gl.make_current()
-            self._context.free()
+            for context in self._contexts:
+                context.free()
             self._gl.free()
             self._gl = None
 
@@ -106,14 +106,19 @@ class Offscreen:
         )
 
     def _read(
-        self, width: int, height: int, depth: Float[np.ndarray, "h w"] | None = None
+        self, width: int, height: int, depth: Float[np.ndarray, "h w"] | None = None, nth: int = 0
     ) -> UInt8[np.ndarray, "h w 3"]:
-        """Draw the scene; return the colours, bottom row first, and fill ``depth``."""
+        """Draw the scene; return the colours, bottom row first, and fill ``depth``.
+
+        ``nth`` of the contexts draws.
+        """
+        context = self._contexts[nth]
         view = self._mujoco.MjrRect(0, 0, width, height)
         rgb = np.empty((height, width, 3), np.uint8)
         self._gl.make_current()
-        self._mujoco.mjr_render(view, self._scene, self._context)
-        self._mujoco.mjr_readPixels(rgb, depth, view, self._context)
+        self._mujoco.mjr_setBuffer(self._mujoco.mjtFramebuffer.mjFB_OFFSCREEN, context)
+        self._mujoco.mjr_render(view, self._scene, context)
+        self._mujoco.mjr_readPixels(rgb, depth, view, context)
         return rgb
 
 

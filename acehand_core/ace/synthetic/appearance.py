@@ -268,15 +268,14 @@ class Sensor:
         self, picture: Float[np.ndarray, "H W 3"], progress: float, rng: np.random.Generator
     ) -> ImageRgb:
         """Return an image (0..255, display values) exposed at ``progress`` (0..1) of the clip."""
-        light = cv2.pow(picture / 255.0, _GAMMA)
+        light: np.ndarray = cv2.pow((picture / 255.0).astype(np.float32), _GAMMA)
         light *= self.gain * np.exp(self.drift * (progress - 0.5))
         light *= np.array([self.balance[0], 1.0, self.balance[1]])
-        height, width = picture.shape[:2]
-        rows, columns = np.indices((height, width))
-        radius = np.hypot((rows / (height - 1)) - 0.5, (columns / (width - 1)) - 0.5) / 0.7071
-        light *= (1 - self.vignette * radius**2)[..., None]
-        deviation = np.sqrt(self.read**2 + self.shot**2 * np.maximum(light, 0))
-        light = light + deviation * rng.standard_normal(light.shape)
+        # Squares of the distance from the middle: 1 in the corners.
+        rows, columns = (np.linspace(-1, 1, n, dtype=np.float32) ** 2 / 2 for n in light.shape[:2])
+        light *= (1 - self.vignette * (rows[:, None] + columns))[..., None]
+        deviation = np.sqrt(self.read**2 + self.shot**2 * light)
+        light += deviation * rng.standard_normal(light.shape)
         value = cv2.pow(np.clip(light, 0, 1), 1 / _GAMMA)
         return np.round(255 * value).astype(np.uint8)
 

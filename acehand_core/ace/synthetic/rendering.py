@@ -158,6 +158,8 @@ _FLESH_M = 0.024
 #: Motion, in pixels, of one of the parts of an exposure, and their largest number; of fast clips.
 _BLUR_STEP_PX, _MOST_PARTS = 1.5, 5
 _FAST_BLUR_STEP_PX, _FAST_MOST_PARTS = 3.0, 3
+#: Shifts, in pixels, of the moments but the middle one, so that edges at rest are smooth.
+_SHIFTS = ((0.25, 0.25), (-0.25, -0.25), (0.25, -0.25), (-0.25, 0.25))
 #: Distance, in metres, of the points at rest by which the motion of the head counts.
 _STILL_M = 0.6
 
@@ -260,17 +262,17 @@ def render_episode(episode: SyntheticEpisode, clip: PosedClip, motion: HandMotio
 
 
 def _exposure(
-    scene: Scene, lens: Lens, moments: Sequence[Moment]
+    scene: Scene, lens: Lens, moments: list[Moment]
 ) -> tuple[Float[np.ndarray, "H W 3"], Float[np.ndarray, "H W"]]:
     """Return the mean picture of moments (0..255), and z in metres at the middle one."""
-    light = np.zeros((lens.camera.height, lens.camera.width, 3))
-    depth = np.zeros(light.shape[:2])
-    for number, moment in enumerate(moments):
-        colour, metres = scene.samples(moment, lens.drawn)
-        light += lens.pixels(lens.bend(colour)).mean((1, 3)) / len(moments)
-        if number == len(moments) // 2:
-            depth = _centre(lens, metres)
-    return light, depth
+    middle, drawn = len(moments) // 2, lens.drawn
+    colour, metres = scene.samples(moments[middle], drawn)
+    light = colour.astype(np.uint16)
+    shifts = _SHIFTS if lens.samples == 1 else ((0.0, 0.0),) * len(_SHIFTS)
+    for moment, (x, y) in zip(moments[:middle] + moments[middle + 1 :], shifts, strict=False):
+        light += scene.colours(moment, replace(drawn, cx=drawn.cx + x, cy=drawn.cy + y))
+    mean = lens.pixels(lens.bend(light)).mean((1, 3), np.float32) / len(moments)
+    return mean, _centre(lens, metres)
 
 
 def _seen_from(T_camera_view: RigidTransform, moments: Sequence[Moment]) -> list[Moment]:

@@ -80,7 +80,11 @@ class Scene(Offscreen):
         model = _build(mujoco, (width, height), props, look, self._hand, quality)
         self._data = mujoco.MjData(model)
         super().__init__(model, width, height)
-        self._context.readDepthMap = mujoco.mjtDepthMap.mjDEPTH_ZEROFAR
+        self._contexts[0].readDepthMap = mujoco.mjtDepthMap.mjDEPTH_ZEROFAR
+        if quality.oversampling == 1:  # a second context, without multisampling
+            model.vis.quality.offsamples, model.vis.quality.shadowsize = 0, quality.shadow // 2
+            fonts = mujoco.mjtFontScale.mjFONTSCALE_100
+            self._contexts.append(mujoco.MjrContext(model, fonts))
 
     def render(self, moment: Moment) -> ImageRgb:
         """Return the image of one moment."""
@@ -102,6 +106,11 @@ class Scene(Offscreen):
         depth = near * far / (raw.astype(float) * (far - near) + near)
         return image, depth[::-1]
 
+    def colours(self, moment: Moment, camera: Camera) -> ImageRgb:
+        """Return the colour of every sample, with hard edges and coarser shadows."""
+        self._place(moment, camera)
+        return self._draw(camera, nth=-1)
+
     def labels(self, moment: Moment) -> UInt8[np.ndarray, "H W"]:
         """Return every sample's label, n H by n W: 1 left hand, 2 right hand, 0 anything else."""
         self._place(moment)
@@ -116,14 +125,14 @@ class Scene(Offscreen):
         flags = [int(mujoco.mjtRndFlag.mjRND_SEGMENT), int(mujoco.mjtRndFlag.mjRND_IDCOLOR)]
         before = [scene.flags[flag] for flag in flags]
         scene.flags[flags] = 1
-        wide = self._draw(self._camera).astype(np.uint32)
+        wide = self._draw(self._camera, nth=-1).astype(np.uint32)
         scene.flags[flags] = before
         codes = wide[..., 0] + 256 * wide[..., 1] + 65536 * wide[..., 2]
         return numbers[np.minimum(codes, scene.ngeom)]
 
-    def _draw(self, camera: Camera, depth: np.ndarray | None = None) -> ImageRgb:
+    def _draw(self, camera: Camera, depth: np.ndarray | None = None, nth: int = 0) -> ImageRgb:
         n = self._samples
-        return self._read(n * camera.width, n * camera.height, depth)[::-1]
+        return self._read(n * camera.width, n * camera.height, depth, nth)[::-1]
 
     def _place(self, moment: Moment, camera: Camera | None = None) -> None:
         mujoco = self._mujoco

@@ -171,6 +171,19 @@ def test_only_motion_in_the_picture_is_blurred():
     assert max(parts(np.array([0.0, 0.2, -eye[2]]))) == 5
 
 
+def test_many_moments_at_rest_show_what_one_does():
+    episode = make_episode(3, 3, dataclasses.replace(OPTIONS, cameras="pinhole"))
+    moment, lens = truth_of(episode)[0].moments[0], Lens.of(episode.camera, 1)
+    with Scene(lens.drawn, episode.script.props, episode.appearance, Quality(1, 1024)) as scene:
+        (one, depth), (five, again), (after, _) = (
+            rendering._exposure(scene, lens, [moment] * count) for count in (1, 5, 1)
+        )
+        coarse = scene.colours(moment, lens.drawn)
+    assert np.array_equal(depth, again) and np.array_equal(one, after)
+    # Edges are as smooth as those that are multisampled.
+    assert np.std(five - one) < 0.5 * np.std(coarse - one)
+
+
 def test_noise_and_exposure():
     flat = np.full((40, 40, 3), 128.0)
 
