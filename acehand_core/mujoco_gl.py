@@ -106,19 +106,23 @@ class Offscreen:
         )
 
     def _read(
-        self, width: int, height: int, depth: Float[np.ndarray, "h w"] | None = None, nth: int = 0
+        self,
+        width: int,
+        height: int,
+        depth: Float[np.ndarray, "h w"] | None = None,
+        context: int = 0,
     ) -> UInt8[np.ndarray, "h w 3"]:
         """Draw the scene; return the colours, bottom row first, and fill ``depth``.
 
-        ``nth`` of the contexts draws.
+        ``context`` is the number of the one that draws.
         """
-        context = self._contexts[nth]
+        drawing = self._contexts[context]
         view = self._mujoco.MjrRect(0, 0, width, height)
         rgb = np.empty((height, width, 3), np.uint8)
         self._gl.make_current()
-        self._mujoco.mjr_setBuffer(self._mujoco.mjtFramebuffer.mjFB_OFFSCREEN, context)
-        self._mujoco.mjr_render(view, self._scene, context)
-        self._mujoco.mjr_readPixels(rgb, depth, view, context)
+        self._mujoco.mjr_setBuffer(self._mujoco.mjtFramebuffer.mjFB_OFFSCREEN, drawing)
+        self._mujoco.mjr_render(view, self._scene, drawing)
+        self._mujoco.mjr_readPixels(rgb, depth, view, drawing)
         return rgb
 
 

@@ -268,8 +268,9 @@ def _exposure(
     middle, drawn = len(moments) // 2, lens.drawn
     colour, metres = scene.samples(moments[middle], drawn)
     light = colour.astype(np.uint16)
+    others = moments[:middle] + moments[middle + 1 :]
     shifts = _SHIFTS if lens.samples == 1 else ((0.0, 0.0),) * len(_SHIFTS)
-    for moment, (x, y) in zip(moments[:middle] + moments[middle + 1 :], shifts, strict=False):
+    for moment, (x, y) in zip(others, shifts[: len(others)], strict=True):
         light += scene.colours(moment, replace(drawn, cx=drawn.cx + x, cy=drawn.cy + y))
     mean = lens.pixels(lens.bend(light)).mean((1, 3), np.float32) / len(moments)
     return mean, _centre(lens, metres)

@@ -109,7 +109,7 @@ class Scene(Offscreen):
     def colours(self, moment: Moment, camera: Camera) -> ImageRgb:
         """Return the colour of every sample, with hard edges and coarser shadows."""
         self._place(moment, camera)
-        return self._draw(camera, nth=-1)
+        return self._draw(camera, context=-1)
 
     def labels(self, moment: Moment) -> UInt8[np.ndarray, "H W"]:
         """Return every sample's label, n H by n W: 1 left hand, 2 right hand, 0 anything else."""
@@ -125,14 +125,14 @@ class Scene(Offscreen):
         flags = [int(mujoco.mjtRndFlag.mjRND_SEGMENT), int(mujoco.mjtRndFlag.mjRND_IDCOLOR)]
         before = [scene.flags[flag] for flag in flags]
         scene.flags[flags] = 1
-        wide = self._draw(self._camera, nth=-1).astype(np.uint32)
+        wide = self._draw(self._camera, context=-1).astype(np.uint32)
         scene.flags[flags] = before
         codes = wide[..., 0] + 256 * wide[..., 1] + 65536 * wide[..., 2]
         return numbers[np.minimum(codes, scene.ngeom)]
 
-    def _draw(self, camera: Camera, depth: np.ndarray | None = None, nth: int = 0) -> ImageRgb:
+    def _draw(self, camera: Camera, depth: np.ndarray | None = None, context: int = 0) -> ImageRgb:
         n = self._samples
-        return self._read(n * camera.width, n * camera.height, depth, nth)[::-1]
+        return self._read(n * camera.width, n * camera.height, depth, context)[::-1]
 
     def _place(self, moment: Moment, camera: Camera | None = None) -> None:
         mujoco = self._mujoco

@@ -125,8 +125,10 @@ class _Track:
         after = (sums[-1] - sums[:-1]) / (1 + ALIKE * (count[::-1] - 1))
         clear = np.where(before * after < 0, np.minimum(abs(before), abs(after)), 0.0)
         clear[np.minimum(count, count[::-1]) < MEMORY] = 0.0
+
         if not len(clear) or clear.max() < OTHER_HAND:
             return [self]
+
         cut = int(np.argmax(clear)) + 1
         halves = slice(cut), slice(cut, None)
         parts = [_Track(self.frames[half], self.detections[half]) for half in halves]

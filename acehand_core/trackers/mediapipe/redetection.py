@@ -95,7 +95,7 @@ def in_segments(
             result.append(look(frame, image))
             advance(1)
         cache.put(*segment, result)
-        release_memory()  # hands lie scattered where pictures were
+        release_memory()  # kept hands lie scattered between freed pictures
         return result
 
     return list(itertools.chain(*in_threads(found, list(itertools.pairwise(edges)))))

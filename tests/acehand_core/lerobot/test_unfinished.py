@@ -61,7 +61,7 @@ def assert_same_extras(root: Path, whole: Path) -> None:
 
 
 def test_the_sheet_alone_takes_its_pictures_from_the_dataset(inputs, tmp_path, monkeypatch):
-    """The input may have a key frame in ten seconds."""
+    """An input may have one key frame every ten seconds."""
     from acehand_core.cli import retarget
 
     read, decoded_at = [], VideoFrames.decoded_at
