@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -22,7 +22,7 @@ from acehand_core.motion import (
 )
 from acehand_core.processes import one_blas_thread
 from acehand_core.types import SIDES, Latency, Side, TimestampsNs
-from retarget.replay.clip import JudgedClip, clip_measures, clip_of
+from retarget.replay.clip import JudgedClip, clip_measures, clip_of, evidence_measures
 from retarget.replay.judgements import JUDGEMENTS, Judgements, Measure, findings, status_of
 from retarget.replay.metrics import flexion_report
 from retarget.replay.simulate import Physics, play, sent_commands
@@ -42,8 +42,8 @@ from retarget.targets import HandTargets, bridged_poses, calibrated, unseen_fing
 
 PHYSICS = Physics()
 #: Checks without a measured number: their reasons name no limit.
-_PLAIN = ("one_frame", "frame_s", "absent", "wrong_side", "joint_limits", "speed_limits",
-          "unstable", "cannot")  # fmt: skip
+_PLAIN = ("few_frames", "frame_s", "absent", "wrong_side", "joint_limits", "speed_limits",
+          "unstable", "cannot", "unused_evidence")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +273,7 @@ def judge(
     ]
     counted = {measure.check for measure in measures}
     measures += [Measure("cannot", 1, note) for note in trajectory.notes]
+    measures += evidence_measures(asdict(motion.provenance))
     found_in_clip = clip_measures(clip, robot, trajectory.tip_error_m)
     measures += [measure for measure in found_in_clip if measure.check not in counted]
     for slot, side in enumerate(SIDES):

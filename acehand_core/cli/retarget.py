@@ -68,8 +68,8 @@ def summarise(report: JobReport, terminal: console.Terminal) -> None:
         console.say(f"{episode.source}{where}: {episode.verdict} ({seen}{said(episode.json)})")
         if "evidence" in episode.json and not quiet:
             console.say(f"  - {evidence_said(episode.json['evidence'])}")
-        for reason in () if quiet else episode.reasons:
-            console.say(f"  - {reason}")
+        for sentence in () if quiet else (*episode.reasons, *episode.json["notes"]):
+            console.say(f"  - {sentence}")
 
     for source in report.skipped:
         console.say(f"{source}: already in the dataset")

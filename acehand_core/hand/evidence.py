@@ -9,7 +9,7 @@ import functools
 from dataclasses import dataclass, replace
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from acehand_core.geometry import frames, rotations
 from acehand_core.hand import articulation
@@ -110,11 +110,15 @@ class Evidence:
     @property
     def metric(self) -> Bool[np.ndarray, "N"]:
         """Frames in which the hand's distance is measured: by depth, or by two cameras."""
-        count = sum((one.evidence.seen_in.astype(int) for one in self.others), self.seen_in + 0)
-        depth = np.zeros(len(count), int)
+        depth = np.zeros(len(self.bearing), int)
         if self.skin is not None:
             depth = np.isfinite(self.skin.sigma).sum(1)
-        return (count > 1) | (depth >= LEAST_READINGS)
+        return (self.cameras > 1) | (depth >= LEAST_READINGS)
+
+    @property
+    def cameras(self) -> Int[np.ndarray, "N"]:
+        """Number of cameras that see the hand."""
+        return sum((one.evidence.seen_in.astype(int) for one in self.others), self.seen_in + 0)
 
     @property
     def seen_in(self) -> Bool[np.ndarray, "N"]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from acehand_core.geometry import frames, rotations
 from acehand_core.hand import articulation
@@ -132,6 +132,19 @@ def _spread_frames(
         rows = np.unique(np.linspace(0, count - 1, min(count, SHAPE_FRAMES)).astype(int))
         chosen.append((pose.rows(rows), evidence.rows(rows), side))
     return chosen
+
+
+def agreeing_readings(
+    pose: Pose, evidence: Evidence, side: Side, rest: Float[np.ndarray, "21 3"]
+) -> Int[np.ndarray, "N"]:
+    """Return how many depth readings of each frame are of the hand's skin."""
+    if (skin := evidence.skin) is None:
+        return np.zeros(len(pose.angles), int)
+    offset = evidence.landmarks(side, rest) @ np.swapaxes(pose.global_orient, 1, 2)
+    points = SKIN_POINTS @ (pose.keypoints(side, rest) + offset)
+    below = thickness(pose.global_orient, side, rest) if skin.below is None else skin.below
+    near = np.abs(points[..., 2] - below - skin.z) < SKIN_REACH * np.hypot(skin.sigma, SKIN_SIGMA_M)
+    return np.asarray((near & np.isfinite(skin.sigma)).sum(1))
 
 
 def length_sigma(

@@ -157,7 +157,12 @@ def episode_report(episode: Demonstration, number: int | None) -> EpisodeReport:
         },
         "verdict": verdict.status,
         "reasons": list(verdict.reasons),
+        "notes": list(motion.provenance.notes),
     }
+    if motion.provenance.assumed:
+        entry["assumed"] = dict(motion.provenance.assumed)
+    if motion.provenance.agreement:
+        entry["agreement"] = [asdict(one) for one in motion.provenance.agreement]
     if any(trajectory.arms):
         entry["arm"] = {
             side: _arm(arm, trajectory.active[:, slot])

@@ -16,7 +16,7 @@ from acehand_core.atomic import atomic_path, check_free
 from acehand_core.errors import InputError, SchemaError, nearest
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import HandModelName, HandMotion, Recording
-from acehand_core.provenance import Provenance
+from acehand_core.provenance import Agreement, Provenance
 from acehand_core.recordings.selection import only_hands
 from acehand_core.safe_files import content_sha256
 from acehand_core.types import SIDES, Hands
@@ -268,7 +268,8 @@ def _motion(values: dict[str, np.ndarray], header: dict[str, Any], where: str) -
     }
     filled_in, sigma, evidence = (values.get(name) for name, _, _ in OPTIONAL_COLUMNS)
     provenance, camera = header["provenance"], header["camera"]
-    lists = {name: tuple(provenance[name]) for name in ("licenses", "notes")}
+    lists: dict[str, Any] = {name: tuple(provenance[name]) for name in ("licenses", "notes")}
+    lists["agreement"] = tuple(Agreement(**one) for one in provenance.get("agreement", ()))
     return HandMotion(
         **arrays,
         timestamps_ns=stamps[::2],

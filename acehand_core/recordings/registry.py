@@ -25,6 +25,7 @@ from acehand_core.recordings.bags.records import (
     storage_files,
 )
 from acehand_core.recordings.camera_metadata import (
+    KIND_SIGMA,
     CameraDescription,
     described_by_picture,
     described_by_pictures,
@@ -430,8 +431,8 @@ def _with_camera(
         found = read_camera(options.camera)
         camera = cameras.fit_camera_to(found.camera, *size)
         named = f"camera {found.name} of a {found.format}" if len(found.names) > 1 else ""
-        notes = (note for note in (named, found.note) if note)
-        recording = replace(recording, notes=(*recording.notes, *notes))
+        notes = (*recording.notes, *filter(None, (named, found.note)))
+        recording = replace(recording, notes=notes)
     elif options.intrinsics is not None:
         from acehand_core.recordings import cameras
 
@@ -440,8 +441,8 @@ def _with_camera(
         from acehand_core.recordings.camera_presets import preset_camera, preset_note
 
         camera = preset_camera(options.camera_preset, *size)
-        note = preset_note(options.camera_preset, camera)
-        recording = replace(recording, notes=(*recording.notes, note))
+        notes = (*recording.notes, preset_note(options.camera_preset, camera))
+        recording = replace(recording, notes=notes, focal_sigma=KIND_SIGMA)
     elif recording.camera is None:
         said = kind.described(path, recording) if options.camera_metadata else None
         estimated = None
@@ -449,8 +450,8 @@ def _with_camera(
             work_dir, shown = options.work_dir, progress or no_progress
             estimated = partial(described_by_pictures, recording, work_dir, shown)
         for described in descriptions(said, estimated):
-            camera = described.camera
-            recording = replace(recording, notes=(*recording.notes, described.note))
+            camera, notes = described.camera, (*recording.notes, described.note)
+            recording = replace(recording, notes=notes, focal_sigma=described.sigma)
     if camera is not None and options.mirrored:
         from acehand_core.recordings.cameras import turned_back
 

@@ -22,7 +22,7 @@ from acehand_core.lerobot.format import CALIBRATION
 from acehand_core.motion import Calibration
 from acehand_core.review.episode import Episode
 from acehand_core.types import SIDES, Side
-from retarget.replay.clip import clip_measures
+from retarget.replay.clip import clip_measures, evidence_measures
 from retarget.replay.judgements import Measure
 from retarget.robots.kinematics import KinematicTree
 from retarget.robots.robot import Robot
@@ -71,7 +71,7 @@ def episode_measures(episode: Episode, robot: Robot | None) -> list[Measure]:
 
 def origin_measures(episode: Episode) -> list[Measure]:
     """Measure the metadata of an episode: verdict, camera, licences."""
-    measures = _camera_measures(episode)
+    measures = [*_camera_measures(episode), *evidence_measures(episode.origin)]
     verdict, reasons = episode.report.get("verdict"), episode.report.get("reasons") or ()
     if verdict is not None:
         value = {"pass": 0, "warn": 1}.get(str(verdict), 2)
@@ -134,8 +134,9 @@ def _camera_measures(episode: Episode) -> list[Measure]:
     others = ("frames per second", "hand length")
     notes = [note for note in notes if not any(other in note for other in others)]
     assumed = next(filter(_ASSUMED.search, notes), None)
-    text = "" if assumed is None else f"the camera was not known: {assumed}"
-    measures = [Measure("camera", 0 if assumed is None else 1, text)]
+    old = assumed is not None and "assumed" not in episode.origin
+    text = f"the camera was not known: {assumed}" if old else ""
+    measures = [Measure("camera", int(old), text)]
 
     fx, fy, cx, cy, width, height = episode.camera[0]
     away = float(np.hypot(cx - (width - 1) / 2, cy - (height - 1) / 2) / width)

@@ -110,10 +110,10 @@ class Inspection:
 
     @property
     def notes(self) -> list[str]:
-        """What is true of all episodes, and so no finding of one."""
+        """What is assumed of episodes, with their number."""
         found = [finding for episode in self.episodes for finding in episode.findings]
-        said = [f.text for f in found if (f.check, f.level) == ("camera", "note")]
-        return [f"of all {len(said)} episodes {said[0]}"] if said else []
+        texts = Counter(f.text for f in found if f.check == "assumed")
+        return [f"of {count} episodes: {text}" for text, count in texts.items()]
 
     def count(self, status: Status) -> int:
         return sum(episode.status == status for episode in self.episodes)
@@ -224,13 +224,10 @@ def inspect(
 
     named = "fingerprint", "task", "subject", "measures"
     facts = [{**e.facts, **{name: getattr(e, name) for name in named}} for e in inspected]
-    # If no camera is known, that is one note on the batch.
-    cameras = [m.value for e in inspected for m in e.measures if m.check == "camera"]
-    shared = ("camera",) if len(cameras) > 1 and set(cameras) == {1} else ()
     episodes = []
     for episode, compared in zip(inspected, batch_measures(facts), strict=True):
         measures = (*episode.measures, *compared)
-        found = tuple(findings(measures, limits, shared))
+        found = tuple(findings(measures, limits))
         episodes.append(
             replace(episode, measures=measures, findings=found, status=status_of(found))
         )

@@ -6,7 +6,7 @@ which reads them back, measure the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ from retarget.targets import palm_frames, palm_sigma
 
 #: Wrist to middle fingertip of a mean adult hand, m.
 ADULT_HAND_M = 0.187
+LEAST_FRAMES = 10
 #: Speeds that no wrist reaches: m/s, degrees per second.
 FAST_M_S, FAST_DEG_S = 6.0, 2000.0
 #: A joint that bends backwards by more is out of its range.
@@ -162,6 +163,19 @@ def clip_measures(
     return measures
 
 
+def evidence_measures(origin: Mapping[str, Any]) -> Iterator[Measure]:
+    """Measure how what was given agrees, and what was assumed, by a provenance as JSON."""
+    for one in origin.get("agreement", ()):
+        used, count = one["used"], one["frames"]
+        text = one["doubt"] or f"{one['source']} places hands in {used} of {count} frames"
+        text += f"; not used in {count - used} of {count} frames" if one["doubt"] else ""
+        yield Measure("unused_evidence", 1 - used / count if count else 1.0, text)
+    if assumed := origin.get("assumed"):
+        names = " and ".join(f"{name} (+-{sigma:.0%})" for name, sigma in assumed.items())
+        text = f"distances by an assumed {names}"
+        yield Measure("assumed", float(np.hypot.reduce([*assumed.values()])), text)
+
+
 def in_camera(clip: JudgedClip) -> Float[np.ndarray, "T 2 4 4"] | None:
     """Return the robots' base poses in the camera frame, NaN where the camera pose is unknown."""
     robot, motion = clip.robot, clip.motion
@@ -190,7 +204,8 @@ def _share(
 
 def _frames(clip: JudgedClip) -> Iterator[Measure]:
     yield Measure("no_hand", float(not clip.valid.any()), "no hand was found")
-    yield Measure("one_frame", float(len(clip) == 1), "one frame is no trajectory")
+    frames = f"{len(clip)} frames are" if len(clip) > 1 else "one frame is"
+    yield Measure("few_frames", float(len(clip) < LEAST_FRAMES), f"{frames} no trajectory")
     if len(clip) > 1:
         text = f"{clip.fps:g} frames per second do not show a motion"
         yield Measure("frame_s", 1 / clip.fps, text)

@@ -8,7 +8,7 @@ inspect``, which adds files, pictures and other episodes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -69,18 +69,16 @@ class Finding(Measure):
     level: Level = "note"
 
 
-def findings(
-    measures: Iterable[Measure], judgements: Judgements = JUDGEMENTS, shared: Collection[str] = ()
-) -> list[Finding]:
-    """Return measures beyond a limit, the worst first; doubts of ``shared`` checks are notes."""
+def findings(measures: Iterable[Measure], judgements: Judgements = JUDGEMENTS) -> list[Finding]:
+    """Return measures beyond a limit, the worst first."""
     found = []
     for measure in measures:
         limit = judgements[measure.check]
         if measure.value > limit.rejected:
             level: Level = "rejected"
-        elif measure.value > limit.doubtful and measure.check not in shared:
+        elif measure.value > limit.doubtful:
             level = "doubtful"
-        elif (limit.noted or measure.check in shared) and measure.value:
+        elif limit.noted and measure.value:
             level = "note"
         else:
             continue

@@ -7,7 +7,7 @@ import pytest
 
 from acehand_core.errors import SchemaError
 from acehand_core.motion import FlexionReport, ReplayReport, RobotTrajectory
-from acehand_core.provenance import Provenance
+from acehand_core.provenance import Agreement, Provenance
 from helpers.retarget_samples import motion_of, moving_hands
 from retarget.replay.judgements import JUDGEMENTS, read_gates
 from retarget.retargeting import judge
@@ -231,11 +231,30 @@ def test_the_worst_finding_decides_and_all_are_said(motion, trajectory):
     assert verdict.status == "fail" and len(verdict.reasons) == 3
 
 
-@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("count", [1, 2, 9, 10])
 def test_very_short_clips(count):
-    motion = motion_of(moving_hands(3)[:count])
-    reasons = ("one frame",) if count == 1 else ()
+    motion = motion_of(moving_hands(12)[:count])
+    reasons = ("no trajectory",) if count < 10 else ()
     assert_verdict(judge(motion, perfect(motion)), "warn" if reasons else "pass", *reasons)
+
+
+@pytest.mark.parametrize(
+    "used, doubt, status",
+    [(30, "", "pass"), (25, "", "pass"), (10, "", "warn"), (0, "depth", "warn")],
+)
+def test_what_was_given_and_not_used_is_a_reason(motion, trajectory, used, doubt, status):
+    one = Agreement("depth", frames=30, used=used, doubt=doubt)
+    changed = dataclasses.replace(motion.provenance, agreement=(one,))
+    verdict = judge(dataclasses.replace(motion, provenance=changed), trajectory)
+    assert verdict.status == status
+    assert bool(verdict.reasons) == (used < 30) and all("depth" in r for r in verdict.reasons)
+
+
+def test_what_was_assumed_is_a_reason_that_fails_nothing(motion, trajectory):
+    changed = dataclasses.replace(motion.provenance, assumed={"lens": 0.35, "hand length": 0.063})
+    verdict = judge(dataclasses.replace(motion, provenance=changed), trajectory)
+    (reason,) = verdict.reasons
+    assert verdict.status == "pass" and "lens" in reason and "35%" in reason and "6%" in reason
 
 
 def test_gates_from_a_file(motion, trajectory, tmp_path):

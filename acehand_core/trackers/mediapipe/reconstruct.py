@@ -22,6 +22,7 @@ from acehand_core.hand.evidence import (
     OtherView,
     Pose,
     SkinDepth,
+    below_mesh,
     rays,
     skin_points,
     thickness,
@@ -106,6 +107,21 @@ class ViewHands:
 
 
 @dataclass(frozen=True, slots=True)
+class HandAlone:
+    """A hand in up to ``SHAPE_FRAMES`` frames, as the first camera alone shows it.
+
+    Attributes:
+        pixels: its landmarks as seen; ``landmarks``: as fitted, camera frame, metres.
+        below: how far the points of ``SkinDepth`` lie behind the skin, metres.
+    """
+
+    frames: Int[np.ndarray, "N"]
+    pixels: Float[np.ndarray, "N 21 2"]
+    landmarks: Float[np.ndarray, "N 21 3"]
+    below: Float[np.ndarray, "N 41"]
+
+
+@dataclass(frozen=True, slots=True)
 class _Clip:
     """What both hands share: the camera, its motion, and the times of the frames."""
 
@@ -116,6 +132,8 @@ class _Clip:
     T_world_camera: CameraPoses | None
     views: Sequence[ViewHands]
     skin: Mapping[Side, SkinDepth]
+    scale_sigma: float = 0.0
+    lens_sigma: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +168,8 @@ def reconstruct_hands(
     T_world_camera: CameraPoses | None = None,
     views: Sequence[ViewHands] = (),
     skin: Mapping[Side, SkinDepth] = MappingProxyType({}),
+    scale_sigma: float = 0.0,
+    lens_sigma: float = 0.0,
 ) -> dict[Side, HandTrack]:
     """Return one hand or both of a person from a detection per frame; one shape, no penetration.
 
@@ -158,8 +178,12 @@ def reconstruct_hands(
         T_world_camera: trusted poses of the camera, only with ``motion``.
         views: the same hands in other cameras.
         skin: depth readings in all T frames.
+        scale_sigma: relative standard deviation of all distances, by how well the hand's size,
+            depth and other cameras agree (``agreement``).
+        lens_sigma: that of the focal length.
     """
-    clip = _Clip(camera, timestamps_ns, settings, motion, T_world_camera, views, skin)
+    sigmas = scale_sigma, lens_sigma
+    clip = _Clip(camera, timestamps_ns, settings, motion, T_world_camera, views, skin, *sigmas)
     tracks = {side: HandTrack.absent(len(timestamps_ns)) for side in detections}
     seen = {
         side: sightings
@@ -186,6 +210,32 @@ def reconstruct_hands(
         tracks[side].joints[known[side]] += shift[:, None]
         tracks[side].translation[known[side]] += shift
     return tracks
+
+
+def hands_alone(
+    detections: Mapping[Side, Sequence[Detection | None]],
+    camera: Camera,
+    timestamps_ns: TimestampsNs,
+    settings: TrackerSettings,
+) -> dict[Side, HandAlone]:
+    """Return the hands as one camera shows them: of the length given, else of the mean one."""
+    clip, model = _Clip(camera, timestamps_ns, settings, None, None, (), {}), CapsuleHand()
+    mean = np.zeros(10)
+    size = (settings.hand_length_m or model.hand_length(mean)) / model.hand_length(mean)
+    hands = {}
+    for side, found in detections.items():
+        if (sightings := _sightings(found, side, clip)) is None:
+            continue
+        count = len(sightings.frames)
+        some = np.unique(np.linspace(0, count - 1, min(count, landmark_fit.SHAPE_FRAMES)))
+        sightings, rest = sightings.rows(some.astype(int)), model.rest_keypoints(side, mean)
+        evidence = sightings.evidence
+        start = _start(evidence, sightings.pixels, side, rest, camera)
+        pose = landmark_fit.refine(start, evidence, side, rest, try_relaxed=True)
+        landmarks = pose.keypoints(side, rest) + _offsets(pose, evidence, side, rest)
+        below = below_mesh(pose, side, mean, evidence.landmarks(side, rest))
+        hands[side] = HandAlone(sightings.frames, sightings.pixels, size * landmarks, size * below)
+    return hands
 
 
 def _track_hand(
@@ -215,9 +265,8 @@ def _track_hand(
     track.evidence[frames] = evidence.seen_in
     for one in evidence.others:
         track.evidence[frames] |= 2 * one.evidence.seen_in
-    if evidence.skin is not None:
-        enough = np.isfinite(evidence.skin.sigma).sum(1) >= LEAST_READINGS
-        track.evidence[frames] |= 4 * enough
+    agreeing = landmark_fit.agreeing_readings(pose, evidence, side, rest)
+    track.evidence[frames] |= 4 * (agreeing >= LEAST_READINGS)
     _write_spans(track, pose, side, rest, clip)
 
 
@@ -415,8 +464,7 @@ def _fit_together(
                 turns = room_turns(part)[frames - frames[0]]
             seconds = (timestamps_ns[frames] - timestamps_ns[frames[0]]) * 1e-9
             start, evidence = pose.rows(rows), sightings.evidence.rows(rows)
-            metric = evidence.metric
-            half_gain = METRIC_HALF_GAIN_HZ if metric.mean() > 0.5 else HALF_GAIN_HZ
+            half_gain = METRIC_HALF_GAIN_HZ if evidence.metric.mean() > 0.5 else HALF_GAIN_HZ
             fit = fit_clip(start, evidence, side, rest, seconds, turns, trust[rows], half_gain)
             one_crop = sightings.one_crop[rows]
             fit = widened(fit, one_crop)
@@ -424,7 +472,13 @@ def _fit_together(
 
             own = np.arange(before, min(before + TOGETHER, len(rows)))
             poses.append(fit.pose.rows(own))
-            sigmas.append(joint_sigma(fit, side, rest, apart, known_size, metric)[own])
+            agreeing = landmark_fit.agreeing_readings(fit.pose, evidence, side, rest)
+            metric = (evidence.cameras > 1) | (agreeing >= LEAST_READINGS)
+            sigma = joint_sigma(fit, side, rest, apart, known_size, metric)
+            scale = np.hypot(clip.scale_sigma, np.where(metric, 0.0, clip.lens_sigma))
+            distance = np.linalg.norm(fit.pose.wrist, axis=1)
+            sigma[..., 1] = np.hypot(sigma[..., 1], (scale * distance)[:, None])
+            sigmas.append(sigma[own])
             turn_sigmas.append(turn_sigma(fit)[own])
 
     columns = zip(*((part.global_orient, part.angles, part.wrist) for part in poses), strict=True)
@@ -500,8 +554,9 @@ DEFINITION_M = 0.003
 SHIFT_FACTOR, SCALE_FACTOR = 1.4, 1.8
 #: Median disagreement of crops over the palm's apparent length, assumed for one crop.
 ONE_CROP_DISAGREEMENT = 0.035
-#: Standard deviation of hand sizes (``hand.articulation``) without a given length.
-SIZE_SIGMA = 0.055
+#: Standard deviation of hand sizes without a given length: 193.8 +- 9.8 mm of men, 180.5 +- 9.7 of
+#: women (Gordon et al. 1989, 1988 Anthropometric Survey of US Army Personnel).
+SIZE_SIGMA = 0.063
 #: Share of the distance where depth or another camera measures it: their calibration.
 METRIC_SCALE_SIGMA = 0.01
 #: Factor on all where it is measured, across and along. (By five rendered clips and the photographs

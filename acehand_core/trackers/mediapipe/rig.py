@@ -38,9 +38,9 @@ EXPECTED_SHARE, SURE_PRESENCE, SHORT_FRAMES = 0.5, 0.9, 15
 MOSTLY_FREE = 0.8
 #: Frames interpolated over, in periods of the camera.
 MOST_PERIODS = 2.5
-#: Largest offset of a clock that is searched, frames that decide, and the share to which the gap
-#: between rays must fall.
-MOST_OFFSET_S, OFFSET_FRAMES, OFFSET_GAIN = 0.5, 150, 0.7
+#: Largest offset of a clock that is searched, also to explain a view that does not fit, frames that
+#: decide, and the share to which the gap between rays must fall.
+MOST_OFFSET_S, WIDE_OFFSET_S, OFFSET_FRAMES, OFFSET_GAIN = 0.5, 2.0, 150, 0.7
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +91,12 @@ def _between(one: Detection, two: Detection, share: float) -> Detection:
 
 
 def estimated_offset(
-    camera: Camera, slots: Slots, times: TimestampsNs, view: ViewTrack
+    camera: Camera, slots: Slots, times: TimestampsNs, view: ViewTrack, wide: bool = False
 ) -> float | None:
-    """Return by how many seconds a view's clock is late, if moving hands tell; else None."""
+    """Return by how many seconds a view's clock is late, if moving hands tell; else None.
+
+    ``wide`` searches further.
+    """
     seen = np.flatnonzero(_present(slots).any(1))
     seen = seen[:: max(1, len(seen) // OFFSET_FRAMES)]
     clock = view.timestamps_ns
@@ -101,7 +104,7 @@ def estimated_offset(
         return None
     own, there = _rays(camera, landmarks_of(slots)[seen]), landmarks_of(view.slots)
     step = float(np.median(np.diff(clock))) / 4
-    count = int(MOST_OFFSET_S * 1e9 / step)
+    count = int((WIDE_OFFSET_S if wide else MOST_OFFSET_S) * 1e9 / step)
     gaps = {}
     for number in range(-count, count + 1):
         at = times[seen] + round(number * step)
@@ -140,7 +143,7 @@ def same_hands(
     confirmed, expected = np.zeros((2, len(slots), 2), int)
     for view, match in zip(views, matches, strict=True):
         T_view_camera = frames.inverse(view.T_camera_view)
-        expected += _in_view_of(own, T_view_camera, view.camera)
+        expected += in_view_of(own, T_view_camera, view.camera)
         for slot in (0, 1):
             confirmed[:, slot] += (match == slot).any(1)
     kept = _not_invented(present, confirmed, expected, slots)
@@ -152,7 +155,7 @@ def same_hands(
     others = []
     for view, lines, one, match in zip(views, rays_there, seen, matches, strict=True):
         found = (match >= 0).astype(int)
-        wanted = _in_view_of(lines, view.T_camera_view, camera).astype(int)
+        wanted = in_view_of(lines, view.T_camera_view, camera).astype(int)
         real = _not_invented(_present(one), found, wanted, one)
         match = np.where(exchanged[:, None] & (match >= 0), 1 - match, match)
         others.append(_by_side(one, slots, match, real))
@@ -218,7 +221,7 @@ def _matched(
     return ways[np.argmin(costs, axis=1)]
 
 
-def _in_view_of(
+def in_view_of(
     hands: Float[np.ndarray, "T 2 21 3"], T_other_camera: RigidTransform, other: Camera
 ) -> Bool[np.ndarray, "T 2"]:
     """Return the hands that are wholly in another camera's picture, if they are of mean size."""

@@ -9,8 +9,8 @@ the frames around a hand confirm it, they are its second look, and elsewhere it 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +21,15 @@ from acehand_core.errors import InputError
 from acehand_core.geometry.cameras import Camera
 from acehand_core.geometry.frames import inverse
 from acehand_core.hand.capsule import CapsuleHand
+from acehand_core.hand.evidence import SkinDepth
 from acehand_core.motion import CameraMotion, FrameSource, HandModelName, HandMotion, Recording
 from acehand_core.processes import one_blas_thread
-from acehand_core.provenance import Provenance
+from acehand_core.provenance import Agreement, Provenance
 from acehand_core.recordings.camera_presets import presets_for
 from acehand_core.recordings.selection import frames_at
 from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.mediapipe import redetection, search
+from acehand_core.trackers.mediapipe.agreement import DEPTH, of_depth, of_view
 from acehand_core.trackers.mediapipe.crops import Crop, crop_of
 from acehand_core.trackers.mediapipe.linking import (
     Slots,
@@ -49,8 +51,10 @@ from acehand_core.trackers.mediapipe.networks import (
 )
 from acehand_core.trackers.mediapipe.reconstruct import (
     MAX_FILL_S,
+    SIZE_SIGMA,
     HandTrack,
     ViewHands,
+    hands_alone,
     reconstruct_hands,
 )
 from acehand_core.trackers.mediapipe.redetection import SegmentCache, in_segments
@@ -70,6 +74,9 @@ _OTHERS = (
 
 #: Field of view of a wide lens.
 WIDE_RAD = np.radians(80.0)
+#: Relative standard deviation of an unknown camera's focal length, assumed to be 60 degrees wide:
+#: the rms of the logarithm for the pinholes of camera_presets.yaml and those of ``stereo_hand``.
+LENS_SIGMA = 0.35
 #: Size in standard deviations of adults from which a measured hand is doubted.
 UNUSUAL_SIZE = 2.5
 #: Least presence in a crop, and distance in hand sizes of a mean that is of another hand.
@@ -111,6 +118,17 @@ CONFIRMED: dict[Quality, float] = {"fast": np.inf, "balanced": 0.1, "best": 0.0}
 AGREED: dict[Quality, float] = {"fast": 0.0, "balanced": 0.05, "best": 0.0}
 
 
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What depth and other cameras tell of the hands, as ``reconstruct_hands`` takes it."""
+
+    views: Sequence[ViewHands] = ()
+    skin: Mapping[Side, SkinDepth] = field(default_factory=dict)
+    scale_sigma: float = 0.0
+    agreement: tuple[Agreement, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
 class MediaPipeTracker:
     """Tracker of both hands of a video on a CPU, with MediaPipe's networks."""
 
@@ -133,19 +151,60 @@ class MediaPipeTracker:
         slots = self._refined(recording, camera, slots, progress)
         if note:
             recording = replace(recording, notes=(*recording.notes, note))
-        times, poses = recording.timestamps_ns, recording.T_world_camera
-        views: list[ViewHands] = []
-        if recording.views:
-            slots, views, notes = self._views(recording, camera, slots, progress)
-            recording = replace(recording, notes=(*recording.notes, *notes))
-        skin = {}
+        slots, given = self._given(recording, camera, slots, progress)
+        found = reconstruct_hands(
+            self._by_side(slots), camera, recording.timestamps_ns, self._settings, motion,
+            recording.T_world_camera, given.views, given.skin, given.scale_sigma,
+            LENS_SIGMA if recording.camera is None else recording.focal_sigma,
+        )  # fmt: skip
+        tracks = [found[side] for side in SIDES]
+        by_depth = int(np.any([track.evidence & 4 for track in tracks], axis=0).sum())
+        agreement = tuple(
+            replace(one, used=min(by_depth, one.frames)) if one.source == DEPTH else one
+            for one in given.agreement
+        )
+        recording = replace(recording, notes=(*recording.notes, *given.notes))
+        return self._assemble(recording, camera, tracks, motion, agreement)
+
+    def _given(
+        self, recording: Recording, camera: Camera, slots: Slots, progress: Progress
+    ) -> tuple[Slots, _Given]:
+        """Return the hands, and what depth and other cameras that agree with them tell."""
+        if recording.depth is None and not recording.views:
+            return slots, _Given()
+        times, known_size = recording.timestamps_ns, self._settings.hand_length_m is not None
+        alone = hands_alone(self._by_side(slots), camera, times, self._settings)
+        agreement, sigmas, skin = [], [0.0], dict[Side, SkinDepth]()
         if recording.depth is not None:
             read = skin_depth(recording.depth, camera, landmarks_of(slots), times, progress)
             skin = dict(zip(SIDES, read, strict=True))
-        found = reconstruct_hands(
-            self._by_side(slots), camera, times, self._settings, motion, poses, views, skin
-        )
-        return self._assemble(recording, camera, [found[side] for side in SIDES], motion)
+            one, sigma = of_depth(alone, skin, known_size)
+            agreement, sigmas = [one], [sigma]
+            skin = {} if one.doubt else skin
+
+        tracked, notes = self._view_tracks(recording, camera, slots, progress)
+        kept = []
+        for name, view in tracked.items():
+            one, sigma = of_view(name, camera, slots, times, view, alone, known_size)
+            agreement, sigmas = [*agreement, one], [*sigmas, sigma]
+            if not one.doubt:
+                kept.append(name)
+        if not kept:
+            return slots, _Given((), skin, max(sigmas), tuple(agreement), tuple(notes))
+
+        slots, others = same_hands(camera, slots, times, [tracked[name] for name in kept])
+        views, own = [], self._by_side(slots)
+        for name, hands in zip(kept, others, strict=True):
+            view, there = tracked[name], self._by_side(hands)
+            views.append(ViewHands(view.camera, inverse(view.T_camera_view), there))
+            pairs = (zip(own[side], there[side], strict=True) for side in SIDES)
+            same = [[a is not None and b is not None for a, b in pair] for pair in pairs]
+            used = int(np.any(same, axis=0).sum())
+            agreement = [
+                replace(one, used=min(used, one.frames)) if one.source == name else one
+                for one in agreement
+            ]
+        return slots, _Given(views, skin, max(sigmas), tuple(agreement), tuple(notes))
 
     def _by_side(self, slots: Slots) -> dict[Side, list[Detection | None]]:
         enabled = [side for side in SIDES if self._settings.hands in ("both", side)]
@@ -166,12 +225,12 @@ class MediaPipeTracker:
         """Return where partial results are kept; nowhere without a hash to find them by."""
         return None if recording.sha256 is None else self._settings.work_dir
 
-    def _views(
+    def _view_tracks(
         self, recording: Recording, camera: Camera, slots: Slots, progress: Progress
-    ) -> tuple[Slots, list[ViewHands], list[str]]:
-        """Return the hands of the first camera and of the others, and notes on their clocks."""
+    ) -> tuple[dict[str, ViewTrack], list[str]]:
+        """Return the hands that each other camera sees alone, and notes on their clocks."""
         still = MediaPipeTracker(replace(self._settings, camera_motion="off"))
-        tracked, notes = [], []
+        tracked, notes = dict[str, ViewTrack](), []
         for view in recording.views:
             own, lens = view.recording, view.recording.camera
             assert lens is not None
@@ -190,13 +249,8 @@ class MediaPipeTracker:
                     f"{view.name}: its clock is taken to be {late:+.3f} s late, as the hands show; "
                     f"--view-offset {view.name}={late:.3f} states it, for kept pictures too"
                 )
-            tracked.append(one)
-        slots, others = same_hands(camera, slots, recording.timestamps_ns, tracked)
-        views = [
-            ViewHands(one.camera, inverse(one.T_camera_view), self._by_side(hands))
-            for one, hands in zip(tracked, others, strict=True)
-        ]
-        return slots, views, notes
+            tracked[view.name] = one
+        return tracked, notes
 
     def _detect(
         self, recording: Recording, camera: Camera, progress: Progress
@@ -262,6 +316,7 @@ class MediaPipeTracker:
         camera: Camera,
         tracks: list[HandTrack],
         motion: CameraMotion | None,
+        agreement: tuple[Agreement, ...],
     ) -> HandMotion:
         def both(name: str) -> np.ndarray:
             return np.stack([getattr(track, name) for track in tracks], axis=1)
@@ -289,7 +344,7 @@ class MediaPipeTracker:
             hand_model="acehand",
             camera=camera,
             T_world_camera=recording.T_world_camera,
-            provenance=self._provenance(recording, camera, lost_turns, tracks),
+            provenance=self._provenance(recording, camera, lost_turns, tracks, agreement),
             fill_frame=None if motion is None else both("fill_frame"),
             joint_sigma=both("sigma"),
             evidence=both("evidence") if recording.views or recording.depth else None,
@@ -301,8 +356,11 @@ class MediaPipeTracker:
         camera: Camera,
         lost_turns: int = 0,
         tracks: Sequence[HandTrack] = (),
+        agreement: tuple[Agreement, ...] = (),
     ) -> Provenance:
         settings, notes = self._settings, list(recording.notes)
+        lens = LENS_SIGMA if recording.camera is None else recording.focal_sigma
+        assumed = {"lens": lens} if lens else {}
         posed = recording.T_world_camera is not None
         if recording.camera is None:
             notes.append(
@@ -323,6 +381,7 @@ class MediaPipeTracker:
                 + ("" if usual else ": unusual for an adult; is the unit of rig or depth right?")
             )
         elif settings.hand_length_m is None:
+            assumed["hand length"] = SIZE_SIGMA
             notes.append(
                 "no hand length given: hands have the length of a mean adult hand; "
                 "distances scale with it"
@@ -349,6 +408,8 @@ class MediaPipeTracker:
                 **({"depth": True} if recording.depth else {}),
             },
             notes=tuple(notes),
+            assumed=assumed,
+            agreement=agreement,
         )
 
 

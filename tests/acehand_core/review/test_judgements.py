@@ -59,9 +59,9 @@ def outside(made: RobotTrajectory) -> RobotTrajectory:
 CLIPS = {
     "fine": ({}, None, set()),
     # Nothing was recorded for 2 s at a time: every frame is an episode of its own.
-    "half a frame a second": (stamps(fps=0.5, count=3), None, {"one_frame doubtful"}),
+    "half a frame a second": (stamps(fps=0.5, count=3), None, {"few_frames doubtful"}),
     "two frames a second": (stamps(fps=2, count=12), None, {"frame_s doubtful"}),
-    "one frame": ({"joints": moving_hands(1)}, None, {"one_frame doubtful"}),
+    "one frame": ({"joints": moving_hands(1)}, None, {"few_frames doubtful"}),
     # 20 of 60 frames: 0.7 s from one to the next, 0.67 more than usual.
     "a hole in time": (stamps(*range(20, 40)), None, {"stamp_gaps rejected"}),
     "a hand that is mostly missing": (absent(1, 20), None, {"absent doubtful"}),

@@ -221,7 +221,8 @@ def test_a_camera_that_is_assumed_or_of_another_size_is_found(episode):
     assert levels(camera=episode.camera * [2, 2, 2, 2, 1, 1])["principal_point"] == "rejected"
     assert levels(camera=episode.camera * [2, 2, 2, 2, 2, 2])["field_of_view"] == "rejected"
     assumed = ("no intrinsics given: a pinhole of 60 degrees across the longer side is assumed",)
-    assert levels(origin={**episode.origin, "notes": assumed}) == {"camera": "doubtful"}
+    old = {k: v for k, v in episode.origin.items() if k != "assumed"}  # before it was recorded
+    assert levels(origin={**old, "notes": assumed}) == {"camera": "note"}
 
 
 def test_tip_errors_are_those_of_the_conversion(reader, episode):
@@ -346,28 +347,27 @@ def test_sizes_made_alike_are_no_other_camera():
     assert odd() == [3]
 
 
-def test_a_camera_that_none_knows_is_said_once(dataset, monkeypatch, capsys, tmp_path):
-    """Marking every episode would mark none. One that alone has no camera stands out."""
-    read, assumed = DatasetReader.read, "a pinhole of 60 degrees is assumed"
+def test_an_assumed_lens_is_said_of_one_episode_as_of_many(dataset, monkeypatch, capsys, tmp_path):
+    """The rating of an episode does not depend on its company."""
+    read = DatasetReader.read
     folders = [dataset, shutil.copytree(dataset, tmp_path / "more")]
-    without = [folder.name for folder in folders]
 
     def changed(self, number):
-        made, name = read(self, number), self.dataset.name
-        notes = (assumed,) if name in without else ()
-        return replace(made, fingerprint=name, origin={**made.origin, "notes": notes})
+        made = read(self, number)
+        origin = {**made.origin, "assumed": {"lens": 0.35}}
+        return replace(made, fingerprint=self.dataset.name, origin=origin)
 
     monkeypatch.setattr(DatasetReader, "read", changed)
-    words = ["inspect", *folders, "--looks", 0, "--output", tmp_path / "report", "--no-page"]
-    run = Acehand(capsys, *words)
-    (note,) = json.loads((tmp_path / "report/report.json").read_text())["notes"]
-    assert run.json["accepted"] == 2 and "2 episodes" in note and assumed in note
-    assert run.err.count(assumed) == 1 and note in run.err
-
-    without.remove(dataset.name)
-    inspection = inspect(folders, looks=0)
-    assert [e.status for e in inspection.episodes] == ["accepted", "doubtful"]
-    assert inspection.notes == []
+    for count in (1, 2):
+        output = tmp_path / f"report{count}"
+        words = ["inspect", *folders[:count], "--looks", 0, "--output", output, "--no-page"]
+        run = Acehand(capsys, *words)
+        report = json.loads((output / "report.json").read_text())
+        assert run.json["accepted"] == count and run.json["doubtful"] == 0
+        (note,) = report["notes"]
+        assert str(count) in note and "lens" in note and "35%" in note and note in run.err
+        for episode in report["episodes"]:
+            assert [f["level"] for f in episode["findings"] if f["check"] == "assumed"] == ["note"]
 
 
 def test_limits_can_be_changed_and_are_checked(tmp_path):
