@@ -26,6 +26,8 @@ from retarget.targets import palm_frames, palm_sigma
 #: Wrist to middle fingertip of a mean adult hand, m.
 ADULT_HAND_M = 0.187
 LEAST_FRAMES = 10
+#: Unused share of what never saw a hand: a note, since nothing contradicts it.
+NOTHING_SHARED = 0.5
 #: Speeds that no wrist reaches: m/s, degrees per second.
 FAST_M_S, FAST_DEG_S = 6.0, 2000.0
 #: A joint that bends backwards by more is out of its range.
@@ -169,7 +171,8 @@ def evidence_measures(origin: Mapping[str, Any]) -> Iterator[Measure]:
         used, count = one["used"], one["frames"]
         text = one["doubt"] or f"{one['source']} places hands in {used} of {count} frames"
         text += f"; not used in {count - used} of {count} frames" if one["doubt"] else ""
-        yield Measure("unused_evidence", 1 - used / count if count else 1.0, text)
+        share = 1 - used / count if count else NOTHING_SHARED
+        yield Measure("unused_evidence", share, text)
     if assumed := origin.get("assumed"):
         names = " and ".join(f"{name} (+-{sigma:.0%})" for name, sigma in assumed.items())
         text = f"distances by an assumed {names}"

@@ -43,7 +43,8 @@ MOST_SPREAD, MOST_OFF, SURFACE_M = 0.2, 0.4, 0.025
 #: Logarithm of a scale that no background behind a hand explains.
 OTHER_UNIT = np.log(1.8)
 #: Median gap of another camera's landmarks from epipolar planes, in palms: what noise explains, and
-#: what no right rig has. (Photographs: 0.016; with a camera turned by a degree 0.05 to 0.11.)
+#: what no right rig has. (``stereo_hand``: 0.025, with a camera turned by a degree 0.05 to 0.11;
+#: Aria Gen 2: 0.04 and 0.06; rendered: 0.01 to 0.04.)
 NOISE_GAP, MOST_GAP = 0.04, 0.15
 
 _Hands = Mapping[Side, HandAlone]
@@ -149,16 +150,17 @@ def of_view(
         return Agreement(name, count, 0), 0.0
 
     own, other, T = _rays(camera, pixels), _rays(view.camera, there), view.T_camera_view
-    gaps = _gaps(own, other, T)
-    gap, nearest = float(np.median(gaps.min(1))), gaps.argmin(1)
-    log, parallax = _log_scale(own, other[np.arange(len(other)), nearest], points, T)
+    gaps, which = _gaps(own, other, T), rows[both]
+    gap, same = _gap_of(gaps, which)
+    nearest = other[same, gaps[same].argmin(1)]
+    log, parallax = _log_scale(own[same], nearest, points[same], T)
     scale, wrong, sigma, doubt = None, 0.0, 0.0, ""
     if len(log):
         middle = float(np.median(log))
         scale, (wrong, sigma) = float(np.exp(middle)), scale_doubt(middle, known_size)
 
     if gap > MOST_GAP:
-        cause = _cause(name, camera, slots, times, view, pixels, rows[both])
+        cause = _cause(name, camera, slots, times, view, pixels, which)
         # Hands of which each is out of the other camera's picture are not the same ones.
         expected = in_view_of(own[:, None], frames.inverse(T), view.camera).mean() >= 0.5
         if cause or expected:
@@ -169,8 +171,8 @@ def of_view(
         sigma = _other_way(wrong, middle)
         doubt = f"{name} puts hands at {scale:.2f} times the distance that their size says: unit "
         doubt += "or baseline of the rig, focal or hand length is wrong"
-    elif gap > NOISE_GAP:
-        sigma = float(np.hypot(sigma, np.sqrt(gap**2 - NOISE_GAP**2) * parallax))
+    else:
+        sigma = float(np.hypot(sigma, gap * parallax))
     spread = _spread(log) if len(log) else None
     return Agreement(name, count, 0, scale, spread, gap, doubt), sigma
 
@@ -200,6 +202,16 @@ def _gaps(
         angle = np.median(np.abs(np.sum(normal * turned, axis=-1)), axis=-1)
         gap = angle / np.linalg.norm(turned[:, :, 9] - turned[:, :, 0], axis=-1)
     return np.where(np.isfinite(gap), gap, np.inf)
+
+
+def _gap_of(
+    gaps: Float[np.ndarray, "N 2"], frames_of: Int[np.ndarray, "N"]
+) -> tuple[float, Int[np.ndarray, "M"]]:
+    """Return the median over frames of the gap of the pair of hands that fit best; their rows."""
+    order = np.lexsort((gaps.min(1), frames_of))
+    _, first = np.unique(frames_of[order], return_index=True)
+    best = order[first]
+    return float(np.median(gaps[best].min(1))), best
 
 
 def _log_scale(
@@ -248,6 +260,6 @@ def _cause(
         clock = f"its clock seems to be {late:+.2f} s late (--view-offset {name}={late:.3f})"
         guesses[clock] = _gaps(own, then, T)
     for guess, gaps in guesses.items():
-        if np.median(gaps.min(1)) < 2 * NOISE_GAP:
+        if _gap_of(gaps, rows)[0] < 2 * NOISE_GAP:
             return guess
     return ""
