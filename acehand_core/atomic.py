@@ -48,6 +48,7 @@ def atomic_path(path: Path, overwrite: bool = False) -> Iterator[Path]:
         try:
             yield temporary
             sync(temporary)
+            check_free(path, overwrite)  # another process may have made it meanwhile
             temporary.replace(path)
             sync(path.parent)
         finally:
@@ -76,6 +77,7 @@ def atomic_folder(
             yield temporary
             for file in temporary.rglob("*"):
                 sync(file)
+            check_free(path, overwrite)
             if path.exists():
                 path.rename(old)
             try:
@@ -126,7 +128,7 @@ class DirectoryLock:
     """One writer per folder, across processes, until ``release`` or the end of the process.
 
     The lock is on the folder: it leaves no file and survives a rename. Raises LockedError at once
-    if another writer has it.
+    if another writer has it, or has moved the folder away.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -136,13 +138,16 @@ class DirectoryLock:
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+            if not os.path.samestat(os.fstat(descriptor), folder.stat()):
+                raise FileNotFoundError
+        except (BlockingIOError, FileNotFoundError):
             os.close(descriptor)
-            if isinstance(error, BlockingIOError):
-                raise LockedError(
-                    f"{folder}: another process is writing to it; wait for it to end."
-                ) from None
-            return  # a file system without locks
+            raise LockedError(
+                f"{folder}: another process is writing to it; wait for it to end."
+            ) from None
+        except OSError:  # a file system without locks
+            os.close(descriptor)
+            return
         self._descriptor = descriptor
 
     @property
@@ -176,6 +181,6 @@ def abandoned(path: Path, kind: str) -> Iterator[Path]:
         names = sorted(entry.name for entry in entries if entry.name.startswith(prefix))
     for folder in (path.parent / name for name in names):
         if folder.is_dir():
-            with contextlib.suppress(LockedError), DirectoryLock(folder) as lock:
+            with contextlib.suppress(LockedError, FileNotFoundError), DirectoryLock(folder) as lock:
                 if lock.held:
                     yield folder

@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +23,7 @@ from acehand_core.atomic import DirectoryLock, LockedError, output_errors
 from acehand_core.errors import InputError, OutputError, SchemaError
 from acehand_core.lerobot import format as layout
 from acehand_core.lerobot.format import FeatureSpec
-from acehand_core.lerobot.transaction import STAGING, clean_siblings, recover
+from acehand_core.lerobot.transaction import STAGING, claim, clean_siblings, recover
 from acehand_core.lerobot.writer import LeRobotWriter
 from acehand_core.recordings.lerobot_video import is_dataset
 from acehand_core.safe_files import content_sha256
@@ -50,20 +48,22 @@ def create(
     root = root.absolute()
     with output_errors(root):
         root.parent.mkdir(parents=True, exist_ok=True)
-        clean_siblings(root)
-        if root.exists() and not (root.is_dir() and not any(root.iterdir())):
-            if not overwrite:
-                raise OutputError(
-                    f"{root} exists; append to it, overwrite it, or choose another folder."
-                )
-            if not is_dataset(root):
-                raise OutputError(
-                    f"{root} is not a LeRobot dataset, so it is not overwritten; move it away."
-                )
-            DirectoryLock(root).release()  # refused while another process writes to it
-        base = root.with_name(f".{root.name}.partial-{os.getpid()}")
-        base.mkdir(exist_ok=True)
-        return LeRobotWriter(root, base, info, DirectoryLock(base))
+        writer = LeRobotWriter(root, *claim(root), info)
+        try:
+            if root.exists() and not (root.is_dir() and not any(root.iterdir())):
+                if not overwrite:
+                    raise OutputError(
+                        f"{root} exists; append to it, overwrite it, or choose another folder."
+                    )
+                if not is_dataset(root):
+                    raise OutputError(
+                        f"{root} is not a LeRobot dataset, so it is not overwritten; move it away."
+                    )
+                writer.replaced = DirectoryLock(root)
+        except BaseException:
+            writer.close()
+            raise
+        return writer
 
 
 def open_for_append(
@@ -93,7 +93,7 @@ def open_for_append(
             differences = dataset_differences(ours, info)
             if differences:
                 raise SchemaError(f"{root}: cannot append: " + "; ".join(differences) + ".")
-            writer = LeRobotWriter(root, root, info, lock)
+            writer = LeRobotWriter(root, root, lock, info)
             writer.load()
         except BaseException:
             lock.release()
@@ -263,11 +263,10 @@ def episode_contents(dataset: Path, numbers: Iterable[int] | None = None) -> dic
     return contents
 
 
-def prepare_output(output: Path, existing: Existing, work_dir: Path) -> FinishedEpisodes:
+def prepare_output(output: Path, existing: Existing) -> FinishedEpisodes:
     """Check the output before any work; return the episodes that the dataset has.
 
-    Only a resumed run keeps partial results in ``work_dir``. Raises InputError if there is nothing
-    to append to, OutputError if the output is taken.
+    Raises InputError if there is nothing to append to, OutputError if the output is taken.
     """
     if existing in ("append", "resume") and is_dataset(output):
         return FinishedEpisodes.of(output)
@@ -277,6 +276,4 @@ def prepare_output(output: Path, existing: Existing, work_dir: Path) -> Finished
         raise OutputError(f"{output}: not a LeRobot dataset, so it is not overwritten.")
     if existing in ("refuse", "resume") and output.exists():
         raise OutputError(f"{output} exists; use --append, --overwrite, --resume or another name.")
-    if existing != "resume":
-        shutil.rmtree(work_dir, ignore_errors=True)
     return FinishedEpisodes()

@@ -169,7 +169,7 @@ def replace_dataset(root: Path, fill: Callable[[Path], None]) -> None:
 
     ``fill`` writes episodes and metadata to a folder; all other files are linked. Raises OSError.
     """
-    with built_beside(root) as base:
+    with built_beside(root, replaces=True) as base:
         fill(base)
         transaction.step("link the rest")
         theirs = _of_episodes(root)
@@ -228,14 +228,14 @@ def merge_datasets(
     if twice := [root for root, count in Counter(roots).items() if count > 1]:
         raise InputError(f"{twice[0]} is named twice.")
     place = partial(link, hard=hard_links)
-    with output_errors(output):
-        if overwrite and is_dataset(output):
-            DirectoryLock(output).release()  # refused while another process writes to it
-        elif output.exists():
+    with output_errors(output), contextlib.ExitStack() as locks:
+        replaces = overwrite and is_dataset(output)
+        if replaces and output.resolve() not in roots:  # those are locked one at a time
+            locks.enter_context(DirectoryLock(output))
+        elif not replaces and output.exists():
             raise OutputError(f"{output} exists; choose a folder that does not.")
         output.parent.mkdir(parents=True, exist_ok=True)
-        clean_siblings(output)
-        with built_beside(output) as base:
+        with built_beside(output, replaces) as base:
             assembly: Assembly | None = None
             shared: dict[str, Any] = {}
             said = []

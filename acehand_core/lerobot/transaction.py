@@ -4,8 +4,8 @@ A group (``Transaction``) is staged in a hidden folder inside the dataset, descr
 then renamed file by file. A process killed before the journal is complete has changed nothing;
 after it, ``recover`` finishes the group. A failure while renaming is undone.
 
-A whole dataset (``publish``) is built in a hidden sibling and renamed; ``clean_siblings`` tidies up
-after a killed process.
+A whole dataset is built in a hidden sibling (``claim``), by one process at a time, and renamed
+(``publish``); ``clean_siblings`` tidies up after a killed process.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from acehand_core.atomic import DirectoryLock, abandoned, sync, write_synced
-from acehand_core.errors import SchemaError, UnsafeFileError
+from acehand_core.atomic import DirectoryLock, LockedError, abandoned, sync, write_synced
+from acehand_core.errors import OutputError, SchemaError, UnsafeFileError
 
 STAGING = ".acehand-append"
 _JOURNAL = "journal.json"
@@ -140,18 +140,50 @@ def recover(root: Path) -> str | None:
     return outcome
 
 
-def publish(base: Path, root: Path) -> None:
-    """Rename a finished folder to ``root``, replacing a dataset there. Undone on OSError."""
+def claim(root: Path) -> tuple[Path, DirectoryLock]:
+    """Tidy up; make and lock the hidden sibling in which a dataset for ``root`` is built.
+
+    Raises LockedError while another process has it. A file system without locks gives each process
+    a sibling of its own; ``publish`` refuses the second.
+    """
+    clean_siblings(root)
+    base = root.with_name(f".{root.name}.partial-new")
+    base.mkdir(exist_ok=True)
+    try:
+        lock = DirectoryLock(base)
+    except (LockedError, FileNotFoundError):
+        raise LockedError(
+            f"{root}: another process is making it; wait for it to end, or choose another folder."
+        ) from None
+    if not lock.held:
+        base.rmdir()
+        base = base.with_suffix(f".partial-{os.getpid()}")
+        base.mkdir(exist_ok=True)
+    return base, lock
+
+
+def publish(base: Path, root: Path, replaces: bool) -> None:
+    """Rename a finished folder to ``root``; ``replaces``: a dataset there, locked by the caller.
+
+    Undone on OSError. Raises OutputError if another process has made ``root`` meanwhile.
+    """
     aside = root.with_name(f".{root.name}.replaced-{os.getpid()}")
     step("publish: set the old dataset aside")
-    if root.exists():
+    if replaces and root.exists():
         root.rename(aside)
     try:
         step("publish: rename")
-        base.rename(root)
-    except BaseException:
+        with contextlib.suppress(OSError):
+            root.rmdir()  # Windows renames to no existing folder, be it empty
+        base.rename(root)  # to one with content no system does
+    except BaseException as error:
         if aside.exists():
             aside.rename(root)
+        elif root.exists() and isinstance(error, OSError):
+            raise OutputError(
+                f"{root} was made by another process meanwhile and stays as it is; choose another "
+                "folder."
+            ) from error
         raise
 
     with contextlib.suppress(OSError):  # a later writer tidies up
@@ -161,17 +193,19 @@ def publish(base: Path, root: Path) -> None:
 
 
 @contextlib.contextmanager
-def built_beside(root: Path) -> Iterator[Path]:
-    """Yield a hidden sibling that then replaces ``root``; removed on failure. Raises OSError."""
-    base = root.with_name(f".{root.name}.partial-{os.getpid()}")
+def built_beside(root: Path, replaces: bool) -> Iterator[Path]:
+    """Yield a hidden sibling that becomes ``root`` (``publish``); removed on failure.
+
+    Raises OSError, OutputError.
+    """
     step("begin")
-    base.mkdir()
-    with DirectoryLock(base):
+    base, lock = claim(root)
+    with lock:
         try:
             yield base
             for path in base.rglob("*"):
                 sync(path)
-            publish(base, root)
+            publish(base, root, replaces)
         except BaseException:
             shutil.rmtree(base, ignore_errors=True)
             raise

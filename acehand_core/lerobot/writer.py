@@ -38,11 +38,12 @@ from acehand_core.recordings.video_encode import VideoFacts, probe_video
 class LeRobotWriter:
     """Writer of one dataset; as a context manager it calls ``finish``, on an error ``close``."""
 
-    def __init__(self, root: Path, base: Path, info: dict[str, Any], lock: DirectoryLock) -> None:
+    def __init__(self, root: Path, base: Path, lock: DirectoryLock, info: dict[str, Any]) -> None:
         self.root = root
         self._base = base  # root, or its hidden sibling before the first episode
         self._info = info
         self._lock = lock
+        self.replaced: DirectoryLock | None = None  # of a dataset that the first episode replaces
         self._tasks: list[str] = []
         self._stats: FeatureStats = {}
         names = ["data", *(f"videos/{key}" for key in self._video_keys), "meta/episodes"]
@@ -137,7 +138,7 @@ class LeRobotWriter:
         if self._base != self.root:
             try:
                 with output_errors(self.root):
-                    publish(self._base, self.root)
+                    publish(self._base, self.root, self.replaced is not None)
             except BaseException:
                 self.close()
                 raise
@@ -168,6 +169,8 @@ class LeRobotWriter:
             if self._base != self.root and self._base.exists():
                 shutil.rmtree(self._base)
         self._lock.release()
+        if self.replaced is not None:
+            self.replaced.release()
 
     def __enter__(self) -> LeRobotWriter:
         return self

@@ -97,7 +97,7 @@ class Dataset:
         Raises InputError for an unknown robot, OutputError if ``existing`` refuses the folder.
         """
         path = Path(output)
-        finished = prepare_output(path, existing, path.with_name(f".{path.name}.acehand-work"))
+        finished = prepare_output(path, existing)
         robot = load_robot(robot) if isinstance(robot, str) else robot
         return cls(path, robot, existing, fps or finished.fps)
 

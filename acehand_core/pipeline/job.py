@@ -80,7 +80,9 @@ def run_job(
     report = job.report()
     if stopped is not None:
         raise Interrupted(report) from stopped
-    shutil.rmtree(settings.work_dir, ignore_errors=True)
+    # Another run may have the output, and the folder.
+    if not settings.dry_run and not any(isinstance(f.error, OutputError) for f in job.failures):
+        shutil.rmtree(settings.work_dir, ignore_errors=True)
     return report
 
 
@@ -138,7 +140,7 @@ class _Job:
 
         finished = FinishedEpisodes()
         if not settings.dry_run:
-            finished = prepare_output(settings.output, settings.existing, settings.work_dir)
+            finished = prepare_output(settings.output, settings.existing)
         resumed = settings.existing == "resume"
         fps = settings.fps or (finished.fps if resumed else None)
         if resumed and finished.jobs:

@@ -5,6 +5,7 @@ python tests/helpers/lerobot_samples.py COMMAND
 die FOLDER        one folder per step at which a writer was killed
 die-editing FOLDER  the same of who removes episodes, renames a task or repairs
 full ROOT BYTES   append under a limit on file sizes; print the error
+race FOLDER TRIES LOCKS   two writers of one new dataset; LOCKS 0: without file locks
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import os
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from unittest import mock
@@ -25,7 +27,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from acehand_core.errors import AcehandError, OutputError
+from acehand_core.atomic import fcntl
+from acehand_core.errors import AcehandError, OutputError, exit_code
 from acehand_core.lerobot import edit, transaction
 from acehand_core.lerobot import format as layout
 from acehand_core.lerobot.check import check_dataset
@@ -318,6 +321,34 @@ def _in_child(run: Callable[[], object]) -> bool:
     return os.WIFSIGNALED(status)
 
 
+def race(folder: Path, tries: int, locks: bool) -> None:
+    """Let two processes write ``folder/<try>/data`` at once; print what became of each.
+
+    The second starts at once, or while the first one writes. Each writes a task of its name.
+    """
+    began = time.monotonic()
+    write(folder / "alone" / "data", [MORE])
+    takes = time.monotonic() - began
+    random = np.random.default_rng(0)
+    for number in range(tries):
+        root, delay = folder / str(number) / "data", random.uniform(0, takes) * (number % 3 > 0)
+        children = {}
+        for name, wait in (("first", 0.0), ("second", delay)):
+            if (child := os.fork()) == 0:
+                time.sleep(wait)
+                with mock.patch("acehand_core.atomic.fcntl", fcntl if locks else None):
+                    try:
+                        write(root, [(name, 9)])
+                        os._exit(0)
+                    except AcehandError as error:
+                        (folder / f"{number}-{name}").write_text(str(error))
+                        os._exit(exit_code(error))
+            children[child] = name
+        ended = [os.wait() for _ in children]
+        codes = {children[child]: os.waitstatus_to_exitcode(status) for child, status in ended}
+        print(json.dumps(codes))
+
+
 def append_with_little_room(root: Path, limit: int) -> None:
     """Append while no file may grow beyond ``limit`` bytes; print the error's type and text."""
     import resource
@@ -333,7 +364,9 @@ def append_with_little_room(root: Path, limit: int) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1].startswith("die"):
+    if sys.argv[1] == "race":
+        race(Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "1")
+    elif sys.argv[1].startswith("die"):
         die_everywhere(Path(sys.argv[2]), WRITING if sys.argv[1] == "die" else EDITING)
     else:
         append_with_little_room(Path(sys.argv[2]), int(sys.argv[3]))

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from acehand_core.atomic import LockedError, atomic_folder, atomic_path
 from acehand_core.errors import InputError, OutputError, SchemaError, UnsafeFileError
 from acehand_core.lerobot import format as layout
 from acehand_core.lerobot import transaction
 from acehand_core.lerobot.check import check_dataset
-from acehand_core.lerobot.dataset import open_for_append, read_provenance
+from acehand_core.lerobot.dataset import create, open_for_append, read_provenance
+from acehand_core.lerobot.edit import merge_datasets, remove_episodes
 from acehand_core.lerobot.repair import repair
 from acehand_core.lerobot.transaction import STAGING
 from helpers import lerobot_samples as samples
@@ -81,6 +83,68 @@ def test_no_room_for_a_file_is_an_output_error(own, limit):
     done = run_helper("lerobot_samples", "full", own, str(limit))
     assert done.stdout.startswith("OutputError") and "File too large" in done.stdout, done.stderr
     assert samples.snapshot(own) == before
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="two writers at once need fork")
+@pytest.mark.parametrize("locks", [True, False], ids=["locks", "no locks"])
+def test_of_two_writers_of_a_new_dataset_one_is_refused(tmp_path, locks):
+    tries = 50 if os.environ.get("ACEHAND_SLOW") else 6
+    done = run_helper("lerobot_samples", "race", tmp_path, tries, int(locks))
+    codes = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(codes) == tries, done.stderr
+    for number, by_name in enumerate(codes):
+        assert sorted(by_name.values()) == [0, 4], (number, by_name)
+        winner, loser = sorted(by_name, key=by_name.__getitem__)
+        root = tmp_path / str(number) / "data"
+        assert str(root) in (tmp_path / f"{number}-{loser}").read_text()
+        assert samples.check_every_frame(root) == [] and layout.read_tasks(root) == [winner]
+        assert samples.names_in(root.parent) == ["data"]
+
+
+def test_a_dataset_that_is_being_made_or_replaced_has_one_writer(own, tmp_path):
+    """The others: of a new one, with any command; of a dataset to be overwritten, all."""
+    new = tmp_path / "new"
+    with create(new, 30, samples.FEATURES, samples.ROBOT, overwrite=True) as writer:
+        for overwrite in (False, True):
+            with pytest.raises(LockedError, match="new"):
+                samples.write(new, overwrite=overwrite)
+            with pytest.raises(LockedError, match="new"):
+                merge_datasets([own], new, overwrite=overwrite)
+        samples.add(writer, *MORE, seed=3)
+        with pytest.raises(LockedError):  # it exists, and gets more episodes
+            samples.write(new, overwrite=True)
+    samples.assert_holds(new, [MORE], [3])
+
+    with create(own, 30, samples.FEATURES, samples.ROBOT, overwrite=True) as writer:
+        for refused in (samples.append, lambda root: samples.write(root, overwrite=True),
+                        lambda root: remove_episodes(root, [1])):  # fmt: skip
+            with pytest.raises(LockedError):
+                refused(own)
+        samples.assert_holds(own, EPISODES, [0, 1, 2])
+    samples.append(own)
+
+
+def test_what_a_killed_writer_leaves_blocks_nobody(dataset, tmp_path):
+    """It holds no lock; a folder of the name of one, with anything in it, is none."""
+    left = tmp_path / ".data.partial-new"
+    shutil.copytree(dataset, left)
+    samples.write(tmp_path / "data", [MORE])
+    samples.assert_holds(tmp_path / "data", [MORE], [0])
+    assert samples.names_in(tmp_path) == ["data"]
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_a_file_or_folder_that_appears_meanwhile_stays(tmp_path, kind):
+    path = tmp_path / "out"
+    write_atomically = atomic_path if kind == "file" else atomic_folder
+    with pytest.raises(OutputError, match="exists"), write_atomically(path) as partial:
+        for place, text in ((partial, "second"), (path, "first")):
+            if kind == "folder":
+                place.mkdir(exist_ok=True)
+                place /= "content"
+            place.write_text(text)
+    assert (path if kind == "file" else path / "content").read_text() == "first"
+    assert samples.names_in(tmp_path) == ["out"]
 
 
 @pytest.fixture(scope="module")

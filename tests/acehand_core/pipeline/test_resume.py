@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from acehand_core.lerobot.dataset import JOB, read_provenance
+from acehand_core.lerobot.transaction import claim
 from acehand_core.pipeline import job as pipeline
 from helpers.commands import GripperRun as Run
 from helpers.commands import hands_file
@@ -42,6 +43,20 @@ def test_the_missing_parts_of_a_split_recording_are_made(finished, tmp_path, cap
     again = Run(capsys, hands, "--output", out, "--resume")
     assert again.code == 0 and again.json["skipped"] == [str(hands)]
     assert len(read_provenance(out)) == 3
+
+
+@pytest.mark.parametrize("existing", ["", "--resume", "--overwrite", "--dry-run"])
+def test_a_run_leaves_the_work_of_another_that_makes_its_output(existing, tmp_path, capsys):
+    hands, out = hands_file(tmp_path / "h.npz"), tmp_path / "out"
+    work = tmp_path / ".out.acehand-work/segment.npz"
+    work.parent.mkdir()
+    work.touch()
+    base, lock = claim(out)  # as the other run does
+    with lock:
+        run = Run(capsys, hands, "--output", out, *existing.split())
+    assert run.code == (0 if existing == "--dry-run" else 4) and work.exists() and base.exists()
+    base.rmdir()
+    assert Run(capsys, hands, "--output", out).code == 0 and not work.exists()
 
 
 CHANGES = {"hands": "left", "method": "dex-vector", "task": "another", "fps": "15"}
