@@ -68,7 +68,6 @@ def atomic_folder(
     if is_ours is not None and path.exists() and not is_ours(path):
         raise OutputError(f"{path} is another kind of folder and is not replaced; choose another.")
     temporary = path.with_name(f".{path.name}.partial-{os.getpid()}")
-    old = path.with_name(f".{path.name}.old-{os.getpid()}")
     with output_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -77,20 +76,40 @@ def atomic_folder(
             yield temporary
             for file in temporary.rglob("*"):
                 sync(file)
-            check_free(path, overwrite)
-            if path.exists():
-                path.rename(old)
-            try:
-                temporary.rename(path)
-            except OSError:
-                if old.exists():
-                    old.rename(path)
-                raise
+            rename_folder(temporary, path, overwrite)
             sync(path.parent)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-            if path.exists():
-                shutil.rmtree(old, ignore_errors=True)
+
+
+def rename_folder(
+    made: Path, path: Path, replaces: bool, step: Callable[[str], None] = lambda name: None
+) -> None:
+    """Rename a folder to ``path``; ``replaces``: a folder there, locked by the caller.
+
+    Undone on OSError; ``step`` is called before each. Raises OutputError if another process has
+    made ``path``.
+    """
+    aside = path.with_name(f".{path.name}.replaced-{os.getpid()}")
+    step("set the old dataset aside")
+    if replaces and path.exists():
+        path.rename(aside)
+    try:
+        step("rename")
+        with contextlib.suppress(OSError):
+            path.rmdir()  # Windows renames to no existing folder, be it empty
+        made.rename(path)  # to one with content no system does
+    except BaseException as error:
+        if aside.exists():
+            aside.rename(path)
+        elif path.exists() and isinstance(error, OSError):
+            raise OutputError(f"{path} exists: another process made it.") from error
+        raise
+
+    with contextlib.suppress(OSError):  # a later writer tidies up
+        step("remove the old dataset")
+        if aside.exists():
+            shutil.rmtree(aside)
 
 
 def remove_folder(path: Path) -> None:
@@ -127,11 +146,11 @@ class LockedError(OutputError):
 class DirectoryLock:
     """One writer per folder, across processes, until ``release`` or the end of the process.
 
-    The lock is on the folder: it leaves no file and survives a rename. Raises LockedError at once
-    if another writer has it, or has moved the folder away.
+    The lock is on the folder: it leaves no file and survives a rename. Raises LockedError at once,
+    for what ``named`` says, if another writer has it or has moved the folder away.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, named: Path | None = None) -> None:
         self._descriptor: int | None = None
         if fcntl is None:
             return
@@ -143,7 +162,7 @@ class DirectoryLock:
         except (BlockingIOError, FileNotFoundError):
             os.close(descriptor)
             raise LockedError(
-                f"{folder}: another process is writing to it; wait for it to end."
+                f"{named or folder}: another process is writing to it; wait for it to end."
             ) from None
         except OSError:  # a file system without locks
             os.close(descriptor)

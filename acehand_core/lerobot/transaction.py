@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from acehand_core.atomic import DirectoryLock, LockedError, abandoned, sync, write_synced
-from acehand_core.errors import OutputError, SchemaError, UnsafeFileError
+from acehand_core.atomic import DirectoryLock, abandoned, rename_folder, sync, write_synced
+from acehand_core.errors import SchemaError, UnsafeFileError
 
 STAGING = ".acehand-append"
 _JOURNAL = "journal.json"
@@ -143,61 +143,26 @@ def recover(root: Path) -> str | None:
 def claim(root: Path) -> tuple[Path, DirectoryLock]:
     """Tidy up; make and lock the hidden sibling in which a dataset for ``root`` is built.
 
-    Raises LockedError while another process has it. A file system without locks gives each process
-    a sibling of its own; ``publish`` refuses the second.
+    Raises LockedError while another process has it. Without file locks each process has its own,
+    and ``publish`` refuses the second.
     """
     clean_siblings(root)
     base = root.with_name(f".{root.name}.partial-new")
     base.mkdir(exist_ok=True)
-    try:
-        lock = DirectoryLock(base)
-    except (LockedError, FileNotFoundError):
-        raise LockedError(
-            f"{root}: another process is making it; wait for it to end, or choose another folder."
-        ) from None
+    lock = DirectoryLock(base, named=root)
     if not lock.held:
-        base.rmdir()
-        base = base.with_suffix(f".partial-{os.getpid()}")
-        base.mkdir(exist_ok=True)
+        base = base.rename(base.with_suffix(f".partial-{os.getpid()}"))
     return base, lock
 
 
 def publish(base: Path, root: Path, replaces: bool) -> None:
-    """Rename a finished folder to ``root``; ``replaces``: a dataset there, locked by the caller.
-
-    Undone on OSError. Raises OutputError if another process has made ``root`` meanwhile.
-    """
-    aside = root.with_name(f".{root.name}.replaced-{os.getpid()}")
-    step("publish: set the old dataset aside")
-    if replaces and root.exists():
-        root.rename(aside)
-    try:
-        step("publish: rename")
-        with contextlib.suppress(OSError):
-            root.rmdir()  # Windows renames to no existing folder, be it empty
-        base.rename(root)  # to one with content no system does
-    except BaseException as error:
-        if aside.exists():
-            aside.rename(root)
-        elif root.exists() and isinstance(error, OSError):
-            raise OutputError(
-                f"{root} was made by another process meanwhile and stays as it is; choose another "
-                "folder."
-            ) from error
-        raise
-
-    with contextlib.suppress(OSError):  # a later writer tidies up
-        step("publish: remove the old dataset")
-        if aside.exists():
-            shutil.rmtree(aside)
+    """Rename a finished folder to ``root`` (``rename_folder``)."""
+    rename_folder(base, root, replaces, lambda name: step(f"publish: {name}"))
 
 
 @contextlib.contextmanager
 def built_beside(root: Path, replaces: bool) -> Iterator[Path]:
-    """Yield a hidden sibling that becomes ``root`` (``publish``); removed on failure.
-
-    Raises OSError, OutputError.
-    """
+    """Yield a hidden sibling that ``publish`` renames; removed on failure. Raises OSError."""
     step("begin")
     base, lock = claim(root)
     with lock:

@@ -12,7 +12,14 @@ from typing import Any, Literal
 import numpy as np
 import yaml
 
-from acehand_core.atomic import DirectoryLock, abandoned, check_free, output_errors, sync
+from acehand_core.atomic import (
+    DirectoryLock,
+    abandoned,
+    check_free,
+    output_errors,
+    rename_folder,
+    sync,
+)
 from acehand_core.errors import InputError, OutputError, SchemaError
 from acehand_core.recordings.bags.library import LATEST, needs_rosbags, type_hash, typestore
 from acehand_core.recordings.bags.messages import TOPICS, PlainMessage, TopicSpec
@@ -133,15 +140,8 @@ class BagWriter:
             made.replace(self.path)
             return
 
-        aside = self.path.with_name(f".{self.path.name}.replaced-{os.getpid()}")
         with DirectoryLock(self.path):
-            self.path.rename(aside)
-            try:
-                made.rename(self.path)
-            except BaseException:
-                aside.rename(self.path)
-                raise
-            shutil.rmtree(aside, ignore_errors=True)
+            rename_folder(made, self.path, replaces=True)
 
     def _let_go(self, keep: bool) -> None:
         if not keep:
