@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,13 +13,18 @@ import numpy as np
 
 from acehand_core.errors import AcehandError, SchemaError
 from acehand_core.lerobot import format as layout
+from acehand_core.lerobot import stats as stats_of
 from acehand_core.lerobot.check_files import DatasetProblem, check_data, check_videos
+from acehand_core.lerobot.features import Layout, of_same_shape
 from acehand_core.lerobot.stats import QUANTILES, STAT_NAMES, are_provisional, stat_shape
 from acehand_core.lerobot.transaction import STAGING
 from acehand_core.lerobot.writer import expected_columns, unusable
+from retarget.robots.robot import load_stored_robot
 
 Row = Mapping[str, Any]
 T = TypeVar("T")
+#: Difference of statistics, of pixels in 0..1, that no other decoder or encoding explains.
+_OTHER_PICTURES = 0.02
 
 
 def check_dataset(root: Path) -> list[DatasetProblem]:
@@ -58,6 +65,7 @@ def check_dataset(root: Path) -> list[DatasetProblem]:
     problems += check_data(root, info, rows, tasks or [])
     problems += check_videos(root, info, rows)
     problems += _guarded(problems, "data", lambda: list(_check_finished(root, rows))) or []
+    problems += _guarded(problems, "data", lambda: list(_check_ours(root, info, rows))) or []
     return problems
 
 
@@ -227,6 +235,44 @@ def _check_finished(root: Path, rows: Sequence[Row]) -> Iterator[DatasetProblem]
                 f"unfinished: {', '.join(names)}, since the writer was stopped; they need the "
                 "recording: run the command that made the episode again, with --resume",
             )
+
+
+def _check_ours(root: Path, info: Row, rows: Sequence[Row]) -> Iterator[DatasetProblem]:
+    """Yield contradictions to what our writer recorded: robot, names, statistics of videos."""
+    label, features = str(info.get("robot_type")), info["features"]
+    records = {number: layout.read_record(root, row) or {} for number, row in enumerate(rows)}
+    ours = {number: str(record["robot"]) for number, record in records.items() if "robot" in record}
+    robots = {*ours.values()}
+    if robots - {label}:
+        text = f"robot_type is {label!r}, but episodes are of {', '.join(sorted(robots))}"
+        yield DatasetProblem(layout.INFO_PATH, text)
+    for key in _misnamed(label, features) if robots == {label} else ():
+        text = f"names of {key!r} are not those of the robot {label!r}, in its order"
+        yield DatasetProblem(layout.INFO_PATH, text)
+
+    videos = [key for key in layout.video_keys(features) if not layout.is_depth(features[key])]
+    users = Counter(layout.video_file(row, key) for row in rows for key in videos)
+    for number, key in itertools.product(ours, videos):
+        if users[name := layout.video_file(rows[number], key)] == 1:
+            now, then = stats_of.image_stats(root / name), stats_of.episode_stats(rows[number], key)
+            gaps = [np.abs(now[n] - then[n]).max() for n in ("mean", "std", *QUANTILES)]
+            if max(gaps) > _OTHER_PICTURES:
+                yield DatasetProblem(name, f"episode {number}: statistics of other pictures")
+
+
+def _misnamed(label: str, features: Row) -> Iterator[str]:
+    """Yield the features whose names are not those that our writer gives them."""
+    state, action = (features.get(key, {}) for key in ("observation.state", "action"))
+    if action.get("names") != state.get("names"):
+        yield "action"
+    with contextlib.suppress(AcehandError):  # a robot of the user's
+        hand = next(iter(load_stored_robot(label, None, None, "").hands.values()))
+        names = hand.joint_names, hand.command_names, hand.command_joints
+        made = Layout(*names, state.get("info", {}).get("frame", "camera"), "acehand", None)
+        for spec in of_same_shape(made, features):
+            there = features.get(spec.key, {}).get("names")
+            if spec.key != "action" and there not in (None, spec.to_json()["names"]):
+                yield spec.key
 
 
 def _stat_faults(content: Any, feature: Row, frames: int) -> Iterator[str]:

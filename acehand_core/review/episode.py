@@ -145,6 +145,12 @@ class DatasetReader:
         video = self.video(number)
         return None if video is None else lerobot_video.recording_of(video, kept=self._videos)
 
+    def files(self, number: int) -> set[str]:
+        """Return the names of an episode's data file, videos and folder."""
+        row, keys = self._row(number), layout.video_keys(self._info["features"])
+        videos = {layout.video_file(row, key) for key in keys}
+        return {layout.data_file(row), layout.episode_folder(number), *videos}
+
     def _row(self, number: int) -> Mapping[str, Any]:
         if number not in self._rows:
             raise InputError(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ import numpy as np
 from acehand_core.atomic import atomic_path
 from acehand_core.errors import AcehandError, InputError, MissingDependencyError, OutputError
 from acehand_core.lerobot import format as layout
+from acehand_core.lerobot.check import check_dataset
+from acehand_core.lerobot.check_files import DatasetProblem
 from acehand_core.provenance import library_versions
 from acehand_core.recordings import lerobot_video
 from acehand_core.review.checks import batch_measures, episode_measures
@@ -215,10 +218,12 @@ def inspect(
 
     inspected: list[InspectedEpisode] = []
     for place, reader in enumerate(readers):
-        robot = robot_of(reader)
+        robot, problems = robot_of(reader), check_dataset(reader.dataset)
         for number in reader.numbers:
             progress("inspect", done, total)
-            inspected.append(_inspected(reader, place, number, robot, looks, work))
+            one = _inspected(reader, place, number, robot, looks, work)
+            checked = _checked(problems, number, reader.files(number))
+            inspected.append(replace(one, measures=(*one.measures, checked)))
             done += 1
     progress("inspect", total, total)
 
@@ -241,6 +246,16 @@ def robot_of(reader: DatasetReader) -> Robot | None:
         return load_stored_robot(label, None, None, str(reader.dataset)) if label else None
     except AcehandError:
         return None
+
+
+def _checked(problems: Sequence[DatasetProblem], number: int, files: Collection[str]) -> Measure:
+    """Measure what ``check_dataset`` found of one episode, and of the dataset as a whole."""
+    folders, other = ("data/", "videos/", layout.EXTRAS), rf"episode (?!{number}:)\d+:"
+    own = [p for p in problems if p.path in files or not p.path.startswith(folders)]
+    own = [problem for problem in own if not re.match(other, problem.message)]
+    beside = all(p.path.startswith((layout.EXTRAS, layout.STATS_PATH)) for p in own)
+    text = f"acehand dataset check: {'; '.join(map(str, own))}"
+    return Measure("dataset_check", bool(own) * (1 if beside else 2), text)
 
 
 def _inspected(

@@ -2,7 +2,7 @@
 
 The networks of the mediapipe tracker detect hands in a few frames again, independently of the
 dataset. That finds errors that the columns cannot show: a time shift, mirrored pictures, another
-camera.
+camera, a video without the hands.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from jaxtyping import Float, Int
 from acehand_core.motion import Recording
 from acehand_core.recordings.selection import resized
 from acehand_core.review.episode import Episode
+from acehand_core.types import SIDES
 from retarget.replay.clip import extent, project
-from retarget.replay.judgements import Measure
+from retarget.replay.judgements import JUDGEMENTS, Measure
 
 if TYPE_CHECKING:
     from acehand_core.trackers.mediapipe.networks import Look
@@ -36,6 +37,8 @@ _REPEATS, _JUMPS, _CHANGES = 0.1, 4.0, 0.6
 _UNEVEN, _MUCH = 1.4, 1.0
 #: Largest distance from a detection to its stored hand, in sizes of the detection.
 _SAME_HAND = 3.0
+#: Share of a hand's joints in the picture, and frames with as many, from which it must be found.
+_IN_VIEW, _FEW = 0.8, 4
 #: Largest ratio of the distances with and without a time shift to report it.
 _BETTER = 0.75
 
@@ -57,6 +60,7 @@ def picture_measures(episode: Episode, recording: Recording, looks: int = LOOKS)
     measures = _pace(picture_changes(recording))
     if looks and episode.placed and episode.camera is not None:
         measures += _compared(episode, sightings(episode, recording, looks))
+        measures += _missing(episode, recording, looks)
     return measures
 
 
@@ -184,3 +188,32 @@ def _compared(episode: Episode, found: Sequence[Sighting]) -> list[Measure]:
         Measure("picture_size", factor, f"{larger}: another camera, unit or depth", frame=worst),
         Measure("picture_sides", sides, swapped, frame=worst),
     ]
+
+
+def _missing(episode: Episode, recording: Recording, looks: int) -> list[Measure]:
+    """Look for each hand where the dataset has it, in ``looks`` of its frames in full view."""
+    from acehand_core.trackers.mediapipe import search
+    from acehand_core.trackers.mediapipe.crops import crop_of
+    from acehand_core.trackers.mediapipe.networks import hand_networks
+
+    if recording.frames is None:
+        return []
+    networks, stored, measures = hand_networks(), _stored(episode), []
+    inside = (stored > -0.5) & (stored < [recording.width - 0.5, recording.height - 0.5])
+    clear = episode.observed & (inside.all(-1).mean(-1) >= _IN_VIEW)
+    for slot, side in enumerate(SIDES):
+        frames = np.flatnonzero(clear[:, slot])
+        if len(frames) < _FEW:
+            continue
+        lost: list[int] = []
+        for part in np.array_split(frames, min(looks, len(frames))):
+            frame = int(part[np.argmax(episode.confidence[part, slot])])
+            image = np.ascontiguousarray(recording.frames.at(frame))
+            if search.confirmed(networks, image, crop_of(stored[frame, slot])) is None:
+                lost.append(frame)
+        share = len(lost) / min(looks, len(frames))
+        text = f"in {share:.0%} of its frames in full view the {side} hand is not in the video"
+        if episode.origin.get("tracker") != "mediapipe":  # gloves may hide it from these networks
+            share = min(share, JUDGEMENTS["picture_missing"].rejected)
+        measures.append(Measure("picture_missing", share, text, side, lost[0] if lost else None))
+    return measures

@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 
@@ -303,6 +304,67 @@ def test_hands_through_another_camera_and_of_the_other_side_are_found(networks, 
     swapped = replace(episode, joints=episode.joints[:, ::-1])
     measures = picture_measures(swapped, reader.recording(0))
     assert value(measures, "picture_sides") > 0.6
+
+
+def desk(image):
+    """A picture without a hand, with noise."""
+    noise = np.random.default_rng(0).normal(150, 4, image.shape)
+    return np.clip(noise, 0, 255).astype(np.uint8)
+
+
+PICTURES = {
+    "recorded": lambda image: image,
+    "small": lambda image: cv2.resize(cv2.resize(image, None, fx=0.2, fy=0.2), image.shape[1::-1]),
+    "black": np.zeros_like,
+    "desk": desk,
+    "test pattern": lambda image: np.indices(image.shape).sum(0).astype(np.uint8),
+    "heavy blur": lambda image: cv2.GaussianBlur(image, (0, 0), 20),
+}
+
+
+class Shown:
+    """Frames that show something else."""
+
+    def __init__(self, frames, change):
+        self.frames, self.at = frames, lambda number: change(frames.at(number))
+
+    def __len__(self):
+        return len(self.frames)
+
+    def read(self, *part):
+        return self.frames.read(*part)
+
+
+@pytest.mark.parametrize("pictures", PICTURES)
+def test_hands_that_the_video_does_not_show_are_rejected(networks, reader, episode, pictures):
+    """Each hand alone; those of other trackers, which may wear gloves, are doubtful."""
+    recording = reader.recording(0)
+    recording = replace(recording, frames=Shown(recording.frames, PICTURES[pictures]))
+
+    def levels(tracker, **changes):
+        changed = replace(episode, origin={**episode.origin, "tracker": tracker}, **changes)
+        measures = picture_measures(changed, recording)
+        return {f.side: f.level for f in findings(measures) if f.check == "picture_missing"}
+
+    sides = () if pictures in ("recorded", "small") else ("left", "right")
+    assert levels("mediapipe") == dict.fromkeys(sides, "rejected")
+    assert levels("gloves") == dict.fromkeys(sides, "doubtful")
+    # Out of view or doubtful, a hand is not looked for.
+    away = episode.joints.copy()
+    away[:, 0, :, 0] += 5
+    trusted = episode.confidence.copy()
+    trusted[:, 1] = 0
+    assert levels("mediapipe", joints=away, confidence=trusted) == {}
+
+
+def test_a_hand_where_there_is_none_is_rejected(networks, reader, episode):
+    joints = episode.joints.copy()
+    joints[:, 0, :, :2] = joints[:, 0, :, :2] * 0.5 + [-0.1, -0.15]
+    invented = replace(episode, joints=joints, origin={**episode.origin, "tracker": "mediapipe"})
+    found = findings(picture_measures(invented, reader.recording(0)))
+    assert [(f.side, f.level) for f in found if f.check == "picture_missing"] == [
+        ("left", "rejected")
+    ]
 
 
 def facts(count: int = 8) -> list[dict]:
