@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import select
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -150,6 +151,24 @@ class Runnable(Protocol):
     def run(self, terminal: Terminal) -> int:
         """Run it; return the exit code. Raises AcehandError."""
         ...
+
+
+@contextlib.contextmanager
+def pipeable() -> Iterator[None]:
+    """Exit with ``EXIT_OUTPUT`` when the reader of standard output has seen enough (``| head``)."""
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        output = select.poll()
+        output.register(sys.stdout, 0)
+        if not output.poll(0):  # the broken pipe is another one
+            raise
+        # The rest of the buffer goes nowhere; Python would complain about it at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(EXIT_OUTPUT)
 
 
 def run(program: str, argv: Sequence[str] | None, load: Callable[[], type[Runnable]]) -> int:

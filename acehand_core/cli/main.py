@@ -13,6 +13,7 @@ from acehand_core.errors import AcehandError, MissingDependencyError, exit_code,
 
 #: What each command does, and its class, loaded when it is used (``plugins``: acehand.commands).
 COMMANDS: Mapping[str, tuple[str, str]] = {
+    "retarget": ("the main job, as acehand-retarget", "acehand_core.cli.retarget:Retarget"),
     "reconstruct": ("hands of a video as a table", "acehand_core.cli.hands:Reconstruct"),
     "export": ("hands in another format, or robot commands", "acehand_core.cli.hands:Export"),
     "view": ("an episode or hands in a viewer, or pictures", "acehand_core.cli.hands:View"),
@@ -37,6 +38,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
 }
 
 
+@console.pipeable()
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``acehand``; return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
@@ -60,18 +62,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"acehand {__version__}")
         return console.EXIT_OK
     group = names[0] if names and any(name.startswith(f"{names[0]} ") for name in known) else ""
-    listed = {name: text for name, (text, _) in known.items() if name.startswith(group)}
-    if {"-h", "--help"} & {*words}:
+    prefix, given = f"{group} " if group else "", " ".join(names[:2] if group else names[:1])
+    listed = {name: text for name, (text, _) in known.items() if name.startswith(prefix)}
+    if given == group and {"-h", "--help"} & {*words}:
         print(f"usage: acehand {group or '...'} ... [--help]\n")
         for name, text in listed.items():
             print(f"  {name:<16} {text}")
         return console.EXIT_OK
-    given = " ".join(names[:2] if group else names[:1])
-    wrong = f"acehand {given}: no such command" if given else "acehand: a command is missing"
-    console.say(f"error: {wrong}; {nearest(given, listed)}")
+    wrong = "a command is missing" if given == group else "no such command"
+    console.say(f"error: acehand{given and ' '}{given}: {wrong}; {nearest(given, listed)}")
     return console.EXIT_INPUT
 
 
+@console.pipeable()
 def retarget(argv: Sequence[str] | None = None) -> int:
     """Run ``acehand-retarget``; return its exit code, 130 for Ctrl-C while it is imported too."""
     program, place = "acehand-retarget", "acehand_core.cli.retarget:Retarget"

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from acehand_core.ace.training.config import CONF, checked, compose, readable, register
-from acehand_core.cli.console import Bars
+from acehand_core.cli.console import Bars, pipeable
 from acehand_core.errors import AcehandError, InputError, exit_code
 
 #: hydra's flags for another folder or file of settings.
@@ -17,6 +17,7 @@ _CONFIG_FLAGS = ("-cp", "-cn", "-cd")
 _EXIT_INTERRUPTED = 130
 
 
+@pipeable()
 def main() -> None:
     """Entry point of ``acehand-train``."""
     import hydra

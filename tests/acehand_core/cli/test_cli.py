@@ -260,6 +260,48 @@ def test_usage_errors_exit_with_two(capsys):
     assert retarget.main([]) == 2 and "INPUT" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("end", [[], ["--help"]], ids=["", "help"])
+def test_commands_that_do_not_exist(end, capsys):
+    for words, valid, invalid in (
+        (["retargett"], "Did you mean 'retarget'?", "none"),
+        (["data", "convrt"], "Did you mean 'data convert'?", "dataset merge"),
+    ):
+        assert acehand([*words, *end]) == 2
+        said = capsys.readouterr()
+        assert said.out == "" and valid in said.err and invalid not in said.err
+    assert acehand(["data", "--help"]) == 0 and "dataset merge" not in capsys.readouterr().out
+
+
+def test_the_main_job_is_a_command_too(tmp_path, capsys):
+    hands = hands_file(tmp_path / "a.npz")
+    run = Acehand(capsys, "retarget", hands, "--robot", "panda_gripper", "--dry-run")
+    assert run.code == 0 and run.json["episodes"][0]["source"] == str(hands)
+    assert acehand(["--help"]) == 0 and "acehand-retarget" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["cli.main", "--help"],
+        ["cli.main", "camera", "presets", "--json"],
+        ["cli.retarget", "--help"],
+        ["ace.training.main", "--help"],
+    ],
+    ids=" ".join,
+)
+def test_a_reader_that_has_seen_enough(words):
+    """``| head`` closes the pipe."""
+    read, write = os.pipe()
+    os.close(read)
+    program, *flags = words
+    done = subprocess.run(
+        [sys.executable, "-m", f"acehand_core.{program}", *flags],
+        stdout=write, stderr=subprocess.PIPE, text=True, cwd=ROOT, check=False,
+    )  # fmt: skip
+    os.close(write)
+    assert (done.returncode, "Error" in done.stderr) == (console.EXIT_OUTPUT, False), done.stderr
+
+
 def _child(*arguments: object, **options) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "acehand_core.cli.retarget", *map(str, arguments), "--json"],

@@ -6,7 +6,7 @@ from acehand_core.cli import retarget
 from acehand_core.cli.main import all_commands
 from acehand_core.cli.main import main as acehand
 
-COMMANDS = sorted(all_commands())
+COMMANDS = sorted({*all_commands()} - {"retarget"})  # that is acehand-retarget
 GROUPS = sorted({name.split()[0] for name in COMMANDS if " " in name})
 
 
