@@ -72,7 +72,7 @@ class BagParameters:
         "",
         "depth, 16UC1, 32FC1 or compressedDepth; empty: the only usable one; none: ignore depth",
     )
-    views: str = like(BagOptions, "views", "")
+    views: str = like(JobSettings, "views", "")
     keep_views: bool = like(JobSettings, "keep_views", False)
     keep_depth: bool = like(JobSettings, "keep_depth", False)
     bag_output: str = setting(

@@ -16,6 +16,8 @@ from acehand_core.cli import retarget
 from acehand_core.cli.main import main as acehand
 from acehand_core.errors import InputError, MissingDependencyError
 from acehand_core.pipeline.settings import JobSettings
+from acehand_core.recordings.options import RecordingOptions
+from acehand_core.recordings.registry import open_recording
 from acehand_core.settings import leaves
 from helpers import ROOT
 from helpers.commands import hands_file
@@ -70,11 +72,13 @@ def test_a_format_a_tracker_and_a_robot_of_another_package(frames, tmp_path):
     assert 10 < index.argmax() < 30 and index.max() - index[[0, -1]].max() > 0.3
 
 
-def test_flags_of_plugins_come_and_go(tmp_path):
+def test_flags_of_plugins_come_and_go(frames, tmp_path):
     ours = {leaf.flag for leaf in leaves(JobSettings)}
     assert {"weights", "image-topic"} < ours and "glove-depth" not in ours
     with installed(shutil.copytree(EXAMPLE, tmp_path / "site"), GROUPS):
         assert {leaf.flag for leaf in leaves(JobSettings)} - ours == {"array-rate", "glove-depth"}
+        assert open_recording(frames, array_rate=20).fps == 20
+        assert open_recording(frames, RecordingOptions(own={}), array_rate=20).fps == 20
     assert {leaf.flag for leaf in leaves(JobSettings)} == ours
 
 

@@ -35,7 +35,7 @@ from acehand_core.recordings.bag import BagIndex
 from acehand_core.recordings.bags.bag import Bag
 from acehand_core.recordings.bags.library import decode
 from acehand_core.recordings.bags.messages import OPTICAL, SHARED, STRING, TOPICS, Demonstration
-from acehand_core.recordings.bags.records import BagOptions, DroppedMessages
+from acehand_core.recordings.bags.records import DroppedMessages
 from acehand_core.recordings.bags.writer import BagWriter, Storage, clean_beside, load_library
 from acehand_core.recordings.lerobot_video import is_dataset
 from acehand_core.recordings.registry import Registry
@@ -159,9 +159,7 @@ def convert_bag(
     progress = stoppable(progress, cancel)
     registry = Registry()
     try:
-        index = registry.bags.index(
-            options.bag, options.job.reading.own.get("bag", BagOptions()), progress
-        )
+        index = registry.bags.index(options.bag, options.job.reading, progress)
         _check_resumed(options, index)
         return _convert(options, index, registry, progress)
     except Interrupted:

@@ -164,6 +164,12 @@ class RecordingOptions:
         metavar="HZ",
         default_text="30",
     )
+    views: str | None = setting(
+        None,
+        "other cameras of a bag or an Aria recording to read too: topics, or parts of names such "
+        "as right, with commas",
+        metavar="NAME,TOPIC",
+    )
     rigs: RigOptions = group(RigOptions, "rigs and depth")
     own: Mapping[str, Any] = plugin_groups("recordings", "{}s")
     hands: Hands = "both"

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 import numpy as np
 
 from acehand_core import plugins
-from acehand_core.errors import InputError, VideoError
+from acehand_core.errors import InputError, VideoError, nearest
 from acehand_core.motion import HandMotion, Recording
 from acehand_core.recordings import lerobot_video
 from acehand_core.recordings.bags.records import (
@@ -50,7 +50,7 @@ from acehand_core.recordings.video import (
     videos_in,
 )
 from acehand_core.safe_files import content_sha256
-from acehand_core.settings import leaves
+from acehand_core.settings import changed, leaves
 from acehand_core.types import Progress, no_progress
 
 if TYPE_CHECKING:
@@ -75,15 +75,14 @@ class RecordingFormat(ABC):
 
     Attributes:
         noun: name of an input of this kind in messages, with its article.
-        option: the field of ``RecordingOptions`` that only this kind has, or None. The settings of
-            a plug-in are in ``RecordingOptions.own``, by the plug-in's name.
+        option: a field of ``RecordingOptions`` that kinds with another ``option`` refuse, or None.
+            The settings of a plug-in are in ``RecordingOptions.own``, by the plug-in's name.
         order: the lowest one that matches a path is used. Ours have 10 and more; the last, a video,
             matches everything.
         virtual: its paths need not exist.
         folder_of_frames: a folder with one file per frame. In a folder of such folders they are
             inputs only without inputs of other kinds, because pictures next to a video may be
             anything.
-        has_views: its other cameras are in it, for ``--views``; ``RigOptions`` do not apply.
     """
 
     noun: ClassVar[str]
@@ -91,7 +90,6 @@ class RecordingFormat(ABC):
     order: ClassVar[int] = 0
     virtual: ClassVar[bool] = False
     folder_of_frames: ClassVar[bool] = False
-    has_views: ClassVar[bool] = False
 
     @staticmethod
     @abstractmethod
@@ -191,7 +189,7 @@ class BagFile(RecordingFormat):
 
     order = 40
     noun = "a bag"
-    has_views = True
+    option = "views"
     matches = staticmethod(is_bag)
 
     def __init__(self) -> None:
@@ -209,16 +207,17 @@ class BagFile(RecordingFormat):
             )
         return [path]
 
-    def index(self, path: Path, options: BagOptions, progress: Progress | None = None) -> BagIndex:
+    def index(self, path: Path, reading: RecordingOptions, progress: Progress | None) -> BagIndex:
         """Return the index of a bag, cached while it is unchanged. Raises as ``index_bag``."""
         from acehand_core.recordings.bag import index_bag
 
+        options = replace(reading.own.get("bag", BagOptions()), views=reading.views)
         files = sorted(path.iterdir()) if path.is_dir() else [path] if path.exists() else []
         state = tuple(v for file in files for v in (file.stat().st_size, file.stat().st_mtime_ns))
         return self._indexes((path, options, state), lambda: index_bag(path, options, progress))
 
     def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> InputPart:
-        index = self.index(path, options.own.get("bag", BagOptions()), progress)
+        index = self.index(path, options, progress)
         recording = index.recording(options.mirrored)
         if recording.camera is not None and options.mirrored:
             from acehand_core.recordings.cameras import turned_back
@@ -369,7 +368,7 @@ class Registry:
                 kind, file, own = self._place(path, value, options)
                 return kind.open(file, own, progress).recording
 
-            if kind.has_views:
+            if kind.option == "views":  # its other cameras are in it
                 raise InputError(f"{path}: --rig, --view, --stereo, --depth: not of {kind.noun}.")
             recording, rig = open_views(recording, options.rigs, open_view)
             recording = replace(recording, sha256=self.sha256(path, options))
@@ -403,7 +402,6 @@ class Registry:
         self, path: Path, kind: RecordingFormat, options: RecordingOptions
     ) -> None:
         given = [leaf for leaf in leaves(RecordingOptions) if leaf.value(options) != leaf.default]
-        given = [leaf for leaf in given if not (kind.has_views and leaf.path[-1] == "views")]
         for other, name in formats().items():
             flags = [
                 leaf.spelled
@@ -482,20 +480,26 @@ def open_recording(
     """Open a video, a folder of pictures, a bag, a LeRobot episode or a file of hands.
 
     Args:
-        options: how to read it, or the fields of ``RecordingOptions`` as keywords; ``intrinsics``
-            may be four numbers: fx, fy, cx, cy in pixels. Those of ``RigOptions`` too.
+        options: how to read it, or as keywords the fields of ``RecordingOptions``, ``RigOptions``
+            and the settings of formats (``image_topic`` of a bag); ``intrinsics`` may be four
+            numbers: fx, fy, cx, cy in pixels.
 
-    Raises as ``Registry.open``.
+    Raises as ``Registry.open``; InputError for an unknown keyword.
     """
     if not isinstance(given.get("intrinsics", ""), str | None):
         given["intrinsics"] = ",".join(str(float(number)) for number in given["intrinsics"])
-    for name in ("camera", "camera_poses", "rig", "depth"):
-        if isinstance(given.get(name), str):
-            given[name] = Path(given[name])
-    for name in ("start_s", "duration_s", "frame_rate", "baseline_m"):
-        if isinstance(given.get(name), int):
-            given[name] = float(given[name])
+    settings = {leaf.name: leaf for leaf in leaves(RecordingOptions)}
+    paths: dict[str, tuple[str, ...]] = {f.name: (f.name,) for f in fields(RecordingOptions)}
+    paths |= {name: leaf.path for name, leaf in settings.items()}
+    for name, value in given.items():
+        if name not in paths:
+            raise InputError(f"open_recording: no option {name!r}; {nearest(name, paths)}")
+        kinds = {settings[name].type, *get_args(settings[name].type)} if name in settings else {}
+        if isinstance(value, str) and Path in kinds:
+            given[name] = Path(value)
+        elif isinstance(value, int) and float in kinds:
+            given[name] = float(value)
     options = options or RecordingOptions()
-    own = {name: given.pop(name) for name in {f.name for f in fields(RigOptions)} & set(given)}
-    options = replace(options, rigs=replace(options.rigs, **own), **given)
+    options = replace(options, own={**RecordingOptions().own, **options.own})
+    options = changed(options, {paths[name]: value for name, value in given.items()})
     return Registry().open(Path(path), options).recording

@@ -25,7 +25,6 @@ from acehand_core.geometry import frames
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import Recording, View
 from acehand_core.recordings.bag import frame_rate
-from acehand_core.recordings.bags.records import BagOptions
 from acehand_core.recordings.options import RecordingOptions
 from acehand_core.recordings.registry import InputPart, RecordingFormat
 from acehand_core.safe_files import content_sha256
@@ -42,7 +41,7 @@ class AriaRecording(RecordingFormat):
 
     order = 45
     noun = "an Aria recording"
-    has_views = True
+    option = "views"
 
     @staticmethod
     def matches(path: Path) -> bool:
@@ -54,7 +53,7 @@ class AriaRecording(RecordingFormat):
     def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> InputPart:
         if options.mirrored:
             raise InputError(f"{path}: --mirrored does not apply to {self.noun}.")
-        return InputPart(open_aria(path, options.own.get("bag", BagOptions()).views))
+        return InputPart(open_aria(path, options.views))
 
 
 def open_vrs(path: Path) -> tuple[Any, str]:

@@ -126,8 +126,8 @@ class DroppedMessages:
 class BagOptions:
     """Topics and world frame of a bag; None: found by type, or map, world or odom if connected.
 
-    ``world_frame`` "none" ignores the camera poses, ``depth_topic`` "none" the depth. Without
-    ``views`` only one camera is read.
+    ``world_frame`` "none" ignores the camera poses, ``depth_topic`` "none" the depth. ``views`` are
+    those of ``RecordingOptions``.
     """
 
     image_topic: str | None = setting(
@@ -148,12 +148,7 @@ class BagOptions:
         metavar="TOPIC",
         default_text="found by type, if there is one",
     )
-    views: str | None = setting(
-        None,
-        "other cameras of a bag or an Aria recording to read too: topics, or parts of names such "
-        "as right, with commas",
-        metavar="NAME,TOPIC",
-    )
+    views: str | None = None
 
 
 def is_bag(path: Path) -> bool:

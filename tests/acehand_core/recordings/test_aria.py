@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 from acehand_core.errors import CalibrationError, InputError, MissingDependencyError, VideoError
-from acehand_core.recordings.bags.records import BagOptions
 from acehand_core.recordings.options import RecordingOptions, RigOptions
 from acehand_core.recordings.registry import Registry, open_recording
 from acehand_core.recordings.vrs import open_aria
@@ -131,7 +130,7 @@ def vrs(tmp_path: Path) -> Path:
 
 
 def with_views(views: str | None, **more: Any) -> RecordingOptions:
-    return RecordingOptions(own={"bag": BagOptions(views=views)}, **more)
+    return RecordingOptions(views=views, **more)
 
 
 def test_pictures_in_the_order_of_device_time(glasses: Glasses, vrs: Path) -> None:
@@ -271,10 +270,15 @@ def test_options(glasses: Glasses, vrs: Path, tmp_path: Path) -> None:
     assert opened.timestamps_ns.tolist() == [2_000, 3_000]
     assert [view.name for view in opened.views] == ["slam_left"]
     assert opened.camera.model == opened.views[0].recording.camera.model == "pinhole"
+    assert len(open_recording(vrs, views="slam-left", start_s=0).views) == 1
+    with pytest.raises(InputError, match=r"no option 'vews'; .*start_s.*Did you mean 'views'"):
+        open_recording(vrs, vews="slam-left")
+    with pytest.raises(InputError, match="is not a bag, so leave out: --views"):
+        open_recording("a.mp4", views="slam-left")
     with pytest.raises(InputError, match="--mirrored does not apply to an Aria recording"):
         open_recording(vrs, mirrored=True)
     with pytest.raises(InputError, match="is not a bag, so leave out: --image-topic"):
-        open_recording(vrs, RecordingOptions(own={"bag": BagOptions(image_topic="/a")}))
+        open_recording(vrs, image_topic="/a")
     with pytest.raises(InputError, match="--depth: not of an Aria recording"):
         Registry().open(vrs, RecordingOptions(rigs=RigOptions(depth=tmp_path)))
     (tmp_path / ".hidden.vrs").touch()

@@ -10,7 +10,6 @@ import pytest
 
 from acehand_core.errors import CalibrationError, InputError
 from acehand_core.motion import Depth, HandMotion, Recording
-from acehand_core.recordings.bags.records import BagOptions
 from acehand_core.recordings.bags.topics import bag_info
 from acehand_core.recordings.options import RecordingOptions
 from acehand_core.recordings.registry import open_recording
@@ -388,10 +387,8 @@ def test_views_are_other_cameras_with_their_poses(tmp_path: Path) -> None:
         right = views[0]
         assert np.allclose(right.T_camera_view[:3], [[1, 0, 0, 0.063], [0, 1, 0, 0], [0, 0, 1, 0]])
         assert right.recording.timestamps_ns.tolist() == stamps(4)
-        bag = BagOptions(image_topic=left, views=asked)
-        opened = (
-            open_recording(tmp_path / "bag", RecordingOptions(own={"bag": bag})).views[0].recording
-        )
+        whole = open_recording(tmp_path / "bag", image_topic=left, views=asked)
+        opened = whole.views[0].recording
         assert opened.camera.model == "pinhole" and "undistorted" in opened.processing
         assert index.topics["views"][names[0]] == "/rig/right/image_raw"
         assert not any("stereo" in note for note in index.whole.notes)
