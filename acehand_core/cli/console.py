@@ -8,6 +8,7 @@ import json
 import os
 import select
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,17 +35,19 @@ __all__ = ["EXIT_INPUT", "EXIT_INTERRUPTED", "EXIT_NO_HAND", "EXIT_OK", "EXIT_OU
 
 #: Standard error or its replacement.
 Stream = TextIO | io.TextIOBase
+#: At least between lines of progress in a log, in seconds.
+LOG_S = 30.0
 #: Help of ``--overwrite``.
 OVERWRITE = "replace what is there"
 
 
 class Bars:
-    """One progress bar per stage on a terminal, a line per tenth in a log, or ``quiet``."""
+    """A progress bar per stage on a terminal, a line per tenth and ``LOG_S`` in a log, or none."""
 
     def __init__(self, quiet: bool, stream: Stream) -> None:
         self._quiet, self._stream = quiet, stream
         self._bar: Any = None
-        self._stage = ""
+        self._stage, self._said = "", time.monotonic()
 
     def __call__(self, stage: str, done: int, total: int) -> None:
         """Show ``done`` of ``total``; a total of 0 is a remark. A stage may end in ", DETAIL"."""
@@ -56,10 +59,10 @@ class Bars:
             return
         name = stage.partition(",")[0]
         if not self._stream.isatty():
-            part = f"{name}: {10 * (10 * done // total)} %"
-            if total > 1 and part != self._stage:
+            part, now = f"{name}: {10 * (10 * done // total)} %", time.monotonic()
+            if total > 1 and part != self._stage and now - self._said >= LOG_S:
                 print(part + stage.removeprefix(name), file=self._stream, flush=True)
-                self._stage = part
+                self._stage, self._said = part, now
             return
         from tqdm import tqdm  # here, so that the doctor can report that it is missing
 

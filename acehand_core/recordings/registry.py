@@ -281,7 +281,11 @@ def formats() -> dict[type[RecordingFormat], str]:
 
 
 def format_of(path: Path) -> type[RecordingFormat]:
-    """Return the format of an input, which need not exist."""
+    """Return the format of an input, which need not exist. Raises InputError: a pipe, a device."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise InputError(
+            f"{path}: a pipe or a device, and a recording is read several times; save it as a file."
+        )
     return next(kind for kind in formats() if kind.matches(path))
 
 
@@ -396,6 +400,9 @@ class Registry:
         recording = replace(recording, views=views)
         if recording.camera is not None or options.camera_poses is not None:
             recording = _calibrated(recording, options.camera_poses)
+        if recording.frames is not None and min(recording.width, recording.height) < 2:
+            size = f"{recording.width} x {recording.height} px"
+            raise VideoError(f"{path}: pictures of {size}; valid: 2 x 2 px or more.")
         return replace(opened, recording=recording)
 
     def _refuse_options_of_others(

@@ -13,6 +13,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -192,14 +193,21 @@ def _file(folder: Path, content: bytes) -> Path:
     return folder / "v.mp4"
 
 
+def _dot(path: Path) -> Path:
+    image = np.zeros((1, 1, 3), np.uint8)
+    return write_video(path, [image], codec="ffv1", pix_fmt="bgr0")
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda f: f / "nowhere.mp4", "nowhere.mp4: no such file"),
         (lambda f: (f / "bare").mkdir() or f / "bare", "bare"),
         (lambda f: _file(f, b"this is no video\n" * 100), "v.mp4"),
+        (lambda f: os.mkfifo(f / "v.mp4") or f / "v.mp4", "pipe"),
+        (lambda f: _dot(f / "v.mp4"), "1 x 1 px"),
     ],
-    ids=["missing", "folder", "text"],
+    ids=["missing", "folder", "text", "pipe", "1x1"],
 )
 def test_unusable_inputs(make, message, tmp_path, capsys):
     run = Run(capsys, make(tmp_path), "--output", tmp_path / "out")
@@ -401,18 +409,26 @@ def test_a_robot_with_one_hand_follows_that_hand(tmp_path, capsys, monkeypatch):
         retarget_motion(read_motion_file(hands, "both"), load_robot(robot))
 
 
-def test_a_log_has_a_line_for_every_tenth():
+@pytest.mark.parametrize(
+    ("steps_a_second", "shown"),
+    # 1000 s, a tenth in 100 s; 100 s, a tenth in 10 s; 10 s in all.
+    [(1, range(0, 101, 10)), (10, (30, 60, 90)), (100, ())],
+)
+def test_a_log_has_few_lines_of_progress(steps_a_second, shown, monkeypatch):
     """A file of 1000 steps: not as many lines. A terminal gets a bar, which rewrites its line."""
+    now = 0.0
+    monkeypatch.setattr(console, "time", SimpleNamespace(monotonic=lambda: now))
     log, terminal = io.StringIO(), io.StringIO()
     terminal.isatty = lambda: True
     for stream in (log, terminal):
         with console.Bars(False, stream) as bars:
             for done in range(1001):
+                now = done / steps_a_second
                 bars("track", done, 1000)
             bars("a remark", 0, 0)
             for done in (0, 1):
                 bars("moment", done, 1)
-    percent = [f"track: {n} %" for n in range(0, 101, 10)]
+    percent = [f"track: {n} %" for n in shown]
     assert log.getvalue().splitlines() == [*percent, "a remark"]
     assert "\r" in terminal.getvalue()
 
