@@ -188,6 +188,9 @@ def open_views(
         return replace(recording, views=tuple(views)), None
 
     rig = read_rig(options.rig, (recording.width, recording.height))
+    if rig.cameras.keys() == {"1", "2"} and {"left", "right"} & {rig.main, *options.views}:
+        # OpenCV's M1 is the left camera.
+        rig = replace(rig, cameras={"left": rig.cameras["1"], "right": rig.cameras["2"]})
     free = [name for name in rig.cameras if name not in (rig.main, DEPTH, *options.views)]
     first = "left" if stereo and "left" in free else "".join(free[:1])
     rig = replace(rig, main=rig.main or first)

@@ -210,6 +210,21 @@ def test_opencv_stereo_calibration(tmp_path):
         np.testing.assert_allclose(T_right_left, true, atol=1e-3)
 
 
+@pytest.mark.parametrize(("main", "view", "away"), [("", "right", 0.1), ("", "2", 0.1),
+                                                  (":right", "left", -0.1)])  # fmt: skip
+def test_cameras_of_an_opencv_file_are_left_and_right_too(main, view, away, videos, tmp_path):
+    """OpenCV's T is the origin of the left camera in the right one."""
+    lens = [[100.0, 0, 47.5], [0, 100.0, 31.5], [0, 0, 1]]
+    content = {"image_width": 96, "image_height": 64, "R": np.eye(3), "T": np.c_[[-0.1, 0, 0]]}
+    content |= {key: np.array(lens) for key in ("M1", "M2")}
+    file = file_storage(
+        tmp_path / "sized.yml", content | {key: np.zeros((1, 5)) for key in ("D1", "D2")}
+    )
+    (seen,) = open_recording(videos[0], rig=f"{file}{main}", view=(f"{view}={videos[1]}",)).views
+    assert seen.name == view
+    np.testing.assert_allclose(seen.T_camera_view[:3, 3], [away, 0, 0], atol=1e-12)
+
+
 def test_kalibr_camchain(tmp_path):
     """Of three cameras each has the one before in its own frame: x_cam2 = T21 T10 x_cam0."""
     lens = Lens(d=(0.1, 0.01, 0.0, 0.0))
