@@ -32,9 +32,9 @@ _FINGER_JOINTS = 5
 _TIP_SHARE = (0.8, 1.1)
 #: The end of a link is the mean of its points beyond this share of its length.
 _END_SHARE = 0.9
-#: Names of links and joints of each finger.
+#: Names of links and joints of each finger; LinkerHand's L25 has a "trumb".
 _NAMES = {
-    "thumb": r"thumb|(^|[_/])th(?=$|[_/\d]|j\d|base|prox|mid|dist|hub|tip)",
+    "thumb": r"t[hr]umb|(^|[_/])th(?=$|[_/\d]|j\d|base|prox|mid|dist|hub|tip)",
     "index": r"index|(^|[_/])[fi]f(?=$|[_/\d]|[ja]\d|knuckle|base|prox|mid|med|dist|tip)",
     "middle": r"middle|(^|[_/])mf(?=$|[_/\d]|[ja]\d|knuckle|base|prox|mid|med|dist|tip)",
     "ring": r"(^|[_/])ring|(^|[_/])rf(?=$|[_/\d]|[ja]\d|knuckle|base|prox|mid|med|dist|tip)",

@@ -400,6 +400,14 @@ def test_both_names_and_place_of_a_side_are_compared(tmp_path):
     assert "left: it is called left, but looks like a right hand" in open_questions
 
 
+def test_a_misspelt_thumb_is_one(tmp_path):
+    text = hand_mjcf(names=True).replace("thumb", "trumb")
+    assert "trumb" in text
+    robot, _, open_questions = drafted(tmp_path, text)
+    assert "by position" not in " ".join(open_questions)
+    assert robot.hand("right").fingers == FINGERS
+
+
 PALM_OBJ = """v -0.012 -0.045 0
 v 0.012 -0.045 0
 v 0 0.045 0
