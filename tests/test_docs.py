@@ -4,6 +4,7 @@ import itertools
 import json
 import re
 import shlex
+from pathlib import Path
 from pkgutil import resolve_name
 from typing import get_args
 
@@ -25,6 +26,7 @@ from acehand_core.recordings.keypoints.joints import ENTRIES, REACHES_M
 from acehand_core.settings import leaves
 from helpers import ROOT
 from helpers.commands import hands_file
+from helpers.retarget_samples import moving_hands
 from retarget.robots.robot import load_robot
 from tools import docs_site
 
@@ -118,6 +120,17 @@ def test_camera_file():
     for model in models:
         camera = Camera(model, 64, 48, 50.0, 50.0, 31.5, 23.5, (0.0,) * counts[model])
         assert Camera.from_json(camera.to_json(), "docs") == camera
+
+
+@pytest.mark.parametrize("page", ["first_dataset.md", "my_keypoints.md"])
+def test_keypoints_of_one_hand(page, tmp_path, monkeypatch):
+    """The page's command, on a file that has no side."""
+    hands_file(tmp_path / "joints.npz", 6, joints=moving_hands(6)[:, 1])
+    monkeypatch.chdir(tmp_path)
+    lines = re.findall(r"^acehand-retarget (joints.npz .*)$", (DOCS / page).read_text(), re.M)
+    words = shlex.split(lines[-1], comments=True)
+    assert retarget.main([*words, "--output", "out", "--quiet"]) == 0
+    assert json.loads(Path("out/meta/info.json").read_text())["total_frames"] == 6
 
 
 def command_lines() -> list[str]:
