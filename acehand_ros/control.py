@@ -20,12 +20,12 @@ from jaxtyping import Float
 from acehand_core.errors import InputError, nearest
 from acehand_core.motion import Course
 from acehand_core.types import SIDES, Side
+from acehand_ros.launching import MOCK
 from retarget.robots.hand_spec import HandSpec
 from retarget.robots.parameters import Section, read_yaml
 from retarget.robots.robot import Robot
 
 SCHEMA = "acehand-controllers/1"
-MOCK = "mock_components/GenericSystem"
 #: Half the distance between two hands on the link ``hands``, in metres.
 _HALF_APART_M = 0.15
 KINDS = {

@@ -1,6 +1,6 @@
 """Shared parts of the launch files: arguments from the parameter tables, and viewers.
 
-``launch`` and ``launch_ros`` are imported inside the functions.
+``launch``, ``launch_ros`` and acehand's libraries are imported inside the functions.
 """
 
 from __future__ import annotations
@@ -8,26 +8,59 @@ from __future__ import annotations
 import atexit
 import json
 import shutil
+import sys
 import tempfile
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from acehand_core.recordings.bags.messages import CAMERA_LINK
-from acehand_ros.messages import live_topic
-from acehand_ros.parameters import Table, described
-from retarget.robots.robot import load_robot
+if TYPE_CHECKING:
+    from acehand_ros.parameters import Table
 
-PACKAGE = "acehand_ros"
+PACKAGE, MOCK = "acehand_ros", "mock_components/GenericSystem"
 #: Viewers and their packages; the executables have the packages' names.
 VIEWERS: Mapping[str, str] = {"rviz": "rviz2", "foxglove": "foxglove_bridge"}
 #: Rows of ``declared``.
 NAMESPACE = ("namespace", "", "ROS namespace of nodes, topics and /clock, for example robot1")
 VIEW_TEXT, VIEWS = "viewer to start, if installed", ("none", "auto", *VIEWERS)
+
+
+def with_libraries(generate: Callable[[], Any]) -> Callable[[], Any]:
+    """Return ``generate_launch_description`` that says if acehand's libraries are not found."""
+
+    def generated() -> Any:
+        from launch.actions import OpaqueFunction
+
+        from launch import LaunchDescription  # type: ignore[attr-defined]
+
+        try:
+            return generate()
+        except ImportError as error:
+            problem = RuntimeError(
+                f"ros2's Python, {sys.executable}, lacks libraries of acehand ({error}); in the "
+                "environment that has them, run: export PYTHONPATH=$PYTHONPATH:"
+                """$(python -c 'import site; print(*site.getsitepackages(), sep=":")')"""
+            )
+
+        def fail(context: Any) -> None:
+            raise problem
+
+        # Raised while the file is loaded, launch would call it a syntax error.
+        return LaunchDescription([OpaqueFunction(function=fail)])
+
+    return generated
+
+
+def shown(node: str, *names: str, without: Collection[str] = ()) -> Table:
+    """Return the parameters of a node, or those of ``names``."""
+    from acehand_ros.parameters import TABLES
+
+    kept = names or {leaf.parameter for leaf in TABLES[node]} - {*without}
+    return tuple(leaf for leaf in TABLES[node] if leaf.parameter in kept)
 
 
 def declared(*rows: tuple[str | None, ...]) -> list[Any]:
@@ -48,6 +81,8 @@ def arguments(
     defaults: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Any]:
     """Return launch arguments for parameters; ``defaults`` override those of the nodes."""
+    from acehand_ros.parameters import described
+
     rows = []
     for leaf in parameters:
         name, switch = leaf.parameter, isinstance(leaf.default, bool)
@@ -116,13 +151,19 @@ def share(*parts: str) -> Path:
     return Path(get_package_share_directory(PACKAGE), *parts)
 
 
+def _camera_link() -> str:
+    from acehand_core.recordings.bags.messages import CAMERA_LINK
+
+    return CAMERA_LINK
+
+
 @dataclass(frozen=True, slots=True)
 class LaunchScene:
     """What a viewer shows: the topics of a namespace, a fixed frame and images if any."""
 
     namespace: str = ""
     frame_prefix: str = ""
-    fixed_frame: str = CAMERA_LINK
+    fixed_frame: str = field(default_factory=_camera_link)
     image_topic: str = ""
 
 
@@ -150,6 +191,8 @@ def rviz_config(scene: LaunchScene) -> dict[str, Any]:
 
 def foxglove_layout(scene: LaunchScene) -> dict[str, Any]:
     """Return this package's Foxglove layout for a scene, to import in Foxglove."""
+    from acehand_ros.messages import live_topic
+
     path = Path(__file__).parent / "config" / "acehand.foxglove.json"
     layout = json.loads(path.read_text("utf-8"))
     namespace = scene.namespace.strip("/")
@@ -238,6 +281,8 @@ def state_publishers(
     from launch.actions import LogInfo
     from launch_ros.actions import Node
     from launch_ros.parameter_descriptions import ParameterValue
+
+    from retarget.robots.robot import load_robot
 
     if not installed("robot_state_publisher"):
         return [LogInfo(msg="No link frames: robot_state_publisher is not installed.")]

@@ -9,7 +9,6 @@ from launch.actions import OpaqueFunction
 from launch_ros.actions import LifecycleNode
 
 from acehand_ros import launching
-from acehand_ros.parameters import CLIP_RECORDER
 from launch import LaunchDescription
 
 
@@ -17,13 +16,14 @@ def start(context):
     """Start the node and a viewer; end with the node."""
     given = context.launch_configurations
     sim_time, namespace = given["use_sim_time"] == "true", given["namespace"]
+    own = launching.values(launching.shown("clip_recorder"), given)
     recorder = LifecycleNode(
         package=launching.PACKAGE,
         executable="clip_recorder",
         name="clip_recorder",
         namespace=namespace,
         output="screen",
-        parameters=[launching.values(CLIP_RECORDER, given), {"use_sim_time": sim_time}],
+        parameters=[own, {"use_sim_time": sim_time}],
         remappings=launching.own_clock(namespace),
     )
     topic = given["image_topic"]
@@ -33,11 +33,13 @@ def start(context):
     return [recorder, launching.end_with(recorder, "clip_recorder", viewer), *viewer]
 
 
+@launching.with_libraries
 def generate_launch_description():
     rows = (
         launching.NAMESPACE,
         ("use_sim_time", "false", "take time from /clock", "true", "false"),
         ("view", "none", launching.VIEW_TEXT, *launching.VIEWS),
     )
-    arguments = [*launching.arguments(CLIP_RECORDER), *launching.declared(*rows)]
+    arguments = launching.arguments(launching.shown("clip_recorder"))
+    arguments += launching.declared(*rows)
     return LaunchDescription([*arguments, OpaqueFunction(function=start)])

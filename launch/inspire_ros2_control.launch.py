@@ -11,17 +11,15 @@ from launch.event_handlers import OnProcessExit
 from launch_ros.actions import Node
 from launch_ros.parameter_descriptions import ParameterValue
 
-from acehand_ros import control, launching
-from acehand_ros.parameters import PLAYER
+from acehand_ros import launching
 from launch import LaunchDescription
-from retarget.robots.robot import load_robot
 
-SHOWN = tuple(p for p in PLAYER if p.parameter in {
+SHOWN = (
     "source", "robot", "hands", "episode", "rate", "loop", "paused", "position", "output",
     "wait_for_controller", "markers", "frame_prefix", "exit_when_done",
-})  # fmt: skip
+)  # fmt: skip
 OWN = (
-    ("hardware", control.MOCK, "ros2_control plugin of the hands"),
+    ("hardware", launching.MOCK, "ros2_control plugin of the hands"),
     ("hardware_parameters", "", "parameters of the plugin: NAME=VALUE,left.NAME=VALUE"),
     ("update_rate", "100", "rate of the controllers in Hz"),
     ("path_tolerance", "0.2", "largest error on the way, in rad, beyond which a goal is aborted"),
@@ -42,6 +40,9 @@ DEFAULTS = {"source": "", "output": "action", "wait_for_controller": "30.0", "ma
 
 def start(context):
     """Start the controllers, then the player; end with the player."""
+    from acehand_ros import control
+    from retarget.robots.robot import load_robot
+
     given = context.launch_configurations
     robot, namespace = load_robot(given["robot"]), launching.full_namespace(given)
     hardware = control.hardware_parameters(given["hardware_parameters"])
@@ -86,7 +87,7 @@ def start(context):
         namespace=namespace,
         output="screen",
         parameters=[
-            launching.values(SHOWN, given),
+            launching.values(launching.shown("trajectory_player", *SHOWN), given),
             {
                 "stamps": "now", "publish_clock": False, "publish_tf": False,
                 "command_rate": float(given["update_rate"]),
@@ -121,6 +122,8 @@ def start(context):
     ]
 
 
+@launching.with_libraries
 def generate_launch_description():
-    arguments = [*launching.arguments(SHOWN, defaults=DEFAULTS), *launching.declared(*OWN)]
+    own = launching.shown("trajectory_player", *SHOWN)
+    arguments = [*launching.arguments(own, defaults=DEFAULTS), *launching.declared(*OWN)]
     return LaunchDescription([*arguments, OpaqueFunction(function=start)])

@@ -8,10 +8,9 @@ from launch.launch_description_sources import PythonLaunchDescriptionSource
 from launch_ros.actions import Node
 
 from acehand_ros import launching
-from acehand_ros.parameters import OFFLINE_BAG, PLAYER
 from launch import LaunchDescription
 
-SHOWN = tuple(p for p in OFFLINE_BAG if p.parameter not in ("autostart", "exit_when_done"))
+HIDDEN = ("autostart", "exit_when_done")
 PLAY = ("play", "false", "replay the result", "true", "false")
 
 
@@ -24,7 +23,7 @@ def start(context):
         name="offline_bag",
         namespace=given["namespace"],
         output="screen",
-        parameters=[launching.values(SHOWN, given)],
+        parameters=[launching.values(launching.shown("offline_bag", without=HIDDEN), given)],
     )
     replay = IncludeLaunchDescription(
         PythonLaunchDescriptionSource(str(launching.share("launch", "replay.launch.py"))),
@@ -40,10 +39,12 @@ def start(context):
     return [convert, launching.end_with(convert, "offline_bag", (), then)]
 
 
+@launching.with_libraries
 def generate_launch_description():
+    own = launching.shown("offline_bag", without=HIDDEN)
     arguments = [
-        *launching.arguments(SHOWN, required=("bag", "output_dir")),
-        *launching.arguments(tuple(p for p in PLAYER if p.parameter == "frame_prefix")),
+        *launching.arguments(own, required=("bag", "output_dir")),
+        *launching.arguments(launching.shown("trajectory_player", "frame_prefix")),
         *launching.declared(launching.NAMESPACE, PLAY),
     ]
     return LaunchDescription([*arguments, OpaqueFunction(function=start)])

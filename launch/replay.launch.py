@@ -8,12 +8,10 @@ from pathlib import Path
 from launch.actions import OpaqueFunction
 from launch_ros.actions import Node
 
-from acehand_core.pipeline.bag_write import seen_by
 from acehand_ros import launching
-from acehand_ros.parameters import PLAYER
 from launch import LaunchDescription
 
-SHOWN = tuple(p for p in PLAYER if p.parameter != "publish_description")
+HIDDEN = ("publish_description",)
 OWN = (
     launching.NAMESPACE,
     ("fixed_frame", "", "RViz's fixed frame, without frame_prefix; empty: the source's camera"),
@@ -25,11 +23,14 @@ OWN = (
 
 def start(context):
     """Start the player, link frames and a viewer; end with the player."""
+    from acehand_core.pipeline.bag_write import seen_by
+
     given = context.launch_configurations
     sim_time = given["stamps"] == "recorded" and given["publish_clock"] == "true"
     namespace, prefix = given["namespace"], given["frame_prefix"]
     links = given["robot_state_publisher"] == "true"
     published = links and launching.installed("robot_state_publisher")
+    own = launching.values(launching.shown("trajectory_player", without=HIDDEN), given)
     player = Node(
         package=launching.PACKAGE,
         executable="trajectory_player",
@@ -37,7 +38,7 @@ def start(context):
         namespace=namespace,
         output="screen",
         # robot_state_publisher, if started, publishes the descriptions too.
-        parameters=[launching.values(SHOWN, given), {"publish_description": not published}],
+        parameters=[own, {"publish_description": not published}],
         remappings=launching.own_clock(namespace),
     )
     frame, pictures = seen_by(Path(given["source"]).expanduser(), int(given["episode"]))
@@ -54,6 +55,8 @@ def start(context):
     return [player, launching.end_with(player, "trajectory_player", others), *others]
 
 
+@launching.with_libraries
 def generate_launch_description():
-    arguments = [*launching.arguments(SHOWN, required=("source",)), *launching.declared(*OWN)]
+    own = launching.shown("trajectory_player", without=HIDDEN)
+    arguments = [*launching.arguments(own, required=("source",)), *launching.declared(*OWN)]
     return LaunchDescription([*arguments, OpaqueFunction(function=start)])

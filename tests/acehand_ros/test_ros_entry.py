@@ -65,6 +65,56 @@ def test_without_its_libraries_a_node_says_what_to_source(library: str) -> None:
     assert library in done.stderr and "source the setup of ROS" in done.stderr
 
 
+#: Loads launch files, with stand-ins for what ROS brings.
+LAUNCH = """
+import importlib.util, sys, types
+
+class Made:
+    def __init__(self, *entries, **given):
+        self.entries, self.given = entries, given
+
+for name in ("launch", "launch.actions", "launch.event_handlers",
+             "launch.launch_description_sources", "launch_ros", "launch_ros.actions",
+             "launch_ros.parameter_descriptions"):
+    sys.modules[name] = types.ModuleType(name)
+    sys.modules[name].__getattr__ = lambda _: Made
+if not importlib.util.find_spec("yaml"):
+    sys.modules["yaml"] = types.ModuleType("yaml")
+for file in sys.argv[1:]:
+    spec = importlib.util.spec_from_file_location("file", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    *arguments, action = module.generate_launch_description().entries[0]
+    try:
+        print(len(arguments), *(() if arguments else action.given["function"](None)))
+    except RuntimeError as error:
+        print(error)
+"""
+
+
+def test_launch_files_in_another_python_say_what_to_export() -> None:
+    """A Python without site-packages, then with those that the sentence names."""
+    files = sorted(map(str, (ROOT / "launch").glob("*.launch.py")))
+    bare = {"PYTHONPATH": str(ROOT), "PATH": str(Path(sys.executable).parent)}
+
+    def load(environment: dict[str, str]) -> list[str]:
+        command = [sys.executable, "-S", "-c", LAUNCH, *files]
+        done = subprocess.run(
+            command, env=environment, cwd="/", capture_output=True, text=True, check=True
+        )
+        return done.stdout.splitlines()
+
+    said = load(bare)
+    assert len(said) == len(files) == 4
+    for line in said:
+        assert f"{sys.executable}, lacks" in line and "No module named 'numpy'" in line
+        export = line[line.index("export ") :]
+        assert export in (ROOT / "docs/ros2.md").read_text("utf-8")
+    shell = ["/bin/bash", "-c", f"{export}; echo $PYTHONPATH"]
+    path = subprocess.run(shell, env=bare, capture_output=True, text=True, check=True).stdout
+    assert all(int(count) > 10 for count in load(bare | {"PYTHONPATH": path.strip()}))
+
+
 def test_help_lists_the_parameters() -> None:
     code = "import sys; from acehand_ros.entry import offline_bag; sys.exit(offline_bag())"
     done = python(code, "--help")
