@@ -47,6 +47,7 @@ class Drive:
 @pytest.fixture
 def spun() -> Iterator[Any]:
     """A node of ours and one with a controller, each spun by a thread of its own."""
+    pytest.importorskip("control_msgs", reason="needs control_msgs")
     import rclpy
     from control_msgs.action import FollowJointTrajectory
     from rclpy.action import ActionServer
