@@ -204,8 +204,8 @@ class Bag:
     def _find_files(self) -> list[Path]:
         if not self.path.exists():
             raise InputError(f"{self.path}: no such bag.")
-        if self.path.is_file():
-            if not is_storage(self.path):
+        if not self.path.is_dir():
+            if not (is_storage(self.path) and self.path.is_file()):
                 raise InputError(f"{self.path}: not a bag; valid: a folder, .mcap, .db3 or .bag.")
             return [self.path]
 

@@ -1,6 +1,7 @@
 """Damaged and unclear bags: the rest is read, and every loss is counted and noted."""
 
 import gc
+import os
 import resource
 import sys
 import tempfile
@@ -300,12 +301,14 @@ def test_camera_info_that_gives_no_camera(tmp_path: Path, options: dict | None) 
             index_of(tmp_path / "bag", camera_info_topic="/cam/camera_info")
 
 
-@pytest.mark.parametrize("name", ["a.mcap", "a.db3", "folder", "nowhere.mcap"])
+@pytest.mark.parametrize("name", ["a.mcap", "a.db3", "folder", "nowhere.mcap", "pipe.mcap"])
 def test_what_is_no_bag_is_named(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     if name == "folder":
         path.mkdir()
         (path / "metadata.yaml").write_text("rosbag2_bagfile_information: {}")
+    elif name == "pipe.mcap":
+        os.mkfifo(path)
     elif name != "nowhere.mcap":
         path.write_bytes(b"nothing of the kind")
     with pytest.raises(InputError, match=name):
