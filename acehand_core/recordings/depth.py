@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,9 +18,11 @@ from acehand_core.recordings import lerobot_video
 from acehand_core.recordings.cameras import fit_camera_to
 from acehand_core.recordings.options import RigOptions
 from acehand_core.recordings.rig import DEPTH, Rig, check_overlap
-from acehand_core.recordings.video import VideoFrames, pictures_in, times_of_names
+from acehand_core.recordings.video import VideoFrames, of_frames, pictures_in, times_of_names
 from acehand_core.recordings.video_index import open_container, scan
 from acehand_core.types import DepthImage, TimestampsNs
+
+_log = logging.getLogger(__name__)
 
 _SUFFIXES = (".png", ".exr", ".tif", ".tiff")
 #: Plausible medians of depth, metres.
@@ -43,9 +46,9 @@ def check_metres(depth: DepthSource, hint: str) -> tuple[int, int]:
     Raises CalibrationError: several sizes, or a median reading that is not plausible in metres.
     """
     shown = np.unique(np.linspace(0, len(depth) - 1, 5).astype(int)).tolist()
-    images = [depth.at(index) for index in shown]
-    if len({image.shape for image in images}) > 1:
-        raise CalibrationError("its pictures have several sizes; valid: one.")
+    images = [image for index in shown if (image := depth.at(index)).size]
+    if len({image.shape for image in images}) != 1:
+        raise CalibrationError("its pictures are damaged, or have several sizes; valid: one.")
     readings = np.concatenate([image[np.isfinite(image)] for image in images])
     median = float(np.median(readings)) if len(readings) else np.nan
     if not _LEAST_M <= median <= _MOST_M:
@@ -58,18 +61,28 @@ def check_metres(depth: DepthSource, hint: str) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class DepthFrames:
-    """A ``DepthSource`` of T pictures: ``counts`` of one by its index, ``scale`` as ``metres``."""
+    """A ``DepthSource`` of T pictures: ``counts`` of one by its index, ``scale`` as ``metres``.
+
+    A damaged picture, or one that has not the ``size`` (width, height), has no readings.
+    """
 
     count: int
     counts: Callable[[int], np.ndarray]
     scale: float | None
+    size: tuple[int, int] = (0, 0)
 
     def __len__(self) -> int:
         return self.count
 
     def at(self, index: int) -> DepthImage:
-        """Return z in metres, NaN without a reading. Raises VideoError: not a depth picture."""
-        return metres(self.counts(index), self.scale)
+        """Return z in metres, NaN without a reading. Raises InputError: not depth."""
+        try:
+            depth = metres(self.counts(index), self.scale)
+            if self.size in ((0, 0), depth.shape[::-1]):
+                return depth
+        except VideoError as error:
+            _log.warning("%s", error)
+        return np.full(self.size[::-1], np.nan, np.float32)
 
 
 def _dequantised(frames: VideoFrames, said: Mapping[str, float], index: int) -> np.ndarray:
@@ -81,15 +94,24 @@ def _dequantised(frames: VideoFrames, said: Mapping[str, float], index: int) -> 
     return np.where((codes > 0) & (codes < 4095), z, np.nan)
 
 
+def _is_cut_off(png: Path) -> bool:
+    """Return whether a PNG has no end: damage that is known without decoding."""
+    with png.open("rb") as file:
+        file.seek(max(png.stat().st_size - 64, 0))
+        return b"IEND" not in file.read()
+
+
 def _picture(paths: Sequence[Path], index: int) -> np.ndarray:
     path = paths[index]
     if path.suffix.lower() == ".exr":
         return _exr(path)
     data = np.fromfile(path, np.uint8)
     image = cv2.imdecode(data, cv2.IMREAD_UNCHANGED) if len(data) else None
-    if image is None or image.ndim != 2 or image.dtype not in (np.uint16, np.float32):
-        found = "damaged" if image is None else f"{image.dtype} of shape {image.shape}"
-        raise VideoError(f"{path}: {found}; depth has one channel, of 16 bits or of floats.")
+    if image is None:
+        raise VideoError(f"{path}: damaged, not used.")
+    if image.ndim != 2 or image.dtype not in (np.uint16, np.float32):
+        found = f"{image.dtype} of shape {image.shape}"
+        raise InputError(f"{path}: {found}; depth has one channel, of 16 bits or of floats.")
     return image
 
 
@@ -112,17 +134,18 @@ def _plane(frames: VideoFrames, index: int) -> np.ndarray:
 
 
 def _source(
-    path: Path, place: Path, scale: float | None
+    path: Path, place: Path, scale: float | None, whole: Recording
 ) -> tuple[DepthFrames, TimestampsNs | None]:
-    """Return depth at ``place``, of the input ``path``, and its times, if it has its own."""
+    """Return depth at ``place``, of the input ``path``, and its times, if they are known."""
     if lerobot_video.is_episode(path) and not place.exists():
         episode, said = lerobot_video.open_depth(path, place.name)
         assert isinstance(episode.frames, VideoFrames)
         dequantised = partial(_dequantised, episode.frames, said)
         return DepthFrames(len(episode), dequantised, None), episode.timestamps_ns
     if place.is_dir() and (paths := pictures_in(place, _SUFFIXES)):
-        frames = DepthFrames(len(paths), partial(_picture, paths), scale)
-        return frames, times_of_names(place, [path.stem for path in paths])
+        times = times_of_names(place, [path.stem for path in paths])
+        paths, times = of_frames(paths, whole) or (paths, times)
+        return DepthFrames(len(paths), partial(_picture, paths), scale), times
     if place.is_file() and (tracks := _tracks(place)):
         index = scan(place, tracks[0])
         counts = partial(_plane, VideoFrames(index, np.arange(len(index))))
@@ -142,24 +165,25 @@ def _tracks(video: Path) -> list[int]:
 
 
 def with_depth(
-    path: Path, recording: Recording, options: RigOptions, rig: Rig | None, whole_ns: TimestampsNs
+    path: Path, recording: Recording, options: RigOptions, rig: Rig | None, whole: Recording
 ) -> Recording:
     """Return a recording with depth; it has its camera, and pictures as stored.
 
-    ``whole_ns`` are times of all frames of the input ``path``, for depth without times. Raises
-    InputError: no depth, not as much as frames, or at other times; CalibrationError: no camera of
-    its size, or not plausible in its unit.
+    ``whole`` has all frames of the input ``path``, for depth without times. Raises InputError: no
+    depth, of unknown times, or at other times; CalibrationError: no camera of its size, or not
+    plausible in its unit.
     """
-    place = options.depth
+    place, whole_ns = options.depth, whole.timestamps_ns
     assert place is not None
-    depth, times = _source(path, place, options.depth_unit)
+    depth, times = _source(path, place, options.depth_unit, whole)
     own_clock = times is None or times[0] > whole_ns[-1] or times[-1] < whole_ns[0]
     if len(depth) == len(whole_ns) and own_clock:
         times = whole_ns
     if times is None:
         raise InputError(
             f"--depth {place} has {len(depth)} pictures, the input {len(whole_ns)} frames; valid: "
-            "as many, or names that are times (12.345678 s, or nanoseconds)."
+            "as many, or names that are times (12.345678 s, or nanoseconds), or numbers of frames: "
+            f"few missing, from 0, or up to {len(whole_ns)}."
         )
     check_overlap(recording, times, f"--depth {place}")
     try:
@@ -167,7 +191,12 @@ def with_depth(
     except CalibrationError as error:
         raise CalibrationError(f"--depth {place}: {error}") from None
 
+    depth = replace(depth, size=size)
+    broken = sum(map(_is_cut_off, pictures_in(place, (".png",)))) if place.is_dir() else 0
+
     pose, note = np.eye(4), f"depth of {place.name}"
+    if broken or len(depth) != len(whole_ns):
+        note += f" ({len(depth)} pictures, {broken} damaged, for {len(whole_ns)} frames)"
     pictures = recording.width, recording.height
     if rig is not None and DEPTH in rig.cameras:
         camera, pose = rig.fitted(DEPTH, *size), rig.T_main(DEPTH)

@@ -140,7 +140,7 @@ def open_depth(path: Path, key: str) -> tuple[Recording, dict[str, float]]:
 def recording_of(
     episode: SourceEpisode, mirrored: bool = False, kept: Latest | None = None
 ) -> Recording:
-    """Return a found episode as ``open_episode`` does. Raises VideoError."""
+    """Return a found episode as ``open_episode`` does, without frames that its video lacks."""
     key = "open", mirrored, *_state(episode)
     whole = (kept or Latest(1))(key, lambda: open_video(episode.video, mirrored=mirrored))
     stamps = np.round(np.arange(episode.frames) * 1e9 / episode.fps).astype(np.int64)
@@ -148,11 +148,15 @@ def recording_of(
     times = whole.timestamps_ns
     index = np.searchsorted(times[:-1] + np.diff(times) // 2, due)
     away = np.abs(times[index] - due)
-    if (missing := np.flatnonzero(away > 0.5e9 / episode.fps)).size:
+    missing, notes = np.flatnonzero(away > 0.5e9 / episode.fps), whole.notes
+    if 2 * len(missing) >= len(due):
         raise VideoError(
             f"{episode.path}: {episode.video} has no picture at {due[missing[0]] / 1e9:.3f} s, the "
             f"time of frame {missing[0]}; its pictures end at {times[-1] / 1e9:.3f} s."
         )
+    if len(missing):
+        stamps, index = np.delete(stamps, missing), np.delete(index, missing)
+        notes = (*notes, f"{len(missing)} of {len(due)} frames have no picture: left out")
 
     frames = whole.frames
     assert isinstance(frames, VideoFrames)
@@ -164,6 +168,7 @@ def recording_of(
         timestamps_ns=stamps,
         fps=episode.fps,
         frames=frames.select(index),
+        notes=notes,
         task=episode.task,
     )
 

@@ -376,7 +376,7 @@ class Registry:
                 raise InputError(f"{path}: --rig, --view, --stereo, --depth: not of {kind.noun}.")
             recording, rig = open_views(recording, options.rigs, open_view)
             recording = replace(recording, sha256=self.sha256(path, options))
-        whole_ns = recording.timestamps_ns
+        whole = recording
         bounds = frames_between(
             str(path), recording.timestamps_ns, recording.fps, options.start_s, options.duration_s
         )
@@ -390,7 +390,7 @@ class Registry:
         if options.rigs.depth is not None:
             from acehand_core.recordings.depth import with_depth
 
-            recording = with_depth(path, recording, options.rigs, rig, whole_ns)
+            recording = with_depth(path, recording, options.rigs, rig, whole)
 
         views = recording.views
         if options.rigs.baseline_m is not None:  # a rectified pair has one camera

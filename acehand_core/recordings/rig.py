@@ -20,6 +20,7 @@ from acehand_core.recordings.camera_fields import CameraHints, field, is_mapping
 from acehand_core.recordings.camera_files import content_of, file_and_name, format_of, json_of
 from acehand_core.recordings.cameras import fit_camera_to
 from acehand_core.recordings.options import RigOptions, Stereo
+from acehand_core.recordings.video import FolderFrames, of_frames
 from acehand_core.recordings.video_index import open_container
 from acehand_core.types import ImageRgb, Picture, RigidTransform, TimestampsNs
 
@@ -207,8 +208,15 @@ def open_views(
         _refuse_turned(view)
         if view.sha256 == recording.sha256 or name == rig.main:
             raise InputError(f"--view {name}={value} is the input or its camera; give another.")
+        pictures = view.frames
+        if isinstance(pictures, FolderFrames) and (found := of_frames(pictures.paths, recording)):
+            pictures = FolderFrames(found[0], pictures.size)
+            view = replace(view, frames=pictures, timestamps_ns=found[1], fps=recording.fps)
         times = view.timestamps_ns - round(options.offsets_s.get(name, 0.0) * 1e9)
         check_overlap(recording, times, f"--view {name}={value}")
+        if len(times) < len(recording):
+            note = f"view {name}: {len(times)} pictures for {len(recording)} frames"
+            recording = replace(recording, notes=(*recording.notes, note))
         sources[name] = replace(view, timestamps_ns=times)
 
     views = []

@@ -31,6 +31,8 @@ EXTENSIONS = (
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp")
 #: Frames per second of pictures whose names are not times.
 DEFAULT_RATE = 30.0
+#: Numbered pictures of a recording's frames reach over at least this share of them.
+_SPANNED = 0.9
 #: Names that are times: as in EuRoC, and as in TUM RGB-D.
 _NANOSECONDS, _SECONDS = re.compile(r"\d{16,19}"), re.compile(r"\d{1,10}\.\d{3,9}")
 #: Convert in the calling thread, as PyAV before 17 always does.
@@ -326,6 +328,38 @@ def times_of_names(folder: Path, stems: Sequence[str]) -> TimestampsNs | None:
         frame = int(np.argmax(np.diff(times) <= 0))
         raise InputError(f"{folder}: {stems[frame]} and {stems[frame + 1]} name the same time.")
     return times
+
+
+def of_frames(
+    paths: Sequence[Path], recording: Recording
+) -> tuple[list[Path], TimestampsNs] | None:
+    """Return which of other pictures belong to frames, and the frames' times; None: not known.
+
+    By the last number in their names: as in the frame's own picture, else from 0, or from 1 to the
+    number of frames. As many pictures as frames are in order if no number is missing.
+    """
+    if times_of_names(paths[0].parent, [path.stem for path in paths]) is not None:
+        return None
+    numbers, times, own = _numbers(paths), recording.timestamps_ns, recording.frames
+    named: Sequence[int] = range(1, len(times) + 1) if numbers[-1] == len(times) else ()
+    if isinstance(own, FolderFrames):
+        named = _numbers(own.paths)
+    elif numbers[0] == 0:
+        named = range(len(times))
+    frame_of = {number: frame for frame, number in enumerate(named)}
+    kept = [i for i, number in enumerate(numbers) if number in frame_of]
+    frames = np.array([frame_of[numbers[i]] for i in kept], int)
+
+    # Pictures that end early, or go far beyond the end, have another rate.
+    known = 2 * len(kept) > len(paths) and bool((np.diff(frames) > 0).all())
+    known = known and np.ptp(frames) + 1 >= _SPANNED * len(times)
+    if len(paths) == len(times) and not (known and np.ptp(numbers) >= len(paths)):
+        return list(paths), times
+    return ([paths[i] for i in kept], times[frames]) if known else None
+
+
+def _numbers(paths: Sequence[Path]) -> list[int]:
+    return [int((re.findall(r"\d+", path.stem) or [-1])[-1]) for path in paths]
 
 
 def _read(path: Path) -> ImageRgb:

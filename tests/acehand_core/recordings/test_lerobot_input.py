@@ -115,6 +115,20 @@ def test_another_camera_is_a_view(tmp_path: Path, whole: list[np.ndarray]) -> No
     assert opened.sha256 != open_recording(path, video_key=EGO).sha256
 
 
+def test_an_episode_without_its_last_pictures(tmp_path: Path, whole: list[np.ndarray]) -> None:
+    """A frame without a picture is left out and counted, but not half of them."""
+    root = version_2(tmp_path / "set", whole)
+    path = root / "episode_000001"
+    video = lerobot_video.find_episode(path, EGO).video
+    write_video(video, whole[10:14])
+    opened = open_recording(path, video_key=EGO)
+    assert opened.timestamps_ns.tolist() == [round(k * 1e9 / 30) for k in range(4)]
+    assert any("1 of 5 frames" in note for note in opened.notes)
+    write_video(video, whole[10:12])
+    with pytest.raises(VideoError, match="no picture"):
+        open_recording(path, video_key=EGO)
+
+
 def test_depth_of_an_episode(tmp_path: Path, whole: list[np.ndarray]) -> None:
     """12-bit codes as lerobot 0.6 states them: log(z + 3.5) from 0.01 m; ends are no reading."""
     path = Registry().expand([version_2(tmp_path / "old", whole)])[1]

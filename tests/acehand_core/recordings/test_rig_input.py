@@ -337,6 +337,65 @@ def test_depth_named_by_time(videos, rig, tmp_path):
     np.testing.assert_allclose(depth.frames.at(3)[1, 1], 0.07, rtol=1e-6)
 
 
+def test_pictures_that_are_missing(videos, rig, tmp_path):
+    """Numbers in names are of frames, from 0 or up to 10, or those of the pictures themselves."""
+    lens = {"intrinsics": (80.0, 82.0, 47.0, 32.0)}
+    times = write_pictures(tmp_path / "frames", {n: f"rgb_{n:06d}" for n in (3, 4, 6, 7, 8, 9)})
+    cases = (
+        (videos[0], range(10), (0, 1, 2, 4, 5, 6, 7, 8, 9), (0, 1, 2, 4, 5, 6, 7, 8, 9)),
+        (videos[0], range(10), range(11), range(10)),
+        (videos[0], range(1, 11), (1, 2, 4, 5, 6, 7, 8, 9, 10), (0, 1, 3, 4, 5, 6, 7, 8, 9)),
+        (times, (3, 4, 6, 7, 8, 9), (3, 4, 5, 6, 7, 9), (0, 1, 2, 3, 5)),
+    )
+    for case, (path, own, numbers, rows) in enumerate(cases):
+        names = [f"d_{number:06d}" for number in numbers]
+        folder = depth_folder(tmp_path / f"depth{case}", [500 + n for n in numbers], names)
+        opened = open_recording(path, depth=folder, **lens)
+        stamps = opened.timestamps_ns[list(rows)]
+        assert opened.depth.timestamps_ns.tolist() == stamps.tolist()
+        for index, frame in enumerate(rows):
+            expected = np.float32((500 + list(own)[frame]) / 1000)
+            assert opened.depth.frames.at(index)[1, 1] == expected
+        said = f"{len(rows)} pictures, 0 damaged, for {len(own)} frames"
+        assert len(rows) == len(own) or any(said in note for note in opened.notes)
+
+    pictures = write_pictures(tmp_path / "view", {n: n for n in range(10) if n != 4})
+    video = write_video(tmp_path / "slow.mp4", 10, fps=10)
+    (view,) = (opened := open_recording(video, rig=rig, view=(f"right={pictures}",))).views
+    assert (view.recording.timestamps_ns // 100_000_000).tolist() == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+    assert read_number(view.recording.frames.at(4)) == 5
+    assert any("right: 9 pictures for 10 frames" in note for note in opened.notes)
+
+
+def write_pictures(folder: Path, names: dict[int, Any]) -> Path:
+    folder.mkdir()
+    for number, name in names.items():
+        cv2.imwrite(str(folder / f"{name}.png"), numbered_image(number))
+    return folder
+
+
+def test_damaged_depth_has_no_readings(videos, tmp_path, caplog):
+    """Cut off pictures are counted when opened, others are named when read."""
+    folder = depth_folder(tmp_path / "depth", [500] * 10)
+    (folder / "0.png").write_bytes(b"")
+    (folder / "3.png").write_bytes((folder / "3.png").read_bytes()[:-20])
+    data = bytearray((folder / "5.png").read_bytes())
+    data[len(data) // 2] ^= 255
+    (folder / "5.png").write_bytes(data)
+    cv2.imwrite(str(folder / "7.png"), np.full((HEIGHT, WIDTH + 1), 500, np.uint16))
+    lens = {"intrinsics": (80.0, 82.0, 47.0, 32.0), "depth": folder}
+    opened = open_recording(videos[0], **lens)
+    assert any("10 pictures, 2 damaged, for 10 frames" in note for note in opened.notes)
+    depth = [opened.depth.frames.at(index) for index in range(10)]
+    assert {image.shape for image in depth} == {(HEIGHT, WIDTH)}
+    assert [n for n, image in enumerate(depth) if np.isnan(image).all()] == [0, 3, 5, 7]
+    assert "5.png: damaged" in caplog.text
+    for number in range(10):
+        (folder / f"{number}.png").write_bytes(b"")
+    with pytest.raises(AcehandError, match="damaged"):
+        open_recording(videos[0], **lens)
+
+
 def test_depth_in_exr(videos, tmp_path):
     """Metres of a float channel, with OpenEXR if it is installed."""
     (folder := tmp_path / "exr").mkdir()
@@ -467,6 +526,7 @@ CASES: list[Case] = [
      "--depth needs the camera"),
     ("depth size", lambda f: _depth(f, size=(48, 32)), "camera named depth"),
     ("few pictures", lambda f: _depth(f, (500, 500)), "2 pictures, the input 10 frames"),
+    ("numbers from 0 or 1", lambda f: _depth(f, (500,) * 9, names=range(1, 10)), "9 pictures, the"),
     ("no pictures", lambda f: _depth(f, ()), "give a folder of"),
     ("no track", lambda f: {"depth": f / "b.mp4", "intrinsics": (80.0, 82.0, 47.0, 32.0)},
      "track of 16-bit"),
