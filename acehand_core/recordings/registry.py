@@ -364,9 +364,10 @@ class Registry:
         kind = self._formats[format_of(path)]
         self._refuse_options_of_others(path, kind, options)
         opened = kind.open(path, options, progress)
+        from acehand_core.recordings.rig import open_views, shows_two_pictures
+
         recording, rig = opened.recording, None
         if options.rigs != RigOptions():
-            from acehand_core.recordings.rig import open_views
 
             def open_view(value: str) -> Recording:
                 kind, file, own = self._place(path, value, options)
@@ -376,6 +377,9 @@ class Registry:
                 raise InputError(f"{path}: --rig, --view, --stereo, --depth: not of {kind.noun}.")
             recording, rig = open_views(recording, options.rigs, open_view)
             recording = replace(recording, sha256=self.sha256(path, options))
+        if not kind.has_views and options.rigs.stereo is None and shows_two_pictures(recording):
+            note = "two pictures in one, side by side or above each other: give --stereo"
+            recording = replace(recording, notes=(*recording.notes, note))
         whole = recording
         bounds = frames_between(
             str(path), recording.timestamps_ns, recording.fps, options.start_s, options.duration_s

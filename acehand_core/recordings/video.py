@@ -187,7 +187,7 @@ def open_video(path: Path | str, mirrored: bool = False) -> Recording:
         height=index.height,
         frames=VideoFrames(index, np.arange(len(index))),
         notes=index.notes,
-        processing={"rotation": index.rotation, "mirrored": index.mirrored},
+        processing={"rotation": index.rotation, "mirrored": index.mirrored, **index.changes},
     )
 
 

@@ -7,7 +7,8 @@ import contextlib
 import itertools
 import logging
 import math
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import av
 import numpy as np
 from av.container import InputContainer
+from av.filter import Graph
 from av.sidedata.sidedata import SideData
 from av.stream import Disposition
 from av.video.reformatter import ColorRange, Colorspace
@@ -56,9 +58,10 @@ class VideoIndex:
     """The T source frames of a video stream in presentation order.
 
     ``pts`` identify frames; None: untrustworthy, frames are counted from the beginning. Decoding
-    starts at ``keyframes``, the first being 0. Frames are rotated by ``rotation`` (degrees
-    counter-clockwise), then flipped left to right if ``mirrored``. ``warned``: frames with a logged
-    warning. ``track``: of the file's video streams; None: the first one.
+    starts at ``keyframes``, the first being 0. Frames are scaled to square pixels (``width`` and
+    ``height`` are then upright), rotated by ``rotation`` (degrees counter-clockwise), then flipped
+    left to right if ``mirrored``. ``warned``: frames with a logged warning. ``track``: of the
+    file's video streams; None: the first one. ``changes``: to pixels that are stored otherwise.
     """
 
     path: Path
@@ -74,6 +77,7 @@ class VideoIndex:
     notes: tuple[str, ...]
     warned: set[int] = field(default_factory=set, repr=False, compare=False)
     track: int | None = None
+    changes: Mapping[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.timestamps_ns)
@@ -131,6 +135,12 @@ class VideoIndex:
 
     def _decode(self, start: int, parallel: bool) -> Iterator[tuple[int, av.VideoFrame]]:
         """Yield decoded frames from a key frame up to ``start`` to the end."""
+        if "deinterlaced" not in self.changes:
+            return self._stored(start, parallel)
+        # A frame is made of the one before it too, wherever reading starts.
+        return _deinterlaced(self._stored(max(start - 1, 0), parallel))
+
+    def _stored(self, start: int, parallel: bool) -> Iterator[tuple[int, av.VideoFrame]]:
         position = bisect.bisect_right(self.keyframes, start) - 1
         back = 1
         while True:
@@ -159,6 +169,32 @@ class VideoIndex:
             return None
         index = int(np.searchsorted(self.pts, frame.pts))
         return index if index < len(self.pts) and self.pts[index] == frame.pts else None
+
+
+def _deinterlaced(
+    frames: Iterator[tuple[int, av.VideoFrame]],
+) -> Iterator[tuple[int, av.VideoFrame]]:
+    """Yield frames of the first field's time, with the numbers and stamps of the given ones."""
+    graph, waiting = Graph(), deque[tuple[int, av.VideoFrame]]()
+    for number, frame in itertools.chain(frames, [(-1, None)]):
+        if frame is not None:
+            if not waiting and not graph.configured:
+                source = graph.add_buffer(
+                    width=frame.width,
+                    height=frame.height,
+                    format=frame.format,
+                    time_base=Fraction(1, 1),
+                )
+                bwdif = graph.add("bwdif", "mode=send_frame:deint=interlaced")
+                graph.link_nodes(source, bwdif, graph.add("buffersink")).configure()
+            waiting.append((number, frame))
+        graph.push(frame)
+        # It comes one frame late.
+        while len(waiting) > (frame is not None):
+            made = graph.vpull()
+            index, stored = waiting.popleft()
+            made.pts, made.time_base = stored.pts, stored.time_base
+            yield index, made
 
 
 def open_container(path: Path) -> InputContainer:
@@ -249,6 +285,9 @@ def decoded(
         yield from frames
 
 
+#: Pixels within this of square are square: players round sizes, too.
+_SQUARE = Fraction(1, 100)
+
 #: In these containers one packet is one frame and carries its own presentation stamp.
 _ONE_PACKET_ONE_FRAME = {"mov", "matroska"}
 
@@ -262,11 +301,15 @@ def scan(path: Path, track: int | None = None) -> VideoIndex:
 
     if first is None:
         raise VideoError(f"{path}: the video stream has no frame that can be decoded.")
-    notes = []
-    if listing.pixel_aspect != 1:
-        notes.append(f"pixels are not square ({listing.pixel_aspect}); frames are read as stored")
+    notes, changes, aspect = [], dict[str, str](), listing.pixel_aspect
+    width, height = first.width, first.height
+    if abs(aspect - 1) > _SQUARE and 1 / 4 < aspect < 4:
+        width = round(width * aspect)
+        changes["pixel_aspect"] = str(aspect)
+        notes.append(f"pixels of {aspect} are made square: {width} x {height}")
     if first.interlaced_frame:
-        notes.append("interlaced: moving edges are combed")
+        changes["deinterlaced"] = "bwdif"
+        notes.append("interlaced: deinterlaced, one frame of each two fields")
 
     pts: np.ndarray | None
     if listing.pts is not None and first.pts is not None and first.pts in listing.pts:
@@ -290,13 +333,14 @@ def scan(path: Path, track: int | None = None) -> VideoIndex:
         keyframes=(0,) if pts is None else (0, *(int(i) for i in np.flatnonzero(keys) if i > 0)),
         timestamps_ns=np.array(times, np.int64),
         fps=_nominal_fps(times, listing),
-        width=first.height if turned else first.width,
-        height=first.width if turned else first.height,
+        width=height if turned else width,
+        height=width if turned else height,
         rotation=rotation,
         mirrored=mirrored,
         damaged=listing.damaged,
         notes=tuple(notes),
         track=track,
+        changes=changes,
     )
 
 

@@ -24,6 +24,7 @@ from acehand_core.recordings.registry import Registry, open_recording
 from acehand_core.recordings.rig import read_rig
 from acehand_core.settings import identity_of
 from helpers.camera_samples import Lens, file_storage, kalibr, ros_calibration
+from helpers.example_video import example_frames
 from helpers.video_fixtures import numbered_image, read_number, write_video
 
 WIDTH, HEIGHT = 96, 64
@@ -554,6 +555,23 @@ def test_turned_videos_are_refused(rig, tmp_path):
     for video, view in (turned, other), (other, turned):
         with pytest.raises(AcehandError, match="stored upright"):
             open_recording(video, rig=rig, view=(f"right={view}",))
+
+
+def test_two_pictures_without_the_option_are_noticed(rig, tmp_path):
+    """By what the file says, and a photographed scene seen twice, 10 px apart; halves are not."""
+
+    def noticed(path: Path, **options: Any) -> bool:
+        return any("--stereo" in note for note in open_recording(path, **options).notes)
+
+    images = example_frames(3)
+    pairs = [np.concatenate([image[:, 10:], image[:, :-10]], 1) for image in images]
+    pair = write_video(tmp_path / "pair.mp4", pairs)
+    assert noticed(pair) and not noticed(pair, stereo="left-right", baseline_m=0.1, intrinsics=(
+        600.0, 600.0, 314.5, 239.5))  # fmt: skip
+    assert not noticed(write_video(tmp_path / "one.mp4", images))
+    assert not noticed(write_video(tmp_path / "wide.mp4", [image[:160] for image in images]))
+    packed = {"x264-params": "frame-packing=4"}  # top and bottom
+    assert noticed(write_video(tmp_path / "packed.mp4", 3, options=packed))
 
 
 def test_an_odd_video_has_no_halves(rig, tmp_path):

@@ -20,7 +20,9 @@ from acehand_core.errors import InputError, VideoError
 from acehand_core.recordings.registry import open_recording
 from acehand_core.recordings.selection import at_rate
 from acehand_core.recordings.video import open_video
+from acehand_core.recordings.video_encode import encode_video
 from acehand_core.recordings.video_index import repair_times
+from helpers import video_fixtures
 from helpers.video_fixtures import numbered_image, read_number, write_audio, write_video
 
 #: One key frame in 250, and three frames of each four stored out of order.
@@ -475,3 +477,81 @@ def test_real_video(shared) -> None:
     for image, other in zip(recording.frames.read(0, 40), expected, strict=True):
         np.testing.assert_array_equal(image, other)
     np.testing.assert_array_equal(recording.frames.at(17), expected[17])
+
+
+def write_flagged(
+    path: Path, images, codec="libx264", aspect=None, flags=0, **options: str
+) -> Path:
+    """Write images with an aspect of their pixels, and FFmpeg's flags of the encoder."""
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream(codec, rate=30, options=options)
+        stream.height, stream.width = images[0].shape[:2]
+        stream.pix_fmt, context = "yuv420p", stream.codec_context
+        context.bit_rate, context.flags = 8_000_000, context.flags | flags
+        if aspect is not None:
+            context.sample_aspect_ratio = aspect
+        for image in images:
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
+        container.mux(stream.encode(None))
+    return path
+
+
+@pytest.mark.parametrize(("aspect", "turned"), [((4, 3), 0), ((8, 9), 0), ((4, 3), 90)])
+def test_pixels_are_made_square(aspect, turned, tmp_path: Path) -> None:
+    """Pictures have the size and place of things of FFmpeg's display aspect ratio."""
+    stored = np.zeros((96, 144, 3), np.uint8)
+    stored[:, 36:72] = 255
+    path = write_flagged(tmp_path / "v.mp4", [stored] * 4, aspect=Fraction(*aspect), crf="5")
+    with av.open(str(path)) as container:
+        display = container.streams.video[0].display_aspect_ratio
+    if turned:
+        video_fixtures._set_display_matrix(path, turned, False)
+    recording = open_recording(path, camera_preset="phone")
+    size = (round(96 * display), 96)
+    assert (recording.width, recording.height) == (size[::-1] if turned else size)
+    image = np.rot90(recording.frames.at(2), -turned // 90)
+    bright = np.flatnonzero(image[48, :, 0] > 127)
+    np.testing.assert_allclose((bright[0], bright[-1] + 1), (size[0] / 4, size[0] / 2), atol=1)
+    assert any("square" in note for note in recording.notes)
+    small = next(recording.frames.read_resized(1, 2, recording.width // 2, recording.height // 2))
+    assert small.shape[:2] == (recording.height // 2, recording.width // 2)
+    facts = encode_video(recording, tmp_path / "out.mp4", 30)
+    with av.open(str(facts.path)) as container:
+        assert container.streams.video[0].sample_aspect_ratio in (None, 1)
+    assert (facts.width, facts.height) == (recording.width, recording.height)
+
+
+def test_sizes_of_players_are_square(tmp_path: Path) -> None:
+    """854 x 480 is often said to be 16:9, with pixels of 1280:1281."""
+    images = [np.zeros((48, 86, 3), np.uint8)]
+    path = write_flagged(tmp_path / "v.mp4", images, aspect=Fraction(1280, 1281))
+    assert open_video(path).width == 86 and not open_video(path).notes
+
+
+@pytest.mark.parametrize(("codec", "suffix"), [("libx264", "mp4"), ("mpeg2video", "mpg")])
+def test_interlaced_video_has_no_combs(codec: str, suffix: str, tmp_path: Path) -> None:
+    """Each frame shows the time of its first field, however it is read."""
+    progressive = []
+    for step in range(40):
+        image = np.full((96, 128, 3), 40, np.uint8)
+        image[:, 20 + 2 * step : 44 + 2 * step] = 200
+        progressive.append(cv2.GaussianBlur(image, (9, 1), 2))
+    woven = [image.copy() for image in progressive[::2]]
+    for image, later in zip(woven, progressive[1::2], strict=True):
+        image[::2] = later[::2]  # the encoders store the bottom field first
+    interlaced = {"flags": 1 << 18 | 1 << 29, "x264-params": "keyint=5:bframes=2"}
+    kinds = {"true": (progressive[::2], {}), "combed": (woven, {}), "v": (woven, interlaced)}
+    shown = {}
+    for name, (images, options) in kinds.items():
+        path = write_flagged(tmp_path / f"{name}.{suffix}", images, codec, **options)
+        recording = open_recording(path)
+        shown[name] = np.stack(list(recording.frames.read(0, 20))).astype(int)
+        assert any("interlaced" in note for note in recording.notes) == (name == "v")
+    off, combs = (np.abs(shown[name] - shown["true"])[1:-1].mean() for name in ("v", "combed"))
+    assert off < 0.4 * combs
+
+    frames, images = recording.frames, shown["v"]
+    for index in np.random.default_rng(0).permutation(20).tolist():
+        np.testing.assert_array_equal(frames.at(index), images[index])
+        (alone,) = frames.read(index, index + 1)
+        np.testing.assert_array_equal(alone, images[index])
