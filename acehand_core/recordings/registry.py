@@ -377,7 +377,7 @@ class Registry:
                 raise InputError(f"{path}: --rig, --view, --stereo, --depth: not of {kind.noun}.")
             recording, rig = open_views(recording, options.rigs, open_view)
             recording = replace(recording, sha256=self.sha256(path, options))
-        if not kind.has_views and options.rigs.stereo is None and shows_two_pictures(recording):
+        if kind.option != "views" and options.rigs.stereo is None and shows_two_pictures(recording):
             note = "two pictures in one, side by side or above each other: give --stereo"
             recording = replace(recording, notes=(*recording.notes, note))
         whole = recording
