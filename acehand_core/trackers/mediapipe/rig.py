@@ -222,8 +222,8 @@ def _matched(
 
 
 def in_view_of(
-    hands: Float[np.ndarray, "T 2 21 3"], T_other_camera: RigidTransform, other: Camera
-) -> Bool[np.ndarray, "T 2"]:
+    hands: Float[np.ndarray, "T S 21 3"], T_other_camera: RigidTransform, other: Camera
+) -> Bool[np.ndarray, "T S"]:
     """Return the hands that are wholly in another camera's picture, if they are of mean size."""
     angle = np.linalg.norm(hands[:, :, 9] - hands[:, :, 0], axis=-1)
     with np.errstate(divide="ignore", invalid="ignore"):
