@@ -127,6 +127,8 @@ PALM_LENGTH_M = 0.09
 SAME_CROP, SAME_HAND = 0.5, 0.75
 #: Sides of a thorough search's squares, in shares of the longer side; they overlap by 0.3.
 TILES: dict[Quality, tuple[float, ...]] = {"fast": (), "balanced": (0.6,), "best": (0.6, 0.4)}
+#: Side of the square in the middle of a wide picture; those around span as many degrees.
+MIDDLE = 0.4
 #: Pictures of fewer levels show nothing: a covered lens, a fade.
 BLANK = 10
 #: Turns of the whole picture in it.
@@ -156,6 +158,9 @@ def squares(image: ImageRgb, quality: Quality, lens: Camera | None = None) -> li
     for side in (share * full.side for share in TILES[quality]):
         middles = itertools.product(_middles(height, side), _middles(width, side))
         out += [Crop(x, y, side, 0.0, lens=lens) for y, x in middles]
+    if lens is not None and TILES[quality]:
+        # A wide picture has fewest pixels per degree here, where those have only their corners.
+        out.append(replace(full, side=MIDDLE * full.side, lens=lens))
     return out
 
 
