@@ -31,6 +31,10 @@ def without_folder(source: str) -> str:
     return source
 
 
+#: Name of the focal length in ``Provenance.assumed``, and the sigma of a distance that is anything.
+LENS, UNKNOWN_SIGMA = "lens", 1.0
+
+
 @dataclass(frozen=True, slots=True)
 class Agreement:
     """How depth, or another camera of a rig, agrees with the hands that the first camera sees.

@@ -125,7 +125,7 @@ class Recording:
         source: the input as given, for messages; ``name``: in results, by default the file's name.
         fps: nominal; ``timestamps_ns`` are exact.
         processing: changes to the pixels on reading (rotated, mirrored, undistorted).
-        focal_sigma: relative standard deviation of the camera's focal length; 0: calibrated.
+        assumed: as ``Provenance.assumed``, of what is not known of the pictures, as their lens.
         camera_frame: ROS frame of a bag's pictures, or "".
         source_timestamps_ns: after resampling, the source's times of the frames.
         views: the other cameras of a rig; ``sha256`` is then of all their files, and of depth.
@@ -148,7 +148,7 @@ class Recording:
     source_timestamps_ns: Int[np.ndarray, "T"] | None = None
     views: tuple[View, ...] = ()
     depth: Depth | None = None
-    focal_sigma: float = 0.0
+    assumed: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.name:

@@ -16,6 +16,7 @@ import numpy as np
 from acehand_core import plugins
 from acehand_core.errors import InputError, VideoError, nearest
 from acehand_core.motion import HandMotion, Recording
+from acehand_core.provenance import LENS, UNKNOWN_SIGMA
 from acehand_core.recordings import lerobot_video
 from acehand_core.recordings.bags.records import (
     METADATA,
@@ -379,7 +380,8 @@ class Registry:
             recording = replace(recording, sha256=self.sha256(path, options))
         if kind.option != "views" and options.rigs.stereo is None and shows_two_pictures(recording):
             note = "two pictures in one, side by side or above each other: give --stereo"
-            recording = replace(recording, notes=(*recording.notes, note))
+            notes, assumed = (*recording.notes, note), {"single picture": UNKNOWN_SIGMA}
+            recording = replace(recording, notes=notes, assumed=assumed)
         whole = recording
         bounds = frames_between(
             str(path), recording.timestamps_ns, recording.fps, options.start_s, options.duration_s
@@ -451,7 +453,7 @@ def _with_camera(
 
         camera = preset_camera(options.camera_preset, *size)
         notes = (*recording.notes, preset_note(options.camera_preset, camera))
-        recording = replace(recording, notes=notes, focal_sigma=KIND_SIGMA)
+        recording = replace(recording, notes=notes, assumed={**recording.assumed, LENS: KIND_SIGMA})
     elif recording.camera is None:
         said = kind.described(path, recording) if options.camera_metadata else None
         estimated = None
@@ -460,7 +462,8 @@ def _with_camera(
             estimated = partial(described_by_pictures, recording, work_dir, shown)
         for described in descriptions(said, estimated):
             camera, notes = described.camera, (*recording.notes, described.note)
-            recording = replace(recording, notes=notes, focal_sigma=described.sigma)
+            lens = {LENS: described.sigma} if camera is not None else {}
+            recording = replace(recording, notes=notes, assumed={**recording.assumed, **lens})
     if camera is not None and options.mirrored:
         from acehand_core.recordings.cameras import turned_back
 

@@ -250,11 +250,15 @@ def test_what_was_given_and_not_used_is_a_reason(motion, trajectory, used, doubt
     assert bool(verdict.reasons) == (used < 30) and all("depth" in r for r in verdict.reasons)
 
 
-def test_what_was_assumed_is_a_reason_that_fails_nothing(motion, trajectory):
+def test_what_was_assumed_is_a_reason(motion, trajectory):
     changed = dataclasses.replace(motion.provenance, assumed={"lens": 0.35, "hand length": 0.063})
     verdict = judge(dataclasses.replace(motion, provenance=changed), trajectory)
     (reason,) = verdict.reasons
     assert verdict.status == "pass" and "lens" in reason and "35%" in reason and "6%" in reason
+
+    changed = dataclasses.replace(changed, assumed={"single picture": 1.0})
+    verdict = judge(dataclasses.replace(motion, provenance=changed), trajectory)
+    assert verdict.status == "warn" and "single picture" in verdict.reasons[0]
 
 
 def test_gates_from_a_file(motion, trajectory, tmp_path):

@@ -133,7 +133,7 @@ class _Clip:
     views: Sequence[ViewHands]
     skin: Mapping[Side, SkinDepth]
     scale_sigma: float = 0.0
-    lens_sigma: float = 0.0
+    assumed_sigma: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ def reconstruct_hands(
     views: Sequence[ViewHands] = (),
     skin: Mapping[Side, SkinDepth] = MappingProxyType({}),
     scale_sigma: float = 0.0,
-    lens_sigma: float = 0.0,
+    assumed_sigma: float = 0.0,
 ) -> dict[Side, HandTrack]:
     """Return one hand or both of a person from a detection per frame; one shape, no penetration.
 
@@ -180,9 +180,9 @@ def reconstruct_hands(
         skin: depth readings in all T frames.
         scale_sigma: relative standard deviation of all distances, by how well the hand's size,
             depth and other cameras agree (``agreement``).
-        lens_sigma: that of the focal length.
+        assumed_sigma: by what is assumed of the pictures, of frames in which nothing measures it.
     """
-    sigmas = scale_sigma, lens_sigma
+    sigmas = scale_sigma, assumed_sigma
     clip = _Clip(camera, timestamps_ns, settings, motion, T_world_camera, views, skin, *sigmas)
     tracks = {side: HandTrack.absent(len(timestamps_ns)) for side in detections}
     seen = {
@@ -475,7 +475,7 @@ def _fit_together(
             agreeing = landmark_fit.agreeing_readings(fit.pose, evidence, side, rest)
             metric = (evidence.cameras > 1) | (agreeing >= LEAST_READINGS)
             sigma = joint_sigma(fit, side, rest, apart, known_size, metric)
-            scale = np.hypot(clip.scale_sigma, np.where(metric, 0.0, clip.lens_sigma))
+            scale = np.hypot(clip.scale_sigma, np.where(metric, 0.0, clip.assumed_sigma))
             distance = np.linalg.norm(fit.pose.wrist, axis=1)
             sigma[..., 1] = np.hypot(sigma[..., 1], (scale * distance)[:, None])
             sigmas.append(sigma[own])

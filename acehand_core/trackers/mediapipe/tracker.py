@@ -24,7 +24,7 @@ from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.evidence import SkinDepth
 from acehand_core.motion import CameraMotion, FrameSource, HandModelName, HandMotion, Recording
 from acehand_core.processes import one_blas_thread
-from acehand_core.provenance import Agreement, Provenance
+from acehand_core.provenance import LENS, Agreement, Provenance
 from acehand_core.recordings.camera_presets import presets_for
 from acehand_core.recordings.selection import frames_at
 from acehand_core.trackers.base import TrackerSettings
@@ -155,7 +155,7 @@ class MediaPipeTracker:
         found = reconstruct_hands(
             self._by_side(slots), camera, recording.timestamps_ns, self._settings, motion,
             recording.T_world_camera, given.views, given.skin, given.scale_sigma,
-            LENS_SIGMA if recording.camera is None else recording.focal_sigma,
+            float(np.hypot.reduce([0.0, *_assumed(recording).values()])),
         )  # fmt: skip
         tracks = [found[side] for side in SIDES]
         by_depth = int(np.any([track.evidence & 4 for track in tracks], axis=0).sum())
@@ -359,8 +359,7 @@ class MediaPipeTracker:
         agreement: tuple[Agreement, ...] = (),
     ) -> Provenance:
         settings, notes = self._settings, list(recording.notes)
-        lens = LENS_SIGMA if recording.camera is None else recording.focal_sigma
-        assumed = {"lens": lens} if lens else {}
+        assumed = _assumed(recording)
         posed = recording.T_world_camera is not None
         if recording.camera is None:
             notes.append(
@@ -411,6 +410,12 @@ class MediaPipeTracker:
             assumed=assumed,
             agreement=agreement,
         )
+
+
+def _assumed(recording: Recording) -> dict[str, float]:
+    """Return what is assumed of a recording, see ``Provenance.assumed``."""
+    lens = {LENS: LENS_SIGMA} if recording.camera is None else {}
+    return {**recording.assumed, **lens}
 
 
 def wide(camera: Camera) -> Camera | None:

@@ -561,7 +561,10 @@ def test_two_pictures_without_the_option_are_noticed(rig, tmp_path):
     """By what the file says, and a photographed scene seen twice, 10 px apart; halves are not."""
 
     def noticed(path: Path, **options: Any) -> bool:
-        return any("--stereo" in note for note in open_recording(path, **options).notes)
+        recording = open_recording(path, **options)
+        named = any("--stereo" in note for note in recording.notes)
+        assert named == ("single picture" in recording.assumed)
+        return named
 
     images = example_frames(3)
     pairs = [np.concatenate([image[:, 10:], image[:, :-10]], 1) for image in images]
