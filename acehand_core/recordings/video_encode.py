@@ -294,9 +294,7 @@ def _turned(frame: av.VideoFrame, turns: int, mirrored: bool, size: tuple[int, i
     for name, argument in [*steps, ("crop", f"{size[0]}:{size[1]}:0:0:exact=1")]:
         nodes.append(graph.add(name, argument))
     nodes.append(graph.add("buffersink"))
-    for first, second in itertools.pairwise(nodes):
-        first.link_to(second)
-    graph.configure()
+    graph.link_nodes(*nodes).configure()
     return graph
 
 
