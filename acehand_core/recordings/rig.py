@@ -11,7 +11,6 @@ from typing import Any
 
 import cv2
 import numpy as np
-from av.sidedata.sidedata import SideData
 
 from acehand_core.errors import CalibrationError, InputError, nearest
 from acehand_core.geometry import frames, rotations
@@ -31,8 +30,6 @@ DEPTH = "depth"
 #: Metres between two cameras: more are millimetres, less is one place.
 _LEAST_M, _MOST_M = 1e-3, 5.0
 _UNITS = {"m": 1.0, "cm": 1e-2, "mm": 1e-3}
-#: FFmpeg's AVStereo3DType: side by side, top and bottom.
-_PACKED = (1, 2)
 #: Least width over height of two pictures in one, and share of corners that both halves have.
 #: (Of 271 wide crops of videos and photographs at most 5 %, but for a chessboard; of pairs 34 %.)
 _WIDE, _EQUAL = 1.9, 0.15
@@ -278,10 +275,8 @@ def _halves(recording: Recording, stereo: Stereo) -> tuple[Recording, Recording]
 def shows_two_pictures(recording: Recording) -> bool:
     """Return whether it has two pictures in one, by the file, or by equal halves if it is wide."""
     frames, size = recording.frames, (recording.width, recording.height)
-    if isinstance(frames, VideoFrames):
-        packed = frames.decoded_at(0).side_data.get("STEREO3D")
-        if isinstance(packed, SideData) and bytes(packed)[0] in _PACKED:
-            return True
+    if isinstance(frames, VideoFrames) and frames.two_pictures:
+        return True
     if frames is None or size[0] < _WIDE * size[1]:
         return False
     shown = np.linspace(0, len(recording) - 1, 3).astype(int).tolist()

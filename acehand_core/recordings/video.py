@@ -51,6 +51,11 @@ class VideoFrames:
         self._local = threading.local()
         self.source_indices = source_indices
 
+    @property
+    def two_pictures(self) -> bool:
+        """Whether the file says that each frame has two pictures."""
+        return self._index.two_pictures
+
     def __reduce__(self) -> tuple[type[VideoFrames], tuple[VideoIndex, np.ndarray]]:
         return VideoFrames, (self._index, self.source_indices)
 

@@ -62,6 +62,7 @@ class VideoIndex:
     ``height`` are then upright), rotated by ``rotation`` (degrees counter-clockwise), then flipped
     left to right if ``mirrored``. ``warned``: frames with a logged warning. ``track``: of the
     file's video streams; None: the first one. ``changes``: to pixels that are stored otherwise.
+    ``two_pictures``: the file says that there are two in each frame.
     """
 
     path: Path
@@ -78,6 +79,7 @@ class VideoIndex:
     warned: set[int] = field(default_factory=set, repr=False, compare=False)
     track: int | None = None
     changes: Mapping[str, str] = field(default_factory=dict)
+    two_pictures: bool = False
 
     def __len__(self) -> int:
         return len(self.timestamps_ns)
@@ -285,6 +287,8 @@ def decoded(
         yield from frames
 
 
+#: FFmpeg's AVStereo3DType: side by side, top and bottom.
+_PACKED = (1, 2)
 #: Pixels within this of square are square: players round sizes, too.
 _SQUARE = Fraction(1, 100)
 
@@ -311,6 +315,7 @@ def scan(path: Path, track: int | None = None) -> VideoIndex:
         changes["deinterlaced"] = "bwdif"
         notes.append("interlaced: deinterlaced, one frame of each two fields")
 
+    packed = first.side_data.get("STEREO3D")
     pts: np.ndarray | None
     if listing.pts is not None and first.pts is not None and first.pts in listing.pts:
         order = np.argsort(listing.pts)
@@ -341,6 +346,7 @@ def scan(path: Path, track: int | None = None) -> VideoIndex:
         notes=tuple(notes),
         track=track,
         changes=changes,
+        two_pictures=isinstance(packed, SideData) and bytes(packed)[0] in _PACKED,
     )
 
 
