@@ -17,6 +17,7 @@ from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.evidence import LEAST_READINGS, SkinDepth, skin_points, thickness
 from acehand_core.hand.skeleton import WRIST
 from acehand_core.motion import Depth, HandMotion, neighbours
+from acehand_core.trackers.mediapipe.agreement import OTHER_UNIT, depth_agreement
 from acehand_core.trackers.mediapipe.gaps import METRIC_DEPTH_HZ, smooth, spans
 from acehand_core.types import SIDES, DepthImage, Progress, TimestampsNs
 
@@ -91,14 +92,15 @@ def _at_times(
 def moved_by_depth(motion: HandMotion, depth: Depth, progress: Progress) -> HandMotion:
     """Return hands moved along their rays to their depth readings; their shape stays.
 
-    For trackers that do not use depth themselves; only the distance is corrected.
+    For trackers that do not use depth themselves; only the distance is corrected, unless it is in
+    another unit.
     """
     assert motion.camera is not None
     pixels = motion.camera.project(motion.joints_camera)
     pixels[~motion.known] = np.nan
     read = skin_depth(depth, motion.camera, pixels, motion.timestamps_ns, progress)
     seconds = (motion.timestamps_ns - motion.timestamps_ns[0]) * 1e-9
-    shift = np.zeros_like(motion.translation)
+    shift, logs = np.zeros_like(motion.translation), [np.zeros(0)]
     evidence = motion.known.astype(np.int8)
     for slot, (side, skin) in enumerate(zip(SIDES, read, strict=True)):
         joints = motion.joints_camera[:, slot]
@@ -111,12 +113,21 @@ def moved_by_depth(motion: HandMotion, depth: Depth, progress: Progress) -> Hand
         further = further[placed] - skin_points(joints[placed])[..., 2]
         share = np.zeros(len(joints))
         share[placed] = np.nanmedian(further, axis=1) / joints[placed, WRIST, 2]
+        logs.append(np.log1p(np.maximum(share[placed], -0.99)))
         for rows in spans(placed, motion.timestamps_ns, MOST_BRIDGED_S):
             weights = placed[rows].astype(float)
             smoothed = smooth(share[rows, None], weights, seconds[rows], METRIC_DEPTH_HZ)
             shift[rows, slot] = smoothed * joints[rows, WRIST]
             evidence[rows, slot] |= 4
     shift[~motion.known] = 0.0
+    log, used = np.concatenate(logs), int((evidence & 4 > 0).any(1).sum())
+    one, _ = depth_agreement(log, np.zeros_like(log), used, known_size=False)
+    # How well other trackers know a distance is unknown: only another unit contradicts them.
+    wrong = one.scale is not None and abs(np.log(one.scale)) > OTHER_UNIT
+    one = replace(one, used=0 if wrong else used, doubt=one.doubt if wrong else "")
+    motion = replace(motion, provenance=replace(motion.provenance, agreement=(one,)))
+    if wrong:
+        return motion
     return replace(
         motion,
         translation=motion.translation + shift,

@@ -98,12 +98,23 @@ def of_depth(
     count = int(np.any(readings, axis=0).sum())
     if not hands:
         return Agreement(DEPTH, count, 0), 0.0
-    log, share = np.concatenate(logs), np.concatenate(off)
+    return depth_agreement(np.concatenate(logs), np.concatenate(off), count, known_size)
+
+
+def depth_agreement(
+    log: Float[np.ndarray, "N"], off: Float[np.ndarray, "N"], count: int, known_size: bool
+) -> tuple[Agreement, float]:
+    """Return as ``of_depth``, of ``count`` frames with readings.
+
+    Args:
+        log: of N frames, logarithm of the distance by depth over that by the hand.
+        off: share of readings off the hand's surface.
+    """
     if len(log) == 0:
         doubt = "depth has no readings at the hands: clock, registration or range"
         return Agreement(DEPTH, count, 0, doubt=doubt), 0.0
 
-    scale, spread, gap = float(np.median(log)), _spread(log), float(np.median(share))
+    scale, spread, gap = float(np.median(log)), _spread(log), float(np.median(off))
     wrong, sigma = scale_doubt(scale, known_size)
     doubt = ""
     follows = spread < MOST_SPREAD and gap < MOST_OFF

@@ -119,7 +119,7 @@ AGREED: dict[Quality, float] = {"fast": 0.0, "balanced": 0.05, "best": 0.0}
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
+class _Measurements:
     """What depth and other cameras tell of the hands, as ``reconstruct_hands`` takes it."""
 
     views: Sequence[ViewHands] = ()
@@ -151,7 +151,7 @@ class MediaPipeTracker:
         slots = self._refined(recording, camera, slots, progress)
         if note:
             recording = replace(recording, notes=(*recording.notes, note))
-        slots, given = self._given(recording, camera, slots, progress)
+        slots, given = self._measurements(recording, camera, slots, progress)
         found = reconstruct_hands(
             self._by_side(slots), camera, recording.timestamps_ns, self._settings, motion,
             recording.T_world_camera, given.views, given.skin, given.scale_sigma,
@@ -166,12 +166,12 @@ class MediaPipeTracker:
         recording = replace(recording, notes=(*recording.notes, *given.notes))
         return self._assemble(recording, camera, tracks, motion, agreement)
 
-    def _given(
+    def _measurements(
         self, recording: Recording, camera: Camera, slots: Slots, progress: Progress
-    ) -> tuple[Slots, _Given]:
+    ) -> tuple[Slots, _Measurements]:
         """Return the hands, and what depth and other cameras that agree with them tell."""
         if recording.depth is None and not recording.views:
-            return slots, _Given()
+            return slots, _Measurements()
         times, known_size = recording.timestamps_ns, self._settings.hand_length_m is not None
         alone = hands_alone(self._by_side(slots), camera, times, self._settings)
         agreement, sigmas, skin = [], [0.0], dict[Side, SkinDepth]()
@@ -190,7 +190,7 @@ class MediaPipeTracker:
             if not one.doubt:
                 kept.append(name)
         if not kept:
-            return slots, _Given((), skin, max(sigmas), tuple(agreement), tuple(notes))
+            return slots, _Measurements((), skin, max(sigmas), tuple(agreement), tuple(notes))
 
         slots, others = same_hands(camera, slots, times, [tracked[name] for name in kept])
         views, own = [], self._by_side(slots)
@@ -204,7 +204,7 @@ class MediaPipeTracker:
                 replace(one, used=min(used, one.frames)) if one.source == name else one
                 for one in agreement
             ]
-        return slots, _Given(views, skin, max(sigmas), tuple(agreement), tuple(notes))
+        return slots, _Measurements(views, skin, max(sigmas), tuple(agreement), tuple(notes))
 
     def _by_side(self, slots: Slots) -> dict[Side, list[Detection | None]]:
         enabled = [side for side in SIDES if self._settings.hands in ("both", side)]

@@ -309,6 +309,12 @@ def test_hands_without_depth_of_their_own_are_moved_along_their_rays():
     np.testing.assert_array_equal(moved.evidence, [[0, 5]] * 5)
     np.testing.assert_allclose(moved.translation[:, 1] - motion.translation[:, 1], shift[:, 0])
 
+    third = replace(motion, joints_camera=hands * 3)
+    kept = moved_by_depth(third, depth, no_progress)
+    np.testing.assert_array_equal(kept.joints_camera, third.joints_camera)
+    (one,) = kept.provenance.agreement
+    assert one.used == 0 and "unit" in one.doubt
+
 
 def blank_motion(times, camera):
     """A motion whose right hand is observed."""
