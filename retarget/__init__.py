@@ -15,17 +15,22 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from retarget.check import check_hand
-    from retarget.replay.judgements import read_gates
-    from retarget.replay.simulate import Physics
-    from retarget.retargeting import calibrate_motion as calibrate
-    from retarget.retargeting import retarget_motion as retarget
-    from retarget.robots.robot import Robot, load_robot, robot_names
-    from retarget.solve.arm import ArmSettings
-    from retarget.solve.arm_attachment import attach_arms
-    from retarget.solve.base import BaseLimits
-    from retarget.solve.calibration_file import known_calibrations as read_calibrations
-    from retarget.solve.costs import Cost, VectorCost, Weights
+    from retarget.check import check_hand as check_hand
+    from retarget.replay.judgements import read_gates as read_gates
+    from retarget.replay.simulate import Physics as Physics
+    from retarget.retargeting import calibrate_motion, retarget_motion
+    from retarget.robots.robot import Robot as Robot
+    from retarget.robots.robot import load_robot as load_robot
+    from retarget.robots.robot import robot_names as robot_names
+    from retarget.solve.arm import ArmSettings as ArmSettings
+    from retarget.solve.arm_attachment import attach_arms as attach_arms
+    from retarget.solve.base import BaseLimits as BaseLimits
+    from retarget.solve.calibration_file import known_calibrations
+    from retarget.solve.costs import Cost as Cost
+    from retarget.solve.costs import VectorCost as VectorCost
+    from retarget.solve.costs import Weights as Weights
+
+    calibrate, retarget, read_calibrations = calibrate_motion, retarget_motion, known_calibrations
 
 _PUBLIC = {
     "ArmSettings": "solve.arm:ArmSettings",
@@ -44,23 +49,7 @@ _PUBLIC = {
     "retarget": "retargeting:retarget_motion",
     "robot_names": "robots.robot:robot_names",
 }
-__all__ = [
-    "ArmSettings",
-    "BaseLimits",
-    "Cost",
-    "Physics",
-    "Robot",
-    "VectorCost",
-    "Weights",
-    "attach_arms",
-    "calibrate",
-    "check_hand",
-    "load_robot",
-    "read_calibrations",
-    "read_gates",
-    "retarget",
-    "robot_names",
-]
+__all__ = [*_PUBLIC]
 
 
 def __getattr__(name: str) -> Any:
