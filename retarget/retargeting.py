@@ -29,14 +29,9 @@ from retarget.replay.simulate import Physics, play, sent_commands
 from retarget.robots.hand_spec import Commands, HandSpec, limit_violations, speed_violations
 from retarget.robots.kinematics import KinematicTree
 from retarget.robots.robot import Robot, is_packaged
+from retarget.solve import methods
 from retarget.solve.base import BaseLimits, smooth_bases
-from retarget.solve.methods import (
-    HandSolution,
-    Retargeter,
-    TrajectoryRetargeter,
-    retargeter_named,
-    robot_targets,
-)
+from retarget.solve.methods import HandSolution, Retargeter
 from retarget.solve.pinch import impossible_pinches, missed_pinches
 from retarget.targets import HandTargets, bridged_poses, calibrated, unseen_fingers
 
@@ -105,8 +100,8 @@ def retarget_motion(
     """
     retargeter = method
     if isinstance(retargeter, str):
-        retargeter = retargeter_named(retargeter, physics.second_pass)
-    targets = [robot_targets(motion, robot, side) for side in SIDES]
+        retargeter = methods.retargeter_named(retargeter, physics.second_pass)
+    targets = [methods.robot_targets(motion, robot, side) for side in SIDES]
     seen = [side for side, target in zip(SIDES, targets, strict=True) if target is not None]
     if not unchecked:
         refuse_faulty(robot, seen)
@@ -315,7 +310,7 @@ def _replay_measures(trajectory: RobotTrajectory, slot: int, side: Side) -> Iter
 @one_blas_thread()
 def calibrate_motion(motion: HandMotion, robot: Robot) -> dict[Side, Calibration]:
     """Return the calibrations of a motion's hands to a robot, for reuse. Raises InputError."""
-    return TrajectoryRetargeter().calibrate([motion], robot, {})
+    return methods.TrajectoryRetargeter().calibrate([motion], robot, {})
 
 
 def faults(robot: Robot, sides: Iterable[Side]) -> tuple[str, ...]:

@@ -17,18 +17,9 @@ from acehand_core.errors import InputError
 from acehand_core.geometry import rotations
 from acehand_core.hand.skeleton import FINGERS
 from acehand_core.types import SIDES, Side
-from retarget.robots import anatomy
+from retarget.robots import anatomy, fingers
 from retarget.robots.anatomy import Finger, HandPosture, JointValues, Point, slides
 from retarget.robots.couplings import Drive, find_drive, joint_ranges
-from retarget.robots.fingers import (
-    FoundHand,
-    find_hands,
-    hand_roots,
-    link_points,
-    named_fingers,
-    named_side,
-    our_joints,
-)
 from retarget.robots.model_file import compiled, load_spec, urdf_limits
 
 if TYPE_CHECKING:
@@ -65,7 +56,7 @@ class DraftedHand:
 
     side: Side
     facts: ModelFacts
-    found: FoundHand
+    found: fingers.FoundHand
     drive: Drive
     names: tuple[str, ...]
     joints: dict[str, int]
@@ -106,7 +97,7 @@ def draft_hands(
     velocity, effort = urdf_limits(file, "velocity"), urdf_limits(file, "effort")
     degrees = file.suffix.lower() != ".urdf" and bool(spec.compiler.degree)
     facts = ModelFacts(file, compiled(spec, file), degrees, velocity, effort)
-    hands = find_hands(facts.model, root)
+    hands = fingers.find_hands(facts.model, root)
     if len(hands) > 2:
         roots = ", ".join(facts.model.body(hand.root).name for hand in hands)
         raise InputError(f"{file}: has hands at {roots}; choose one with --root LINK.")
@@ -142,12 +133,12 @@ def _same_joints(pair: dict[Side, DraftedHand]) -> dict[Side, DraftedHand]:
     return {"left": replace(left, joints={n: left.joints[n] for n in right.joints}), "right": right}
 
 
-def _drafted(facts: ModelFacts, found: FoundHand, side: Side | None) -> DraftedHand:
+def _drafted(facts: ModelFacts, found: fingers.FoundHand, side: Side | None) -> DraftedHand:
     """Return the draft of one hand, of a given side if known."""
     model = facts.model
     if len(found.fingers) > len(FINGERS):
         links = ", ".join(model.body(f.link).name for f in found.fingers)
-        roots = ", ".join(hand_roots(model)[:4])
+        roots = ", ".join(fingers.hand_roots(model)[:4])
         hint = f"valid: {roots}" if roots else "no link has two to five below it"
         raise InputError(
             f"{facts.file}: {len(found.fingers)} chains of joints at "
@@ -159,7 +150,7 @@ def _drafted(facts: ModelFacts, found: FoundHand, side: Side | None) -> DraftedH
     lower, upper = joint_ranges(model)
     drive = _within_limits(drive, lower, upper)
     opened = at_commands(drive, np.clip(0.0, lower, upper))
-    named = named_side(facts.model, facts.file, found)
+    named = fingers.named_side(facts.model, facts.file, found)
     if len(found.fingers) == 2:
         gripper = _gripper(facts, found, drive, opened, lower, upper)
         if (side or named) != "left":
@@ -184,7 +175,7 @@ def _drafted(facts: ModelFacts, found: FoundHand, side: Side | None) -> DraftedH
             share = float(posture.axes[joint] @ bend.axis)
             if joint in drive.actuators and abs(share) > 0.7 and not slides(model, joint):
                 closed[joint] = upper[joint] if share > 0 else lower[joint]
-    closed, joints = at_commands(drive, closed), our_joints(model, found, named)
+    closed, joints = at_commands(drive, closed), fingers.our_joints(model, found, named)
     side = side or named or palm.side or "right"
     return DraftedHand(
         side, facts, found, drive, names, joints, turn, origin, lower, upper, opened, closed, doubts
@@ -192,10 +183,10 @@ def _drafted(facts: ModelFacts, found: FoundHand, side: Side | None) -> DraftedH
 
 
 def _named(
-    model: mujoco.MjModel, found: FoundHand, bends: Sequence[anatomy.Bend]
+    model: mujoco.MjModel, found: fingers.FoundHand, bends: Sequence[anatomy.Bend]
 ) -> tuple[tuple[str, ...], anatomy.RobotPalm, dict[str, str]]:
     """Return the human name of each finger, the palm, and the doubts."""
-    names, doubts = named_fingers(model, found), {}
+    names, doubts = fingers.named_fingers(model, found), {}
     seen = anatomy.likely_thumb(bends)
     thumb = names.index("thumb") if "thumb" in names else seen
     palm = anatomy.find_palm(bends, thumb)
@@ -249,7 +240,7 @@ def at_commands(drive: Drive, values: JointValues) -> JointValues:
 
 def _gripper(
     facts: ModelFacts,
-    found: FoundHand,
+    found: fingers.FoundHand,
     drive: Drive,
     rest: JointValues,
     lower: JointValues,
@@ -284,12 +275,12 @@ def _gripper(
     turn, origin = _root_place(model, posture, found, frame, [])
     names = ("thumb", "index")
     turned = np.diag([-1.0, -1.0, 1.0]) @ turn
-    said = named_fingers(model, found)
+    said = fingers.named_fingers(model, found)
     if said == ["index", "thumb"] or (
         {*said} != {*names} and np.trace(turned) > np.trace(turn) + 1e-6
     ):
         turn, names, origin = turned, ("index", "thumb"), origin * (-1, -1, 1)
-    joints = our_joints(model, found, named_side(model, facts.file, found))
+    joints = fingers.our_joints(model, found, fingers.named_side(model, facts.file, found))
     found = replace(found, fingers=tuple(jaws), tip_names=(None, None))
     return DraftedHand(
         "right", facts, found, drive, names, joints, turn, origin, lower, upper, opened, closed, {}
@@ -307,7 +298,7 @@ def _jaw_tips(
     found = []
     for sign, jaw in zip((1, -1), jaws, strict=True):
         turn = posture.turns[jaw.link]
-        points = link_points(model, posture, jaw.link) @ turn.T @ frame
+        points = fingers.link_points(model, posture, jaw.link) @ turn.T @ frame
         if not len(points):
             found.append(jaw)
             continue
@@ -322,7 +313,7 @@ def _jaw_tips(
 def _root_place(
     model: mujoco.MjModel,
     posture: HandPosture,
-    found: FoundHand,
+    found: fingers.FoundHand,
     axes: Float[np.ndarray, "3 3"],
     knuckles: Sequence[Point],
 ) -> tuple[Float[np.ndarray, "3 3"], Point]:
@@ -340,7 +331,7 @@ def _root_place(
     origin = np.zeros(3)
     if knuckles:
         ahead = (np.mean(knuckles, axis=0) - posture.positions[root]) @ posture.turns[root] @ turn.T
-        points = link_points(model, posture, root)
+        points = fingers.link_points(model, posture, root)
         if ahead[2] < anatomy.KNUCKLES_M and len(points):
             origin[2] = -round(float((points @ turn.T)[:, 2].min()), 3)
     return turn, origin

@@ -18,14 +18,8 @@ from acehand_core import plugins
 from acehand_core.errors import InputError, nearest
 from acehand_core.hand.skeleton import FINGERS, KEYPOINT_NAMES
 from acehand_core.types import SIDES, Hands, Side
-from retarget.robots.hand_spec import (
-    KEYS,
-    HandBody,
-    HandSpec,
-    Tracks,
-    read_body,
-    read_controller_units,
-)
+from retarget.robots import hand_spec
+from retarget.robots.hand_spec import HandBody, HandSpec, Tracks
 from retarget.robots.parameters import Section, merged, read_yaml, unmirrored
 
 DEFAULT_ROBOT = "inspire"
@@ -56,7 +50,7 @@ def read_hand(root: Section, side: Side, variant: str, changes: Section | None) 
     driven = tuple(commands.section(c).choice("joint", names) for c in commands)
     factor, offset = _couplings(joints, names, commands, driven)
     low, high = _command_limits(joints, names, limits, factor, offset, driven)
-    body = read_body(root, side, names)
+    body = hand_spec.read_body(root, side, names)
     keypoints, frames = _targets(root, body)
     tips = dict(zip(keypoints, frames, strict=True))
     fingers = _fingers(root, tips)
@@ -64,7 +58,7 @@ def read_hand(root: Section, side: Side, variant: str, changes: Section | None) 
     entries = [commands.section(name) for name in commands]
     torques = []
     for entry in entries:
-        entry.only(f"joint tip_force lever torque rest {KEYS}")
+        entry.only(f"joint tip_force lever torque rest {hand_spec.KEYS}")
         usual = entry.positive("tip_force", np.inf) * entry.positive("lever", 1.0)
         torques.append(entry.positive("torque", usual))
     for name in names:
@@ -87,7 +81,7 @@ def read_hand(root: Section, side: Side, variant: str, changes: Section | None) 
         rest=_rest(entries, low, high),
         coupling=factor,
         coupling_offset=offset,
-        controller=read_controller_units(root, commands, low, high),
+        controller=hand_spec.read_controller_units(root, commands, low, high),
         latency_s=root.number("latency", 0.0),
         tracks=tracks,
         fingers=fingers,

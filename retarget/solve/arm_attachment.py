@@ -19,18 +19,11 @@ from acehand_core.processes import one_blas_thread
 from acehand_core.types import SIDES
 from retarget.replay.judgements import JUDGEMENTS
 from retarget.robots.robot import Robot
+from retarget.solve import arm_search
 from retarget.solve.arm import Arm, ArmJoints, ArmSettings, BasePath
 from retarget.solve.arm_path import follow_path, refine
 from retarget.solve.arm_scene import ArmScene
-from retarget.solve.arm_search import (
-    COLLIDES,
-    REACHED_M,
-    REACHED_RAD,
-    ArmPlacement,
-    ArmTask,
-    levels_of,
-    place_arms,
-)
+from retarget.solve.arm_search import ArmPlacement, ArmTask, levels_of, place_arms
 
 #: Rounds in which each arm moves aside for the other.
 _AVOID_ROUNDS = 3
@@ -82,7 +75,7 @@ def attach_arms(
         # A collision in all placements is due to the mount, and unreached frames stay so.
         colliding, unreached = _faults(best, tasks)
         expected = placement.cost * sum(int(task.active.sum()) for task in tasks.values())
-        if placement.cost >= COLLIDES or (not colliding and unreached <= expected):
+        if placement.cost >= arm_search.COLLIDES or (not colliding and unreached <= expected):
             break
 
     notes = tuple(_assumptions(scene, best, settings))
@@ -158,7 +151,7 @@ def _off(
     there = arm.base_poses(joints)
     off = np.linalg.norm((there - path)[:, :3, 3], axis=1)
     angle = rotations.angle_between(there[:, :3, :3], path[:, :3, :3])
-    return off, task.active & (off <= REACHED_M) & (angle <= REACHED_RAD)
+    return off, task.active & (off <= arm_search.REACHED_M) & (angle <= arm_search.REACHED_RAD)
 
 
 def _faults(motions: Mapping[int, ArmMotion], tasks: Mapping[int, ArmTask]) -> tuple[int, int]:

@@ -12,25 +12,8 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from acehand_core.errors import InputError
-from acehand_core.recordings.bags.library import (
-    DISTROS,
-    LATEST,
-    OLDEST,
-    UnpackedFiles,
-    needs_rosbags,
-)
-from acehand_core.recordings.bags.records import (
-    METADATA,
-    PACKED,
-    UNKNOWN_TOPIC,
-    Data,
-    DroppedMessages,
-    Message,
-    Place,
-    Topic,
-    is_storage,
-    parts_in,
-)
+from acehand_core.recordings.bags import library, records
+from acehand_core.recordings.bags.records import Data, DroppedMessages, Message, Place, Topic
 
 if TYPE_CHECKING:
     from acehand_core.recordings.bags.storage import McapFile, Rosbag1File, SqliteFile
@@ -55,11 +38,11 @@ class Bag:
         self,
         path: Path,
         still: Callable[[], None] | None = None,
-        copies: UnpackedFiles | None = None,
+        copies: library.UnpackedFiles | None = None,
     ) -> None:
         self.path = path
         self._still = still
-        self._copies, self._owns_copies = copies or UnpackedFiles(), copies is None
+        self._copies, self._owns_copies = copies or library.UnpackedFiles(), copies is None
         self.dropped = DroppedMessages()
         self._metadata: dict[str, Any] = {}
         self._files: list[McapFile | Rosbag1File | SqliteFile] = []
@@ -141,11 +124,11 @@ class Bag:
     @property
     def definitions(self) -> str:
         """The distribution for messages without a stored definition."""
-        if self.distro in DISTROS:
+        if self.distro in library.DISTROS:
             return self.distro
         version = self._metadata.get("version")
         old = isinstance(version, int) and version <= 5  # up to Humble, without a distribution
-        return OLDEST if old else LATEST
+        return library.OLDEST if old else library.LATEST
 
     @property
     def storage(self) -> str:
@@ -181,15 +164,13 @@ class Bag:
         for name in sorted(self.promised.keys() & names):
             missing = self.promised[name] - read[name] - dropped.unread[name]
             if missing > 0:
-                dropped.forget(UNKNOWN_TOPIC)  # an exact count replaces "at least one"
-                dropped.count(name, f"listed in {METADATA} but not in the files", missing)
+                dropped.forget(records.UNKNOWN_TOPIC)  # an exact count replaces "at least one"
+                dropped.count(name, f"listed in {records.METADATA} but not in the files", missing)
 
     def read(self, file: int, place: Place) -> Data:
-        """Return the data of one message."""
         return self._files[file].read(place)
 
     def close(self) -> None:
-        """Close the files."""
         for file in self._files:
             file.close()
         if self._owns_copies:
@@ -205,7 +186,7 @@ class Bag:
         if not self.path.exists():
             raise InputError(f"{self.path}: no such bag.")
         if not self.path.is_dir():
-            if not (is_storage(self.path) and self.path.is_file()):
+            if not (records.is_storage(self.path) and self.path.is_file()):
                 raise InputError(f"{self.path}: not a bag; valid: a folder, .mcap, .db3 or .bag.")
             return [self.path]
 
@@ -216,17 +197,17 @@ class Bag:
         present = [file for file in listed if file.is_file()]
         for file in listed:
             if file not in present:
-                self.dropped.remark(f"{file.name}: listed in {METADATA} but missing")
+                self.dropped.remark(f"{file.name}: listed in {records.METADATA} but missing")
                 lost = [f for f in self._metadata.get("files") or () if f.get("path") == file.name]
                 count = int(lost[0]["message_count"]) if lost else 1
-                self.dropped.count(UNKNOWN_TOPIC, "in a missing file", count)
+                self.dropped.count(records.UNKNOWN_TOPIC, "in a missing file", count)
         if not present:
-            raise InputError(f"{self.path}: none of the files listed in {METADATA} exists.")
+            raise InputError(f"{self.path}: none of the files listed in {records.METADATA} exists.")
         return present
 
     def _read_metadata(self) -> list[Path] | None:
         """Return the files of metadata.yaml; None, with a remark, if it is missing or damaged."""
-        path = self.path / METADATA
+        path = self.path / records.METADATA
         try:
             content = yaml.safe_load(path.read_text("utf-8"))
             information = content["rosbag2_bagfile_information"]
@@ -235,32 +216,32 @@ class Bag:
             _ = self.promised  # raises if damaged
             return listed
         except FileNotFoundError:
-            self.dropped.remark(f"{METADATA} is missing; files and topics were found without it")
+            self.dropped.remark(f"{path.name} is missing; files and topics were found without it")
         except (OSError, ValueError, TypeError, KeyError, AttributeError, yaml.YAMLError) as error:
             self._metadata = {}
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            self.dropped.remark(f"{METADATA} is damaged ({reason}); read without it")
+            self.dropped.remark(f"{path.name} is damaged ({reason}); read without it")
         return None
 
     def _files_without_metadata(self) -> list[Path]:
-        if files := parts_in(self.path):
+        if files := records.parts_in(self.path):
             return files
-        names = sorted(p.name for p in self.path.iterdir() if is_storage(p))
+        names = sorted(p.name for p in self.path.iterdir() if records.is_storage(p))
         if not names:
             raise InputError(f"{self.path}: not a bag; valid: a folder with .mcap or .db3 files.")
         raise InputError(
-            f"{self.path}: several bags and no {METADATA}: {', '.join(names)}; give one."
+            f"{self.path}: several bags and no {records.METADATA}: {', '.join(names)}; give one."
         )
 
     def _open_file(self, file: Path) -> None:
         opened = file
         try:
-            if file.suffix in PACKED:
+            if file.suffix in records.PACKED:
                 opened = self._copies.unpack(file, self.dropped, self._still)
             try:
                 from acehand_core.recordings.bags.storage import McapFile, Rosbag1File, SqliteFile
             except ImportError as error:
-                raise needs_rosbags("a bag") from error
+                raise library.needs_rosbags("a bag") from error
             packed = self.compression == "message"
             if opened.suffix == ".mcap":
                 self._files.append(McapFile(opened, packed, self.dropped, self._still))
@@ -273,4 +254,4 @@ class Bag:
             if len(self.storage_paths) == 1:
                 raise InputError(" ".join([text, *self.dropped.sentences()])) from error
             self.dropped.remark(text)
-            self.dropped.count(UNKNOWN_TOPIC, "in a file that cannot be opened")
+            self.dropped.count(records.UNKNOWN_TOPIC, "in a file that cannot be opened")

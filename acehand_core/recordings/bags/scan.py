@@ -14,18 +14,10 @@ from jaxtyping import Int
 from acehand_core.errors import CalibrationError, InputError, SchemaError, nearest
 from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
-from acehand_core.recordings.bags import topics
+from acehand_core.recordings.bags import images, topics
 from acehand_core.recordings.bags.bag import Bag
 from acehand_core.recordings.bags.depth import check_depth
 from acehand_core.recordings.bags.frames import codec_of, decode_packets, is_key
-from acehand_core.recordings.bags.images import (
-    CAMERA_INFO,
-    COMPRESSED_IMAGE,
-    IMAGE,
-    camera_of,
-    check_image,
-    same_camera,
-)
 from acehand_core.recordings.bags.library import COMPRESSED_VIDEO, decode
 from acehand_core.recordings.bags.records import DroppedMessages, Message, Topic
 from acehand_core.recordings.cameras import interpolated_poses
@@ -196,7 +188,7 @@ class Stream:
     topic: str
     msgtype: str
     dropped: DroppedMessages
-    check: Callable[[Any, str], tuple[int, int]] = check_image
+    check: Callable[[Any, str], tuple[int, int]] = images.check_image
     rows: array[int] = field(default_factory=lambda: array("q"))
     keys: list[int] = field(default_factory=list)
     codec: str | None = None
@@ -212,7 +204,7 @@ class Stream:
     def add(self, message: Message, content: Any) -> None:
         """Add a picture. Raises SchemaError: it is damaged, or of another kind."""
         kind = self.msgtype
-        packet = kind not in (IMAGE, COMPRESSED_IMAGE)
+        packet = kind not in (images.IMAGE, images.COMPRESSED_IMAGE)
         size = self._packet_size(content) if packet else self.check(content, kind)
         bare = kind == COMPRESSED_VIDEO
         frame = content.frame_id if bare else content.header.frame_id
@@ -287,7 +279,7 @@ def scan_bag(
     of_image = {topic.name for topic in infos}
     names = streams.keys() | of_image
     kinds = {topics.TF, topics.ODOMETRY} if poses else set()
-    kinds |= {topics.TF, topics.TRANSFORM, CAMERA_INFO} if len(streams) > 1 else set()
+    kinds |= {topics.TF, topics.TRANSFORM, images.CAMERA_INFO} if len(streams) > 1 else set()
     names |= {name for name, topic in known.items() if topic.msgtype in kinds}
 
     for message in bag.messages(names, dropped):
@@ -298,7 +290,7 @@ def scan_bag(
             content = decode(message.data, kind)
             if stream is not None:
                 stream.add(message, content)
-            elif kind == CAMERA_INFO:
+            elif kind == images.CAMERA_INFO:
                 scan.infos.setdefault(message.topic, content)
                 if message.topic in of_image:
                     _add_camera(scan, message.topic, content, dropped)
@@ -323,7 +315,7 @@ def scan_bag(
 
 
 def _add_camera(scan: Scan, topic: str, content: Any, dropped: DroppedMessages) -> None:
-    camera = camera_of(content, topics.is_rectified(scan.image.topic))
+    camera = images.camera_of(content, topics.is_rectified(scan.image.topic))
     known = scan.cameras.setdefault(topic, camera)
-    if known is not None and camera is not None and not same_camera(known, camera):
+    if known is not None and camera is not None and not images.same_camera(known, camera):
         dropped.remark(f"{topic}: the calibration changes; the first one is used")

@@ -10,15 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from acehand_core.errors import InputError, nearest
+from acehand_core.recordings.bags import library
 from acehand_core.recordings.bags.bag import Bag
 from acehand_core.recordings.bags.images import CAMERA_INFO, COMPRESSED_IMAGE, IMAGE
-from acehand_core.recordings.bags.library import (
-    COMPRESSED_VIDEO,
-    DISTROS,
-    FFMPEG_PACKET,
-    LATEST,
-    typestore,
-)
 from acehand_core.recordings.bags.records import BytesRead, Topic
 from acehand_core.types import Progress
 
@@ -27,7 +21,7 @@ ODOMETRY = "nav_msgs/msg/Odometry"
 #: Of RealSense's viewer, on the topic CAMERA/tf/GROUP.
 TRANSFORM = "geometry_msgs/msg/Transform"
 #: Types with pictures, the preferred first.
-PICTURES = (IMAGE, COMPRESSED_IMAGE, FFMPEG_PACKET, COMPRESSED_VIDEO)
+PICTURES = (IMAGE, COMPRESSED_IMAGE, library.FFMPEG_PACKET, library.COMPRESSED_VIDEO)
 DEPTHS = (IMAGE, COMPRESSED_IMAGE)
 _TRANSPORT = re.compile(
     r"(compressed_)?video|compressed(Depth)?|ffmpeg|h264|data|info|image(_(rect|(rect_)?(raw|color)|mono))?"
@@ -256,7 +250,8 @@ def bag_info(path: Path, progress: Progress | None = None) -> BagInfo:
         image, info, remark = None, None, None
         depth, views = [], []
         totals = {name: counts[name] for name in bag.topics}
-        known = typestore(bag.distro if bag.distro in DISTROS else LATEST).fielddefs
+        distro = bag.distro if bag.distro in library.DISTROS else library.LATEST
+        known = library.typestore(distro).fielddefs
         try:
             topic, remark = choose_image_topic(bag, totals, None)
             image = topic.name

@@ -12,14 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import yaml
 
-from acehand_core.atomic import (
-    DirectoryLock,
-    abandoned,
-    check_free,
-    output_errors,
-    rename_folder,
-    sync,
-)
+from acehand_core import atomic
 from acehand_core.errors import InputError, OutputError, SchemaError
 from acehand_core.recordings.bags.library import LATEST, needs_rosbags, type_hash, typestore
 from acehand_core.recordings.bags.messages import TOPICS, PlainMessage, TopicSpec
@@ -60,7 +53,7 @@ class BagWriter:
         if self._bare and storage != "mcap":
             raise InputError(f"{path}: a bare file is mcap; give a folder's name for {storage}.")
         clean_beside(path)
-        check_free(path, overwrite)
+        atomic.check_free(path, overwrite)
         if overwrite and path.is_dir() and not (path / "metadata.yaml").is_file():
             raise OutputError(f"{path} is a folder but not a bag, so it is not overwritten.")
         self._store = typestore(distro)
@@ -70,9 +63,9 @@ class BagWriter:
         self._overwrite, self._keep_partial = overwrite, keep_partial
         self._recorded_on = recorded_on if recorded_on.isalnum() else ""
         self.counts: Counter[str] = Counter()
-        with output_errors(path):
+        with atomic.output_errors(path):
             hidden.mkdir(parents=True, exist_ok=True)
-            self._lock = DirectoryLock(hidden)
+            self._lock = atomic.DirectoryLock(hidden)
             shutil.rmtree(self._partial, ignore_errors=True)
             plugin = StoragePlugin.MCAP if storage == "mcap" else StoragePlugin.SQLITE3
             # Version of metadata.yaml: 5 is Humble's, 8 Iron's and Jazzy's, 9 newer.
@@ -105,7 +98,7 @@ class BagWriter:
     def close(self) -> None:
         """Complete the bag and move it to its path. Raises OutputError."""
         try:
-            with output_errors(self.path):
+            with atomic.output_errors(self.path):
                 self._writer.close()
                 made = self._partial
                 if self._recorded_on:
@@ -116,9 +109,9 @@ class BagWriter:
                 if self._bare:
                     made = next(self._partial.glob("*.mcap"))
                 for file in (made, *made.rglob("*")):
-                    sync(file)
+                    atomic.sync(file)
                 self._put_in_place(made)
-                sync(self.path.parent)
+                atomic.sync(self.path.parent)
         except BaseException:
             self._let_go(self._keep_partial)
             raise
@@ -133,15 +126,15 @@ class BagWriter:
 
     def _put_in_place(self, made: Path) -> None:
         """Rename ``made`` to the path; a replaced folder is kept until that succeeds."""
-        check_free(self.path, self._overwrite)
+        atomic.check_free(self.path, self._overwrite)
         if not self.path.is_dir():
             if made.is_dir():
                 self.path.unlink(missing_ok=True)
             made.replace(self.path)
             return
 
-        with DirectoryLock(self.path):
-            rename_folder(made, self.path, replaces=True)
+        with atomic.DirectoryLock(self.path):
+            atomic.rename_folder(made, self.path, replaces=True)
 
     def _let_go(self, keep: bool) -> None:
         if not keep:
@@ -158,7 +151,7 @@ class BagWriter:
             self.abort()
 
     def _write(self, connection: Any, topic: str, time_ns: int, data: Any) -> None:
-        with output_errors(self.path):
+        with atomic.output_errors(self.path):
             self._writer.write(connection, max(time_ns, 0), data)
         self.counts[topic] += 1
 
@@ -181,7 +174,7 @@ class BagWriter:
         if topic is not None:
             options["serialization_format"] = topic.serialization or "cdr"
         options["offered_qos_profiles"] = _qos(topic, spec)
-        with output_errors(self.path):
+        with atomic.output_errors(self.path):
             connection = self._writer.add_connection(name, msgtype, **options)
 
         self._connections[name] = msgtype, connection
@@ -265,11 +258,11 @@ def _qos(topic: Topic | None, spec: TopicSpec | None) -> list[Any]:
 
 def clean_beside(path: Path) -> None:
     """Remove or restore what killed writers of a bag left next to it. Raises OutputError."""
-    with output_errors(path):
-        for folder in abandoned(path, "replaced"):
+    with atomic.output_errors(path):
+        for folder in atomic.abandoned(path, "replaced"):
             if path.exists():
                 shutil.rmtree(folder)
             else:
                 folder.rename(path)
-        for folder in abandoned(path, "partial"):
+        for folder in atomic.abandoned(path, "partial"):
             shutil.rmtree(folder)

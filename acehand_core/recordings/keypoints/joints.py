@@ -18,14 +18,7 @@ from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.skeleton import KNUCKLES, PALM, TIPS, WRIST
 from acehand_core.motion import HandMotion
 from acehand_core.provenance import Provenance
-from acehand_core.recordings.keypoints import checks
-from acehand_core.recordings.keypoints.mapping import (
-    UNITS_M,
-    JointFrame,
-    naming,
-    order_named,
-    presets_of,
-)
+from acehand_core.recordings.keypoints import checks, mapping
 from acehand_core.types import SIDES, Side
 
 #: Entries of a file of keypoints.
@@ -122,8 +115,9 @@ def motion_from_entries(
             raise SchemaError(f"{source}: unknown entry {key!r}; {nearest(key, ENTRIES)}")
 
     name = _order_name(entries)
-    order, stated = order_named(source, name), name if isinstance(name, str) else "that is listed"
-    with naming(source):
+    order = mapping.order_named(source, name)
+    stated = name if isinstance(name, str) else "that is listed"
+    with mapping.naming(source):
         raw = _points(entries, len(order), stated)
         if raw.ndim == 3:
             single, raw = raw, np.full((len(raw), 2, *raw.shape[1:]), np.nan)
@@ -135,8 +129,8 @@ def motion_from_entries(
         of_size = np.where(_of_possible_size(joints)[..., None, None], joints, np.nan)
         checks.check_sides(of_size)
         frame = _text(entries, "frame", "world" if "wrist_pose" in entries else "wrist")
-        if frame not in get_args(JointFrame):
-            raise SchemaError(f"frame is {frame!r}; {nearest(frame, get_args(JointFrame))}")
+        if frame not in get_args(mapping.JointFrame):
+            raise SchemaError(f"frame is {frame!r}; {nearest(frame, get_args(mapping.JointFrame))}")
         measured = np.isfinite(joints).all(-1)  # (T, 2, 21)
         joints = _placed(entries, joints)
 
@@ -201,10 +195,10 @@ def _checked(
 ) -> Float[np.ndarray, "T 2 21 3"]:
     """Return joints in metres and in our order, checked."""
     unit = _text(entries, "unit", "m")
-    if unit not in UNITS_M:
-        raise SchemaError(f"unit is {unit!r}; {nearest(unit, UNITS_M)}")
-    metres = raw * UNITS_M[unit]
-    metres[_marked_missing(entries, metres, UNITS_M[unit])] = np.nan
+    if unit not in mapping.UNITS_M:
+        raise SchemaError(f"unit is {unit!r}; {nearest(unit, mapping.UNITS_M)}")
+    metres = raw * mapping.UNITS_M[unit]
+    metres[_marked_missing(entries, metres, mapping.UNITS_M[unit])] = np.nan
     joints = checks.in_order(metres, order)
     _check_minimum(joints)
     checks.check_unit(joints, unit)
@@ -230,7 +224,7 @@ def _points(entries: Mapping[str, Any], expected: int, stated: str) -> np.ndarra
     if shape[-2:] == (4, 4) and joints.ndim >= 4:
         joints = joints[..., :3, 3]
     if joints.shape[1:] not in ((expected, 3), (2, expected, 3)):
-        fitting = presets_of(joints.shape[-2]) if joints.ndim in (3, 4) else ()
+        fitting = mapping.presets_of(joints.shape[-2]) if joints.ndim in (3, 4) else ()
         hint = f" Orders with {joints.shape[-2]} joints: {', '.join(fitting)}." if fitting else ""
         raise SchemaError(
             f"joints have shape {shape}; valid in the order {stated}: (T, {expected}, 3) or "
