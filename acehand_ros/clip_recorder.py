@@ -18,27 +18,16 @@ from typing import Any
 from acehand_core import ConvertOptions, ConvertReport, convert_bag, load_demonstrations
 from acehand_core.atomic import DirectoryLock, LockedError, output_errors
 from acehand_core.errors import EXIT_OK, AcehandError, InputError, OutputError
+from acehand_core.recordings.bags import messages
 from acehand_core.recordings.bags.bag import Bag
 from acehand_core.recordings.bags.library import LATEST, typestore
-from acehand_core.recordings.bags.messages import (
-    Demonstration,
-    latched_messages,
-    trajectory_messages,
-    verdict_status,
-)
+from acehand_core.recordings.bags.messages import Demonstration
 from acehand_core.recordings.bags.records import DroppedMessages
 from acehand_core.recordings.bags.writer import BagWriter, load_library
 from acehand_core.types import SIDES, Progress
-from acehand_ros import runtime
+from acehand_ros import parameters, runtime
 from acehand_ros.messages import DIAGNOSTICS, Outlet
 from acehand_ros.offline_bag import exit_code
-from acehand_ros.parameters import (
-    CLIP_RECORDER,
-    check_ace,
-    clip_options,
-    declare,
-    refuse_bad_values,
-)
 from acehand_ros.worker import OK, JobLog, JobWorker, diagnostics, job_diagnostics
 
 # A clip is a bag of the serialized messages: no memory, no lost stamps, the usual conversion.
@@ -227,14 +216,14 @@ class ClipRecorderNode:
 
     def __init__(self, node: Any) -> None:
         self._node = node
-        self._values: dict[str, Any] = dict(declare(node, CLIP_RECORDER))
+        self._values: dict[str, Any] = dict(parameters.declare(node, parameters.CLIP_RECORDER))
         self._folder = Path(self._values["output_dir"]).expanduser()
         # The CameraInfo topic follows the remapped image topic, as in image_transport.
         self._image_topic = node.resolve_topic_name(self._values["image_topic"])
         self._info_topic = node.resolve_topic_name(
             self._values["camera_info_topic"] or camera_info_topic(self._image_topic)
         )
-        check_ace(self._values)  # now, not after the first clip
+        parameters.check_ace(self._values)  # now, not after the first clip
         self._clip, self._worker, self._outlet = ClipRecorder(), JobWorker(), Outlet(node)
         self._clips: ClipFolder | None = None
         self._subscriptions: list[Any] = []
@@ -243,7 +232,7 @@ class ClipRecorderNode:
         self._active = self._ended = False
         self._log = JobLog(node.get_logger(), self._worker)
         self._exit_code = EXIT_OK
-        refuse_bad_values(node, CLIP_RECORDER, self._values.__setitem__)
+        parameters.refuse_bad_values(node, parameters.CLIP_RECORDER, self._values.__setitem__)
         runtime.add_triggers(node, start=self._start, stop=self._stop, cancel=self._cancel)
         runtime.add_timer(node, _DIAGNOSTICS_S, self._tell)
         runtime.add_timer(node, _LOOK_S, self._look_for_camera)
@@ -387,7 +376,7 @@ class ClipRecorderNode:
             raise InputError(f"{self._clip.path}: {problem}")
         info = self._info_topic if self._clip.camera_infos else ""
         values: Mapping[str, Any] = {**self._values, "image_topic": self._image_topic}
-        options = clip_options(values, clip, self._folder / "bags" / clip.name, info)
+        options = parameters.clip_options(values, clip, self._folder / "bags" / clip.name, info)
         self._demonstration = None
 
         def convert(progress: Progress, cancel: threading.Event) -> ConvertReport:
@@ -414,9 +403,9 @@ class ClipRecorderNode:
         if not self._log.tell():
             return
         if (demonstration := self._demonstration) is not None:
-            self._outlet.publish(latched_messages(demonstration))
-            self._outlet.publish(trajectory_messages(demonstration))
-            self._verdict = [verdict_status(demonstration)]
+            self._outlet.publish(messages.latched_messages(demonstration))
+            self._outlet.publish(messages.trajectory_messages(demonstration))
+            self._verdict = [messages.verdict_status(demonstration)]
         self._exit_code, self._ended = exit_code(self._worker.status), True
 
 

@@ -79,15 +79,11 @@ class JointMap:
 
 def own_names(robot: Robot) -> dict[Side, JointMap]:
     """Return maps with the joint names of our URDF and datasets, in radians."""
-    return {
-        side: JointMap(
-            hand,
-            f"{side}_hand",
-            tuple(hand.full_name(name) for name in hand.command_joints),
-            tuple(range(len(hand.command_joints))),
-        )
-        for side, hand in robot.hands.items()
-    }
+    maps: dict[Side, JointMap] = {}
+    for side, hand in robot.hands.items():
+        joints = tuple(hand.full_name(name) for name in hand.command_joints)
+        maps[side] = JointMap(hand, f"{side}_hand", joints, tuple(range(len(joints))))
+    return maps
 
 
 def read_joint_maps(name_or_path: str, robot: Robot) -> dict[Side, JointMap]:
@@ -136,9 +132,7 @@ def _read_map(entry: Section, hand: HandSpec) -> JointMap:
 
 
 def choose_hands(
-    maps: Mapping[Side, JointMap],
-    hands: str,
-    controllers: Mapping[str, str] = MappingProxyType({}),
+    maps: Mapping[Side, JointMap], hands: str, controllers: Mapping[str, str] = MappingProxyType({})
 ) -> dict[Side, JointMap]:
     """Return the maps of the hands to drive (both, left or right), with other controllers if given.
 
@@ -212,12 +206,7 @@ def description(
 
 
 def controller_parameters(
-    robot: Robot,
-    hands: str,
-    kind: str,
-    rate_hz: int,
-    path_tolerance: float,
-    goal_tolerance: float,
+    robot: Robot, hands: str, kind: str, rate_hz: int, path_tolerance: float, goal_tolerance: float
 ) -> dict[str, Any]:
     """Return the parameters of controller_manager, joint states and a controller per hand.
 

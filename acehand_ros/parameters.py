@@ -34,12 +34,7 @@ class WorkParameters:
     )
     task: str = like(JobSettings, "task", "hand motion")
     hand_length: float = like(
-        JobSettings,
-        "hand_length",
-        0.0,
-        "wrist to middle fingertip, m; 0: mean",
-        low=0.0,
-        high=0.35,
+        JobSettings, "hand_length", 0.0, "wrist to middle fingertip, m; 0: mean", low=0.0, high=0.35
     )
     camera_motion: str = like(JobSettings, "camera_motion", "rotation")
     quality: str = like(JobSettings, "quality", "balanced")
@@ -208,11 +203,8 @@ def check(table: Table, values: Mapping[str, Any]) -> None:
     known = {leaf.parameter: leaf for leaf in table}
     unknown = [name for name in values if name not in known]
     wrong = [f"{name!r} is no parameter; {nearest(name, known)}" for name in unknown]
-    wrong += [
-        problem
-        for name, value in values.items()
-        if name in known and (problem := _problem(known[name], value)) is not None
-    ]
+    problems = (_problem(known[name], value) for name, value in values.items() if name in known)
+    wrong += filter(None, problems)
     if wrong:
         raise InputError(" ".join(sorted(wrong)))
     if "robot" in values:

@@ -13,15 +13,8 @@ from jaxtyping import Float
 
 from acehand_core.errors import InputError
 from acehand_core.pipeline.bag_write import courses
-from acehand_core.recordings.bags.messages import (
-    Demonstration,
-    PlainMessage,
-    frame_messages,
-    latched_messages,
-    quality_status,
-    trajectory_messages,
-    verdict_status,
-)
+from acehand_core.recordings.bags import messages
+from acehand_core.recordings.bags.messages import Demonstration, PlainMessage
 from acehand_core.types import SIDES, Side, TimestampsNs
 from acehand_ros.messages import Outlet
 from retarget.robots.hand_spec import CommandLimits
@@ -246,7 +239,7 @@ class Playback:
             demo = self._demonstration
             stamp_ns = self._timeline.stamp_ns(time.monotonic_ns())
         index = int(np.searchsorted(demo.stamps_ns, stamp_ns, side="right")) - 1
-        return [*quality_status(demo, max(index, 0)), verdict_status(demo)]
+        return [*messages.quality_status(demo, max(index, 0)), messages.verdict_status(demo)]
 
     def set(self, name: str, value: Any) -> None:
         """Set ``rate``, ``loop``, ``paused`` or ``position``; InputError outside the episode."""
@@ -328,7 +321,7 @@ class Playback:
     def _latched(self) -> list[PlainMessage]:
         return [
             m
-            for m in latched_messages(self._demonstration)
+            for m in messages.latched_messages(self._demonstration)
             if (self._settings.tf or m.topic != "/tf_static")
             and (self._settings.descriptions or not m.topic.endswith("/robot_description"))
         ]
@@ -338,12 +331,12 @@ class Playback:
         wanted = frame, self._timeline.rate
         if wanted != self._kept_from:
             rest = rest_of(self._recorded, self._robot, *wanted)
-            self._kept_from, self._kept = wanted, list(trajectory_messages(rest))
+            self._kept_from, self._kept = wanted, list(messages.trajectory_messages(rest))
         return self._kept
 
     def _frame(self, frame: int) -> list[PlainMessage]:
-        messages = frame_messages(self._demonstration, frame, human=self._settings.markers)
-        return [m for m in messages if self._settings.tf or m.topic != "/tf"]
+        found = messages.frame_messages(self._demonstration, frame, human=self._settings.markers)
+        return [m for m in found if self._settings.tf or m.topic != "/tf"]
 
 
 def at_rate(demonstration: Demonstration, robot: Robot, rate: float) -> Demonstration:

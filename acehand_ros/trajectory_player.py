@@ -38,7 +38,13 @@ class TrajectoryPlayer:
         demonstration = with_frame_prefix(demonstration, values["frame_prefix"])
         self._outlet = Outlet(node)
         clock = values["stamps"] == "recorded" and values["publish_clock"]
-        self._clock = _clock_publisher(node) if clock else None
+        self._clock: Any = None
+        if clock:
+            from rclpy.qos import QoSProfile, ReliabilityPolicy
+            from rosgraph_msgs.msg import Clock
+
+            profile = QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)
+            self._clock = node.create_publisher(Clock, "/clock", profile)
         settings = PlayerSettings(
             stamps=values["stamps"],
             clock_rate=float(values["clock_rate"]) if clock else None,
@@ -164,14 +170,6 @@ def load_episode(source: str, robot: str, episode: int) -> tuple[Demonstration, 
         numbers = map(str, range(len(found)))
         raise InputError(f"{source}: no episode {episode}; {nearest(str(episode), numbers)}")
     return found[episode]
-
-
-def _clock_publisher(node: Any) -> Any:
-    from rclpy.qos import QoSProfile, ReliabilityPolicy
-    from rosgraph_msgs.msg import Clock
-
-    profile = QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)
-    return node.create_publisher(Clock, "/clock", profile)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

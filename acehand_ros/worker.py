@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from acehand_core.errors import AcehandError, InputError, Interrupted
-from acehand_core.recordings.bags.messages import PlainMessage, header_of, key_values
+from acehand_core.recordings.bags.messages import PlainMessage, header_of, status_of
 from acehand_core.types import Progress
 from acehand_ros.messages import DIAGNOSTICS
 from acehand_ros.parameters import as_parameters
@@ -28,13 +28,7 @@ def diagnostics(
     more: Sequence[Mapping[str, Any]] = (),
 ) -> PlainMessage:
     """Return a DiagnosticArray with a node's status, followed by ``more``."""
-    status = {
-        "level": level,
-        "name": name,
-        "message": message,
-        "hardware_id": "acehand",
-        "values": key_values(values),
-    }
+    status = status_of(level, name, message, "acehand", values)
     fields = {"header": header_of(now_ns, ""), "status": [status, *more]}
     return PlainMessage(DIAGNOSTICS, "diagnostic_msgs/msg/DiagnosticArray", now_ns, fields)
 

@@ -261,27 +261,16 @@ def quality_status(demo: Demonstration, index: int) -> list[dict[str, Any]]:
                 "observed": bool(demo.motion.observed[index, slot]),
                 "filled": bool(demo.motion.filled[index, slot]),
             }
-        status.append(
-            {
-                "level": level,
-                "name": f"acehand: {side} hand",
-                "message": message,
-                "hardware_id": demo.robot,
-                "values": key_values(values),
-            }
-        )
+        status.append(status_of(level, f"acehand: {side} hand", message, demo.robot, values))
     return status
 
 
 def verdict_status(demo: Demonstration) -> dict[str, Any]:
     """Return the diagnostic status of the whole episode."""
-    return {
-        "level": _LEVELS.get(demo.verdict, _WARN),
-        "name": "acehand: verdict",
-        "message": f"{demo.verdict}: {'; '.join(demo.reasons)}" if demo.reasons else demo.verdict,
-        "hardware_id": demo.robot,
-        "values": key_values({"task": demo.task, "frames": len(demo), "source": demo.name}),
-    }
+    level = _LEVELS.get(demo.verdict, _WARN)
+    message = f"{demo.verdict}: {'; '.join(demo.reasons)}" if demo.reasons else demo.verdict
+    values = {"task": demo.task, "frames": len(demo), "source": demo.name}
+    return status_of(level, "acehand: verdict", message, demo.robot, values)
 
 
 def _hand_messages(demo: Demonstration, index: int, slot: int) -> list[PlainMessage]:
@@ -351,13 +340,16 @@ def time_of(ns: int) -> dict[str, int]:
 
 
 def floats(values: np.ndarray) -> list[float]:
-    """Return plain numbers of a vector."""
     return [float(value) for value in values]
 
 
-def key_values(values: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return diagnostic_msgs KeyValues."""
-    return [{"key": key, "value": str(value)} for key, value in values.items()]
+def status_of(
+    level: int, name: str, message: str, hardware: str, values: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return a diagnostic_msgs DiagnosticStatus."""
+    pairs = [{"key": key, "value": str(value)} for key, value in values.items()]
+    fields = {"level": level, "name": name, "message": message, "hardware_id": hardware}
+    return {**fields, "values": pairs}
 
 
 _Place = tuple[dict[str, float], dict[str, float]]
