@@ -55,8 +55,7 @@ def overlap(one: Joints, other: Joints) -> Float[np.ndarray, "N"]:
     """Return the deepest overlap of two hands' capsules, metres; negative for a gap."""
     distance, _ = _between(_bones(one), _bones(other))
     reach = radii()[:, None] + radii()
-    deepest: Float[np.ndarray, "N"] = (reach - distance).max((1, 2))
-    return deepest
+    return np.asarray((reach - distance).max((1, 2)))
 
 
 def shifts_apart(hands: dict[Side, PlacedHand]) -> dict[Side, Float[np.ndarray, "N 3"]]:

@@ -51,7 +51,6 @@ class SkinDepth:
     below: Float[np.ndarray, "N 41"] | None = None
 
     def rows(self, index: np.ndarray) -> SkinDepth:
-        """Return the readings of some frames."""
         below = None if self.below is None else self.below[index]
         return SkinDepth(self.z[index], self.sigma[index], below)
 
@@ -99,7 +98,6 @@ class Evidence:
         return cls(bearing, direction, spread, offset)
 
     def rows(self, index: np.ndarray) -> Evidence:
-        """Return the evidence of some frames."""
         spread = None if self.spread is None else self.spread[index]
         seen = None if self.seen is None else self.seen[index]
         others = tuple(replace(one, evidence=one.evidence.rows(index)) for one in self.others)
@@ -173,8 +171,7 @@ class Evidence:
 def rays(bearing: Float[np.ndarray, "*batch 2"]) -> Float[np.ndarray, "*batch 3"]:
     """Return unit vectors of bearings (x/z, y/z)."""
     ray = np.concatenate([bearing, np.ones_like(bearing[..., :1])], axis=-1)
-    unit: Float[np.ndarray, "*batch 3"] = ray / np.linalg.norm(ray, axis=-1, keepdims=True)
-    return unit
+    return np.asarray(ray / np.linalg.norm(ray, axis=-1, keepdims=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +193,6 @@ class Pose:
         return chain @ np.swapaxes(self.global_orient, 1, 2) + self.wrist[:, None]
 
     def rows(self, index: np.ndarray) -> Pose:
-        """Return the poses of some frames."""
         return Pose(self.global_orient[index], self.angles[index], self.wrist[index])
 
     def where(self, chosen: Bool[np.ndarray, "N"], other: Pose) -> Pose:

@@ -45,18 +45,11 @@ class TorchHands:
         rows: list[tuple[np.ndarray, ...]] = []
         for side in SIDES:
             arrays, tips = hand.arrays[side], list(TIP_VERTICES)
-            rows.append(
-                (
-                    arrays.J_regressor @ arrays.v_template,
-                    np.einsum("jv,vib->jib", arrays.J_regressor, arrays.shapedirs),
-                    arrays.v_template[tips],
-                    arrays.shapedirs[tips],
-                    arrays.posedirs[tips],
-                    arrays.weights[tips],
-                    arrays.hands_mean.reshape(15, 3),
-                )
-            )
-
+            tree = arrays.J_regressor @ arrays.v_template
+            shape = np.einsum("jv,vib->jib", arrays.J_regressor, arrays.shapedirs)
+            parts = arrays.v_template, arrays.shapedirs, arrays.posedirs, arrays.weights
+            skin = [part[tips] for part in parts]
+            rows.append((tree, shape, *skin, arrays.hands_mean.reshape(15, 3)))
         return cls("mano", *_stacked(rows))
 
     @classmethod

@@ -58,7 +58,7 @@ def articulate(evidence: Evidence, side: Side, rest: Float[np.ndarray, "21 3"]) 
     problem = FrameProblem(evidence, side, rest, orient, use_pixels=False)
     start = np.zeros((len(orient), 28))
     start[:, 6:] = articulation.comfortable()
-    pose = problem.pose(_solve(problem, start, iterations=8)[0])
+    pose = problem.pose(solve(problem, start, *problem.limits(), iterations=8)[0])
     return Pose(pose.global_orient, pose.angles, np.zeros_like(pose.wrist))
 
 
@@ -86,7 +86,7 @@ def refine(
             relaxed[:, 6:] = articulation.comfortable()
             starts.append(relaxed)
         for x in starts:
-            found, found_cost = _solve(problem, x, iterations)
+            found, found_cost = solve(problem, x, *problem.limits(), iterations)
             better = found_cost < cost
             best = problem.pose(found).where(better, best)
             cost = np.where(better, found_cost, cost)
@@ -374,12 +374,6 @@ class FrameProblem:
         parts.append((x[:, 6:] - articulation.comfortable()) / ANGLE_SIGMA)
         residuals = np.concatenate([part.reshape(len(x), -1) for part in parts], axis=1)
         return residuals, by_points, by_z
-
-
-def _solve(
-    problem: FrameProblem, start: np.ndarray, iterations: int
-) -> tuple[np.ndarray, np.ndarray]:
-    return solve(problem, start, *problem.limits(), iterations)
 
 
 def _pixel_residual(

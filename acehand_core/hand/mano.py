@@ -292,12 +292,8 @@ def _read_both(path: Path) -> dict[Side, ManoArrays]:
         )
 
     data = safe_load_npz(path)
-    sides = {
-        side: {
-            key.partition("/")[2]: value
-            for key, value in data.items()
-            if key.startswith(f"{side}/")
-        }
-        for side in SIDES
-    }
-    return {side: ManoArrays.from_mapping(sides[side], f"{path} ({side}/)") for side in SIDES}
+    hands: dict[Side, ManoArrays] = {}
+    for side in SIDES:
+        own = {k.partition("/")[2]: v for k, v in data.items() if k.startswith(f"{side}/")}
+        hands[side] = ManoArrays.from_mapping(own, f"{path} ({side}/)")
+    return hands

@@ -50,49 +50,37 @@ def solve(
     """
     low, high = np.broadcast_to(low, x0.shape), np.broadcast_to(high, x0.shape)
     x = np.clip(x0, low, high)
+
+    def improve(x: Array, first: int, low: Array, high: Array) -> Array:
+        """Improve rows from ``first`` on in place, and return their cost."""
+        active = np.arange(len(x))
+        cost, gradient, hessian = quadratic(*residuals_and_jacobian(x, first + active))
+
+        damping = np.full(len(x), 1e-3)
+        for _ in range(iterations):
+            if not len(active):
+                break
+            bounds = low[active], high[active]
+            step = _step(x[active], gradient[active], hessian[active], damping[active], *bounds)
+            trial = np.clip(x[active] + step, *bounds)
+            at_trial = residuals_and_jacobian(trial, first + active)
+            new_cost, new_gradient, new_hessian = quadratic(*at_trial)
+            gain = cost[active] - new_cost
+            settled = np.abs(gain) <= tolerance * cost[active] + 1e-30
+            better = gain > 0
+            kept = active[better]
+            x[kept], cost[kept] = trial[better], new_cost[better]
+            gradient[kept], hessian[kept] = new_gradient[better], new_hessian[better]
+            changed = damping[active] * np.where(better, 0.2, 8.0)
+            damping[active] = np.maximum(changed, _SMALLEST_DAMPING)
+            active = active[~(settled | (damping[active] > _LARGEST_DAMPING))]
+        return cost
+
     cost = np.zeros(len(x))
     for start in range(0, len(x), _BLOCK):
-        block = slice(start, min(start + _BLOCK, len(x)))
-        cost[block] = _solve_block(
-            residuals_and_jacobian, x[block], start, low[block], high[block], iterations, tolerance
-        )
+        block = slice(start, start + _BLOCK)
+        cost[block] = improve(x[block], start, low[block], high[block])
     return x, cost
-
-
-def _solve_block(
-    residuals_and_jacobian: ResidualsAndJacobian,
-    x: np.ndarray,
-    first: int,
-    low: np.ndarray,
-    high: np.ndarray,
-    iterations: int,
-    tolerance: float,
-) -> np.ndarray:
-    """Improve ``x`` in place and return the cost."""
-    active = np.arange(len(x))
-    cost, gradient, hessian = quadratic(*residuals_and_jacobian(x, first + active))
-
-    damping = np.full(len(x), 1e-3)
-    for _ in range(iterations):
-        if not len(active):
-            break
-        bounds = low[active], high[active]
-        step = _step(x[active], gradient[active], hessian[active], damping[active], *bounds)
-        trial = np.clip(x[active] + step, *bounds)
-        new_cost, new_gradient, new_hessian = quadratic(
-            *residuals_and_jacobian(trial, first + active)
-        )
-        gain = cost[active] - new_cost
-        settled = np.abs(gain) <= tolerance * cost[active] + 1e-30
-        better = gain > 0
-        kept = active[better]
-        x[kept], cost[kept] = trial[better], new_cost[better]
-        gradient[kept], hessian[kept] = new_gradient[better], new_hessian[better]
-        damping[active] = np.maximum(
-            damping[active] * np.where(better, 0.2, 8.0), _SMALLEST_DAMPING
-        )
-        active = active[~(settled | (damping[active] > _LARGEST_DAMPING))]
-    return cost
 
 
 def quadratic(residuals: np.ndarray, jacobian: np.ndarray) -> tuple[np.ndarray, ...]:
