@@ -84,11 +84,9 @@ class HandTargets:
         return self.joints_hand[:, TIPS]
 
     def tips_of(self, fingers: Sequence[str]) -> Float[np.ndarray, "T K 3"]:
-        """Return the tips of the named fingers."""
         return self.joints_hand[:, [finger_keypoints(finger)[-1] for finger in fingers]]
 
     def share_of(self, rows: slice, joints: Sequence[int]) -> Float[np.ndarray, "N K"] | float:
-        """Return the shares of the given joints."""
         return 1.0 if self.share is None else self.share[rows][:, list(joints)]
 
 
@@ -117,11 +115,8 @@ def named_parameters(values: Shaped[np.ndarray, "*n 27"]) -> dict[str, Shaped[np
     ``rotation`` is a rotation vector in the base frame; ``translation`` and ``finger_offsets`` (all
     fingers in a row) are in metres.
     """
-    named, first = {}, 0
-    for name, size in PARAMETERS.items():
-        named[name] = values[..., first : first + size]
-        first += size
-    return named
+    ends = np.cumsum([*PARAMETERS.values()])
+    return dict(zip(PARAMETERS, np.split(values, ends[:-1], axis=-1), strict=True))
 
 
 def palm_frames(joints: Float[np.ndarray, "N 21 3"], side: Side) -> Float[np.ndarray, "N 4 4"]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, field, make_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -89,7 +89,15 @@ def _fields(leaf: Leaf, exclusive: dict[str, object]) -> Iterator[tuple[str, Any
     if leaf.type is bool and not about.pair:
         marks.append(conf.FlagCreatePairsOff)
     if about.parse is not None:
-        marks.append(_parsed_by(about.parse, metavar))
+        parse = about.parse
+        constructor: PrimitiveConstructorSpec[Any] = PrimitiveConstructorSpec(
+            nargs=1,
+            metavar=metavar or "TEXT",
+            instance_from_str=lambda words: parse(words[0]),
+            is_instance=lambda value: True,
+            str_from_instance=lambda value: [str(value)],
+        )
+        marks.append(constructor)
     if about.repeat:
         marks.append(conf.UseAppendAction)
     if about.positional:
@@ -111,16 +119,6 @@ def _fields(leaf: Leaf, exclusive: dict[str, object]) -> Iterator[tuple[str, Any
 
 def _attribute(leaf: Leaf) -> str:
     return "flag_" + leaf.flag.replace("-", "_")
-
-
-def _parsed_by(parse: Callable[[str], Any], metavar: str | None) -> PrimitiveConstructorSpec[Any]:
-    return PrimitiveConstructorSpec(
-        nargs=1,
-        metavar=metavar or "TEXT",
-        instance_from_str=lambda words: parse(words[0]),
-        is_instance=lambda value: True,
-        str_from_instance=lambda value: [str(value)],
-    )
 
 
 def _value(leaf: Leaf, given: Mapping[str, Any]) -> Any:

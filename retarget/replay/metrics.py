@@ -17,9 +17,8 @@ from acehand_core.hand.skeleton import finger_keypoints
 from acehand_core.motion import FlexionReport
 from retarget.robots.hand_spec import Commands, HandSpec
 from retarget.robots.kinematics import KinematicTree
-from retarget.targets import HandTargets, palm_rotation
+from retarget.targets import SCALE_RANGE, HandTargets, palm_rotation
 
-SCALE_RANGE = (0.9, 1.3)
 #: Nearer tips are a closed pinch.
 PINCH_ROBOT_M = 0.015
 _SAMPLES = 4096

@@ -49,7 +49,6 @@ class Posture:
         return points
 
     def at(self, rows: Int[np.ndarray, "N"]) -> Posture:
-        """Return some of the frames."""
         return Posture(*(a[:, rows] for a in (self.positions, self.turns, self.axes, self.anchors)))
 
 

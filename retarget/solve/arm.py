@@ -98,7 +98,6 @@ class Arm:
         return rates
 
     def posture_at(self, joints: ArmJoints) -> Posture:
-        """Return the poses of all links."""
         return self.tree.posture(self.all_joints(joints))
 
     def all_joints(self, joints: ArmJoints) -> Float[np.ndarray, "T Q"]:

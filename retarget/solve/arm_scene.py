@@ -37,7 +37,6 @@ class Places:
     turns: Float[np.ndarray, "T G 3 3"]
 
     def at(self, rows: slice | Int[np.ndarray, "N"]) -> Places:
-        """Return some frames."""
         return Places(self.centres[rows], self.turns[rows])
 
     def moved(self, poses: Float[np.ndarray, "T 4 4"]) -> Places:

@@ -30,7 +30,7 @@ from jaxtyping import Float
 
 from acehand_core.errors import InputError
 from acehand_core.geometry import rotations
-from acehand_core.hand.skeleton import KNUCKLES, PALM, finger_keypoints
+from acehand_core.hand.skeleton import FINGERS, KNUCKLES, PALM, finger_keypoints
 from acehand_core.motion import Calibration
 from acehand_core.types import Side
 from retarget.robots.hand_spec import CommandLimits, Commands, HandSpec
@@ -165,16 +165,11 @@ def tip_motion(targets: HandTargets) -> float:
 
 def _size_ratio(mean: Float[np.ndarray, "P 21 3"], joints: _Joints) -> float:
     """Return the size of the mean hand's fingers, else palm, over the subject's."""
-    bones = [
-        pair
-        for finger in ("index", "middle", "ring", "pinky")
-        for pair in itertools.pairwise(finger_keypoints(finger))
-    ]
+    bones = [pair for f in FINGERS[1:] for pair in itertools.pairwise(finger_keypoints(f))]
     for pairs in (bones, [(0, k) for k in PALM[1:]]):
         start, end = np.array(pairs).T
-        a, b = (
-            _known_median(np.linalg.norm(j[:, end] - j[:, start], axis=-1)) for j in (mean, joints)
-        )
+        lengths = (np.linalg.norm(j[:, end] - j[:, start], axis=-1) for j in (mean, joints))
+        a, b = map(_known_median, lengths)
         both = np.isfinite(a) & np.isfinite(b)
         if both.any() and b[both].sum() > 0:
             return float(a[both].sum() / b[both].sum())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -135,14 +134,10 @@ def check_image(message: Any, msgtype: str) -> tuple[int, int]:
         kind = message.format
         if "compressedDepth" in kind:
             raise SchemaError(f"format {kind!r} holds distances, not a picture")
-        checks: dict[bytes, Callable[[bytes], tuple[int, int]]] = {
-            b"\xff\xd8": _check_jpeg,
-            b"\x89P": _check_png,
-        }
-        if data[:2] not in checks:
+        if data[:2] not in (b"\xff\xd8", b"\x89P"):
             raise SchemaError(f"format {kind!r}: neither jpeg nor png")
         try:
-            return checks[data[:2]](data)
+            return _check_png(data) if data[:2] == b"\x89P" else _check_jpeg(data)
         except (struct.error, IndexError) as error:
             raise SchemaError(f"a picture of format {kind!r} that is cut off") from error
 

@@ -158,7 +158,6 @@ class UnpackedFiles:
         return copy
 
     def remove(self) -> None:
-        """Remove the copies."""
         for remove in self._removals:
             remove()
         self._copies.clear()

@@ -90,7 +90,6 @@ class DroppedMessages:
     unread: Counter[str] = field(default_factory=Counter)
 
     def count(self, topic: str, reason: str, count: int = 1, unread: bool = False) -> None:
-        """Count unusable messages."""
         self.by_topic[topic] += count
         self.reasons[f"{topic}: {reason}"] += count
         if unread:

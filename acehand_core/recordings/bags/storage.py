@@ -102,7 +102,6 @@ class McapFile:
         return tuple({t.name: t for _, t in sorted(self._channels.items())}.values())
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
     def messages(self, topics: Set[str] | None, dropped: DroppedMessages) -> Iterator[Message]:
