@@ -18,7 +18,6 @@ from acehand_core.types import Hands, Quality, TurnsMode
 
 if TYPE_CHECKING:
     from acehand_core.ace.evaluation.inputs import GroundTruth
-    from acehand_core.ace.evaluation.protocol import HandLibrary
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +111,10 @@ class Evaluate:
 
     def run(self, terminal: console.Terminal) -> int:
         """Score and report."""
+        from acehand_core.ace.evaluation.importing import import_predictions
         from acehand_core.ace.evaluation.protocol import HandLibrary, Protocol, picture_size
         from acehand_core.ace.evaluation.run import Options, evaluate_predictions, write_evaluation
+        from acehand_core.ace.evaluation.tables import COLUMNS
         from acehand_core.atomic import check_free
 
         if self.report is not None:
@@ -148,12 +149,25 @@ class Evaluate:
                 folder = self.predictions
                 if self.method is not None:
                     folder = self.keep or Path(made)
-                    self._import(self.predictions, truth, folder, library, terminal.bars)
+                    report = import_predictions(
+                        self.method, self.predictions, truth, folder, library, self.overwrite,
+                        terminal.bars,
+                    )  # fmt: skip
+                    console.say(f"{self.method}: {report['segments']} predictions")
+                    for note in report["notes"]:
+                        console.say(f"  {note}")
                 result = evaluate_predictions(folder, truth, options, terminal.bars)
         if self.output is not None:
             write_evaluation(result, self.output, self.overwrite)
             console.say(str(self.output))
-        _say(result)
+
+        segments, counts = result["segments"], result["counts"]
+        console.say(
+            f"{result['method']['label']} on {segments['name']} ({segments['count']} segments, "
+            f"{counts['frames']} frames, list sha256 {segments['sha256'][:12]})"
+        )
+        for key, value in result["metrics"].items():
+            console.say(f"  {COLUMNS[key][0]:17} {'n/a' if value is None else f'{value:.3f}'}")
         terminal.print_json(result)
         return console.EXIT_OK
 
@@ -166,20 +180,6 @@ class Evaluate:
         for leaf in leaves(Evaluate):
             if leaf.path[0] in of_trackers and leaf.value(self) != leaf.default:
                 raise InputError(f"{leaf.spelled} is for --tracker, not for predictions.")
-
-    def _import(
-        self, source: Path, truth: GroundTruth, folder: Path, library: HandLibrary, bars: Bars
-    ) -> None:
-        """Convert another method's output to a folder of predictions."""
-        from acehand_core.ace.evaluation.importing import import_predictions
-
-        assert self.method is not None
-        report = import_predictions(
-            self.method, source, truth, folder, library, self.overwrite, bars
-        )
-        console.say(f"{self.method}: {report['segments']} predictions")
-        for note in report["notes"]:
-            console.say(f"  {note}")
 
     def _track(self, tracker: str, truth: GroundTruth, options: Any, bars: Bars) -> dict[str, Any]:
         from acehand_core.ace.evaluation.protocol import PAPER_WIDTHS
@@ -207,18 +207,6 @@ class Evaluate:
         used = {name: getattr(settings, name) for name in names}
         used["ace"] = chosen if chosen.weights else None
         return evaluate_tracker(made, truth, options, used, decoding, self.keep, self.time, bars)
-
-
-def _say(result: dict[str, Any]) -> None:
-    from acehand_core.ace.evaluation.tables import COLUMNS
-
-    segments, counts = result["segments"], result["counts"]
-    console.say(
-        f"{result['method']['label']} on {segments['name']} ({segments['count']} segments, "
-        f"{counts['frames']} frames, list sha256 {segments['sha256'][:12]})"
-    )
-    for key, value in result["metrics"].items():
-        console.say(f"  {COLUMNS[key][0]:17} {'n/a' if value is None else f'{value:.3f}'}")
 
 
 def _report(

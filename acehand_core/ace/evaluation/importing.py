@@ -212,7 +212,20 @@ def read_hawor(
     columns = zip(empty, *chunks, strict=True)
     frame, slot, score, orient, pose, betas, translation = map(np.concatenate, columns)
     hands = Hands(frame, slot, score, orient, pose, betas, translation)
-    notes = _focal_note(source / segment / "est_focal.txt", truth)
+
+    # Depths scale with the focal length.
+    assert truth.camera is not None
+    true, path = 0.5 * (truth.camera.fx + truth.camera.fy), source / segment / "est_focal.txt"
+    notes = []
+    if path.is_file():
+        try:
+            used = float(read_text(path).split()[0])
+        except (ValueError, IndexError) as error:
+            raise SchemaError(f"{path}: one number is needed ({error}).") from error
+        if abs(used / true - 1) > 0.01:
+            notes.append(f"HaWoR used a focal length of {used:g} px; the camera has {true:g} px")
+    else:
+        notes.append("no est_focal.txt: whether HaWoR knew the true focal length is not known")
 
     short = len(truth) - 1 - int(hands.frame.max(initial=-1))
     if len(hands.frame) and short > 0:
@@ -237,21 +250,6 @@ def _chunk(path: Path, slot: int) -> tuple[np.ndarray, ...]:
     turns = entry("init_root_orient", 3, 3), entry("init_hand_pose", 15, 3, 3)
     placed = *turns, entry("init_betas", 10), entry("init_trans", 3)
     return np.arange(first, last + 1), np.full(count, slot), np.ones(count), *placed
-
-
-def _focal_note(path: Path, truth: HandMotion) -> list[str]:
-    """Report a focal length other than the camera's, with which depths scale."""
-    assert truth.camera is not None
-    true = 0.5 * (truth.camera.fx + truth.camera.fy)
-    if not path.is_file():
-        return ["no est_focal.txt: whether HaWoR knew the true focal length is not known"]
-    try:
-        used = float(read_text(path).split()[0])
-    except (ValueError, IndexError) as error:
-        raise SchemaError(f"{path}: one number is needed ({error}).") from error
-    if abs(used / true - 1) > 0.01:
-        return [f"HaWoR used a focal length of {used:g} px; the camera has {true:g} px"]
-    return []
 
 
 Reader = Callable[[Path, str, HandMotion, HandLibrary], tuple[Hands, list[str]]]

@@ -144,10 +144,14 @@ _Values = dict[_Method, dict[str, float | None]]
 
 def _radars(table: Table, extra: Table) -> list[_Plot]:
     """Return radars of the main datasets' mean and of every dataset with rows to compare."""
-    blocks = {
-        block: _by_method(source, rows)
-        for source in (table, extra) for block, rows in source.blocks.items()
-    }  # fmt: skip
+    blocks: dict[str, _Values] = {}
+    for source in (table, extra):
+        for block, rows in source.blocks.items():
+            values: _Values = {}
+            for row in rows:
+                again = 1 + sum(method[:2] == (row.label, row.quoted) for method in values)
+                values[row.label, row.quoted, again] = {n: _column(source, row, n) for n in _AXES}
+            blocks[block] = values
     # Means of methods in all main blocks; None if a value is unknown.
     means: _Values = {}
     main = [blocks.get(name, {}) for name in _MAIN]
@@ -169,14 +173,6 @@ def _radars(table: Table, extra: Table) -> list[_Plot]:
         if sum(method in values for method in drawn) > 1:
             found.append((title, _radar(table, {m: values.get(m, {}) for m in drawn})))
     return found
-
-
-def _by_method(table: Table, rows: Sequence[Row]) -> _Values:
-    values: _Values = {}
-    for row in rows:
-        again = 1 + sum(method[:2] == (row.label, row.quoted) for method in values)
-        values[row.label, row.quoted, again] = {n: _column(table, row, n) for n in _AXES}
-    return values
 
 
 def _radar(table: Table, rows: _Values) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -181,9 +182,16 @@ def score_segment(
     Raises:
         SchemaError: the ground truth has no camera, hand model or placement.
     """
-    _check_truth(identifier, truth)
-    camera = truth.camera
-    assert camera is not None
+    camera, given = truth.camera, f"{identifier}: the ground truth"
+    if camera is None:
+        raise SchemaError(f"{given} has no camera; projection needs intrinsics.")
+    if truth.hand_model == "none":
+        raise SchemaError(
+            f"{given} has joints only; boxes, orientation and the charge of misses need a hand "
+            "model."
+        )
+    if not truth.placed:
+        raise SchemaError(f"{given} is relative to the wrist; the camera frame is needed.")
 
     model = library.get(truth.hand_model, truth.left_shapedirs_fixed)
     canonical = np.stack([canonical_joints(model, side) for side in SIDES])
@@ -209,6 +217,13 @@ def score_segment(
     picture = picture or (camera.width, camera.height)
     epe = _epe(prediction, truth, in_image, matched, own, picture)
 
+    # Jitter is of wrist-relative joints plus the translation; of joints alone, of camera joints:
+    # they differ by the constant rest wrist.
+    path = prediction.joints_camera
+    if prediction.hand_model != "none":
+        path = path - path[:, :, :1] + prediction.translation[:, :, None]
+    runs = (jitter_runs(path[:, slot], matched[:, slot]) for slot in (0, 1))
+
     joints = in_image.sum(-1).astype(float)
     return SegmentScore(
         identifier,
@@ -222,7 +237,7 @@ def score_segment(
         gated_mpjpe_mm=_rows(mpjpe_mm, second, truth.joints_camera, exists),
         gated_ct_m=_translation(translation, truth, emitted, exists),
         radius=_radius(truth.joints_camera, in_image, camera, on_screen),
-        jitter=_jitter(prediction, matched),
+        jitter=tuple(itertools.chain.from_iterable(runs)),
         placement=placement(prediction.joints_camera, truth.joints_camera, emitted & exists),
         pose_comparable=comparable,
         own_anchors=own,
@@ -238,18 +253,6 @@ def _decoded(settings: Mapping[str, Any]) -> DecodedPart | None:
         return None
     latents = latents if isinstance(latents, int) else None
     return DecodedPart(frames, latents, settings.get("decoded_whole") is True)
-
-
-def _check_truth(identifier: str, truth: HandMotion) -> None:
-    wrong = None
-    if truth.camera is None:
-        wrong = "has no camera; projection needs intrinsics"
-    elif truth.hand_model == "none":
-        wrong = "has joints only; boxes, orientation and the charge of misses need a hand model"
-    elif not truth.placed:
-        wrong = "is relative to the wrist; the camera frame is needed"
-    if wrong:
-        raise SchemaError(f"{identifier}: the ground truth {wrong}.")
 
 
 def _epe(
@@ -347,14 +350,3 @@ def _radius(
     half = math.hypot(camera.width, camera.height) / 2
     radius = np.linalg.norm(centre - (camera.cx, camera.cy), axis=-1) / half
     return np.where(on_screen, radius, np.nan)
-
-
-def _jitter(prediction: HandMotion, matched: PerHandFlag) -> tuple[tuple[float, int], ...]:
-    """Return the runs of both hands, of wrist-relative joints plus the translation.
-
-    Of joints alone, camera joints: they differ by the constant rest wrist.
-    """
-    joints = prediction.joints_camera
-    if prediction.hand_model != "none":
-        joints = joints - joints[:, :, :1] + prediction.translation[:, :, None]
-    return tuple(run for slot in (0, 1) for run in jitter_runs(joints[:, slot], matched[:, slot]))

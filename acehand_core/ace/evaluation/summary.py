@@ -89,6 +89,7 @@ def summarise(
     own = {score.own_anchors for score in scores}
     anchors = "mixed" if len(own) > 1 else "own" if own.pop() else "reprojected"
     conversion = [s.conversion_mm for s in scores if s.conversion_mm is not None]
+    rows = pool.matched
     return {
         "protocol": protocol.name,
         "segments": dict(segments),
@@ -97,7 +98,15 @@ def summarise(
         "metrics": metrics,
         "counts": counts,
         "per_side": {side: _counts(pool, slot) for slot, side in enumerate(SIDES)},
-        "matched": _matched(pool, comparable),
+        # Errors of true positives, without charges.
+        "matched": {
+            "count": int(rows.sum()),
+            "mpjpe": _mean(pool.mpjpe_mm[rows]),
+            "pa": _mean(pool.pa_mm[rows]),
+            "epe": _mean(pool.epe_px[rows]),
+            "go": _mean(pool.go_deg[rows]) if comparable else None,
+            "ct": _mean(pool.ct_m[rows]) if comparable else None,
+        },
         "translation_m": {
             "iv": _mean(pool.gated_ct_m[pool.on_screen]) if comparable else None,
             "oos": _mean(pool.gated_ct_m[_out_of_sight(pool)]) if comparable else None,
@@ -164,19 +173,6 @@ def _judged(pool: Pool) -> np.ndarray:
 
 def _out_of_sight(pool: Pool) -> np.ndarray:
     return pool.exists & ~pool.on_screen
-
-
-def _matched(pool: Pool, comparable: bool) -> dict[str, float | int | None]:
-    """Return errors of true positives, without charges."""
-    rows = pool.matched
-    return {
-        "count": int(rows.sum()),
-        "mpjpe": _mean(pool.mpjpe_mm[rows]),
-        "pa": _mean(pool.pa_mm[rows]),
-        "epe": _mean(pool.epe_px[rows]),
-        "go": _mean(pool.go_deg[rows]) if comparable else None,
-        "ct": _mean(pool.ct_m[rows]) if comparable else None,
-    }
 
 
 def _placement(pool: Pool, rows: np.ndarray) -> dict[str, float | int | None]:
