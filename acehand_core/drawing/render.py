@@ -10,7 +10,6 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-from jaxtyping import Float32
 
 from acehand_core.atomic import check_free
 from acehand_core.drawing.contact_sheet import arm_room, picture_size, robot_layer
@@ -73,7 +72,9 @@ def render(
         shown = tuple(name for name in shown if name != "source")
     shown = given or shown
     motions = [column.motion for column in columns]
-    depth = _depth_files(settings.depth, len(motions[0]))
+    depth = tuple(sorted(settings.depth.glob("*.png"))) if settings.depth else ()
+    if settings.depth and len(depth) != (count := len(motions[0])):
+        raise InputError(f"{settings.depth}: {len(depth)} depth maps (.png) for {count} frames.")
     width, height = picture_size(recording) if recording.frames else (960, 540)
 
     with contextlib.ExitStack() as exits:
@@ -120,7 +121,16 @@ class _Grid:
 
     def pictures(self, frame: int, image: ImageRgb | None) -> list[list[ImageRgb]]:
         """Return a row of pictures per panel, a picture per input."""
-        scene = _read_depth(self.depth[frame], self.size) if self.depth else None
+        scene = None
+        if self.depth:
+            values = cv2.imdecode(np.fromfile(self.depth[frame], np.uint8), cv2.IMREAD_UNCHANGED)
+            if values is None or values.dtype != np.uint16 or values.ndim != 2:
+                raise InputError(
+                    f"{self.depth[frame]}: depth maps must be 16-bit grey PNG in millimetres."
+                )
+            # The nearest pixel: a mean would mix the depths of two surfaces.
+            values = cv2.resize(values, self.size, interpolation=cv2.INTER_NEAREST)
+            scene = values.astype(np.float32) / 1000
         return [
             [column.draw(name, frame, image, scene) for column in self.panels]
             for name in self.names
@@ -158,8 +168,14 @@ class _Grid:
         def pages() -> Iterator[Picture]:
             images = frames.read(0, count) if frames is not None else iter([None] * count)
             for frame, image in enumerate(images):
-                rows = self.pictures(frame, image)
-                yield self._page([[_shrunk(shot, (width, height)) for shot in row] for row in rows])
+                rows = [
+                    [
+                        cv2.resize(shot, (width, height), interpolation=cv2.INTER_AREA)
+                        for shot in row
+                    ]
+                    for row in self.pictures(frame, image)
+                ]
+                yield self._page(rows)
                 progress("render", frame + 1, count)
 
         blank = [np.zeros((height, width, 3), np.uint8)] * len(self.panels)
@@ -177,28 +193,6 @@ class _Grid:
         shots += [np.zeros_like(shots[0])] * (-len(shots) % across)
         grid = [np.hstack(shots[i : i + across]) for i in range(0, len(shots), across)]
         return np.vstack(grid)
-
-
-def _depth_files(folder: Path | None, count: int) -> tuple[Path, ...]:
-    if folder is None:
-        return ()
-    files = tuple(sorted(folder.glob("*.png")))
-    if len(files) != count:
-        raise InputError(f"{folder}: {len(files)} depth maps (.png) for {count} frames.")
-    return files
-
-
-def _read_depth(path: Path, size: tuple[int, int]) -> Float32[np.ndarray, "H W"]:
-    values = cv2.imdecode(np.fromfile(path, np.uint8), cv2.IMREAD_UNCHANGED)
-    if values is None or values.dtype != np.uint16 or values.ndim != 2:
-        raise InputError(f"{path}: depth maps must be 16-bit grey PNG in millimetres.")
-    # The nearest pixel: a mean would mix the depths of two surfaces.
-    values = cv2.resize(values, size, interpolation=cv2.INTER_NEAREST)
-    return values.astype(np.float32) / 1000
-
-
-def _shrunk(picture: ImageRgb, size: tuple[int, int]) -> Picture:
-    return cv2.resize(picture, size, interpolation=cv2.INTER_AREA)
 
 
 def _joined(pictures: Sequence[np.ndarray], axis: int) -> Picture:

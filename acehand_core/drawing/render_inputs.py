@@ -127,7 +127,14 @@ def open_columns(
     opened = [_open(file, settings, progress, own_poses=True) for file in files]
     for file, (_, motion) in zip(files[1:], opened[1:], strict=True):
         _check_same_frames(file, motion, files[0], opened[0][1])
-        _check_same_source(file, motion, files[0], opened[0][1])
+        own, others = motion.provenance, opened[0][1].provenance
+        # A file of joints has only its own hash.
+        hashes = {p.source_sha256 for p in (own, others) if p.tracker != "file"} - {None}
+        if len(hashes) > 1:
+            raise InputError(
+                f"{file}: made from {own.source}, but {files[0]} from another file, "
+                f"{others.source}; inputs must be of one recording."
+            )
     motions = [motion for _, motion in opened]
     known = [motion.T_world_camera for motion in motions if motion.T_world_camera is not None]
     if any(not np.allclose(poses, known[0], atol=1e-6) for poses in known):
@@ -219,18 +226,6 @@ def _check_same_frames(
         frame = int(np.argmax(late > 0.5e9 / other.fps))
         raise InputError(
             f"{file}: frame {frame} is {late[frame] * 1e-6:.0f} ms from that of {first}; {rule}"
-        )
-
-
-def _check_same_source(file: Path, motion: HandMotion, first: Path, other: HandMotion) -> None:
-    """Raise InputError if the source files of both differ."""
-    own, others = motion.provenance, other.provenance
-    # A file of joints has only its own hash.
-    hashes = {p.source_sha256 for p in (own, others) if p.tracker != "file"} - {None}
-    if len(hashes) > 1:
-        raise InputError(
-            f"{file}: made from {own.source}, but {first} from another file, {others.source}; "
-            "inputs must be of one recording."
         )
 
 

@@ -69,25 +69,23 @@ def _row(renderer: RobotRenderer, robot: Robot, side: Side) -> ImageRgb:
         for state, joints, tips in (("open", opened, paths[0]), ("closed", closed, paths[-1])):
             image = renderer.seen(side, joints, pose)
             if state == "open":
-                _draw_paths(image, camera, pose, paths, hand.fingers)
-            _draw_axes(image, camera, pose, axes)
-            _draw_names(image, camera, pose, tips, hand.fingers)
+                _draw_paths(image, _pixels(camera, pose, paths), hand.fingers)
+            _draw_axes(image, _pixels(camera, pose, axes))
+            _draw_names(image, _pixels(camera, pose, tips), hand.fingers)
             _write(image, f"{robot.label} {side}, {state}, {name}", (12, 24), _INK, 0.55)
             panels.append(image)
     return np.hstack(panels)
 
 
 def _pixels(
-    camera: Camera, pose: RigidTransform, points: Float[np.ndarray, "N 3"]
-) -> Float[np.ndarray, "N 2"]:
+    camera: Camera, pose: RigidTransform, points: Float[np.ndarray, "*n 3"]
+) -> Float[np.ndarray, "*n 2"]:
     seen = points @ pose[:3, :3].T + pose[:3, 3]
-    return seen[:, :2] / seen[:, 2:] * (camera.fx, camera.fy) + (camera.cx, camera.cy)
+    return seen[..., :2] / seen[..., 2:] * (camera.fx, camera.fy) + (camera.cx, camera.cy)
 
 
-def _draw_axes(
-    image: ImageRgb, camera: Camera, pose: RigidTransform, axes: Float[np.ndarray, "4 3"]
-) -> None:
-    origin, *ends = (_whole(p) for p in _pixels(camera, pose, axes))
+def _draw_axes(image: ImageRgb, axes: Float[np.ndarray, "4 2"]) -> None:
+    origin, *ends = map(_whole, axes)
     for (name, colour), end in zip(_AXES.items(), ends, strict=True):
         cv2.arrowedLine(image, origin, end, _HALO, 7, cv2.LINE_AA, tipLength=0.12)
         cv2.arrowedLine(image, origin, end, colour, 3, cv2.LINE_AA, tipLength=0.12)
@@ -97,15 +95,11 @@ def _draw_axes(
 
 
 def _draw_paths(
-    image: ImageRgb,
-    camera: Camera,
-    pose: RigidTransform,
-    paths: Float[np.ndarray, "S K 3"],
-    fingers: tuple[str, ...],
+    image: ImageRgb, paths: Float[np.ndarray, "S K 2"], fingers: tuple[str, ...]
 ) -> None:
     """Draw the path of each fingertip, with an arrow at its end."""
     for k, finger in enumerate(fingers):
-        line = np.round(_pixels(camera, pose, paths[:, k])).astype(np.int32)
+        line = np.round(paths[:, k]).astype(np.int32)
         cv2.polylines(image, [line], False, _HALO, 5, cv2.LINE_AA)
         cv2.polylines(image, [line], False, _TIPS[finger], 2, cv2.LINE_AA)
         along = (line[-1] - line[-4]).astype(float)
@@ -115,17 +109,10 @@ def _draw_paths(
                             tipLength=0.9)  # fmt: skip
 
 
-def _draw_names(
-    image: ImageRgb,
-    camera: Camera,
-    pose: RigidTransform,
-    tips: Float[np.ndarray, "K 3"],
-    fingers: tuple[str, ...],
-) -> None:
+def _draw_names(image: ImageRgb, tips: Float[np.ndarray, "K 2"], fingers: tuple[str, ...]) -> None:
     """Write the names next to the fingertips, without overlap."""
-    places = _pixels(camera, pose, tips)
     taken: list[tuple[float, float]] = []
-    for finger, (u, v) in sorted(zip(fingers, places.tolist(), strict=True), key=lambda p: p[1][1]):
+    for finger, (u, v) in sorted(zip(fingers, tips.tolist(), strict=True), key=lambda p: p[1][1]):
         center = _whole((u, v))
         cv2.circle(image, center, 6, _HALO, -1, cv2.LINE_AA)
         cv2.circle(image, center, 4, _TIPS[finger], -1, cv2.LINE_AA)

@@ -124,7 +124,10 @@ class RobotRenderer(Offscreen):
         box = self._arrange(camera, joints, T_camera_base, arms or {})
         if box is not None:
             colours, cover, near = self._draw(camera, box)
-            picture[_part(box)] = _straight(colours, cover)
+            edge = (cover > 0) & (cover < 255)
+            straight = colours[edge].astype(np.uint16) * 255 // cover[edge, None]
+            colours[edge] = np.minimum(straight, 255)
+            picture[_part(box)] = np.dstack([colours, cover])
             depth[_part(box)] = _nearest_metres(near, self._scale)
         return picture, depth
 
@@ -308,14 +311,6 @@ def _nearest_metres(depth: np.ndarray, scale: int) -> np.ndarray:
     with np.errstate(divide="ignore"):
         metres = np.where(near < 1, _NEAR / (1 - near * (1 - _NEAR / _FAR)), np.inf)
     return metres.astype(np.float32)
-
-
-def _straight(colours: np.ndarray, cover: np.ndarray) -> np.ndarray:
-    """Return RGBA with straight alpha."""
-    edge = (cover > 0) & (cover < 255)
-    straight = colours[edge].astype(np.uint16) * 255 // cover[edge, None]
-    colours[edge] = np.minimum(straight, 255)
-    return np.dstack([colours, cover])
 
 
 def _build_scene(
