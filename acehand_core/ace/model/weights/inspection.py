@@ -77,9 +77,21 @@ def inspect(path: Path, variant: Variant | None = None) -> WeightsInspection:
     """Inspect a path without reading values. Raises InputError, SchemaError or UnsafeFileError."""
     layout = detect(path)
     if layout == "acehand":
-        return _own(path)
+        manifest = own.read_manifest(path)
+        stores, reports = own.open_own(manifest)
+        caption = path / own.CAPTION_FILE
+        if caption.name in manifest.files:
+            stores[caption.name] = _caption_store(caption)
+        report = state.LoadReport(tuple(reports.values()), manifest.filled)
+        found = manifest.config, manifest.licence, _parts(stores), report
+        recorded = manifest.training_data, manifest.inference
+        return WeightsInspection(layout, *found, tuple(own.unlisted_files(manifest)), *recorded)
     if layout == "repackaged":
-        return _repackaged(path, variant)
+        variant = repackaged.find_variant(path, variant)
+        config, stores, reports = repackaged.open_repackaged(path, variant)
+        stores["caption"] = _caption_store(path / repackaged.CAPTION_FILE)
+        found = config, sums.RELEASED, _parts(stores), state.LoadReport(tuple(reports.values()))
+        return WeightsInspection(layout, *found, trained_on=state.RELEASED_TRAINING)
     if layout == "official":
         return _checkpoint(find_checkpoint(path, variant))
     return _piece(path, layout)
@@ -94,26 +106,6 @@ def damaged(found: WeightsInspection, path: Path) -> list[str]:
         stated = sums.sha256s({file: Path(file) for part in found.parts for file in part.files})
     wrong = [file for file, digest in stated.items() if content_sha256(Path(file)) != digest]
     return [f"{file}: SHA-256 is not {stated[file]}: damaged or changed." for file in wrong]
-
-
-def _own(path: Path) -> WeightsInspection:
-    manifest = own.read_manifest(path)
-    stores, reports = own.open_own(manifest)
-    caption = path / own.CAPTION_FILE
-    if caption.name in manifest.files:
-        stores[caption.name] = _caption_store(caption)
-    report = state.LoadReport(tuple(reports.values()), manifest.filled)
-    found = manifest.config, manifest.licence, _parts(stores), report
-    recorded = manifest.training_data, manifest.inference
-    return WeightsInspection("acehand", *found, tuple(own.unlisted_files(manifest)), *recorded)
-
-
-def _repackaged(path: Path, variant: Variant | None) -> WeightsInspection:
-    variant = repackaged.find_variant(path, variant)
-    config, stores, reports = repackaged.open_repackaged(path, variant)
-    stores["caption"] = _caption_store(path / repackaged.CAPTION_FILE)
-    found = config, sums.RELEASED, _parts(stores), state.LoadReport(tuple(reports.values()))
-    return WeightsInspection("repackaged", *found, trained_on=state.RELEASED_TRAINING)
 
 
 def _checkpoint(path: Path) -> WeightsInspection:
