@@ -126,7 +126,15 @@ class Run:
         if start is None:
             build.check_start(config)
         self.accelerator = _accelerator(config)
-        self._check_processes()
+        optim, running = config.optim, self.accelerator.num_processes
+        if optim.processes != running:
+            parts, rest = divmod(optim.processes * optim.accumulation, running)
+            hint = "" if rest else f" (then optim.accumulation={parts} keeps the batch)"
+            raise InputError(
+                f"optim.processes is {optim.processes}, but {running} run; launch with torchrun "
+                f"--nproc-per-node, or set optim.processes={running}{hint}."
+            )
+
         self.stores = batches.open_stores(used)
         mixture = batches.make_mixture(config.data, used, self.stores, config.data.leave_out or ())
         watched = {n: s for n, s in config.validation.sources.items() if s.root and s.weight > 0}
@@ -141,13 +149,12 @@ class Run:
         self.cache = self._latents(mixture)
         self.reader = self._reader(self.stores)
         self.plan = Plan(
-            mixture, config.seed, config.optim.steps, config.optim.clips_per_process,
-            self.accelerator.num_processes, config.optim.accumulation,
-            self.accelerator.process_index,
+            mixture, config.seed, optim.steps, optim.clips_per_process, running,
+            optim.accumulation, self.accelerator.process_index,
         )  # fmt: skip
         ace = build.build_model(config, self.start)
         self.bare = TrainingModel(ace, self.hands, config.solver.options())
-        optimizer = step.make_optimizer(ace, config.optim)
+        optimizer = step.make_optimizer(ace, optim)
         self.step = 0
         self.skipped = 0  # consecutive steps, up to this one
         self.asked = 0  # the signal that asks to stop
@@ -158,16 +165,6 @@ class Run:
         self.score: tuple[int, float] | None = None
         scores = [c.score for c in checkpoints.listed(self.folder) if c.score is not None]
         self.best = min(scores, default=math.inf)
-
-    def _check_processes(self) -> None:
-        optim, running = self.config.optim, self.accelerator.num_processes
-        if optim.processes != running:
-            parts, rest = divmod(optim.processes * optim.accumulation, running)
-            hint = "" if rest else f" (then optim.accumulation={parts} keeps the batch)"
-            raise InputError(
-                f"optim.processes is {optim.processes}, but {running} run; launch with torchrun "
-                f"--nproc-per-node, or set optim.processes={running}{hint}."
-            )
 
     def go(self, stop_at: int | None = None) -> RunReport:
         """Train to the last step or ``stop_at``; write checkpoints, logs and weights.
@@ -181,7 +178,15 @@ class Run:
         for name, count in self.plan.mixture.skipped.items():
             if count and main:
                 self.progress(f"{name}: {count} recordings are shorter than a window", 0, 0)
-        watched = self._watched_batches()
+        # This process's validation windows and whether each counts.
+        watched: list[tuple[Batch, bool]] = []
+        if self.watched is not None:
+            reader = self._reader(self.watched_stores)
+            part = batches.shares(
+                self.watched.fixed(_VALIDATION_SEED, config.validation.windows),
+                self.accelerator.num_processes, self.accelerator.process_index,
+            )  # fmt: skip
+            watched = [(reader.read([sample]), counts) for sample, counts in part]
         report: StepReport | None = None
         stopped = 0
         self.model.train()
@@ -194,7 +199,9 @@ class Run:
             )
             self.step += 1
             self._count_skipped(report)
-            if stopped := self._asked_by_any():
+            # When any process was asked, all stop after the same step.
+            asked = torch.tensor([self.asked], device=self.accelerator.device)
+            if stopped := int(self.accelerator.gather(asked).max()):
                 last = self.step
             done = self.step == config.optim.steps
             if book is not None:
@@ -204,7 +211,9 @@ class Run:
                 self.score = self.step, values[SCORE]
                 if book is not None:
                     book.write(self.step, {f"validation/{name}": v for name, v in values.items()})
-            if self.step % config.checkpoints.every == 0 or self.step == last or self._new_best():
+            score, keep = self._score_now(), config.checkpoints
+            new_best = keep.keep_best > 0 and score is not None and score < self.best
+            if self.step % keep.every == 0 or self.step == last or new_best:
                 self._save()
 
         weights = self._finish() if self.step == config.optim.steps else None
@@ -234,11 +243,6 @@ class Run:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-    def _asked_by_any(self) -> int:
-        """Return the signal that any process got, or 0: all must stop after the same step."""
-        asked = torch.tensor([self.asked], device=self.accelerator.device)
-        return int(self.accelerator.gather(asked).max())
 
     def _reader(self, stores: dict[str, ClipStore]) -> ClipReader:
         config = self.config
@@ -279,17 +283,6 @@ class Run:
             )  # fmt: skip
         self.accelerator.wait_for_everyone()
 
-    def _watched_batches(self) -> list[tuple[Batch, bool]]:
-        """Return this process's validation windows and whether each counts (``batches.shares``)."""
-        if self.watched is None:
-            return []
-        reader = self._reader(self.watched_stores)
-        part = batches.shares(
-            self.watched.fixed(_VALIDATION_SEED, self.config.validation.windows),
-            self.accelerator.num_processes, self.accelerator.process_index,
-        )  # fmt: skip
-        return [(reader.read([sample]), counts) for sample, counts in part]
-
     def _count_skipped(self, report: StepReport) -> None:
         self.skipped = self.skipped + 1 if report.skipped else 0
         if self.skipped > (most := self.config.optim.max_skipped):
@@ -314,10 +307,6 @@ class Run:
             values |= {f"train/{name}": value for name, value in report.terms.items()}
             values |= {f"rate/{name}": value for name, value in report.rates.items()}
             book.write(self.step, values | {"gradient_norm": report.gradient_norm})
-
-    def _new_best(self) -> bool:
-        score = self._score_now()
-        return self.config.checkpoints.keep_best > 0 and score is not None and score < self.best
 
     def _score_now(self) -> float | None:
         """Return this step's validation score; None on test recordings, which select nothing."""

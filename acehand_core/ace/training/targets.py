@@ -127,7 +127,12 @@ def targets_of(
     unlabelled = ~motion.observed & (motion.presence > 0)
     joints = motion.joints_camera
     known = np.isfinite(joints).all(-1) & there[..., None]
-    anchors = _anchors(info, motion)
+    # Keypoints as shares of the image; NaN where unknown or behind the camera.
+    anchors = motion.joints_image / (info.width, info.height)
+    if info.camera is not None:
+        pixels = info.camera.project(joints)
+        ahead = (joints[..., 2:] > 0) | (info.camera.model != "pinhole")
+        anchors = np.where(ahead, pixels, np.nan) / (info.width, info.height)
     inside = np.asarray(((anchors >= 0) & (anchors < 1)).all(-1))
     same_left = motion.hand_model == "acehand" or info.left_shapedirs_fixed == left_shapedirs_fixed
     shape = slots & taught.shape & np.array([same_left, True])
@@ -157,16 +162,6 @@ def targets_of(
         pinhole=_flag(info.camera is not None and info.camera.model == "pinhole"),
         pinhole_fit=_flag(taught.pinhole_fit),
     )
-
-
-def _anchors(info: ClipInfo, motion: HandMotion) -> Float[np.ndarray, "N 2 21 2"]:
-    """Return keypoints as shares of the image; NaN where unknown or behind the camera."""
-    pixels = motion.joints_image
-    if info.camera is not None:
-        pixels = info.camera.project(motion.joints_camera)
-        ahead = motion.joints_camera[..., 2:] > 0
-        pixels = np.where(ahead | (info.camera.model != "pinhole"), pixels, np.nan)
-    return pixels / (info.width, info.height)
 
 
 def _rotations(
