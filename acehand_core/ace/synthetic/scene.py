@@ -155,8 +155,17 @@ class Scene(Offscreen):
             else:
                 scene.skinvert[flat] = vertices.ravel()
                 scene.skinnormal[flat] = _normals(vertices, self._hand.faces(side)).ravel()
+
+        # With integer pixel centres the image extends half a pixel further.
+        camera, pose = camera or self._camera, moment.T_world_camera
+        left, right = -(camera.cx + 0.5) / camera.fx, (camera.width - 0.5 - camera.cx) / camera.fx
         for eye in scene.camera:
-            _aim(eye, camera or self._camera, moment.T_world_camera)
+            eye.pos, eye.forward, eye.up = pose[:3, 3], pose[:3, 2], -pose[:3, 1]
+            eye.frustum_center = 0.5 * (left * _NEAR_M + right * _NEAR_M)
+            eye.frustum_width = 0.5 * (right * _NEAR_M - left * _NEAR_M)
+            eye.frustum_top = (camera.cy + 0.5) / camera.fy * _NEAR_M
+            eye.frustum_bottom = -(camera.height - 0.5 - camera.cy) / camera.fy * _NEAR_M
+            eye.frustum_near, eye.frustum_far = _NEAR_M, _FAR_M
 
     def _move(self, name: str, pose: RigidTransform) -> None:
         mocap = self._model.body(name).mocapid[0]
@@ -174,19 +183,6 @@ def _normals(vertices: np.ndarray, faces: np.ndarray) -> np.ndarray:
         for column in range(3):
             normals[:, axis] += np.bincount(faces[:, column], face_normal[:, axis], len(vertices))
     return normals / np.maximum(np.linalg.norm(normals, axis=1, keepdims=True), 1e-12)
-
-
-def _aim(eye: Any, camera: Camera, T_world_camera: RigidTransform) -> None:
-    """Aim MuJoCo's camera; with integer pixel centres the image extends half a pixel further."""
-    eye.pos = T_world_camera[:3, 3]
-    eye.forward = T_world_camera[:3, 2]
-    eye.up = -T_world_camera[:3, 1]
-    left, right = -(camera.cx + 0.5) / camera.fx, (camera.width - 0.5 - camera.cx) / camera.fx
-    eye.frustum_center = 0.5 * (left * _NEAR_M + right * _NEAR_M)
-    eye.frustum_width = 0.5 * (right * _NEAR_M - left * _NEAR_M)
-    eye.frustum_top = (camera.cy + 0.5) / camera.fy * _NEAR_M
-    eye.frustum_bottom = -(camera.height - 0.5 - camera.cy) / camera.fy * _NEAR_M
-    eye.frustum_near, eye.frustum_far = _NEAR_M, _FAR_M
 
 
 # --- building -------------------------------------------------------------------------------
