@@ -160,7 +160,11 @@ def convert_bag(
     registry = Registry()
     try:
         index = registry.bags.index(options.bag, options.job.reading, progress)
-        _check_resumed(options, index)
+        written, dataset = options.bag_output, options.job.output
+        if options.job.existing == "resume" and written is not None and written.exists():
+            # Refused before any work: another file than the resumed run's bag.
+            contents = episode_contents(dataset) if is_dataset(dataset) else {}
+            BagOrigin.of_bag(written)[0].check_fits(written, options.origin(index, contents))
         return _convert(options, index, registry, progress)
     except Interrupted:
         raise
@@ -379,13 +383,3 @@ def _renamed(topics: Mapping[str, Any]) -> dict[str, str]:
             new += "_"
         out[name] = new
     return out
-
-
-def _check_resumed(options: ConvertOptions, index: BagIndex) -> None:
-    """Refuse, before any work, an existing file that is not the resumed run's bag."""
-    output, dataset = options.bag_output, options.job.output
-    if options.job.existing != "resume" or output is None or not output.exists():
-        return
-    there, _ = BagOrigin.of_bag(output)
-    contents = episode_contents(dataset) if is_dataset(dataset) else {}
-    there.check_fits(output, options.origin(index, contents))

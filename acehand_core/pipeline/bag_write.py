@@ -206,6 +206,9 @@ def _demonstration(
         poses = None
     elif poses is not None and frame == "world":  # None: not known in the camera's frame
         poses = None if world is None else frames.inverse(world)[:, None] @ poses
+    if motion is not None and (named := motion.provenance.settings.get("camera_frame", "")):
+        # Whoever named the pictures' frame publishes its pose too.
+        entries |= {"camera_frame": named, "publish_camera_tf": False}
     descriptions = {side: hand.urdf_path.read_text("utf-8") for side, hand in robot.hands.items()}
     return Demonstration(
         robot=robot.name,
@@ -216,7 +219,6 @@ def _demonstration(
         camera=None if motion is None else motion.camera,
         T_world_camera=world,
         world_frame=None if world is None else "world",
-        **_camera_frame(motion),
         descriptions=descriptions,
         base_links={side: _base_link(text) for side, text in descriptions.items()},
         **entries,
@@ -243,12 +245,6 @@ def courses(
             lead = lead_s(hand, made[side].positions[0], (start or {}).get(side))
             begin = max(begin, lead - rows[0] / fps)
     return {side: replace(one, seconds=one.seconds + begin) for side, one in made.items()}
-
-
-def _camera_frame(motion: HandMotion | None) -> dict[str, Any]:
-    """Return the frame named by the pictures; its publisher publishes its pose too."""
-    named = "" if motion is None else motion.provenance.settings.get("camera_frame", "")
-    return {"camera_frame": named, "publish_camera_tf": False} if named else {}
 
 
 def seen_by(source: Path, episode: int = 0) -> tuple[str, str | None]:
@@ -348,8 +344,17 @@ def write_bag(
             )
             end_ns, notes = None, []
             for demo, _ in found:
-                demo, note = _after(demo, end_ns)
-                notes += note
+                begin_ns = int(min(demo.log_ns[0], demo.stamps_ns[0]))
+                if end_ns is not None and begin_ns <= end_ns:
+                    # Every episode of a video begins at stamp 0; a bag has one clock for all.
+                    shift = end_ns + PAUSE_NS - begin_ns
+                    demo = replace(
+                        demo, stamps_ns=demo.stamps_ns + shift, log_ns=demo.log_ns + shift
+                    )
+                    notes.append(
+                        f"{demo.name}: shifted by {shift / 1e9:.3f} s, since another episode has "
+                        "its times"
+                    )
                 end_ns = int(demo.log_ns[-1]) if end_ns is None else max(end_ns, demo.log_ns[-1])
                 write_demonstration(writer, demo, {}, progress)
             if not writer.counts:
@@ -359,18 +364,6 @@ def write_bag(
 
     counts = dict(writer.counts)
     return WriteReport(str(options.output), counts, sum(counts.values()), {}, tuple(notes))
-
-
-def _after(demo: Demonstration, end_ns: int | None) -> tuple[Demonstration, list[str]]:
-    """Return an episode shifted to begin after ``end_ns``, and a note if it was.
-
-    Every episode of a video begins at stamp 0; a bag has one clock for all.
-    """
-    if end_ns is None or min(demo.log_ns[0], demo.stamps_ns[0]) > end_ns:
-        return demo, []
-    shift = end_ns + PAUSE_NS - int(min(demo.log_ns[0], demo.stamps_ns[0]))
-    note = f"{demo.name}: shifted by {shift / 1e9:.3f} s, since another episode has its times"
-    return replace(demo, stamps_ns=demo.stamps_ns + shift, log_ns=demo.log_ns + shift), [note]
 
 
 def write_demonstration(

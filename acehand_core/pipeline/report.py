@@ -384,11 +384,9 @@ def write_commands(
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(names)
         for time, *values in zip(*columns, strict=True):
-            writer.writerow([f"{time:.6f}", *(_text(value, whole) for value in values)])
+            cells = (
+                str(round(float(v))) if whole or isinstance(v, np.bool_) else f"{v:.6g}"
+                for v in values
+            )
+            writer.writerow([f"{time:.6f}", *cells])
     return tuple(names)
-
-
-def _text(value: float | bool | np.bool_, whole: bool) -> str:
-    if whole or isinstance(value, np.bool_):
-        return str(round(float(value)))
-    return f"{value:.6g}"
