@@ -213,6 +213,9 @@ def score_segment(
     penalised = np.where(matched[..., None, None], prediction.joints_camera, stand_in)
     second = np.where(emitted[..., None, None], prediction.joints_camera, stand_in)
     orient, translation, comparable, error_mm = comparable_pose(prediction, truth, emitted, library)
+    # A miss has the angle of the identity.
+    orient = np.where(matched[..., None, None], orient, np.eye(3))
+    turned = np.isfinite(orient).all((-1, -2))
     own = uses_own_anchors(prediction, camera, protocol.anchors)
     picture = picture or (camera.width, camera.height)
     epe = _epe(prediction, truth, in_image, matched, own, picture)
@@ -232,7 +235,7 @@ def score_segment(
         pa_mm=_rows(pa_mm, penalised, truth.joints_camera, on_screen),
         epe_px=np.where(on_screen, epe, np.nan),
         epe_joints=np.where(on_screen, joints, 0.0),
-        go_deg=_orientation(orient, truth, matched, on_screen),
+        go_deg=_rows(go_deg, orient, truth.global_orient, on_screen & turned),
         ct_m=_translation(translation, truth, matched, on_screen),
         gated_mpjpe_mm=_rows(mpjpe_mm, second, truth.joints_camera, exists),
         gated_ct_m=_translation(translation, truth, emitted, exists),
@@ -280,17 +283,6 @@ def _epe(
     return errors
 
 
-def _orientation(
-    predicted: np.ndarray, truth: HandMotion, matched: PerHandFlag, on_screen: PerHandFlag
-) -> PerHand:
-    """Return the angle to the truth; of the identity for a miss."""
-    orient = np.where(matched[..., None, None], predicted, np.eye(3))
-    errors = np.full(matched.shape, np.nan)
-    usable = on_screen & np.isfinite(orient).all((-1, -2))
-    errors[usable] = go_deg(orient[usable], truth.global_orient[usable])
-    return errors
-
-
 def _mesh_boxes(
     motion: HandMotion,
     counted: PerHandFlag,
@@ -316,11 +308,11 @@ def _mesh_boxes(
 
 def _rows(
     error: Callable[[np.ndarray, np.ndarray], np.ndarray],
-    predicted: JointsCamera,
-    truth: JointsCamera,
+    predicted: np.ndarray,
+    truth: np.ndarray,
     counted: PerHandFlag,
 ) -> PerHand:
-    """Return an error of joints at the counted hand-frames, NaN elsewhere."""
+    """Return an error of joints or rotations at the counted hand-frames, NaN elsewhere."""
     errors = np.full(counted.shape, np.nan)
     errors[counted] = error(predicted[counted], truth[counted])
     return errors

@@ -89,7 +89,10 @@ def summarise(
     own = {score.own_anchors for score in scores}
     anchors = "mixed" if len(own) > 1 else "own" if own.pop() else "reprojected"
     conversion = [s.conversion_mm for s in scores if s.conversion_mm is not None]
-    rows = pool.matched
+    rows, seen = pool.matched, pool.on_screen
+    epe, joints = pool.epe_px[seen], pool.epe_joints[seen]
+    runs = np.array([run for score in scores for run in score.jitter], float).reshape(-1, 2)
+    weights = runs[:, 1].sum()
     return {
         "protocol": protocol.name,
         "segments": dict(segments),
@@ -115,7 +118,11 @@ def summarise(
         "in_view_placement": _placement(pool, pool.on_screen),
         "radius": _radius(pool, protocol, comparable),
         "decoded_length": _decoded_length(scores),
-        "variants": _variants(pool),
+        # The paper's alternative readings (docs/evaluation.md).
+        "variants": {
+            "epe_p_over_joints": float((epe * joints).sum() / joints.sum()) if len(epe) else None,
+            "jitter_over_frames": float(runs.prod(1).sum() / weights) if weights else None,
+        },
         "anchors": anchors,
         "conversion_mm": _mean(np.array(conversion)),
         "mixture_residual_mm": residual,
@@ -234,18 +241,6 @@ def _decoded_length(scores: Sequence[SegmentScore]) -> list[dict[str, Any]]:
         })  # fmt: skip
 
     return lengths
-
-
-def _variants(pool: Pool) -> dict[str, float | None]:
-    """Return metrics under the paper's alternative readings (docs/evaluation.md)."""
-    joints = pool.epe_joints[pool.on_screen]
-    epe = pool.epe_px[pool.on_screen]
-    runs = np.array([run for score in pool.scores for run in score.jitter], float).reshape(-1, 2)
-    weights = runs[:, 1].sum()
-    return {
-        "epe_p_over_joints": float((epe * joints).sum() / joints.sum()) if len(joints) else None,
-        "jitter_over_frames": float(runs.prod(1).sum() / weights) if weights else None,
-    }
 
 
 def _mean(values: np.ndarray) -> float | None:
