@@ -255,8 +255,19 @@ class ClipStore:
         _check(info, motion)
         if not pictures:
             return Clip(info, motion, None)
-        views = tuple(_view(folder, info, name, motion) for name in info.views)
-        return Clip(info, motion, self._frames(folder, info), views, _depth(folder, info, motion))
+
+        times, views, depth = motion.timestamps_ns, [], None
+        for name, mounted in info.views.items():
+            path, size = _pictures(folder, info, name)
+            frames = _open_frames(folder, info, name)
+            seen = Recording(str(path), None, times, info.fps, *size, frames, mounted.camera)
+            views.append(View(name, seen, mounted.T_camera_view))
+        if info.depth is not None:
+            camera, pose = info.depth.camera, info.depth.T_camera_view
+            shape = (info.frames, camera.height, camera.width)
+            readings = DepthFile(folder / f"{SENSOR_DEPTH}.npz", shape)
+            depth = Depth(readings, times, camera, pose, info.depth.sigma_per_m)
+        return Clip(info, motion, self._frames(folder, info), tuple(views), depth)
 
     def hands(self, clip: str) -> HandMotion:
         """Return the hands of a clip."""
@@ -369,23 +380,6 @@ def _open_frames(folder: Path, info: ClipInfo, view: str | None = None) -> Frame
     if len(frames) != info.frames:
         raise SchemaError(f"{path}: {len(frames)} pictures for {info.frames} frames.")
     return frames
-
-
-def _view(folder: Path, info: ClipInfo, name: str, motion: HandMotion) -> View:
-    path, size = _pictures(folder, info, name)
-    frames, mounted = _open_frames(folder, info, name), info.views[name]
-    times, camera = motion.timestamps_ns, mounted.camera
-    seen = Recording(str(path), None, times, info.fps, *size, frames, camera)
-    return View(name, seen, mounted.T_camera_view)
-
-
-def _depth(folder: Path, info: ClipInfo, motion: HandMotion) -> Depth | None:
-    if info.depth is None:
-        return None
-    camera, pose = info.depth.camera, info.depth.T_camera_view
-    shape = (info.frames, camera.height, camera.width)
-    readings = DepthFile(folder / f"{SENSOR_DEPTH}.npz", shape)
-    return Depth(readings, motion.timestamps_ns, camera, pose, info.depth.sigma_per_m)
 
 
 def _write_frames(

@@ -115,9 +115,17 @@ class Converter:
         if native.mano is not None:
             hands = to_camera(native.mano, self.mano)
             findings += hands.findings
-            if self.mano is not None and native.mano.present.any():
-                native, without = _only_with_mano(native, native.mano.present)
-                findings += without
+            labelled = native.mano.present
+            without = native.present & ~labelled
+            if self.mano is not None and labelled.any() and without.any():
+                # They become unlabelled: a clip has one hand model throughout.
+                findings.append(
+                    f"{int(without.sum())} hands have joints but no MANO; they count as "
+                    "unlabelled (see native.npz)."
+                )
+                known = native.unlabelled_presence
+                presence = np.where(without, 1, 0 if known is None else known).astype(np.float32)
+                native = replace(native, present=labelled, unlabelled_presence=presence)
             findings += _agreement(native, hands)
 
         reference = pictures.reference(native, options)
@@ -276,21 +284,6 @@ def _source(
         "left_out_frames": native.left_out,
         "findings": findings,
     }
-
-
-def _only_with_mano(
-    native: NativeRecording, labelled: np.ndarray
-) -> tuple[NativeRecording, list[str]]:
-    """Make hands with joints but no MANO unlabelled: a clip has one hand model throughout."""
-    without = native.present & ~labelled
-    if not without.any():
-        return native, []
-    count = int(without.sum())
-    text = f"{count} hands have joints but no MANO; they count as unlabelled (see native.npz)."
-    presence = native.unlabelled_presence
-    presence = np.zeros(labelled.shape, np.float32) if presence is None else presence
-    presence = np.where(without, 1, presence).astype(np.float32)
-    return replace(native, present=labelled, unlabelled_presence=presence), [text]
 
 
 def mano_source(path: Path | None) -> ManoSource | None:

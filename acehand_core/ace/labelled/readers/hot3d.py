@@ -100,7 +100,14 @@ class Hot3dReader:
         if boxed := int(((visible > 0) & ~motion.present).sum()):
             findings.append(f"{boxed} hands have a visible box but no MANO pose.")
         posed = motion.present & np.isfinite(poses.T_world_camera).all((-1, -2))[:, None]
-        present = _labelled(posed, visible, masks)
+
+        # ``hand_pose_available`` is also False if one hand lacks its pose: the other keeps its
+        # label. If both have one, either may be invalid and neither is labelled. ``good_exposure``
+        # removes labels of visible hands only, ``hand_visible`` none: hands out of sight are
+        # labelled.
+        present = posed & (masks["headset_pose_available"] & masks["qa_pass"])[:, None]
+        present &= (masks["hand_pose_available"] | ~posed.all(1))[:, None]
+        present &= masks["good_exposure"][:, None] | (visible == 0)
         if lost := int((posed & ~present).sum()):
             findings.append(f"{lost} hands with a pose are unlabelled, because of masks.")
 
@@ -160,19 +167,6 @@ def _version_of_labels(path: Path) -> str:
     if version := values.get("dataset_version", values.get("version")):
         return f"labels of version {version}."
     return "metadata.json names no version of the labels; MANO thumbs of version 1 are wrong."
-
-
-def _labelled(posed: np.ndarray, visible: np.ndarray, masks: dict[str, np.ndarray]) -> np.ndarray:
-    """Return which hands with a pose are labelled, by the masks, (T, 2).
-
-    ``hand_pose_available`` is also False if one hand lacks its pose: the other keeps its label. If
-    both have one, either may be invalid and neither is labelled. ``good_exposure`` removes labels
-    of visible hands only, ``hand_visible`` none: hands out of sight are labelled.
-    """
-    present = posed & (masks["headset_pose_available"] & masks["qa_pass"])[:, None]
-    present &= (masks["hand_pose_available"] | ~posed.all(1))[:, None]
-    present &= masks["good_exposure"][:, None] | (visible == 0)
-    return present
 
 
 def _masks(folder: Path, stream: str, times: np.ndarray) -> tuple[dict[str, np.ndarray], list[str]]:
