@@ -217,9 +217,17 @@ def fit_radial(rays: Rays, steps: int = STEPS) -> RadialFit:
         unknowns = _improve(unknowns, field, weight, pixel, kernel)
     focal, centre, bend = unknowns[:, :2].exp(), unknowns[:, 2:4], unknowns[:, 4:]
     with torch.no_grad():
-        misfit, sound = _judge(unknowns, field, pixel)
+        model, _ = _lens(unknowns, pixel)
+        misfit = (field - model).norm(dim=-1).median(1).values
+
+        # Monotonic up to the image's corner.
+        far = (torch.maximum(centre.abs(), (1 - centre).abs()) / focal).square().sum(1)
+        q, a = bend.unbind(1)
+        psi = (far * _arctan_ratio((q * far).clamp(min=-0.95))[0] ** 2).sqrt()
+        grows = (q * far > -0.95) & (1 + 5 * a * psi**4 > 0)
+
         spread = field.var(dim=1, correction=0).min(dim=1).values
-        valid = (spread >= VARIANCE_FLOOR) & sound
+        valid = (spread >= VARIANCE_FLOOR) & grows & torch.isfinite(unknowns).all(1)
         valid &= misfit <= torch.pi / 180 * MAX_MISFIT_DEGREES
     return RadialFit(focal, centre, bend, valid, misfit)
 
@@ -333,17 +341,3 @@ def _arctan_ratio(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     safe = torch.where(small, 1.0, x)
     slope = (1 / (1 + x) - ratio) / (2 * safe)
     return ratio, torch.where(small, -1 / 3 + 2 * x / 5 - 3 * x**2 / 7 + 4 * x**3 / 9, slope)
-
-
-def _judge(
-    unknowns: Unknowns, field: Plane, pixel: Plane
-) -> tuple[Float[torch.Tensor, "B"], Bool[torch.Tensor, "B"]]:
-    """Return the misfit, and which lenses are finite and monotonic up to the image's corner."""
-    model, _ = _lens(unknowns, pixel)
-    misfit = (field - model).norm(dim=-1).median(1).values
-    focal, centre = unknowns[:, :2].exp(), unknowns[:, 2:4]
-    far = (torch.maximum(centre.abs(), (1 - centre).abs()) / focal).square().sum(1)
-    q, a = unknowns[:, 4], unknowns[:, 5]
-    psi = (far * _arctan_ratio((q * far).clamp(min=-0.95))[0] ** 2).sqrt()
-    grows = (q * far > -0.95) & (1 + 5 * a * psi**4 > 0)
-    return misfit, grows & torch.isfinite(unknowns).all(1)

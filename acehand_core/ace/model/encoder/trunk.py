@@ -60,8 +60,16 @@ class Trunk(FeatureSource):
             norm, sizes = "rms_norm_across_heads", (config.dim, config.ffn_dim, config.num_heads)
             blocks = [WanTransformerBlock(*sizes, norm, True, _EPS) for _ in range(config.executed)]
 
-        for index, block in enumerate(blocks):
-            _round_as_released(block, first=index == 0)
+        # Blocks round as in the release; no-ops in float32. The released stream enters block 0 in
+        # bfloat16, so its first norm rounds its output; the norm before cross-attention has rounded
+        # weights and rounds its input.
+        for block in blocks:
+            for attention in (block.attn1, block.attn2):
+                attention.register_module("norm_q", _RmsNorm(attention.norm_q.weight))
+                attention.register_module("norm_k", _RmsNorm(attention.norm_k.weight))
+            block.norm2.register_forward_pre_hook(lambda m, x: x[0].to(m.weight).float())
+        first = blocks[0]
+        first.norm1.register_forward_hook(lambda m, x, y: y.to(first.scale_shift_table).float())
         self.blocks = nn.ModuleList(blocks)
         self.register_buffer("modulation", None, persistent=False)
         self.register_buffer("context", None, persistent=False)
@@ -165,20 +173,6 @@ class _RmsNorm(nn.Module):
         wide = x.float()
         wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + _EPS)
         return wide.type_as(x) * self.weight
-
-
-def _round_as_released(block: WanTransformerBlock, first: bool) -> None:
-    """Make a block round as in the release; a no-op in float32.
-
-    The released stream enters block 0 in bfloat16, so its first norm rounds its output; the norm
-    before cross-attention has rounded weights and rounds its input.
-    """
-    for attention in (block.attn1, block.attn2):
-        attention.register_module("norm_q", _RmsNorm(attention.norm_q.weight))
-        attention.register_module("norm_k", _RmsNorm(attention.norm_k.weight))
-    if first:
-        block.norm1.register_forward_hook(lambda m, x, y: y.to(block.scale_shift_table).float())
-    block.norm2.register_forward_pre_hook(lambda m, x: x[0].to(m.weight).float())
 
 
 #: Query, key, value and output of both attentions, and both feed-forward layers.

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 
-from acehand_core.ace.model.config import ModelConfig
 from acehand_core.ace.model.encoder.sources import TRUNK_SOURCES
 from acehand_core.ace.model.weights import official
 from acehand_core.ace.model.weights.official_files import RECORD, open_base
@@ -133,7 +132,13 @@ def export_official(
     if config.source not in TRUNK_SOURCES:
         raise InputError(f"source {config.source!r}: the released layout holds only wan.")
     parts = _trained_parts(weights)
-    head = _base_head(config, base)
+    head: Tensors = {}
+    if base is not None:
+        store, wanted = open_base(base), official.dit_head(config.trunk)
+        store = replace(store, shapes={n: s for n, s in store.shapes.items() if n in wanted})
+        check(WeightsSection("head", wanted), store).require()
+        # Released checkpoints keep everything trainable in float32.
+        head = {name: store.fetch(name).float() for name in wanted}
 
     data: dict[str, Any] = {}
     from_model, drawn, zero = 0, [], []
@@ -179,13 +184,3 @@ def _trained_parts(weights: LoadedWeights) -> dict[str, Tensors]:
     listed["trunk"], parts["trunk"] = patch(listed["trunk"]), patch(parts.get("trunk", {}))
     check_parts(parts, listed)
     return parts
-
-
-def _base_head(config: ModelConfig, base: Path | None) -> Tensors:
-    if base is None:
-        return {}
-    store, shapes = open_base(base), official.dit_head(config.trunk)
-    head = replace(store, shapes={n: s for n, s in store.shapes.items() if n in shapes})
-    check(WeightsSection("head", shapes), head).require()
-    # Released checkpoints keep everything trainable in float32.
-    return {name: store.fetch(name).float() for name in shapes}

@@ -187,7 +187,16 @@ def load_repackaged(
     variant = find_variant(path, variant)
     config, stores, reports = open_repackaged(path, variant)
     parts = state.read_parts(sections(config), stores, reports)
-    filled = _initial_values(config, parts["decoder"])
+
+    # The re-packaging lacks some tensors: they get their initial values.
+    section = official.sections(config)["projectors"]
+    drawn = {
+        name: initial(name, section.shapes, 0)
+        for name in section.shapes
+        if "shape_norm" in name or "wrist_cam" in name
+    }
+    live = section.read(drawn)["decoder"]
+    filled = {name: tensor for name, tensor in live.items() if name not in parts["decoder"]}
     parts["decoder"] |= filled
 
     caption_file = caption or path / CAPTION_FILE
@@ -204,18 +213,6 @@ def load_repackaged(
         training_data=state.RELEASED_TRAINING,
         inference=AS_RELEASED,
     )
-
-
-def _initial_values(config: ModelConfig, decoder: tables.Tensors) -> tables.Tensors:
-    """Return initial values of the tensors that the re-packaging lacks."""
-    section = official.sections(config)["projectors"]
-    drawn = {
-        name: initial(name, section.shapes, 0)
-        for name in section.shapes
-        if "shape_norm" in name or "wrist_cam" in name
-    }
-    live = section.read(drawn)["decoder"]
-    return {name: tensor for name, tensor in live.items() if name not in decoder}
 
 
 def files_of(path: Path, variant: Variant, caption: Path | None = None) -> list[Path]:
