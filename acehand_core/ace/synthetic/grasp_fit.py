@@ -241,6 +241,8 @@ def _points(hand: HandPoints, pose: GraspPose) -> np.ndarray:
 OFF_M = 0.09
 _OFF = np.array([0.0, 0.008, 0.018, 0.030, 0.045, 0.065, OFF_M])
 _CLEAR_M = 0.003
+#: Shares of closing at which the fingers are checked.
+_CLOSING = np.array([0.0, 0.3, 0.6, 0.85])[:, None]
 
 
 def fit_grasp(
@@ -271,7 +273,13 @@ def fit_grasp(
                 clear = _clearance(hand, points - offs[:, None, None] * way, target)
                 if best is not None and clear <= best.clear:
                     continue
-                clear = min(clear, _clear_closing(hand, grasp, target))
+                # Fingers that close may be a millimetre inside.
+                closing = hand.points(
+                    (1 - _CLOSING) * opened + _CLOSING * held.angles,
+                    np.repeat(held.R[None], len(_CLOSING), 0),
+                    (1 - _CLOSING) * off + _CLOSING * held.wrist,
+                )
+                clear = min(clear, 0.001 + _CLEAR_M + _clearance(hand, closing, target))
                 if best is None or clear > best.clear:
                     best = replace(grasp, clear=clear)
                 if clear >= _CLEAR_M:
@@ -294,18 +302,6 @@ def _judge(hand: HandPoints, held: GraspPose, target: GraspTarget) -> tuple[floa
         pressed = outwards[hand.tips[target.fingers[nearest]]]
     opposed = float(np.arccos(np.clip(against @ pressed, -1, 1)))
     return deep, float(max(gaps[0], gaps[nearest])), opposed
-
-
-def _clear_closing(hand: HandPoints, grasp: Grasp, target: GraspTarget) -> float:
-    """Return the clearance of closing fingers; a millimetre inside is allowed."""
-    share = np.array([0.0, 0.3, 0.6, 0.85])[:, None]
-    held = grasp.held
-    points = hand.points(
-        (1 - share) * grasp.opened + share * held.angles,
-        np.repeat(held.R[None], len(share), 0),
-        (1 - share) * grasp.before + share * held.wrist,
-    )
-    return 0.001 + _CLEAR_M + _clearance(hand, points, target)
 
 
 def _clearance(hand: HandPoints, points: Float[np.ndarray, "T N 3"], target: GraspTarget) -> float:
