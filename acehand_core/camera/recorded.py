@@ -66,7 +66,16 @@ def recorded_rotations(
     if recording.frames is None:
         raise InputError(f"{recording.source}: it has no pictures to estimate camera motion from.")
     frames, hands = recording.frames, bridged(landmarks, recording.fps)
-    prefix = _cache_prefix(recording, camera, hands)
+    # Files in the cache are named by pictures, camera and hands.
+    key = {
+        "version": VERSION,
+        "source": recording.sha256,
+        "processing": dict(recording.processing),
+        "times": hashlib.sha256(recording.timestamps_ns.tobytes()).hexdigest(),
+        "camera": repr(camera),
+        "hands": hashlib.sha256(hands.tobytes()).hexdigest(),
+    }
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()
     all_frames = np.ones(len(recording), bool)
     segments = segments_of(
         all_frames if wanted is None else wanted, round(MARGIN_S * recording.fps)
@@ -87,20 +96,19 @@ def recorded_rotations(
             yield picture
             advance(1)
 
-    def mask(number: int) -> Bool[np.ndarray, "H W"]:
-        return hand_mask(hands[number], recording.width, recording.height)
-
     def estimated(segment: FrameSegment, stop: threading.Event) -> CameraMotion:
         path = None
         if work_dir is not None:
-            path = work_dir / f"{prefix}-{segment.start:09d}-{segment.stop:09d}.npz"
+            path = work_dir / f"camera-{digest[:24]}-{segment.start:09d}-{segment.stop:09d}.npz"
             motion = _cached(path)
             if motion is not None and len(motion) == segment.stop - segment.start:
                 advance(len(motion))
                 return motion
-        motion = estimate_rotations(
-            pictures(segment, stop), camera, lambda number: mask(segment.start + number)
-        )
+
+        def mask(number: int) -> Bool[np.ndarray, "H W"]:
+            return hand_mask(hands[segment.start + number], recording.width, recording.height)
+
+        motion = estimate_rotations(pictures(segment, stop), camera, mask)
         if path is not None:
             with atomic_path(path, overwrite=True) as partial, partial.open("wb") as file:
                 np.savez_compressed(file, **asdict(motion))
@@ -155,20 +163,6 @@ def bridged(landmarks: Landmarks, fps: float) -> Landmarks:
         for at in np.flatnonzero(known & ~np.roll(known, -1)):
             out[at + 1 : at + 1 + beyond, hand] = out[at, hand]
     return out
-
-
-def _cache_prefix(recording: Recording, camera: Camera, hands: Landmarks) -> str:
-    """Return the part of cache file names that identifies pictures, camera and hands."""
-    key = {
-        "version": VERSION,
-        "source": recording.sha256,
-        "processing": dict(recording.processing),
-        "times": hashlib.sha256(recording.timestamps_ns.tobytes()).hexdigest(),
-        "camera": repr(camera),
-        "hands": hashlib.sha256(hands.tobytes()).hexdigest(),
-    }
-    digest = hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()
-    return f"camera-{digest[:24]}"
 
 
 def _cached(path: Path) -> CameraMotion | None:

@@ -90,7 +90,10 @@ class _Scene:
         misfit = self._misfit(focal, self._R, self._t, self._points)
         self._damping = min(self._damping, 1e-2)
         for _ in range(steps):
-            new = self._moved(*self._step(focal))
+            pose, point = self._step(focal)
+            points = self._points + point
+            points = points / np.linalg.norm(points[:, :3], axis=1, keepdims=True)
+            new = rotations.exp(pose[:, :3]) @ self._R, self._t + pose[:, 3:], points
             new_misfit = self._misfit(focal, *new)
             if not new_misfit < misfit:
                 self._damping *= 8
@@ -162,13 +165,6 @@ class _Scene:
         pose = np.linalg.solve(S, right.ravel()).reshape(views, 6)
         back = g_point + np.einsum("knij,ki->nj", W, pose)
         return pose, -(V_inverse @ back[..., None])[..., 0]
-
-    def _moved(
-        self, pose: Float[np.ndarray, "K 6"], point: Homogeneous
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        points = self._points + point
-        points = points / np.linalg.norm(points[:, :3], axis=1, keepdims=True)
-        return rotations.exp(pose[:, :3]) @ self._R, self._t + pose[:, 3:], points
 
 
 def straightened(pixels: np.ndarray, focal: float, lens: Lens) -> np.ndarray:
