@@ -175,13 +175,18 @@ class EpisodePictures:
         corners = [0, *range(width + column, picture.shape[1], width)]
         panels = [picture[top:bottom, x + left : x + right] for x in corners]
         if column:
-            size = column * (right - left) // width, bottom - top
-            panels.insert(1, cv2.resize(picture[:, width : width + column], size))
+            fitted = column * (right - left) // width, bottom - top
+            panels.insert(1, cv2.resize(picture[:, width : width + column], fitted))
         across = self._across + column / width
         thumb = shrunk(np.hstack(panels), round(THUMB_WIDTH * across))
         put_caption(thumb, self._caption(frame))
         if right - left < width:
-            self._mark_region(thumb)
+            # The crop's place in the whole picture, in a corner.
+            size = np.array(self._size) * _MARKER_WIDTH // width
+            corner = np.array([THUMB_WIDTH, thumb.shape[0]]) - size - 4
+            cut = np.array(self._region).reshape(2, 2) * _MARKER_WIDTH // width + corner
+            cv2.rectangle(thumb, corner.tolist(), (corner + size).tolist(), _FRAME, 1)
+            cv2.rectangle(thumb, cut[0].tolist(), cut[1].tolist(), _FRAME, -1)
         return thumb
 
     def _write_thumbs(self, thumbs: Sequence[Picture], path: Path) -> None:
@@ -218,14 +223,6 @@ class EpisodePictures:
         cut = np.round(size * share).astype(int)
         corner = np.clip(np.round((low + high - cut) / 2).astype(int), 0, size - cut)
         return (*corner.tolist(), *(corner + cut).tolist())
-
-    def _mark_region(self, thumb: Picture) -> None:
-        """Draw the crop's place in the whole picture into a corner."""
-        size = np.array(self._size) * _MARKER_WIDTH // self._size[0]
-        corner = np.array([THUMB_WIDTH, thumb.shape[0]]) - size - 4
-        cut = np.array(self._region).reshape(2, 2) * _MARKER_WIDTH // self._size[0] + corner
-        cv2.rectangle(thumb, corner.tolist(), (corner + size).tolist(), _FRAME, 1)
-        cv2.rectangle(thumb, cut[0].tolist(), cut[1].tolist(), _FRAME, -1)
 
     def _caption(self, frame: int) -> str:
         motion = self._motion
