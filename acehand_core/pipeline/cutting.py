@@ -81,7 +81,11 @@ def activity(
         rotations, piece = turns.rotations, np.cumsum(turns.doubtful)
     turned = np.einsum("tij,tspj->tspi", rotations, points)
     slope, spread = _slopes(seconds, turned, usable, piece)
-    noise = _noise(turned, sigma, spread) * _out_of_view(motion)[..., None, None]
+    # A hand that is partly out of view within the window is noisier.
+    frames = 2 * round(WINDOW_S / 2 * motion.fps) + 1
+    shown = ndimage.minimum_filter1d(motion.visible, frames, axis=0, mode="nearest")
+    noisier = np.where(shown < PARTLY_VISIBLE, PARTLY_NOISE, 1.0)
+    noise = _noise(turned, sigma, spread) * noisier[..., None, None]
     speed = _beyond_noise(slope, np.einsum("tij,tspj->tspi", rotations, rays), noise)
 
     if (poses := motion.T_world_camera) is not None:
@@ -93,7 +97,10 @@ def activity(
         there = _beyond_noise(slope, np.einsum("tij,tspj->tspi", axes, rays), noise)
         speed = np.fmin(speed, there)
 
-    hands = _of_hands(speed)
+    # A hand's speed is its palm's, or its second fastest fingertip's if faster: a single fast tip
+    # may be a mistake of the tracker.
+    second = np.sort(np.nan_to_num(speed[:, :, 1:], nan=-1.0), axis=2)[:, :, -2]
+    hands = np.fmax(speed[:, :, 0], np.where(second >= 0, second, np.nan))
     moving = np.zeros(len(motion), bool)
     for slot in range(hands.shape[1]):
         moving |= _moves(seconds, hands[:, slot], moves, rests)
@@ -127,13 +134,6 @@ def _sigma(motion: HandMotion) -> Float[np.ndarray, "T 2 6 2"]:
         return np.zeros((len(motion), 2, 6, 2))
     palm = sigma[:, :, PALM].mean(2, keepdims=True)
     return np.nan_to_num(np.concatenate([palm, sigma[:, :, TIPS]], axis=2))
-
-
-def _out_of_view(motion: HandMotion) -> Float[np.ndarray, "T 2"]:
-    """Return the factor of each hand's noise, by its visible share within the window."""
-    frames = 2 * round(WINDOW_S / 2 * motion.fps) + 1
-    shown = ndimage.minimum_filter1d(motion.visible, frames, axis=0, mode="nearest")
-    return np.where(shown < PARTLY_VISIBLE, PARTLY_NOISE, 1.0)
 
 
 def _slopes(
@@ -205,15 +205,6 @@ def _beyond_noise(
     return np.hypot(
         np.maximum(across - limit[..., 0], 0), np.maximum(np.abs(along) - limit[..., 1], 0)
     )
-
-
-def _of_hands(speed: Float[np.ndarray, "T 2 6"]) -> Float[np.ndarray, "T 2"]:
-    """Return each hand's speed: of its palm, or of its second fastest fingertip if faster.
-
-    A single fast tip may be a mistake of the tracker.
-    """
-    second = np.sort(np.nan_to_num(speed[:, :, 1:], nan=-1.0), axis=2)[:, :, -2]
-    return np.fmax(speed[:, :, 0], np.where(second >= 0, second, np.nan))
 
 
 def _moves(
@@ -370,18 +361,15 @@ def _divided(
         slowest = np.flatnonzero(pace[allowed] == pace[allowed].min())[-1]
         edges.append(int(allowed[slowest]))
 
-    starts = [_why_it_starts(acts, whole.start), *[longest] * (len(edges) - 1)]
+    begins = "the recording begins"
+    if whole.start > 0:
+        begins = "hands began to move" if acts.present[whole.start - 1] else "hands came"
+    starts = [begins, *[longest] * (len(edges) - 1)]
     ends = [*[longest] * (len(edges) - 1), _why_it_ends(acts, run.stop, whole.stop, following)]
     for (start, stop), first, last in zip(
         pairwise([*edges, whole.stop]), starts, ends, strict=True
     ):
         yield Cut(start, stop, first, last)
-
-
-def _why_it_starts(acts: Activity, start: int) -> str:
-    if start == 0:
-        return "the recording begins"
-    return "hands began to move" if acts.present[start - 1] else "hands came"
 
 
 def _why_it_ends(acts: Activity, moved: int, stop: int, following: int) -> str:

@@ -234,7 +234,14 @@ class Dataset:
         writer, layout, stop = self._writer, self._layout, threading.Event()
 
         def encode(view: Recording) -> dict[str, Path]:
-            streams, fps = _streams(view, layout), round(view.fps)
+            keys, others = [key for key, _ in layout.other_videos], aligned(view)
+            kept(view, views=any(key != DEPTH_KEY for key in keys), depth=DEPTH_KEY in keys)
+            there: dict[str, Recording | Depth] = {IMAGE_KEY: view}
+            there |= {f"observation.images.{one.name}": one.recording for one in others.views}
+            if others.depth is not None:
+                there[DEPTH_KEY] = others.depth
+
+            streams, fps = {key: there[key] for key in (IMAGE_KEY, *keys)}, round(view.fps)
             paths = {key: writer.scratch_video(key) for key in streams}
             try:
                 for key, stream in streams.items():
@@ -354,17 +361,6 @@ class Dataset:
         """Release the dataset; finished episodes stay."""
         if self._writer is not None:
             self._writer.close()
-
-
-def _streams(view: Recording, layout: Layout) -> dict[str, Recording | Depth]:
-    """Return what becomes an episode's videos, by key. Raises as ``kept``."""
-    keys, others = [key for key, _ in layout.other_videos], aligned(view)
-    kept(view, views=any(key != DEPTH_KEY for key in keys), depth=DEPTH_KEY in keys)
-    streams: dict[str, Recording | Depth] = {IMAGE_KEY: view}
-    streams |= {f"observation.images.{other.name}": other.recording for other in others.views}
-    if others.depth is not None:
-        streams[DEPTH_KEY] = others.depth
-    return {key: streams[key] for key in (IMAGE_KEY, *keys)}
 
 
 def _other_cameras(view: Recording) -> dict[str, Any]:

@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -98,7 +97,11 @@ def _rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
     if not path.is_file():
         raise InputError(f"{path}: no such manifest; give a .csv or .parquet, or a folder.")
     try:
-        table = list(_table(path))
+        if path.suffix == ".parquet":
+            table = pq.read_table(path).to_pylist()
+        else:
+            with path.open(newline="", encoding="utf-8-sig") as stream:
+                table = list(csv.DictReader(stream, strict=True))
     except (OSError, UnicodeDecodeError, csv.Error, pa.ArrowException) as error:
         raise SchemaError(f"{path}: is not a readable table: {error}.") from error
     if not table:
@@ -117,14 +120,6 @@ def _rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
         if RECORDING not in said:
             raise SchemaError(f"{where}: has no {RECORDING}.")
         yield where, said
-
-
-def _table(path: Path) -> Iterator[dict[str, Any]]:
-    if path.suffix == ".parquet":
-        yield from pq.read_table(path).to_pylist()
-        return
-    with path.open(newline="", encoding="utf-8-sig") as stream:
-        yield from csv.DictReader(stream, strict=True)
 
 
 def _name(path: Path, folder: Path, settings: JobSettings) -> str:
