@@ -230,8 +230,8 @@ def _log_scale(
 ) -> tuple[Float[np.ndarray, "M"], float]:
     """Return logarithms of distances by both rays over those of the hand alone.
 
-    Of the frames in which the angle between rays tells a distance, where rays meet before both
-    cameras. And by how much a shift of one palm in the other camera changes the distance.
+    Of the frames in which the angle between rays tells a distance; of rays that meet behind the
+    camera a hundredth. And by how much a shift of one palm in the other camera changes it.
     """
     base, v = T_camera_view[:3, 3], other @ T_camera_view[:3, :3].T
     far = np.linalg.norm(points, axis=-1)
@@ -240,10 +240,11 @@ def _log_scale(
         along = np.median((ub - uv * vb) / (1 - uv**2) / far, axis=-1)
     # Perpendicular to the ray; farther hands have less of it.
     across = np.sqrt(np.maximum(base @ base - ub**2, 0)).mean(1)
-    told = (LANDMARK_RAD * far.mean(1) < WEAK * across) & (along > 0)
+    told = LANDMARK_RAD * far.mean(1) < WEAK * across
     if not told.any():
         return np.zeros(0), 0.0
-    return np.log(along[told]), PALM_M / float(np.median(across[told]))
+    log = np.log(np.fmax(along[told], 0.01))
+    return log, PALM_M / float(np.median(across[told]))
 
 
 def _cause(

@@ -26,6 +26,7 @@ from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.mediapipe.agreement import of_depth, scale_doubt
 from acehand_core.trackers.mediapipe.reconstruct import HandAlone
 from acehand_core.trackers.mediapipe.tracker import MediaPipeTracker
+from acehand_core.types import Side
 from benchmarks import photographs, provenance
 
 FRAMES = 60
@@ -199,12 +200,15 @@ def flat_hand(count: int, away: float) -> HandAlone:
     )
 
 
+def skin_at(factor: float) -> dict[Side, SkinDepth]:
+    """Return readings of the skin of ``flat_hand`` at 0.5 m, farther by a factor."""
+    return {"right": SkinDepth(np.full((5, 41), factor * 0.5 - 0.01), np.full((5, 41), 0.002))}
+
+
 @pytest.mark.parametrize("factor", [0.5, 0.9, 1.0, 1.1, 2.0])
 def test_the_scale_of_depth_is_that_of_its_readings(factor):
     hand = flat_hand(5, away=0.5)
-    z = np.full((5, 41), factor * 0.5 - 0.01)
-    skin = {"right": SkinDepth(z, np.full((5, 41), 0.002))}
-    one, sigma = of_depth({"right": hand}, skin, known_size=True)
+    one, sigma = of_depth({"right": hand}, skin_at(factor), known_size=True)
     assert one.frames == 5 and one.scale == pytest.approx(factor) and one.spread == pytest.approx(0)
     assert bool(one.doubt) == (factor in (0.5, 2.0))
     assert (sigma > 0.01) == (factor in (0.9, 1.1))
@@ -214,6 +218,15 @@ def test_depth_without_readings_at_the_hand_is_said():
     skin = {"right": SkinDepth(np.zeros((5, 41)), np.full((5, 41), np.inf))}
     one, sigma = of_depth({"right": flat_hand(5, 0.5)}, skin, known_size=True)
     assert one.frames == 0 and "no readings" in one.doubt and sigma == 0
+
+
+@pytest.mark.parametrize(("known_size", "less", "more"), [(True, 0.11, 0.13), (False, 0.17, 0.19)])
+def test_a_scale_is_contradicted_from_12_or_18_percent_on(known_size, less, more):
+    doubts = [
+        of_depth({"right": flat_hand(5, 0.5)}, skin_at(np.exp(log)), known_size)[0].doubt
+        for log in (-more, -less, less, more)
+    ]
+    assert [bool(doubt) for doubt in doubts] == [True, False, False, True]
 
 
 def test_a_known_size_decides_sooner_and_both_signs_alike():
