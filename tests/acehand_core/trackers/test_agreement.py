@@ -233,9 +233,9 @@ def test_a_known_size_decides_sooner_and_both_signs_alike():
     """By hand: 12 % more is 2.3 sigma of a known hand (5 %), and 1.4 of an unknown one (8 %)."""
     for log in (-0.12, 0.12):
         known, unknown = (scale_doubt(log, size) for size in (True, False))
-        density = [2 / 3 / s * np.exp(-0.5 * (0.12 / s) ** 2) for s in (0.05, 0.08043)]
-        wrong = [1 / 3 / s * np.exp(-0.5 * (0.12 / s) ** 2) for s in (0.30414, 0.31060)]
-        assert known[0] == pytest.approx(wrong[0] / (wrong[0] + density[0]), abs=0.02)
+        density = [0.6 / s * np.exp(-0.5 * (0.12 / s) ** 2) for s in (0.05, 0.08043)]
+        wrong = [0.4 / s * np.exp(-0.5 * (0.12 / s) ** 2) for s in (0.30414, 0.31060)]
+        assert known[0] == pytest.approx(wrong[0] / (wrong[0] + density[0]), abs=0.01)
         assert unknown[0] == pytest.approx(wrong[1] / (wrong[1] + density[1]), abs=0.02)
         assert known[1] > unknown[1] > 0
     assert scale_doubt(0.0, True)[1] == 0
