@@ -38,7 +38,7 @@ ALONE_SIGMA = 0.05
 WRONG_SHARE, WRONG_SIGMA, DISAGREES = 0.4, 0.3, 0.68
 #: Depth follows the hand up to this spread of the logarithm of the distance over frames, and share
 #: of readings further than this from its surface, metres. (Right, painted on photographs: 0.04 and
-#: 0.12; 60 px off: 0.06 and 0.43, 0.17 and 0.48; 0.2 s late: 0.28 and 0.37. Right, rendered: at most
+#: 0.12; 60 px off: 0.06 and 0.43, 0.17 and 0.48; 0.2 s late: 0.28 and 0.37. Right, rendered: up to
 #: 0.13 and 0.24; about 100 px off: from 0.05 and 0.3.)
 MOST_SPREAD, MOST_OFF, SURFACE_M = 0.2, 0.3, 0.025
 #: Logarithm of a scale that no background behind a hand explains.
