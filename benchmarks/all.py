@@ -69,6 +69,8 @@ BENCHMARKS = (
     # Its clips: see benchmarks/tracker.py.
     Benchmark("tracker", "tracker --clips out/tracker --retarget inspire", 10, slow=True),
     Benchmark("photographs", "photographs", 4),
+    # Its clips: see benchmarks/agreement.py.
+    Benchmark("agreement", "agreement --trials 17 --seed 1 --clips out/stereo", 15, slow=True),
     # Its clips: see benchmarks/rig.py.
     Benchmark("rig", "rig --worse --clips out/rig/stereo", 15, slow=True),
     Benchmark("rig_aria", "rig --clips out/rig/aria", 15, slow=True),

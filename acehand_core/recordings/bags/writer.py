@@ -13,6 +13,7 @@ import numpy as np
 import yaml
 
 from acehand_core import atomic
+from acehand_core.atomic import sync
 from acehand_core.errors import InputError, OutputError, SchemaError
 from acehand_core.recordings.bags.library import LATEST, needs_rosbags, type_hash, typestore
 from acehand_core.recordings.bags.messages import TOPICS, PlainMessage, TopicSpec
@@ -109,9 +110,9 @@ class BagWriter:
                 if self._bare:
                     made = next(self._partial.glob("*.mcap"))
                 for file in (made, *made.rglob("*")):
-                    atomic.sync(file)
+                    sync(file)
                 self._put_in_place(made)
-                atomic.sync(self.path.parent)
+                sync(self.path.parent)
         except BaseException:
             self._let_go(self._keep_partial)
             raise
