@@ -38,7 +38,7 @@ from retarget.targets import HandTargets, bridged_poses, calibrated, unseen_fing
 PHYSICS = Physics()
 #: Checks without a measured number: their reasons name no limit.
 _PLAIN = ("few_frames", "frame_s", "absent", "wrong_side", "joint_limits", "speed_limits",
-          "unstable", "cannot", "unused_evidence")  # fmt: skip
+          "unstable", "cannot", "unused_evidence", "assumed")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
