@@ -47,7 +47,7 @@ class Bars:
     def __init__(self, quiet: bool, stream: Stream) -> None:
         self._quiet, self._stream = quiet, stream
         self._bar: Any = None
-        self._stage, self._said = "", time.monotonic()
+        self._stage, self._logged_at = "", time.monotonic()
 
     def __call__(self, stage: str, done: int, total: int) -> None:
         """Show ``done`` of ``total``; a total of 0 is a remark. A stage may end in ", DETAIL"."""
@@ -60,9 +60,9 @@ class Bars:
         name = stage.partition(",")[0]
         if not self._stream.isatty():
             part, now = f"{name}: {10 * (10 * done // total)} %", time.monotonic()
-            if total > 1 and part != self._stage and now - self._said >= LOG_S:
+            if total > 1 and part != self._stage and now - self._logged_at >= LOG_S:
                 print(part + stage.removeprefix(name), file=self._stream, flush=True)
-                self._stage, self._said = part, now
+                self._stage, self._logged_at = part, now
             return
         from tqdm import tqdm  # here, so that the doctor can report that it is missing
 

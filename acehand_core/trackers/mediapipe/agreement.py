@@ -120,7 +120,7 @@ def depth_agreement(
     doubt = ""
     follows = spread < MOST_SPREAD and gap < MOST_OFF
     if wrong > DISAGREES and (follows or abs(scale) > OTHER_UNIT):
-        sigma = _other_way(wrong, scale)
+        sigma = _sigma_unused(wrong, scale)
         doubt = f"depth puts hands at {np.exp(scale):.2f} times the distance that their size says: "
         doubt += "unit of depth (--depth-unit), registration, focal or hand length is wrong"
     elif not follows:
@@ -180,7 +180,7 @@ def of_view(
             doubt += cause or "pose, calibration, clock or side of one of them is wrong"
         sigma = 0.0
     elif wrong > DISAGREES:
-        sigma = _other_way(wrong, middle)
+        sigma = _sigma_unused(wrong, middle)
         doubt = f"{name} puts hands at {scale:.2f} times the distance that their size says: unit "
         doubt += "or baseline of the rig, focal or hand length is wrong"
     else:
@@ -189,7 +189,7 @@ def of_view(
     return Agreement(name, count, 0, scale, spread, gap, doubt), sigma
 
 
-def _other_way(wrong: float, log_scale: float) -> float:
+def _sigma_unused(wrong: float, log_scale: float) -> float:
     """Return the sigma of distances by the hand's size where a source contradicts them."""
     return float(np.sqrt(1 - wrong) * abs(log_scale))
 
@@ -241,11 +241,11 @@ def _log_scale(
         along = np.median((ub - uv * vb) / (1 - uv**2) / far, axis=-1)
     # Perpendicular to the ray; farther hands have less of it.
     across = np.sqrt(np.maximum(base @ base - ub**2, 0)).mean(1)
-    told = LANDMARK_RAD * far.mean(1) < WEAK * across
-    if not told.any():
+    known = LANDMARK_RAD * far.mean(1) < WEAK * across
+    if not known.any():
         return np.zeros(0), 0.0
-    log = np.log(np.fmax(along[told], 0.01))
-    return log, PALM_M / float(np.median(across[told]))
+    log = np.log(np.fmax(along[known], 0.01))
+    return log, PALM_M / float(np.median(across[known]))
 
 
 def _cause(
