@@ -272,7 +272,6 @@ def _cause(
         then = _rays(lens, landmarks_of(on_time.at(times))[rows])
         clock = f"its clock seems to be {late:+.2f} s late (--view-offset {name}={late:.3f})"
         guesses[clock] = _gaps(own, then, T)
-    for guess, gaps in guesses.items():
-        if _gap_of(gaps, rows)[0] < 2 * NOISE_GAP:
-            return guess
-    return ""
+    left = {guess: _gap_of(gaps, rows)[0] for guess, gaps in guesses.items()}
+    likely = min(left, key=lambda guess: left[guess])
+    return likely if left[likely] < 2 * NOISE_GAP else ""
