@@ -262,7 +262,10 @@ def _cause(
     there = landmarks_of(view.at(times))[rows]
     mirrored = np.array([lens.width - 1, 0]) + np.array([-1, 1]) * there
     guesses = {
-        "its pose seems to be the inverse one": _gaps(own, _rays(lens, there), frames.inverse(T)),
+        # Of two like lenses that is the same.
+        "its pose seems to be inverse, or the two videos exchanged": _gaps(
+            own, _rays(lens, there), frames.inverse(T)
+        ),
         "its pictures seem to be mirrored": _gaps(own, _rays(lens, mirrored), T),
         "the two videos seem to be exchanged": _gaps(_rays(lens, pixels), _rays(camera, there), T),
     }
