@@ -20,7 +20,7 @@ import pytest
 from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.evidence import SkinDepth
-from acehand_core.motion import Depth, HandMotion, Recording
+from acehand_core.motion import ChangedFrames, Depth, HandMotion, Recording
 from acehand_core.recordings.selection import part
 from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.mediapipe.agreement import of_depth, scale_doubt
@@ -170,6 +170,29 @@ def test_no_wrong_rig_is_believed(stereo, work, name):
         assert (
             one.used == 0 and cause in one.doubt and motion.known[:, 1].mean() > 0.7
         )  # as by one camera
+
+
+def mirrored(image: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(image[:, ::-1])
+
+
+@photographed
+@pytest.mark.few(1)
+@pytest.mark.parametrize("wrong", ["mirrored", "exchanged"])
+def test_pictures_of_another_camera_are_named(stereo, work, wrong):
+    recording = first(stereo["both"].recording)
+    (view,) = recording.views
+    own, other = recording.frames, view.recording.frames
+    if wrong == "mirrored":
+        other = ChangedFrames(other, mirrored)
+    else:
+        own, other = other, own
+    # Their detections are not those that the other tests keep.
+    there = replace(view.recording, frames=other, sha256=f"{wrong} 1")
+    views = (replace(view, recording=there, synchronised=True),)
+    motion = tracked(replace(recording, frames=own, views=views, sha256=wrong), work, 0.19)
+    (one,) = motion.provenance.agreement
+    assert one.used == 0 and wrong in one.doubt and motion.known[:, 1].mean() > 0.7
 
 
 @photographed
