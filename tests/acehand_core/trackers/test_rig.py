@@ -230,6 +230,16 @@ def test_an_invented_hand_loses_against_the_other_camera():
     assert all(pair[0] is not None and pair[1] is not None for pair in other)
 
 
+@pytest.mark.parametrize(("presence", "kept"), [(0.73, False), (0.88, True)])
+def test_a_hand_that_the_other_camera_misses_is_kept_if_sure(presence, kept):
+    joints, times = both_hands(), stamps(20)
+    own = [[left, replace(right, presence=presence)] for left, right in tracks(joints)]
+    left_alone = [[left, None] for left, _ in tracks(there(joints))]
+    view = ViewTrack(PINHOLE, T_CAMERA_VIEW, times, left_alone)
+    found, _ = same_hands(PINHOLE, own, times, [view])
+    assert all((right is not None) == kept for _, right in found)
+
+
 def test_two_different_right_hands_are_a_left_and_a_right_one():
     """One camera sees the left hand and is unsure of its side, the other one the right hand."""
     (left, right), times = both_hands(), stamps(20)
