@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import cv2
 import numpy as np
 from jaxtyping import Float, Float32, Int
 from scipy.spatial import cKDTree
@@ -27,6 +28,9 @@ NEAREST_M, FARTHEST_M = 0.1, 2.0
 #: at least in pixels of either camera; readings further behind the nearest are of something else.
 RADIUS, LEAST_RADIUS_PX, SAME_SURFACE_M = 0.03, 1.5, 0.015
 LEAST_SHARE = 0.2
+#: So far outside of a hand's outline, in shares of its size, depth steps back by more than so many
+#: metres, but at the landmarks beyond which the forearm follows.
+OUTSIDE, STEP_M, _AT_THE_ARM = 0.25, 0.008, (0, 1)
 #: Pixels of a depth picture looked at around a hand.
 MOST_PIXELS = 40_000
 #: Hands without readings are moved like those before and after, over up to so long.
@@ -87,6 +91,28 @@ def _at_times(
     close = (np.abs(taken[near] - times) <= reach / MOST_PERIODS / 2 + 1)[:, None]
     known = (both | close) & np.isfinite(found)
     return SkinDepth(np.where(known, found, 0.0), np.where(known, sigma[near], np.inf))
+
+
+def outline_share(
+    depth: Depth, camera: Camera, hands: Float[np.ndarray, "N 21 2"], times: TimestampsNs
+) -> float:
+    """Return at which share of its outline a hand stands out from what is behind it.
+
+    The median of N hands, pixels of ``camera`` at N times; NaN: no readings on both sides. Depth
+    that shows something else at the hands steps back at about half.
+    """
+    reader, shares = _Reader(depth, camera), list[float]()
+    before, after, way = neighbours(depth.timestamps_ns, times)
+    for index, hand in zip(np.where(way < 0.5, before, after).tolist(), hands, strict=True):
+        away = hand - hand.mean(0)
+        away *= OUTSIDE * np.ptp(hand, axis=0).max() / np.linalg.norm(away, axis=1, keepdims=True)
+        z, _ = reader.read(index, np.stack([hand, hand + away]))
+        outline = cv2.convexHull(hand.astype(np.float32), returnPoints=False).ravel()
+        step = np.diff(z[:, np.setdiff1d(outline, _AT_THE_ARM)], axis=0)
+        step = step[np.isfinite(step)]
+        if len(step) > 1:
+            shares.append(float((step > STEP_M).mean()))
+    return float(np.median(shares)) if shares else np.nan
 
 
 def moved_by_depth(motion: HandMotion, depth: Depth, progress: Progress) -> HandMotion:

@@ -62,8 +62,37 @@ LANDMARK_OFFSET = np.zeros((21, 3))
 LANDMARK_OFFSET[WRIST] = 0.03, 0.0, -0.005
 LANDMARK_OFFSET[1] = 0.01, -0.01, 0.01
 
+#: Of the covariances of all frames together and of a single frame; the smaller one counts.
+TOGETHER_FACTOR, ALONE_FACTOR = 2.2, 1.3
+#: With one crop the quality of a landmark is unknown.
+ONE_CROP_FACTOR = 1.4
+#: Joints' own share of the solve's standard deviations, across the line of sight and along it.
+OWN_ACROSS, OWN_ALONG = 0.85, 1.15
+#: What a joint is differs by so much: photographs with truth of other definitions show it.
+DEFINITION_M = 0.003
+#: The common share: a shift across, in units of the crops' difference, and a share of the distance,
+#: in units of the same over the palm's apparent length.
+SHIFT_FACTOR, SCALE_FACTOR = 1.4, 1.8
+#: Median disagreement of crops over the palm's apparent length, assumed for one crop.
+ONE_CROP_DISAGREEMENT = 0.035
+#: Standard deviation of hand sizes without a given length: 193.8 +- 9.8 mm of men, 180.5 +- 9.7 of
+#: women (Gordon et al. 1989, 1988 Anthropometric Survey of US Army Personnel).
+SIZE_SIGMA = 0.063
+#: Share of the distance where depth or another camera measures it: their calibration.
+METRIC_SCALE_SIGMA = 0.01
+#: Factor on all where it is measured, across and along. (By five rendered clips and the photographs
+#: of ``benchmarks.rig``.)
+METRIC_SIGMA = np.array([0.75, 0.6])
+#: A hand is doubtful with a less certain orientation of its palm or a lower mean presence. (On the
+#: rendered clips used to choose these: 5 % of the hands within 15 degrees and 20 mm, and three
+#: quarters of those turned by over 30 degrees.)
+MAX_TURN_SIGMA_RAD, MIN_PRESENCE = np.radians(40.0), 0.6
+#: Unknown acceleration of an occluded hand in each direction. (Rendered hands, withheld for up to
+#: 0.8 s.)
+GAP_ACCELERATION_M_S2 = 0.7
 
 _Rest = Float[np.ndarray, "21 3"]
+_Seconds = Float[np.ndarray, "N"]
 _Pixels = Float[np.ndarray, "N 21 2"]
 _Trust = Float[np.ndarray, "N"]
 
@@ -538,39 +567,6 @@ def _write_spans(track: HandTrack, pose: Pose, side: Side, rest: _Rest, clip: _C
                 track.quality[inside] *= trust_in_motion(gap, turned)
 
 
-Rest = Float[np.ndarray, "21 3"]
-Seconds = Float[np.ndarray, "N"]
-
-#: Of the covariances of all frames together and of a single frame; the smaller one counts.
-TOGETHER_FACTOR, ALONE_FACTOR = 2.2, 1.3
-#: With one crop the quality of a landmark is unknown.
-ONE_CROP_FACTOR = 1.4
-#: Joints' own share of the solve's standard deviations, across the line of sight and along it.
-OWN_ACROSS, OWN_ALONG = 0.85, 1.15
-#: What a joint is differs by so much: photographs with truth of other definitions show it.
-DEFINITION_M = 0.003
-#: The common share: a shift across, in units of the crops' difference, and a share of the distance,
-#: in units of the same over the palm's apparent length.
-SHIFT_FACTOR, SCALE_FACTOR = 1.4, 1.8
-#: Median disagreement of crops over the palm's apparent length, assumed for one crop.
-ONE_CROP_DISAGREEMENT = 0.035
-#: Standard deviation of hand sizes without a given length: 193.8 +- 9.8 mm of men, 180.5 +- 9.7 of
-#: women (Gordon et al. 1989, 1988 Anthropometric Survey of US Army Personnel).
-SIZE_SIGMA = 0.063
-#: Share of the distance where depth or another camera measures it: their calibration.
-METRIC_SCALE_SIGMA = 0.01
-#: Factor on all where it is measured, across and along. (By five rendered clips and the photographs
-#: of ``benchmarks.rig``.)
-METRIC_SIGMA = np.array([0.75, 0.6])
-#: A hand is doubtful with a less certain orientation of its palm or a lower mean presence. (On the
-#: rendered clips used to choose these: 5 % of the hands within 15 degrees and 20 mm, and three
-#: quarters of those turned by over 30 degrees.)
-MAX_TURN_SIGMA_RAD, MIN_PRESENCE = np.radians(40.0), 0.6
-#: Unknown acceleration of an occluded hand in each direction. (Rendered hands, withheld for up to
-#: 0.8 s.)
-GAP_ACCELERATION_M_S2 = 0.7
-
-
 def widened(fit: ClipFit, one_crop: Bool[np.ndarray, "N"]) -> ClipFit:
     """Return the fit with wider covariances in frames with a single crop."""
     factor = np.where(one_crop, ONE_CROP_FACTOR**2, 1.0)[:, None, None]
@@ -589,7 +585,7 @@ def disagreement(evidence: Evidence, one_crop: Bool[np.ndarray, "N"]) -> Float[n
 def joint_sigma(
     fit: ClipFit,
     side: Side,
-    rest: Rest,
+    rest: _Rest,
     apart: Float[np.ndarray, "N"],
     known_size: bool,
     metric: Bool[np.ndarray, "N"],
@@ -628,7 +624,7 @@ def turn_sigma(fit: ClipFit) -> Float[np.ndarray, "N"]:
 
 
 def sigma_in_gap(
-    ends: Float[np.ndarray, "2 21 2"], elapsed_s: Seconds, left_s: Seconds
+    ends: Float[np.ndarray, "2 21 2"], elapsed_s: _Seconds, left_s: _Seconds
 ) -> Float[np.ndarray, "N 21 2"]:
     """Return standard deviations in filled frames from those of both ends and the times to them."""
     share = (elapsed_s / (elapsed_s + left_s))[:, None, None]

@@ -60,7 +60,7 @@ from acehand_core.trackers.mediapipe.reconstruct import (
 from acehand_core.trackers.mediapipe.redetection import SegmentCache, in_segments
 from acehand_core.trackers.mediapipe.rig import ViewTrack, estimated_offset, same_hands
 from acehand_core.trackers.mediapipe.search import Detection
-from acehand_core.trackers.skin_depth import skin_depth
+from acehand_core.trackers.skin_depth import outline_share, skin_depth
 from acehand_core.types import SIDES, ImageRgb, Progress, Quality, Side, no_progress
 
 _Flags = Bool[np.ndarray, "T"]
@@ -178,7 +178,11 @@ class MediaPipeTracker:
         if recording.depth is not None:
             read = skin_depth(recording.depth, camera, landmarks_of(slots), times, progress)
             skin = dict(zip(SIDES, read, strict=True))
-            one, sigma = of_depth(alone, skin, known_size)
+            outlines = [
+                outline_share(recording.depth, camera, hand.pixels, times[hand.frames])
+                for hand in alone.values()
+            ]
+            one, sigma = of_depth(alone, skin, outlines, known_size)
             agreement, sigmas = [one], [sigma]
             skin = {} if one.doubt else skin
 

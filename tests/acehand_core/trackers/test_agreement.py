@@ -26,6 +26,7 @@ from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.mediapipe.agreement import of_depth, scale_doubt
 from acehand_core.trackers.mediapipe.reconstruct import HandAlone
 from acehand_core.trackers.mediapipe.tracker import MediaPipeTracker
+from acehand_core.trackers.skin_depth import outline_share
 from acehand_core.types import Side
 from benchmarks import photographs, provenance
 
@@ -231,7 +232,7 @@ def skin_at(factor: float) -> dict[Side, SkinDepth]:
 @pytest.mark.parametrize("factor", [0.5, 0.9, 1.0, 1.1, 2.0])
 def test_the_scale_of_depth_is_that_of_its_readings(factor):
     hand = flat_hand(5, away=0.5)
-    one, sigma = of_depth({"right": hand}, skin_at(factor), known_size=True)
+    one, sigma = of_depth({"right": hand}, skin_at(factor), [1.0], known_size=True)
     assert one.frames == 5 and one.scale == pytest.approx(factor) and one.spread == pytest.approx(0)
     assert bool(one.doubt) == (factor in (0.5, 2.0))
     assert (sigma > 0.01) == (factor in (0.9, 1.1))
@@ -239,14 +240,14 @@ def test_the_scale_of_depth_is_that_of_its_readings(factor):
 
 def test_depth_without_readings_at_the_hand_is_said():
     skin = {"right": SkinDepth(np.zeros((5, 41)), np.full((5, 41), np.inf))}
-    one, sigma = of_depth({"right": flat_hand(5, 0.5)}, skin, known_size=True)
+    one, sigma = of_depth({"right": flat_hand(5, 0.5)}, skin, [np.nan], known_size=True)
     assert one.frames == 0 and "no readings" in one.doubt and sigma == 0
 
 
 @pytest.mark.parametrize(("known_size", "less", "more"), [(True, 0.11, 0.13), (False, 0.17, 0.19)])
 def test_a_scale_is_contradicted_from_12_or_18_percent_on(known_size, less, more):
     doubts = [
-        of_depth({"right": flat_hand(5, 0.5)}, skin_at(np.exp(log)), known_size)[0].doubt
+        of_depth({"right": flat_hand(5, 0.5)}, skin_at(np.exp(log)), [1.0], known_size)[0].doubt
         for log in (-more, -less, less, more)
     ]
     assert [bool(doubt) for doubt in doubts] == [True, False, False, True]
@@ -262,3 +263,37 @@ def test_a_known_size_decides_sooner_and_both_signs_alike():
         assert unknown[0] == pytest.approx(wrong[1] / (wrong[1] + density[1]), abs=0.02)
         assert known[1] > unknown[1] > 0
     assert scale_doubt(0.0, True)[1] == 0
+
+
+def test_depth_that_may_be_of_the_background_is_believed_less():
+    """By hand: it may be off by its scale, 10 %, and the 5 % of a known hand."""
+    hand = {"right": flat_hand(5, 0.5)}
+    _, stands_out = of_depth(hand, skin_at(1.1), [1.0], known_size=True)
+    one, does_not = of_depth(hand, skin_at(1.1), [0.5], known_size=True)
+    assert not one.doubt
+    assert np.hypot(stands_out, np.log(1.1) + 0.05) == pytest.approx(does_not, rel=1e-3)
+    assert of_depth(hand, skin_at(1.1), [np.nan], known_size=True)[1] == stands_out
+
+
+def _disc(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return np.where(np.hypot(x - 60, y - 60) < 45, 0.5, 0.8)
+
+
+@pytest.mark.parametrize(
+    ("picture", "share"),
+    [
+        (_disc, 1.0),
+        (lambda x, y: np.full(x.shape, 0.8), 0.0),
+        (lambda x, y: 0.8 - 0.004 * (x - 60), 10 / 19),  # a wall, nearer to the right
+        (lambda x, y: np.where(_disc(x, y) < 0.6, 0.5, np.nan), np.nan),
+    ],
+)
+def test_a_hand_stands_out_from_what_is_behind_it(picture, share):
+    """A round hand of radius 40 px; outside is 60 px from its middle, but at the wrist."""
+    pictures = [picture(*np.meshgrid(np.arange(120.0), np.arange(120.0))).astype(np.float32)]
+    camera = Camera("pinhole", 120, 120, 100.0, 100.0, 60.0, 60.0)
+    depth = Depth(Pictures(pictures), np.array([0]), camera, np.eye(4))
+    angle = np.linspace(0, 2 * np.pi, 21, endpoint=False)
+    hand = 60 + 40 * np.stack([np.cos(angle), np.sin(angle)], axis=-1)
+    found = outline_share(depth, camera, hand[None], np.array([0]))
+    assert found == pytest.approx(share, nan_ok=True)
