@@ -80,7 +80,7 @@ def retarget_motion(
         motion: joints (T, 2, 21, 3), left and right, metres, in the camera frame or relative to the
             wrist.
         robot: from ``load_robot``, with the hands that the motion has.
-        method: a name in ``methods.METHODS``, or a ``Retargeter``.
+        method: a name of ``plugins.names("methods")``, or a ``Retargeter``.
         base_limits: smoothness of the bases; None fixes each base to its palm.
         calibrations: known ones by side; the others are fitted to this motion.
         physics: how commands are replayed and delayed.

@@ -49,12 +49,11 @@ def profile(
     start = _Scene(tracks, focals[middle], lens)
     for times in (*_AT_FIRST, 1.0):
         start.noise = times * noise_px
-        misfit = start.adjust(focals[middle], _FIRST // 3 if times > 1 else _FIRST)
+        start.adjust(focals[middle], _FIRST // 3 if times > 1 else _FIRST)
+
     misfits = np.full(len(focals), np.inf)
-    misfits[middle] = misfit
-    # Outwards from the middle and back from the ends: the deeper of two minima counts.
     misfits[middle] = start.adjust(focals[middle], _FIRST)
-    # Outwards from the middle, and back again from the ends: of two valleys the deeper counts.
+    # Outwards from the middle and back from the ends: the deeper of two minima counts.
     for way in (range(middle + 1, len(focals)), range(middle - 1, -1, -1)):
         scene = start.copy()
         for at in way:

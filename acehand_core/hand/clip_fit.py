@@ -160,7 +160,7 @@ class _Smoothness:
         hertz = np.repeat(
             [half_gain.bearing, half_gain.depth, half_gain.angle, half_gain.orient], [3, 1, 22, 3]
         )
-        # As in ``smoothing.smooth``; capped at half the frame rate.
+        # As in the trackers' ``gaps.smooth``; capped at half the frame rate.
         half = hertz * self._frame_s
         gain = 2 * np.sin(np.pi * np.minimum(half, 0.5)) * np.maximum(1.0, 2 * half)
         self._strength = gain**-2 / np.sqrt(np.maximum(variance, 1e-18))
