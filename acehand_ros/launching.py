@@ -46,6 +46,9 @@ def with_libraries(generate: Callable[[], Any]) -> Callable[[], Any]:
                 """$(python -c 'import site; print(*site.getsitepackages(), sep=":")')"""
             )
 
+        if {"-s", "--show-args"} & {*sys.argv}:  # ros2 would print "No arguments" and exit with 0
+            sys.exit(str(problem))
+
         def fail(context: Any) -> None:
             raise problem
 

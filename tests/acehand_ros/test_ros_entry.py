@@ -110,6 +110,10 @@ def test_launch_files_in_another_python_say_what_to_export() -> None:
         assert f"{sys.executable}, lacks" in line and "No module named 'numpy'" in line
         export = line[line.index("export ") :]
         assert export in (ROOT / "docs/ros2.md").read_text("utf-8")
+    for file in files:
+        shown = [sys.executable, "-S", "-c", LAUNCH, file, "--show-args"]
+        done = subprocess.run(shown, env=bare, cwd="/", capture_output=True, text=True)
+        assert done.returncode == 1 and done.stderr.strip() == line
     shell = ["/bin/bash", "-c", f"{export}; echo $PYTHONPATH"]
     path = subprocess.run(shell, env=bare, capture_output=True, text=True, check=True).stdout
     assert all(int(count) > 10 for count in load(bare | {"PYTHONPATH": path.strip()}))
