@@ -108,15 +108,18 @@ class JobLog:
             return
         count, values = len(report.job.episodes), report_values(report)
         if count or not report.job.failures:
-            episodes = f"{count} episode{'' if count == 1 else 's'}"
+            made = f"{count} episode{'' if count == 1 else 's'}"
             verdicts = f" ({values['verdicts']})" if count else ""
             bag = f", bag {report.bag}" if report.bag else ""
             self._log.info(
-                f"{status.message}: {episodes}{verdicts}, dataset {values['dataset']}{bag}, "
+                f"{status.message}: {made}{verdicts}, dataset {values['dataset']}{bag}, "
                 f"{values['seconds']} s"
             )
-        for note in report.notes:
-            if note in report.losses:
+        episodes = report.job.episodes
+        reasons = [reason for episode in episodes for reason in episode.reasons]
+        notes = [note for episode in episodes for note in episode.json["notes"]]
+        for note in dict.fromkeys((*reasons, *notes, *report.notes)):
+            if note in (*reasons, *report.losses):
                 self._log.warning(as_parameters(note))
             else:
                 self._log.info(as_parameters(note))

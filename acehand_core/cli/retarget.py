@@ -75,8 +75,10 @@ def summarise(report: JobReport, terminal: console.Terminal) -> None:
         console.say(f"{source}: already in the dataset")
     lost = sum(report.lost_messages.values())
     if lost or not quiet:
+        told = [] if quiet else [n for episode in report.episodes for n in episode.json["notes"]]
         for note in report.notes:
-            console.say(f"  - {note}")
+            if note not in told:
+                console.say(f"  - {note}")
 
     if lost:
         console.say(f"{lost} messages were lost")

@@ -12,7 +12,7 @@ import yaml
 
 from acehand_core.errors import AcehandError, InputError
 from acehand_core.pipeline.bag_convert import ConvertReport
-from acehand_core.pipeline.report import Failure, JobReport
+from acehand_core.pipeline.report import EpisodeReport, Failure, JobReport
 from acehand_core.recordings.bags.writer import BagWriter
 from acehand_ros import clip_recorder, control, launching, parameters
 from acehand_ros.worker import JobLog, JobWorker
@@ -135,11 +135,14 @@ def test_an_unknown_robot_is_refused_when_it_is_set() -> None:
         parameters.check(parameters.OFFLINE_BAG, {"robot": "inspirre"})
 
 
-def test_losses_are_warnings_and_failures_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_losses_and_reasons_are_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("acehand_ros.worker._PROGRESS_S", 0.0)
     failure = Failure("bag", InputError("bag: choose one with --image-topic."))
     damage, used = "a.mcap: cut off at byte 9; --quality fast", "depth of /d is used; --keep-depth"
-    job = JobReport("data", 1.0, 0.0, (), (failure,))
+    lens = "distances by an assumed lens (+-35%)"
+    json = {"notes": ["hands are assumed: --hand-length 0.19", damage]}
+    episode = EpisodeReport("bag", 0, "pass", (lens,), json)
+    job = JobReport("data", 1.0, 0.0, (episode,), (failure,))
     report = ConvertReport(job, None, {}, {"/a": 3}, (used, damage), (damage,))
     log, worker, seen = mock.Mock(), JobWorker(), []
     job_log = JobLog(log, worker)
@@ -157,8 +160,11 @@ def test_losses_are_warnings_and_failures_errors(monkeypatch: pytest.MonkeyPatch
     assert [(name, *words) for name, words, _ in log.method_calls] == [
         ("info", "track"),
         ("info", "track: 50 %"),
-        ("info", "depth of /d is used; keep_depth:=true"),
+        ("info", "done: 1 episode (pass), dataset data, 1.0 s"),
+        ("warning", lens),
+        ("info", "hands are assumed: hand_length:=0.19"),
         ("warning", "a.mcap: cut off at byte 9; quality:=fast"),
+        ("info", "depth of /d is used; keep_depth:=true"),
         ("warning", "unusable messages: /a 3"),
         ("error", "failed: bag: choose one with image_topic:=."),
     ]

@@ -1,13 +1,17 @@
-"""Flags of the main job that concern retargeting: calibrations, gates, latency, second pass."""
+"""Flags of the main job that concern retargeting, and what it says of a run."""
 
 import json
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from acehand_core.cli.console import Terminal
+from acehand_core.cli.retarget import summarise
 from acehand_core.lerobot.dataset import read_provenance
+from acehand_core.pipeline.report import EpisodeReport, JobReport
 from helpers.commands import Acehand, Run, hands_file
 from helpers.retarget_samples import moving_hands
 
@@ -143,3 +147,12 @@ def test_a_hole_makes_two_episodes_and_a_pause_none(tmp_path, capsys, hole_s, fr
     assert [episode["frames"] for episode in run.json["episodes"]] == frames
     said = [note for note in run.json.get("notes", []) if "60.0 s" in note]
     assert len(said) == len(frames) - 1 and all("45 frames become 2" in note for note in said)
+
+
+def test_a_note_of_run_and_episode_is_said_once(capsys):
+    known = {"coverage": {"left": 1.0}, "tip_sigma_mm": None, "doubtful_share": 0.0}
+    episode = EpisodeReport("a.mcap", 0, "pass", (), {**known, "notes": ["no CameraInfo"]})
+    report = JobReport("out", 1.0, 1.0, (episode,), notes=("no CameraInfo", "cut off at byte 9"))
+    summarise(report, Terminal(mock.Mock(), json=False, verbose=False, quiet=False))
+    said = "".join(capsys.readouterr())
+    assert said.count("no CameraInfo") == said.count("cut off at byte 9") == 1
