@@ -26,7 +26,7 @@ def assert_twin(pairs, library, model):
     ours = evaluate(*pairs, library=library)
     metrics, counts = twin.evaluate(pairs, model)
     assert ours["counts"] == counts
-    assert set(metrics) == {name for name, _, _ in METRICS}
+    assert set(metrics) == set(METRICS)
     for name, value in metrics.items():
         if value is not None:
             # Turning a rotation into an angle by arccos loses half the digits near zero.

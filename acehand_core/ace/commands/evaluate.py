@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -68,8 +69,8 @@ class Truth:
 class Evaluate:
     """Score predictions or a tracker by the paper's protocol.
 
-    --method reads another method's output. --report makes tables and plots of evaluations with the
-    paper's numbers.
+    --method reads another method's output. --report makes tables of evaluations with the paper's
+    numbers.
     """
 
     evaluations: tuple[Path, ...] = setting(
@@ -99,7 +100,7 @@ class Evaluate:
     hand_length_m: float | None = like(JobSettings, "hand_length_m", None)
     camera_motion: TurnsMode = like(JobSettings, "camera_motion", "rotation")
     quality: Quality = like(JobSettings, "quality", "balanced")
-    report: Path | None = setting(None, "folder for report.md, .tex and .html", metavar="DIR")
+    report: Path | None = setting(None, "folder for report.md and report.json", metavar="DIR")
     row: tuple[tuple[str, str, str], ...] = setting(
         (), "for --report: a row of a study: features, decoder, tap or sigma",
         metavar="STUDY LABEL FILE", repeat=True,
@@ -216,35 +217,35 @@ def _report(
     overwrite: bool,
     terminal: console.Terminal,
 ) -> int:
-    """Write report.md, report.tex and report.html."""
-    from acehand_core.ace.evaluation.page import page, plotly
+    """Write report.md, and its tables as report.json."""
     from acehand_core.ace.evaluation.run import read_evaluation
     from acehand_core.ace.evaluation.tables import (
         TableEntry,
         build_tables,
         check_study,
         differences,
-        latex,
         markdown,
     )
     from acehand_core.atomic import atomic_path, check_free
 
-    plotly()  # errors come before any file
     entries = [TableEntry(path.name, read_evaluation(path)) for path in evaluations]
     for study, label, file in rows:
         path = Path(file)
         entries.append(TableEntry(path.name, read_evaluation(path), check_study(study), label))
-    files = {name: output / f"report.{name}" for name in ("md", "tex", "html")}
-    for path in files.values():
+    files = [output / "report.md", output / "report.json"]
+    for path in files:
         check_free(path, overwrite)
+
     tables = build_tables(entries)
     for entry in entries:
         for other in differences(entry):
             console.say(f"warning: {entry.file} does not compare with the quoted rows: {other}")
-    for name, render in (("md", markdown), ("tex", latex), ("html", page)):
-        with atomic_path(files[name], overwrite) as partial:
-            partial.write_text(render(tables, entries), "utf-8")
-        console.say(str(files[name]))
+    data = json.dumps([asdict(table) for table in tables], indent=1) + "\n"
+    for path, text in zip(files, (markdown(tables, entries), data), strict=True):
+        with atomic_path(path, overwrite) as partial:
+            partial.write_text(text, "utf-8")
+        console.say(str(path))
+
     own = sum(not row.quoted for t in tables for block in t.blocks.values() for row in block)
-    terminal.print_json({"files": [str(p) for p in files.values()], "rows": own})
+    terminal.print_json({"files": [str(path) for path in files], "rows": own})
     return console.EXIT_OK

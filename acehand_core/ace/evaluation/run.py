@@ -264,7 +264,7 @@ _NEEDED: dict[str, Any] = {
     "hand_model": _TEXT,
     "segments": {"name": _TEXT, "sha256": _TEXT, "count": _COUNT},
     "method": {"label": _TEXT, "trackers": _TEXTS, "weights": _TEXTS},
-    "metrics": {name: _NUMBER for name, _, _ in METRICS},
+    "metrics": dict.fromkeys(METRICS, _NUMBER),
     "counts": dict.fromkeys(("tp", "fp", "fn", "iv", "oos", "frames"), _COUNT),
 }
 _OPTIONAL: dict[str, Any] = {

@@ -16,21 +16,9 @@ from acehand_core.ace.evaluation.segment import SegmentScore
 from acehand_core.errors import SchemaError
 from acehand_core.types import SIDES
 
-#: Key, unit, better direction (+1 higher) of the paper's metrics, as in docs/evaluation.md.
-METRICS: tuple[tuple[str, str, int], ...] = (
-    ("facc", "share of frames", 1),
-    ("recall", "share of hands", 1),
-    ("f1", "", 1),
-    ("mpjpe_p", "mm", -1),
-    ("pa_p", "mm", -1),
-    ("epe_p", "px", -1),
-    ("go_p", "degrees", -1),
-    ("ct_p", "m", -1),
-    ("jitter", "mm/frame^2", -1),
-    ("mpjpe_iv", "mm", -1),
-    ("mpjpe_oos", "mm", -1),
-    ("mpjpe_plus_oos", "mm", -1),
-)
+#: The paper's metrics; docs/evaluation.md has their units.
+METRICS = ("facc", "recall", "f1", "mpjpe_p", "pa_p", "epe_p", "go_p", "ct_p", "jitter",
+           "mpjpe_iv", "mpjpe_oos", "mpjpe_plus_oos")  # fmt: skip
 #: Rounding of the mixture of the strata against the pooled mean, mm.
 _MIXTURE_TOLERANCE_MM = 1e-6
 

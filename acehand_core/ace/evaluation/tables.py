@@ -1,4 +1,4 @@
-"""The paper's tables in Markdown and LaTeX: its published rows from ``quoted.json``, and ours."""
+"""The paper's tables in Markdown: its published rows from ``quoted.json``, and ours."""
 
 from __future__ import annotations
 
@@ -12,9 +12,6 @@ from typing import Any
 from acehand_core.errors import InputError, nearest
 
 QUOTED = "q"
-_LATEX = {character: rf"\{character}" for character in "&%_#${}"}
-_LATEX |= {"²": "$^2$", "–": "--", "<": "$<$", ">": "$>$", "\\": r"\textbackslash{}"}
-_LATEX |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 
 
 def legend(entries: Sequence[TableEntry]) -> list[str]:
@@ -46,41 +43,14 @@ def markdown(tables: Sequence[Table], entries: Sequence[TableEntry]) -> str:
         lines = [f"## {table.title}" + (f" (paper, {table.source})" if table.source else "")]
         for block, rows in table.blocks.items():
             lines += [f"\n**{_pipe(block)}**\n", _line(head), _line(["---"] * len(head))]
-            lines += [_line(_cells(table, row)) for row in rows]
+            for row in rows:
+                values = zip(table.columns, row.values, strict=True)
+                shown = [_shown(table, name, value) for name, value in values]
+                origin = f"{QUOTED}: {row.origin}" if row.quoted else row.origin
+                lines.append(_line([row.label, *shown, origin]))
         if table.blocks:
             parts.append("\n".join(lines))
     return "\n\n".join(parts) + "\n"
-
-
-def latex(tables: Sequence[Table], entries: Sequence[TableEntry]) -> str:
-    """Return all tables as LaTeX for the package booktabs."""
-    parts = ["% " + line for line in legend(entries)]
-    for table in tables:
-        if not table.blocks:
-            continue
-        columns = "l" + "r" * len(table.columns) + "l"
-        lines = [
-            r"\begin{table}",
-            rf"\caption{{{_tex(table.title)}. $^q$ quoted from {_tex(quoted()['source'])}.}}",
-            rf"\begin{{tabular}}{{{columns}}}", r"\toprule",
-            " & ".join(_tex(c) for c in ["Method", *(COLUMNS[n][0] for n in table.columns), ""])
-            + r" \\",
-        ]  # fmt: skip
-        for block, rows in table.blocks.items():
-            lines += [r"\midrule", rf"\multicolumn{{{len(columns)}}}{{l}}{{{_tex(block)}}} \\"]
-            for row in rows:
-                cells = [_tex(cell) for cell in _cells(table, row)]
-                cells[-1] = "$^q$" if row.quoted else cells[-1]
-                lines.append(" & ".join(cells) + r" \\")
-        lines += [r"\bottomrule", r"\end{tabular}", r"\end{table}"]
-        parts.append("\n".join(lines))
-
-    return "\n\n".join(parts) + "\n"
-
-
-def _cells(table: Table, row: Row) -> list[str]:
-    origin = f"{QUOTED}: {row.origin}" if row.quoted else row.origin
-    return [row.label, *values_shown(table, row), origin]
 
 
 def _line(cells: Sequence[str]) -> str:
@@ -89,10 +59,6 @@ def _line(cells: Sequence[str]) -> str:
 
 def _pipe(text: str) -> str:
     return " ".join(text.replace("|", "\\|").replace("<", "&lt;").split())
-
-
-def _tex(text: str) -> str:
-    return "".join(_LATEX.get(letter, letter) for letter in text)
 
 
 #: Heading and digits of columns.
@@ -304,13 +270,8 @@ def _lines(table: str, value: Mapping[str, Any]) -> list[tuple[str, Mapping[str,
     return [("", value["metrics"])]
 
 
-def shown(table: Table, column: str, value: float | None) -> str:
+def _shown(table: Table, column: str, value: float | None) -> str:
     """Return a cell with as many digits as in the paper, or a dash."""
     two = table.name in _TWO_DIGITS and not column.startswith("ct")
     digits = _DIGITS.get((table.name, column), 2 if two else COLUMNS[column][1])
     return "–" if value is None else f"{value:.{digits}f}"
-
-
-def values_shown(table: Table, row: Row) -> list[str]:
-    """Return the cells of a row's values."""
-    return [shown(table, name, v) for name, v in zip(table.columns, row.values, strict=True)]
