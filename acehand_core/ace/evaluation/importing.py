@@ -1,95 +1,237 @@
 """Import of other methods' outputs as predictions, one HandMotion table per segment.
 
-docs/evaluation.md describes the inputs. HaMeR, WiLoR and Hamba: an npz of crops per segment, left
-hands as mirrored right ones. Dyn-HaMR: the npz of its optimisation, world frame, mirrored left
-hands. HaWoR: the JSON chunks of its camera-space stage.
+docs/evaluation.md describes the inputs. A reader returns hands as its method wrote them;
+``readers.conventions`` and the orders and units of ``recordings.keypoints`` convert them.
 """
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
-from acehand_core.ace.evaluation.import_hands import (
-    MIRROR,
-    Generic,
-    Hands,
-    every_frame,
-    load_segment,
-    rest_wrists,
-    take,
-    to_motion,
-    unmirrored,
-)
 from acehand_core.ace.evaluation.inputs import SUFFIX, GroundTruth, check_prediction
-from acehand_core.ace.evaluation.protocol import HandLibrary
+from acehand_core.ace.evaluation.protocol import HandLibrary, rest_pose
 from acehand_core.ace.labelled.clips.schema import read_json
-from acehand_core.ace.labelled.readers.base import mapping, read_text
+from acehand_core.ace.labelled.readers.base import (
+    Convention,
+    ManoTrack,
+    has_shape,
+    mapping,
+    numbers,
+    read_text,
+)
+from acehand_core.ace.labelled.readers.conventions import CameraHands, ManoSource, to_camera
 from acehand_core.atomic import check_free
 from acehand_core.errors import InputError, SchemaError, nearest
-from acehand_core.geometry import frames, rotations
+from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
-from acehand_core.hand.mapping import change_frame
 from acehand_core.motion import HandMotion
 from acehand_core.provenance import Provenance
 from acehand_core.recordings.hands_file import write_hand_motion
+from acehand_core.recordings.keypoints.checks import in_order
+from acehand_core.recordings.keypoints.mapping import UNITS_M, order_named
 from acehand_core.safe_files import safe_load_npz
-from acehand_core.types import Progress, no_progress
+from acehand_core.types import SIDES, JointsCamera, PerHand, Progress, Side, no_progress
 
+#: Absolute rotations and MANO translations in the camera frame; left ones of repaired MANO.
+_CAMERA = Convention("rotations", True, "mano", True, "camera")
+#: Mirrors x, for left hands seen as right hands by methods with one hand model.
+_MIRROR = np.diag([-1.0, 1.0, 1.0])
+#: Entries of the generic file that state the convention. docs/evaluation.md describes them.
+CONVENTIONS = ("flat_hand_mean", "left", "left_shapedirs_fixed", "translation", "unit",
+               "joint_order")  # fmt: skip
 _RESULT = re.compile(r".*_(\d{6})_.*results\.npz")
+_CHUNK = re.compile(r"(\d+)_(\d+)\.json")
 
 
-def flags(value: np.ndarray, name: str, where: str) -> np.ndarray:
-    """Return an array of zeros and ones as integers. Raises SchemaError for other numbers."""
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """A method's hands of one segment.
+
+    Attributes:
+        present: which hands exist.
+        mano: absolute rotations; left hands are left. None: joints alone.
+        joints: the method's own; None: posed by MANO.
+        score: 0 to 1, the quality of the hands.
+        notes: assumptions.
+    """
+
+    present: np.ndarray
+    mano: ManoTrack | None = None
+    joints: JointsCamera | None = None
+    score: PerHand | float = 1.0
+    notes: tuple[str, ...] = ()
+
+
+def _motion(
+    read: Prediction, truth: HandMotion, library: HandLibrary, provenance: Provenance, where: str
+) -> HandMotion:
+    """Return the motion of a segment, with times, rate and camera of its ground truth.
+
+    Detected hands have presence 1: detection scores are not probabilities of existence. Slots
+    without a hand, and rotations and translations of joints alone, are NaN.
+    """
+    present, mano = read.present, None
+    if read.mano is None:
+        hands = CameraHands.unknown(len(truth), False)
+    else:
+        if read.joints is None:  # its errors come first
+            library.get("mano", bool(read.mano.convention.left_shapedirs_fixed))
+            mano = cast(ManoSource, functools.partial(library.get, "mano"))
+        hands = to_camera(read.mano, mano, one_shape=False)
+        values = {"global_orient": hands.global_orient, "hand_pose": hands.hand_pose,
+                  "translation": hands.translation, "betas": read.mano.betas}  # fmt: skip
+        for name, value in values.items():
+            _check_finite(value[present], name, where)
+
+        turns = np.concatenate([hands.global_orient[:, :, None], hands.hand_pose], axis=2)[present]
+        off = np.abs(np.swapaxes(turns, -1, -2) @ turns - np.eye(3)).max(initial=0.0)
+        if off > 1e-2 or np.linalg.det(turns).min(initial=1.0) < 0.9:
+            raise SchemaError(
+                f"{where}: 'global_orient' or 'hand_pose' holds matrices that are not rotations."
+            )
+
+    joints = hands.joints_camera if read.joints is None else read.joints
+    _check_finite(joints[present], "joints", where)
+    return HandMotion(
+        timestamps_ns=truth.timestamps_ns,
+        fps=truth.fps,
+        presence=present.astype(float),
+        visible=present.astype(float),
+        quality=np.where(present, np.clip(read.score, 0, 1), 0.0),
+        observed=present,
+        filled=np.zeros_like(present),
+        global_orient=hands.global_orient,
+        hand_pose=hands.hand_pose,
+        betas=hands.betas,
+        translation=hands.translation,
+        joints_camera=np.where(present[..., None, None], joints, np.nan),
+        joints_image=np.full((len(truth), 2, 21, 2), np.nan),
+        hand_model="none" if read.mano is None else "mano",
+        left_shapedirs_fixed=hands.left_shapedirs_fixed,
+        provenance=provenance,
+        camera=truth.camera,
+    )
+
+
+def _check_finite(value: np.ndarray, name: str, where: str) -> None:
+    if not np.isfinite(value).all():
+        raise SchemaError(f"{where}: {name!r} has NaN or infinite numbers.")
+
+
+def take(
+    data: Mapping[str, Any], name: str, where: str, *shapes: tuple[int | None, ...]
+) -> np.ndarray:
+    """Return an array of one of the shapes, NaN included; None is any length.
+
+    Raises:
+        SchemaError: missing, not numbers, or of another shape.
+    """
+    if name not in data:
+        raise SchemaError(f"{where}: {name!r} is missing; {nearest(name, map(str, data))}")
+    value = numbers(data[name], f"{where}: {name!r}")
+    if any(has_shape(value, shape) for shape in shapes):
+        return value
+    valid = " or ".join(str(tuple("N" if n is None else n for n in s)) for s in shapes)
+    raise SchemaError(f"{where}: {name!r} has shape {value.shape}; {valid} is needed.")
+
+
+def _every_frame(count: int, needed: int, name: str, where: str) -> None:
+    """Raise SchemaError unless an entry without frame numbers has all the segment's frames."""
+    if count != needed:
+        raise SchemaError(
+            f"{where}: {name!r} has {count} frames; the segment has {needed}. Every frame needs a "
+            "row, in order and at the segment's rate; NaN without a hand."
+        )
+
+
+def _flags(data: Mapping[str, Any], name: str, where: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Return zeros and ones as integers."""
+    value = take(data, name, where, shape)
     if not np.isin(value, (0, 1)).all():
         raise SchemaError(f"{where}: {name!r} must be 0 or 1.")
     return value.astype(np.int64)
 
 
-def read_dynhamr(
-    source: Path, segment: str, truth: HandMotion, library: HandLibrary
-) -> tuple[Hands, list[str]]:
+def _slots(
+    count: int, frame: Int[np.ndarray, "N"], slot: Int[np.ndarray, "N"],
+    score: Float[np.ndarray, "N"], where: str, *rows: np.ndarray,
+) -> tuple[np.ndarray, ...]:  # fmt: skip
+    """Return which hands exist, (T, 2), and N rows as (T, 2, ...), NaN without a hand.
+
+    Of two hands in one slot and frame the one of the higher score stays, the first of equals.
+    """
+    outside = (frame < 0) | (frame >= count)
+    if outside.any():
+        raise SchemaError(
+            f"{where}: 'frame' {frame[outside][0]}; the segment has 0 to {count - 1}."
+        )
+    _check_finite(score, "score", where)
+    order = np.lexsort((-score, slot, frame))
+    _, first = np.unique(2 * frame[order] + slot[order], return_index=True)
+    keep = order[first]
+    at = frame[keep], slot[keep]
+
+    present = np.zeros((count, 2), bool)
+    present[at] = True
+    filled = [np.full((count, 2, *values.shape[1:]), np.nan) for values in rows]
+    for values, row in zip(filled, rows, strict=True):
+        values[at] = row[keep]
+    return present, *filled
+
+
+def _unmirrored(track: ManoTrack) -> ManoTrack:
+    """Return a track whose left hands are stored as mirrored right ones with true left hands."""
+    orient, fingers = track.global_orient.copy(), track.fingers.copy()
+    translation = track.translation.copy()
+    orient[:, 0] = _MIRROR @ orient[:, 0] @ _MIRROR
+    fingers[:, 0] = _MIRROR @ fingers[:, 0] @ _MIRROR
+    translation[:, 0] = translation[:, 0] @ _MIRROR
+    return replace(track, global_orient=orient, fingers=fingers, translation=translation)
+
+
+def read_dynhamr(source: Path, segment: str, truth: HandMotion, _: HandLibrary) -> Prediction:
     """Return the hands of ``source/segment.npz``, or of the last result in ``source/segment/``.
 
     B tracks over T frames. All hands are posed by the right MANO; those with ``is_right`` 0 are
-    mirrored in x after translation. Camera points are ``cam_R p + cam_t``; hands turn about the
-    rest wrist, which needs MANO.
+    mirrored in x after translation. Camera points are ``cam_R p + cam_t``.
 
     Raises:
         InputError, SchemaError: the file or an entry is missing or malformed.
-        MissingDependencyError: MANO is not configured.
     """
     path = _result_file(source, segment)
     data, where = safe_load_npz(path), str(path)
     orient = take(data, "root_orient", where, (None, None, 3))
     tracks, count = orient.shape[:2]
-    every_frame(count, len(truth), "root_orient", where)  # its videos default to 25 per second
+    _every_frame(count, len(truth), "root_orient", where)  # its videos default to 25 per second
     name = "latent_pose" if "latent_pose" in data and "pose_body" not in data else "pose_body"
     pose = take(data, name, where, (tracks, count, 45), (tracks, count, 15, 3))
-    right = flags(take(data, "is_right", where, (tracks, count)), "is_right", where)
-    left = right == 0
-    betas = np.broadcast_to(take(data, "betas", where, (tracks, 10))[:, None], (tracks, count, 10))
-    turn = unmirrored(left, rotations.exp(orient))
-    bend = unmirrored(left, rotations.exp(pose.reshape(tracks, count, 15, 3)))
     trans = take(data, "trans", where, (tracks, count, 3))
-    trans = np.where(left[..., None], trans @ MIRROR, trans)
-    T_camera_world = frames.rigid(
-        take(data, "cam_R", where, (tracks, count, 3, 3)),
-        take(data, "cam_t", where, (tracks, count, 3)),
-    )
-    rest = rest_wrists(betas[:, :1].repeat(2, axis=1), library.get("mano", True))
-    rest = rest[np.arange(tracks)[:, None], right]
-    turn, trans = change_frame(T_camera_world, turn, trans, rest)
-    frame = np.broadcast_to(np.arange(count), (tracks, count))
-    valid = np.isfinite(trans).all(-1) & np.isfinite(turn).all((-1, -2))
-    placed = turn[valid], bend[valid], betas[valid], trans[valid]
-    hands = Hands(frame[valid], right[valid], np.ones(int(valid.sum())), *placed)
-    return hands, [f"read from {path.name}; spans that it filled in are not marked there"]
+    betas = take(data, "betas", where, (tracks, 10))[:, None].repeat(count, axis=1)
+
+    T_camera_world = np.tile(np.eye(4), (tracks, count, 1, 1))
+    T_camera_world[..., :3, :3] = take(data, "cam_R", where, (tracks, count, 3, 3))
+    T_camera_world[..., :3, 3] = take(data, "cam_t", where, (tracks, count, 3))
+    if not np.array_equal(T_camera_world, T_camera_world[:1].repeat(tracks, 0), equal_nan=True):
+        raise SchemaError(f"{where}: 'cam_R' or 'cam_t' differs between tracks of one video.")
+
+    known = np.isfinite(trans).all(-1) & np.isfinite(orient).all(-1)
+    track, frame = np.nonzero(known & np.isfinite(T_camera_world).all((-1, -2)))
+    slot = _flags(data, "is_right", where, (tracks, count))[track, frame]
+    turns = rotations.exp(orient), rotations.exp(pose.reshape(tracks, count, 15, 3))
+    rows = [value[track, frame] for value in (*turns, betas, trans)]
+    hands = *_slots(count, frame, slot, np.ones(len(frame)), where, *rows), T_camera_world[0]
+
+    mano = _unmirrored(ManoTrack(replace(_CAMERA, frame="world"), *hands))
+    note = f"read from {path.name}; spans that it filled in are not marked there"
+    return Prediction(mano.present, mano, notes=(note,))
 
 
 def _result_file(source: Path, segment: str) -> Path:
@@ -118,7 +260,7 @@ def full_translation(
     pred_cam: Float[np.ndarray, "N 3"],
     box_center: Float[np.ndarray, "N 2"],
     box_size: Float[np.ndarray, "N"],
-    right: Float[np.ndarray, "N"],
+    right: Int[np.ndarray, "N"],
     camera: Camera,
 ) -> Float[np.ndarray, "N 3"]:
     """Return the translation of the hand model in the camera frame, metres.
@@ -143,27 +285,23 @@ def full_translation(
     return np.stack([x, y, 2 * focal / size], axis=1)
 
 
-def read_crops(
-    source: Path, segment: str, truth: HandMotion, library: HandLibrary
-) -> tuple[Hands, list[str]]:
-    """Return the hands of ``source/segment.npz`` and assumptions.
+def read_crops(source: Path, segment: str, truth: HandMotion, _: HandLibrary) -> Prediction:
+    """Return the hands of ``source/segment.npz``, N crops of single hands.
 
-    Entries, N hands: ``frame`` (N,) from 0, ``right`` (N,), ``box_center`` (N, 2) and ``box_size``
-    (N,) in pixels of the whole image, ``pred_cam`` (N, 3), ``global_orient`` (N[, 1], 3, 3),
-    ``hand_pose`` (N, 15, 3, 3), ``betas`` (N, 10); optional ``score`` (N,) and
-    ``pred_keypoints_3d`` (N, 21, 3), the model's joints before translation and mirroring.
+    Entries: ``frame`` (N,) from 0, ``right`` (N,), ``box_center`` (N, 2) and ``box_size`` (N,) in
+    pixels of the whole image, ``pred_cam`` (N, 3), ``global_orient`` (N[, 1], 3, 3), ``hand_pose``
+    (N, 15, 3, 3), ``betas`` (N, 10); optional ``score`` (N,) and ``pred_keypoints_3d`` (N, 21, 3),
+    the model's joints before translation and mirroring.
 
     Raises:
         InputError, SchemaError: the file or an entry is missing or malformed.
     """
-    data, where = load_segment(source, segment)
+    data, where = _load_segment(source, segment)
     frame = take(data, "frame", where, (None,)).astype(np.int64)
     count = len(frame)
-    right = flags(take(data, "right", where, (count,)), "right", where)
-    left = right == 0
-    orient = take(data, "global_orient", where, (count, 3, 3), (count, 1, 3, 3))
-    orient = unmirrored(left, orient.reshape(-1, 3, 3))
-    pose = unmirrored(left, take(data, "hand_pose", where, (count, 15, 3, 3)))
+    right = _flags(data, "right", where, (count,))
+    orient = take(data, "global_orient", where, (count, 3, 3), (count, 1, 3, 3)).reshape(-1, 3, 3)
+    pose = take(data, "hand_pose", where, (count, 15, 3, 3))
     betas = take(data, "betas", where, (count, 10))
     assert truth.camera is not None
     notes = ["depths use the ground truth's focal length, not the demo's"]
@@ -173,22 +311,28 @@ def read_crops(
         notes.append("taken as made on frames undistorted to a pinhole of the same focal length")
     translation = full_translation(
         take(data, "pred_cam", where, (count, 3)), take(data, "box_center", where, (count, 2)),
-        take(data, "box_size", where, (count,)), right.astype(float), camera,
+        take(data, "box_size", where, (count,)), right, camera,
     )  # fmt: skip
-    joints = None
+
+    # Left hands are mirrored right ones before translation.
+    sign = np.where(right[:, None] == 1, 1.0, (-1.0, 1.0, 1.0))
+    flip = np.einsum("ni,nj->nij", sign, sign)
+    rows = [orient * flip, pose * flip[:, None], betas, translation]
     if "pred_keypoints_3d" in data:
         joints = take(data, "pred_keypoints_3d", where, (count, 21, 3))
-        joints = np.where(left[:, None, None], joints @ MIRROR, joints) + translation[:, None]
+        rows.append(joints * sign[:, None] + translation[:, None])
     score = take(data, "score", where, (count,)) if "score" in data else np.ones(count)
-    return Hands(frame, right, score, orient, pose, betas, translation, joints), notes
+    present, *hands, scores = _slots(len(truth), frame, right, score, where, *rows, score)
+    return Prediction(
+        present=present,
+        mano=ManoTrack(_CAMERA, present, *hands[:4]),
+        joints=hands[4] if len(hands) > 4 else None,
+        score=scores,
+        notes=tuple(notes),
+    )
 
 
-_CHUNK = re.compile(r"(\d+)_(\d+)\.json")
-
-
-def read_hawor(
-    source: Path, segment: str, truth: HandMotion, library: HandLibrary
-) -> tuple[Hands, list[str]]:
+def read_hawor(source: Path, segment: str, truth: HandMotion, _: HandLibrary) -> Prediction:
     """Return the hands of ``source/segment/cam_space/{0,1}/<first>_<last>.json``.
 
     0 is left, 1 right; left hands are true left hands (repaired shape directions); matrices are
@@ -201,17 +345,16 @@ def read_hawor(
     folder = source / segment / "cam_space"
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder; HaWoR writes cam_space/0 and cam_space/1.")
-    shapes = (), (3, 3), (15, 3, 3), (10,), (3,)
     none = np.zeros(0, np.int64)
-    empty = none, none, *(np.zeros((0, *shape)) for shape in shapes)
-    chunks = [
+    chunks = [(none, none, *(np.zeros((0, *s)) for s in ((3, 3), (15, 3, 3), (10,), (3,))))]
+    chunks += [
         _chunk(path, slot)
         for slot in (0, 1)
         for path in sorted((folder / str(slot)).glob("*.json"))
     ]
-    columns = zip(empty, *chunks, strict=True)
-    frame, slot, score, orient, pose, betas, translation = map(np.concatenate, columns)
-    hands = Hands(frame, slot, score, orient, pose, betas, translation)
+    frame, slot, *rows = map(np.concatenate, zip(*chunks, strict=True))
+    where = f"{source}: {segment}"
+    present, *hands = _slots(len(truth), frame, slot, np.ones(len(frame)), where, *rows)
 
     # Depths scale with the focal length.
     assert truth.camera is not None
@@ -227,32 +370,120 @@ def read_hawor(
     else:
         notes.append("no est_focal.txt: whether HaWoR knew the true focal length is not known")
 
-    short = len(truth) - 1 - int(hands.frame.max(initial=-1))
-    if len(hands.frame) and short > 0:
+    short = len(truth) - 1 - int(frame.max(initial=-1))
+    if len(frame) and short > 0:
         notes.append(
             f"the last chunk ends {short} frames before a segment does; they count as without hands"
         )
 
-    return hands, notes
+    return Prediction(present, ManoTrack(_CAMERA, present, *hands), notes=tuple(notes))
 
 
 def _chunk(path: Path, slot: int) -> tuple[np.ndarray, ...]:
-    """Return a chunk's hands as the first fields of ``Hands``."""
+    """Return frame, slot, orientation, pose, betas and translation of a chunk's hands."""
     span = _CHUNK.fullmatch(path.name)
     if span is None:
         raise SchemaError(f"{path}: HaWoR names chunks <first>_<last>.json.")
     first, last = int(span[1]), int(span[2])
     data, count = mapping(read_json(path), str(path)), last - first + 1
-
-    def entry(name: str, *tail: int) -> np.ndarray:
-        return take(data, name, str(path), (1, count, *tail))[0]
-
-    turns = entry("init_root_orient", 3, 3), entry("init_hand_pose", 15, 3, 3)
-    placed = *turns, entry("init_betas", 10), entry("init_trans", 3)
-    return np.arange(first, last + 1), np.full(count, slot), np.ones(count), *placed
+    shapes = {"init_root_orient": (3, 3), "init_hand_pose": (15, 3, 3), "init_betas": (10,),
+              "init_trans": (3,)}  # fmt: skip
+    rows = [take(data, name, str(path), (1, count, *tail))[0] for name, tail in shapes.items()]
+    return np.arange(first, last + 1), np.full(count, slot), *rows
 
 
-Reader = Callable[[Path, str, HandMotion, HandLibrary], tuple[Hands, list[str]]]
+def read_generic(
+    source: Path, segment: str, truth: HandMotion, library: HandLibrary, **known: str | bool
+) -> Prediction:
+    """Return the hands of the npz ``source/segment.npz``; its file may omit what is ``known``.
+
+    Raises:
+        InputError, SchemaError: the file or an entry is missing, unknown or malformed.
+        MissingDependencyError: the mean pose needs MANO.
+    """
+    data, where = _load_segment(source, segment)
+    stated: dict[str, Any] = dict(known)
+    for name in CONVENTIONS:
+        if name in data:
+            if data[name].size != 1:
+                raise SchemaError(f"{where}: {name!r} must be one value.")
+            stated[name] = data[name].item()
+    metres = UNITS_M[_choice(stated, "unit", UNITS_M, where)]
+
+    if "joints" in data:
+        order = order_named(where, str(stated.get("joint_order", "")))
+        if len(set(order) - {None}) < 21:
+            raise SchemaError(f"{where}: 'joint_order' {stated['joint_order']!r} lacks keypoints.")
+        joints = take(data, "joints", where, (None, 2, len(order), 3)) * metres
+        _every_frame(len(joints), len(truth), "joints", where)
+        joints = in_order(joints, order)
+        return Prediction(_present(data, joints, where), joints=joints)
+
+    fixed = _flag(stated, "left_shapedirs_fixed", where)
+    orient = take(data, "global_orient", where, (None, 2, 3), (None, 2, 3, 3))
+    orient = rotations.exp(orient) if orient.ndim == 3 else orient
+    count = len(orient)
+    _every_frame(count, len(truth), "global_orient", where)
+    mirrored = _choice(stated, "left", ("true", "mirrored"), where) == "mirrored"
+
+    pose = take(data, "hand_pose", where, (count, 2, 45), (count, 2, 15, 3), (count, 2, 15, 3, 3))
+    if pose.ndim < 5:
+        pose = pose.reshape(count, 2, 15, 3)
+        if not _flag(stated, "flat_hand_mean", where):
+            model = library.get("mano", fixed)
+            sides: tuple[Side, Side] = ("right", "right") if mirrored else SIDES
+            pose = pose + np.stack([rotations.log(rest_pose(model, side)) for side in sides])
+        pose = rotations.exp(pose)
+
+    betas = take(data, "betas", where, (2, 10), (count, 2, 10))
+    betas = np.broadcast_to(betas, (count, 2, 10))
+    translation = take(data, "transl", where, (count, 2, 3)) * metres
+    present = _present(data, translation, where)
+    place = _choice(stated, "translation", ("mano", "wrist"), where)
+    T = take(data, "T_camera_world", where, (count, 4, 4)) if "T_camera_world" in data else None
+    convention = Convention(
+        "rotations", True, "wrist" if place == "wrist" else "mano", fixed,
+        "camera" if T is None else "world",
+    )  # fmt: skip
+    track = ManoTrack(convention, present, orient, pose, betas, translation, T)
+    return Prediction(present, _unmirrored(track) if mirrored else track)
+
+
+def _load_segment(source: Path, segment: str) -> tuple[dict[str, np.ndarray], str]:
+    """Return the arrays of ``source/segment.npz`` and its path for errors. Raises InputError."""
+    path = source / f"{segment}.npz"
+    if not path.is_file():
+        raise InputError(f"{path}: no such file; each segment needs one, also without hands.")
+    return safe_load_npz(path), str(path)
+
+
+def _choice(stated: Mapping[str, Any], name: str, valid: Collection[str], where: str) -> str:
+    """Return a convention, which has no default."""
+    if name not in stated:
+        raise SchemaError(f"{where}: {name!r} is missing; valid: {', '.join(valid)}.")
+    value = str(stated[name]).lower()
+    if value not in valid:
+        raise SchemaError(f"{where}: {name!r} is {value!r}; {nearest(value, valid)}")
+    return value
+
+
+def _flag(stated: Mapping[str, Any], name: str, where: str) -> bool:
+    return _choice(stated, name, ("true", "false", "1", "0"), where) in ("true", "1")
+
+
+def _present(data: Mapping[str, Any], values: np.ndarray, where: str) -> np.ndarray:
+    """Return which hands exist: ``presence`` above one half, else finite values."""
+    finite = np.isfinite(values).reshape(*values.shape[:2], -1).all(-1)
+    if "presence" not in data:
+        return finite
+    present = take(data, "presence", where, values.shape[:2]) > 0.5
+    if (present & ~finite).any():
+        frame, slot = np.argwhere(present & ~finite)[0]
+        raise SchemaError(f"{where}: the {SIDES[slot]} hand in frame {frame} has presence but NaN.")
+    return present
+
+
+Reader = Callable[[Path, str, HandMotion, HandLibrary], Prediction]
 
 #: Readers of methods by the name that ``acehand evaluate --method`` takes.
 METHODS: Mapping[str, Reader] = {
@@ -261,9 +492,11 @@ METHODS: Mapping[str, Reader] = {
     "hamba": read_crops,  # built on HaMeR
     "hawor": read_hawor,
     "dynhamr": read_dynhamr,
-    "interwild": Generic({"flat_hand_mean": False, "left_shapedirs_fixed": True, "left": "true"}),
+    "interwild": functools.partial(
+        read_generic, flat_hand_mean=False, left_shapedirs_fixed=True, left="true"
+    ),
     **dict.fromkeys(
-        ("wildhands", "omnihands", "egoforce", "vidihand", "mint", "generic"), Generic({})
+        ("wildhands", "omnihands", "egoforce", "vidihand", "mint", "generic"), read_generic
     ),
 }
 
@@ -300,13 +533,13 @@ def import_predictions(
         target = truth.truth(segment)
         if target.camera is None:
             raise InputError(f"{segment}: the ground truth has no camera, which importing needs.")
-        hands, assumed = METHODS[method](source, segment, target, library)
-        notes += [note for note in assumed if note not in notes]
+        read = METHODS[method](source, segment, target, library)
+        notes += [note for note in read.notes if note not in notes]
 
         where = f"{source}: {segment}"
         settings = {"imported": True}
-        provenance = Provenance(segment, None, method, settings=settings, notes=tuple(assumed))
-        motion = to_motion(hands, target, library, provenance, where)
+        provenance = Provenance(segment, None, method, settings=settings, notes=read.notes)
+        motion = _motion(read, target, library, provenance, where)
         check_prediction(motion, target, where, library)
         motions[segment] = motion
 

@@ -56,11 +56,14 @@ class CameraHands:
         return cls(orient, pose, np.zeros((2, 10)), place, joints, left_shapedirs_fixed)
 
 
-def to_camera(track: ManoTrack, mano: ManoSource | None) -> CameraHands:
-    """Return a dataset's MANO labels in the camera frame.
+def to_camera(track: ManoTrack, mano: ManoSource | None, one_shape: bool = True) -> CameraHands:
+    """Return MANO labels in the camera frame.
 
     Everything is known with ``mano``. Without it: orientations; finger rotations stored as absolute
     ones; MANO translations stored in the camera frame; no joints.
+
+    ``one_shape``: joints of changing betas are those of the median shape; else each of its own,
+    and betas the mean.
     """
     fixed = bool(track.convention.left_shapedirs_fixed)
     hand = None if mano is None else mano(fixed)
@@ -87,17 +90,18 @@ def to_camera(track: ManoTrack, mano: ManoSource | None) -> CameraHands:
     for slot in range(2):
         rows = np.flatnonzero(track.present[:, slot])
         if len(rows):
-            findings += _convert_side(track, hand, slot, rows, hands)
+            findings += _convert_side(track, hand, slot, rows, hands, one_shape)
     return replace(hands, findings=tuple(findings))
 
 
 def _convert_side(
-    track: ManoTrack, hand: ManoHand | None, slot: int, rows: np.ndarray, hands: CameraHands
-) -> list[str]:
+    track: ManoTrack, hand: ManoHand | None, slot: int, rows: np.ndarray, hands: CameraHands,
+    one_shape: bool,
+) -> list[str]:  # fmt: skip
     """Fill one hand's rows of ``hands``; return the findings."""
     findings, side = [], SIDES[slot]
     orient, betas = track.global_orient[rows, slot], track.betas[rows, slot]
-    hands.betas[slot] = np.median(betas, axis=0)
+    hands.betas[slot] = (np.median if one_shape else np.mean)(betas, axis=0)
     pose = _finger_rotations(track, hand, slot, rows)
 
     transform = None if track.T_camera_world is None else track.T_camera_world[rows]
@@ -119,7 +123,7 @@ def _convert_side(
             camera_orient, translation = change_frame(transform, orient, translation, wrist)
         joints = hand.joints(side, camera_orient, pose, betas).astype(float) + translation[:, None]
         hands.joints_camera[rows, slot] = joints
-        if np.ptp(betas, axis=0).max() > _BETA_SPREAD:
+        if one_shape and np.ptp(betas, axis=0).max() > _BETA_SPREAD:
             # A recording has one shape: the wrist stays where the label put it.
             translation = translation + wrist - _rest_wrist(hand, slot, hands.betas[slot][None])
             reshaped = hand.joints(side, camera_orient, pose, hands.betas[slot]).astype(float)

@@ -129,8 +129,8 @@ def test_the_depth_of_a_crop_by_hand():
     """A crop of 100 px at scale 2, focal length 300 px: 2 * 300 / 200 = 3 m."""
     centre = np.array([[CAMERA.cx + 50, CAMERA.cy]])
     cam, side = np.array([[2.0, 0.1, -0.2]]), np.array([100.0])
-    right = full_translation(cam, centre, side, np.ones(1), CAMERA)
-    left = full_translation(cam, centre, side, np.zeros(1), CAMERA)
+    right = full_translation(cam, centre, side, np.ones(1, int), CAMERA)
+    left = full_translation(cam, centre, side, np.zeros(1, int), CAMERA)
     assert np.allclose(right, [[0.1 + 0.5, -0.2, 3.0]])
     assert np.allclose(left, [[-0.1 + 0.5, -0.2, 3.0]])
 
@@ -196,6 +196,10 @@ def test_dynhamr_world_to_camera(tmp_path, truth):
     other.mkdir()
     np.savez(other / "seg_000200_world_results.npz", **early)
     with pytest.raises(SchemaError, match="several stages"):
+        imported(tmp_path, "dynhamr")
+    early["cam_t"][1] += 1
+    save(tmp_path, **early)
+    with pytest.raises(SchemaError, match="cam_t"):
         imported(tmp_path, "dynhamr")
 
 
@@ -284,13 +288,14 @@ def test_generic_joints(tmp_path, truth, order):
 
 
 REFUSED = [
-    ("wildhands", {"unit": "cm"}, "'unit' is 'cm'; valid: m, mm"),
+    ("wildhands", {"unit": "foot"}, "'unit' is 'foot'"),
     ("wildhands", {"unit": None}, "'unit'"),
     ("wildhands", {"left": None}, "'left'"),
     ("wildhands", {"betas": np.zeros(9)}, "'betas' has shape"),
     ("wildhands", {"transl": None}, "'transl' is missing"),
     ("wildhands", {"translation": "root"}, "'translation' is"),
     ("wildhands", {"global_orient": np.full((FRAMES, 2, 3, 3), 2.0)}, "not rotations"),
+    ("egoforce", {"joints": np.zeros((FRAMES, 2, 16, 3)), "joint_order": "mano16"}, "mano16"),
     ("hamer", {"frame": np.arange(10) + 1}, "'frame'"),
     ("hamer", {"right": np.full(10, 0.5)}, "0 or 1"),
     ("hamer", {"box_size": np.ones(9)}, "'box_size' has shape"),

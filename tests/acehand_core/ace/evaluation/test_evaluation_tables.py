@@ -7,8 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from acehand_core.ace.evaluation.import_hands import CONVENTIONS
-from acehand_core.ace.evaluation.importing import METHODS
+from acehand_core.ace.evaluation.importing import CONVENTIONS, METHODS
 from acehand_core.ace.evaluation.inputs import open_ground_truth
 from acehand_core.ace.evaluation.run import Options, evaluate_predictions, write_evaluation
 from acehand_core.ace.evaluation.summary import METRICS, mixture
