@@ -19,13 +19,11 @@ only when it is used.
 from __future__ import annotations
 
 import functools
-import importlib
-import operator
 import re
 import sys
-from dataclasses import dataclass, is_dataclass
-from pathlib import Path
-from typing import Any, Literal, get_args
+from dataclasses import is_dataclass
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
+from typing import Any, Literal, cast, get_args
 
 from acehand_core.errors import InputError, MissingDependencyError, nearest
 
@@ -34,65 +32,43 @@ _OURS = ("acehand_core", "acehand_ros", "retarget", "robots")
 Kind = Literal["recordings", "trackers", "robots", "methods", "exports", "commands"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """An entry point; ``value`` is MODULE or MODULE:OBJECT."""
-
-    group: str
-    name: str
-    value: str
-    package: str
-
-    @property
-    def ours(self) -> bool:
-        return re.split("[:.]", self.value)[0] in _OURS
-
-    def load(self) -> Any:
-        """Return the object. Raises MissingDependencyError."""
-        module, _, path = self.value.partition(":")
-        try:
-            found = importlib.import_module(module)
-            return operator.attrgetter(path)(found) if path else found
-        except Exception as error:  # importing third-party code may raise anything
-            raise MissingDependencyError(
-                f"The plug-in {self.name!r} ({self.group}) of {self.package} cannot be loaded from "
-                f"{self.value!r}: {error}. Repair or uninstall that package."
-            ) from error
-
-
 @functools.cache
-def _installed(folders: tuple[str, ...]) -> tuple[_Entry, ...]:
-    """Return the entries of the packages in ``folders``; the first of several copies counts.
-
-    ``importlib.metadata`` takes as long as the rest of ``acehand --help``.
-    """
-    packages: dict[str, Path] = {}
-    for file in (f for folder in folders for f in Path(folder).glob("*-info/entry_points.txt")):
-        packages.setdefault(file.parent.stem.partition("-")[0].replace("_", "-"), file)
-    found = []
-    for package, file in packages.items():
-        group = ""
-        for line in map(str.strip, file.read_text("utf-8").splitlines()):
-            if line.startswith("["):
-                group = line.strip("[]")
-            elif group.startswith("acehand.") and "=" in line:
-                name, value = (part.strip() for part in line.split("=", 1))
-                found.append(_Entry(group, name, value, package))
-    return tuple(found)
+def _installed(path: tuple[str, ...]) -> EntryPoints:
+    """Return the entries of all packages on ``path``, which is ``sys.path``."""
+    return cast(EntryPoints, entry_points())  # until Python 3.12 a subclass of dict with `select`
 
 
-def _entries(group: str) -> dict[str, _Entry]:
+def _entries(group: str) -> dict[str, EntryPoint]:
     """Return the entries of a group by name, this package's first. Raises InputError."""
-    found: dict[str, _Entry] = {}
-    entries = (entry for entry in _installed(tuple(sys.path)) if entry.group == group)
-    for entry in sorted(entries, key=lambda entry: (not entry.ours, entry.name)):
+    found: dict[str, EntryPoint] = {}
+    entries = _installed(tuple(sys.path)).select(group=group)
+    for entry in sorted(entries, key=lambda entry: (not _ours(entry), entry.name)):
         other = found.setdefault(entry.name, entry)
-        if other is not entry and not other.ours:
+        if other is not entry and not _ours(other):
             raise InputError(
-                f"{group}: {entry.name!r} is installed twice, by {other.package} and "
-                f"{entry.package}; uninstall one of them."
+                f"{group}: {entry.name!r} is installed twice, by {_package(other)} and "
+                f"{_package(entry)}; uninstall one of them."
             )
     return found
+
+
+def _ours(entry: EntryPoint) -> bool:
+    return re.split("[:.]", entry.value)[0] in _OURS
+
+
+def _package(entry: EntryPoint) -> str:
+    return entry.dist.name if entry.dist else "an unknown package"
+
+
+def _load(entry: EntryPoint) -> Any:
+    """Return the object of an entry. Raises MissingDependencyError."""
+    try:
+        return entry.load()
+    except Exception as error:  # importing third-party code may raise anything
+        raise MissingDependencyError(
+            f"The plug-in {entry.name!r} ({entry.group}) of {_package(entry)} cannot be loaded "
+            f"from {entry.value!r}: {error}. Repair or uninstall that package."
+        ) from error
 
 
 def names(kind: Kind) -> tuple[str, ...]:
@@ -102,7 +78,7 @@ def names(kind: Kind) -> tuple[str, ...]:
     of the same name.
     """
     entries = _entries(f"acehand.{kind}")
-    if not any(entry.ours for entry in entries.values()):
+    if not any(_ours(entry) for entry in entries.values()):
         raise MissingDependencyError(
             f"acehand's own {kind} are missing from its installed metadata: install it again "
             "(in a checkout: pip install -e .)."
@@ -114,13 +90,13 @@ def load(kind: Kind, name: str) -> Any:
     """Return the object of an entry. Raises InputError for an unknown name; as ``names``."""
     if name not in names(kind):
         raise InputError(f"{kind}: there is no {name!r}; {nearest(name, names(kind))}")
-    return _entries(f"acehand.{kind}")[name].load()
+    return _load(_entries(f"acehand.{kind}")[name])
 
 
 def settings_of(kind: Kind) -> dict[str, type]:
     """Return the settings of the plug-ins of a kind, by plug-in. Raises as ``load``."""
     names(kind)  # metadata from before an update has neither
-    found = {name: entry.load() for name, entry in _entries(f"acehand.{kind}.settings").items()}
+    found = {name: _load(entry) for name, entry in _entries(f"acehand.{kind}.settings").items()}
     for name, own in found.items():
         if not is_dataclass(own):
             raise unfit(f"{kind}.settings", name, "is not a dataclass of settings")
@@ -131,14 +107,14 @@ def unfit(group: str, name: str, why: str) -> InputError:
     """Return the error for an entry that does not fit its group."""
     entry = _entries(f"acehand.{group}")[name]
     return InputError(
-        f"The plug-in {name!r} (acehand.{group}) of {entry.package}: {entry.value!r} {why}."
+        f"The plug-in {name!r} (acehand.{group}) of {_package(entry)}: {entry.value!r} {why}."
     )
 
 
 def is_ours(kind: Kind, name: str) -> bool:
     """Whether a plug-in comes with this package."""
     entry = _entries(f"acehand.{kind}").get(name)
-    return entry is not None and entry.ours
+    return entry is not None and _ours(entry)
 
 
 def of_others() -> dict[str, str]:
@@ -146,10 +122,10 @@ def of_others() -> dict[str, str]:
     found = {}
     for group in (f"acehand.{kind}{end}" for kind in get_args(Kind) for end in ("", ".settings")):
         for name, entry in _entries(group).items():
-            if not entry.ours:
-                state = f"{entry.value} of {entry.package}"
+            if not _ours(entry):
+                state = f"{entry.value} of {_package(entry)}"
                 try:
-                    entry.load()
+                    _load(entry)
                 except MissingDependencyError as error:
                     state = str(error)
                 found[f"{group} {name}"] = state
