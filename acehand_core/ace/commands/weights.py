@@ -109,7 +109,7 @@ class Convert:
 
     def run(self, terminal: console.Terminal) -> int:
         """Convert and report."""
-        from acehand_core.ace.model.config import ModelConfig
+        from acehand_core.ace.model.config import ModelConfig, read
         from acehand_core.ace.model.weights.load import convert, is_of_a_run, sort_sources
         from acehand_core.ace.model.weights.storage import read_json
 
@@ -118,7 +118,7 @@ class Convert:
         sources = sort_sources(self.sources, self.base, self.vae, self.caption)
         config = None
         if self.config is not None:
-            config = ModelConfig.from_json(read_json(self.config), str(self.config))
+            config = read(ModelConfig, read_json(self.config), f"{self.config}: ")
         weights, exported = convert(
             sources, self.to, self.output, variant=self.variant, config=config, seed=self.seed,
             overwrite=self.overwrite,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, is_dataclass
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from acehand_core.errors import InputError, SchemaError, nearest
 
@@ -154,15 +154,6 @@ class ModelConfig:
     #: For the source "tiny".
     tiny: TinyConfig = TinyConfig()
 
-    @classmethod
-    def from_json(cls, data: Any, where: str) -> ModelConfig:
-        """Read a config file's object. Raises SchemaError naming the field."""
-        values = checked(cls, data, where)
-        for name, kind in _PARTS.items():
-            if name in values:
-                values[name] = kind(**checked(kind, values[name], f"{where}: {name}"))
-        return cls(**values)
-
 
 @dataclass(frozen=True, slots=True)
 class InferenceConfig:
@@ -187,7 +178,7 @@ class InferenceConfig:
         """Read a config file's object, None in older files. Raises SchemaError naming the field."""
         if data is None:
             return cls()
-        values = checked(cls, data, where)
+        values = checked(cls, data, f"{where}: ")
         for name, least in (("encode_width", 0), ("window_latents", 2)):
             if values.get(name) is not None and values[name] < least:
                 raise SchemaError(f"{where}: {name} is {values[name]}; {least} or more is needed.")
@@ -203,14 +194,43 @@ class InferenceConfig:
 AS_RELEASED = InferenceConfig()
 
 
-def checked(kind: type, data: Any, where: str) -> dict[str, Any]:
-    """Return a JSON object as the fields of a dataclass. Raises SchemaError naming the field."""
+T = TypeVar("T")
+
+
+def read(kind: type[T], data: Any, prefix: str = "") -> T:
+    """Return a JSON object as a dataclass, with the dataclasses in it.
+
+    ``prefix`` is the file or group, with its separator, before a field's name in errors. Raises
+    SchemaError, InputError.
+    """
+    values, hints = checked(kind, data, prefix), get_type_hints(kind)
+    for name, value in values.items():
+        hint, inside = hints[name], f"{prefix}{name}."
+        if isinstance(hint, type) and is_dataclass(hint):
+            values[name] = read(hint, value, inside)
+        elif get_origin(hint) is dict:  # of names to dataclasses
+            entry = get_args(hint)[1]
+            values[name] = {key: read(entry, one, f"{inside}{key}.") for key, one in value.items()}
+        elif hint is float:
+            values[name] = float(value)
+    try:
+        return kind(**values)
+    except InputError as error:  # names the field alone
+        raise type(error)(f"{prefix}{error}") from error
+
+
+def checked(kind: type, data: Any, prefix: str) -> dict[str, Any]:
+    """Return a JSON object as the fields of a dataclass, whose own dataclasses stay objects.
+
+    Raises SchemaError naming the field after ``prefix``.
+    """
     if not isinstance(data, dict):
+        where = prefix.rstrip(".: ") or "configuration"
         raise SchemaError(f"{where}: an object is needed, not {type(data).__name__}.")
     hints = get_type_hints(kind)
     for name, value in data.items():
         if name not in hints:
-            raise SchemaError(f"{where}: unknown field {name!r}; {nearest(name, hints)}")
+            raise SchemaError(f"{prefix}{name} is unknown; {nearest(name, hints)}")
         hint = hints[name]
         if get_origin(hint) in (Union, UnionType):  # a value or nothing
             if value is None:
@@ -219,16 +239,16 @@ def checked(kind: type, data: Any, where: str) -> dict[str, Any]:
         if get_origin(hint) is Literal:
             if value not in get_args(hint):
                 raise SchemaError(
-                    f"{where}: {name} is {value!r}; {nearest(str(value), get_args(hint))}"
+                    f"{prefix}{name} is {value!r}; {nearest(str(value), get_args(hint))}"
                 )
             continue
-        expected = {float: (int, float)}.get(hint, dict if is_dataclass(hint) else hint)
+        hint = dict if is_dataclass(hint) else get_origin(hint) or hint
+        expected = (int, float) if hint is float else hint
         if not isinstance(value, expected) or (hint is not bool and isinstance(value, bool)):
-            needed = _NAMES.get(hint, "an object")
-            raise SchemaError(f"{where}: {name} is {value!r}; {needed} is needed.")
+            raise SchemaError(f"{prefix}{name} is {value!r}; {_NAMES[hint]} is needed.")
 
     return dict(data)
 
 
-_PARTS = {"vae": VaeConfig, "trunk": TrunkConfig, "decoder": DecoderConfig, "tiny": TinyConfig}
-_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text",
+          dict: "an object", list: "a list"}  # fmt: skip

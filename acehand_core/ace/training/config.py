@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import GenericAlias
@@ -17,7 +17,7 @@ from acehand_core.ace.labelled.clips.windows import WindowSettings
 from acehand_core.ace.model import config as models
 from acehand_core.ace.model.network import SolveOptions
 from acehand_core.ace.training.losses import LossWeights
-from acehand_core.errors import InputError, MissingDependencyError, nearest
+from acehand_core.errors import InputError, nearest
 
 CONF = Path(__file__).with_name("conf")
 #: Seeds of steps are derived from the run's and must stay below 2**64.
@@ -322,58 +322,16 @@ def schema(kind: type, named_groups: bool = True) -> type:
 
 
 def checked(composed: Any) -> TrainConfig:
-    """Return hydra's composed settings, checked. Raises InputError."""
+    """Return hydra's composed settings, checked. Raises InputError, SchemaError."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
     try:
-        return read_settings(OmegaConf.to_container(composed, resolve=True))
+        plain = OmegaConf.to_container(composed, resolve=True)
+        typed = OmegaConf.merge(OmegaConf.structured(schema(TrainConfig)), plain)
+        return models.read(TrainConfig, OmegaConf.to_container(typed, resolve=True))
     except OmegaConfBaseException as error:
         raise readable(error) from error
-
-
-def read_settings(data: Any) -> TrainConfig:
-    """Return settings from plain types, such as a run's config.json.
-
-    Raises InputError or SchemaError naming field and valid values, MissingDependencyError.
-    """
-    try:
-        from omegaconf import OmegaConf
-        from omegaconf.errors import OmegaConfBaseException
-    except ImportError as error:
-        raise MissingDependencyError(
-            "training settings need OmegaConf: pip install 'acehand[train]'."
-        ) from error
-
-    if not isinstance(data, Mapping):
-        raise InputError(f"configuration: {data!r}; a group of settings is needed.")
-    try:
-        merged = OmegaConf.merge(OmegaConf.structured(schema(TrainConfig)), data)
-        values = OmegaConf.to_container(merged, resolve=True)
-    except OmegaConfBaseException as error:
-        raise readable(error) from error
-    return _build(TrainConfig, values, "")
-
-
-def _build(kind: Any, values: Any, where: str) -> Any:
-    """Return settings from plain values with valid names and types."""
-    if kind is models.ModelConfig:
-        return models.ModelConfig.from_json(values, where)
-    if get_origin(kind) is dict:
-        group = get_args(kind)[1]
-        return {name: _build(group, value, f"{where}.{name}") for name, value in values.items()}
-    if get_origin(kind) is Literal and values not in get_args(kind):
-        raise InputError(f"{where} is {values!r}; {nearest(str(values), get_args(kind))}")
-    if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
-        return values
-
-    hints = get_type_hints(kind)
-    prefix = f"{where}." if where else ""
-    parts = {name: _build(hints[name], value, prefix + name) for name, value in values.items()}
-    try:
-        return kind(**parts)
-    except InputError as error:  # names the field, not the group
-        raise InputError(f"{prefix}{error}") from error
 
 
 def readable(error: Exception) -> InputError:

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from acehand_core.ace.labelled.clips.store import ClipStore
-from acehand_core.ace.model.config import InferenceConfig
+from acehand_core.ace.model.config import InferenceConfig, read
 from acehand_core.ace.model.weights.own import save_own
 from acehand_core.ace.model.weights.state import (
     LoadedWeights,
@@ -30,7 +30,7 @@ from acehand_core.ace.model.weights.state import (
 )
 from acehand_core.ace.training import build, checkpoints
 from acehand_core.ace.training.checkpoints import Checkpoint
-from acehand_core.ace.training.config import StartConfig, TrainConfig, read_settings
+from acehand_core.ace.training.config import StartConfig, TrainConfig
 from acehand_core.atomic import DirectoryLock, atomic_path, output_errors
 from acehand_core.errors import InputError, OutputError
 from acehand_core.safe_files import content_sha256
@@ -299,7 +299,7 @@ def export(
         settings["optim"].pop("parallel", None)
         for name in ("pictures", "pictures_every"):  # of older versions
             settings["log"].pop(name, None)
-        config = read_settings(settings)
+        config = read(TrainConfig, settings)
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise InputError(
             f"{run / 'config.json'}: not the configuration of a run: {error}."

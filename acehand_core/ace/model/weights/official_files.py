@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import torch
 
-from acehand_core.ace.model.config import InferenceConfig, ModelConfig, Variant
+from acehand_core.ace.model.config import InferenceConfig, ModelConfig, Variant, read
 from acehand_core.ace.model.weights import official, state, storage, sums
 from acehand_core.ace.model.weights.sums import sha256s
 from acehand_core.ace.model.weights.tables import WeightsSection
@@ -232,8 +232,8 @@ def checkpoint_config(
     if config is not None:
         return replace(config, variant=variant)
     if "config" in checkpoint.record:
-        where = f"{checkpoint.path}: {RECORD}: config"
-        return ModelConfig.from_json(checkpoint.record["config"], where)
+        prefix = f"{checkpoint.path}: {RECORD}: config."
+        return read(ModelConfig, checkpoint.record["config"], prefix)
     return ModelConfig(variant=variant)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from acehand_core import __version__
-from acehand_core.ace.model.config import InferenceConfig, ModelConfig
+from acehand_core.ace.model.config import InferenceConfig, ModelConfig, read
 from acehand_core.ace.model.encoder.sources import TRUNK_SOURCES
 from acehand_core.ace.model.weights import state, sums, tables
 from acehand_core.ace.model.weights.official_files import CAPTION_KEY, choose_variant, read_caption
@@ -83,7 +83,7 @@ def read_manifest(path: Path) -> Manifest:
         if not isinstance(entry, dict) or not isinstance(entry.get("sha256"), str):
             raise SchemaError(f"{where}: files: {name}: sha256 is missing.")
 
-    config = ModelConfig.from_json(data.get("config"), f"{where}: config")
+    config = read(ModelConfig, data.get("config"), f"{where}: config.")
     filled = tuple(map(str, data["filled"]))
     origin = data["licence"], data["sources"], filled, data["files"]
     return Manifest(path, config, *origin, *state.read_record(data, str(where)))

@@ -224,4 +224,4 @@ def files_of(path: Path, variant: Variant, caption: Path | None = None) -> list[
 
 def _fields(kind: type, data: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, Any]:
     values = {ours: data[theirs] for theirs, ours in fields.items() if theirs in data}
-    return checked(kind, values, "config.json")
+    return checked(kind, values, "config.json: ")

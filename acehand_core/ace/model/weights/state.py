@@ -294,7 +294,7 @@ def training_from_json(value: Any, where: str) -> TrainingData:
     if not isinstance(value, list):
         raise SchemaError(f"{where}: a list of objects is needed.")
     for entry in value:
-        for name in {"name", "kind"} - checked(TrainingSource, entry, where).keys():
+        for name in {"name", "kind"} - checked(TrainingSource, entry, f"{where}: ").keys():
             raise SchemaError(f"{where}: {name} is missing.")
     return tuple(TrainingSource(**entry) for entry in value)
 

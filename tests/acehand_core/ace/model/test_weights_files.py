@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from acehand_core.ace.model.config import DecoderConfig, InferenceConfig, ModelConfig
+from acehand_core.ace.model.config import DecoderConfig, InferenceConfig, ModelConfig, read
 from acehand_core.ace.model.weights import official, official_files, own, sums, tables
 from acehand_core.ace.model.weights.inspection import damaged, inspect
 from acehand_core.ace.model.weights.load import (
@@ -457,7 +457,7 @@ def test_export_fills_what_the_model_does_not_hold(checkpoint, base, tmp_path):
         else:
             assert torch.equal(tensor, made.dit[name].float())
     record = data["acehand"]
-    assert ModelConfig.from_json(record["config"], "") == TINY
+    assert read(ModelConfig, record["config"]) == TINY
     assert set(record["from_base"]) == {"head.modulation", "head.head.weight", "head.head.bias"}
     drawn = {entry.split(": ")[1] for entry in record["drawn"]}
     unused = {n for n in data["projectors"] if not official.runs_in_projectors(n[3:], TINY.decoder)}

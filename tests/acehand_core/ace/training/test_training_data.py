@@ -13,6 +13,7 @@ from acehand_core.ace.labelled.clips.store import ClipStore
 from acehand_core.ace.labelled.clips.windows import WindowSettings, mixture
 from acehand_core.ace.model import pnp
 from acehand_core.ace.model.batch import ClipBatch
+from acehand_core.ace.model.config import read
 from acehand_core.ace.model.encoder.trunk import Trunk
 from acehand_core.ace.model.network import AceModel, SolveOptions
 from acehand_core.ace.model.weights.official_export import export_official
@@ -26,7 +27,7 @@ from acehand_core.ace.training.batches import (
     encoder_key,
     shares,
 )
-from acehand_core.ace.training.config import read_settings
+from acehand_core.ace.training.config import TrainConfig
 from acehand_core.ace.training.losses import LossWeights, counts_of, masks_of, total
 from acehand_core.ace.training.step import TrainingModel, group_of, make_optimizer
 from acehand_core.ace.training.targets import targets_of
@@ -213,7 +214,7 @@ def targets_in(stores, hands, size=64, cells=2, **changes):
 
 
 def pretrained(**optim):
-    config = read_settings({
+    config = read(TrainConfig, {
         "hand": "acehand", "model": dataclasses.asdict(SIZES), "start": {"random": True},
         "optim": {"precision": "float32", "processes": 1, **optim},
     })  # fmt: skip

@@ -13,14 +13,14 @@ pytest.importorskip("hydra")
 from safetensors.torch import load_file
 
 from acehand_core.ace.labelled.clips.schema import StoreInfo
-from acehand_core.ace.model.config import InferenceConfig
+from acehand_core.ace.model.config import InferenceConfig, read
 from acehand_core.ace.model.decoder import Decoder
 from acehand_core.ace.model.network import AceModel
 from acehand_core.ace.model.weights import own
 from acehand_core.ace.model.weights.load import load_weights
 from acehand_core.ace.settings import AceSettings
 from acehand_core.ace.training import build, checkpoints
-from acehand_core.ace.training.config import TrainConfig, compose, read_settings
+from acehand_core.ace.training.config import TrainConfig, compose
 from acehand_core.ace.training.loop import Run, train
 from acehand_core.cli.main import main as acehand
 from acehand_core.errors import InputError
@@ -170,7 +170,7 @@ def test_which_stores_are_rendered(name, maker, kind):
 
 
 def test_weights_on_a_backbone_reach_the_released_layout(tmp_path):
-    config = read_settings({
+    config = read(TrainConfig, {
         "hand": "acehand", "model": dataclasses.asdict(SIZES), "start": {"random": True},
         "optim": {"precision": "float32", "processes": 1},
     })  # fmt: skip
