@@ -1,16 +1,28 @@
-"""Threads and memory of one process."""
+"""Threads and memory of one process, and work in several."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import multiprocessing
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    FIRST_EXCEPTION,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+    wait,
+)
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import TypeVar
+
+from acehand_core.errors import OutputError
 
 #: Environment variable: threads that one process may use.
 THREADS = "ACEHAND_THREADS"
@@ -47,6 +59,63 @@ def in_threads(
         for future in ended:  # one of them has stopped the others
             future.result()
     return [future.result() for future in futures]
+
+
+def in_processes(
+    work: Callable[[Item], Result],
+    items: Sequence[Item],
+    count: int,
+    named: Callable[[Item], str],
+    output: Path,
+    start: Callable[[], None],
+) -> Iterator[tuple[Item, Result]]:
+    """Yield each item with the result of ``work``, as they are done, from ``count`` processes.
+
+    Processes call ``start`` first. Ctrl-C reaches this process alone: files stay whole.
+
+    Raises:
+        OutputError: a process was killed; it names ``output`` and the items that are lost.
+    """
+    # Not forked: children would share the parent's OpenGL.
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(min(count, len(items)), context, _start_process, (start,))
+    waiting: dict[Future[Result], Item] = {}
+    rest = iter(items)
+    try:
+        while True:
+            for item in rest:  # few at a time, of maybe very many
+                waiting[pool.submit(work, item)] = item
+                if len(waiting) >= 4 * count:
+                    break
+            if not waiting:
+                return
+            done, _ = wait(waiting, return_when=FIRST_COMPLETED)
+            for future in done:
+                result = future.result()  # before the pop: the error names all that wait
+                yield waiting.pop(future), result
+    except BrokenProcessPool as error:
+        lost = [item for f, item in waiting.items() if not f.done() or f.exception() is not None]
+        raise OutputError(
+            f"{output}: a process was killed (memory may be short; fewer processes need less). Not "
+            f"done: {', '.join(map(named, lost))} and those after; finished ones stay, and the "
+            "same command resumes."
+        ) from error
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _start_process(start: Callable[[], None]) -> None:
+    """Ignore Ctrl-C, and exit with the parent, which cannot end its processes when killed."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)  # files are written atomically: nothing to clean up
 
 
 def in_background() -> None:

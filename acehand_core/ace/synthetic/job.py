@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import functools
 import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ from acehand_core.errors import (
     OutputError,
     SchemaError,
 )
+from acehand_core.processes import in_processes
 
 DATASET = "synthetic"
 _LICENCE = "Apache-2.0"
@@ -151,57 +150,14 @@ def _render_all(
     job: SynthJob, indices: list[int], real: RealMotion | None
 ) -> Iterator[tuple[int, str | None]]:
     """Yield (index, error or None) of finished clips; OutputError ends everything."""
+    attempt = functools.partial(_attempt, job, real=real)
     if job.processes == 1 or len(indices) < 2:
-        for index in indices:
-            yield index, _attempt(job, index, real)
-        return
-
-    # Not forked: children would share the parent's OpenGL.
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(min(job.processes, len(indices)), context, _start_worker)
-    try:
-        waiting: dict[Future[str | None], int] = {}
-        for index in indices:
-            waiting[pool.submit(_attempt, job, index, real)] = index
-            if len(waiting) >= 2 * job.processes:
-                yield from _finished(waiting)
-        while waiting:
-            yield from _finished(waiting)
-    except BrokenProcessPool as error:
-        lost = [i for f, i in waiting.items() if not f.done() or f.exception() is not None]
-        names = ", ".join(job.name(index) for index in sorted(lost))
-        raise OutputError(
-            f"{job.output}: a rendering process was killed (memory may be short; use fewer "
-            f"--processes). Not done: {names} and those after; finished clips stay, and the same "
-            "command resumes."
-        ) from error
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+        return ((index, attempt(index)) for index in indices)
+    return in_processes(attempt, indices, job.processes, job.name, job.output, _one_thread)
 
 
-def _finished(waiting: dict[Future[str | None], int]) -> Iterator[tuple[int, str | None]]:
-    done, _ = wait(waiting, return_when=FIRST_COMPLETED)
-    for future in done:
-        error = future.result()  # before the pop: an error names all waiting clips
-        yield waiting.pop(future), error
-
-
-def _start_worker() -> None:
-    """Ignore Ctrl-C, exit with the parent, and use one thread."""
-    import signal
-    import threading
-
-    # A killed parent cannot end its workers.
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.environ.setdefault("LP_NUM_THREADS", "1")
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)  # clips are written atomically: nothing to clean up
+def _one_thread() -> None:
+    os.environ.setdefault("LP_NUM_THREADS", "1")  # of OpenGL without a GPU
 
 
 def _attempt(job: SynthJob, index: int, real: RealMotion | None) -> str | None:

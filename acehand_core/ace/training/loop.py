@@ -28,7 +28,7 @@ from acehand_core.ace.training import batches, build, checkpoints, run_folder, s
 from acehand_core.ace.training.batches import Batch, ClipReader, LatentCache, Plan
 from acehand_core.ace.training.config import TrainConfig
 from acehand_core.ace.training.step import SCORE, DivergedError, StepReport, TrainingModel
-from acehand_core.atomic import output_errors
+from acehand_core.atomic import atomic_path, output_errors
 from acehand_core.errors import InputError, MissingDependencyError
 from acehand_core.types import Progress
 
@@ -91,9 +91,8 @@ class Logs:
                     self.skipped = row.get("train/skipped_steps", self.skipped)
             except (ValueError, KeyError):  # cut off when the process was killed
                 continue
-        temporary = self._file.with_suffix(".partial")
-        temporary.write_text("".join(f"{line}\n" for line in lines), "utf-8")
-        temporary.replace(self._file)
+        with atomic_path(self._file, overwrite=True) as partial:
+            partial.write_text("".join(f"{line}\n" for line in lines), "utf-8")
 
 
 _VALIDATION_SEED = 1_000_003

@@ -5,13 +5,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import operator
 import os
-import signal
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -40,7 +37,8 @@ from acehand_core.ace.labelled.readers.hot3d_clips import Hot3dClipsReader
 from acehand_core.ace.labelled.readers.interhand import ReInterHandReader
 from acehand_core.ace.labelled.readers.oakink2 import OakInk2Reader
 from acehand_core.ace.labelled.readers.stills import FreiHandReader, RhdReader
-from acehand_core.errors import InputError, Interrupted, OutputError, nearest
+from acehand_core.errors import InputError, Interrupted, nearest
+from acehand_core.processes import in_processes
 from acehand_core.recordings.camera_files import load_camera
 from acehand_core.recordings.cameras import fit_camera_to
 from acehand_core.recordings.video import EXTENSIONS, open_video
@@ -288,44 +286,14 @@ def list_items(reader: Reader, options: RunOptions) -> list[Item]:
 
 
 def _outcomes(converter: Converter, items: Sequence[Item]) -> Iterator[tuple[Item, Any]]:
-    """Yield each item with the result of ``Converter.convert``."""
+    """Return each item with the result of ``Converter.convert``."""
     options = converter.options
     if options.jobs <= 1 or len(items) == 1:
-        for item in items:
-            yield item, converter.convert(item)
-        return
-
-    pool = ProcessPoolExecutor(
-        options.jobs,
-        mp_context=multiprocessing.get_context("spawn"),
-        initializer=_start_process,
-        initargs=(converter.reader.name, options),
+        return ((item, converter.convert(item)) for item in items)
+    start = partial(_start_process, converter.reader.name, options)
+    return in_processes(
+        _convert_here, items, options.jobs, operator.attrgetter("name"), options.output, start
     )
-    try:
-        waiting: dict[Future[Any], Item] = {}
-        rest = iter(items)
-        while True:
-            # Few futures at a time: an image dataset has very many items.
-            for item in rest:
-                waiting[pool.submit(_convert_here, item)] = item
-                if len(waiting) >= 4 * options.jobs:
-                    break
-            if not waiting:
-                return
-
-            done, _ = wait(waiting, return_when=FIRST_COMPLETED)
-            for future in done:
-                outcome = future.result()  # before pop: the error below names all that wait
-                yield waiting.pop(future), outcome
-    except BrokenProcessPool as error:
-        names = ", ".join(item.name for item in waiting.values())
-        raise OutputError(
-            f"{options.output}: a worker process was killed (memory may be short; fewer --jobs "
-            f"need less) while converting one of {names}. Finished clips stay, and the same "
-            "command resumes."
-        ) from error
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
 
 
 #: Of a process of the pool.
@@ -333,8 +301,6 @@ _here: Converter
 
 
 def _start_process(name: str, options: RunOptions) -> None:
-    # The parent handles Ctrl-C: clips stay whole.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     global _here
     _here = Converter(find_reader(name), options)
 
