@@ -231,6 +231,17 @@ def test_generic_parameters_and_wrists_in_millimetres_in_the_mirror(tmp_path, tr
     assert_same(imported(tmp_path, "mint")[0], truth)
 
 
+def test_joints_are_of_each_frames_own_shape(tmp_path, truth):
+    betas = truth.betas + 0.5 * (np.arange(FRAMES) == 4)[:, None, None]  # mean and median differ
+    save(tmp_path, **generic(truth) | {"betas": betas})
+    found, _ = imported(tmp_path, "generic")
+    assert np.allclose(found.betas, truth.betas + 0.1)
+    for slot, side in enumerate(SIDES):
+        turns = truth.global_orient[:, slot], truth.hand_pose[:, slot]
+        joints = FakeMano().joints(side, *turns, betas[:, slot]) + truth.translation[:, slot, None]
+        assert np.allclose(found.joints_camera[:, slot], joints, atol=1e-6)
+
+
 @pytest.mark.parametrize("count", [FRAMES - 1, FRAMES + 2])
 def test_another_number_of_frames_is_refused(tmp_path, truth, count):
     """Rows without frame numbers would else be scored against other frames than their own."""
