@@ -15,7 +15,7 @@ from acehand_core.cli.flags import parse
 from acehand_core.cli.main import all_commands
 from acehand_core.errors import InputError
 from acehand_core.geometry.cameras import Camera, CameraModel
-from acehand_core.lerobot.features import Layout, features
+from acehand_core.lerobot.columns import Layout, features
 from acehand_core.pipeline.bag_convert import ConvertOptions
 from acehand_core.pipeline.job import run_job
 from acehand_core.pipeline.report import Failure, JobReport
@@ -72,8 +72,16 @@ def test_dataset_features():
     layout = Layout(
         hand.joint_names, hand.command_names, hand.command_joints, "camera", "acehand", (1280, 720)
     )
-    actual = [[f"`{f.key}`", f.dtype, ", ".join(map(str, f.shape))] for f in features(layout)]
-    assert [row[:3] for row in table("| feature | dtype")] == actual
+    specs, rows = features(layout), table("| feature | dtype")
+    actual = [[f"`{f.key}`", f.dtype, ", ".join(map(str, f.shape))] for f in specs]
+    assert [row[:3] for row in rows] == actual
+    # Units, and the number of labels of each axis where there are several.
+    for spec, (*_, text) in zip(specs, rows, strict=True):
+        unit = spec.info.get("unit", "")
+        assert unit not in ("m", "rad", "px") or re.search(rf"\b{unit}\b", text), spec.key
+        for labels in spec.info.get("axes", {}).values():
+            count = len(labels)
+            assert str(count) in text or count in (2, 3) or ", ".join(labels) in text, spec.key
 
 
 def test_hand_motion_columns():

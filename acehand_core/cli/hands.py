@@ -198,8 +198,8 @@ class View:
     def _show_episode(self, terminal: console.Terminal) -> int:
         import numpy as np
 
+        from acehand_core.lerobot.episode import DatasetReader
         from acehand_core.review import rerun_view
-        from acehand_core.review.episode import DatasetReader
         from acehand_core.review.inspect import robot_of
         from acehand_core.review.page import write_episode_page
         from retarget.robots.robot import load_stored_robot
@@ -245,10 +245,10 @@ class View:
             return self._show(shown, {"episode": number}, terminal)
 
     def _show_table(self, terminal: console.Terminal) -> int:
+        from acehand_core.lerobot.episode import hands_as_episode
         from acehand_core.pipeline.job import follow_hands
         from acehand_core.pipeline.report import episode_provenance
         from acehand_core.review import rerun_view
-        from acehand_core.review.episode import hands_as_episode
 
         if self.save is None:  # before minutes of work
             rerun_view.check_viewer()

@@ -9,16 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from acehand_core.errors import InputError, SchemaError, nearest
-from acehand_core.lerobot.features import IMAGE_KEY
-from acehand_core.lerobot.format import (
-    CALIBRATION,
-    HANDS,
-    INFO_PATH,
-    episode_folder,
-    read_episode_rows,
-    read_json,
-    video_file,
-)
+from acehand_core.lerobot.episode import DatasetReader
+from acehand_core.lerobot.format import CALIBRATION, HANDS, INFO_PATH, episode_folder, read_json
 from acehand_core.motion import Calibration, HandMotion, Recording
 from acehand_core.recordings.hands_file import read_motion_file
 from acehand_core.recordings.options import RecordingOptions
@@ -241,15 +233,12 @@ def _open(
         cut = reading.start_s, reading.duration_s
         reading = replace(reading, start_s=None, duration_s=None)
         hands = source / episode_folder(settings.episode) / HANDS
-        rows = {row["episode_index"]: row for row in read_episode_rows(source)}
-        if settings.episode not in rows or not hands.is_file():
-            raise InputError(f"{source}: no episode {settings.episode}; it has {len(rows)}.")
-        row = rows[settings.episode]
-        key = f"videos/{IMAGE_KEY}/from_timestamp"
-        if video is None and row.get(key) is not None:
-            video = source / video_file(row, IMAGE_KEY)
-            seconds = float(row[f"videos/{IMAGE_KEY}/to_timestamp"] - row[key])
-            reading = replace(reading, start_s=float(row[key]) or None, duration_s=seconds)
+        place = DatasetReader(source).video(settings.episode)
+        if not hands.is_file():
+            raise InputError(f"{source}: no {HANDS} of episode {settings.episode}.")
+        if video is None and place is not None:
+            video, seconds = place.video, place.frames / place.fps
+            reading = replace(reading, start_s=place.start_s or None, duration_s=seconds)
 
     if format_of(hands) is not HandsFile:
         raise InputError(

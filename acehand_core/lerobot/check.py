@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from acehand_core.errors import AcehandError, SchemaError
+from acehand_core.lerobot import columns
 from acehand_core.lerobot import format as layout
 from acehand_core.lerobot import stats as stats_of
 from acehand_core.lerobot.check_files import DatasetProblem, check_data, check_videos
-from acehand_core.lerobot.features import Layout, of_same_shape
 from acehand_core.lerobot.stats import QUANTILES, STAT_NAMES, are_provisional, stat_shape
 from acehand_core.lerobot.transaction import STAGING
 from acehand_core.lerobot.writer import expected_columns, unusable
@@ -262,16 +262,16 @@ def _check_ours(root: Path, info: Row, rows: Sequence[Row]) -> Iterator[DatasetP
 
 def _misnamed(label: str, features: Row) -> Iterator[str]:
     """Yield the features whose names are not those that our writer gives them."""
-    state, action = (features.get(key, {}) for key in ("observation.state", "action"))
+    state, action = (features.get(column.name, {}) for column in (columns.STATE, columns.ACTION))
     if action.get("names") != state.get("names"):
-        yield "action"
+        yield columns.ACTION.name
     with contextlib.suppress(AcehandError):  # a robot of the user's
         hand = next(iter(load_stored_robot(label, None, None, "").hands.values()))
         names = hand.joint_names, hand.command_names, hand.command_joints
-        made = Layout(*names, state.get("info", {}).get("frame", "camera"), "acehand", None)
-        for spec in of_same_shape(made, features):
+        made = columns.Layout(*names, columns.frame_of(features), "acehand", None)
+        for spec in columns.features(made, features):
             there = features.get(spec.key, {}).get("names")
-            if spec.key != "action" and there not in (None, spec.to_json()["names"]):
+            if spec.key != columns.ACTION.name and there not in (None, spec.to_json()["names"]):
                 yield spec.key
 
 

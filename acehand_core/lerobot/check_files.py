@@ -15,7 +15,7 @@ from jaxtyping import Float, Int, Shaped
 
 from acehand_core.errors import AcehandError
 from acehand_core.lerobot import format as layout
-from acehand_core.lerobot.features import CONFIDENCE_KEY, VALID_KEY
+from acehand_core.lerobot.columns import CONFIDENCE, VALID
 from acehand_core.lerobot.stats import read_stats
 from acehand_core.recordings.video_encode import VideoFacts, probe_video
 
@@ -124,17 +124,17 @@ def _value_faults(
 
 def _absence_faults(table: pa.Table, features: Row) -> Iterator[str]:
     """Yield contradictions between validity and confidence."""
-    if not {VALID_KEY, CONFIDENCE_KEY} <= features.keys():
+    if not {VALID.name, CONFIDENCE.name} <= features.keys():
         return
     valid, confidence = (
-        layout.column_values(table[key], features[key]["shape"])
-        for key in (VALID_KEY, CONFIDENCE_KEY)
+        layout.column_values(table[column.name], features[column.name]["shape"])
+        for column in (VALID, CONFIDENCE)
     )
     if valid.shape == confidence.shape and (~valid & (confidence > 0)).any():
         row, hand = np.argwhere(~valid & (confidence > 0))[0]
         yield (
-            f"{CONFIDENCE_KEY!r} is {confidence[row, hand]:g} at row {row}, where {VALID_KEY!r} is "
-            "false; it must be 0 there"
+            f"{CONFIDENCE.name!r} is {confidence[row, hand]:g} at row {row}, where {VALID.name!r} "
+            "is false; it must be 0 there"
         )
 
 

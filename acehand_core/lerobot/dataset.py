@@ -111,7 +111,7 @@ def dataset_differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> l
     mine, its = ours["features"], theirs.get("features", {})
     for keys, others, what in ((mine, its, "has no"), (its, mine, "also has")):
         for key in (key for key in keys if key not in others):
-            flags = " (--keep-views, --keep-depth)" if key.startswith("observation.images") else ""
+            flags = " (--keep-views, --keep-depth)" if keys[key]["dtype"] == "video" else ""
             differences.append(f"the dataset {what} feature {key!r}{flags}")
     for key in (key for key in mine if key in its):
         # A video's encoding, in its info, may differ between episodes.

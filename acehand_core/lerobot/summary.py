@@ -13,8 +13,8 @@ import yaml
 
 from acehand_core.errors import InputError, nearest
 from acehand_core.lerobot import format as layout
+from acehand_core.lerobot.columns import CONFIDENCE, ROBOT_JOINTS
 from acehand_core.lerobot.edit import opened
-from acehand_core.lerobot.features import CONFIDENCE_KEY
 from acehand_core.lerobot.rules import entries_of
 from acehand_core.lerobot.stats import QUANTILES
 
@@ -184,10 +184,10 @@ def card(root: Path, license_id: str | None = None, consent: str | None = None) 
 
 def _kind(summary: Summary) -> str:
     """Return the kind of dataset, as the card's first words."""
-    if "observation.joints.robot" in summary.features:
+    if ROBOT_JOINTS.name in summary.features:
         made = "made of recordings of human hands by acehand"
         return f"Demonstrations of the robot hand {summary.robot}, {made}"
-    found = ", with human hands that acehand found" if CONFIDENCE_KEY in summary.features else ""
+    found = ", with human hands that acehand found" if CONFIDENCE.name in summary.features else ""
     return f"Episodes of {summary.robot or 'an unnamed robot'}{found}"
 
 

@@ -20,12 +20,12 @@ import pyarrow.compute as pc
 
 from acehand_core.atomic import output_errors
 from acehand_core.errors import InputError, SchemaError, VideoError
-from acehand_core.lerobot import edit, transaction
+from acehand_core.lerobot import columns, edit, transaction
 from acehand_core.lerobot import format as layout
 from acehand_core.lerobot.assemble import Assembly, Row, write_episodes
 from acehand_core.lerobot.stats import feature_stats, image_stats
 from acehand_core.lerobot.trim_rules import (
-    HAND_KEYS,
+    RULE_COLUMNS,
     TrimCut,
     TrimRules,
     find_cuts,
@@ -157,18 +157,18 @@ def _cuts_of(
     root: Path, info: Mapping[str, Any], row: Row, rules: TrimRules, videos: Latest
 ) -> tuple[list[TrimCut], list[tuple[int, int]]]:
     """Return the cuts of an episode, and the pieces that stay."""
-    features = info["features"]
-    keys = [key for key in HAND_KEYS if key in features]
-    columns: dict[str, np.ndarray] = {}
+    features, hands = info["features"], dict[columns.Column, np.ndarray]()
     if rules.idle or rules.gaps or rules.confidence:
+        keys = [column.name for column in RULE_COLUMNS if column.name in features]
         table = layout.read_frames(root, row, keys)
-        columns = {key: layout.column_values(table[key], features[key]["shape"]) for key in keys}
+        stored = {key: layout.column_values(table[key], features[key]["shape"]) for key in keys}
+        hands = columns.read(stored, RULE_COLUMNS)
 
     sharpness = None
     if rules.blur is not None:
         path = root / f"episode_{row['episode_index']:06d}"
         sharpness = sharpness_of(open_episode(path, rules.blur.video, kept=videos))
-    return find_cuts(rules, columns, sharpness, row["length"], info["fps"])
+    return find_cuts(rules, hands, sharpness, row["length"], info["fps"])
 
 
 def _trim(

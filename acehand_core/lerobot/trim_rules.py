@@ -21,16 +21,13 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from acehand_core.errors import InputError, SchemaError, nearest
-from acehand_core.lerobot.features import CONFIDENCE_KEY, VALID_KEY
+from acehand_core.lerobot.columns import CONFIDENCE, FILLED, JOINTS, VALID, WRIST_JOINTS, Column
 from acehand_core.lerobot.rules import read_mapping
 from acehand_core.motion import Recording, runs
 from acehand_core.types import SIDES
 
-#: Keypoints of both hands; the latter are relative to the wrist.
-JOINTS_KEYS = ("observation.hand.joints_camera", "observation.hand.joints_wrist")
-FILLED_KEY = "observation.hand.filled"
-#: Features that rules about hands read, if available.
-HAND_KEYS = (*JOINTS_KEYS, CONFIDENCE_KEY, VALID_KEY, FILLED_KEY)
+#: Columns that rules about hands read, if available.
+RULE_COLUMNS = (JOINTS, WRIST_JOINTS, CONFIDENCE, VALID, FILLED)
 #: Interval over which speed is measured, in seconds: over one frame jitter dominates.
 SPEED_S = 0.25
 #: Longer side of the pictures whose sharpness is measured, in pixels: finer detail is mostly noise
@@ -149,14 +146,14 @@ def _number(value: Any, where: str) -> int | float:
 
 def find_cuts(
     rules: TrimRules,
-    columns: Mapping[str, np.ndarray],
+    columns: Mapping[Column, np.ndarray],
     sharpness: Float[np.ndarray, "T"] | None,
     frames: int,
     fps: int | float,
 ) -> tuple[list[TrimCut], list[tuple[int, int]]]:
     """Return the cuts of an episode of T ``frames``, and the pieces that stay.
 
-    ``columns`` are the existing ``HAND_KEYS``, (T, ...); ``sharpness`` is for the rule blur. Raises
+    ``columns`` are those of ``RULE_COLUMNS`` that exist, ``sharpness`` is for the rule blur. Raises
     InputError if a rule lacks its column.
     """
     cuts = [
@@ -218,12 +215,11 @@ def speeds(joints: Float[np.ndarray, "T 2 21 3"], fps: int | float) -> Float[np.
 
 
 def _idle(
-    rule: Idle, columns: Mapping[str, np.ndarray], frames: int, fps: int | float
+    rule: Idle, columns: Mapping[Column, np.ndarray], frames: int, fps: int | float
 ) -> Iterator[TrimCut]:
-    key = next((key for key in JOINTS_KEYS if key in columns), None)
-    if key is None:
-        raise InputError(f"Rule idle needs the feature {' or '.join(JOINTS_KEYS)}.")
-    joints = columns[key].reshape(frames, 2, 21, 3).astype(np.float64)
+    joints = columns.get(JOINTS, columns.get(WRIST_JOINTS))
+    if joints is None:
+        raise InputError(f"Rule idle needs the feature {JOINTS.name} or {WRIST_JOINTS.name}.")
     moving = _valid(columns, "idle") & (speeds(joints, fps) >= rule.speed)
     active: np.ndarray = np.any(moving, axis=1)
     why = f"no hand is valid and as fast as {rule.speed:g} m/s"
@@ -239,9 +235,9 @@ def _idle(
         yield TrimCut(after + kept, frames, said)
 
 
-def _gaps(rule: Gaps, columns: Mapping[str, np.ndarray], fps: int | float) -> Iterator[TrimCut]:
+def _gaps(rule: Gaps, columns: Mapping[Column, np.ndarray], fps: int | float) -> Iterator[TrimCut]:
     valid = _valid(columns, "gaps")
-    observed = valid & ~(columns[FILLED_KEY] > 0) if FILLED_KEY in columns else valid
+    observed = valid & ~columns.get(FILLED, np.False_)
     there = np.any(valid, axis=0)
     for start, stop, sides in _stretches(~observed, there, rule.hands):
         if (stop - start) / fps > rule.seconds:
@@ -249,10 +245,10 @@ def _gaps(rule: Gaps, columns: Mapping[str, np.ndarray], fps: int | float) -> It
 
 
 def _unsure(
-    rule: Confidence, columns: Mapping[str, np.ndarray], fps: int | float
+    rule: Confidence, columns: Mapping[Column, np.ndarray], fps: int | float
 ) -> Iterator[TrimCut]:
-    valid, confidence = _valid(columns, "confidence"), columns[CONFIDENCE_KEY]
-    low = valid & (confidence < rule.min)
+    valid, confidence = _valid(columns, "confidence"), columns[CONFIDENCE]
+    low = valid & (confidence < np.float32(rule.min))  # as it is stored
     if not low.any():
         return
     if rule.hands == "both":  # each valid hand
@@ -278,12 +274,10 @@ def _stretches(
         yield start, stop, f"{' and '.join(sides)} hand{'s' if len(sides) > 1 else ''}"
 
 
-def _valid(columns: Mapping[str, np.ndarray], rule: str) -> Bool[np.ndarray, "T 2"]:
-    """Return where hands are valid; older datasets have only the confidence."""
-    if CONFIDENCE_KEY not in columns:
-        raise InputError(f"Rule {rule} needs the feature {CONFIDENCE_KEY}.")
-    valid: np.ndarray = columns.get(VALID_KEY, columns[CONFIDENCE_KEY] > 0).astype(bool)
-    return valid
+def _valid(columns: Mapping[Column, np.ndarray], rule: str) -> Bool[np.ndarray, "T 2"]:
+    if CONFIDENCE not in columns:
+        raise InputError(f"Rule {rule} needs the feature {CONFIDENCE.name}.")
+    return columns[VALID]
 
 
 def _seconds(start: int, stop: int, fps: int | float) -> str:

@@ -6,7 +6,6 @@ Each episode becomes a ``Demonstration``, which becomes messages.
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,14 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 from jaxtyping import Bool, Float
 
 from acehand_core.atomic import check_free
 from acehand_core.errors import AcehandError, InputError, Interrupted, SchemaError
-from acehand_core.geometry import frames, rotations
-from acehand_core.lerobot import format as layout
 from acehand_core.lerobot.dataset import read_provenance
+from acehand_core.lerobot.episode import DatasetReader, Episode, hands_as_episode
 from acehand_core.motion import Course, HandMotion
 from acehand_core.pipeline.settings import TASK, JobSettings
 from acehand_core.recordings.bags.library import LATEST
@@ -36,107 +33,38 @@ from acehand_core.recordings.bags.messages import (
     trajectory_messages,
 )
 from acehand_core.recordings.bags.writer import BagWriter, Storage
-from acehand_core.recordings.hands_file import read_hand_motion, read_motion_file
+from acehand_core.recordings.hands_file import read_motion_file
 from acehand_core.recordings.registry import HandsFile, LeRobotDataset, format_of
 from acehand_core.recordings.selection import steady, ticks
 from acehand_core.settings import like, setting
 from acehand_core.types import SIDES, Progress, Side, TimestampsNs, no_progress
+from retarget.replay.clip import in_camera
 from retarget.retargeting import retarget_motion
 from retarget.robots.robot import DEFAULT_ROBOT, Robot, load_robot, load_stored_robot
 from retarget.solve.qp import course, lead_s
 from retarget.targets import hand_targets
 
-_BASE = 9  # position and six numbers of rotation before the joints of observation.state
-_NEEDED = (
-    "observation.state",
-    "observation.joints.robot",
-    "observation.source_timestamp_ns",
-    "observation.hand.confidence",
-)
-
 
 def stored_demonstrations(
-    dataset: Path,
-    wanted: tuple[int, ...] | None = None,
-    robot: str | None = None,
-    models: Path | None = None,
+    dataset: Path, wanted: tuple[int, ...] | None, robot: str | None, models: Path | None
 ) -> Iterator[tuple[Demonstration, Robot, TimestampsNs]]:
     """Yield episodes of a dataset with their robot and the stamps of the pictures shown.
 
     Frames are ``1 / fps`` apart; the stamps may repeat. ``wanted`` None: all. Raises InputError for
-    an unknown episode, SchemaError for a dataset of other programs.
+    an unknown episode or a dataset without hands, SchemaError for one without a robot.
     """
-    info = layout.read_json(dataset / layout.INFO_PATH)
-    features = info.get("features", {})
-    if missing := [key for key in _NEEDED if key not in features]:
-        raise SchemaError(f"{dataset}: has no {missing[0]!r}, so acehand did not write it.")
-
-    rows = {row["episode_index"]: row for row in layout.read_episode_rows(dataset)}
-    for number in wanted or ():
-        if number not in rows:
-            raise InputError(f"{dataset}: no episode {number}; valid: 0 to {len(rows) - 1}.")
-
-    tasks = layout.read_tasks(dataset)
-    for number in sorted(rows) if wanted is None else wanted:
-        table = pq.read_table(
-            dataset / layout.data_file(rows[number]),
-            columns=[*_NEEDED, "episode_index", "task_index"],
-            use_threads=False,
-        )
-        record = json.loads((table.schema.metadata or {}).get(layout.PROVENANCE_KEY, b"{}"))
+    reader = DatasetReader(dataset)
+    for number in reader.numbers if wanted is None else wanted:
+        episode = reader.read(number)
+        if episode.robot is None:
+            raise SchemaError(f"{dataset}: has no robot's columns, so acehand did not write it.")
         name = f"{dataset.name}, episode {number}"
-        named = str(info.get("robot_type") or record.get("robot") or "")
-        known = load_stored_robot(named, robot, models, name)
-        table = table.filter(np.asarray(table["episode_index"]) == number)
-        task = tasks[int(table["task_index"][0].as_py())]
-        yield _stored(dataset, number, table, info, known, name=name, task=task)
-
-
-def _stored(
-    dataset: Path, number: int, table: Any, info: Mapping[str, Any], robot: Robot, **names: str
-) -> tuple[Demonstration, Robot, TimestampsNs]:
-    features, fps = info["features"], float(info["fps"])
-    state, joints, source_ns, confidence = (
-        layout.column_values(table[key], features[key]["shape"]) for key in _NEEDED
-    )
-    source_ns = source_ns.reshape(-1)
-    frame = features["observation.state"].get("info", {}).get("frame", "camera")
-    both = state.reshape(len(state), 2, -1).astype(np.float64)
-    poses, offset = None, 0
-    if frame != "none":
-        rotation = rotations.from_6d(both[..., 3:_BASE])
-        poses, offset = frames.rigid(rotation, both[..., :3]), _BASE
-    report = layout.read_report(dataset, number)
-    motion_file = dataset / layout.episode_folder(number) / layout.HANDS
-    motion = read_hand_motion(motion_file) if motion_file.is_file() else None
-    start_ns = int(source_ns[0] if motion is None else motion.timestamps_ns[0])
-    stamps_ns = ticks(start_ns, len(source_ns), fps)
-    demo = _demonstration(
-        motion,
-        robot,
-        poses,
-        frame,
-        stamps_ns=stamps_ns,
-        log_ns=stamps_ns,
-        fps=fps,
-        joint_names=_unsided(features["observation.joints.robot"]["names"]),
-        command_joints=_unsided(features["observation.state"]["names"])[offset:],
-        joints=joints.reshape(len(joints), 2, -1).astype(np.float64),
-        commands=both[..., offset:],
-        confidence=confidence.astype(np.float64),
-        verdict=str(report.get("verdict", "pass")),
-        reasons=tuple(report.get("reasons", ())),
-        **names,
-    )
-    return demo, robot, source_ns
-
-
-def _unsided(names: Any) -> tuple[str, ...]:
-    """Return the left hand's names without the side."""
-    if isinstance(names, Mapping):
-        names = next(iter(names.values()))
-    names = list(names)[: len(names) // 2]
-    return tuple(name.removeprefix("left_") for name in names)
+        label = episode.robot_label or str(episode.origin.get("robot") or "")
+        known = load_stored_robot(label, robot, models, name)
+        times = episode.source_ns if episode.motion is None else episode.motion.timestamps_ns
+        stamps_ns = ticks(int(times[0]), len(episode), episode.fps)
+        demo = _demonstration(episode, known, stamps_ns, name, episode.task)
+        yield demo, known, episode.source_ns
 
 
 def load_demonstrations(
@@ -164,27 +92,8 @@ def load_demonstrations(
     elif kind is HandsFile and path.is_file():
         motion = steady(read_motion_file(path, "both"))
         known = load_robot(robot or DEFAULT_ROBOT, models=models)
-        trajectory = retarget_motion(motion, known)
-        verdict = trajectory.verdict
-        demo = _demonstration(
-            motion,
-            known,
-            trajectory.T_frame_base,
-            trajectory.frame,
-            name=path.name,
-            task=TASK,
-            stamps_ns=trajectory.timestamps_ns,
-            log_ns=trajectory.timestamps_ns,
-            fps=trajectory.fps,
-            joint_names=trajectory.joint_names,
-            command_joints=trajectory.command_joints,
-            joints=trajectory.joints,
-            commands=trajectory.commands,
-            confidence=trajectory.confidence,
-            verdict=verdict.status if verdict else "pass",
-            reasons=verdict.reasons if verdict else (),
-        )
-        yield demo, known
+        episode = hands_as_episode(path, motion, retarget_motion(motion, known), {})
+        yield _demonstration(episode, known, motion.timestamps_ns, path.name, TASK), known
     else:
         raise InputError(
             f"{path}: give a LeRobot dataset, a HandMotion table (.parquet) or a joints file "
@@ -193,32 +102,42 @@ def load_demonstrations(
 
 
 def _demonstration(
-    motion: HandMotion | None,
-    robot: Robot,
-    poses: Float[np.ndarray, "T 2 4 4"] | None,
-    frame: str,
-    **entries: Any,
+    episode: Episode, robot: Robot, stamps_ns: TimestampsNs, name: str, task: str
 ) -> Demonstration:
-    """Return a motion and the robot that follows it; ``poses`` of its bases are in ``frame``."""
-    known = entries["confidence"] > 0 if motion is None else motion.known
-    world = None if motion is None else motion.T_world_camera
-    if motion is None:
-        poses = None
-    elif poses is not None and frame == "world":  # None: not known in the camera's frame
-        poses = None if world is None else frames.inverse(world)[:, None] @ poses
-    if motion is not None and (named := motion.provenance.settings.get("camera_frame", "")):
-        # Whoever named the pictures' frame publishes its pose too.
-        entries |= {"camera_frame": named, "publish_camera_tf": False}
+    """Return an episode at other times; it has columns of the robot."""
+    columns, motion = episode.robot, episode.motion
+    assert columns is not None
+    entries: dict[str, Any] = {}
+    if motion is not None:
+        entries = {
+            "T_camera_base": in_camera(episode),
+            "T_camera_wrist": _wrists(motion),
+            "camera": motion.camera,
+            "T_world_camera": motion.T_world_camera,
+            "world_frame": None if motion.T_world_camera is None else "world",
+        }
+        if named := motion.provenance.settings.get("camera_frame", ""):
+            # Whoever named the pictures' frame publishes its pose too.
+            entries |= {"camera_frame": named, "publish_camera_tf": False}
+
+    known = episode.confidence > 0 if motion is None else motion.known
     descriptions = {side: hand.urdf_path.read_text("utf-8") for side, hand in robot.hands.items()}
     return Demonstration(
+        name=name,
+        task=task,
+        stamps_ns=stamps_ns,
+        log_ns=stamps_ns,
+        fps=episode.fps,
         robot=robot.name,
-        courses=courses(robot, entries["commands"], known, entries["fps"]),
-        T_camera_base=poses,
-        T_camera_wrist=None if motion is None else _wrists(motion),
+        joint_names=columns.joint_names,
+        command_joints=columns.command_joints,
+        joints=columns.joints,
+        commands=columns.commands,
+        confidence=episode.confidence,
+        courses=courses(robot, columns.commands, known, episode.fps),
         motion=motion,
-        camera=None if motion is None else motion.camera,
-        T_world_camera=world,
-        world_frame=None if world is None else "world",
+        verdict=str(episode.report.get("verdict", "pass")),
+        reasons=tuple(episode.report.get("reasons", ())),
         descriptions=descriptions,
         base_links={side: _base_link(text) for side, text in descriptions.items()},
         **entries,

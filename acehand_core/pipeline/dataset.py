@@ -22,18 +22,10 @@ from acehand_core.drawing.contact_sheet import (
     source_view,
 )
 from acehand_core.errors import InputError, MissingDependencyError, OutputError
+from acehand_core.lerobot import columns
 from acehand_core.lerobot import format as files
+from acehand_core.lerobot.columns import DEPTH_KEY, IMAGE_KEY, Layout, features, kept, view_key
 from acehand_core.lerobot.dataset import JOB, create, open_for_append, prepare_output
-from acehand_core.lerobot.features import (
-    ADDED_KEYS,
-    DEPTH_KEY,
-    IMAGE_KEY,
-    Layout,
-    columns,
-    features,
-    kept,
-    of_same_shape,
-)
 from acehand_core.lerobot.format import INFO_PATH, read_json
 from acehand_core.lerobot.writer import LeRobotWriter, max_episode_frames
 from acehand_core.motion import Depth, HandMotion, Recording, RobotTrajectory
@@ -216,13 +208,13 @@ class Dataset:
         fps, robot = self.rate_of(recording), self.robot.label
         if self._existing in ("append", "resume") and is_dataset(self.output):
             stored = read_json(self.output / INFO_PATH).get("features")
-            specs = of_same_shape(layout, stored if isinstance(stored, Mapping) else {})
+            specs = features(layout, stored if isinstance(stored, Mapping) else {})
             self._writer = open_for_append(self.output, fps, specs, robot)
         else:
             overwrite, specs = self._existing == "overwrite", features(layout)
             self._writer = create(self.output, fps, specs, robot, overwrite=overwrite)
         self._layout = layout
-        self._shapes = {spec.key: spec.shape for spec in specs}
+        self._specs = specs
 
     @contextlib.contextmanager
     def encoded(self, views: Sequence[Recording]) -> Iterator[Iterator[dict[str, Path]]]:
@@ -237,7 +229,7 @@ class Dataset:
             keys, others = [key for key, _ in layout.other_videos], aligned(view)
             kept(view, views=any(key != DEPTH_KEY for key in keys), depth=DEPTH_KEY in keys)
             there: dict[str, Recording | Depth] = {IMAGE_KEY: view}
-            there |= {f"observation.images.{one.name}": one.recording for one in others.views}
+            there |= {view_key(one.name): one.recording for one in others.views}
             if others.depth is not None:
                 there[DEPTH_KEY] = others.depth
 
@@ -283,12 +275,8 @@ class Dataset:
         release_memory()
         shown = episode.view.source_timestamps_ns
         stamps = episode.view.timestamps_ns if shown is None else shown
-        values = columns(episode.hands, episode.trajectory, stamps)
-        values = {
-            key: value.reshape(len(value), *self._shapes[key])
-            for key, value in values.items()
-            if key not in ADDED_KEYS or key in self._shapes  # see of_same_shape
-        }
+        sources = columns.Sources(episode.hands, episode.trajectory, stamps)
+        values = columns.write(self._specs, sources)
         folder = files.episode_folder(number)
         beside = {f"{folder}/{name}": path for name, path in staged.items()}
         self._writer.add_episode(values, episode.task, videos, record, beside)

@@ -30,7 +30,7 @@ from retarget.robots.robot import Robot, comes_with_us, find_robot_file, split_v
 from retarget.solve.arm import ArmSettings
 
 if TYPE_CHECKING:
-    from acehand_core.lerobot.features import Layout
+    from acehand_core.lerobot.columns import Layout
     from retarget.solve.arm import Arm
 
 
@@ -380,7 +380,7 @@ class JobSettings:
 
         Raises InputError for views or depth to keep that the recording lacks.
         """
-        from acehand_core.lerobot.features import Layout, kept
+        from acehand_core.lerobot.columns import Layout, kept
 
         frame: Literal["camera", "world", "none"] = "camera"
         if not tracker.placed:

@@ -17,10 +17,10 @@ from jaxtyping import Float
 from acehand_core.errors import AcehandError
 from acehand_core.geometry import frames
 from acehand_core.hand.skeleton import FINGERS, TIPS
-from acehand_core.lerobot.features import hand_columns
+from acehand_core.lerobot.columns import ACTION, HAND_COLUMNS, STATE, Sources
+from acehand_core.lerobot.episode import Episode
 from acehand_core.lerobot.format import CALIBRATION
 from acehand_core.motion import Calibration
-from acehand_core.review.episode import Episode
 from acehand_core.types import SIDES, Side
 from retarget.replay.clip import clip_measures, evidence_measures
 from retarget.replay.judgements import Measure
@@ -100,7 +100,7 @@ def column_measures(episode: Episode) -> list[Measure]:
         text = f"{share:.1%} of the values of {name} are not numbers"
         measures.append(Measure("finite", share, text, frame=at))
 
-    state, action = (numbers.get(name) for name in ("observation.state", "action"))
+    state, action = (numbers.get(column.name) for column in (STATE, ACTION))
     # In datasets of other origin an action may be anything.
     if episode.robot is not None and state is not None and action is not None and len(state) > 1:
         measures.append(
@@ -108,12 +108,12 @@ def column_measures(episode: Episode) -> list[Measure]:
         )
 
     if episode.motion is not None:
-        made = hand_columns(episode.motion, episode.placed, episode.confidence, episode.valid)
-        text = "{} is not that of the hands next to the episode"
+        text, sources = "{} is not that of the hands next to the episode", Sources(episode.motion)
+        made = {c.name: c.write(c.make(sources)) for c in HAND_COLUMNS if c.name in numbers}
         off = [
             _unlike("hand_columns", numbers[name], column, text.format(name))
             for name, column in made.items()
-            if name in numbers and numbers[name].shape == column.shape
+            if numbers[name].shape == column.shape
         ]
         measures += sorted(off, key=lambda measure: -measure.value)[:1]
     return measures

@@ -22,6 +22,7 @@ from acehand_core.errors import InputError, SchemaError
 from acehand_core.lerobot import format as layout
 from acehand_core.lerobot.assemble import link
 from acehand_core.lerobot.edit import Removal, remove_episodes
+from acehand_core.lerobot.episode import DatasetReader
 from acehand_core.lerobot.trim import TRIM, EpisodePiece, Trimming, trim_episodes
 from acehand_core.lerobot.trim_rules import TrimCut
 from acehand_core.motion import HandMotion
@@ -30,7 +31,6 @@ from acehand_core.recordings.hands_file import read_hand_motion, write_hand_moti
 from acehand_core.recordings.selection import part
 from acehand_core.recordings.video import open_video
 from acehand_core.recordings.video_encode import OVERLAY_ENCODING, encode_video
-from acehand_core.review.episode import DatasetReader
 from acehand_core.types import ImageRgb, Progress, no_progress
 
 FORMAT, VERSION = "acehand-decisions", 1

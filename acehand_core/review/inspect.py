@@ -16,13 +16,16 @@ import numpy as np
 
 from acehand_core.atomic import atomic_path
 from acehand_core.errors import AcehandError, InputError, MissingDependencyError, OutputError
+from acehand_core.lerobot import columns
+from acehand_core.lerobot import episode as stored
 from acehand_core.lerobot import format as layout
 from acehand_core.lerobot.check import check_dataset
 from acehand_core.lerobot.check_files import DatasetProblem
+from acehand_core.lerobot.episode import DatasetReader, Episode
 from acehand_core.provenance import library_versions
 from acehand_core.recordings import lerobot_video
+from acehand_core.review import checks, pictures
 from acehand_core.review.checks import batch_measures, episode_measures
-from acehand_core.review.episode import DatasetReader, Episode
 from acehand_core.review.pictures import LOOKS, picture_measures
 from acehand_core.types import Progress, no_progress
 from retarget.replay import clip, judgements
@@ -332,7 +335,6 @@ def _key(episode: Episode, video: lerobot_video.SourceEpisode | None, looks: int
 def _code() -> bytes:
     """Return a hash of the modules that measure."""
     digest = hashlib.sha256()
-    own = [Path(__file__).with_name(f"{name}.py") for name in ("checks", "episode", "pictures")]
-    for file in (*own, Path(clip.__file__), Path(judgements.__file__)):
-        digest.update(file.read_bytes())
+    for module in (checks, columns, stored, pictures, clip, judgements):
+        digest.update(Path(str(module.__file__)).read_bytes())
     return digest.digest()

@@ -28,9 +28,9 @@ from acehand_core.drawing.robot_parts import robot_parts
 from acehand_core.errors import MissingDependencyError
 from acehand_core.geometry import rotations
 from acehand_core.hand.skeleton import TIPS, WRIST
+from acehand_core.lerobot.episode import DatasetReader, Episode
 from acehand_core.review.checks import calibrations_of, episode_measures, tip_errors
 from acehand_core.review.decisions import Decision
-from acehand_core.review.episode import DatasetReader, Episode
 from acehand_core.review.inspect import InspectedEpisode, Inspection, robot_of
 from acehand_core.types import SIDES, Progress, no_progress
 from retarget.replay.clip import extent, in_camera, project

@@ -15,9 +15,9 @@ import cv2
 import numpy as np
 from jaxtyping import Float, Int
 
+from acehand_core.lerobot.episode import Episode
 from acehand_core.motion import Recording
 from acehand_core.recordings.selection import resized
-from acehand_core.review.episode import Episode
 from acehand_core.types import SIDES
 from retarget.replay.clip import extent, project
 from retarget.replay.judgements import JUDGEMENTS, Measure

@@ -36,9 +36,9 @@ from acehand_core.drawing.robot_parts import RobotParts, robot_parts
 from acehand_core.errors import InputError, MissingDependencyError, OutputError, VideoError
 from acehand_core.geometry import frames, rotations
 from acehand_core.hand.skeleton import BONES, WRIST
+from acehand_core.lerobot.episode import ABSENT, DOUBTFUL, FILLED, OBSERVED, Episode
 from acehand_core.motion import runs
 from acehand_core.recordings.video_encode import probe_video
-from acehand_core.review.episode import ABSENT, DOUBTFUL, FILLED, OBSERVED, Episode
 from acehand_core.review.page import curves
 from acehand_core.types import SIDES, Side
 from retarget.replay.clip import in_camera

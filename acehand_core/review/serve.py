@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from acehand_core.errors import AcehandError, OutputError, SchemaError
+from acehand_core.lerobot.episode import DatasetReader
 from acehand_core.review.decisions import Decision, read_decisions, write_decisions
-from acehand_core.review.episode import DatasetReader
 from acehand_core.review.inspect import Inspection
 from acehand_core.review.page import page_data, page_file, page_text, video_of
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from acehand_core.errors import InputError, OutputError
 from acehand_core.lerobot import format as layout
+from acehand_core.lerobot.columns import frame_of
 from acehand_core.lerobot.edit import merge_datasets
 from acehand_core.pipeline.batch.engines import Engine
 from acehand_core.pipeline.batch.folder import (
@@ -292,5 +293,5 @@ def _layout_of(dataset: Path) -> str:
     videos = layout.video_keys(info["features"])
     sizes = [info["features"][key]["shape"] for key in videos]
     size = " ".join(f"{shape[1]}x{shape[0]}" for shape in sizes) or "no pictures"
-    frame = info["features"]["observation.state"].get("info", {}).get("frame", "camera")
+    frame = frame_of(info["features"])
     return f"{size} {info['fps']}fps" + ("" if frame == "camera" else f" {frame}")

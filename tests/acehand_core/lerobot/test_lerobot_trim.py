@@ -16,10 +16,18 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from acehand_core.errors import SchemaError
+from acehand_core.lerobot.columns import read
 from acehand_core.lerobot.repair import repair
 from acehand_core.lerobot.rules import read_rules
 from acehand_core.lerobot.trim import trim_episodes
-from acehand_core.lerobot.trim_rules import Blur, TrimRules, find_cuts, read_trim_rules, speeds
+from acehand_core.lerobot.trim_rules import (
+    RULE_COLUMNS,
+    Blur,
+    TrimRules,
+    find_cuts,
+    read_trim_rules,
+    speeds,
+)
 from acehand_core.recordings.hands_file import read_hand_motion
 from acehand_core.review.decisions import write_beside
 from helpers import lerobot_samples as samples
@@ -181,7 +189,8 @@ def test_a_piece_that_was_cut_again_is_still_one_of_the_first(own, dataset, caps
 
 def cuts_of(folder, rule, columns=EPISODES[0][0], frames=90):
     (folder / "rules.yaml").write_text(rule)
-    return find_cuts(read_trim_rules(folder / "rules.yaml"), columns, None, frames, FPS)
+    rules = read_trim_rules(folder / "rules.yaml")
+    return find_cuts(rules, read(columns, RULE_COLUMNS), None, frames, FPS)
 
 
 def test_idle_ends(tmp_path):

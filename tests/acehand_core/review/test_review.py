@@ -12,6 +12,7 @@ import pytest
 
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.hand.skeleton import WRIST
+from acehand_core.lerobot.episode import DatasetReader, Episode
 from acehand_core.review.checks import (
     batch_measures,
     calibrations_of,
@@ -21,7 +22,6 @@ from acehand_core.review.checks import (
     tip_errors,
 )
 from acehand_core.review.decisions import apply_decisions, read_decisions
-from acehand_core.review.episode import DatasetReader, Episode
 from acehand_core.review.inspect import find_datasets, inspect, robot_of
 from acehand_core.review.pictures import _pace, picture_measures
 from helpers.commands import Acehand

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 
 from acehand_core.errors import MissingDependencyError, OutputError
+from acehand_core.lerobot.episode import DatasetReader
 from acehand_core.review import page, serve
 from acehand_core.review.decisions import read_decisions
-from acehand_core.review.episode import DatasetReader
 from acehand_core.review.inspect import inspect, robot_of
 from acehand_core.review.page import curves, episode_block
 from acehand_core.types import SIDES

@@ -9,7 +9,7 @@ import pytest
 from acehand_core.errors import InputError
 from acehand_core.geometry import frames, rotations
 from acehand_core.lerobot.check import check_dataset
-from acehand_core.lerobot.features import ARM_CLEARANCE_KEY
+from acehand_core.lerobot.columns import ARM_CLEARANCE
 from helpers.arm_samples import RADIUS, TwoArms, along, capsule_arm, few_stands
 from helpers.commands import Run, hands_file
 from helpers.retarget_samples import motion_of, moving_hands
@@ -229,6 +229,6 @@ def test_the_main_job_says_where_arms_collide(arm, tmp_path: Path, capsys) -> No
     assert entry["verdict"] == "fail"
     assert "into each other in 100.0% of the frames (0 to 9)" in " ".join(entry["reasons"])
     table = pq.read_table(next(out.glob("data/*/*.parquet")))
-    assert (np.stack(table[ARM_CLEARANCE_KEY].to_numpy()) < -0.0599).all()
+    assert (np.stack(table[ARM_CLEARANCE.name].to_numpy()) < -0.0599).all()
     info = json.loads((out / "meta" / "info.json").read_text())["features"]
-    assert info[ARM_CLEARANCE_KEY]["names"] == ["left", "right"]
+    assert info[ARM_CLEARANCE.name]["names"] == ["left", "right"]

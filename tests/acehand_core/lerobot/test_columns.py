@@ -1,19 +1,25 @@
-"""The columns of an episode in which hands leave, come late, or never appear."""
+"""Every column, written and read; and hands that leave, come late, or never appear."""
 
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.skeleton import FINGER_JOINT_NAMES, KEYPOINT_NAMES
+from acehand_core.lerobot import columns
 from acehand_core.lerobot.check import check_dataset
-from acehand_core.lerobot.features import Layout, columns, features
+from acehand_core.lerobot.columns import Layout, Sources, features
 from acehand_core.motion import HandMotion
+from helpers import ROOT
 from helpers.commands import Run, hands_file
 from helpers.retarget_samples import motion_of, moving_hands
 from retarget.retargeting import retarget_motion
@@ -22,6 +28,114 @@ from retarget.robots.robot import load_robot
 COUNT = 30
 IDENTITY = [1.0, 0, 0, 0, 1, 0]
 LAYOUT = Layout(("a", "b"), ("c",), ("a",), "camera", "acehand", (64, 48))
+#: The axes of each column's values in a dataset of ``ARMS``, and what they are.
+VALUES = {
+    "observation.state": ((2, 10), "number"),
+    "action": ((2, 10), "number"),
+    "observation.joints.robot": ((2, 2), "number"),
+    "action.register": ((2, 1), "number"),
+    "observation.hand.joints_camera": ((2, 21, 3), "number"),
+    "observation.hand.joints_wrist": ((2, 21, 3), "number"),
+    "observation.hand.global_orient": ((2, 3, 3), "rotation"),
+    "observation.hand.hand_pose": ((2, 15, 3, 3), "rotation"),
+    "observation.hand.betas": ((2, 10), "number"),
+    "observation.hand.translation": ((2, 3), "number"),
+    "observation.hand.confidence": ((2,), "number"),
+    "observation.hand.visible": ((2,), "number"),
+    "observation.hand.filled": ((2,), "flag"),
+    "observation.arm.joints": ((2, 3), "number"),
+    "observation.arm.reached": ((2,), "flag"),
+    "observation.arm.clearance": ((2,), "number"),
+    "observation.camera": ((6,), "number"),
+    "observation.source_timestamp_ns": ((1,), "time"),
+    "hand.valid": ((2,), "flag"),
+    "hand.joint_sigma": ((2, 21, 2), "sigma"),
+}
+ARMS = replace(LAYOUT, arm_joints=("j1", "j2", "j3"))
+
+
+def values_of(axes: tuple[int, ...], kind: str, count: int, seed: int) -> np.ndarray:
+    """Return random values (count, *axes) that float32 holds exactly, but for rotations."""
+    rng = np.random.default_rng(seed)
+    if kind == "rotation":
+        return rotations.exp(rng.uniform(-3, 3, (count, *axes[:-1])))
+    if kind == "flag":
+        return rng.random((count, *axes)) < 0.5
+    if kind == "time":
+        return rng.integers(0, 2**62, (count, *axes))
+    values = rng.normal(size=(count, *axes)).astype(np.float32).astype(float)
+    return np.where(values < 0, np.nan, values) if kind == "sigma" else values
+
+
+@given(count=st.integers(1, 5), seed=st.integers(0, 2**32 - 1))
+def test_what_is_written_is_read(count, seed):
+    """Of every column, with its feature's shape today, and in an older dataset."""
+    assert {column.name for column in columns.COLUMNS} == {*VALUES}
+    for column in columns.COLUMNS:
+        axes, kind = VALUES[column.name]
+        values = values_of(axes, kind, count, seed)
+        stored = column.write(values)
+        assert np.isfinite(stored).all()
+        for flat in (True, False):
+            spec = column.spec(ARMS, flat)
+            assert stored.dtype == spec.dtype
+            read = columns.read({column.name: stored.reshape(count, *spec.shape)}, (column,))[
+                column
+            ]
+            if kind == "rotation":
+                np.testing.assert_allclose(read, values, atol=1e-6)
+            else:
+                np.testing.assert_array_equal(read, values)
+
+
+@pytest.mark.parametrize("frame", ["camera", "none"])
+def test_a_state_is_poses_and_joints(frame):
+    rng = np.random.default_rng(0)
+    poses = np.tile(np.eye(4), (4, 2, 1, 1))
+    poses[..., :3, :3] = rotations.exp(rng.uniform(-1, 1, (4, 2, 3)))
+    poses[..., :3, 3] = rng.uniform(-1, 1, (4, 2, 3))
+    driven = rng.uniform(-1, 1, (4, 2, 6))
+    robot = SimpleNamespace(T_frame_base=None if frame == "none" else poses, commands=driven)
+    state, following = (
+        columns.read({c.name: c.write(c.make(Sources(None, robot)))}, (c,))[c]
+        for c in (columns.STATE, columns.ACTION)
+    )
+    bases, joints = columns.split_states(state, frame)
+    np.testing.assert_allclose(joints, driven, atol=1e-6)
+    assert (bases is None) == (frame == "none")
+    if bases is not None:
+        np.testing.assert_allclose(bases, poses, atol=1e-6)
+    np.testing.assert_array_equal(following, state[[1, 2, 3, 3]])
+
+
+def test_hands_of_older_datasets_are_valid_where_known():
+    """They lack the column: a hand that is measured with confidence, or filled in, is valid."""
+    confidence, filled = np.array([[0.5, 0], [0, 0]]), np.array([[0, 0], [0, 1.0]])
+    stored = {"observation.hand.confidence": confidence}
+    assert columns.read(stored, columns.COLUMNS)[columns.VALID].tolist() == [
+        [True, False],
+        [False, False],
+    ]
+    stored["observation.hand.filled"] = filled
+    assert columns.read(stored, columns.COLUMNS)[columns.VALID].tolist() == [
+        [True, False],
+        [False, True],
+    ]
+    stored["hand.valid"] = np.array([[False, True], [True, False]])
+    assert (
+        columns.read(stored, columns.COLUMNS)[columns.VALID].tolist()
+        == stored["hand.valid"].tolist()
+    )
+
+
+def test_columns_are_named_in_one_place():
+    """No other module has the name of a column; "action" alone also means other things."""
+    names = {column.name for column in columns.COLUMNS} - {"action"}
+    own = Path(columns.__file__)
+    for folder in ("acehand_core", "acehand_ros", "retarget", "robots"):
+        for path in (ROOT / folder).rglob("*.py"):
+            text = path.read_text("utf-8")
+            assert path == own or not [name for name in names if f'"{name}' in text], path
 
 
 def motion(leaves: int, comes: int) -> HandMotion:
@@ -46,8 +160,11 @@ AXES |= {"hand_pose": (2, 15, 6), "betas": (2, 10), "translation": (2, 3)}
 
 def stored(source: HandMotion) -> dict[str, np.ndarray]:
     """Return the columns, those of hands taken apart."""
-    trajectory = retarget_motion(source, load_robot("inspire"))
-    out = dict(columns(source, trajectory, source.timestamps_ns))
+    robot = load_robot("inspire")
+    trajectory, hand = retarget_motion(source, robot), robot.hand("left")
+    names = hand.joint_names, hand.command_names, hand.command_joints
+    layout = Layout(*names, trajectory.frame, source.hand_model, None)
+    out = columns.write(features(layout), Sources(source, trajectory, source.timestamps_ns))
     assert all(value.ndim == 2 for value in out.values())
     for name, axes in AXES.items():
         if f"observation.hand.{name}" in out:

@@ -7,7 +7,7 @@ The columns are judged, since they train. The table of hands next to an episode 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,23 +18,21 @@ import pyarrow.compute as pc
 from jaxtyping import Int
 
 from acehand_core.errors import InputError, SchemaError
-from acehand_core.geometry import frames, rotations
+from acehand_core.lerobot import columns
 from acehand_core.lerobot import format as layout
-from acehand_core.lerobot.features import CONFIDENCE_KEY, SIGMA_KEY, VALID_KEY
 from acehand_core.motion import HandMotion, Recording, RobotTrajectory
 from acehand_core.recordings import lerobot_video
 from acehand_core.recordings.hands_file import read_hand_motion
 from acehand_core.recordings.lerobot_video import Latest
-from acehand_core.types import SIDES
 from retarget.replay.clip import JudgedClip, RobotColumns, clip_of
 
-_JOINTS = "observation.hand.joints_camera", "observation.hand.joints_wrist"
-_TIMES = "observation.source_timestamp_ns"
+_HANDS = (
+    columns.JOINTS, columns.WRIST_JOINTS, columns.CONFIDENCE, columns.FILLED, columns.VALID,
+    columns.JOINT_SIGMA, columns.CAMERA, columns.SOURCE_TIMES,
+)  # fmt: skip
+_ROBOT = (columns.STATE, columns.ROBOT_JOINTS, columns.REGISTERS)
 #: State of a hand in a frame.
 ABSENT, OBSERVED, FILLED, DOUBTFUL = range(4)
-_REACHED = "observation.arm.reached"
-_BASE = 9  # position and six numbers of rotation before the joints of observation.state
-_COUNTED = (*layout.MANDATORY, "task_index")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,12 +87,10 @@ class DatasetReader:
     def __init__(self, dataset: Path) -> None:
         self.dataset = dataset
         self._info = layout.read_json(dataset / layout.INFO_PATH)
-        features = self._info.get("features", {})
-        self._joints = next((key for key in _JOINTS if key in features), "")
-        if not self._joints:
+        if not {columns.JOINTS.name, columns.WRIST_JOINTS.name} & {*self._info.get("features", {})}:
             raise InputError(
-                f"{dataset}: no {_JOINTS[0]!r}. acehand-retarget makes a dataset with the hands in "
-                "its videos."
+                f"{dataset}: no {columns.JOINTS.name!r}. acehand-retarget makes a dataset with the "
+                "hands in its videos."
             )
         rows = sorted(layout.read_episode_rows(dataset), key=lambda row: row["episode_index"])
         self._rows = {row["episode_index"]: row for row in rows}
@@ -121,7 +117,7 @@ class DatasetReader:
                 f"{self.dataset}: episode {number} has {table.num_rows} rows, its metadata says "
                 f"{row['length']}; see acehand dataset check."
             )
-        return _episode(self.dataset, self._info, row, table, self._joints)
+        return _episode(self.dataset, self._info, row, table)
 
     def video(self, number: int) -> lerobot_video.SourceEpisode | None:
         """Return the place of an episode's video; None without one."""
@@ -160,18 +156,18 @@ class DatasetReader:
 
 
 def _episode(
-    dataset: Path, info: Mapping[str, Any], row: Mapping[str, Any], table: pa.Table, key: str
+    dataset: Path, info: Mapping[str, Any], row: Mapping[str, Any], table: pa.Table
 ) -> Episode:
     features, count, number = info["features"], table.num_rows, row["episode_index"]
-    values = {
+    stored = {
         name: layout.column_values(table[name], feature["shape"])
         for name, feature in features.items()
-        if feature["dtype"] in layout.ARROW_TYPES and name not in _COUNTED
+        if feature["dtype"] in layout.ARROW_TYPES and name not in layout.MANDATORY
     }
     digest = hashlib.sha256()
-    for name in sorted(values):
+    for name in sorted(stored):
         digest.update(name.encode())
-        digest.update(np.ascontiguousarray(values[name]).tobytes())
+        digest.update(np.ascontiguousarray(stored[name]).tobytes())
 
     report = layout.read_report(dataset, number)
     table_file = dataset / layout.episode_folder(number) / layout.HANDS
@@ -179,71 +175,53 @@ def _episode(
     if motion is not None and len(motion) != count:
         raise SchemaError(f"{table_file}: {len(motion)} frames, the episode has {count}.")
 
-    confidence = values[CONFIDENCE_KEY].astype(float)
-    filled = values["observation.hand.filled"] > 0.5
-    valid = (confidence > 0) | filled  # of datasets of older versions
-    if VALID_KEY in values:
-        valid = values[VALID_KEY].reshape(count, 2)
-    joints = values[key].reshape(count, 2, 21, 3).astype(float)
-    sigma = None
-    if SIGMA_KEY in values:
-        sigma = values[SIGMA_KEY].reshape(count, 2, 21, 2).astype(float)
-        sigma[sigma < 0] = np.nan
-    stamps = values.get(_TIMES, np.round(np.arange(count) / info["fps"] * 1e9).astype(np.int64))
-
-    camera = values.get("observation.camera")
+    values = columns.read(stored, _HANDS)
+    placed, valid = columns.JOINTS in values, values[columns.VALID]
+    joints = values[columns.JOINTS if placed else columns.WRIST_JOINTS]
+    times = np.round(np.arange(count) / info["fps"] * 1e9).astype(np.int64)
+    camera = values.get(columns.CAMERA)
     image = next((features[k]["shape"] for k in layout.video_keys(features)), None)
     return Episode(
         dataset=dataset,
         number=number,
         task=row["tasks"][0] if row["tasks"] else "",
         fps=float(info["fps"]),
-        source_ns=stamps.reshape(-1),
+        source_ns=values.get(columns.SOURCE_TIMES, times).reshape(-1),
         joints=np.where(valid[..., None, None], joints, np.nan),
-        placed=key == _JOINTS[0],
+        placed=placed,
         valid=valid,
-        filled=filled,
-        confidence=confidence,
-        sigma=sigma,
-        camera=None if camera is None or not camera.any() else camera.astype(float),
-        robot=_robot(features, values),
+        filled=values[columns.FILLED],
+        confidence=values[columns.CONFIDENCE],
+        sigma=values.get(columns.JOINT_SIGMA),
+        camera=camera if camera is not None and camera.any() else None,
+        robot=_robot(features, stored),
         robot_label=str(info.get("robot_type") or ""),
         image_size=None if image is None else (image[1], image[0]),
         motion=motion,
-        columns={name: column.reshape(count, -1) for name, column in values.items()},
+        columns={name: column.reshape(count, -1) for name, column in stored.items()},
         report={key: value for key, value in report.items() if key != "provenance"},
         origin=layout.read_record(dataset, row) or {},
         fingerprint=digest.hexdigest()[:32],
     )
 
 
-def _robot(features: Mapping[str, Any], values: Mapping[str, np.ndarray]) -> RobotColumns | None:
-    """Return the robot's columns; None without them."""
-    if not {"observation.state", "observation.joints.robot", "action.register"} <= values.keys():
+def _robot(features: Mapping[str, Any], stored: Mapping[str, np.ndarray]) -> RobotColumns | None:
+    """Return the robot's columns; None without them: in other datasets a state may be anything."""
+    if any(column.name not in stored for column in _ROBOT):
         return None
-    state = values["observation.state"].astype(float)
-    count = len(state)
-    state = state.reshape(count, 2, -1)
-    frame = features["observation.state"].get("info", {}).get("frame", "camera")
-    poses, first = None, 0
-    if frame != "none":
-        poses = frames.rigid(rotations.from_6d(state[..., 3:_BASE]), state[..., :3])
-        first = _BASE
+    values, frame = columns.read(stored, (*_ROBOT, columns.ARM_REACHED)), columns.frame_of(features)
+    state, joints, registers = (values[column] for column in _ROBOT)
+    poses, commands = columns.split_states(state, frame)
     return RobotColumns(
-        joint_names=_unsided(features["observation.joints.robot"]["names"]),
-        command_joints=_unsided(features["observation.state"]["names"])[first:],
-        joints=values["observation.joints.robot"].astype(float).reshape(count, 2, -1),
-        commands=state[..., first:],
-        registers=values["action.register"].astype(float).reshape(count, 2, -1),
+        joint_names=columns.joints_of(features[columns.ROBOT_JOINTS.name]),
+        command_joints=columns.joints_of(features[columns.STATE.name])[-commands.shape[2] :],
+        joints=joints,
+        commands=commands,
+        registers=registers,
         frame=frame,
         T_frame_base=poses,
-        arm_reached=values[_REACHED] > 0.5 if _REACHED in values else None,
+        arm_reached=values.get(columns.ARM_REACHED),
     )
-
-
-def _unsided(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of the first hand's entries without the side."""
-    return tuple(name.removeprefix(f"{SIDES[0]}_") for name in names[: len(names) // 2])
 
 
 def hands_as_episode(
