@@ -17,69 +17,70 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import yaml
+from typing import Annotated, Any
 
 from acehand_core.errors import InputError, SchemaError, nearest
 from acehand_core.lerobot import format as layout
 from acehand_core.lerobot.assemble import Row
+from acehand_core.user_files import Valid, read_yaml, structured
 
-_KINDS = ("min", "max", "matches")
+
+def _is_pattern(text: str) -> bool:
+    try:
+        return re.compile(text) is not None
+    except re.error:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of a number, and a pattern that all of a text matches."""
+
+    min: int | float | None = None
+    max: int | float | None = None
+    matches: Annotated[str, Valid("a regular expression", _is_pattern)] | None = None
+
+    def __post_init__(self) -> None:
+        if (self.min, self.max, self.matches) == (None, None, None):
+            raise SchemaError("valid: min, max, matches.")
+
+    def broken_by(self, name: str, value: Any) -> str | None:
+        """Return how a known value breaks them; None: it does not."""
+        if self.matches is not None and re.fullmatch(self.matches, str(value)) is None:
+            return f"{name} is {value!r}, which does not match {self.matches!r}"
+        if self.min is None and self.max is None:
+            return None
+        if not _is_number(value):
+            return f"{name} is {value!r}, no number"
+        if self.min is not None and value < self.min:
+            return f"{name} is {value:g}, less than {self.min:g}"
+        if self.max is not None and value > self.max:
+            return f"{name} is {value:g}, more than {self.max:g}"
+        return None
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One entry: one of ``values``, within limits, or matching a pattern."""
+    """What is wanted of one entry: one of several values, or limits."""
 
     entry: str
-    values: tuple[Any, ...] | None = None
-    low: int | float | None = None
-    high: int | float | None = None
-    pattern: str | None = None
+    wanted: tuple[Any, ...] | Limits
 
     @classmethod
     def of(cls, entry: str, wanted: Any, where: str) -> Rule:
         """Return the rule of a file for an entry. Raises SchemaError."""
-        if isinstance(wanted, list):
-            return cls(entry, values=tuple(wanted))
-        if not isinstance(wanted, Mapping):
-            return cls(entry, values=(wanted,))
-        unknown = [key for key in wanted if key not in _KINDS]
-        if unknown or not wanted:
-            said = nearest(str(unknown[0]), _KINDS) if unknown else f"valid: {', '.join(_KINDS)}."
-            raise SchemaError(f"{where}: {entry}: {wanted}: {said}")
-        for key in ("min", "max"):
-            if key in wanted and not _is_number(wanted[key]):
-                raise SchemaError(f"{where}: {entry}: {key} is {wanted[key]!r}; give a number.")
-        pattern = wanted.get("matches")
-        try:
-            re.compile(pattern or "")
-        except (re.error, TypeError) as error:
-            raise SchemaError(
-                f"{where}: {entry}: {pattern!r} is no regular expression: {error}."
-            ) from error
-        return cls(entry, low=wanted.get("min"), high=wanted.get("max"), pattern=pattern)
+        if isinstance(wanted, Mapping):
+            return cls(entry, structured(Limits, wanted, f"{where}: {entry}"))
+        return cls(entry, tuple(wanted) if isinstance(wanted, list) else (wanted,))
 
     def broken_by(self, value: Any) -> str | None:
         """Return how a value breaks the rule; None: it does not."""
-        name = self.entry
         if value is None:
-            return f"{name} is not known"
-        if self.values is not None:
-            wanted = ", ".join(map(str, self.values))
-            return None if value in self.values else f"{name} is {value}, not one of {wanted}"
-        if self.pattern is not None and re.fullmatch(self.pattern, str(value)) is None:
-            return f"{name} is {value!r}, which does not match {self.pattern!r}"
-        if self.low is None and self.high is None:
-            return None
-        if not _is_number(value):
-            return f"{name} is {value!r}, no number"
-        if self.low is not None and value < self.low:
-            return f"{name} is {value:g}, less than {self.low:g}"
-        if self.high is not None and value > self.high:
-            return f"{name} is {value:g}, more than {self.high:g}"
-        return None
+            return f"{self.entry} is not known"
+        if isinstance(self.wanted, Limits):
+            return self.wanted.broken_by(self.entry, value)
+        wanted = ", ".join(map(str, self.wanted))
+        return None if value in self.wanted else f"{self.entry} is {value}, not one of {wanted}"
 
 
 def _is_number(value: Any) -> bool:
@@ -88,20 +89,15 @@ def _is_number(value: Any) -> bool:
 
 def read_rules(path: Path) -> tuple[Rule, ...]:
     """Return the rules of a file. Raises InputError, SchemaError."""
-    content = read_mapping(path, "verdict: [pass, warn]")
-    return tuple(Rule.of(str(entry), wanted, str(path)) for entry, wanted in content.items())
+    content = read_rules_file(path)
+    return tuple(Rule.of(entry, wanted, str(path)) for entry, wanted in content.items())
 
 
-def read_mapping(path: Path, example: str) -> dict[Any, Any]:
+def read_rules_file(path: Path) -> dict[str, Any]:
     """Return the non-empty mapping of a file of rules. Raises InputError, SchemaError."""
-    try:
-        content = yaml.safe_load(path.read_text("utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
-    except (yaml.YAMLError, ValueError) as error:  # not UTF-8, or an impossible date
-        raise SchemaError(f"{path}: not YAML: {error}.") from error
-    if not isinstance(content, dict) or not content:
-        raise SchemaError(f"{path}: a file of rules is a mapping, as in {example!r}.")
+    content = read_yaml(path)
+    if not content:
+        raise SchemaError(f"{path}: has no rule.")
     return content
 
 

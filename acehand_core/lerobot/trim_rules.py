@@ -12,19 +12,20 @@ A file of rules (YAML) has any of these, each with values other than its default
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
 import cv2
 import numpy as np
 from jaxtyping import Bool, Float
 
-from acehand_core.errors import InputError, SchemaError, nearest
+from acehand_core.errors import InputError
 from acehand_core.lerobot.columns import CONFIDENCE, FILLED, JOINTS, VALID, WRIST_JOINTS, Column
-from acehand_core.lerobot.rules import read_mapping
+from acehand_core.lerobot.rules import read_rules_file
 from acehand_core.motion import Recording, runs
 from acehand_core.types import SIDES
+from acehand_core.user_files import NonNegative, structured
 
 #: Columns that rules about hands read, if available.
 RULE_COLUMNS = (JOINTS, WRIST_JOINTS, CONFIDENCE, VALID, FILLED)
@@ -44,9 +45,9 @@ class Idle:
     ``keep`` seconds of them stay. A hand's speed is the mean of its 21 keypoints'.
     """
 
-    seconds: int | float = 0.5
-    speed: int | float = 0.05
-    keep: int | float = 0.0
+    seconds: NonNegative = 0.5
+    speed: NonNegative = 0.05
+    keep: NonNegative = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class Gaps:
     Frames that gap filling wrote are not observed. A hand that never appears has no gaps.
     """
 
-    seconds: int | float = 0.5
+    seconds: NonNegative = 0.5
     hands: AnyOrBoth = "any"
 
 
@@ -64,9 +65,9 @@ class Gaps:
 class Confidence:
     """Stretches longer than ``seconds`` with a valid hand, or each, below ``min`` (0 to 1)."""
 
-    min: int | float
+    min: NonNegative
     hands: AnyOrBoth = "any"
-    seconds: int | float = 0.0
+    seconds: NonNegative = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +77,8 @@ class Blur:
     ``video`` is a key; None: the dataset's only one.
     """
 
-    below: int | float = 0.3
-    seconds: int | float = 0.0
+    below: NonNegative = 0.3
+    seconds: NonNegative = 0.0
     video: str | None = None
 
 
@@ -89,7 +90,7 @@ class TrimRules:
     gaps: Gaps | None = None
     confidence: Confidence | None = None
     blur: Blur | None = None
-    min_seconds: int | float = 0.0
+    min_seconds: NonNegative = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,47 +102,10 @@ class TrimCut:
     reason: str
 
 
-_Kind = TypeVar("_Kind", Idle, Gaps, Confidence, Blur)
-_KINDS: Mapping[str, type[Any]] = {k.__name__.lower(): k for k in (Idle, Gaps, Confidence, Blur)}
-
-
 def read_trim_rules(path: Path) -> TrimRules:
     """Return the rules of a file. Raises InputError, SchemaError."""
-    content = read_mapping(path, "idle: {seconds: 0.5}")
-    known = [*_KINDS, "min_seconds"]
-    for name in content:
-        if name not in known:
-            raise SchemaError(f"{path}: no rule {name!r}; {nearest(str(name), known)}")
-    rules: dict[str, Any] = {
-        name: (_rule(_KINDS[name], value, where) if name in _KINDS else _number(value, where))
-        for name, value, where in ((n, v, f"{path}: {n}") for n, v in content.items())
-    }
-    return TrimRules(**rules)
-
-
-def _rule(kind: type[_Kind], said: Any, where: str) -> _Kind:
-    said = {} if said is None else said
-    if not isinstance(said, Mapping):
-        raise SchemaError(f"{where} is {said!r}; give a mapping, as in {{seconds: 0.5}}.")
-    there = {entry.name: entry for entry in fields(kind)}
-    values: dict[str, Any] = {}
-    for name, value in said.items():
-        if name not in there:
-            raise SchemaError(f"{where}: no entry {name!r}; {nearest(str(name), there)}")
-        if name == "hands" and value not in ("any", "both"):
-            raise SchemaError(f"{where}: hands is {value!r}; valid: any, both.")
-        is_text = name in ("hands", "video")
-        values[name] = str(value) if is_text else _number(value, f"{where}: {name}")
-    for name, entry in there.items():
-        if entry.default is MISSING and name not in values:
-            raise SchemaError(f"{where}: {name} is missing.")
-    return kind(**values)
-
-
-def _number(value: Any, where: str) -> int | float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < np.inf:
-        raise SchemaError(f"{where} is {value!r}; give a number from 0 on.")
-    return value
+    rules = {name: {} if rule is None else rule for name, rule in read_rules_file(path).items()}
+    return structured(TrimRules, rules, path)
 
 
 def find_cuts(

@@ -255,8 +255,8 @@ def test_a_date_that_is_none_is_no_rule(read, tmp_path):
 def test_what_cannot_be_trimmed_is_refused(own, capsys):
     before = samples.snapshot(own)
     for rules, message in (
-        ("idel: {}", "'idel'; .*'idle'"), ("idle: {speed: fast}", "'fast'"),
-        ("idle: {spede: 1}", "'spede'; .*'speed'"), ("gaps: {hands: left}", "valid: any, both"),
+        ("idel: {}", "idel .*'idle'"), ("idle: {speed: fast}", "'fast'"),
+        ("idle: {spede: 1}", "idle.spede .*'speed'"), ("gaps: {hands: left}", "valid: any, both"),
         ("confidence: {}", "min"), ("blur: {video: front}", "'front'"), ("idle: [", "YAML"),
         ("min_seconds: 10", "no episode would be left"), ("- idle", "mapping"),
     ):  # fmt: skip
