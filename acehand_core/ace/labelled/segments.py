@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from acehand_core.ace.labelled.clips import schema
-from acehand_core.ace.labelled.clips.schema import check_name, known_fields
+from acehand_core.ace.labelled.clips.schema import check_name
 from acehand_core.atomic import check_free
 from acehand_core.errors import InputError, SchemaError
+from acehand_core.user_files import read_json, structured, without_header
 
 FORMAT = "acehand.segments"
 VERSION = 1
@@ -156,17 +157,9 @@ def write_segments(segments: SegmentList, path: Path, overwrite: bool = False) -
 
 def read_segments(path: Path) -> SegmentList:
     """Read a list and check its hash. Raises InputError, SchemaError."""
-    fields = known_fields(schema.read_json(path), FORMAT, SegmentList, str(path), "sha256")
-    stated = fields.pop("sha256", None)
-
-    try:
-        fields["segments"] = tuple(Segment(**entry) for entry in fields["segments"])
-        segments = SegmentList(**fields)
-    except SchemaError as error:
-        raise SchemaError(f"{path}: {error}") from error
-    except (KeyError, TypeError) as error:
-        raise SchemaError(f"{path}: not a list of segments: {error}.") from error
-
+    content = without_header(read_json(path), FORMAT, VERSION, str(path))
+    stated = content.pop("sha256", None)
+    segments = structured(SegmentList, content, path)
     if segments.sha256 != stated:
         raise SchemaError(
             f"{path}: changed since it was written: its content has SHA-256 {segments.sha256}, the "

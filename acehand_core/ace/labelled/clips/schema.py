@@ -11,31 +11,23 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from acehand_core.atomic import atomic_path
-from acehand_core.errors import InputError, SchemaError, nearest
+from acehand_core.errors import SchemaError
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import Depth, FrameSource, HandModelName, HandMotion, Recording, View
 from acehand_core.types import RigidTransform
+from acehand_core.user_files import Valid, structured, without_header
+from acehand_core.user_files import read_json as read_json
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write a JSON file atomically. Raises OutputError."""
     with atomic_path(path, overwrite=True) as partial:
         partial.write_text(json.dumps(value, indent=1, default=plain) + "\n", "utf-8")
-
-
-def read_json(path: Path) -> Any:
-    """Return a JSON file's content. Raises InputError, SchemaError."""
-    try:
-        return json.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
-    except (ValueError, RecursionError) as error:
-        raise SchemaError(f"{path}: not JSON ({error}).") from error
 
 
 def plain(value: Any) -> Any:
@@ -55,6 +47,10 @@ RENDERED_DATASETS = ("synthetic", "rhd")
 Kind = Literal["video", "image"]
 Media = Literal["video", "image", "reference", "none"]
 Split = Literal["train", "val", "test", "all"]
+_Pose = Annotated[
+    tuple[tuple[float, ...], ...],
+    Valid("4 x 4 numbers", lambda rows: [len(row) for row in rows] == [4] * 4),
+]
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,180}")
 
 
@@ -77,11 +73,6 @@ class Supervision:
     camera: bool = True
     pinhole_fit: bool = True
     slots: tuple[bool, bool] = (True, True)
-
-    def __post_init__(self) -> None:
-        *flags, slots = dataclasses.astuple(self)
-        if len(slots) != 2 or not all(isinstance(flag, bool) for flag in (*flags, *slots)):
-            raise SchemaError(f"{self}: every flag is true or false, and slots are two flags.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +103,7 @@ class Mounted:
     """
 
     camera: Camera
-    pose: tuple[tuple[float, ...], ...]
+    pose: _Pose
     grey: bool = False
     sigma_per_m: float = 0.0
 
@@ -120,14 +111,6 @@ class Mounted:
     def T_camera_view(self) -> RigidTransform:
         """The pose as an array."""
         return np.array(self.pose)
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any], where: str) -> Mounted:
-        """Return the camera of an entry. Raises SchemaError."""
-        camera, pose = Camera.from_json(value["camera"], where), np.array(value["pose"], float)
-        if pose.shape != (4, 4) or not np.isfinite(pose).all():
-            raise SchemaError(f"the pose of a camera is {value['pose']}; 4 x 4 numbers are needed.")
-        return cls(**{**value, "camera": camera, "pose": tuple(map(tuple, pose.tolist()))})
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,12 +159,6 @@ class ClipInfo:
         for name in self.views:
             check_name(name, "view")
 
-        kinds = {"kind": Kind, "split": Split, "media": Media, "hand_model": HandModelName}
-        for name, kind in kinds.items():
-            if (value := getattr(self, name)) not in get_args(kind):
-                valid = nearest(str(value), get_args(kind))
-                raise SchemaError(f"clip {self.id}: {name} {value!r}; {valid}")
-
         size, camera, reference = (self.width, self.height), self.camera, self.reference
         wrong = None
         if self.frames < 1 or min(size) < 1 or not self.fps > 0:
@@ -215,22 +192,7 @@ class ClipInfo:
     @classmethod
     def from_json(cls, value: Mapping[str, Any], where: str) -> ClipInfo:
         """Return the clip of a ``clip.json``. Raises SchemaError."""
-        fields = known_fields(value, CLIP_FORMAT, cls, where)
-        try:
-            camera, reference = fields["camera"], fields["reference"]
-            flags = dict(fields["supervision"])
-            flags["slots"] = tuple(flags["slots"])
-            fields["supervision"] = Supervision(**flags)
-            fields["camera"] = Camera.from_json(camera, where) if camera else None
-            fields["reference"] = Reference(**reference) if reference else None
-            views, depth = fields.get("views", {}), fields.get("depth")
-            fields["views"] = {n: Mounted.from_json(view, where) for n, view in views.items()}
-            fields["depth"] = Mounted.from_json(depth, where) if depth else None
-            return cls(**fields)
-        except SchemaError as error:
-            raise SchemaError(f"{where}: {error}") from error
-        except (KeyError, TypeError, ValueError) as error:
-            raise SchemaError(f"{where}: not a description of a clip: {error!r}.") from error
+        return structured(cls, without_header(value, CLIP_FORMAT, VERSION, where), where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,8 +214,6 @@ class StoreInfo:
 
     def __post_init__(self) -> None:
         check_name(self.dataset, "dataset")
-        if self.split not in get_args(Split):
-            raise SchemaError(f"split {self.split!r}; {nearest(self.split, get_args(Split))}")
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of ``store.json``."""
@@ -262,10 +222,7 @@ class StoreInfo:
     @classmethod
     def from_json(cls, value: Mapping[str, Any], where: str) -> StoreInfo:
         """Return the store of a ``store.json``. Raises SchemaError."""
-        try:
-            return cls(**known_fields(value, STORE_FORMAT, cls, where))
-        except TypeError as error:
-            raise SchemaError(f"{where}: not a description of a store: {error!r}.") from error
+        return structured(cls, without_header(value, STORE_FORMAT, VERSION, where), where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,20 +274,3 @@ def check_name(name: str, what: str) -> None:
             f"{what} name {name!r}; valid: letters, digits, '.', '_' and '-', starting with a "
             "letter or digit."
         )
-
-
-def known_fields(value: Any, kind: str, owner: type, where: str, *more: str) -> dict[str, Any]:
-    """Return the entries of a JSON object that are fields of ``owner`` or in ``more``.
-
-    Raises SchemaError for another format, version or entry.
-    """
-    if not isinstance(value, Mapping) or value.get("format") != kind:
-        raise SchemaError(f"{where}: not of format {kind!r}.")
-    if value.get("version") != VERSION:
-        raise SchemaError(f"{where}: version {value.get('version')}; {VERSION} is needed.")
-    names = (*(f.name for f in dataclasses.fields(owner)), *more)
-    fields = {key: entry for key, entry in value.items() if key not in ("format", "version")}
-    for key in fields:
-        if key not in names:
-            raise SchemaError(f"{where}: unknown entry {key!r}; {nearest(key, names)}")
-    return fields

@@ -32,6 +32,7 @@ from acehand_core.motion import Depth, FrameSource, HandMotion, Recording, View
 from acehand_core.recordings.hands_file import read_hand_motion, to_table
 from acehand_core.safe_files import content_sha256
 from acehand_core.types import ImageRgb
+from acehand_core.user_files import read_json
 
 _HANDS = "hands.parquet"
 _CLIP = "clip.json"
@@ -77,7 +78,7 @@ class ClipWriter:
         elif filled:
             raise SchemaError(f"{root}: not empty and not a store of clips; choose another.")
 
-        if not path.exists() or schema.read_json(path) != _as_read(info.to_json()):
+        if not path.exists() or read_json(path) != _as_read(info.to_json()):
             schema.write_json(path, info.to_json())
         (root / "clips").mkdir(exist_ok=True)
 
@@ -306,7 +307,7 @@ class ClipStore:
         index: Mapping[str, Any] = {}
         if (self.root / _INDEX).exists():
             try:
-                index = schema.read_json(self.root / _INDEX)["clips"]
+                index = read_json(self.root / _INDEX)["clips"]
             except (InputError, KeyError, TypeError):  # it is only a copy
                 index = {}
 
@@ -317,7 +318,7 @@ class ClipStore:
             if isinstance(entry, list) and entry[:2] == list(_stamp(path)):
                 value = entry[2]
             else:
-                value = schema.read_json(path)
+                value = read_json(path)
             infos[name] = ClipInfo.from_json(value, str(path))
             if infos[name].id != name:
                 raise SchemaError(f"{path}: describes clip {infos[name].id!r}; folder renamed?")
@@ -335,12 +336,12 @@ class ClipStore:
 
 def _store_info(root: Path) -> StoreInfo:
     path = root / "store.json"
-    return StoreInfo.from_json(schema.read_json(path), str(path))
+    return StoreInfo.from_json(read_json(path), str(path))
 
 
 def _clip_info(folder: Path) -> ClipInfo:
     path = folder / _CLIP
-    return ClipInfo.from_json(schema.read_json(path), str(path))
+    return ClipInfo.from_json(read_json(path), str(path))
 
 
 def _as_read(value: Mapping[str, Any]) -> dict[str, Any]:

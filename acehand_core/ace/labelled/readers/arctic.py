@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 
 from acehand_core.ace.labelled.clips.media import ImageFiles
-from acehand_core.ace.labelled.clips.schema import read_json
 from acehand_core.ace.labelled.readers import base
 from acehand_core.ace.labelled.readers.pictures import image_size, numbered_images, rescaled_to
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.geometry import frames
 from acehand_core.geometry.cameras import Camera
 from acehand_core.types import SIDES
+from acehand_core.user_files import read_json
 
 CONVENTION = base.Convention("vectors", False, "mano", False, "world")
 _FPS = 30.0

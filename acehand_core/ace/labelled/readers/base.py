@@ -17,13 +17,13 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from acehand_core.ace.labelled.clips.schema import read_json
 from acehand_core.errors import InputError, SchemaError, nearest
 from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import FrameSource
 from acehand_core.types import CameraPoses, JointsCamera, JointsImage, PerHand, TimestampsNs
 from acehand_core.unpickling import load_npy_object
+from acehand_core.user_files import read_json
 
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")

@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float, Int
 
-from acehand_core.ace.labelled.clips.schema import read_json
 from acehand_core.ace.labelled.readers import base, hot3d_files
 from acehand_core.ace.labelled.readers.hot3d_files import (
     CAMERAS_FILE,
@@ -32,6 +31,7 @@ from acehand_core.geometry import frames
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import ChangedFrames
 from acehand_core.recordings.vrs import UPRIGHT
+from acehand_core.user_files import read_json
 
 CONVENTION = base.Convention("components", False, "mano", True, "world")
 _FPS = 30.0

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 
-from acehand_core.ace.labelled.clips.schema import read_json
 from acehand_core.ace.labelled.readers import base
 from acehand_core.ace.labelled.readers.hot3d import CONVENTION, LICENCES
 from acehand_core.ace.labelled.readers.hot3d_files import fisheye624, read_pose
@@ -27,6 +26,7 @@ from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import ChangedFrames, FrameSource
 from acehand_core.recordings.vrs import UPRIGHT
 from acehand_core.types import SIDES
+from acehand_core.user_files import read_json
 
 _FPS = 30.0
 _FOLDERS = ("train_aria", "train_quest3")

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from acehand_core.ace.labelled.clips.schema import read_json
 from acehand_core.ace.labelled.readers import base
 from acehand_core.errors import InputError, SchemaError, nearest
 from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.types import RigidTransform
+from acehand_core.user_files import read_json
 
 MANO_FILE = "mano_hand_pose_trajectory.jsonl"
 UMETRACK_FILE = "umetrack_hand_pose_trajectory.jsonl"

@@ -19,12 +19,12 @@ from pathlib import Path
 import numpy as np
 
 from acehand_core.ace.labelled.clips.media import ImageFiles
-from acehand_core.ace.labelled.clips.schema import read_json
 from acehand_core.ace.labelled.readers import base
 from acehand_core.ace.labelled.readers.pictures import image_size
 from acehand_core.errors import SchemaError
 from acehand_core.geometry import rotations
 from acehand_core.unpickling import NPY_OBJECT, restricted_load
+from acehand_core.user_files import read_json
 
 FREIHAND_CONVENTION = base.Convention("vectors", False, "middle_knuckle", False, "camera")
 _PARTS: dict[str, base.Split] = {"training": "train", "evaluation": "test"}

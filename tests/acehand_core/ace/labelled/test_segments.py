@@ -70,7 +70,7 @@ def test_files_come_back_and_changes_are_noticed(tmp_path):
         ({"segments": []}, "no segments"),
         ({"segments": [{**value["segments"][0], "stop": 90}]}, "81 frames are needed"),
         ({"segments": [{**value["segments"][0], "id": "../x"}]}, "segment name"),
-        ({"segments": [{"id": "a"}]}, "not a list of segments"),
+        ({"segments": [{"id": "a"}]}, r"segments\[0\]\.\w+ is missing"),
         ({"format": "other"}, "acehand.segments"),
         ({"version": 9}, "version 9"),
         ({"colour": 1}, "colour"),
