@@ -124,7 +124,8 @@ class _InvalidError(Exception):
     def __init__(self, path: tuple[Any, ...], what: str, valid: str) -> None:
         steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
         self.path, self.valid = path, valid
-        self.problem = f"{''.join(steps).removeprefix('.')} {what}; {valid}".lstrip()
+        place = f"{''.join(steps).removeprefix('.')} {what}".strip()
+        self.problem = "; ".join(filter(None, (place, valid)))
 
 
 def _made(kind: Any, value: Any, path: tuple[Any, ...]) -> Any:
@@ -204,7 +205,7 @@ def _dataclass(kind: Any, value: Any, path: tuple[Any, ...]) -> Any:
     try:
         return kind(**made)
     except InputError as error:
-        raise _InvalidError(path, "is not valid", str(error)) from error
+        raise _InvalidError(path, "is not valid" if path else "", str(error)) from error
 
 
 @cache

@@ -155,7 +155,7 @@ def _wide(table: pa.Table, mapping: KeypointMap) -> dict[str, Any]:
     if named:
         _check_spelling(columns, others)
     order: str | Sequence[str] = KEYPOINT_NAMES if named else mapping.order or "openpose"
-    count = len(order_named("order", order))
+    count = len(order_named(order))
     numbers = {joint for _, joint in columns}
     first = int(not named and min(numbers) == 1 and max(numbers) == count)
     if max(numbers) - first >= count:
@@ -237,7 +237,7 @@ def _long(
     names = encoded.dictionary.to_pylist()
     is_text = all(isinstance(name, str) for name in names)
     order: str | Sequence[str] = KEYPOINT_NAMES if is_text else mapping.order or "openpose"
-    count = len(order_named("order", order))
+    count = len(order_named(order))
     slots, places = np.full(len(names), -1), np.full(len(names), -1)
     for index, name in enumerate(names):
         if order is not KEYPOINT_NAMES:

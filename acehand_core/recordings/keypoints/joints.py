@@ -115,9 +115,9 @@ def motion_from_entries(
             raise SchemaError(f"{source}: unknown entry {key!r}; {nearest(key, ENTRIES)}")
 
     name = _order_name(entries)
-    order = mapping.order_named(source, name)
     stated = name if isinstance(name, str) else "that is listed"
     with mapping.naming(source):
+        order = mapping.order_named(name)
         raw = _points(entries, len(order), stated)
         if raw.ndim == 3:
             single, raw = raw, np.full((len(raw), 2, *raw.shape[1:]), np.nan)

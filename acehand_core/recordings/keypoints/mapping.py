@@ -7,10 +7,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import numpy as np
-import yaml
 
 from acehand_core.errors import InputError, SchemaError, nearest
 from acehand_core.hand.skeleton import (
@@ -21,6 +20,7 @@ from acehand_core.hand.skeleton import (
     finger_keypoints,
 )
 from acehand_core.types import SIDES, Side
+from acehand_core.user_files import NOT_IN_FILES, Valid, read_yaml, structured
 
 # Joint orders of other programs. Sources:
 #     openpose: keypoints of OpenPose's hand model; the same in MediaPipe (``HandLandmark``),
@@ -143,14 +143,15 @@ def keypoint_named(name: str) -> tuple[Side | None, int | None]:
     return side, None if place is None else finger_keypoints(finger)[place]
 
 
-def order_named(where: str, order: str | Sequence[str]) -> Order:
+def order_named(order: str | Sequence[str], entry: str = "order") -> Order:
     """Return the keypoint of each joint for a preset, or for a list of joint names.
 
-    "-" in a list is an unused joint. Raises SchemaError: unknown preset or joint, or a joint twice.
+    "-" in a list is an unused joint; ``entry`` is for messages. Raises SchemaError: unknown preset
+    or joint, or a joint twice.
     """
     if isinstance(order, str):
         if order not in PRESETS:
-            raise SchemaError(f"{where}: order is {order!r}; {nearest(order, PRESETS)}")
+            raise SchemaError(f"{entry} is {order!r}; {nearest(order, PRESETS)}")
         return PRESETS[order]
 
     joints: list[int | None] = []
@@ -159,12 +160,12 @@ def order_named(where: str, order: str | Sequence[str]) -> Order:
             joints.append(None if name == "-" else keypoint_named(name)[1])
         except KeyError:
             raise SchemaError(
-                f"{where}: order has {name!r}, which is no joint; {nearest(name, KEYPOINT_NAMES)} "
+                f"{entry} has {name!r}, which is no joint; {nearest(name, KEYPOINT_NAMES)} "
                 'Write "-" for a joint that is not used.'
             ) from None
     used = [joint for joint in joints if joint is not None]
     if twice := {KEYPOINT_NAMES[joint] for joint in used if used.count(joint) > 1}:
-        raise SchemaError(f"{where}: order has {', '.join(sorted(twice))} more than once.")
+        raise SchemaError(f"{entry} has {', '.join(sorted(twice))} more than once.")
     return tuple(joints)
 
 
@@ -192,6 +193,18 @@ JointFrame = Literal["camera", "wrist", "world"]
 
 #: Entries of an npz or json file by side.
 _Entries = Mapping[Side, str]
+_Order = Annotated[tuple[str, ...], Valid("a list of joints", bool)]
+_Marker = Annotated[
+    int | float | str,
+    Valid("a number, or 'zeros'", lambda mark: not isinstance(mark, str) or mark == "zeros"),
+]
+_Pattern = Annotated[
+    str,
+    Valid(
+        "a pattern with {joint} and {axis}, for example '{side}_{joint}_{axis}'",
+        lambda pattern: "{joint}" in pattern and "{axis}" in pattern,
+    ),
+]
 _AVP_ENTRIES = {"joints": {side: f"{side}_fingers" for side in SIDES},
                 "wrist": {side: f"{side}_wrist" for side in SIDES}}  # fmt: skip
 #: Settings of a preset besides the order.
@@ -226,44 +239,25 @@ class KeypointMap:
         where: name for messages.
     """
 
-    order: str | tuple[str, ...] | None = None
+    order: str | _Order | None = None
     names: Mapping[str, str] = field(default_factory=dict)
-    unit: str | None = None
+    unit: Literal["m", "cm", "mm", "in"] | None = None
     side: Side | None = None
     rate: float | None = None
-    frame: str | None = None
-    missing: tuple[int | float | str, ...] = ()
+    frame: JointFrame | None = None
+    missing: tuple[_Marker, ...] = ()
     min_confidence: float = 0.0
     joints: _Entries | str | None = None
     wrist: _Entries | str | None = None
-    columns: str | None = None
+    columns: _Pattern | None = None
     time: str | None = None
-    time_unit: str | None = None
-    where: str = field(default="", compare=False)
+    time_unit: Literal["ns", "us", "ms", "s"] | None = None
+    where: str = field(default="", compare=False, metadata=NOT_IN_FILES)
 
     def __post_init__(self) -> None:
-        where = self.where or "keypoints"
         if self.order is not None:
-            order_named(where, self.order)
-        order_named(f"{where}: names", tuple(self.names.values()))
-        for name, valid in (
-            ("unit", UNITS_M),
-            ("side", SIDES),
-            ("frame", get_args(JointFrame)),
-            ("time_unit", TIME_UNITS_NS),
-        ):
-            value = getattr(self, name)
-            if value is not None and value not in valid:
-                raise SchemaError(f"{where}: {name} is {value!r}; {nearest(str(value), valid)}")
-        for entry in self.missing:
-            if isinstance(entry, str) and entry != "zeros":
-                raise SchemaError(f"{where}: missing is {entry!r}; valid: numbers, or 'zeros'.")
-        columns = "{joint}{axis}" if self.columns is None else self.columns
-        if "{joint}" not in columns or "{axis}" not in columns:
-            raise SchemaError(
-                f"{where}: columns is {self.columns!r}; it needs {{joint}} and {{axis}}, for "
-                "example '{side}_{joint}_{axis}'."
-            )
+            order_named(self.order)
+        order_named(tuple(self.names.values()), "names")
 
     def joint(self, name: str) -> tuple[Side | None, int | None]:
         """Return the side, if given, and the keypoint of a name in the file. Raises KeyError."""
@@ -288,66 +282,19 @@ class KeypointMap:
         return merged
 
 
-def preset_map(name: str) -> KeypointMap:
-    """Return the mapping of a preset. Raises SchemaError."""
-    order_named("--keypoints", name)
-    return KeypointMap(order=name, where=f"--keypoints {name}", **_PRESET_SETTINGS.get(name, {}))
-
-
 def load_map(name: str) -> KeypointMap:
     """Return the mapping of a preset, or of a YAML file, which may extend one as ``order``.
 
     Raises InputError: no such file or preset; SchemaError: invalid content.
     """
-    if name in PRESETS:
-        return preset_map(name)
-    path = Path(name)
-    if not path.is_file():
-        raise InputError(f"--keypoints {name}: not a file or preset; {nearest(name, PRESETS)}")
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, ValueError) as error:  # also an impossible date
-        raise SchemaError(f"{path}: not YAML: {error}.") from error
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
-    if not isinstance(values, dict):
-        raise SchemaError(f"{path}: holds {type(values).__name__}; keys and values are needed.")
-    return _map_of(str(path), values)
+    where, values = f"--keypoints {name}", {"order": name}
+    if name not in PRESETS:
+        if not Path(name).is_file():
+            raise InputError(f"{where}: not a file or preset; {nearest(name, PRESETS)}")
+        where, values = name, read_yaml(Path(name))
 
-
-#: Keys of a mapping file and the types of their values.
-_KEYS: Mapping[str, tuple[type, ...]] = {
-    **dict.fromkeys(("unit", "side", "frame", "columns", "time", "time_unit"), (str,)),
-    **dict.fromkeys(("rate", "min_confidence"), (int, float)),
-    **dict.fromkeys(("joints", "wrist"), (str, dict)),
-    "order": (str, list),
-    "names": (dict,),
-    "missing": (str, int, float, list),
-}
-
-
-def _map_of(where: str, values: Mapping[str, Any]) -> KeypointMap:
-    settings: dict[str, Any] = {}
-    for key, value in values.items():
-        if key not in _KEYS:
-            raise SchemaError(f"{where}: unknown key {key!r}; {nearest(str(key), _KEYS)}")
-        if not isinstance(value, _KEYS[key]) or isinstance(value, bool):
-            kinds = " or ".join(kind.__name__ for kind in _KEYS[key])
-            raise SchemaError(f"{where}: {key} is {value!r}; {kinds} is needed.")
-        if isinstance(value, list):
-            kind = str if key == "order" else (int, float, str)
-            if not value or not all(isinstance(entry, kind) for entry in value):
-                raise SchemaError(f"{where}: {key} is {value!r}; a list of names is needed.")
-            value = tuple(value)
-        for name, entry in value.items() if isinstance(value, dict) else ():
-            if not isinstance(name, str) or not isinstance(entry, str):
-                raise SchemaError(f"{where}: {key} has {name!r}: {entry!r}; text is needed.")
-            if key != "names" and name not in SIDES:
-                raise SchemaError(f"{where}: {key} must name an entry for left, for right.")
-        settings[key] = float(value) if key in ("rate", "min_confidence") else value
-
-    if "missing" in settings and not isinstance(settings["missing"], tuple):
-        settings["missing"] = (settings["missing"],)
-    order = settings.get("order")
-    start = preset_map(order) if isinstance(order, str) and order in PRESETS else KeypointMap()
-    return replace(start, where=where, **settings)
+    order = values.get("order")
+    preset = _PRESET_SETTINGS.get(order, {}) if isinstance(order, str) else {}
+    if isinstance(values.get("missing", []), int | float | str):
+        values["missing"] = [values["missing"]]
+    return replace(structured(KeypointMap, {**preset, **values}, where), where=where)

@@ -405,19 +405,19 @@ def test_the_command_names_wrong_files_and_keeps_the_order(tmp_path: Path, capsy
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("ordr: mano", "'ordr'.*Did you mean 'order'"),
+        ("ordr: mano", "ordr .*'order'"),
         ("order: manno", "'manno'.*Did you mean 'mano'"),
         ("unit: feet", "'feet'; valid: cm, in, m, mm"),
         ("missing: none", "'none'.*'zeros'"),
         ("rate: fast", "'fast'"),
         ("columns: '{joint}'", "{joint} and {axis}"),
-        ("names: {W: 0}", "names has 'W': 0"),
-        ("names: {0: wrist}", "names has 0: 'wrist'"),
-        ("rate: 2026-02-30", "not YAML"),
+        ("names: {W: 0}", r"names\.W .*0"),
+        ("names: {0: wrist}", r"names\.0 "),
+        ("rate: 2026-02-30", "YAML"),
         ("names: {W: wirst}", "'wirst'"),
-        ("joints: {middle: a}", "for left, for right"),
+        ("joints: {middle: a}", r"joints\.middle .*left, right"),
         ("- a", "list"),
-        ("a: [", "not YAML"),
+        ("a: [", "YAML"),
     ],
 )
 def test_mistakes_in_mappings_are_named(text: str, message: str, tmp_path: Path) -> None:
