@@ -9,16 +9,16 @@ to keep and the one after the last (null: the end).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from acehand_core.atomic import atomic_path
 from acehand_core.drawing.overlay import contact_sheet, shrunk, write_png
-from acehand_core.errors import InputError, SchemaError
+from acehand_core.errors import InputError
 from acehand_core.lerobot import format as layout
 from acehand_core.lerobot.assemble import link
 from acehand_core.lerobot.edit import Removal, remove_episodes
@@ -32,6 +32,7 @@ from acehand_core.recordings.selection import part
 from acehand_core.recordings.video import open_video
 from acehand_core.recordings.video_encode import OVERLAY_ENCODING, encode_video
 from acehand_core.types import ImageRgb, Progress, no_progress
+from acehand_core.user_files import Text, Valid, read_json, structured, without_header
 
 FORMAT, VERSION = "acehand-decisions", 1
 Verdict = Literal["accept", "doubt", "reject"]
@@ -39,46 +40,32 @@ Verdict = Literal["accept", "doubt", "reject"]
 Keep = Literal["undecided", "doubt", "accept"]
 
 
-@dataclass(frozen=True, slots=True)
+_Trim = Annotated[
+    tuple[int, int | None],
+    Valid(
+        "[first frame to keep, the one after the last, or null for the end]",
+        lambda trim: trim[0] >= 0 and (trim[1] is None or trim[0] < trim[1]),
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """The decision on one episode."""
 
-    dataset: str
-    episode: int
-    fingerprint: str
+    dataset: str = ""
+    episode: int = -1
+    fingerprint: Text
     decision: Verdict | None = None
-    trim: tuple[int, int | None] | None = None
+    trim: _Trim | None = None
     time: str = ""
 
-    @classmethod
-    def of(cls, entry: Any, where: str) -> Decision:
-        """Return a checked entry of a file or request. Raises SchemaError."""
-        if not isinstance(entry, Mapping):
-            raise SchemaError(f"{where}: a decision must be an object, not {entry!r}.")
-        fingerprint, decision, trim = (entry.get(k) for k in ("fingerprint", "decision", "trim"))
-        if not isinstance(fingerprint, str) or not fingerprint:
-            raise SchemaError(f"{where}: fingerprint is {fingerprint!r}, not an episode's.")
-        if decision not in (None, *get_args(Verdict)):
-            raise SchemaError(
-                f"{where}: decision is {decision!r}; valid: accept, doubt, reject or null."
-            )
-        if trim is not None:
-            kinds = [*map(type, trim)] if isinstance(trim, Sequence) else []
-            whole = kinds in ([int, int], [int, type(None)])
-            if not whole or not 0 <= trim[0] < (trim[0] + 1 if trim[1] is None else trim[1]):
-                raise SchemaError(
-                    f"{where}: trim is {trim!r}; valid: [first frame to keep, the one after the "
-                    "last, or null for the end]."
-                )
-        number = entry.get("episode")
-        return cls(
-            dataset=str(entry.get("dataset") or ""),
-            episode=number if isinstance(number, int) else -1,
-            fingerprint=fingerprint,
-            decision=decision,
-            trim=None if trim is None else (trim[0], trim[1]),
-            time=str(entry.get("time") or ""),
-        )
+
+@dataclass(frozen=True, slots=True)
+class _Decisions:
+    """A file of decisions."""
+
+    decisions: tuple[Decision, ...]
 
 
 def read_decisions(path: Path) -> dict[str, Decision]:
@@ -86,18 +73,8 @@ def read_decisions(path: Path) -> dict[str, Decision]:
 
     Raises InputError: it cannot be read. SchemaError: it is not a file of decisions.
     """
-    try:
-        content = json.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
-    except ValueError as error:
-        raise SchemaError(f"{path}: not JSON: {error}.") from error
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise SchemaError(f"{path}: not a file of decisions: `format` must be {FORMAT!r}.")
-    if content.get("version") != VERSION or not isinstance(content.get("decisions"), list):
-        raise SchemaError(f"{path}: version {content.get('version')!r}; valid: {VERSION}.")
-    entries = enumerate(content["decisions"])
-    listed = (Decision.of(entry, f"{path}, entry {n}") for n, entry in entries)
+    content = without_header(read_json(path), FORMAT, VERSION, str(path))
+    listed = structured(_Decisions, content, path).decisions
     return {decision.fingerprint: decision for decision in listed}
 
 

@@ -21,6 +21,7 @@ from acehand_core.lerobot.episode import DatasetReader
 from acehand_core.review.decisions import Decision, read_decisions, write_decisions
 from acehand_core.review.inspect import Inspection
 from acehand_core.review.page import page_data, page_file, page_text, video_of
+from acehand_core.user_files import structured
 
 _LONGEST_REQUEST = 1_000_000
 _PART = 1 << 20
@@ -43,7 +44,7 @@ class ReviewServer:
 
     def decide(self, entry: Mapping[str, Any]) -> None:
         """Take a decision and write all. Raises SchemaError, OutputError."""
-        decision = Decision.of(entry, "the page")
+        decision = structured(Decision, entry, "the page")
         if decision.fingerprint not in {e.fingerprint for e in self.inspection.episodes}:
             raise SchemaError("the page: the decision matches none of its episodes.")
         with self._lock:
