@@ -20,9 +20,10 @@ from jaxtyping import Float
 from acehand_core.errors import InputError, nearest
 from acehand_core.motion import Course
 from acehand_core.types import SIDES, Side
+from acehand_core.user_files import read_yaml
 from acehand_ros.launching import MOCK
 from retarget.robots.hand_spec import HandSpec
-from retarget.robots.parameters import Section, read_yaml
+from retarget.robots.parameters import Section
 from retarget.robots.robot import Robot
 
 SCHEMA = "acehand-controllers/1"
@@ -101,7 +102,7 @@ def read_joint_maps(name_or_path: str, robot: Robot) -> dict[Side, JointMap]:
             f"controllers: no file {name_or_path!r}; {nearest(name_or_path, files)} "
             "Or give the path of a YAML file."
         )
-    root = read_yaml(path)
+    root = Section(path, "", read_yaml(path))
     if (schema := root.text("schema")) != SCHEMA:
         root.fail("schema", f"is {schema!r}; this version reads {SCHEMA!r}.")
     root.only("schema hands")

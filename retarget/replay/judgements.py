@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from acehand_core.errors import SchemaError
 from acehand_core.types import Side
-from retarget.robots.parameters import read_yaml
+from acehand_core.user_files import OneOf, read_yaml, structured
 
 Level = Literal["note", "doubtful", "rejected"]
 Status = Literal["accepted", "doubtful", "rejected"]
@@ -36,10 +37,12 @@ class Judgement:
 
 Judgements = Mapping[str, Judgement]
 _NEVER = float("inf")
+#: Changed limits of a judgement; null: never.
+_Limits = dict[Literal["doubtful", "rejected", "warn", "fail"], float | None]
 
 
 def _built_in() -> Judgements:
-    entries = read_yaml(Path(__file__).with_name("judgements.yaml")).plain()
+    entries = read_yaml(Path(__file__).with_name("judgements.yaml"))
     never = {name: {k: _NEVER for k in e if e[k] is None} for name, e in entries.items()}
     return {name: Judgement(**entry | never[name]) for name, entry in entries.items()}
 
@@ -101,17 +104,15 @@ def read_gates(path: Path) -> dict[str, Judgement]:
     ``{name: {doubtful, rejected}}`` or, with the same meaning, ``{name: {warn, fail}}``. Raises
     InputError for an unreadable file, SchemaError for unknown names or invalid limits.
     """
-    root, judgements = read_yaml(path), dict(JUDGEMENTS)
-    root.known(JUDGEMENTS, "a judgement")
-    for name in root:
-        entry = root.section(name)
-        entry.only("doubtful rejected warn fail")
+    changes = structured(dict[Annotated[str, OneOf(JUDGEMENTS)], _Limits], read_yaml(path), path)
+    judgements = dict(JUDGEMENTS)
+    for name, limits in changes.items():
         low, high = judgements[name].doubtful, judgements[name].rejected
-        for key in entry:
-            value = _NEVER if entry.plain()[key] is None else entry.number(key)
+        for key, limit in limits.items():
+            value = _NEVER if limit is None else limit
             low, high = (value, high) if key in ("doubtful", "warn") else (low, value)
         if not 0 <= low <= high:
-            words = "warn <= fail" if {"warn", "fail"} & {*entry} else "doubtful <= rejected"
-            root.fail(name, f"must have 0 <= {words}, not {low:g} and {high:g}.")
+            words = "warn <= fail" if {"warn", "fail"} & {*limits} else "doubtful <= rejected"
+            raise SchemaError(f"{path}: {name} is {low:g} and {high:g}; valid: 0 <= {words}.")
         judgements[name] = replace(judgements[name], doubtful=low, rejected=high)
     return judgements

@@ -11,16 +11,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-import yaml
-
-from acehand_core.errors import InputError, SchemaError, nearest
+from acehand_core.errors import SchemaError, nearest
 from acehand_core.types import SIDES, Side
 
 Name = TypeVar("Name", bound=str)
 
 _MISSING = object()
-# The C parser, if available, is ten times faster; both load plain values only.
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class Section:
@@ -165,28 +161,6 @@ def merged(base: Section, change: Section) -> Section:
     for name in change:
         values[name] = {**base.section(name).plain(), **change.section(name).plain()}
     return Section(base.file, base.key, values)
-
-
-def read_yaml(path: Path, hint: str = "") -> Section:
-    """Read a YAML file with a mapping at its top; ``hint`` completes messages.
-
-    Raises InputError if it cannot be read, SchemaError if it is no YAML or no mapping.
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-        if text.lstrip().startswith("<"):
-            raise SchemaError(f"{path}: is XML, not YAML.{hint}")
-        values = yaml.load(text, Loader=_LOADER)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}).") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        problem = " ".join(str(error).split())
-        raise SchemaError(f"{path}: is not valid YAML: {problem}") from error
-    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
-        kinds = {dict: "keys that are no text", list: "a list", type(None): "nothing"}
-        held = kinds.get(type(values), "a single value")
-        raise SchemaError(f"{path}: holds {held} instead of a mapping (`key: value`).{hint}")
-    return Section(path, "", values)
 
 
 #: Signs of vectors in the mirror y -> -y; rotation axes mirror unlike directions.

@@ -18,9 +18,10 @@ from acehand_core import plugins
 from acehand_core.errors import InputError, nearest
 from acehand_core.hand.skeleton import FINGERS, KEYPOINT_NAMES
 from acehand_core.types import SIDES, Hands, Side
+from acehand_core.user_files import read_yaml
 from retarget.robots import hand_spec
 from retarget.robots.hand_spec import HandBody, HandSpec, Tracks
-from retarget.robots.parameters import Section, merged, read_yaml, unmirrored
+from retarget.robots.parameters import Section, merged, unmirrored
 
 DEFAULT_ROBOT = "inspire"
 SCHEMA = "acehand-robot/1"
@@ -300,7 +301,7 @@ def load_robot(
     name, named = split_variant(name_or_path)
     variant = variant or named or "default"
     path = find_robot_file(name)
-    root = read_yaml(path, _HOW_TO_BEGIN)
+    root = Section(path, "", read_yaml(path, _HOW_TO_BEGIN))
     if (schema := root.text("schema")) != SCHEMA:
         root.fail("schema", f"is {schema!r}; this version reads {SCHEMA!r}.")
     variants = root.section("variants", optional=True)

@@ -23,6 +23,7 @@ from acehand_core.hand.skeleton import FINGERS
 from acehand_core.motion import Calibration
 from acehand_core.provenance import without_folder
 from acehand_core.types import SIDES, Side
+from acehand_core.user_files import read_json
 from retarget.robots.parameters import Section
 from retarget.robots.robot import Robot
 from retarget.targets import LENGTH_RANGE, SCALE_RANGE
@@ -83,12 +84,7 @@ def read_made_for(path: Path, name: str, variant: str) -> dict[Side, StoredCalib
         InputError: the file cannot be read, or was made for another robot.
         SchemaError: it breaks the schema; the message names file and key.
     """
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}).") from error
-    except ValueError as error:
-        raise SchemaError(f"{path}: is not valid JSON: {error}") from error
+    record = read_json(path)
     if not isinstance(record, dict) or record.get("schema") != SCHEMA:
         raise SchemaError(f"{path}: is not a calibration file: `schema` must be {SCHEMA!r}.")
     root = Section(path, "", record)
