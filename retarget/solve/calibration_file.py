@@ -13,27 +13,75 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from acehand_core.errors import InputError, SchemaError
+from acehand_core.errors import InputError
 from acehand_core.geometry import rotations
 from acehand_core.hand.skeleton import FINGERS
 from acehand_core.motion import Calibration
 from acehand_core.provenance import without_folder
 from acehand_core.types import SIDES, Side
-from acehand_core.user_files import read_json
-from retarget.robots.parameters import Section
+from acehand_core.user_files import Valid, read_json, structured
 from retarget.robots.robot import Robot
 from retarget.targets import LENGTH_RANGE, SCALE_RANGE
 
 SCHEMA = "acehand-calibration/1"
-_ROOT = ("schema", "robot", "variant", "source", "source_sha256", "hands")
 _ORIGIN = ("source", "source_sha256")
-_KEYS = ("scale", "rotation", "translation_m", "residual_m", "anchors_m", "lengths", *_ORIGIN)
 #: Rounding of a rotation in a file.
 _ROTATION_TOLERANCE = 1e-6
+
+
+def _between(limits: tuple[float, float]) -> Valid:
+    low, high = limits
+    words = f"a number from {low} to {high}"
+    return Valid(words, lambda value: low - 1e-9 <= value <= high + 1e-9)
+
+
+def _is_rotation(rows: tuple[_Vector, ...]) -> bool:
+    rotation = np.array(rows)
+    away = np.abs(rotations.project_to_rotation(rotation) - rotation).max()
+    return bool(away <= _ROTATION_TOLERANCE)
+
+
+_Vector = tuple[float, float, float]
+_EACH_FINGER = Valid(f"an entry for each of {', '.join(FINGERS)}", lambda t: {*t} == {*FINGERS})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Hand:
+    """The entry of a side."""
+
+    scale: Annotated[float, _between(SCALE_RANGE)]
+    rotation: Annotated[tuple[_Vector, _Vector, _Vector], Valid("a rotation matrix", _is_rotation)]
+    translation_m: _Vector
+    residual_m: float | None = None
+    anchors_m: Annotated[dict[str, _Vector], _EACH_FINGER]
+    lengths: Annotated[dict[str, Annotated[float, _between(LENGTH_RANGE)]], _EACH_FINGER]
+    source: str | None = None
+    source_sha256: str | None = None
+
+    def calibration(self) -> Calibration:
+        residual = float("nan") if self.residual_m is None else self.residual_m
+        offsets, lengths = (
+            np.array([table[finger] for finger in FINGERS])
+            for table in (self.anchors_m, self.lengths)
+        )
+        rotation, translation = np.array(self.rotation), np.array(self.translation_m)
+        return Calibration(self.scale, rotation, translation, residual, offsets, lengths)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stored:
+    """The content of a file; ``source`` is of sides without their own."""
+
+    schema: Literal["acehand-calibration/1"]
+    robot: str
+    variant: str
+    source: str | None = None
+    source_sha256: str | None = None
+    hands: Annotated[dict[Side, _Hand], Valid("left, right or both", bool)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,30 +133,19 @@ def read_made_for(path: Path, name: str, variant: str) -> dict[Side, StoredCalib
         SchemaError: it breaks the schema; the message names file and key.
     """
     record = read_json(path)
-    if not isinstance(record, dict) or record.get("schema") != SCHEMA:
-        raise SchemaError(f"{path}: is not a calibration file: `schema` must be {SCHEMA!r}.")
-    root = Section(path, "", record)
-    root.known(_ROOT)
-    robot, made_for = record.get("robot"), record.get("variant")
+    stored = structured(_Stored, record, path)
+    robot, made_for = stored.robot, stored.variant
     if (robot, made_for) != (name, variant):
         raise InputError(
             f"{path}: was made for {robot} ({made_for}), not for {name} ({variant}); fit another, "
             "or take that robot."
         )
 
-    hands = root.section("hands")
-    if not hands.plain():
-        root.fail("hands", "must be a mapping with left, right or both.")
-    hands.known(SIDES, "a side")
     fitted: dict[Side, StoredCalibration] = {}
-    for side in (side for side in SIDES if side in hands):
-        entry = hands.section(side)
-        origin = entry if "source" in entry else root
-        source, sha256 = (origin.plain().get(key) for key in _ORIGIN)
-        for key, value in zip(_ORIGIN, (source, sha256), strict=True):
-            if not isinstance(value, str | None):
-                origin.fail(key, "must be text or null.")
-        fitted[side] = StoredCalibration(_read(entry), source, sha256)
+    for side in (side for side in SIDES if side in stored.hands):
+        hand = stored.hands[side]
+        origin = hand if "source" in record["hands"][side] else stored
+        fitted[side] = StoredCalibration(hand.calibration(), origin.source, origin.source_sha256)
     return fitted
 
 
@@ -116,40 +153,3 @@ def known_calibrations(path: Path | None, robot: Robot) -> dict[Side, Calibratio
     """Return the calibrations of a file without their origin, see ``read_calibrations``."""
     fitted = read_calibrations(path, robot) if path is not None else {}
     return {side: hand.calibration for side, hand in fitted.items()}
-
-
-def _read(entry: Section) -> Calibration:
-    entry.known(_KEYS)
-    scale, (low, high) = float(_numbers(entry, "scale")), SCALE_RANGE
-    if not low - 1e-9 <= scale <= high + 1e-9:
-        entry.fail("scale", f"is {scale:g}; valid: {low} to {high}.")
-    rotation = _numbers(entry, "rotation", 3, 3)
-    if np.abs(rotations.project_to_rotation(rotation) - rotation).max() > _ROTATION_TOLERANCE:
-        entry.fail("rotation", "is not a rotation matrix.")
-    translation = _numbers(entry, "translation_m", 3)
-    fitted = entry.plain().get("residual_m") is not None
-    residual = float(_numbers(entry, "residual_m")) if fitted else float("nan")
-    offsets, lengths = _fingers(entry, "anchors_m", 3), _fingers(entry, "lengths")
-    low, high = LENGTH_RANGE
-    if (lengths < low - 1e-9).any() or (lengths > high + 1e-9).any():
-        entry.fail("lengths", f"must be from {low} to {high}.")
-    return Calibration(scale, rotation, translation, residual, offsets, lengths)
-
-
-def _fingers(entry: Section, key: str, *shape: int) -> np.ndarray:
-    table = entry.section(key)
-    if set(table) != set(FINGERS):
-        entry.fail(key, f"must have {', '.join(FINGERS)}.")
-    return np.array([_numbers(table, finger, *shape) for finger in FINGERS])
-
-
-def _numbers(entry: Section, key: str, *shape: int) -> np.ndarray:
-    try:
-        values = np.asarray(entry.plain().get(key))
-    except ValueError:  # rows of different lengths
-        values = np.empty(0)
-    # Text that looks like a number is none.
-    if values.dtype.kind not in "if" or values.shape != shape or not np.isfinite(values).all():
-        size = " x ".join(map(str, shape)) or "one"
-        entry.fail(key, f"must hold {size} finite number(s).")
-    return values.astype(float)

@@ -71,17 +71,17 @@ RIGHT = "hands.right"
         (lambda r: r.update(schema="other/1"), "acehand-calibration/1"),
         (lambda r: r.update(extra=1), "extra"),
         (lambda r: r.update(source=5), "source"),
-        (lambda r: r.update(hands={}), "hands must be a mapping"),
-        (lambda r: r["hands"].update(rigth={}), "hands.rigth is not a side; .*'right'"),
+        (lambda r: r.update(hands={}), "hands is {}; .*left"),
+        (lambda r: r["hands"].update(rigth={}), "hands.rigth .*'right'"),
         (lambda r: r["hands"]["right"].update(scal=1), f"{RIGHT}.scal is not .*'scale'"),
-        (lambda r: r["hands"]["right"].update(scale=0.5), f"{RIGHT}.scale is 0.5; valid: 0.9"),
-        (lambda r: r["hands"]["right"].update(scale="1"), f"{RIGHT}.scale must hold"),
-        (lambda r: r["hands"]["right"].pop("rotation"), f"{RIGHT}.rotation must hold 3 x 3"),
-        (lambda r: r["hands"]["right"]["rotation"][0].__setitem__(0, 2.0), "not a rotation"),
-        (lambda r: r["hands"]["right"].update(translation_m=[0, 1]), "translation_m must hold 3"),
-        (lambda r: r["hands"]["right"].update(translation_m=[0, 1, None]), "translation_m must"),
-        (lambda r: r["hands"]["right"]["anchors_m"].pop("ring"), "anchors_m must have thumb, in"),
-        (lambda r: r["hands"]["right"]["lengths"].update(ring=2.0), "lengths must be from 0.9"),
+        (lambda r: r["hands"]["right"].update(scale=0.5), f"{RIGHT}.scale is 0.5; .*0.9"),
+        (lambda r: r["hands"]["right"].update(scale="1"), f"{RIGHT}.scale is '1'"),
+        (lambda r: r["hands"]["right"].pop("rotation"), f"{RIGHT}.rotation is missing"),
+        (lambda r: r["hands"]["right"]["rotation"][0].__setitem__(0, 2.0), "a rotation matrix"),
+        (lambda r: r["hands"]["right"].update(translation_m=[0, 1]), "translation_m is"),
+        (lambda r: r["hands"]["right"].update(translation_m=[0, 1, None]), r"translation_m\[2\]"),
+        (lambda r: r["hands"]["right"]["anchors_m"].pop("ring"), "anchors_m .*thumb, in"),
+        (lambda r: r["hands"]["right"]["lengths"].update(ring=2.0), r"lengths\.ring is 2.0; .*0.9"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_named(path, change, message):
@@ -99,5 +99,5 @@ def test_files_that_are_none(tmp_path):
     with pytest.raises(InputError, match=r"none\.json: cannot be read"):
         read_calibrations(tmp_path / "none.json", ROBOT)
     (tmp_path / "bad.json").write_bytes(b"\xff{")
-    with pytest.raises(SchemaError, match="not valid JSON"):
+    with pytest.raises(SchemaError, match=r"bad\.json"):
         read_calibrations(tmp_path / "bad.json", ROBOT)
