@@ -110,8 +110,12 @@ def without_header(content: Any, form: str, version: int, where: str) -> dict[st
     return {key: value for key, value in content.items() if key not in ("format", "version")}
 
 
-def structured(kind: type[Made], value: Any, where: str | Path) -> Made:
-    """Return a file's value as ``kind``. Raises SchemaError with ``where`` and the entry."""
+def structured(kind: type[Made] | Mapping[str, Any], value: Any, where: str | Path) -> Made:
+    """Return a file's value as ``kind``. Raises SchemaError with ``where`` and the entry.
+
+    A mapping of entries to their kinds, or a list of one, is of what stays as it is and may have
+    further entries.
+    """
     try:
         return _made(kind, value, ())
     except _InvalidError as error:
@@ -132,6 +136,8 @@ def _made(kind: Any, value: Any, path: tuple[Any, ...]) -> Any:
     origin, inner = get_origin(kind), get_args(kind)
     if kind is Any:
         return value
+    if isinstance(kind, dict | list):
+        return _checked(kind, value, path)
     if origin is Annotated:
         return _narrowed(inner[0], inner[1:], value, path)
     if origin in (Union, types.UnionType):
@@ -157,6 +163,20 @@ def _made(kind: Any, value: Any, path: tuple[Any, ...]) -> Any:
     elif kind is type(value) or (kind is types.NoneType and value is None):
         return value
     _refuse(kind, value, path)
+
+
+def _checked(form: Any, value: Any, path: tuple[Any, ...]) -> Any:
+    if not isinstance(value, type(form)):
+        _refuse(form, value, path)
+    if isinstance(form, list):
+        for number, entry in enumerate(value):
+            _made(form[0], entry, (*path, number))
+        return value
+    for name, own in form.items():
+        if name not in value:
+            raise _InvalidError((*path, name), "is missing", f"valid: {_words(own)}.")
+        _made(own, value[name], (*path, name))
+    return value
 
 
 def _key(kind: Any, key: Any, path: tuple[Any, ...]) -> Any:
@@ -245,4 +265,6 @@ def _words(kind: Any) -> str:
         return ", ".join(map(str, inner))
     if origin is tuple:
         return "a list" if inner[-1] is Ellipsis else f"[{', '.join(map(_words, inner))}]"
+    if isinstance(kind, dict | list):
+        return "a mapping" if isinstance(kind, dict) else "a list"
     return _PLAIN.get(kind, "a mapping")

@@ -101,6 +101,19 @@ def test_a_message_names_file_place_value_and_what_is_valid(entry, place, words)
     assert all(word in str(error.value) for word in words), str(error.value)
 
 
+def test_what_only_is_checked_stays_as_it_is():
+    form = {"name": str, "rows": [{"count": Count, "mean": float | None}]}
+    value = {"name": "a", "rows": [{"count": 1, "mean": 2, "more": []}], "more": 1}
+    assert structured(form, value, "f") is value
+    for wrong, place in (
+        ({"rows": []}, "name"), ({"name": "a"}, "rows"), ({**value, "rows": {}}, "rows"),
+        ({**value, "rows": [{"count": 1}]}, "rows[0].mean"), ([], ""),
+        ({**value, "rows": [value["rows"][0], {"count": -1, "mean": 0}]}, "rows[1].count"),
+    ):  # fmt: skip
+        with pytest.raises(SchemaError, match=rf"^f: {re.escape(place)} ?(is|valid)"):
+            structured(form, wrong, "f")
+
+
 def test_files_that_are_none_are_named(tmp_path):
     path = tmp_path / "file"
     for read, error in ((read_yaml, InputError), (read_json, InputError)):

@@ -6,9 +6,8 @@ The JSON of an evaluation (docs/evaluation.md) is checked on reading.
 from __future__ import annotations
 
 import json
-import math
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,6 @@ from acehand_core.ace.evaluation.tracking import (
     throughput,
     track_segments,
 )
-from acehand_core.ace.labelled.clips.schema import read_json
 from acehand_core.atomic import atomic_path
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.motion import HandMotion
@@ -40,6 +38,7 @@ from acehand_core.processes import thread_count
 from acehand_core.provenance import Provenance
 from acehand_core.recordings.hands_file import write_hand_motion
 from acehand_core.types import Progress, no_progress
+from acehand_core.user_files import Count, read_json, structured, without_header
 
 FORMAT = "acehand-evaluation"
 FORMAT_VERSION = 1
@@ -172,14 +171,9 @@ def read_evaluation(path: Path) -> dict[str, Any]:
         InputError: unreadable. SchemaError: not an evaluation, or with a malformed entry.
     """
     value = read_json(path)
-    if not isinstance(value, dict) or value.get("format") != FORMAT:
-        raise SchemaError(f"{path}: not an evaluation of acehand (format {FORMAT!r} is needed).")
-    if value.get("version") != FORMAT_VERSION:
-        raise SchemaError(f"{path}: version {value.get('version')!r}; {FORMAT_VERSION} is needed.")
-    _check(value, _NEEDED, "", str(path))
-    _check(
-        value, {n: form for n, form in _OPTIONAL.items() if value.get(n) is not None}, "", str(path)
-    )
+    given = without_header(value, FORMAT, FORMAT_VERSION, str(path))
+    optional = {name: form for name, form in _OPTIONAL.items() if given.get(name) is not None}
+    structured(_NEEDED | optional, given, path)
     return value
 
 
@@ -238,68 +232,30 @@ def _claim(folder: Path, made_by: Mapping[str, Any]) -> None:
         partial.write_text(text, "utf-8")
 
 
-def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-#: Checks of values by their words in errors.
-_CHECKS: Mapping[str, Callable[[Any], bool]] = {
-    "a number": _number,
-    "a number or null": lambda value: value is None or _number(value),
-    "a whole number, 0 or more": lambda value: (
-        isinstance(value, int) and not isinstance(value, bool) and value >= 0
-    ),
-    "text": lambda value: isinstance(value, str),
-    "a list of texts": lambda value: (
-        isinstance(value, list) and all(isinstance(entry, str) for entry in value)
-    ),
-}
-_FINITE, _NUMBER, _COUNT, _TEXT, _TEXTS = _CHECKS
+_Number = float | None
 _PLACES = ("wrist_m", "wrist_median_m", "camera_mm", "bearing_deg", "range_error_m", "range_bias_m")
-_PLACEMENT = {"count": _COUNT, "emitted": _COUNT} | dict.fromkeys(_PLACES, _NUMBER)
-#: Entries of every evaluation: a value's check, an object's entries, or a list of one form.
+_PLACEMENT = {"count": Count, "emitted": Count} | dict.fromkeys(_PLACES, _Number)
+#: Entries of every evaluation.
 _NEEDED: dict[str, Any] = {
-    "protocol": _TEXT,
-    "dataset": _TEXT,
-    "hand_model": _TEXT,
-    "segments": {"name": _TEXT, "sha256": _TEXT, "count": _COUNT},
-    "method": {"label": _TEXT, "trackers": _TEXTS, "weights": _TEXTS},
-    "metrics": dict.fromkeys(METRICS, _NUMBER),
-    "counts": dict.fromkeys(("tp", "fp", "fn", "iv", "oos", "frames"), _COUNT),
+    "protocol": str,
+    "dataset": str,
+    "hand_model": str,
+    "segments": {"name": str, "sha256": str, "count": Count},
+    "method": {"label": str, "trackers": tuple[str, ...], "weights": tuple[str, ...]},
+    "metrics": dict.fromkeys(METRICS, _Number),
+    "counts": dict.fromkeys(("tp", "fp", "fn", "iv", "oos", "frames"), Count),
 }
 _OPTIONAL: dict[str, Any] = {
-    "anchors": _TEXT,
-    "pictures": [{"width": _COUNT, "height": _COUNT, "segments": _COUNT}],
-    "matched": {"count": _COUNT} | dict.fromkeys(("mpjpe", "pa", "epe", "go", "ct"), _NUMBER),
-    "translation_m": {"iv": _NUMBER, "oos": _NUMBER},
+    "anchors": str,
+    "pictures": [{"width": Count, "height": Count, "segments": Count}],
+    "matched": {"count": Count} | dict.fromkeys(("mpjpe", "pa", "epe", "go", "ct"), _Number),
+    "translation_m": {"iv": _Number, "oos": _Number},
     "out_of_sight_placement": _PLACEMENT,
     "in_view_placement": _PLACEMENT,
     "radius": [
-        {"from": _FINITE, "to": _NUMBER, "count": _COUNT}
-        | dict.fromkeys(("share", "mpjpe", "ct"), _NUMBER)
+        {"from": float, "to": _Number, "count": Count}
+        | dict.fromkeys(("share", "mpjpe", "ct"), _Number)
     ],
-    "decoded_length": [
-        {"frames": _COUNT, "segments": _COUNT, "mpjpe_p": _NUMBER, "jitter": _NUMBER}
-    ],
-    "throughput": {"machine": _TEXT, "fps": _NUMBER, "hands_per_frame": _NUMBER},
+    "decoded_length": [{"frames": Count, "segments": Count, "mpjpe_p": _Number, "jitter": _Number}],
+    "throughput": {"machine": str, "fps": _Number, "hands_per_frame": _Number},
 }
-
-
-def _check(value: Any, form: Any, name: str, where: str) -> None:
-    """Raise SchemaError, naming ``where`` and the entry, unless a value has its form."""
-    needed = None
-    if isinstance(form, str):
-        needed = None if _CHECKS[form](value) else form
-    elif not isinstance(value, type(form)):
-        needed = "a list" if isinstance(form, list) else "an object"
-    if needed is not None:
-        raise SchemaError(f"{where}: {name!r} is {str(value)[:60]!r}; {needed} is needed.")
-    if isinstance(form, list):
-        for number, entry in enumerate(value):
-            _check(entry, form[0], f"{name}[{number}]", where)
-    elif isinstance(form, dict):
-        for key, inner in form.items():
-            path = f"{name}.{key}" if name else key
-            if key not in value:
-                raise SchemaError(f"{where}: {path!r} is missing.")
-            _check(value[key], inner, path, where)

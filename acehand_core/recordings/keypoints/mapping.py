@@ -287,7 +287,8 @@ def load_map(name: str) -> KeypointMap:
 
     Raises InputError: no such file or preset; SchemaError: invalid content.
     """
-    where, values = f"--keypoints {name}", {"order": name}
+    where = f"--keypoints {name}"
+    values: dict[str, Any] = {"order": name}
     if name not in PRESETS:
         if not Path(name).is_file():
             raise InputError(f"{where}: not a file or preset; {nearest(name, PRESETS)}")

@@ -203,8 +203,8 @@ def test_the_command(capsys, tmp_path, evaluation):
     assert Acehand(capsys, "evaluate", evaluation, "--report", output).code == 4
     broken = tmp_path / "broken.json"
     for content, message in (
-        ("{", "not JSON"),
-        ("{}", "not an evaluation"),
+        ("{", "JSON"),
+        ("{}", "acehand-evaluation"),
         ('{"format": "acehand-evaluation", "version": 9}', "version 9"),
     ):
         broken.write_text(content)
@@ -215,19 +215,19 @@ def test_the_command(capsys, tmp_path, evaluation):
 @pytest.mark.parametrize(
     ("keys", "value", "message"),
     [
-        (("metrics",), None, "'metrics' is 'None'"),
-        (("metrics", "facc"), "abc", "'metrics.facc' is 'abc'"),
-        (("metrics", "facc"), float("nan"), "'metrics.facc'"),
-        (("metrics", "recall"), ..., "'metrics.recall' is missing"),
-        (("radius",), [{}], "'radius[0].from' is missing"),
-        (("radius",), {}, "'radius' is '{}'"),
-        (("method", "trackers"), "abc", "'method.trackers'"),
-        (("counts", "oos"), True, "'counts.oos'"),
-        (("segments", "count"), -1, "'segments.count'"),
-        (("hand_model",), ..., "'hand_model' is missing"),
-        (("out_of_sight_placement", "emitted"), "x", "'out_of_sight_placement.emitted'"),
-        (("decoded_length",), [{"frames": 1}], "'decoded_length[0].segments' is missing"),
-        (("throughput",), {"fps": "fast"}, "'throughput.machine' is missing"),
+        (("metrics",), None, "metrics is None"),
+        (("metrics", "facc"), "abc", "metrics.facc is 'abc'"),
+        (("metrics", "facc"), float("nan"), "metrics.facc is nan"),
+        (("metrics", "recall"), ..., "metrics.recall is missing"),
+        (("radius",), [{}], "radius[0].from is missing"),
+        (("radius",), {}, "radius is {}"),
+        (("method", "trackers"), "abc", "method.trackers is 'abc'"),
+        (("counts", "oos"), True, "counts.oos is True"),
+        (("segments", "count"), -1, "segments.count is -1"),
+        (("hand_model",), ..., "hand_model is missing"),
+        (("out_of_sight_placement", "emitted"), "x", "out_of_sight_placement.emitted is 'x'"),
+        (("decoded_length",), [{"frames": 1}], "decoded_length[0].segments is missing"),
+        (("throughput",), {"fps": "fast"}, "throughput.machine is missing"),
     ],
 )
 def test_a_damaged_evaluation_is_refused_with_its_entry(
