@@ -92,6 +92,11 @@ def read_json(path: Path) -> Any:
         raise SchemaError(f"{path}: is not valid JSON: {error}.") from error
 
 
+def read_object(path: Path) -> dict[str, Any]:
+    """Return the object of a JSON file. Raises InputError, SchemaError."""
+    return structured(dict[str, Any], read_json(path), path)
+
+
 def _text(path: Path) -> str:
     try:
         return path.read_text("utf-8")
@@ -147,11 +152,11 @@ def _made(kind: Any, value: Any, path: tuple[Any, ...]) -> Any:
     if origin is Literal:
         return _narrowed(Any, (OneOf(inner),), value, path)
 
-    if origin is tuple and isinstance(value, list | tuple):
-        kinds = inner[:1] * len(value) if inner[-1] is Ellipsis else inner
+    if origin in (tuple, list) and isinstance(value, list | tuple):
+        kinds = inner if len(inner) > 1 and inner[-1] is not Ellipsis else inner[:1] * len(value)
         if len(kinds) == len(value):
             pairs = enumerate(zip(kinds, value, strict=True))
-            return tuple(_made(own, entry, (*path, number)) for number, (own, entry) in pairs)
+            return origin(_made(own, entry, (*path, number)) for number, (own, entry) in pairs)
     elif origin is not None and issubclass(origin, Mapping) and isinstance(value, Mapping):
         return {
             _key(inner[0], key, path): _made(inner[1], entry, (*path, key))
@@ -263,8 +268,10 @@ def _words(kind: Any) -> str:
         return " or ".join(map(_words, members))
     if origin is Literal:
         return ", ".join(map(str, inner))
-    if origin is tuple:
-        return "a list" if inner[-1] is Ellipsis else f"[{', '.join(map(_words, inner))}]"
+    if origin is tuple and inner[-1] is not Ellipsis:
+        return f"[{', '.join(map(_words, inner))}]"
+    if origin in (tuple, list):
+        return "a list"
     if isinstance(kind, dict | list):
         return "a mapping" if isinstance(kind, dict) else "a list"
     return _PLAIN.get(kind, "a mapping")

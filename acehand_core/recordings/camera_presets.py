@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import yaml
 
 from acehand_core.errors import CalibrationError, InputError, nearest
 from acehand_core.geometry.cameras import Camera
+from acehand_core.user_files import read_yaml, structured
 
 #: Image shapes are equal up to this relative difference of their aspect ratios.
 _ASPECT_TOLERANCE = 0.01
@@ -59,14 +59,8 @@ class Preset:
 
 
 def _published() -> Mapping[str, Preset]:
-    text = Path(__file__).with_suffix(".yaml").read_text("utf-8")
-    presets = {}
-    for name, entry in yaml.safe_load(text).items():
-        views = [
-            view | {"shape": view["shape"] and tuple(view["shape"])} for view in entry["views"]
-        ]
-        presets[name] = Preset(**entry | {"views": tuple(PresetView(**view) for view in views)})
-    return presets
+    path = Path(__file__).with_suffix(".yaml")
+    return structured(dict[str, Preset], read_yaml(path), path)
 
 
 #: Presets by name.

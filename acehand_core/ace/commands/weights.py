@@ -109,16 +109,16 @@ class Convert:
 
     def run(self, terminal: console.Terminal) -> int:
         """Convert and report."""
-        from acehand_core.ace.model.config import ModelConfig, read
+        from acehand_core.ace.model.config import ModelConfig
         from acehand_core.ace.model.weights.load import convert, is_of_a_run, sort_sources
-        from acehand_core.ace.model.weights.storage import read_json
+        from acehand_core.user_files import read_object, structured
 
         if len(self.sources) == 1 and is_of_a_run(self.sources[0]):
             return self._export(terminal)
         sources = sort_sources(self.sources, self.base, self.vae, self.caption)
         config = None
         if self.config is not None:
-            config = read(ModelConfig, read_json(self.config), f"{self.config}: ")
+            config = structured(ModelConfig, read_object(self.config), self.config)
         weights, exported = convert(
             sources, self.to, self.output, variant=self.variant, config=config, seed=self.seed,
             overwrite=self.overwrite,

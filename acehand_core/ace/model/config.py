@@ -5,11 +5,11 @@ Default sizes are those of the released model; tests use tiny ones. Needs no tor
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, is_dataclass
-from types import UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Literal
 
-from acehand_core.errors import InputError, SchemaError, nearest
+from acehand_core.errors import InputError
+from acehand_core.user_files import Count, Valid, structured
 
 Precision = Literal["bfloat16", "float32"]
 
@@ -168,21 +168,15 @@ class InferenceConfig:
     solve: SolveKind | None = None
     fallback: Fallback | None = None
     hand_model: TrainedHand | None = None
-    encode_width: int | None = None
-    window_latents: int | None = None
+    encode_width: Count | None = None
+    window_latents: Annotated[int, Valid("2 or more", lambda n: n >= 2)] | None = None
     fit_guards: FitGuards | None = None
     ray_cells: RayCells | None = None
 
     @classmethod
     def from_json(cls, data: Any, where: str) -> InferenceConfig:
         """Read a config file's object, None in older files. Raises SchemaError naming the field."""
-        if data is None:
-            return cls()
-        values = checked(cls, data, f"{where}: ")
-        for name, least in (("encode_width", 0), ("window_latents", 2)):
-            if values.get(name) is not None and values[name] < least:
-                raise SchemaError(f"{where}: {name} is {values[name]}; {least} or more is needed.")
-        return cls(**values)
+        return cls() if data is None else structured(cls, data, where)
 
     def describe(self) -> str:
         """Return the recorded values in one line."""
@@ -192,63 +186,3 @@ class InferenceConfig:
 
 #: Of weights without a record.
 AS_RELEASED = InferenceConfig()
-
-
-T = TypeVar("T")
-
-
-def read(kind: type[T], data: Any, prefix: str = "") -> T:
-    """Return a JSON object as a dataclass, with the dataclasses in it.
-
-    ``prefix`` is the file or group, with its separator, before a field's name in errors. Raises
-    SchemaError, InputError.
-    """
-    values, hints = checked(kind, data, prefix), get_type_hints(kind)
-    for name, value in values.items():
-        hint, inside = hints[name], f"{prefix}{name}."
-        if isinstance(hint, type) and is_dataclass(hint):
-            values[name] = read(hint, value, inside)
-        elif get_origin(hint) is dict:  # of names to dataclasses
-            entry = get_args(hint)[1]
-            values[name] = {key: read(entry, one, f"{inside}{key}.") for key, one in value.items()}
-        elif hint is float:
-            values[name] = float(value)
-    try:
-        return kind(**values)
-    except InputError as error:  # names the field alone
-        raise type(error)(f"{prefix}{error}") from error
-
-
-def checked(kind: type, data: Any, prefix: str) -> dict[str, Any]:
-    """Return a JSON object as the fields of a dataclass, whose own dataclasses stay objects.
-
-    Raises SchemaError naming the field after ``prefix``.
-    """
-    if not isinstance(data, dict):
-        where = prefix.rstrip(".: ") or "configuration"
-        raise SchemaError(f"{where}: an object is needed, not {type(data).__name__}.")
-    hints = get_type_hints(kind)
-    for name, value in data.items():
-        if name not in hints:
-            raise SchemaError(f"{prefix}{name} is unknown; {nearest(name, hints)}")
-        hint = hints[name]
-        if get_origin(hint) in (Union, UnionType):  # a value or nothing
-            if value is None:
-                continue
-            hint = get_args(hint)[0]
-        if get_origin(hint) is Literal:
-            if value not in get_args(hint):
-                raise SchemaError(
-                    f"{prefix}{name} is {value!r}; {nearest(str(value), get_args(hint))}"
-                )
-            continue
-        hint = dict if is_dataclass(hint) else get_origin(hint) or hint
-        expected = (int, float) if hint is float else hint
-        if not isinstance(value, expected) or (hint is not bool and isinstance(value, bool)):
-            raise SchemaError(f"{prefix}{name} is {value!r}; {_NAMES[hint]} is needed.")
-
-    return dict(data)
-
-
-_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text",
-          dict: "an object", list: "a list"}  # fmt: skip

@@ -18,6 +18,7 @@ from acehand_core.ace.model import config as models
 from acehand_core.ace.model.network import SolveOptions
 from acehand_core.ace.training.losses import LossWeights
 from acehand_core.errors import InputError, nearest
+from acehand_core.user_files import structured
 
 CONF = Path(__file__).with_name("conf")
 #: Seeds of steps are derived from the run's and must stay below 2**64.
@@ -329,7 +330,7 @@ def checked(composed: Any) -> TrainConfig:
     try:
         plain = OmegaConf.to_container(composed, resolve=True)
         typed = OmegaConf.merge(OmegaConf.structured(schema(TrainConfig)), plain)
-        return models.read(TrainConfig, OmegaConf.to_container(typed, resolve=True))
+        return structured(TrainConfig, OmegaConf.to_container(typed, resolve=True), "settings")
     except OmegaConfBaseException as error:
         raise readable(error) from error
 

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from acehand_core.ace.labelled.clips.store import ClipStore
-from acehand_core.ace.model.config import InferenceConfig, read
+from acehand_core.ace.model.config import InferenceConfig
 from acehand_core.ace.model.weights.own import save_own
 from acehand_core.ace.model.weights.state import (
     LoadedWeights,
@@ -34,6 +34,7 @@ from acehand_core.ace.training.config import StartConfig, TrainConfig
 from acehand_core.atomic import DirectoryLock, atomic_path, output_errors
 from acehand_core.errors import InputError, OutputError
 from acehand_core.safe_files import content_sha256
+from acehand_core.user_files import structured
 
 #: Settings that may differ when a run resumes; "parallel" is of older versions.
 _FREE_OPTIM = ("clips_per_process", "processes", "accumulation", "parallel", "checkpointing")
@@ -299,7 +300,7 @@ def export(
         settings["optim"].pop("parallel", None)
         for name in ("pictures", "pictures_every"):  # of older versions
             settings["log"].pop(name, None)
-        config = read(TrainConfig, settings)
+        config = structured(TrainConfig, settings, "settings")
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise InputError(
             f"{run / 'config.json'}: not the configuration of a run: {error}."

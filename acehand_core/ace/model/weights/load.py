@@ -11,9 +11,10 @@ from acehand_core.ace.model.weights import official_files, own, repackaged
 from acehand_core.ace.model.weights.official import VAE_DECODER_PREFIXES
 from acehand_core.ace.model.weights.official_export import save_official
 from acehand_core.ace.model.weights.state import RELEASED_TRAINING, LoadedWeights
-from acehand_core.ace.model.weights.storage import open_pickle, open_safetensors, read_json
+from acehand_core.ace.model.weights.storage import open_pickle, open_safetensors
 from acehand_core.ace.model.weights.sums import joint_sha256, sha256, sha256s
 from acehand_core.errors import InputError, SchemaError
+from acehand_core.user_files import read_object
 
 #: The first three are whole models, the others are pieces of the released one.
 Layout = Literal["acehand", "repackaged", "official", "wan-base", "wan-vae", "caption"]
@@ -38,7 +39,7 @@ def detect(path: Path) -> Layout:
         if is_of_a_run(path):
             raise InputError(f"{path}: a training run; first run acehand weights convert on it.")
         if (path / own.CONFIG_FILE).is_file():
-            read_json(path / own.CONFIG_FILE)  # reports a damaged file
+            read_object(path / own.CONFIG_FILE)  # reports a damaged file
         raise InputError(f"{path}: no weights here; valid: {_VALID}.")
 
     if not path.is_file():

@@ -10,11 +10,12 @@ from typing import Any, cast
 
 import torch
 
-from acehand_core.ace.model.config import InferenceConfig, ModelConfig, Variant, read
+from acehand_core.ace.model.config import InferenceConfig, ModelConfig, Variant
 from acehand_core.ace.model.weights import official, state, storage, sums
 from acehand_core.ace.model.weights.sums import sha256s
 from acehand_core.ace.model.weights.tables import WeightsSection
 from acehand_core.errors import InputError, SchemaError
+from acehand_core.user_files import structured
 
 #: Key of a checkpoint under which ours say how they were made; plain types only.
 RECORD = "acehand"
@@ -232,8 +233,8 @@ def checkpoint_config(
     if config is not None:
         return replace(config, variant=variant)
     if "config" in checkpoint.record:
-        prefix = f"{checkpoint.path}: {RECORD}: config."
-        return read(ModelConfig, checkpoint.record["config"], prefix)
+        where = f"{checkpoint.path}: {RECORD}: config"
+        return structured(ModelConfig, checkpoint.record["config"], where)
     return ModelConfig(variant=variant)
 
 

@@ -15,19 +15,19 @@ from pathlib import Path
 from typing import Any
 
 from acehand_core import __version__
-from acehand_core.ace.model.config import InferenceConfig, ModelConfig, read
+from acehand_core.ace.model.config import InferenceConfig, ModelConfig
 from acehand_core.ace.model.encoder.sources import TRUNK_SOURCES
 from acehand_core.ace.model.weights import state, sums, tables
 from acehand_core.ace.model.weights.official_files import CAPTION_KEY, choose_variant, read_caption
 from acehand_core.ace.model.weights.storage import (
     TensorStore,
     open_safetensors,
-    read_json,
     save_safetensors,
 )
 from acehand_core.ace.model.weights.sums import sha256, sha256s
 from acehand_core.atomic import atomic_folder
 from acehand_core.errors import InputError, SchemaError, UnsafeFileError
+from acehand_core.user_files import read_json, read_object, structured, without_header
 
 FORMAT = "acehand-weights"
 VERSION = 1
@@ -60,7 +60,7 @@ class Manifest:
 def is_own(path: Path) -> bool:
     """Return whether a folder is in this format."""
     try:
-        return read_json(path / CONFIG_FILE).get("format") == FORMAT
+        return read_object(path / CONFIG_FILE).get("format") == FORMAT
     except InputError:  # SchemaError included
         return False
 
@@ -68,22 +68,17 @@ def is_own(path: Path) -> bool:
 def read_manifest(path: Path) -> Manifest:
     """Read ``config.json``. Raises SchemaError naming the field, UnsafeFileError for a bad path."""
     where = path / CONFIG_FILE
-    data = read_json(where)
-    if data.get("format") != FORMAT or data.get("version") != VERSION:
-        found = f"format {data.get('format')!r}, version {data.get('version')!r}"
-        raise SchemaError(f"{where}: {found}; valid: {FORMAT!r}, {VERSION}.")
-    kinds = {"licence": str, "sources": dict, "filled": list, "files": dict}
-    for name, kind in kinds.items():
-        if not isinstance(data.get(name), kind):
-            raise SchemaError(f"{where}: {name} must be a {kind.__name__}.")
-
+    data = without_header(read_json(where), FORMAT, VERSION, str(where))
+    files = dict[str, dict[str, Any]]
+    structured({"licence": str, "sources": dict, "filled": tuple[str, ...], "files": files},
+               data, where)  # fmt: skip
     for name, entry in data["files"].items():
         if Path(name).name != name:
             raise UnsafeFileError(f"{where}: names the file {name!r}; valid are plain file names.")
-        if not isinstance(entry, dict) or not isinstance(entry.get("sha256"), str):
+        if not isinstance(entry.get("sha256"), str):
             raise SchemaError(f"{where}: files: {name}: sha256 is missing.")
 
-    config = read(ModelConfig, data.get("config"), f"{where}: config.")
+    config = structured(ModelConfig, data.get("config"), f"{where}: config")
     filled = tuple(map(str, data["filled"]))
     origin = data["licence"], data["sources"], filled, data["files"]
     return Manifest(path, config, *origin, *state.read_record(data, str(where)))

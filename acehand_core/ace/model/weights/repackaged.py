@@ -19,14 +19,14 @@ from acehand_core.ace.model.config import (
     TrunkConfig,
     VaeConfig,
     Variant,
-    checked,
 )
 from acehand_core.ace.model.weights import official, state, sums, tables
 from acehand_core.ace.model.weights.official_export import initial
 from acehand_core.ace.model.weights.official_files import CAPTION_KEY, choose_variant, read_caption
-from acehand_core.ace.model.weights.storage import TensorStore, open_safetensors, read_json
+from acehand_core.ace.model.weights.storage import TensorStore, open_safetensors
 from acehand_core.ace.model.weights.sums import sha256s
 from acehand_core.errors import AcehandError, InputError, SchemaError
+from acehand_core.user_files import read_object, structured
 
 CAPTION_FILE = f"{CAPTION_KEY}.safetensors"
 #: A stored buffer that the running decoder computes.
@@ -116,8 +116,8 @@ def find_variant(path: Path, asked: Variant | None) -> Variant:
 
 def read_config(path: Path, variant: Variant) -> ModelConfig:
     """Return the sizes in its config files. Raises SchemaError."""
-    adapters = read_json(path / variant / "config.json")
-    dit = read_json(path / "dit" / "config.json")
+    adapters = read_object(path / variant / "config.json")
+    dit = read_object(path / "dit" / "config.json")
     try:
         executed = int(dit["num_layers"])
         plain = TrunkConfig()
@@ -129,8 +129,8 @@ def read_config(path: Path, variant: Variant) -> ModelConfig:
             lora_rank=int(adapters["rank"]),
             lora_alpha=float(adapters["alpha"]),
         )
-        vae = VaeConfig(**_fields(VaeConfig, read_json(path / "vae" / "config.json"), _VAE))
-        projector = read_json(path / variant / "projector" / "config.json")
+        vae = VaeConfig(**_fields(VaeConfig, read_object(path / "vae" / "config.json"), _VAE))
+        projector = read_object(path / variant / "projector" / "config.json")
         decoder = DecoderConfig(**_fields(DecoderConfig, projector, _PROJECTOR))
     except (KeyError, TypeError, ValueError, AcehandError) as error:
         raise SchemaError(f"{path}: its config files do not describe a model ({error}).") from error
@@ -224,4 +224,5 @@ def files_of(path: Path, variant: Variant, caption: Path | None = None) -> list[
 
 def _fields(kind: type, data: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, Any]:
     values = {ours: data[theirs] for theirs, ours in fields.items() if theirs in data}
-    return checked(kind, values, "config.json: ")
+    structured(kind, values, "config.json")
+    return values

@@ -20,12 +20,13 @@ from typing import Any, Literal
 import torch
 from jaxtyping import Float
 
-from acehand_core.ace.model.config import AS_RELEASED, InferenceConfig, ModelConfig, checked
+from acehand_core.ace.model.config import AS_RELEASED, InferenceConfig, ModelConfig
 from acehand_core.ace.model.encoder.sources import TRUNK_SOURCES, TinySource
 from acehand_core.ace.model.weights import official
 from acehand_core.ace.model.weights.storage import TensorStore, store_of
 from acehand_core.ace.model.weights.tables import Shapes, Tensors, WeightsSection, shapes_of
 from acehand_core.errors import SchemaError
+from acehand_core.user_files import structured
 
 #: The parts that are dicts of tensors.
 PARTS = ("vae", "trunk", "adapters", "decoder", "ray_head", "tiny")
@@ -290,13 +291,7 @@ def training_from_json(value: Any, where: str) -> TrainingData:
     """Return what ``training_to_json`` wrote; None in older files. Raises SchemaError."""
     if value is None:
         return None
-    where = f"{where}: training_data"
-    if not isinstance(value, list):
-        raise SchemaError(f"{where}: a list of objects is needed.")
-    for entry in value:
-        for name in {"name", "kind"} - checked(TrainingSource, entry, f"{where}: ").keys():
-            raise SchemaError(f"{where}: {name} is missing.")
-    return tuple(TrainingSource(**entry) for entry in value)
+    return structured(tuple[TrainingSource, ...], value, f"{where}: training_data")
 
 
 def read_record(record: Any, where: str) -> tuple[TrainingData, InferenceConfig]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import re
 import warnings
@@ -17,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from acehand_core.errors import InputError, SchemaError, UnsafeFileError
+from acehand_core.user_files import read_object
 
 INDEX_SUFFIX = ".index.json"
 _DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float64"}
@@ -62,7 +62,7 @@ def open_safetensors(path: Path) -> TensorStore:
 
 
 def _open_shards(index: Path) -> TensorStore:
-    files = read_json(index).get("weight_map")
+    files = read_object(index).get("weight_map")
     if not isinstance(files, dict) or not all(isinstance(f, str) for f in files.values()):
         raise SchemaError(f"{index}: 'weight_map' must map tensor names to file names.")
 
@@ -141,16 +141,3 @@ def save_safetensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
         path.chmod(mode)
     except SafetensorError as error:  # a full disk
         raise OSError(str(error)) from error
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Return the object of a JSON file. Raises InputError or SchemaError naming it."""
-    try:
-        data = json.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
-    except ValueError as error:
-        raise SchemaError(f"{path}: not JSON ({error}).") from error
-    if not isinstance(data, dict):
-        raise SchemaError(f"{path}: an object is needed, not {type(data).__name__}.")
-    return data

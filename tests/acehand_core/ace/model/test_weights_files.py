@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from acehand_core.ace.model.config import DecoderConfig, InferenceConfig, ModelConfig, read
+from acehand_core.ace.model.config import DecoderConfig, InferenceConfig, ModelConfig
 from acehand_core.ace.model.weights import official, official_files, own, sums, tables
 from acehand_core.ace.model.weights.inspection import damaged, inspect
 from acehand_core.ace.model.weights.load import (
@@ -30,6 +30,7 @@ from acehand_core.ace.tracker import AceTracker
 from acehand_core.cli.main import main
 from acehand_core.errors import AcehandError, InputError, OutputError, SchemaError
 from acehand_core.trackers.base import TrackerSettings
+from acehand_core.user_files import structured
 from helpers import fake_ace
 from helpers import weights_samples as samples
 from helpers.weights_samples import TINY, equal, release, write_repackaged
@@ -457,7 +458,7 @@ def test_export_fills_what_the_model_does_not_hold(checkpoint, base, tmp_path):
         else:
             assert torch.equal(tensor, made.dit[name].float())
     record = data["acehand"]
-    assert read(ModelConfig, record["config"]) == TINY
+    assert structured(ModelConfig, record["config"], "record") == TINY
     assert set(record["from_base"]) == {"head.modulation", "head.head.weight", "head.head.bias"}
     drawn = {entry.split(": ")[1] for entry in record["drawn"]}
     unused = {n for n in data["projectors"] if not official.runs_in_projectors(n[3:], TINY.decoder)}

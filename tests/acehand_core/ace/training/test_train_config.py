@@ -7,7 +7,6 @@ import torch
 
 pytest.importorskip("hydra")
 
-from acehand_core.ace.model.config import read
 from acehand_core.ace.model.decoder import Decoder
 from acehand_core.ace.model.encoder.sources import make_source
 from acehand_core.ace.model.encoder.video_backbones import VideoMae, VJepa2
@@ -16,6 +15,7 @@ from acehand_core.ace.training.config import CONF, TrainConfig, compose
 from acehand_core.ace.training.main import main as entry_point
 from acehand_core.ace.training.step import factor, rate
 from acehand_core.errors import AcehandError
+from acehand_core.user_files import structured
 
 #: Transcribed from the paper: appendix "Optimization", "Loss Weights", "Architecture", "Datasets".
 PAPER = {
@@ -224,7 +224,9 @@ def test_the_command_prints_the_recipe_or_one_line_of_what_is_wrong(monkeypatch,
     entry_point()
     printed = capsys.readouterr().out
     assert "lr_patch_embedding: 2.0e-05" in printed and "weight: 18" in printed
-    assert read(TrainConfig, composed("standard").to_json()) == composed("standard")
+    assert structured(TrainConfig, composed("standard").to_json(), "settings") == composed(
+        "standard"
+    )
     for arguments, named in (
         (["optim.stepz=1"], "optim.stepz"),
         (["experiment=standart"], "standart"),

@@ -13,7 +13,6 @@ from acehand_core.ace.labelled.clips.store import ClipStore
 from acehand_core.ace.labelled.clips.windows import WindowSettings, mixture
 from acehand_core.ace.model import pnp
 from acehand_core.ace.model.batch import ClipBatch
-from acehand_core.ace.model.config import read
 from acehand_core.ace.model.encoder.trunk import Trunk
 from acehand_core.ace.model.network import AceModel, SolveOptions
 from acehand_core.ace.model.weights.official_export import export_official
@@ -33,6 +32,7 @@ from acehand_core.ace.training.step import TrainingModel, group_of, make_optimiz
 from acehand_core.ace.training.targets import targets_of
 from acehand_core.errors import InputError
 from acehand_core.geometry.cameras import Camera
+from acehand_core.user_files import structured
 from helpers import tiny_model
 from helpers.training_samples import HANDS, motion, store
 
@@ -214,10 +214,11 @@ def targets_in(stores, hands, size=64, cells=2, **changes):
 
 
 def pretrained(**optim):
-    config = read(TrainConfig, {
+    settings = {
         "hand": "acehand", "model": dataclasses.asdict(SIZES), "start": {"random": True},
         "optim": {"precision": "float32", "processes": 1, **optim},
-    })  # fmt: skip
+    }  # fmt: skip
+    config = structured(TrainConfig, settings, "settings")
     start = build.read_start(SIZES, config.start)
     model = build.build_model(config, start)
     return config, TrainingModel(model, HANDS, SolveOptions("intrinsics", fallback="paper"))

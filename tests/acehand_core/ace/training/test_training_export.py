@@ -13,7 +13,7 @@ pytest.importorskip("hydra")
 from safetensors.torch import load_file
 
 from acehand_core.ace.labelled.clips.schema import StoreInfo
-from acehand_core.ace.model.config import InferenceConfig, read
+from acehand_core.ace.model.config import InferenceConfig
 from acehand_core.ace.model.decoder import Decoder
 from acehand_core.ace.model.network import AceModel
 from acehand_core.ace.model.weights import own
@@ -25,6 +25,7 @@ from acehand_core.ace.training.loop import Run, train
 from acehand_core.cli.main import main as acehand
 from acehand_core.errors import InputError
 from acehand_core.trackers.base import resolved_name
+from acehand_core.user_files import structured
 from helpers import tiny_model
 from helpers.training_samples import quiet, smoke, store
 
@@ -170,10 +171,11 @@ def test_which_stores_are_rendered(name, maker, kind):
 
 
 def test_weights_on_a_backbone_reach_the_released_layout(tmp_path):
-    config = read(TrainConfig, {
+    settings = {
         "hand": "acehand", "model": dataclasses.asdict(SIZES), "start": {"random": True},
         "optim": {"precision": "float32", "processes": 1},
-    })  # fmt: skip
+    }  # fmt: skip
+    config = structured(TrainConfig, settings, "settings")
     model = build.build_model(config, build.read_start(SIZES, config.start))
     trained = {
         f"model.{name}": torch.randn(parameter.shape)
