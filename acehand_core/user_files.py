@@ -230,6 +230,9 @@ def _dataclass(kind: Any, value: Any, path: tuple[Any, ...]) -> Any:
     try:
         return kind(**made)
     except InputError as error:
+        name, _, problem = str(error).partition(" ")
+        if name.partition(".")[0] in entries:
+            raise _InvalidError((*path, name), problem, "") from error
         raise _InvalidError(path, "is not valid" if path else "", str(error)) from error
 
 
