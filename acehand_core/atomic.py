@@ -32,7 +32,7 @@ def output_errors(where: Path) -> Iterator[None]:
 def check_free(path: Path, overwrite: bool) -> None:
     """Raise OutputError when ``path`` exists and ``overwrite`` is false."""
     if path.exists() and not overwrite:
-        raise OutputError(f"{path} exists; choose another name or allow overwriting (--overwrite).")
+        raise OutputError(f"{path} exists; choose another name or allow overwriting (`overwrite`).")
 
 
 @contextlib.contextmanager

@@ -3,11 +3,15 @@
 A field made with ``setting`` is a flag (``cli/flags.py``), a ROS parameter with its descriptor
 (``acehand_ros/parameters.py``), part of the identity of a result (``identity_of``), and
 a row in the tables of docs/ (``tools/docs_site.py``). Other fields are for callers in Python.
+
+Messages and help texts name a setting as Python does, in backticks: `hand_length`, or with a value
+`hand_length=0.19`. Commands and nodes print it as they spell it (``respelled``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
@@ -16,6 +20,8 @@ from acehand_core import plugins
 from acehand_core.errors import InputError, nearest
 
 _KEY = "acehand"
+#: A setting in a message, and its value.
+_NAMED = re.compile(r"`([a-z][a-z0-9_]*)(?:=([^`]*))?`")
 
 #: Whether a setting is part of the identity of a result: always, where it differs from the default
 #: (so that datasets from before the setting can be resumed), or never.
@@ -29,14 +35,14 @@ class Setting:
     """Description of a field of settings.
 
     Attributes:
-        help: one phrase, for ``--help``, ``ros2 param describe`` and the docs.
+        help: one phrase, for the help, ``ros2 param describe`` and the docs.
         flag: its flag without dashes; None: the field's name.
         metavar: placeholder of its value; None: by type.
         choices: valid texts, where the type is not a ``Literal``.
         low, high: range of a number; None: no limit.
         identity: see ``Identity``.
         positional: an argument without a flag.
-        pair: a switch with both ``--x`` and ``--no-x``.
+        pair: a switch with a flag for on and one for off.
         either: settings of a class with the same word exclude one another.
         switches: values that have a flag each, with its help, instead of one flag with a value.
         parse: turns the typed text into the value. Raises ValueError.
@@ -132,14 +138,8 @@ class Leaf:
 
     @property
     def parameter(self) -> str:
-        """The flag as a ROS parameter."""
+        """The name in Python, in messages, as a ROS parameter and as a column of a table."""
         return self.flag.replace("-", "_")
-
-    @property
-    def spelled(self) -> str:
-        """The flag as typed."""
-        off = self.default is True and not self.setting.pair
-        return f"--no-{self.flag}" if off else f"--{self.flag}"
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -182,6 +182,25 @@ def _leaves(settings: type, path: tuple[str, ...], around: Group) -> Iterator[Le
             for leaf in (leaf for member in members for leaf in _leaves(*member)):
                 never = replace(leaf.setting, identity="never")
                 yield leaf if about.identity else replace(leaf, setting=never)
+
+
+def respelled(text: str, settings: Iterable[Leaf], spell: Callable[[Leaf, str | None], str]) -> str:
+    """Return a message with the settings that it names as ``spell(leaf, value)`` writes them.
+
+    A value with a flag of its own counts as a name too. Other texts in backticks stay.
+    """
+    if "`" not in text:
+        return text
+    known = {leaf.parameter: leaf for leaf in settings}
+    values = {value: leaf for leaf in known.values() for value in leaf.setting.switches or ()}
+
+    def written(match: re.Match[str]) -> str:
+        name, value = match.groups()
+        if name in known:
+            return spell(known[name], value)
+        return spell(values[name], name) if name in values else match[0]
+
+    return _NAMED.sub(written, text)
 
 
 def built(settings: type[SettingsClass], values: Mapping[tuple[str, ...], Any]) -> SettingsClass:
@@ -283,10 +302,11 @@ def check_values(settings: Any) -> None:
         low, high = leaf.setting.low, leaf.setting.high
         for entry in value if isinstance(value, tuple) else (value,):
             if leaf.choices and entry not in leaf.choices:
-                raise InputError(f"--{leaf.flag} {entry!r}; {nearest(str(entry), leaf.choices)}")
+                wrong = f"`{leaf.parameter}={entry!r}`"
+                raise InputError(f"{wrong}; {nearest(str(entry), leaf.choices)}")
             if not (low is None or low <= entry) or not (high is None or entry <= high):
                 valid = f"{low:g} or more" if high is None else f"{low:g} to {high:g}"
-                raise InputError(f"--{leaf.flag} {entry:g}; valid: {valid}.")
+                raise InputError(f"`{leaf.parameter}={entry:g}`; valid: {valid}.")
 
 
 def identity_of(settings: Any) -> dict[str, Any]:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any, get_args
 from acehand_core import ConvertOptions, JobSettings
 from acehand_core.errors import AcehandError, InputError, nearest
 from acehand_core.recordings.bags.records import BagOptions
-from acehand_core.settings import Leaf, built, group, leaves, like, setting
+from acehand_core.settings import Leaf, built, group, leaves, like, respelled, setting
 from retarget.robots.robot import load_robot
 
 #: A node's parameters, named by ``Leaf.parameter``.
@@ -167,34 +166,28 @@ PLAYER: Table = leaves(Player)
 TABLES = {"offline_bag": OFFLINE_BAG, "clip_recorder": CLIP_RECORDER, "trajectory_player": PLAYER}
 
 _KNOWN = {leaf.parameter: leaf for leaf in (*CLIP_RECORDER, *OFFLINE_BAG)}
-#: An option of a command, and its value if one seems to follow.
-_OPTION = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]*)(?: ('[^']*'|[\w.]+))?")
+_KNOWN["output"] = _KNOWN["output_dir"]
 
 
 def as_parameters(text: str) -> str:
-    """Replace options in a message of the commands by parameters, and list those without one."""
-    others: list[str] = []
+    """Return a message with settings as parameters; it says which ones the nodes lack."""
+    lacking: dict[str, None] = {}
 
-    def name(match: re.Match[str]) -> str:
-        option, value = match[1], match[2] or ""
-        left = f" {value}" if value else ""
-        if option in _KNOWN["existing"].choices:
-            return f"existing:={option}{left}"
-        known = _KNOWN.get("output_dir" if option == "output" else option.replace("-", "_"))
-        if known is None:
-            others.append(f"--{option}")
-            return match[0]
-        if isinstance(known.default, bool):
-            return f"{known.parameter}:=true{left}"
-        given = value[:1].isdigit() or value[:1] == "'" or value.isupper()
-        return f"{known.parameter}:={value if given or value in known.choices else left}"
+    def spell(leaf: Leaf, value: str | None) -> str:
+        parameter = _KNOWN.get(leaf.parameter)
+        if parameter is None:
+            lacking[leaf.parameter] = None
+            return leaf.parameter if value is None else f"{leaf.parameter}={value}"
+        if isinstance(parameter.default, bool):
+            value = (value or "true").lower()
+        return f"{parameter.parameter}:={value or ''}"
 
-    out = _OPTION.sub(name, text)
-    if not others:
+    out = respelled(text, leaves(ConvertOptions), spell)
+    if not lacking:
         return out
     return (
-        f"{out} ({', '.join(dict.fromkeys(others))}: only for the acehand commands; "
-        "the nodes have no such parameter.)"
+        f"{out} ({', '.join(lacking)}: only for the acehand commands; the nodes have no such "
+        "parameter.)"
     )
 
 
@@ -229,7 +222,7 @@ def described(leaf: Leaf) -> str:
     """Return the help of a parameter, with its range."""
     low, high = leaf.setting.low, leaf.setting.high
     bounds = "" if low is None or high is None else f" ({low:g} to {high:g})"
-    return leaf.setting.help + bounds
+    return as_parameters(leaf.setting.help) + bounds
 
 
 def usage(name: str) -> str:
@@ -280,7 +273,7 @@ def _descriptor(leaf: Leaf) -> Any:
 
     low, high = leaf.setting.low, leaf.setting.high
     descriptor = ParameterDescriptor(
-        description=leaf.setting.help,
+        description=as_parameters(leaf.setting.help),
         additional_constraints=f"one of: {', '.join(leaf.choices)}" if leaf.choices else "",
         read_only=not leaf.setting.changeable,
     )

@@ -329,6 +329,6 @@ def refuse_faulty(robot: Robot, sides: Iterable[Side]) -> None:
     if wrong := faults(robot, sides):
         raise InputError(
             f"{robot.path}: the robot does not pass its checks: {'; '.join(wrong)}. See `acehand "
-            "robots check`, `acehand robots show` and docs/my_robot.md; --robot-unchecked uses it "
+            "robots check`, `acehand robots show` and docs/my_robot.md; `robot_unchecked` uses it "
             "anyway."
         )

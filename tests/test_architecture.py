@@ -33,6 +33,32 @@ def modules() -> list[Path]:
     return sorted(p for name in PACKAGES for p in (ROOT / name).rglob("*.py"))
 
 
+#: Commands, which document and print flags.
+COMMANDS = ("/cli/", "/commands/", "training/main.py", "acehand_ros/entry.py")
+#: Options of pip, git, hydra, torchrun, Kalibr, rerun and ros2; the part of a recording's hash.
+NOT_OURS = {
+    *("--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary", "--python-version"),
+    *("--platform", "--dest", "--error-unmatch", "--porcelain", "--check", "--cfg", "--models"),
+    *("--nproc-per-node", "--serve-web", "--bind", "--port", "--ros-args", "--depth"),
+}
+
+#: Modules that are about to be replaced.
+REPLACED = ("ace/evaluation", "pipeline/bag_write.py", "lerobot/features.py", "core/plugins.py",
+            "mediapipe/agreement.py", "mediapipe/tracker.py")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "path",
+    [p for p in modules() if not any(part in str(p) for part in (*COMMANDS, *REPLACED))],
+    ids=lambda p: str(p.relative_to(ROOT)),
+)
+def test_the_library_names_settings_and_not_flags(path):
+    texts = [node.value for node in ast.walk(ast.parse(path.read_text("utf-8")))
+             if isinstance(node, ast.Constant) and isinstance(node.value, str)]  # fmt: skip
+    flags = {flag for text in texts for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z]", text)}
+    assert flags <= NOT_OURS
+
+
 def imports(path: Path) -> list[tuple[str, bool, int]]:
     """Return (dotted name, at module level, line) of every import of a file.
 

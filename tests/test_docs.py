@@ -58,7 +58,9 @@ def test_what_is_read_of_bags_is_named_by_flags():
     section = (DOCS / "ros2.md").read_text("utf-8").split("### What is read")[1]
     rows = section.split("\n- ")[0]
     named = set(re.findall(r"\(`(--[a-z-]+)", rows))
-    assert "--depth-topic" in named and named <= {leaf.spelled for leaf in leaves(ConvertOptions)}
+    assert "--depth-topic" in named and named <= {
+        console.flag(leaf) for leaf in leaves(ConvertOptions)
+    }
 
 
 def test_exit_codes():

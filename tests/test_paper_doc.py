@@ -8,6 +8,7 @@ from pkgutil import resolve_name
 
 import yaml
 
+from acehand_core.cli.console import flag
 from acehand_core.cli.main import all_commands
 from acehand_core.settings import leaves
 from helpers import ROOT
@@ -91,7 +92,7 @@ def test_the_counts_are_those_of_the_tables():
 def test_every_flag_exists():
     named = set(re.findall(r"--[\w-]+", " ".join(re.findall(r"`([^`]+)`", TEXT))))
     assert len(named) > 8 and named <= {
-        leaf.spelled for _, place in all_commands().values() for leaf in leaves(resolve_name(place))
+        flag(leaf) for _, place in all_commands().values() for leaf in leaves(resolve_name(place))
     }
 
 

@@ -17,7 +17,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from acehand_core.cli.console import Common
+from acehand_core.cli.console import Common, described, flag
 from acehand_core.cli.hands import View
 from acehand_core.cli.review import Inspect, Review
 from acehand_core.pipeline.settings import JobSettings
@@ -53,10 +53,11 @@ def with_tables(markdown: str) -> str:
 def flag_table(settings: Iterable[Leaf]) -> str:
     """Return a Markdown table of flags: name, default, meaning."""
     rows = ["| flag | default | meaning |", "|---|---|---|"]
-    for leaf in settings:
-        about = leaf.setting
+    known = tuple(settings)
+    for leaf in known:
+        about = described(leaf, known)
         if about.switches is not None:
-            rows += [f"| `--{name}` | off | {text} |" for name, text in about.switches.items()]
+            rows += [f"| `{flag(leaf, v)}` | off | {text} |" for v, text in about.switches.items()]
             continue
         default = default_text(leaf)
         if about.default_text is None and default:
@@ -65,7 +66,7 @@ def flag_table(settings: Iterable[Leaf]) -> str:
             default = "on" if leaf.default and about.pair else "off"
         choices = f": {', '.join(f'`{c}`' for c in leaf.choices)}" if leaf.choices else ""
         text = f"{about.help}{choices}".replace("|", "\\|")
-        rows.append(f"| `{leaf.spelled}` | {default} | {text} |")
+        rows.append(f"| `{flag(leaf)}` | {default} | {text} |")
     return "\n".join(rows) + "\n"
 
 
@@ -125,7 +126,7 @@ def tables() -> Mapping[str, Callable[[], str]]:
     job = [leaf for leaf in leaves(JobSettings) if leaf.group.title != "tracker ace"]
     ace = [leaf for leaf in leaves(JobSettings) if leaf.group.title == "tracker ace"]
     view = [leaf for leaf in leaves(View) if len(leaf.path) == 1 and not leaf.setting.positional]
-    shared = {leaf.spelled for leaf in leaves(Inspect)}
+    shared = {flag(leaf) for leaf in leaves(Inspect)}
     return {
         "job": lambda: flag_table([*job, *leaves(Common)]),
         "tracker ace": lambda: flag_table(ace),
@@ -133,7 +134,7 @@ def tables() -> Mapping[str, Callable[[], str]]:
             leaf for leaf in leaves(Inspect) if not leaf.setting.positional
         ),
         "view": lambda: flag_table(view),
-        "review": lambda: flag_table(leaf for leaf in leaves(Review) if leaf.spelled not in shared),
+        "review": lambda: flag_table(leaf for leaf in leaves(Review) if flag(leaf) not in shared),
         "limits": limit_table,
         "training": training_table,
     }

@@ -33,7 +33,7 @@ class StoreClip(RecordingFormat):
         from acehand_core.ace.labelled.clips.store import ClipStore
 
         if options.mirrored:
-            raise InputError(f"{path}: --mirrored does not apply to {self.noun}.")
+            raise InputError(f"{path}: `mirrored` does not apply to {self.noun}.")
         folder, first = _clip_folder(path)
         clip = ClipStore(folder.parents[1]).open(folder.name)
         recording = part(clip.recording(), first, clip.info.frames)

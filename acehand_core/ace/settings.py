@@ -20,10 +20,10 @@ from acehand_core.types import SIDES
 if TYPE_CHECKING:
     from acehand_core.ace.model.config import InferenceConfig
 
-#: Default of ``--weights``.
+#: Default of ``weights``.
 ENVIRONMENT_VARIABLE = "ACEHAND_WEIGHTS"
 
-#: Why ``--tracker auto`` does not use weights.
+#: Why the tracker ``auto`` does not use weights.
 _NOT_AUTOMATIC = {
     "synthetic": "trained on synthetic clips alone",
     "unknown": "their training data is not recorded",
@@ -95,14 +95,14 @@ class AceSettings:
     )
     fit_guards: str | None = setting(
         None,
-        "with --bearings pinhole: the paper's two guards on a fit, or also no excess over a radial "
+        "with `bearings=pinhole`: the paper's two guards on a fit, or also no excess over a radial "
         "lens",
         default_text="as trained, else excess",
         choices=("paper", "excess"),
     )
     ray_cells: str | None = setting(
         None,
-        "with --bearings rays: outer cells on the image's edges, as released, or all at their "
+        "with `bearings=rays`: outer cells on the image's edges, as released, or all at their "
         "centres",
         default_text="as trained, else edges",
         choices=("edges", "centres"),
@@ -144,7 +144,7 @@ class AceSettings:
     def with_environment(self, tracker: str) -> tuple[AceSettings, str]:
         """Return these settings with weights that ``tracker`` may use, and a note.
 
-        The default weights are those of ``$ACEHAND_WEIGHTS``. Raises InputError: ``--weights`` that
+        The default weights are those of ``$ACEHAND_WEIGHTS``. Raises InputError: ``weights`` that
         this tracker does not use.
         """
         weights = self.weights or os.environ.get(ENVIRONMENT_VARIABLE)
@@ -153,7 +153,7 @@ class AceSettings:
         if tracker not in ("auto", "ace"):
             if self.weights is None:
                 return self, ""
-            raise InputError(f"--weights is for --tracker ace, not {tracker}.")
+            raise InputError(f"`weights` is for `tracker=ace`, not {tracker}.")
 
         settings = replace(self, weights=Path(weights))
         try:
@@ -164,18 +164,18 @@ class AceSettings:
             return settings, ""
         reason = _NOT_AUTOMATIC[kind]
         if self.weights is not None:
-            raise InputError(f"--weights {weights}: {reason}; use them with --tracker ace.")
-        return self, f"${ENVIRONMENT_VARIABLE}={weights}: {reason}; used with --tracker ace only"
+            raise InputError(f"`weights={weights}`: {reason}; use them with `tracker=ace`.")
+        return self, f"${ENVIRONMENT_VARIABLE}={weights}: {reason}; used with `tracker=ace` only"
 
     def automatic(self) -> bool:
-        """Return whether the weights were trained on recordings, for ``--tracker auto``."""
+        """Return whether the weights were trained on recordings, for the tracker ``auto``."""
         return self.weights is not None and self.trained_on() == "real"
 
     @property
     def place(self) -> Path:
         """The path of the weights. Raises InputError without one."""
         if self.weights is None:
-            raise InputError("--tracker ace needs --weights PATH, or ACEHAND_WEIGHTS.")
+            raise InputError("`tracker=ace` needs `weights=PATH`, or ACEHAND_WEIGHTS.")
         return self.weights
 
     @property
@@ -188,7 +188,7 @@ class AceSettings:
         if self.encode_width.isdecimal() and 32 <= int(self.encode_width) <= _MAX_ENCODE_WIDTH:
             return int(self.encode_width)
         raise InputError(
-            f"--encode-width {self.encode_width}; valid: {NATIVE}, or 32 to {_MAX_ENCODE_WIDTH} "
+            f"`encode_width={self.encode_width}`; valid: {NATIVE}, or 32 to {_MAX_ENCODE_WIDTH} "
             "pixels (832 as released)."
         )
 

@@ -47,7 +47,7 @@ class AceTracker:
         _ = ace.place
         if settings.hand_length_m is not None:
             raise InputError(
-                "--hand-length does not apply to --tracker ace; give a measured shape with --betas."
+                "`hand_length` does not apply to `tracker=ace`; give a measured shape with `betas`."
             )
         self._settings, self._ace = settings, ace
         learned = ace.hand_model
@@ -66,7 +66,7 @@ class AceTracker:
     def check(self, recording: Recording) -> None:
         """Raise what ``track`` raises, as far as settings and headers show; reads no tensors."""
         if self._ace.use_depth and recording.depth is None:
-            raise InputError(f"{recording.source}: has no depth for --use-depth.")
+            raise InputError(f"{recording.source}: has no depth for `use_depth`.")
         plan(recording, self._how()[1])
         load_weights(*_files(self._ace), check_hashes=False)
 

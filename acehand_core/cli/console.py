@@ -6,12 +6,13 @@ import contextlib
 import io
 import json
 import os
+import re
 import select
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, TextIO, runtime_checkable
 
@@ -27,7 +28,7 @@ from acehand_core.errors import (
     MissingDependencyError,
     exit_code,
 )
-from acehand_core.settings import leaves, setting
+from acehand_core.settings import Leaf, Setting, leaves, respelled, setting
 
 #: The commands' exit codes, here as ``console.EXIT_...`` for all of them.
 __all__ = ["EXIT_INPUT", "EXIT_INTERRUPTED", "EXIT_NO_HAND", "EXIT_OK", "EXIT_OUTPUT",
@@ -39,6 +40,19 @@ Stream = TextIO | io.TextIOBase
 LOG_S = 30.0
 #: Help of ``--overwrite``.
 OVERWRITE = "replace what is there"
+#: Another command in a message, whose settings may follow.
+_COMMAND = re.compile(r"(?=`acehand ([a-z ]+)`)")
+
+
+@dataclass(slots=True)
+class _Names:
+    """Settings that messages name: the running command's, and those of another by its name."""
+
+    running: tuple[Leaf, ...] = ()
+    settings_of: Callable[[str], tuple[Leaf, ...]] = lambda command: ()
+
+
+_NAMES = _Names()
 
 
 class Bars:
@@ -55,7 +69,7 @@ class Bars:
             return
         if total == 0:
             self.close()
-            print(stage, file=self._stream)
+            print(as_flags(stage), file=self._stream)
             return
         name = stage.partition(",")[0]
         if not self._stream.isatty():
@@ -174,10 +188,16 @@ def pipeable() -> Iterator[None]:
         sys.exit(EXIT_OUTPUT)
 
 
-def run(program: str, argv: Sequence[str] | None, load: Callable[[], type[Runnable]]) -> int:
+def run(
+    program: str,
+    argv: Sequence[str] | None,
+    load: Callable[[], type[Runnable]],
+    settings_of: Callable[[str], tuple[Leaf, ...]] = lambda command: (),
+) -> int:
     """Run the command of the class that ``load`` returns; return its exit code.
 
-    Errors become messages and exit codes (docs/formats.md).
+    Errors become messages and exit codes (docs/formats.md). ``settings_of`` returns the settings of
+    another command that a message names.
     """
     words = sys.argv[1:] if argv is None else argv
     if "--version" in words:
@@ -188,9 +208,11 @@ def run(program: str, argv: Sequence[str] | None, load: Callable[[], type[Runnab
     json_wanted, verbose = "--json" in words, bool({"-v", "--verbose"} & {*words})
     quiet = bool({"-q", "--quiet"} & {*words})
     empty: Mapping[str, Any] = {}
+    _NAMES.running, _NAMES.settings_of = (), settings_of
     with quiet_native_libraries(verbose) as stream, Bars(quiet, stream) as bars:
         try:
             kind = load()
+            _NAMES.running = (*leaves(kind), *leaves(Common))
             empty = getattr(kind, "json_of_nothing", {})
             command, common = _parsed(program, words, kind)
             return command.run(Terminal(bars, common.json, common.verbose, common.quiet))
@@ -238,10 +260,41 @@ def say_error(error: Exception, verbose: bool) -> None:
 
 
 def say(text: str) -> None:
-    """Print a line on standard error; standard output is for ``--json``."""
-    print(text, file=sys.stderr)
+    """Print a line on standard error, with flags; standard output is for ``--json``."""
+    print(as_flags(text), file=sys.stderr)
+
+
+def as_flags(text: str) -> str:
+    """Return a message with settings as flags: the running command's, then the named command's."""
+    start, *others = _COMMAND.split(text)
+    parts = [respelled(start, _NAMES.running, flag)]
+    for command, part in zip(others[::2], others[1::2], strict=True):
+        settings = (*_NAMES.running, *_NAMES.settings_of(command))
+        parts.append(respelled(part, settings, flag))
+    return "".join(parts)
+
+
+def flag(leaf: Leaf, value: str | None = None) -> str:
+    """Return a setting as typed in a command."""
+    about = leaf.setting
+    if about.positional:
+        return value or about.metavar or leaf.flag.upper()
+    if about.switches is not None:
+        return " or ".join(f"--{name}" for name in ([value] if value else about.switches))
+    if isinstance(leaf.default, bool):
+        off = value == "False" if value else leaf.default and not about.pair
+        return f"--no-{leaf.flag}" if off else f"--{leaf.flag}"
+    return f"--{leaf.flag} {value}" if value else f"--{leaf.flag}"
 
 
 def print_json(value: Any) -> None:
     """Print one JSON object on one line of standard output."""
     print(json.dumps(value, allow_nan=False), flush=True)
+
+
+def described(leaf: Leaf, known: Sequence[Leaf]) -> Setting:
+    """Return a setting's description with the settings that it names as flags."""
+    about = leaf.setting
+    values = {name: respelled(text, known, flag) for name, text in (about.switches or {}).items()}
+    help, default = (t and respelled(t, known, flag) for t in (about.help, about.default_text))
+    return replace(about, help=help or "", default_text=default, switches=values or None)

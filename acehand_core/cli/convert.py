@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from acehand_core.cli import console
-from acehand_core.cli.retarget import Retarget, summarise, with_weights
+from acehand_core.cli.retarget import Retarget, summarise
 from acehand_core.errors import InputError
 from acehand_core.pipeline.bag_convert import ConvertOptions
 from acehand_core.pipeline.bag_write import WriteOptions
@@ -61,8 +61,7 @@ class Convert:
     def run(self, terminal: console.Terminal) -> int:
         from acehand_core.pipeline.bag_convert import convert_bag
 
-        options = replace(self.options, job=with_weights(self.options.job))
-        report = convert_bag(options, terminal.bars)
+        report = convert_bag(self.options, terminal.bars)
         terminal.bars.close()
         # The copy into another bag may have lost more messages.
         job = replace(report.job, lost_messages=report.lost_messages, notes=report.notes)
@@ -117,7 +116,7 @@ class Run:
         from acehand_core.pipeline.batch.manifest import read_manifest
         from acehand_core.pipeline.batch.run import merge, run_batch
 
-        job = with_weights(self.job)
+        job = self.job
         if job.existing in ("append", "resume") or job.dry_run:
             raise InputError(
                 "acehand batch run always resumes; --append, --resume and --dry-run do not apply."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, field, make_dataclass
+from dataclasses import MISSING, field, make_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -12,6 +12,7 @@ import tyro
 from tyro import conf
 from tyro.constructors import PrimitiveConstructorSpec
 
+from acehand_core.cli.console import described
 from acehand_core.errors import InputError
 from acehand_core.settings import Group, Leaf, built, default_text, leaves
 
@@ -41,7 +42,8 @@ def parse(program: str, words: Sequence[str], *kinds: type[Any]) -> tuple[Any, .
     # A dataclass of flags per title, across the classes of settings.
     boxes: dict[Group, list[tuple[str, Any, Any]]] = {Group(): []}
     for leaf in flat:
-        boxes.setdefault(leaf.group, []).extend(_fields(leaf, exclusive))
+        shown = replace(leaf, setting=described(leaf, flat))
+        boxes.setdefault(leaf.group, []).extend(_fields(shown, exclusive))
     main = boxes.pop(Group())
     for number, (group, entries) in enumerate(boxes.items()):
         box: Any = make_dataclass("Box", entries, kw_only=True)

@@ -59,7 +59,7 @@ class Reconstruct:
         hands_file.check_table_path(output, self.overwrite, hands_file.TABLE_SUFFIXES)
         names = ("hands", "hand_length_m", "work_dir", "camera_motion", "quality")
         given = {name: getattr(self, name) for name in (*names, "palm_calibration")}
-        own = with_environment(self.trackers, self.tracker, console.say)
+        own = with_environment(self.trackers, self.tracker, terminal.bars)
         settings = TrackerSettings(own=own, **given)
         recording, tracker = open_input(self.input, self.tracker, settings, self.reading)
         motion = tracker.track(recording, terminal.bars)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -10,6 +11,7 @@ from importlib import import_module
 from acehand_core import __version__, plugins
 from acehand_core.cli import console
 from acehand_core.errors import AcehandError, MissingDependencyError, exit_code, nearest
+from acehand_core.settings import Leaf, leaves
 
 #: What each command does, and its class, loaded when it is used (``plugins``: acehand.commands).
 COMMANDS: Mapping[str, tuple[str, str]] = {
@@ -56,7 +58,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             for word in name.split():
                 words.remove(word)
             program = f"acehand {name}"
-            return console.run(program, words, partial(_loaded, program, known[name][1]))
+            return console.run(
+                program, words, partial(_loaded, program, known[name][1]), settings_of
+            )
 
     if "--version" in words:
         print(f"acehand {__version__}")
@@ -78,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def retarget(argv: Sequence[str] | None = None) -> int:
     """Run ``acehand-retarget``; return its exit code, 130 for Ctrl-C while it is imported too."""
     program, place = "acehand-retarget", "acehand_core.cli.retarget:Retarget"
-    return console.run(program, argv, partial(_loaded, program, place))
+    return console.run(program, argv, partial(_loaded, program, place), settings_of)
 
 
 def all_commands() -> dict[str, tuple[str, str]]:
@@ -90,6 +94,14 @@ def all_commands() -> dict[str, tuple[str, str]]:
             raise plugins.unfit("commands", plugin, "is not a table of commands")
         found = {**table, **found}
     return dict(sorted(found.items(), key=lambda row: row[0] not in COMMANDS))
+
+
+def settings_of(command: str) -> tuple[Leaf, ...]:
+    """Return the settings of a command; none for what is no command or cannot be loaded."""
+    with contextlib.suppress(AcehandError, KeyError):
+        table = COMMANDS if command in COMMANDS else all_commands()
+        return leaves(_loaded(command, table[command][1]))
+    return ()
 
 
 def _loaded(program: str, place: str) -> type[console.Runnable]:

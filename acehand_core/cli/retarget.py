@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -11,7 +11,6 @@ from acehand_core.cli import console
 from acehand_core.cli.main import retarget as main
 from acehand_core.pipeline.settings import JobSettings
 from acehand_core.settings import group, setting
-from acehand_core.trackers.base import with_environment
 
 if TYPE_CHECKING:
     from acehand_core.pipeline.report import JobReport
@@ -40,16 +39,11 @@ class Retarget:
     def run(self, terminal: console.Terminal) -> int:
         from acehand_core.pipeline.job import run_job
 
-        report = run_job(self.inputs, with_weights(self.job), terminal.bars)
+        report = run_job(self.inputs, self.job, terminal.bars)
         terminal.bars.close()
         summarise(report, terminal)
         terminal.print_json(report.to_json)
         return report.exit_code
-
-
-def with_weights(job: JobSettings) -> JobSettings:
-    """Return settings with the weights named by the environment, if the tracker may use them."""
-    return replace(job, trackers=with_environment(job.trackers, job.tracker, console.say))
 
 
 def summarise(report: JobReport, terminal: console.Terminal) -> None:

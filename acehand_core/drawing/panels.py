@@ -209,7 +209,7 @@ def panel_names(text: str) -> tuple[Panel, ...]:
         if name not in PANELS:
             raise InputError(f"Unknown panel {name!r}; {nearest(name, PANELS)}")
     if not names:
-        raise InputError(f"--panels is empty; valid: {', '.join(PANELS)}.")
+        raise InputError(f"`panels` is empty; valid: {', '.join(PANELS)}.")
     return cast(tuple[Panel, ...], tuple(names))
 
 

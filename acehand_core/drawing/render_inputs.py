@@ -107,7 +107,7 @@ def open_columns(
 ) -> tuple[Recording, list[Column]]:
     """Open all inputs; return their recording and the hands of each."""
     if settings.segment and not settings.clips and not any(map(_is_folder, sources)):
-        raise InputError("--segment needs a folder of predictions, or --clips STORE.")
+        raise InputError("`segment` needs a folder of predictions, or `clips=STORE`.")
     files = [_hands_in(s, settings.segment) if _is_folder(s) else s for s in sources]
     labels = _labels(sources, settings)
     if settings.clips is not None:
@@ -130,7 +130,7 @@ def open_columns(
     motions = [motion for _, motion in opened]
     known = [motion.T_world_camera for motion in motions if motion.T_world_camera is not None]
     if any(not np.allclose(poses, known[0], atol=1e-6) for poses in known):
-        raise InputError("the inputs have different camera poses; give --camera-poses FILE.")
+        raise InputError("the inputs have different camera poses; give `camera_poses=FILE`.")
     if known:
         motions = [replace(motion, T_world_camera=known[0]) for motion in motions]
     recording = next((r for r, _ in opened if r.frames is not None), opened[0][0])
@@ -151,8 +151,8 @@ def _hands_in(folder: Path, segment: str | None) -> Path:
         raise InputError(f"{folder}: neither a dataset nor a folder with tables of hands.")
     if segment is None:
         raise InputError(
-            f"{folder}: {len(files)} tables of hands; choose one with --segment, for example "
-            f"--segment {files[0].stem}."
+            f"{folder}: {len(files)} tables of hands; choose one with `segment`, for example "
+            f"`segment={files[0].stem}`."
         )
     if tables:
         raise InputError(f"{tables[1]}: segment {segment!r} is there twice; also {tables[0]}.")
@@ -181,7 +181,7 @@ def _over_clip(
     """Return a segment of a store, its true hands and those predicted for it."""
     reading = settings.reading
     if settings.video is not None or reading != RecordingOptions():
-        raise InputError("--clips excludes --video and the flags for reading recordings.")
+        raise InputError("`clips` excludes `video` and the flags for reading recordings.")
     trackers = [
         FileTracker(file, TrackerSettings(hands=settings.hands or "both")) for file in files
     ]

@@ -155,7 +155,8 @@ class Assembly:
                 if len(part) != new["length"]:
                     raise SchemaError(
                         f"{root / name}: {len(part)} frames of episode {number}, "
-                        f"meta/episodes has {new['length']}; run acehand dataset check --repair."
+                        f"meta/episodes has {new['length']}; run `acehand dataset check` with "
+                        "`repair`."
                     )
                 task_of = {tasks.index(task): self._tasks.index(task) for task in old["tasks"]}
                 if strange := {*pc.unique(part["task_index"]).to_pylist()} - {*task_of}:

@@ -223,7 +223,7 @@ def _check_finished(root: Path, rows: Sequence[Row]) -> Iterator[DatasetProblem]
         yield DatasetProblem(
             layout.STATS_PATH,
             "quantiles are averages over the episodes: the writer was stopped before it computed "
-            "them; run the repair, or the same command with --resume",
+            "them; run the repair, or the same command with `existing=resume`",
         )
     if not (root / layout.EXTRAS).is_dir():
         return  # published without, or edited by lerobot's tools, which drop it
@@ -233,7 +233,7 @@ def _check_finished(root: Path, rows: Sequence[Row]) -> Iterator[DatasetProblem]
             yield DatasetProblem(
                 layout.episode_folder(number),
                 f"unfinished: {', '.join(names)}, since the writer was stopped; they need the "
-                "recording: run the command that made the episode again, with --resume",
+                "recording: run the command that made the episode again, with `existing=resume`",
             )
 
 

@@ -111,7 +111,7 @@ def dataset_differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> l
     mine, its = ours["features"], theirs.get("features", {})
     for keys, others, what in ((mine, its, "has no"), (its, mine, "also has")):
         for key in (key for key in keys if key not in others):
-            flags = " (--keep-views, --keep-depth)" if keys[key]["dtype"] == "video" else ""
+            flags = " (`keep_views`, `keep_depth`)" if keys[key]["dtype"] == "video" else ""
             differences.append(f"the dataset {what} feature {key!r}{flags}")
     for key in (key for key in mine if key in its):
         # A video's encoding, in its info, may differ between episodes.
@@ -238,13 +238,14 @@ class FinishedEpisodes:
                 continue
             theirs = made[-1]
             differences = ", ".join(
-                f"--{name} is {settings.get(name)!r}, not {theirs.get(name)!r}"
+                f"`{name.replace('-', '_')}` is {settings.get(name)!r}, not {theirs.get(name)!r}"
                 for name in {**settings, **theirs}
                 if settings.get(name) != theirs.get(name)
             )
             raise InputError(
                 f"{path}: its episode in the dataset was made with other settings: "
-                f"{differences}. Resume with the same ones, or --append it as another episode."
+                f"{differences}. Resume with the same ones, or add it as another episode with "
+                "`existing=append`."
             )
 
 
@@ -275,5 +276,8 @@ def prepare_output(output: Path, existing: Existing) -> FinishedEpisodes:
     if existing == "overwrite" and output.exists() and not is_dataset(output):
         raise OutputError(f"{output}: not a LeRobot dataset, so it is not overwritten.")
     if existing in ("refuse", "resume") and output.exists():
-        raise OutputError(f"{output} exists; use --append, --overwrite, --resume or another name.")
+        raise OutputError(
+            f"{output} exists; use `existing=append`, `existing=overwrite`, `existing=resume` or "
+            "another name."
+        )
     return FinishedEpisodes()

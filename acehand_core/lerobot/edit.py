@@ -142,7 +142,7 @@ def opened(root: Path) -> Iterator[Content]:
         unused = [] if faults else unused_files(root, info, rows)
         if faults or unused:
             fault = faults[0] if faults else f"{unused[0]} belongs to no episode"
-            raise SchemaError(f"{root}: {fault}; run acehand dataset check --repair first.")
+            raise SchemaError(f"{root}: {fault}; run `acehand dataset check` with `repair` first.")
         yield info, rows, tasks
 
 

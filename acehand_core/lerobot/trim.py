@@ -149,7 +149,7 @@ def _check_finished(root: Path, row: Row) -> None:
     if is_ours and (names := layout.missing_files(root, number)):
         raise InputError(
             f"{root}: episode {number} is unfinished ({', '.join(names)}); first run the command "
-            "that made it again, with --resume."
+            "that made it again, with `existing=resume`."
         )
 
 

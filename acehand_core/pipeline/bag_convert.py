@@ -67,8 +67,8 @@ class BagOrigin:
             return cls(content["source_sha256"], content["settings"], episodes), counts
         except (InputError, KeyError, ValueError, TypeError, AttributeError) as error:
             raise OutputError(
-                f"{path} exists and --resume cannot complete it: it is no bag that acehand wrote "
-                "from a dataset. Move it away, or choose another name."
+                f"{path} exists and `existing=resume` cannot complete it: it is no bag that "
+                "acehand wrote from a dataset. Move it away, or choose another name."
             ) from error
 
     def check_fits(self, path: Path, wanted: BagOrigin) -> None:
@@ -77,7 +77,7 @@ class BagOrigin:
         if not same or self.episodes.items() - wanted.episodes.items():
             raise OutputError(
                 f"{path} exists and is not the bag of this conversion: it was made from another "
-                "bag, with another --storage, or has episodes that the dataset lacks. Resume with "
+                "bag, with another `storage`, or has episodes that the dataset lacks. Resume with "
                 "the same bag and settings, move it away, or choose another name."
             )
 
@@ -122,7 +122,7 @@ class ConvertReport:
     losses: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the object that ``acehand bag convert --json`` prints."""
+        """Return the report as JSON."""
         return {
             **self.job.to_json(),
             "bag": self.bag,
@@ -220,10 +220,10 @@ def _split(
         return None
     if options.job.split != "none":
         raise InputError(
-            f"--split {options.job.split} and --episode-topic both cut; give one of them."
+            f"`split={options.job.split}` and `episode_topic` both cut; give one of them."
         )
     if reading.start_s is not None or reading.duration_s is not None:
-        raise InputError("--start and --duration do not go with --episode-topic.")
+        raise InputError("`start` and `duration` do not go with `episode_topic`.")
     spans = _marked_episodes(index, topic)
     return lambda recording: spans
 
@@ -237,7 +237,7 @@ def _marked_episodes(index: BagIndex, topic: str) -> list[Span]:
         fitting = [n for n, t in bag.topics.items() if t.msgtype in (_BOOL, STRING)]
         if topic not in fitting:
             raise InputError(
-                f"{index.whole.source}: --episode-topic {topic!r} is no std_msgs Bool or String "
+                f"{index.whole.source}: `episode_topic={topic!r}` is no std_msgs Bool or String "
                 f"topic; {nearest(topic, fitting)}"
             )
         kind = bag.topics[topic].msgtype

@@ -1,4 +1,4 @@
-"""Cutting a long recording into demonstrations by the motion of its hands: ``--split auto``."""
+"""Cutting a long recording into demonstrations by the motion of its hands: ``split=auto``."""
 
 from __future__ import annotations
 
@@ -281,7 +281,7 @@ class Cutting:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """Return a recording's entry of ``--json`` (docs/cutting.md)."""
+        """Return a recording's entry of the report (docs/cutting.md)."""
         noise = self.activity.noise
         return {
             "rules": asdict(self.rules) | {"speeds": list(self.rules.speeds)},

@@ -201,7 +201,7 @@ class Dataset:
                 )
                 raise InputError(
                     f"{recording.source} does not fit the dataset of this run: {differences}; "
-                    "give it a separate --output."
+                    "give it a separate `output`."
                 )
             return
 

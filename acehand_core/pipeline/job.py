@@ -335,8 +335,8 @@ class _Job:
 def _there_already(path: Path, number: int) -> InputError:
     return InputError(
         f"{path}: episode {number} of the dataset is this recording already, cut and made alike. "
-        "--append adds it with another --task, --start, --duration or other settings; --resume "
-        "finishes an interrupted run."
+        "`existing=append` adds it with another `task`, `start`, `duration` or other settings; "
+        "`existing=resume` finishes an interrupted run."
     )
 
 
@@ -344,7 +344,7 @@ def _other_task(path: Path, number: int, task: str | None) -> InputError:
     return InputError(
         f"{path}: episode {number} of the dataset has another task than {task or TASK!r}. "
         "Resume with the same task text (lerobot-edit-dataset changes it later: docs/formats.md), "
-        "or --append it as another episode."
+        "or add it with `existing=append` as another episode."
     )
 
 

@@ -19,7 +19,7 @@ from unicodedata import normalize
 from acehand_core.errors import InputError
 from acehand_core.pipeline.settings import TaskSegment
 
-#: Value of ``--task-file`` for a file next to each recording.
+#: Value of ``task_file`` for a file next to each recording.
 BESIDE = "beside"
 #: Ending of such a file, after the recording's name with or without suffix.
 SIDECAR = ".task.csv"
@@ -51,7 +51,7 @@ class Narration:
 
     @classmethod
     def read(cls, source: str) -> Narration:
-        """Read ``--task-file``. Raises InputError."""
+        """Read ``task_file``. Raises InputError."""
         return cls(source) if source == BESIDE else cls(source, _rows(Path(source)))
 
     def check_inputs(self, inputs: Sequence[Path]) -> None:
@@ -59,7 +59,7 @@ class Narration:
         if len(inputs) > 1 and any(not row.recording for row in self.rows):
             raise InputError(
                 f"{self.source}: {len(inputs)} recordings need a column {OURS[0]}, or a file next "
-                f"to each (--task-file {BESIDE})."
+                f"to each (`task_file={BESIDE}`)."
             )
 
     def of(self, recording: Path) -> tuple[TaskSegment, ...]:
@@ -106,7 +106,7 @@ class Narration:
         """
         told = self.since(recording, cut[0])
         if not told:
-            return (), [f"{recording}: --task-file {self.source} has no row for it"]
+            return (), [f"{recording}: `task_file={self.source}` has no row for it"]
         notes = []
         beyond = [one for one in told if one.start_s is not None and one.start_s >= duration_s]
         if len(beyond) == len(told) and cut == (0.0, None):
@@ -134,7 +134,7 @@ def sidecar(recording: Path) -> Path:
         if (file := recording.with_name(name + SIDECAR)).is_file():
             return file
     raise InputError(
-        f"{recording}: --task-file {BESIDE}: there is no {recording.stem}{SIDECAR} next to it."
+        f"{recording}: `task_file={BESIDE}`: there is no {recording.stem}{SIDECAR} next to it."
     )
 
 
@@ -183,7 +183,7 @@ def _rows(path: Path) -> list[_Row]:
     """Return the rows of a table that have a task."""
     if path.suffix.lower() != ".csv":
         raise InputError(
-            f"--task-file {path}: give a .csv with the columns {', '.join(OURS)}, or "
+            f"`task_file={path}`: give a .csv with the columns {', '.join(OURS)}, or "
             f"EPIC-KITCHENS-100's ({', '.join(EPIC)}), or the word {BESIDE}."
         )
     try:

@@ -92,7 +92,7 @@ class JobReport:
         return errors.EXIT_NO_HAND if codes == {errors.EXIT_NO_HAND} else errors.EXIT_INPUT
 
     def to_json(self) -> dict[str, Any]:
-        """Return the object that ``--json`` prints (docs/formats.md)."""
+        """Return the report as JSON (docs/formats.md)."""
         factor = self.recorded_seconds / self.seconds if self.seconds > 0 else 0.0
         out: dict[str, Any] = {
             "dataset": self.dataset,

@@ -93,7 +93,7 @@ class Run:
 
             narration = Narration.read(settings.task_file)
         return cls(
-            replace(settings, hands=hands),
+            replace(settings, hands=hands).with_environment(progress),
             progress,
             registry or Registry(),
             narration,
@@ -204,9 +204,9 @@ class Spans:
 
 
 def cut_recording(run: Run, source: Source) -> Spans:
-    """Return the parts of a recording by ``--split``, each with its task by ``--task-file``.
+    """Return the parts of a recording by ``split``, each with its task by ``task_file``.
 
-    Raises NoHandError if ``--split auto`` finds no hand, InputError if nothing moves or the task
+    Raises NoHandError if ``split=auto`` finds no hand, InputError if nothing moves or the task
     text does not fit the recording.
     """
     settings, recording = run.settings, source.recording
@@ -261,8 +261,8 @@ def _demonstrations(
     if not cutting.cuts:
         reasons = "; ".join(part.reason for part in cutting.left_out)
         raise InputError(
-            f"{source.path}: --split auto found no demonstration: {reasons}. Adjust --cut-speeds "
-            "and --cut-min, or use --split none."
+            f"{source.path}: `split=auto` found no demonstration: {reasons}. Adjust `cut_speeds` "
+            "and `cut_min`, or use `split=none`."
         )
     seconds = cutting.activity.seconds
     ends = seconds + 1 / recording.fps
@@ -274,7 +274,7 @@ def _demonstrations(
     if segments and without_task:
         notes = (
             *notes,
-            f"{source.path}: --task-file has no task for demonstrations {without_task}",
+            f"{source.path}: `task_file` has no task for demonstrations {without_task}",
         )
     spans = _numbered(parts, report["demonstrations"])
     cuts = {"source": str(source.path), "split": "auto", **report}
@@ -315,7 +315,7 @@ def _by_rows(source: Source, segments: Sequence[TaskSegment], notes: Sequence[st
     rows = [one for one in segments if one.start_s is not None and one.end_s is not None]
     if not rows:
         raise InputError(
-            f"{path}: --split tasks: --task-file has no row with start and end of this recording."
+            f"{path}: `split=tasks`: `task_file` has no row with start and end of this recording."
         )
     parts, entries = [], []
     for one in rows:
@@ -337,7 +337,7 @@ def _by_rows(source: Source, segments: Sequence[TaskSegment], notes: Sequence[st
             }
         )
     if not parts:
-        raise InputError(f"{path}: --split tasks: no row has two frames of it ({rows[0].where}).")
+        raise InputError(f"{path}: `split=tasks`: no row has two frames of it ({rows[0].where}).")
     cuts = {"source": str(path), "split": "tasks", "demonstrations": entries, "left_out": []}
     return Spans(_numbered(parts, entries), cuts=cuts, notes=tuple(notes))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,8 +24,18 @@ from acehand_core.settings import (
     plugin_groups,
     setting,
 )
-from acehand_core.trackers.base import Tracker, TrackerSettings, resolved_name
-from acehand_core.types import Existing, Hands, ImageFit, Latency, Quality, SplitMode, TurnsMode
+from acehand_core.trackers.base import Tracker, TrackerSettings, resolved_name, with_environment
+from acehand_core.types import (
+    Existing,
+    Hands,
+    ImageFit,
+    Latency,
+    Progress,
+    Quality,
+    SplitMode,
+    TurnsMode,
+    no_progress,
+)
 from retarget.robots.robot import Robot, comes_with_us, find_robot_file, split_variant
 from retarget.solve.arm import ArmSettings
 
@@ -88,32 +98,32 @@ LONGEST_S = 1800.0
 
 @dataclass(frozen=True, slots=True)
 class CutRules:
-    """Where ``--split auto`` cuts. Times in seconds, speeds in m/s beyond the tracker's noise."""
+    """Where ``split=auto`` cuts. Times in seconds, speeds in m/s beyond the tracker's noise."""
 
     pause_s: float = setting(
         1.5,
-        "with --split auto: a rest, or no hand, for this many seconds ends a demonstration",
+        "with `split=auto`: a rest, or no hand, for this many seconds ends a demonstration",
         flag="cut-pause",
         metavar="S",
         low=0.1,
     )
     hold_s: float = setting(
         3.0,
-        "with --split auto: the same while fingertips meet: the hand may hold something",
+        "with `split=auto`: the same while fingertips meet: the hand may hold something",
         flag="cut-hold",
         metavar="S",
         low=0.1,
     )
     min_s: float = setting(
         1.0,
-        "with --split auto: shorter motions are no demonstration",
+        "with `split=auto`: shorter motions are no demonstration",
         flag="cut-min",
         metavar="S",
         low=0.0,
     )
     max_s: float = setting(
         60.0,
-        "with --split auto: a longer demonstration is divided where hands are slowest",
+        "with `split=auto`: a longer demonstration is divided where hands are slowest",
         flag="cut-max",
         metavar="S",
         low=1.0,
@@ -121,14 +131,14 @@ class CutRules:
     )
     margin_s: float = setting(
         0.3,
-        "with --split auto: rest that is kept before and after a demonstration",
+        "with `split=auto`: rest that is kept before and after a demonstration",
         flag="cut-margin",
         metavar="S",
         low=0.0,
     )
     speeds: tuple[float, ...] = setting(
         (0.06, 0.03),
-        "with --split auto: a hand starts to move above the first speed (m/s), rests below the "
+        "with `split=auto`: a hand starts to move above the first speed (m/s), rests below the "
         "second",
         flag="cut-speeds",
         metavar="MOVES,RESTS",
@@ -141,15 +151,15 @@ class CutRules:
         wrong = ""
         if len(speeds) != 2 or not 0 < speeds[1] <= speeds[0] < np.inf:
             given = ",".join(f"{speed:g}" for speed in speeds)
-            wrong = f"speeds {given}: two speeds in m/s, the first not below the second"
+            wrong = f"speeds={given}`: two speeds in m/s, the first not below the second"
         elif 2 * self.margin_s > pause:  # demonstrations would share frames
-            wrong = f"margin {self.margin_s:g}: at most half of --cut-pause {pause:g}"
+            wrong = f"margin={self.margin_s:g}`: at most half of `cut_pause={pause:g}`"
         elif self.hold_s < pause:
-            wrong = f"hold {self.hold_s:g}: at least --cut-pause {pause:g}"
+            wrong = f"hold={self.hold_s:g}`: at least `cut_pause={pause:g}`"
         elif self.max_s < 2 * self.min_s:
-            wrong = f"max {self.max_s:g}: at least twice --cut-min {self.min_s:g}"
+            wrong = f"max={self.max_s:g}`: at least twice `cut_min={self.min_s:g}`"
         if wrong:
-            raise InputError(f"--cut-{wrong}.")
+            raise InputError(f"`cut_{wrong}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +272,7 @@ class JobSettings:
     split: SplitMode = setting(
         "none",
         "episodes of a recording: one; one per demonstration, found by the hands' motion "
-        "(docs/cutting.md); or one per row of --task-file",
+        "(docs/cutting.md); or one per row of `task_file`",
     )
     cutting: CutRules = group(CutRules)
     fps: int | None = setting(
@@ -276,7 +286,7 @@ class JobSettings:
         parse=pixels,
     )
     image_fit: ImageFit = setting(
-        "letterbox", "with --image-size, pictures of another shape get black bars or are cropped"
+        "letterbox", "with `image_size`, pictures of another shape get black bars or are cropped"
     )
     keep_views: bool = setting(
         False, "keep the pictures of the other cameras of a rig, as videos of the dataset"
@@ -289,8 +299,8 @@ class JobSettings:
         "if the dataset exists",
         identity="never",
         switches={
-            "append": "add episodes to the dataset at --output",
-            "overwrite": "replace the dataset at --output, when the first new episode is complete",
+            "append": "add episodes to the dataset at `output`",
+            "overwrite": "replace the dataset at `output`, when the first new episode is complete",
             "resume": "resume an interrupted run: finished episodes and segments are kept",
         },
     )
@@ -306,26 +316,26 @@ class JobSettings:
 
     def __post_init__(self) -> None:
         if self.fps is not None and self.fps < 1:
-            raise InputError(f"--fps {self.fps}: valid: whole numbers from 1.")
+            raise InputError(f"`fps={self.fps}`: valid: whole numbers from 1.")
         if self.task is not None and not self.task.strip():
-            raise InputError("--task is empty; describe in a few words what the hands do.")
+            raise InputError("`task` is empty; describe in a few words what the hands do.")
         if self.subject is not None and not self.subject.strip():
-            raise InputError("--subject is empty; give a name, or omit it.")
+            raise InputError("`subject` is empty; give a name, or omit it.")
         if (size := self.image_size) and (min(size) < 16 or size[0] % 2 or size[1] % 2):
             raise InputError(
-                f"--image-size {size[0]}x{size[1]}: valid: even numbers of at least 16 pixels."
+                f"`image_size={size[0]}x{size[1]}`: valid: even numbers of at least 16 pixels."
             )
         if self.split == "tasks" and self.task_file is None:
-            raise InputError("--split tasks needs --task-file.")
+            raise InputError("`split=tasks` needs `task_file`.")
         if self.split != "auto" and self.cutting != CutRules():
-            raise InputError("--cut-... need --split auto.")
+            raise InputError("The settings `cut_...` need `split=auto`.")
         if self.output.absolute().name in ("", ".."):
-            raise InputError(f"--output {self.output}: give the name of a new folder.")
+            raise InputError(f"`output={self.output}`: give the name of a new folder.")
         if self.calibration is not None:
             from retarget.solve.methods import retargeter_named
 
             if not retargeter_named(self.method).calibrates:
-                raise InputError(f"--calibration needs --method trajectory, not {self.method}.")
+                raise InputError(f"`calibration` needs `method=trajectory`, not {self.method}.")
         _ = self.tracking  # construction checks its values
 
     def fit_of(self, recording: Recording) -> Fit | None:
@@ -406,6 +416,13 @@ class JobSettings:
             ahead,
             kept(recording, self.keep_views, self.keep_depth),
         )
+
+    def with_environment(self, progress: Progress = no_progress) -> JobSettings:
+        """Return settings with what the environment gives to the tracker, such as weights.
+
+        Raises InputError: settings of another tracker.
+        """
+        return replace(self, trackers=with_environment(self.trackers, self.tracker, progress))
 
     @property
     def tracking(self) -> TrackerSettings:

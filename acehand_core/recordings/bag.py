@@ -298,7 +298,7 @@ def _camera(
             dropped.remark(f"{topic}: not used: {error}")
 
     if named is not None:
-        raise CalibrationError(f"--camera-info-topic {named!r}: no calibration in it.")
+        raise CalibrationError(f"`camera_info_topic={named!r}`: no calibration in it.")
     dropped.remark("no CameraInfo: the camera is unknown")
     return None, None
 
@@ -380,7 +380,7 @@ def _views(
                     f"{scan.image.frame_id!r}); valid: frames apart from each other in /tf_static"
                 )
         except InputError as error:
-            where = f"{main.source}: --views {name}: {stream.topic}"
+            where = f"{main.source}: `views={name}`: {stream.topic}"
             raise type(error)(f"{where}: {error}") from None
         recording = seen.recording(Path(main.source), copies)
         recording = replace(recording, camera=camera, name=f"{main.name} {name}")
@@ -410,14 +410,14 @@ def _depth(
             found.append((same, frames, depth))
         except InputError as error:
             if options.depth_topic is not None:
-                where = f"{main.source}: --depth-topic {stream.topic}"
+                where = f"{main.source}: `depth_topic={stream.topic}`"
                 raise type(error)(f"{where}: {error}") from None
             dropped.remark(f"depth not used: {stream.topic}: {error}")
 
     best = [entry for entry in found if entry[0]] or found
     if len(best) > 1:
         names = ", ".join(frames.topic for _, frames, _ in best)
-        dropped.remark(f"depth not used: {names} fit; choose one with --depth-topic")
+        dropped.remark(f"depth not used: {names} fit; choose one with `depth_topic`")
     if len(best) != 1:
         return {}, None
     _, frames, depth = best[0]

@@ -93,8 +93,8 @@ def size(pixels: Sequence[Any], said: CameraHints, centre: tuple[float, float]) 
             return said.size
         raise CalibrationError(
             "the image size is missing (the principal point would be the middle of about "
-            f"{2 * centre[0] + 1:.0f} x {2 * centre[1] + 1:.0f} pixels). Give it: acehand camera "
-            "convert FILE --size WxH --output camera.json"
+            f"{2 * centre[0] + 1:.0f} x {2 * centre[1] + 1:.0f} pixels). Give it to "
+            "`acehand camera convert` as `size=WxH`."
         )
     width, height = numbers(list(pixels), "image size", 2)
     if not (width.is_integer() and height.is_integer()):
@@ -111,7 +111,7 @@ def model_without_name(
     if len(coefficients) == 4 and said.model is None:
         raise CalibrationError(
             "4 distortion coefficients may be k1 k2 p1 p2 (brown_conrady) or k1 k2 k3 k4 of "
-            "cv2.fisheye (kannala_brandt). Choose: acehand camera convert FILE --model "
-            "brown_conrady|kannala_brandt --output camera.json"
+            "cv2.fisheye (kannala_brandt). Choose in `acehand camera convert` with "
+            "`model=brown_conrady|kannala_brandt`."
         )
     return opencv_distortion(coefficients)

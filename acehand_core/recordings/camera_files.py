@@ -115,13 +115,13 @@ def _check_said(camera: Camera, said: CameraHints, where: str) -> None:
     size = (camera.width, camera.height)
     if said.size not in (None, size):
         raise CalibrationError(
-            f"{where}: --size {said.size[0]}x{said.size[1]}, but the file says {size[0]} x "
-            f"{size[1]}. Leave --size out: a camera is rescaled to its video."
+            f"{where}: `size={said.size[0]}x{said.size[1]}`, but the file says {size[0]} x "
+            f"{size[1]}. Leave `size` out: a camera is rescaled to its video."
         )
     undistorted = camera.model == "pinhole" and said.model == "brown_conrady"
     if said.model not in (None, camera.model) and not undistorted:
         raise CalibrationError(
-            f"{where}: --model {said.model}, but by the file it is {camera.model}. Leave --model "
+            f"{where}: `model={said.model}`, but by the file it is {camera.model}. Leave `model` "
             "out."
         )
 

@@ -180,8 +180,8 @@ def _opencv_camera(content: Any, key: str, coefficients: str | None, said: Camer
             return Camera("pinhole", *pixels, fx, fy, cx, cy)
         raise CalibrationError(
             f"no distortion coefficients for {key!r} (distortion_coefficients, dist_coeffs, ...); "
-            f"there is: {', '.join(map(str, content))}. For a camera without distortion: acehand "
-            "camera convert FILE --model pinhole --output camera.json"
+            f"there is: {', '.join(map(str, content))}. For a camera without distortion: "
+            "`acehand camera convert` with `model=pinhole`."
         )
     d = numbers(content[coefficients], coefficients)
     fisheye = values.get("fisheyemodel", values.get("fisheye"))

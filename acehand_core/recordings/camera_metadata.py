@@ -132,7 +132,7 @@ def described_by_pictures(
         progress(f"camera, {stage}", done, total)
 
     found = estimate(recording, shown, thorough=False)
-    camera, note = found.camera, f"--camera-estimate proposes no camera: {found.reason}"
+    camera, note = found.camera, f"`camera_estimate` proposes no camera: {found.reason}"
     if camera is not None:
         angles = ", ".join(
             f"{method.name} {field_of_view(method.focal, method.lens):.1f}"

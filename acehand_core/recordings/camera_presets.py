@@ -85,7 +85,7 @@ def preset_camera(name: str, width: int, height: int) -> Camera:
         CalibrationError: no published angles for this shape.
     """
     if name not in PRESETS:
-        raise InputError(f"--camera-preset {name!r}; {nearest(name, PRESETS)}")
+        raise InputError(f"`camera_preset={name!r}`; {nearest(name, PRESETS)}")
     preset = PRESETS[name]
     upright = height > width
     across, down = (height, width) if upright else (width, height)
@@ -109,8 +109,8 @@ def _view_of(name: str, preset: Preset, across: int, down: int) -> tuple[PresetV
         return view, float(max(across, down * view.shape[0] / view.shape[1]))
     shapes = ", ".join(f"{v.shape[0]}:{v.shape[1]}" for v in preset.views if v.shape is not None)
     raise CalibrationError(
-        f"--camera-preset {name}: the video has {across} x {down} pixels, but its field of view is "
-        f"published for {shapes} only. Give a calibration (--camera)."
+        f"`camera_preset={name}`: the video has {across} x {down} pixels, but its field of view is "
+        f"published for {shapes} only. Give a calibration (`camera`)."
     )
 
 

@@ -55,7 +55,7 @@ def parse_intrinsics(text: str, width: int, height: int) -> Camera:
         raise CalibrationError(
             f"{where}: the principal point is far from the middle of the {width} x {height} "
             f"video; it fits a video of about {2 * cx + 1:.0f} x {2 * cy + 1:.0f}. Give the values "
-            "in pixels of this video, or a --camera file, which has its own size."
+            "in pixels of this video, or a `camera` file, which has its own size."
         )
     return camera
 
@@ -89,7 +89,7 @@ def turned_back(camera: Camera) -> Camera:
     """Return the camera of a selfie video's flipped frames. Raises InputError: not symmetric."""
     if camera.model not in ("pinhole", "kannala_brandt"):
         raise InputError(
-            f"--mirrored with a {camera.model} camera: its distortion is not symmetric; undistort "
+            f"`mirrored` with a {camera.model} camera: its distortion is not symmetric; undistort "
             "the video first."
         )
     return replace(camera, cx=camera.width - 1 - camera.cx)

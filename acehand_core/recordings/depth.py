@@ -151,7 +151,7 @@ def _source(
         counts = partial(_plane, VideoFrames(index, np.arange(len(index))))
         return DepthFrames(len(index), counts, scale), index.timestamps_ns
     raise InputError(
-        f"--depth {place}: give a folder of {', '.join(_SUFFIXES)}, or a video with a track of "
+        f"`depth={place}`: give a folder of {', '.join(_SUFFIXES)}, or a video with a track of "
         "16-bit grey, or of a LeRobot episode the key of its depth."
     )
 
@@ -181,15 +181,15 @@ def with_depth(
         times = whole_ns
     if times is None:
         raise InputError(
-            f"--depth {place} has {len(depth)} pictures, the input {len(whole_ns)} frames; valid: "
+            f"`depth={place}` has {len(depth)} pictures, the input {len(whole_ns)} frames; valid: "
             "as many, or names that are times (12.345678 s, or nanoseconds), or numbers of frames: "
             f"few missing, from 0, or up to {len(whole_ns)}."
         )
-    check_overlap(recording, times, f"--depth {place}")
+    check_overlap(recording, times, f"`depth={place}`")
     try:
-        size = check_metres(depth, "Give --depth-unit mm, m, or metres per count.")
+        size = check_metres(depth, "Give `depth_unit` mm, m, or metres per count.")
     except CalibrationError as error:
-        raise CalibrationError(f"--depth {place}: {error}") from None
+        raise CalibrationError(f"`depth={place}`: {error}") from None
 
     depth = replace(depth, size=size)
     broken = sum(map(_is_cut_off, pictures_in(place, (".png",)))) if place.is_dir() else 0
@@ -201,11 +201,11 @@ def with_depth(
     if rig is not None and DEPTH in rig.cameras:
         camera, pose = rig.fitted(DEPTH, *size), rig.T_main(DEPTH)
     elif recording.camera is None:
-        raise CalibrationError("--depth needs the camera: --camera, --intrinsics, or a --rig.")
+        raise CalibrationError("`depth` needs the camera: `camera`, `intrinsics`, or a `rig`.")
     elif size != pictures:
         raise CalibrationError(
-            f"--depth {place} has the size {size}, the pictures {pictures}; valid: registered, "
-            "or a --rig with a camera named depth."
+            f"`depth={place}` has the size {size}, the pictures {pictures}; valid: registered, "
+            "or a `rig` with a camera named depth."
         )
     else:
         camera = fit_camera_to(recording.camera, *size)

@@ -41,12 +41,12 @@ def motion_recording(path: Path, motion: HandMotion) -> Recording:
     )
 
 
-def refuse_flags(path: Path, given: dict[str, bool]) -> None:
-    """Raise InputError with the given flags, which apply to videos only."""
-    flags = ", ".join(flag for flag, is_given in given.items() if is_given)
-    if flags:
+def refuse_settings(path: Path, **given: bool) -> None:
+    """Raise InputError with the given settings, which apply to videos only."""
+    names = ", ".join(f"`{name}`" for name, is_given in given.items() if is_given)
+    if names:
         raise InputError(
-            f"{path} holds hands, so these do not apply to it: {flags}. Leave them out, or give "
+            f"{path} holds hands, so these do not apply to it: {names}. Leave them out, or give "
             "the video."
         )
 
@@ -68,7 +68,7 @@ def read_motion_file(
         from acehand_core.recordings.keypoint_files import read_joints_file
 
         return only_hands(read_joints_file(path, hands, keypoints), hands)
-    refuse_flags(path, {"--keypoints": keypoints is not None})
+    refuse_settings(path, keypoints=keypoints is not None)
     motion = only_hands(read_hand_motion(path), hands)
 
     poses = motion.T_world_camera
@@ -353,7 +353,7 @@ def write_hand_motion(motion: HandMotion, path: Path, overwrite: bool = False) -
 
 
 def write_joints_file(motion: HandMotion, path: Path, overwrite: bool = False) -> None:
-    """Write the joints of both hands as an npz for ``--tracker FILE``. Raises OutputError."""
+    """Write the joints of both hands as an npz for ``tracker=FILE``. Raises OutputError."""
     with atomic_path(path, overwrite) as partial, partial.open("wb") as file:
         np.savez_compressed(
             file,

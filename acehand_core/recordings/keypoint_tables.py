@@ -148,7 +148,7 @@ def _wide(table: pa.Table, mapping: KeypointMap) -> dict[str, Any]:
         raise SchemaError(
             f"no columns of joints among {shown}. Valid: a column per joint and axis, "
             f"named {', '.join(patterns)} (joints by name, or by number in the order of "
-            "--keypoints), or a row per joint with joint, x, y, z and frame. Describe other names "
+            "`keypoints`), or a row per joint with joint, x, y, z and frame. Describe other names "
             "in a mapping: columns, names (docs/my_keypoints.md)."
         )
 

@@ -120,7 +120,7 @@ def open_episode(
     """
     episode = find_episode(path, video_key)
     if video_key is not None and _is_depth(_info(path.parent)["features"][video_key]):
-        raise InputError(f"{path.parent}: --video-key {video_key!r} has depth; give it as --depth.")
+        raise InputError(f"{path.parent}: `video_key={video_key!r}` has depth; give it as `depth`.")
     return recording_of(episode, mirrored, kept)
 
 
@@ -220,11 +220,11 @@ def _video_key(dataset: Path, info: Mapping[str, Any], given: str | None) -> str
     if given is not None:
         if given in videos:
             return given
-        raise InputError(f"{dataset}: --video-key {given!r} is not a video; {nearest(given, keys)}")
+        raise InputError(f"{dataset}: `video_key={given!r}` is not a video; {nearest(given, keys)}")
     if len(keys) == 1:
         return keys[0]
     if keys:
-        raise InputError(f"{dataset}: several videos; choose by --video-key: {', '.join(keys)}.")
+        raise InputError(f"{dataset}: several videos; choose by `video_key`: {', '.join(keys)}.")
     images = [key for key, value in features.items() if value.get("dtype") == "image"]
     kind = f"; {images[0]!r} is kept as single images, which are not read" if images else ""
     raise InputError(f"{dataset}: the dataset has no video{kind}.")

@@ -35,7 +35,7 @@ class RigOptions:
     # The hash of a recording covers views and depth.
     view: tuple[str, ...] = setting(
         (),
-        "video, folder of pictures, or LeRobot key of another camera of --rig",
+        "video, folder of pictures, or LeRobot key of another camera of `rig`",
         metavar="NAME=FILE",
         repeat=True,
         identity="never",
@@ -45,7 +45,7 @@ class RigOptions:
     )
     stereo: Stereo | None = setting(None, "the input shows two pictures; top: the left one")
     baseline_m: float | None = setting(
-        None, "of a rectified --stereo pair", flag="baseline", metavar="M", low=0.001, high=5.0
+        None, "of a rectified `stereo` pair", flag="baseline", metavar="M", low=0.001, high=5.0
     )
     depth: Path | None = setting(
         None,
@@ -62,13 +62,13 @@ class RigOptions:
         pair, more = self.baseline_m is not None, self.view or self.stereo or self.depth
         offsets = self.offsets_s
         rules = {
-            "--view needs --rig, with cameras and poses": self.view and not self.rig,
-            "--stereo needs --rig or --baseline": self.stereo and not (self.rig or pair),
-            "--baseline is of --stereo without --rig": pair and (self.rig or not self.stereo),
-            "--depth-unit needs --depth": self.depth_unit and not self.depth,
-            "--rig needs --view, --stereo or --depth; else --camera": self.rig and not more,
-            "--view-offset names no --view": offsets.keys() - self.views.keys(),
-            "--view-offset: seconds below a day": not all(abs(s) < 86400 for s in offsets.values()),
+            "`view` needs `rig`, with cameras and poses": self.view and not self.rig,
+            "`stereo` needs `rig` or `baseline`": self.stereo and not (self.rig or pair),
+            "`baseline` is of `stereo` without `rig`": pair and (self.rig or not self.stereo),
+            "`depth_unit` needs `depth`": self.depth_unit and not self.depth,
+            "`rig` needs `view`, `stereo` or `depth`; else `camera`": self.rig and not more,
+            "`view_offset` names no `view`": offsets.keys() - self.views.keys(),
+            "`view_offset`: seconds below a day": not all(abs(s) < 86400 for s in offsets.values()),
         }
         if broken := [text for text, applies in rules.items() if applies]:
             raise InputError(f"{broken[0]}.")
@@ -76,12 +76,12 @@ class RigOptions:
     @property
     def views(self) -> dict[str, str]:
         """File, or key of a LeRobot episode, of each view by name."""
-        return _named("--view", self.view, str)
+        return _named("`view`", self.view, str)
 
     @property
     def offsets_s(self) -> dict[str, float]:
         """What a view's clock shows minus what the input's shows."""
-        return _named("--view-offset", self.view_offset, float)
+        return _named("`view_offset`", self.view_offset, float)
 
 
 def _named(flag: str, texts: tuple[str, ...], kind: Callable[[str], Value]) -> dict[str, Value]:
@@ -177,7 +177,7 @@ class RecordingOptions:
 
     def __post_init__(self) -> None:
         if sum(g is not None for g in (self.intrinsics, self.camera, self.camera_preset)) > 1:
-            raise InputError("Give one of --intrinsics, --camera and --camera-preset.")
+            raise InputError("Give one of `intrinsics`, `camera` and `camera_preset`.")
         known = bool(self.intrinsics or self.camera or self.camera_preset)
         if (self.rigs.rig and known) or (self.rigs.baseline_m and not known):
-            raise InputError("Give the camera by --rig, or with --baseline by --camera.")
+            raise InputError("Give the camera by `rig`, or with `baseline` by `camera`.")

@@ -37,7 +37,7 @@ from acehand_core.recordings.hands_file import (
     SUFFIXES,
     motion_recording,
     read_motion_file,
-    refuse_flags,
+    refuse_settings,
 )
 from acehand_core.recordings.options import RecordingOptions, RigOptions
 from acehand_core.recordings.selection import part
@@ -133,14 +133,14 @@ class HandsFile(RecordingFormat):
         return path.suffix in SUFFIXES and not path.is_dir()
 
     def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> InputPart:
-        given = {
-            "--intrinsics": options.intrinsics is not None,
-            "--camera": options.camera is not None,
-            "--camera-preset": options.camera_preset is not None,
-            "--camera-estimate": options.camera_estimate,
-            "--mirrored": options.mirrored,
-        }
-        refuse_flags(path, given)
+        refuse_settings(
+            path,
+            intrinsics=options.intrinsics is not None,
+            camera=options.camera is not None,
+            camera_preset=options.camera_preset is not None,
+            camera_estimate=options.camera_estimate,
+            mirrored=options.mirrored,
+        )
 
         from acehand_core.recordings.keypoints.joints import DOUBT
 
@@ -345,7 +345,7 @@ class Registry:
     def _place(
         self, path: Path, value: str, options: RecordingOptions
     ) -> tuple[RecordingFormat, Path, RecordingOptions]:
-        """Return format, path and options of what ``--view`` or ``--depth`` of an input names."""
+        """Return format, path and options of what the ``view`` or ``depth`` of an input names."""
         kind, file = self._formats[format_of(path)], Path(value)
         if isinstance(kind, LeRobotEpisode) and not file.exists():
             return kind, path, replace(options, video_key=file.name)
@@ -375,11 +375,11 @@ class Registry:
                 return kind.open(file, own, progress).recording
 
             if kind.option == "views":  # its other cameras are in it
-                raise InputError(f"{path}: --rig, --view, --stereo, --depth: not of {kind.noun}.")
+                raise InputError(f"{path}: `rig`, `view`, `stereo`, `depth`: not of {kind.noun}.")
             recording, rig = open_views(recording, options.rigs, open_view)
             recording = replace(recording, sha256=self.sha256(path, options))
         if kind.option != "views" and options.rigs.stereo is None and shows_two_pictures(recording):
-            note = "two pictures in one, side by side or above each other: give --stereo"
+            note = "two pictures in one, side by side or above each other: give `stereo`"
             notes, assumed = (*recording.notes, note), {"single picture": UNKNOWN_SIGMA}
             recording = replace(recording, notes=notes, assumed=assumed)
         whole = recording
@@ -416,14 +416,14 @@ class Registry:
     ) -> None:
         given = [leaf for leaf in leaves(RecordingOptions) if leaf.value(options) != leaf.default]
         for other, name in formats().items():
-            flags = [
-                leaf.spelled
+            names = [
+                f"`{leaf.parameter}`"
                 for leaf in given
                 if (leaf.path[:2] == ("own", name) and other is not type(kind))
                 or (leaf.path == (other.option,) and other.option != kind.option)
             ]
-            if flags:
-                raise InputError(f"{path} is not {other.noun}, so leave out: {', '.join(flags)}.")
+            if names:
+                raise InputError(f"{path} is not {other.noun}, so leave out: {', '.join(names)}.")
 
 
 def _with_camera(

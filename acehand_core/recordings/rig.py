@@ -105,7 +105,7 @@ def _attached(file: Path) -> Any:
         for stream in container.streams.attachments:
             if stream.name == "calibration.json":
                 return json_of(file, bytes(stream.data).rstrip(b"\0").decode("utf-8", "replace"))
-    raise CalibrationError(f"{file} has no calibration.json attached; give another --rig.")
+    raise CalibrationError(f"{file} has no calibration.json attached; give another `rig`.")
 
 
 def _ours(entries: Any, folder: Path) -> dict[str, tuple[Camera, RigidTransform]]:
@@ -180,7 +180,7 @@ def open_views(
     """Return a recording with camera and views by the options, and their rig.
 
     Views have all of their frames, with times on the recording's clock; without a rig, the right
-    one has no camera yet. ``open_view`` opens what ``--view`` names. Raises as ``Rig``; InputError:
+    one has no camera yet. ``open_view`` opens what ``view`` names. Raises as ``Rig``; InputError:
     rotated or mirrored pictures, another time; CalibrationError: left and right exchanged.
     """
     _refuse_turned(recording)
@@ -205,19 +205,19 @@ def open_views(
     if stereo is not None:
         others = [name for name in free if name != rig.main]
         if len(others) != 1:
-            raise CalibrationError(f"{rig.file}: {[*rig.cameras]}; --stereo needs left and right.")
+            raise CalibrationError(f"{rig.file}: {[*rig.cameras]}; `stereo` needs left and right.")
         sources = {others[0]: sources["right"]}
     for name, value in options.views.items():
         view = open_view(value)
         _refuse_turned(view)
         if view.sha256 == recording.sha256 or name == rig.main:
-            raise InputError(f"--view {name}={value} is the input or its camera; give another.")
+            raise InputError(f"`view={name}={value}` is the input or its camera; give another.")
         pictures = view.frames
         if isinstance(pictures, FolderFrames) and (found := of_frames(pictures.paths, recording)):
             pictures = FolderFrames(found[0], pictures.size)
             view = replace(view, frames=pictures, timestamps_ns=found[1], fps=recording.fps)
         times = view.timestamps_ns - round(options.offsets_s.get(name, 0.0) * 1e9)
-        check_overlap(recording, times, f"--view {name}={value}")
+        check_overlap(recording, times, f"`view={name}={value}`")
         if len(times) < len(recording):
             note = f"view {name}: {len(times)} pictures for {len(recording)} frames"
             recording = replace(recording, notes=(*recording.notes, note))
@@ -228,8 +228,8 @@ def open_views(
         camera, pose = rig.fitted(name, source.width, source.height), rig.T_main(name)
         if stereo is not None and pose[0, 3] < -0.5 * np.linalg.norm(pose[:3, 3]):
             raise CalibrationError(
-                f"--stereo {stereo}: {name!r}, the right camera, is {-pose[0, 3]:g} m left of "
-                f"{rig.main!r}: exchanged. Valid: another --stereo, or --rig FILE:NAME of the left."
+                f"`stereo={stereo}`: {name!r}, the right camera, is {-pose[0, 3]:g} m left of "
+                f"{rig.main!r}: exchanged. Valid: another `stereo`, or `rig=FILE:NAME` of the left."
             )
         # Two files that begin at 0 have two clocks.
         stamped = bool(source.timestamps_ns[0] and recording.timestamps_ns[0])
@@ -245,7 +245,7 @@ def check_overlap(recording: Recording, times_ns: TimestampsNs, what: str) -> No
         a, b, c, d = (f"{int(time) / 1e9:.3f}" for time in (*times_ns[[0, -1]], *own[[0, -1]]))
         raise InputError(
             f"{what} is of {a} to {b} s, {recording.source} of {c} to {d} s: no time in common. "
-            "Both must have one clock; for a view, give --view-offset NAME=SECONDS."
+            "Both must have one clock; for a view, give `view_offset=NAME=SECONDS`."
         )
 
 
@@ -253,7 +253,7 @@ def _refuse_turned(recording: Recording) -> None:
     changes = recording.processing
     if recording.frames is None or changes.get("mirrored") or changes.get("rotation"):
         raise InputError(
-            f"{recording.source} has no pictures, or turned ones (--mirrored, or metadata). A rig "
+            f"{recording.source} has no pictures, or turned ones (`mirrored`, or metadata). A rig "
             "and depth need a video that is stored upright: ffmpeg -i IN OUT, and calibrate that."
         )
 

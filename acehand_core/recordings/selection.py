@@ -47,7 +47,7 @@ def at_rate(recording: Recording, fps: int) -> tuple[Recording, Int[np.ndarray, 
     if count > _REPEATS * len(times) + _HELD_S * fps:
         raise InputError(
             f"{recording.source}: {len(times)} frames lie in {reach / 8.64e13:.3g} days: the "
-            "clock was set, or the pause is very long. Take a part (--start, --duration)."
+            "clock was set, or the pause is very long. Take a part (`start`, `duration`)."
         )
 
     at = ticks(int(times[0]), count, float(fps))

@@ -301,7 +301,7 @@ def open_frames(folder: Path, rate: float | None = None, mirrored: bool = False)
             raise InputError(f"{folder}: a frame rate of {fps:g}; valid: above 0, up to 1000.")
         times = np.round(np.arange(len(paths)) * 1e9 / fps).astype(np.int64)
     elif rate is not None:
-        raise InputError(f"{folder}: pictures are named by time; --frame-rate does not apply.")
+        raise InputError(f"{folder}: pictures are named by time; `frame_rate` does not apply.")
     else:
         steps = np.diff(times)
         fps = DEFAULT_RATE if not len(steps) else 1e9 / float(np.median(steps))

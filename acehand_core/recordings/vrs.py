@@ -52,7 +52,7 @@ class AriaRecording(RecordingFormat):
 
     def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> InputPart:
         if options.mirrored:
-            raise InputError(f"{path}: --mirrored does not apply to {self.noun}.")
+            raise InputError(f"{path}: `mirrored` does not apply to {self.noun}.")
         return InputPart(open_aria(path, options.views))
 
 
@@ -139,7 +139,7 @@ def open_aria(path: Path, views: str | None) -> Recording:
         found = [name for name in slam if f"-{word.strip()}-" in f"-{name}-"]
         if not found:
             valid = ", ".join(slam) or "none in the file"
-            raise InputError(f"{path}: --views {word!r} names no SLAM camera; valid: {valid}.")
+            raise InputError(f"{path}: `views={word!r}` names no SLAM camera; valid: {valid}.")
         chosen |= {name.replace("-", "_"): slam[name] for name in found}
     recording, T_device_rgb = _camera(file, device, RGB)
     notes = ("factory calibration", *re.findall(r"\d+ records are beyond [^.]*", file.printed))

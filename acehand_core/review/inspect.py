@@ -169,7 +169,7 @@ def write_json(inspection: Inspection, path: Path) -> None:
             ours = False
         if not ours:
             raise OutputError(
-                f"{path} is not a report of acehand inspect; choose another --output."
+                f"{path} is not a report of acehand inspect; choose another `output`."
             )
     with atomic_path(path, overwrite=True) as partial:
         partial.write_text(json.dumps(inspection.to_json(), indent=1, allow_nan=False) + "\n")

@@ -163,7 +163,7 @@ def plotly_bundle() -> bytes:
     if spec is None or spec.origin is None:
         raise MissingDependencyError(
             "The page of acehand inspect needs plotly: pip install 'acehand[view]'. Without a "
-            "page: --no-page."
+            "page: `page=False`."
         )
     return (Path(spec.origin).parent / "package_data" / "plotly.min.js").read_bytes()
 

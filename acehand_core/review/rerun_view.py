@@ -83,7 +83,7 @@ def check_viewer() -> None:
     _rerun()
     if sys.platform == "linux" and not {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys():
         raise InputError(
-            "no display for the viewer; write a file with --save FILE.rrd. On a machine with one, "
+            "no display for the viewer; write a file with `save=FILE.rrd`. On a machine with one, "
             "`rerun FILE.rrd` opens it, `rerun --serve-web FILE.rrd` in a browser."
         )
 
@@ -145,7 +145,7 @@ def _start_viewer() -> None:
         if viewer.poll() is not None or time.monotonic() > end:
             viewer.kill()
             raise OutputError(
-                f"rerun's viewer does not start; try `{' '.join(command)}`, or --save FILE.rrd."
+                f"rerun's viewer does not start; try `{' '.join(command)}`, or `save=FILE.rrd`."
             )
         time.sleep(0.1)
 
@@ -179,7 +179,7 @@ def _rerun() -> Any:
     if not is_installed():
         raise MissingDependencyError(
             "The viewer needs rerun: pip install 'acehand[view]'. Without it, acehand view writes "
-            "a page of an episode, and with --output pictures of hands."
+            "a page of an episode, and with `output` pictures of hands."
         )
     import rerun
 

@@ -80,7 +80,7 @@ def server_of(review: ReviewServer, port: int = 0) -> ThreadingHTTPServer:
         server = ThreadingHTTPServer(("127.0.0.1", port), handler)
     except OSError as error:
         raise OutputError(
-            f"port {port} cannot be used ({error.strerror}); choose another with --port."
+            f"port {port} cannot be used ({error.strerror}); choose another with `port`."
         ) from error
     server.daemon_threads = True
     return server

@@ -6,7 +6,7 @@ A plug-in adds one with an entry point in the group ``acehand.trackers`` for a f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -77,7 +77,7 @@ class Tracker(Protocol):
 
 
 def tracker_names() -> tuple[str, ...]:
-    """Return the names that ``--tracker`` takes besides files, sorted."""
+    """Return the names that ``tracker`` takes besides files, sorted."""
     return tuple(sorted({"auto", *plugins.names("trackers")}))
 
 
@@ -90,19 +90,19 @@ def resolved_name(name: str, own: Mapping[str, Any]) -> str:
 
 
 def with_environment(
-    own: Mapping[str, Any], tracker: str, say: Callable[[str], None]
+    own: Mapping[str, Any], tracker: str, progress: Progress = no_progress
 ) -> dict[str, Any]:
     """Return trackers' own settings completed from the environment, e.g. with weights.
 
-    A class of settings may have ``with_environment(tracker)``, which returns them and a sentence
-    for ``say``, empty for none, and raises InputError for settings that ``tracker`` would not use.
+    A class of settings may have ``with_environment(tracker)``, which returns them and a remark,
+    empty for none, and raises InputError for settings that ``tracker`` would not use.
     """
     filled = dict(own)
     for name, settings in own.items():
         if hasattr(settings, "with_environment"):
             filled[name], note = settings.with_environment(tracker)
             if note:
-                say(note)
+                progress(note, 0, 0)
     return filled
 
 
@@ -110,7 +110,7 @@ def make_tracker(name: str, settings: TrackerSettings) -> Tracker:
     """Return the tracker of a name (``resolved_name``); raises InputError, or as its factory."""
     name = resolved_name(name, settings.own)
     if name not in plugins.names("trackers"):
-        wrong = f"--tracker {name!r} is neither a tracker nor a file"
+        wrong = f"`tracker={name!r}` is neither a tracker nor a file"
         raise InputError(f"{wrong}; {nearest(name, tracker_names())}")
     tracker = plugins.load("trackers", name)(settings)
     if not isinstance(tracker, Tracker):

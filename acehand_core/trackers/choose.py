@@ -1,4 +1,4 @@
-"""The tracker of an input by ``--tracker``: a tracker or a file of hands, kept with ``--cache``."""
+"""The tracker of an input by ``tracker``: a tracker or a file of hands, kept with ``cache``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from acehand_core.recordings.hands_file import (
     motion_recording,
     read_hand_motion,
     read_motion_file,
-    refuse_flags,
+    refuse_settings,
     write_hand_motion,
 )
 from acehand_core.recordings.options import RecordingOptions
@@ -53,7 +53,7 @@ class FileTracker:
             UnsafeFileError: it holds pickled objects.
             InputError: it cannot be read, or a hand length is given.
         """
-        refuse_flags(path, {"--hand-length": settings.hand_length_m is not None})
+        refuse_settings(path, hand_length=settings.hand_length_m is not None)
         self._path = path
         keypoints = settings.keypoints
         self._motion = motion or read_motion_file(path, settings.hands, keypoints=keypoints)
@@ -215,19 +215,10 @@ def open_tracked(
     """Open an input with the tracker of a name; a file of hands is its own tracker.
 
     Raises:
-        InputError: it cannot be opened, or a given flag does not apply to it.
+        InputError: it cannot be opened, or a setting does not apply to it.
     """
     if format_of(path) is HandsFile:
-        given = {
-            "--tracker": tracker != "auto",
-            "--intrinsics": reading.intrinsics is not None,
-            "--camera": reading.camera is not None,
-            "--camera-preset": reading.camera_preset is not None,
-            "--camera-estimate": reading.camera_estimate,
-            "--mirrored": reading.mirrored,
-            "--hand-length": settings.hand_length_m is not None,
-        }
-        refuse_flags(path, given)
+        refuse_settings(path, tracker=tracker != "auto")
 
     # Next to a video the mapping is that of the tracker's file.
     settings = replace(settings, keypoints=reading.keypoints)
@@ -244,12 +235,12 @@ def open_tracked(
     # Before hours of work, or gigabytes of weights, for a recording that cannot do.
     getattr(chosen, "check", lambda recording: None)(opened.recording)
     if reading.camera_poses is not None and not chosen.placed:
-        raise InputError(f"{path}: --camera-poses cannot apply to joints relative to the wrist.")
+        raise InputError(f"{path}: `camera_poses` cannot apply to joints relative to the wrist.")
     in_world = isinstance(chosen, FileTracker) and chosen.in_world
     if reading.camera_poses is not None and in_world:
         raise InputError(
-            f"{path}: --camera-poses cannot apply: the joints are in the world frame already (else "
-            "state `frame: camera` in the mapping of --keypoints)."
+            f"{path}: `camera_poses` cannot apply: the joints are in the world frame already (else "
+            "state `frame: camera` in the mapping of `keypoints`)."
         )
     return opened, chosen
 

@@ -100,14 +100,14 @@ def draft_hands(
     hands = fingers.find_hands(facts.model, root)
     if len(hands) > 2:
         roots = ", ".join(facts.model.body(hand.root).name for hand in hands)
-        raise InputError(f"{file}: has hands at {roots}; choose one with --root LINK.")
+        raise InputError(f"{file}: has hands at {roots}; choose one with `root=LINK`.")
     if len(hands) == 2:
         pair = {one.side: one for one in (_drafted(facts, hand, None) for hand in hands)}
         if len(pair) < 2:
             names = " and ".join(facts.model.body(hand.root).name for hand in hands)
             raise InputError(
                 f"{file}: cannot tell left from right hand ({names}); draft them one by one with "
-                "--root LINK --side SIDE."
+                "`root=LINK` and `side=SIDE`."
             )
         return {side: pair[side]} if side else _same_joints(pair)
 
@@ -128,7 +128,7 @@ def _same_joints(pair: dict[Side, DraftedHand]) -> dict[Side, DraftedHand]:
     if odd:
         raise InputError(
             f"{left.facts.file}: the two hands have different joints, or different joints are "
-            f"driven ({', '.join(odd[:4])}); draft each one with --side."
+            f"driven ({', '.join(odd[:4])}); draft each one with `side`."
         )
     return {"left": replace(left, joints={n: left.joints[n] for n in right.joints}), "right": right}
 
@@ -143,7 +143,7 @@ def _drafted(facts: ModelFacts, found: fingers.FoundHand, side: Side | None) -> 
         raise InputError(
             f"{facts.file}: {len(found.fingers)} chains of joints at "
             f"{model.body(found.palm).name!r} ({links}) are too many fingers; name the link where "
-            f"the hand begins with --root LINK ({hint})."
+            f"the hand begins with `root=LINK` ({hint})."
         )
 
     drive = find_drive(model, found.joints, any(found.looped))

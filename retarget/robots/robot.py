@@ -223,7 +223,7 @@ class Robot:
         (there,) = self.hands
         if asked not in (None, there):
             problem = f"robot {self.label!r} has a {there} hand only"
-            raise InputError(f"--hands {asked}: {problem}; give --hands {there}.")
+            raise InputError(f"`hands={asked}`: {problem}; give `hands={there}`.")
         return there
 
 
@@ -345,7 +345,7 @@ def load_stored_robot(label: str, given: str | None, models: Path | None, made: 
         other = "" if robot is None else f"; {given} is {robot.label!r}"
         raise InputError(
             f"{made}: made for the robot {label!r}, which does not come with acehand. "
-            f"Give its robot.yaml (--robot){other}."
+            f"Give its robot.yaml (`robot`){other}."
         )
     return load_robot(label, models=models)
 
@@ -353,7 +353,7 @@ def load_stored_robot(label: str, given: str | None, models: Path | None, made: 
 def _with_users_models(robot: Robot, root: Section, asked: Path | None) -> Robot:
     """Return the robot with the user's model files, if given, stated or needed."""
     if asked is not None and not asked.exists():
-        raise InputError(f"{asked}: no such file or folder, given as --robot-model.")
+        raise InputError(f"{asked}: no such file or folder, given as `robot_model`.")
     variable = os.environ.get(MODELS_VARIABLE)
     place = Path(variable) if asked is None and variable else asked
     hands, licenses, files = dict(robot.hands), [robot.license], []
@@ -376,7 +376,7 @@ def _with_users_models(robot: Robot, root: Section, asked: Path | None) -> Robot
             raise InputError(
                 f"Robot {robot.name!r}: the {side} hand's model file {entry.file!r} is not in "
                 f"{looked}. It does not come with the package ({entry.license}): get your own copy "
-                f"and give its place with --robot-model or {MODELS_VARIABLE}."
+                f"and give its place with `robot_model` or {MODELS_VARIABLE}."
             )
     if asked is not None and not files:
         raise InputError(

@@ -139,7 +139,7 @@ def load_arm(path: Path, link: str | None = None, mount: RigidTransform | None =
         raise InputError(f"{path}: no link or site {link!r}; {nearest(link, bodies)}")
     chain = _joints_of(model, bodies[link])
     if not chain:
-        raise SchemaError(f"{path}: link {link!r} hangs on no joint; name another (--arm-link).")
+        raise SchemaError(f"{path}: link {link!r} hangs on no joint; name another (`arm_link`).")
     limited = model.jnt_limited.astype(bool)
     ranges = np.where(limited[:, None], model.jnt_range, ASSUMED_RANGE)
     names = tuple(model.joint(i).name for i in chain)
@@ -235,7 +235,7 @@ class ArmSettings:
     )
     table: str = setting(
         "auto",
-        "table for the arms to avoid: its height along --arm-up (m), none, or auto: at the height "
+        "table for the arms to avoid: its height along `arm_up` (m), none, or auto: at the height "
         "of searched bases, none where both are given",
         flag="arm-table",
         metavar="auto|none|M",
@@ -249,19 +249,19 @@ class ArmSettings:
     )
 
     def __post_init__(self) -> None:
-        poses = {"mount": self.mount, "base-left": self.base_left, "base-right": self.base_right}
+        poses = {"mount": self.mount, "base_left": self.base_left, "base_right": self.base_right}
         used = self.link or self.up or any(self.mount or ()) or self.base_left or self.base_right
         if self.path is None and (used or self.table != "auto"):
             raise InputError(
-                "--arm-link, --arm-mount, --arm-up, --arm-base-left, --arm-base-right and "
-                "--arm-table need --arm FILE."
+                "`arm_link`, `arm_mount`, `arm_up`, `arm_base_left`, `arm_base_right` and "
+                "`arm_table` need `arm=FILE`."
             )
         for name, pose in poses.items():
             if pose is not None and (len(pose) != 6 or not np.isfinite(pose).all()):
-                raise InputError(f"--arm-{name} takes six numbers: x,y,z,roll,pitch,yaw (m, rad).")
+                raise InputError(f"`arm_{name}` takes six numbers: x,y,z,roll,pitch,yaw (m, rad).")
         _ = self.table_m  # raises
         if self.up is not None and not (len(self.up) == 3 and np.linalg.norm(self.up) > 1e-6):
-            raise InputError("--arm-up takes a direction: three numbers that are not all 0.")
+            raise InputError("`arm_up` takes a direction: three numbers that are not all 0.")
 
     def load(self) -> Arm | None:
         """Read the arm, if any. Raises InputError, SchemaError."""
@@ -279,7 +279,7 @@ class ArmSettings:
         except ValueError:
             height = np.nan
         if not np.isfinite(height):
-            raise InputError(f"--arm-table {self.table!r}: give a height in metres, auto or none.")
+            raise InputError(f"`arm_table={self.table!r}`: give a height in metres, auto or none.")
         return height
 
     def base(self, slot: int) -> RigidTransform | None:

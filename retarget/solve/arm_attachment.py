@@ -49,7 +49,7 @@ def attach_arms(
     poses = trajectory.T_frame_base
     if poses is None or trajectory.frame == "none":
         raise InputError(
-            "--arm needs to know where the hands are, but this input gives joints relative to the "
+            "`arm` needs to know where the hands are, but this input gives joints relative to the "
             "wrist only."
         )
 
@@ -169,9 +169,9 @@ def _assumptions(
     if names := scene.arm.shapeless:
         yield f"no shape, so no collision, of {', '.join(names)}"
     if all(motion.T_frame_table is None for motion in motions.values()):
-        yield "no table is considered (--arm-table)"
+        yield "no table is considered (`arm_table`)"
     elif settings.table_m is None:
-        yield "assumed: a table at the height of the bases (--arm-table)"
+        yield "assumed: a table at the height of the bases (`arm_table`)"
 
 
 def _reach_findings(
@@ -210,8 +210,8 @@ def _distance_findings(
     if any(motion.clearance_m.min() < 0 for motion in motions.values()):
         yield (
             "warn",
-            "no way without these collisions was found; try --arm-base-left and --arm-base-right, "
-            "another --arm-mount, --arm-up or --arm-table",
+            "no way without these collisions was found; try `arm_base_left` and `arm_base_right`, "
+            "another `arm_mount`, `arm_up` or `arm_table`",
         )
 
 

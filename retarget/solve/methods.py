@@ -96,7 +96,7 @@ def build_dex(
         from dex_retargeting.retargeting_config import RetargetingConfig
     except ImportError as error:
         raise MissingDependencyError(
-            f"--method dex-{mode} needs dex-retargeting: {error}. In the checkout: "
+            f"`method=dex-{mode}` needs dex-retargeting: {error}. In the checkout: "
             "pip install torch==2.13.0 && pip install '.[dex]'; or use the default solver."
         ) from error
 
@@ -242,7 +242,7 @@ class DexRetargeter(Retargeter):
     def check(self, robot: str, hands: Sequence[HandSpec]) -> None:
         if any(hand.tracks == "opening" for hand in hands):
             raise InputError(
-                f"--method {self.name} follows fingers, but {robot} the opening between thumb and "
+                f"`method={self.name}` follows fingers, but {robot} the opening between thumb and "
                 "index: use the default solver."
             )
 
@@ -290,7 +290,7 @@ def robot_targets(motion: HandMotion, robot: Robot, side: Side) -> HandTargets |
         (there,) = robot.hands
         raise InputError(
             f"Robot {robot.label!r} has no {side} hand, but the motion has one; look for the "
-            f"{there} one only (--hands {there}, hands={there!r} of track)."
+            f"{there} one only (`hands={there}`)."
         )
 
     hand = robot.hand(side)

@@ -137,10 +137,10 @@ def test_an_unknown_robot_is_refused_when_it_is_set() -> None:
 
 def test_losses_and_reasons_are_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("acehand_ros.worker._PROGRESS_S", 0.0)
-    failure = Failure("bag", InputError("bag: choose one with --image-topic."))
-    damage, used = "a.mcap: cut off at byte 9; --quality fast", "depth of /d is used; --keep-depth"
+    failure = Failure("bag", InputError("bag: choose one with `image_topic`."))
+    damage, used = "a.mcap: cut off at byte 9; `quality=fast`", "depth of /d is used; `keep_depth`"
     lens = "distances by an assumed lens (+-35%)"
-    json = {"notes": ["hands are assumed: --hand-length 0.19", damage]}
+    json = {"notes": ["hands are assumed: `hand_length=0.19`", damage]}
     episode = EpisodeReport("bag", 0, "pass", (lens,), json)
     job = JobReport("data", 1.0, 0.0, (episode,), (failure,))
     report = ConvertReport(job, None, {}, {"/a": 3}, (used, damage), (damage,))

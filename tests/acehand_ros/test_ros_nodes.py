@@ -517,21 +517,26 @@ def test_diagnostics_say_how_far_and_how_it_ended() -> None:
 
 
 @pytest.mark.parametrize(
-    ("of_flags", "of_parameters"),
+    ("message", "of_parameters"),
     [
-        ("use --append or --resume.", "use existing:=append or existing:=resume."),
-        ("choose one with --image-topic.", "choose one with image_topic:=."),
-        ("--hand-length 9: too long", "hand_length:=9: too long"),
-        ("--camera-info-topic '/a': none", "camera_info_topic:='/a': none"),
-        ("--keep-depth needs depth", "keep_depth:=true needs depth"),
-        ("give it an --output of its own.", "give it an output_dir:= of its own."),
-        ("a--camera/b--c.mcap: no such bag.", "a--camera/b--c.mcap: no such bag."),
+        (
+            "use `existing=append` or `existing=resume`.",
+            "use existing:=append or existing:=resume.",
+        ),
+        ("allow it (`overwrite`).", "allow it (existing:=overwrite)."),
+        ("choose one with `image_topic`.", "choose one with image_topic:=."),
+        ("`hand_length=9`: too long", "hand_length:=9: too long"),
+        ("`camera_info_topic='/a'`: none", "camera_info_topic:='/a': none"),
+        ("`keep_depth` needs depth", "keep_depth:=true needs depth"),
+        ("`overlay=False`", "overlay:=false"),
+        ("give it an `output` of its own.", "give it an output_dir:= of its own."),
+        ("/hand_length/`x`.mcap: no such bag.", "/hand_length/`x`.mcap: no such bag."),
     ],
 )
-def test_messages_name_parameters(of_flags: str, of_parameters: str) -> None:
-    assert as_parameters(of_flags) == of_parameters
-    unknown = as_parameters("give --camera, or --tracker FILE.")
-    assert "or tracker:=FILE. (--camera: only for the acehand commands" in unknown
+def test_messages_name_parameters(message: str, of_parameters: str) -> None:
+    assert as_parameters(message) == of_parameters
+    unknown = as_parameters("give `camera`, or `tracker=FILE`.")
+    assert "or tracker:=FILE. (camera: only for the acehand commands" in unknown
 
 
 @pytest.mark.parametrize(

@@ -42,10 +42,10 @@ def test_where_their_file_is_found(tmp_path, folder, monkeypatch, place):
 
 
 def test_a_missing_file_says_whose_it_is_and_where_to_put_it(tmp_path):
-    with pytest.raises(InputError, match=r"the maker's.*--robot-model.*ROBOT_MODELS"):
+    with pytest.raises(InputError, match=r"the maker's.*`robot_model`.*ROBOT_MODELS"):
         load_robot(robot_file(tmp_path))
     for name, models, named in (
-        ("leap", tmp_path / "nope", r"/nope: .*--robot-model"),
+        ("leap", tmp_path / "nope", r"/nope: .*`robot_model`"),
         ("inspire", tmp_path, "'inspire' takes no user model"),
         ("allegro", tmp_path, r"'allegro'; valid: \S+\.\w+ or \S+\.\w+"),
     ):

@@ -111,7 +111,7 @@ class Synth:
     split: Literal["train", "val", "test", "all"] = setting("train", "subjects and scenes")
     frames: int = setting(121, "of each clip, 4k + 1")
     size: str | None = setting(
-        None, "multiples of 32", metavar="WxH", default_text="640x480; 128x96 with --fast"
+        None, "multiples of 32", metavar="WxH", default_text="640x480; 128x96 with `fast`"
     )
     cameras: Literal["mixed", "pinhole", "fisheye"] = setting("mixed", "lenses")
     head_motion: Literal["ordinary", "walking", "looking-back", "bending"] = setting(
@@ -125,7 +125,7 @@ class Synth:
         None, "hand motion: a HandMotion table, or an npz of joints_world", metavar="FILE"
     )
     real_share: float | None = setting(
-        None, "share of clips with --motion", metavar="P", low=0, high=1, default_text="0.4"
+        None, "share of clips with `motion`", metavar="P", low=0, high=1, default_text="0.4"
     )
     fast: bool = setting(False, "small clips without masks and depth, simpler light")
     clean: bool = setting(False, "no blur, no noise, even exposure")
@@ -165,10 +165,10 @@ class Synth:
         text = self.size or ("128x96" if self.fast else "640x480")
         size = re.fullmatch(r"(\d{1,5})x(\d{1,5})", text)
         if size is None:
-            raise InputError(f"--size {text!r}: WxH in pixels, for example 640x480.")
+            raise InputError(f"`size={text!r}`: WxH in pixels, for example 640x480.")
         share = self.real_share
         if share is not None and self.motion is None:
-            raise InputError("--real-share is the share of clips with --motion; give that too.")
+            raise InputError("`real_share` is the share of clips with `motion`; give that too.")
         options = SynthOptions(
             width=int(size[1]),
             height=int(size[2]),

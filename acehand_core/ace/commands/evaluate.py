@@ -29,7 +29,7 @@ class Truth:
         None, "store of clips, or folder with a HandMotion table per segment", metavar="DIR"
     )
     segments: Path | None = setting(None, "list of segments", metavar="FILE")
-    segment_length: int = setting(81, "without --segments: frames of a segment")
+    segment_length: int = setting(81, "without `segments`: frames of a segment")
     segment_stride: int | None = setting(
         None, "frames from one segment to the next", default_text="no overlap"
     )
@@ -43,7 +43,7 @@ class Truth:
         from acehand_core.ace.evaluation.inputs import open_ground_truth
 
         if self.ground_truth is None:
-            raise InputError("--ground-truth DIR is needed.")
+            raise InputError("`ground_truth=DIR` is needed.")
         return open_ground_truth(
             self.ground_truth, self.segments, length=self.segment_length,
             stride=self.segment_stride, count=self.segment_count, seed=self.segment_seed,
@@ -55,7 +55,7 @@ class Truth:
         from acehand_core.ace.labelled.segments import write_segments
 
         if not isinstance(truth, StoreTruth):
-            raise InputError("--write-segments needs a store of clips.")
+            raise InputError("`write_segments` needs a store of clips.")
         write_segments(truth.listed, path, overwrite)
         made = truth.listed.summary()
         console.say(
@@ -74,7 +74,7 @@ class Evaluate:
     """
 
     evaluations: tuple[Path, ...] = setting(
-        (), "for --report: JSON of --output", metavar="FILE", positional=True
+        (), "for `report`: JSON of `output`", metavar="FILE", positional=True
     )
     predictions: Path | None = setting(None, "one HandMotion table per segment", metavar="DIR")
     method: str | None = setting(
@@ -90,7 +90,7 @@ class Evaluate:
     overwrite: bool = setting(False, OVERWRITE)
     truth: Truth = group(Truth, "ground truth")
     keep: Path | None = setting(
-        None, "keep predictions, from which --tracker resumes", metavar="DIR"
+        None, "keep predictions, from which `tracker` resumes", metavar="DIR"
     )
     decode_frames: int | None = setting(
         None, "frames in one pass, 0 for the whole recording", default_text="the segment's"
@@ -102,7 +102,7 @@ class Evaluate:
     quality: Quality = like(JobSettings, "quality", "balanced")
     report: Path | None = setting(None, "folder for report.md and report.json", metavar="DIR")
     row: tuple[tuple[str, str, str], ...] = setting(
-        (), "for --report: a row of a study: features, decoder, tap or sigma",
+        (), "for `report`: a row of a study: features, decoder, tap or sigma",
         metavar="STUDY LABEL FILE", repeat=True,
     )  # fmt: skip
     ace: AceSettings = group(AceSettings, "tracker ace")
@@ -120,15 +120,15 @@ class Evaluate:
 
         if self.report is not None:
             if self.predictions is not None or self.tracker is not None:
-                raise InputError("--report needs files of evaluations, not predictions to score.")
+                raise InputError("`report` needs files of evaluations, not predictions to score.")
             return _report(self.report, self.evaluations, self.row, self.overwrite, terminal)
         if self.evaluations or self.row:
-            raise InputError("evaluations and --row are for --report DIR.")
+            raise InputError("evaluations and `row` are for `report=DIR`.")
         only_list = self.truth.write_segments is not None and not (self.predictions or self.tracker)
         if not only_list and (self.predictions is None) == (self.tracker is None):
-            raise InputError("give either --predictions DIR or --tracker NAME.")
+            raise InputError("give either `predictions=DIR` or `tracker=NAME`.")
         if self.method is not None and self.predictions is None:
-            raise InputError("--method is for --predictions DIR, the method's output.")
+            raise InputError("`method` is for `predictions=DIR`, the method's output.")
         if self.tracker is None:
             self._check_no_tracker_flags()
         if self.output is not None:
@@ -180,7 +180,7 @@ class Evaluate:
             of_trackers.add("keep")
         for leaf in leaves(Evaluate):
             if leaf.path[0] in of_trackers and leaf.value(self) != leaf.default:
-                raise InputError(f"{leaf.spelled} is for --tracker, not for predictions.")
+                raise InputError(f"`{leaf.parameter}` is for `tracker`, not for predictions.")
 
     def _track(self, tracker: str, truth: GroundTruth, options: Any, bars: Bars) -> dict[str, Any]:
         from acehand_core.ace.evaluation.protocol import PAPER_WIDTHS
@@ -188,7 +188,7 @@ class Evaluate:
         from acehand_core.ace.evaluation.tracking import Decoding, DoNothing
         from acehand_core.trackers.base import TrackerSettings, make_tracker, with_environment
 
-        chosen = with_environment({"ace": self.ace}, tracker, console.say)["ace"]
+        chosen = with_environment({"ace": self.ace}, tracker, bars)["ace"]
         if chosen.weights is not None:
             # The second scoring pass needs every slot; labels are of the source's frames.
             chosen = replace(chosen, every_slot=True, read_rate=chosen.read_rate or "source")

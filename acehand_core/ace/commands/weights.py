@@ -24,7 +24,7 @@ class Fetch:
     "hands" are the two networks of the mediapipe tracker (Apache-2.0); it runs offline afterwards.
     """
 
-    names: tuple[str, ...] = setting((), "see --list", metavar="NAME", positional=True)
+    names: tuple[str, ...] = setting((), "see `list`", metavar="NAME", positional=True)
     list: bool = setting(False, "list available weights")
     revision: str | None = setting(None, "branch, tag or commit on the hub", metavar="REV")
     wheel: Path | None = setting(
@@ -100,7 +100,7 @@ class Convert:
     config: Path | None = setting(
         None, "sizes of the model", metavar="FILE", default_text="the checkpoint's, else released"
     )
-    seed: int = setting(0, "of tensors that --to official adds")
+    seed: int = setting(0, "of tensors that `to=official` adds")
     step: int | None = setting(
         None, "checkpoint of a run", default_text="best by validation, else newest"
     )
@@ -147,7 +147,7 @@ class Convert:
         from acehand_core.errors import InputError
 
         if self.to != "acehand":
-            raise InputError("--to acehand is needed for a training run; convert its output again.")
+            raise InputError("`to=acehand` is needed for a training run; convert its output again.")
         pieces = (self.weights, self.base, self.vae, self.caption)
         weights, base, vae, caption = (None if path is None else str(path) for path in pieces)
         moved = StartConfig(weights, base, vae, caption)
@@ -175,7 +175,7 @@ class Inspect:
         from acehand_core.errors import InputError
 
         if self.path is None and not self.accounting:
-            raise InputError("give a PATH, or --accounting for the released model's table.")
+            raise InputError("give a PATH, or `accounting` for the released model's table.")
         data: dict[str, Any] = {}
         config: ModelConfig | None = ModelConfig()
         if self.path is not None:

@@ -86,7 +86,7 @@ def run(
     if changed and not job.overwrite:
         raise SchemaError(
             f"{job.output}: holds clips made with other settings ({'; '.join(changed)}); use the "
-            "same, another --output, or --overwrite to remove them."
+            "same, another `output`, or `overwrite` to remove them."
         )
     if changed:
         store = ClipStore(job.output)

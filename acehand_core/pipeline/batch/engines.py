@@ -315,7 +315,7 @@ class RayEngine:
             import ray
         except ImportError as error:
             raise MissingDependencyError(
-                f"--engine ray needs Ray ({error}); pip install '.[ray]' in the checkout."
+                f"`engine=ray` needs Ray ({error}); pip install '.[ray]' in the checkout."
             ) from error
         self._ray, self._settings = ray, settings
         address = {"address": settings.ray_address} if settings.ray_address else {}
@@ -331,7 +331,7 @@ class RayEngine:
                 logging_level="ERROR",
             )
         except (ConnectionError, RuntimeError, ValueError) as error:
-            raise InputError(f"--engine ray: cannot start or reach Ray: {error}.") from error
+            raise InputError(f"`engine=ray`: cannot start or reach Ray: {error}.") from error
         # Ray repeats tasks of a dead machine; ``Worker`` handles dead processes.
         self._run = ray.remote(max_retries=3)(run_task)
         self._given: list[Any] = []

@@ -77,7 +77,7 @@ def read_manifest(path: Path, settings: JobSettings) -> tuple[Entry, ...]:
                 raise SchemaError(f"{where}: {column} {text!r}: {error}.") from error
 
         try:
-            own = changed(settings, values)
+            own = changed(settings, values).with_environment()
             paths = registry.expand([source])
         except AcehandError as error:
             raise InputError(f"{where}: {error}") from error

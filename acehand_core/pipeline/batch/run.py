@@ -60,7 +60,8 @@ def run_batch(
         if first and not overwrite and not as_left(folder):
             raise OutputError(
                 f"{folder.output} exists, and has changed since this batch wrote it, if it did; "
-                "choose another --output, or --overwrite it when the recordings are converted."
+                "choose another `output`, or `existing=overwrite` when the recordings are "
+                "converted."
             )
         if first:
             engine = open_engine()
@@ -242,8 +243,8 @@ def merge(
         kinds = "; ".join(f"{len(names)} of {kind}" for kind, names in groups.items())
         raise InputError(
             f"{folder.output}: the recordings do not fit into one dataset: {kinds}. Run the same "
-            "command with --image-size and --fps (hands are not tracked again), or with "
-            "--per-layout for a dataset of each."
+            "command with `image_size` and `fps` (hands are not tracked again), or with "
+            "`per_layout` for a dataset of each."
         )
     if per_layout and is_dataset(folder.output):
         raise OutputError(f"{folder.output} is a dataset and cannot hold others; move it away.")

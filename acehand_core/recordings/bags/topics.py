@@ -59,7 +59,7 @@ def choose_image_topic(
 
     raise InputError(
         f"{bag.path}: several topics with pictures: {', '.join(t.name for t in cameras.values())}; "
-        "choose one with --image-topic."
+        "choose one with `image_topic`."
     )
 
 
@@ -82,7 +82,7 @@ def choose_depth(
     if given is not None:
         topic = _named(bag, counts, given, "depth-topic", DEPTHS)
         if topic.name == image:
-            raise InputError(f"{bag.path}: --depth-topic {given!r} is that of the pictures.")
+            raise InputError(f"{bag.path}: `depth_topic={given!r}` is that of the pictures.")
         return (topic,)
     found: dict[str, Topic] = {}
     likely = _filled(bag, counts, DEPTHS)
@@ -115,13 +115,13 @@ def choose_views(
         if len(named) > 1 or not (named or word.search(own)):
             fits = ", ".join(t.name for t in named or others.values()) or "no other camera"
             raise InputError(
-                f"{bag.path}: --views {name!r} names {len(named)} cameras; valid: {fits}."
+                f"{bag.path}: `views={name!r}` names {len(named)} cameras; valid: {fits}."
             )
         for topic in named:
             if camera_namespace(topic.name) != own:
                 views[camera_namespace(name)[1:].replace("/", "_")] = topic
     if given is not None and not views:
-        raise InputError(f"{bag.path}: --views {given!r} names no camera besides {image}.")
+        raise InputError(f"{bag.path}: `views={given!r}` names no camera besides {image}.")
     return views
 
 
@@ -193,8 +193,9 @@ class TopicInfo:
 class BagInfo:
     """A bag. ``image`` and ``camera_info`` are the topics that a conversion would read.
 
-    ``depth`` are topics that it would try for depth, ``views`` those that ``--views`` may name.
-    ``remark`` is a note on them, or why there is none. Times are those of receipt.
+    ``depth`` are topics that it would try for depth, ``views`` those that the
+    setting of that name may name. ``remark`` is a note on them, or why there is none. Times are
+    those of receipt.
     """
 
     path: str
@@ -222,7 +223,7 @@ class BagInfo:
         return (self.end_ns - self.start_ns) / 1e9
 
     def to_json(self) -> dict[str, Any]:
-        """Return the object that ``acehand bag info --json`` prints."""
+        """Return the description as JSON."""
         values = asdict(self) | {"duration_s": self.duration_s}
         values["topics"] = {
             t.name: {"type": t.msgtype, "messages": t.messages, "known_type": t.known_type}

@@ -75,7 +75,7 @@ def check_order(
     if best and scores[best] < min(PLAUSIBLE, BETTER * stated):
         raise SchemaError(
             f"in the order {said} the bones are not those of a hand; the joints look "
-            f"like {best} order (order: {best}, or --keypoints {best})."
+            f"like {best} order (order: {best}, or `keypoints={best}`)."
         )
 
 
@@ -100,7 +100,7 @@ def check_sides(hands: Float[np.ndarray, "T 2 21 3"]) -> None:
         other = SIDES[1 - SIDES.index(side)]
         raise SchemaError(
             f"the joints look like a {other} hand, but are said to be a {side} one: the "
-            f"fingers bend out of the palm. Say side: {other} (--hands {other}); if it is a {side} "
+            f"fingers bend out of the palm. Say side: {other} (`hands={other}`); if it is a {side} "
             "hand, one axis points the other way (a left-handed frame, or a mirrored picture)."
         )
 

@@ -240,7 +240,7 @@ def _slot(entries: Mapping[str, Any], hands: str) -> int:
     if side not in SIDES:
         if "side" in entries:
             raise SchemaError(f"side is {side!r}; {nearest(side, SIDES)}")
-        raise SchemaError("one hand needs its side: left or right (--hands left|right).")
+        raise SchemaError("one hand needs its side: left or right (`hands=left|right`).")
     return SIDES.index(side)
 
 

@@ -1,4 +1,4 @@
-"""The layout of a file of keypoints, ``--keypoints``: a YAML mapping or a preset."""
+"""The layout of a file of keypoints, ``keypoints``: a YAML mapping or a preset."""
 
 from __future__ import annotations
 
@@ -287,7 +287,7 @@ def load_map(name: str) -> KeypointMap:
 
     Raises InputError: no such file or preset; SchemaError: invalid content.
     """
-    where = f"--keypoints {name}"
+    where = f"`keypoints={name}`"
     values: dict[str, Any] = {"order": name}
     if name not in PRESETS:
         if not Path(name).is_file():

@@ -135,7 +135,7 @@ class _Network(threading.local):
                 if time.monotonic() > limit or _has_ended():
                     raise InferenceError(
                         f"OpenVINO did not answer within {INFERENCE_LIMIT_S:g} s. Run the command "
-                        "again, with --resume if it writes a dataset."
+                        "again, with `existing=resume` if it writes a dataset."
                     )
         except BaseException:
             # Never freed: that would wait for its answer, even when the interpreter ends.
@@ -163,13 +163,13 @@ class HandNetworks:
             raise MissingDependencyError(
                 f"The mediapipe tracker cannot start: {error}. In the checkout: "
                 "pip install '.[mediapipe]' && acehand weights fetch hands; "
-                "or bring your own hands with --tracker FILE."
+                "or bring your own hands with `tracker=FILE`."
             ) from error
         found = installed()
         if found is None:
             raise MissingDependencyError(
                 "The mediapipe tracker needs MediaPipe's hand networks: run acehand weights fetch "
-                "hands once, or bring your own hands with --tracker FILE."
+                "hands once, or bring your own hands with `tracker=FILE`."
             )
         check(found)
 
@@ -306,7 +306,7 @@ def download() -> None:
         if done.returncode != 0 or not wheels:
             raise MissingDependencyError(
                 f"pip could not download mediapipe {VERSION}: {done.stderr.strip() or 'no wheel'} "
-                "Fetch its wheel elsewhere and give it: acehand weights fetch hands --wheel FILE."
+                "Fetch its wheel elsewhere and give it to `acehand weights fetch` as `wheel=FILE`."
             )
         unpack(wheels[0])
 

@@ -41,6 +41,7 @@ from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.mano import load_mano
 from acehand_core.lerobot.dataset import FinishedEpisodes
 from acehand_core.motion import Recording
+from acehand_core.pipeline.job import run_job
 from acehand_core.pipeline.settings import JobSettings
 from acehand_core.recordings.hands_file import read_hand_motion, write_hand_motion
 from acehand_core.safe_files import content_sha256
@@ -136,7 +137,7 @@ def test_dropping_the_tail_as_released():
     ("recording", "options", "named"),
     [
         (fake.recording(4), {"tail": "drop"}, "5 or more"),
-        (fake.recording(camera=None), {}, r"--intrinsics or --camera.*kfree"),
+        (fake.recording(camera=None), {}, r"`intrinsics` or `camera`.*kfree"),
         (fake.recording(frames=None), {}, "needs a video"),
     ],
 )
@@ -571,7 +572,7 @@ def test_the_command_line_writes_a_table(weights_folder, tmp_path, monkeypatch, 
                "0.5", "--encode-width", "64", "--precision", "float32", "--hands", "left", "--json",
                "--quiet", "--output", str(output)]  # fmt: skip
     assert main(command) == 2
-    assert "--weights" in json.loads(capsys.readouterr().out)["errors"][0]["message"]
+    assert "`weights=PATH`" in json.loads(capsys.readouterr().out)["errors"][0]["message"]
     assert main([*command, "--weights", str(weights_folder)]) == 0
     report = json.loads(capsys.readouterr().out)
     found = read_hand_motion(output)
@@ -585,7 +586,7 @@ def test_the_command_line_writes_a_table(weights_folder, tmp_path, monkeypatch, 
 @pytest.mark.parametrize(
     ("values", "named"),
     [
-        ({"variant": "q"}, "--variant 'q'; valid: k, kfree"),
+        ({"variant": "q"}, "`variant='q'`; valid: k, kfree"),
         ({"windows": "blend"}, "'blended'"),
         ({"encode_width": "31"}, "native, or 32 to"),
         ({"encode_width": "wide"}, "native, or 32 to"),
@@ -594,18 +595,18 @@ def test_the_command_line_writes_a_table(weights_folder, tmp_path, monkeypatch, 
         ({"fit_guards": "paper's"}, "'paper'"),
         ({"ray_cells": "edge"}, "'edges'"),
         ({"hand_model": "manos"}, "'mano'"),
-        ({"window_latents": 1}, "--window-latents 1; valid: 2 to"),
-        ({"batch": 0}, "--batch 0"),
+        ({"window_latents": 1}, "`window_latents=1`; valid: 2 to"),
+        ({"batch": 0}, "`batch=0`"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(tmp_path, monkeypatch, values, named):
     with pytest.raises(InputError, match=named):
         AceSettings(tmp_path, **values)
     own = {"ace": AceSettings(tmp_path)}
-    with pytest.raises(InputError, match="--betas"):
+    with pytest.raises(InputError, match="`betas`"):
         AceTracker(TrackerSettings(hand_length_m=0.19, own=own))
     without = Recording("a.mp4", None, np.array([0]), 30.0, 64, 48, None)
-    with pytest.raises(InputError, match=r"a\.mp4.*--use-depth"):
+    with pytest.raises(InputError, match=r"a\.mp4.*`use_depth`"):
         settings = TrackerSettings(own={"ace": AceSettings(tmp_path, use_depth=True)})
         AceTracker(settings).track(without)
     monkeypatch.setenv("ACEHAND_MANO", str(tmp_path / "mano"))
@@ -626,11 +627,18 @@ def test_flags_become_settings(tmp_path, monkeypatch):
     expected = {"second_opinion": True, "betas": Path("b.json"), "ray_cells": "centres"}
     assert settings == AceSettings(Path("w"), encode_width="native", **expected)
     assert settings.encode_pixels == 0
-    with pytest.raises(InputError, match="--weights is for --tracker ace, not mediapipe"):
+    with pytest.raises(InputError, match="`weights` is for `tracker=ace`, not mediapipe"):
         settings_of("--weights", "w", "--tracker", "mediapipe")
     monkeypatch.setenv("ACEHAND_WEIGHTS", "mine")
     assert settings_of() == AceSettings(Path("mine"))
     assert settings_of("--tracker", "mediapipe") == AceSettings()
+
+
+def test_a_python_caller_of_the_job_gets_the_weights_of_the_environment(tmp_path, monkeypatch):
+    monkeypatch.setenv("ACEHAND_WEIGHTS", str(tmp_path / "none"))
+    report = run_job([EXAMPLE], JobSettings(tracker="ace", output=tmp_path / "out"))
+    (failure,) = report.failures
+    assert str(tmp_path / "none") in str(failure.error)
 
 
 def test_weights_are_told_apart_and_auto_takes_them(weights_folder, tmp_path):
@@ -670,8 +678,8 @@ def test_what_settings_show_is_refused_before_a_file_of_tensors_is_opened(
     table = lambda words: main(["reconstruct", *words[:-1], f"{words[-1]}.parquet"])  # noqa: E731
     for run in (table, retarget.main):
         assert "variant k) need the camera" in refused(run)
-        assert "--device cuda:99: not here; valid: cpu" in refused(run, *camera, "--device=cuda:99")
-        assert "no depth for --use-depth" in refused(run, *camera, "--use-depth")
+        assert "`device=cuda:99`: not here; valid: cpu" in refused(run, *camera, "--device=cuda:99")
+        assert "no depth for `use_depth`" in refused(run, *camera, "--use-depth")
     assert "5 or more" in refused(table, *camera, "--drop-tail", "--duration", "0.1")
     monkeypatch.setattr(windows, "MAX_LATENTS", 2)
     assert "latents" in refused(table, *camera, "--windows", "full")
@@ -704,7 +712,7 @@ def test_changed_weights_are_noticed_when_resuming(weights_folder, tmp_path, mon
     assert FinishedEpisodes.of(output) == made
     flip_bit(weights / "kfree" / "projector" / "model.safetensors", -2)
     done, printed = run("--weights", str(weights), "--resume")
-    assert done == 2 and "made with other settings: --ace" in printed
+    assert done == 2 and "made with other settings: `ace`" in printed
     assert FinishedEpisodes.of(output) == made
     # Nor does the model that is in memory stand for other weights.
     first = AceSettings(weights, precision="float32")

@@ -113,7 +113,7 @@ def test_joints_without_a_place_have_no_wrist(joints_file, tmp_path, capsys):
     joints = np.load(joints_file)["joints"][:40]
     np.savez(tmp_path / "joints.npz", joints=joints)
     run = Run(capsys, tmp_path / "joints.npz", "--output", tmp_path / "out")
-    assert run.code == 2 and "--hands left|right" in run.messages
+    assert run.code == 2 and "`hands=left|right`" in run.messages
     run = Run(capsys, tmp_path / "joints.npz", "--hands", "right", "--output", tmp_path / "out")
     assert run.code == 0 and run.json["episodes"][0]["reprojection_px"]["median"] is None
     info = json.loads((tmp_path / "out" / "meta" / "info.json").read_text())
@@ -253,7 +253,7 @@ def test_an_existing_output_is_safe(clip, tmp_path, capsys):
     out.mkdir()
     (out / "precious").write_text("mine")
     run = Run(capsys, clip, "--output", out)
-    assert run.code == 4 and "--overwrite" in run.messages
+    assert run.code == 4 and "overwrite" in run.messages
     run = Run(capsys, clip, "--output", out, "--overwrite")
     assert run.code == 4 and "not a LeRobot dataset" in run.messages
     run = Run(capsys, clip, "--output", out, "--append")
@@ -403,9 +403,9 @@ def test_a_robot_with_one_hand_follows_that_hand(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(Registry, "open", worked)
     for asked in ("both", "left"):
         run = Run(capsys, hands, "--robot", robot, "--hands", asked, "--output", tmp_path / "no")
-        assert run.code == 2 and "give --hands right" in run.messages
+        assert run.code == 2 and "give `hands=right`" in run.messages
         assert not (tmp_path / "no").exists()
-    with pytest.raises(InputError, match="hands='right' of track"):
+    with pytest.raises(InputError, match="hands=right"):
         retarget_motion(read_motion_file(hands, "both"), load_robot(robot))
 
 
@@ -459,7 +459,7 @@ def test_nothing_is_overwritten_without_leave(tmp_path, capsys, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(Registry, "open", None)
             run = Acehand(capsys, name, *words)
-        assert run.code == 4 and "--overwrite" in run.messages, name
+        assert run.code == 4 and "overwrite" in run.messages, name
         assert target.read_text() == "mine"
         assert Acehand(capsys, name, *words, "--overwrite").code == 0
         assert target.read_bytes() != b"mine"

@@ -9,11 +9,25 @@ import pytest
 from hypothesis import given as over
 from hypothesis import strategies as st
 
+from acehand_core.cli import console
+from acehand_core.cli.console import flag
 from acehand_core.cli.flags import parse
+from acehand_core.cli.main import settings_of
 from acehand_core.errors import InputError
 from acehand_core.pipeline.settings import JobSettings
-from acehand_core.settings import check_values, group, identity_of, leaves, like, setting
-from acehand_ros.parameters import OFFLINE_BAG, check
+from acehand_core.settings import (
+    check_values,
+    group,
+    identity_of,
+    leaves,
+    like,
+    respelled,
+    setting,
+)
+from acehand_core.trackers.base import TrackerSettings
+from acehand_core.trackers.choose import choose_tracker
+from acehand_ros.parameters import OFFLINE_BAG, as_parameters, check
+from helpers.commands import Run, hands_file
 from tools.docs_site import flag_table
 
 
@@ -57,7 +71,7 @@ def test_a_new_flag_is_one_field():
 
     (job,) = parse("acehand-retarget", ["--sharpness", "0.75", "--hands", "left"], More)
     assert (job.sharpness, job.hands) == (0.75, "left")
-    with pytest.raises(InputError, match=r"--sharpness 2; valid: 0 to 1"):
+    with pytest.raises(InputError, match=r"`sharpness=2`; valid: 0 to 1"):
         parse("acehand-retarget", ["--sharpness", "2"], More)
     # A resumed run must have the same; datasets from before it was there lack it.
     assert job.shaping(30)["sharpness"] == 0.75 and "sharpness" not in More().shaping(30)
@@ -74,6 +88,43 @@ def test_a_new_flag_is_one_field():
     assert (leaf.setting.low, leaf.setting.high, leaf.default) == (0.0, 1.0, 0.5)
     with pytest.raises(InputError, match=r"sharpness: 2\.0; valid: 0 to 1"):
         check(leaves(Node), {"sharpness": 2.0})
+
+
+def test_one_error_in_the_spelling_of_each_surface(tmp_path, capsys):
+    """Of the library: Python's name of the setting; commands and nodes print their own."""
+    hands = hands_file(tmp_path / "h.npz")
+    with pytest.raises(InputError, match=r"apply to it: `hand_length`\.") as error:
+        choose_tracker(str(hands), TrackerSettings(hand_length_m=0.19))
+    run = Run(capsys, hands, "--hand-length", "0.19", "--output", tmp_path / "out")
+    assert run.code == 2 and "apply to it: --hand-length." in run.err
+    assert run.messages == str(error.value)
+    assert "apply to it: hand_length:=." in as_parameters(str(error.value))
+
+
+@pytest.mark.parametrize(
+    ("message", "of_flags"),
+    [
+        ("`speed=2` is too fast", "--speed 2 is too fast"),
+        ("give `size` or `picture=False`", "give --size or --no-picture"),
+        ("leave `picture` out, not `loud`", "leave --no-picture out, not --loud"),
+        ("use `existing=append`, or `replace`", "use --append, or --replace"),
+        ("one of `existing`", "one of --append or --replace"),
+        ("the `names`", "the NAME"),
+        ("`mapping: x`, `unknown`, `unknown=1` in `", "`mapping: x`, `unknown`, `unknown=1` in `"),
+    ],
+)
+def test_messages_name_flags(message, of_flags):
+    assert respelled(message, leaves(Settings), flag) == of_flags
+
+
+def test_a_message_names_the_flags_of_another_command(capsys):
+    """`acehand robots` has no flag of that name, which alone stays as it is."""
+
+    def refuse():
+        raise InputError("no `repair`; run `acehand dataset check` with `repair`.")
+
+    assert console.run("acehand robots", [], refuse, settings_of) == 2
+    assert "no `repair`; run `acehand dataset check` with --repair." in capsys.readouterr().err
 
 
 @over(value=st.floats())

@@ -87,11 +87,13 @@ def test_a_run_killed_before_its_pictures_is_finished_by_resume(
     names = samples.names_in(root / FIRST)
     assert "overlay.mp4" not in names and "hand_motion.parquet" in names and "report.json" in names
     (problem,) = (p for p in check_dataset(root) if p.path == FIRST)
-    assert "overlay.mp4" in str(problem) and "--resume" in str(problem)
+    assert "overlay.mp4" in str(problem) and "existing=resume" in str(problem)
 
     # The repair removes what was half written and says that the recording is needed.
     repaired = Acehand(capsys, "dataset", "check", root, "--repair")
-    assert repaired.code == 1 and any("--resume" in text for text in repaired.json["problems"])
+    assert repaired.code == 1 and any(
+        "existing=resume" in text for text in repaired.json["problems"]
+    )
     half = [text for text in repaired.json["repaired"] if "never completed" in text]
     # The sheet is written while the overlay is.
     assert len(half) == {"drawing": 0, "sheet": 2, "overlay": 1}[moment]
@@ -176,7 +178,7 @@ def test_a_run_killed_before_its_statistics_is_finished(tmp_path, capsys):
     with pytest.raises(AssertionError):
         assert_exact(root)
     (problem,) = check_dataset(root)
-    assert problem.path == "meta/stats.json" and "--resume" in str(problem)
+    assert problem.path == "meta/stats.json" and "existing=resume" in str(problem)
     other = shutil.copytree(root, tmp_path / "other")
     run = Run(capsys, *both, "--output", root, "--resume")
     assert run.code == 0 and run.json["skipped"] == [str(path) for path in both]

@@ -236,11 +236,11 @@ def test_joints_relative_to_the_wrist_show_fingers_alone():
 
 def test_rules_that_contradict_each_other():
     for changes, said in (
-        ({"speeds": (0.04, 0.08)}, "--cut-speeds 0.04,0.08"),
-        ({"speeds": (0.08,)}, "--cut-speeds 0.08: two speeds"),
-        ({"margin_s": 1.0}, "--cut-margin 1: .*--cut-pause 1.5"),
-        ({"hold_s": 1.0}, "--cut-hold 1: .*--cut-pause 1.5"),
-        ({"min_s": 40.0}, "--cut-max 60: .*--cut-min 40"),
+        ({"speeds": (0.04, 0.08)}, "`cut_speeds=0.04,0.08`"),
+        ({"speeds": (0.08,)}, "`cut_speeds=0.08`: two speeds"),
+        ({"margin_s": 1.0}, "`cut_margin=1`: .*`cut_pause=1.5`"),
+        ({"hold_s": 1.0}, "`cut_hold=1`: .*`cut_pause=1.5`"),
+        ({"min_s": 40.0}, "`cut_max=60`: .*`cut_min=40`"),
     ):
         with pytest.raises(InputError, match=said):
             CutRules(**changes)
@@ -303,11 +303,11 @@ def test_other_rules_are_not_mixed_in(tmp_path, capsys):
     hands, out = recording(tmp_path), tmp_path / "out"
     assert Run(capsys, *job(hands, out)).code == 0
     for words, message in (
-        (job(hands, out, "--resume", "--cut-pause", "3", "--cut-hold", "3"), "--cut-pause is 3.0"),
-        (job(hands, out, "--resume", "--method", "dex-vector"), "--method is 'dex-vector'"),
-        ([hands, "--output", out, "--resume"], "--split is None, not 'auto 1'"),
-        ([hands, "--output", out, "--cut-pause", "3"], "--split auto"),
-        ([hands, "--output", out, "--split", "tasks"], "--task-file"),
+        (job(hands, out, "--resume", "--cut-pause", "3", "--cut-hold", "3"), "`cut_pause` is 3.0"),
+        (job(hands, out, "--resume", "--method", "dex-vector"), "`method` is 'dex-vector'"),
+        ([hands, "--output", out, "--resume"], "`split` is None, not 'auto 1'"),
+        ([hands, "--output", out, "--cut-pause", "3"], "`split=auto`"),
+        ([hands, "--output", out, "--split", "tasks"], "`task_file`"),
     ):
         run = Run(capsys, *words)
         assert run.code == 2 and message in run.messages
@@ -318,7 +318,7 @@ def test_where_nothing_moves_there_is_no_episode(tmp_path, capsys):
     np.savez(tmp_path / "still.npz", joints=drawn(5.0, []).joints_camera, fps=FPS, frame="camera")
     run = Run(capsys, *job(tmp_path / "still.npz", tmp_path / "out"))
     assert run.code == 2 and not (tmp_path / "out").exists()
-    assert "--split auto found no demonstration: still 5.0 s" in run.messages
+    assert "`split=auto` found no demonstration: still 5.0 s" in run.messages
 
 
 @pytest.mark.slow

@@ -121,7 +121,7 @@ def test_a_stopped_run_goes_on_with_all_views(rig, tmp_path, capsys, monkeypatch
         stop_at(patch, 1)
         assert Run(capsys, *words).code == 130
     run = Run(capsys, *rig, "--output", out, "--resume")
-    assert run.code == 2 and "--keep-views is None, not True" in run.messages + run.err
+    assert run.code == 2 and "`keep_views` is None, not True" in run.messages + run.err
     assert Run(capsys, *words, "--resume").code == 0
     assert check_every_frame(out) == [] and len(read_provenance(out)) == 2
     numbers = [read_number(image) for n in (0, 1) for image in shown(out, "second", n)]
@@ -129,7 +129,7 @@ def test_a_stopped_run_goes_on_with_all_views(rig, tmp_path, capsys, monkeypatch
     assert shown(out, "depth", 1)[0][5, 5] == 505
     run = Run(capsys, *rig, "--output", out, "--append", "--task", "again", "--keep-depth")
     assert run.code != 0 and "observation.images.second" in run.messages
-    assert "--keep-views" in run.messages
+    assert "`keep_views`" in run.messages
 
 
 def test_trimmed_episodes_keep_views_and_exact_depth(rig, tmp_path, capsys):

@@ -94,15 +94,15 @@ def test_settings_of_the_camera_and_the_hand_count(tmp_path, capsys):
     changed = ["--intrinsics", "600,600,319.5,239.5", "--mirrored", "--hand-length", "0.18"]
     run = Run(capsys, *arguments, "--resume", *changed)
     assert run.code == 2
-    for name in ("intrinsics", "camera", "mirrored", "hand-length"):
-        assert f"--{name} is" in run.messages
+    for name in ("intrinsics", "camera", "mirrored", "hand_length"):
+        assert f"`{name}` is" in run.messages
     # The same content under another name is the same camera; mediapipe is what auto stands for.
     other = camera.rename(tmp_path / "other.json")
     run = Run(capsys, *arguments, "--resume", "--camera", other, "--tracker", "mediapipe")
     assert run.code == 0 and run.json["skipped"] == [str(video)]
     other.write_text(json.dumps({**values, "fx": 610}))
     run = Run(capsys, *arguments, "--resume", "--camera", other)
-    assert run.code == 2 and "--camera is 'file" in run.messages
+    assert run.code == 2 and "`camera` is 'file" in run.messages
 
 
 def test_an_episode_whose_task_lerobot_changed_is_known(tmp_path, capsys):

@@ -147,12 +147,12 @@ def test_demonstrations_get_their_tasks(hands, tmp_path, capsys):
     run = Run(capsys, *out, "--task", "something")
     assert run.code == 0, run.err
     assert tasks_of(tmp_path / "out") == ["lift", "something"]
-    assert run.json["notes"] == [f"{hands}: --task-file has no task for demonstrations 1"]
+    assert run.json["notes"] == [f"{hands}: `task_file` has no task for demonstrations 1"]
     rows.write_text("recording,task\nelse,a\n")
     brief = ("--start", 1, "--duration", 0.5)
     run = Run(capsys, hands, "--output", tmp_path / "none", "--task-file", rows, *brief)
     assert run.code == 0 and tasks_of(tmp_path / "none") == ["hand motion"]
-    assert run.json["notes"] == [f"{hands}: --task-file {rows} has no row for it"]
+    assert run.json["notes"] == [f"{hands}: `task_file={rows}` has no row for it"]
     # From 2 s on the recording's times are others, the file's are not.
     rows.write_text("recording,start,end,task\nlong,0,1.9,lift\nlong,5.5,9,put down\n")
     run = Run(capsys, hands, "--output", tmp_path / "late", "--task-file", rows, "--start", "2")

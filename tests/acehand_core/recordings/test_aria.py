@@ -260,7 +260,7 @@ def test_what_a_file_must_have(glasses: Glasses, vrs: Path) -> None:
 
 @pytest.mark.parametrize("word", ["rgb", "et-left", "slam-lef", "lam"])
 def test_views_that_do_not_exist(glasses: Glasses, vrs: Path, word: str) -> None:
-    with pytest.raises(InputError, match=f"--views '{word}' .*valid: slam-left, slam-right"):
+    with pytest.raises(InputError, match=f"`views='{word}'` .*valid: slam-left, slam-right"):
         open_aria(vrs, word)
 
 
@@ -273,13 +273,13 @@ def test_options(glasses: Glasses, vrs: Path, tmp_path: Path) -> None:
     assert len(open_recording(vrs, views="slam-left", start_s=0).views) == 1
     with pytest.raises(InputError, match=r"no option 'vews'; .*start_s.*Did you mean 'views'"):
         open_recording(vrs, vews="slam-left")
-    with pytest.raises(InputError, match="is not a bag, so leave out: --views"):
+    with pytest.raises(InputError, match="is not a bag, so leave out: `views`"):
         open_recording("a.mp4", views="slam-left")
-    with pytest.raises(InputError, match="--mirrored does not apply to an Aria recording"):
+    with pytest.raises(InputError, match="`mirrored` does not apply to an Aria recording"):
         open_recording(vrs, mirrored=True)
-    with pytest.raises(InputError, match="is not a bag, so leave out: --image-topic"):
+    with pytest.raises(InputError, match="is not a bag, so leave out: `image_topic`"):
         open_recording(vrs, image_topic="/a")
-    with pytest.raises(InputError, match="--depth: not of an Aria recording"):
+    with pytest.raises(InputError, match="`depth`: not of an Aria recording"):
         Registry().open(vrs, RecordingOptions(rigs=RigOptions(depth=tmp_path)))
     (tmp_path / ".hidden.vrs").touch()
     assert Registry().expand([tmp_path]) == [vrs]

@@ -268,7 +268,7 @@ def test_topics_without_pictures_or_without_a_choice(tmp_path: Path) -> None:
     for name, topic, message in (
         ("none", None, "std_msgs/msg/String"),
         ("empty", None, "zero messages"),
-        ("many", None, "/chest/image_raw.*--image-topic"),
+        ("many", None, "/chest/image_raw.*`image_topic`"),
         ("many", "/heat/image_raw", "Did you mean '/head/image_raw'"),
         ("many", "/unused/image_raw", "zero messages"),
     ):

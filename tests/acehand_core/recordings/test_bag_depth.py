@@ -298,7 +298,7 @@ def test_depth_that_does_not_fit(tmp_path: Path, wrong: str, message: str) -> No
                 bag.tf(START + i * 30_000_000, "link", "depth", (i, 0, 0), (1, 0, 0, 0))
         elif wrong != "no tf":
             bag.frames()
-    with pytest.raises(InputError, match=rf"bag: --depth-topic {DEPTH}: .*{message}"):
+    with pytest.raises(InputError, match=rf"bag: `depth_topic={DEPTH}`: .*{message}"):
         index_of(tmp_path / "bag", depth_topic=DEPTH)
     index = index_of(tmp_path / "bag")
     assert index.whole.depth is None and "depth_topic" not in index.whole.processing
@@ -329,7 +329,7 @@ def test_of_several_fitting_topics_one_must_be_named(tmp_path: Path) -> None:
             bag.depth_info(topic=topic.rsplit("/", 1)[0] + "/camera_info")
     whole = index_of(tmp_path / "two").whole
     assert whole.depth is None
-    assert any(f"{DEPTH}, /other" in note and "--depth-topic" in note for note in whole.notes)
+    assert any(f"{DEPTH}, /other" in note and "`depth_topic`" in note for note in whole.notes)
     assert depth_of(tmp_path / "two", depth_topic=DEPTH).camera.fx == 30
 
 
@@ -410,8 +410,8 @@ def test_views_that_do_not_fit(tmp_path: Path) -> None:
         ("bag", "rig", r"'rig' names 2 cameras; valid: /rig/right/image_raw, /rig/far"),
         ("bag", "left", r"no camera besides /rig/left/image_raw"),
         ("bag", "/rig/right/camera_info", "CameraInfo; valid: sensor_msgs/msg/Image"),
-        ("zero", "right", r"--views right: .*0 mm from the camera of /rig/left"),
-        ("size", "right", r"--views right: .*calibrated at 32 x 32"),
+        ("zero", "right", r"`views=right`: .*0 mm from the camera of /rig/left"),
+        ("size", "right", r"`views=right`: .*calibrated at 32 x 32"),
     ):
         with pytest.raises(InputError, match=message):
             index_of(tmp_path / bag, views=views, **reading)
@@ -482,5 +482,5 @@ def test_the_camera_of_views_and_depth_must_be_there(tmp_path: Path) -> None:
         for side in ("left", "right"):
             bag.image(pictures(1)[0], START, topic=f"/rig/{side}/image_raw", frame=side)
             bag.tf(START, "rig", side, (side == "right", 0, 0), (1, 0, 0, 0), topic="/tf_static")
-    with pytest.raises(CalibrationError, match=r"--views right: .*no CameraInfo"):
+    with pytest.raises(CalibrationError, match=r"`views=right`: .*no CameraInfo"):
         index_of(tmp_path / "bag", views="right")

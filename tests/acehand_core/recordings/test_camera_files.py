@@ -264,22 +264,22 @@ def test_several_cameras_are_asked_for(tmp_path: Path) -> None:
 def test_hints_may_fill_in_but_not_contradict(tmp_path: Path) -> None:
     five = Lens(d=(0.1, 0.0, 0.0, 0.0, 0.0))
     path = samples.opencv(tmp_path / "c.yml", five)
-    with pytest.raises(CalibrationError, match=r"--size 640x480.* 1280 x 720"):
+    with pytest.raises(CalibrationError, match=r"`size=640x480`.* 1280 x 720"):
         read_camera(path, CameraHints(size=(640, 480)))
-    with pytest.raises(CalibrationError, match=r"--model pinhole.*brown_con"):
+    with pytest.raises(CalibrationError, match=r"`model=pinhole`.*brown_con"):
         read_camera(path, CameraHints(model="pinhole"))
     assert read_camera(path, CameraHints((1280, 720), "brown_conrady")).camera.width == 1280
 
     four = Lens(d=(-0.02, 0.01, 0.002, -0.001))
     samples.opencv(path, four, fisheye_model=None)
-    with pytest.raises(CalibrationError, match=r"brown_conrady.*kannala_brandt.*--model"):
+    with pytest.raises(CalibrationError, match=r"brown_conrady.*kannala_brandt.*`model="):
         load_camera(path)
     for model in ("brown_conrady", "kannala_brandt"):
         camera = read_camera(path, CameraHints(model=model)).camera
         assert camera.model == model and camera.distortion[:4] == four.d
 
     path = samples.opencv(path, five, image_width=None, image_height=None)
-    with pytest.raises(CalibrationError, match=r"size.*1268 x 738.*--size WxH"):
+    with pytest.raises(CalibrationError, match=r"size.*1268 x 738.*`size=WxH`"):
         load_camera(path)
     assert read_camera(path, CameraHints(size=(1280, 720))).camera.height == 720
     path = samples.opencv(path, five, distortion_coefficients=None)
@@ -324,7 +324,7 @@ EDITED = [
     ("ost.yaml:raw", "plumb_bob", "plum_bob", "plum_bob.*Did you mean 'plumb_bob'"),
     ("ost.yaml:rect", "", "", "'rect'.*'rectified'"),
     ("chain.yaml", "intrinsics", "intr", "Kalibr camchain.*'intrinsics'.*cam_overlaps"),
-    ("chain.yaml", "  resolution: [1280, 720]\n", "", "size is missing.*--size"),
+    ("chain.yaml", "  resolution: [1280, 720]\n", "", "size is missing.*`size="),
     ("chain.yaml", "cam0:", "cam0: [", "not YAML"),
     ("opencv.yml", "612.5, 0.", "612.5, 3.", "skew of 3 px"),
     ("opencv.yml", "rows: 3", "rows: 2", "2 x 3 that holds 9"),

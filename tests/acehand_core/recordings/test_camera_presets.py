@@ -102,7 +102,7 @@ def test_a_video_with_a_preset(tmp_path: Path) -> None:
     for mirrored in (False, True):
         wide = open_recording(video, camera_preset="gopro_wide", mirrored=mirrored)
         assert wide.camera == lens.whole_view() and wide.processing["undistorted"] == lens.to_json()
-    with pytest.raises(InputError, match="--intrinsics, --camera and --camera-preset"):
+    with pytest.raises(InputError, match="`intrinsics`, `camera` and `camera_preset`"):
         open_recording(video, camera_preset="phone", intrinsics=(500, 500, 320, 180))
     # Datasets from before it was there can be resumed, but not with another preset.
     given = JobSettings(reading=RecordingOptions(camera_preset="aria")).shaping(30)
@@ -237,7 +237,7 @@ def test_pictures_that_give_no_camera(tmp_path: Path, estimates) -> None:
     bent = open_recording(video, camera_estimate=True)
     assert bent.camera.model == "pinhole" and bent.camera.fx < 300
     assert "undistorted" in bent.processing and "estimated" in bent.notes[0]
-    with pytest.raises(InputError, match="--camera-estimate"):
+    with pytest.raises(InputError, match="`camera_estimate`"):
         open_recording(hands_file(tmp_path / "h.npz"), camera_estimate=True)
 
 
@@ -257,7 +257,7 @@ def test_a_resumed_run_has_the_camera_of_the_first(
     assert estimates.calls == 1
     estimates.camera = None
     other = Run(capsys, video, *usual, "--resume")
-    assert other.code == 2 and "--camera-estimate" in other.messages
+    assert other.code == 2 and "`camera_estimate`" in other.messages
     assert Run(capsys, video, *flags, "--resume").code == 0
     assert estimates.calls == 1 and len(read_provenance(out)) == 2
     tables = [pq.read_table(file) for file in out.glob("data/*/*.parquet")]

@@ -74,7 +74,7 @@ def test_pictures_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     for rate in (0.0, -1.0, 5000.0):
         with pytest.raises(InputError, match="above 0, up to 1000"):
             open_recording(folder, frame_rate=rate)
-    with pytest.raises(InputError, match=r"not a picture or a folder of.*--frame-rate"):
+    with pytest.raises(InputError, match=r"not a picture or a folder of.*`frame_rate`"):
         open_recording(hands_file(tmp_path / "hands.npz"), frame_rate=30.0)
 
 
@@ -92,7 +92,7 @@ def test_names_that_are_times(tmp_path: Path, first: str, second: str, step: int
     start = int(first.removesuffix(".png").replace(".", "").ljust(19, "0"))
     assert recording.timestamps_ns.tolist() == [start, start + step]
     assert recording.fps == pytest.approx(1e9 / step)
-    with pytest.raises(InputError, match="--frame-rate"):
+    with pytest.raises(InputError, match="`frame_rate`"):
         open_recording(folder, frame_rate=30)
 
 
@@ -124,7 +124,7 @@ def test_a_format_of_a_plug_in_may_stand_anywhere_among_the_others(tmp_path, mon
             np.testing.assert_array_equal(recording.frames.at(1), colour(1))
             inside = Registry().expand([tmp_path / "all"])
             assert inside == [tmp_path / "all" / name for name in "abc"]
-            with pytest.raises(InputError, match=r"not a picture or a folder of.*--frame-rate"):
+            with pytest.raises(InputError, match=r"not a picture or a folder of.*`frame_rate`"):
                 open_recording(tmp_path / "all/a", frame_rate=30)
 
 
@@ -163,4 +163,4 @@ def test_the_main_job_and_its_resume(tmp_path: Path, capsys) -> None:
     again = Run(capsys, *words, 20, "--resume")
     assert again.code == 0 and again.json["skipped"] == [str(folder)]
     other = Run(capsys, *words, 25, "--resume")
-    assert other.code == 2 and "--frame-rate is 25.0, not 20.0" in other.messages
+    assert other.code == 2 and "`frame_rate` is 25.0, not 20.0" in other.messages

@@ -256,7 +256,7 @@ def test_an_existing_file_stays_without_leave(tmp_path):
     motion = random_motion(15)
     for write, name in ((write_hand_motion, "m.parquet"), (write_joints_file, "m.npz")):
         (tmp_path / name).write_text("mine")
-        with pytest.raises(OutputError, match=r"exists.*--overwrite"):
+        with pytest.raises(OutputError, match=r"exists.*overwrite"):
             write(motion, tmp_path / name)
         assert (tmp_path / name).read_text() == "mine"
         write(motion, tmp_path / name, overwrite=True)

@@ -64,7 +64,7 @@ def test_a_hand_length_does_not_apply_to_a_tracker_file(tmp_path: Path, capsys) 
     video = write_video(tmp_path / "v.mp4", example_frames(6))
     words = [video, "--tracker", hands_file(tmp_path / "h.npz", 6), "--output", tmp_path / "out"]
     run = Run(capsys, *words, "--hand-length", "0.18")
-    assert run.code == 2 and "do not apply to it: --hand-length." in run.messages
+    assert run.code == 2 and "do not apply to it: `hand_length`." in run.messages
     assert Run(capsys, *words, "--no-overlay").code == 0
 
 
@@ -74,7 +74,7 @@ def test_one_hand_is_named_for_view_and_export(tmp_path: Path, capsys) -> None:
     view = ["view", hands, "--output", tmp_path / "view", "--no-overlay"]
     for words in (view, ["export", hands, table]):
         run = Acehand(capsys, *words)
-        assert run.code == 2 and "--hands left|right" in run.messages
+        assert run.code == 2 and "`hands=left|right`" in run.messages
         assert Acehand(capsys, *words, "--hands", "right").code == 0
     known = read_hand_motion(table).known
     assert known[:, 1].all() and not known[:, 0].any()

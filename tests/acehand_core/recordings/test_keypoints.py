@@ -115,7 +115,7 @@ def test_manus_csv(tmp_path: Path) -> None:
     motion = read_motion_file(path, "right", keypoints="manus")
     same(motion, RIGHT, 1e-5)
     assert not motion.placed
-    with pytest.raises(SchemaError, match=r"--hands left\|right"):
+    with pytest.raises(SchemaError, match=r"`hands=left\|right`"):
         read_motion_file(path, keypoints="manus")
 
 
@@ -426,7 +426,7 @@ def test_mistakes_in_mappings_are_named(text: str, message: str, tmp_path: Path)
     with pytest.raises(SchemaError, match=message) as error:
         load_map(str(path))
     assert str(error.value).startswith(str(path))
-    with pytest.raises(InputError, match=r"--keypoints .*Did you mean 'manus'"):
+    with pytest.raises(InputError, match=r"`keypoints=.*Did you mean 'manus'"):
         load_map("mannus")
 
 

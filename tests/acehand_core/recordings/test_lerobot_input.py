@@ -82,7 +82,7 @@ def test_every_episode_is_an_input(version_3: Path, whole: list[np.ndarray]) -> 
 
 def test_older_datasets_and_the_choice_of_a_camera(tmp_path: Path, whole: list[np.ndarray]) -> None:
     path = Registry().expand([version_2(tmp_path / "old", whole)])[1]
-    with pytest.raises(InputError, match=r"--video-key: .*head, second"):
+    with pytest.raises(InputError, match=r"`video_key`: .*head, second"):
         open_recording(path)
     with pytest.raises(InputError, match=r"'secnd'.*Did you mean 'second'"):
         open_recording(path, video_key="secnd")
@@ -159,7 +159,7 @@ def test_depth_of_an_episode(tmp_path: Path, whole: list[np.ndarray]) -> None:
     assert opened.depth.timestamps_ns.tolist() == opened.timestamps_ns.tolist()
     with pytest.raises(SchemaError, match="no depth"):
         open_recording(path, **options, depth=EGO)
-    with pytest.raises(InputError, match="'second' has depth; give it as --depth"):
+    with pytest.raises(InputError, match="'second'` has depth; give it as `depth`"):
         open_recording(path, video_key="second")
 
 

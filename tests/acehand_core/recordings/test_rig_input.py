@@ -482,11 +482,11 @@ def _depth(folder: Path, values: Sequence[float] = (500,) * 10, **more: Any) -> 
 
 MIRROR = np.diag([1.0, -1.0, 1.0, 1.0])
 CASES: list[Case] = [
-    ("no rig", lambda f: {"view": (f"b={f}/b.mp4",)}, "--view needs --rig"),
+    ("no rig", lambda f: {"view": (f"b={f}/b.mp4",)}, "`view` needs `rig`"),
     ("no name", lambda f: _view(f, f / "rig.yaml", "") | {}, "give NAME=VALUE"),
-    ("rig alone", lambda f: {"rig": _rig(f, a=pose(0))}, "else --camera"),
+    ("rig alone", lambda f: {"rig": _rig(f, a=pose(0))}, "else `camera`"),
     ("two cameras", lambda f: _view(f, _rig(f, a=pose(0), b=pose(1)), camera_preset="phone"),
-     "camera by --rig"),
+     "camera by `rig`"),
     ("unknown camera", lambda f: _view(f, _rig(f, a=pose(0), b=pose(1)), "c"), "valid: a, b"),
     ("unknown main", lambda f: _view(f, Path(f"{_rig(f, a=pose(0), b=pose(1))}:c")), "valid: a, b"),
     ("millimetres", lambda f: _view(f, _rig(f, a=pose(0), b=pose(60))), "unit: mm"),
@@ -504,27 +504,27 @@ CASES: list[Case] = [
     ("another time", lambda f: _view(f, _rig(f, a=pose(0), b=pose(1)), view_offset=("b=100",)),
      "no time in common"),
     ("offset of none", lambda f: _view(f, _rig(f, a=pose(0), b=pose(1)), view_offset=("c=1",)),
-     "names no --view"),
+     "names no `view`"),
     ("no offset", lambda f: _view(f, _rig(f, a=pose(0), b=pose(1)), view_offset=("b=x",)), "NAME="),
     ("endless offset", lambda f: _view(f, _rig(f, a=pose(0), b=pose(1)), view_offset=("b=inf",)),
      "below a day"),
     ("missing file", lambda f: _view(f / "none", _rig(f, a=pose(0), b=pose(1))), "no such file"),
-    ("mirrored", lambda f: _view(f, _rig(f, a=pose(0), b=pose(1)), mirrored=True), "--mirrored"),
+    ("mirrored", lambda f: _view(f, _rig(f, a=pose(0), b=pose(1)), mirrored=True), "`mirrored`"),
     ("hands", lambda f: _view(f, _rig(f, a=pose(0), b=pose(1))), ""),
     ("exchanged", lambda f: _pair(f, rig=Path(f"{_pair(f)['rig']}:b")), "0.1 m left of 'b'"),
-    ("exchanged halves", lambda f: _pair(f, baseline_m=-0.1), "--baseline -0.1; valid"),
-    ("baseline and rig", lambda f: _pair(f, baseline_m=0.1), "--stereo without --rig"),
+    ("exchanged halves", lambda f: _pair(f, baseline_m=-0.1), "`baseline=-0.1`; valid"),
+    ("baseline and rig", lambda f: _pair(f, baseline_m=0.1), "`stereo` without `rig`"),
     ("baseline of 0", lambda f: {"stereo": "left-right", "baseline_m": 0.0}, "valid: 0.001 to 5"),
     ("baseline in mm", lambda f: {"stereo": "left-right", "baseline_m": 63.0}, "valid: 0.001 to 5"),
-    ("baseline alone", lambda f: {"stereo": "left-right", "baseline_m": 0.1}, "by --camera"),
-    ("pair alone", lambda f: {"stereo": "left-right"}, "--rig or --baseline"),
+    ("baseline alone", lambda f: {"stereo": "left-right", "baseline_m": 0.1}, "by `camera`"),
+    ("pair alone", lambda f: {"stereo": "left-right"}, "`rig` or `baseline`"),
     ("three cameras", lambda f: {**_pair(f), "rig": _rig(f, **{name: {
         "width": WIDTH // 2, "T_rig_camera": pose(x)} for x, name in enumerate("abc")})},
      "needs left and right"),
     ("whole pictures", lambda f: {"stereo": "left-right", "rig": _rig(f, a=pose(0), b=pose(1))},
      "the video is 48 x 64"),
     ("depth alone", lambda f: _depth(f, options={"intrinsics": None, "camera_metadata": False}),
-     "--depth needs the camera"),
+     "`depth` needs the camera"),
     ("depth size", lambda f: _depth(f, size=(48, 32)), "camera named depth"),
     ("few pictures", lambda f: _depth(f, (500, 500)), "2 pictures, the input 10 frames"),
     ("numbers from 0 or 1", lambda f: _depth(f, (500,) * 9, names=range(1, 10)), "9 pictures, the"),
@@ -534,7 +534,7 @@ CASES: list[Case] = [
     ("metres as mm", lambda f: _depth(f, (2,) * 10), "0.002 m; valid: 0.05 to 50"),
     ("mm as metres", lambda f: _depth(f, options={"depth_unit": 1.0}), "500 m; valid"),
     ("empty", lambda f: _depth(f, (0,) * 10), "median reading is nan"),
-    ("depth unit", lambda f: {"depth_unit": 1.0}, "--depth-unit needs --depth"),
+    ("depth unit", lambda f: {"depth_unit": 1.0}, "`depth_unit` needs `depth`"),
 ]  # fmt: skip
 
 
@@ -562,7 +562,7 @@ def test_two_pictures_without_the_option_are_noticed(rig, tmp_path):
 
     def noticed(path: Path, **options: Any) -> bool:
         recording = open_recording(path, **options)
-        named = any("--stereo" in note for note in recording.notes)
+        named = any("`stereo`" in note for note in recording.notes)
         assert named == ("single picture" in recording.assumed)
         return named
 

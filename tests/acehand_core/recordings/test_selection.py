@@ -175,7 +175,7 @@ def test_intrinsics_and_camera_files(video, tmp_path):
     file = tmp_path / "camera.json"
     file.write_text(json.dumps(inline.rescaled(192, 128).to_json()))
     assert open_recording(video, RecordingOptions(camera=file)).camera == inline
-    with pytest.raises(InputError, match="--intrinsics"):
+    with pytest.raises(InputError, match="`intrinsics`"):
         RecordingOptions(intrinsics="90,91,47,33", camera=file)
     with pytest.raises(CalibrationError):
         open_recording(video, RecordingOptions(intrinsics="90,91"))
@@ -220,7 +220,7 @@ def test_camera_poses_follow_the_cut(video, tmp_path):
 
 def test_a_pause_of_years_is_refused():
     """A clock that is set while recording, from 1970 to now; the time between stays empty."""
-    with pytest.raises(InputError, match=r"3 frames.* 1.96e\+04 days.*--duration"):
+    with pytest.raises(InputError, match=r"3 frames.* 1.96e\+04 days.*`duration`"):
         at_rate(recording([0, 33_333_333, 1_695_000_000 * 10**9]), 30)
     view, index = at_rate(recording([0, 33_333_333, 1800 * 10**9]), 30)
     assert len(view) == 1800 * 30 + 1 and index[-1] == 2

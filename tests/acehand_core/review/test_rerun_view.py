@@ -153,7 +153,7 @@ def test_without_rerun_an_episode_is_a_page(dataset, capsys, monkeypatch):
     named = dataset.with_name("named.html")
     named.write_text("mine")
     run = Acehand(capsys, "view", dataset, "--save", named)
-    assert run.code == 4 and "--overwrite" in run.messages and named.read_text() == "mine"
+    assert run.code == 4 and "overwrite" in run.messages and named.read_text() == "mine"
     assert Acehand(capsys, "view", dataset, "--save", named, "--overwrite").code == 0
     same = named.read_text("utf-8").replace("named_files", "episode_000000_files")
     assert same.replace('["data/', '["../data/') == text
@@ -338,7 +338,7 @@ def test_a_file_is_whole_or_not_there(dataset, tmp_path, capsys, rr, monkeypatch
     path = tmp_path / "x.rrd"
     path.write_text("mine")
     run = Acehand(capsys, "view", dataset, "--save", path)
-    assert run.code == 4 and "--overwrite" in run.messages and path.read_text() == "mine"
+    assert run.code == 4 and "overwrite" in run.messages and path.read_text() == "mine"
     assert Acehand(capsys, "view", dataset, "--save", tmp_path / "x.rr").code == 2
     with monkeypatch.context() as patch:
         patch.setattr(rerun_view, "_send_plots", Mock(side_effect=InputError("halfway")))
@@ -369,7 +369,7 @@ def test_the_viewer_needs_a_display(dataset, tmp_path, capsys, rr, monkeypatch):
     monkeypatch.delenv("DISPLAY", raising=False)
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
     run = Acehand(capsys, "view", dataset)
-    assert run.code == 2 and "--save FILE.rrd" in run.messages
+    assert run.code == 2 and "`save=FILE.rrd`" in run.messages
     assert not (tmp_path / "sent.rrd").exists() and not commands
 
     monkeypatch.setenv("DISPLAY", ":0")

@@ -206,7 +206,7 @@ def test_what_cannot_be_saved_or_served_is_said(served):
     entry = {"fingerprint": review.inspection.episodes[0].fingerprint, "decision": "accept"}
     code, said, _ = ask(port, "POST", "/decisions", entry, X_Acehand_Token=review.token)
     assert code == 500 and b"decisions.json" in said
-    with pytest.raises(OutputError, match="--port"):
+    with pytest.raises(OutputError, match="`port`"):
         serve.server_of(review, port)
 
 

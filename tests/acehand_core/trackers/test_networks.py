@@ -246,7 +246,7 @@ def test_an_inference_that_never_ends_is_an_error_that_names_the_frame(stage, mo
     slots = assign_slots(hands)
     monkeypatch.setattr(networks, "INFERENCE_LIMIT_S", 0.0)
     monkeypatch.setattr(networks, "_STEP_MS", 0)
-    with pytest.raises(networks.InferenceError, match=r"frame 41: .*--resume"):
+    with pytest.raises(networks.InferenceError, match=r"frame 41: .*resume"):
         if stage == "look_again":
             lost = [pair if frame < 41 else [None, None] for frame, pair in enumerate(slots)]
             list(redetection.look_again(frames, hands, lost, no_progress))

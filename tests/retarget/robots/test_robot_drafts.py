@@ -274,7 +274,7 @@ def test_files_without_a_hand_are_refused(tmp_path):
     refused(f"<mujoco><worldbody>{one.format('')}</worldbody></mujoco>", "No hand: ")
     refused(hand_mjcf(), "'lh_palm'; .*'rh_palm'", root="lh_palm")
     legs = "".join(one.format("").replace('"a"', f'"leg{i}"') for i in range(6))
-    refused(f"<mujoco><worldbody>{legs}</worldbody></mujoco>", "6 chains of joints .*--root")
+    refused(f"<mujoco><worldbody>{legs}</worldbody></mujoco>", "6 chains of joints .*`root")
     left = tmp_path / "other.xml"
     left.write_text(hand_mjcf(side="left", coupling="none"))
     refused(hand_mjcf(), "different joints", left=left)
@@ -304,7 +304,7 @@ def test_a_root_that_is_advised_works(tmp_path):
     text = f"""<mujoco><compiler angle="radian" autolimits="true"/><default><default
       class="collision"/></default><worldbody><body name="trunk"><geom size="0.1"/>{palm}{legs}
       </body></worldbody></mujoco>"""
-    with pytest.raises(InputError, match=r"6 chains .*--root LINK .*rh_palm\)"):
+    with pytest.raises(InputError, match=r"6 chains .*`root=LINK` .*rh_palm\)"):
         drafted(tmp_path, text)
     assert drafted(tmp_path, text, root="rh_palm")[0].hand("right").fingers == FINGERS[:3]
 

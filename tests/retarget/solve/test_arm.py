@@ -245,7 +245,7 @@ def test_the_page_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
         tables = [np.array(arm["T_frame_table"])[1, 3] for arm in arms.values()]
         bases = [np.array(arm["T_frame_arm"])[1, 3] for arm in arms.values()]
         assert tables == pytest.approx(bases) and bases[0] == pytest.approx(bases[1])
-        assert "assumed: a table at the height of the bases (--arm-table)" in arms["left"]["notes"]
+        assert "assumed: a table at the height of the bases (`arm_table`)" in arms["left"]["notes"]
         assert all(arm["collision_frames"] == 0 for arm in arms.values())
     # Given: 0.35 m below the camera, upright, on a table that is there.
     stood = np.array(entries["our_stand"]["arm"]["left"]["T_frame_arm"])

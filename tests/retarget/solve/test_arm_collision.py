@@ -100,7 +100,7 @@ def test_a_known_base_is_kept(arm, hands) -> None:
         assert motion.reached.all() and motion.T_frame_table is None
         assert motion.T_frame_arm @ arm.base_poses(motion.joints) == pytest.approx(path, abs=0.005)
     assert result.verdict == hands.verdict
-    assert any("--arm-table" in note for note in result.arms[0].notes)
+    assert any("`arm_table`" in note for note in result.arms[0].notes)
     # The right arm 3 m away: the verdict says so, with the share.
     far = ArmSettings(arm.path, base_left=flags(bases[0]), base_right=flags(stand(3.0)))
     result = attach_arms(along(hands, paths), arm, far, ROBOT)
@@ -129,7 +129,7 @@ def test_crossing_arms_are_said_and_searched_bases_are_free(
     # They draw back before each other, from poses that each reaches alone.
     missed = 1 - bad.arms[0].reached.mean()
     assert bad.arms[0].reached_alone.all() and 0 < missed < 1
-    assert f"left arm does not reach {missed:.1%}" in reasons and "--arm-base-left" in reasons
+    assert f"left arm does not reach {missed:.1%}" in reasons and "`arm_base_left`" in reasons
 
     free = attach_arms(along(hands, paths), arm, ArmSettings(arm.path, up=WORLD_UP), ROBOT)
     bases = [motion.T_frame_arm for motion in free.arms]

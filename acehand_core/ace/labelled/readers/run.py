@@ -191,7 +191,7 @@ class ReaderReport:
         self.findings.update(info.source.get("findings", ()))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the object that ``--json`` prints."""
+        """Return the report as JSON."""
         counts = {
             "clips": self.clips, "frames": self.frames, "unlabelled_frames": self.unlabelled,
             "left_out_frames": self.left_out,

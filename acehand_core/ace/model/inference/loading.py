@@ -128,7 +128,7 @@ def load_model(
     if source_kind(weights.config.source).needs == "frames":
         encoder: VideoEncoder | PixelEncoder = PixelEncoder(device)
     elif weights.vae is None:
-        raise InputError(f"{path}: no video VAE; give its file with --vae.")
+        raise InputError(f"{path}: no video VAE; give its file with `vae`.")
     else:
         encoder = VideoEncoder.from_tensors(weights.config.vae, weights.vae, precision, device)
 
@@ -145,5 +145,5 @@ def choose_device(name: str | None) -> str:
     present = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
     valid = ["cpu", *(["cuda"] if present else []), *present]
     if name not in valid:
-        raise InputError(f"--device {name}: not here; valid: {', '.join(valid)}.")
+        raise InputError(f"`device={name}`: not here; valid: {', '.join(valid)}.")
     return name

@@ -119,7 +119,7 @@ def plan_input(
         every_frame: read the recording's own frames at any rate, as in training and scoring.
     """
     if recording.frames is None:
-        raise InputError(f"{recording.source}: --tracker ace needs a video.")
+        raise InputError(f"{recording.source}: `tracker=ace` needs a video.")
     taken, shown = recording, np.arange(len(recording))
     off = np.abs(np.diff(recording.timestamps_ns) * MODEL_FPS / 1e9 - 1)
     as_trained = not len(off) or (off <= _RATE_TOLERANCE).mean() >= _REGULAR_SHARE

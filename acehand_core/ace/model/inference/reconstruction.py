@@ -124,7 +124,7 @@ def plan(recording: Recording, options: InferenceOptions) -> reading.ModelInput:
         if recording.camera is None:
             raise InputError(
                 f"{recording.source}: these weights (variant k) need the camera; give "
-                "--intrinsics or --camera, or use kfree weights."
+                "`intrinsics` or `camera`, or use kfree weights."
             )
         fit_camera_to(recording.camera, recording.width, recording.height)
     size = encode_size(recording.width, recording.height, options.encode_width)

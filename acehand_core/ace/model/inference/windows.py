@@ -119,7 +119,7 @@ def plan_windows(kind: str, count: int, width: int = PAPER_LATENTS) -> tuple[Win
         width: latents of a window.
     """
     if kind not in get_args(WindowKind):
-        raise InputError(f"--windows {kind!r}; {nearest(kind, get_args(WindowKind))}")
+        raise InputError(f"`windows={kind!r}`; {nearest(kind, get_args(WindowKind))}")
     if kind == "full":
         width = count
     if width < 2:
@@ -148,7 +148,7 @@ def check_latents(count: int) -> None:
         frames = TEMPORAL_STRIDE * (count - 1) + 1
         raise InputError(
             f"{count} latents ({frames} frames) in one pass; valid: up to {MAX_LATENTS}, or "
-            "--windows blended."
+            "`windows=blended`."
         )
 
 
@@ -159,7 +159,7 @@ def encode_size(width: int, height: int, encode_width: int) -> tuple[int, int]:
     so the aspect ratio is approximate. 0 keeps the native size.
     """
     if encode_width < 0:
-        raise InputError(f"--encode-width {encode_width}; valid: a width in pixels, or native.")
+        raise InputError(f"`encode_width={encode_width}`; valid: a width in pixels, or native.")
     scale = encode_width / width if encode_width else 1.0
 
     def side(size: int) -> int:

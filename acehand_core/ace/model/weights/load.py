@@ -149,7 +149,7 @@ def find_checkpoint(path: Path, variant: str | None) -> Path:
     ]
     if len(chosen) != 1:
         names = ", ".join(p.name for p in present)
-        raise InputError(f"{path}: holds {names}; choose with --variant k|kfree.")
+        raise InputError(f"{path}: holds {names}; choose with `variant=k|kfree`.")
     return chosen[0]
 
 

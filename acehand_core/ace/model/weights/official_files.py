@@ -217,13 +217,13 @@ def pieces_of(
     checkpoint: Path, base: Path | None, vae: Path | None, caption: Path | None
 ) -> tuple[Path, Path, Path]:
     """Return base, VAE and caption, by default next to the checkpoint. Raises InputError."""
-    base = base or _beside(checkpoint, _BASE_PLACES, "--base DIR", "wan-base")
+    base = base or _beside(checkpoint, _BASE_PLACES, "`base=DIR`", "wan-base")
     if vae is None:
         folder = base if base.is_dir() else base.parent
         vae = folder / VAE_FILE
         if not vae.is_file():
-            raise InputError(f"{folder}: no {VAE_FILE} here; give it with --vae FILE.")
-    return base, vae, caption or _beside(checkpoint, _CAPTION_FILES, "--caption FILE", "caption")
+            raise InputError(f"{folder}: no {VAE_FILE} here; give it with `vae=FILE`.")
+    return base, vae, caption or _beside(checkpoint, _CAPTION_FILES, "`caption=FILE`", "caption")
 
 
 def checkpoint_config(
@@ -244,7 +244,7 @@ def choose_variant(asked: str | None, found: str | None, where: str) -> Variant:
         raise InputError(f"{where}: holds the variant {found}, not {asked}.")
     variant = asked or found
     if variant not in ("k", "kfree"):
-        raise InputError(f"{where}: unknown variant; give --variant k|kfree.")
+        raise InputError(f"{where}: unknown variant; give `variant=k|kfree`.")
     return cast(Variant, variant)
 
 

@@ -216,5 +216,5 @@ def test_a_clip_is_an_input_with_the_hands_that_it_is_labelled_with(tmp_path):
     assert tracker.name == "mediapipe"
     with pytest.raises(InputError, match="does not say which frames of which clip"):
         registry.open(tmp_path / "store/other", RecordingOptions())
-    with pytest.raises(InputError, match="--mirrored does not apply"):
+    with pytest.raises(InputError, match="`mirrored` does not apply"):
         registry.open(clip, RecordingOptions(mirrored=True))

@@ -7,6 +7,7 @@ from acehand_core.ace.labelled.readers import arctic, h2o, hoi4d, hot3d, interha
 from acehand_core.ace.labelled.readers import oakink2 as oak
 from acehand_core.ace.labelled.readers.base import TEST_SHARE, hashed_split
 from acehand_core.ace.labelled.readers.run import READERS
+from acehand_core.cli.console import flag
 from acehand_core.settings import leaves
 from helpers import ROOT
 
@@ -41,9 +42,9 @@ def test_every_reader_is_stated_with_its_convention():
 
 def test_every_option_is_stated():
     for leaf in leaves(clips.Convert):
-        flag = leaf.spelled
+        option = flag(leaf)
         if not leaf.setting.positional:
-            assert f"`{flag}" in TEXT or f" {flag} " in TEXT, flag
+            assert f"`{option}" in TEXT or f" {option} " in TEXT, option
 
 
 def test_hashed_splits_do_not_drift_and_have_the_papers_shares():

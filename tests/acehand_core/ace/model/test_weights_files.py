@@ -342,7 +342,7 @@ def test_variant_from_name_record_or_argument(checkpoint, tmp_path):
         load_weights(checkpoint, "k")
     folder = checkpoint.parent
     release().write(folder, record=False).rename(folder / "mine.pt")
-    with pytest.raises(InputError, match="--variant"):
+    with pytest.raises(InputError, match="`variant="):
         load_weights(folder / "mine.pt")
     assert load_weights(folder / "mine.pt", "k", config=TINY).config.variant == "k"
 
