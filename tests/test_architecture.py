@@ -39,17 +39,21 @@ COMMANDS = ("/cli/", "/commands/", "training/main.py", "acehand_ros/entry.py")
 NOT_OURS = {
     *("--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary", "--python-version"),
     *("--platform", "--dest", "--error-unmatch", "--porcelain", "--check", "--cfg", "--models"),
-    *("--nproc-per-node", "--serve-web", "--bind", "--port", "--ros-args", "--depth"),
+    *(
+        "--nproc-per-node",
+        "--serve-web",
+        "--bind",
+        "--port",
+        "--ros-args",
+        "--show-args",
+        "--depth",
+    ),
 }
-
-#: Modules that are about to be replaced.
-REPLACED = ("ace/evaluation", "pipeline/bag_write.py", "lerobot/features.py", "core/plugins.py",
-            "mediapipe/agreement.py", "mediapipe/tracker.py")  # fmt: skip
 
 
 @pytest.mark.parametrize(
     "path",
-    [p for p in modules() if not any(part in str(p) for part in (*COMMANDS, *REPLACED))],
+    [p for p in modules() if not any(part in str(p) for part in COMMANDS)],
     ids=lambda p: str(p.relative_to(ROOT)),
 )
 def test_the_library_names_settings_and_not_flags(path):

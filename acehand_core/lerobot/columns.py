@@ -228,7 +228,7 @@ def kept(recording: Recording, views: bool, depth: bool) -> tuple[tuple[str, tup
     source, found = recording.source, dict[str, tuple[int, int]]()
     if views and not recording.views:
         raise InputError(
-            f"{source}: --keep-views needs other cameras (--view, --stereo; --views of a bag); "
+            f"{source}: `keep_views` needs other cameras (`view`, `stereo`; `views` of a bag); "
             "there is one only."
         )
     for view in recording.views if views else ():
@@ -236,7 +236,7 @@ def kept(recording: Recording, views: bool, depth: bool) -> tuple[tuple[str, tup
         taken = key in (IMAGE_KEY, DEPTH_KEY, *found)
         if taken or not re.fullmatch(r"[A-Za-z0-9_-]+", view.name):
             raise InputError(
-                f"{source}: --keep-views: the view {view.name!r} cannot be stored as {key}; valid: "
+                f"{source}: `keep_views`: the view {view.name!r} cannot be stored as {key}; valid: "
                 "letters, digits, '_' and '-', not ego, depth or another view's."
             )
         check_together(recording, own.timestamps_ns, f"the view {view.name!r}")
@@ -246,7 +246,7 @@ def kept(recording: Recording, views: bool, depth: bool) -> tuple[tuple[str, tup
 
     if recording.depth is None:
         raise InputError(
-            f"{source}: --keep-depth needs depth (--depth, a bag's depth topic); there is none."
+            f"{source}: `keep_depth` needs depth (`depth`, a bag's depth topic); there is none."
         )
     check_together(recording, recording.depth.timestamps_ns, "the depth")
     found[DEPTH_KEY] = recording.depth.camera.width, recording.depth.camera.height

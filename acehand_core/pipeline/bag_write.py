@@ -239,7 +239,7 @@ class WriteReport:
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the object that ``acehand bag write --json`` prints."""
+        """Return the object that ``acehand bag write`` prints as JSON."""
         return asdict(self)
 
 

@@ -208,7 +208,7 @@ class StoreTruth:
     """Segments of a store of clips.
 
     Args:
-        segments: a list written by ``acehand evaluate --write-segments``; default: cut by the other
+        segments: a list written by ``acehand evaluate``; default: cut by the other
             arguments, see ``make_segments``.
     """
 
@@ -280,6 +280,6 @@ def open_ground_truth(path: Path, segments: Path | None = None, **cut: Any) -> G
         return StoreTruth(ClipStore(path), segments, **cut)
     if segments is not None:
         raise InputError(
-            f"{path}: --segments cuts a store of clips; here every table is one segment."
+            f"{path}: `segments` cuts a store of clips; here every table is one segment."
         )
     return TableTruth(path)

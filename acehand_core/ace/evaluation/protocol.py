@@ -121,7 +121,7 @@ def picture_size(asked: str, dataset: str, width: int, height: int) -> tuple[int
         return wide, round(height * wide / width / _EVEN_GRID) * _EVEN_GRID
     sides = re.fullmatch(r"([1-9]\d{0,4})x([1-9]\d{0,4})", asked)
     if sides is None:
-        raise InputError(f"--picture-size {asked!r}; valid: paper, stored, or WIDTHxHEIGHT.")
+        raise InputError(f"`picture_size={asked}`; valid: paper, stored, or WIDTHxHEIGHT.")
     return int(sides[1]), int(sides[2])
 
 

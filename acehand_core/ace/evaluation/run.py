@@ -184,7 +184,7 @@ def _one_hand_model(first_of: dict[str, str], segment: str, target: HandMotion) 
         (model, first), (other, second) = first_of.items()
         raise SchemaError(
             f"{second}: the hand model of the ground truth is {other!r}, that of {first} is "
-            f"{model!r}; all segments need the same one. Score them apart, with --segments, or "
+            f"{model!r}; all segments need the same one. Score them apart, with `segments`, or "
             "convert again with MANO files."
         )
 

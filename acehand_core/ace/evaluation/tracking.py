@@ -62,7 +62,7 @@ class Decoding:
     def __post_init__(self) -> None:
         if self.in_windows and self.frames:
             raise InputError(
-                f"--decode-frames {self.frames} reads a segment in one pass, --windows cuts the "
+                f"`decode_frames={self.frames}` reads a segment in one pass, `windows` cuts the "
                 "recording; give one of them."
             )
 
@@ -185,7 +185,7 @@ def _span(start: int, stop: int, total: int, decode_frames: int | None) -> tuple
         return 0, total
     if decode_frames < stop - start:
         raise InputError(
-            f"--decode-frames {decode_frames}: the segments have {stop - start} frames; valid: "
+            f"`decode_frames={decode_frames}`: the segments have {stop - start} frames; valid: "
             "at least as many, or 0 for whole recordings."
         )
     first = max(0, min(start, total - decode_frames))

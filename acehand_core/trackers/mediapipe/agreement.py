@@ -135,7 +135,7 @@ def depth_agreement(
     if wrong > DISAGREES and (follows or abs(scale) > OTHER_UNIT):
         sigma = _sigma_unused(wrong, scale)
         doubt = f"depth puts hands at {np.exp(scale):.2f} times the distance that their size says: "
-        doubt += "unit of depth (--depth-unit), registration, focal or hand length is wrong"
+        doubt += "unit of depth (`depth_unit`), registration, focal or hand length is wrong"
     elif not follows:
         sigma = 0.0
         doubt = f"depth does not follow the hands: {gap:.0%} of its readings are off their surface "
@@ -286,7 +286,7 @@ def _cause(
     if late is not None:
         on_time = replace(view, timestamps_ns=view.timestamps_ns - round(late * 1e9))
         then = _rays(lens, landmarks_of(on_time.at(times))[rows])
-        clock = f"its clock seems to be {late:+.2f} s late (--view-offset {name}={late:.3f})"
+        clock = f"its clock seems to be {late:+.2f} s late (`view_offset={name}={late:.3f}`)"
         guesses[clock] = _gaps(own, then, T)
     left = {guess: _gap_of(gaps, rows)[0] for guess, gaps in guesses.items()}
     likely = min(left, key=lambda guess: left[guess])

@@ -251,7 +251,7 @@ class MediaPipeTracker:
                 one = replace(one, timestamps_ns=one.timestamps_ns - round(late * 1e9))
                 notes.append(
                     f"{view.name}: its clock is taken to be {late:+.3f} s late, as the hands show; "
-                    f"--view-offset {view.name}={late:.3f} states it, for kept pictures too"
+                    f"`view_offset={view.name}={late:.3f}` states it, for kept pictures too"
                 )
             tracked[view.name] = one
         return tracked, notes
@@ -369,9 +369,9 @@ class MediaPipeTracker:
             notes.append(
                 "no intrinsics given: a pinhole of 60 degrees across the longer side is assumed "
                 f"(fx = fy = {camera.fx:.1f} px); distances scale with it. Head-mounted cameras "
-                "see more: give --camera, or --camera-preset (for pictures of this shape "
+                "see more: give `camera`, or `camera_preset` (for pictures of this shape "
                 f"{', '.join(presets_for(recording.width, recording.height))}), or try "
-                "--camera-estimate"
+                "`camera_estimate`"
             )
 
         measured = [track for track in tracks if np.isfinite(track.length_sigma[0])]

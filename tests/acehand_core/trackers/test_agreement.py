@@ -210,7 +210,7 @@ def test_a_stated_clock_that_is_wrong_is_named(stereo, work, seconds):
     (one,) = motion.provenance.agreement
     assert bool(one.doubt) == (seconds > 0)
     if seconds:
-        stated = float(one.doubt.split("--view-offset camera1=")[1].rstrip(")"))
+        stated = float(one.doubt.split("view_offset=camera1=")[1].rstrip("`)"))
         assert stated == pytest.approx(seconds, abs=0.03)
 
 

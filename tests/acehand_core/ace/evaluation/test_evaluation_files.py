@@ -164,7 +164,7 @@ def test_store_segments_and_decoding_windows(store):
         assert (name, tracker.seen) == (segment, [seen])
         assert motion.provenance.settings["decoded_frames"] == seen
         assert (motion.timestamps_ns == truth.truth(segment).timestamps_ns).all()
-    with pytest.raises(InputError, match="--decode-frames 5"):
+    with pytest.raises(InputError, match="decode_frames=5"):
         list(track_segments(tracker, truth, [first], Decoding(5)))
     # The whole clip is tracked once, whatever the order of its segments.
     tracker = Late()

@@ -351,7 +351,7 @@ def test_pixels_are_counted_in_pictures_of_the_papers_size():
 def test_sizes_of_picture(asked, dataset, stored, size):
     assert picture_size(asked, dataset, *stored) == size
     for wrong in ("big", "640", "0x10", "640x", "-1x5", "640X360"):
-        with pytest.raises(InputError, match="--picture-size"):
+        with pytest.raises(InputError, match="picture_size"):
             picture_size(wrong, dataset, *stored)
 
 
