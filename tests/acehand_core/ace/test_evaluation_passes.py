@@ -179,7 +179,7 @@ def test_windows_cut_the_recording_as_in_any_other_run(folder):
         _, start, stop = truth.place(segment)
         np.testing.assert_array_equal(motion.joints_camera, whole.joints_camera[start:stop])
         assert motion.provenance.settings["decoded_frames"] == 17  # 5 latents
-    with pytest.raises(InputError, match="--decode-frames 30 reads a segment in one pass"):
+    with pytest.raises(InputError, match="decode_frames=30"):
         Decoding(30, in_windows=True)
     # So do weights that learned from less; one pass over more is for those who ask for it.
     for latents, in_windows in ((None, False), (4, False), (3, True)):
