@@ -18,7 +18,7 @@ import json
 import math
 import types
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import (
@@ -42,7 +42,12 @@ Made = TypeVar("Made")
 # The C parser, if available, is ten times faster; both load plain values only.
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 #: Metadata of a dataclass' field that is not in files.
-NOT_IN_FILES: Mapping[str, Any] = {"in files": False}
+NOT_IN_FILES: Mapping[str, Any] = {"in files": None}
+
+
+def called(name: str) -> Any:
+    """Return an optional field of a dataclass with another name in files."""
+    return field(default=None, metadata={"in files": name})
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,14 +120,17 @@ def without_header(content: Any, form: str, version: int, where: str) -> dict[st
     return {key: value for key, value in content.items() if key not in ("format", "version")}
 
 
-def structured(kind: type[Made] | Mapping[str, Any], value: Any, where: str | Path) -> Made:
+def structured(
+    kind: type[Made] | Mapping[str, Any], value: Any, where: str | Path, *at: str
+) -> Made:
     """Return a file's value as ``kind``. Raises SchemaError with ``where`` and the entry.
 
+    ``at`` are the keys that led to the value.
     A mapping of entries to their kinds, or a list of one, is of what stays as it is and may have
     further entries.
     """
     try:
-        return _made(kind, value, ())
+        return _made(kind, value, at)
     except _InvalidError as error:
         raise SchemaError(f"{where}: {error.problem}") from None
 
@@ -144,13 +152,13 @@ def _made(kind: Any, value: Any, path: tuple[Any, ...]) -> Any:
     if isinstance(kind, dict | list):
         return _checked(kind, value, path)
     if origin is Annotated:
-        return _narrowed(inner[0], inner[1:], value, path)
+        return _narrowed(kind, value, path)
     if origin in (Union, types.UnionType):
         return _one_of(kind, value, path)
     if is_dataclass(kind):
         return _dataclass(kind, value, path)
     if origin is Literal:
-        return _narrowed(Any, (OneOf(inner),), value, path)
+        return _narrowed(Annotated[Any, OneOf(inner)], value, path)
 
     if origin in (tuple, list) and isinstance(value, list | tuple):
         kinds = inner if len(inner) > 1 and inner[-1] is not Ellipsis else inner[:1] * len(value)
@@ -191,13 +199,19 @@ def _key(kind: Any, key: Any, path: tuple[Any, ...]) -> Any:
         raise _InvalidError((*path, str(key)), "is not known here", error.valid) from None
 
 
-def _narrowed(kind: Any, rules: Collection[Any], value: Any, path: tuple[Any, ...]) -> Any:
-    made = _made(kind, value, path)
+def _narrowed(kind: Any, value: Any, path: tuple[Any, ...]) -> Any:
+    base, *rules = get_args(kind)
+    try:
+        made = _made(base, value, path)
+    except _InvalidError as error:
+        if error.path == path:
+            _refuse(kind, value, path)
+        raise
     for rule in rules:
         if isinstance(rule, OneOf) and made not in rule.names:
             raise _InvalidError(path, f"is {_shown(value)}", nearest(str(value), rule.names))
         if isinstance(rule, Valid) and not rule.check(made):
-            _refuse(Annotated[kind, rule], value, path)
+            _refuse(kind, value, path)
     return made
 
 
@@ -222,10 +236,11 @@ def _dataclass(kind: Any, value: Any, path: tuple[Any, ...]) -> Any:
     for name, own in value.items():
         if name not in entries:
             raise _InvalidError((*path, name), "is not known here", nearest(str(name), entries))
-        made[name] = _made(entries[name][1], own, (*path, name))
+        entry, kind_of = entries[name]
+        made[entry.name] = _made(kind_of, own, (*path, name))
     for name, (entry, own) in entries.items():
         required = entry.default is MISSING and entry.default_factory is MISSING
-        if required and name not in made:
+        if required and name not in value:
             raise _InvalidError((*path, name), "is missing", f"valid: {_words(own)}.")
     try:
         return kind(**made)
@@ -238,9 +253,10 @@ def _dataclass(kind: Any, value: Any, path: tuple[Any, ...]) -> Any:
 
 @cache
 def _entries(kind: type) -> dict[str, tuple[Field[Any], Any]]:
-    """Return the fields of a dataclass that are in files, and their annotations."""
+    """Return the fields of a dataclass by their name in files, and their annotations."""
     hints = get_type_hints(kind, include_extras=True)
-    return {f.name: (f, hints[f.name]) for f in fields(kind) if f.metadata != NOT_IN_FILES}
+    entries = {f.metadata.get("in files", f.name): (f, hints[f.name]) for f in fields(kind)}
+    return {name: entry for name, entry in entries.items() if name is not None}
 
 
 def _refuse(kind: Any, value: Any, path: tuple[Any, ...]) -> NoReturn:

@@ -12,21 +12,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from jaxtyping import Float
 
-from acehand_core.errors import InputError, nearest
+from acehand_core.errors import InputError, SchemaError, nearest
 from acehand_core.motion import Course
 from acehand_core.types import SIDES, Side
-from acehand_core.user_files import read_yaml
+from acehand_core.user_files import Text, Valid, read_yaml, structured
 from acehand_ros.launching import MOCK
 from retarget.robots.hand_spec import HandSpec
-from retarget.robots.parameters import Section
 from retarget.robots.robot import Robot
 
-SCHEMA = "acehand-controllers/1"
 #: Half the distance between two hands on the link ``hands``, in metres.
 _HALF_APART_M = 0.15
 KINDS = {
@@ -78,6 +76,24 @@ class JointMap:
         return out if self.unit == "rad" else self.hand.controller.inverse(out)
 
 
+@dataclass(frozen=True, slots=True)
+class _Map:
+    """A hand in a file of joint maps; ``joints`` are the robot's by the controller's name."""
+
+    controller: Text
+    joints: dict[str, str]
+    joint_states: Text = "joint_states"
+    unit: Literal["rad", "register"] = "rad"
+
+
+@dataclass(frozen=True, slots=True)
+class _Maps:
+    """A file of joint maps."""
+
+    schema: Literal["acehand-controllers/1"]
+    hands: Annotated[dict[Side, _Map], Valid("left, right or both", bool)]
+
+
 def own_names(robot: Robot) -> dict[Side, JointMap]:
     """Return maps with the joint names of our URDF and datasets, in radians."""
     maps: dict[Side, JointMap] = {}
@@ -102,34 +118,26 @@ def read_joint_maps(name_or_path: str, robot: Robot) -> dict[Side, JointMap]:
             f"controllers: no file {name_or_path!r}; {nearest(name_or_path, files)} "
             "Or give the path of a YAML file."
         )
-    root = Section(path, "", read_yaml(path))
-    if (schema := root.text("schema")) != SCHEMA:
-        root.fail("schema", f"is {schema!r}; this version reads {SCHEMA!r}.")
-    root.only("schema hands")
-    hands = root.section("hands")
-    hands.known(robot.hands)
-    if not tuple(hands):
-        hands.fail("", f"holds no hand; valid: {', '.join(robot.hands)}.")
-    return {s: _read_map(hands.section(s), robot.hand(s)) for s in SIDES if s in hands}
+    hands = structured(_Maps, read_yaml(path), path).hands
+    for side in hands:
+        if side not in robot.hands:
+            raise SchemaError(f"{path}: hands.{side}: {nearest(side, robot.hands)}")
+    return {s: _read_map(hands[s], robot.hand(s), f"{path}: hands.{s}.joints") for s in hands}
 
 
-def _read_map(entry: Section, hand: HandSpec) -> JointMap:
-    entry.only("controller joint_states unit joints")
-    joints = entry.section("joints")
-    driven = [joints.choice(name, hand.command_joints) for name in joints]
+def _read_map(entry: _Map, hand: HandSpec, where: str) -> JointMap:
+    driven = [*entry.joints.values()]
+    for joint, name in entry.joints.items():
+        if name not in hand.command_joints:
+            raise SchemaError(f"{where}.{joint} is {name!r}; {nearest(name, hand.command_joints)}")
     if missing := [name for name in hand.command_joints if name not in driven]:
         owner = f"the {hand.side} hand of {hand.robot}"
-        entry.fail("joints", f"lacks driven joints of {owner}: {', '.join(missing)}.")
+        raise SchemaError(f"{where} lacks driven joints of {owner}: {', '.join(missing)}.")
     if twice := sorted({name for name in driven if driven.count(name) > 1}):
-        entry.fail("joints", f"names {', '.join(twice)} twice.")
-    return JointMap(
-        hand=hand,
-        controller=entry.text("controller"),
-        joints=tuple(joints),
-        commands=tuple(hand.command_joints.index(name) for name in driven),
-        unit=entry.choice("unit", ("rad", "register")) if "unit" in entry else "rad",
-        joint_states=entry.text("joint_states", "joint_states"),
-    )
+        raise SchemaError(f"{where} names {', '.join(twice)} twice.")
+    commands = tuple(map(hand.command_joints.index, driven))
+    names = entry.controller, tuple(entry.joints)
+    return JointMap(hand, *names, commands, entry.unit, entry.joint_states)
 
 
 def choose_hands(

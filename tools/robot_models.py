@@ -17,8 +17,9 @@ from jaxtyping import Float
 
 from acehand_core.errors import InputError
 from acehand_core.geometry import rotations
-from retarget.robots.hand_spec import ROOT_LINK, HandBody, HandSpec, Link, Shape, Vector
+from retarget.robots.hand_spec import ROOT_LINK, HandBody, HandSpec, Link, Shape
 from retarget.robots.model_file import Numbers, add_limits, joined, urdf_joint, xml_text
+from retarget.robots.parameters import Vector
 from retarget.robots.robot import OURS, load_robot
 from retarget.robots.user_model import COLLISION_GROUP, VISUAL_GROUP
 

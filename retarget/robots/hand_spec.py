@@ -7,24 +7,35 @@ order, ``command_names``.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Literal
 
 import numpy as np
 from jaxtyping import Float
 
+from acehand_core.errors import SchemaError
 from acehand_core.types import Side
-from retarget.robots.parameters import Section, unmirrored
+from acehand_core.user_files import Valid, called, structured
+from retarget.robots.parameters import (
+    ZERO,
+    Command,
+    Material,
+    Pairs,
+    Positive,
+    RobotFile,
+    Simulation,
+    Tracks,
+    Vector,
+)
 
 # The body in a robot.yaml: links, shapes, tips and their MuJoCo parameters, from which
 # ``tools.robot_models`` writes model files. Metres, radians, kilograms; rotations are roll, pitch,
 # yaw about fixed axes, as in URDF.
 
-Vector = tuple[float, ...]
 ShapeKind = Literal["capsule", "cylinder", "sphere", "box"]
 ROOT_LINK = "base"
-MOTIONS = ("hinge", "slide")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,130 +79,131 @@ class Tip:
 
 
 @dataclass(frozen=True, slots=True)
-class Material:
-    """Colour and gloss of visual shapes, 0..1."""
-
-    rgba: Vector
-    specular: float
-    shininess: float
-
-
-@dataclass(frozen=True, slots=True)
-class Simulation:
-    """MuJoCo parameters of servos and couplings; units in robot.yaml."""
-
-    timestep: float
-    stiffness: float
-    damping: float
-    armature: float
-    coupled_armature: float
-    coupled_damping: float
-    coupling_solref: Vector
-    coupling_solimp: Vector
-    contact_solref: Vector
-
-
-@dataclass(frozen=True, slots=True)
 class HandBody:
     """Links, parents first, tips, and what the hand shares."""
 
     links: tuple[Link, ...]
     tips: tuple[Tip, ...]
     materials: dict[str, Material]
-    no_contact: tuple[tuple[str, str], ...]
+    no_contact: Pairs
     simulation: Simulation
 
 
-def read_body(root: Section, side: Side, joint_names: tuple[str, ...]) -> HandBody | None:
+_Axis = Annotated[
+    Vector, Valid("a direction of length 1", lambda axis: abs(np.linalg.norm(axis) - 1) <= 1e-6)
+]
+_Size = Annotated[Vector, Valid("numbers greater than 0", lambda size: min(size) > 0)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Solid:
+    """A shape in a robot.yaml."""
+
+    shape: ShapeKind
+    center: Vector | None = None
+    start: Vector | None = called("from")
+    end: Vector | None = called("to")
+    radius: Positive | None = None
+    size: _Size | None = None
+    rpy: Vector | None = None
+
+    def __post_init__(self) -> None:
+        needed = {"box": ("center", "size"), "sphere": ("center", "radius")}.get(
+            self.shape, ("from", "to", "radius")
+        )
+        names = {"start": "from", "end": "to"}
+        given = {names.get(f.name, f.name) for f in fields(_Solid) if getattr(self, f.name)}
+        if given - {"shape", "rpy" if self.shape == "box" else ""} != {*needed}:
+            raise SchemaError(f"a {self.shape} has {', '.join(needed)}; a box may have rpy, too.")
+        if self.end is not None and self.start == self.end:
+            raise SchemaError("to must differ from `from`.")
+
+    def made(self, material: str | None = None) -> Shape:
+        start, radius = self.center or self.start or ZERO, self.radius or 0.0
+        ends = self.end or ZERO, radius, self.size or ZERO, self.rpy or ZERO
+        return Shape(self.shape, start, *ends, material)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Visual(_Solid):
+    material: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LinkEntry:
+    """A link in a robot.yaml."""
+
+    parent: str
+    joint: str | None = None
+    motion: Literal["hinge", "slide"] = "hinge"
+    xyz: Vector
+    rpy: Vector = ZERO
+    axis: _Axis | None = None
+    mass: Positive
+    com: Vector | None = None
+    visuals: tuple[_Visual, ...] = ()
+    collisions: tuple[_Solid, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.joint is not None and self.axis is None:
+            raise SchemaError("a link with a joint needs its axis.")
+
+    def made(self, name: str) -> Link:
+        return Link(
+            name=name,
+            parent=self.parent,
+            joint=self.joint,
+            xyz=self.xyz,
+            rpy=self.rpy,
+            axis=self.axis if self.joint and self.axis else (0.0, 0.0, 1.0),
+            mass=self.mass,
+            com=self.com,
+            visuals=tuple(shape.made(shape.material) for shape in self.visuals),
+            collisions=tuple(shape.made() for shape in self.collisions),
+            slides=self.motion == "slide",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TipEntry:
+    """A tip in a robot.yaml."""
+
+    link: str
+    xyz: Vector
+
+
+def read_body(file: RobotFile, side: Side, joint_names: tuple[str, ...]) -> HandBody | None:
     """Read one side's body; None if the author's model files replace it. Raises SchemaError."""
-    own = unmirrored(root.section("sides"), side)
-    materials, colours = {}, root.section("materials", optional=True)
-    for name in colours:
-        entry = colours.section(name)
-        entry.only("rgba specular shininess")
-        rgba = entry.vector("rgba", 4)
-        materials[name] = Material(rgba, entry.number("specular"), entry.number("shininess"))
-    if "links" not in own:
+    own, place = file.side(side), f"sides.{side}.links"
+    if own.links is None:
         return None
 
-    table = own.section("links")
-    links: list[Link] = []
-    for name in table:
-        parents = [ROOT_LINK, *(link.name for link in links)]
-        links.append(_read_link(table.section(name), name, parents, joint_names, materials))
-    used = [link.joint for link in links if link.joint]
+    entries = structured(dict[str, _LinkEntry], own.links, file.path, "sides", side, "links")
+    for number, (name, entry) in enumerate(entries.items()):
+        file.choose(f"{place}.{name}.parent", entry.parent, [ROOT_LINK, *[*entries][:number]])
+        if entry.joint is not None:
+            file.choose(f"{place}.{name}.joint", entry.joint, joint_names)
+        for shape in entry.visuals:
+            file.choose(f"{place}.{name}.visuals: material", shape.material, file.materials)
+    used = [entry.joint for entry in entries.values()]
     for joint in joint_names:
         if used.count(joint) != 1:
-            table.fail("joint", f"{joint!r} must move exactly one link, not {used.count(joint)}.")
+            problem = f"{joint!r} must move exactly one link, not {used.count(joint)}."
+            file.fail(f"{place}: joint", problem)
 
-    names = [link.name for link in links]
-    tips, table = [], own.section("tips", optional=True)
-    for name in table:
-        entry = table.section(name)
-        entry.only("link xyz")
-        tips.append(Tip(name, entry.choice("link", names), entry.vector("xyz", 3)))
+    tips = structured(dict[str, TipEntry], own.tips, file.path, "sides", side, "tips")
+    for name, tip in tips.items():
+        file.choose(f"sides.{side}.tips.{name}.link", tip.link, entries)
+    for pair in file.no_contact:
+        for name in pair:
+            file.choose("no_contact", name, entries)
+    if file.simulation is None:
+        file.fail("simulation", "is missing; links need it.")
 
-    no_contact = root.pairs("no_contact", names)
-    entry = root.section("simulation")
-    keys = [key.name for key in fields(Simulation)]
-    entry.only(" ".join(keys))
-    sizes = {"coupling_solref": 2, "coupling_solimp": 3, "contact_solref": 2}
-    values: dict[str, Any] = {
-        key: entry.vector(key, sizes[key]) if key in sizes else entry.positive(key) for key in keys
-    }
-    return HandBody(tuple(links), tuple(tips), materials, no_contact, Simulation(**values))
+    links = tuple(entry.made(name) for name, entry in entries.items())
+    points = tuple(Tip(name, tip.link, tip.xyz) for name, tip in tips.items())
+    return HandBody(links, points, file.materials, file.no_contact, file.simulation)
 
-
-def _read_link(
-    entry: Section,
-    name: str,
-    parents: list[str],
-    joints: tuple[str, ...],
-    materials: dict[str, Material],
-) -> Link:
-    entry.only("parent joint motion xyz rpy axis mass com visuals collisions")
-    joint = entry.choice("joint", joints) if "joint" in entry else None
-    axis = entry.vector("axis", 3) if joint else (0.0, 0.0, 1.0)
-    if abs(np.linalg.norm(axis) - 1) > 1e-6:
-        entry.fail("axis", f"must have length 1, not {np.linalg.norm(axis):.6g}.")
-
-    return Link(
-        name=name,
-        parent=entry.choice("parent", parents),
-        joint=joint,
-        xyz=entry.vector("xyz", 3),
-        rpy=entry.vector("rpy", 3, (0.0, 0.0, 0.0)),
-        axis=axis,
-        mass=entry.positive("mass"),
-        com=entry.vector("com", 3) if "com" in entry else None,
-        visuals=tuple(_read_shape(s, materials) for s in entry.sections("visuals")),
-        collisions=tuple(_read_shape(s, None) for s in entry.sections("collisions")),
-        slides="motion" in entry and entry.choice("motion", MOTIONS) == "slide",
-    )
-
-
-def _read_shape(entry: Section, materials: dict[str, Material] | None) -> Shape:
-    kind: ShapeKind = entry.choice("shape", get_args(ShapeKind))
-    material = entry.choice("material", materials) if materials is not None else None
-    own = {"box": "center size rpy", "sphere": "center radius"}.get(kind, "from to radius")
-    entry.only(f"shape {own}" + ("" if materials is None else " material"))
-    if kind == "box":
-        size = entry.vector("size", 3)
-        if min(size) <= 0:
-            entry.fail("size", f"must be greater than 0, not {list(size)}.")
-        rpy = entry.vector("rpy", 3, (0.0, 0.0, 0.0))
-        return Shape(kind, entry.vector("center", 3), size=size, rpy=rpy, material=material)
-
-    radius = entry.positive("radius")
-    if kind == "sphere":
-        return Shape(kind, entry.vector("center", 3), radius=radius, material=material)
-    start, end = entry.vector("from", 3), entry.vector("to", 3)
-    if start == end:
-        entry.fail("to", "must differ from `from`.")
-    return Shape(kind, start, end, radius, material=material)
-
-
-Tracks = Literal["keypoints", "opening"]
 
 JointVector = Float[np.ndarray, "Q"]
 CommandVector = Float[np.ndarray, "C"]
@@ -205,8 +217,6 @@ SPEED_EPS = 1e-6
 #: Shares of the limits left unused, so that rounding to float32 does not exceed them.
 SPEED_MARGIN = 1e-4
 ACCELERATION_MARGIN = 1e-3
-#: Keys of a command, or of the file for all commands.
-KEYS = "register_range register_zero register_scale register_offset"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -232,7 +242,7 @@ class ControllerUnits:
 
 
 def read_controller_units(
-    root: Section, commands: Section, lower: CommandVector, upper: CommandVector
+    file: RobotFile, commands: Mapping[str, Command], lower: CommandVector, upper: CommandVector
 ) -> ControllerUnits:
     """Read the register of each command. Raises SchemaError.
 
@@ -240,28 +250,29 @@ def read_controller_units(
     ``offset + scale * angle`` by ``register_scale`` and ``register_offset``; otherwise the angle.
     """
     ends, plain = [], True
-    for name, low, high in zip(commands, lower, upper, strict=True):
-        entry = commands.section(name)
-        if not any(key in entry or key in root for key in KEYS.split()):
+    for (name, entry), low, high in zip(commands.items(), lower, upper, strict=True):
+        interval, scale, offset = (
+            getattr(file, key) if getattr(entry, key) is None else getattr(entry, key)
+            for key in ("register_range", "register_scale", "register_offset")
+        )
+        if entry.register_zero is interval is scale is offset is None:
             ends.append((low, high))
             continue
         plain = False
-        linear = "register_scale" in entry or "register_scale" in root
-        if linear and "register_zero" not in entry:
-            scale = entry.number("register_scale", root.number("register_scale", 0.0))
-            offset = entry.number("register_offset", root.number("register_offset", 0.0))
+        if scale is not None and entry.register_zero is None:
             if scale == 0:
-                entry.fail("register_scale", "must not be 0.")
-            ends.append((offset + scale * low, offset + scale * high))
+                file.fail(f"commands.{name}.register_scale", "must not be 0.")
+            shift = 0.0 if offset is None else offset
+            ends.append((shift + scale * low, shift + scale * high))
             continue
-        first, last = (entry if "register_range" in entry else root).interval("register_range")
-        inverted = entry.choice("register_zero", ("lower", "upper")) == "upper"
-        ends.append((last, first) if inverted else (first, last))
+        if interval is None or entry.register_zero is None:
+            missing = "register_range" if interval is None else f"commands.{name}.register_zero"
+            file.fail(missing, "is missing.")
+        ends.append(interval[::-1] if entry.register_zero == "upper" else interval)
 
     at_lower, at_upper = np.array(ends, float).T.copy()
-    unit = root.text("register_unit", "rad, m" if plain else "vendor register")
-    whole = root.flag("register_whole", False)
-    return ControllerUnits(lower, upper, at_lower, at_upper, unit, whole)
+    unit = file.register_unit or ("rad, m" if plain else "vendor register")
+    return ControllerUnits(lower, upper, at_lower, at_upper, unit.strip(), file.register_whole)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

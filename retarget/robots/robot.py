@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import importlib.resources
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
@@ -18,10 +18,10 @@ from acehand_core import plugins
 from acehand_core.errors import InputError, nearest
 from acehand_core.hand.skeleton import FINGERS, KEYPOINT_NAMES
 from acehand_core.types import SIDES, Hands, Side
-from acehand_core.user_files import read_yaml
+from acehand_core.user_files import structured
 from retarget.robots import hand_spec
-from retarget.robots.hand_spec import HandBody, HandSpec, Tracks
-from retarget.robots.parameters import Section, merged, unmirrored
+from retarget.robots.hand_spec import HandBody, HandSpec
+from retarget.robots.parameters import Command, Joint, RobotFile, read_robot_file
 
 DEFAULT_ROBOT = "inspire"
 SCHEMA = "acehand-robot/1"
@@ -33,40 +33,34 @@ MODELS_VARIABLE = "ACEHAND_ROBOT_MODELS"
 OURS: Literal["ours"] = "ours"
 
 
-def read_hand(root: Section, side: Side, variant: str, changes: Section | None) -> HandSpec:
+def read_hand(file: RobotFile, side: Side, variant: str) -> HandSpec:
     """Return one side of a robot.yaml with a variant's joint changes. Raises SchemaError."""
-    joints = root.section("joints")
-    stated = root.section("sides").section(side).section("joints", optional=True)
-    for change in (stated, changes):
-        if change is not None:
-            change.known(joints, "a joint")
-            joints = merged(joints, change)
-    names = tuple(joints)
-    limits = np.array([joints.section(n).interval("limits") for n in names])
-    own = unmirrored(root.section("sides"), side)
-    commands = root.section("commands")
-    changed = own.section("commands", optional=True)
-    changed.known(commands)
-    commands = merged(commands, changed)
-    driven = tuple(commands.section(c).choice("joint", names) for c in commands)
-    factor, offset = _couplings(joints, names, commands, driven)
-    low, high = _command_limits(joints, names, limits, factor, offset, driven)
-    body = hand_spec.read_body(root, side, names)
-    keypoints, frames = _targets(root, body)
+    own = file.side(side)
+    changed = file.merged(file.joints, own.joints, f"sides.{side}.joints")
+    if variant != "default":
+        place = f"variants.{variant}.joints"
+        changed = file.merged(changed, file.variants[variant].joints, place)
+    joints = structured(dict[str, Joint], changed, file.path, "joints")
+    changed = file.merged(file.commands, own.commands, f"sides.{side}.commands")
+    commands = structured(dict[str, Command], changed, file.path, "commands")
+    for name, command in commands.items():
+        file.choose(f"commands.{name}.joint", command.joint, joints)
+
+    names, limits = tuple(joints), np.array([joint.limits for joint in joints.values()])
+    driven = tuple(command.joint for command in commands.values())
+    factor, offset = _couplings(file, joints, commands, driven)
+    low, high = _command_limits(file, names, limits, factor, offset, driven)
+    body = hand_spec.read_body(file, side, names)
+    keypoints, frames = _targets(file, body)
     tips = dict(zip(keypoints, frames, strict=True))
-    fingers = _fingers(root, tips)
-    tracks: Tracks = root.choice("follows", get_args(Tracks)) if "follows" in root else "keypoints"
-    entries = [commands.section(name) for name in commands]
-    torques = []
-    for entry in entries:
-        entry.only(f"joint tip_force lever torque rest {hand_spec.KEYS}")
-        usual = entry.positive("tip_force", np.inf) * entry.positive("lever", 1.0)
-        torques.append(entry.positive("torque", usual))
-    for name in names:
-        joints.section(name).only("limits velocity acceleration follows factor offset")
+    fingers = _fingers(file, tips)
+    torques = [
+        command.tip_force * command.lever if command.torque is None else command.torque
+        for command in commands.values()
+    ]
 
     return HandSpec(
-        robot=root.text("name"),
+        robot=file.name.strip(),
         side=side,
         variant=variant,
         joint_names=names,
@@ -76,29 +70,28 @@ def read_hand(root: Section, side: Side, variant: str, changes: Section | None) 
         command_joints=driven,
         command_lower=low,
         command_upper=high,
-        command_velocity=_command_rate(joints, names, factor, "velocity"),
-        command_acceleration=_command_rate(joints, names, factor, "acceleration"),
+        command_velocity=_command_rate(joints, factor, "velocity"),
+        command_acceleration=_command_rate(joints, factor, "acceleration"),
         command_torque=np.array(torques),
-        rest=_rest(entries, low, high),
+        rest=_rest(file, commands, low, high),
         coupling=factor,
         coupling_offset=offset,
-        controller=hand_spec.read_controller_units(root, commands, low, high),
-        latency_s=root.number("latency", 0.0),
-        tracks=tracks,
+        controller=hand_spec.read_controller_units(file, commands, low, high),
+        latency_s=file.latency,
+        tracks=file.follows,
         fingers=fingers,
         tip_names=tuple(tips[KEYPOINT_NAMES.index(f"{f}_tip")] for f in fingers),
         target_keypoints=keypoints,
         target_frames=frames,
-        mjcf_path=_model_path(root, "mjcf", "{side}.xml", side, variant),
-        urdf_path=_model_path(root, "urdf", "{side}.urdf", side, variant),
+        mjcf_path=_model_path(file, file.files.mjcf, side, variant),
+        urdf_path=_model_path(file, file.files.urdf, side, variant),
         body=body,
-        calibration_path=_of_variant(root.file.with_name("calibration.json"), variant),
+        calibration_path=_of_variant(file.path.with_name("calibration.json"), variant),
     )
 
 
-def _model_path(root: Section, kind: str, usual: str, side: Side, variant: str) -> Path:
-    name = root.section("files", optional=True).text(kind, usual).replace("{side}", side)
-    return _of_variant(root.file.parent / name, variant)
+def _model_path(file: RobotFile, name: str, side: Side, variant: str) -> Path:
+    return _of_variant(file.path.parent / name.replace("{side}", side), variant)
 
 
 def _of_variant(path: Path, variant: str) -> Path:
@@ -107,30 +100,32 @@ def _of_variant(path: Path, variant: str) -> Path:
 
 
 def _couplings(
-    joints: Section, names: tuple[str, ...], commands: Section, driven: tuple[str, ...]
+    file: RobotFile,
+    joints: Mapping[str, Joint],
+    commands: Iterable[str],
+    driven: tuple[str, ...],
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return factors (Q, C) and offsets (Q,) of ``joints = factor @ commands + offset``."""
-    factor, offset = np.zeros((len(names), len(driven))), np.zeros(len(names))
+    factor, offset = np.zeros((len(joints), len(driven))), np.zeros(len(joints))
     for column, (command, joint) in enumerate(zip(commands, driven, strict=True)):
-        if "follows" in joints.section(joint):
-            commands.section(command).fail("joint", f"is {joint!r}, which follows another joint.")
+        if joints[joint].follows is not None:
+            file.fail(f"commands.{command}.joint", f"is {joint!r}, which follows another joint.")
         if driven.index(joint) < column:
-            commands.section(command).fail("joint", f"is {joint!r}, driven by two commands.")
-        factor[names.index(joint), column] = 1.0
+            file.fail(f"commands.{command}.joint", f"is {joint!r}, driven by two commands.")
+        factor[[*joints].index(joint), column] = 1.0
 
-    for row, name in enumerate(names):
-        entry = joints.section(name)
-        if "follows" in entry:
-            column = driven.index(entry.choice("follows", driven))
-            factor[row, column] = entry.number("factor", 1.0)
-            offset[row] = entry.number("offset", 0.0)
+    for row, (name, entry) in enumerate(joints.items()):
+        if entry.follows is not None:
+            file.choose(f"joints.{name}.follows", entry.follows, driven)
+            factor[row, driven.index(entry.follows)] = entry.factor
+            offset[row] = entry.offset
         elif name not in driven:
-            joints.fail(name, "is driven by no command and follows no joint.")
+            file.fail(f"joints.{name}", "is driven by no command and follows no joint.")
     return factor, offset
 
 
 def _command_limits(
-    joints: Section,
+    file: RobotFile,
     names: tuple[str, ...],
     limits: np.ndarray,
     factor: np.ndarray,
@@ -142,55 +137,56 @@ def _command_limits(
     for name, ends, row, shift in zip(names, limits, factor, offset, strict=True):
         # With a factor of 0 a joint is fixed at its offset.
         if not row.any() and not ends[0] <= shift <= ends[1]:
-            joints.section(name).fail("offset", f"is {shift:g}, beyond its limits.")
+            file.fail(f"joints.{name}.offset", f"is {shift:g}, beyond its limits.")
         for column in np.flatnonzero(row):
             lower, upper = np.sort((ends - shift) / row[column])
             low[column], high[column] = max(low[column], lower), min(high[column], upper)
     for column in np.flatnonzero(low >= high):
-        joints.section(driven[column]).fail(
-            "limits", "leave no angle at which every coupled joint is within its own limits."
+        file.fail(
+            f"joints.{driven[column]}.limits",
+            "leave no angle at which every coupled joint is within its own limits.",
         )
     return low, high
 
 
-def _rest(entries: list[Section], low: np.ndarray, high: np.ndarray) -> np.ndarray:
+def _rest(
+    file: RobotFile, commands: Mapping[str, Command], low: np.ndarray, high: np.ndarray
+) -> np.ndarray:
     """Return the idle pose: as stated, otherwise the angles nearest to 0."""
-    rest = [entry.number("rest", 0.0) for entry in entries]
-    for entry, angle, lower, upper in zip(entries, rest, low, high, strict=True):
-        if "rest" in entry and not lower <= angle <= upper:
-            entry.fail("rest", f"is {angle:g}, beyond its joint's [{lower:g}, {upper:g}].")
-    return np.clip(rest, low, high)
+    for (name, command), lower, upper in zip(commands.items(), low, high, strict=True):
+        if command.rest is not None and not lower <= command.rest <= upper:
+            problem = f"is {command.rest:g}, beyond its joint's [{lower:g}, {upper:g}]."
+            file.fail(f"commands.{name}.rest", problem)
+    return np.clip([command.rest or 0.0 for command in commands.values()], low, high)
 
 
 def _command_rate(
-    joints: Section, names: tuple[str, ...], factor: np.ndarray, key: str
+    joints: Mapping[str, Joint], factor: np.ndarray, key: Literal["velocity", "acceleration"]
 ) -> np.ndarray:
     """Return the highest rate of each driven joint allowed by the joints it moves."""
-    rates = np.array([joints.section(name).positive(key, np.inf) for name in names])
+    rates = np.array([getattr(joint, key) for joint in joints.values()])
     with np.errstate(divide="ignore"):
         return (rates[:, None] / np.abs(factor)).min(axis=0)
 
 
-def _fingers(root: Section, tips: Mapping[int, str]) -> tuple[str, ...]:
+def _fingers(file: RobotFile, tips: Mapping[int, str]) -> tuple[str, ...]:
     """Return the human fingers with a robot tip; ``dropped_fingers`` must be the others."""
     fingers = tuple(f for f in FINGERS if KEYPOINT_NAMES.index(f"{f}_tip") in tips)
-    dropped = root.choices("dropped_fingers", FINGERS)
-    if "dropped_fingers" in root and {*dropped} != {*FINGERS} - {*fingers}:
+    dropped = file.dropped_fingers
+    if dropped is not None and {*dropped} != {*FINGERS} - {*fingers}:
         named = ", ".join(dropped) or "none"
         tipped = ", ".join(fingers)
-        root.fail("dropped_fingers", f"are {named}, but keypoints has tips for {tipped}.")
+        file.fail("dropped_fingers", f"are {named}, but keypoints has tips for {tipped}.")
     return fingers
 
 
-def _targets(root: Section, body: HandBody | None) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    table = root.section("keypoints")
-    table.known(KEYPOINT_NAMES, "a keypoint")
+def _targets(file: RobotFile, body: HandBody | None) -> tuple[tuple[int, ...], tuple[str, ...]]:
     if body is not None:
         frames = [*(link.name for link in body.links), *(tip.name for tip in body.tips)]
-        for name in table:
-            table.choice(name, frames)
-    indices = sorted(KEYPOINT_NAMES.index(name) for name in table)
-    return tuple(indices), tuple(table.text(KEYPOINT_NAMES[i]) for i in indices)
+        for name, frame in file.keypoints.items():
+            file.choose(f"keypoints.{name}", frame, frames)
+    indices = sorted(map(KEYPOINT_NAMES.index, file.keypoints))
+    return tuple(indices), tuple(file.keypoints[KEYPOINT_NAMES[i]] for i in indices)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -301,28 +297,14 @@ def load_robot(
     name, named = split_variant(name_or_path)
     variant = variant or named or "default"
     path = find_robot_file(name)
-    root = Section(path, "", read_yaml(path, _HOW_TO_BEGIN))
-    if (schema := root.text("schema")) != SCHEMA:
-        root.fail("schema", f"is {schema!r}; this version reads {SCHEMA!r}.")
-    variants = root.section("variants", optional=True)
-    names = ("default", *variants)
+    file = read_robot_file(path, _HOW_TO_BEGIN)
+    names = ("default", *file.variants)
     if variant not in names:
         raise InputError(f"Unknown variant {variant!r} of robot {path}; {nearest(variant, names)}")
-    changes = variants.section(variant).section("joints") if variant != "default" else None
-    sides = root.section("sides")
-    if not tuple(sides):
-        root.fail("sides", "must hold left, right or both.")
-
-    sides.known(SIDES, "a side")
-    hands = {side: read_hand(root, side, variant, changes) for side in SIDES if side in sides}
-    texts = root.text("name"), root.text("title"), root.text("license")
+    hands = {side: read_hand(file, side, variant) for side in SIDES if side in file.sides}
+    texts = file.name.strip(), file.title.strip(), file.license.strip()
     robot = Robot(*texts, variant, names, path, hands)
-    root.only("schema name title license source files joints commands register_range "
-              "register_scale register_offset register_unit register_whole latency follows "
-              "keypoints dropped_fingers variants simulation materials no_contact "
-              "sides")  # fmt: skip
-
-    return robot if models == OURS else _with_users_models(robot, root, models)
+    return robot if models == OURS else _with_users_models(robot, file, models)
 
 
 def load_stored_robot(label: str, given: str | None, models: Path | None, made: str) -> Robot:
@@ -350,33 +332,32 @@ def load_stored_robot(label: str, given: str | None, models: Path | None, made: 
     return load_robot(label, models=models)
 
 
-def _with_users_models(robot: Robot, root: Section, asked: Path | None) -> Robot:
+def _with_users_models(robot: Robot, described: RobotFile, asked: Path | None) -> Robot:
     """Return the robot with the user's model files, if given, stated or needed."""
     if asked is not None and not asked.exists():
         raise InputError(f"{asked}: no such file or folder, given as `robot_model`.")
     variable = os.environ.get(MODELS_VARIABLE)
     place = Path(variable) if asked is None and variable else asked
     hands, licenses, files = dict(robot.hands), [robot.license], []
-    sides = root.section("sides")
     for side, hand in robot.hands.items():
-        if "model" not in unmirrored(sides, side):
+        if described.sides[side].model is None:
             continue
         from retarget.robots.user_model import adopt, find_model, read_entry
 
-        entry = read_entry(root, side, hand.joint_names)
+        entry = read_entry(described, side, hand.joint_names)
         files.append(entry.file)
         folder = None if hand.body else robot.path.parent
         places = [*dict.fromkeys(p for p in (place, folder) if p is not None)]
         file = next((f for p in places if (f := find_model(entry, p))), None)
         if file is not None:
             hands[side] = adopt(hand, entry, file)
-            licenses.append(f"{side} model file: {entry.license}")
+            licenses.append(f"{side} model file: {entry.license.strip()}")
         elif hand.body is None:
             looked = ", ".join(map(str, places))
             raise InputError(
                 f"Robot {robot.name!r}: the {side} hand's model file {entry.file!r} is not in "
-                f"{looked}. It does not come with the package ({entry.license}): get your own copy "
-                f"and give its place with `robot_model` or {MODELS_VARIABLE}."
+                f"{looked}. It does not come with the package ({entry.license.strip()}): get your "
+                f"own copy and give its place with `robot_model` or {MODELS_VARIABLE}."
             )
     if asked is not None and not files:
         raise InputError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +19,11 @@ from acehand_core.errors import SchemaError, nearest
 from acehand_core.geometry import rotations
 from acehand_core.mujoco_gl import import_mujoco, quiet_mujoco
 from acehand_core.types import Side
+from acehand_core.user_files import Text, structured
 from retarget.robots.anatomy import HandPosture
-from retarget.robots.hand_spec import ROOT_LINK, HandSpec, Simulation, Vector
+from retarget.robots.hand_spec import ROOT_LINK, HandSpec, TipEntry
 from retarget.robots.model_file import compiled, files_of, load_spec, skeleton_urdf
-from retarget.robots.parameters import Section, unmirrored
+from retarget.robots.parameters import ZERO, Pairs, RobotFile, Simulation, Vector
 
 if TYPE_CHECKING:
     import mujoco
@@ -53,43 +54,31 @@ class ModelEntry:
     (link, position in it). ``no_contact`` are pairs of links, by either name, without contact.
     """
 
-    file: str
-    license: str
-    root: str | None
-    xyz: Vector
-    rpy: Vector
-    joints: dict[str, str]
-    reversed: tuple[str, ...]
-    frames: dict[str, str]
-    tips: dict[str, tuple[str, Vector]]
-    no_contact: tuple[tuple[str, str], ...]
+    file: Text
+    license: Text
+    root: Text | None = None
+    xyz: Vector = ZERO
+    rpy: Vector = ZERO
+    joints: dict[str, str] = field(default_factory=dict)
+    reversed: tuple[str, ...] = ()
+    frames: dict[str, Text] = field(default_factory=dict)
+    tips: dict[str, TipEntry] = field(default_factory=dict)
+    no_contact: Pairs = ()
 
 
-def read_entry(root: Section, side: Side, joint_names: tuple[str, ...]) -> ModelEntry:
+def read_entry(file: RobotFile, side: Side, joint_names: tuple[str, ...]) -> ModelEntry:
     """Return one side's ``model`` entry. Raises SchemaError."""
-    own = unmirrored(root.section("sides"), side)
-    entry = own.section("model")
-    entry.only("file license root xyz rpy joints reversed frames tips no_contact")
-    joints, frames, tips = (entry.section(n, optional=True) for n in ("joints", "frames", "tips"))
-    joints.known(joint_names)
-    points = {}
-    for name in tips:
-        point = tips.section(name)
-        point.only("link xyz")
-        points[name] = (point.text("link"), point.vector("xyz", 3))
+    own, place = file.side(side), ("sides", side, "model")
+    entry = structured(ModelEntry, own.model, file.path, *place)
+    for key, names in (("joints", entry.joints), ("reversed", entry.reversed)):
+        for name in names:
+            file.choose(".".join((*place, key, name)), name, joint_names)
     # In a robot.yaml with links, the pairs at its top are pairs of these.
-    no_contact = () if "links" in own else root.pairs("no_contact")
-    return ModelEntry(
-        file=entry.text("file"),
-        license=entry.text("license"),
-        root=entry.text("root") if "root" in entry else None,
-        xyz=entry.vector("xyz", 3, (0.0, 0.0, 0.0)),
-        rpy=entry.vector("rpy", 3, (0.0, 0.0, 0.0)),
-        joints={n: joints.text(n) if n in joints else n for n in joint_names},
-        reversed=entry.choices("reversed", joint_names),
-        frames={n: frames.text(n) for n in frames},
-        tips=points,
-        no_contact=(*no_contact, *entry.pairs("no_contact")),
+    no_contact = () if own.links is not None else file.no_contact
+    return replace(
+        entry,
+        joints={name: entry.joints.get(name, name) for name in joint_names},
+        no_contact=(*no_contact, *entry.no_contact),
     )
 
 
@@ -273,8 +262,8 @@ def _rename_frames(
         else:  # a link already has one of our names
             body, pos = (item, (0, 0, 0)) if theirs in links else (item.parent, item.pos)
             body.add_site(name=hand.full_name(ours), pos=pos)
-    for ours, (theirs, xyz) in entry.tips.items():
-        _named(links, theirs, ours, file).add_site(name=hand.full_name(ours), pos=xyz)
+    for ours, tip in entry.tips.items():
+        _named(links, tip.link, ours, file).add_site(name=hand.full_name(ours), pos=tip.xyz)
 
     taken = {item.name for item in (*spec.sites, *spec.bodies)}
     for name, item in items.items():

@@ -92,6 +92,7 @@ def test_valid_values_become_what_is_declared():
         ({"colour": "gren"}, "colour", ["mean 'green'"]),
         ({"ready": 1}, "ready", ["true or false"]),
         ({"even": 3}, "even", ["3", "an even number"]),
+        ({"even": "x"}, "even", ["'x'", "an even number"]),
         ({"notes": {1: "x"}}, "notes.1", ["text"]),
     ],
 )  # fmt: skip
@@ -106,7 +107,7 @@ def test_what_only_is_checked_stays_as_it_is():
     value = {"name": "a", "rows": [{"count": 1, "mean": 2, "more": []}], "more": 1}
     assert structured(form, value, "f") is value
     for wrong, place in (
-        ({"rows": []}, "name"), ({"name": "a"}, "rows"), ({**value, "rows": {}}, "rows"),
+        ({"rows": []}, "name"), ({"name": "a"}, "rows"), ({**value, "rows": 1}, "rows"),
         ({**value, "rows": [{"count": 1}]}, "rows[0].mean"), ([], ""),
         ({**value, "rows": [value["rows"][0], {"count": -1, "mean": 0}]}, "rows[1].count"),
     ):  # fmt: skip

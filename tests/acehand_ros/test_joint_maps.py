@@ -70,7 +70,7 @@ def registers(folder: Path, **changes) -> Path:
         ({"joints": {"a": "pinky_proximal"}}, "ring_proximal, middle_proximal"),
         ({"unit": "degree"}, "valid: rad, register"),
         ({"joint": {}}, "Did you mean 'joints'"),
-        ({"controller": ""}, "must be text"),
+        ({"controller": ""}, "controller is ''"),
     ],
 )
 def test_files_that_cannot_be(tmp_path, changes, words):

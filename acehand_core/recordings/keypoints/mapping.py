@@ -195,8 +195,8 @@ JointFrame = Literal["camera", "wrist", "world"]
 _Entries = Mapping[Side, str]
 _Order = Annotated[tuple[str, ...], Valid("a list of joints", bool)]
 _Marker = Annotated[
-    int | float | str,
-    Valid("a number, or 'zeros'", lambda mark: not isinstance(mark, str) or mark == "zeros"),
+    Any,
+    Valid("a number, or 'zeros'", lambda mark: mark == "zeros" or type(mark) in (int, float)),
 ]
 _Pattern = Annotated[
     str,

@@ -439,9 +439,9 @@ def test_limits_can_be_changed_and_are_checked(tmp_path):
     assert (limits["jitter"].doubtful, limits["jitter"].rejected) == (0.5, float("inf"))
     assert findings([Measure("jitter", 99.0, "")], limits)[0].level == "doubtful"
     for wrong in ("jitter: {doubtful: 5, rejected: 1}", "jitter: {doubtful: much}", "jitter: 3",
-                  "jitter: {reject: 3}", "jitter: 3\nframe: {doubtful: 1}"):  # fmt: skip
+                  "jitter: {reject: 3}", "frame: {doubtful: 1}"):  # fmt: skip
         path.write_text(wrong)
-        with pytest.raises(SchemaError, match=wrong.split("\n")[-1].partition(":")[0]):
+        with pytest.raises(SchemaError, match=wrong.partition(":")[0]):
             read_gates(path)
 
 

@@ -107,7 +107,7 @@ THUMB = "sides.left.links.thumb_distal"
     ("commands.ring.joint", "index_proximal", "two commands"),
     ("joints.thumb_distal.follows", "thumb", "thumb_distal.follows"),
     ("joints.index_proximal.limits", [1.4, 0.0], "lower < upper"),
-    ("joints.index_proximal.limits", [1.4], "list of 2 numbers"),
+    ("joints.index_proximal.limits", [1.4], "index_proximal.limits is [1.4]"),
     ("joints.index_proximal.velocity", -3.2, "greater than 0"),
     ("joints.index_proximal.velocity", "fast", "index_proximal.velocity"),
     ("joints.thumb_distal.factor", float("nan"), "joints.thumb_distal.factor"),

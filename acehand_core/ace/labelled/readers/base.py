@@ -23,7 +23,7 @@ from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import FrameSource
 from acehand_core.types import CameraPoses, JointsCamera, JointsImage, PerHand, TimestampsNs
 from acehand_core.unpickling import load_npy_object
-from acehand_core.user_files import read_json
+from acehand_core.user_files import read_json, structured
 
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
@@ -348,15 +348,11 @@ def read_split_file(path: Path, items: list[Item]) -> dict[str, Split]:
 
     Raises: SchemaError for another form; InputError for an unknown or repeated name.
     """
-    content = read_json(path)
-    if not isinstance(content, dict) or not set(content) <= set(SPLITS):
-        raise SchemaError(f"{path}: must be an object of lists under {', '.join(SPLITS)}.")
+    content = structured(dict[Split, tuple[str, ...]], read_json(path), path)
     known = {item.name for item in items}
 
     split_of: dict[str, Split] = {}
     for split, names in content.items():
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise SchemaError(f"{path}: {split!r} must be a list of names of recordings.")
         for name in names:
             if name not in known:
                 raise InputError(f"{path}: no recording {name!r}; {nearest(name, known)}")
