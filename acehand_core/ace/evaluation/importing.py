@@ -18,7 +18,6 @@ from jaxtyping import Float, Int
 
 from acehand_core.ace.evaluation.inputs import SUFFIX, GroundTruth, check_prediction
 from acehand_core.ace.evaluation.protocol import HandLibrary, rest_pose
-from acehand_core.ace.labelled.clips.schema import read_json
 from acehand_core.ace.labelled.readers.base import (
     Convention,
     ManoTrack,
@@ -39,6 +38,7 @@ from acehand_core.recordings.keypoints.checks import in_order
 from acehand_core.recordings.keypoints.mapping import UNITS_M, order_named
 from acehand_core.safe_files import safe_load_npz
 from acehand_core.types import SIDES, JointsCamera, PerHand, Progress, Side, no_progress
+from acehand_core.user_files import read_json
 
 #: Absolute rotations and MANO translations in the camera frame; left ones of repaired MANO.
 _CAMERA = Convention("rotations", True, "mano", True, "camera")

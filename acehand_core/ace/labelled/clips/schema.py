@@ -21,7 +21,6 @@ from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import Depth, FrameSource, HandModelName, HandMotion, Recording, View
 from acehand_core.types import RigidTransform
 from acehand_core.user_files import Valid, structured, without_header
-from acehand_core.user_files import read_json as read_json
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
