@@ -69,7 +69,7 @@ def test_other_settings_are_not_mixed_in(tmp_path, capsys):
     for name, value in CHANGES.items():
         run = Run(capsys, new, hands, "--output", out, "--resume", f"--{name}", value)
         assert run.code == 2 and "skipped" not in run.json
-        assert [other for other in CHANGES if f"--{other} is" in run.messages] == [name]
+        assert [other for other in CHANGES if f"--{other} is" in run.err] == [name]
     assert len(read_provenance(out)) == 1  # the new input would have been made otherwise
 
 
