@@ -33,7 +33,7 @@ class WorkParameters:
     )
     task: str = like(JobSettings, "task", "hand motion")
     hand_length: float = like(
-        JobSettings, "hand_length", 0.0, "wrist to middle fingertip, m; 0: mean", low=0.0, high=0.35
+        JobSettings, "hand_length", 0.0, "wrist to middle fingertip, m; 0: mean", low=0.0
     )
     camera_motion: str = like(JobSettings, "camera_motion", "rotation")
     quality: str = like(JobSettings, "quality", "balanced")

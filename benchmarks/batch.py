@@ -39,7 +39,7 @@ from typing import Any
 import av
 import numpy as np
 
-from acehand_core import JobSettings
+from acehand_core import JobSettings, TrackerSettings
 from acehand_core.pipeline.batch.engines import EngineName, EngineSettings, LocalEngine
 from acehand_core.pipeline.batch.folder import BatchFolder, retry, summary
 from acehand_core.pipeline.batch.manifest import read_manifest
@@ -51,7 +51,7 @@ FRAMES = 15
 #: Marks the processes of one disturbed batch.
 MARK = "ACEHAND_BENCHMARK_BATCH"
 FLAGS = ("--quality", "fast", "--camera-motion", "off", "--no-overlay")
-QUICK = JobSettings(quality="fast", camera_motion="off", overlay=False)
+QUICK = JobSettings(tracking=TrackerSettings(quality="fast", camera_motion="off"), overlay=False)
 #: Seconds between two kills.
 CALM_S = (0.3, 2.5)
 DRIVER_SHARE = 0.2

@@ -184,7 +184,7 @@ class Mine:
     with installed(tmp_path, {"acehand.trackers.settings": {"mine": "taken_flag:Mine"}}):
         assert retarget.main(["a.mp4"]) == 2
     said = capsys.readouterr().err
-    assert "--output" in said and "job.output and job.trackers.mine.output" in said
+    assert "--output" in said and "job.output and job.tracking.own.mine.output" in said
 
 
 def test_a_name_of_two_packages_is_refused_and_ours_stay(tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,8 +13,9 @@ from acehand_core.cli.console import OVERWRITE
 from acehand_core.errors import InputError, NoHandError
 from acehand_core.pipeline.settings import JobSettings
 from acehand_core.recordings.options import RecordingOptions
-from acehand_core.settings import group, like, plugin_groups, setting
-from acehand_core.types import Hands, Latency, Quality, TurnsMode
+from acehand_core.settings import group, like, setting
+from acehand_core.trackers.base import TrackerSettings, with_environment
+from acehand_core.types import Hands, Latency
 from retarget.solve.arm import ArmSettings
 
 if TYPE_CHECKING:
@@ -40,27 +40,20 @@ class Reconstruct:
     )
     overwrite: bool = setting(False, OVERWRITE)
     reading: RecordingOptions = group(RecordingOptions)
-    hand_length_m: float | None = like(JobSettings, "hand_length_m", None)
-    camera_motion: TurnsMode = like(JobSettings, "camera_motion", "rotation")
-    quality: Quality = like(JobSettings, "quality", "balanced")
-    palm_calibration: float = like(JobSettings, "palm_calibration", 1.0)
+    tracking: TrackerSettings = group(TrackerSettings)
     work_dir: Path | None = setting(
         None, "folder for partial results; the same command resumes from them", metavar="DIR"
     )
-    trackers: Mapping[str, Any] = plugin_groups("trackers", "tracker {}")
 
     def run(self, terminal: console.Terminal) -> int:
         from acehand_core.pipeline.report import how_well_known, said
         from acehand_core.recordings import hands_file
-        from acehand_core.trackers.base import TrackerSettings, with_environment
         from acehand_core.trackers.choose import open_input
 
         output = self.output or self.input.with_suffix(".hands.parquet")
         hands_file.check_table_path(output, self.overwrite, hands_file.TABLE_SUFFIXES)
-        names = ("hands", "hand_length_m", "work_dir", "camera_motion", "quality")
-        given = {name: getattr(self, name) for name in (*names, "palm_calibration")}
-        own = with_environment(self.trackers, self.tracker, terminal.bars)
-        settings = TrackerSettings(own=own, **given)
+        own = with_environment(self.tracking.own, self.tracker, terminal.bars)
+        settings = replace(self.tracking, hands=self.hands, work_dir=self.work_dir, own=own)
         recording, tracker = open_input(self.input, self.tracker, settings, self.reading)
         motion = tracker.track(recording, terminal.bars)
         if not motion.known.any():

@@ -381,6 +381,8 @@ def follow_hands(
     robot = load_robot(settings.robot)
     settings = replace(settings, hands=robot.hands_to_follow(settings.hands))
     name = "auto" if video is None else str(hands)
-    recording, tracker = open_input(video or hands, name, settings.tracking, settings.reading)
+    recording, tracker = open_input(
+        video or hands, name, settings.tracker_settings, settings.reading
+    )
     motion = tracker.track(recording, progress)
     return recording, motion, retarget_motion(motion, robot, unchecked=True), robot

@@ -111,7 +111,7 @@ class Run:
 
     def open(self, path: Path) -> Source:
         """Open an input and choose its tracker. Raises as ``open_tracked``."""
-        settings, tracking = self.settings, self.settings.tracking
+        settings, tracking = self.settings, self.settings.tracker_settings
         opener = functools.partial(self.registry.open, progress=self.progress)
         opened, tracker = open_tracked(path, settings.tracker, tracking, settings.reading, opener)
         tracker = cached(tracker, tracking, settings.cache)
@@ -245,7 +245,7 @@ def _demonstrations(
     motion, turns = tracked[0], None
     if motion.T_world_camera is not None:
         turns = CameraMotion.from_poses(motion.T_world_camera)
-    elif settings.camera_motion != "off" and recording.frames and motion.camera:
+    elif settings.tracking.camera_motion != "off" and recording.frames and motion.camera:
         from acehand_core.camera.recorded import recorded_rotations
 
         turns = recorded_rotations(
@@ -253,7 +253,7 @@ def _demonstrations(
             motion.camera,
             motion.joints_image,
             np.asarray(motion.known.any(axis=1)),
-            settings.tracking.work_dir,
+            settings.tracker_settings.work_dir,
             run.progress,
         )
     cutting = cut_demonstrations(motion, settings.cutting, turns)

@@ -21,7 +21,6 @@ from acehand_core.settings import (
     identity_of,
     numbers,
     pixels,
-    plugin_groups,
     setting,
 )
 from acehand_core.trackers.base import Tracker, TrackerSettings, resolved_name, with_environment
@@ -31,9 +30,7 @@ from acehand_core.types import (
     ImageFit,
     Latency,
     Progress,
-    Quality,
     SplitMode,
-    TurnsMode,
     no_progress,
 )
 from retarget.robots.robot import Robot, comes_with_us, find_robot_file, split_variant
@@ -222,34 +219,7 @@ class JobSettings:
         True, "lower commands that the replay could not follow", identity="always"
     )
     reading: RecordingOptions = group(RecordingOptions)
-    hand_length_m: float | None = setting(
-        None,
-        "wrist to middle fingertip in metres: the scale, which one camera cannot measure",
-        flag="hand-length",
-        metavar="M",
-        identity="always",
-    )
-    camera_motion: TurnsMode = setting(
-        "rotation",
-        "estimate the camera's rotation of a recording without camera poses, so that gaps are "
-        "filled where the hand stayed; or off",
-        identity="always",
-    )
-    quality: Quality = setting(
-        "balanced",
-        "of the mediapipe tracker, against time: how many crops of each hand the landmark network "
-        "sees again (0, 1 to 3, or 12), and how thorough the search is",
-        identity="always",
-    )
-    palm_calibration: float = setting(
-        1.0,
-        "of the mediapipe tracker: share of the measured offset between the network's wrist and "
-        "thumb base and the hand model's that is corrected",
-        low=0.0,
-        high=1.0,
-        identity="always",
-    )
-    trackers: Mapping[str, Any] = plugin_groups("trackers", "tracker {}", identity=False)
+    tracking: TrackerSettings = group(TrackerSettings)
     task: str | None = setting(
         None,
         "what the hands do; LeRobot's task",
@@ -336,7 +306,6 @@ class JobSettings:
 
             if not retargeter_named(self.method).calibrates:
                 raise InputError(f"`calibration` needs `method=trajectory`, not {self.method}.")
-        _ = self.tracking  # construction checks its values
 
     def fit_of(self, recording: Recording) -> Fit | None:
         """Return how a recording's pictures are fitted to ``image_size``; None: unchanged."""
@@ -362,7 +331,7 @@ class JobSettings:
         name, variant = split_variant(self.robot)
         robot = name if comes_with_us(name) else file_identity(find_robot_file(name))
         mapping = self.reading.keypoints
-        tracker = resolved_name(self.tracker, self.trackers)
+        tracker = resolved_name(self.tracker, self.tracking.own)
         said = identity_of(self)
         if mapping:
             said["keypoints"] = file_identity(mapping)
@@ -376,10 +345,10 @@ class JobSettings:
             "robot": f"{robot}:{variant}" if variant else robot,
             "arm-mount": list(self.arm.mount or (0.0,) * 6) if self.arm.path else None,
             "tracker": file_identity(tracker),
-            **dict.fromkeys(self.trackers),
+            **dict.fromkeys(self.tracking.own),
             "fps": fps,
         }
-        if own := self.trackers.get(tracker):
+        if own := self.tracking.own.get(tracker):
             said[tracker] = identity_of(own)
         return said
 
@@ -422,17 +391,11 @@ class JobSettings:
 
         Raises InputError: settings of another tracker.
         """
-        return replace(self, trackers=with_environment(self.trackers, self.tracker, progress))
+        own = with_environment(self.tracking.own, self.tracker, progress)
+        return replace(self, tracking=replace(self.tracking, own=own))
 
     @property
-    def tracking(self) -> TrackerSettings:
-        """The tracker's share of the settings."""
-        return TrackerSettings(
-            hands=self.hands or "both",
-            hand_length_m=self.hand_length_m,
-            own=self.trackers,
-            work_dir=None if self.dry_run else self.work_dir,
-            camera_motion=self.camera_motion,
-            quality=self.quality,
-            palm_calibration=self.palm_calibration,
-        )
+    def tracker_settings(self) -> TrackerSettings:
+        """The tracker's settings in this job."""
+        work_dir = None if self.dry_run else self.work_dir
+        return replace(self.tracking, hands=self.hands or "both", work_dir=work_dir)

@@ -7,17 +7,15 @@ A plug-in adds one with an entry point in the group ``acehand.trackers`` for a f
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from acehand_core import plugins
 from acehand_core.errors import InputError, nearest
 from acehand_core.motion import HandModelName, HandMotion, Recording
+from acehand_core.settings import check_values, plugin_groups, setting
 from acehand_core.types import Hands, Progress, Quality, TurnsMode, no_progress
-
-#: From a small child's hand to beyond the largest measured.
-HAND_LENGTHS_M = (0.05, 0.35)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,35 +24,48 @@ class TrackerSettings:
 
     Attributes:
         hands: the hands to track.
-        hand_length_m: wrist to middle fingertip; the scale, which a single camera cannot know.
         work_dir: folder for partial results, from which a second run with the same input and
             settings resumes.
         own: trackers' own settings by name, see ``plugins``.
         keypoints: mapping or preset for a file of keypoints as tracker.
-        camera_motion: the camera's motion to estimate in recordings without poses.
-        quality: of the mediapipe tracker against its time: the number of crops per hand.
-        palm_calibration: share of the measured offset of the mediapipe tracker's wrist and thumb
-            base from the hand model's that is corrected, 0 to 1.
     """
 
     hands: Hands = "both"
-    hand_length_m: float | None = None
+    hand_length_m: float | None = setting(
+        None,
+        "wrist to middle fingertip in metres: the scale, which one camera cannot measure",
+        flag="hand-length",
+        metavar="M",
+        low=0.05,  # of a small child
+        high=0.35,  # beyond the largest measured
+        identity="always",
+    )
     work_dir: Path | None = None
-    own: Mapping[str, Any] = field(default_factory=dict)
+    own: Mapping[str, Any] = plugin_groups("trackers", "tracker {}", identity=False)
     keypoints: str | None = None
-    camera_motion: TurnsMode = "rotation"
-    quality: Quality = "balanced"
-    palm_calibration: float = 1.0
+    camera_motion: TurnsMode = setting(
+        "rotation",
+        "estimate the camera's rotation of a recording without camera poses, so that gaps are "
+        "filled where the hand stayed; or off",
+        identity="always",
+    )
+    quality: Quality = setting(
+        "balanced",
+        "of the mediapipe tracker, against time: how many crops of each hand the landmark network "
+        "sees again (0, 1 to 3, or 12), and how thorough the search is",
+        identity="always",
+    )
+    palm_calibration: float = setting(
+        1.0,
+        "of the mediapipe tracker: share of the measured offset between the network's wrist and "
+        "thumb base and the hand model's that is corrected",
+        low=0.0,
+        high=1.0,
+        identity="always",
+    )
 
     def __post_init__(self) -> None:
-        if not 0 <= self.palm_calibration <= 1:
-            raise InputError(f"A palm calibration of {self.palm_calibration}; valid: 0 to 1.")
-        low, high = HAND_LENGTHS_M
-        if self.hand_length_m is not None and not low <= self.hand_length_m <= high:
-            raise InputError(
-                f"A hand length of {self.hand_length_m} m; valid: {low} to {high} m from the "
-                "wrist to the tip of the middle finger."
-            )
+        check_values(self)
 
 
 @runtime_checkable

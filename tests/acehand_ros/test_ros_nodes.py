@@ -292,11 +292,11 @@ def test_options_of_offline_bag(tmp_path: Path) -> None:
     job, bag = options.job, options.job.reading.own["bag"]
     assert (options.bag, job.output) == (Path("in.mcap"), tmp_path / "out")
     assert options.bag_output == tmp_path / "out_bag"
-    assert (job.hand_length_m, bag.image_topic) == (None, None)
+    assert (job.tracking.hand_length_m, bag.image_topic) == (None, None)
     more = {"bag_output": "none", "hand_length": 0.19, "image_topic": "/a", "existing": "append"}
     options = offline_options(given | more)
     job, bag = options.job, options.job.reading.own["bag"]
-    assert (options.bag_output, job.hand_length_m, job.existing) == (None, 0.19, "append")
+    assert (options.bag_output, job.tracking.hand_length_m, job.existing) == (None, 0.19, "append")
     assert bag.image_topic == "/a"
 
 
@@ -313,7 +313,7 @@ def test_what_the_tracker_is_told(node, name: str, choices: tuple[str, ...]) -> 
             job = offline_options(given).job
         else:
             job = clip_options(given, Path("clip"), Path("bag"), "").job
-        assert getattr(job, name) == getattr(job.tracking, name) == choice
+        assert getattr(job.tracking, name) == choice
     for wrong in ("fasst", ""):
         with pytest.raises(InputError, match=rf"{name}: '{wrong}'; .*{choices[0]}"):
             check(node, {name: wrong})
@@ -327,7 +327,7 @@ def test_what_the_tracker_is_told(node, name: str, choices: tuple[str, ...]) -> 
         ({"device": "cuda"}, "CPU"),
         ({"tracker": "ace"}, "weights:=PATH"),
         ({"weights": "x.safetensors"}, "'ace'"),
-        ({"hand_length": 0.01}, "hand length"),
+        ({"hand_length": 0.01}, "hand_length"),
     ],
 )
 def test_options_that_cannot_be(change: dict, message: str) -> None:
@@ -338,9 +338,9 @@ def test_options_that_cannot_be(change: dict, message: str) -> None:
 
 def test_the_model_gets_its_weights_and_device() -> None:
     given = values(OFFLINE_BAG) | {"bag": "in.mcap", "output_dir": "out", "tracker": "ace"}
-    ace = offline_options(given | {"weights": "w", "device": "cuda"}).job.trackers["ace"]
+    ace = offline_options(given | {"weights": "w", "device": "cuda"}).job.tracking.own["ace"]
     assert (ace.weights, ace.device) == (Path("w"), "cuda")
-    assert offline_options(given | {"weights": "w"}).job.trackers["ace"].device is None
+    assert offline_options(given | {"weights": "w"}).job.tracking.own["ace"].device is None
 
 
 def test_clips_are_appended_to_one_dataset(tmp_path: Path) -> None:

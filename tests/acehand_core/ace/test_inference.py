@@ -619,7 +619,7 @@ def test_flags_become_settings(tmp_path, monkeypatch):
 
     def settings_of(*words):
         (job,) = parse("", words, JobSettings)
-        return job.trackers["ace"].with_environment(job.tracker)[0]
+        return job.tracking.own["ace"].with_environment(job.tracker)[0]
 
     assert settings_of() == AceSettings()
     words = "--weights w --encode-width native --second-opinion --betas b.json --ray-cells centres"

@@ -115,7 +115,7 @@ def test_a_parquet_manifest_and_a_folder(hands, tmp_path):
     path, videos = tmp_path / "m.parquet", tmp_path / "videos"
     pq.write_table(pa.table({"recording": [str(hands / "h1.npz")], "hand_length": [0.19]}), path)
     (entry,) = read_manifest(path, JobSettings())
-    assert entry.path == hands / "h1.npz" and entry.settings.hand_length_m == 0.19
+    assert entry.path == hands / "h1.npz" and entry.settings.tracking.hand_length_m == 0.19
     videos.mkdir()
     for name in ("b.mp4", "a.mp4"):
         write_video(videos / name)

@@ -141,7 +141,7 @@ def test_palm_calibration_allows_for_where_the_network_puts_a_palm(side):
 
 def test_shares_of_the_calibration_are_checked():
     for share in (-0.1, 1.5):
-        with pytest.raises(InputError, match="palm calibration"):
+        with pytest.raises(InputError, match="palm_calibration"):
             TrackerSettings(palm_calibration=share)
 
 
