@@ -7,18 +7,26 @@ import json
 import os
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float
 
+from acehand_core.ace.model.config import (
+    BearingSource,
+    Fallback,
+    FitGuards,
+    InferenceConfig,
+    Precision,
+    RayCells,
+    SolveKind,
+    TrainedHand,
+    Variant,
+)
 from acehand_core.errors import AcehandError, InputError, MissingDependencyError, SchemaError
 from acehand_core.safe_files import content_sha256
 from acehand_core.settings import check_values, setting
 from acehand_core.types import SIDES
-
-if TYPE_CHECKING:
-    from acehand_core.ace.model.config import InferenceConfig
 
 #: Default of ``weights``.
 ENVIRONMENT_VARIABLE = "ACEHAND_WEIGHTS"
@@ -46,9 +54,7 @@ class AceSettings:
     weights: Path | None = setting(
         None, "folder or checkpoint", default_text=f"${ENVIRONMENT_VARIABLE}"
     )
-    variant: str | None = setting(
-        None, "k (needs the camera) or kfree, for weights with both", choices=("k", "kfree")
-    )
+    variant: Variant | None = setting(None, "k (needs the camera) or kfree, for weights with both")
     base: Path | None = setting(
         None, "folder of the base transformer, if not next to the checkpoint"
     )
@@ -75,43 +81,37 @@ class AceSettings:
         low=2,
         high=1024,
     )
-    bearings: str | None = setting(
+    bearings: BearingSource | None = setting(
         None,
         "source of the bearings",
         default_text="as trained, else as released",
-        choices=("intrinsics", "rays", "pinhole", "radial"),
     )
-    solve: str | None = setting(
+    solve: SolveKind | None = setting(
         None,
         "how hands are placed; without MANO files rigid replaces mixed",
         default_text="as trained, else as released",
-        choices=("mixed", "rigid", "inverse", "direct"),
     )
-    fallback: str | None = setting(
+    fallback: Fallback | None = setting(
         None,
         "placement of a hand with rejected anchors",
         default_text="as trained, else released",
-        choices=("released", "paper"),
     )
-    fit_guards: str | None = setting(
+    fit_guards: FitGuards | None = setting(
         None,
         "with `bearings=pinhole`: the paper's two guards on a fit, or also no excess over a radial "
         "lens",
         default_text="as trained, else excess",
-        choices=("paper", "excess"),
     )
-    ray_cells: str | None = setting(
+    ray_cells: RayCells | None = setting(
         None,
         "with `bearings=rays`: outer cells on the image's edges, as released, or all at their "
         "centres",
         default_text="as trained, else edges",
-        choices=("edges", "centres"),
     )
-    hand_model: str | None = setting(
+    hand_model: TrainedHand | None = setting(
         None,
         "hand model of the training",
         default_text="as trained, else mano",
-        choices=("mano", "acehand"),
     )
     betas: Path | None = setting(
         None,
@@ -130,7 +130,7 @@ class AceSettings:
         default_text="model; source in acehand evaluate",
         choices=("model", "source"),
     )
-    precision: str = setting("bfloat16", "of the model", choices=("bfloat16", "float32"))
+    precision: Precision = setting("bfloat16", "of the model")
     device: str | None = setting(
         None, "cpu, cuda or cuda:N", metavar="NAME", default_text="the first GPU, else cpu"
     )

@@ -6,9 +6,8 @@ import contextlib
 import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
-from acehand_core.ace.model.config import Precision
 from acehand_core.ace.model.inference.loading import (
     InferenceOptions,
     ReadyModel,
@@ -124,7 +123,7 @@ class AceTracker:
             hands=self._settings.hands,
             every_slot=ace.every_slot,
             batch=ace.batch or (1 if choose_device(ace.device) == "cpu" else 4),
-            precision=cast(Precision, ace.precision),
+            precision=ace.precision,
         )
         return hands, options, notes
 
@@ -140,4 +139,4 @@ def _files(ace: AceSettings) -> tuple[Any, Any, Any, Any, Any]:
 
 @functools.lru_cache(maxsize=1)  # for all recordings of a run
 def _load(ace: AceSettings, content: str) -> ReadyModel:
-    return load_model(*_files(ace), cast(Precision, ace.precision), ace.device)
+    return load_model(*_files(ace), ace.precision, ace.device)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Literal
 
@@ -66,17 +66,11 @@ def solve_options(
     Without a hand model rigid PnP of the network's own joints replaces mixed PnP, which needs
     articulated ones.
     """
-    released = RELEASED[variant]
-    solve = trained.solve or released.solve
-    if solve == "mixed" and not has_hand_model:
-        solve = "rigid"
-    return SolveOptions(
-        trained.bearings or released.bearings,
-        solve,
-        trained.fallback or released.fallback,
-        trained.fit_guards or released.fit_guards,
-        trained.ray_cells or released.ray_cells,
-    )
+    recorded = {f.name: getattr(trained, f.name) for f in fields(SolveOptions)}
+    options = replace(RELEASED[variant], **{n: v for n, v in recorded.items() if v is not None})
+    if options.solve == "mixed" and not has_hand_model:
+        options = replace(options, solve="rigid")
+    return options
 
 
 def has_mano() -> bool:
