@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,7 @@ from acehand_core.recordings.options import RecordingOptions
 from acehand_core.recordings.registry import HandsFile, LeRobotDataset, Registry, format_of
 from acehand_core.recordings.selection import part
 from acehand_core.recordings.video import frames_between
+from acehand_core.settings import group, setting
 from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.choose import FileTracker, open_input
 from acehand_core.types import Hands, Progress, Side
@@ -29,36 +30,40 @@ _TRUTH = "ground truth"
 
 @dataclass(frozen=True, slots=True)
 class RenderSettings:
-    """Settings of ``acehand render``.
+    """Settings of ``acehand render``, which states those of the main job.
 
     Attributes:
-        panels: names with commas; None: ``DEFAULT_PANELS`` ("source" only with a video), of several
-            inputs ``COLUMN_PANELS``.
         robot: None: a dataset's own, else inspire.
         calibration: None: that of a dataset's episode, if it is of this robot, else a new one.
         hands: None: all; a robot with one hand follows that one.
         depth: folder of 16-bit PNG in millimetres, one per frame, by name.
-        labels: one per input.
-        segment: the table in a folder of predictions.
-        clips: the segment's store; its frames and true hands are drawn too.
     """
 
-    output: Path
-    panels: str | None = None
+    labels: tuple[str, ...] = setting(
+        (), "label of an input, once per input", flag="label", repeat=True, default_text="its name"
+    )
+    episode: int = setting(0, "of a dataset")
+    video: Path | None = setting(None, "the video of the hands", metavar="VIDEO")
+    segment: str | None = setting(None, "the table in a folder of predictions", metavar="NAME")
+    clips: Path | None = setting(
+        None, "the segment's store, with pictures, camera and true hands", metavar="STORE"
+    )
+    panels: str | None = setting(
+        None,
+        "of source, mesh, robot, both, third, head, robot-third, robot-head",
+        metavar="LIST",
+        default_text="source,mesh,robot,robot-third; of several inputs mesh,third",
+    )
     robot: str | None = None
     robot_model: Path | None = None
     calibration: Path | None = None
     hands: Hands | None = None
-    video: Path | None = None
-    episode: int = 0
+    moving: bool = setting(True, "write the video, not only the strip", pair=True)
+    output: Path = setting(Path("acehand_render"), "folder to write", metavar="DIR")
+    overwrite: bool = setting(False, "replace what is there")
+    reading: RecordingOptions = group(RecordingOptions)
+    arm: ArmSettings = group(ArmSettings)
     depth: Path | None = None
-    moving: bool = True
-    overwrite: bool = False
-    reading: RecordingOptions = field(default_factory=RecordingOptions)
-    labels: tuple[str, ...] = ()
-    segment: str | None = None
-    clips: Path | None = None
-    arm: ArmSettings = field(default_factory=ArmSettings)
 
 
 @dataclass(frozen=True, slots=True)

@@ -199,7 +199,7 @@ def test_render_part_of_an_episode(tmp_path, capsys):
 
     kept = out / "acehand" / "episode_000001" / "calibration.json"
     for robot, used in (("inspire", known_calibrations(kept, load_robot("inspire"))), ("leap", {})):
-        settings = RenderSettings(out, episode=1)
+        settings = RenderSettings(output=out, episode=1)
         found = render_inputs.calibrations_of(out, settings, load_robot(robot))
         assert found.keys() == used.keys()
         assert all(np.array_equal(found[s].rotation, used[s].rotation) for s in used)
@@ -356,7 +356,7 @@ def test_the_path_of_the_camera_that_one_input_knows_counts_for_all(tmp_path):
     write_hand_motion(replace(made, T_world_camera=poses), known)
     write_hand_motion(made, unknown)
     video = write_video(tmp_path / "v.mp4", [np.full((96, 128, 3), 60, np.uint8)] * 6)
-    for settings in (RenderSettings(tmp_path), RenderSettings(tmp_path, video=video)):
+    for settings in (RenderSettings(output=tmp_path), RenderSettings(output=tmp_path, video=video)):
         _, columns = render_inputs.open_columns([unknown, known], settings, lambda *_: None)
         assert [c.label for c in columns] == ["unknown", "known"]
         for column in columns:
