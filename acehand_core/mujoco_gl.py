@@ -23,6 +23,8 @@ _SWITCHED_OFF = ("disable", "disabled", "off", "false", "0")
 #: Values of MUJOCO_GL, and MuJoCo's module for each.
 _MODULES = {"egl": "egl", "osmesa": "osmesa", "glfw": "glfw", "glx": "glfw"}
 
+_Opened = TypeVar("_Opened", bound="Offscreen")
+
 
 def import_mujoco() -> Any:
     """Import MuJoCo, also where the OpenGL backend of MUJOCO_GL is missing.
@@ -63,9 +65,6 @@ def quiet_mujoco() -> Iterator[None]:
             yield
     finally:
         mujoco.set_mju_user_warning(before)
-
-
-_Opened = TypeVar("_Opened", bound="Offscreen")
 
 
 class Offscreen:

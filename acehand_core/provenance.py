@@ -12,6 +12,9 @@ from typing import Any
 
 from acehand_core import __version__
 
+#: Name of the focal length in ``Provenance.assumed``, and the sigma of a distance that is anything.
+LENS, UNKNOWN_SIGMA = "lens", 1.0
+
 
 @functools.cache
 def library_versions() -> Mapping[str, str]:
@@ -29,10 +32,6 @@ def without_folder(source: str) -> str:
         if kind(source).is_absolute():
             return kind(source).name
     return source
-
-
-#: Name of the focal length in ``Provenance.assumed``, and the sigma of a distance that is anything.
-LENS, UNKNOWN_SIGMA = "lens", 1.0
 
 
 @dataclass(frozen=True, slots=True)

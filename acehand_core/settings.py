@@ -29,6 +29,8 @@ Identity = Literal["always", "given", "never"]
 
 SettingsClass = TypeVar("SettingsClass")
 
+_TRUE, _FALSE = ("true", "1", "yes"), ("false", "0", "no")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
@@ -276,9 +278,6 @@ def value_of(leaf: Leaf, text: str, folder: Path) -> Any:
             return kind(text)
     # A tracker or a mapping is a name or a file.
     return str(folder / text) if (folder / text).is_file() else text
-
-
-_TRUE, _FALSE = ("true", "1", "yes"), ("false", "0", "no")
 
 
 def numbers(text: str) -> tuple[float, ...]:

@@ -37,6 +37,12 @@ _MODULES = {
     "scipy.sparse._csr": "scipy.sparse.csr",
 }
 
+_STORAGES = {
+    "torch.FloatStorage": "<f4", "torch.DoubleStorage": "<f8", "torch.HalfStorage": "<f2",
+    "torch.LongStorage": "<i8", "torch.IntStorage": "<i4", "torch.ShortStorage": "<i2",
+    "torch.CharStorage": "i1", "torch.ByteStorage": "u1", "torch.BoolStorage": "?",
+}  # fmt: skip
+
 
 class _NotData(Exception):
     """Recorded calls do not describe data."""
@@ -174,13 +180,6 @@ def _selection(call: _Call, data: _Data) -> np.ndarray:
     source, indices = (np.asarray(data(call.state[name])) for name in ("a", "idxs"))
     shape = data(call.state.get("preferred_shape", indices.shape))
     return source.ravel()[indices].reshape(shape)
-
-
-_STORAGES = {
-    "torch.FloatStorage": "<f4", "torch.DoubleStorage": "<f8", "torch.HalfStorage": "<f2",
-    "torch.LongStorage": "<i8", "torch.IntStorage": "<i4", "torch.ShortStorage": "<i2",
-    "torch.CharStorage": "i1", "torch.ByteStorage": "u1", "torch.BoolStorage": "?",
-}  # fmt: skip
 
 
 def _storage(call: Any) -> np.ndarray:

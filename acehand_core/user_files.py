@@ -44,6 +44,14 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 #: Metadata of a dataclass' field that is not in files.
 NOT_IN_FILES: Mapping[str, Any] = {"in files": None}
 
+_PLAIN = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    types.NoneType: "null",
+}
+
 
 def called(name: str) -> Any:
     """Return an optional field of a dataclass with another name in files."""
@@ -266,15 +274,6 @@ def _refuse(kind: Any, value: Any, path: tuple[Any, ...]) -> NoReturn:
 def _shown(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-_PLAIN = {
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    str: "text",
-    types.NoneType: "null",
-}
 
 
 def _words(kind: Any) -> str:

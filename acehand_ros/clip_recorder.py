@@ -37,6 +37,8 @@ CAMERA_INFO = "sensor_msgs/msg/CameraInfo"
 _CLIP = re.compile(r"\.?(clip_\d{6})(?!\d)")
 _UNFINISHED = re.compile(r"\.(clip_\d{6})\.partial-\d+")
 
+_DIAGNOSTICS_S, _LOOK_S, _REMIND_S = 0.5, 0.2, 3.0
+
 
 def next_clip(folder: Path) -> Path:
     """Return the first free clip name in a folder: clip_000000, clip_000001, ..."""
@@ -206,9 +208,6 @@ def convert_clip(
         return report, None
     found = load_demonstrations(Path(report.job.dataset), options.job.robot, (numbers[-1],))
     return report, next((demonstration for demonstration, _ in found), None)
-
-
-_DIAGNOSTICS_S, _LOOK_S, _REMIND_S = 0.5, 0.2, 3.0
 
 
 class ClipRecorderNode:

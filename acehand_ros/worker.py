@@ -18,6 +18,10 @@ OK, WARN, ERROR = 0, 1, 2
 _PROGRESS_S = 5.0
 _LEVELS = {"idle": OK, "running": OK, "done": OK, "cancelled": WARN, "failed": ERROR}
 
+JobState = Literal["idle", "running", "done", "failed", "cancelled"]
+#: A job; it gets a progress callback and an event that requests cancellation.
+Work = Callable[[Progress, threading.Event], Any]
+
 
 def diagnostics(
     name: str,
@@ -128,11 +132,6 @@ class JobLog:
             self._log.warning(f"unusable messages: {topics}")
         for failure in report.job.failures:
             self._log.error(f"failed: {as_parameters(str(failure.error))}")
-
-
-JobState = Literal["idle", "running", "done", "failed", "cancelled"]
-#: A job; it gets a progress callback and an event that requests cancellation.
-Work = Callable[[Progress, threading.Event], Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,12 @@ CALIBRATION_SIZE = sum(PARAMETERS.values())
 SCALE_RANGE = (0.9, 1.3)
 LENGTH_RANGE = (0.9, 1.1)
 
+THUMB_TIP, INDEX_TIP = (finger_keypoints(finger)[-1] for finger in ("thumb", "index"))
+#: Standard deviation (s) of the smoothing of the gripper's directions.
+STEADY_S = 0.1
+#: Weight, as an opening, of the palm's directions, which decide when the pinch is closed.
+CLOSED_M = 0.005
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CommandTarget:
@@ -305,13 +311,6 @@ def _steadied(
     if np.median(rotations.angle_between(steady, palms)) > STEADY_FRAME_RAD:
         return poses
     return frames.rigid(steady, poses[:, :3, 3])
-
-
-THUMB_TIP, INDEX_TIP = (finger_keypoints(finger)[-1] for finger in ("thumb", "index"))
-#: Standard deviation (s) of the smoothing of the gripper's directions.
-STEADY_S = 0.1
-#: Weight, as an opening, of the palm's directions, which decide when the pinch is closed.
-CLOSED_M = 0.005
 
 
 def opening_targets(targets: HandTargets, fps: float) -> HandTargets:

@@ -31,6 +31,14 @@ _NEAR = 1e-3
 #: Largest angle of a ray to the axis.
 _WIDEST = np.radians(85)
 
+#: End points x0 y0 x1 y1 of segments, in pixels.
+Segments = Float[np.ndarray, "L 4"]
+#: Least length of a segment in widths of the picture, and largest number of segments.
+_SHORTEST, _MOST = 0.04, 100
+#: Standard deviation of a segment's end about the line to its vanishing point; share of outliers.
+_NOISE_PX, _STRAY = 0.8, 0.4
+_PAIRS, _THIRDS, _ROUNDS = 80, 4, 6
+
 
 def profile(
     tracks: Tracks,
@@ -205,14 +213,6 @@ def _turns(plane: Float[np.ndarray, "K N 2"]) -> Float[np.ndarray, "K 3 3"]:
 # Straight lines: edges of furniture, tiles and boxes mostly have three perpendicular directions.
 # For each focal length and picture the best three are sought; a wrong focal length distorts their
 # right angles, and fewer lines agree.
-
-#: End points x0 y0 x1 y1 of segments, in pixels.
-Segments = Float[np.ndarray, "L 4"]
-#: Least length of a segment in widths of the picture, and largest number of segments.
-_SHORTEST, _MOST = 0.04, 100
-#: Standard deviation of a segment's end about the line to its vanishing point; share of outliers.
-_NOISE_PX, _STRAY = 0.8, 0.4
-_PAIRS, _THIRDS, _ROUNDS = 80, 4, 6
 
 
 def segments_in(picture: Gray) -> Segments:

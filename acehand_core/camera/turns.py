@@ -26,6 +26,27 @@ _MARGIN = 0.25
 #: Covered length of a forearm, and half its width, in palm lengths (wrist to knuckles).
 _FOREARM, _HALF_WIDTH = 3.5, 0.55
 
+#: Widths of the small pictures, the first for the search, the last for the result.
+_WIDTHS = (40, 80, 160)
+#: Range and step of the search.
+_REACH_DEG, _STEP_DEG = 30.0, 3.0
+#: Scale of brightness differences from other causes than the camera.
+_SCALE = 12.0
+_MOST_PIXELS, _SEARCHED_PIXELS = 1500, 400
+#: Least share of the pixels in both pictures.
+_LEAST_SHARED = 0.25
+#: Largest turn of an iteration, and the turn that ends them, rad.
+_STRIDE, _CLOSE = np.radians([6.0, 0.03])
+
+#: Longer side of the pictures, in pixels; larger ones are reduced.
+LONGEST_SIDE = 640
+#: Least correlation and overlap of frames of one scene.
+_LEAST_LIKENESS, _LEAST_OVERLAP = 0.6, 0.25
+#: Below this correlation the search covers all turns.
+_SURE_LIKENESS = 0.75
+#: Standard deviation of a turn: a constant in rad, and a share of the turn.
+_SIGMA, _SIGMA_SHARE = np.radians(0.2), 0.06
+
 
 def hand_mask(landmarks: Float[np.ndarray, "S 21 2"], width: int, height: int) -> Mask:
     """Return the pixels (height, width) that S hands in view and their forearms may cover.
@@ -83,19 +104,6 @@ class DarkBorder:
         reach = 2 * max(1, round(_BORDER * width / 4)) + 1
         border = cv2.dilate(border, np.ones((reach, reach), np.uint8))
         return np.asarray(cv2.resize(border, (width, height), None, 0, 0, cv2.INTER_NEAREST) > 0)
-
-
-#: Widths of the small pictures, the first for the search, the last for the result.
-_WIDTHS = (40, 80, 160)
-#: Range and step of the search.
-_REACH_DEG, _STEP_DEG = 30.0, 3.0
-#: Scale of brightness differences from other causes than the camera.
-_SCALE = 12.0
-_MOST_PIXELS, _SEARCHED_PIXELS = 1500, 400
-#: Least share of the pixels in both pictures.
-_LEAST_SHARED = 0.25
-#: Largest turn of an iteration, and the turn that ends them, rad.
-_STRIDE, _CLOSE = np.radians([6.0, 0.03])
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,16 +223,6 @@ class Aligner:
                 break
         likeness, overlap = self._likeness(picture.ravel(), there, ok, which)
         return None if np.isneginf(likeness) else Turn(R, likeness, overlap)
-
-
-#: Longer side of the pictures, in pixels; larger ones are reduced.
-LONGEST_SIDE = 640
-#: Least correlation and overlap of frames of one scene.
-_LEAST_LIKENESS, _LEAST_OVERLAP = 0.6, 0.25
-#: Below this correlation the search covers all turns.
-_SURE_LIKENESS = 0.75
-#: Standard deviation of a turn: a constant in rad, and a share of the turn.
-_SIGMA, _SIGMA_SHARE = np.radians(0.2), 0.06
 
 
 def estimate_rotations(

@@ -13,18 +13,6 @@ from pathlib import Path
 from acehand_core import __version__, plugins
 from acehand_core.cli import console
 
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A package, library or file; the main job needs those that are ``needed``."""
-
-    name: str
-    needed: bool
-    found: str | None
-    adds: str
-    get: str
-
-
 _HERE = "pip install . in the checkout"
 _MEDIAPIPE = "pip install '.[mediapipe]' && acehand weights fetch hands"
 _TORCH = "pip install torch==2.13.0"
@@ -79,6 +67,17 @@ _PACKAGES = {
         ("projectaria-tools", "projectaria_tools", "Aria recordings (.vrs), pictures of HOT3D")
     ],
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A package, library or file; the main job needs those that are ``needed``."""
+
+    name: str
+    needed: bool
+    found: str | None
+    adds: str
+    get: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,20 @@ from acehand_core.types import SIDES, Faces, ImageRgb, Picture
 #: Corners are clipped to this distance outside of the picture (px).
 _REACH = 8000.0
 
+#: RGB, distinct to most colour-blind eyes.
+HAND_COLOURS = {"left": (86, 156, 233), "right": (236, 140, 54)}
+FINGER_COLOURS = ((230, 85, 85), (240, 175, 60), (110, 200, 90), (80, 170, 230), (180, 110, 220))
+_MESH_OPACITY = 0.55
+_LIGHT = (np.array([0.3, -0.5, -0.8]) / np.linalg.norm([0.3, -0.5, -0.8])).astype(np.float32)
+_SHADES = 32
+_TEXT = (245, 245, 245)
+_PANEL = (24, 26, 30)
+_HEADER = 30
+#: Dashes of the bones of a doubtful hand.
+DASHES = ((0.0, 0.2), (0.4, 0.6), (0.8, 1.0))
+#: Legend of pictures with standard deviations.
+LEGEND = "circle: +-1 sd   +-mm: fingertips across/along sight   dashed: doubtful   pale: filled in"
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SeenMesh:
@@ -144,21 +158,6 @@ def _runs(
     run = np.repeat(np.arange(len(first), dtype=np.int32), count)
     ends = np.cumsum(count, dtype=np.int32)
     return run, np.arange(len(run), dtype=np.int32) + (first - (ends - count)).astype(np.int32)[run]
-
-
-#: RGB, distinct to most colour-blind eyes.
-HAND_COLOURS = {"left": (86, 156, 233), "right": (236, 140, 54)}
-FINGER_COLOURS = ((230, 85, 85), (240, 175, 60), (110, 200, 90), (80, 170, 230), (180, 110, 220))
-_MESH_OPACITY = 0.55
-_LIGHT = (np.array([0.3, -0.5, -0.8]) / np.linalg.norm([0.3, -0.5, -0.8])).astype(np.float32)
-_SHADES = 32
-_TEXT = (245, 245, 245)
-_PANEL = (24, 26, 30)
-_HEADER = 30
-#: Dashes of the bones of a doubtful hand.
-DASHES = ((0.0, 0.2), (0.4, 0.6), (0.8, 1.0))
-#: Legend of pictures with standard deviations.
-LEGEND = "circle: +-1 sd   +-mm: fingertips across/along sight   dashed: doubtful   pale: filled in"
 
 
 @dataclass(frozen=True, slots=True)

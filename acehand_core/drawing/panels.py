@@ -40,6 +40,21 @@ _BEHIND_M = 0.01
 _FIELD_OF_VIEW = 35.0
 _FRUSTUM_M = 0.08
 
+Panel = Literal["source", "mesh", "robot", "both", "third", "head", "robot-third", "robot-head"]
+PANELS: tuple[str, ...] = get_args(Panel)
+#: Panels without the source camera.
+OUTSIDE_PANELS: tuple[Panel, ...] = ("third", "robot-third")
+
+_BACKDROP = (38, 41, 47)
+_GROUND = (74, 79, 88)
+_FRUSTUM = (200, 200, 200)
+_OVER_SOURCE, _OF_MESH_WITH_ROBOT = 0.75, 0.6
+_TRAIL_S = 1.5
+
+#: Wrists of hands without a place, left and right (m, camera frame); captions say so.
+NOMINAL_WRISTS = np.array([[-0.15, 0.0, 0.5], [0.15, 0.0, 0.5]])
+NOT_PLACED = "wrists at a nominal place"
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layer:
@@ -188,18 +203,8 @@ def ground_lines(
     return [line @ frame for line in lines]
 
 
-Panel = Literal["source", "mesh", "robot", "both", "third", "head", "robot-third", "robot-head"]
-PANELS: tuple[str, ...] = get_args(Panel)
-#: Panels without the source camera.
-OUTSIDE_PANELS: tuple[Panel, ...] = ("third", "robot-third")
 #: Draws the robot of a frame for a view; from outside, with its arms.
 RobotLayer = Callable[[PanelView, int, bool], Layer]
-
-_BACKDROP = (38, 41, 47)
-_GROUND = (74, 79, 88)
-_FRUSTUM = (200, 200, 200)
-_OVER_SOURCE, _OF_MESH_WITH_ROBOT = 0.75, 0.6
-_TRAIL_S = 1.5
 
 
 def panel_names(text: str) -> tuple[Panel, ...]:
@@ -211,11 +216,6 @@ def panel_names(text: str) -> tuple[Panel, ...]:
     if not names:
         raise InputError(f"`panels` is empty; valid: {', '.join(PANELS)}.")
     return cast(tuple[Panel, ...], tuple(names))
-
-
-#: Wrists of hands without a place, left and right (m, camera frame); captions say so.
-NOMINAL_WRISTS = np.array([[-0.15, 0.0, 0.5], [0.15, 0.0, 0.5]])
-NOT_PLACED = "wrists at a nominal place"
 
 
 def placed_nominally(motion: HandMotion) -> HandMotion:

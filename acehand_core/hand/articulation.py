@@ -50,6 +50,31 @@ DIRECTIONS = {
     "pinky": ((0.968, -0.05, -0.245), (0.05, 1.0, 0.0)),
 }
 
+Angles = Float[np.ndarray, "*batch 22"]
+
+#: Anatomical axes (distal, dorsal, radial) of a right hand in MANO's rest axes: fingers along -x,
+#: back of the hand +y, thumb side +z.
+ANATOMICAL_TO_MODEL = np.diag([-1.0, 1.0, 1.0])
+#: A left hand is the mirror image in x.
+MIRROR = np.array([-1.0, 1.0, 1.0])
+
+# (kind, lowest, highest, comfortable) in degrees. Active flexion is MCP 87 +- 10, PIP 97 +- 17, DIP
+# 82 to 85 (Indian J Plast Surg 2024); spread between neighbours is at most 15 to 32 (Chatzioglou et
+# al. 2024). The margin is for landmarks on the skin.
+_FINGER_RANGES = {
+    "mcp": (("spread", -22.0, 22.0, 0.0), ("flex", -30.0, 95.0, 15.0)),
+    "pip": (("flex", -8.0, 112.0, 20.0),),
+    "dip": (("flex", -12.0, 88.0, 12.0),),
+}
+_THUMB_RANGES = {
+    "cmc": (("spread", -35.0, 40.0, 0.0), ("flex", -30.0, 45.0, 5.0), ("twist", -30.0, 50.0, 10.0)),
+    "mcp": (("spread", -15.0, 15.0, 0.0), ("flex", -20.0, 70.0, 15.0)),
+    "ip": (("flex", -25.0, 88.0, 15.0),),
+}
+_PINKY_SPREAD = ("spread", -35.0, 25.0, -3.0)
+
+NUM_ANGLES = 22
+
 
 @dataclass(frozen=True, slots=True)
 class Proportions:
@@ -112,30 +137,6 @@ def rest_keypoints(proportions: Proportions) -> np.ndarray:
     return np.array(points)
 
 
-Angles = Float[np.ndarray, "*batch 22"]
-
-#: Anatomical axes (distal, dorsal, radial) of a right hand in MANO's rest axes: fingers along -x,
-#: back of the hand +y, thumb side +z.
-ANATOMICAL_TO_MODEL = np.diag([-1.0, 1.0, 1.0])
-#: A left hand is the mirror image in x.
-MIRROR = np.array([-1.0, 1.0, 1.0])
-
-# (kind, lowest, highest, comfortable) in degrees. Active flexion is MCP 87 +- 10, PIP 97 +- 17, DIP
-# 82 to 85 (Indian J Plast Surg 2024); spread between neighbours is at most 15 to 32 (Chatzioglou et
-# al. 2024). The margin is for landmarks on the skin.
-_FINGER_RANGES = {
-    "mcp": (("spread", -22.0, 22.0, 0.0), ("flex", -30.0, 95.0, 15.0)),
-    "pip": (("flex", -8.0, 112.0, 20.0),),
-    "dip": (("flex", -12.0, 88.0, 12.0),),
-}
-_THUMB_RANGES = {
-    "cmc": (("spread", -35.0, 40.0, 0.0), ("flex", -30.0, 45.0, 5.0), ("twist", -30.0, 50.0, 10.0)),
-    "mcp": (("spread", -15.0, 15.0, 0.0), ("flex", -20.0, 70.0, 15.0)),
-    "ip": (("flex", -25.0, 88.0, 15.0),),
-}
-_PINKY_SPREAD = ("spread", -35.0, 25.0, -3.0)
-
-
 @dataclass(frozen=True, slots=True)
 class Freedom:
     """One angle: the finger joint it turns (0..14), its kind and its range in radians."""
@@ -161,9 +162,6 @@ def freedoms() -> tuple[Freedom, ...]:
             low, high, rest = np.radians([low, high, rest])
             listed.append(Freedom(joint, f"{name}_{kind}", kind, low, high, rest))
     return tuple(listed)
-
-
-NUM_ANGLES = 22
 
 
 @functools.cache

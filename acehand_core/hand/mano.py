@@ -50,6 +50,13 @@ _SHAPES = {
 }
 _CHUNK = 512  # rows posed at once: about 30 MB of skinning transforms
 
+ENVIRONMENT_VARIABLE = "ACEHAND_MANO"
+_WHERE = (
+    "MANO is not bundled because of its non-commercial licence. Register at "
+    "https://mano.is.tue.mpg.de, download 'Models & Code', and point "
+    f"${ENVIRONMENT_VARIABLE} at the folder with MANO_LEFT.pkl and MANO_RIGHT.pkl."
+)
+
 
 @dataclass(frozen=True, slots=True)
 class ManoArrays:
@@ -217,14 +224,6 @@ class ManoHand:
                 dtype=getattr(torch, self.dtype),
             ).eval()
         return self._layers[side]
-
-
-ENVIRONMENT_VARIABLE = "ACEHAND_MANO"
-_WHERE = (
-    "MANO is not bundled because of its non-commercial licence. Register at "
-    "https://mano.is.tue.mpg.de, download 'Models & Code', and point "
-    f"${ENVIRONMENT_VARIABLE} at the folder with MANO_LEFT.pkl and MANO_RIGHT.pkl."
-)
 
 
 def find_mano(path: Path | None = None) -> Path:

@@ -25,6 +25,11 @@ Array = np.ndarray
 #: (unknowns (n, P), rows (n,)) to residuals (n, M) and their Jacobian (n, M, P).
 ResidualsAndJacobian = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
+# Priors in metres per radian: weak against a millimetre of joint error, they fix only what the
+# joints leave open (twists, unobserved joints).
+_ANGLE_PULL = 3e-4
+_TURN_PULL = 5e-4
+
 
 def solve(
     residuals_and_jacobian: ResidualsAndJacobian,
@@ -101,12 +106,6 @@ def _step(
     floor = 1e-12 + 1e-9 * diagonal.max(axis=1, keepdims=True, initial=0)
     diagonal += damping[:, None] * diagonal + floor
     return np.linalg.solve(hessian, -gradient[..., None])[..., 0]
-
-
-# Priors in metres per radian: weak against a millimetre of joint error, they fix only what the
-# joints leave open (twists, unobserved joints).
-_ANGLE_PULL = 3e-4
-_TURN_PULL = 5e-4
 
 
 @dataclass(frozen=True, slots=True)

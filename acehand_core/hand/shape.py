@@ -11,6 +11,18 @@ from acehand_core.hand.articulation import pose_keypoints
 from acehand_core.hand.skeleton import BONES, KNUCKLES, WRIST
 from acehand_core.types import Betas, Faces, GlobalOrient, HandPose, Keypoints, Side, Vertices
 
+Shape = Float[np.ndarray, "10"]
+RestKeypoints = Float[np.ndarray, "21 3"]
+RestGradients = Float[np.ndarray, "10 21 3"]
+
+#: Keypoints that move with the wrist's rotation alone.
+PALM = (WRIST, *KNUCKLES)
+#: Pairs of keypoints whose distance no pose changes: bones and the palm.
+RIGID_PAIRS = np.array(sorted({*BONES, *((a, b) for a in PALM for b in PALM if a < b)}))
+#: Length error in metres equal to one standard deviation of a beta: a weak prior, as two models
+#: differ by millimetres.
+_BETA_PULL = 1e-3
+
 
 @runtime_checkable
 class HandModel(Protocol):
@@ -41,19 +53,6 @@ class HandModel(Protocol):
     def faces(self, side: Side) -> Faces:
         """Return the triangles, counter-clockwise seen from outside."""
         ...
-
-
-Shape = Float[np.ndarray, "10"]
-RestKeypoints = Float[np.ndarray, "21 3"]
-RestGradients = Float[np.ndarray, "10 21 3"]
-
-#: Keypoints that move with the wrist's rotation alone.
-PALM = (WRIST, *KNUCKLES)
-#: Pairs of keypoints whose distance no pose changes: bones and the palm.
-RIGID_PAIRS = np.array(sorted({*BONES, *((a, b) for a in PALM for b in PALM if a < b)}))
-#: Length error in metres equal to one standard deviation of a beta: a weak prior, as two models
-#: differ by millimetres.
-_BETA_PULL = 1e-3
 
 
 def rest_shape(model: HandModel, side: Side) -> tuple[RestKeypoints, RestGradients]:

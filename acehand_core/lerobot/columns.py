@@ -43,6 +43,22 @@ _HAND = {"hand": SIDES}
 
 Frame = Literal["camera", "world", "none"]
 
+_KEYPOINTS = {**_HAND, "joint": KEYPOINT_NAMES, "axis": _AXES}
+_FINGERS = {**_HAND, "joint": FINGER_JOINT_NAMES, "rotation": _ROTATION}
+_MODEL = {"hand_model": attrgetter("hand_model")}
+
+_ARM_JOINTS = {**_HAND, "joint": "arm_joints"}
+
+_TIME = {"time": ("timestamp_ns",)}
+
+_FOLLOWED = {"meaning": "the hand was seen or tracked, so that its robot hand follows it"}
+
+_DIRECTIONS = {**_HAND, "joint": KEYPOINT_NAMES, "direction": ("across", "along")}
+_SIGMA = {
+    "meaning": "standard deviation of the joints across the line of sight, in each of two "
+    f"directions, and along it; {UNKNOWN_SIGMA:.0f} where not known"
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:
@@ -329,10 +345,6 @@ def _held(
     return value
 
 
-_KEYPOINTS = {**_HAND, "joint": KEYPOINT_NAMES, "axis": _AXES}
-_FINGERS = {**_HAND, "joint": FINGER_JOINT_NAMES, "rotation": _ROTATION}
-_MODEL = {"hand_model": attrgetter("hand_model")}
-
 STATE = Column(
     "observation.state",
     _states,
@@ -380,7 +392,6 @@ VISIBLE = Column("observation.hand.visible", "hands.visible", "share of the hand
 FILLED = Column(
     "observation.hand.filled", "hands.filled", "1 where gap filling wrote the hand", form=_FLAGS
 )
-_ARM_JOINTS = {**_HAND, "joint": "arm_joints"}
 ARM_JOINTS = Column(
     "observation.arm.joints", _of_arms("joints"), "rad, of slides m", _ARM_JOINTS, of="arms"
 )
@@ -399,17 +410,10 @@ ARM_CLEARANCE = Column(
     added=True,
 )
 CAMERA = Column("observation.camera", _camera, "px", {"entry": _CAMERA}, of="placed")
-_TIME = {"time": ("timestamp_ns",)}
 SOURCE_TIMES = Column("observation.source_timestamp_ns", "times_ns", "ns", _TIME, dtype="int64")
-_FOLLOWED = {"meaning": "the hand was seen or tracked, so that its robot hand follows it"}
 #: Without "observation.", which marks inputs of lerobot's policies: their normalization cannot
 #: subtract booleans.
 VALID = Column("hand.valid", "robot.active", info=_FOLLOWED, dtype="bool", added=True)
-_DIRECTIONS = {**_HAND, "joint": KEYPOINT_NAMES, "direction": ("across", "along")}
-_SIGMA = {
-    "meaning": "standard deviation of the joints across the line of sight, in each of two "
-    f"directions, and along it; {UNKNOWN_SIGMA:.0f} where not known"
-}
 #: No policy input either: ``UNKNOWN_SIGMA`` is not a measurement.
 JOINT_SIGMA = Column(
     "hand.joint_sigma", _sigmas, "m", _DIRECTIONS, _SIGMA, form=_SIGMAS, added=True

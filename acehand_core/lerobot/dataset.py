@@ -29,6 +29,9 @@ from acehand_core.recordings.lerobot_video import is_dataset
 from acehand_core.safe_files import content_sha256
 from acehand_core.types import Existing
 
+#: Entry of an episode's record.
+JOB = "job"
+
 
 def create(
     root: Path,
@@ -130,10 +133,6 @@ def read_provenance(root: Path) -> list[dict[str, Any] | None]:
         with output_errors(root), contextlib.suppress(LockedError), DirectoryLock(root):
             recover(root)
     return [layout.read_record(root, row) for row in layout.read_episode_rows(root)]
-
-
-#: Entry of an episode's record.
-JOB = "job"
 
 
 @dataclass(frozen=True, slots=True)

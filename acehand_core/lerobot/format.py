@@ -44,6 +44,15 @@ MANDATORY: dict[str, str] = {
 }
 IMAGE_AXES = ("height", "width", "channels")
 
+#: Folder of the episodes' folders.
+EXTRAS = "acehand"
+HANDS, REPORT, CALIBRATION = "hand_motion.parquet", "report.json", "calibration.json"
+SHEET, OVERLAY = "contact_sheet.png", "overlay.mp4"
+PENDING = "pictures_pending.json"
+
+#: Files of every episode; some have an overlay and a calibration.
+_ALWAYS = (HANDS, REPORT, SHEET)
+
 
 @dataclass(frozen=True, slots=True)
 class FeatureSpec:
@@ -337,16 +346,6 @@ def next_file(used: Sequence[tuple[int, int]], chunk_size: int = CHUNK_SIZE) -> 
         return 0, 0
     chunk, file = max(used)
     return (chunk + 1, 0) if file >= chunk_size - 1 else (chunk, file + 1)
-
-
-#: Folder of the episodes' folders.
-EXTRAS = "acehand"
-HANDS, REPORT, CALIBRATION = "hand_motion.parquet", "report.json", "calibration.json"
-SHEET, OVERLAY = "contact_sheet.png", "overlay.mp4"
-PENDING = "pictures_pending.json"
-
-#: Files of every episode; some have an overlay and a calibration.
-_ALWAYS = (HANDS, REPORT, SHEET)
 
 
 def episode_folder(number: int) -> str:

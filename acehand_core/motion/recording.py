@@ -39,6 +39,9 @@ _PER_FRAME = ("presence", "visible", "quality", "observed", "filled", "global_or
               "translation", "joints_camera", "joints_image")  # fmt: skip
 _PER_FRAME_OR_NONE = ("fill_frame", "T_world_camera", "joint_sigma", "evidence")
 
+#: Every estimated step of rendered clips with an error of 3 degrees had a larger sigma.
+DOUBTFUL_RAD = np.radians(0.9)
+
 
 @runtime_checkable
 class FrameSource(Protocol):
@@ -162,10 +165,6 @@ class Recording:
 
     def __len__(self) -> int:
         return len(self.timestamps_ns)
-
-
-#: Every estimated step of rendered clips with an error of 3 degrees had a larger sigma.
-DOUBTFUL_RAD = np.radians(0.9)
 
 
 @dataclass(frozen=True, slots=True)

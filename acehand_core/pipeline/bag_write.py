@@ -44,6 +44,9 @@ from retarget.robots.robot import DEFAULT_ROBOT, Robot, load_robot, load_stored_
 from retarget.solve.qp import course, lead_s
 from retarget.targets import hand_targets
 
+#: Between episodes of a written bag that would overlap.
+PAUSE_NS = 2_000_000_000
+
 
 def stored_demonstrations(
     dataset: Path, wanted: tuple[int, ...] | None, robot: str | None, models: Path | None
@@ -196,10 +199,6 @@ def _base_link(urdf: str) -> str:
     moved = {child.get("link") for child in root.iterfind(".//joint/child")}
     names = (link.get("name", "") for link in root.findall("link"))
     return next(name for name in names if name not in moved)
-
-
-#: Between episodes of a written bag that would overlap.
-PAUSE_NS = 2_000_000_000
 
 
 @dataclass(frozen=True, slots=True)

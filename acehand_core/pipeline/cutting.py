@@ -32,6 +32,11 @@ CLOSED_M = 0.04
 #: Movement over a shorter path is jitter (m).
 JITTER_PATH_M = 0.02
 
+#: Counts up with every change that moves a cut: no run resumes one of an older rule.
+VERSION = 1
+#: A rest counts as closed if fingertips meet in this share of it.
+_CLOSED_SHARE = 0.8
+
 
 @dataclass(frozen=True, slots=True)
 class Activity:
@@ -231,12 +236,6 @@ def _closed(motion: HandMotion, tips: Float[np.ndarray, "T 2 5 3"]) -> Bool[np.n
     near = (nearest < CLOSED_M).astype(np.uint8)
     reach = max(1, round(WINDOW_S / 4 * motion.fps))
     return ndimage.median_filter(near, size=2 * reach + 1, mode="nearest").astype(bool)
-
-
-#: Counts up with every change that moves a cut: no run resumes one of an older rule.
-VERSION = 1
-#: A rest counts as closed if fingertips meet in this share of it.
-_CLOSED_SHARE = 0.8
 
 
 @dataclass(frozen=True, slots=True)

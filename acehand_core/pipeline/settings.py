@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 #: Task without any task text.
 TASK = "hand motion"
 
+#: Longer episodes are divided (docs/formats.md).
+LONGEST_S = 1800.0
+
 
 @dataclass(frozen=True, slots=True)
 class Span:
@@ -87,10 +90,6 @@ def task_of(told: Sequence[TaskSegment], start_s: float, end_s: float) -> str | 
             if shared > most:
                 best, most = one.task, shared
     return best or next((one.task for one in told if one.start_s is None), None)
-
-
-#: Longer episodes are divided (docs/formats.md).
-LONGEST_S = 1800.0
 
 
 @dataclass(frozen=True, slots=True)

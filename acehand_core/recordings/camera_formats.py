@@ -32,6 +32,31 @@ from acehand_core.recordings.camera_fields import (
 )
 from acehand_core.recordings.colmap import ColmapCameras
 
+_Focal = tuple[float, float, float, float]
+
+_KALIBR = {"radtan", "radial-tangential", "equi", "equidistant", "none"}
+
+_SIDE = r"(?P<before>left|right|)"
+_NUMBER = r"(?P<after>left|right|\d*)"
+_MATRIX = re.compile(rf"{_SIDE}(cameramatrix|intrinsicmatrix|intrinsics?|mtx|m|k){_NUMBER}")
+_DISTORTION = re.compile(
+    rf"{_SIDE}(distortion(coefficients|coeffs?)?|dist(coefficients|coeffs?)?|d){_NUMBER}"
+)
+_SIZES = ("imagesize", "cameraresolution", "resolution", "size")
+
+_THEIA: dict[str, tuple[CameraModel, tuple[str, ...]]] = {
+    "PINHOLE": ("pinhole", ()),
+    "PINHOLE_RADIAL_TANGENTIAL": (
+        "brown_conrady",
+        ("radial_distortion_1", "radial_distortion_2", "tangential_distortion_1",
+         "tangential_distortion_2", "radial_distortion_3"),
+    ),
+    "FISHEYE": ("kannala_brandt", tuple(f"radial_distortion_{n}" for n in (1, 2, 3, 4))),
+}  # fmt: skip
+
+#: Hint for ROS files that have the matrices of both pictures.
+_ROS_WHICH = " raw: the picture as the camera gives it; rectified: that of an image_rect topic."
+
 
 @dataclass(frozen=True, slots=True)
 class CameraFormat:
@@ -53,9 +78,6 @@ class CameraFormat:
     cameras: Callable[[Any], Mapping[str, Make]]
     which: str = ""
     note: Callable[[Any], str] = lambda content: ""
-
-
-_Focal = tuple[float, float, float, float]
 
 
 def _lens(fisheye: bool, pixels: tuple[int, int], focal: _Focal, d: list[float]) -> Camera:
@@ -82,8 +104,6 @@ def _our_camera(content: Any, said: CameraHints) -> Camera:
 
 
 # Kalibr, and EuRoC's sensor.yaml with the same fields for one camera.
-
-_KALIBR = {"radtan", "radial-tangential", "equi", "equidistant", "none"}
 
 
 def _kalibr_parts(content: Any) -> dict[str, Any]:
@@ -119,14 +139,6 @@ def _kalibr_camera(part: Any, said: CameraHints) -> Camera:
 
 
 # OpenCV: a FileStorage, or the same names in JSON or YAML.
-
-_SIDE = r"(?P<before>left|right|)"
-_NUMBER = r"(?P<after>left|right|\d*)"
-_MATRIX = re.compile(rf"{_SIDE}(cameramatrix|intrinsicmatrix|intrinsics?|mtx|m|k){_NUMBER}")
-_DISTORTION = re.compile(
-    rf"{_SIDE}(distortion(coefficients|coeffs?)?|dist(coefficients|coeffs?)?|d){_NUMBER}"
-)
-_SIZES = ("imagesize", "cameraresolution", "resolution", "size")
 
 
 def _plain(key: object) -> str:
@@ -255,17 +267,6 @@ def _gyroflow_camera(content: Any, said: CameraHints) -> Camera:
     return _lens(model == "opencv_fisheye", pixels, (fx, fy, cx, cy), d)
 
 
-_THEIA: dict[str, tuple[CameraModel, tuple[str, ...]]] = {
-    "PINHOLE": ("pinhole", ()),
-    "PINHOLE_RADIAL_TANGENTIAL": (
-        "brown_conrady",
-        ("radial_distortion_1", "radial_distortion_2", "tangential_distortion_1",
-         "tangential_distortion_2", "radial_distortion_3"),
-    ),
-    "FISHEYE": ("kannala_brandt", tuple(f"radial_distortion_{n}" for n in (1, 2, 3, 4))),
-}  # fmt: skip
-
-
 def _theia_camera(content: Any, said: CameraHints) -> Camera:
     kind, values = str(content["intrinsic_type"]), field(content, "intrinsics")
     field(values, "principal_pt_x")
@@ -305,10 +306,6 @@ def _orb_slam_camera(part: Mapping[str, Any], both: Mapping[str, Any], said: Cam
     d = [numbers(part.get(name, 0), name, 1)[0] for name in names.split()]
     pixels = size((both.get("width"), both.get("height")), said, (cx, cy))
     return _lens(kind == "KannalaBrandt8", pixels, (fx, fy, cx, cy), d)
-
-
-#: Hint for ROS files that have the matrices of both pictures.
-_ROS_WHICH = " raw: the picture as the camera gives it; rectified: that of an image_rect topic."
 
 
 def _is_ros_calibration(content: Any) -> bool:

@@ -24,6 +24,26 @@ from acehand_core.types import SIDES, Hands
 #: Suffixes of files of hands.
 SUFFIXES = (".parquet", ".npz", ".npy", ".json", ".jsonl", ".csv")
 
+FORMAT = "acehand.hand_motion"
+FORMAT_VERSION = 1
+METADATA_KEY = b"acehand"
+#: Rows per group, and per read.
+BATCH_ROWS = 4096
+_BUFFER_BYTES = 1 << 16
+
+#: Arrays of a hand in a frame.
+_ARRAYS: dict[str, tuple[int, ...]] = {
+    "global_orient": (3, 3),
+    "hand_pose": (15, 3, 3),
+    "translation": (3,),
+    "joints_camera": (21, 3),
+    "joints_image": (21, 2),
+}
+_SCALARS = ("presence", "visible", "quality", "observed", "filled")
+
+#: Suffixes for ``write_hand_motion``.
+TABLE_SUFFIXES = (".parquet", ".csv")
+
 
 def motion_recording(path: Path, motion: HandMotion) -> Recording:
     """Return a file of hands as a recording without pictures."""
@@ -88,14 +108,6 @@ def is_hand_motion(path: Path) -> bool:
         return True
 
 
-FORMAT = "acehand.hand_motion"
-FORMAT_VERSION = 1
-METADATA_KEY = b"acehand"
-#: Rows per group, and per read.
-BATCH_ROWS = 4096
-_BUFFER_BYTES = 1 << 16
-
-
 def _vector(length: int) -> pa.DataType:
     return pa.list_(pa.float64(), length)
 
@@ -126,15 +138,6 @@ OPTIONAL_COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
     ("evidence", pa.int8(), "what placed it, added up: 1 the camera, 2 another camera of the rig, "
      "4 depth"),
 )  # fmt: skip
-#: Arrays of a hand in a frame.
-_ARRAYS: dict[str, tuple[int, ...]] = {
-    "global_orient": (3, 3),
-    "hand_pose": (15, 3, 3),
-    "translation": (3,),
-    "joints_camera": (21, 3),
-    "joints_image": (21, 2),
-}
-_SCALARS = ("presence", "visible", "quality", "observed", "filled")
 
 
 def to_table(motion: HandMotion) -> pa.Table:
@@ -313,10 +316,6 @@ def _fixed(rows: np.ndarray, unknown: np.ndarray | None = None) -> pa.Array:
     flat = pa.array(np.ascontiguousarray(rows, np.float64).reshape(-1))
     mask = None if unknown is None or not unknown.any() else pa.array(unknown)
     return pa.FixedSizeListArray.from_arrays(flat, rows.shape[1], mask=mask)
-
-
-#: Suffixes for ``write_hand_motion``.
-TABLE_SUFFIXES = (".parquet", ".csv")
 
 
 def check_table_path(path: Path, overwrite: bool, suffixes: tuple[str, ...]) -> None:

@@ -40,6 +40,9 @@ _UNIT_WORDS = {"milliseconds": "ms", "seconds": "s"}
 #: Columns of a hand's confidence, after left and right.
 _HAND_CONFIDENCE = ("_confidence", "_tracking_confidence")
 
+#: {(slot or None, joint): {axis or confidence: column}}.
+_Joints = dict[tuple[int | None, int], dict[str, str]]
+
 
 def read_table(path: Path, mapping: KeypointMap) -> dict[str, Any]:
     """Return the entries of a csv or parquet table of keypoints. Raises SchemaError, InputError."""
@@ -92,10 +95,6 @@ def _numbers(table: pa.Table, name: str) -> np.ndarray:
         return pc.cast(column, kind).to_numpy(zero_copy_only=False)
     except pa.ArrowException as error:
         raise SchemaError(f"column {name!r} does not hold numbers: {error}") from error
-
-
-#: {(slot or None, joint): {axis or confidence: column}}.
-_Joints = dict[tuple[int | None, int], dict[str, str]]
 
 
 def _found(

@@ -23,6 +23,9 @@ from acehand_core.safe_files import content_sha256
 _INFO = "meta/info.json"
 _NAME = re.compile(r"episode_(\d+)")
 
+#: How lerobot 0.6 quantises depth: metres of the first and last code, shift, and logarithmic.
+_DEPTH = {"depth_min": 0.01, "depth_max": 10.0, "shift": 3.5, "use_log": True}
+
 
 class Latest:
     """A cache of the last values by key."""
@@ -122,10 +125,6 @@ def open_episode(
     if video_key is not None and _is_depth(_info(path.parent)["features"][video_key]):
         raise InputError(f"{path.parent}: `video_key={video_key!r}` has depth; give it as `depth`.")
     return recording_of(episode, mirrored, kept)
-
-
-#: How lerobot 0.6 quantises depth: metres of the first and last code, shift, and logarithmic.
-_DEPTH = {"depth_min": 0.01, "depth_max": 10.0, "shift": 3.5, "use_log": True}
 
 
 def open_depth(path: Path, key: str) -> tuple[Recording, dict[str, float]]:

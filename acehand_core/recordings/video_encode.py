@@ -31,6 +31,33 @@ from acehand_core.recordings.video import VideoFrames
 from acehand_core.recordings.video_index import VideoPacket, open_container, video_stream
 from acehand_core.types import ImageRgb
 
+_ENCODERS: Mapping[str, Literal["libx264", "libsvtav1"]] = {"h264": "libx264", "av1": "libsvtav1"}
+#: Of x264's presets the fastest to encode and to load; files are up to half larger than those of
+#: the next one (benchmarks/encoding.py).
+_DEFAULTS = {"h264": ("ultrafast", 23), "av1": ("10", 30)}
+#: Filters for 0 to 3 quarter turns counter-clockwise.
+_TURNS: dict[int, tuple[tuple[str, str | None], ...]] = {
+    0: (),
+    1: (("transpose", "cclock"),),
+    2: (("hflip", None), ("vflip", None)),
+    3: (("transpose", "clock"),),
+}
+
+Codec = Literal["h264", "av1"]
+
+#: Depth as lerobot (0.6) reads it, 12 bits: here whole millimetres, 0 where there is no reading.
+DEPTH_FORMAT, _MOST_MM = "gray12le", 4095
+DEPTH_INFO = {"is_depth_map": True, "depth_unit": "mm", "video.channels": 1, "video.depth_min": 0.0,
+              "video.depth_max": _MOST_MM / 1000, "video.use_log": False}  # fmt: skip
+#: Every picture is a key frame, so that an episode can be cut anywhere without encoding again.
+_X265 = "lossless=1:keyint=1:ctu=16:rd=2:fast-intra=1:log-level=none"
+_LOSSLESS = {"preset": "ultrafast", "x265-params": _X265}
+
+#: Largest number of pictures waiting for the next thread.
+_WAITING = 4
+
+Item = TypeVar("Item")
+
 
 @dataclass(frozen=True, slots=True)
 class VideoFacts:
@@ -92,21 +119,6 @@ def probe_video(path: Path) -> VideoFacts:
         raise VideoError(f"{path} cannot be read as a video: {error}.") from error
 
 
-_ENCODERS: Mapping[str, Literal["libx264", "libsvtav1"]] = {"h264": "libx264", "av1": "libsvtav1"}
-#: Of x264's presets the fastest to encode and to load; files are up to half larger than those of
-#: the next one (benchmarks/encoding.py).
-_DEFAULTS = {"h264": ("ultrafast", 23), "av1": ("10", 30)}
-#: Filters for 0 to 3 quarter turns counter-clockwise.
-_TURNS: dict[int, tuple[tuple[str, str | None], ...]] = {
-    0: (),
-    1: (("transpose", "cclock"),),
-    2: (("hflip", None), ("vflip", None)),
-    3: (("transpose", "clock"),),
-}
-
-Codec = Literal["h264", "av1"]
-
-
 @dataclass(frozen=True, slots=True)
 class VideoEncoding:
     """Encoder settings; default preset and crf: ultrafast and 23 for h264, 10 and 30 for av1."""
@@ -150,15 +162,6 @@ def encode_video(
                 raise
             raise OutputError(f"{path}: encoding failed: {error}.") from error
     return probe_video(path)
-
-
-#: Depth as lerobot (0.6) reads it, 12 bits: here whole millimetres, 0 where there is no reading.
-DEPTH_FORMAT, _MOST_MM = "gray12le", 4095
-DEPTH_INFO = {"is_depth_map": True, "depth_unit": "mm", "video.channels": 1, "video.depth_min": 0.0,
-              "video.depth_max": _MOST_MM / 1000, "video.use_log": False}  # fmt: skip
-#: Every picture is a key frame, so that an episode can be cut anywhere without encoding again.
-_X265 = "lossless=1:keyint=1:ctu=16:rd=2:fast-intra=1:log-level=none"
-_LOSSLESS = {"preset": "ultrafast", "x265-params": _X265}
 
 
 def even_size(width: int, height: int) -> tuple[int, int]:
@@ -340,11 +343,7 @@ def copy_parts(source: Path, parts: Sequence[tuple[float, int]], path: Path, fps
         raise VideoError(f"{source} cannot be cut: {error}.") from error
 
 
-#: Largest number of pictures waiting for the next thread.
-_WAITING = 4
 OVERLAY_ENCODING = VideoEncoding(crf=24, gop=30)
-
-Item = TypeVar("Item")
 
 
 def ahead(items: Iterator[Item]) -> Iterator[Item]:

@@ -32,6 +32,22 @@ if TYPE_CHECKING:
 else:
     VideoPacket = av.Packet
 
+_log = logging.getLogger(__name__)
+
+#: Self-contained media formats; playlists and scripts could refer to other files.
+_FORMATS = (
+    "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,flv,ogg,asf,h264,hevc,m4v,"
+    "mjpeg,ivf,nut,mxf,gif"
+)
+
+#: FFmpeg's AVStereo3DType: side by side, top and bottom.
+_PACKED = (1, 2)
+#: Pixels within this of square are square: players round sizes, too.
+_SQUARE = Fraction(1, 100)
+
+#: In these containers one packet is one frame and carries its own presentation stamp.
+_ONE_PACKET_ONE_FRAME = {"mov", "matroska"}
+
 
 def rgb_options(frame: av.VideoFrame) -> dict[str, Any]:
     """Return ``reformat``'s options for RGB by a frame's colour tags, which PyAV < 17 ignores."""
@@ -42,15 +58,6 @@ def rgb_options(frame: av.VideoFrame) -> dict[str, Any]:
         "src_colorspace": frame.colorspace,
         "dst_colorspace": Colorspace.DEFAULT,
     }
-
-
-_log = logging.getLogger(__name__)
-
-#: Self-contained media formats; playlists and scripts could refer to other files.
-_FORMATS = (
-    "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,flv,ogg,asf,h264,hevc,m4v,"
-    "mjpeg,ivf,nut,mxf,gif"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,15 +292,6 @@ def decoded(
                 raise
             continue
         yield from frames
-
-
-#: FFmpeg's AVStereo3DType: side by side, top and bottom.
-_PACKED = (1, 2)
-#: Pixels within this of square are square: players round sizes, too.
-_SQUARE = Fraction(1, 100)
-
-#: In these containers one packet is one frame and carries its own presentation stamp.
-_ONE_PACKET_ONE_FRAME = {"mov", "matroska"}
 
 
 def scan(path: Path, track: int | None = None) -> VideoIndex:

@@ -48,6 +48,10 @@ _Trim = Annotated[
     ),
 ]
 
+#: Entries of a report about the origin of an episode, which stay valid.
+_ORIGIN = ("source", "fps", "tracker", "subject", "episode_index", "provenance", "trimmed")
+_COLUMNS, _ROWS, _THUMB_WIDTH = 3, 4, 600
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
@@ -177,11 +181,6 @@ def _cuts(root: Path, found: Mapping[int, Decision]) -> dict[int, list[TrimCut]]
         if listed:
             cuts[number] = listed
     return cuts
-
-
-#: Entries of a report about the origin of an episode, which stay valid.
-_ORIGIN = ("source", "fps", "tracker", "subject", "episode_index", "provenance", "trimmed")
-_COLUMNS, _ROWS, _THUMB_WIDTH = 3, 4, 600
 
 
 def write_beside(folder: Path, target: Path, piece: EpisodePiece) -> None:

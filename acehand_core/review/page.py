@@ -47,6 +47,8 @@ _LARGEST = 32000
 #: Resolution of numbers (m, rad); that of curves is a share of their range.
 _STEPS = {"state": 1.0, "joints": 3e-4, "base": 3e-4, "robot": 1e-3}
 
+_FILES = Path(__file__).parent / "page_files"
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Curve:
@@ -152,9 +154,6 @@ def robot_block(robot: Robot) -> Mapping[str, Any]:
             "faces": parts.faces.reshape(-1).tolist(),
         }  # fmt: skip
     return sides
-
-
-_FILES = Path(__file__).parent / "page_files"
 
 
 def plotly_bundle() -> bytes:

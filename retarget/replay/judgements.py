@@ -22,6 +22,10 @@ Status = Literal["accepted", "doubtful", "rejected"]
 #: Measured in both, in a conversion, or in an inspection of files, pictures or batches.
 Source = Literal["clip", "replay", "dataset", "pictures", "batch"]
 
+_NEVER = float("inf")
+#: Changed limits of a judgement; null: never.
+_Limits = dict[Literal["doubtful", "rejected", "warn", "fail"], float | None]
+
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
@@ -36,9 +40,6 @@ class Judgement:
 
 
 Judgements = Mapping[str, Judgement]
-_NEVER = float("inf")
-#: Changed limits of a judgement; null: never.
-_Limits = dict[Literal["doubtful", "rejected", "warn", "fail"], float | None]
 
 
 def _built_in() -> Judgements:

@@ -32,6 +32,12 @@ _Slides = Bool[np.ndarray, "C"]
 #: Deeper contacts count as penetration.
 PENETRATION_LIMIT_M = 1e-3
 
+#: A joint further than this from all its commands of the last moments did not follow. A slide's
+#: limit moves a fingertip about as far as 0.03 rad do.
+UNFOLLOWED_RAD, UNFOLLOWED_M, LAG_S = 0.03, 0.003, 0.1
+#: Pull to where the hand got, against 1 per (10 mm)^2 of a fingertip on a lever of about 100 mm.
+PULL = 300.0
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Replay:
@@ -228,13 +234,6 @@ def _check(hand: HandSpec, commands: np.ndarray, times: np.ndarray, active: np.n
 
     if not np.isfinite(times).all() or (np.diff(times) <= 0).any():
         raise InputError("Times of commands must be finite and increase from frame to frame.")
-
-
-#: A joint further than this from all its commands of the last moments did not follow. A slide's
-#: limit moves a fingertip about as far as 0.03 rad do.
-UNFOLLOWED_RAD, UNFOLLOWED_M, LAG_S = 0.03, 0.003, 0.1
-#: Pull to where the hand got, against 1 per (10 mm)^2 of a fingertip on a lever of about 100 mm.
-PULL = 300.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,13 @@ _NAMES = {
 _SIDE_MARK = r"(?i)(?:^(?:{0})(?:[_/.\- ]|hand)|[_/.\- ](?:{0})(?=$|[_/.\- ]))"
 _MARKS = {"left": r"left|lh|l", "right": r"right|rh|r"}
 
+_CORNERS = np.array([*itertools.product((-1.0, 1.0), repeat=3)])
+_TURNS = np.pi * (3 - np.sqrt(5)) * np.arange(200)
+_HEIGHTS = np.linspace(1, -1, 202)[1:-1]
+_RADII = np.sqrt(1 - _HEIGHTS**2)
+#: Evenly distributed on the unit sphere.
+_DIRECTIONS = np.column_stack([_RADII * np.cos(_TURNS), _RADII * np.sin(_TURNS), _HEIGHTS])
+
 
 @dataclass(frozen=True, slots=True)
 class FoundHand:
@@ -234,14 +241,6 @@ def _surface(model: mujoco.MjModel, geom: int) -> Float[np.ndarray, "N 3"]:
         rim = ball[:, :2] / np.linalg.norm(ball[:, :2], axis=1, keepdims=True)
         return np.column_stack([rim * size[0], np.sign(ball[:, 2]) * size[1]])
     return np.zeros((0, 3))
-
-
-_CORNERS = np.array([*itertools.product((-1.0, 1.0), repeat=3)])
-_TURNS = np.pi * (3 - np.sqrt(5)) * np.arange(200)
-_HEIGHTS = np.linspace(1, -1, 202)[1:-1]
-_RADII = np.sqrt(1 - _HEIGHTS**2)
-#: Evenly distributed on the unit sphere.
-_DIRECTIONS = np.column_stack([_RADII * np.cos(_TURNS), _RADII * np.sin(_TURNS), _HEIGHTS])
 
 
 def _ties(model: mujoco.MjModel) -> Iterator[set[int]]:

@@ -37,6 +37,24 @@ from retarget.robots.parameters import (
 ShapeKind = Literal["capsule", "cylinder", "sphere", "box"]
 ROOT_LINK = "base"
 
+_Axis = Annotated[
+    Vector, Valid("a direction of length 1", lambda axis: abs(np.linalg.norm(axis) - 1) <= 1e-6)
+]
+_Size = Annotated[Vector, Valid("numbers greater than 0", lambda size: min(size) > 0)]
+
+JointVector = Float[np.ndarray, "Q"]
+CommandVector = Float[np.ndarray, "C"]
+Joints = Float[np.ndarray, "*batch Q"]
+CommandBatch = Float[np.ndarray, "*batch C"]
+Commands = Float[np.ndarray, "T C"]
+
+#: Rounding tolerated beyond the limits (rad or m; relative for rates).
+ANGLE_EPS = 1e-6
+SPEED_EPS = 1e-6
+#: Shares of the limits left unused, so that rounding to float32 does not exceed them.
+SPEED_MARGIN = 1e-4
+ACCELERATION_MARGIN = 1e-3
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -87,12 +105,6 @@ class HandBody:
     materials: dict[str, Material]
     no_contact: Pairs
     simulation: Simulation
-
-
-_Axis = Annotated[
-    Vector, Valid("a direction of length 1", lambda axis: abs(np.linalg.norm(axis) - 1) <= 1e-6)
-]
-_Size = Annotated[Vector, Valid("numbers greater than 0", lambda size: min(size) > 0)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,20 +215,6 @@ def read_body(file: RobotFile, side: Side, joint_names: tuple[str, ...]) -> Hand
     links = tuple(entry.made(name) for name, entry in entries.items())
     points = tuple(Tip(name, tip.link, tip.xyz) for name, tip in tips.items())
     return HandBody(links, points, file.materials, file.no_contact, file.simulation)
-
-
-JointVector = Float[np.ndarray, "Q"]
-CommandVector = Float[np.ndarray, "C"]
-Joints = Float[np.ndarray, "*batch Q"]
-CommandBatch = Float[np.ndarray, "*batch C"]
-Commands = Float[np.ndarray, "T C"]
-
-#: Rounding tolerated beyond the limits (rad or m; relative for rates).
-ANGLE_EPS = 1e-6
-SPEED_EPS = 1e-6
-#: Shares of the limits left unused, so that rounding to float32 does not exceed them.
-SPEED_MARGIN = 1e-4
-ACCELERATION_MARGIN = 1e-3
 
 
 @dataclass(frozen=True, slots=True, eq=False)

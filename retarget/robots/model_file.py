@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 #: Mesh formats that MuJoCo reads.
 MESH_SUFFIXES = (".obj", ".stl", ".msh")
 
+Numbers = Sequence[int | float] | np.ndarray
+
 
 def load_spec(file: Path) -> mujoco.MjSpec:
     """Read an MJCF or URDF. Raises InputError.
@@ -222,8 +224,6 @@ def _package_name(folder: Path) -> str | None:
 
 
 # A compiled hand's kinematics as URDF: links, joints and tips only.
-
-Numbers = Sequence[int | float] | np.ndarray
 
 
 def joined(values: Numbers, number: Callable[[float], str]) -> str:

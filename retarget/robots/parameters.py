@@ -29,6 +29,11 @@ Pairs = tuple[tuple[str, str], ...]
 #: Entries that are complete only with those of another table.
 Changes = dict[str, dict[str, Any]]
 
+#: Signs of vectors in the mirror y -> -y; rotation axes mirror unlike directions.
+_DIRECTION = (1.0, -1.0, 1.0)
+_TURN = (-1.0, 1.0, -1.0)
+_SIGNS = dict.fromkeys(("xyz", "com", "from", "to", "center"), _DIRECTION) | {"rpy": _TURN}
+
 
 @dataclass(frozen=True, slots=True)
 class Joint:
@@ -179,12 +184,6 @@ class RobotFile(Register):
 def read_robot_file(path: Path, hint: str) -> RobotFile:
     """Read a robot.yaml; ``hint`` completes messages. Raises InputError, SchemaError."""
     return replace(structured(RobotFile, read_yaml(path, hint), path), path=path)
-
-
-#: Signs of vectors in the mirror y -> -y; rotation axes mirror unlike directions.
-_DIRECTION = (1.0, -1.0, 1.0)
-_TURN = (-1.0, 1.0, -1.0)
-_SIGNS = dict.fromkeys(("xyz", "com", "from", "to", "center"), _DIRECTION) | {"rpy": _TURN}
 
 
 def _mirrored(entry: Any) -> Any:

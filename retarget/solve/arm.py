@@ -35,6 +35,9 @@ ASSUMED_RANGE = (-2 * np.pi, 2 * np.pi)
 #: Distance of the points that represent an orientation: 1 degree moves them 2.6 mm.
 LEVER_M = 0.15
 
+_POSE: dict[str, Any] = {"metavar": "X,Y,Z,R,P,Y", "parse": numbers}
+_OWN: dict[str, Any] = {"identity": "always"}
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Arm:
@@ -185,10 +188,6 @@ def _far_end(model: mujoco.MjModel) -> str:
         return int((model.jnt_type[_joints_of(model, body)] == hinge).sum())
 
     return model.body(max(range(1, model.nbody), key=lambda b: (turns(b), -b))).name
-
-
-_POSE: dict[str, Any] = {"metavar": "X,Y,Z,R,P,Y", "parse": numbers}
-_OWN: dict[str, Any] = {"identity": "always"}
 
 
 @dataclass(frozen=True, slots=True)

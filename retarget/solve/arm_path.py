@@ -33,6 +33,10 @@ _SMOOTH, _REST = 1e-2, 1e-6
 #: Weight of a missing distance: an arm leaves its path by 2 mm to gain 1 mm.
 _AVOID = 9.0
 
+Posture = Float[np.ndarray, "J"]
+Active = Bool[np.ndarray, "T"]
+Targets = Float[np.ndarray, "T 4 3"]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Nearby:
@@ -43,9 +47,6 @@ class Nearby:
     gradient: Float[np.ndarray, "N J"]
 
 
-Posture = Float[np.ndarray, "J"]
-Active = Bool[np.ndarray, "T"]
-Targets = Float[np.ndarray, "T 4 3"]
 #: Returns where joints of these frames bring an arm too close to something.
 Avoid = Callable[[ArmJoints, slice], Nearby]
 

@@ -28,6 +28,21 @@ from retarget.solve.collision import volumes
 if TYPE_CHECKING:
     import mujoco
 
+#: Distances are measured up to here; larger ones count as this.
+FAR_M = 1.0
+#: Distance that shapes of one arm and its hand keep where the solver can choose.
+OWN_M = 0.005
+#: Extra distance to avoid, since a soft cost leaves a rest.
+_MARGIN_M = 0.003
+#: Frames whose pairs are compared at once, to bound the memory.
+_BLOCK = 256
+
+ShapePairs = Int[np.ndarray, "_ 2"]
+
+_Rows = slice | Int[np.ndarray, "N"]
+#: Metres in T frames, and where shapes are inside each other.
+_Lacking = tuple[Float[np.ndarray, "T"], Bool[np.ndarray, "T"]]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Places:
@@ -84,20 +99,7 @@ def add_shape(
     return geom
 
 
-#: Distances are measured up to here; larger ones count as this.
-FAR_M = 1.0
-#: Distance that shapes of one arm and its hand keep where the solver can choose.
-OWN_M = 0.005
-#: Extra distance to avoid, since a soft cost leaves a rest.
-_MARGIN_M = 0.003
-#: Frames whose pairs are compared at once, to bound the memory.
-_BLOCK = 256
-
-ShapePairs = Int[np.ndarray, "_ 2"]
 Sides = Mapping[int, Places]
-_Rows = slice | Int[np.ndarray, "N"]
-#: Metres in T frames, and where shapes are inside each other.
-_Lacking = tuple[Float[np.ndarray, "T"], Bool[np.ndarray, "T"]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

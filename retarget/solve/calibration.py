@@ -66,6 +66,9 @@ _Joints = Float[np.ndarray, "N 21 3"]
 _Share = Float[np.ndarray, "N 21"]
 _Parameters = Float[np.ndarray, "27"]
 
+MOVING_M = 0.03
+LEAST = 0.0075
+
 
 @dataclass(frozen=True, slots=True)
 class Spread:
@@ -87,8 +90,6 @@ class Spread:
 #: For fingertips that move by ``MOVING_M`` or more. Below, it shrinks with the third power, down to
 #: ``LEAST``: at 10 mm of motion 0.15 rad or 15 mm cost as much as fingertips 10 mm off.
 HAND_SPREAD = Spread(turn=4.0, place=0.4, size=3.0, offset=0.005, length=0.05)
-MOVING_M = 0.03
-LEAST = 0.0075
 #: One similarity for all fingers: size and place are free, palm frame and base share their axes.
 ROBOT_SPREAD = Spread(turn=0.1, place=0.1, size=0.5, offset=1e-4, length=1e-3)
 

@@ -32,6 +32,9 @@ _ORIGIN = ("source", "source_sha256")
 #: Rounding of a rotation in a file.
 _ROTATION_TOLERANCE = 1e-6
 
+_Vector = tuple[float, float, float]
+_EACH_FINGER = Valid(f"an entry for each of {', '.join(FINGERS)}", lambda t: {*t} == {*FINGERS})
+
 
 def _between(limits: tuple[float, float]) -> Valid:
     low, high = limits
@@ -43,10 +46,6 @@ def _is_rotation(rows: tuple[_Vector, ...]) -> bool:
     rotation = np.array(rows)
     away = np.abs(rotations.project_to_rotation(rotation) - rotation).max()
     return bool(away <= _ROTATION_TOLERANCE)
-
-
-_Vector = tuple[float, float, float]
-_EACH_FINGER = Valid(f"an entry for each of {', '.join(FINGERS)}", lambda t: {*t} == {*FINGERS})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,6 +29,9 @@ from retarget.targets import (
     named_parameters,
 )
 
+#: Human vectors (palm frame, NaN where unknown) and their share of the pull.
+HumanVectors = tuple[Float[np.ndarray, "T M 3"], float | Float[np.ndarray, "T M"]]
+
 
 @dataclass(frozen=True, slots=True)
 class Weights:
@@ -212,9 +215,6 @@ class PostureCost(Cost):
 
 
 # Costs of vectors: two points of the robot hand follow two of the human's.
-
-#: Human vectors (palm frame, NaN where unknown) and their share of the pull.
-HumanVectors = tuple[Float[np.ndarray, "T M 3"], float | Float[np.ndarray, "T M"]]
 
 
 @dataclass(frozen=True, slots=True)

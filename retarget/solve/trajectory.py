@@ -41,6 +41,16 @@ ROUNDS = 30
 CONVERGED_RAD = 3e-5
 COARSE_RAD = 1e-2
 
+#: Random starts, besides the given one and the middle of the ranges.
+RANDOM_STARTS = 14
+#: A pose from another start than the given one wins below this share of the cost.
+OTHER_START_BELOW = 0.5
+#: Frames solved together, of each start.
+START_BLOCK = 128
+#: Cost of a step at the speed limit, and of the squared excess in speed limits.
+STEP, BEYOND = 0.01, 100.0
+START_ROUNDS, START_TRUST, START_CONVERGED_RAD = 15, 0.5, 1e-3
+
 
 def solve_trajectory(objective: PoseObjective, limits: CommandLimits, start: Commands) -> Commands:
     """Return commands that minimise the objective and keep every limit.
@@ -153,17 +163,6 @@ def _shrink(
     # Not to rounding: the solver fails on bounds of 1e-14.
     trust[worse] = np.maximum(0.25 * reach[worse], 0.1 * CONVERGED_RAD)
     return bool(reach.max() > CONVERGED_RAD)
-
-
-#: Random starts, besides the given one and the middle of the ranges.
-RANDOM_STARTS = 14
-#: A pose from another start than the given one wins below this share of the cost.
-OTHER_START_BELOW = 0.5
-#: Frames solved together, of each start.
-START_BLOCK = 128
-#: Cost of a step at the speed limit, and of the squared excess in speed limits.
-STEP, BEYOND = 0.01, 100.0
-START_ROUNDS, START_TRUST, START_CONVERGED_RAD = 15, 0.5, 1e-3
 
 
 def best_path(

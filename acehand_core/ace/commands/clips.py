@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 Split = Literal["train", "val", "test"]
 
+#: Clips, pictures of each, those with the ground truth drawn, and their width (px).
+_ROWS, _COLUMNS, _MARKED, _WIDTH = 8, 6, 2, 224
+_COLOURS = ((255, 190, 60), (80, 220, 255))  # left, right
+
 
 @dataclass(frozen=True, slots=True)
 class Convert:
@@ -186,11 +190,6 @@ class Synth:
             options, self.motion, self.processes or thread_count(),
             self.overwrite,
         )  # fmt: skip
-
-
-#: Clips, pictures of each, those with the ground truth drawn, and their width (px).
-_ROWS, _COLUMNS, _MARKED, _WIDTH = 8, 6, 2, 224
-_COLOURS = ((255, 190, 60), (80, 220, 255))  # left, right
 
 
 def write_sheet(store: ClipStore, path: Path) -> None:

@@ -23,6 +23,20 @@ from acehand_core.hand.shape import HandModel
 from acehand_core.motion import HandModelName, runs
 from acehand_core.types import HandPose, JointsCamera, Keypoints, PerHand, PerHandFlag, Side
 
+Anchors = Literal["auto", "own", "reprojected"]
+
+#: Picture width of the paper's evaluation by dataset; none is given for HOI4D (appendix "Datasets,
+#: Splits, and Preprocessing").
+PAPER_WIDTHS = {"arctic": 672, "hot3d": 480, "hot3d_clips": 480, "h2o": 832, "oakink2": 832}
+#: Sides are multiples of this, "so that every dataset yields an even latent grid".
+_EVEN_GRID = 32
+
+#: x0 y0 x1 y1 in pixels; NaN for a hand behind the camera.
+Boxes = Float[np.ndarray, "*batch 4"]
+
+Hands = Float[np.ndarray, "N 21 3"]
+PerRow = Float[np.ndarray, "N"]
+
 
 class HandLibrary:
     """Hand models by name, loaded on first use.
@@ -74,15 +88,6 @@ def canonical_joints(model: HandModel, side: Side) -> Keypoints:
     return model.joints(side, np.eye(3), rest_pose(model, side), np.zeros(10)).astype(float)
 
 
-Anchors = Literal["auto", "own", "reprojected"]
-
-#: Picture width of the paper's evaluation by dataset; none is given for HOI4D (appendix "Datasets,
-#: Splits, and Preprocessing").
-PAPER_WIDTHS = {"arctic": 672, "hot3d": 480, "hot3d_clips": 480, "h2o": 832, "oakink2": 832}
-#: Sides are multiples of this, "so that every dataset yields an even latent grid".
-_EVEN_GRID = 32
-
-
 @dataclass(frozen=True, slots=True)
 class Protocol:
     """Parameters of a score.
@@ -123,10 +128,6 @@ def picture_size(asked: str, dataset: str, width: int, height: int) -> tuple[int
     if sides is None:
         raise InputError(f"`picture_size={asked}`; valid: paper, stored, or WIDTHxHEIGHT.")
     return int(sides[1]), int(sides[2])
-
-
-#: x0 y0 x1 y1 in pixels; NaN for a hand behind the camera.
-Boxes = Float[np.ndarray, "*batch 4"]
 
 
 def joints_in_image(
@@ -237,10 +238,6 @@ def placement(
     for name, error in errors.items():
         values[name][counted] = error
     return values
-
-
-Hands = Float[np.ndarray, "N 21 3"]
-PerRow = Float[np.ndarray, "N"]
 
 
 def mpjpe_mm(predicted: Hands, truth: Hands) -> PerRow:

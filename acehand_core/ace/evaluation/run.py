@@ -45,6 +45,37 @@ FORMAT_VERSION = 1
 #: Written next to kept predictions: tracker and settings, so that only the same run resumes.
 _MADE_BY = "made_by.json"
 
+#: A segment's score and its prediction's provenance.
+_Scored = tuple[SegmentScore, Provenance]
+
+_Number = float | None
+_PLACES = ("wrist_m", "wrist_median_m", "camera_mm", "bearing_deg", "range_error_m", "range_bias_m")
+_PLACEMENT = {"count": Count, "emitted": Count} | dict.fromkeys(_PLACES, _Number)
+#: Entries of every evaluation.
+_NEEDED: dict[str, Any] = {
+    "protocol": str,
+    "dataset": str,
+    "hand_model": str,
+    "segments": {"name": str, "sha256": str, "count": Count},
+    "method": {"label": str, "trackers": tuple[str, ...], "weights": tuple[str, ...]},
+    "metrics": dict.fromkeys(METRICS, _Number),
+    "counts": dict.fromkeys(("tp", "fp", "fn", "iv", "oos", "frames"), Count),
+}
+_OPTIONAL: dict[str, Any] = {
+    "anchors": str,
+    "pictures": [{"width": Count, "height": Count, "segments": Count}],
+    "matched": {"count": Count} | dict.fromkeys(("mpjpe", "pa", "epe", "go", "ct"), _Number),
+    "translation_m": {"iv": _Number, "oos": _Number},
+    "out_of_sight_placement": _PLACEMENT,
+    "in_view_placement": _PLACEMENT,
+    "radius": [
+        {"from": float, "to": _Number, "count": Count}
+        | dict.fromkeys(("share", "mpjpe", "ct"), _Number)
+    ],
+    "decoded_length": [{"frames": Count, "segments": Count, "mpjpe_p": _Number, "jitter": _Number}],
+    "throughput": {"machine": str, "fps": _Number, "hands_per_frame": _Number},
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -68,10 +99,6 @@ class Options:
         if target.camera is not None:
             size = picture_size(self.picture, dataset, target.camera.width, target.camera.height)
         return score_segment(segment, motion, target, self.library, self.protocol, size)
-
-
-#: A segment's score and its prediction's provenance.
-_Scored = tuple[SegmentScore, Provenance]
 
 
 def evaluate_predictions(
@@ -230,32 +257,3 @@ def _claim(folder: Path, made_by: Mapping[str, Any]) -> None:
         raise InputError(f"{folder}: not empty and without {_MADE_BY}; choose another folder.")
     with atomic_path(path) as partial:
         partial.write_text(text, "utf-8")
-
-
-_Number = float | None
-_PLACES = ("wrist_m", "wrist_median_m", "camera_mm", "bearing_deg", "range_error_m", "range_bias_m")
-_PLACEMENT = {"count": Count, "emitted": Count} | dict.fromkeys(_PLACES, _Number)
-#: Entries of every evaluation.
-_NEEDED: dict[str, Any] = {
-    "protocol": str,
-    "dataset": str,
-    "hand_model": str,
-    "segments": {"name": str, "sha256": str, "count": Count},
-    "method": {"label": str, "trackers": tuple[str, ...], "weights": tuple[str, ...]},
-    "metrics": dict.fromkeys(METRICS, _Number),
-    "counts": dict.fromkeys(("tp", "fp", "fn", "iv", "oos", "frames"), Count),
-}
-_OPTIONAL: dict[str, Any] = {
-    "anchors": str,
-    "pictures": [{"width": Count, "height": Count, "segments": Count}],
-    "matched": {"count": Count} | dict.fromkeys(("mpjpe", "pa", "epe", "go", "ct"), _Number),
-    "translation_m": {"iv": _Number, "oos": _Number},
-    "out_of_sight_placement": _PLACEMENT,
-    "in_view_placement": _PLACEMENT,
-    "radius": [
-        {"from": float, "to": _Number, "count": Count}
-        | dict.fromkeys(("share", "mpjpe", "ct"), _Number)
-    ],
-    "decoded_length": [{"frames": Count, "segments": Count, "mpjpe_p": _Number, "jitter": _Number}],
-    "throughput": {"machine": str, "fps": _Number, "hands_per_frame": _Number},
-}

@@ -13,6 +13,47 @@ from acehand_core.errors import InputError, nearest
 
 QUOTED = "q"
 
+#: Heading and digits of columns.
+COLUMNS: dict[str, tuple[str, int]] = {
+    "facc": ("FAcc", 3), "recall": ("Recall", 3), "f1": ("F1", 3),
+    "mpjpe_p": ("MPJPE-p mm", 3), "pa_p": ("PA-p mm", 3),
+    "mpjpe_plus_oos": ("MPJPE+OOS mm", 3), "epe_p": ("EPE2D-p px", 3), "go_p": ("GO-p deg", 3),
+    "ct_p": ("CT-p m", 3), "jitter": ("Jitter mm/f²", 3), "mpjpe_iv": ("in view mm", 3),
+    "mpjpe_oos": ("MPJPE-OOS mm", 3), "share": ("share", 3), "mpjpe": ("MPJPE mm", 2),
+    "ct": ("CT m", 3), "frames": ("frames", 0), "fps": ("fps", 2),
+    "hands_per_frame": ("hands/frame", 2), "ct_iv": ("CT in view m", 3),
+    "ct_oos": ("CT out of sight m", 3), "wrist_m": ("wrist m", 3),
+    "bearing_deg": ("bearing deg", 1), "range_error_m": ("range m", 3),
+    "emitted": ("emitted share", 3), "pa": ("PA mm", 2), "count": ("hands", 0),
+}  # fmt: skip
+_COMPARED = ("facc", "recall", "f1", "mpjpe_p", "pa_p", "mpjpe_plus_oos", "epe_p", "go_p", "ct_p",
+             "jitter")  # fmt: skip
+#: Title and columns of tables, in order.
+TABLES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "main": ("Main comparison", _COMPARED),
+    "extra": ("H2O and OakInk2", _COMPARED),
+    "oos": ("Out-of-sight stratification", ("mpjpe_iv", "mpjpe_oos", "mpjpe_plus_oos")),
+    "placement": ("Absolute placement out of sight",
+                  ("emitted", "wrist_m", "bearing_deg", "range_error_m", "ct_iv", "ct_oos")),
+    "matched": ("Matched detections", ("count", "mpjpe", "pa", "ct")),
+    "features": ("Feature sources", ("mpjpe_p", "pa_p", "jitter", "mpjpe_oos")),
+    "decoder": ("Camera and decoder", ("mpjpe_p", "pa_p", "epe_p", "ct_p", "jitter")),
+    "tap": ("Tap depth", ("mpjpe_p", "pa_p", "epe_p", "go_p", "ct_p", "jitter")),
+    "sigma": ("Clean and noised latents",
+              ("mpjpe_p", "pa_p", "epe_p", "go_p", "ct_p", "jitter")),
+    "radius": ("Error against distance from the image centre", ("share", "mpjpe", "ct")),
+    "length": ("Decoded length", ("frames", "mpjpe_p", "jitter")),
+    "throughput": ("Throughput", ("fps", "hands_per_frame")),
+}  # fmt: skip
+#: Tables and cells in which the paper prints another number of digits.
+_TWO_DIGITS = ("features", "tap", "sigma")
+_DIGITS = {("features", "mpjpe_oos"): 1, ("placement", "ct_oos"): 2, ("length", "mpjpe_p"): 2}
+STUDIES = ("features", "decoder", "tap", "sigma")
+_EXTRA = ("H2O", "OakInk2")
+_BLOCK_NAMES = ("ARCTIC", "HOT3D", "HOI4D", *_EXTRA)
+#: Marks rows not comparable with the quoted ones; see ``differences``.
+OTHERWISE = "*"
+
 
 def legend(entries: Sequence[TableEntry]) -> list[str]:
     """Return the meaning of marks, and method, segments and protocol of each evaluation."""
@@ -59,48 +100,6 @@ def _line(cells: Sequence[str]) -> str:
 
 def _pipe(text: str) -> str:
     return " ".join(text.replace("|", "\\|").replace("<", "&lt;").split())
-
-
-#: Heading and digits of columns.
-COLUMNS: dict[str, tuple[str, int]] = {
-    "facc": ("FAcc", 3), "recall": ("Recall", 3), "f1": ("F1", 3),
-    "mpjpe_p": ("MPJPE-p mm", 3), "pa_p": ("PA-p mm", 3),
-    "mpjpe_plus_oos": ("MPJPE+OOS mm", 3), "epe_p": ("EPE2D-p px", 3), "go_p": ("GO-p deg", 3),
-    "ct_p": ("CT-p m", 3), "jitter": ("Jitter mm/f²", 3), "mpjpe_iv": ("in view mm", 3),
-    "mpjpe_oos": ("MPJPE-OOS mm", 3), "share": ("share", 3), "mpjpe": ("MPJPE mm", 2),
-    "ct": ("CT m", 3), "frames": ("frames", 0), "fps": ("fps", 2),
-    "hands_per_frame": ("hands/frame", 2), "ct_iv": ("CT in view m", 3),
-    "ct_oos": ("CT out of sight m", 3), "wrist_m": ("wrist m", 3),
-    "bearing_deg": ("bearing deg", 1), "range_error_m": ("range m", 3),
-    "emitted": ("emitted share", 3), "pa": ("PA mm", 2), "count": ("hands", 0),
-}  # fmt: skip
-_COMPARED = ("facc", "recall", "f1", "mpjpe_p", "pa_p", "mpjpe_plus_oos", "epe_p", "go_p", "ct_p",
-             "jitter")  # fmt: skip
-#: Title and columns of tables, in order.
-TABLES: dict[str, tuple[str, tuple[str, ...]]] = {
-    "main": ("Main comparison", _COMPARED),
-    "extra": ("H2O and OakInk2", _COMPARED),
-    "oos": ("Out-of-sight stratification", ("mpjpe_iv", "mpjpe_oos", "mpjpe_plus_oos")),
-    "placement": ("Absolute placement out of sight",
-                  ("emitted", "wrist_m", "bearing_deg", "range_error_m", "ct_iv", "ct_oos")),
-    "matched": ("Matched detections", ("count", "mpjpe", "pa", "ct")),
-    "features": ("Feature sources", ("mpjpe_p", "pa_p", "jitter", "mpjpe_oos")),
-    "decoder": ("Camera and decoder", ("mpjpe_p", "pa_p", "epe_p", "ct_p", "jitter")),
-    "tap": ("Tap depth", ("mpjpe_p", "pa_p", "epe_p", "go_p", "ct_p", "jitter")),
-    "sigma": ("Clean and noised latents",
-              ("mpjpe_p", "pa_p", "epe_p", "go_p", "ct_p", "jitter")),
-    "radius": ("Error against distance from the image centre", ("share", "mpjpe", "ct")),
-    "length": ("Decoded length", ("frames", "mpjpe_p", "jitter")),
-    "throughput": ("Throughput", ("fps", "hands_per_frame")),
-}  # fmt: skip
-#: Tables and cells in which the paper prints another number of digits.
-_TWO_DIGITS = ("features", "tap", "sigma")
-_DIGITS = {("features", "mpjpe_oos"): 1, ("placement", "ct_oos"): 2, ("length", "mpjpe_p"): 2}
-STUDIES = ("features", "decoder", "tap", "sigma")
-_EXTRA = ("H2O", "OakInk2")
-_BLOCK_NAMES = ("ARCTIC", "HOT3D", "HOI4D", *_EXTRA)
-#: Marks rows not comparable with the quoted ones; see ``differences``.
-OTHERWISE = "*"
 
 
 @dataclass(frozen=True, slots=True)

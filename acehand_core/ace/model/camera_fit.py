@@ -36,6 +36,29 @@ MIN_RAY_DEPTH = 1e-6
 Regression = Literal["bearing_on_pixel", "pixel_on_bearing"]
 Rays = Float[torch.Tensor, "B 3 h w"]
 
+#: Largest angle to the optical axis of a vote: bearings grow like its tangent.
+MAX_BEARING_ANGLE = 85 * torch.pi / 180
+STEPS = 10
+#: Weak prior on the bend (q, a) around the pinhole: makes narrow or noisy fields well-posed.
+_PRIOR_Q, _PRIOR_Q_SIGMA, _PRIOR_A_SIGMA = 1.0, 0.5, 0.05
+#: Noise of one token, and the misfit that halves its weight, first and last.
+_NOISE = 2 * torch.pi / 180
+_KERNEL = (30 * torch.pi / 180, 4 * torch.pi / 180)
+_START_Q = 0.25
+_Q_RANGE = (-0.4, 1.5)
+#: Largest median misfit of a valid fit; noise of 3 degrees per token and axis gives 3.6.
+MAX_MISFIT_DEGREES = 5.0
+_SMALL = 1e-3
+#: Largest excess misfit of a pinhole; an equidistant lens with a field of 60 degrees gives 0.6.
+MAX_EXCESS_DEGREES = 0.7
+#: Side of a patch in tokens: the least extent of a hand, which reading it averages over.
+_PATCH = 3
+
+Guards = Literal["paper", "excess"]
+Unknowns = Float[torch.Tensor, "B 6"]
+Plane = Float[torch.Tensor, "B n 2"]
+PerToken = Float[torch.Tensor, "B n"]
+
 
 @dataclass(frozen=True, slots=True)
 class FittedPinhole:
@@ -128,30 +151,6 @@ def reported_intrinsics(
     covariance = (spread * (pixel - mean_p[..., None])).mean(2)
     focal = covariance / spread.square().mean(2).clamp(min=1e-24)
     return torch.cat([focal, mean_p - focal * mean_b], dim=1).to(ray_map.dtype)
-
-
-#: Largest angle to the optical axis of a vote: bearings grow like its tangent.
-MAX_BEARING_ANGLE = 85 * torch.pi / 180
-STEPS = 10
-#: Weak prior on the bend (q, a) around the pinhole: makes narrow or noisy fields well-posed.
-_PRIOR_Q, _PRIOR_Q_SIGMA, _PRIOR_A_SIGMA = 1.0, 0.5, 0.05
-#: Noise of one token, and the misfit that halves its weight, first and last.
-_NOISE = 2 * torch.pi / 180
-_KERNEL = (30 * torch.pi / 180, 4 * torch.pi / 180)
-_START_Q = 0.25
-_Q_RANGE = (-0.4, 1.5)
-#: Largest median misfit of a valid fit; noise of 3 degrees per token and axis gives 3.6.
-MAX_MISFIT_DEGREES = 5.0
-_SMALL = 1e-3
-#: Largest excess misfit of a pinhole; an equidistant lens with a field of 60 degrees gives 0.6.
-MAX_EXCESS_DEGREES = 0.7
-#: Side of a patch in tokens: the least extent of a hand, which reading it averages over.
-_PATCH = 3
-
-Guards = Literal["paper", "excess"]
-Unknowns = Float[torch.Tensor, "B 6"]
-Plane = Float[torch.Tensor, "B n 2"]
-PerToken = Float[torch.Tensor, "B n"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,22 @@ TOKEN_PIXELS = 32
 #: The same of the tiny encoder (latents of 8 pixels).
 TINY_TOKEN_PIXELS = 16
 
+SLOTS = 2
+JOINTS = 21
+FINGER_JOINTS = 15
+BETAS = 10
+
+#: "k" takes bearings from the given intrinsics, "kfree" from the predicted rays.
+Variant = Literal["k", "kfree"]
+BearingSource = Literal["intrinsics", "rays", "pinhole", "radial"]
+SolveKind = Literal["mixed", "rigid", "inverse", "direct"]
+Fallback = Literal["released", "paper"]
+#: Which fitted pinholes place hands: ``camera_fit.guarded_pinhole``.
+FitGuards = Literal["paper", "excess"]
+#: Cell positions of the ray field when bearings are read off it.
+RayCells = Literal["edges", "centres"]
+TrainedHand = Literal["mano", "acehand"]
+
 
 @dataclass(frozen=True, slots=True)
 class VaeConfig:
@@ -83,12 +99,6 @@ class TinyConfig:
             raise InputError(f"heads of {self.dim // self.num_heads} channels; valid: 6 or more.")
 
 
-SLOTS = 2
-JOINTS = 21
-FINGER_JOINTS = 15
-BETAS = 10
-
-
 @dataclass(frozen=True, slots=True)
 class DecoderConfig:
     """The Bidirectional Spatiotemporal Decoder (paper section 3.2).
@@ -127,18 +137,6 @@ class DecoderConfig:
 def _check_heads(width: int, heads: int) -> None:
     if width % heads or width // heads % 2:
         raise InputError(f"width {width} with {heads} heads: heads of an even width are needed.")
-
-
-#: "k" takes bearings from the given intrinsics, "kfree" from the predicted rays.
-Variant = Literal["k", "kfree"]
-BearingSource = Literal["intrinsics", "rays", "pinhole", "radial"]
-SolveKind = Literal["mixed", "rigid", "inverse", "direct"]
-Fallback = Literal["released", "paper"]
-#: Which fitted pinholes place hands: ``camera_fit.guarded_pinhole``.
-FitGuards = Literal["paper", "excess"]
-#: Cell positions of the ray field when bearings are read off it.
-RayCells = Literal["edges", "centres"]
-TrainedHand = Literal["mano", "acehand"]
 
 
 @dataclass(frozen=True, slots=True)

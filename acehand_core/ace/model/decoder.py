@@ -22,6 +22,12 @@ Angles = Float[torch.Tensor, "F half"]
 
 _ROTARY_BASE = 10000.0
 
+RayField = Float[torch.Tensor, "B 3 h w"]
+
+_TOKEN_SCALE = 0.02
+
+Features = Float[torch.Tensor, "B C F h w"]
+
 
 def rotary_angles(frames: int, head_width: int, device: torch.device) -> Angles:
     """Return the angle of every pair of channels at every latent frame, radians."""
@@ -93,9 +99,6 @@ class Round(nn.Module):
         return self.temporal(tokens + read.view_as(tokens), angles)
 
 
-RayField = Float[torch.Tensor, "B 3 h w"]
-
-
 def ray_angles(rays: RayField) -> Float[torch.Tensor, "B 2 h w"]:
     """Return azimuth and elevation of each ray, radians; rays need not have unit length."""
     depth = rays[:, 2].abs().clamp_min(1e-6)
@@ -122,11 +125,6 @@ class RayEncoding(nn.Module):
         azimuth, elevation = waves.unbind(1)
         parts = [azimuth.sin(), azimuth.cos(), elevation.sin(), elevation.cos()]
         return self.projection(torch.cat(parts, dim=-1))
-
-
-_TOKEN_SCALE = 0.02
-
-Features = Float[torch.Tensor, "B C F h w"]
 
 
 class Decoder(nn.Module):

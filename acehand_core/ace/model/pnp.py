@@ -35,6 +35,22 @@ PerHand = Float[torch.Tensor, "B N 2"]
 Points = Float[torch.Tensor, "B N 2 3"]
 Votes = Bool[torch.Tensor, "B N 2 21"]
 
+#: Gates of the paper's appendix "Architecture" as the released code has them.
+MIN_DEPTH_M = 0.05
+MIN_VOTES = 6
+MAX_RMS_PX = 15.0
+MAX_RMS_DIAGONAL = 0.25
+#: Least sum of squared weights: that of a hand tens of kilometres away.
+MIN_WEIGHT = 1e-8
+
+Residual = Float[torch.Tensor, "B N 2 21 2"]
+#: (t_x / t_z, t_y / t_z, log t_z, log size).
+Unknowns = Float[torch.Tensor, "B N 2 4"]
+
+#: Largest step of a bearing or a logarithm.
+_MAX_STEP = 0.5
+_DAMPING = 1e-6
+
 
 @dataclass(frozen=True, slots=True)
 class Bearings:
@@ -137,15 +153,6 @@ def _where(valid: Bool[torch.Tensor, "B"], yes: Bearings, no: Bearings) -> Beari
     """Choose per clip."""
     pairs = [(getattr(yes, f.name), getattr(no, f.name)) for f in fields(Bearings)]
     return Bearings(*(torch.where(valid.view(-1, *[1] * (a.ndim - 1)), a, b) for a, b in pairs))
-
-
-#: Gates of the paper's appendix "Architecture" as the released code has them.
-MIN_DEPTH_M = 0.05
-MIN_VOTES = 6
-MAX_RMS_PX = 15.0
-MAX_RMS_DIAGONAL = 0.25
-#: Least sum of squared weights: that of a hand tens of kilometres away.
-MIN_WEIGHT = 1e-8
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,15 +258,6 @@ def _unsolved(joints: Joints, translation: Points) -> Placement:
 
 def _on_ray(bearing: Float[torch.Tensor, "B N 2 2"], depth: PerHand) -> Points:
     return torch.cat([bearing * depth[..., None], depth[..., None]], dim=-1)
-
-
-Residual = Float[torch.Tensor, "B N 2 21 2"]
-#: (t_x / t_z, t_y / t_z, log t_z, log size).
-Unknowns = Float[torch.Tensor, "B N 2 4"]
-
-#: Largest step of a bearing or a logarithm.
-_MAX_STEP = 0.5
-_DAMPING = 1e-6
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,11 @@ from acehand_core.types import ImageRgb, PointsCamera, RigidTransform
 
 _LIGHT_SKIN, _DARK_SKIN = np.array([0.88, 0.68, 0.57]), np.array([0.30, 0.18, 0.12])
 
+#: Image circle of a fisheye.
+MAX_ANGLE = math.radians(65.0)
+
+_GAMMA = 2.2
+
 
 def random_object(rng: np.random.Generator, name: str) -> Prop:
     """Return an object that one hand can hold."""
@@ -146,9 +151,6 @@ def _skin(rng: np.random.Generator) -> SkinColours:
 
 # --- lens and sensor ------------------------------------------------------------------------
 
-#: Image circle of a fisheye.
-MAX_ANGLE = math.radians(65.0)
-
 
 @dataclass(frozen=True, slots=True)
 class Lens:
@@ -230,9 +232,6 @@ def random_camera(
 def covers_image_circle(camera: Camera) -> bool:
     """Whether the camera model reaches the edge of the image circle."""
     return camera.model == "pinhole" or camera.max_angle > MAX_ANGLE
-
-
-_GAMMA = 2.2
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,8 @@ PEAK_RAD_S = np.radians(21.0) * 30
 #: From the neck joint forward to a camera on the forehead.
 _NECK_M = 0.10
 
+Planned = tuple[list[Planner], list[Prop]]
+
 
 @dataclass(frozen=True, slots=True)
 class SynthOptions:
@@ -153,8 +155,6 @@ def make_episode(
 
 
 # --- scenarios: planned hands and their objects -----------------------------------------------
-
-Planned = tuple[list[Planner], list[Prop]]
 
 
 def _objects(rng: np.random.Generator, planners: list[Planner], duration: float) -> Planned:

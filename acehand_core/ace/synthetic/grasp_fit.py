@@ -40,6 +40,13 @@ _STEPS = 40
 #: Residuals and their derivatives.
 _Terms = tuple[np.ndarray, np.ndarray]
 
+#: Distance from which the hand approaches, and the distances at which it is checked.
+OFF_M = 0.09
+_OFF = np.array([0.0, 0.008, 0.018, 0.030, 0.045, 0.065, OFF_M])
+_CLEAR_M = 0.003
+#: Shares of closing at which the fingers are checked.
+_CLOSING = np.array([0.0, 0.3, 0.6, 0.85])[:, None]
+
 
 @dataclass(frozen=True, slots=True)
 class GraspPose:
@@ -236,13 +243,6 @@ def _points(hand: HandPoints, pose: GraspPose) -> np.ndarray:
 
 
 # --- approach -----------------------------------------------------------------------------------
-
-#: Distance from which the hand approaches, and the distances at which it is checked.
-OFF_M = 0.09
-_OFF = np.array([0.0, 0.008, 0.018, 0.030, 0.045, 0.065, OFF_M])
-_CLEAR_M = 0.003
-#: Shares of closing at which the fingers are checked.
-_CLOSING = np.array([0.0, 0.3, 0.6, 0.85])[:, None]
 
 
 def fit_grasp(

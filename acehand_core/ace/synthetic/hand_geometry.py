@@ -30,6 +30,10 @@ _THUMB_TIP, _INDEX_TIP = TIPS[:2]
 #: From a fingertip's keypoint to the skin of its pad: in a pinch, and enclosing; palm thickness.
 _PAD_M, _SKIN_M, _PALM_M = 0.0065, 0.008, 0.020
 
+#: Vertices are thinned by these factors, near the fingertips by the second.
+_STRIDE, _TIP_STRIDE, _TIP_M = 8, 2, 0.012
+_BONE_STEPS = 4
+
 
 def bend(base: Angles | None = None, /, **degrees: Degrees) -> Angles:
     """Return ``base`` (default: a relaxed hand) with angles replaced, within the limits.
@@ -210,11 +214,6 @@ def _circle(points: np.ndarray) -> tuple[float, float, float]:
     rows = np.concatenate([2 * points, np.ones((len(points), 1))], axis=1)
     x, y, rest = np.linalg.lstsq(rows, (points**2).sum(1), rcond=None)[0]
     return float(x), float(y), float(np.sqrt(max(rest + x * x + y * y, 1e-8)))
-
-
-#: Vertices are thinned by these factors, near the fingertips by the second.
-_STRIDE, _TIP_STRIDE, _TIP_M = 8, 2, 0.012
-_BONE_STEPS = 4
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,12 @@ GRID_M = 0.1
 
 PropKind = Literal["box", "mug", "can", "bottle", "bowl", "ball"]
 
+Points = Float[np.ndarray, "N 3"]
+Distances = Float[np.ndarray, "N"]
+
+#: Radius of a mug's handle as a round tube; the mesh is oval, 4.8 by 7.2 mm.
+_HANDLE_M = 0.0068
+
 
 @dataclass(frozen=True, slots=True)
 class Prop:
@@ -154,13 +160,6 @@ def add_material(mujoco: Any, spec: Any, name: str, *, rgba: Any = (1, 1, 1), pi
     texture.data = data.tobytes()
     material.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = name
     material.texrepeat = list(repeat)
-
-
-Points = Float[np.ndarray, "N 3"]
-Distances = Float[np.ndarray, "N"]
-
-#: Radius of a mug's handle as a round tube; the mesh is oval, 4.8 by 7.2 mm.
-_HANDLE_M = 0.0068
 
 
 def distance(

@@ -32,6 +32,16 @@ from acehand_core.types import SIDES, CameraPoses, ImageRgb, RigidTransform, Tim
 
 _CUFF_M = 0.034
 
+#: Largest depth of a keypoint below the skin in front of it.
+_FLESH_M = 0.024
+#: Motion, in pixels, of one of the parts of an exposure, and their largest number; of fast clips.
+_BLUR_STEP_PX, _MOST_PARTS = 1.5, 5
+_FAST_BLUR_STEP_PX, _FAST_MOST_PARTS = 3.0, 3
+#: Shifts, in pixels, of the moments but the middle one, so that edges at rest are smooth.
+_SHIFTS = ((0.25, 0.25), (-0.25, -0.25), (0.25, -0.25), (-0.25, 0.25))
+#: Distance, in metres, of the points at rest by which the motion of the head counts.
+_STILL_M = 0.6
+
 
 @dataclass(frozen=True, slots=True)
 class PosedClip:
@@ -151,17 +161,6 @@ def _sleeves(script: Script, slot: int, path: HandPath | None, times: Times) -> 
     across = rotations.unit(across - np.sum(across * to_elbow, axis=1, keepdims=True) * to_elbow)
     turned = np.stack([across, np.cross(to_elbow, across), to_elbow], axis=-1)
     return frames.rigid(turned, wrist + _CUFF_M * forearm)
-
-
-#: Largest depth of a keypoint below the skin in front of it.
-_FLESH_M = 0.024
-#: Motion, in pixels, of one of the parts of an exposure, and their largest number; of fast clips.
-_BLUR_STEP_PX, _MOST_PARTS = 1.5, 5
-_FAST_BLUR_STEP_PX, _FAST_MOST_PARTS = 3.0, 3
-#: Shifts, in pixels, of the moments but the middle one, so that edges at rest are smooth.
-_SHIFTS = ((0.25, 0.25), (-0.25, -0.25), (0.25, -0.25), (-0.25, 0.25))
-#: Distance, in metres, of the points at rest by which the motion of the head counts.
-_STILL_M = 0.6
 
 
 @dataclass(frozen=True, slots=True)

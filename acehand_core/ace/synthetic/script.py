@@ -22,6 +22,13 @@ from acehand_core.types import SIDES, RigidTransform, Rotation, Side
 Times = Float[np.ndarray, "T"]
 Vector = Float[np.ndarray, "3"]
 
+Points = Float[np.ndarray, "*batch 3"]
+
+#: Shoulder to elbow and elbow to wrist of an adult.
+UPPER_ARM_M, FOREARM_M = 0.30, 0.26
+#: A wrist bends about 80 degrees to the palm, 70 to the back, 20 to 35 sideways; one limit for all.
+MAX_WRIST_BEND = np.radians(55.0)
+
 
 @dataclass(frozen=True, slots=True)
 class HandKey:
@@ -205,14 +212,6 @@ def _smooth(at: list[float], values: Float[np.ndarray, "K *D"], times: Times) ->
     if len(at) == 1:
         return np.repeat(values, len(times), axis=0)
     return PchipInterpolator(at, values)(np.clip(times, at[0], at[-1]))
-
-
-Points = Float[np.ndarray, "*batch 3"]
-
-#: Shoulder to elbow and elbow to wrist of an adult.
-UPPER_ARM_M, FOREARM_M = 0.30, 0.26
-#: A wrist bends about 80 degrees to the palm, 70 to the back, 20 to 35 sideways; one limit for all.
-MAX_WRIST_BEND = np.radians(55.0)
 
 
 @dataclass(frozen=True, slots=True)

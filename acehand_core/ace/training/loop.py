@@ -32,6 +32,8 @@ from acehand_core.atomic import atomic_path, output_errors
 from acehand_core.errors import InputError, MissingDependencyError
 from acehand_core.types import Progress
 
+_VALIDATION_SEED = 1_000_003
+
 
 class Logs:
     """Metrics by step, of the first process; a resumed run replaces later lines."""
@@ -93,9 +95,6 @@ class Logs:
                 continue
         with atomic_path(self._file, overwrite=True) as partial:
             partial.write_text("".join(f"{line}\n" for line in lines), "utf-8")
-
-
-_VALIDATION_SEED = 1_000_003
 
 
 @dataclass(frozen=True, slots=True)

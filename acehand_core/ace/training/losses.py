@@ -37,6 +37,11 @@ Scalar = Float[torch.Tensor, ""]
 Rotation = Float[torch.Tensor, "*batch 3 3"]
 Mask = Bool[torch.Tensor, "*batch"]
 
+#: Joints of the three joint terms: the joint and wrist heads' (direct), the hand model's, or both.
+JointReading = Literal["both", "direct", "hand"]
+#: By term.
+Sums = dict[str, Float[torch.Tensor, ""]]
+
 
 def geodesic(predicted: Rotation, true: Rotation, mask: Mask) -> Scalar:
     """Angle between rotations, radians; ``arccos((tr(P^T T) - 1) / 2)`` (appendix "Loss Weights").
@@ -128,12 +133,6 @@ def project(
 def _sum(element: torch.Tensor, mask: torch.Tensor) -> Scalar:
     # where, not a product: masked elements may be infinite.
     return torch.where(mask, element, 0.0).sum()
-
-
-#: Joints of the three joint terms: the joint and wrist heads' (direct), the hand model's, or both.
-JointReading = Literal["both", "direct", "hand"]
-#: By term.
-Sums = dict[str, Float[torch.Tensor, ""]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,12 @@ _OURS = {"hand", "solver", "losses", "optim", "checkpoints", "left_shapedirs_fix
 
 _LIBRARIES = ("acehand", "torch", "accelerate", "diffusers", "peft", "numpy", "hydra-core", "av")
 
+#: Errors of a missing, damaged or older provenance.
+_UNREADABLE = (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError)
+
+#: Sources with frozen weights that are not written.
+NOT_WRITTEN = ("vjepa2", "videomae")
+
 
 @contextlib.contextmanager
 def alone(run: Path) -> Iterator[None]:
@@ -227,10 +233,6 @@ def run_as(folder: Path, config: TrainConfig) -> InferenceConfig:
     )
 
 
-#: Errors of a missing, damaged or older provenance.
-_UNREADABLE = (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError)
-
-
 def _first_data(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "provenance.json").read_text("utf-8"))["starts"][0]["data"]
 
@@ -268,10 +270,6 @@ def _may_change(name: str, old: Any, new: Any) -> bool:
         return new == 0
     # Older runs lack max_skipped.
     return name == "optim.max_skipped" or (name.startswith("optim.lr_") and new < old)
-
-
-#: Sources with frozen weights that are not written.
-NOT_WRITTEN = ("vjepa2", "videomae")
 
 
 def export(

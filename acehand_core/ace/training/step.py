@@ -25,6 +25,13 @@ from acehand_core.ace.training.targets import Prediction, Targets
 from acehand_core.errors import AcehandError
 from acehand_core.hand.hands_torch import TorchHands
 
+#: Least depth of a ray in the solve, which divides by it; it starts at 0. Unit rays up to 89
+#: degrees off the axis stay unchanged.
+MIN_RAY_DEPTH = 0.02
+#: Validation score: mean distance of the hand model's labelled joints to the truth, wrists aligned
+#: (the paper's MPJPE without its penalties).
+SCORE = "wrist_aligned_mm"
+
 
 def group_of(name: str, source: str) -> str:
     """Return the group of an ``AceModel`` parameter; "decoder" is all that starts from scratch."""
@@ -67,14 +74,6 @@ def factor(config: OptimConfig, step: int) -> float:
 
 def rate(config: OptimConfig, group: str, step: int) -> float:
     return getattr(config, f"lr_{group}") * factor(config, step)
-
-
-#: Least depth of a ray in the solve, which divides by it; it starts at 0. Unit rays up to 89
-#: degrees off the axis stay unchanged.
-MIN_RAY_DEPTH = 0.02
-#: Validation score: mean distance of the hand model's labelled joints to the truth, wrists aligned
-#: (the paper's MPJPE without its penalties).
-SCORE = "wrist_aligned_mm"
 
 
 class DivergedError(AcehandError):

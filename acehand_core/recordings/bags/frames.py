@@ -23,6 +23,11 @@ from acehand_core.recordings.video import check_range
 from acehand_core.recordings.video_index import rgb_options
 from acehand_core.types import ImageRgb
 
+#: Codec names in messages -> FFmpeg's decoder.
+_CODECS = {r"h\.?264|avc|x264": "h264", r"h\.?265|hevc|x265": "hevc", r"av1": "av1", r"vp9": "vp9"}
+_KEY_FLAG = 1
+_NAL_UNIT = re.compile(b"\x00\x00\x01(.)", re.DOTALL)
+
 
 @dataclass(eq=False)
 class BagMessages:
@@ -146,12 +151,6 @@ class PacketFrames(BagFrames):
 
     def _data(self, packet: int) -> bytes:
         return bytes(decode(self._read(self.stream[packet]), self.msgtype).data)
-
-
-#: Codec names in messages -> FFmpeg's decoder.
-_CODECS = {r"h\.?264|avc|x264": "h264", r"h\.?265|hevc|x265": "hevc", r"av1": "av1", r"vp9": "vp9"}
-_KEY_FLAG = 1
-_NAL_UNIT = re.compile(b"\x00\x00\x01(.)", re.DOTALL)
 
 
 def codec_of(message: Any, msgtype: str) -> str:

@@ -16,6 +16,37 @@ from acehand_core.types import ImageRgb
 
 CAMERA_INFO = "sensor_msgs/msg/CameraInfo"
 
+IMAGE = "sensor_msgs/msg/Image"
+COMPRESSED_IMAGE = "sensor_msgs/msg/CompressedImage"
+
+#: Encoding -> (bytes per pixel, stored channels, OpenCV's conversion to RGB).
+_PACKED: dict[str, tuple[int, int, int | None]] = {
+    "rgb8": (3, 3, None),
+    "bgr8": (3, 3, cv2.COLOR_BGR2RGB),
+    "8UC3": (3, 3, cv2.COLOR_BGR2RGB),
+    "rgba8": (4, 4, cv2.COLOR_RGBA2RGB),
+    "bgra8": (4, 4, cv2.COLOR_BGRA2RGB),
+    "8UC4": (4, 4, cv2.COLOR_BGRA2RGB),
+    "mono8": (1, 1, cv2.COLOR_GRAY2RGB),
+    "8UC1": (1, 1, cv2.COLOR_GRAY2RGB),
+    "bayer_rggb8": (1, 1, cv2.COLOR_BayerRGGB2RGB),
+    "bayer_bggr8": (1, 1, cv2.COLOR_BayerBGGR2RGB),
+    "bayer_gbrg8": (1, 1, cv2.COLOR_BayerGBRG2RGB),
+    "bayer_grbg8": (1, 1, cv2.COLOR_BayerGRBG2RGB),
+    "yuv422_yuy2": (2, 2, cv2.COLOR_YUV2RGB_YUY2),
+    "yuyv": (2, 2, cv2.COLOR_YUV2RGB_YUY2),
+    "yuv422": (2, 2, cv2.COLOR_YUV2RGB_UYVY),
+    "uyvy": (2, 2, cv2.COLOR_YUV2RGB_UYVY),
+}
+#: 16 bits per channel: the upper 8 are taken.
+_DEEP = {name.replace("8", "16"): name for name in _PACKED if name.endswith("8")}
+#: A luma plane above a chroma plane of half its height.
+_PLANAR = {"nv12": cv2.COLOR_YUV2RGB_NV12, "nv21": cv2.COLOR_YUV2RGB_NV21}
+ENCODINGS = (*_PACKED, *_DEEP, *_PLANAR)
+#: Depth maps, not pictures.
+DEPTH_ENCODINGS = ("16UC1", "32FC1", "64FC1", "16SC1")
+_AS_STORED = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
+
 
 def camera_of(message: Any, rectified: bool = False) -> Camera | None:
     """Return the camera of a CameraInfo, with its ROI and binning; None: not calibrated.
@@ -93,38 +124,6 @@ def same_camera(a: Camera, b: Camera) -> bool:
     """Return whether two cameras agree to a hundredth of a pixel."""
     near = all(abs(getattr(a, n) - getattr(b, n)) < 0.01 for n in ("fx", "fy", "cx", "cy"))
     return near and replace(a, fx=b.fx, fy=b.fy, cx=b.cx, cy=b.cy) == b
-
-
-IMAGE = "sensor_msgs/msg/Image"
-COMPRESSED_IMAGE = "sensor_msgs/msg/CompressedImage"
-
-#: Encoding -> (bytes per pixel, stored channels, OpenCV's conversion to RGB).
-_PACKED: dict[str, tuple[int, int, int | None]] = {
-    "rgb8": (3, 3, None),
-    "bgr8": (3, 3, cv2.COLOR_BGR2RGB),
-    "8UC3": (3, 3, cv2.COLOR_BGR2RGB),
-    "rgba8": (4, 4, cv2.COLOR_RGBA2RGB),
-    "bgra8": (4, 4, cv2.COLOR_BGRA2RGB),
-    "8UC4": (4, 4, cv2.COLOR_BGRA2RGB),
-    "mono8": (1, 1, cv2.COLOR_GRAY2RGB),
-    "8UC1": (1, 1, cv2.COLOR_GRAY2RGB),
-    "bayer_rggb8": (1, 1, cv2.COLOR_BayerRGGB2RGB),
-    "bayer_bggr8": (1, 1, cv2.COLOR_BayerBGGR2RGB),
-    "bayer_gbrg8": (1, 1, cv2.COLOR_BayerGBRG2RGB),
-    "bayer_grbg8": (1, 1, cv2.COLOR_BayerGRBG2RGB),
-    "yuv422_yuy2": (2, 2, cv2.COLOR_YUV2RGB_YUY2),
-    "yuyv": (2, 2, cv2.COLOR_YUV2RGB_YUY2),
-    "yuv422": (2, 2, cv2.COLOR_YUV2RGB_UYVY),
-    "uyvy": (2, 2, cv2.COLOR_YUV2RGB_UYVY),
-}
-#: 16 bits per channel: the upper 8 are taken.
-_DEEP = {name.replace("8", "16"): name for name in _PACKED if name.endswith("8")}
-#: A luma plane above a chroma plane of half its height.
-_PLANAR = {"nv12": cv2.COLOR_YUV2RGB_NV12, "nv21": cv2.COLOR_YUV2RGB_NV21}
-ENCODINGS = (*_PACKED, *_DEEP, *_PLANAR)
-#: Depth maps, not pictures.
-DEPTH_ENCODINGS = ("16UC1", "32FC1", "64FC1", "16SC1")
-_AS_STORED = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
 
 
 def check_image(message: Any, msgtype: str) -> tuple[int, int]:

@@ -34,6 +34,9 @@ _EXTRA = {
     "string format\n",
 }
 
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_BLOCK, _PIECE = 1 << 20, 1 << 12
+
 
 @functools.cache
 def typestore(distro: str = LATEST) -> Any:
@@ -79,10 +82,6 @@ def decode(data: Data, msgtype: str) -> Any:
 def needs_rosbags(what: str) -> MissingDependencyError:
     """Return the error for missing libraries."""
     return MissingDependencyError(f"{what} needs rosbags and mcap: pip install acehand[ros]")
-
-
-_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-_BLOCK, _PIECE = 1 << 20, 1 << 12
 
 
 def zstd_module() -> ModuleType:

@@ -44,6 +44,11 @@ _DIAGNOSTICS_HZ = 1.0
 _OK, _WARN, _ERROR = 0, 1, 2
 _LEVELS = {"pass": _OK, "warn": _WARN, "fail": _ERROR}
 
+#: Topics that other nodes publish too.
+SHARED = ("/diagnostics", "/tf", "/tf_static")
+
+_Place = tuple[dict[str, float], dict[str, float]]
+
 
 @dataclass(frozen=True, slots=True)
 class TopicSpec:
@@ -71,8 +76,6 @@ TOPICS: Mapping[str, TopicSpec] = {
     "/tf": TopicSpec(TF, depth=100),
     "/tf_static": TopicSpec(TF, latched=True, depth=1),
 }
-#: Topics that other nodes publish too.
-SHARED = ("/diagnostics", "/tf", "/tf_static")
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,9 +353,6 @@ def status_of(
     pairs = [{"key": key, "value": str(value)} for key, value in values.items()]
     fields = {"level": level, "name": name, "message": message, "hardware_id": hardware}
     return {**fields, "values": pairs}
-
-
-_Place = tuple[dict[str, float], dict[str, float]]
 
 
 def _place(transform: Float[np.ndarray, "4 4"]) -> _Place:

@@ -29,6 +29,8 @@ _ANY_TIME = -1
 #: Transforms that differ by less, in metres and matrices, are equal.
 _SAME_PLACE = 1e-6
 
+_PRUNE_EVERY = 20_000
+
 
 @dataclass(slots=True)
 class _Edge:
@@ -176,9 +178,6 @@ def _ns(stamp: Any) -> int:
 
 def _name(frame: str) -> str:
     return frame.lstrip("/")
-
-
-_PRUNE_EVERY = 20_000
 
 
 @dataclass(slots=True)

@@ -22,6 +22,8 @@ from acehand_core.recordings.bags.records import Data, Topic
 Storage = Literal["mcap", "sqlite3"]
 _NO_HASH = "RIHS01_" + 64 * "0"
 
+_BASE, _NAME, _ARRAY = 1, 2, 3
+
 
 class BagWriter:
     """A new bag that appears at ``path`` when it is complete, or not at all.
@@ -211,9 +213,6 @@ def _sequence(store: Any, msgtype: str, values: Any) -> list[Any]:
     if len(names) == len(fields) and all(value.keys() == names for value in values):
         return [cls(**value) for value in values]
     return [build(store, msgtype, value) for value in values]
-
-
-_BASE, _NAME, _ARRAY = 1, 2, 3
 
 
 def _value(store: Any, kind: Any, value: Any) -> Any:

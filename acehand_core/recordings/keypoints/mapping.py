@@ -43,17 +43,59 @@ Order = tuple[int | None, ...]
 
 _TIP_NAMES = tuple(KEYPOINT_NAMES[tip] for tip in TIPS)
 
+#: Wrist, thumb, then each finger with the base of its metacarpal.
+_WITH_METACARPALS: Order = (
+    *(0, *finger_keypoints("thumb")),
+    *(joint for finger in FINGERS[1:] for joint in (None, *finger_keypoints(finger))),
+)
+
+#: Words in joint names and their meaning.
+_SIDES: Mapping[str, Side] = {"left": "left", "l": "left", "right": "right", "r": "right"}
+_FINGER_WORDS = {
+    **{finger: finger for finger in FINGERS},
+    "mid": "middle", "little": "pinky", "pinkie": "pinky",
+}  # fmt: skip
+#: Ignored words of ARKit, WebXR, OpenXR and tables.
+_FILLERS = {"finger", "phalanx", "joint", "xr", "hand", "ext", "bone", "hands", "pos", "position"}
+#: Joints that are not among the 21.
+_UNUSED = {"palm", "forearm", "center", "centre", "arm", "elbow"}
+
+UNITS_M: Mapping[str, float] = {"m": 1.0, "cm": 0.01, "mm": 0.001, "in": 0.0254}
+TIME_UNITS_NS: Mapping[str, int] = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
+JointFrame = Literal["camera", "wrist", "world"]
+
+#: Entries of an npz or json file by side.
+_Entries = Mapping[Side, str]
+_Order = Annotated[tuple[str, ...], Valid("a list of joints", bool)]
+_Marker = Annotated[
+    Any,
+    Valid("a number, or 'zeros'", lambda mark: mark == "zeros" or type(mark) in (int, float)),
+]
+_Pattern = Annotated[
+    str,
+    Valid(
+        "a pattern with {joint} and {axis}, for example '{side}_{joint}_{axis}'",
+        lambda pattern: "{joint}" in pattern and "{axis}" in pattern,
+    ),
+]
+_AVP_ENTRIES = {"joints": {side: f"{side}_fingers" for side in SIDES},
+                "wrist": {side: f"{side}_wrist" for side in SIDES}}  # fmt: skip
+#: Settings of a preset besides the order.
+_PRESET_SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    "avp25": _AVP_ENTRIES,
+    "avp27": {**_AVP_ENTRIES, "joints": {side: f"{side}_arm" for side in SIDES}},
+    "manus": {"columns": "{joint}_{axis}", "time": "Elapsed_Time_In_Milliseconds",
+              "time_unit": "ms"},
+    "aria": {"columns": "t{axis}_{side}_landmark_{joint}_device", "missing": ("zeros",),
+             "time": "tracking_timestamp_us", "time_unit": "us"},
+}  # fmt: skip
+
 
 def _order(*names: str) -> Order:
     return tuple(KEYPOINT_NAMES.index(name) if name in KEYPOINT_NAMES else None for name in names)
 
 
 _MANO16 = _order("wrist", *FINGER_JOINT_NAMES)
-#: Wrist, thumb, then each finger with the base of its metacarpal.
-_WITH_METACARPALS: Order = (
-    *(0, *finger_keypoints("thumb")),
-    *(joint for finger in FINGERS[1:] for joint in (None, *finger_keypoints(finger))),
-)
 
 PRESETS: Mapping[str, Order] = {
     "openpose": _order(*KEYPOINT_NAMES),
@@ -74,17 +116,6 @@ PRESETS: Mapping[str, Order] = {
     ),
     "interhand": (*(j for f in FINGERS for j in reversed(finger_keypoints(f))), 0),
 }
-
-#: Words in joint names and their meaning.
-_SIDES: Mapping[str, Side] = {"left": "left", "l": "left", "right": "right", "r": "right"}
-_FINGER_WORDS = {
-    **{finger: finger for finger in FINGERS},
-    "mid": "middle", "little": "pinky", "pinkie": "pinky",
-}  # fmt: skip
-#: Ignored words of ARKit, WebXR, OpenXR and tables.
-_FILLERS = {"finger", "phalanx", "joint", "xr", "hand", "ext", "bone", "hands", "pos", "position"}
-#: Joints that are not among the 21.
-_UNUSED = {"palm", "forearm", "center", "centre", "arm", "elbow"}
 
 
 def _places(words: Mapping[int | None, str]) -> Mapping[str, int | None]:
@@ -185,37 +216,6 @@ def naming(source: str) -> Iterator[None]:
 def presets_of(count: int) -> tuple[str, ...]:
     """Return the presets with that many joints."""
     return tuple(name for name, order in PRESETS.items() if len(order) == count)
-
-
-UNITS_M: Mapping[str, float] = {"m": 1.0, "cm": 0.01, "mm": 0.001, "in": 0.0254}
-TIME_UNITS_NS: Mapping[str, int] = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
-JointFrame = Literal["camera", "wrist", "world"]
-
-#: Entries of an npz or json file by side.
-_Entries = Mapping[Side, str]
-_Order = Annotated[tuple[str, ...], Valid("a list of joints", bool)]
-_Marker = Annotated[
-    Any,
-    Valid("a number, or 'zeros'", lambda mark: mark == "zeros" or type(mark) in (int, float)),
-]
-_Pattern = Annotated[
-    str,
-    Valid(
-        "a pattern with {joint} and {axis}, for example '{side}_{joint}_{axis}'",
-        lambda pattern: "{joint}" in pattern and "{axis}" in pattern,
-    ),
-]
-_AVP_ENTRIES = {"joints": {side: f"{side}_fingers" for side in SIDES},
-                "wrist": {side: f"{side}_wrist" for side in SIDES}}  # fmt: skip
-#: Settings of a preset besides the order.
-_PRESET_SETTINGS: Mapping[str, Mapping[str, Any]] = {
-    "avp25": _AVP_ENTRIES,
-    "avp27": {**_AVP_ENTRIES, "joints": {side: f"{side}_arm" for side in SIDES}},
-    "manus": {"columns": "{joint}_{axis}", "time": "Elapsed_Time_In_Milliseconds",
-              "time_unit": "ms"},
-    "aria": {"columns": "t{axis}_{side}_landmark_{joint}_device", "missing": ("zeros",),
-             "time": "tracking_timestamp_us", "time_unit": "us"},
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,21 @@ METRIC_DEPTH_HZ = 6.0
 #: 0.07 s for angles and orientation.)
 TENSION_S = 0.13
 
+#: Smaller turns of the camera across a gap make no difference.
+MIN_TURN_RAD = np.radians(5.0)
+#: Less certain turns across a gap count as unknown. (Up to this the calmer frame decides: a turn
+#: that is off by more than the head's own makes no path calm.)
+MAX_SIGMA_RAD = np.radians(15.0)
+#: Uncertainty of the turn that halves the quality of filled frames, and quality without a turn.
+HALF_TRUST_RAD, BROKEN_TRUST = np.radians(5.0), 0.5
+#: Path of a hand before and after a gap that counts, and the time that weighs its speed. (On posed
+#: clips 0.1 to 0.25 s and 0.2 to 0.35 s choose about as well.)
+WINDOW_S, SPEED_S = 0.2, 0.25
+#: A smaller difference of frames, as after a look aside and back, leaves the hand in the room.
+EVEN_M = 0.01
+#: Time of blending before and after a gap in the camera frame.
+BLEND_S = 0.2
+
 
 def spans(observed: _Flags, timestamps_ns: Int[np.ndarray, "T"], max_gap_s: float) -> list[slice]:
     """Return the frames of each appearance: sightings with gaps of up to ``max_gap_s``."""
@@ -153,22 +168,6 @@ def smooth_turning_pose(
     orient = smooth_rotations(turns @ pose.global_orient, weights, seconds, ORIENT_HZ)
     wrist = distance * (back @ direction[..., None])[..., 0]
     return Pose(back @ orient, np.clip(angles, *articulation.limits()), wrist)
-
-
-#: Smaller turns of the camera across a gap make no difference.
-MIN_TURN_RAD = np.radians(5.0)
-#: Less certain turns across a gap count as unknown. (Up to this the calmer frame decides: a turn
-#: that is off by more than the head's own makes no path calm.)
-MAX_SIGMA_RAD = np.radians(15.0)
-#: Uncertainty of the turn that halves the quality of filled frames, and quality without a turn.
-HALF_TRUST_RAD, BROKEN_TRUST = np.radians(5.0), 0.5
-#: Path of a hand before and after a gap that counts, and the time that weighs its speed. (On posed
-#: clips 0.1 to 0.25 s and 0.2 to 0.35 s choose about as well.)
-WINDOW_S, SPEED_S = 0.2, 0.25
-#: A smaller difference of frames, as after a look aside and back, leaves the hand in the room.
-EVEN_M = 0.01
-#: Time of blending before and after a gap in the camera frame.
-BLEND_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)

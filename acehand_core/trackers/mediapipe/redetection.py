@@ -60,6 +60,17 @@ Frames = list[list[Detection]]
 PerFrame = Callable[[int, ImageRgb], list[Detection]]
 Begin = Callable[[], PerFrame]
 
+#: Frames without the hand after which a second look ends.
+GIVE_UP = 8
+#: Numbers of frames without the hand after which its surroundings are searched too.
+SEARCHED = (0, 1, 3, 7)
+#: Pictures held at once by a thread that walks through gaps.
+HELD_BYTES = 150_000_000
+#: Largest distance of a second look from the expected place, in hand sizes.
+EXPECTED = 1.6
+#: Distance of two expected places, in hand sizes, up to which one look is enough.
+SAME_PLACE = 0.1
+
 
 def in_segments(
     frames: FrameSource,
@@ -164,18 +175,6 @@ class SegmentCache:
         if self._folder is None:
             return None
         return self._folder / f"{self._prefix}-{start:09d}-{stop:09d}.npz"
-
-
-#: Frames without the hand after which a second look ends.
-GIVE_UP = 8
-#: Numbers of frames without the hand after which its surroundings are searched too.
-SEARCHED = (0, 1, 3, 7)
-#: Pictures held at once by a thread that walks through gaps.
-HELD_BYTES = 150_000_000
-#: Largest distance of a second look from the expected place, in hand sizes.
-EXPECTED = 1.6
-#: Distance of two expected places, in hand sizes, up to which one look is enough.
-SAME_PLACE = 0.1
 
 
 @dataclass(frozen=True, slots=True)

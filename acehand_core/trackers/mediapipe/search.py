@@ -29,6 +29,37 @@ MAX_HANDS, WANTED_HANDS = 4, 2
 #: Longest pause between searches with fewer hands than before, or none, and otherwise.
 SEARCH_MISSING_S, SEARCH_EVERY_S = 0.25, 1.0
 
+#: Least confidence of a palm.
+PALM_CONFIDENCE = 0.3
+#: Presence of a certain hand; down to the second a hand takes a second look.
+PRESENCE, LOW_PRESENCE = 0.5, 0.2
+#: Least log odds (``log_odds``) of a new hand, and of one seen just before.
+NEW_HAND, KNOWN_HAND = 0.0, -1.5
+#: Log odds lost by landmarks apart by the hand's size, and per metre of a too short palm. (Of
+#: candidates in rendered clips 87 % of 1187 hands pass 0, and 7 % of 69 false ones.)
+APART, SHORT = 4.0, 40.0
+PALM_LENGTH_M = 0.09
+#: Overlap of a palm with the crop of its known hand, and distance of one hand's landmarks in hand
+#: sizes. (Duplicates of a real clip lie within 0.6, clasped hands beyond 1.)
+SAME_CROP, SAME_HAND = 0.5, 0.75
+#: Sides of a thorough search's squares, in shares of the longer side; they overlap by 0.3.
+TILES: dict[Quality, tuple[float, ...]] = {"fast": (), "balanced": (0.6,), "best": (0.6, 0.4)}
+#: Side of the square in the middle of a wide picture; those around span as many degrees.
+MIDDLE = 0.4
+#: Pictures of fewer levels show nothing: a covered lens, a fade.
+BLANK = 10
+#: Turns of the whole picture in it.
+TURNS: dict[Quality, tuple[float, ...]] = {
+    "fast": (),
+    "balanced": (np.pi,),
+    "best": (np.pi, np.pi / 2, -np.pi / 2),
+}
+TILE_STEP = 0.7
+#: Side of the square in which a lost hand is looked for, in its crop's sides.
+SURROUNDINGS = 2.0
+#: Least share of a hand's landmarks in the picture.
+MIN_INSIDE = 1 / 3
+
 
 @dataclass(frozen=True, slots=True)
 class Detection:
@@ -110,38 +141,6 @@ class Detector:
         if self._searches > 0 and len(seen) >= self._most and parts:
             parts = [parts[self._searches % len(parts)]]
         return [search.whole(image), *parts]
-
-
-#: Least confidence of a palm.
-PALM_CONFIDENCE = 0.3
-#: Presence of a certain hand; down to the second a hand takes a second look.
-PRESENCE, LOW_PRESENCE = 0.5, 0.2
-#: Least log odds (``log_odds``) of a new hand, and of one seen just before.
-NEW_HAND, KNOWN_HAND = 0.0, -1.5
-#: Log odds lost by landmarks apart by the hand's size, and per metre of a too short palm. (Of
-#: candidates in rendered clips 87 % of 1187 hands pass 0, and 7 % of 69 false ones.)
-APART, SHORT = 4.0, 40.0
-PALM_LENGTH_M = 0.09
-#: Overlap of a palm with the crop of its known hand, and distance of one hand's landmarks in hand
-#: sizes. (Duplicates of a real clip lie within 0.6, clasped hands beyond 1.)
-SAME_CROP, SAME_HAND = 0.5, 0.75
-#: Sides of a thorough search's squares, in shares of the longer side; they overlap by 0.3.
-TILES: dict[Quality, tuple[float, ...]] = {"fast": (), "balanced": (0.6,), "best": (0.6, 0.4)}
-#: Side of the square in the middle of a wide picture; those around span as many degrees.
-MIDDLE = 0.4
-#: Pictures of fewer levels show nothing: a covered lens, a fade.
-BLANK = 10
-#: Turns of the whole picture in it.
-TURNS: dict[Quality, tuple[float, ...]] = {
-    "fast": (),
-    "balanced": (np.pi,),
-    "best": (np.pi, np.pi / 2, -np.pi / 2),
-}
-TILE_STEP = 0.7
-#: Side of the square in which a lost hand is looked for, in its crop's sides.
-SURROUNDINGS = 2.0
-#: Least share of a hand's landmarks in the picture.
-MIN_INSIDE = 1 / 3
 
 
 def whole(image: ImageRgb) -> Crop:

@@ -82,6 +82,11 @@ UNUSUAL_SIZE = 2.5
 #: Least presence in a crop, and distance in hand sizes of a mean that is of another hand.
 LEAST_PRESENCE, SAME = 0.3, 0.75
 
+#: Distance (``search.apart``) from the frames around up to which they confirm a hand, and of two
+#: looks up to which the others are skipped.
+CONFIRMED: dict[Quality, float] = {"fast": np.inf, "balanced": 0.1, "best": 0.0}
+AGREED: dict[Quality, float] = {"fast": 0.0, "balanced": 0.05, "best": 0.0}
+
 
 @dataclass(frozen=True, slots=True)
 class Variant:
@@ -111,11 +116,6 @@ VARIANTS: dict[Quality, tuple[Variant, ...]] = {
         for degrees, scale in ((0, 0.93), (0, 1.07), (12, 1.0), (-12, 1.0), (24, 1.0), (-24, 1.0))
     ),
 }
-
-#: Distance (``search.apart``) from the frames around up to which they confirm a hand, and of two
-#: looks up to which the others are skipped.
-CONFIRMED: dict[Quality, float] = {"fast": np.inf, "balanced": 0.1, "best": 0.0}
-AGREED: dict[Quality, float] = {"fast": 0.0, "balanced": 0.05, "best": 0.0}
 
 
 @dataclass(frozen=True, slots=True)

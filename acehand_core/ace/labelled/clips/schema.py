@@ -22,18 +22,6 @@ from acehand_core.motion import Depth, FrameSource, HandModelName, HandMotion, R
 from acehand_core.types import RigidTransform
 from acehand_core.user_files import Valid, structured, without_header
 
-
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a JSON file atomically. Raises OutputError."""
-    with atomic_path(path, overwrite=True) as partial:
-        partial.write_text(json.dumps(value, indent=1, default=plain) + "\n", "utf-8")
-
-
-def plain(value: Any) -> Any:
-    """Return a JSON form of a setting: numpy values as numbers, others as text."""
-    return value.tolist() if hasattr(value, "tolist") else str(value)
-
-
 STORE_FORMAT = "acehand-clips"
 CLIP_FORMAT = "acehand-clip"
 VERSION = 1
@@ -51,6 +39,17 @@ _Pose = Annotated[
     Valid("4 x 4 numbers", lambda rows: [len(row) for row in rows] == [4] * 4),
 ]
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,180}")
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write a JSON file atomically. Raises OutputError."""
+    with atomic_path(path, overwrite=True) as partial:
+        partial.write_text(json.dumps(value, indent=1, default=plain) + "\n", "utf-8")
+
+
+def plain(value: Any) -> Any:
+    """Return a JSON form of a setting: numpy values as numbers, others as text."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,10 @@ Record = dict[Any, Any]
 #: Opens pictures of a VRS recording: path, stream, times in ns. Tests replace it.
 OpenFrames = Callable[[Path, str, TimestampsNs], FrameSource]
 
+#: Share of test recordings, as in the paper's table: 72 of 198, 77 of 627.
+TEST_SHARE = {"hot3d": 72 / 198, "oakink2": 77 / 627}
+VERSION = 1
+
 
 @dataclass(frozen=True, slots=True)
 class Item:
@@ -326,11 +330,6 @@ def safe_name(*parts: str) -> str:
     """Return a file name made of parts: letters, digits, ``_``, ``-`` and ``.`` stay."""
     text = "_".join(part for part in parts if part)
     return "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "-" for c in text)
-
-
-#: Share of test recordings, as in the paper's table: 72 of 198, 77 of 627.
-TEST_SHARE = {"hot3d": 72 / 198, "oakink2": 77 / 627}
-VERSION = 1
 
 
 def hashed_split(recording: str, dataset: str) -> Split:

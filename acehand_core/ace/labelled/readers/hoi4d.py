@@ -24,6 +24,14 @@ from acehand_core.recordings.video import open_video
 from acehand_core.types import SIDES, CameraPoses
 from acehand_core.unpickling import NPY_OBJECT, restricted_load
 
+CONVENTION = base.Convention("vectors", True, "mano", None, "camera")
+_LABEL_FPS = 15.0
+_SIZE = (1920, 1080)
+_DEPTH = "ZY*/H*/C*/N*/S*/s*/T*"
+_KEYS = (("poseCoeff", 48), ("beta", 10), ("trans", 3))
+#: Of one hand in one frame: 61 numbers and 21 pixels.
+_Labels = tuple[np.ndarray, np.ndarray]
+
 
 def read_log(path: Path) -> CameraPoses:
     """Return camera-to-world matrices (the format's definition). Raises SchemaError."""
@@ -38,15 +46,6 @@ def read_log(path: Path) -> CameraPoses:
             except ValueError as error:
                 raise SchemaError(f"{path}:{number + 1}: four numbers are needed.") from error
     return rows.reshape(-1, 5, 4)[:, 1:]
-
-
-CONVENTION = base.Convention("vectors", True, "mano", None, "camera")
-_LABEL_FPS = 15.0
-_SIZE = (1920, 1080)
-_DEPTH = "ZY*/H*/C*/N*/S*/s*/T*"
-_KEYS = (("poseCoeff", 48), ("beta", 10), ("trans", 3))
-#: Of one hand in one frame: 61 numbers and 21 pixels.
-_Labels = tuple[np.ndarray, np.ndarray]
 
 
 class Hoi4dReader:

@@ -30,6 +30,8 @@ from acehand_core.types import ImageRgb, TimestampsNs
 
 _IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png")
 
+Images = Literal["auto", "keep", "undistort", "none"]
+
 
 class TarImages(ByIndex):
     """Image members of an uncompressed tar, as ``list_tar`` lists them, one per frame."""
@@ -122,9 +124,6 @@ class VrsImages(AriaFrames):
 
 def upright_image(image: UInt8[np.ndarray, "H W 3"]) -> UInt8[np.ndarray, "W H 3"]:
     return np.ascontiguousarray(np.rot90(image, 3))
-
-
-Images = Literal["auto", "keep", "undistort", "none"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,9 @@ from acehand_core.recordings.cameras import fit_camera_to
 from acehand_core.recordings.video import EXTENSIONS, open_video
 from acehand_core.types import Progress
 
+#: Of a process of the pool.
+_here: Converter
+
 
 class EgocentricReader:
     """``Reader`` of unlabelled video; each of ``NAMES`` has the same layout."""
@@ -294,10 +297,6 @@ def _outcomes(converter: Converter, items: Sequence[Item]) -> Iterator[tuple[Ite
     return in_processes(
         _convert_here, items, options.jobs, operator.attrgetter("name"), options.output, start
     )
-
-
-#: Of a process of the pool.
-_here: Converter
 
 
 def _start_process(name: str, options: RunOptions) -> None:

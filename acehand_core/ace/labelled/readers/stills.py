@@ -30,6 +30,14 @@ FREIHAND_CONVENTION = base.Convention("vectors", False, "middle_knuckle", False,
 _PARTS: dict[str, base.Split] = {"training": "train", "evaluation": "test"}
 _FREIHAND_SIZE = 224
 
+#: K (N, 3, 3), MANO (N, 61) and xyz (N, 21, 3); None without the file.
+_FreiHandLabels = tuple[np.ndarray, np.ndarray | None, np.ndarray | None]
+
+_RHD_SIZE = 320
+#: Stored joint of each of ours: fingers are reversed.
+_RHD_ORDER = (0, 4, 3, 2, 1, 8, 7, 6, 5, 12, 11, 10, 9, 16, 15, 14, 13, 20, 19, 18, 17)
+_MAX_REPROJECTION_PX = 1.0
+
 
 def _still(item: base.Item, path: Path, side: int, K: np.ndarray) -> base.NativeRecording:
     """Return a recording of one picture without labels, ``side`` pixels square if missing."""
@@ -51,10 +59,6 @@ def _still(item: base.Item, path: Path, side: int, K: np.ndarray) -> base.Native
 def _right(value: np.ndarray) -> np.ndarray:
     """Return a right hand's value as (1, 2, ...), NaN for the left."""
     return np.stack([np.full_like(value, np.nan), value])[None]
-
-
-#: K (N, 3, 3), MANO (N, 61) and xyz (N, 21, 3); None without the file.
-_FreiHandLabels = tuple[np.ndarray, np.ndarray | None, np.ndarray | None]
 
 
 class FreiHandReader:
@@ -143,12 +147,6 @@ def _freihand_labels(root: Path, part: str) -> _FreiHandLabels:
     if len(lengths) != 1:
         raise SchemaError(f"{root}: {part}_*.json differ in length: {sorted(lengths)}.")
     return arrays["K"], arrays.get("mano"), arrays.get("xyz")
-
-
-_RHD_SIZE = 320
-#: Stored joint of each of ours: fingers are reversed.
-_RHD_ORDER = (0, 4, 3, 2, 1, 8, 7, 6, 5, 12, 11, 10, 9, 16, 15, 14, 13, 20, 19, 18, 17)
-_MAX_REPROJECTION_PX = 1.0
 
 
 class RhdReader:

@@ -38,6 +38,19 @@ from acehand_core.errors import InputError, nearest
 #: Returns the trunk of these sizes with its weights. None: a trunk on the meta device.
 LoadTrunk = Callable[[TrunkConfig], FeatureSource] | None
 
+#: The sources with trunk weights.
+TRUNK_SOURCES = ("wan", "wan_frozen")
+
+#: Latent cells along one side of a token.
+_FOLD = TOKEN_PIXELS // SPATIAL_STRIDE
+
+_PATCH = 2
+_ROTARY_BASE = 100.0
+
+Latents = Float[torch.Tensor, "B z F rows columns"]
+Tokens = Float[torch.Tensor, "B L D"]
+Angles = Float[torch.Tensor, "L half"]
+
 
 @dataclass(frozen=True, slots=True)
 class SourceKind:
@@ -74,8 +87,6 @@ def _trunk(model: ModelConfig, load_trunk: LoadTrunk) -> FeatureSource:
     return trunk.requires_grad_(False) if frozen else trunk
 
 
-#: The sources with trunk weights.
-TRUNK_SOURCES = ("wan", "wan_frozen")
 #: ``wan`` is the model, the others are its ablations.
 SOURCES = {
     "wan": SourceKind("latents", _trunk),
@@ -86,10 +97,6 @@ SOURCES = {
     "rgb": SourceKind("frames", lambda config, _: Rgb()),
     "tiny": SourceKind("frames", lambda config, _: TinySource(config.tiny)),
 }
-
-
-#: Latent cells along one side of a token.
-_FOLD = TOKEN_PIXELS // SPATIAL_STRIDE
 
 
 class VaeLatent(FeatureSource):
@@ -138,14 +145,6 @@ class Rgb(FeatureSource):
         shape = len(clip), 3, count, TEMPORAL_STRIDE, h, self.patch, w, self.patch
         parts = pixels.reshape(shape).permute(0, 3, 1, 5, 7, 2, 4, 6)
         return parts.reshape(len(clip), self.feature_dim, count, h, w)
-
-
-_PATCH = 2
-_ROTARY_BASE = 100.0
-
-Latents = Float[torch.Tensor, "B z F rows columns"]
-Tokens = Float[torch.Tensor, "B L D"]
-Angles = Float[torch.Tensor, "L half"]
 
 
 class TinySource(FeatureSource):

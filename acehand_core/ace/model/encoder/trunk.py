@@ -35,6 +35,10 @@ _CONDITION = "condition_embedder."
 Latents = Float[torch.Tensor, "B 48 F H W"]
 Features = Float[torch.Tensor, "B D F h w"]
 
+#: Query, key, value and output of both attentions, and both feed-forward layers.
+TARGETS = ("to_q", "to_k", "to_v", "to_out.0", "ffn.net.0.proj", "ffn.net.2")
+ADAPTER = "default"
+
 
 class Trunk(FeatureSource):
     """Blocks 0 to ``tap`` of the transformer, frozen except the patch embedding and adapters.
@@ -173,11 +177,6 @@ class _RmsNorm(nn.Module):
         wide = x.float()
         wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + _EPS)
         return wide.type_as(x) * self.weight
-
-
-#: Query, key, value and output of both attentions, and both feed-forward layers.
-TARGETS = ("to_q", "to_k", "to_v", "to_out.0", "ffn.net.0.proj", "ffn.net.2")
-ADAPTER = "default"
 
 
 def add_adapters(trunk: Trunk, tensors: Mapping[str, torch.Tensor] | None = None) -> None:

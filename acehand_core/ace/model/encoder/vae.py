@@ -25,6 +25,11 @@ from acehand_core.errors import InputError
 
 _PATCH = 2
 
+Frames = UInt8[np.ndarray, "n H W 3"]
+Latents = Float[torch.Tensor, "48 k h w"]
+
+Packed = UInt8[torch.Tensor, "4 3 k H W"]
+
 
 def _floats(text: str) -> tuple[float, ...]:
     return tuple(map(float, text.split()))
@@ -43,9 +48,6 @@ LATENT_STD = _floats("""
     0.4889 0.4917 0.4069 0.4999 0.6866 0.4093 0.5709 0.6065 0.6415 0.4944 0.5726 1.2042 0.5458
     1.6887 0.3971 1.0600 0.3943 0.5537 0.5444 0.4089 0.7468 0.7744
 """)
-
-Frames = UInt8[np.ndarray, "n H W 3"]
-Latents = Float[torch.Tensor, "48 k h w"]
 
 
 class VideoEncoder(nn.Module):
@@ -149,9 +151,6 @@ class EncoderStream:
         mean = vae.quant_conv(hidden)[:, : self._encoder.config.z_dim]
         latents = (mean - self._mean) * self._scale
         return (latents.half() if self._round else latents).float()[0]
-
-
-Packed = UInt8[torch.Tensor, "4 3 k H W"]
 
 
 class PixelEncoder:

@@ -23,6 +23,21 @@ from acehand_core.errors import InputError, MissingDependencyError, SchemaError
 
 Frames = Float[torch.Tensor, "B 3 N H W"]
 
+#: Model type in config.json -> class, and extra tensors of published files (the decoder of masked
+#: pre-training).
+_CLASSES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "vjepa2": ("VJEPA2Model", ()),
+    "videomae": ("VideoMAEModel", ("decoder.", "encoder_to_decoder.", "mask_token")),
+}
+
+#: Both were trained on 0..1 RGB normalised with the mean and deviation of ImageNet.
+PIXEL_MEAN = (0.485, 0.456, 0.406)
+PIXEL_STD = (0.229, 0.224, 0.225)
+#: Width of the position grid: any smaller grid of tokens fits.
+_GRID = 1024
+
+Tokens = Float[torch.Tensor, "B C k h w"]
+
 
 def token_grid(clip: Frames, pixels: int = TOKEN_PIXELS) -> tuple[int, int, int]:
     """Return (latent frames, token rows, token columns) of a clip. Raises InputError."""
@@ -32,14 +47,6 @@ def token_grid(clip: Frames, pixels: int = TOKEN_PIXELS) -> tuple[int, int, int]
     if not height or not width or height % pixels or width % pixels:
         raise InputError(f"frames of {width} x {height}: both must be multiples of {pixels}.")
     return 1 + frames // TEMPORAL_STRIDE, height // pixels, width // pixels
-
-
-#: Model type in config.json -> class, and extra tensors of published files (the decoder of masked
-#: pre-training).
-_CLASSES: dict[str, tuple[str, tuple[str, ...]]] = {
-    "vjepa2": ("VJEPA2Model", ()),
-    "videomae": ("VideoMAEModel", ("decoder.", "encoder_to_decoder.", "mask_token")),
-}
 
 
 def load_pretrained(kind: str, location: str) -> nn.Module:
@@ -92,15 +99,6 @@ def load_pretrained(kind: str, location: str) -> nn.Module:
             raise SchemaError(f"{location}: tensors {problem} for a {kind} model: {some}.")
 
     return model.float()
-
-
-#: Both were trained on 0..1 RGB normalised with the mean and deviation of ImageNet.
-PIXEL_MEAN = (0.485, 0.456, 0.406)
-PIXEL_STD = (0.229, 0.224, 0.225)
-#: Width of the position grid: any smaller grid of tokens fits.
-_GRID = 1024
-
-Tokens = Float[torch.Tensor, "B C k h w"]
 
 
 class VideoBackbone(FeatureSource):

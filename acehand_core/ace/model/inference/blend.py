@@ -23,6 +23,10 @@ _MIN_DEPTH_M = 1e-2
 #: Largest distance of two estimates of one hand.
 _SAME_HAND_M = 0.05
 
+#: Huber threshold in betas (standard deviations of the population).
+_HUBER = 1.0
+_ROUNDS = 20
+
 
 @dataclass(frozen=True, slots=True)
 class HandFrames:
@@ -166,11 +170,6 @@ def _exact_at_ends(
 ) -> np.ndarray:
     """Return the estimates themselves at shares 0 and 1, bit by bit."""
     return np.where(share == 1, b, np.where(share == 0, a, mixed))
-
-
-#: Huber threshold in betas (standard deviations of the population).
-_HUBER = 1.0
-_ROUNDS = 20
 
 
 def recording_betas(windows: Iterable[Mapping[str, np.ndarray]]) -> Float[np.ndarray, "2 10"]:

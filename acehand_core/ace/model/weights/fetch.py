@@ -16,6 +16,11 @@ from acehand_core.ace.model.weights import sums
 from acehand_core.ace.model.weights.sums import sha256
 from acehand_core.errors import InputError, MissingDependencyError, SchemaError, nearest
 
+_RELEASE = "acerobotics2025/ACE-Ego-Hand"
+_REPACKAGED = "blanchon/ACE-Ego-Hand-Safetensors"
+_WAN_FILES = ("config.json", "diffusion_pytorch_model*.safetensors*", "Wan2.2_VAE.pth")
+_CAPTION = "caption_embedding.safetensors"
+
 
 @dataclass(frozen=True, slots=True)
 class Download:
@@ -28,11 +33,6 @@ class Download:
     licence: str
     about: str
 
-
-_RELEASE = "acerobotics2025/ACE-Ego-Hand"
-_REPACKAGED = "blanchon/ACE-Ego-Hand-Safetensors"
-_WAN_FILES = ("config.json", "diffusion_pytorch_model*.safetensors*", "Wan2.2_VAE.pth")
-_CAPTION = "caption_embedding.safetensors"
 
 SOURCES: dict[str, Download] = {
     "official-k": Download(

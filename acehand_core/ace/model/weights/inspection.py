@@ -16,6 +16,8 @@ from acehand_core.ace.model.weights.storage import TensorStore, store_of
 from acehand_core.ace.model.weights.tables import Shapes
 from acehand_core.safe_files import content_sha256
 
+_MODELS = ("acehand", "repackaged", "official")
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -68,9 +70,6 @@ class WeightsInspection:
             "report": self.report.to_json(),
             "problems": self.problems,
         }
-
-
-_MODELS = ("acehand", "repackaged", "official")
 
 
 def inspect(path: Path, variant: Variant | None = None) -> WeightsInspection:

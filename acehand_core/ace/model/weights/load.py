@@ -24,6 +24,8 @@ _VALID = (
     "the folder it is in"
 )
 
+Target = Literal["official", "acehand"]
+
 
 def detect(path: Path) -> Layout:
     """Return the layout of a file or folder. Raises InputError, SchemaError or UnsafeFileError."""
@@ -168,9 +170,6 @@ def _of_names(path: Path, names: set[str]) -> Layout:
     if any(name.startswith(("blocks.", "patch_embedding.", "text_embedding.")) for name in names):
         return "wan-base"
     raise SchemaError(f"{path}: an unknown file of weights; valid: {_VALID}.")
-
-
-Target = Literal["official", "acehand"]
 
 
 def sort_sources(

@@ -36,6 +36,9 @@ _SHOWN = 8
 
 Caption = Float[torch.Tensor, "tokens text"]
 
+#: "real": pictures of people; "synthetic": rendered pictures; "unknown": not recorded.
+Kind = Literal["real", "synthetic", "unknown"]
+
 
 @dataclass(frozen=True, slots=True)
 class ComponentReport:
@@ -230,10 +233,6 @@ def check_caption(config: ModelConfig, caption: torch.Tensor, where: str) -> Non
     if caption.ndim != 2 or caption.shape[1] != width or not 1 <= len(caption) <= most:
         shape = tuple(caption.shape)
         raise SchemaError(f"{where}: caption shape {shape}; valid: (1 to {most}, {width}).")
-
-
-#: "real": pictures of people; "synthetic": rendered pictures; "unknown": not recorded.
-Kind = Literal["real", "synthetic", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,12 @@ Pairs = Iterable[tuple[str, str]]
 
 _ROWS = ("query", "key", "value")
 
+_VAE_RESIDUAL = [
+    ("residual.0", "norm1"), ("residual.2", "conv1"), ("residual.3", "norm2"),
+    ("residual.6", "conv2"), ("shortcut", "conv_shortcut"),
+]  # fmt: skip
+_DOWN = "encoder.downsamples.*.downsamples"
+
 
 def meta(shapes: Mapping[str, tuple[int, ...]]) -> Tensors:
     """Return ``meta`` tensors of these shapes."""
@@ -227,11 +233,6 @@ TRUNK = WeightsTable(
     ]
 )
 
-_VAE_RESIDUAL = [
-    ("residual.0", "norm1"), ("residual.2", "conv1"), ("residual.3", "norm2"),
-    ("residual.6", "conv2"), ("shortcut", "conv_shortcut"),
-]  # fmt: skip
-_DOWN = "encoder.downsamples.*.downsamples"
 #: The encoder of the video VAE.
 VAE = WeightsTable(
     [
