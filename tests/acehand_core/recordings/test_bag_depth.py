@@ -406,8 +406,8 @@ def test_views_that_do_not_fit(tmp_path: Path) -> None:
     stereo(tmp_path / "size", size=(32, 32))
     reading = {"image_topic": "/rig/left/image_raw"}
     for bag, views, message in (
-        ("bag", "wrist", r"'wrist' names 0 cameras; valid: /rig/right/image_raw, /rig/far"),
-        ("bag", "rig", r"'rig' names 2 cameras; valid: /rig/right/image_raw, /rig/far"),
+        ("bag", "wrist", r"'wrist'` names 0 cameras; valid: /rig/right/image_raw, /rig/far"),
+        ("bag", "rig", r"'rig'` names 2 cameras; valid: /rig/right/image_raw, /rig/far"),
         ("bag", "left", r"no camera besides /rig/left/image_raw"),
         ("bag", "/rig/right/camera_info", "CameraInfo; valid: sensor_msgs/msg/Image"),
         ("zero", "right", r"`views=right`: .*0 mm from the camera of /rig/left"),
