@@ -6,8 +6,8 @@
 
 On ``stereo_hand`` of the shared data (its own rig; depth painted from its truth) and rendered clips
 depth and the rig's poses get a random fault each, with and without the hand's length, on a random
-part of the recording. Wrong evidence is ``believed`` where the tracker doubts nothing and the wrist
-is further than two stated sigma from the truth along the line of sight in most frames. Right
+part of the recording. Wrong evidence is ``believed`` where no verdict would warn of it and the
+wrist is further than two stated sigma from the truth along the line of sight in most frames. Right
 evidence (depth with noise and holes, rigs as calibrated) is ``called_wrong`` where it is doubted.
 Faults are counted by their size over that from which they matter: 12 % of scale, 40 px of
 registration, a degree, 67 ms between cameras, 150 ms between hand and depth.
@@ -106,7 +106,8 @@ def tried(
     kind, size, recording = fault
     settings = TrackerSettings(hand_length_m=length_m, work_dir=work)
     motion = MediaPipeTracker(settings).track(recording)
-    doubted = any(one.doubt for one in motion.provenance.agreement)
+    # As the verdict warns.
+    doubted = any(one.doubt or 2 * one.used < one.frames for one in motion.provenance.agreement)
     where = "photographs" if case.name.startswith("camera") else "rendered"
     if size == 0:
         return (f"{where}: called wrong", f"{kind}: called wrong"), doubted
