@@ -115,5 +115,5 @@ def test_missing_library_is_named(method, monkeypatch):
     for name in [n for n in sys.modules if n.split(".")[0] == "dex_retargeting"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "dex_retargeting", None)
-    with pytest.raises(MissingDependencyError, match=rf"{method} needs dex-retargeting.*pip"):
+    with pytest.raises(MissingDependencyError, match=rf"{method}` needs dex-retargeting.*pip"):
         retarget_motion(motion_of(moving_hands(3)), ROBOT, method)

@@ -35,7 +35,7 @@ from acehand_core.motion import HandMotion
 from acehand_core.provenance import Provenance
 from acehand_core.recordings.hands_file import write_hand_motion
 from acehand_core.recordings.keypoints.checks import in_order
-from acehand_core.recordings.keypoints.mapping import UNITS_M, order_named
+from acehand_core.recordings.keypoints.mapping import UNITS_M, naming, order_named
 from acehand_core.safe_files import safe_load_npz
 from acehand_core.types import SIDES, JointsCamera, PerHand, Progress, Side, no_progress
 from acehand_core.user_files import read_json
@@ -411,7 +411,8 @@ def read_generic(
     metres = UNITS_M[_choice(stated, "unit", UNITS_M, where)]
 
     if "joints" in data:
-        order = order_named(where, str(stated.get("joint_order", "")))
+        with naming(where):
+            order = order_named(str(stated.get("joint_order", "")), "'joint_order'")
         if len(set(order) - {None}) < 21:
             raise SchemaError(f"{where}: 'joint_order' {stated['joint_order']!r} lacks keypoints.")
         joints = take(data, "joints", where, (None, 2, len(order), 3)) * metres

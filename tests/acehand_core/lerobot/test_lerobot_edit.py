@@ -165,7 +165,7 @@ def test_what_cannot_be_removed_is_refused_and_nothing_changes(shared):
     assert samples.snapshot(shared) == whole and samples.names_in(shared.parent) == ["data"]
     (shared / VIDEO.format(0)).write_bytes(before[VIDEO.format(0)])
     shutil.copy(shared / DATA.format(0), shared / DATA.format(5))
-    with pytest.raises(SchemaError, match=r"file-005.parquet belongs to no episode; run .*-repair"):
+    with pytest.raises(SchemaError, match=r"file-005.parquet belongs to no episode; run .*repair"):
         remove_episodes(shared, [0])
 
 

@@ -267,7 +267,7 @@ def test_the_node_resumes(inputs, whole, tmp_path):
 
             return convert_bag(offline_options(values), reported, cancel)
 
-        log = JobLog(SimpleNamespace(info=said.append), worker)
+        log = JobLog(SimpleNamespace(info=said.append, warning=said.append), worker)
         worker.start(work)
         worker.join()
         log.tell()

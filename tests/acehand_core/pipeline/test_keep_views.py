@@ -171,7 +171,8 @@ def test_views_that_cannot_be_kept_are_refused_before_any_work(name, rig, tmp_pa
 def test_nothing_to_keep_is_refused(flag, rig, tmp_path, capsys):
     words = (rig[0], *rig[7:], "--output", tmp_path / "out", flag)
     run, dry = Run(capsys, *words), Run(capsys, *words, "--dry-run")
-    assert run.code == 2 and f"{flag} needs" in run.messages and "there is" in run.messages
+    setting = flag.removeprefix("--").replace("-", "_")
+    assert run.code == 2 and f"`{setting}` needs" in run.messages and "there is" in run.messages
     assert (dry.code, dry.messages) == (run.code, run.messages)
 
 
@@ -189,7 +190,7 @@ def test_views_of_a_bag(tmp_path, capsys):
     words = (tmp_path / "bag", "--tracker", hands, "--no-overlay", "--output", out)
     words += ("--image-topic", "/left/image_raw", "--keep-views")
     dry = Run(capsys, *words, "--dry-run")
-    assert dry.code == 2 and "--views of a bag" in dry.messages
+    assert dry.code == 2 and "`views` of a bag" in dry.messages
     assert Run(capsys, *words, "--views", "right").code == 0 and check_every_frame(out) == []
     assert [read_number(image) for image in shown(out, "ego")] == list(range(COUNT))
     images = shown(out, "right")

@@ -109,7 +109,7 @@ def test_files_that_are_wrong(tmp_path):
         ("a.csv", "recording;task\ntalk;a\n", "commas"),
         ("a.srt", "1\n00:00:01,000 --> 00:00:02,000\nx\n", ".csv"),
         ("a.json", '{"segments": []}', "EPIC-KITCHENS-100"),
-        ("a.docx", "x", "--task-file"),
+        ("a.docx", "x", "task_file"),
     ):
         with pytest.raises(InputError) as raised:
             tasks_in(tmp_path / name, text)

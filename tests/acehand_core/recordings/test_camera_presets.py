@@ -128,7 +128,7 @@ def test_without_a_camera_the_note_names_what_to_give(tmp_path: Path) -> None:
     tracker = MediaPipeTracker(TrackerSettings())
     notes = tracker._provenance(recording, Camera.nominal(96, 64)).notes
     (note,) = [note for note in notes if "60 degrees" in note]
-    for name in ("--camera-preset", "--camera", "--camera-estimate"):
+    for name in ("`camera_preset`", "`camera`", "`camera_estimate`"):
         assert name in note
     # Of 3:2 pictures: those whose pictures may be cropped; Aria's are square.
     assert "this shape webcam, logitech_c920, phone)" in note

@@ -196,7 +196,7 @@ def test_unusable_datasets(version_3: Path, tmp_path: Path) -> None:
     for path, key, message in (
         (version_3 / "episode_000007", None, "episode 7; valid: 0 to 2"),
         (version_3, None, "/episode_000000"),
-        (EXAMPLE, EGO, "--video-key"),
+        (EXAMPLE, EGO, "video_key"),
     ):
         with pytest.raises(InputError, match=message):
             open_recording(path, video_key=key)

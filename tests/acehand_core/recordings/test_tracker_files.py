@@ -124,7 +124,7 @@ WRONG = [
     ({"joints": np.ones((4, 63))}, "(T, 21, 3) or (T, 2, 21, 3)"),
     ({"joints": np.float64(3.0)}, "shape ()"),
     ({"joints": np.ones((0, 2, 21, 3))}, "no frame"),
-    (ONE_HAND, "--hands left|right"),
+    (ONE_HAND, "hands=left|right"),
     (ONE_HAND | {"side": "both"}, "'both'; valid: left, right"),
     (ONE_HAND | {"side": "rigth"}, "Did you mean 'right'?"),
     (BOTH_HANDS | {"frame": "cam"}, "Did you mean 'camera'?"),

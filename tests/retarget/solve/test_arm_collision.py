@@ -204,10 +204,10 @@ def test_a_gripper_of_the_file_is_taken_off(tmp_path: Path, hands) -> None:
 
 def test_flags_that_cannot_be_meant(arm) -> None:
     for given, words in (
-        ({"path": None, "table": "none"}, "--arm FILE"),
-        ({"path": arm.path, "base_right": (0.0,) * 5}, "--arm-base-right"),
-        ({"path": arm.path, "table": "low"}, "--arm-table 'low'"),
-        ({"path": arm.path, "table": "nan"}, "--arm-table 'nan'"),
+        ({"path": None, "table": "none"}, "arm=FILE"),
+        ({"path": arm.path, "base_right": (0.0,) * 5}, "arm_base_right"),
+        ({"path": arm.path, "table": "low"}, "arm_table=.low"),
+        ({"path": arm.path, "table": "nan"}, "arm_table=.nan"),
     ):
         with pytest.raises(InputError, match=words):
             ArmSettings(**given)

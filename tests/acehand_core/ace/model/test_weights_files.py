@@ -319,9 +319,9 @@ def test_missing_pieces_are_named(checkpoint, base):
     with pytest.raises(InputError, match="only a piece"):
         load_weights(base)
     for path, flag in (
-        (checkpoint.parent / "caption_embed.pt", "--caption"),
-        (base / "Wan2.2_VAE.pth", "--vae"),
-        (base, "--base"),
+        (checkpoint.parent / "caption_embed.pt", "caption=FILE"),
+        (base / "Wan2.2_VAE.pth", "vae=FILE"),
+        (base, "base="),
     ):
         shutil.rmtree(path) if path == base else path.unlink()
         with pytest.raises(InputError, match=flag):

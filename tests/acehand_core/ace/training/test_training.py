@@ -23,6 +23,7 @@ pytest.importorskip("hydra")
 from accelerate import Accelerator
 from safetensors.torch import load_file
 
+from acehand_core import user_files
 from acehand_core.ace.model.batch import ClipBatch
 from acehand_core.ace.model.network import AceModel, SolveOptions
 from acehand_core.ace.model.weights.load import load_weights
@@ -410,6 +411,7 @@ def test_a_new_term_is_one_entry_and_its_weight(data, tmp_path, monkeypatch):
     )  # fmt: skip
     monkeypatch.setitem(TERMS, depth.name, depth)
     monkeypatch.setattr(config, "LossWeights", WeightsWithDepth)
+    monkeypatch.setattr(user_files, "_entries", user_files._entries.__wrapped__)  # not cached
 
     # One wrist of six is 0.3 m too deep: 0.05 m in the mean.
     t = targets(clips=1, frames=3)
