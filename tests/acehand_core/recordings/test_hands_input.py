@@ -49,7 +49,7 @@ def test_camera_poses_give_the_world(tmp_path: Path, capsys) -> None:
         "--camera camera.json",
         "--mirrored",
         "--tracker mediapipe",
-        "--mirrored --camera camera.json",
+        "--camera camera.json --mirrored",
         "--hand-length 0.18",
     ],
 )
