@@ -54,7 +54,7 @@ class JointMap:
     def values(self, commands: Commands) -> Commands:
         """Return driven angles (rad) as the controller's values, rounded to whole registers."""
         if self.unit == "register":
-            commands = self.hand.controller.of(commands)
+            commands = self.hand.controller.to_registers(commands)
             commands = np.round(commands) if self.hand.controller.whole else commands
         return commands[..., list(self.commands)]
 
@@ -65,7 +65,7 @@ class JointMap:
             registers = self.hand.controller
             travel = registers.at_upper - registers.at_lower
             velocities = velocities * travel / (registers.upper - registers.lower)
-            positions = registers.of(positions)
+            positions = registers.to_registers(positions)
         order = list(self.commands)
         return Course(course.seconds, positions[:, order], velocities[:, order])
 
@@ -73,7 +73,7 @@ class JointMap:
         """Return the driven angles (C,) of joints measured under the controller's names."""
         out = np.empty(len(self.joints))
         out[list(self.commands)] = [positions[name] for name in self.joints]
-        return out if self.unit == "rad" else self.hand.controller.inverse(out)
+        return out if self.unit == "rad" else self.hand.controller.to_angles(out)
 
 
 @dataclass(frozen=True, slots=True)

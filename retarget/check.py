@@ -178,7 +178,7 @@ def _registers(hand: HandSpec) -> str:
     registers = hand.controller
     share = np.random.default_rng(0).random((9, len(hand.rest)))
     commands = hand.command_lower + share * (hand.command_upper - hand.command_lower)
-    if np.abs(registers.inverse(registers.of(commands)) - commands).max() > SAME_LIMIT:
+    if np.abs(registers.to_angles(registers.to_registers(commands)) - commands).max() > SAME_LIMIT:
         raise Wrong("register values do not convert back to the angles")
     low = min(registers.at_lower.min(), registers.at_upper.min())
     high = max(registers.at_lower.max(), registers.at_upper.max())

@@ -22,7 +22,7 @@ from acehand_core.motion import (
 )
 from acehand_core.processes import one_blas_thread
 from acehand_core.types import SIDES, Latency, Side, TimestampsNs
-from retarget.replay.clip import JudgedClip, clip_measures, clip_of, evidence_measures
+from retarget.replay.clip import EpisodeArrays, clip_measures, clip_of, evidence_measures
 from retarget.replay.judgements import JUDGEMENTS, Judgements, Measure, findings, status_of
 from retarget.replay.metrics import flexion_report
 from retarget.replay.simulate import Physics, play, sent_commands
@@ -198,7 +198,9 @@ def _assemble(
         command_joints=specs[0].command_joints,
         joints=joints,
         commands=commands,
-        registers=np.stack([s.controller.of(sent[i]) for i, s in enumerate(specs)], axis=1),
+        registers=np.stack(
+            [s.controller.to_registers(sent[i]) for i, s in enumerate(specs)], axis=1
+        ),
         frame=frame,
         T_frame_base=poses,
         confidence=np.where(active, motion.quality, 0.0),
@@ -259,7 +261,7 @@ def judge(
     """
     if not trajectory.active.any():
         return Verdict("fail", ("no hand was found",))
-    clip = JudgedClip(**clip_of(motion, trajectory, source_ns))
+    clip = EpisodeArrays(**clip_of(motion, trajectory, source_ns))
     # Counted in the exact trajectory, not in the stored one.
     outside, fast = trajectory.limit_violations, trajectory.speed_violations
     measures = [

@@ -262,11 +262,11 @@ class Trim:
     def run(self, terminal: console.Terminal) -> int:
         from acehand_core.lerobot.trim import trim_episodes
         from acehand_core.lerobot.trim_rules import read_trim_rules
-        from acehand_core.review.decisions import write_beside
+        from acehand_core.review.decisions import write_sidecars
 
         rules = read_trim_rules(self.rules)
         trimming = trim_episodes(
-            self.folder, rules, write_beside, delete=self.delete, dry_run=self.dry_run,
+            self.folder, rules, write_sidecars, delete=self.delete, dry_run=self.dry_run,
             progress=terminal.bars,
         )  # fmt: skip
         _say_trimming(self.folder, trimming, self.dry_run)

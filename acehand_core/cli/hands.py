@@ -46,7 +46,7 @@ class Reconstruct:
     )
 
     def run(self, terminal: console.Terminal) -> int:
-        from acehand_core.pipeline.report import how_well_known, said
+        from acehand_core.pipeline.report import said, uncertainty_summary
         from acehand_core.recordings import hands_file
         from acehand_core.trackers.choose import open_input
 
@@ -60,7 +60,7 @@ class Reconstruct:
             raise NoHandError(f"{self.input}: no hand was found in {len(motion)} frames.")
         hands_file.write_hand_motion(motion, output, self.overwrite)
         left, right = motion.observed.mean(0)
-        known, count = how_well_known(motion), len(motion)
+        known, count = uncertainty_summary(motion), len(motion)
         console.say(f"{output}: {count} frames, left {left:.0%}, right {right:.0%}{said(known)}")
         coverage = {"left": left, "right": right}
         report = {"output": str(output), "frames": count, "coverage": coverage}

@@ -48,11 +48,11 @@ class Retarget:
 
 def summarise(report: JobReport, terminal: console.Terminal) -> None:
     """Print the result of each input, with ``--quiet`` one line each."""
-    from acehand_core.pipeline.report import cuts_said, evidence_said, said
+    from acehand_core.pipeline.report import format_cuts, format_evidence, said
 
     quiet = terminal.quiet
     for entry in () if quiet else report.cuts:
-        for line in cuts_said(entry):
+        for line in format_cuts(entry):
             console.say(line)
     for episode in report.episodes:
         coverage = episode.json["coverage"]
@@ -61,7 +61,7 @@ def summarise(report: JobReport, terminal: console.Terminal) -> None:
         where = f" {cut['start_s']:.1f} to {cut['end_s']:.1f} s" if cut else ""
         console.say(f"{episode.source}{where}: {episode.verdict} ({seen}{said(episode.json)})")
         if "evidence" in episode.json and not quiet:
-            console.say(f"  - {evidence_said(episode.json['evidence'])}")
+            console.say(f"  - {format_evidence(episode.json['evidence'])}")
         for sentence in () if quiet else (*episode.reasons, *episode.json["notes"]):
             console.say(f"  - {sentence}")
 

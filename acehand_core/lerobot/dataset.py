@@ -136,8 +136,8 @@ def read_provenance(root: Path) -> list[dict[str, Any] | None]:
 
 
 @dataclass(frozen=True, slots=True)
-class EpisodeJob:
-    """Origin of one episode.
+class EpisodeKey:
+    """Origin of one episode, by which a resumed run finds it.
 
     Attributes:
         input: name, without folder.
@@ -159,16 +159,16 @@ class EpisodeJob:
 
 @dataclass(frozen=True, slots=True)
 class FinishedEpisodes:
-    """The jobs, rate and ``missing`` files, by episode, of the dataset that is resumed."""
+    """The keys, rate and ``missing`` files, by episode, of the dataset that is resumed."""
 
-    jobs: Mapping[int, EpisodeJob] = field(default_factory=dict)
+    keys: Mapping[int, EpisodeKey] = field(default_factory=dict)
     fps: int | None = None
     missing: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, dataset: Path) -> FinishedEpisodes:
         """Read a dataset's episodes, without those of other programs."""
-        jobs, missing = {}, {}
+        keys, missing = {}, {}
         for number, record in enumerate(read_provenance(dataset)):
             if record is None or JOB not in record:
                 continue
@@ -182,36 +182,36 @@ class FinishedEpisodes:
                 settings["method"] = settings.pop("solver")
             if settings.get("prior") == "off":
                 del settings["prior"]
-            jobs[number] = EpisodeJob(settings=settings, **entry)
+            keys[number] = EpisodeKey(settings=settings, **entry)
             if names := layout.missing_files(dataset, number):
                 missing[number] = names
-        return cls(jobs, layout.read_json(dataset / layout.INFO_PATH)["fps"], missing)
+        return cls(keys, layout.read_json(dataset / layout.INFO_PATH)["fps"], missing)
 
-    def numbers_of(self, job: EpisodeJob) -> list[int]:
+    def numbers_of(self, key: EpisodeKey) -> list[int]:
         """Return the numbers of this episode, by content of its input."""
-        same = self.but_for_task(job)
-        return [number for number in same if self.jobs[number].settings == job.settings]
+        same = self.but_for_task(key)
+        return [number for number in same if self.keys[number].settings == key.settings]
 
-    def but_for_task(self, job: EpisodeJob) -> list[int]:
+    def but_for_task(self, key: EpisodeKey) -> list[int]:
         """Return the numbers of episodes that differ in their task at most."""
 
-        def said(one: EpisodeJob) -> tuple[object, ...]:
+        def said(one: EpisodeKey) -> tuple[object, ...]:
             return one.input_sha256, one.cut, one.part, _without_task(one.settings)
 
-        return [number for number, other in self.jobs.items() if said(other) == said(job)]
+        return [number for number, other in self.keys.items() if said(other) == said(key)]
 
     def all_of(
         self, input_sha256: str, within: tuple[float, float | None], settings: Mapping[str, Any]
-    ) -> list[tuple[int, EpisodeJob]]:
+    ) -> list[tuple[int, EpisodeKey]]:
         """Return the numbered episodes cut from a recording, of any task; [] if incomplete."""
         found = [
-            (number, job)
-            for number, job in self.jobs.items()
-            if job.one_of is not None
-            and (job.input_sha256, job.within) == (input_sha256, within)
-            and _without_task(job.settings) == _without_task(settings)
+            (number, key)
+            for number, key in self.keys.items()
+            if key.one_of is not None
+            and (key.input_sha256, key.within) == (input_sha256, within)
+            and _without_task(key.settings) == _without_task(settings)
         ]
-        there = {job.one_of for _, job in found}
+        there = {key.one_of for _, key in found}
         count = found[0][1].one_of[1] if found and found[0][1].one_of else 0
         whole = count > 0 and there == {(number, count) for number in range(count)}
         return found if whole and not any(n in self.missing for n, _ in found) else []
@@ -229,9 +229,9 @@ class FinishedEpisodes:
         """
         for path, sha256 in origins:
             made = [
-                job.settings if "task" in settings else _without_task(job.settings)
-                for job in self.jobs.values()
-                if (job.input_sha256, job.within or job.cut) == (sha256, cut)
+                key.settings if "task" in settings else _without_task(key.settings)
+                for key in self.keys.values()
+                if (key.input_sha256, key.within or key.cut) == (sha256, cut)
             ]
             if not made or settings in made:
                 continue

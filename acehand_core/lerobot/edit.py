@@ -24,7 +24,7 @@ from acehand_core.lerobot.assemble import Assembly, Row, link, write_episodes
 from acehand_core.lerobot.check import check_info, check_rows, read_rows
 from acehand_core.lerobot.dataset import dataset_differences
 from acehand_core.lerobot.rules import Rule, broken_rules
-from acehand_core.lerobot.transaction import STAGING, built_beside, clean_siblings, recover
+from acehand_core.lerobot.transaction import STAGING, built_sibling, clean_siblings, recover
 from acehand_core.recordings.lerobot_video import is_dataset
 from acehand_core.types import Progress, no_progress
 
@@ -169,7 +169,7 @@ def replace_dataset(root: Path, fill: Callable[[Path], None]) -> None:
 
     ``fill`` writes episodes and metadata to a folder; all other files are linked. Raises OSError.
     """
-    with built_beside(root, replaces=True) as base:
+    with built_sibling(root, replaces=True) as base:
         fill(base)
         transaction.step("link the rest")
         theirs = _of_episodes(root)
@@ -235,7 +235,7 @@ def merge_datasets(
         elif not replaces and output.exists():
             raise OutputError(f"{output} exists; choose a folder that does not.")
         output.parent.mkdir(parents=True, exist_ok=True)
-        with built_beside(output, replaces) as base:
+        with built_sibling(output, replaces) as base:
             assembly: Assembly | None = None
             shared: dict[str, Any] = {}
             said = []

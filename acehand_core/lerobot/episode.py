@@ -24,7 +24,7 @@ from acehand_core.motion import HandMotion, Recording, RobotTrajectory
 from acehand_core.recordings import lerobot_video
 from acehand_core.recordings.hands_file import read_hand_motion
 from acehand_core.recordings.lerobot_video import Latest
-from retarget.replay.clip import JudgedClip, RobotColumns, clip_of
+from retarget.replay.clip import EpisodeArrays, RobotColumns, clip_of
 
 _HANDS = (
     columns.JOINTS, columns.WRIST_JOINTS, columns.CONFIDENCE, columns.FILLED, columns.VALID,
@@ -36,7 +36,7 @@ ABSENT, OBSERVED, FILLED, DOUBTFUL = range(4)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Episode(JudgedClip):
+class Episode(EpisodeArrays):
     """One episode: the clip of its columns, and the files next to it.
 
     ``columns`` are the dataset's, (T, N) each. ``report`` and ``origin`` (provenance) are empty

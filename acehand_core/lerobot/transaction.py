@@ -161,7 +161,7 @@ def publish(base: Path, root: Path, replaces: bool) -> None:
 
 
 @contextlib.contextmanager
-def built_beside(root: Path, replaces: bool) -> Iterator[Path]:
+def built_sibling(root: Path, replaces: bool) -> Iterator[Path]:
     """Yield a hidden sibling that ``publish`` renames; removed on failure. Raises OSError."""
     step("begin")
     base, lock = claim(root)

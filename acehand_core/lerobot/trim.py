@@ -64,8 +64,8 @@ class EpisodePiece:
         return self.stop - self.start
 
 
-#: Writes our files of a piece: from the episode's folder to the piece's.
-Beside = Callable[[Path, Path, EpisodePiece], None]
+#: Writes the sidecar files of a piece: from the episode's folder to the piece's.
+SidecarWriter = Callable[[Path, Path, EpisodePiece], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Trimming:
 def trim_episodes(
     root: Path,
     rules: TrimRules | Mapping[int, Sequence[TrimCut]],
-    beside: Beside,
+    write_sidecars: SidecarWriter,
     *,
     delete: bool = False,
     dry_run: bool = False,
@@ -98,7 +98,7 @@ def trim_episodes(
 
     Args:
         rules: what to cut; or the cuts by episode.
-        beside: writes our files of a piece, except ``trim.json``.
+        write_sidecars: writes the sidecar files of a piece, except ``trim.json``.
         delete: do not keep the original episodes.
         dry_run: return what would be cut, and change nothing.
 
@@ -138,7 +138,7 @@ def trim_episodes(
                 _check_finished(root, row)
         aside = None
         if found and not dry_run:
-            aside = _trim(root, content, pieces, said, beside, delete, progress)
+            aside = _trim(root, content, pieces, said, write_sidecars, delete, progress)
         return Trimming(tuple(said), len(lengths), sum(lengths), aside)
 
 
@@ -176,7 +176,7 @@ def _trim(
     content: edit.Content,
     pieces: Sequence[Sequence[tuple[int, int]]],
     said: Sequence[Mapping[str, Any]],
-    beside: Beside,
+    write_sidecars: SidecarWriter,
     delete: bool,
     progress: Progress,
 ) -> str | None:
@@ -203,7 +203,7 @@ def _trim(
                 transaction.step(f"cut episode {row['episode_index']}")
                 said_of_it = {"id": identity, "episode": row["episode_index"]}
                 made = _Cutting(root, info, row, tasks, scratch / str(number), said_of_it)
-                parts.append((made.target, made.write(own, beside)))
+                parts.append((made.target, made.write(own, write_sidecars)))
 
         there = {task for _, listed in parts for row in listed for task in row["tasks"]}
         used = [task for task in tasks if task in there]
@@ -237,7 +237,7 @@ class _Cutting:
     target: Path
     said: Mapping[str, Any]
 
-    def write(self, pieces: Sequence[tuple[int, int]], beside: Beside) -> list[Row]:
+    def write(self, pieces: Sequence[tuple[int, int]], write_sidecars: SidecarWriter) -> list[Row]:
         """Write the pieces and return their rows of meta/episodes."""
         table = layout.read_frames(self.root, self.row)
         source = self.root / layout.episode_folder(self.row["episode_index"])
@@ -255,7 +255,7 @@ class _Cutting:
             folder = self.target / layout.episode_folder(number)
             folder.mkdir(parents=True)
             if source.is_dir():
-                beside(source, folder, piece)
+                write_sidecars(source, folder, piece)
             (folder / TRIM).write_bytes(layout.to_json_bytes({"pieces": chain}))
 
         schema = layout.read_parquet(self.root / self.row["path"]).schema

@@ -36,7 +36,7 @@ from acehand_core.recordings.bags.bag import Bag
 from acehand_core.recordings.bags.library import decode
 from acehand_core.recordings.bags.messages import OPTICAL, SHARED, STRING, TOPICS, Demonstration
 from acehand_core.recordings.bags.records import DroppedMessages
-from acehand_core.recordings.bags.writer import BagWriter, Storage, clean_beside, load_library
+from acehand_core.recordings.bags.writer import BagWriter, Storage, clean_siblings, load_library
 from acehand_core.recordings.lerobot_video import is_dataset
 from acehand_core.recordings.registry import Registry
 from acehand_core.recordings.selection import hands_at, poses_at
@@ -147,7 +147,7 @@ def convert_bag(
     """
     if options.bag_output is not None:
         load_library()
-        clean_beside(options.bag_output)
+        clean_siblings(options.bag_output)
         if options.job.existing != "resume":
             check_free(options.bag_output, options.job.existing == "overwrite")
         output, bag = options.bag_output.absolute(), options.bag.absolute()
@@ -189,7 +189,7 @@ def _convert(
         made = (e.episode_index for e in done.episodes if e.episode_index is not None)
         numbers = tuple(sorted({*made, *done.skipped_episodes}))
         if options.bag_output and numbers and not job.dry_run and not stopped:
-            written = _write_beside(options, options.bag_output, index, numbers, progress, passed)
+            written = _write_bag(options, options.bag_output, index, numbers, progress, passed)
     except KeyboardInterrupt as stop:
         stopped = stop
     except AcehandError as error:  # the dataset is complete
@@ -263,7 +263,7 @@ def _marked_episodes(index: BagIndex, topic: str) -> list[Span]:
     return found
 
 
-def _write_beside(
+def _write_bag(
     options: ConvertOptions,
     output: Path,
     index: BagIndex,

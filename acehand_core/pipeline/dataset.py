@@ -278,13 +278,13 @@ class Dataset:
         sources = columns.Sources(episode.hands, episode.trajectory, stamps)
         values = columns.write(self._specs, sources)
         folder = files.episode_folder(number)
-        beside = {f"{folder}/{name}": path for name, path in staged.items()}
-        self._writer.add_episode(values, episode.task, videos, record, beside)
+        sidecars = {f"{folder}/{name}": path for name, path in staged.items()}
+        self._writer.add_episode(values, episode.task, videos, record, sidecars)
         del values
         release_memory()  # pictures are drawn next
         return report, self.output / folder
 
-    def held(self) -> contextlib.AbstractContextManager[object]:
+    def lock(self) -> contextlib.AbstractContextManager[object]:
         """Keep other writers away from the dataset. Raises LockedError, an OutputError."""
         return contextlib.nullcontext() if self._writer else DirectoryLock(self.output)
 
@@ -310,8 +310,8 @@ class Dataset:
         report = episode_report(episode, number)
         record = episode_provenance(episode.hands, episode.trajectory, self.robot.license)
         record |= _other_cameras(episode.view)
-        if episode.job is not None:
-            record[JOB] = asdict(episode.job)
+        if episode.key is not None:
+            record[JOB] = asdict(episode.key)
         entry = {**report.json, "source": episode.view.name, "provenance": record}
         content = {files.REPORT: (json.dumps(entry, indent=2) + "\n").encode()}
         if episode.calibration is not None:

@@ -17,7 +17,7 @@ from typing import Any
 from acehand_core.atomic import check_free
 from acehand_core.errors import AcehandError, InputError, Interrupted, OutputError
 from acehand_core.lerobot import format as files
-from acehand_core.lerobot.dataset import EpisodeJob, FinishedEpisodes, prepare_output
+from acehand_core.lerobot.dataset import EpisodeKey, FinishedEpisodes, prepare_output
 from acehand_core.lerobot.writer import max_episode_frames
 from acehand_core.motion import HandMotion, Recording, RobotTrajectory
 from acehand_core.pipeline.dataset import Dataset, draw
@@ -99,8 +99,8 @@ class _Plan:
 
     task: str
     track: Callable[[], Tracked]
-    todo: Sequence[tuple[EpisodeJob, Recording]]
-    unfinished: Mapping[int, tuple[EpisodeJob, Recording]]
+    todo: Sequence[tuple[EpisodeKey, Recording]]
+    unfinished: Mapping[int, tuple[EpisodeKey, Recording]]
     cut: Mapping[str, Any] | None
 
 
@@ -143,7 +143,7 @@ class _Job:
             finished = prepare_output(settings.output, settings.existing)
         resumed = settings.existing == "resume"
         fps = settings.fps or (finished.fps if resumed else None)
-        if resumed and finished.jobs:
+        if resumed and finished.keys:
             origins = [(path, registry.sha256(path, settings.reading)) for path in paths]
             shaping = run.shaping(fps)
             if run.narration is not None:  # each episode has its own task
@@ -153,7 +153,7 @@ class _Job:
         dataset = Dataset(settings.output, run.robot, settings.existing, fps)
         job = cls(run, paths, finished, dataset, started)
         if settings.hands is None and (side := run.settings.hands) != "both":
-            note = f"robot {run.robot.label} has a {side} hand only: the other is not looked for"
+            note = f"robot {run.robot.label} has a {side} hand only: the other is not tracked"
             progress(note, 0, 0)
             job.dropped.remark(note)
         return job
@@ -164,7 +164,7 @@ class _Job:
         try:
             source = self.run.open(path)
             dropped = source.dropped
-            if self._is_all_there(source):
+            if self._already_converted(source):
                 return True
             found = cut_recording(self.run, source)
             self.cuts += [found.cuts] if found.cuts else []
@@ -193,7 +193,7 @@ class _Job:
                 self.dropped.add(dropped)
         return True
 
-    def _is_all_there(self, source: Source) -> bool:
+    def _already_converted(self, source: Source) -> bool:
         """Return whether the dataset has all demonstrations of an input: it need not be cut again.
 
         Raises InputError if it has, but the input is appended or a task has changed.
@@ -209,11 +209,11 @@ class _Job:
             raise _there_already(source.path, done[0][0])
 
         told = run.narration.since(source.path, settings.cut[0]) if run.narration else ()
-        for number, job in done:
-            start = job.cut[0] - settings.cut[0]
-            lasts = duration_s(recording) if job.one_of == (0, 1) else job.cut[1] or 0.0
+        for number, key in done:
+            start = key.cut[0] - settings.cut[0]
+            lasts = duration_s(recording) if key.one_of == (0, 1) else key.cut[1] or 0.0
             task = task_of(told, start, start + lasts) or settings.task
-            if task != job.settings["task"]:
+            if task != key.settings["task"]:
                 raise _other_task(source.path, number, task)
         self.skipped.append(str(source.path))
         self.skipped_episodes += [number for number, _ in done]
@@ -240,10 +240,10 @@ class _Job:
         limit = max_episode_frames(fps)
         shaping = run.shaping(fps) | {"task": span.task or settings.task}
         todo, skipped = [], []
-        unfinished: dict[int, tuple[EpisodeJob, Recording]] = {}
+        unfinished: dict[int, tuple[EpisodeKey, Recording]] = {}
         edges = [*range(0, len(view), limit), len(view)]
         for frames in pairwise(edges):
-            job = EpisodeJob(
+            key = EpisodeKey(
                 recording.name,
                 recording.sha256 or "",
                 times,
@@ -252,10 +252,10 @@ class _Job:
                 within=settings.cut if span.number else None,
                 one_of=span.number,
             )
-            episode = job, part(view, *frames)
-            numbers = finished.numbers_of(job)
+            episode = key, part(view, *frames)
+            numbers = finished.numbers_of(key)
             if not numbers:
-                others = finished.but_for_task(job)
+                others = finished.but_for_task(key)
                 if others and settings.existing == "resume":
                     raise _other_task(path, others[0], shaping["task"])
                 todo.append(episode)
@@ -280,13 +280,13 @@ class _Job:
         """Write the files that an interrupted run left out; note each episode."""
         dataset, overlay = self.dataset, self.run.settings.overlay
         tracked: Tracked | None = None
-        for number, (job, view) in plan.unfinished.items():
+        for number, (key, view) in plan.unfinished.items():
             names = self.finished.missing.pop(number)
             made = self.run.stored(dataset.output / files.episode_folder(number))
             if made is None:
                 made = tracked = tracked or plan.track()
-            episode = self.run.demonstrate(view, made, plan.task, job, plan.cut)
-            with dataset.held():
+            episode = self.run.demonstrate(view, made, plan.task, key, plan.cut)
+            with dataset.lock():
                 folder = dataset.complete(episode, number)
                 if {files.SHEET, files.OVERLAY} & set(names):
                     dataset.draw(episode, folder, overlay, self.run.progress, self.run.arm)
@@ -305,8 +305,8 @@ class _Job:
                 videos = stack.enter_context(dataset.encoded(views))
             tracked = plan.track()
 
-            for job, view in plan.todo:
-                episode = run.demonstrate(view, tracked, plan.task, job, plan.cut)
+            for key, view in plan.todo:
+                episode = run.demonstrate(view, tracked, plan.task, key, plan.cut)
                 self.recorded_s += len(view) / view.fps
                 if settings.dry_run:
                     self.episodes.append(episode_report(episode, None))

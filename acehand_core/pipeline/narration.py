@@ -20,9 +20,9 @@ from acehand_core.errors import InputError
 from acehand_core.pipeline.settings import TaskSegment
 
 #: Value of ``task_file`` for a file next to each recording.
-BESIDE = "beside"
+SIDECAR = "sidecar"
 #: Ending of such a file, after the recording's name with or without suffix.
-SIDECAR = ".task.csv"
+SIDECAR_SUFFIX = ".task.csv"
 #: Columns for recording, start, end and task: ours (only the task is mandatory) and
 #: EPIC-KITCHENS-100's.
 OURS = ("recording", "start", "end", "task")
@@ -44,7 +44,7 @@ class _Row:
 
 @dataclass(frozen=True, slots=True)
 class Narration:
-    """A file of task text, or ``BESIDE``."""
+    """A file of task text, or ``SIDECAR``."""
 
     source: str
     rows: Sequence[_Row] = field(default_factory=tuple)
@@ -52,24 +52,24 @@ class Narration:
     @classmethod
     def read(cls, source: str) -> Narration:
         """Read ``task_file``. Raises InputError."""
-        return cls(source) if source == BESIDE else cls(source, _rows(Path(source)))
+        return cls(source) if source == SIDECAR else cls(source, _rows(Path(source)))
 
     def check_inputs(self, inputs: Sequence[Path]) -> None:
         """Raise InputError for several inputs and rows without recording."""
         if len(inputs) > 1 and any(not row.recording for row in self.rows):
             raise InputError(
                 f"{self.source}: {len(inputs)} recordings need a column {OURS[0]}, or a file next "
-                f"to each (`task_file={BESIDE}`)."
+                f"to each (`task_file={SIDECAR}`)."
             )
 
     def of(self, recording: Path) -> tuple[TaskSegment, ...]:
         """Return the task text of a recording, in order of time.
 
         Raises InputError for an invalid time, an end before its start, two rows without times and
-        different tasks, or, with ``BESIDE``, a missing file.
+        different tasks, or, with ``SIDECAR``, a missing file.
         """
         rows = self.rows
-        if self.source == BESIDE:
+        if self.source == SIDECAR:
             rows = _rows(sidecar(recording))
         rows = [row for row in rows if _is_of(row.recording, recording)]
         told = sorted(map(_narrated, rows), key=lambda one: (one.start_s or 0.0, one.end_s or 0.0))
@@ -131,10 +131,10 @@ class Narration:
 def sidecar(recording: Path) -> Path:
     """Return the file of task text next to a recording. Raises InputError if missing."""
     for name in (recording.name, recording.stem):
-        if (file := recording.with_name(name + SIDECAR)).is_file():
+        if (file := recording.with_name(name + SIDECAR_SUFFIX)).is_file():
             return file
     raise InputError(
-        f"{recording}: `task_file={BESIDE}`: there is no {recording.stem}{SIDECAR} next to it."
+        f"{recording}: `task_file={SIDECAR}` needs {recording.stem}{SIDECAR_SUFFIX} next to it."
     )
 
 
@@ -184,7 +184,7 @@ def _rows(path: Path) -> list[_Row]:
     if path.suffix.lower() != ".csv":
         raise InputError(
             f"`task_file={path}`: give a .csv with the columns {', '.join(OURS)}, or "
-            f"EPIC-KITCHENS-100's ({', '.join(EPIC)}), or the word {BESIDE}."
+            f"EPIC-KITCHENS-100's ({', '.join(EPIC)}), or the word {SIDECAR}."
         )
     try:
         text = path.read_bytes().decode("utf-8-sig")

@@ -15,7 +15,7 @@ from acehand_core import errors
 from acehand_core.atomic import atomic_path
 from acehand_core.errors import OutputError
 from acehand_core.hand.skeleton import FINGERS, TIPS, finger_keypoints
-from acehand_core.lerobot.dataset import EpisodeJob
+from acehand_core.lerobot.dataset import EpisodeKey
 from acehand_core.motion import (
     FILL_FRAMES,
     ArmMotion,
@@ -117,7 +117,7 @@ class Demonstration:
     Attributes:
         view: at the dataset's times and size.
         calibration: text of the calibration file, if there is one.
-        job: identifies the episode for a resumed run.
+        key: identifies the episode for a resumed run.
         cut: where and why it was cut out of a longer recording.
     """
 
@@ -126,14 +126,14 @@ class Demonstration:
     trajectory: RobotTrajectory
     task: str = TASK
     calibration: str | None = None
-    job: EpisodeJob | None = None
+    key: EpisodeKey | None = None
     cut: Mapping[str, Any] | None = None
 
 
 def episode_report(episode: Demonstration, number: int | None) -> EpisodeReport:
     """Measure one episode; ``number`` is its index in the dataset. Unknown values are None."""
-    motion, trajectory, job = episode.hands, episode.trajectory, episode.job
-    subject = None if job is None else job.settings.get("subject")
+    motion, trajectory, key = episode.hands, episode.trajectory, episode.key
+    subject = None if key is None else key.settings.get("subject")
     error_mm = trajectory.tip_error_m[trajectory.active] * 1e3
     reports = [report for report in trajectory.replay if report is not None]
     verdict = trajectory.verdict
@@ -191,7 +191,7 @@ def measures_of_hands(motion: HandMotion) -> dict[str, Any]:
             for slot, side in enumerate(SIDES)
         },
         "filled_share": _number(motion.filled.sum() / max(int(motion.known.sum()), 1), 4),
-        **how_well_known(motion),
+        **uncertainty_summary(motion),
         "reprojection_px": _spread(reprojection_px(motion), ("median", "p95")),
     }
     if (gaps := filled_gaps(motion)) is not None:
@@ -210,7 +210,7 @@ def measures_of_hands(motion: HandMotion) -> dict[str, Any]:
     return measures
 
 
-def evidence_said(evidence: Mapping[str, Mapping[str, int]]) -> str:
+def format_evidence(evidence: Mapping[str, Mapping[str, int]]) -> str:
     """Return the ``evidence`` of an episode's report as a line."""
     return "frames placed: " + "; ".join(
         f"{side} {n['one_camera']} by one camera, {n['several_cameras']} by several, "
@@ -228,7 +228,7 @@ def filled_gaps(motion: HandMotion) -> dict[str, int] | None:
     return {frame: int((begun == n).sum()) for n, frame in enumerate(FILL_FRAMES, start=1)}
 
 
-def how_well_known(motion: HandMotion) -> dict[str, Any]:
+def uncertainty_summary(motion: HandMotion) -> dict[str, Any]:
     """Return the share of known hands that are doubtful, and the uncertainty of fingertips.
 
     ``tip_sigma_mm``: medians over followed hands of the standard deviation across and along the
@@ -244,7 +244,7 @@ def how_well_known(motion: HandMotion) -> dict[str, Any]:
 
 
 def said(known: Mapping[str, Any]) -> str:
-    """Return ``how_well_known`` as the end of a sentence, or ""."""
+    """Return ``uncertainty_summary`` as the end of a sentence, or ""."""
     words = ""
     if (sigma := known["tip_sigma_mm"]) is not None:
         words = f"; fingertips +-{sigma['across']:.0f} mm across the line of sight, "
@@ -254,7 +254,7 @@ def said(known: Mapping[str, Any]) -> str:
     return words
 
 
-def cuts_said(entry: Mapping[str, Any]) -> list[str]:
+def format_cuts(entry: Mapping[str, Any]) -> list[str]:
     """Return the lines of an entry of ``JobReport.cuts``: where and why a recording was cut."""
     parts, rules = entry["demonstrations"], entry.get("rules")
     head = f"{entry['source']}: {len(parts)} demonstration{'s' if len(parts) != 1 else ''}"

@@ -16,7 +16,7 @@ import numpy as np
 
 from acehand_core.errors import AcehandError, InputError, NoHandError
 from acehand_core.lerobot import format as files
-from acehand_core.lerobot.dataset import EpisodeJob
+from acehand_core.lerobot.dataset import EpisodeKey
 from acehand_core.motion import Calibration, CameraMotion, HandMotion, Recording
 from acehand_core.pipeline.report import Demonstration
 from acehand_core.pipeline.settings import JobSettings, Span, TaskSegment, task_of
@@ -145,7 +145,7 @@ class Run:
         view: Recording,
         tracked: Tracked,
         task: str,
-        job: EpisodeJob,
+        key: EpisodeKey,
         cut: Mapping[str, Any] | None,
     ) -> Demonstration:
         """Let the robot follow the hands at the times of a view: see ``Demonstration``."""
@@ -174,7 +174,7 @@ class Run:
                 for side, one in calibrations.items()
             }
             text = calibration_text(self.robot, fitted)
-        return Demonstration(view, hands, trajectory, task, text, job, cut)
+        return Demonstration(view, hands, trajectory, task, text, key, cut)
 
     def stored(self, folder: Path) -> Tracked | None:
         """Return the hands and calibrations kept in an episode's folder; None: incomplete."""

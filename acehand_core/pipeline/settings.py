@@ -227,15 +227,16 @@ class JobSettings:
     )
     subject: str | None = setting(
         None,
-        "who is recorded, best a pseudonym; stored with every episode to split datasets by subject",
+        "who is recorded, preferably a pseudonym; stored with every episode to split datasets by "
+        "subject",
         metavar="NAME",
         default_text="unknown",
     )
     task_file: str | None = setting(
         None,
-        "tasks of each recording, with times: a table (.csv, docs/cutting.md), or beside: one next "
-        "to each recording",
-        metavar="FILE|beside",
+        "tasks of each recording, with times: a table (.csv, docs/cutting.md), or sidecar: one "
+        "next to each recording",
+        metavar="FILE|sidecar",
         identity="never",  # the episode's task counts
     )
     split: SplitMode = setting(

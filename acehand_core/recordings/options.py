@@ -64,7 +64,7 @@ class RigOptions:
         rules = {
             "`view` needs `rig`, with cameras and poses": self.view and not self.rig,
             "`stereo` needs `rig` or `baseline`": self.stereo and not (self.rig or pair),
-            "`baseline` is of `stereo` without `rig`": pair and (self.rig or not self.stereo),
+            "`baseline` requires `stereo` without `rig`": pair and (self.rig or not self.stereo),
             "`depth_unit` needs `depth`": self.depth_unit and not self.depth,
             "`rig` needs `view`, `stereo` or `depth`; else `camera`": self.rig and not more,
             "`view_offset` names no `view`": offsets.keys() - self.views.keys(),

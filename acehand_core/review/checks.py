@@ -61,7 +61,9 @@ def episode_measures(episode: Episode, robot: Robot | None) -> list[Measure]:
         for slot, side in enumerate(SIDES):
             if side in own.hands and episode.valid[:, slot].any():
                 units, commands = own.hands[side].controller, columns.commands[:, slot]
-                off = np.abs(columns.registers[:, slot] - own.hands[side].controller.of(commands))
+                off = np.abs(
+                    columns.registers[:, slot] - own.hands[side].controller.to_registers(commands)
+                )
                 wrong = off > 0.05 * np.abs(units.at_upper - units.at_lower)
                 share, at = float(wrong.mean()), int(np.argmax(wrong.any(1)))
                 text = f"{share:.0%} of the {side} hand's register values are not those of its "

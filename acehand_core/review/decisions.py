@@ -144,7 +144,7 @@ def apply_decisions(
             left = _decided(root, decisions, progress)
     if cuts := _cuts(root, left):
         trimming = trim_episodes(
-            root, cuts, write_beside, delete=delete, dry_run=dry_run, progress=progress
+            root, cuts, write_sidecars, delete=delete, dry_run=dry_run, progress=progress
         )
     return DecisionOutcome(removal, trimming, len(decisions) - known)
 
@@ -183,8 +183,8 @@ def _cuts(root: Path, found: Mapping[int, Decision]) -> dict[int, list[TrimCut]]
     return cuts
 
 
-def write_beside(folder: Path, target: Path, piece: EpisodePiece) -> None:
-    """Write the files of a piece of an episode to ``target``, from those in ``folder``.
+def write_sidecars(folder: Path, target: Path, piece: EpisodePiece) -> None:
+    """Write the sidecar files of a piece of an episode to ``target``, from those in ``folder``.
 
     Hands and overlay are cut, and the contact sheet shows the cut overlay. The human hands are
     measured anew for the report; its other entries are listed as ``of_the_whole_episode``. Other

@@ -1,7 +1,7 @@
 """Measures of a clip: implausible human hands, and a robot that does not follow them.
 
-A ``JudgedClip`` has the form of a dataset's columns, so that a conversion and ``acehand inspect``,
-which reads them back, measure the same.
+``EpisodeArrays`` have the form of a dataset's columns, so that a conversion and ``acehand
+inspect``, which reads them back, measure the same.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class RobotColumns:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class JudgedClip:
+class EpisodeArrays:
     """Both hands of T frames, and the robot that follows them.
 
     ``joints`` are NaN where a hand is not valid, and relative to the wrist unless ``placed``.
@@ -100,7 +100,7 @@ class JudgedClip:
 def clip_of(
     motion: HandMotion, trajectory: RobotTrajectory, source_ns: TimestampsNs | None = None
 ) -> dict[str, Any]:
-    """Return the fields of the ``JudgedClip``; ``source_ns`` defaults to the motion's times."""
+    """Return the fields of ``EpisodeArrays``; ``source_ns`` defaults to the motion's times."""
     camera, pinhole = motion.camera, None
     if camera is not None and camera.model == "pinhole":
         row = camera.fx, camera.fy, camera.cx, camera.cy, camera.width, camera.height
@@ -129,7 +129,7 @@ def clip_of(
 
 
 def clip_measures(
-    clip: JudgedClip, robot: Robot | None, tip_error_m: Float[np.ndarray, "T 2 K"] | None
+    clip: EpisodeArrays, robot: Robot | None, tip_error_m: Float[np.ndarray, "T 2 K"] | None
 ) -> list[Measure]:
     """Return the measures that need only hands and robot.
 
@@ -179,7 +179,7 @@ def evidence_measures(origin: Mapping[str, Any]) -> Iterator[Measure]:
         yield Measure("assumed", float(np.hypot.reduce([*assumed.values()])), text)
 
 
-def in_camera(clip: JudgedClip) -> Float[np.ndarray, "T 2 4 4"] | None:
+def in_camera(clip: EpisodeArrays) -> Float[np.ndarray, "T 2 4 4"] | None:
     """Return the robots' base poses in the camera frame, NaN where the camera pose is unknown."""
     robot, motion = clip.robot, clip.motion
     if robot is None or robot.T_frame_base is None:
@@ -205,7 +205,7 @@ def _share(
 # The frames, and which of them show hands.
 
 
-def _frames(clip: JudgedClip) -> Iterator[Measure]:
+def _frames(clip: EpisodeArrays) -> Iterator[Measure]:
     yield Measure("no_hand", float(not clip.valid.any()), "no hand was found")
     frames = f"{len(clip)} frames are" if len(clip) > 1 else "one frame is"
     yield Measure("few_frames", float(len(clip) < LEAST_FRAMES), f"{frames} no trajectory")
@@ -247,7 +247,7 @@ def _longest(flags: Bool[np.ndarray, "T"]) -> tuple[int, int]:
 # Implausible hands: faults of tracking.
 
 
-def hand_measures(clip: JudgedClip) -> list[Measure]:
+def hand_measures(clip: EpisodeArrays) -> list[Measure]:
     """Measure both hands of a clip."""
     measures: list[Measure] = []
     for slot, side in enumerate(SIDES):
@@ -267,7 +267,7 @@ def hand_measures(clip: JudgedClip) -> list[Measure]:
     return [*measures, *_swaps(clip)]
 
 
-def hand_length(clip: JudgedClip) -> float | None:
+def hand_length(clip: EpisodeArrays) -> float | None:
     """Return the length of the more visible hand along its bones (m)."""
     seen = clip.observed & np.isfinite(clip.joints).all((2, 3))
     if not seen.any():
@@ -314,7 +314,7 @@ def _jitter(hand: _Hand, seen: Bool[np.ndarray, "T"], side: Side) -> Measure:
 
 
 def _motion(
-    clip: JudgedClip, hand: _Hand, seen: Bool[np.ndarray, "T"], side: Side
+    clip: EpisodeArrays, hand: _Hand, seen: Bool[np.ndarray, "T"], side: Side
 ) -> Iterator[Measure]:
     """Measure jumps of the wrist and turns of the palm between consecutive frames."""
     both = seen[1:] & seen[:-1]
@@ -335,7 +335,7 @@ def _motion(
 
 
 def _bends(
-    clip: JudgedClip, hand: _Hand, seen: Bool[np.ndarray, "T"], side: Side
+    clip: EpisodeArrays, hand: _Hand, seen: Bool[np.ndarray, "T"], side: Side
 ) -> Iterator[Measure]:
     """Measure finger joints that bend backwards; where most do at once the side is wrong."""
     sign = 1 if side == "right" else -1
@@ -369,18 +369,18 @@ def _bends(
     yield Measure("wrong_side", float(wrong), text, side, int(np.argmax(out)))
 
 
-def _frozen(clip: JudgedClip, slot: int) -> Measure:
+def _frozen(clip: EpisodeArrays, slot: int) -> Measure:
     hand, side = clip.joints[:, slot], SIDES[slot]
     measured = clip.valid[:, slot] & ~clip.filled[:, slot]  # whatever its confidence
     with np.errstate(invalid="ignore"):
         still = measured[1:] & measured[:-1] & (np.abs(np.diff(hand, axis=0)).max((1, 2)) < STILL_M)
     first, stop = _longest(still)
     seconds = (stop - first) / clip.fps
-    text = f"the {side} hand is said to be seen, and does not move at all for {seconds:.1f} s"
+    text = f"the {side} hand is marked as seen but motionless for {seconds:.1f} s"
     return Measure("frozen", seconds, text, side, first)
 
 
-def _vague_tips(clip: JudgedClip, slot: int) -> Iterator[Measure]:
+def _vague_tips(clip: EpisodeArrays, slot: int) -> Iterator[Measure]:
     """Measure the share of uncertain fingertips in followed frames."""
     if clip.sigma is None or not (seen := clip.observed[:, slot]).any():
         return
@@ -391,7 +391,7 @@ def _vague_tips(clip: JudgedClip, slot: int) -> Iterator[Measure]:
         yield Measure("uncertain_tips", vague, text, side)
 
 
-def _placement(clip: JudgedClip, slot: int, seen: Bool[np.ndarray, "T"]) -> Iterator[Measure]:
+def _placement(clip: EpisodeArrays, slot: int, seen: Bool[np.ndarray, "T"]) -> Iterator[Measure]:
     """Measure the distance from the camera, and how joints fit the tracker's landmarks."""
     if not clip.placed:
         return
@@ -418,7 +418,7 @@ def _placement(clip: JudgedClip, slot: int, seen: Bool[np.ndarray, "T"]) -> Iter
     yield Measure("depth_size", factor, f"{text}depth, size and camera do not agree", side, at)
 
 
-def _swaps(clip: JudgedClip) -> list[Measure]:
+def _swaps(clip: EpisodeArrays) -> list[Measure]:
     """Count swaps of both hands by what explains the paths of their wrists."""
     if not clip.placed:
         return []
@@ -457,7 +457,7 @@ def extent(pixels: Float[np.ndarray, "*n 21 2"]) -> Float[np.ndarray, "*n"]:
     return np.asarray(np.sqrt((away**2).sum(-1).mean(-1)))
 
 
-def wrist_paths(clip: JudgedClip) -> Sequence[float]:
+def wrist_paths(clip: EpisodeArrays) -> Sequence[float]:
     """Return the lengths of the left and the right wrist's path while seen (m)."""
     seen = clip.observed[1:] & clip.observed[:-1]
     step = np.linalg.norm(np.diff(clip.joints[:, :, WRIST], axis=0), axis=-1)
@@ -485,7 +485,7 @@ def _limits(columns: RobotColumns, hand: HandSpec, slot: int, side: Side) -> Ite
     yield Measure("coupling", float(residual.max()), text, side, int(np.argmax(residual)))
 
 
-def _acceleration(clip: JudgedClip, columns: RobotColumns, slot: int) -> Iterator[Measure]:
+def _acceleration(clip: EpisodeArrays, columns: RobotColumns, slot: int) -> Iterator[Measure]:
     """Measure the largest acceleration of the base over three consecutive frames with a hand."""
     if columns.T_frame_base is None or len(clip) < 3:
         return
@@ -499,7 +499,7 @@ def _acceleration(clip: JudgedClip, columns: RobotColumns, slot: int) -> Iterato
 
 
 def _base(
-    clip: JudgedClip, columns: RobotColumns, T_camera_base: _Poses, hand: HandSpec, slot: int
+    clip: EpisodeArrays, columns: RobotColumns, T_camera_base: _Poses, hand: HandSpec, slot: int
 ) -> Iterator[Measure]:
     """Measure the distance of robot and human hand between the middles of their fingertips."""
     tips = KinematicTree.of(hand).points(columns.joints[:, slot], hand.tip_names)
@@ -514,7 +514,7 @@ def _base(
 
 
 def _stands_still(
-    clip: JudgedClip, columns: RobotColumns, slot: int, side: Side
+    clip: EpisodeArrays, columns: RobotColumns, slot: int, side: Side
 ) -> Iterator[Measure]:
     """Measure the share of the time in which human fingers move and the robot's do not."""
     with np.errstate(invalid="ignore", divide="ignore"):

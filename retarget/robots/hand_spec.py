@@ -228,12 +228,12 @@ class ControllerUnits:
     unit: str
     whole: bool
 
-    def of(self, commands: CommandBatch) -> CommandBatch:
+    def to_registers(self, commands: CommandBatch) -> CommandBatch:
         """Return register values of driven angles, clipped to the limits."""
         share = np.clip((commands - self.lower) / (self.upper - self.lower), 0, 1)
         return self.at_lower + (self.at_upper - self.at_lower) * share
 
-    def inverse(self, registers: CommandBatch) -> CommandBatch:
+    def to_angles(self, registers: CommandBatch) -> CommandBatch:
         """Return driven angles of register values, clipped to the range."""
         share = np.clip((registers - self.at_lower) / (self.at_upper - self.at_lower), 0, 1)
         return self.lower + share * (self.upper - self.lower)

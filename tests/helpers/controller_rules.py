@@ -163,7 +163,7 @@ def check_dataset_limits(dataset: Path, robot: str = "inspire") -> int:
             half = registers.shape[1] // 2
             registers = registers[:, :half] if side == "left" else registers[:, half:]
             driven = [f"{side}_{name}" for name in hand.command_joints]
-            angles = hand.controller.inverse(registers)
+            angles = hand.controller.to_angles(registers)
             check_urdf_limits(hand.urdf_path, driven, seconds, angles, 1e-3)
             moved += bool(np.ptp(registers, axis=0).any())
     return moved

@@ -43,7 +43,7 @@ BAG: dict[str, tuple[Any, str, Callable[..., bool]]] = {
     "pictures": (dataset, "draw", lambda *_: True),
     "second": (LeRobotWriter, "add_episode", lambda writer, *_: writer.total_episodes == 1),
     "statistics": (lerobot_writer, "dataset_stats", lambda *_: True),
-    "dataset": (bag_convert, "_write_beside", lambda *_: True),
+    "dataset": (bag_convert, "_write_bag", lambda *_: True),
     "copy": (console.Bars, "__call__", lambda _, stage, *__: stage == "copy the bag"),
     "write": (console.Bars, "__call__", lambda _, stage, n, __: (stage, n) == (WRITE, 3)),
     "place": (BagWriter, "_put_in_place", lambda *_: True),

@@ -23,7 +23,7 @@ from acehand_core.lerobot.format import FeatureSpec, video_feature
 from acehand_core.lerobot.trim import trim_episodes
 from acehand_core.lerobot.trim_rules import read_trim_rules
 from acehand_core.recordings.hands_file import write_hand_motion
-from acehand_core.review.decisions import write_beside
+from acehand_core.review.decisions import write_sidecars
 from helpers import lerobot_samples as samples
 from helpers.retarget_samples import moving_hands
 from helpers.video_fixtures import write_video
@@ -152,7 +152,7 @@ def die_trimming(folder: Path, rules: Path) -> None:
 
         try:
             with samples.steps_to(step):
-                trim_episodes(root, read_trim_rules(rules), write_beside)
+                trim_episodes(root, read_trim_rules(rules), write_sidecars)
         finally:
             os._exit(1)
 

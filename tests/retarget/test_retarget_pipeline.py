@@ -66,7 +66,7 @@ def assert_sound(trajectory, robot=ROBOT):
             assert speed_violations(hand, commands, trajectory.fps) == 0
         joints = trajectory.joints[:, slot]
         assert np.abs(joints - hand.expand(trajectory.commands[:, slot])).max() < 1e-12
-        registers = hand.controller.inverse(trajectory.registers[:, slot])
+        registers = hand.controller.to_angles(trajectory.registers[:, slot])
         assert np.abs(registers - trajectory.commands[:, slot]).max() < 1e-9
     assert trajectory.limit_violations == trajectory.speed_violations == 0
     assert trajectory.coupling_residual_rad < 1e-6

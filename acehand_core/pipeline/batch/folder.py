@@ -17,7 +17,7 @@ from acehand_core.atomic import DirectoryLock, atomic_path, output_errors
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.lerobot.format import INFO_PATH, read_json
 from acehand_core.pipeline.batch.manifest import Entry
-from acehand_core.pipeline.narration import BESIDE, sidecar
+from acehand_core.pipeline.narration import SIDECAR, sidecar
 from acehand_core.pipeline.settings import JobSettings
 from acehand_core.settings import file_identity
 
@@ -152,7 +152,7 @@ def key_of(path: Path, settings: JobSettings) -> str:
         files = sorted(file for file in path.rglob("*") if file.is_file())
     else:  # an episode of a dataset
         files = [path.parent / INFO_PATH]
-    if settings.task_file == BESIDE:
+    if settings.task_file == SIDECAR:
         with contextlib.suppress(InputError):
             files.append(sidecar(path))
     rigs = settings.reading.rigs

@@ -55,7 +55,7 @@ class BagWriter:
         self._bare = path.suffix == ".mcap"
         if self._bare and storage != "mcap":
             raise InputError(f"{path}: a bare file is mcap; give a folder's name for {storage}.")
-        clean_beside(path)
+        clean_siblings(path)
         atomic.check_free(path, overwrite)
         if overwrite and path.is_dir() and not (path / "metadata.yaml").is_file():
             raise OutputError(f"{path} is a folder but not a bag, so it is not overwritten.")
@@ -256,7 +256,7 @@ def _qos(topic: Topic | None, spec: TopicSpec | None) -> list[Any]:
     return [ros.Qos(keep, spec.depth, reliable, latched, never, never, automatic, never, False)]
 
 
-def clean_beside(path: Path) -> None:
+def clean_siblings(path: Path) -> None:
     """Remove or restore what killed writers of a bag left next to it. Raises OutputError."""
     with atomic.output_errors(path):
         for folder in atomic.abandoned(path, "replaced"):

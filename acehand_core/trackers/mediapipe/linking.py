@@ -43,11 +43,13 @@ OTHER_HAND = 4.0
 #: Shorter tracks are noise unless the network is sure. In frames, or seconds if fewer; at most a
 #: third of the recording.
 MIN_TRACK, MIN_TRACK_S = 3, 0.1
-SURE = 0.9
-CERTAIN = 0.85
+#: Confidence above which all detections of a shorter track keep it.
+SHORT_TRACK_CONFIDENCE = 0.9
+#: Certainty of a track from which, on a side that is taken, it is another person's hand.
+OTHER_PERSON_CERTAINTY = 0.85
 
 #: Correlation of the errors of one track's labels.
-ALIKE = 0.3
+LABEL_ERROR_CORRELATION = 0.3
 #: Log odds of a forearm straight from one side, and the agreement of forearms and labels that it
 #: takes to know the side.
 ARM, SURE_VIEW = 3.0, 4.0
@@ -104,7 +106,7 @@ class _Track:
     @property
     def votes(self) -> float:
         """The equivalent number of independent frames."""
-        return len(self.frames) / (1 + ALIKE * (len(self.frames) - 1))
+        return len(self.frames) / (1 + LABEL_ERROR_CORRELATION * (len(self.frames) - 1))
 
     @property
     def evidence(self) -> float:
@@ -121,8 +123,8 @@ class _Track:
         p = np.clip([d.p_right for d in self.detections], 0.03, 0.97)
         sums = np.cumsum(np.log(p / (1 - p)))
         # The evidence of both parts at each cut.
-        before = sums[:-1] / (1 + ALIKE * (count - 1))
-        after = (sums[-1] - sums[:-1]) / (1 + ALIKE * (count[::-1] - 1))
+        before = sums[:-1] / (1 + LABEL_ERROR_CORRELATION * (count - 1))
+        after = (sums[-1] - sums[:-1]) / (1 + LABEL_ERROR_CORRELATION * (count[::-1] - 1))
         clear = np.where(before * after < 0, np.minimum(abs(before), abs(after)), 0.0)
         clear[np.minimum(count, count[::-1]) < MEMORY] = 0.0
 
@@ -166,7 +168,10 @@ class _Track:
     @property
     def sure(self) -> bool:
         """Whether the network is sure of all of several detections."""
-        return min(d.confidence for d in self.detections) > SURE and len(self.frames) > 1
+        return (
+            min(d.confidence for d in self.detections) > SHORT_TRACK_CONFIDENCE
+            and len(self.frames) > 1
+        )
 
     def nearness(self, other: _Track, turned: Turned) -> float:
         """Return the nearness of one's end to the other's start, 0 to 1; 0 if they overlap."""
@@ -219,7 +224,7 @@ def assign_slots(
         taken = np.array([slots[frame][side] is not None for frame in track.frames])
         other_free = all(slots[frame][1 - side] is None for frame in track.frames)
         # A certain hand of a taken side is another person's, an uncertain one is the other hand.
-        if taken.mean() > 0.5 and other_free and track.certainty < CERTAIN:
+        if taken.mean() > 0.5 and other_free and track.certainty < OTHER_PERSON_CERTAINTY:
             side, taken = 1 - side, np.zeros(len(taken), bool)
         if (~taken).sum() < shortest <= len(track.frames):
             continue

@@ -48,7 +48,7 @@ HALF_GAIN_HZ = HalfGain(bearing=8.0, depth=2.0, orient=4.0, angle=4.0)
 METRIC_HALF_GAIN_HZ = replace(HALF_GAIN_HZ, depth=6.0)
 #: Sightings fitted together, and neighbours on both sides that are fitted too, then dropped: about
 #: 80 kB each.
-TOGETHER, SHARED = 600, 60
+FIT_SIGHTINGS, FIT_OVERLAP = 600, 60
 #: Least weight of a sighting in smoothing.
 MIN_WEIGHT = 0.05
 #: Quality of a filled frame next to a sighting, and the frames over which it falls by e.
@@ -68,7 +68,7 @@ TOGETHER_FACTOR, ALONE_FACTOR = 2.2, 1.3
 ONE_CROP_FACTOR = 1.4
 #: Joints' own share of the solve's standard deviations, across the line of sight and along it.
 OWN_ACROSS, OWN_ALONG = 0.85, 1.15
-#: What a joint is differs by so much: photographs with truth of other definitions show it.
+#: Keypoint definitions differ between datasets by this much.
 DEFINITION_M = 0.003
 #: The common share: a shift across, in units of the crops' difference, and a share of the distance,
 #: in units of the same over the palm's apparent length.
@@ -483,9 +483,9 @@ def _fit_together(
     sigmas, turn_sigmas = [], []
     for span in spans(seen, timestamps_ns, MAX_FILL_S):
         in_span = np.flatnonzero((sightings.frames >= span.start) & (sightings.frames < span.stop))
-        for begin in range(0, len(in_span), TOGETHER):
-            before = min(begin, SHARED)
-            rows = in_span[begin - before : begin + TOGETHER + SHARED]
+        for begin in range(0, len(in_span), FIT_SIGHTINGS):
+            before = min(begin, FIT_OVERLAP)
+            rows = in_span[begin - before : begin + FIT_SIGHTINGS + FIT_OVERLAP]
             frames = sightings.frames[rows]
             turns = np.tile(np.eye(3), (len(frames), 1, 1))
             if motion is not None:
@@ -499,7 +499,7 @@ def _fit_together(
             fit = widened(fit, one_crop)
             apart = disagreement(evidence, one_crop)
 
-            own = np.arange(before, min(before + TOGETHER, len(rows)))
+            own = np.arange(before, min(before + FIT_SIGHTINGS, len(rows)))
             poses.append(fit.pose.rows(own))
             agreeing = landmark_fit.agreeing_readings(fit.pose, evidence, side, rest)
             metric = (evidence.cameras > 1) | (agreeing >= LEAST_READINGS)

@@ -391,7 +391,7 @@ def test_a_robot_with_one_hand_follows_that_hand(tmp_path, capsys, monkeypatch):
     hands, robot = hands_file(tmp_path / "h.npz"), ROOT / "examples" / "own_robot"
     run = Run(capsys, hands, "--robot", robot, "--output", tmp_path / "out")
     assert run.code == 0 and run.json["episodes"][0]["coverage"] == {"left": 0.0, "right": 1.0}
-    note = "robot three_fingers has a right hand only: the other is not looked for"
+    note = "robot three_fingers has a right hand only: the other is not tracked"
     assert run.json["notes"] == [note]
     again = Run(capsys, hands, "--robot", robot, "--output", tmp_path / "out", "--resume")
     assert again.code == 0 and again.json["skipped"] == [str(hands)]

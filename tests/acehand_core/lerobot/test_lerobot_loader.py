@@ -28,7 +28,7 @@ from acehand_core.lerobot.rules import Rule
 from acehand_core.lerobot.trim import trim_episodes
 from acehand_core.lerobot.trim_rules import Gaps, Idle, TrimRules
 from acehand_core.recordings.hands_file import read_hand_motion, write_hand_motion
-from acehand_core.review.decisions import write_beside
+from acehand_core.review.decisions import write_sidecars
 from helpers import ROOT, trim_samples
 from helpers import lerobot_samples as samples
 from helpers.commands import hands_file, run_helper
@@ -87,7 +87,7 @@ def test_edits_of_ours_and_of_lerobots_in_turn(tmp_path):
     merge_datasets(parts, root := folder / "chain")
     filter_episodes(root, [Rule.of("task", "wave", "rules"), Rule.of("frames", {"min": 46}, "")])
     rules = TrimRules(idle=Idle(), gaps=Gaps(0.5))
-    trimming = trim_episodes(root, rules, write_beside)
+    trimming = trim_episodes(root, rules, write_sidecars)
     assert [entry["kept"] for entry in trimming.trimmed] == [[[18, 73]], [[0, 30], [50, 85]]]
     wanted = [(trim_samples.EPISODES[0], 18, 73), (trim_samples.EPISODES[2], 0, 50),
               (more[0], 0, 30), (more[0], 50, 85)]  # fmt: skip
@@ -102,8 +102,8 @@ def test_edits_of_ours_and_of_lerobots_in_turn(tmp_path):
     again = tmp_path / "again" / "datasets"
     merge_datasets([edited / "chain-delete_episodes", edited / "chain-split" / "val"], again / "x")
     with pytest.raises(InputError, match="no episode would be left"):
-        trim_episodes(again / "x", TrimRules(min_seconds=2), write_beside)
-    trimmed = trim_episodes(again / "x", TrimRules(min_seconds=1.1), write_beside)
+        trim_episodes(again / "x", TrimRules(min_seconds=2), write_sidecars)
+    trimmed = trim_episodes(again / "x", TrimRules(min_seconds=1.1), write_sidecars)
     assert [entry["episode"] for entry in trimmed.trimmed] == [1]
     values = {key: np.concatenate([value[55:105], value[135:], value[135:]])
               for key, value in values.items()}  # fmt: skip

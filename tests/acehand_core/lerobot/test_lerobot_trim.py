@@ -29,7 +29,7 @@ from acehand_core.lerobot.trim_rules import (
     speeds,
 )
 from acehand_core.recordings.hands_file import read_hand_motion
-from acehand_core.review.decisions import write_beside
+from acehand_core.review.decisions import write_sidecars
 from helpers import lerobot_samples as samples
 from helpers import trim_samples
 from helpers.commands import Acehand, Run, run_helper
@@ -275,7 +275,7 @@ def test_a_full_disk_changes_nothing(dataset, tmp_path):
     (tmp_path / "rules.yaml").write_text("gaps: {seconds: 0.5}")
     rules = read_trim_rules(tmp_path / "rules.yaml")
     steps = samples.fail_at_each_step(
-        tmp_path, lambda root: trim_episodes(root, rules, write_beside), dataset
+        tmp_path, lambda root: trim_episodes(root, rules, write_sidecars), dataset
     )
     assert "cut episode 1" in steps and len(steps) > 10
 

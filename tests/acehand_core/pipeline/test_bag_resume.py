@@ -16,7 +16,7 @@ from acehand_core.lerobot.check import check_dataset
 from acehand_core.pipeline.bag_convert import convert_bag
 from acehand_core.pipeline.run import Run as MainRun
 from acehand_core.recordings.bags.bag import Bag
-from acehand_core.recordings.bags.writer import BagWriter, clean_beside
+from acehand_core.recordings.bags.writer import BagWriter, clean_siblings
 from acehand_ros import offline_bag
 from acehand_ros.parameters import OFFLINE_BAG, offline_options
 from acehand_ros.worker import JobLog, JobWorker
@@ -227,14 +227,14 @@ def test_a_bag_that_was_set_aside_comes_back(whole, tmp_path):
     before = snapshot(whole / "out")
     shutil.copytree(whole / "out", tmp_path / ".out.replaced-1")
     shutil.copytree(whole / "out", tmp_path / ".out.partial-1")
-    clean_beside(tmp_path / "out")
+    clean_siblings(tmp_path / "out")
     assert names_in(tmp_path) == ["out"] and snapshot(tmp_path / "out") == before
 
 
 def test_a_bag_that_another_process_writes_is_left_alone(tmp_path):
     with BagWriter(tmp_path / "out") as writer:
         writer.write_raw("/x", "std_msgs/msg/String", 1, bytes(12))
-        clean_beside(tmp_path / "out")
+        clean_siblings(tmp_path / "out")
         with pytest.raises(OutputError, match="another process"):
             BagWriter(tmp_path / "out")
     assert Bag(tmp_path / "out").counts == {"/x": 1}

@@ -18,7 +18,7 @@ from acehand_core.lerobot.trim_rules import Gaps, TrimRules
 from acehand_core.pipeline import job as pipeline
 from acehand_core.recordings.hands_file import write_hand_motion
 from acehand_core.recordings.registry import open_recording
-from acehand_core.review.decisions import write_beside
+from acehand_core.review.decisions import write_sidecars
 from helpers.bag_samples import START, SampleBag
 from helpers.commands import GripperRun as Run
 from helpers.commands import hands_file
@@ -138,7 +138,7 @@ def test_trimmed_episodes_keep_views_and_exact_depth(rig, tmp_path, capsys):
     hands_file(tmp_path / "hands.npz", COUNT, joints=joints)
     out = tmp_path / "out"
     assert Run(capsys, *rig, "--output", out, "--keep-views", "--keep-depth").code == 0
-    trim_episodes(out, TrimRules(gaps=Gaps(0.05)), write_beside)
+    trim_episodes(out, TrimRules(gaps=Gaps(0.05)), write_sidecars)
     assert check_every_frame(out) == []
     assert [counts[5, 5] for counts in shown(out, "depth")] == [500 + k for k in range(3, COUNT)]
     assert [read_number(image) for image in shown(out, "second")] == nearest(OTHER)[3:]

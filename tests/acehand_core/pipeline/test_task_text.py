@@ -221,7 +221,7 @@ def test_what_is_refused_before_anything_is_done(hands, tmp_path, capsys):
 def test_a_file_next_to_each_recording(hands, tmp_path, capsys):
     other, out = hands_file(tmp_path / "other.npz"), tmp_path / "out"
     (tmp_path / "long.npz.task.csv").write_text("task\nlift\n")
-    job = [hands, other, "--output", out, "--task-file", "beside", "--duration", 1]
+    job = [hands, other, "--output", out, "--task-file", "sidecar", "--duration", 1]
     run = Run(capsys, *job)
     assert run.code == 2 and "other.task.csv" in run.messages
     (tmp_path / "other.task.csv").write_text("start,end,task\n0,1,fold\n")

@@ -528,10 +528,10 @@ def three(dataset, tmp_path):
     from acehand_core.lerobot.edit import merge_datasets
     from acehand_core.lerobot.trim import trim_episodes
     from acehand_core.lerobot.trim_rules import TrimCut
-    from acehand_core.review.decisions import write_beside
+    from acehand_core.review.decisions import write_sidecars
 
     pieces = shutil.copytree(dataset, tmp_path / "pieces")
-    trim_episodes(pieces, {0: [TrimCut(50, 60, "middle")]}, write_beside, delete=True)
+    trim_episodes(pieces, {0: [TrimCut(50, 60, "middle")]}, write_sidecars, delete=True)
     merge_datasets((dataset, pieces), tmp_path / "three")
     return tmp_path / "three"
 

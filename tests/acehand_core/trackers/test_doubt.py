@@ -109,7 +109,7 @@ def test_a_long_appearance_is_fitted_in_parts(together, monkeypatch):
     _, _, hands = sightings(100, 1.0)
     hands[50:57] = [None] * 7
     whole = track(hands)
-    monkeypatch.setattr(fitting, "TOGETHER", together)
+    monkeypatch.setattr(fitting, "FIT_SIGHTINGS", together)
     parts = track(hands)
     assert np.array_equal(parts.observed, whole.observed)
     assert 1e3 * np.linalg.norm(parts.joints - whole.joints, axis=-1).max() < 1.0

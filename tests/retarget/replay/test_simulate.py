@@ -73,9 +73,9 @@ def step_response(hand, name, latency_s=0.0):
     """Return rise and settle time, and the simulated share of the step, at 1 kHz."""
     k, t = hand.command_names.index(name), np.arange(900) / 1000
     registers = np.full(6, 1000.0)
-    before = hand.controller.inverse(registers)
+    before = hand.controller.to_angles(registers)
     registers[k] = 500.0
-    after = hand.controller.inverse(registers)
+    after = hand.controller.to_angles(registers)
     commands = np.where(t[:, None] < 0.1, before, after)
     joints = hand.reduce(replay(hand, commands, t, latency_s=latency_s).joints)
     share = (joints[:, k] - before[k]) / (after[k] - before[k])

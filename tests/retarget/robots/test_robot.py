@@ -77,16 +77,16 @@ def test_tight_coupled_limits_and_speeds_bind_the_driven_joint(tmp_path):
 
 
 def test_registers_are_zero_closed_and_thousand_open(hand):
-    assert hand.controller.of(hand.command_upper) == pytest.approx(0)
-    assert hand.controller.of(hand.command_lower) == pytest.approx(1000)
+    assert hand.controller.to_registers(hand.command_upper) == pytest.approx(0)
+    assert hand.controller.to_registers(hand.command_lower) == pytest.approx(1000)
 
 
 @settings(deadline=None)  # the first example reads the file
 @given(arrays(float, (3, 6), elements=st.floats(0, 1000)))
 def test_registers_round_trip(registers):
     hand = inspire_right()
-    commands = hand.controller.inverse(registers)
-    assert hand.controller.of(commands) == pytest.approx(registers, abs=1e-9)
+    commands = hand.controller.to_angles(registers)
+    assert hand.controller.to_registers(commands) == pytest.approx(registers, abs=1e-9)
     assert (commands >= hand.command_lower).all() and (commands <= hand.command_upper).all()
 
 
@@ -221,7 +221,7 @@ def test_a_users_own_robot_with_one_side_and_its_own_model(tmp_path):
     with pytest.raises(InputError, match="no links"):
         write_models(robot.path)
     assert hand.command_velocity.tolist() == [np.inf] and hand.fingers == ("index",)
-    assert hand.controller.of(np.array([0.05])).tolist() == [255]
+    assert hand.controller.to_registers(np.array([0.05])).tolist() == [255]
     tree = KinematicTree.of(hand)
     joints = hand.expand(np.array([[0.01], [0.04]]))
     model = mujoco.MjModel.from_xml_string(GRIPPER_XML)

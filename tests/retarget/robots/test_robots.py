@@ -140,7 +140,7 @@ def test_follows_a_recorded_hand(name, human):
     assert trajectory.tip_error_m.shape[-1] == len(hand.fingers)
     assert np.nanmean(trajectory.tip_error_m) * 1e3 < FOLLOWS_WITHIN_MM[name]
     assert np.ptp(trajectory.commands[:, 1], axis=0).max() > 0.003  # it does move
-    back = hand.controller.inverse(trajectory.registers[:, 1])
+    back = hand.controller.to_angles(trajectory.registers[:, 1])
     assert np.abs(back - trajectory.commands[:, 1]).max() < 1e-9
 
 
@@ -253,13 +253,13 @@ def test_native_units(name, command, angle, vendors):
     hand = load_robot(name, models=OURS).hand("right")
     commands, index = hand.rest.copy(), hand.command_names.index(command)
     commands[index] = angle
-    assert hand.controller.of(commands)[index] == pytest.approx(vendors, abs=1e-6)
+    assert hand.controller.to_registers(commands)[index] == pytest.approx(vendors, abs=1e-6)
 
 
 def test_allegros_left_hand_counts_abduction_the_other_way():
     left, right = (load_robot("allegro", models=OURS).hand(side) for side in SIDES)
     commands = 0.3 * np.ones(16)
-    a, b = left.controller.of(commands), right.controller.of(commands)
+    a, b = left.controller.to_registers(commands), right.controller.to_registers(commands)
     signs = [-1 if name.endswith("abduction") and "thumb" not in name else 1
              for name in right.command_names]  # fmt: skip
     assert a == pytest.approx(b * signs)
@@ -275,8 +275,15 @@ def test_range_and_polarity_can_be_set_per_joint(tmp_path):
 
     robot = load_robot(edited_copy(tmp_path, "inspire", change))
     right, left = robot.hand("right"), robot.hand("left")
-    assert right.controller.of(right.command_lower).tolist() == [900, 20, 1000, 1000, 1000, 0]
-    assert left.controller.of(left.command_lower)[-1] == 1000
+    assert right.controller.to_registers(right.command_lower).tolist() == [
+        900,
+        20,
+        1000,
+        1000,
+        1000,
+        0,
+    ]
+    assert left.controller.to_registers(left.command_lower)[-1] == 1000
 
 
 @pytest.mark.parametrize(("keys", "value", "named"), [
