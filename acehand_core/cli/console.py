@@ -39,7 +39,7 @@ Stream = TextIO | io.TextIOBase
 #: At least between lines of progress in a log, in seconds.
 LOG_S = 30.0
 #: Help of ``--overwrite``.
-OVERWRITE = "replace what is there"
+OVERWRITE = "replace existing output"
 #: Another command in a message, whose settings may follow.
 _COMMAND = re.compile(r"(?=`acehand ([a-z ]+)`)")
 

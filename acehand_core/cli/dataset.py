@@ -44,7 +44,7 @@ class Info:
         from acehand_core.lerobot.summary import card, summarize
 
         if self.card is None and (self.license or self.consent or self.overwrite):
-            raise InputError("--license, --consent and --overwrite belong to --card.")
+            raise InputError("--license, --consent and --overwrite require --card.")
         if self.card is not None:
             text = card(self.folder, self.license, self.consent)
             with atomic_path(self.card, self.overwrite) as partial:
@@ -138,7 +138,7 @@ class Check:
             terminal.print_json({"to_do": plan.steps, "lost": plan.lost})
             return console.EXIT_SOME_FAILED if plan.steps else console.EXIT_OK
         if not self.repair and (self.yes or self.dry_run):
-            raise InputError("--yes and --dry-run belong to --repair.")
+            raise InputError("--yes and --dry-run require --repair.")
         done = repair(self.folder, self._agree) if self.repair else []
         for line in done:
             console.say(f"repaired: {line}")
@@ -222,8 +222,8 @@ class Filter:
         )  # fmt: skip
         if applied.stale:
             console.say(
-                f"{applied.stale} decisions match no episode of {self.folder}: of another dataset, "
-                "or removed or changed since"
+                f"{applied.stale} decisions match no episode of {self.folder}: they belong to "
+                "another dataset, or the episodes were removed or changed since"
             )
         if applied.removal is not None:
             _say_removal(self.folder, applied.removal, verb)

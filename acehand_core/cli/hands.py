@@ -33,7 +33,7 @@ class Reconstruct:
     """Write the hands of a video as a table."""
 
     input: Path = setting(..., "a video of hands", metavar="VIDEO", positional=True)
-    tracker: str = setting("auto", "as of acehand-retarget", metavar="NAME")
+    tracker: str = setting("auto", "as in acehand-retarget", metavar="NAME")
     hands: Hands = like(JobSettings, "hands", "both", "which hands to look for")
     output: Path | None = setting(
         None, ".parquet or .csv", metavar="FILE", default_text="VIDEO.hands.parquet"
@@ -174,7 +174,7 @@ class View:
         if self.output is None:
             return self._show_table(terminal)
         if self.save is not None:
-            raise InputError("--output and --save exclude one another.")
+            raise InputError("--output and --save exclude each other.")
         files = view_hands(self.input, self.video, self._settings(), terminal.bars)
         return console.say_files(files, terminal)
 

@@ -21,7 +21,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "view": ("an episode or hands in a viewer, or pictures", "acehand_core.cli.hands:View"),
     "render": ("video and strip of hands and robot", "acehand_core.cli.hands:Render"),
     "robots": ("list, check, draw or add robots", "acehand_core.cli.robots:Robots"),
-    "camera show": ("what a camera file holds, with a picture", "acehand_core.cli.camera:Show"),
+    "camera show": ("contents of a camera file, with a picture", "acehand_core.cli.camera:Show"),
     "camera presets": ("camera models and fields of view", "acehand_core.cli.camera:Presets"),
     "camera estimate": ("the focal length of a video", "acehand_core.cli.camera:Estimate"),
     "camera convert": ("a camera file of any format as ours", "acehand_core.cli.camera:Convert"),

@@ -60,7 +60,7 @@ class Robots:
         if action == "init":
             return self._init(words, terminal)
         if self.side is not None or self.left is not None or self.root is not None:
-            raise InputError("--side, --left and --root belong to `acehand robots init MODEL`.")
+            raise InputError("--side, --left and --root require `acehand robots init MODEL`.")
         if action == "list" and self.output is not None:
             action = "show"
         names = words or list(robot_names())

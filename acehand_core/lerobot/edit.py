@@ -226,7 +226,7 @@ def merge_datasets(
         raise InputError("There is nothing to merge; name the datasets.")
     roots, output = [source.resolve() for source in sources], output.absolute()
     if twice := [root for root, count in Counter(roots).items() if count > 1]:
-        raise InputError(f"{twice[0]} is named twice.")
+        raise InputError(f"{twice[0]} is given twice.")
     place = partial(link, hard=hard_links)
     with output_errors(output), contextlib.ExitStack() as locks:
         replaces = overwrite and is_dataset(output)

@@ -159,7 +159,7 @@ def to_json_bytes(content: Mapping[str, Any]) -> bytes:
 
 
 def to_json(content: Mapping[str, Any], indent: int | None = None) -> str:
-    """Return strict JSON. Raises SchemaError for values that JSON cannot hold."""
+    """Return strict JSON. Raises SchemaError for values that JSON cannot represent."""
     try:
         return json.dumps(dict(content), indent=indent, allow_nan=False)
     except (TypeError, ValueError) as error:
@@ -175,7 +175,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise SchemaError(f"{path} cannot be read as JSON: {error}.") from error
     if not isinstance(content, dict):
-        raise SchemaError(f"{path} must hold a JSON object.")
+        raise SchemaError(f"{path} must contain a JSON object.")
     return content
 
 

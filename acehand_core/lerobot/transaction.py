@@ -241,7 +241,7 @@ def _read_journal(root: Path, path: Path) -> tuple[list[_Move], str | None]:
         inside = [_is_inside(path.parent, m.staged) and _is_inside(root, m.target) for m in moves]
     except (ValueError, KeyError, TypeError) as error:
         raise SchemaError(
-            f"{path} is not a journal of ours ({error!r}); remove that folder."
+            f"{path} is not a journal of acehand ({error!r}); remove that folder."
         ) from error
     if not moves or not all(inside):
         raise UnsafeFileError(

@@ -153,7 +153,7 @@ def convert_bag(
         output, bag = options.bag_output.absolute(), options.bag.absolute()
         if output == bag or output.is_relative_to(bag):
             raise OutputError(
-                f"{options.bag_output}: lies in the bag that is read; choose another."
+                f"{options.bag_output}: is inside the bag that is read; choose another path."
             )
 
     progress = stoppable(progress, cancel)
@@ -220,10 +220,10 @@ def _split(
         return None
     if options.job.split != "none":
         raise InputError(
-            f"`split={options.job.split}` and `episode_topic` both cut; give one of them."
+            f"`split={options.job.split}` and `episode_topic` both cut; give only one."
         )
     if reading.start_s is not None or reading.duration_s is not None:
-        raise InputError("`start` and `duration` do not go with `episode_topic`.")
+        raise InputError("`start` and `duration` cannot be combined with `episode_topic`.")
     spans = _marked_episodes(index, topic)
     return lambda recording: spans
 
@@ -324,7 +324,7 @@ def _on_clock(demo: Demonstration, source_ns: TimestampsNs, index: BagIndex) -> 
     at = np.searchsorted(index.whole.timestamps_ns, source_ns)
     at = np.minimum(at, len(index.whole.timestamps_ns) - 1)
     if not np.array_equal(index.whole.timestamps_ns[at], source_ns):
-        raise InputError(f"{index.whole.source}: has no frame at a time that the dataset names.")
+        raise InputError(f"{index.whole.source}: has no frame at the times stored in the dataset.")
     keep = np.flatnonzero(np.concatenate([[True], np.diff(at) > 0]))
     at = at[keep]
     times = index.whole.timestamps_ns[at]

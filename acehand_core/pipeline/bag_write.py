@@ -214,16 +214,19 @@ class WriteOptions:
     output: Path = setting(..., ".mcap file, or folder of a rosbag2", metavar="OUT")
     robot: str | None = setting(
         None,
-        "follows a table's hands",
+        "robot that follows a table of hands",
         metavar="NAME|FILE",
         default_text="inspire; of a dataset its robot",
     )
     robot_model: Path | None = like(JobSettings, "robot_model", None)
     episodes: tuple[int, ...] = setting((), "only this episode", flag="episode", repeat=True)
     distro: str = setting(
-        LATEST, "whose message definitions, from humble on", metavar="NAME", default_text="newest"
+        LATEST,
+        "ROS distribution of the message definitions, humble or newer",
+        metavar="NAME",
+        default_text="newest",
     )
-    overwrite: bool = setting(False, "replace what is there")
+    overwrite: bool = setting(False, "replace existing output")
     storage: Storage = setting("mcap", "of the written bag")
 
 

@@ -166,13 +166,13 @@ class Dataset:
         for what, other in (("hands", motion), ("trajectory", trajectory)):
             if not np.array_equal(other.timestamps_ns, times):
                 raise InputError(
-                    f"{name}: the {what} and the recording have other times; track and retarget "
-                    "the recording that is added."
+                    f"{name}: the {what} and the recording differ in their times; track and "
+                    "retarget the recording that is added."
                 )
         ticks = np.round(np.arange(len(times)) * 1e9 / fps)
         if np.abs(times - times[0] - ticks).max() > _SAME_TIME_NS:
             raise InputError(
-                f"{name}: its frames are not {fps} a second; resample(recording, motion, {fps}) "
+                f"{name}: its frames are not 1/{fps} s apart; resample(recording, motion, {fps}) "
                 "before retargeting."
             )
         if len(times) > (limit := max_episode_frames(fps)):

@@ -334,7 +334,8 @@ class _Job:
 
 def _there_already(path: Path, number: int) -> InputError:
     return InputError(
-        f"{path}: episode {number} of the dataset is this recording already, cut and made alike. "
+        f"{path}: episode {number} of the dataset is already this recording with the same cut "
+        "and settings. "
         "`existing=append` adds it with another `task`, `start`, `duration` or other settings; "
         "`existing=resume` finishes an interrupted run."
     )

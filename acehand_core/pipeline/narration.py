@@ -77,8 +77,8 @@ class Narration:
         if len(whole) > 1:
             first, second, *_ = whole.values()
             raise InputError(
-                f"{first.where} and {second.where}: {len(whole)} tasks of all of "
-                f"{recording.name}; times are needed to tell when each is done."
+                f"{first.where} and {second.where}: {len(whole)} tasks for the whole of "
+                f"{recording.name}; give the times of each."
             )
         return tuple(told)
 
@@ -112,7 +112,7 @@ class Narration:
         if len(beyond) == len(told) and cut == (0.0, None):
             raise InputError(
                 f"{beyond[0].where}: begins at {beyond[0].start_s:g} s, but {recording} lasts "
-                f"{duration_s:.1f} s: its rows are of another recording."
+                f"{duration_s:.1f} s: its rows belong to another recording."
             )
         if beyond and cut[1] is None:
             notes.append(
@@ -173,7 +173,7 @@ def _narrated(row: _Row) -> TaskSegment:
             "needed."
         ) from None
     if (start is None) != (end is None):
-        raise InputError(f"{row.where}: has one of start and end; both are needed, or neither.")
+        raise InputError(f"{row.where}: has only one of start and end; give both or neither.")
     if start is not None and end is not None and end < start:
         raise InputError(f"{row.where}: ends at {row.end}, before its start, {row.start}.")
     return TaskSegment(start, end, row.task, row.where)

@@ -315,7 +315,7 @@ def _by_rows(source: Source, segments: Sequence[TaskSegment], notes: Sequence[st
     rows = [one for one in segments if one.start_s is not None and one.end_s is not None]
     if not rows:
         raise InputError(
-            f"{path}: `split=tasks`: `task_file` has no row with start and end of this recording."
+            f"{path}: `split=tasks`: `task_file` has no row with start and end for this recording."
         )
     parts, entries = [], []
     for one in rows:
@@ -337,7 +337,9 @@ def _by_rows(source: Source, segments: Sequence[TaskSegment], notes: Sequence[st
             }
         )
     if not parts:
-        raise InputError(f"{path}: `split=tasks`: no row has two frames of it ({rows[0].where}).")
+        raise InputError(
+            f"{path}: `split=tasks`: no row covers two of its frames ({rows[0].where})."
+        )
     cuts = {"source": str(path), "split": "tasks", "demonstrations": entries, "left_out": []}
     return Spans(_numbered(parts, entries), cuts=cuts, notes=tuple(notes))
 

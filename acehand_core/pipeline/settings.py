@@ -178,7 +178,7 @@ class JobSettings:
         identity="never",
     )  # see ``Run.shaping``
     robot_unchecked: bool = setting(
-        False, "go on with your own robot although it fails its checks", identity="never"
+        False, "continue with your own robot even if it fails its checks", identity="never"
     )
     arm: ArmSettings = group(ArmSettings)
     hands: Hands | None = setting(
@@ -270,7 +270,7 @@ class JobSettings:
         identity="never",
         switches={
             "append": "add episodes to the dataset at `output`",
-            "overwrite": "replace the dataset at `output`, when the first new episode is complete",
+            "overwrite": "replace the dataset at `output`, once the first new episode is complete",
             "resume": "resume an interrupted run: finished episodes and segments are kept",
         },
     )

@@ -43,7 +43,7 @@ def field(values: Any, key: str) -> Any:
         raise CalibrationError(f"a mapping with {key!r} is needed, not {type(values).__name__}.")
     if key not in values:
         there = ", ".join(map(str, values))
-        raise CalibrationError(f"{key!r} is missing; there is: {there or 'nothing'}.")
+        raise CalibrationError(f"{key!r} is missing; the file has: {there or 'nothing'}.")
     return values[key]
 
 

@@ -106,7 +106,7 @@ def format_of(file: Path, content: Any) -> CameraFormat:
     there = ", ".join(map(str, list(first)[:12])) if isinstance(first, Mapping) else "no fields"
     known = "; ".join(f"{kind.title} ({kind.told_by})" for kind in FORMATS)
     raise CalibrationError(
-        f"{file} is no known camera file; it has {there}. Known: {known}. Cameras of HOT3D are "
+        f"{file} is no known camera file; it has {there}. Supported: {known}. Cameras of HOT3D are "
         "read with its recordings: acehand data convert hot3d."
     )
 
@@ -121,8 +121,7 @@ def _check_said(camera: Camera, said: CameraHints, where: str) -> None:
     undistorted = camera.model == "pinhole" and said.model == "brown_conrady"
     if said.model not in (None, camera.model) and not undistorted:
         raise CalibrationError(
-            f"{where}: `model={said.model}`, but by the file it is {camera.model}. Leave `model` "
-            "out."
+            f"{where}: `model={said.model}`, but the file has {camera.model}. Leave `model` out."
         )
 
 
@@ -147,7 +146,7 @@ def content_of(file: Path) -> Any:
         return _colmap(file, text)
     if start.startswith(("[LEFT_CAM_", "[RIGHT_CAM_")):
         raise CalibrationError(
-            f"{file} is of a ZED, for unrectified pictures of several sizes. Write that of "
+            f"{file} is from a ZED, for unrectified pictures of several sizes. Write that of "
             'your video as JSON: {"model": "brown_conrady", "width": .., "height": .., "fx": .., '
             '"fy": .., "cx": .., "cy": .., "distortion": [k1, k2, p1, p2, k3]}.'
         )

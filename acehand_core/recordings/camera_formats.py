@@ -124,13 +124,16 @@ def _kalibr_camera(part: Any, said: CameraHints) -> Camera:
     if lens != "pinhole":
         others = {"omni": "the unified", "eucm": "the extended unified", "ds": "the double sphere"}
         raise CalibrationError(
-            f"{lens!r} is {others.get(lens, 'an unknown')} camera model, which is not read; valid: "
-            "pinhole. Calibrate with --models pinhole-equi for a wide lens, or pinhole-radtan."
+            f"{lens!r} is {others.get(lens, 'an unknown')} camera model, which is not supported; "
+            "valid: pinhole. Calibrate with --models pinhole-equi for a wide lens, or "
+            "pinhole-radtan."
         )
     fx, fy, cx, cy = numbers(field(part, "intrinsics"), "intrinsics", 4)
     model = str(field(part, "distortion_model"))
     if model not in _KALIBR:
-        raise CalibrationError(f"distortion_model {model!r} is not read; {nearest(model, _KALIBR)}")
+        raise CalibrationError(
+            f"distortion_model {model!r} is not supported; {nearest(model, _KALIBR)}"
+        )
 
     key = "distortion_coefficients" if "distortion_coefficients" in part else "distortion_coeffs"
     d = [] if model == "none" else numbers(field(part, key), key, 4)
@@ -192,7 +195,7 @@ def _opencv_camera(content: Any, key: str, coefficients: str | None, said: Camer
             return Camera("pinhole", *pixels, fx, fy, cx, cy)
         raise CalibrationError(
             f"no distortion coefficients for {key!r} (distortion_coefficients, dist_coeffs, ...); "
-            f"there is: {', '.join(map(str, content))}. For a camera without distortion: "
+            f"the file has: {', '.join(map(str, content))}. For a camera without distortion: "
             "`acehand camera convert` with `model=pinhole`."
         )
     d = numbers(content[coefficients], coefficients)
@@ -231,7 +234,9 @@ def _aria_camera(entry: Any, image_size: Any, said: CameraHints) -> Camera:
     projection = field(entry, "Projection")
     name = field(projection, "Name")
     if name != "FisheyeRadTanThinPrism":
-        raise CalibrationError(f"projection {name!r} is not read; valid: FisheyeRadTanThinPrism.")
+        raise CalibrationError(
+            f"projection {name!r} is not supported; valid: FisheyeRadTanThinPrism."
+        )
     f, cx, cy, *distortion = numbers(field(projection, "Params"), "Params", 15)
     pixels = size(numbers(image_size, "ImageSizes", 2), said, (cx, cy))
     return Camera("fisheye624", *pixels, f, f, cx, cy, tuple(distortion))
@@ -251,11 +256,13 @@ def _gyroflow_camera(content: Any, said: CameraHints) -> Camera:
     d = numbers(field(lens, "distortion_coeffs"), "distortion_coeffs")
     for key in ("input_horizontal_stretch", "input_vertical_stretch"):
         if content.get(key) not in (None, 0, 1):
-            raise CalibrationError(f"{key} {content[key]}: an anamorphic lens, which is not read.")
+            raise CalibrationError(
+                f"{key} {content[key]}: an anamorphic lens, which is not supported."
+            )
     if content.get("digital_lens"):
         raise CalibrationError(
-            f"digital_lens {content['digital_lens']!r} distorts the picture, which is not read; "
-            "record with Wide or Linear."
+            f"digital_lens {content['digital_lens']!r} distorts the picture, which is not "
+            "supported; record with Wide or Linear."
         )
 
     dimension = content.get("calib_dimension") or {"w": 0, "h": 0}
@@ -263,7 +270,7 @@ def _gyroflow_camera(content: Any, said: CameraHints) -> Camera:
     model = str(content.get("distortion_model") or "opencv_fisheye")
     if model not in ("opencv_fisheye", "opencv_standard"):
         valid = nearest(model, ("opencv_fisheye", "opencv_standard"))
-        raise CalibrationError(f"distortion_model {model!r} is not read; {valid}")
+        raise CalibrationError(f"distortion_model {model!r} is not supported; {valid}")
     return _lens(model == "opencv_fisheye", pixels, (fx, fy, cx, cy), d)
 
 
@@ -271,7 +278,7 @@ def _theia_camera(content: Any, said: CameraHints) -> Camera:
     kind, values = str(content["intrinsic_type"]), field(content, "intrinsics")
     field(values, "principal_pt_x")
     if kind not in _THEIA:
-        raise CalibrationError(f"intrinsic_type {kind!r} is not read; {nearest(kind, _THEIA)}")
+        raise CalibrationError(f"intrinsic_type {kind!r} is not supported; {nearest(kind, _THEIA)}")
 
     def number(key: str) -> float:
         return numbers(field(values, key), key, 1)[0]
@@ -300,7 +307,7 @@ def _orb_slam(content: Any) -> Mapping[str, Make]:
 def _orb_slam_camera(part: Mapping[str, Any], both: Mapping[str, Any], said: CameraHints) -> Camera:
     if (kind := str(both.get("type", "PinHole"))) not in ("PinHole", "Rectified", "KannalaBrandt8"):
         valid = nearest(kind, ("PinHole", "Rectified", "KannalaBrandt8"))
-        raise CalibrationError(f"Camera.type {kind!r} is not read; {valid}")
+        raise CalibrationError(f"Camera.type {kind!r} is not supported; {valid}")
     fx, fy, cx, cy = (numbers(field(part, key), key, 1)[0] for key in ("fx", "fy", "cx", "cy"))
     names = "k1 k2 k3 k4" if kind == "KannalaBrandt8" else "k1 k2 p1 p2 k3 k4 k5 k6"
     d = [numbers(part.get(name, 0), name, 1)[0] for name in names.split()]
@@ -345,7 +352,7 @@ def _ros_message(content: Any) -> Mapping[str, Make]:
     ]
     for number, entry in enumerate(messages, 1):
         if entry != messages[0]:
-            raise CalibrationError(f"message {number} is of another camera than message 1.")
+            raise CalibrationError(f"message {number} describes another camera than message 1.")
     values = {key: numbers(field(messages[0], key), key) for key in ("k", "d", "p")}
     return _ros_cameras({**messages[0], **values})
 

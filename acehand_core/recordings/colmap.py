@@ -59,8 +59,8 @@ class ColmapCamera:
         if model is None:
             read = [name for name, (_, ours) in _BY_NAME.items() if ours is not None]
             raise CalibrationError(
-                f"COLMAP's {self.model} is not read; {nearest(self.model, read)} Reconstruct with "
-                "--ImageReader.camera_model OPENCV or OPENCV_FISHEYE."
+                f"COLMAP's {self.model} is not supported; {nearest(self.model, read)} Reconstruct "
+                "with --ImageReader.camera_model OPENCV or OPENCV_FISHEYE."
             )
         if len(self.values) != len(names):
             raise CalibrationError(

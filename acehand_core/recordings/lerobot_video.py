@@ -225,7 +225,7 @@ def _video_key(dataset: Path, info: Mapping[str, Any], given: str | None) -> str
     if keys:
         raise InputError(f"{dataset}: several videos; choose by `video_key`: {', '.join(keys)}.")
     images = [key for key, value in features.items() if value.get("dtype") == "image"]
-    kind = f"; {images[0]!r} is kept as single images, which are not read" if images else ""
+    kind = f"; {images[0]!r} is stored as single images, which are not supported" if images else ""
     raise InputError(f"{dataset}: the dataset has no video{kind}.")
 
 

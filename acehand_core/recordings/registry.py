@@ -285,7 +285,7 @@ def format_of(path: Path) -> type[RecordingFormat]:
     """Return the format of an input, which need not exist. Raises InputError: a pipe, a device."""
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise InputError(
-            f"{path}: a pipe or a device, and a recording is read several times; save it as a file."
+            f"{path}: a pipe or a device cannot be read several times; save it as a file."
         )
     return next(kind for kind in formats() if kind.matches(path))
 
@@ -375,7 +375,9 @@ class Registry:
                 return kind.open(file, own, progress).recording
 
             if kind.option == "views":  # its other cameras are in it
-                raise InputError(f"{path}: `rig`, `view`, `stereo`, `depth`: not of {kind.noun}.")
+                raise InputError(
+                    f"{path}: `rig`, `view`, `stereo`, `depth` do not apply to {kind.noun}."
+                )
             recording, rig = open_views(recording, options.rigs, open_view)
             recording = replace(recording, sha256=self.sha256(path, options))
         if kind.option != "views" and options.rigs.stereo is None and shows_two_pictures(recording):

@@ -64,7 +64,7 @@ class Rig:
         if away > _MOST_M or (away < _LEAST_M and name != DEPTH):
             raise CalibrationError(
                 f"{self.file}: {name!r} is {away:g} m from {self.main!r}; valid: {_LEAST_M:g} to "
-                f"{_MOST_M:g} m. Of a rig in millimetres, say `unit: mm` in its file."
+                f"{_MOST_M:g} m. Of a rig in millimetres, set `unit: mm` in its file."
             )
         return pose
 
@@ -181,7 +181,7 @@ def open_views(
 
     Views have all of their frames, with times on the recording's clock; without a rig, the right
     one has no camera yet. ``open_view`` opens what ``view`` names. Raises as ``Rig``; InputError:
-    rotated or mirrored pictures, another time; CalibrationError: left and right exchanged.
+    rotated or mirrored pictures, another time; CalibrationError: left and right swapped.
     """
     _refuse_turned(recording)
     stereo, sources = options.stereo, dict[str, Recording]()
@@ -229,7 +229,7 @@ def open_views(
         if stereo is not None and pose[0, 3] < -0.5 * np.linalg.norm(pose[:3, 3]):
             raise CalibrationError(
                 f"`stereo={stereo}`: {name!r}, the right camera, is {-pose[0, 3]:g} m left of "
-                f"{rig.main!r}: exchanged. Valid: another `stereo`, or `rig=FILE:NAME` of the left."
+                f"{rig.main!r}: swapped. Valid: another `stereo`, or `rig=FILE:NAME` of the left."
             )
         # Two files that begin at 0 have two clocks.
         stamped = bool(source.timestamps_ns[0] and recording.timestamps_ns[0])
@@ -244,7 +244,7 @@ def check_overlap(recording: Recording, times_ns: TimestampsNs, what: str) -> No
     if times_ns[-1] < own[0] or own[-1] < times_ns[0]:
         a, b, c, d = (f"{int(time) / 1e9:.3f}" for time in (*times_ns[[0, -1]], *own[[0, -1]]))
         raise InputError(
-            f"{what} is of {a} to {b} s, {recording.source} of {c} to {d} s: no time in common. "
+            f"{what} covers {a} to {b} s, {recording.source} {c} to {d} s: no time in common. "
             "Both must have one clock; for a view, give `view_offset=NAME=SECONDS`."
         )
 
@@ -253,7 +253,7 @@ def _refuse_turned(recording: Recording) -> None:
     changes = recording.processing
     if recording.frames is None or changes.get("mirrored") or changes.get("rotation"):
         raise InputError(
-            f"{recording.source} has no pictures, or turned ones (`mirrored`, or metadata). A rig "
+            f"{recording.source} has no pictures, or rotated ones (`mirrored`, or metadata). A rig "
             "and depth need a video that is stored upright: ffmpeg -i IN OUT, and calibrate that."
         )
 

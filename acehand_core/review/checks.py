@@ -87,7 +87,7 @@ def origin_measures(episode: Episode) -> list[Measure]:
     if unknown := [line for line in licences if _UNKNOWN_LICENCE.search(line)]:
         value, text = 2, f"made with something of unknown licence: {'; '.join(unknown)}"
     if not licences:
-        value, text = 2, "nothing is recorded of the licences of what it was made with"
+        value, text = 2, "the licences of its inputs are not recorded"
     return [*measures, Measure("licences", value, text)]
 
 
@@ -110,7 +110,7 @@ def column_measures(episode: Episode) -> list[Measure]:
         )
 
     if episode.motion is not None:
-        text, sources = "{} is not that of the hands next to the episode", Sources(episode.motion)
+        text, sources = "{} differs from the hands next to the episode", Sources(episode.motion)
         made = {c.name: c.write(c.make(sources)) for c in HAND_COLUMNS if c.name in numbers}
         off = [
             _unlike("hand_columns", numbers[name], column, text.format(name))
@@ -131,7 +131,7 @@ def _camera_measures(episode: Episode) -> list[Measure]:
     if not episode.placed:
         return []
     if episode.camera is None:
-        return [Measure("camera", 2, "no camera is kept with it: distances mean nothing")]
+        return [Measure("camera", 2, "no camera is stored with it: distances are meaningless")]
     notes = [str(note) for note in episode.origin.get("notes", ())]
     others = ("frames per second", "hand length")
     notes = [note for note in notes if not any(other in note for other in others)]
@@ -154,7 +154,7 @@ def _camera_measures(episode: Episode) -> list[Measure]:
     size = episode.image_size
     if size is not None and np.abs(np.subtract((width, height), size)).max() > 1:
         odd, seen = 2, f"the video has {size[0]} x {size[1]}"
-        text = f"the camera is of pictures of {width:.0f} x {height:.0f}, {seen}"
+        text = f"the camera is for pictures of {width:.0f} x {height:.0f}, {seen}"
     return [*measures, Measure("field_of_view", odd, text)]
 
 
@@ -246,7 +246,7 @@ def batch_measures(episodes: Sequence[Mapping[str, Any]]) -> list[list[Measure]]
     prints = Counter(episode["fingerprint"] for episode in episodes)
     for index, episode in enumerate(episodes):
         twice = bool(episode["fingerprint"]) and prints[episode["fingerprint"]] > 1
-        text = "another episode has the very same values: it is there twice"
+        text = "another episode has exactly the same values: a duplicate"
         out[index].append(Measure("batch_twice", float(twice), text))
 
     _compare_jitter(episodes, out)

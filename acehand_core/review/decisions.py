@@ -120,7 +120,7 @@ def apply_decisions(
     found = _decided(root, decisions, progress)
     if not found:
         raise InputError(
-            f"{root}: none of the {len(decisions)} decisions matches an episode: they are of "
+            f"{root}: none of the {len(decisions)} decisions matches an episode: they belong to "
             "another dataset, or the episodes have changed since."
         )
 

@@ -178,10 +178,12 @@ def _compared(episode: Episode, found: Sequence[Sighting]) -> list[Measure]:
     sides = float(np.mean(others))
     worst = found[int(np.nanargmax(away[:, MAX_LAG]))].frame
     when = "earlier" if lag > 0 else "later"
-    apart = f"hands found again in the video are {now:.0%} of their size from where the dataset has"
+    apart = (
+        f"hands detected again in the video are {now:.0%} of their size from where the dataset has"
+    )
     late = f"hands are in the video {abs(lag)} frames {when} than in the dataset"
-    larger = f"hands are {ratio:.2f} times as large in the picture as those found again"
-    swapped = f"{sides:.0%} of the hands found again are the other hand"
+    larger = f"hands are {ratio:.2f} times as large in the picture as those detected again"
+    swapped = f"{sides:.0%} of the hands detected again are the other hand"
     return [
         Measure("picture_agreement", now, f"{apart} them", frame=worst),
         Measure("picture_lag", abs(lag), late, frame=worst),

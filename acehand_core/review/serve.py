@@ -119,7 +119,7 @@ class _Handler(BaseHTTPRequestHandler):
             if self.path != "/decisions" or not 0 < size <= _LONGEST_REQUEST:
                 self._refuse(404, "valid: decisions, to /decisions")
             elif not secrets.compare_digest(given.encode(), self.review.token.encode()):
-                self._refuse(403, "the page is of another server; reload it")
+                self._refuse(403, "the page belongs to another server; reload it")
             else:
                 self.review.decide(json.loads(self.rfile.read(size)))
                 self._send(b"{}", "application/json")

@@ -44,7 +44,7 @@ class EngineSettings:
     engine: EngineName = setting("local", "processes of this machine, or a Ray cluster")
     workers: int | None = setting(
         None,
-        "recordings at once, at most",
+        "maximum number of recordings at once",
         low=1,
         default_text="as many as processors; with ray, as the cluster has room for",
     )

@@ -39,7 +39,7 @@ def choose_image_topic(
     ``counts`` are the known numbers of messages; an empty topic is never chosen. Raises InputError.
     """
     if given is not None:
-        return _named(bag, counts, given, "image-topic", PICTURES), None
+        return _named(bag, counts, given, "image_topic", PICTURES), None
     pictures = {name: t for name, t in bag.topics.items() if t.msgtype in PICTURES}
     if not pictures:
         kinds = sorted({t.msgtype for t in bag.topics.values()})
@@ -80,7 +80,7 @@ def choose_depth(
     if given == "none":
         return ()
     if given is not None:
-        topic = _named(bag, counts, given, "depth-topic", DEPTHS)
+        topic = _named(bag, counts, given, "depth_topic", DEPTHS)
         if topic.name == image:
             raise InputError(f"{bag.path}: `depth_topic={given!r}` is that of the pictures.")
         return (topic,)
@@ -130,7 +130,7 @@ def choose_camera_info(
 ) -> tuple[Topic, ...]:
     """Return the camera_info topics of an image topic, the likeliest first. Raises InputError."""
     if given is not None:
-        return (_named(bag, counts, given, "camera-info-topic", (CAMERA_INFO,)),)
+        return (_named(bag, counts, given, "camera_info_topic", (CAMERA_INFO,)),)
     known = _filled(bag, counts, (CAMERA_INFO,))
     infos = [topic for name, topic in known.items() if not name.startswith("/acehand/")]
     own = [topic for topic in infos if camera_namespace(topic.name) == camera_namespace(image)]
@@ -156,9 +156,9 @@ def _filled(bag: Bag, counts: Mapping[str, int], types: tuple[str, ...]) -> dict
 
 
 def _named(
-    bag: Bag, counts: Mapping[str, int], given: str, flag: str, types: tuple[str, ...]
+    bag: Bag, counts: Mapping[str, int], given: str, setting: str, types: tuple[str, ...]
 ) -> Topic:
-    topics, where = bag.topics, f"{bag.path}: --{flag} {given!r}"
+    topics, where = bag.topics, f"{bag.path}: `{setting}={given}`"
     topic = topics.get(given) or topics.get(f"/{given.lstrip('/')}")
     if topic is None:
         fitting = [name for name, t in topics.items() if t.msgtype in types]

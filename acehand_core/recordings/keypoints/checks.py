@@ -52,8 +52,8 @@ def check_unit(hands: Float[np.ndarray, "T 2 21 3"], unit: str) -> None:
         if name != unit and low <= size / UNITS_M[unit] * metres <= high:
             raise SchemaError(
                 f"the knuckles lie {size:g} m from the wrist, if the unit is {unit}; "
-                f"valid: {low} to {high}. Joints must be in metres, or say their unit: these look "
-                f"like {name} (unit: {name})."
+                f"valid: {low} to {high}. Joints must be in metres, or declare their unit: these "
+                f"look like {name} (unit: {name})."
             )
 
 
@@ -99,8 +99,8 @@ def check_sides(hands: Float[np.ndarray, "T 2 21 3"]) -> None:
     for side in wrong:
         other = SIDES[1 - SIDES.index(side)]
         raise SchemaError(
-            f"the joints look like a {other} hand, but are said to be a {side} one: the "
-            f"fingers bend out of the palm. Say side: {other} (`hands={other}`); if it is a {side} "
+            f"the joints look like a {other} hand, but are declared as a {side} one: the "
+            f"fingers bend out of the palm. Set side: {other} (`hands={other}`); if it is a {side} "
             "hand, one axis points the other way (a left-handed frame, or a mirrored picture)."
         )
 

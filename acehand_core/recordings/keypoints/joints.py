@@ -311,7 +311,7 @@ def _check_size(joints: Float[np.ndarray, "T 2 21 3"]) -> None:
     if there.any() and not low <= np.median(reach[there]) <= high:
         raise SchemaError(
             f"the fingertips lie {np.median(reach[there]):g} from the wrist; valid: "
-            f"{low} to {high}. Joints must be in metres, or say their unit."
+            f"{low} to {high}. Joints must be in metres, or declare their unit."
         )
 
 

@@ -101,7 +101,7 @@ def test_what_the_page_says_is_refused_or_asked(folder, tmp_path, capsys):
     for name in names:
         path = samples.colmap_text(tmp_path / "cameras.txt", [(1, name, 64, 48, [1.0] * 6)])
         run = Acehand(capsys, "camera", "show", path)
-        assert run.code == 2 and f"COLMAP's {name} is not read" in run.err
+        assert run.code == 2 and f"COLMAP's {name} is not supported" in run.err
     for file in ("camchain.yaml", "ost.yaml", "camera_info.yaml", "four.yml", "no_size.yml",
                  "intrinsics.yml", "cameras.bin", "online_calibration.jsonl"):  # fmt: skip
         run = Acehand(capsys, "camera", "show", folder / file)

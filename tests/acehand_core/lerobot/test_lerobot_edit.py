@@ -467,4 +467,4 @@ def test_a_card_says_what_is_in_a_dataset(judged, capsys):
     assert "license: other" in text and "before you publish" in text
 
     run = Acehand(capsys, "dataset", "info", judged, "--license", "cc-by-4.0")
-    assert run.code == 2 and "belong to --card" in run.err
+    assert run.code == 2 and "require --card" in run.err

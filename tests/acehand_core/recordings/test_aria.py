@@ -279,7 +279,7 @@ def test_options(glasses: Glasses, vrs: Path, tmp_path: Path) -> None:
         open_recording(vrs, mirrored=True)
     with pytest.raises(InputError, match="is not a bag, so leave out: `image_topic`"):
         open_recording(vrs, image_topic="/a")
-    with pytest.raises(InputError, match="`depth`: not of an Aria recording"):
+    with pytest.raises(InputError, match="`depth` do not apply to an Aria recording"):
         Registry().open(vrs, RecordingOptions(rigs=RigOptions(depth=tmp_path)))
     (tmp_path / ".hidden.vrs").touch()
     assert Registry().expand([tmp_path]) == [vrs]

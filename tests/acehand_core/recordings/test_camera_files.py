@@ -208,7 +208,7 @@ def test_an_echoed_camera_info(tmp_path: Path) -> None:
     path.write_text(text * 3)
     assert load_camera(f"{path}:raw").to_json() == of_bag
     path.write_text(text + text.replace("-0.31", "-0.32"))
-    with pytest.raises(CalibrationError, match="message 2 is of another camera"):
+    with pytest.raises(CalibrationError, match="message 2 describes another camera"):
         load_camera(f"{path}:raw")
 
 
@@ -283,7 +283,7 @@ def test_hints_may_fill_in_but_not_contradict(tmp_path: Path) -> None:
         load_camera(path)
     assert read_camera(path, CameraHints(size=(1280, 720))).camera.height == 720
     path = samples.opencv(path, five, distortion_coefficients=None)
-    with pytest.raises(CalibrationError, match=r"no distortion coefficients.*there is: calibr"):
+    with pytest.raises(CalibrationError, match=r"no distortion coefficients.*the file has: calibr"):
         load_camera(path)
     assert read_camera(path, CameraHints(model="pinhole")).camera.model == "pinhole"
 
@@ -382,7 +382,7 @@ def test_cameras_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     for name, content, message in (
         ("cut.bin", binary.read_bytes()[:-9], "cut off after 0 of 1"),
         ("long.bin", binary.read_bytes() + b"\0", "1 bytes"),
-        ("SN17471.conf", b"[LEFT_CAM_HD]\r\nfx=699.78\r\nfy=699.78\r\n", "of a ZED.*as JSON"),
+        ("SN17471.conf", b"[LEFT_CAM_HD]\r\nfx=699.78\r\nfy=699.78\r\n", "a ZED.*as JSON"),
         ("v.mp4", b"\0\0\0\x18ftypmp42" + bytes(range(256)), "neither text nor COLMAP"),
         ("cameras.json", json.dumps(hot3d).encode(), "acehand data convert hot3d"),
     ):
