@@ -60,12 +60,12 @@ class Show:
         if self.video is not None and (frames := _raw(self.video).frames) is not None:
             image = frames.at(0)
             shown = image.shape[1], image.shape[0]
-        found = _read(self.file, CameraHints(self.size), self.size or shown)
-        camera = found.camera
+        file = _read(self.file, CameraHints(self.size), self.size or shown)
+        camera = file.camera
         if shown is not None:
             camera = fit_camera_to(camera, *shown)
 
-        report = _report(self.file, found)
+        report = _report(self.file, file)
         _describe(report)
         if self.output is not None:
             write_png(before_and_after(camera, image), self.output)
@@ -99,17 +99,17 @@ class Convert:
         from acehand_core.atomic import atomic_path
         from acehand_core.recordings.camera_fields import CameraHints
 
-        found = _read(self.file, CameraHints(self.size, self.model), self.size)
-        values = found.camera.rotated(int(self.rotate)).to_json()
-        if found.note:
-            console.say(found.note)
+        read = _read(self.file, CameraHints(self.size, self.model), self.size)
+        values = read.camera.rotated(int(self.rotate)).to_json()
+        if read.note:
+            console.say(read.note)
         if self.output is not None:
             with atomic_path(self.output, self.overwrite) as partial:
                 partial.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
-            console.say(f"{self.output}: {found.format}, {values['model']}")
+            console.say(f"{self.output}: {read.format}, {values['model']}")
         elif not terminal.json:
             console.print_json(values)
-        report = {"camera": values, "format": found.format, "name": found.name}
+        report = {"camera": values, "format": read.format, "name": read.name}
         terminal.print_json(report | {"output": self.output and str(self.output)})
         return console.EXIT_OK
 
@@ -154,24 +154,24 @@ class Estimate:
 
         for path in filter(None, (self.output, self.picture)):
             check_free(path, self.overwrite)
-        found = estimate(_raw(self.video, self.start_s, self.duration_s), terminal.bars)
-        report = _estimate_report(self.video, found)
-        if self.output is not None and found.camera is not None:
+        result = estimate(_raw(self.video, self.start_s, self.duration_s), terminal.bars)
+        report = _estimate_report(self.video, result)
+        if self.output is not None and result.camera is not None:
             with atomic_path(self.output, self.overwrite) as partial:
-                text = json.dumps(found.camera.to_json(), indent=1)
+                text = json.dumps(result.camera.to_json(), indent=1)
                 partial.write_text(text + "\n", encoding="utf-8")
             report["output"] = str(self.output)
         if self.picture is not None:
-            drawn = lines_in(found.picture, found.segments, found.camera, found.directions)
+            drawn = lines_in(result.picture, result.segments, result.camera, result.directions)
             write_png(drawn, self.picture)
             report["picture"] = str(self.picture)
 
         _say_estimate(report)
         terminal.print_json(report)
-        return console.EXIT_OK if found.camera is not None else console.EXIT_SOME_FAILED
+        return console.EXIT_OK if result.camera is not None else console.EXIT_SOME_FAILED
 
 
-def _estimate_report(video: Path, found: FocalEstimate) -> dict[str, Any]:
+def _estimate_report(video: Path, result: FocalEstimate) -> dict[str, Any]:
     from acehand_core.camera.focal_length import field_of_view
 
     def number(value: float, digits: int = 4) -> float | None:
@@ -179,11 +179,11 @@ def _estimate_report(video: Path, found: FocalEstimate) -> dict[str, Any]:
 
     return {
         "video": str(video),
-        "accepted": found.camera is not None,
-        "reason": found.reason,
-        "camera": None if found.camera is None else found.camera.to_json(),
-        "error": number(found.error),
-        "lens": found.findings[0].lens,
+        "accepted": result.camera is not None,
+        "reason": result.reason,
+        "camera": None if result.camera is None else result.camera.to_json(),
+        "error": number(result.error),
+        "lens": result.findings[0].lens,
         "methods": {
             method.name: {
                 "field_of_view_deg": None if method.focal is None
@@ -192,7 +192,7 @@ def _estimate_report(video: Path, found: FocalEstimate) -> dict[str, Any]:
                 "parts": method.parts,
                 "reason": method.reason,
             }
-            for method in found.findings
+            for method in result.findings
         },
         "output": None,
         "picture": None,
@@ -202,9 +202,9 @@ def _estimate_report(video: Path, found: FocalEstimate) -> dict[str, Any]:
 def _say_estimate(report: dict[str, Any]) -> None:
     for name, method in report["methods"].items():
         angle, error, why = method["field_of_view_deg"], method["error"], method["reason"]
-        said = "nothing" if angle is None else f"{angle:.1f} degrees across the longer side"
-        said += "" if error is None else f", focal length +- {100 * error:.1f} %"
-        console.say(f"  {name:<8} {said}" + (f" ({why})" if why else ""))
+        result = "nothing" if angle is None else f"{angle:.1f} degrees across the longer side"
+        result += "" if error is None else f", focal length +- {100 * error:.1f} %"
+        console.say(f"  {name:<8} {result}" + (f" ({why})" if why else ""))
     camera = report["camera"]
     if camera is None:
         console.say(f"{report['video']}: no estimate: {report['reason']}")
@@ -218,14 +218,14 @@ def _say_estimate(report: dict[str, Any]) -> None:
         console.say(path)
 
 
-def _read(file: Path, said: CameraHints, size: tuple[int, int] | None) -> CameraFile:
+def _read(file: Path, hints: CameraHints, size: tuple[int, int] | None) -> CameraFile:
     """Read a camera file, or return a preset's camera of this size (None: its own shape)."""
     from acehand_core.recordings.camera_files import CameraFile, read_camera
     from acehand_core.recordings.camera_presets import PRESETS, preset_camera
 
     preset = PRESETS.get(str(file))
     if preset is None or file.exists():
-        return read_camera(file, said)
+        return read_camera(file, hints)
     shape = preset.views[0].shape or (16, 9)
     camera = preset_camera(str(file), *(size or (1920, round(1920 * shape[1] / shape[0]))))
     return CameraFile(camera, "preset", str(file), (str(file),), f"{preset.title}: {preset.source}")
@@ -248,19 +248,19 @@ def _raw(video: Path, start_s: float | None = None, duration_s: float | None = N
     return recording
 
 
-def _report(file: Path, found: CameraFile) -> dict[str, Any]:
+def _report(file: Path, read: CameraFile) -> dict[str, Any]:
     import numpy as np
 
-    camera = found.camera
+    camera = read.camera
     across, down = np.meshgrid(np.arange(camera.width)[::8], np.arange(camera.height)[::8])
     rays = camera.unproject(np.stack([across, down], axis=-1).astype(float))
     angles = zip(("horizontal", "vertical", "diagonal"), camera.field_of_view(), strict=True)
     return {
         "file": str(file),
-        "format": found.format,
-        "name": found.name,
-        "names": list(found.names),
-        "note": found.note,
+        "format": read.format,
+        "name": read.name,
+        "names": list(read.names),
+        "note": read.note,
         "camera": camera.to_json(),
         "field_of_view_deg": {
             name: round(math.degrees(angle), 2) if math.isfinite(angle) else None

@@ -243,12 +243,12 @@ def _parsed(program: str, words: Sequence[str], kind: type[Runnable]) -> tuple[R
     return command, common
 
 
-def say_files(files: Sequence[Path], terminal: Terminal, **said: Any) -> int:
-    """Print the files that a command wrote, in JSON after ``said``; return exit code 0."""
+def say_files(files: Sequence[Path], terminal: Terminal, **entries: Any) -> int:
+    """Print the files that a command wrote, in JSON after ``entries``; return exit code 0."""
     terminal.bars.close()
     for file in files:
         say(str(file))
-    terminal.print_json({**said, "files": [str(file) for file in files]})
+    terminal.print_json({**entries, "files": [str(file) for file in files]})
     return EXIT_OK
 
 

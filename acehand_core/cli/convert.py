@@ -40,8 +40,8 @@ class Info:
             used |= dict.fromkeys(info.depth, "  <- depth")
             used |= {info.image or "": "  <- pictures", info.camera_info or "": "  <- camera"}
             strange = "" if topic.known_type else " (unknown type)"
-            said = f"{topic.msgtype}  {topic.messages}{strange}{used.get(topic.name, '')}"
-            console.say(f"  {topic.name}  {said}")
+            about = f"{topic.msgtype}  {topic.messages}{strange}{used.get(topic.name, '')}"
+            console.say(f"  {topic.name}  {about}")
         for note in (*info.notes, *([info.remark] if info.remark else [])):
             console.say(f"  - {note}")
         terminal.print_json(info.to_json)
@@ -148,21 +148,21 @@ def _report(folder: BatchFolder, terminal: console.Terminal) -> int:
     """Print the state of a batch; return its exit code."""
     from acehand_core.pipeline.batch.folder import summary
 
-    said = summary(folder)
-    states = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in said["states"].items())
-    console.say(f"{folder.output}: {said['recordings']} recordings: {states}")
-    verdicts = ", ".join(f"{n} {name}" for name, n in said["verdicts"].items())
+    totals = summary(folder)
+    states = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in totals["states"].items())
+    console.say(f"{folder.output}: {totals['recordings']} recordings: {states}")
+    verdicts = ", ".join(f"{n} {name}" for name, n in totals["verdicts"].items())
     if verdicts:
-        minutes = said["recorded_seconds"] / 60
-        console.say(f"  {said['episodes']} episodes, {minutes:.1f} minutes: {verdicts}")
-    for problem in said["problems"]:
+        minutes = totals["recorded_seconds"] / 60
+        console.say(f"  {totals['episodes']} episodes, {minutes:.1f} minutes: {verdicts}")
+    for problem in totals["problems"]:
         state = problem["state"].replace("_", " ")
         console.say(f"  {problem['id']}: {state}: {problem['reason']}")
-    states = said["states"]
+    states = totals["states"]
     if {"failed", "quarantined"} & states.keys():
         console.say("  acehand batch run with --retry retries the failed ones")
-    terminal.print_json(said)
+    terminal.print_json(totals)
     if "done" not in states:
         none = set(states) == {"no_hand"}
         return console.EXIT_NO_HAND if none else console.EXIT_SOME_FAILED
-    return console.EXIT_SOME_FAILED if said["problems"] else console.EXIT_OK
+    return console.EXIT_SOME_FAILED if totals["problems"] else console.EXIT_OK

@@ -164,10 +164,10 @@ def _hand_networks() -> str | None:
     try:
         from acehand_core.trackers.mediapipe import networks
 
-        found = networks.installed()
-        if found is None:
+        files = networks.installed()
+        if files is None:
             return None
-        networks.check(found)
+        networks.check(files)
         return f"mediapipe {networks.VERSION}"
     except (ImportError, InputError):
         return None

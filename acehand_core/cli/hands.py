@@ -46,7 +46,7 @@ class Reconstruct:
     )
 
     def run(self, terminal: console.Terminal) -> int:
-        from acehand_core.pipeline.report import said, uncertainty_summary
+        from acehand_core.pipeline.report import format_uncertainty, uncertainty_summary
         from acehand_core.recordings import hands_file
         from acehand_core.trackers.choose import open_input
 
@@ -61,7 +61,8 @@ class Reconstruct:
         hands_file.write_hand_motion(motion, output, self.overwrite)
         left, right = motion.observed.mean(0)
         known, count = uncertainty_summary(motion), len(motion)
-        console.say(f"{output}: {count} frames, left {left:.0%}, right {right:.0%}{said(known)}")
+        doubts = format_uncertainty(known)
+        console.say(f"{output}: {count} frames, left {left:.0%}, right {right:.0%}{doubts}")
         coverage = {"left": left, "right": right}
         report = {"output": str(output), "frames": count, "coverage": coverage}
         terminal.print_json(report | known)
@@ -260,7 +261,7 @@ class View:
             return self._show(shown, {}, terminal)
 
     def _show(
-        self, shown: rerun_view.EpisodeDisplay, said: dict[str, Any], terminal: console.Terminal
+        self, shown: rerun_view.EpisodeDisplay, entries: dict[str, Any], terminal: console.Terminal
     ) -> int:
         from acehand_core.review import rerun_view
 
@@ -268,8 +269,8 @@ class View:
             rerun_view.open_viewer(shown)
         else:
             rerun_view.save(shown, self.save, self.overwrite)
-        files, said = [self.save] if self.save else [], said | {"frames": len(shown.episode)}
-        return console.say_files(files, terminal, viewer="rerun", **said)
+        files, entries = [self.save] if self.save else [], entries | {"frames": len(shown.episode)}
+        return console.say_files(files, terminal, viewer="rerun", **entries)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -87,13 +87,13 @@ def retarget(argv: Sequence[str] | None = None) -> int:
 
 def all_commands() -> dict[str, tuple[str, str]]:
     """Return the commands of this package, then those of plug-ins under other names."""
-    found = dict(COMMANDS)
+    commands = dict(COMMANDS)
     for plugin in plugins.names("commands"):
         table = plugins.load("commands", plugin)
         if not isinstance(table, Mapping):
             raise plugins.unfit("commands", plugin, "is not a table of commands")
-        found = {**table, **found}
-    return dict(sorted(found.items(), key=lambda row: row[0] not in COMMANDS))
+        commands = {**table, **commands}
+    return dict(sorted(commands.items(), key=lambda row: row[0] not in COMMANDS))
 
 
 def settings_of(command: str) -> tuple[Leaf, ...]:

@@ -48,7 +48,7 @@ class Retarget:
 
 def summarise(report: JobReport, terminal: console.Terminal) -> None:
     """Print the result of each input, with ``--quiet`` one line each."""
-    from acehand_core.pipeline.report import format_cuts, format_evidence, said
+    from acehand_core.pipeline.report import format_cuts, format_evidence, format_uncertainty
 
     quiet = terminal.quiet
     for entry in () if quiet else report.cuts:
@@ -59,7 +59,8 @@ def summarise(report: JobReport, terminal: console.Terminal) -> None:
         seen = ", ".join(f"{side} {share:.0%}" for side, share in coverage.items())
         cut = episode.json.get("cut")
         where = f" {cut['start_s']:.1f} to {cut['end_s']:.1f} s" if cut else ""
-        console.say(f"{episode.source}{where}: {episode.verdict} ({seen}{said(episode.json)})")
+        doubts = format_uncertainty(episode.json)
+        console.say(f"{episode.source}{where}: {episode.verdict} ({seen}{doubts})")
         if "evidence" in episode.json and not quiet:
             console.say(f"  - {format_evidence(episode.json['evidence'])}")
         for sentence in () if quiet else (*episode.reasons, *episode.json["notes"]):
@@ -69,9 +70,9 @@ def summarise(report: JobReport, terminal: console.Terminal) -> None:
         console.say(f"{source}: already in the dataset")
     lost = sum(report.lost_messages.values())
     if lost or not quiet:
-        told = [] if quiet else [n for episode in report.episodes for n in episode.json["notes"]]
+        shown = [] if quiet else [n for episode in report.episodes for n in episode.json["notes"]]
         for note in report.notes:
-            if note not in told:
+            if note not in shown:
                 console.say(f"  - {note}")
 
     if lost:

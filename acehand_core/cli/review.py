@@ -57,9 +57,9 @@ class Inspect:
         files = [output / "report.json"]
         write_json(inspection, files[0])
         if self.page:
-            made = read_decisions(decided) if decided.is_file() else {}
+            known = read_decisions(decided) if decided.is_file() else {}
             files.append(output / "report.html")
-            write_report(inspection, files[-1], _title(self.folders), made, progress=terminal.bars)
+            write_report(inspection, files[-1], _title(self.folders), known, progress=terminal.bars)
 
         _say(inspection)
         total = max(len(inspection.episodes), 1)
@@ -139,8 +139,8 @@ def _say(inspection: Inspection) -> None:
     for episode in inspection.episodes:
         for check, level in {(f.check, f.level) for f in episode.findings if f.level != "note"}:
             levels.setdefault(check, Counter())[level] += 1
-    for check, found in sorted(levels.items(), key=lambda item: -item[1].total()):
-        console.say(f"  {check}: " + ", ".join(f"{n} {level}" for level, n in found.items()))
+    for check, levels_of in sorted(levels.items(), key=lambda item: -item[1].total()):
+        console.say(f"  {check}: " + ", ".join(f"{n} {level}" for level, n in levels_of.items()))
     for episode in inspection.episodes:
         if episode.status == "rejected":
             first = next(f for f in episode.findings if f.level == "rejected")

@@ -268,10 +268,10 @@ def _misnamed(label: str, features: Row) -> Iterator[str]:
     with contextlib.suppress(AcehandError):  # a robot of the user's
         hand = next(iter(load_stored_robot(label, None, None, "").hands.values()))
         names = hand.joint_names, hand.command_names, hand.command_joints
-        made = columns.Layout(*names, columns.frame_of(features), "acehand", None)
-        for spec in columns.features(made, features):
-            there = features.get(spec.key, {}).get("names")
-            if spec.key != columns.ACTION.name and there not in (None, spec.to_json()["names"]):
+        expected = columns.Layout(*names, columns.frame_of(features), "acehand", None)
+        for spec in columns.features(expected, features):
+            stored = features.get(spec.key, {}).get("names")
+            if spec.key != columns.ACTION.name and stored not in (None, spec.to_json()["names"]):
                 yield spec.key
 
 

@@ -241,7 +241,7 @@ def kept(recording: Recording, views: bool, depth: bool) -> tuple[tuple[str, tup
     Raises InputError: there are none, a name is taken or no part of a key, or no pictures are near
     most frames.
     """
-    source, found = recording.source, dict[str, tuple[int, int]]()
+    source, sizes = recording.source, dict[str, tuple[int, int]]()
     if views and not recording.views:
         raise InputError(
             f"{source}: `keep_views` needs other cameras (`view`, `stereo`; `views` of a bag); "
@@ -249,24 +249,24 @@ def kept(recording: Recording, views: bool, depth: bool) -> tuple[tuple[str, tup
         )
     for view in recording.views if views else ():
         key, own = view_key(view.name), view.recording
-        taken = key in (IMAGE_KEY, DEPTH_KEY, *found)
+        taken = key in (IMAGE_KEY, DEPTH_KEY, *sizes)
         if taken or not re.fullmatch(r"[A-Za-z0-9_-]+", view.name):
             raise InputError(
                 f"{source}: `keep_views`: the view {view.name!r} cannot be stored as {key}; valid: "
                 "letters, digits, '_' and '-', not ego, depth or another view's."
             )
         check_together(recording, own.timestamps_ns, f"the view {view.name!r}")
-        found[key] = even_size(own.width, own.height)
+        sizes[key] = even_size(own.width, own.height)
     if not depth:
-        return tuple(found.items())
+        return tuple(sizes.items())
 
     if recording.depth is None:
         raise InputError(
             f"{source}: `keep_depth` needs depth (`depth`, a bag's depth topic); there is none."
         )
     check_together(recording, recording.depth.timestamps_ns, "the depth")
-    found[DEPTH_KEY] = recording.depth.camera.width, recording.depth.camera.height
-    return tuple(found.items())
+    sizes[DEPTH_KEY] = recording.depth.camera.width, recording.depth.camera.height
+    return tuple(sizes.items())
 
 
 def _states(sources: Sources) -> Float[np.ndarray, "T 2 N"]:
@@ -338,9 +338,9 @@ def _held(
     def value(sources: Sources) -> np.ndarray:
         known = sources.hands.known
         index = np.stack([held_index(known[:, slot]) for slot in range(2)], axis=1)
-        held = getattr(sources.hands, name)[index, np.arange(2)]
-        held[:, ~known.any(0)] = np.nan
-        return np.where(np.isfinite(held), held, unknown)
+        last = getattr(sources.hands, name)[index, np.arange(2)]
+        last[:, ~known.any(0)] = np.nan
+        return np.where(np.isfinite(last), last, unknown)
 
     return value
 

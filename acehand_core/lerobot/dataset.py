@@ -120,9 +120,9 @@ def dataset_differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> l
         # A video's encoding, in its info, may differ between episodes.
         encoding = () if mine[key]["dtype"] == "video" else ("info",)
         for part in ("dtype", "shape", "names", *encoding):
-            wanted, there = mine[key].get(part), its[key].get(part)
-            if wanted != there:
-                differences.append(f"{part} of {key!r} is {wanted}, the dataset has {there}")
+            wanted, stored = mine[key].get(part), its[key].get(part)
+            if wanted != stored:
+                differences.append(f"{part} of {key!r} is {wanted}, the dataset has {stored}")
     return differences
 
 
@@ -195,26 +195,26 @@ class FinishedEpisodes:
     def but_for_task(self, key: EpisodeKey) -> list[int]:
         """Return the numbers of episodes that differ in their task at most."""
 
-        def said(one: EpisodeKey) -> tuple[object, ...]:
+        def identity(one: EpisodeKey) -> tuple[object, ...]:
             return one.input_sha256, one.cut, one.part, _without_task(one.settings)
 
-        return [number for number, other in self.keys.items() if said(other) == said(key)]
+        return [number for number, other in self.keys.items() if identity(other) == identity(key)]
 
     def all_of(
         self, input_sha256: str, within: tuple[float, float | None], settings: Mapping[str, Any]
     ) -> list[tuple[int, EpisodeKey]]:
         """Return the numbered episodes cut from a recording, of any task; [] if incomplete."""
-        found = [
+        same = [
             (number, key)
             for number, key in self.keys.items()
             if key.one_of is not None
             and (key.input_sha256, key.within) == (input_sha256, within)
             and _without_task(key.settings) == _without_task(settings)
         ]
-        there = {key.one_of for _, key in found}
-        count = found[0][1].one_of[1] if found and found[0][1].one_of else 0
-        whole = count > 0 and there == {(number, count) for number in range(count)}
-        return found if whole and not any(n in self.missing for n, _ in found) else []
+        parts = {key.one_of for _, key in same}
+        count = same[0][1].one_of[1] if same and same[0][1].one_of else 0
+        whole = count > 0 and parts == {(number, count) for number in range(count)}
+        return same if whole and not any(n in self.missing for n, _ in same) else []
 
     def check_settings(
         self,
@@ -228,14 +228,14 @@ class FinishedEpisodes:
         episode has its own. Raises InputError naming each setting that differs.
         """
         for path, sha256 in origins:
-            made = [
+            earlier = [
                 key.settings if "task" in settings else _without_task(key.settings)
                 for key in self.keys.values()
                 if (key.input_sha256, key.within or key.cut) == (sha256, cut)
             ]
-            if not made or settings in made:
+            if not earlier or settings in earlier:
                 continue
-            theirs = made[-1]
+            theirs = earlier[-1]
             differences = ", ".join(
                 f"`{name.replace('-', '_')}` is {settings.get(name)!r}, not {theirs.get(name)!r}"
                 for name in {**settings, **theirs}

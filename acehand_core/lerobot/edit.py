@@ -72,9 +72,9 @@ def remove_episodes(
     """
     root = root.resolve()
     with output_errors(root), opened(root) as content:
-        there = {row["episode_index"] for row in content[1]}
-        if unknown := sorted(set(episodes) - there):
-            raise InputError(f"{root}: no episode {unknown[0]}; it has 0 to {len(there) - 1}.")
+        numbers = {row["episode_index"] for row in content[1]}
+        if unknown := sorted(set(episodes) - numbers):
+            raise InputError(f"{root}: no episode {unknown[0]}; it has 0 to {len(numbers) - 1}.")
         reasons = episodes if isinstance(episodes, Mapping) else dict.fromkeys(episodes, ())
         return _remove(root, content, reasons, delete, dry_run)
 
@@ -100,7 +100,7 @@ def _remove(
     info, rows, tasks = content
     kept = [row for row in rows if row["episode_index"] not in removed]
     gone = [row for row in rows if row["episode_index"] in removed]
-    said = tuple(
+    removals = tuple(
         {
             "episode": row["episode_index"],
             "frames": row["length"],
@@ -111,7 +111,7 @@ def _remove(
     )
     frames = sum(row["length"] for row in kept)
     if dry_run:
-        return Removal(said, len(kept), frames, None)
+        return Removal(removals, len(kept), frames, None)
     if not kept:
         raise InputError(f"{root}: no episode would be left; delete the folder instead.")
     place = None if delete else free_name(root / SET_ASIDE / "removed").relative_to(root)
@@ -120,10 +120,10 @@ def _remove(
         write_episodes(base, info, root, kept, tasks)
         if place is not None:
             write_episodes(base / place, info, root, gone, tasks)
-            (base / place / REMOVED).write_bytes(layout.to_json_bytes({"removed": said}))
+            (base / place / REMOVED).write_bytes(layout.to_json_bytes({"removed": removals}))
 
     replace_dataset(root, fill)
-    return Removal(said, len(kept), frames, None if place is None else place.as_posix())
+    return Removal(removals, len(kept), frames, None if place is None else place.as_posix())
 
 
 @contextlib.contextmanager
@@ -238,7 +238,7 @@ def merge_datasets(
         with built_sibling(output, replaces) as base:
             assembly: Assembly | None = None
             shared: dict[str, Any] = {}
-            said = []
+            merged = []
             for number, root in enumerate(roots):
                 progress("merge", number, len(roots))
                 with opened(root) as (info, rows, tasks):
@@ -252,8 +252,8 @@ def merge_datasets(
                         )
                     first = assembly.episodes
                     assembly.add(root, rows, tasks)
-                    said.append({"dataset": str(root), "first": first, "episodes": len(rows)})
+                    merged.append({"dataset": str(root), "first": first, "episodes": len(rows)})
             assert assembly is not None
             assembly.finish()
             progress("merge", len(roots), len(roots))
-    return Merger(tuple(said), assembly.episodes, assembly.frames, assembly.tasks)
+    return Merger(tuple(merged), assembly.episodes, assembly.frames, assembly.tasks)

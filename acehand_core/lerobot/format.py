@@ -319,10 +319,10 @@ def read_record(root: Path, row: Mapping[str, Any]) -> dict[str, Any] | None:
     path = root / data_file(row)
     try:
         content = (pq.read_schema(path).metadata or {}).get(PROVENANCE_KEY)
-        said = None if content is None else json.loads(content)
+        stored = None if content is None else json.loads(content)
     except (OSError, ValueError, pa.ArrowException) as error:
         raise SchemaError(f"{path} cannot be read as parquet: {error}.") from error
-    return read_report(root, row["episode_index"]).get("provenance") if said is None else said
+    return read_report(root, row["episode_index"]).get("provenance") if stored is None else stored
 
 
 def read_report(root: Path, number: int) -> dict[str, Any]:

@@ -52,11 +52,11 @@ def repair(root: Path, agree: Callable[[RepairPlan], bool] = lambda plan: True) 
         with DirectoryLock(root):
             outcome = recover(root)
             done += [outcome] if outcome else []
-            found = _Inventory.of(root)
-            if not found.is_sound():
-                if not agree(found.plan()):
+            inventory = _Inventory.of(root)
+            if not inventory.is_sound():
+                if not agree(inventory.plan()):
                     raise InputError(f"{root}: not repaired; its episodes are unchanged.")
-                done += found.mend()
+                done += inventory.mend()
             done += _finish_statistics(root)
             for path in _never_completed(root):
                 path.unlink()
@@ -74,10 +74,10 @@ def plan_repair(root: Path) -> RepairPlan:
     _check_is_dataset(root)
     if (root / STAGING).is_dir():
         return RepairPlan((*steps, "finish or drop an interrupted addition, then look again"))
-    found = _Inventory.of(root)
-    if not found.is_sound():
-        return RepairPlan((*steps, *found.plan().steps), found.plan().lost)
-    if stats.are_provisional(root, found.rows):
+    inventory = _Inventory.of(root)
+    if not inventory.is_sound():
+        return RepairPlan((*steps, *inventory.plan().steps), inventory.plan().lost)
+    if stats.are_provisional(root, inventory.rows):
         steps.append(f"compute the quantiles of {layout.STATS_PATH} over all frames")
     steps += [f"remove {path}, which was never completed" for path in _never_completed(root)]
     return RepairPlan(tuple(steps))
@@ -254,8 +254,8 @@ def _partly_used(root: Path, info: Mapping[str, Any], rows: Sequence[Row]) -> It
             yield name
     for name, count in frames.items():
         if name.endswith(".mp4"):
-            there = len(probe_video(root / name).times_s)
+            stored = len(probe_video(root / name).times_s)
         else:
-            there = layout.read_parquet(root / name, ["episode_index"]).num_rows
-        if there > count:
+            stored = layout.read_parquet(root / name, ["episode_index"]).num_rows
+        if stored > count:
             yield name

@@ -108,17 +108,17 @@ def broken_rules(
 
     Raises InputError for an entry that no episode has, SchemaError for a damaged report.
     """
-    said = {row["episode_index"]: entries_of(root, info, row) for row in rows}
-    there = {entry for entries in said.values() for entry in entries}
+    by_episode = {row["episode_index"]: entries_of(root, info, row) for row in rows}
+    known = {entry for entries in by_episode.values() for entry in entries}
     for rule in rules:
-        if rule.entry not in there:
-            raise InputError(f"{root}: no episode has {rule.entry!r}; {nearest(rule.entry, there)}")
+        if rule.entry not in known:
+            raise InputError(f"{root}: no episode has {rule.entry!r}; {nearest(rule.entry, known)}")
 
     broken = {}
-    for number, entries in said.items():
+    for number, entries in by_episode.items():
         reasons = [rule.broken_by(entries.get(rule.entry)) for rule in rules]
-        if found := tuple(reason for reason in reasons if reason is not None):
-            broken[number] = found
+        if broken_by := tuple(reason for reason in reasons if reason is not None):
+            broken[number] = broken_by
     return broken
 
 

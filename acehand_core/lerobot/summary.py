@@ -74,9 +74,9 @@ def summarize(root: Path) -> Summary:
             for task in row["tasks"]:
                 tasks[task] += Counter(episodes=1, frames=row["length"])
             number = row["episode_index"]
-            said = layout.read_report(root, number)
-            subjects[said.get("subject", "unknown")] += 1
-            verdicts[said.get("verdict", "unknown")] += 1
+            report = layout.read_report(root, number)
+            subjects[report.get("subject", "unknown")] += 1
+            verdicts[report.get("verdict", "unknown")] += 1
             record = layout.read_record(root, row) or {}
             trackers[record.get("tracker", "unknown")] += 1
             licenses.update(record.get("licenses", ()))
@@ -185,8 +185,8 @@ def card(root: Path, license_id: str | None = None, consent: str | None = None) 
 def _kind(summary: Summary) -> str:
     """Return the kind of dataset, as the card's first words."""
     if ROBOT_JOINTS.name in summary.features:
-        made = "made of recordings of human hands by acehand"
-        return f"Demonstrations of the robot hand {summary.robot}, {made}"
+        origin = "made of recordings of human hands by acehand"
+        return f"Demonstrations of the robot hand {summary.robot}, {origin}"
     found = ", with human hands that acehand found" if CONFIDENCE.name in summary.features else ""
     return f"Episodes of {summary.robot or 'an unnamed robot'}{found}"
 
@@ -209,12 +209,12 @@ def _quality(summary: Summary, entries: Sequence[Mapping[str, Any]]) -> str:
         if values:
             quantiles = np.quantile(values, [0.1, 0.5, 0.9])
             rows.append((meaning, *(f"{q:.3g}" for q in quantiles), len(values)))
-    said = f"Verdicts of episodes: {judged}."
+    sentence = f"Verdicts of episodes: {judged}."
     if not rows:
-        return said
+        return sentence
     names = ("of an episode", "10 %", "median", "90 %", "episodes")
     intro = "The tracker's own measures, none of them against ground truth"
-    return f"{said} {intro}:\n\n{_table(names, rows)}"
+    return f"{sentence} {intro}:\n\n{_table(names, rows)}"
 
 
 def _making(records: Sequence[Mapping[str, Any]]) -> str:

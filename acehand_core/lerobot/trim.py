@@ -109,7 +109,7 @@ def trim_episodes(
     with output_errors(root), edit.opened(root) as content:
         info, rows, _ = content
         videos = Latest(1)  # many episodes may lie in one
-        found: dict[int, tuple[list[TrimCut], list[tuple[int, int]]]] = {}
+        to_cut: dict[int, tuple[list[TrimCut], list[tuple[int, int]]]] = {}
         for place, row in enumerate(rows):
             progress("measure", place, len(rows))
             if isinstance(rules, TrimRules):
@@ -118,28 +118,28 @@ def trim_episodes(
                 cuts = [*rules.get(row["episode_index"], ())]
                 kept = left_of(cuts, row["length"])
             if kept != [(0, row["length"])]:
-                found[row["episode_index"]] = cuts, kept
+                to_cut[row["episode_index"]] = cuts, kept
         progress("measure", len(rows), len(rows))
 
-        said, pieces = [], []
+        trimmed, pieces = [], []
         for row in rows:
             number, length = row["episode_index"], row["length"]
-            cuts, kept = found.get(number, ([], [(0, length)]))
+            cuts, kept = to_cut.get(number, ([], [(0, length)]))
             pieces.append(kept)
-            if number in found:
+            if number in to_cut:
                 ranges = [{"frames": [c.start, c.stop], "reason": c.reason} for c in cuts]
                 entry = {"episode": number, "frames": length, "tasks": row["tasks"]}
-                said.append({**entry, "kept": [[*piece] for piece in kept], "cuts": ranges})
+                trimmed.append({**entry, "kept": [[*piece] for piece in kept], "cuts": ranges})
         lengths = [stop - start for kept in pieces for start, stop in kept]
         if not lengths:
             raise InputError(f"{root}: no episode would be left; loosen the rules.")
         for row in rows:
-            if row["episode_index"] in found:
+            if row["episode_index"] in to_cut:
                 _check_finished(root, row)
         aside = None
-        if found and not dry_run:
-            aside = _trim(root, content, pieces, said, write_sidecars, delete, progress)
-        return Trimming(tuple(said), len(lengths), sum(lengths), aside)
+        if to_cut and not dry_run:
+            aside = _trim(root, content, pieces, trimmed, write_sidecars, delete, progress)
+        return Trimming(tuple(trimmed), len(lengths), sum(lengths), aside)
 
 
 def _check_finished(root: Path, row: Row) -> None:
@@ -175,7 +175,7 @@ def _trim(
     root: Path,
     content: edit.Content,
     pieces: Sequence[Sequence[tuple[int, int]]],
-    said: Sequence[Mapping[str, Any]],
+    removed: Sequence[Mapping[str, Any]],
     write_sidecars: SidecarWriter,
     delete: bool,
     progress: Progress,
@@ -185,7 +185,7 @@ def _trim(
     place = edit.free_name(root / edit.SET_ASIDE / "trimmed").relative_to(root)
     changed = [row for row, own in zip(rows, pieces, strict=True) if own != [(0, row["length"])]]
     # Identifies this trimming, by content.
-    digest = hashlib.sha256(layout.to_json_bytes({"removed": [*said]}))
+    digest = hashlib.sha256(layout.to_json_bytes({"removed": [*removed]}))
     for name in dict.fromkeys(layout.data_file(row) for row in changed):
         digest.update((root / name).read_bytes())
     identity = digest.hexdigest()[:16]
@@ -201,12 +201,12 @@ def _trim(
                 parts[-1][1].append(row)
             elif own:
                 transaction.step(f"cut episode {row['episode_index']}")
-                said_of_it = {"id": identity, "episode": row["episode_index"]}
-                made = _Cutting(root, info, row, tasks, scratch / str(number), said_of_it)
-                parts.append((made.target, made.write(own, write_sidecars)))
+                origin = {"id": identity, "episode": row["episode_index"]}
+                cutting = _Cutting(root, info, row, tasks, scratch / str(number), origin)
+                parts.append((cutting.target, cutting.write(own, write_sidecars)))
 
-        there = {task for _, listed in parts for row in listed for task in row["tasks"]}
-        used = [task for task in tasks if task in there]
+        remaining = {task for _, listed in parts for row in listed for task in row["tasks"]}
+        used = [task for task in tasks if task in remaining]
         assembly = Assembly(base, info, renumber=True, tasks=used)
         for source, listed in parts:
             assembly.add(source, listed, tasks)
@@ -215,7 +215,7 @@ def _trim(
 
         if not delete:
             write_episodes(base / place, info, root, changed, tasks)
-            record = {"id": identity, "removed": [*said]}
+            record = {"id": identity, "removed": [*removed]}
             (base / place / edit.REMOVED).write_bytes(layout.to_json_bytes(record))
         progress("trim", len(rows), len(rows))
 
@@ -227,7 +227,7 @@ def _trim(
 class _Cutting:
     """Writer of one episode's pieces, as a dataset in ``target`` for ``Assembly.add``.
 
-    ``said`` has the trimming and the episode, for ``TRIM``.
+    ``origin`` has the trimming and the episode, for ``TRIM``.
     """
 
     root: Path
@@ -235,7 +235,7 @@ class _Cutting:
     row: Row
     tasks: Sequence[str]
     target: Path
-    said: Mapping[str, Any]
+    origin: Mapping[str, Any]
 
     def write(self, pieces: Sequence[tuple[int, int]], write_sidecars: SidecarWriter) -> list[Row]:
         """Write the pieces and return their rows of meta/episodes."""
@@ -245,7 +245,7 @@ class _Cutting:
         rows: list[Row] = []
         for number, (start, stop) in enumerate(pieces):
             piece = EpisodePiece(start, stop, self.row["length"])
-            own = {**self.said, "frames": [start, stop], "of": piece.length}
+            own = {**self.origin, "frames": [start, stop], "of": piece.length}
             chain = [*pieces_of(source), own]
             row = self._data(table, number, piece, chain)
             for key in layout.video_keys(self.info["features"]):

@@ -195,15 +195,15 @@ def _idle(
     if first / fps > rule.seconds and first > kept:
         yield TrimCut(0, first - kept, f"idle for {_seconds(0, first, fps)} at the start: {why}")
     if (frames - after) / fps > rule.seconds and frames - after > kept:
-        said = f"idle for {_seconds(after, frames, fps)} at the end: {why}"
-        yield TrimCut(after + kept, frames, said)
+        reason = f"idle for {_seconds(after, frames, fps)} at the end: {why}"
+        yield TrimCut(after + kept, frames, reason)
 
 
 def _gaps(rule: Gaps, columns: Mapping[Column, np.ndarray], fps: int | float) -> Iterator[TrimCut]:
     valid = _valid(columns, "gaps")
     observed = valid & ~columns.get(FILLED, np.False_)
-    there = np.any(valid, axis=0)
-    for start, stop, sides in _stretches(~observed, there, rule.hands):
+    present = np.any(valid, axis=0)
+    for start, stop, sides in _stretches(~observed, present, rule.hands):
         if (stop - start) / fps > rule.seconds:
             yield TrimCut(start, stop, f"{sides} not observed for {_seconds(start, stop, fps)}")
 
@@ -225,15 +225,15 @@ def _unsure(
 
 
 def _stretches(
-    flags: Bool[np.ndarray, "T 2"], there: Bool[np.ndarray, "2"], hands: AnyOrBoth
+    flags: Bool[np.ndarray, "T 2"], present: Bool[np.ndarray, "2"], hands: AnyOrBoth
 ) -> Iterator[tuple[int, int, str]]:
     """Yield stretches in which any or each of the hands there is flagged, and its name."""
-    if not there.any():
+    if not present.any():
         yield 0, len(flags), "both hands"
         return
-    own = flags[:, there]
+    own = flags[:, present]
     for start, stop in runs(np.any(own, axis=1) if hands == "any" else np.all(own, axis=1)):
-        flagged = there & flags[start:stop].any(axis=0)
+        flagged = present & flags[start:stop].any(axis=0)
         sides = [side for slot, side in enumerate(SIDES) if flagged[slot]]
         yield start, stop, f"{' and '.join(sides)} hand{'s' if len(sides) > 1 else ''}"
 

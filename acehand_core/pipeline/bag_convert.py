@@ -186,8 +186,8 @@ def _convert(
         done, stopped = stop.report, stop
     try:
         release_memory()
-        made = (e.episode_index for e in done.episodes if e.episode_index is not None)
-        numbers = tuple(sorted({*made, *done.skipped_episodes}))
+        new = (e.episode_index for e in done.episodes if e.episode_index is not None)
+        numbers = tuple(sorted({*new, *done.skipped_episodes}))
         if options.bag_output and numbers and not job.dry_run and not stopped:
             written = _write_bag(options, options.bag_output, index, numbers, progress, passed)
     except KeyboardInterrupt as stop:
@@ -250,17 +250,17 @@ def _marked_episodes(index: BagIndex, topic: str) -> list[Span]:
 
     # Without a header they are compared with the frames' receipt times.
     log = np.maximum.accumulate(index.log_ns)
-    found: list[Span] = []
+    spans: list[Span] = []
     start: tuple[int, str | None] | None = None
     for time, value in [*sorted(events, key=lambda e: e[0]), (int(log[-1]) + 1, False)]:
         at = int(np.searchsorted(log, time))
         if start is not None and at > start[0]:
-            found.append(Span(start[0], at, start[1]))
+            spans.append(Span(start[0], at, start[1]))
         start = (at, value if isinstance(value, str) else None) if value else None
 
-    if not found:
+    if not spans:
         raise InputError(f"{index.whole.source}: {topic} marks no episode with a frame in it.")
-    return found
+    return spans
 
 
 def _write_bag(
@@ -276,11 +276,11 @@ def _write_bag(
     overwrite = options.job.existing == "overwrite"
 
     if options.job.existing == "resume" and output.exists():
-        there, counts = BagOrigin.of_bag(output)
-        if there == origin:
+        earlier, counts = BagOrigin.of_bag(output)
+        if earlier == origin:
             dropped.remark(f"{output}: already complete")
             return counts
-        there.check_fits(output, origin)
+        earlier.check_fits(output, origin)
         dropped.remark(f"{output}: lacked episodes of the dataset, written anew")
         overwrite = True
 
@@ -353,8 +353,8 @@ def _at(
 
     def on_lines(values: Float[np.ndarray, "T 2 Q"]) -> Float[np.ndarray, "N 2 Q"]:
         columns = values.reshape(len(values), -1).T
-        found = np.stack([np.interp(times, before, column) for column in columns], axis=1)
-        return found.reshape(len(times), *values.shape[1:])
+        between = np.stack([np.interp(times, before, column) for column in columns], axis=1)
+        return between.reshape(len(times), *values.shape[1:])
 
     return replace(
         demo,

@@ -158,15 +158,15 @@ def courses(
 
     Both begin the same time after the start. ``start`` has the hands' positions, if known.
     """
-    made, begin = {}, 1 / fps
+    by_side, begin = {}, 1 / fps
     for slot, side in enumerate(SIDES):
         rows = np.flatnonzero(known[:, slot])
         if len(rows):
             hand, seen = robot.hand(side), commands[rows[0] : rows[-1] + 1, slot].astype(float)
-            made[side] = course(hand, seen, fps, rows[0] / fps)
-            lead = lead_s(hand, made[side].positions[0], (start or {}).get(side))
+            by_side[side] = course(hand, seen, fps, rows[0] / fps)
+            lead = lead_s(hand, by_side[side].positions[0], (start or {}).get(side))
             begin = max(begin, lead - rows[0] / fps)
-    return {side: replace(one, seconds=one.seconds + begin) for side, one in made.items()}
+    return {side: replace(one, seconds=one.seconds + begin) for side, one in by_side.items()}
 
 
 def seen_by(source: Path, episode: int = 0) -> tuple[str, str | None]:
@@ -177,8 +177,8 @@ def seen_by(source: Path, episode: int = 0) -> tuple[str, str | None]:
             record = read_provenance(source)[episode] or {}
         elif kind is HandsFile and source.is_file():
             record = asdict(read_motion_file(source, "both").provenance)
-    said = record.get("settings", {})
-    return said.get("camera_frame") or CAMERA_LINK, said.get("image_topic")
+    settings = record.get("settings", {})
+    return settings.get("camera_frame") or CAMERA_LINK, settings.get("image_topic")
 
 
 def _wrists(motion: HandMotion) -> np.ndarray | None:
@@ -260,11 +260,11 @@ def write_bag(
         with BagWriter(
             options.output, options.storage, options.overwrite, options.distro
         ) as writer:
-            found = load_demonstrations(
+            demonstrations = load_demonstrations(
                 options.source, options.robot, options.episodes or None, options.robot_model
             )
             end_ns, notes = None, []
-            for demo, _ in found:
+            for demo, _ in demonstrations:
                 begin_ns = int(min(demo.log_ns[0], demo.stamps_ns[0]))
                 if end_ns is not None and begin_ns <= end_ns:
                     # Every episode of a video begins at stamp 0; a bag has one clock for all.

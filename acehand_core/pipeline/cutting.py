@@ -99,8 +99,8 @@ def activity(
         axes = poses[:, :3, :3]
         world = np.einsum("tij,tspj->tspi", axes, points) + poses[:, None, None, :3, 3]
         slope, _ = _slopes(seconds, world, usable & known[:, None, None], np.zeros_like(piece))
-        there = _beyond_noise(slope, np.einsum("tij,tspj->tspi", axes, rays), noise)
-        speed = np.fmin(speed, there)
+        in_world = _beyond_noise(slope, np.einsum("tij,tspj->tspi", axes, rays), noise)
+        speed = np.fmin(speed, in_world)
 
     # A hand's speed is its palm's, or its second fastest fingertip's if faster: a single fast tip
     # may be a mistake of the tracker.
@@ -329,8 +329,8 @@ def _joined(acts: Activity, rules: CutRules) -> list[slice]:
 
 def _is_closed(acts: Activity, rest: slice) -> bool:
     """Return whether a hand is present and fingertips meet throughout a rest."""
-    there = bool(acts.present[rest].all())
-    return there and float(acts.closed[rest].mean()) >= _CLOSED_SHARE
+    present, closed = acts.present[rest].all(), acts.closed[rest].mean()
+    return bool(present and closed >= _CLOSED_SHARE)
 
 
 def _with_margins(acts: Activity, run: slice, margin_s: float, earliest: int) -> slice:

@@ -228,12 +228,12 @@ class Dataset:
         def encode(view: Recording) -> dict[str, Path]:
             keys, others = [key for key, _ in layout.other_videos], aligned(view)
             kept(view, views=any(key != DEPTH_KEY for key in keys), depth=DEPTH_KEY in keys)
-            there: dict[str, Recording | Depth] = {IMAGE_KEY: view}
-            there |= {view_key(one.name): one.recording for one in others.views}
+            stored: dict[str, Recording | Depth] = {IMAGE_KEY: view}
+            stored |= {view_key(one.name): one.recording for one in others.views}
             if others.depth is not None:
-                there[DEPTH_KEY] = others.depth
+                stored[DEPTH_KEY] = others.depth
 
-            streams, fps = {key: there[key] for key in (IMAGE_KEY, *keys)}, round(view.fps)
+            streams, fps = {key: stored[key] for key in (IMAGE_KEY, *keys)}, round(view.fps)
             paths = {key: writer.scratch_video(key) for key in streams}
             try:
                 for key, stream in streams.items():

@@ -166,13 +166,13 @@ class _Job:
             dropped = source.dropped
             if self._already_converted(source):
                 return True
-            found = cut_recording(self.run, source)
-            self.cuts += [found.cuts] if found.cuts else []
-            notes += found.notes
-            for number, span in enumerate(found.spans):
-                name = str(path) if len(found.spans) == 1 else f"{path} (clip {number})"
+            parts = cut_recording(self.run, source)
+            self.cuts += [parts.cuts] if parts.cuts else []
+            notes += parts.notes
+            for number, span in enumerate(parts.spans):
+                name = str(path) if len(parts.spans) == 1 else f"{path} (clip {number})"
                 try:
-                    plan = self._plan(source, span, found.tracked)
+                    plan = self._plan(source, span, parts.tracked)
                     self._complete(plan, notes)
                     if plan.todo:
                         self._convert(plan, source.tracker)
@@ -208,11 +208,11 @@ class _Job:
         if settings.existing == "append":
             raise _there_already(source.path, done[0][0])
 
-        told = run.narration.since(source.path, settings.cut[0]) if run.narration else ()
+        segments = run.narration.since(source.path, settings.cut[0]) if run.narration else ()
         for number, key in done:
             start = key.cut[0] - settings.cut[0]
             lasts = duration_s(recording) if key.one_of == (0, 1) else key.cut[1] or 0.0
-            task = task_of(told, start, start + lasts) or settings.task
+            task = task_of(segments, start, start + lasts) or settings.task
             if task != key.settings["task"]:
                 raise _other_task(source.path, number, task)
         self.skipped.append(str(source.path))
@@ -282,10 +282,10 @@ class _Job:
         tracked: Tracked | None = None
         for number, (key, view) in plan.unfinished.items():
             names = self.finished.missing.pop(number)
-            made = self.run.stored(dataset.output / files.episode_folder(number))
-            if made is None:
-                made = tracked = tracked or plan.track()
-            episode = self.run.demonstrate(view, made, plan.task, key, plan.cut)
+            hands = self.run.stored(dataset.output / files.episode_folder(number))
+            if hands is None:
+                hands = tracked = tracked or plan.track()
+            episode = self.run.demonstrate(view, hands, plan.task, key, plan.cut)
             with dataset.lock():
                 folder = dataset.complete(episode, number)
                 if {files.SHEET, files.OVERLAY} & set(names):
@@ -317,9 +317,9 @@ class _Job:
 
     def report(self) -> JobReport:
         """Return the report of the run."""
-        there = self.dataset.has_episodes or bool(self.skipped)
+        exists = self.dataset.has_episodes or bool(self.skipped)
         return JobReport(
-            dataset=str(self.dataset.output) if there else None,
+            dataset=str(self.dataset.output) if exists else None,
             seconds=time.perf_counter() - self.started,
             recorded_seconds=self.recorded_s,
             episodes=tuple(self.episodes),

@@ -72,15 +72,15 @@ class Narration:
         if self.source == SIDECAR:
             rows = _rows(sidecar(recording))
         rows = [row for row in rows if _is_of(row.recording, recording)]
-        told = sorted(map(_narrated, rows), key=lambda one: (one.start_s or 0.0, one.end_s or 0.0))
-        whole = {one.task: one for one in told if one.start_s is None}
+        texts = sorted(map(_narrated, rows), key=lambda one: (one.start_s or 0.0, one.end_s or 0.0))
+        whole = {one.task: one for one in texts if one.start_s is None}
         if len(whole) > 1:
             first, second, *_ = whole.values()
             raise InputError(
                 f"{first.where} and {second.where}: {len(whole)} tasks for the whole of "
                 f"{recording.name}; give the times of each."
             )
-        return tuple(told)
+        return tuple(texts)
 
     def since(self, recording: Path, start_s: float) -> tuple[TaskSegment, ...]:
         """Return ``of`` in seconds from ``start_s``, without rows that end before it."""
@@ -104,28 +104,28 @@ class Narration:
 
         Raises InputError if all rows begin after the recording's end.
         """
-        told = self.since(recording, cut[0])
-        if not told:
+        tasks = self.since(recording, cut[0])
+        if not tasks:
             return (), [f"{recording}: `task_file={self.source}` has no row for it"]
         notes = []
-        beyond = [one for one in told if one.start_s is not None and one.start_s >= duration_s]
-        if len(beyond) == len(told) and cut == (0.0, None):
+        beyond = [one for one in tasks if one.start_s is not None and one.start_s >= duration_s]
+        if len(beyond) == len(tasks) and cut == (0.0, None):
             raise InputError(
                 f"{beyond[0].where}: begins at {beyond[0].start_s:g} s, but {recording} lasts "
                 f"{duration_s:.1f} s: its rows belong to another recording."
             )
         if beyond and cut[1] is None:
             notes.append(
-                f"{recording}: {len(beyond)} of {len(told)} rows begin after its end, "
+                f"{recording}: {len(beyond)} of {len(tasks)} rows begin after its end, "
                 f"{duration_s:.1f} s ({beyond[0].where})"
             )
-        timed = [one for one in told if one.start_s is not None]
+        timed = [one for one in tasks if one.start_s is not None]
         crossed = sum((a.end_s or 0) > (b.start_s or 0) for a, b in pairwise(timed))
         if crossed and by_rows:
             notes.append(
                 f"{recording}: {crossed} rows overlap the next: its frames are in both episodes"
             )
-        return tuple(one for one in told if one not in beyond), notes
+        return tuple(one for one in tasks if one not in beyond), notes
 
 
 def sidecar(recording: Path) -> Path:

@@ -243,7 +243,7 @@ def uncertainty_summary(motion: HandMotion) -> dict[str, Any]:
     return out
 
 
-def said(known: Mapping[str, Any]) -> str:
+def format_uncertainty(known: Mapping[str, Any]) -> str:
     """Return ``uncertainty_summary`` as the end of a sentence, or ""."""
     words = ""
     if (sigma := known["tip_sigma_mm"]) is not None:

@@ -124,8 +124,8 @@ class Run:
         motion = only_hands(motion, self.settings.hands or "both")
         topic = recording.processing.get("topic")
         if topic is not None:  # the topic and frame of a bag's pictures
-            said = {"image_topic": topic, "camera_frame": recording.camera_frame}
-            kept = {**motion.provenance.settings, **said}
+            topics = {"image_topic": topic, "camera_frame": recording.camera_frame}
+            kept = {**motion.provenance.settings, **topics}
             motion = replace(motion, provenance=replace(motion.provenance, settings=kept))
         if source.fit:
             motion = source.fit.hands(motion)
@@ -220,12 +220,12 @@ def cut_recording(run: Run, source: Source) -> Spans:
     if settings.split == "auto":
         return _demonstrations(run, source, segments, notes)
     by = _by_rows if settings.split == "tasks" else _between_holes
-    found = by(source, segments, notes)
-    whole = [(span.start, span.stop) for span in found.spans] == [(0, len(recording))]
+    spans = by(source, segments, notes)
+    whole = [(span.start, span.stop) for span in spans.spans] == [(0, len(recording))]
     if whole or recording.frames is None or not isinstance(source.tracker, FileTracker):
-        return found
+        return spans
     # A file of hands has one row per frame of the video: it refuses a part.
-    return replace(found, tracked=run.track(source, recording))
+    return replace(spans, tracked=run.track(source, recording))
 
 
 def duration_s(recording: Recording) -> float:

@@ -78,18 +78,18 @@ class TaskSegment:
     where: str
 
 
-def task_of(told: Sequence[TaskSegment], start_s: float, end_s: float) -> str | None:
+def task_of(segments: Sequence[TaskSegment], start_s: float, end_s: float) -> str | None:
     """Return the task from one time to another; None without a row for it.
 
     The row with times that overlaps most, the earliest of several; else that of all of it.
     """
     best, most = None, 0.0
-    for one in told:
+    for one in segments:
         if one.start_s is not None and one.end_s is not None:
             shared = min(one.end_s, end_s) - max(one.start_s, start_s)
             if shared > most:
                 best, most = one.task, shared
-    return best or next((one.task for one in told if one.start_s is None), None)
+    return best or next((one.task for one in segments if one.start_s is None), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,16 +332,16 @@ class JobSettings:
         robot = name if comes_with_us(name) else file_identity(find_robot_file(name))
         mapping = self.reading.keypoints
         tracker = resolved_name(self.tracker, self.tracking.own)
-        said = identity_of(self)
+        entries = identity_of(self)
         if mapping:
-            said["keypoints"] = file_identity(mapping)
+            entries["keypoints"] = file_identity(mapping)
         if self.split == "auto":
             from acehand_core.pipeline.cutting import VERSION as CUTTING_VERSION
 
-            said["split"] = f"auto {CUTTING_VERSION}"
+            entries["split"] = f"auto {CUTTING_VERSION}"
         if self.reading.camera_estimate:  # another version may find another camera
-            said["camera-estimate"] = FOCAL_LENGTH_VERSION
-        said |= {
+            entries["camera-estimate"] = FOCAL_LENGTH_VERSION
+        entries |= {
             "robot": f"{robot}:{variant}" if variant else robot,
             "arm-mount": list(self.arm.mount or (0.0,) * 6) if self.arm.path else None,
             "tracker": file_identity(tracker),
@@ -349,8 +349,8 @@ class JobSettings:
             "fps": fps,
         }
         if own := self.tracking.own.get(tracker):
-            said[tracker] = identity_of(own)
-        return said
+            entries[tracker] = identity_of(own)
+        return entries
 
     def layout(
         self, recording: Recording, tracker: Tracker, robot: Robot, arm: Arm | None

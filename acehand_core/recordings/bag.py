@@ -274,8 +274,8 @@ def _tell_about(times: FrameTimes, topic: str, dropped: DroppedMessages) -> None
     ]
     shifted = "later ones are shifted by the time of receipt"
     remarks += [(True, f"stamps jump backwards at frame {at}; {shifted}") for at in times.breaks]
-    for found, remark in remarks:
-        if found:
+    for fitting, remark in remarks:
+        if fitting:
             dropped.remark(f"{topic}: {remark}")
     if times.duplicates:
         dropped.count(topic, "header stamp as of another frame", times.duplicates)
@@ -396,7 +396,7 @@ def _depth(
     Raises InputError for a named topic.
     """
     dropped = scan.image.dropped
-    found: list[tuple[bool, BagDepth, Depth]] = []
+    fitting: list[tuple[bool, BagDepth, Depth]] = []
     for stream in scan.depth:
         try:
             seen, pose = _other_stream(scan, pictures, stream)
@@ -407,14 +407,14 @@ def _depth(
             frames = BagDepth(*message, seen.size, stream.dropped, copies)
             check_metres(frames, "32FC1 has metres, 16UC1 millimetres")
             depth = Depth(frames, seen.times.timestamps_ns, camera, pose)
-            found.append((same, frames, depth))
+            fitting.append((same, frames, depth))
         except InputError as error:
             if options.depth_topic is not None:
                 where = f"{main.source}: `depth_topic={stream.topic}`"
                 raise type(error)(f"{where}: {error}") from None
             dropped.remark(f"depth not used: {stream.topic}: {error}")
 
-    best = [entry for entry in found if entry[0]] or found
+    best = [entry for entry in fitting if entry[0]] or fitting
     if len(best) > 1:
         names = ", ".join(frames.topic for _, frames, _ in best)
         dropped.remark(f"depth not used: {names} fit; choose one with `depth_topic`")

@@ -42,8 +42,8 @@ def field(values: Any, key: str) -> Any:
     if not isinstance(values, Mapping):
         raise CalibrationError(f"a mapping with {key!r} is needed, not {type(values).__name__}.")
     if key not in values:
-        there = ", ".join(map(str, values))
-        raise CalibrationError(f"{key!r} is missing; the file has: {there or 'nothing'}.")
+        present = ", ".join(map(str, values))
+        raise CalibrationError(f"{key!r} is missing; the file has: {present or 'nothing'}.")
     return values[key]
 
 
@@ -58,14 +58,14 @@ def numbers(value: Any, key: str, count: int | None = None) -> list[float]:
     try:
         if any(isinstance(entry, bool) for entry in entries):
             raise ValueError
-        found = [float(entry) for entry in entries]
-        if not all(map(math.isfinite, found)):
+        numbers_read = [float(entry) for entry in entries]
+        if not all(map(math.isfinite, numbers_read)):
             raise ValueError
     except (TypeError, ValueError, OverflowError):
         raise CalibrationError(f"{key!r} is {str(value)[:80]}; give numbers.") from None
-    if count is not None and len(found) != count:
-        raise CalibrationError(f"{key!r} has {len(found)} numbers; {count} are needed.")
-    return found
+    if count is not None and len(numbers_read) != count:
+        raise CalibrationError(f"{key!r} has {len(numbers_read)} numbers; {count} are needed.")
+    return numbers_read
 
 
 def matrix(value: Any, key: str) -> tuple[float, float, float, float]:
@@ -83,14 +83,14 @@ def check_skew(skew: float, fx: float, key: str) -> None:
         raise CalibrationError(f"{key!r} has a skew of {skew:g} px; valid: 0.")
 
 
-def size(pixels: Sequence[Any], said: CameraHints, centre: tuple[float, float]) -> tuple[int, int]:
+def size(pixels: Sequence[Any], hints: CameraHints, centre: tuple[float, float]) -> tuple[int, int]:
     """Return a picture's size in the file, or the user's if that is None or 0.
 
     ``centre`` is the principal point. Raises CalibrationError.
     """
     if None in pixels or 0 in pixels:
-        if said.size is not None:
-            return said.size
+        if hints.size is not None:
+            return hints.size
         raise CalibrationError(
             "the image size is missing (the principal point would be the middle of about "
             f"{2 * centre[0] + 1:.0f} x {2 * centre[1] + 1:.0f} pixels). Give it to "
@@ -103,12 +103,12 @@ def size(pixels: Sequence[Any], said: CameraHints, centre: tuple[float, float]) 
 
 
 def model_without_name(
-    coefficients: Sequence[float], said: CameraHints
+    coefficients: Sequence[float], hints: CameraHints
 ) -> tuple[CameraModel, tuple[float, ...]]:
     """Return model and coefficients for a file without a model. Raises CalibrationError."""
-    if said.model == "kannala_brandt":
+    if hints.model == "kannala_brandt":
         return "kannala_brandt", tuple(coefficients)
-    if len(coefficients) == 4 and said.model is None:
+    if len(coefficients) == 4 and hints.model is None:
         raise CalibrationError(
             "4 distortion coefficients may be k1 k2 p1 p2 (brown_conrady) or k1 k2 k3 k4 of "
             "cv2.fisheye (kannala_brandt). Choose in `acehand camera convert` with "

@@ -40,18 +40,18 @@ def load_camera(path: Path | str) -> Camera:
     return read_camera(path).camera
 
 
-def read_camera(path: Path | str, said: CameraHints | None = None) -> CameraFile:
+def read_camera(path: Path | str, hints: CameraHints | None = None) -> CameraFile:
     """Return the camera of a file, or of ``FILE:NAME``, with its format.
 
     Args:
         path: a file of any format, by its content; ``:NAME`` chooses one of several cameras.
-        said: what the file lacks.
+        hints: what the file lacks.
 
     Raises:
         CalibrationError: the file is missing, of no known format, or of two; it has several cameras
-            and none is named; a field is missing or invalid; ``said`` is needed, or contradicts it.
+            and none is named; a field is missing or invalid; hints are needed, or contradict it.
     """
-    said = said or CameraHints()
+    hints = hints or CameraHints()
     file, name = file_and_name(str(path))
     content = content_of(file)
     kind = format_of(file, content)
@@ -73,11 +73,11 @@ def read_camera(path: Path | str, said: CameraHints | None = None) -> CameraFile
     name = name or next(iter(cameras))
     where = f"{file}:{name}" if len(cameras) > 1 else str(file)
     try:
-        camera = cameras[name](said)
+        camera = cameras[name](hints)
     except CalibrationError as error:
         text = str(error).replace("FILE", where)
         raise CalibrationError(f"{where} ({kind.title}): {text}") from None
-    _check_said(camera, said, where)
+    _check_hints(camera, hints, where)
     return CameraFile(camera, kind.title, name, tuple(cameras), kind.note(content))
 
 
@@ -96,32 +96,32 @@ def file_and_name(text: str) -> tuple[Path, str]:
 
 
 def format_of(file: Path, content: Any) -> CameraFormat:
-    found = [kind for kind in FORMATS if kind.recognises(content)]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        titles = " or ".join(kind.title for kind in found)
+    kinds = [kind for kind in FORMATS if kind.recognises(content)]
+    if len(kinds) == 1:
+        return kinds[0]
+    if kinds:
+        titles = " or ".join(kind.title for kind in kinds)
         raise CalibrationError(f"{file} could be {titles}; keep the fields of one of them.")
     first = content[0] if isinstance(content, list) and content else content
-    there = ", ".join(map(str, list(first)[:12])) if isinstance(first, Mapping) else "no fields"
+    names = ", ".join(map(str, list(first)[:12])) if isinstance(first, Mapping) else "no fields"
     known = "; ".join(f"{kind.title} ({kind.told_by})" for kind in FORMATS)
     raise CalibrationError(
-        f"{file} is no known camera file; it has {there}. Supported: {known}. Cameras of HOT3D are "
+        f"{file} is no known camera file; it has {names}. Supported: {known}. Cameras of HOT3D are "
         "read with its recordings: acehand data convert hot3d."
     )
 
 
-def _check_said(camera: Camera, said: CameraHints, where: str) -> None:
+def _check_hints(camera: Camera, hints: CameraHints, where: str) -> None:
     size = (camera.width, camera.height)
-    if said.size not in (None, size):
+    if hints.size not in (None, size):
         raise CalibrationError(
-            f"{where}: `size={said.size[0]}x{said.size[1]}`, but the file says {size[0]} x "
+            f"{where}: `size={hints.size[0]}x{hints.size[1]}`, but the file says {size[0]} x "
             f"{size[1]}. Leave `size` out: a camera is rescaled to its video."
         )
-    undistorted = camera.model == "pinhole" and said.model == "brown_conrady"
-    if said.model not in (None, camera.model) and not undistorted:
+    undistorted = camera.model == "pinhole" and hints.model == "brown_conrady"
+    if hints.model not in (None, camera.model) and not undistorted:
         raise CalibrationError(
-            f"{where}: `model={said.model}`, but the file has {camera.model}. Leave `model` out."
+            f"{where}: `model={hints.model}`, but the file has {camera.model}. Leave `model` out."
         )
 
 

@@ -99,7 +99,7 @@ def _is_ours(content: Any) -> bool:
     return named or is_mapping_with(content, "fx")
 
 
-def _our_camera(content: Any, said: CameraHints) -> Camera:
+def _our_camera(content: Any, hints: CameraHints) -> Camera:
     return Camera.from_json({"model": "pinhole", **content})
 
 
@@ -119,7 +119,7 @@ def _kalibr(content: Any) -> Mapping[str, Make]:
     return {name: partial(_kalibr_camera, part) for name, part in _kalibr_parts(content).items()}
 
 
-def _kalibr_camera(part: Any, said: CameraHints) -> Camera:
+def _kalibr_camera(part: Any, hints: CameraHints) -> Camera:
     lens = str(field(part, "camera_model"))
     if lens != "pinhole":
         others = {"omni": "the unified", "eucm": "the extended unified", "ds": "the double sphere"}
@@ -137,7 +137,7 @@ def _kalibr_camera(part: Any, said: CameraHints) -> Camera:
 
     key = "distortion_coefficients" if "distortion_coefficients" in part else "distortion_coeffs"
     d = [] if model == "none" else numbers(field(part, key), key, 4)
-    pixels = size(numbers(part.get("resolution", [0, 0]), "resolution", 2), said, (cx, cy))
+    pixels = size(numbers(part.get("resolution", [0, 0]), "resolution", 2), hints, (cx, cy))
     return _lens(model in ("equi", "equidistant"), pixels, (fx, fy, cx, cy), d)
 
 
@@ -182,16 +182,16 @@ def _opencv(content: Any) -> Mapping[str, Make]:
     }
 
 
-def _opencv_camera(content: Any, key: str, coefficients: str | None, said: CameraHints) -> Camera:
+def _opencv_camera(content: Any, key: str, coefficients: str | None, hints: CameraHints) -> Camera:
     fx, fy, cx, cy = matrix(content[key], key)
     values = {_plain(name): value for name, value in content.items()}
     across, down = numbers(next((values[n] for n in _SIZES if n in values), [0, 0]), "size", 2)
     across = values.get("imagewidth", values.get("width", across))
     down = values.get("imageheight", values.get("height", down))
-    pixels = size((across, down), said, (cx, cy))
+    pixels = size((across, down), hints, (cx, cy))
 
     if coefficients is None:
-        if said.model == "pinhole":
+        if hints.model == "pinhole":
             return Camera("pinhole", *pixels, fx, fy, cx, cy)
         raise CalibrationError(
             f"no distortion coefficients for {key!r} (distortion_coefficients, dist_coeffs, ...); "
@@ -202,7 +202,7 @@ def _opencv_camera(content: Any, key: str, coefficients: str | None, said: Camer
     fisheye = values.get("fisheyemodel", values.get("fisheye"))
     if fisheye in (1, "1", "true") or "fisheye" in str(values.get("distortionmodel")):
         return _lens(True, pixels, (fx, fy, cx, cy), d)
-    model, d_used = model_without_name(d, said) if fisheye is None else opencv_distortion(d)
+    model, d_used = model_without_name(d, hints) if fisheye is None else opencv_distortion(d)
     return Camera(model, *pixels, fx, fy, cx, cy, d_used)
 
 
@@ -230,7 +230,7 @@ def _aria(content: Any) -> Mapping[str, Make]:
     )
 
 
-def _aria_camera(entry: Any, image_size: Any, said: CameraHints) -> Camera:
+def _aria_camera(entry: Any, image_size: Any, hints: CameraHints) -> Camera:
     projection = field(entry, "Projection")
     name = field(projection, "Name")
     if name != "FisheyeRadTanThinPrism":
@@ -238,7 +238,7 @@ def _aria_camera(entry: Any, image_size: Any, said: CameraHints) -> Camera:
             f"projection {name!r} is not supported; valid: FisheyeRadTanThinPrism."
         )
     f, cx, cy, *distortion = numbers(field(projection, "Params"), "Params", 15)
-    pixels = size(numbers(image_size, "ImageSizes", 2), said, (cx, cy))
+    pixels = size(numbers(image_size, "ImageSizes", 2), hints, (cx, cy))
     return Camera("fisheye624", *pixels, f, f, cx, cy, tuple(distortion))
 
 
@@ -250,7 +250,7 @@ def _aria_note(content: Any) -> str:
 # GoPro: Gyroflow's lens profiles, and OpenImuCameraCalibrator as UMI uses it.
 
 
-def _gyroflow_camera(content: Any, said: CameraHints) -> Camera:
+def _gyroflow_camera(content: Any, hints: CameraHints) -> Camera:
     lens = content["fisheye_params"]
     fx, fy, cx, cy = matrix(field(lens, "camera_matrix"), "camera_matrix")
     d = numbers(field(lens, "distortion_coeffs"), "distortion_coeffs")
@@ -266,7 +266,7 @@ def _gyroflow_camera(content: Any, said: CameraHints) -> Camera:
         )
 
     dimension = content.get("calib_dimension") or {"w": 0, "h": 0}
-    pixels = size((field(dimension, "w"), field(dimension, "h")), said, (cx, cy))
+    pixels = size((field(dimension, "w"), field(dimension, "h")), hints, (cx, cy))
     model = str(content.get("distortion_model") or "opencv_fisheye")
     if model not in ("opencv_fisheye", "opencv_standard"):
         valid = nearest(model, ("opencv_fisheye", "opencv_standard"))
@@ -274,7 +274,7 @@ def _gyroflow_camera(content: Any, said: CameraHints) -> Camera:
     return _lens(model == "opencv_fisheye", pixels, (fx, fy, cx, cy), d)
 
 
-def _theia_camera(content: Any, said: CameraHints) -> Camera:
+def _theia_camera(content: Any, hints: CameraHints) -> Camera:
     kind, values = str(content["intrinsic_type"]), field(content, "intrinsics")
     field(values, "principal_pt_x")
     if kind not in _THEIA:
@@ -291,7 +291,7 @@ def _theia_camera(content: Any, said: CameraHints) -> Camera:
         raise CalibrationError("a PINHOLE with distortion coefficients; valid: without.")
     d = tuple(number(key) for key in names)
     cx, cy = number("principal_pt_x"), number("principal_pt_y")
-    pixels = size((content.get("image_width"), content.get("image_height")), said, (cx, cy))
+    pixels = size((content.get("image_width"), content.get("image_height")), hints, (cx, cy))
     return Camera(model, *pixels, fx, fy, cx, cy, d)
 
 
@@ -304,14 +304,16 @@ def _orb_slam(content: Any) -> Mapping[str, Make]:
     return {n: partial(_orb_slam_camera, p, both) for n, p in parts.items() if "fx" in p}
 
 
-def _orb_slam_camera(part: Mapping[str, Any], both: Mapping[str, Any], said: CameraHints) -> Camera:
+def _orb_slam_camera(
+    part: Mapping[str, Any], both: Mapping[str, Any], hints: CameraHints
+) -> Camera:
     if (kind := str(both.get("type", "PinHole"))) not in ("PinHole", "Rectified", "KannalaBrandt8"):
         valid = nearest(kind, ("PinHole", "Rectified", "KannalaBrandt8"))
         raise CalibrationError(f"Camera.type {kind!r} is not supported; {valid}")
     fx, fy, cx, cy = (numbers(field(part, key), key, 1)[0] for key in ("fx", "fy", "cx", "cy"))
     names = "k1 k2 k3 k4" if kind == "KannalaBrandt8" else "k1 k2 p1 p2 k3 k4 k5 k6"
     d = [numbers(part.get(name, 0), name, 1)[0] for name in names.split()]
-    pixels = size((both.get("width"), both.get("height")), said, (cx, cy))
+    pixels = size((both.get("width"), both.get("height")), hints, (cx, cy))
     return _lens(kind == "KannalaBrandt8", pixels, (fx, fy, cx, cy), d)
 
 
@@ -371,12 +373,12 @@ def _ros_cameras(info: Mapping[str, Any]) -> Mapping[str, Make]:
     return {"raw": partial(_ros_camera, info, False), "rectified": partial(_ros_camera, info, True)}
 
 
-def _ros_camera(info: Mapping[str, Any], rectified: bool, said: CameraHints) -> Camera:
+def _ros_camera(info: Mapping[str, Any], rectified: bool, hints: CameraHints) -> Camera:
     k, d = info["k"], info["d"]
-    width, height = size((info.get("width"), info.get("height")), said, (k[2], k[5]))
+    width, height = size((info.get("width"), info.get("height")), hints, (k[2], k[5]))
     name = info.get("distortion_model")
     if not name and not rectified:
-        model, _ = model_without_name(d, said)
+        model, _ = model_without_name(d, hints)
         name = "equidistant" if model == "kannala_brandt" else "rational_polynomial"
 
     def whole(values: Any, key: str) -> int:

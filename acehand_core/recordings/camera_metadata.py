@@ -61,11 +61,11 @@ class CameraDescription:
 
 
 def descriptions(
-    said: CameraDescription | None, estimated: Callable[[], CameraDescription] | None
+    lens: CameraDescription | None, estimated: Callable[[], CameraDescription] | None
 ) -> Iterator[CameraDescription]:
     """Yield lens metadata, an estimate, a preset of the kind, up to the first with a camera."""
-    assumed = said is not None and said.assumed
-    candidates = (lambda: None if assumed else said, estimated, lambda: said if assumed else None)
+    assumed = lens is not None and lens.assumed
+    candidates = (lambda: None if assumed else lens, estimated, lambda: lens if assumed else None)
     for candidate in candidates:
         description = candidate() if candidate is not None else None
         if description is not None:
@@ -98,11 +98,11 @@ def described_by_video(path: Path, width: int, height: int) -> CameraDescription
     values = _gopro_header(path)
     if values is not None and {"ZFOV", "VFOV"} <= set(values):
         return _gopro(values, width, height)
-    if made := " ".join(filter(None, (tags.get(name, "").strip() for name in _PHONE_TAGS))):
+    if phone := " ".join(filter(None, (tags.get(name, "").strip() for name in _PHONE_TAGS))):
         from acehand_core.recordings.camera_presets import preset_camera, preset_note
 
         camera = preset_camera("phone", width, height)
-        note = f"the file's metadata name a phone ({made}) and no focal length"
+        note = f"the file's metadata name a phone ({phone}) and no focal length"
         return CameraDescription(camera, f"{note}: {preset_note('phone', camera)}", assumed=True)
     return None
 
@@ -124,32 +124,32 @@ def described_by_pictures(
         name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
         kept = work_dir / f"camera_{name}.json"
     if kept is not None and kept.is_file():
-        said = json.loads(kept.read_text("utf-8"))
-        camera = None if said["camera"] is None else Camera.from_json(said["camera"], str(kept))
-        return CameraDescription(camera, said["note"], sigma=said.get("sigma", KIND_SIGMA))
+        stored = json.loads(kept.read_text("utf-8"))
+        camera = None if stored["camera"] is None else Camera.from_json(stored["camera"], str(kept))
+        return CameraDescription(camera, stored["note"], sigma=stored.get("sigma", KIND_SIGMA))
 
     def shown(stage: str, done: int, total: int) -> None:
         progress(f"camera, {stage}", done, total)
 
-    found = estimate(recording, shown, thorough=False)
-    camera, note = found.camera, f"`camera_estimate` proposes no camera: {found.reason}"
+    result = estimate(recording, shown, thorough=False)
+    camera, note = result.camera, f"`camera_estimate` proposes no camera: {result.reason}"
     if camera is not None:
         angles = ", ".join(
             f"{method.name} {field_of_view(method.focal, method.lens):.1f}"
-            for method in found.findings
+            for method in result.findings
             if method.focal is not None
         )
         note = (
-            f"camera estimated from the pictures: {found.findings[0].lens}, fx = fy = "
-            f"{camera.fx:.1f} px +- {100 * found.error:.1f} % (standard error; degrees across by "
+            f"camera estimated from the pictures: {result.findings[0].lens}, fx = fy = "
+            f"{camera.fx:.1f} px +- {100 * result.error:.1f} % (standard error; degrees across by "
             f"{angles}); distances scale with it"
         )
     if kept is not None:
         kept.parent.mkdir(parents=True, exist_ok=True)
         with atomic_path(kept, overwrite=True) as partial:
-            content = {"camera": camera and camera.to_json(), "note": note, "sigma": found.error}
+            content = {"camera": camera and camera.to_json(), "note": note, "sigma": result.error}
             partial.write_text(json.dumps(content), "utf-8")
-    return CameraDescription(camera, note, sigma=found.error)
+    return CameraDescription(camera, note, sigma=result.error)
 
 
 def described_by_picture(path: Path, width: int, height: int) -> CameraDescription | None:
@@ -160,8 +160,8 @@ def described_by_picture(path: Path, width: int, height: int) -> CameraDescripti
     except (av.FFmpegError, OSError, StopIteration):
         return None  # reading the picture raises
     tags: Mapping[str, str] = getattr(frame, "metadata", {})  # not in PyAV before 16
-    found = (v for name, v in tags.items() if name.endswith("FocalLengthIn35mmFilm"))
-    millimetres = _number(next(found, None))
+    values = (v for name, v in tags.items() if name.endswith("FocalLengthIn35mmFilm"))
+    millimetres = _number(next(values, None))
     if millimetres is None:
         return None
     camera = _pinhole(millimetres / FILM_MM * math.hypot(width, height), width, height)
@@ -263,10 +263,10 @@ def _gopro_header(path: Path) -> dict[str, Any] | None:
     with path.open("rb") as file:
         start, end = 0, path.stat().st_size
         for name in (b"moov", b"udta", b"GPMF"):
-            found = next(((a, b) for kind, a, b in boxes(file, start, end) if kind == name), None)
-            if found is None or found[1] > end:
+            ends = next(((a, b) for kind, a, b in boxes(file, start, end) if kind == name), None)
+            if ends is None or ends[1] > end:
                 return None
-            start, end = found
+            start, end = ends
         if end - start > _MAX_BOX:
             return None
         file.seek(start)

@@ -85,12 +85,12 @@ class DepthFrames:
         return np.full(self.size[::-1], np.nan, np.float32)
 
 
-def _dequantised(frames: VideoFrames, said: Mapping[str, float], index: int) -> np.ndarray:
+def _dequantised(frames: VideoFrames, coding: Mapping[str, float], index: int) -> np.ndarray:
     """Return metres of LeRobot's 12-bit codes; the first and last are of what is out of range."""
-    codes, ends = _plane(frames, index), np.array([said["depth_min"], said["depth_max"]])
-    a, b = np.log(ends + said["shift"]) if said["use_log"] else ends
+    codes, ends = _plane(frames, index), np.array([coding["depth_min"], coding["depth_max"]])
+    a, b = np.log(ends + coding["shift"]) if coding["use_log"] else ends
     z = a + codes / 4095 * (b - a)
-    z = np.exp(z) - said["shift"] if said["use_log"] else z
+    z = np.exp(z) - coding["shift"] if coding["use_log"] else z
     return np.where((codes > 0) & (codes < 4095), z, np.nan)
 
 
@@ -110,8 +110,8 @@ def _picture(paths: Sequence[Path], index: int) -> np.ndarray:
     if image is None:
         raise VideoError(f"{path}: damaged, not used.")
     if image.ndim != 2 or image.dtype not in (np.uint16, np.float32):
-        found = f"{image.dtype} of shape {image.shape}"
-        raise InputError(f"{path}: {found}; depth has one channel, of 16 bits or of floats.")
+        form = f"{image.dtype} of shape {image.shape}"
+        raise InputError(f"{path}: {form}; depth has one channel, of 16 bits or of floats.")
     return image
 
 
@@ -138,9 +138,9 @@ def _source(
 ) -> tuple[DepthFrames, TimestampsNs | None]:
     """Return depth at ``place``, of the input ``path``, and its times, if they are known."""
     if lerobot_video.is_episode(path) and not place.exists():
-        episode, said = lerobot_video.open_depth(path, place.name)
+        episode, coding = lerobot_video.open_depth(path, place.name)
         assert isinstance(episode.frames, VideoFrames)
-        dequantised = partial(_dequantised, episode.frames, said)
+        dequantised = partial(_dequantised, episode.frames, coding)
         return DepthFrames(len(episode), dequantised, None), episode.timestamps_ns
     if place.is_dir() and (paths := pictures_in(place, _SUFFIXES)):
         times = times_of_names(place, [path.stem for path in paths])

@@ -245,8 +245,8 @@ def _read(file: pq.ParquetFile, name: str, kind: pa.DataType) -> np.ndarray:
         if not len(values):
             shape = (rows, kind.list_size) if wide else (rows,)
             values = np.full(shape, np.nan) if optional else np.empty(shape, part.dtype)
-        there = column.is_valid().to_numpy(zero_copy_only=False)
-        values[start:done][there] = part.reshape(-1, *values.shape[1:])
+        present = column.is_valid().to_numpy(zero_copy_only=False)
+        values[start:done][present] = part.reshape(-1, *values.shape[1:])
 
     pa.default_memory_pool().release_unused()  # Arrow would keep it for itself
     if nulls:
@@ -301,9 +301,9 @@ def _header(schema: pa.Schema) -> dict[str, Any]:
 
     if not isinstance(header, dict):
         raise SchemaError(f"damaged metadata: {type(header).__name__}, not an object.")
-    found = header.get("format"), header.get("version")
-    if found != (FORMAT, FORMAT_VERSION):
-        raise SchemaError(f"{found[0]!r} version {found[1]!r}; valid: {FORMAT!r} {FORMAT_VERSION}.")
+    given = header.get("format"), header.get("version")
+    if given != (FORMAT, FORMAT_VERSION):
+        raise SchemaError(f"{given[0]!r} version {given[1]!r}; valid: {FORMAT!r} {FORMAT_VERSION}.")
     return header
 
 

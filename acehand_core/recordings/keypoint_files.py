@@ -65,10 +65,10 @@ def read_npz(path: Path, mapping: KeypointMap) -> dict[str, Any]:
 
     entries: dict[str, Any] = {name: loaded[name] for name in ENTRIES if name in loaded}
     named = [mapping.joints] if isinstance(mapping.joints, str) else list(mapping.joints.values())
-    found = [name for name in named if name in loaded]
-    if not found and "joints" in loaded:  # a preset's names are optional
+    present = [name for name in named if name in loaded]
+    if not present and "joints" in loaded:  # a preset's names are optional
         return entries
-    if not found:
+    if not present:
         raise SchemaError(f"has no entry {' or '.join(named)}; {nearest(named[0], loaded)}")
     for entry, where in (("joints", mapping.joints), ("wrist_pose", mapping.wrist)):
         if isinstance(where, str) and where in loaded:
@@ -124,9 +124,9 @@ def read_json(path: Path, mapping: KeypointMap) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise SchemaError(f"not JSON: {error}.") from error
 
-    said: dict[str, Any] = {}
+    stated: dict[str, Any] = {}
     if isinstance(content, dict):
-        said = {name: np.array(content[name]) for name in ENTRIES[1:] if name in content}
+        stated = {name: np.array(content[name]) for name in ENTRIES[1:] if name in content}
         content = content.get("frames", content.get("joints"))
     if not isinstance(content, list) or not content:
         raise SchemaError(
@@ -134,7 +134,7 @@ def read_json(path: Path, mapping: KeypointMap) -> dict[str, Any]:
             "joints of one hand ('joints') or of each ('left', 'right')."
         )
     times = _times(content, mapping)
-    entries = _frames(content, mapping) | said
+    entries = _frames(content, mapping) | stated
     return entries if times is None else {**entries, "timestamps_ns": times}
 
 

@@ -113,15 +113,15 @@ def _found(
         match = regex.fullmatch(name)
         if match is None:
             continue
-        said, what = match.groupdict(), match["axis"].lower()
+        parts, what = match.groupdict(), match["axis"].lower()
         what = "confidence" if what in _CONFIDENCE else what
-        slot = SIDES.index(said["side"].lower()) if said.get("side") else None
-        joints, keypoint = by_number, int(said["joint"]) if said["joint"].isdecimal() else None
+        slot = SIDES.index(parts["side"].lower()) if parts.get("side") else None
+        joints, keypoint = by_number, int(parts["joint"]) if parts["joint"].isdecimal() else None
         if keypoint is None:
             try:
-                side, keypoint = mapping.joint(said["joint"])
+                side, keypoint = mapping.joint(parts["joint"])
             except KeyError:
-                others[name] = said["joint"]
+                others[name] = parts["joint"]
                 continue
             joints, slot = by_name, slot if side is None else SIDES.index(side)
         if keypoint is not None:
@@ -174,10 +174,10 @@ def _wide(table: pa.Table, mapping: KeypointMap) -> dict[str, Any]:
     return _entries(joints, confidence, None in slots, order, of_hands, times)
 
 
-def _check_spelling(there: _Joints, others: dict[str, str]) -> None:
+def _check_spelling(present: _Joints, others: dict[str, str]) -> None:
     """Raise SchemaError for a column whose name is close to that of a missing joint."""
-    hands = {slot for slot, _ in there}
-    absent = [n for j, n in enumerate(KEYPOINT_NAMES) if any((s, j) not in there for s in hands)]
+    hands = {slot for slot, _ in present}
+    absent = [n for j, n in enumerate(KEYPOINT_NAMES) if any((s, j) not in present for s in hands)]
     for column, written in others.items():
         plain = re.sub(r"^(left|right)_", "", written.lower())
         if close := difflib.get_close_matches(plain, absent, 1, 0.85):
@@ -258,11 +258,11 @@ def _long(
     slot_of, place_of = slots[codes], places[codes]
     side_column = next((lower[name] for name in _SIDE_COLUMNS if name in lower), None)
     if side_column is not None:
-        said = pc.utf8_lower(pc.cast(_column(table, side_column), pa.string())).to_numpy()
-        sides = [np.isin(said, ("left", "l")), np.isin(said, ("right", "r"))]
+        words = pc.utf8_lower(pc.cast(_column(table, side_column), pa.string())).to_numpy()
+        sides = [np.isin(words, ("left", "l")), np.isin(words, ("right", "r"))]
         slot_of = np.select(sides, [0, 1], -1)
         if (slot_of < 0).any():
-            wrong = said[np.argmax(slot_of < 0)]
+            wrong = words[np.argmax(slot_of < 0)]
             raise SchemaError(f"{side_column} is {wrong!r}; valid: left, right.")
 
     used, one_hand = place_of >= 0, bool((slot_of < 0).all())
@@ -288,8 +288,8 @@ def _times(table: pa.Table, mapping: KeypointMap) -> np.ndarray | None:
         raise SchemaError(f"no column {name!r}; {nearest(name, table.column_names)}")
     if name is None and mapping.rate is not None:
         return None
-    found = ((n, _TIME.fullmatch(n.lower())) for n in table.column_names)
-    named = {n: match["unit"] for n, match in found if match is not None}
+    matches = ((n, _TIME.fullmatch(n.lower())) for n in table.column_names)
+    named = {n: match["unit"] for n, match in matches if match is not None}
     if name is None:
         kinds = {n: _column(table, n).type for n in named}
         numeric = [n for n, k in kinds.items() if pa.types.is_integer(k) or pa.types.is_floating(k)]

@@ -132,8 +132,8 @@ def open_depth(path: Path, key: str) -> tuple[Recording, dict[str, float]]:
     recording, feature = recording_of(find_episode(path, key)), _info(path.parent)["features"][key]
     if not _is_depth(feature):
         raise SchemaError(f"{path.parent}: {key!r} has colours, no depth; valid: a depth feature.")
-    said = feature["info"]
-    return recording, {name: said.get(f"video.{name}", usual) for name, usual in _DEPTH.items()}
+    info = feature["info"]
+    return recording, {name: info.get(f"video.{name}", usual) for name, usual in _DEPTH.items()}
 
 
 def recording_of(

@@ -272,13 +272,13 @@ class VideoFile(RecordingFormat):
 
 def formats() -> dict[type[RecordingFormat], str]:
     """Return all formats in matching order, with the plug-in's name."""
-    found: dict[type[RecordingFormat], str] = {}
+    kinds: dict[type[RecordingFormat], str] = {}
     for name in plugins.names("recordings"):
         kind = plugins.load("recordings", name)
         if not (isinstance(kind, type) and issubclass(kind, RecordingFormat)):
             raise plugins.unfit("recordings", name, "is not a subclass of RecordingFormat")
-        found[kind] = name
-    return dict(sorted(found.items(), key=lambda entry: entry[0].order))
+        kinds[kind] = name
+    return dict(sorted(kinds.items(), key=lambda entry: entry[0].order))
 
 
 def format_of(path: Path) -> type[RecordingFormat]:
@@ -441,10 +441,10 @@ def _with_camera(
         from acehand_core.recordings import cameras
         from acehand_core.recordings.camera_files import read_camera
 
-        found = read_camera(options.camera)
-        camera = cameras.fit_camera_to(found.camera, *size)
-        named = f"camera {found.name} of a {found.format}" if len(found.names) > 1 else ""
-        notes = (*recording.notes, *filter(None, (named, found.note)))
+        file = read_camera(options.camera)
+        camera = cameras.fit_camera_to(file.camera, *size)
+        named = f"camera {file.name} of a {file.format}" if len(file.names) > 1 else ""
+        notes = (*recording.notes, *filter(None, (named, file.note)))
         recording = replace(recording, notes=notes)
     elif options.intrinsics is not None:
         from acehand_core.recordings import cameras
@@ -457,12 +457,12 @@ def _with_camera(
         notes = (*recording.notes, preset_note(options.camera_preset, camera))
         recording = replace(recording, notes=notes, assumed={**recording.assumed, LENS: KIND_SIGMA})
     elif recording.camera is None:
-        said = kind.described(path, recording) if options.camera_metadata else None
+        stated = kind.described(path, recording) if options.camera_metadata else None
         estimated = None
         if options.camera_estimate and recording.frames is not None:
             work_dir, shown = options.work_dir, progress or no_progress
             estimated = partial(described_by_pictures, recording, work_dir, shown)
-        for described in descriptions(said, estimated):
+        for described in descriptions(stated, estimated):
             camera, notes = described.camera, (*recording.notes, described.note)
             lens = {LENS: described.sigma} if camera is not None else {}
             recording = replace(recording, notes=notes, assumed={**recording.assumed, **lens})

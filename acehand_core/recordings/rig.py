@@ -88,9 +88,9 @@ def read_rig(path: Path, size: tuple[int, int]) -> Rig:
         elif is_mapping_with(content, "cameras"):
             cameras = _ours(content["cameras"], file.parent)
         else:
-            made = format_of(file, content).cameras(content)
-            poses = _chained(content, sorted(made, key=lambda name: (len(name), name)))
-            cameras = {name: (made[name](CameraHints(size)), poses[name]) for name in poses}
+            makers = format_of(file, content).cameras(content)
+            poses = _chained(content, sorted(makers, key=lambda name: (len(name), name)))
+            cameras = {name: (makers[name](CameraHints(size)), poses[name]) for name in poses}
         unit = content["unit"] if is_mapping_with(content, "unit") else "m"
         metres = _UNITS[unit] if unit in _UNITS else numbers(unit, "unit (mm, cm, m)", 1)[0]
     except CalibrationError as error:
@@ -213,9 +213,9 @@ def open_views(
         if view.sha256 == recording.sha256 or name == rig.main:
             raise InputError(f"`view={name}={value}` is the input or its camera; give another.")
         pictures = view.frames
-        if isinstance(pictures, FolderFrames) and (found := of_frames(pictures.paths, recording)):
-            pictures = FolderFrames(found[0], pictures.size)
-            view = replace(view, frames=pictures, timestamps_ns=found[1], fps=recording.fps)
+        if isinstance(pictures, FolderFrames) and (placed := of_frames(pictures.paths, recording)):
+            pictures = FolderFrames(placed[0], pictures.size)
+            view = replace(view, frames=pictures, timestamps_ns=placed[1], fps=recording.fps)
         times = view.timestamps_ns - round(options.offsets_s.get(name, 0.0) * 1e9)
         check_overlap(recording, times, f"`view={name}={value}`")
         if len(times) < len(recording):
@@ -260,7 +260,7 @@ def _refuse_turned(recording: Recording) -> None:
 
 def _halves(recording: Recording, stereo: Stereo) -> tuple[Recording, Recording]:
     """Return the left and the right recording of a video with both pictures."""
-    axis, said = int(stereo != "top-bottom"), {**recording.processing, "stereo": stereo}
+    axis, processing = int(stereo != "top-bottom"), {**recording.processing, "stereo": stereo}
     shape = [recording.height, recording.width]
     if shape[axis] % 2:
         raise InputError(f"{recording.source}: {shape[axis]} pixels cannot be halved.")
@@ -268,7 +268,7 @@ def _halves(recording: Recording, stereo: Stereo) -> tuple[Recording, Recording]
     assert recording.frames is not None
     cuts = [ChangedFrames(recording.frames, partial(_half, axis, part)) for part in (0, 1)]
     left, right = cuts[::-1] if stereo == "right-left" else cuts
-    recording = replace(recording, height=shape[0], width=shape[1], processing=said)
+    recording = replace(recording, height=shape[0], width=shape[1], processing=processing)
     return replace(recording, frames=left), replace(recording, frames=right)
 
 

@@ -37,8 +37,8 @@ def at_rate(recording: Recording, fps: int) -> tuple[Recording, Int[np.ndarray, 
     """
     highest = max(1, min(1000, int(_FASTER * recording.fps)))
     if not 1 <= fps <= highest:
-        said = f"{fps} frames per second, where the source has {recording.fps:.4g}"
-        raise InputError(f"{recording.source}: {said}; valid: 1 to {highest}.")
+        rates = f"{fps} frames per second, where the source has {recording.fps:.4g}"
+        raise InputError(f"{recording.source}: {rates}; valid: 1 to {highest}.")
     times = recording.timestamps_ns
 
     # Stamps are rounded, so the last tick may be slightly after the last frame.

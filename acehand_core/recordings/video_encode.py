@@ -353,10 +353,10 @@ def ahead(items: Iterator[Item]) -> Iterator[Item]:
         return list(itertools.islice(items, 1))
 
     with ThreadPoolExecutor(1, "ahead") as pool:
-        made = deque(pool.submit(following) for _ in range(_WAITING))
-        while found := made.popleft().result():
-            made.append(pool.submit(following))
-            yield found[0]
+        pending = deque(pool.submit(following) for _ in range(_WAITING))
+        while item := pending.popleft().result():
+            pending.append(pool.submit(following))
+            yield item[0]
 
 
 def write_video(

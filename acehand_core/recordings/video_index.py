@@ -115,13 +115,13 @@ class VideoIndex:
             yield from self._frames_patched(due, stop)
 
     def _frames_patched(self, start: int, stop: int) -> Iterator[tuple[int, av.VideoFrame]]:
-        due, held = start, None
+        due, previous = start, None
         for index, frame in self._decode(start, parallel=False):
             for missing in range(due, min(index, stop)):
                 self._warn(missing)
-                yield missing, frame if held is None else held
+                yield missing, frame if previous is None else previous
                 due = missing + 1
-            held = frame
+            previous = frame
             if index == due < stop:
                 yield index, frame
                 due += 1
@@ -129,13 +129,13 @@ class VideoIndex:
                 return
 
         for missing in range(due, stop):
-            if held is None:
+            if previous is None:
                 raise VideoError(
                     f"{self.path}: frame {missing} of {len(self)} cannot be decoded. "
                     "Was the file changed or removed while it was read?"
                 )
             self._warn(missing)
-            yield missing, held
+            yield missing, previous
 
     def _warn(self, frame: int) -> None:
         if frame not in self.warned:
@@ -200,10 +200,10 @@ def _deinterlaced(
         graph.push(frame)
         # It comes one frame late.
         while len(waiting) > (frame is not None):
-            made = graph.vpull()
+            filtered = graph.vpull()
             index, stored = waiting.popleft()
-            made.pts, made.time_base = stored.pts, stored.time_base
-            yield index, made
+            filtered.pts, filtered.time_base = stored.pts, stored.time_base
+            yield index, filtered
 
 
 def open_container(path: Path) -> InputContainer:

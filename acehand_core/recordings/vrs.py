@@ -66,13 +66,13 @@ def open_vrs(path: Path) -> tuple[Any, str]:
     except ImportError as error:
         what = f"{path}: needs acehand's extra 'vrs' ({error}): pip install 'acehand[vrs]'"
         raise MissingDependencyError(what) from error
-    provider, said = None, ["unknown reason"]
+    provider, reasons = None, ["unknown reason"]
     with _OPENING, tempfile.TemporaryFile() as file:  # it has no switch for its output
         kept = [(os.dup(fd), os.dup2(file.fileno(), fd)) for fd in (1, 2)]
         try:
             provider = create_vrs_data_provider(str(path))
         except (RuntimeError, ValueError) as error:  # a damaged calibration
-            said = [str(error)]
+            reasons = [str(error)]
         finally:
             ctypes.CDLL(None).fflush(None)
             for own, fd in kept:
@@ -81,8 +81,8 @@ def open_vrs(path: Path) -> tuple[Any, str]:
         file.seek(0)
         printed = file.read().decode("utf-8", "replace")
     if provider is None:
-        said = re.findall(r"\[ERROR\]: ([^\x1b\n]*)", printed) or said
-        raise InputError(f"{path}: not a readable VRS file ({said[0].rstrip('.')}).")
+        reasons = re.findall(r"\[ERROR\]: ([^\x1b\n]*)", printed) or reasons
+        raise InputError(f"{path}: not a readable VRS file ({reasons[0].rstrip('.')}).")
     return provider, printed
 
 
@@ -136,11 +136,11 @@ def open_aria(path: Path, views: str | None) -> Recording:
     slam = {label.removeprefix("camera-"): label for label in labels if "slam" in label}
     chosen: dict[str, str] = {}
     for word in views.replace("_", "-").split(",") if views is not None else ():
-        found = [name for name in slam if f"-{word.strip()}-" in f"-{name}-"]
-        if not found:
+        matching = [name for name in slam if f"-{word.strip()}-" in f"-{name}-"]
+        if not matching:
             valid = ", ".join(slam) or "none in the file"
             raise InputError(f"{path}: `views={word!r}` names no SLAM camera; valid: {valid}.")
-        chosen |= {name.replace("-", "_"): slam[name] for name in found}
+        chosen |= {name.replace("-", "_"): slam[name] for name in matching}
     recording, T_device_rgb = _camera(file, device, RGB)
     notes = ("factory calibration", *re.findall(r"\d+ records are beyond [^.]*", file.printed))
     recording = replace(recording, sha256=content_sha256(path), notes=notes)

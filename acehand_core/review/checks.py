@@ -111,10 +111,10 @@ def column_measures(episode: Episode) -> list[Measure]:
 
     if episode.motion is not None:
         text, sources = "{} differs from the hands next to the episode", Sources(episode.motion)
-        made = {c.name: c.write(c.make(sources)) for c in HAND_COLUMNS if c.name in numbers}
+        from_hands = {c.name: c.write(c.make(sources)) for c in HAND_COLUMNS if c.name in numbers}
         off = [
             _unlike("hand_columns", numbers[name], column, text.format(name))
-            for name, column in made.items()
+            for name, column in from_hands.items()
             if numbers[name].shape == column.shape
         ]
         measures += sorted(off, key=lambda measure: -measure.value)[:1]
@@ -163,10 +163,10 @@ def calibrations_of(episode: Episode, robot: Robot) -> tuple[dict[Side, Calibrat
 
     Without a file next to the episode, those of its provenance count.
     """
-    told: dict[Side, Calibration] = {}
+    stored: dict[Side, Calibration] = {}
     for side, entry in (episode.origin.get("calibration") or {}).items():
         if entry is not None and side in SIDES:
-            told[side] = Calibration(
+            stored[side] = Calibration(
                 float(entry["scale"]), np.array(entry["rotation"], float),
                 np.array(entry["translation"], float), float(entry["residual_m"] or 0.0),
                 np.array([entry["anchors_m"][finger] for finger in FINGERS], float),
@@ -175,16 +175,16 @@ def calibrations_of(episode: Episode, robot: Robot) -> tuple[dict[Side, Calibrat
 
     path = episode.folder / CALIBRATION
     if not path.is_file():
-        return told, f"{CALIBRATION} is missing"
+        return stored, f"{CALIBRATION} is missing"
     try:
         kept = {side: f.calibration for side, f in read_calibrations(path, robot).items()}
     except AcehandError as error:
-        return told, str(error)
-    for side, calibration in told.items():
+        return stored, str(error)
+    for side, calibration in stored.items():
         other, own = (c.apply(np.eye(3)) for c in (kept.get(side, calibration), calibration))
         if side not in kept or not np.allclose(other, own, atol=1e-3):
-            return told, f"{CALIBRATION} is not the one that the {side} hand was made with"
-    return {**kept, **told}, None
+            return stored, f"{CALIBRATION} is not the one that the {side} hand was made with"
+    return {**kept, **stored}, None
 
 
 def tip_errors(

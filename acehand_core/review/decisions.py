@@ -117,8 +117,8 @@ def apply_decisions(
     Raises InputError: no decision matches an episode, none would be left, or a trim is outside its
     episode. As ``remove_episodes`` and ``trim_episodes``.
     """
-    found = _decided(root, decisions, progress)
-    if not found:
+    matched = _decided(root, decisions, progress)
+    if not matched:
         raise InputError(
             f"{root}: none of the {len(decisions)} decisions matches an episode: they belong to "
             "another dataset, or the episodes have changed since."
@@ -127,17 +127,17 @@ def apply_decisions(
     stays = {"undecided": (None, "doubt", "accept"), "doubt": ("doubt", "accept"),
              "accept": ("accept",)}[keep]  # fmt: skip
 
-    known = len({decision.fingerprint for decision in found.values()})
+    known = len({decision.fingerprint for decision in matched.values()})
     removed: dict[int, tuple[str, ...]] = {}
     for number in DatasetReader(root).numbers:
-        said = found[number].decision if number in found else None
-        if said not in stays:
+        choice = matched[number].decision if number in matched else None
+        if choice not in stays:
             what = {None: "not decided", "doubt": "doubted", "reject": "rejected"}
-            removed[number] = (f"{what[said]} in the review",)
-    _cuts(root, found)  # raises before anything is changed
+            removed[number] = (f"{what[choice]} in the review",)
+    _cuts(root, matched)  # raises before anything is changed
 
     removal, trimming = None, None
-    left = {number: decision for number, decision in found.items() if number not in removed}
+    left = {number: decision for number, decision in matched.items() if number not in removed}
     if removed:
         removal = remove_episodes(root, removed, delete=delete, dry_run=dry_run)
         if not dry_run:
@@ -153,20 +153,20 @@ def _decided(
     root: Path, decisions: Mapping[str, Decision], progress: Progress
 ) -> dict[int, Decision]:
     """Return the decisions on episodes of a dataset, by current number."""
-    reader, found = DatasetReader(root), {}
+    reader, matched = DatasetReader(root), {}
     for number in reader.numbers:
         progress("match decisions", number, len(reader.numbers))
         decision = decisions.get(reader.read(number).fingerprint)
         if decision is not None:
-            found[number] = decision
-    return found
+            matched[number] = decision
+    return matched
 
 
-def _cuts(root: Path, found: Mapping[int, Decision]) -> dict[int, list[TrimCut]]:
+def _cuts(root: Path, decisions: Mapping[int, Decision]) -> dict[int, list[TrimCut]]:
     """Return the cuts of each episode with a trim. Raises InputError."""
     lengths = {row["episode_index"]: row["length"] for row in layout.read_episode_rows(root)}
     cuts = {}
-    for number, decision in found.items():
+    for number, decision in decisions.items():
         if decision.trim is None:
             continue
 

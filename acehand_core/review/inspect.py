@@ -117,8 +117,8 @@ class Inspection:
     @property
     def notes(self) -> list[str]:
         """What is assumed of episodes, with their number."""
-        found = [finding for episode in self.episodes for finding in episode.findings]
-        texts = Counter(f.text for f in found if f.check == "assumed")
+        listed = [finding for episode in self.episodes for finding in episode.findings]
+        texts = Counter(f.text for f in listed if f.check == "assumed")
         return [f"of {count} episodes: {text}" for text, count in texts.items()]
 
     def count(self, status: Status) -> int:
@@ -180,7 +180,7 @@ def find_datasets(paths: Sequence[Path]) -> tuple[Path, ...]:
 
     Raises InputError: a path is not a folder, or has no dataset.
     """
-    found: dict[Path, None] = {}
+    datasets: dict[Path, None] = {}
     for path in paths:
         if not path.is_dir():
             raise InputError(f"{path}: no such folder; give a LeRobot dataset or a folder of them.")
@@ -194,8 +194,8 @@ def find_datasets(paths: Sequence[Path]) -> tuple[Path, ...]:
             )
         if not inside:
             raise InputError(f"{path}: neither a LeRobot dataset nor a folder of them.")
-        found.update(dict.fromkeys(place.resolve() for place in inside))
-    return tuple(found)
+        datasets.update(dict.fromkeys(place.resolve() for place in inside))
+    return tuple(datasets)
 
 
 def inspect(
@@ -318,8 +318,8 @@ def _read_kept(path: Path, key: str) -> list[Measure] | None:
 def _key(episode: Episode, video: lerobot_video.SourceEpisode | None, looks: int) -> str:
     """Return a hash of the files, code and settings on which measures depend."""
     digest = hashlib.sha256(_code())
-    said = [looks, episode.robot_label, episode.fps, dict(library_versions())]
-    digest.update(json.dumps(said).encode())
+    inputs = [looks, episode.robot_label, episode.fps, dict(library_versions())]
+    digest.update(json.dumps(inputs).encode())
     files = [episode.folder / name for name in (layout.HANDS, layout.REPORT, layout.CALIBRATION)]
     if video is not None:
         digest.update(repr(video.start_s).encode())

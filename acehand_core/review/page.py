@@ -96,9 +96,9 @@ def episode_block(episode: Episode, robot: Robot | None) -> bytes:
         head["arrays"].append({"name": name, "shape": list(values.shape), "scale": scale})
         # Entry by entry, which compresses better.
         body += np.ascontiguousarray(steps.T).astype("<i2").tobytes()
-    said = json.dumps(head, allow_nan=False).encode()
-    said += b" " * (-(len(said) + 4) % 2)  # the numbers begin at an even place
-    return zlib.compress(len(said).to_bytes(4, "little") + said + body, 9)
+    header = json.dumps(head, allow_nan=False).encode()
+    header += b" " * (-(len(header) + 4) % 2)  # the numbers begin at an even place
+    return zlib.compress(len(header).to_bytes(4, "little") + header + body, 9)
 
 
 def curves(episode: Episode, robot: Robot | None) -> list[Curve]:
@@ -184,13 +184,13 @@ def page_data(
         single: the page shows one episode, without a list.
         token: of the server; None: the page is a file.
     """
-    said = inspection.to_json()
-    names = said["datasets"]
+    report = inspection.to_json()
+    names = report["datasets"]
     shown = "datasets", "limits", "reasons", "notes", "by_task", "by_subject"
     decided = [(names[e.dataset], decisions.get(e.fingerprint)) for e in inspection.episodes]
     places = range(len(inspection.episodes))
     return {
-        **{key: said[key] for key in shown},
+        **{key: report[key] for key in shown},
         "robots": [reader.robot_label for reader in readers],
         "token": token,
         "files": files,

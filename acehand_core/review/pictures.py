@@ -118,7 +118,7 @@ def sightings(episode: Episode, recording: Recording, looks: int) -> list[Sighti
     frames = _frames_to_search(episode, stored, looks)
     if recording.frames is None or not len(frames):
         return []
-    networks, found = hand_networks(), []
+    networks, sightings = hand_networks(), []
     for frame in frames.tolist():
         image = np.ascontiguousarray(recording.frames.at(frame))
         for look in search.new_hands(networks, image, [search.whole(image)], (), room=4):
@@ -127,8 +127,8 @@ def sightings(episode: Episode, recording: Recording, looks: int) -> list[Sighti
             away = np.where(np.isfinite(away), away, np.inf)
             slot = int(np.argmin(away))
             if away[slot] < _SAME_HAND * size:
-                found.append(Sighting(frame, slot, look))
-    return found
+                sightings.append(Sighting(frame, slot, look))
+    return sightings
 
 
 def _stored(episode: Episode) -> Float[np.ndarray, "T 2 21 2"]:
@@ -153,14 +153,14 @@ def _frames_to_search(
     return np.array(best, int)
 
 
-def _compared(episode: Episode, found: Sequence[Sighting]) -> list[Measure]:
+def _compared(episode: Episode, sightings: Sequence[Sighting]) -> list[Measure]:
     """Compare detected hands with the stored ones, now, shifted and mirrored."""
-    if len(found) < 4:
+    if len(sightings) < 4:
         return []
     stored = _stored(episode)
-    away = np.full((len(found), 2 * MAX_LAG + 1), np.nan)
+    away = np.full((len(sightings), 2 * MAX_LAG + 1), np.nan)
     ratios, others = [], []
-    for row, sighting in enumerate(found):
+    for row, sighting in enumerate(sightings):
         pixels, size = sighting.look.pixels, float(extent(sighting.look.pixels))
         for column in range(away.shape[1]):
             if 0 <= (frame := sighting.frame + column - MAX_LAG) < len(episode):
@@ -176,7 +176,7 @@ def _compared(episode: Episode, found: Sequence[Sighting]) -> list[Measure]:
     ratio = float(np.median(ratios))
     factor = max(ratio, 1 / max(ratio, 1e-6))
     sides = float(np.mean(others))
-    worst = found[int(np.nanargmax(away[:, MAX_LAG]))].frame
+    worst = sightings[int(np.nanargmax(away[:, MAX_LAG]))].frame
     when = "earlier" if lag > 0 else "later"
     apart = (
         f"hands detected again in the video are {now:.0%} of their size from where the dataset has"

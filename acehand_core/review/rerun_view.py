@@ -151,8 +151,8 @@ def _start_viewer() -> None:
 
 
 def _is_open() -> bool:
-    with socket.socket() as there:
-        return there.connect_ex(("127.0.0.1", _PORT)) == 0
+    with socket.socket() as placed:
+        return placed.connect_ex(("127.0.0.1", _PORT)) == 0
 
 
 def can_decode(video: Path) -> bool:
@@ -321,16 +321,16 @@ def _send_robot(
     hand = robot.hands[side]
     parts = robot_parts(hand)
     poses = bases[:, slot, None] @ link_poses(hand, episode.robot.joints[:, slot])
-    there = (state != ABSENT) & np.isfinite(bases[:, slot]).all((1, 2))
-    looks = np.where(there, state, ABSENT)
+    placed = (state != ABSENT) & np.isfinite(bases[:, slot]).all((1, 2))
+    looks = np.where(placed, state, ABSENT)
     rows = np.flatnonzero(np.r_[True, np.diff(looks) != 0])  # changes of its look
-    colours, shown = packed(_ROBOT, looks[rows]), there[rows]
+    colours, shown = packed(_ROBOT, looks[rows]), placed[rows]
     for index, link in enumerate(parts.links):
         corners, normals = link_surface(parts, index)
         if not len(corners):
             continue
         entity = f"scene/robot/{side}/{link.name.removeprefix(f'{side}_')}"
-        sender.pose(entity, np.where(there[:, None, None], poses[:, index], np.nan))
+        sender.pose(entity, np.where(placed[:, None, None], poses[:, index], np.nan))
         shape = rr.Mesh3D.columns(
             vertex_positions=np.tile(corners, (shown.sum(), 1)),
             vertex_normals=np.tile(normals, (shown.sum(), 1)),
@@ -376,8 +376,8 @@ def about(shown: EpisodeDisplay) -> str:
     names = {OBSERVED: "observed", FILLED: "filled in (pale)", DOUBTFUL: "doubtful (dashed)"}
     for slot, side in enumerate(SIDES):
         shares = {value: (episode.states[:, slot] == value).mean() for value in names}
-        said = ", ".join(f"{names[value]} {share:.0%}" for value, share in shares.items() if share)
-        lines.append(f"- {side} hand: {said or 'absent'}")
+        text = ", ".join(f"{names[value]} {share:.0%}" for value, share in shares.items() if share)
+        lines.append(f"- {side} hand: {text or 'absent'}")
     frame = "camera" if world_poses(episode) is None else "world"
     lines.append(f"- the scene is in the {frame} frame")
     lines += ["", f"## Verdict: {report.get('verdict') or 'none'}", ""]

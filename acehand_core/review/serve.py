@@ -35,12 +35,12 @@ class ReviewServer:
     decisions: Path
     title: str
     token: str = field(default_factory=lambda: secrets.token_urlsafe(16))
-    _made: dict[str, Decision] = field(default_factory=dict)
+    _saved: dict[str, Decision] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         if self.decisions.is_file():
-            self._made = read_decisions(self.decisions)
+            self._saved = read_decisions(self.decisions)
 
     def decide(self, entry: Mapping[str, Any]) -> None:
         """Take a decision and write all. Raises SchemaError, OutputError."""
@@ -49,12 +49,14 @@ class ReviewServer:
             raise SchemaError("the page: the decision matches none of its episodes.")
         with self._lock:
             # Another reviewer's page may have changed the file.
-            made = read_decisions(self.decisions) if self.decisions.is_file() else dict(self._made)
-            made.pop(decision.fingerprint, None)
+            saved = (
+                read_decisions(self.decisions) if self.decisions.is_file() else dict(self._saved)
+            )
+            saved.pop(decision.fingerprint, None)
             if decision.decision or decision.trim:
-                made[decision.fingerprint] = decision
-            write_decisions(self.decisions, made)
-            self._made = made
+                saved[decision.fingerprint] = decision
+            write_decisions(self.decisions, saved)
+            self._saved = saved
 
     def page(self) -> bytes:
         """Return the page, which requests its episodes."""
@@ -65,8 +67,8 @@ class ReviewServer:
             if episode.fingerprint and (video := video_of(readers[dataset], number)):
                 videos[place] = f"/video/{dataset}/{number}", video[1]
         with self._lock:
-            made = dict(self._made)
-        data = page_data(self.inspection, made, readers, videos, "/files", token=self.token)
+            saved = dict(self._saved)
+        data = page_data(self.inspection, saved, readers, videos, "/files", token=self.token)
         return page_text(self.title, data).encode()
 
     def readers(self) -> list[DatasetReader]:

@@ -107,13 +107,13 @@ class Worker:
             task.folder.mkdir(parents=True, exist_ok=True)
         attempts = Attempts(task.folder)
         reasons, lost = attempts.deaths()
-        said = ""
+        reason = ""
         if len(reasons) >= DEATHS:
-            said = f"ended its worker {len(reasons)} times: {reasons[-1]}"
+            reason = f"ended its worker {len(reasons)} times: {reasons[-1]}"
         elif lost >= LOST:
-            said = f"its batch or machine ended {lost} times during it"
-        if said:
-            result = TaskResult(task.id, task.stage, "quarantined", task.key, said)
+            reason = f"its batch or machine ended {lost} times during it"
+        if reason:
+            result = TaskResult(task.id, task.stage, "quarantined", task.key, reason)
             write_result(task.result_path, result)
             return result
 
@@ -147,12 +147,12 @@ class Worker:
             pipe.send(task)
             while True:
                 if pipe.poll(_POLL_S):
-                    kind, said = pipe.recv()
+                    kind, content = pipe.recv()
                     if kind == "result":
-                        return said
+                        return content
                     if kind == "error":
-                        raise said
-                    stage, moved = said, time.monotonic()
+                        raise content
+                    stage, moved = content, time.monotonic()
                     if kind == "ready":
                         self._ready, started = True, moved
 
@@ -243,8 +243,8 @@ def main(pipe_number: int, lifeline: int) -> None:
         except OutputError as error:
             pipe.send(("error", error))
         except OSError as error:
-            said = OutputError(f"{task.folder}: cannot write: {error.strerror or error}.")
-            pipe.send(("error", said))
+            failure = OutputError(f"{task.folder}: cannot write: {error.strerror or error}.")
+            pipe.send(("error", failure))
 
 
 if __name__ == "__main__":
@@ -319,8 +319,8 @@ class RayEngine:
             ) from error
         self._ray, self._settings = ray, settings
         address = {"address": settings.ray_address} if settings.ray_address else {}
-        there = bool(address or os.environ.get("RAY_ADDRESS"))  # a cluster knows its size
-        room = None if there or not settings.workers else settings.workers * settings.threads
+        on_cluster = bool(address or os.environ.get("RAY_ADDRESS"))  # a cluster knows its size
+        room = None if on_cluster or not settings.workers else settings.workers * settings.threads
         try:
             ray.init(
                 **address,

@@ -159,7 +159,7 @@ def key_of(path: Path, settings: JobSettings) -> str:
     for place in [*map(Path, rigs.views.values()), *filter(None, [rigs.depth])]:
         files += sorted(place.iterdir()) if place.is_dir() else [place] * place.exists()
     stats = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    said = {
+    facts = {
         "files": stats,
         "cut": settings.cut,
         "settings": settings.shaping(settings.fps),
@@ -169,7 +169,7 @@ def key_of(path: Path, settings: JobSettings) -> str:
         "robot-model": file_identity(settings.robot_model),
         "unchecked": settings.robot_unchecked,
     }
-    return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def write_result(path: Path, result: TaskResult) -> None:
@@ -261,8 +261,8 @@ def summary(folder: BatchFolder) -> dict[str, Any]:
         verdicts.update(episode["verdict"] for episode in result.episodes)
         recorded, seconds = recorded + result.recorded_s, seconds + result.seconds
         if state != "done" or result.reason:
-            said = {"state": state, "reason": result.reason}
-            problems.append({"id": row["id"], "recording": row["path"], **said})
+            outcome = {"state": state, "reason": result.reason}
+            problems.append({"id": row["id"], "recording": row["path"], **outcome})
     return {
         "output": str(folder.output),
         "recordings": sum(counts.values()),

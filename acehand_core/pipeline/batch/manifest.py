@@ -115,11 +115,11 @@ def _rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
         for column in row:
             if column not in valid:
                 raise SchemaError(f"{path}: column {column!r}: {nearest(column, valid)}")
-        said = {column: str(value).strip() for column, value in row.items() if value is not None}
-        said = {column: text for column, text in said.items() if text}
-        if RECORDING not in said:
+        filled = {column: str(value).strip() for column, value in row.items() if value is not None}
+        filled = {column: text for column, text in filled.items() if text}
+        if RECORDING not in filled:
             raise SchemaError(f"{where}: has no {RECORDING}.")
-        yield where, said
+        yield where, filled
 
 
 def _name(path: Path, folder: Path, settings: JobSettings) -> str:

@@ -141,18 +141,18 @@ class _Run:
             return future.result()
         if isinstance(error, OutputError) or isinstance(error.__cause__, OutputError):
             raise error
-        said = f"its machine ended: {(str(error) or repr(error)).splitlines()[-1]}"
+        message = f"its machine ended: {(str(error) or repr(error)).splitlines()[-1]}"
         if (kept := task.kept()) is None:
-            Attempts(task.folder).add("end", task.stage, said)
-        return kept or TaskResult(task.id, task.stage, "killed", task.key, said)
+            Attempts(task.folder).add("end", task.stage, message)
+        return kept or TaskResult(task.id, task.stage, "killed", task.key, message)
 
     def _next(self, task: Task, result: TaskResult) -> list[Task]:
         """Record a result; return the tasks that can start now."""
         if task.stage == "calibrate":
             fitted = task.folder / CALIBRATION if result.state == "done" else None
             if fitted is None:
-                said = f"subject {task.id}: {result.reason}; each recording is calibrated alone"
-                self.progress(said, 0, 0)
+                message = f"subject {task.id}: {result.reason}; each recording is calibrated alone"
+                self.progress(message, 0, 0)
             following = [
                 self._task(self.entries[name], "convert", fitted)
                 for name in self.tracked.pop(task.id)

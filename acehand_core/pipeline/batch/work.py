@@ -52,8 +52,8 @@ def do(task: Task, progress: Progress) -> TaskResult:
             result = TaskResult(task.id, task.stage, state, task.key, str(error))
         except Exception as error:  # a bug must not end the batch
             traceback.print_exc()
-            said = f"{type(error).__name__}: {error}"
-            result = TaskResult(task.id, task.stage, "failed", task.key, said)
+            reason = f"{type(error).__name__}: {error}"
+            result = TaskResult(task.id, task.stage, "failed", task.key, reason)
 
         seconds = round(time.monotonic() - started, 3)
         result = replace(result, seconds=seconds, peak_mb=peak_mb(os.getpid()))
@@ -129,10 +129,10 @@ def _convert(task: Task, progress: Progress) -> TaskResult:
     for failure in report.failures:
         if isinstance(failure.error, OutputError):
             raise failure.error
-    said = "; ".join(str(failure.error) for failure in report.failures)
+    reasons = "; ".join(str(failure.error) for failure in report.failures)
     if report.dataset is None:
         none = all(isinstance(failure.error, NoHandError) for failure in report.failures)
-        return TaskResult(task.id, "convert", "no_hand" if none else "failed", task.key, said)
+        return TaskResult(task.id, "convert", "no_hand" if none else "failed", task.key, reasons)
 
     # The report of a resumed run lacks the episodes of earlier runs.
     fps = layout.read_json(settings.output / layout.INFO_PATH)["fps"]
@@ -143,7 +143,7 @@ def _convert(task: Task, progress: Progress) -> TaskResult:
         "convert",
         "done",
         task.key,
-        said,
+        reasons,
         recorded_s=round(sum(row["length"] for row in rows) / fps, 3),
         episodes=tuple({name: r[name] for name in ("verdict", "reasons")} for r in reports),
     )

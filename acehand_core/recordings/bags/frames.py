@@ -112,7 +112,7 @@ class PacketFrames(BagFrames):
 
     def read(self, start: int, stop: int) -> Iterator[ImageRgb]:
         check_range(self.path, start, stop, len(self))
-        due, held = start, None
+        due, previous = start, None
         if start == stop:
             return
 
@@ -124,9 +124,9 @@ class PacketFrames(BagFrames):
                 continue
             while due < min(index, stop):
                 self._count_broken(due, "a packet that does not decode")
-                yield image if held is None else held
+                yield image if previous is None else previous
                 due += 1
-            held = image
+            previous = image
             if index == due:
                 yield image
                 due += 1
@@ -134,10 +134,10 @@ class PacketFrames(BagFrames):
                 return
 
         for missing in range(due, stop):
-            if held is None:
+            if previous is None:
                 raise InputError(f"{self.path}: packet {missing} of {self.topic} does not decode.")
             self._count_broken(missing, "a packet that does not decode")
-            yield held
+            yield previous
 
     def at(self, index: int) -> ImageRgb:
         """Return one frame; cheap if the calling thread reads in order."""

@@ -145,8 +145,8 @@ class FrameTree:
         below = self._chain(source)
         common = next((frame for frame in self._chain(target) if frame in below), None)
         if common is None:
-            said = f"no transforms connect {source!r} with {target!r}"
-            raise CalibrationError(f"{said}; valid: a /tf_static from both to one frame")
+            reason = f"no transforms connect {source!r} with {target!r}"
+            raise CalibrationError(f"{reason}; valid: a /tf_static from both to one frame")
         ends = [end != common and self.poses(end, common, times) for end in (target, source)]
         ours, theirs = (end[1] if end else np.eye(4)[None] for end in ends)
         pose = frames.inverse(ours) @ theirs
@@ -224,11 +224,11 @@ class Stream:
 
         if is_key(content, self.msgtype, codec):
             data = bytes(content.data)
-            found = next((image for _, image in decode_packets(codec, 0, 1, lambda _: data)), None)
-            if found is None:
+            first = next((image for _, image in decode_packets(codec, 0, 1, lambda _: data)), None)
+            if first is None:
                 raise SchemaError("a key frame that does not decode")
             self.keys.append(len(self.rows) // 8)
-            return found.shape[1], found.shape[0]
+            return first.shape[1], first.shape[0]
 
         if not self.keys:
             raise SchemaError("a packet before the first key frame")

@@ -84,12 +84,12 @@ def choose_depth(
         if topic.name == image:
             raise InputError(f"{bag.path}: `depth_topic={given!r}` is that of the pictures.")
         return (topic,)
-    found: dict[str, Topic] = {}
+    candidates: dict[str, Topic] = {}
     likely = _filled(bag, counts, DEPTHS)
     for name, topic in sorted(likely.items(), key=lambda entry: entry[1].msgtype != IMAGE):
         if _DEPTH.search(name) and name != image and not name.endswith("/compressed"):
-            found.setdefault(name.removesuffix("/compressedDepth"), topic)
-    return tuple(found.values())
+            candidates.setdefault(name.removesuffix("/compressedDepth"), topic)
+    return tuple(candidates.values())
 
 
 def other_cameras(bag: Bag, counts: Mapping[str, int], image: str) -> dict[str, Topic]:

@@ -103,17 +103,17 @@ class BagWriter:
         try:
             with atomic.output_errors(self.path):
                 self._writer.close()
-                made = self._partial
+                finished = self._partial
                 if self._recorded_on:
-                    metadata = made / "metadata.yaml"
+                    metadata = finished / "metadata.yaml"
                     text = metadata.read_text("utf-8")
                     named = f"ros_distro: {self._recorded_on}"
                     metadata.write_text(text.replace("ros_distro: rosbags", named), "utf-8")
                 if self._bare:
-                    made = next(self._partial.glob("*.mcap"))
-                for file in (made, *made.rglob("*")):
+                    finished = next(self._partial.glob("*.mcap"))
+                for file in (finished, *finished.rglob("*")):
                     sync(file)
-                self._put_in_place(made)
+                self._put_in_place(finished)
                 sync(self.path.parent)
         except BaseException:
             self._let_go(self._keep_partial)
@@ -127,17 +127,17 @@ class BagWriter:
         finally:
             self._let_go(False)
 
-    def _put_in_place(self, made: Path) -> None:
+    def _put_in_place(self, finished: Path) -> None:
         """Rename ``made`` to the path; a replaced folder is kept until that succeeds."""
         atomic.check_free(self.path, self._overwrite)
         if not self.path.is_dir():
-            if made.is_dir():
+            if finished.is_dir():
                 self.path.unlink(missing_ok=True)
-            made.replace(self.path)
+            finished.replace(self.path)
             return
 
         with atomic.DirectoryLock(self.path):
-            atomic.rename_folder(made, self.path, replaces=True)
+            atomic.rename_folder(finished, self.path, replaces=True)
 
     def _let_go(self, keep: bool) -> None:
         if not keep:

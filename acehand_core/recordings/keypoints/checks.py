@@ -58,11 +58,11 @@ def check_unit(hands: Float[np.ndarray, "T 2 21 3"], unit: str) -> None:
 
 
 def check_order(
-    raw: Float[np.ndarray, "T S J 3"], mapped: Float[np.ndarray, "T 2 21 3"], said: str
+    raw: Float[np.ndarray, "T S J 3"], mapped: Float[np.ndarray, "T 2 21 3"], order: str
 ) -> None:
     """Raise SchemaError for joints that fit a hand only in another order.
 
-    ``raw``: the S hands of the file; ``mapped``: the same in our order; ``said``: the stated order.
+    ``raw``: the S hands of the file; ``mapped``: the same in our order; ``order``: in words.
     """
     stated = min((_proportions(mapped[:, slot]) for slot in range(2)), default=np.inf)
     if stated <= UNDOUBTED:
@@ -74,7 +74,7 @@ def check_order(
     best = min(scores, key=lambda name: scores[name], default="")
     if best and scores[best] < min(PLAUSIBLE, BETTER * stated):
         raise SchemaError(
-            f"in the order {said} the bones are not those of a hand; the joints look "
+            f"in the order {order} the bones are not those of a hand; the joints look "
             f"like {best} order (order: {best}, or `keypoints={best}`)."
         )
 
@@ -107,26 +107,26 @@ def check_sides(hands: Float[np.ndarray, "T 2 21 3"]) -> None:
 
 def doubts(hands: Float[np.ndarray, "T 2 21 3"], times_ns: np.ndarray) -> list[str]:
     """Return a sentence for every doubt."""
-    found = []
+    sentences = []
     for slot, side in enumerate(SIDES):
         hand = hands[:, slot]
         varies, proportions = _variation(hand), _proportions(hand)
         if varies > VARIES:
-            found.append(
+            sentences.append(
                 f"the bone lengths of the {side} hand vary by {varies:.0%}: joints of several "
                 "people, or depths that were guessed from a picture?"
             )
         if PLAUSIBLE < proportions < np.inf:
-            found.append(
+            sentences.append(
                 f"the bones of the {side} hand are not in a hand's proportions: is the order of "
                 "the joints right?"
             )
         if len(times_ns) > 1 and (fast := _tip_speed(hand, times_ns)) > FAST_M_S:
-            found.append(
+            sentences.append(
                 f"the {side} fingertips move at up to {fast:.0f} m/s within the hand: is the "
                 "frame rate right?"
             )
-    return found
+    return sentences
 
 
 @functools.cache

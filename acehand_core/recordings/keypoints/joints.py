@@ -184,8 +184,8 @@ def _repairs(impossible: np.ndarray, estimated: np.ndarray) -> Iterator[str]:
     if impossible.any():
         yield f"{impossible.sum()} hands of no or impossible size count as absent"
     for point, name in ((slice(0, 1), "wrist"), (slice(1, None), "a knuckle")):
-        made = estimated[..., PALM[point]].any(-1).sum(0)
-        for side, count in zip(SIDES, made, strict=True):
+        counts = estimated[..., PALM[point]].any(-1).sum(0)
+        for side, count in zip(SIDES, counts, strict=True):
             if count:
                 yield f"{name} of the {side} hand was estimated from the palm in {count} frames"
 
@@ -287,7 +287,7 @@ def _check_minimum(joints: Float[np.ndarray, "T 2 21 3"]) -> None:
             "knuckles": has[list(KNUCKLES[1:])].sum() >= 2,
             "fingertips": has[list(TIPS)].any(),
         }
-        lacking = " and ".join(part for part, there in parts.items() if not there)
+        lacking = " and ".join(part for part, present in parts.items() if not present)
         if has.any() and lacking:
             raise SchemaError(f"of the {side} hand {lacking} are never given; {_MINIMUM}.")
 
@@ -307,10 +307,10 @@ def _of_possible_size(joints: Float[np.ndarray, "T 2 21 3"]) -> np.ndarray:
 
 def _check_size(joints: Float[np.ndarray, "T 2 21 3"]) -> None:
     reach = _reach(joints)
-    there, (low, high) = reach > 0, REACHES_M
-    if there.any() and not low <= np.median(reach[there]) <= high:
+    present, (low, high) = reach > 0, REACHES_M
+    if present.any() and not low <= np.median(reach[present]) <= high:
         raise SchemaError(
-            f"the fingertips lie {np.median(reach[there]):g} from the wrist; valid: "
+            f"the fingertips lie {np.median(reach[present]):g} from the wrist; valid: "
             f"{low} to {high}. Joints must be in metres, or declare their unit."
         )
 

@@ -266,10 +266,10 @@ class KeypointMap:
 
     def added_to(self, source: str, entries: Mapping[str, Any]) -> dict[str, Any]:
         """Return the entries of a file and of the mapping. Raises SchemaError: they differ."""
-        said = {name: getattr(self, name) for name in ("order", "unit", "side", "frame")}
-        said |= {"fps": self.rate, "missing": self.missing or None}
+        given = {name: getattr(self, name) for name in ("order", "unit", "side", "frame")}
+        given |= {"fps": self.rate, "missing": self.missing or None}
         merged = dict(entries)
-        for name, value in said.items():
+        for name, value in given.items():
             if value is None:
                 continue
             stated = np.asarray(value)

@@ -316,7 +316,7 @@ def test_datasets_that_do_not_fit_are_not_merged(own, dataset, tmp_path):
     info.write_text(info.read_text().replace('"robot_type": "inspire"', '"robot_type": "leap"'))
     for sources, message in (
         ([dataset, own], "data does not fit .*: robot_type is 'leap', the dataset has 'inspire'"),
-        ([dataset, dataset], "is named twice"),
+        ([dataset, dataset], "is given twice"),
         ([dataset, tmp_path], "not a LeRobot dataset"),
         ([], "nothing to merge"),
     ):
