@@ -89,11 +89,13 @@ def start(context):
         parameters=[
             launching.values(launching.shown("trajectory_player", *SHOWN), given),
             {
-                "stamps": "now", "publish_clock": False, "publish_tf": False,
+                "stamps": "now",
+                "publish_clock": False,
+                "publish_tf": False,
                 "command_rate": float(given["update_rate"]),
             },
         ],
-    )  # fmt: skip
+    )
 
     started = [player] if given["player"] == "true" else []
 

@@ -211,8 +211,9 @@ class _Evidence:
         self._windows = [found[at].tracks - self._middle for at in _spread(len(found), _WINDOWS)]
         cut = [structure.segments_in(_gray(picture, size)) for picture in pictures]
         self._best = int(np.argmax([len(segments) for segments in cut]))
-        self._cut = [(at, segments) for at, segments in enumerate(cut)
-                     if len(segments) >= _FEWEST_LINES]  # fmt: skip
+        self._cut = [
+            (at, segments) for at, segments in enumerate(cut) if len(segments) >= _FEWEST_LINES
+        ]
         self.shown = pictures[self._best]
         self.segments = (cut[self._best] + 0.5) / scale - 0.5
 
@@ -223,8 +224,9 @@ class _Evidence:
         """Return the motion's misfit with a pinhole minus that with a fisheye."""
         """Return how much less the motion's misfit is with a fisheye than with a pinhole."""
         most = sorted(self._windows, key=lambda tracks: -int(np.isfinite(tracks).sum()))
-        tried = {lens: self._profiles(most[:_LENS_WINDOWS], lens, _COARSE)
-                 for lens in FIELDS_OF_VIEW}  # fmt: skip
+        tried = {
+            lens: self._profiles(most[:_LENS_WINDOWS], lens, _COARSE) for lens in FIELDS_OF_VIEW
+        }
         least = {lens: curves.min(axis=1, initial=np.inf) for lens, curves in tried.items()}
         return float((least["pinhole"] - least["equidistant"]).sum())
 

@@ -146,8 +146,10 @@ def _there_and_back(
 ) -> tuple[Float[np.ndarray, "N 2"], Bool[np.ndarray, "N"]]:
     """Return points of one picture in another, and which of them track back to their start."""
     options: dict[str, Any] = {
-        "winSize": (21, 21), "maxLevel": level, "flags": cv2.OPTFLOW_USE_INITIAL_FLOW,
-    }  # fmt: skip
+        "winSize": (21, 21),
+        "maxLevel": level,
+        "flags": cv2.OPTFLOW_USE_INITIAL_FLOW,
+    }
     there, found, _ = cv2.calcOpticalFlowPyrLK(before, after, at, guess.copy(), **options)
     # With the guess's shift, so that a wrong point gets no help.
     home = there if guess is at else at + (there - guess)

@@ -94,8 +94,9 @@ def _triangles(
         return points.astype(float), model.mesh_face[faces : faces + count].astype(int)
     if kind == kinds.mjGEOM_BOX:
         corners = np.array([[x, y, z] for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)]) * size
-        sides = np.array([[0, 1, 3, 2], [4, 6, 7, 5], [0, 4, 5, 1], [2, 3, 7, 6], [0, 2, 6, 4],
-                          [1, 5, 7, 3]])  # fmt: skip
+        sides = np.array(
+            [[0, 1, 3, 2], [4, 6, 7, 5], [0, 4, 5, 1], [2, 3, 7, 6], [0, 2, 6, 4], [1, 5, 7, 3]]
+        )
         return corners, np.concatenate([sides[:, [0, 1, 2]], sides[:, [0, 2, 3]]])
 
     points, faces = _sphere()

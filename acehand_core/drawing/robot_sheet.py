@@ -105,8 +105,9 @@ def _draw_paths(
         along = (line[-1] - line[-4]).astype(float)
         if np.linalg.norm(along) > 0.5:
             back = line[-1] - 14 * along / np.linalg.norm(along)
-            cv2.arrowedLine(image, _whole(back), _whole(line[-1]), _TIPS[finger], 2, cv2.LINE_AA,
-                            tipLength=0.9)  # fmt: skip
+            cv2.arrowedLine(
+                image, _whole(back), _whole(line[-1]), _TIPS[finger], 2, cv2.LINE_AA, tipLength=0.9
+            )
 
 
 def _draw_names(image: ImageRgb, tips: Float[np.ndarray, "K 2"], fingers: tuple[str, ...]) -> None:

@@ -128,7 +128,7 @@ COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
     ("joints_camera", _vector(63), "21 keypoints, camera frame, m"),
     ("joints_image", _vector(42), "21 keypoints the tracker saw, source pixels; NaN where none"),
     ("T_world_camera", _vector(16), "camera pose, row-major; null where unknown"),
-)  # fmt: skip
+)
 #: Optional columns.
 OPTIONAL_COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
     ("fill_frame", pa.int8(), "in which frame it was filled: 0 not filled, 1 the camera's, "

@@ -69,9 +69,10 @@ def _loaded(path: Path) -> pa.Table:
             path,
             pa_csv.ReadOptions(skip_rows=skipped),
             pa_csv.ParseOptions(delimiter=delimiter),
-            pa_csv.ConvertOptions(null_values=["", "nan", "NaN", "NA", "null"],
-                                  strings_can_be_null=True),
-        )  # fmt: skip
+            pa_csv.ConvertOptions(
+                null_values=["", "nan", "NaN", "NA", "null"], strings_can_be_null=True
+            ),
+        )
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
     except (pa.ArrowException, UnicodeDecodeError) as error:

@@ -167,11 +167,13 @@ def calibrations_of(episode: Episode, robot: Robot) -> tuple[dict[Side, Calibrat
     for side, entry in (episode.origin.get("calibration") or {}).items():
         if entry is not None and side in SIDES:
             stored[side] = Calibration(
-                float(entry["scale"]), np.array(entry["rotation"], float),
-                np.array(entry["translation"], float), float(entry["residual_m"] or 0.0),
+                float(entry["scale"]),
+                np.array(entry["rotation"], float),
+                np.array(entry["translation"], float),
+                float(entry["residual_m"] or 0.0),
                 np.array([entry["anchors_m"][finger] for finger in FINGERS], float),
                 np.array([entry["lengths"][finger] for finger in FINGERS], float),
-            )  # fmt: skip
+            )
 
     path = episode.folder / CALIBRATION
     if not path.is_file():
@@ -290,9 +292,11 @@ def _compare_sides(episodes: Sequence[Mapping[str, Any]], out: list[list[Measure
             same = float((np.sign(others) == np.sign(usual)).mean())
             spread = max(1.48 * float(np.median(np.abs(others - usual))), 0.1)
             other = (
-                abs(usual) >= 0.2 and same >= 0.75
-                and -np.sign(usual) * share > 0.25 and abs(share - usual) > 2.5 * spread
-            )  # fmt: skip
+                abs(usual) >= 0.2
+                and same >= 0.75
+                and -np.sign(usual) * share > 0.25
+                and abs(share - usual) > 2.5 * spread
+            )
             hands = ("right", "left") if usual > 0 else ("left", "right")
             text = (
                 f"the {hands[1]} hand does the work, in most other recordings of {task!r} "

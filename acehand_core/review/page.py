@@ -80,10 +80,11 @@ def episode_block(episode: Episode, robot: Robot | None) -> bytes:
         "fps": episode.fps,
         # To draw joints over the video; all frames have one camera.
         "camera": None if episode.camera is None else episode.camera[0].tolist(),
-        "curves": [{"plot": c.plot, "side": c.side, "unit": c.unit, "limit": c.limit}
-                   for c in drawn],
+        "curves": [
+            {"plot": c.plot, "side": c.side, "unit": c.unit, "limit": c.limit} for c in drawn
+        ],
         "arrays": [],
-    }  # fmt: skip
+    }
 
     body = b""
     for name, values in arrays.items():

@@ -263,9 +263,10 @@ def _send_camera(sender: _Sender, shown: EpisodeDisplay) -> None:
         rows = np.flatnonzero(np.r_[True, (np.diff(episode.camera, axis=0) != 0).any(1)])
         size = np.stack([width, height], axis=1)
         seen = rr.Pinhole.columns(
-            image_from_camera=matrices[rows], resolution=size[rows],
+            image_from_camera=matrices[rows],
+            resolution=size[rows],
             image_plane_distance=np.full(len(rows), _FRUSTUM_M),
-        )  # fmt: skip
+        )
         sender.columns(_picture(episode), seen, rows)
     if shown.video is not None and shown.video_times_s is not None:
         if not shown.video.is_file():

@@ -122,8 +122,10 @@ def _same_joints(pair: dict[Side, DraftedHand]) -> dict[Side, DraftedHand]:
     left, right = pair["left"], pair["right"]
     odd = sorted({*left.joints} ^ {*right.joints})
     if not odd:
-        driven = [{n for n, j in hand.joints.items() if j in hand.drive.actuators}
-                  for hand in (left, right)]  # fmt: skip
+        driven = [
+            {n for n, j in hand.joints.items() if j in hand.drive.actuators}
+            for hand in (left, right)
+        ]
         odd = sorted(driven[0] ^ driven[1])
     if odd:
         raise InputError(

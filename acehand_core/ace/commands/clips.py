@@ -154,9 +154,11 @@ class Synth:
             console.say(f"error: {name}: {message}")
         console.say(f"{self.output}: {len(report.made)} clips made, {len(report.kept)} kept")
         result: dict[str, Any] = {
-            "output": str(self.output), "made": list(report.made),
-            "kept": list(report.kept), "sheet": str(sheet) if sheet else None,
-        }  # fmt: skip
+            "output": str(self.output),
+            "made": list(report.made),
+            "kept": list(report.kept),
+            "sheet": str(sheet) if sheet else None,
+        }
         if report.errors:
             result["errors"] = [{"source": n, "message": m} for n, m in report.errors.items()]
         terminal.print_json(result)

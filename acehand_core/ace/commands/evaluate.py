@@ -102,9 +102,11 @@ class Evaluate:
     quality: Quality = like(JobSettings, "quality", "balanced")
     report: Path | None = setting(None, "folder for report.md and report.json", metavar="DIR")
     row: tuple[tuple[str, str, str], ...] = setting(
-        (), "for `report`: a row of a study: features, decoder, tap or sigma",
-        metavar="STUDY LABEL FILE", repeat=True,
-    )  # fmt: skip
+        (),
+        "for `report`: a row of a study: features, decoder, tap or sigma",
+        metavar="STUDY LABEL FILE",
+        repeat=True,
+    )
     ace: AceSettings = group(AceSettings, "tracker ace")
 
     def __post_init__(self) -> None:

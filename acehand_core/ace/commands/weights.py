@@ -88,9 +88,11 @@ class Convert:
     """
 
     sources: tuple[Path, ...] = setting(
-        ..., "checkpoint or folder of a model and further parts, or a training run",
-        metavar="SRC", positional=True,
-    )  # fmt: skip
+        ...,
+        "checkpoint or folder of a model and further parts, or a training run",
+        metavar="SRC",
+        positional=True,
+    )
     to: Literal["official", "acehand"] = setting(..., "the layout")
     output: Path = setting(..., "folder to write", metavar="DIR")
     variant: Variant | None = setting(None, _VARIANT)

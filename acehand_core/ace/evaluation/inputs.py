@@ -191,8 +191,10 @@ class TableTruth:
         self.dataset = folder.resolve().name
         self.segments = tuple(self._files)
         self.summary: Mapping[str, Any] = {
-            "name": self.dataset, "sha256": digest, "count": len(self._files),
-        }  # fmt: skip
+            "name": self.dataset,
+            "sha256": digest,
+            "count": len(self._files),
+        }
 
     def truth(self, segment: str) -> HandMotion:
         return read_hand_motion(self._files[segment])

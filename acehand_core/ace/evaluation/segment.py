@@ -204,10 +204,11 @@ def score_segment(
     seen = joints_in_image(prediction.joints_camera, camera, protocol.z_min_m)
     shown = active & seen.any(-1) & ~unlabelled
     matched = match(
-        _mesh_boxes(prediction, shown, camera, library, protocol), shown,
+        _mesh_boxes(prediction, shown, camera, library, protocol),
+        shown,
         dilated(_mesh_boxes(truth, on_screen, camera, library, protocol), protocol.dilation),
         on_screen,
-    )  # fmt: skip
+    )
 
     stand_in = np.broadcast_to(canonical, truth.joints_camera.shape)
     penalised = np.where(matched[..., None, None], prediction.joints_camera, stand_in)

@@ -33,18 +33,19 @@ TABLES: dict[str, tuple[str, tuple[str, ...]]] = {
     "main": ("Main comparison", _COMPARED),
     "extra": ("H2O and OakInk2", _COMPARED),
     "oos": ("Out-of-sight stratification", ("mpjpe_iv", "mpjpe_oos", "mpjpe_plus_oos")),
-    "placement": ("Absolute placement out of sight",
-                  ("emitted", "wrist_m", "bearing_deg", "range_error_m", "ct_iv", "ct_oos")),
+    "placement": (
+        "Absolute placement out of sight",
+        ("emitted", "wrist_m", "bearing_deg", "range_error_m", "ct_iv", "ct_oos"),
+    ),
     "matched": ("Matched detections", ("count", "mpjpe", "pa", "ct")),
     "features": ("Feature sources", ("mpjpe_p", "pa_p", "jitter", "mpjpe_oos")),
     "decoder": ("Camera and decoder", ("mpjpe_p", "pa_p", "epe_p", "ct_p", "jitter")),
     "tap": ("Tap depth", ("mpjpe_p", "pa_p", "epe_p", "go_p", "ct_p", "jitter")),
-    "sigma": ("Clean and noised latents",
-              ("mpjpe_p", "pa_p", "epe_p", "go_p", "ct_p", "jitter")),
+    "sigma": ("Clean and noised latents", ("mpjpe_p", "pa_p", "epe_p", "go_p", "ct_p", "jitter")),
     "radius": ("Error against distance from the image centre", ("share", "mpjpe", "ct")),
     "length": ("Decoded length", ("frames", "mpjpe_p", "jitter")),
     "throughput": ("Throughput", ("fps", "hands_per_frame")),
-}  # fmt: skip
+}
 #: Tables and cells in which the paper prints another number of digits.
 _TWO_DIGITS = ("features", "tap", "sigma")
 _DIGITS = {("features", "mpjpe_oos"): 1, ("placement", "ct_oos"): 2, ("length", "mpjpe_p"): 2}

@@ -98,12 +98,14 @@ def random_appearance(rng: np.random.Generator) -> Appearance:
         half_width=rng.uniform(1.2, 2.4),
         depth=rng.uniform(0.9, 2.2),
         table_half=(rng.uniform(0.6, 1.0), rng.uniform(0.38, 0.55)),
-        table=(str(rng.choice(["wood", "wood", "plain", "marble", "checks", "stripes", "speckle"])),
-               _surface(rng)),
+        table=(
+            str(rng.choice(["wood", "wood", "plain", "marble", "checks", "stripes", "speckle"])),
+            _surface(rng),
+        ),
         floor=(str(rng.choice(["wood", "checks", "speckle"])), _surface(rng)),
         wall=(str(rng.choice(["plaster", "plaster", "plain", "stripes"])), (r, g, b)),
         furniture=_furniture(rng),
-    )  # fmt: skip
+    )
     return Appearance(
         seed=int(rng.integers(1 << 30)),
         skin=_skin(rng),

@@ -269,9 +269,11 @@ def seated_head(rng: np.random.Generator, duration: float) -> tuple[CameraKey, .
     if rng.random() <= 0.55:  # glances left, right or ahead
         start = rng.uniform(0.2, max(0.3, duration - 1.2))
         away = (
-            np.array([-0.85, 0.30, 0.25]), np.array([0.85, 0.30, 0.25]),
-            np.array([rng.normal(0, 0.3), 1.1, 0.55]), np.array([rng.normal(0, 0.2), 0.55, 0.05]),
-        )[int(rng.integers(4))]  # fmt: skip
+            np.array([-0.85, 0.30, 0.25]),
+            np.array([0.85, 0.30, 0.25]),
+            np.array([rng.normal(0, 0.3), 1.1, 0.55]),
+            np.array([rng.normal(0, 0.2), 0.55, 0.05]),
+        )[int(rng.integers(4))]
         stop = start + rng.uniform(0.4, 1.3)
     keys = []
     for time in np.arange(0, duration + 0.4, 0.4):

@@ -106,9 +106,11 @@ class Grasp:
     def badness(self) -> float:
         """Defects relative to their limits, at the worst: good below 1."""
         return max(
-            self.depth / 0.0024, self.gap / 0.0015, (np.pi - self.opposed) / np.radians(40),
+            self.depth / 0.0024,
+            self.gap / 0.0015,
+            (np.pi - self.opposed) / np.radians(40),
             1.0 - self.clear / 0.002,
-        )  # fmt: skip
+        )
 
 
 def _close_hand(hand: HandPoints, start: GraspPose, target: GraspTarget) -> GraspPose:
@@ -164,14 +166,16 @@ def _cost(hand: HandPoints, pose: GraspPose, start: GraspPose, target: GraspTarg
 
     terms = [
         ((away[pads] + _PRESS) / _PAD, along(outwards[pads], of_pads) / _PAD),
-        ((away - thick)[inside] / scale[inside],
-         along(outwards[inside], of_inside) / scale[inside, None]),
+        (
+            (away - thick)[inside] / scale[inside],
+            along(outwards[inside], of_inside) / scale[inside, None],
+        ),
         ((points[below, 2] - _TABLE_CLEAR_M) / _TABLE, of_below[:, 2] / _TABLE),
         _facing(points[pads] - points[tips], outwards[pads], of_pads - of_tips),
         _middle(points[pads], outwards[pads], of_pads, target),
         _apart(points[hand.tips], of_all),
         *_regularisation(pose, start),
-    ]  # fmt: skip
+    ]
     return np.concatenate([t[0] for t in terms]), np.concatenate([t[1] for t in terms])
 
 

@@ -172,9 +172,11 @@ def _attempt(job: SynthJob, index: int, real: RealMotion | None) -> str | None:
 
 def _settings(job: SynthJob, real: RealMotion | None) -> dict[str, Any]:
     return {
-        "generator": VERSION, "seed": job.seed, **job.options.to_json(),
+        "generator": VERSION,
+        "seed": job.seed,
+        **job.options.to_json(),
         "motion_sha256": real.sha256 if real else None,
-    }  # fmt: skip
+    }
 
 
 def _key(job: SynthJob, index: int, real: RealMotion | None) -> str:

@@ -94,8 +94,9 @@ def add_room(mujoco: Any, spec: Any, room: Room, seed: int) -> None:
     tall = 0.5 * (room.ceiling_z - room.floor_z)
     x, y = room.table_half
     world.add_geom(type=box, size=[x, y, 0.02], pos=[0, y - 0.2, -0.02], material="table")
-    world.add_geom(type=plane, size=[half, depth, GRID_M], pos=[0, centre, room.floor_z],
-                   material="floor")  # fmt: skip
+    world.add_geom(
+        type=plane, size=[half, depth, GRID_M], pos=[0, centre, room.floor_z], material="floor"
+    )
 
     walls = (  # normal, centre, half sizes
         ((0, -1, 0), (0, room.depth, middle), (half, tall)),

@@ -182,8 +182,9 @@ class Run:
             reader = self._reader(self.watched_stores)
             part = batches.shares(
                 self.watched.fixed(_VALIDATION_SEED, config.validation.windows),
-                self.accelerator.num_processes, self.accelerator.process_index,
-            )  # fmt: skip
+                self.accelerator.num_processes,
+                self.accelerator.process_index,
+            )
             watched = [(reader.read([sample]), counts) for sample, counts in part]
         report: StepReport | None = None
         stopped = 0
@@ -276,9 +277,10 @@ class Run:
             config, device = self.config, self.accelerator.device
             encoder = VideoEncoder.from_tensors(config.model.vae, vae, config.optim.precision)
             cache.ensure(
-                ((store.open(clip), size) for store, clip, size in missing), encoder.to(device),
+                ((store.open(clip), size) for store, clip, size in missing),
+                encoder.to(device),
                 lambda done: self.progress("encoding recordings", done, len(missing)),
-            )  # fmt: skip
+            )
         self.accelerator.wait_for_everyone()
 
     def _count_skipped(self, report: StepReport) -> None:
@@ -378,6 +380,8 @@ def _accelerator(config: TrainConfig) -> Any:
     # Heads without a loss term for a source get no gradient in its batches.
     kwargs = [DistributedDataParallelKwargs(find_unused_parameters=True)]
     return Accelerator(
-        cpu=config.device == "cpu", mixed_precision="no", kwargs_handlers=kwargs,
+        cpu=config.device == "cpu",
+        mixed_precision="no",
+        kwargs_handlers=kwargs,
         step_scheduler_with_optimizer=False,
-    )  # fmt: skip
+    )

@@ -53,8 +53,10 @@ _WITH_METACARPALS: Order = (
 _SIDES: Mapping[str, Side] = {"left": "left", "l": "left", "right": "right", "r": "right"}
 _FINGER_WORDS = {
     **{finger: finger for finger in FINGERS},
-    "mid": "middle", "little": "pinky", "pinkie": "pinky",
-}  # fmt: skip
+    "mid": "middle",
+    "little": "pinky",
+    "pinkie": "pinky",
+}
 #: Ignored words of ARKit, WebXR, OpenXR and tables.
 _FILLERS = {"finger", "phalanx", "joint", "xr", "hand", "ext", "bone", "hands", "pos", "position"}
 #: Joints that are not among the 21.
@@ -78,8 +80,10 @@ _Pattern = Annotated[
         lambda pattern: "{joint}" in pattern and "{axis}" in pattern,
     ),
 ]
-_AVP_ENTRIES = {"joints": {side: f"{side}_fingers" for side in SIDES},
-                "wrist": {side: f"{side}_wrist" for side in SIDES}}  # fmt: skip
+_AVP_ENTRIES = {
+    "joints": {side: f"{side}_fingers" for side in SIDES},
+    "wrist": {side: f"{side}_wrist" for side in SIDES},
+}
 #: Settings of a preset besides the order.
 _PRESET_SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "avp25": _AVP_ENTRIES,

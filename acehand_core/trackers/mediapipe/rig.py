@@ -148,8 +148,10 @@ def same_hands(
         for slot in (0, 1):
             confirmed[:, slot] += (match == slot).any(1)
     kept = _not_invented(present, confirmed, expected, slots)
-    slots = [[h if k else None for h, k in zip(p, f, strict=True)]
-             for p, f in zip(slots, kept.tolist(), strict=True)]  # fmt: skip
+    slots = [
+        [h if k else None for h, k in zip(p, f, strict=True)]
+        for p, f in zip(slots, kept.tolist(), strict=True)
+    ]
 
     exchanged = _exchanged(slots, seen, matches)
     slots = [pair[::-1] if t else pair for pair, t in zip(slots, exchanged.tolist(), strict=True)]
@@ -322,10 +324,12 @@ def _separate(slots: Slots, there: Slots, match: Int[np.ndarray, "T 2"]) -> None
     is left out.
     """
     for side in (0, 1):
-        clash = np.array([
-            pair[side] is not None and other[side] is not None and not (row == side).any()
-            for pair, other, row in zip(slots, there, match, strict=True)
-        ])  # fmt: skip
+        clash = np.array(
+            [
+                pair[side] is not None and other[side] is not None and not (row == side).any()
+                for pair, other, row in zip(slots, there, match, strict=True)
+            ]
+        )
         for start, stop in _appearances(clash):
             rows = [frame for frame in range(start, stop) if clash[frame]]
             sure = [

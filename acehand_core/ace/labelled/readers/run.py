@@ -196,9 +196,11 @@ class ReaderReport:
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON."""
         counts = {
-            "clips": self.clips, "frames": self.frames, "unlabelled_frames": self.unlabelled,
+            "clips": self.clips,
+            "frames": self.frames,
+            "unlabelled_frames": self.unlabelled,
             "left_out_frames": self.left_out,
-        }  # fmt: skip
+        }
         return {
             "dataset": self.dataset,
             "output": str(self.output),

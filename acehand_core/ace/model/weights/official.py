@@ -76,7 +76,7 @@ def sections(config: ModelConfig, retrained: bool = True) -> dict[str, WeightsSe
             lambda name: runs_in_dit(name, trunk),
             lambda name: runs_in_dit(name, trunk) and not name.startswith(PATCH),
         ),
-    }  # fmt: skip
+    }
 
 
 def dit(config: TrunkConfig) -> Shapes:

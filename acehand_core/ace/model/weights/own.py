@@ -70,8 +70,9 @@ def read_manifest(path: Path) -> Manifest:
     where = path / CONFIG_FILE
     data = without_header(read_json(where), FORMAT, VERSION, str(where))
     files = dict[str, dict[str, Any]]
-    structured({"licence": str, "sources": dict, "filled": tuple[str, ...], "files": files},
-               data, where)  # fmt: skip
+    structured(
+        {"licence": str, "sources": dict, "filled": tuple[str, ...], "files": files}, data, where
+    )
     for name, entry in data["files"].items():
         if Path(name).name != name:
             raise UnsafeFileError(f"{where}: names the file {name!r}; valid are plain file names.")

@@ -59,9 +59,11 @@ ADAPTERS = tables.WeightsTable(
     for side in ("lora_A", "lora_B")
 )
 _RESNET = [
-    ("norm1.weight", "norm1.gamma"), ("norm2.weight", "norm2.gamma"),
-    *tables.same("conv1", "conv2"), ("shortcut", "conv_shortcut"),
-]  # fmt: skip
+    ("norm1.weight", "norm1.gamma"),
+    ("norm2.weight", "norm2.gamma"),
+    *tables.same("conv1", "conv2"),
+    ("shortcut", "conv_shortcut"),
+]
 _VAE_PAIRS = [
     *tables.under("down_blocks.*.resnets.*", "encoder.down_blocks.*.resnets.*", _RESNET),
     *tables.under("down_blocks.*.downsampler", "encoder.down_blocks.*.downsampler",
@@ -157,10 +159,12 @@ def sections(config: ModelConfig) -> dict[str, tables.WeightsSection]:
             f"{v}/backbone_delta", {}, {"trunk": tables.PATCH_EMBEDDING, "adapters": ADAPTERS}
         ),
         f"{v}/projector/model.safetensors": tables.WeightsSection(
-            f"{v}/projector", {}, {"ray_head": RAY_HEAD, "decoder": DECODER},
+            f"{v}/projector",
+            {},
+            {"ray_head": RAY_HEAD, "decoder": DECODER},
             computed=(RAY_FREQUENCIES,),
         ),
-    }  # fmt: skip
+    }
     listed = {file: tables.shapes_of(section.write(inside)) for file, section in lists.items()}
     listed[f"{v}/projector/model.safetensors"][RAY_FREQUENCIES] = (config.decoder.ray_frequencies,)
 

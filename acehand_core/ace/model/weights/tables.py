@@ -241,14 +241,15 @@ VAE = WeightsTable(
         (f"{_DOWN}.2.time_conv", "encoder.down_blocks.*.downsampler.time_conv"),
         *under(f"{_DOWN}.*", "encoder.down_blocks.*.resnets.*", _VAE_RESIDUAL),
         *under("encoder.middle.0", "encoder.mid_block.resnets.0", _VAE_RESIDUAL),
-        *under("encoder.middle.1", "encoder.mid_block.attentions.0",
-                same("norm", "to_qkv", "proj")),
+        *under(
+            "encoder.middle.1", "encoder.mid_block.attentions.0", same("norm", "to_qkv", "proj")
+        ),
         *under("encoder.middle.2", "encoder.mid_block.resnets.1", _VAE_RESIDUAL),
         ("encoder.head.0", "encoder.norm_out"),
         ("encoder.head.2", "encoder.conv_out"),
         ("conv1", "quant_conv"),
     ]
-)  # fmt: skip
+)
 
 
 def decoder(config: DecoderConfig, tap: int) -> WeightsTable:
