@@ -237,15 +237,29 @@ class _Pictures:
     def recording(self, path: Path, copies: UnpackedFiles) -> Recording:
         """Return them as a recording without camera, hash and notes."""
         stream, times = self.stream, self.times.timestamps_ns
-        message = path, stream.topic, stream.msgtype, self.places
-        given = *message, self.size, stream.dropped, copies
-        frames = BagFrames(*given)
+        messages = path, stream.topic, stream.msgtype, self.places, self.size
+        frames = BagFrames(*messages, dropped=stream.dropped, copies=copies)
         if stream.codec is not None:
-            packets = self.table[:, 2:6]
-            frames = PacketFrames(*given, stream.codec, packets, self.order, stream.keys)
-        seen = str(path), None, times, frame_rate(times), *self.size, frames
-        processing = {"topic": stream.topic, "mirrored": False}
-        return Recording(*seen, processing=processing, camera_frame=stream.frame_id)
+            frames = PacketFrames(
+                *messages,
+                dropped=stream.dropped,
+                copies=copies,
+                codec=stream.codec,
+                stream=self.table[:, 2:6],
+                packet=self.order,
+                keys=stream.keys,
+            )
+        return Recording(
+            source=str(path),
+            sha256=None,
+            timestamps_ns=times,
+            fps=frame_rate(times),
+            width=self.size[0],
+            height=self.size[1],
+            frames=frames,
+            processing={"topic": stream.topic, "mirrored": False},
+            camera_frame=stream.frame_id,
+        )
 
 
 def _of_one_size(

@@ -173,7 +173,16 @@ def _camera(file: VrsFile, device: Any, label: str) -> tuple[Recording, RigidTra
     if (camera.width, camera.height) != (width, height):
         size = f"{camera.width} x {camera.height}, its pictures are {width} x {height}"
         raise CalibrationError(f"{path}: {label} is calibrated at {size}; valid: the same.")
-    seen = (str(path), None, times, frame_rate(times), width, height, source, camera)
     pose = np.asarray(calibration.get_transform_device_camera().to_matrix())
-    recording = Recording(*seen, processing={"stream": label, "rotation": degrees})
+    recording = Recording(
+        source=str(path),
+        sha256=None,
+        timestamps_ns=times,
+        fps=frame_rate(times),
+        width=width,
+        height=height,
+        frames=source,
+        camera=camera,
+        processing={"stream": label, "rotation": degrees},
+    )
     return recording, pose @ UPRIGHT if degrees else pose

@@ -110,9 +110,6 @@ def clip_of(
         there = np.ones(len(motion), bool)
         reached = np.stack([there if a is None else a.reached for a in trajectory.arms], axis=1)
     active = trajectory.active
-    names = trajectory.joint_names, trajectory.command_joints
-    angles = trajectory.joints, trajectory.commands, trajectory.registers
-    place = trajectory.frame, trajectory.T_frame_base
     return {
         "fps": float(motion.fps),
         "source_ns": motion.timestamps_ns if source_ns is None else source_ns,
@@ -124,7 +121,16 @@ def clip_of(
         "sigma": motion.joint_sigma,
         "camera": pinhole,
         "motion": motion,
-        "robot": RobotColumns(*names, *angles, *place, reached),
+        "robot": RobotColumns(
+            joint_names=trajectory.joint_names,
+            command_joints=trajectory.command_joints,
+            joints=trajectory.joints,
+            commands=trajectory.commands,
+            registers=trajectory.registers,
+            frame=trajectory.frame,
+            T_frame_base=trajectory.T_frame_base,
+            arm_reached=reached,
+        ),
     }
 
 

@@ -118,12 +118,21 @@ class HandTrack:
     @classmethod
     def absent(cls, frames: int) -> HandTrack:
         """Return a hand without sightings."""
-        shapes = ((3, 3), (15, 3, 3), (3,), (21, 3), (21, 2), (21, 2))
-        orient, pose, place, joints, pixels, sigma = (np.full((frames, *s), np.nan) for s in shapes)
-        observed, filled = np.zeros((2, frames), bool)
-        shape, quality = (np.zeros(10), np.full(1, np.nan)), np.zeros(frames)
-        placed = orient, pose, place, joints, pixels, sigma, *shape, observed, filled, quality
-        return cls(*placed, *np.zeros((2, frames), np.int8))
+        return cls(
+            global_orient=np.full((frames, 3, 3), np.nan),
+            hand_pose=np.full((frames, 15, 3, 3), np.nan),
+            translation=np.full((frames, 3), np.nan),
+            joints=np.full((frames, 21, 3), np.nan),
+            pixels=np.full((frames, 21, 2), np.nan),
+            sigma=np.full((frames, 21, 2), np.nan),
+            betas=np.zeros(10),
+            length_sigma=np.full(1, np.nan),
+            observed=np.zeros(frames, bool),
+            filled=np.zeros(frames, bool),
+            quality=np.zeros(frames),
+            fill_frame=np.zeros(frames, np.int8),
+            evidence=np.zeros(frames, np.int8),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -215,8 +215,18 @@ class _Job:
         size = (seen.width, seen.height)
         setup = assembly.PlacingSetup(hands, betas, seen.camera, size, self._input.size, solve)
         placed = assembly.place_windows(windows, views, setup)
-        shown = placed.frames, placed.offset, self._source, rows, hands, betas, options.slots
-        result = assembly.assemble(*shown, options.tail == "repeat", progress, options.every_slot)
+        result = assembly.assemble(
+            placed.frames,
+            placed.offset,
+            self._source,
+            rows,
+            hands,
+            betas,
+            slots=options.slots,
+            keep_tail=options.tail == "repeat",
+            progress=progress,
+            every_slot=options.every_slot,
+        )
 
         recording, camera = part(self._recording, rows.start, rows.stop), placed.camera
         if solve.bearings == "intrinsics" and recording.camera is not None:
