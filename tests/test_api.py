@@ -74,7 +74,7 @@ def test_the_dataset_refuses_what_does_not_belong_together(ran, tmp_path):
     trajectory = retarget.retarget(motion, robot)
     others = ah.motion_from_joints(names["joints"], side="left")
     for hand, fps, hands, message in (
-        (robot, 30, motion, "30 a second"), (robot, 30, others, "other times"),
+        (robot, 30, motion, "1/30 s"), (robot, 30, others, "times"),
         ("leap", 20, motion, "inspire.*leap"),
     ):  # fmt: skip
         with (
