@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from acehand_core.errors import InputError, OutputError
+from acehand_core.atomic import atomic_path
+from acehand_core.errors import InputError
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import FrameSource, runs
 from acehand_core.processes import in_threads, release_memory
@@ -151,25 +151,17 @@ class SegmentCache:
         flat = [d for detections in frames for d in detections]
         one = np.full((21, 2, 2), np.nan)
         spread = [one if d.covariance is None else d.covariance for d in flat]
-        partial = path.with_suffix(f".{os.getpid()}.partial")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with partial.open("wb") as file:
-                np.savez_compressed(
-                    file,
-                    count=np.array([len(d) for d in frames]),
-                    pixels=np.array([d.pixels for d in flat]).reshape(-1, 21, 2),
-                    world=np.array([d.world for d in flat]).reshape(-1, 21, 3),
-                    p_right=np.array([d.p_right for d in flat]),
-                    look=np.array([d.look for d in flat], dtype="U16"),
-                    presence=np.array([d.presence for d in flat]),
-                    covariance=np.array(spread).reshape(-1, 21, 2, 2),
-                )
-            partial.replace(path)
-        except OSError as error:
-            raise OutputError(
-                f"{path.parent}: partial results cannot be written: {error.strerror or error}."
-            ) from error
+        with atomic_path(path, overwrite=True) as partial, partial.open("wb") as file:
+            np.savez_compressed(
+                file,
+                count=np.array([len(d) for d in frames]),
+                pixels=np.array([d.pixels for d in flat]).reshape(-1, 21, 2),
+                world=np.array([d.world for d in flat]).reshape(-1, 21, 3),
+                p_right=np.array([d.p_right for d in flat]),
+                look=np.array([d.look for d in flat], dtype="U16"),
+                presence=np.array([d.presence for d in flat]),
+                covariance=np.array(spread).reshape(-1, 21, 2, 2),
+            )
 
     def _path(self, start: int, stop: int) -> Path | None:
         if self._folder is None:
