@@ -256,9 +256,9 @@ def _checked(problems: Sequence[DatasetProblem], number: int, files: Collection[
     folders, other = ("data/", "videos/", layout.EXTRAS), rf"episode (?!{number}:)\d+:"
     own = [p for p in problems if p.path in files or not p.path.startswith(folders)]
     own = [problem for problem in own if not re.match(other, problem.message)]
-    beside = all(p.path.startswith((layout.EXTRAS, layout.STATS_PATH)) for p in own)
+    sidecars_only = all(p.path.startswith((layout.EXTRAS, layout.STATS_PATH)) for p in own)
     text = f"acehand dataset check: {'; '.join(map(str, own))}"
-    return Measure("dataset_check", bool(own) * (1 if beside else 2), text)
+    return Measure("dataset_check", bool(own) * (1 if sidecars_only else 2), text)
 
 
 def _inspected(

@@ -205,9 +205,6 @@ def _share(
     return Measure(check, share, text.format(share, side), side, int(np.argmax(flags)))
 
 
-# Frames and sightings.
-
-
 # The frames, and which of them show hands.
 
 
