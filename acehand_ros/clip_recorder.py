@@ -18,11 +18,11 @@ from typing import Any
 from acehand_core import ConvertOptions, ConvertReport, convert_bag, load_demonstrations
 from acehand_core.atomic import DirectoryLock, LockedError, output_errors
 from acehand_core.errors import EXIT_OK, AcehandError, InputError, OutputError
+from acehand_core.motion import DroppedMessages
 from acehand_core.recordings.bags import messages
 from acehand_core.recordings.bags.bag import Bag
 from acehand_core.recordings.bags.library import LATEST, typestore
 from acehand_core.recordings.bags.messages import Demonstration
-from acehand_core.recordings.bags.records import DroppedMessages
 from acehand_core.recordings.bags.writer import BagWriter, load_library
 from acehand_core.types import SIDES, Progress
 from acehand_ros import parameters, runtime

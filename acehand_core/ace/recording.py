@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from acehand_core.errors import InputError
+from acehand_core.motion import Recording
 from acehand_core.recordings.options import RecordingOptions
-from acehand_core.recordings.registry import InputPart, RecordingFormat
+from acehand_core.recordings.registry import PICTURE_OPTIONS, RecordingFormat
 from acehand_core.recordings.selection import only_hands, part
 from acehand_core.safe_files import content_sha256
 from acehand_core.types import Progress
@@ -20,20 +20,21 @@ class StoreClip(RecordingFormat):
 
     noun = "a clip of a store"
     order = 5
-    virtual = True
+    takes = PICTURE_OPTIONS - {"mirrored"}
 
     @staticmethod
     def matches(path: Path) -> bool:
         return (not path.exists() and (path.parent / "store.json").is_file()) or _is_clip(path)
 
+    def expand(self, path: Path) -> list[Path]:
+        return [path]
+
     def sha256(self, path: Path, options: RecordingOptions) -> str:
         return content_sha256(_clip_folder(path)[0] / "clip.json")  # it has those of all others
 
-    def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> InputPart:
+    def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> Recording:
         from acehand_core.ace.labelled.clips.store import ClipStore
 
-        if options.mirrored:
-            raise InputError(f"{path}: `mirrored` does not apply to {self.noun}.")
         folder, first = _clip_folder(path)
         clip = ClipStore(folder.parents[1]).open(folder.name)
         recording = part(clip.recording(), first, clip.info.frames)
@@ -46,7 +47,7 @@ class StoreClip(RecordingFormat):
         frames = np.arange(first, clip.info.frames)
         hands = clip.motion.at(frames, recording.timestamps_ns, recording.fps)
         hands = replace(only_hands(hands, options.hands), T_world_camera=poses)
-        return InputPart(recording, hands=hands)
+        return replace(recording, hands=hands)
 
 
 def _is_clip(path: Path) -> bool:

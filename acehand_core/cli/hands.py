@@ -48,13 +48,13 @@ class Reconstruct:
     def run(self, terminal: console.Terminal) -> int:
         from acehand_core.pipeline.report import format_uncertainty, uncertainty_summary
         from acehand_core.recordings import hands_file
-        from acehand_core.trackers.choose import open_input
+        from acehand_core.trackers.choose import open_tracked
 
         output = self.output or self.input.with_suffix(".hands.parquet")
         hands_file.check_table_path(output, self.overwrite, hands_file.TABLE_SUFFIXES)
         own = with_environment(self.tracking.own, self.tracker, terminal.bars)
         settings = replace(self.tracking, hands=self.hands, work_dir=self.work_dir, own=own)
-        recording, tracker = open_input(self.input, self.tracker, settings, self.reading)
+        recording, tracker = open_tracked(self.input, self.tracker, settings, self.reading)
         motion = tracker.track(recording, terminal.bars)
         if not motion.known.any():
             raise NoHandError(f"{self.input}: no hand was found in {len(motion)} frames.")

@@ -12,14 +12,14 @@ from acehand_core.errors import InputError, SchemaError, nearest
 from acehand_core.lerobot.episode import DatasetReader
 from acehand_core.lerobot.format import CALIBRATION, HANDS, INFO_PATH, episode_folder, read_json
 from acehand_core.motion import Calibration, HandMotion, Recording
-from acehand_core.recordings.hands_file import read_motion_file
+from acehand_core.recordings.hands_file import read_motion_file, with_hands
 from acehand_core.recordings.options import RecordingOptions
 from acehand_core.recordings.registry import HandsFile, LeRobotDataset, Registry, format_of
 from acehand_core.recordings.selection import part
 from acehand_core.recordings.video import frames_between
 from acehand_core.settings import group, setting
 from acehand_core.trackers.base import TrackerSettings
-from acehand_core.trackers.choose import FileTracker, open_input
+from acehand_core.trackers.choose import FileTracker, open_tracked
 from acehand_core.types import Hands, Progress, Side
 from retarget.robots.robot import DEFAULT_ROBOT, Robot, load_robot, load_stored_robot
 from retarget.solve.arm import ArmSettings
@@ -187,26 +187,23 @@ def _over_clip(
     reading = settings.reading
     if settings.video is not None or reading != RecordingOptions():
         raise InputError("`clips` excludes `video` and the flags for reading recordings.")
-    trackers = [
-        FileTracker(file, TrackerSettings(hands=settings.hands or "both")) for file in files
-    ]
-    wanted, count = settings.segment or files[0].stem, len(trackers[0].recording())
-    opened = Registry().open(root / wanted, RecordingOptions(hands=settings.hands or "both"))
-    recording, truth = opened.recording, opened.hands
-    if truth is None:
+    hands = settings.hands or "both"
+    motions = [read_motion_file(file, hands) for file in files]
+    wanted, count = settings.segment or files[0].stem, len(motions[0])
+    recording = Registry().open(root / wanted, RecordingOptions(hands=hands))
+    if recording.hands is None:
         raise InputError(f"{root}: not a store of clips.")
     if recording.frames is None:
         raise InputError(f"{root}: {wanted!r} has no pictures to draw over.")
     if count > len(recording):
         raise InputError(f"{files[0]}: {count} frames, but {root}/{wanted} has {len(recording)}.")
     recording = part(recording, 0, count)
-    truth = truth.at(np.arange(count), recording.timestamps_ns, recording.fps)
-    truth = replace(truth, camera=recording.camera)
-
-    columns = [Column(root, _TRUTH, truth)]
-    for file, label, tracker in zip(files, labels, trackers, strict=True):
-        _check_same_frames(file, tracker.recording(), root, recording)
-        columns.append(Column(file, label, tracker.track(recording)))
+    assert recording.hands is not None
+    columns = [Column(root, _TRUTH, replace(recording.hands, camera=recording.camera))]
+    for file, label, motion in zip(files, labels, motions, strict=True):
+        _check_same_frames(file, motion, root, recording)
+        predicted = with_hands(recording, file, motion)
+        columns.append(Column(file, label, FileTracker(motion).track(predicted)))
     return recording, columns
 
 
@@ -252,8 +249,8 @@ def _open(
         )
     tracker = "auto" if video is None else str(hands)
     tracking = TrackerSettings(hands=settings.hands or "both")
-    recording, opened = open_input(video or hands, tracker, tracking, reading)
-    motion = opened.track(recording, progress)
+    recording, chosen = open_tracked(video or hands, tracker, tracking, reading)
+    motion = chosen.track(recording, progress)
     if own_poses and motion.T_world_camera is None:
         stored = read_motion_file(hands, tracking.hands, keypoints=reading.keypoints)
         motion = replace(motion, T_world_camera=stored.T_world_camera)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -141,20 +141,37 @@ class EpisodeKey:
 
     Attributes:
         input: name, without folder.
-        cut: start and duration in seconds (None: to the end).
+        extent: start and duration in seconds (None: to the end); "cut" in the record.
         part: first frame and the one after the last, at the dataset's rate.
         settings: by flag.
-        within: ``cut`` of the recording that the episode was cut out of.
+        within: ``extent`` of the recording that the episode was cut out of.
         one_of: index and count of the episodes cut out of that recording.
     """
 
     input: str
     input_sha256: str
-    cut: tuple[float, float | None]
+    extent: tuple[float, float | None]
     part: tuple[int, int]
     settings: Mapping[str, Any]
     within: tuple[float, float | None] | None = None
     one_of: tuple[int, int] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return its entry of the episode's record."""
+        return {"cut" if name == "extent" else name: v for name, v in asdict(self).items()}
+
+    @classmethod
+    def from_json(cls, entry: Mapping[str, Any]) -> EpisodeKey:
+        """Return the key of an episode's record, also of an older version's."""
+        values: dict[str, Any] = {}
+        for name, value in entry.items():
+            values[name] = tuple(value) if isinstance(value, list) else value
+        settings = dict(values.pop("settings"))
+        if "solver" in settings:
+            settings["method"] = settings.pop("solver")
+        if settings.get("prior") == "off":
+            del settings["prior"]
+        return cls(extent=values.pop("cut"), settings=settings, **values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +180,7 @@ class FinishedEpisodes:
 
     keys: Mapping[int, EpisodeKey] = field(default_factory=dict)
     fps: int | None = None
-    missing: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    missing: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, dataset: Path) -> FinishedEpisodes:
@@ -172,20 +189,15 @@ class FinishedEpisodes:
         for number, record in enumerate(read_provenance(dataset)):
             if record is None or JOB not in record:
                 continue
-            entry = dict(record[JOB])
-            for name in ("cut", "part", "within", "one_of"):
-                if (value := entry.get(name)) is not None:
-                    entry[name] = tuple(value)
-            settings = dict(entry.pop("settings"))
-            # Names and settings of older versions.
-            if "solver" in settings:
-                settings["method"] = settings.pop("solver")
-            if settings.get("prior") == "off":
-                del settings["prior"]
-            keys[number] = EpisodeKey(settings=settings, **entry)
+            keys[number] = EpisodeKey.from_json(record[JOB])
             if names := layout.missing_files(dataset, number):
                 missing[number] = names
         return cls(keys, layout.read_json(dataset / layout.INFO_PATH)["fps"], missing)
+
+    def completed(self, number: int) -> FinishedEpisodes:
+        """Return these with all files of one episode."""
+        missing = {n: names for n, names in self.missing.items() if n != number}
+        return replace(self, missing=missing)
 
     def numbers_of(self, key: EpisodeKey) -> list[int]:
         """Return the numbers of this episode, by content of its input."""
@@ -196,7 +208,7 @@ class FinishedEpisodes:
         """Return the numbers of episodes that differ in their task at most."""
 
         def identity(one: EpisodeKey) -> tuple[object, ...]:
-            return one.input_sha256, one.cut, one.part, _without_task(one.settings)
+            return one.input_sha256, one.extent, one.part, _without_task(one.settings)
 
         return [number for number, other in self.keys.items() if identity(other) == identity(key)]
 
@@ -219,7 +231,7 @@ class FinishedEpisodes:
     def check_settings(
         self,
         origins: Sequence[tuple[Path, str]],
-        cut: tuple[float, float | None],
+        extent: tuple[float, float | None],
         settings: Mapping[str, Any],
     ) -> None:
         """Refuse settings that differ from those of the inputs' finished episodes.
@@ -231,7 +243,7 @@ class FinishedEpisodes:
             earlier = [
                 key.settings if "task" in settings else _without_task(key.settings)
                 for key in self.keys.values()
-                if (key.input_sha256, key.within or key.cut) == (sha256, cut)
+                if (key.input_sha256, key.within or key.extent) == (sha256, extent)
             ]
             if not earlier or settings in earlier:
                 continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
@@ -120,6 +121,47 @@ class View:
     synchronised: bool = True
 
 
+@dataclass(slots=True)
+class DroppedMessages:
+    """Unusable messages by topic and by reason; ``unread`` of them are not even readable."""
+
+    by_topic: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    remarks: list[str] = field(default_factory=list)
+    unread: Counter[str] = field(default_factory=Counter)
+
+    def count(self, topic: str, reason: str, count: int = 1, unread: bool = False) -> None:
+        self.by_topic[topic] += count
+        self.reasons[f"{topic}: {reason}"] += count
+        if unread:
+            self.unread[topic] += count
+
+    def forget(self, topic: str) -> None:
+        """Remove the counts of one topic."""
+        for counts in (self.by_topic, self.unread):
+            counts.pop(topic, None)
+        for reason in [r for r in self.reasons if r.startswith(f"{topic}: ")]:
+            del self.reasons[reason]
+
+    def add(self, other: DroppedMessages) -> None:
+        """Add the counts and remarks of another."""
+        self.by_topic.update(other.by_topic)
+        self.reasons.update(other.reasons)
+        self.unread.update(other.unread)
+        for remark in other.remarks:
+            self.remark(remark)
+
+    def remark(self, text: str) -> None:
+        """Keep a sentence about the bag, once."""
+        if text not in self.remarks:
+            self.remarks.append(text)
+
+    def sentences(self) -> tuple[str, ...]:
+        """Return every remark, and every reason with its count."""
+        lost = (f"{reason}: {count} lost" for reason, count in self.reasons.items())
+        return (*self.remarks, *lost)
+
+
 @dataclass(frozen=True, slots=True)
 class Recording:
     """A recording with T frames; ``frames`` is None if only joints are known.
@@ -132,6 +174,8 @@ class Recording:
         camera_frame: ROS frame of a bag's pictures, or "".
         source_timestamps_ns: after resampling, the source's times of the frames.
         views: the other cameras of a rig; ``sha256`` is then of all their files, and of depth.
+        hands: of a file of hands, or a clip's labels, for each frame; None: to be tracked.
+        dropped: unusable messages of a bag, and remarks on a file of hands; reading adds to it.
     """
 
     source: str
@@ -152,6 +196,8 @@ class Recording:
     views: tuple[View, ...] = ()
     depth: Depth | None = None
     assumed: Mapping[str, float] = field(default_factory=dict)
+    hands: HandMotion | None = None
+    dropped: DroppedMessages | None = None
 
     def __post_init__(self) -> None:
         if not self.name:

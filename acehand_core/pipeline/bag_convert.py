@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from acehand_core.errors import (
     nearest,
 )
 from acehand_core.lerobot.dataset import episode_contents
-from acehand_core.motion import Recording
+from acehand_core.motion import DroppedMessages
 from acehand_core.pipeline.bag_write import stoppable, stored_demonstrations, write_demonstration
 from acehand_core.pipeline.job import run_job
 from acehand_core.pipeline.report import Failure, JobReport
@@ -35,7 +35,6 @@ from acehand_core.recordings.bag import BagIndex
 from acehand_core.recordings.bags.bag import Bag
 from acehand_core.recordings.bags.library import decode
 from acehand_core.recordings.bags.messages import OPTICAL, SHARED, STRING, TOPICS, Demonstration
-from acehand_core.recordings.bags.records import DroppedMessages
 from acehand_core.recordings.bags.writer import BagWriter, Storage, clean_siblings, load_library
 from acehand_core.recordings.lerobot_video import is_dataset
 from acehand_core.recordings.registry import Registry
@@ -176,7 +175,7 @@ def convert_bag(
 def _convert(
     options: ConvertOptions, index: BagIndex, registry: Registry, progress: Progress
 ) -> ConvertReport:
-    job = replace(options.job, spans_of=_split(options, index))
+    job = replace(options.job, spans=_split(options, index))
     written: Mapping[str, int] | None = None
     passed = DroppedMessages()
     stopped: KeyboardInterrupt | None = None
@@ -211,10 +210,8 @@ def _convert(
     return report
 
 
-def _split(
-    options: ConvertOptions, index: BagIndex
-) -> Callable[[Recording], Sequence[Span]] | None:
-    """Return how the main job cuts the bag; None: by its settings."""
+def _split(options: ConvertOptions, index: BagIndex) -> tuple[Span, ...] | None:
+    """Return the spans that become episodes; None: by the settings of the main job."""
     topic, reading = options.episode_topic, options.job.reading
     if topic is None:
         return None
@@ -224,8 +221,7 @@ def _split(
         )
     if reading.start_s is not None or reading.duration_s is not None:
         raise InputError("`start` and `duration` cannot be combined with `episode_topic`.")
-    spans = _marked_episodes(index, topic)
-    return lambda recording: spans
+    return tuple(_marked_episodes(index, topic))
 
 
 def _marked_episodes(index: BagIndex, topic: str) -> list[Span]:

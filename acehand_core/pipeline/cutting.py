@@ -13,7 +13,7 @@ from scipy import ndimage
 
 from acehand_core.hand.skeleton import PALM, TIPS
 from acehand_core.motion import CameraMotion, HandMotion, runs
-from acehand_core.pipeline.settings import CutRules
+from acehand_core.pipeline.settings import CutRules, Span
 
 #: Speeds are slopes of straight lines through this much of the motion.
 WINDOW_S = 0.5
@@ -31,9 +31,6 @@ _LEAST_SHARE = 0.5
 CLOSED_M = 0.04
 #: Movement over a shorter path is jitter (m).
 JITTER_PATH_M = 0.02
-
-#: Counts up with every change that moves a cut: no run resumes one of an older rule.
-VERSION = 1
 #: A rest counts as closed if fingertips meet in this share of it.
 _CLOSED_SHARE = 0.8
 
@@ -239,16 +236,6 @@ def _closed(motion: HandMotion, tips: Float[np.ndarray, "T 2 5 3"]) -> Bool[np.n
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """A demonstration: frames ``start`` to ``stop - 1``, and why it starts and ends there."""
-
-    start: int
-    stop: int
-    starts: str
-    ends: str
-
-
-@dataclass(frozen=True, slots=True)
 class LeftOut:
     """Frames ``start`` to ``stop - 1`` outside of demonstrations, and why."""
 
@@ -261,32 +248,29 @@ class LeftOut:
 class Cutting:
     """How a recording was cut: its demonstrations and what lies between, in order."""
 
-    cuts: tuple[Cut, ...]
+    spans: tuple[Span, ...]
     left_out: tuple[LeftOut, ...]
     activity: Activity
     rules: CutRules
 
-    def entry(self, part: Cut | LeftOut) -> dict[str, Any]:
-        """Return the report's entry of a demonstration or of frames left out."""
-        seconds, why = self.activity.seconds, asdict(part)
-        first, last = why.pop("start"), why.pop("stop") - 1
-        end = float(seconds[last] + _steps(self.activity)[last])
-        return {
-            "first_frame": first,
-            "last_frame": last,
-            "start_s": round(float(seconds[first]), 3),
-            "end_s": round(end, 3),
-            **why,
-        }
-
     def to_json(self) -> dict[str, Any]:
         """Return a recording's entry of the report (docs/cutting.md)."""
-        noise = self.activity.noise
+        acts, noise = self.activity, self.activity.noise
+        ends = acts.seconds + _steps(acts)
+
+        def entry(part: Span) -> dict[str, Any]:
+            return part.entry(acts.seconds[part.start], ends[part.stop - 1])
+
+        left_out = []
+        for gap in self.left_out:
+            place = entry(Span(gap.start, gap.stop))
+            del place["starts"], place["ends"]
+            left_out.append({**place, "reason": gap.reason})
         return {
             "rules": asdict(self.rules) | {"speeds": list(self.rules.speeds)},
             "noise_m_s": None if np.isnan(noise) else round(noise, 4),
-            "demonstrations": [self.entry(cut) for cut in self.cuts],
-            "left_out": [self.entry(part) for part in self.left_out],
+            "demonstrations": [entry(span) for span in self.spans],
+            "left_out": left_out,
         }
 
 
@@ -300,7 +284,7 @@ def cut_demonstrations(
         for run in _joined(acts, rules)
         if acts.seconds[run.stop - 1] - acts.seconds[run.start] >= rules.min_s
     ]
-    cuts: list[Cut] = []
+    cuts: list[Span] = []
     for number, run in enumerate(active):
         following = active[number + 1].start if number + 1 < len(active) else len(motion)
         previous = cuts[-1].stop if cuts else 0
@@ -345,7 +329,7 @@ def _with_margins(acts: Activity, run: slice, margin_s: float, earliest: int) ->
 
 def _divided(
     acts: Activity, whole: slice, run: slice, following: int, rules: CutRules
-) -> Iterator[Cut]:
+) -> Iterator[Span]:
     """Yield a demonstration, or parts of a long one; hands move again in ``following``."""
     longest = f"longest allowed length, {rules.max_s:g} s"
     edges, t = [whole.start], acts.seconds
@@ -368,7 +352,7 @@ def _divided(
     for (start, stop), first, last in zip(
         pairwise([*edges, whole.stop]), starts, ends, strict=True
     ):
-        yield Cut(start, stop, first, last)
+        yield Span(start, stop, starts=first, ends=last)
 
 
 def _why_it_ends(acts: Activity, moved: int, stop: int, following: int) -> str:

@@ -7,7 +7,7 @@ import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,9 @@ from acehand_core.lerobot.format import INFO_PATH, read_json
 from acehand_core.lerobot.writer import LeRobotWriter, max_episode_frames
 from acehand_core.motion import Depth, HandMotion, Recording, RobotTrajectory
 from acehand_core.pipeline.report import (
-    Demonstration,
     EpisodeReport,
+    PlannedEpisode,
+    RetargetedEpisode,
     episode_provenance,
     episode_report,
 )
@@ -147,8 +148,8 @@ class Dataset:
             if calibration is not None
         }
         text = calibration_text(self.robot, fitted) if fitted else None
-        task = task or recording.task or TASK
-        episode = Demonstration(recording, motion, trajectory, task, text)
+        planned = PlannedEpisode(recording, task or recording.task or TASK)
+        episode = RetargetedEpisode(planned, motion, trajectory, text)
         with self.encoded([recording]) as videos:
             report, folder = self.store(episode, next(videos), overlay)
         self.draw(episode, folder, overlay, progress)
@@ -256,13 +257,14 @@ class Dataset:
                 stop.set()
 
     def store(
-        self, episode: Demonstration, videos: Mapping[str, Path], overlay: bool
+        self, episode: RetargetedEpisode, videos: Mapping[str, Path], overlay: bool
     ) -> tuple[EpisodeReport, Path]:
         """Write one episode, unfinished until ``draw``; return its report and folder."""
         assert self._writer is not None
         number = self._writer.total_episodes
         report, record, content = self._described(episode, number)
-        drawn = overlay and episode.view.frames is not None
+        view = episode.planned.view
+        drawn = overlay and view.frames is not None
         pictures = (files.SHEET, files.OVERLAY) if drawn else (files.SHEET,)
         content[files.PENDING] = files.pending_bytes(pictures)
 
@@ -273,13 +275,13 @@ class Dataset:
 
         write_hand_motion(episode.hands, staged[files.HANDS], overwrite=True)
         release_memory()
-        shown = episode.view.source_timestamps_ns
-        stamps = episode.view.timestamps_ns if shown is None else shown
+        shown = view.source_timestamps_ns
+        stamps = view.timestamps_ns if shown is None else shown
         sources = columns.Sources(episode.hands, episode.trajectory, stamps)
         values = columns.write(self._specs, sources)
         folder = files.episode_folder(number)
         sidecars = {f"{folder}/{name}": path for name, path in staged.items()}
-        self._writer.add_episode(values, episode.task, videos, record, sidecars)
+        self._writer.add_episode(values, episode.planned.task, videos, record, sidecars)
         del values
         release_memory()  # pictures are drawn next
         return report, self.output / folder
@@ -288,7 +290,7 @@ class Dataset:
         """Keep other writers away from the dataset. Raises LockedError, an OutputError."""
         return contextlib.nullcontext() if self._writer else DirectoryLock(self.output)
 
-    def complete(self, episode: Demonstration, number: int) -> Path:
+    def complete(self, episode: RetargetedEpisode, number: int) -> Path:
         """Write an episode's missing files; return the folder for its pictures."""
         folder = self.output / files.episode_folder(number)
         with output_errors(folder):
@@ -304,15 +306,15 @@ class Dataset:
         return folder
 
     def _described(
-        self, episode: Demonstration, number: int
+        self, episode: RetargetedEpisode, number: int
     ) -> tuple[EpisodeReport, dict[str, Any], dict[str, bytes]]:
         """Return an episode's report, provenance, and the files of report and calibration."""
         report = episode_report(episode, number)
         record = episode_provenance(episode.hands, episode.trajectory, self.robot.license)
-        record |= _other_cameras(episode.view)
-        if episode.key is not None:
-            record[JOB] = asdict(episode.key)
-        entry = {**report.json, "source": episode.view.name, "provenance": record}
+        record |= _other_cameras(episode.planned.view)
+        if episode.planned.key is not None:
+            record[JOB] = episode.planned.key.to_json()
+        entry = {**report.json, "source": episode.planned.view.name, "provenance": record}
         content = {files.REPORT: (json.dumps(entry, indent=2) + "\n").encode()}
         if episode.calibration is not None:
             content[files.CALIBRATION] = episode.calibration.encode()
@@ -320,17 +322,19 @@ class Dataset:
 
     def draw(
         self,
-        episode: Demonstration,
+        episode: RetargetedEpisode,
         folder: Path,
         overlay: bool,
         progress: Progress,
         arm: Arm | None = None,
     ) -> None:
         """Draw an episode's pictures and mark it as finished. Raises OutputError."""
-        if not overlay and episode.view.frames is not None:
+        view = episode.planned.view
+        if not overlay and view.frames is not None:
             # The sheet's few pictures: the dataset's video has a key frame near each of them.
             encoded = open_episode(self.output / folder.name, IMAGE_KEY)
-            episode = replace(episode, view=replace(episode.view, frames=encoded.frames))
+            view = replace(view, frames=encoded.frames)
+            episode = replace(episode, planned=replace(episode.planned, view=view))
         draw(episode, self.robot, folder, overlay, progress, arm)
         with output_errors(folder):
             (folder / files.PENDING).unlink(missing_ok=True)
@@ -369,7 +373,7 @@ def _other_cameras(view: Recording) -> dict[str, Any]:
 
 
 def draw(
-    episode: Demonstration,
+    episode: RetargetedEpisode,
     robot: Robot,
     folder: Path,
     overlay: bool,
@@ -377,7 +381,7 @@ def draw(
     arm: Arm | None = None,
 ) -> list[Path]:
     """Write the contact sheet and, with ``overlay`` and pictures, the overlay video."""
-    view, motion, trajectory = episode.view, episode.hands, episode.trajectory
+    view, motion, trajectory = episode.planned.view, episode.hands, episode.trajectory
     with contextlib.ExitStack() as stack:
         hands: RobotPicture | None = None
         arms: RobotPicture | None = None

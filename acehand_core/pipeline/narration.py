@@ -17,7 +17,6 @@ from typing import Any
 from unicodedata import normalize
 
 from acehand_core.errors import InputError
-from acehand_core.pipeline.settings import TaskSegment
 
 #: Value of ``task_file`` for a file next to each recording.
 SIDECAR = "sidecar"
@@ -29,6 +28,19 @@ OURS = ("recording", "start", "end", "task")
 EPIC = ("video_id", "start_timestamp", "stop_timestamp", "narration")
 
 _CLOCK = re.compile(r"(?:(\d+):(?=[0-5]?\d:))?(\d{1,2}):([0-5]?\d(?:[.,]\d+)?)$")
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSegment:
+    """The task from ``start_s`` to ``end_s`` of a recording; both None: of all of it.
+
+    ``where`` is the file and line, for messages.
+    """
+
+    start_s: float | None
+    end_s: float | None
+    task: str
+    where: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,28 +105,28 @@ class Narration:
         )
 
     def fitting(
-        self, recording: Path, cut: tuple[float, float | None], duration_s: float, by_rows: bool
+        self, recording: Path, extent: tuple[float, float | None], duration_s: float, by_rows: bool
     ) -> tuple[tuple[TaskSegment, ...], list[str]]:
         """Return ``since`` within a recording, and notes about the other rows.
 
         Args:
-            cut: start and duration of what is read of the file, seconds.
+            extent: start and duration of what is read of the file, seconds.
             duration_s: of what was read.
             by_rows: each row becomes an episode.
 
         Raises InputError if all rows begin after the recording's end.
         """
-        tasks = self.since(recording, cut[0])
+        tasks = self.since(recording, extent[0])
         if not tasks:
             return (), [f"{recording}: `task_file={self.source}` has no row for it"]
         notes = []
         beyond = [one for one in tasks if one.start_s is not None and one.start_s >= duration_s]
-        if len(beyond) == len(tasks) and cut == (0.0, None):
+        if len(beyond) == len(tasks) and extent == (0.0, None):
             raise InputError(
                 f"{beyond[0].where}: begins at {beyond[0].start_s:g} s, but {recording} lasts "
                 f"{duration_s:.1f} s: its rows belong to another recording."
             )
-        if beyond and cut[1] is None:
+        if beyond and extent[1] is None:
             notes.append(
                 f"{recording}: {len(beyond)} of {len(tasks)} rows begin after its end, "
                 f"{duration_s:.1f} s ({beyond[0].where})"

@@ -111,35 +111,49 @@ class JobReport:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Demonstration:
-    """T frames of an episode: pictures, hands and the robot that follows them.
+class PlannedEpisode:
+    """T frames of an input that become an episode, or are one that an interrupted run began.
 
     Attributes:
         view: at the dataset's times and size.
-        calibration: text of the calibration file, if there is one.
-        key: identifies the episode for a resumed run.
+        key: identifies it for a resumed run.
         cut: where and why it was cut out of a longer recording.
+        number: its number in the dataset; None: to be made.
+        missing: its files that the dataset lacks.
     """
 
     view: Recording
-    hands: HandMotion
-    trajectory: RobotTrajectory
     task: str = TASK
-    calibration: str | None = None
     key: EpisodeKey | None = None
     cut: Mapping[str, Any] | None = None
+    number: int | None = None
+    missing: tuple[str, ...] = ()
 
 
-def episode_report(episode: Demonstration, number: int | None) -> EpisodeReport:
+@dataclass(frozen=True, slots=True, eq=False)
+class RetargetedEpisode:
+    """An episode with its hands and the robot that follows them.
+
+    ``calibration``: text of the calibration file, if there is one.
+    """
+
+    planned: PlannedEpisode
+    hands: HandMotion
+    trajectory: RobotTrajectory
+    calibration: str | None = None
+
+
+def episode_report(episode: RetargetedEpisode, number: int | None) -> EpisodeReport:
     """Measure one episode; ``number`` is its index in the dataset. Unknown values are None."""
-    motion, trajectory, key = episode.hands, episode.trajectory, episode.key
+    motion, trajectory, planned = episode.hands, episode.trajectory, episode.planned
+    key, cut = planned.key, planned.cut
     subject = None if key is None else key.settings.get("subject")
     error_mm = trajectory.tip_error_m[trajectory.active] * 1e3
     reports = [report for report in trajectory.replay if report is not None]
     verdict = trajectory.verdict
     assert verdict is not None
     entry: dict[str, Any] = {
-        "source": episode.view.source,
+        "source": planned.view.source,
         "frames": len(motion),
         "fps": int(motion.fps) if float(motion.fps).is_integer() else motion.fps,
         "tracker": motion.provenance.tracker,
@@ -170,11 +184,11 @@ def episode_report(episode: Demonstration, number: int | None) -> EpisodeReport:
         }
     if subject is not None:
         entry["subject"] = subject
-    if episode.cut is not None:
-        entry["cut"] = dict(episode.cut)
+    if cut is not None:
+        entry["cut"] = dict(cut)
     if number is not None:
         entry["episode_index"] = number
-    return EpisodeReport(episode.view.source, number, verdict.status, verdict.reasons, entry)
+    return EpisodeReport(planned.view.source, number, verdict.status, verdict.reasons, entry)
 
 
 def measures_of_hands(motion: HandMotion) -> dict[str, Any]:

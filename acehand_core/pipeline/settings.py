@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -54,48 +54,39 @@ class Span:
 
     Attributes:
         task: None: that of the settings.
+        starts, ends: why it does there.
         number: index and count of the input's spans; None: unknown.
-        cut: entry of the episode's report: where and why it was cut.
+        report: entry of the episode's report: where and why it was cut.
     """
 
     start: int
     stop: int
     task: str | None = None
+    starts: str = ""
+    ends: str = ""
     number: tuple[int, int] | None = None
-    cut: Mapping[str, Any] | None = None
+    report: Mapping[str, Any] | None = None
 
-
-@dataclass(frozen=True, slots=True)
-class TaskSegment:
-    """The task from ``start_s`` to ``end_s`` of a recording; both None: of all of it.
-
-    ``where`` is the file and line, for messages.
-    """
-
-    start_s: float | None
-    end_s: float | None
-    task: str
-    where: str
-
-
-def task_of(segments: Sequence[TaskSegment], start_s: float, end_s: float) -> str | None:
-    """Return the task from one time to another; None without a row for it.
-
-    The row with times that overlaps most, the earliest of several; else that of all of it.
-    """
-    best, most = None, 0.0
-    for one in segments:
-        if one.start_s is not None and one.end_s is not None:
-            shared = min(one.end_s, end_s) - max(one.start_s, start_s)
-            if shared > most:
-                best, most = one.task, shared
-    return best or next((one.task for one in segments if one.start_s is None), None)
+    def entry(self, start_s: float, end_s: float) -> dict[str, Any]:
+        """Return its entry of the run's report."""
+        return {
+            "first_frame": self.start,
+            "last_frame": self.stop - 1,
+            "start_s": round(float(start_s), 3),
+            "end_s": round(float(end_s), 3),
+            "starts": self.starts,
+            "ends": self.ends,
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class CutRules:
-    """Where ``split=auto`` cuts. Times in seconds, speeds in m/s beyond the tracker's noise."""
+    """Where ``split=auto`` cuts. Times in seconds, speeds in m/s beyond the tracker's noise.
 
+    ``VERSION`` counts up with every change that moves a cut: no run resumes one of an older rule.
+    """
+
+    VERSION: ClassVar[int] = 1
     pause_s: float = setting(
         1.5,
         "with `split=auto`: a rest, or no hand, for this many seconds ends a demonstration",
@@ -160,7 +151,7 @@ class CutRules:
 
 @dataclass(frozen=True, slots=True)
 class JobSettings:
-    """Settings of the main job; ``spans_of`` cuts an input into spans."""
+    """Settings of the main job; ``spans`` are those of its only input, None: by ``split``."""
 
     output: Path = setting(
         Path("acehand_dataset"), "folder of the dataset", metavar="DIR", identity="never"
@@ -282,7 +273,7 @@ class JobSettings:
     )
     overlay: bool = setting(True, "write an overlay video per episode", pair=True, identity="never")
     dry_run: bool = setting(False, "track, retarget and judge, but write nothing", identity="never")
-    spans_of: Callable[[Recording], Sequence[Span]] | None = None
+    spans: tuple[Span, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.fps is not None and self.fps < 1:
@@ -322,7 +313,7 @@ class JobSettings:
         return output.with_name(f".{output.name}.acehand-work")
 
     @property
-    def cut(self) -> tuple[float, float | None]:
+    def extent(self) -> tuple[float, float | None]:
         """Start and duration (None: to the end) of what is read of an input, seconds."""
         return self.reading.start_s or 0.0, self.reading.duration_s
 
@@ -336,9 +327,7 @@ class JobSettings:
         if mapping:
             entries["keypoints"] = file_identity(mapping)
         if self.split == "auto":
-            from acehand_core.pipeline.cutting import VERSION as CUTTING_VERSION
-
-            entries["split"] = f"auto {CUTTING_VERSION}"
+            entries["split"] = f"auto {CutRules.VERSION}"
         if self.reading.camera_estimate:  # another version may find another camera
             entries["camera-estimate"] = FOCAL_LENGTH_VERSION
         entries |= {
@@ -364,10 +353,7 @@ class JobSettings:
         frame: Literal["camera", "world", "none"] = "camera"
         if not tracker.placed:
             frame = "none"
-        elif (
-            recording.T_world_camera is not None
-            or getattr(tracker, "posed", False)  # a table of hands may have poses
-        ):
+        elif recording.T_world_camera is not None:
             frame = "world"
 
         size = self.image_size or even_size(recording.width, recording.height)

@@ -14,13 +14,13 @@ from scipy.ndimage import median_filter
 
 from acehand_core.errors import CalibrationError, InputError
 from acehand_core.geometry.cameras import Camera
-from acehand_core.motion import ChangedFrames, Depth, Recording, View
+from acehand_core.motion import ChangedFrames, Depth, DroppedMessages, Recording, View
 from acehand_core.recordings.bags.bag import Bag
 from acehand_core.recordings.bags.depth import BagDepth
 from acehand_core.recordings.bags.frames import BagFrames, PacketFrames
 from acehand_core.recordings.bags.images import camera_of, same_camera
 from acehand_core.recordings.bags.library import UnpackedFiles
-from acehand_core.recordings.bags.records import BagOptions, BytesRead, DroppedMessages
+from acehand_core.recordings.bags.records import BagOptions, BytesRead
 from acehand_core.recordings.bags.scan import Scan, Stream, scan_bag
 from acehand_core.recordings.bags.topics import (
     camera_namespace,

@@ -46,7 +46,7 @@ TABLE_SUFFIXES = (".parquet", ".csv")
 
 
 def motion_recording(path: Path, motion: HandMotion) -> Recording:
-    """Return a file of hands as a recording without pictures."""
+    """Return a file of hands as a recording of them, without pictures."""
     camera = motion.camera
     return Recording(
         source=str(path),
@@ -58,7 +58,23 @@ def motion_recording(path: Path, motion: HandMotion) -> Recording:
         frames=None,
         camera=camera,
         T_world_camera=motion.T_world_camera,
+        hands=motion,
     )
+
+
+def with_hands(recording: Recording, path: Path, motion: HandMotion) -> Recording:
+    """Return a recording with the hands of a file, and its camera poses if it has no own.
+
+    Raises InputError unless the file has an entry per frame.
+    """
+    if len(motion) != len(recording):
+        raise InputError(
+            f"{path}: holds {len(motion)} frames but {recording.source} has {len(recording)}; a "
+            "tracker file needs one entry per frame."
+        )
+    poses = recording.T_world_camera
+    poses = motion.T_world_camera if poses is None else poses
+    return replace(recording, hands=motion, T_world_camera=poses)
 
 
 def refuse_settings(path: Path, **given: bool) -> None:

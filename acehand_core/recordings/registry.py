@@ -6,22 +6,19 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
-import numpy as np
-
 from acehand_core import plugins
 from acehand_core.errors import InputError, VideoError, nearest
-from acehand_core.motion import HandMotion, Recording
+from acehand_core.motion import DroppedMessages, Recording
 from acehand_core.provenance import LENS, UNKNOWN_SIGMA
 from acehand_core.recordings import lerobot_video
 from acehand_core.recordings.bags.records import (
     METADATA,
     BagOptions,
-    DroppedMessages,
     is_bag,
     storage_files,
 )
@@ -37,7 +34,6 @@ from acehand_core.recordings.hands_file import (
     SUFFIXES,
     motion_recording,
     read_motion_file,
-    refuse_settings,
 )
 from acehand_core.recordings.options import RecordingOptions, RigOptions
 from acehand_core.recordings.selection import part
@@ -56,19 +52,13 @@ from acehand_core.types import Progress, no_progress
 
 if TYPE_CHECKING:
     from acehand_core.recordings.bag import BagIndex
+    from acehand_core.recordings.rig import Rig
 
 
-@dataclass(frozen=True, slots=True)
-class InputPart:
-    """An open input, or a part of it.
-
-    ``hands`` are those of a file of hands, or a clip's labels; None: to be tracked. ``dropped``
-    counts unusable messages of a bag, and has remarks on a file of hands; reading adds to it.
-    """
-
-    recording: Recording
-    hands: HandMotion | None = None
-    dropped: DroppedMessages | None = None
+#: Options that formats with pictures take, unless they say otherwise.
+PICTURE_OPTIONS = frozenset(field.name for field in fields(RecordingOptions)) - {
+    "keypoints", "video_key", "frame_rate", "views"
+}  # fmt: skip
 
 
 class RecordingFormat(ABC):
@@ -76,20 +66,18 @@ class RecordingFormat(ABC):
 
     Attributes:
         noun: name of an input of this kind in messages, with its article.
-        option: a field of ``RecordingOptions`` that kinds with another ``option`` refuse, or None.
-            The settings of a plug-in are in ``RecordingOptions.own``, by the plug-in's name.
+        takes: the fields of ``RecordingOptions`` that apply to it; others are refused. The settings
+            of a plug-in are in ``RecordingOptions.own``, by the plug-in's name.
         order: the lowest one that matches a path is used. Ours have 10 and more; the last, a video,
             matches everything.
-        virtual: its paths need not exist.
         folder_of_frames: a folder with one file per frame. In a folder of such folders they are
             inputs only without inputs of other kinds, because pictures next to a video may be
             anything.
     """
 
     noun: ClassVar[str]
-    option: ClassVar[str | None] = None
+    takes: ClassVar[frozenset[str]] = PICTURE_OPTIONS
     order: ClassVar[int] = 0
-    virtual: ClassVar[bool] = False
     folder_of_frames: ClassVar[bool] = False
 
     @staticmethod
@@ -105,8 +93,16 @@ class RecordingFormat(ABC):
         return [path for path in inner if format_of(path) is type(self)]
 
     def expand(self, path: Path) -> list[Path]:
-        """Return the inputs of a path. Raises InputError."""
+        """Return the inputs of a path. Raises InputError: it does not exist."""
+        if not path.exists():
+            raise InputError(f"{path}: no such file or folder.")
         return [path]
+
+    def stream(
+        self, path: Path, name: str, options: RecordingOptions
+    ) -> tuple[Path, RecordingOptions] | None:
+        """Return how to open what ``view`` or ``depth`` names within the input; None: a file."""
+        return None
 
     def sha256(self, path: Path, options: RecordingOptions) -> str:
         """Return the hash of its recording, without decoding. Raises InputError."""
@@ -117,7 +113,7 @@ class RecordingFormat(ABC):
         return None
 
     @abstractmethod
-    def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> InputPart:
+    def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> Recording:
         """Open all of it; ``Registry.open`` selects the part and adds the camera."""
 
 
@@ -126,28 +122,19 @@ class HandsFile(RecordingFormat):
 
     order = 10
     noun = "a file of hands"
-    option = "keypoints"
+    takes = frozenset({"keypoints", "camera_metadata", "camera_poses", "start_s", "duration_s"})
 
     @staticmethod
     def matches(path: Path) -> bool:
         return path.suffix in SUFFIXES and not path.is_dir()
 
-    def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> InputPart:
-        refuse_settings(
-            path,
-            intrinsics=options.intrinsics is not None,
-            camera=options.camera is not None,
-            camera_preset=options.camera_preset is not None,
-            camera_estimate=options.camera_estimate,
-            mirrored=options.mirrored,
-        )
-
+    def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> Recording:
         from acehand_core.recordings.keypoints.joints import DOUBT
 
         motion = read_motion_file(path, options.hands, keypoints=options.keypoints)
         remarks = [f"{path}: {n}" for n in motion.provenance.notes if n.startswith(DOUBT)]
         dropped = DroppedMessages(remarks=remarks)
-        return InputPart(motion_recording(path, motion), hands=motion, dropped=dropped)
+        return replace(motion_recording(path, motion), dropped=dropped)
 
 
 class LeRobotDataset(RecordingFormat):
@@ -155,13 +142,13 @@ class LeRobotDataset(RecordingFormat):
 
     order = 20
     noun = "a LeRobot dataset"
-    option = "video_key"
+    takes = PICTURE_OPTIONS | {"video_key"}
     matches = staticmethod(lerobot_video.is_dataset)
 
     def expand(self, path: Path) -> list[Path]:
         return lerobot_video.episode_paths(path)
 
-    def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> InputPart:
+    def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> Recording:
         raise InputError(f"{path}: a LeRobot dataset; name one episode: {path}/episode_000000.")
 
 
@@ -169,20 +156,27 @@ class LeRobotEpisode(RecordingFormat):
     """An episode of a LeRobot dataset; its path need not exist."""
 
     order = 30
-    virtual = True
     noun = LeRobotDataset.noun
-    option = LeRobotDataset.option
+    takes = LeRobotDataset.takes
     matches = staticmethod(lerobot_video.is_episode)
 
     def __init__(self) -> None:
         self._videos = lerobot_video.Latest(4)  # neighbouring episodes share a file
 
+    def expand(self, path: Path) -> list[Path]:
+        return [path]
+
+    def stream(
+        self, path: Path, name: str, options: RecordingOptions
+    ) -> tuple[Path, RecordingOptions] | None:
+        return path, replace(options, video_key=name)
+
     def sha256(self, path: Path, options: RecordingOptions) -> str:
         return lerobot_video.episode_sha256(path, options.video_key, self._videos)
 
-    def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> InputPart:
+    def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> Recording:
         key, mirrored = options.video_key, options.mirrored
-        return InputPart(lerobot_video.open_episode(path, key, mirrored, self._videos))
+        return lerobot_video.open_episode(path, key, mirrored, self._videos)
 
 
 class BagFile(RecordingFormat):
@@ -190,7 +184,7 @@ class BagFile(RecordingFormat):
 
     order = 40
     noun = "a bag"
-    option = "views"
+    takes = PICTURE_OPTIONS - {"rigs"} | {"views"}
     matches = staticmethod(is_bag)
 
     def __init__(self) -> None:
@@ -206,7 +200,7 @@ class BagFile(RecordingFormat):
                 f"{path}: has bag files without {METADATA}, and videos ({videos[0].name}); name "
                 "the files one by one."
             )
-        return [path]
+        return super().expand(path)
 
     def index(self, path: Path, reading: RecordingOptions, progress: Progress | None) -> BagIndex:
         """Return the index of a bag, cached while it is unchanged. Raises as ``index_bag``."""
@@ -217,14 +211,14 @@ class BagFile(RecordingFormat):
         state = tuple(v for file in files for v in (file.stat().st_size, file.stat().st_mtime_ns))
         return self._indexes((path, options, state), lambda: index_bag(path, options, progress))
 
-    def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> InputPart:
+    def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> Recording:
         index = self.index(path, options, progress)
         recording = index.recording(options.mirrored)
         if recording.camera is not None and options.mirrored:
             from acehand_core.recordings.cameras import turned_back
 
             recording = replace(recording, camera=turned_back(recording.camera))
-        return InputPart(recording, dropped=index.dropped)
+        return replace(recording, dropped=index.dropped)
 
 
 class FramesFolder(RecordingFormat):
@@ -232,7 +226,7 @@ class FramesFolder(RecordingFormat):
 
     order = 50
     noun = "a picture or a folder of pictures"
-    option = "frame_rate"
+    takes = PICTURE_OPTIONS | {"frame_rate"}
     folder_of_frames = True
 
     @staticmethod
@@ -241,8 +235,8 @@ class FramesFolder(RecordingFormat):
             return bool(pictures_in(path)) and not videos_in(path)
         return path.suffix.lower() in PICTURES
 
-    def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> InputPart:
-        return InputPart(open_frames(path, options.frame_rate, options.mirrored))
+    def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> Recording:
+        return open_frames(path, options.frame_rate, options.mirrored)
 
     def described(self, path: Path, recording: Recording) -> CameraDescription | None:
         for picture in pictures_in(path)[:1]:
@@ -263,8 +257,8 @@ class VideoFile(RecordingFormat):
     def contained(self, folder: Path) -> list[Path]:
         return videos_in(folder)
 
-    def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> InputPart:
-        return InputPart(open_video(path, mirrored=options.mirrored))
+    def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> Recording:
+        return open_video(path, mirrored=options.mirrored)
 
     def described(self, path: Path, recording: Recording) -> CameraDescription | None:
         return described_by_video(path, recording.width, recording.height)
@@ -311,10 +305,8 @@ class Registry:
             kind = format_of(path)
             if path.is_dir() and kind is VideoFile:
                 paths += self._inside(path)
-            elif path.exists() or kind.virtual:
-                paths += self._formats[kind].expand(path)
             else:
-                raise InputError(f"{path}: no such file or folder.")
+                paths += self._formats[kind].expand(path)
 
         if not paths:
             nouns = ", ".join(dict.fromkeys(kind.noun for kind in reversed(self._formats)))
@@ -347,15 +339,15 @@ class Registry:
     ) -> tuple[RecordingFormat, Path, RecordingOptions]:
         """Return format, path and options of what the ``view`` or ``depth`` of an input names."""
         kind, file = self._formats[format_of(path)], Path(value)
-        if isinstance(kind, LeRobotEpisode) and not file.exists():
-            return kind, path, replace(options, video_key=file.name)
-        if not file.exists():
-            raise InputError(f"{file}: no such file or folder; give a video, or pictures.")
-        return self._formats[format_of(file)], file, options
+        if file.exists():
+            return self._formats[format_of(file)], file, options
+        if (stream := kind.stream(path, file.name, options)) is not None:
+            return kind, *stream
+        raise InputError(f"{file}: no such file or folder; give a video, or pictures.")
 
     def open(
         self, path: Path, options: RecordingOptions, progress: Progress | None = None
-    ) -> InputPart:
+    ) -> Recording:
         """Open the selected part of an input, with its camera and camera poses.
 
         Raises:
@@ -363,36 +355,10 @@ class Registry:
                 does not fit, an option does not apply, or the part is outside the recording.
         """
         kind = self._formats[format_of(path)]
-        self._refuse_options_of_others(path, kind, options)
-        opened = kind.open(path, options, progress)
-        from acehand_core.recordings.rig import open_views, shows_two_pictures
-
-        recording, rig = opened.recording, None
-        if options.rigs != RigOptions():
-
-            def open_view(value: str) -> Recording:
-                kind, file, own = self._place(path, value, options)
-                return kind.open(file, own, progress).recording
-
-            if kind.option == "views":  # its other cameras are in it
-                raise InputError(
-                    f"{path}: `rig`, `view`, `stereo`, `depth` do not apply to {kind.noun}."
-                )
-            recording, rig = open_views(recording, options.rigs, open_view)
-            recording = replace(recording, sha256=self.sha256(path, options))
-        if kind.option != "views" and options.rigs.stereo is None and shows_two_pictures(recording):
-            note = "two pictures in one, side by side or above each other: give `stereo`"
-            notes, assumed = (*recording.notes, note), {"single picture": UNKNOWN_SIGMA}
-            recording = replace(recording, notes=notes, assumed=assumed)
-        whole = recording
-        bounds = frames_between(
-            str(path), recording.timestamps_ns, recording.fps, options.start_s, options.duration_s
-        )
-        recording = part(recording, *bounds)
-        if opened.hands is not None and recording.frames is not None:
-            frames = np.arange(*bounds)
-            hands = opened.hands.at(frames, recording.timestamps_ns, recording.fps)
-            opened = replace(opened, hands=hands)
+        _refuse_options_of_others(path, type(kind), options)
+        whole, rig = self._with_views(kind, path, options, progress)
+        start_s, duration_s, times = options.start_s, options.duration_s, whole.timestamps_ns
+        recording = part(whole, *frames_between(str(path), times, whole.fps, start_s, duration_s))
 
         recording = _with_camera(kind, path, recording, options, progress)
         if options.rigs.depth is not None:
@@ -408,24 +374,58 @@ class Registry:
         recording = replace(recording, views=views)
         if recording.camera is not None or options.camera_poses is not None:
             recording = _calibrated(recording, options.camera_poses)
+
         if recording.frames is not None and min(recording.width, recording.height) < 2:
             size = f"{recording.width} x {recording.height} px"
             raise VideoError(f"{path}: pictures of {size}; valid: 2 x 2 px or more.")
-        return replace(opened, recording=recording)
+        return recording
 
-    def _refuse_options_of_others(
-        self, path: Path, kind: RecordingFormat, options: RecordingOptions
-    ) -> None:
-        given = [leaf for leaf in leaves(RecordingOptions) if leaf.value(options) != leaf.default]
-        for other, name in formats().items():
-            names = [
-                f"`{leaf.parameter}`"
-                for leaf in given
-                if (leaf.path[:2] == ("own", name) and other is not type(kind))
-                or (leaf.path == (other.option,) and other.option != kind.option)
-            ]
-            if names:
-                raise InputError(f"{path} is not {other.noun}, so leave out: {', '.join(names)}.")
+    def _with_views(
+        self,
+        kind: RecordingFormat,
+        path: Path,
+        options: RecordingOptions,
+        progress: Progress | None,
+    ) -> tuple[Recording, Rig | None]:
+        """Return all of an input with the other cameras of a rig, and the rig."""
+        from acehand_core.recordings.rig import open_views, shows_two_pictures
+
+        recording, rig = kind.open(path, options, progress), None
+        if options.rigs != RigOptions():
+
+            def open_view(value: str) -> Recording:
+                kind, file, own = self._place(path, value, options)
+                return kind.open(file, own, progress)
+
+            recording, rig = open_views(recording, options.rigs, open_view)
+            recording = replace(recording, sha256=self.sha256(path, options))
+        if "rigs" in kind.takes and options.rigs.stereo is None and shows_two_pictures(recording):
+            note = "two pictures in one, side by side or above each other: give `stereo`"
+            notes, assumed = (*recording.notes, note), {"single picture": UNKNOWN_SIGMA}
+            recording = replace(recording, notes=notes, assumed=assumed)
+        return recording, rig
+
+
+def _refuse_options_of_others(
+    path: Path, kind: type[RecordingFormat], options: RecordingOptions
+) -> None:
+    """Raise InputError with the given options that a format does not take."""
+    names = formats()
+    wrong: dict[str, list[str]] = {}
+    for leaf in leaves(RecordingOptions):
+        first, *inner = leaf.path
+        if leaf.value(options) == leaf.default:
+            continue
+        if first == "own" and names.get(kind) != inner[0]:
+            others = [other.noun for other, name in names.items() if name == inner[0]]
+        elif first != "own" and first not in kind.takes:
+            others = list(dict.fromkeys(one.noun for one in names if first in one.takes))
+        else:
+            continue
+        wrong.setdefault(" or ".join(others), []).append(f"`{leaf.parameter}`")
+    if wrong:
+        applies = "; ".join(f"{', '.join(given)} (for {noun})" for noun, given in wrong.items())
+        raise InputError(f"{path} is {kind.noun}, so leave out: {applies}.")
 
 
 def _with_camera(
@@ -518,4 +518,4 @@ def open_recording(
     options = options or RecordingOptions()
     options = replace(options, own={**RecordingOptions().own, **options.own})
     options = changed(options, {paths[name]: value for name, value in given.items()})
-    return Registry().open(Path(path), options).recording
+    return Registry().open(Path(path), options)

@@ -30,7 +30,7 @@ HOLE_NS = 1_500_000_000
 
 
 def at_rate(recording: Recording, fps: int) -> tuple[Recording, Int[np.ndarray, "N"]]:
-    """Return the recording at ``1 / fps`` and the source frame of each of its N frames.
+    """Return the recording, without hands, at ``1 / fps`` and the source frame of its N frames.
 
     Frame k, k / fps after the first, is the source frame nearest in time (the earlier of two).
     Raises InputError: rate below 1 or far above the source's, or a pause of hours.
@@ -193,7 +193,10 @@ def _with_hands(motion: HandMotion, kept: Bool[np.ndarray, "T 2"]) -> HandMotion
 
 
 def part(recording: Recording, start: int, stop: int) -> Recording:
-    """Return frames ``start`` to ``stop - 1``, and views and depth around. Raises InputError."""
+    """Return frames ``start`` to ``stop - 1``, their hands, and views and depth around.
+
+    Raises InputError.
+    """
     if not 0 <= start < stop <= len(recording):
         raise InputError(
             f"{recording.source}: no frames {start} to {stop - 1}; "
@@ -209,7 +212,8 @@ def part(recording: Recording, start: int, stop: int) -> Recording:
         first, end = _around(depth.timestamps_ns, times)
         frames = _Selected(depth.frames, np.arange(first, end))
         depth = replace(depth, frames=frames, timestamps_ns=depth.timestamps_ns[first:end])
-    return replace(selected, views=tuple(views), depth=depth)
+    hands = recording.hands and recording.hands.at(np.arange(start, stop), times, recording.fps)
+    return replace(selected, views=tuple(views), depth=depth, hands=hands)
 
 
 def aligned(recording: Recording) -> Recording:
@@ -265,6 +269,7 @@ def _selected(
         frames=source,
         T_world_camera=None if poses is None else poses[index],
         source_timestamps_ns=shown[index],
+        hands=None,
     )
 
 

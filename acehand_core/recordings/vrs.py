@@ -26,7 +26,7 @@ from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import Recording, View
 from acehand_core.recordings.bag import frame_rate
 from acehand_core.recordings.options import RecordingOptions
-from acehand_core.recordings.registry import InputPart, RecordingFormat
+from acehand_core.recordings.registry import PICTURE_OPTIONS, RecordingFormat
 from acehand_core.safe_files import content_sha256
 from acehand_core.types import ImageRgb, Progress, RigidTransform
 
@@ -41,7 +41,7 @@ class AriaRecording(RecordingFormat):
 
     order = 45
     noun = "an Aria recording"
-    option = "views"
+    takes = PICTURE_OPTIONS - {"mirrored", "rigs"} | {"views"}
 
     @staticmethod
     def matches(path: Path) -> bool:
@@ -50,10 +50,8 @@ class AriaRecording(RecordingFormat):
     def contained(self, folder: Path) -> list[Path]:
         return [p for p in folder.iterdir() if self.matches(p) and not p.name.startswith(".")]
 
-    def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> InputPart:
-        if options.mirrored:
-            raise InputError(f"{path}: `mirrored` does not apply to {self.noun}.")
-        return InputPart(open_aria(path, options.views))
+    def open(self, path: Path, options: RecordingOptions, progress: Progress | None) -> Recording:
+        return open_aria(path, options.views)
 
 
 def open_vrs(path: Path) -> tuple[Any, str]:

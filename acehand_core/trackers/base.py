@@ -27,7 +27,6 @@ class TrackerSettings:
         work_dir: folder for partial results, from which a second run with the same input and
             settings resumes.
         own: trackers' own settings by name, see ``plugins``.
-        keypoints: mapping or preset for a file of keypoints as tracker.
     """
 
     hands: Hands = "both"
@@ -42,7 +41,6 @@ class TrackerSettings:
     )
     work_dir: Path | None = None
     own: Mapping[str, Any] = plugin_groups("trackers", "tracker {}", identity=False)
-    keypoints: str | None = None
     camera_motion: TurnsMode = setting(
         "rotation",
         "estimate the camera's rotation of a recording without camera poses, so that gaps are "
@@ -70,7 +68,11 @@ class TrackerSettings:
 
 @runtime_checkable
 class Tracker(Protocol):
-    """Turns a recording into the motion of both hands."""
+    """Turns a recording into the motion of both hands.
+
+    A tracker may also have ``check(recording)``, which raises what ``track`` would, as far as can
+    be said without work; it is called before hours of it.
+    """
 
     name: str
     #: Whether the hands will have a place before the camera.

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import hashlib
 import json
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -19,14 +18,15 @@ from acehand_core.atomic import output_errors
 from acehand_core.errors import AcehandError, InputError, NoHandError
 from acehand_core.motion import HandMotion, Recording
 from acehand_core.recordings.hands_file import (
-    motion_recording,
     read_hand_motion,
     read_motion_file,
     refuse_settings,
+    with_hands,
     write_hand_motion,
 )
 from acehand_core.recordings.options import RecordingOptions
-from acehand_core.recordings.registry import HandsFile, InputPart, Registry, format_of
+from acehand_core.recordings.registry import HandsFile, Registry, format_of
+from acehand_core.recordings.selection import only_hands
 from acehand_core.settings import identity_of
 from acehand_core.trackers.base import Tracker, TrackerSettings, make_tracker
 from acehand_core.types import Hands, Progress, Quality, TurnsMode, no_progress
@@ -39,77 +39,22 @@ _LIBRARIES = ("numpy", "openvino", "opencv-python-headless", "av", "torch", "dif
 
 
 class FileTracker:
-    """Tracker with the hands of a file."""
+    """Tracker of recordings that have their hands: of a file, or a clip's labels."""
 
     name = "file"
 
-    def __init__(
-        self, path: Path, settings: TrackerSettings, motion: HandMotion | None = None
-    ) -> None:
-        """Read the file, unless its ``motion`` is given.
-
-        Raises:
-            SchemaError: the file breaks its format.
-            UnsafeFileError: it holds pickled objects.
-            InputError: it cannot be read, or a hand length is given.
-        """
-        refuse_settings(path, hand_length=settings.hand_length_m is not None)
-        self._path = path
-        keypoints = settings.keypoints
-        self._motion = motion or read_motion_file(path, settings.hands, keypoints=keypoints)
-        self.placed = self._motion.placed
-        self.hand_model = self._motion.hand_model
-
-    @property
-    def posed(self) -> bool:
-        """Whether the file has camera poses, so that base poses are in the world."""
-        return self._motion.T_world_camera is not None
-
-    @property
-    def in_world(self) -> bool:
-        """Whether the joints are in the world frame, with the camera at its origin."""
-        poses = self._motion.T_world_camera
-        return poses is not None and bool((poses == np.eye(4)).all())
-
-    def recording(self) -> Recording:
-        """Return the file's time axis and camera as a recording without images."""
-        return motion_recording(self._path, self._motion)
+    def __init__(self, hands: HandMotion) -> None:
+        self.placed, self.hand_model = hands.placed, hands.hand_model
 
     def track(self, recording: Recording, progress: Progress = no_progress) -> HandMotion:
-        """Return the file's motion, which needs a row per frame of a video.
-
-        A recording without images is the file's time axis or a part of it.
-
-        Raises:
-            InputError: the file does not match the recording.
-        """
-        if recording.frames is None:
-            return self._at_times_of(recording)
-        if len(self._motion) != len(recording):
-            raise InputError(
-                f"{self._path}: holds {len(self._motion)} frames but {recording.source} has "
-                f"{len(recording)}; a tracker file needs one entry per frame."
-            )
-
-        camera = recording.camera or self._motion.camera
-        if camera is not None:
+        """Return the recording's hands, at its times and with its camera and poses."""
+        hands, poses = recording.hands, recording.T_world_camera
+        assert hands is not None
+        camera = hands.camera
+        if recording.frames is not None and (camera := recording.camera or camera) is not None:
             camera = camera.rescaled(recording.width, recording.height)
-        poses = recording.T_world_camera
-        return replace(
-            self._motion,
-            timestamps_ns=recording.timestamps_ns,
-            fps=recording.fps,
-            camera=camera,
-            T_world_camera=self._motion.T_world_camera if poses is None else poses,
-        )
-
-    def _at_times_of(self, recording: Recording) -> HandMotion:
-        times = self._motion.timestamps_ns
-        index = np.minimum(np.searchsorted(times, recording.timestamps_ns), len(times) - 1)
-        if not np.array_equal(times[index], recording.timestamps_ns):
-            raise InputError(f"{self._path}: has no hands at the times of {recording.source}.")
-        motion = self._motion.at(index, recording.timestamps_ns, recording.fps)
-        return replace(motion, T_world_camera=recording.T_world_camera)
+        times, fps = recording.timestamps_ns, recording.fps
+        return replace(hands, timestamps_ns=times, fps=fps, camera=camera, T_world_camera=poses)
 
 
 class CachedTracker:
@@ -198,21 +143,15 @@ def _libraries() -> dict[str, str]:
     return found
 
 
-def choose_tracker(name: str, settings: TrackerSettings) -> Tracker:
-    """Return a tracker by name, or one that reads the file of that name."""
-    if format_of(Path(name)) is HandsFile:
-        return FileTracker(Path(name), settings)
-    return make_tracker(name, settings)
-
-
 def open_tracked(
     path: Path,
     tracker: str,
     settings: TrackerSettings,
     reading: RecordingOptions,
-    opener: Callable[[Path, RecordingOptions], InputPart],
-) -> tuple[InputPart, Tracker]:
-    """Open an input with the tracker of a name; a file of hands is its own tracker.
+    registry: Registry | None = None,
+    progress: Progress | None = None,
+) -> tuple[Recording, Tracker]:
+    """Open an input with the tracker of a name, or the hands of a file; it may have its own hands.
 
     Raises:
         InputError: it cannot be opened, or a setting does not apply to it.
@@ -221,28 +160,32 @@ def open_tracked(
         refuse_settings(path, tracker=tracker != "auto")
 
     # Next to a video the mapping is that of the tracker's file.
-    settings = replace(settings, keypoints=reading.keypoints)
-    if format_of(path) is not HandsFile and format_of(Path(tracker)) is HandsFile:
+    keypoints, file = reading.keypoints, Path(tracker)
+    has_file = format_of(path) is not HandsFile and format_of(file) is HandsFile
+    if has_file:
         reading = replace(reading, keypoints=None)
     reading = replace(reading, hands=settings.hands, work_dir=settings.work_dir)
-    opened = opener(path, reading)
-    chosen: Tracker
-    if opened.hands is not None and tracker == "auto":
-        chosen = FileTracker(path, settings, opened.hands)
-    else:
-        chosen = choose_tracker(tracker, settings)
+    recording = (registry or Registry()).open(path, reading, progress)
+    if has_file:
+        motion = read_motion_file(file, settings.hands, keypoints=keypoints)
+        recording, tracker = with_hands(recording, file, motion), "auto"
 
-    # Before hours of work, or gigabytes of weights, for a recording that cannot do.
-    getattr(chosen, "check", lambda recording: None)(opened.recording)
+    chosen: Tracker
+    if recording.hands is not None and tracker == "auto":
+        refuse_settings(path, hand_length=settings.hand_length_m is not None)
+        chosen, poses = FileTracker(recording.hands), recording.hands.T_world_camera
+        if reading.camera_poses is not None and poses is not None and (poses == np.eye(4)).all():
+            raise InputError(
+                f"{path}: `camera_poses` cannot apply: the joints are in the world frame already "
+                "(else state `frame: camera` in the mapping of `keypoints`)."
+            )
+    else:
+        chosen, recording = make_tracker(tracker, settings), replace(recording, hands=None)
+        # Before hours of work, or gigabytes of weights, for a recording that cannot do.
+        getattr(chosen, "check", lambda recording: None)(recording)
     if reading.camera_poses is not None and not chosen.placed:
         raise InputError(f"{path}: `camera_poses` cannot apply to joints relative to the wrist.")
-    in_world = isinstance(chosen, FileTracker) and chosen.in_world
-    if reading.camera_poses is not None and in_world:
-        raise InputError(
-            f"{path}: `camera_poses` cannot apply: the joints are in the world frame already (else "
-            "state `frame: camera` in the mapping of `keypoints`)."
-        )
-    return opened, chosen
+    return recording, chosen
 
 
 def cached(tracker: Tracker, settings: TrackerSettings, folder: Path | None) -> Tracker:
@@ -253,14 +196,6 @@ def cached(tracker: Tracker, settings: TrackerSettings, folder: Path | None) -> 
     if folder is None or not plugins.is_ours("trackers", tracker.name):
         return tracker
     return CachedTracker(tracker, settings, folder)
-
-
-def open_input(
-    path: Path, tracker: str, settings: TrackerSettings, reading: RecordingOptions
-) -> tuple[Recording, Tracker]:
-    """Open a single input, see ``open_tracked``."""
-    opened, chosen = open_tracked(path, tracker, settings, reading, Registry().open)
-    return opened.recording, chosen
 
 
 def track(
@@ -291,17 +226,21 @@ def track(
         InputError: unknown tracker, or the recording lacks what it needs.
         NoHandError: no frame has a hand.
     """
-    if recording.frames is None and tracker == "auto":
-        tracker = recording.source  # a file of hands
-    if isinstance(tracker, str | Path):
+    if isinstance(tracker, str | Path) and format_of(Path(tracker)) is HandsFile:
+        file = Path(tracker)
+        recording, tracker = with_hands(recording, file, read_motion_file(file, hands)), "auto"
+    if recording.hands is not None and tracker == "auto":
+        refuse_settings(Path(recording.source), hand_length=hand_length is not None)
+        tracker = FileTracker(recording.hands)
+    elif isinstance(tracker, str | Path):
         own = {}
         if weights is not None:
             own["ace"] = plugins.settings_of("trackers")["ace"](weights=Path(weights))
         settings = TrackerSettings(hands, hand_length, own=own, quality=quality)
         settings = replace(settings, camera_motion=camera_motion)
-        tracker = choose_tracker(str(tracker), settings)
+        tracker = make_tracker(str(tracker), settings)
 
-    motion = tracker.track(recording, progress)
+    motion = only_hands(tracker.track(recording, progress), hands)
     if not motion.known.any():
         raise NoHandError(f"{recording.source}: no hand was found in {len(motion)} frames.")
     return motion

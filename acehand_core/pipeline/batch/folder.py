@@ -161,7 +161,7 @@ def key_of(path: Path, settings: JobSettings) -> str:
     stats = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     facts = {
         "files": stats,
-        "cut": settings.cut,
+        "cut": settings.extent,
         "settings": settings.shaping(settings.fps),
         "version": __version__,
         "task-file": file_identity(settings.task_file),

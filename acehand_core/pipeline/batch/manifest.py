@@ -125,7 +125,7 @@ def _rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
 def _name(path: Path, folder: Path, settings: JobSettings) -> str:
     """Return the name of a recording's folder, which does not change when the tree is moved."""
     place = path.relative_to(folder) if path.is_relative_to(folder) else path.absolute()
-    cut = [("at", place.as_posix()), ("cut", settings.cut)]
+    cut = [("at", place.as_posix()), ("cut", settings.extent)]
     digest = hashlib.sha256(repr(cut).encode()).hexdigest()[:8]
     plain = re.sub(r"[^A-Za-z0-9._-]+", "_", path.stem).strip("._")[:60] or "recording"
     return f"{plain}-{digest}"

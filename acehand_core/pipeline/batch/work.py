@@ -16,9 +16,9 @@ from acehand_core.errors import AcehandError, InputError, NoHandError, OutputErr
 from acehand_core.lerobot import format as layout
 from acehand_core.motion import HandMotion
 from acehand_core.pipeline.batch.folder import State, Task, TaskResult, write_result
+from acehand_core.pipeline.converter import Converter
 from acehand_core.pipeline.job import run_job
 from acehand_core.pipeline.report import JobReport
-from acehand_core.pipeline.run import Run
 from acehand_core.processes import forget_peak, peak_mb
 from acehand_core.recordings.hands_file import read_hand_motion, write_hand_motion
 from acehand_core.recordings.selection import only_hands
@@ -75,7 +75,7 @@ def _lock(folder: Path) -> DirectoryLock:
 
 def _track(task: Task, progress: Progress) -> TaskResult:
     """Track a recording's hands into the cache, for its subject's calibration."""
-    source = Run.of(task.settings, progress).open(task.path)
+    source = Converter.of(task.settings, progress).open(task.path)
     recording, tracker = source.recording, source.tracker
     motion = tracker.track(recording, progress)
     if not motion.observed.any():
@@ -89,28 +89,28 @@ def _track(task: Task, progress: Progress) -> TaskResult:
 
 def _calibrate(task: Task, progress: Progress) -> TaskResult:
     """Fit one calibration to all recordings of a subject."""
-    run = Run.of(task.settings, progress)
-    motions = _motions(task.hands, run)
-    fitted = run.retargeter.calibrate(motions, run.robot, {})
+    converter = Converter.of(task.settings, progress)
+    motions = _motions(task.hands, converter)
+    fitted = converter.retargeter.calibrate(motions, converter.robot, {})
     if not fitted:
         raise NoHandError(f"subject {task.id}: no hand could be followed.")
     digest = hashlib.sha256(" ".join(sorted(path.name for path in task.hands)).encode()).hexdigest()
     source = f"subject {task.id}, {len(task.hands)} recordings"
     stored = {side: StoredCalibration(hand, source, digest) for side, hand in fitted.items()}
-    text = calibration_text(run.robot, stored)
+    text = calibration_text(converter.robot, stored)
     with atomic_path(task.folder / CALIBRATION, overwrite=True) as partial:
         partial.write_text(text, "utf-8")
     return TaskResult(task.id, "calibrate", "done", task.key)
 
 
-def _motions(paths: Sequence[Path], run: Run) -> Iterator[HandMotion]:
+def _motions(paths: Sequence[Path], converter: Converter) -> Iterator[HandMotion]:
     """Yield the hands of a subject's recordings, one in memory at a time."""
     for number, path in enumerate(paths):
-        run.progress("calibrate", number, len(paths))
-        motion = only_hands(read_hand_motion(path), run.settings.hands or "both")
+        converter.progress("calibrate", number, len(paths))
+        motion = only_hands(read_hand_motion(path), converter.settings.hands or "both")
         try:
-            for side in run.robot.hands:
-                robot_targets(motion, run.robot, side)
+            for side in converter.robot.hands:
+                robot_targets(motion, converter.robot, side)
         except InputError:  # this one lacks what the robot follows
             continue
         yield motion

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from acehand_core.errors import InputError
+from acehand_core.motion import DroppedMessages
 from acehand_core.recordings.bags import library, records
-from acehand_core.recordings.bags.records import Data, DroppedMessages, Message, Place, Topic
+from acehand_core.recordings.bags.records import Data, Message, Place, Topic
 
 if TYPE_CHECKING:
     from acehand_core.recordings.bags.storage import McapFile, Rosbag1File, SqliteFile

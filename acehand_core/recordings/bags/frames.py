@@ -15,10 +15,11 @@ import numpy as np
 from jaxtyping import Int
 
 from acehand_core.errors import InputError, SchemaError
+from acehand_core.motion import DroppedMessages
 from acehand_core.recordings.bags.bag import Bag
 from acehand_core.recordings.bags.images import decode_image
 from acehand_core.recordings.bags.library import FFMPEG_PACKET, UnpackedFiles, decode
-from acehand_core.recordings.bags.records import Data, DroppedMessages
+from acehand_core.recordings.bags.records import Data
 from acehand_core.recordings.video import check_range
 from acehand_core.recordings.video_index import rgb_options
 from acehand_core.types import ImageRgb

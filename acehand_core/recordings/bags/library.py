@@ -19,7 +19,8 @@ from acehand_core.errors import (
     SchemaError,
     nearest,
 )
-from acehand_core.recordings.bags.records import UNKNOWN_TOPIC, Data, DroppedMessages
+from acehand_core.motion import DroppedMessages
+from acehand_core.recordings.bags.records import UNKNOWN_TOPIC, Data
 
 #: Distributions with known types, oldest first.
 DISTROS = ("humble", "iron", "jazzy", "kilted", "lyrical")

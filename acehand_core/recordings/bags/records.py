@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -78,47 +77,6 @@ class BytesRead:
         self._done = done
         if self._progress is not None:
             self._progress(self._stage, done, self._total)
-
-
-@dataclass(slots=True)
-class DroppedMessages:
-    """Unusable messages by topic and by reason; ``unread`` of them are not even readable."""
-
-    by_topic: Counter[str] = field(default_factory=Counter)
-    reasons: Counter[str] = field(default_factory=Counter)
-    remarks: list[str] = field(default_factory=list)
-    unread: Counter[str] = field(default_factory=Counter)
-
-    def count(self, topic: str, reason: str, count: int = 1, unread: bool = False) -> None:
-        self.by_topic[topic] += count
-        self.reasons[f"{topic}: {reason}"] += count
-        if unread:
-            self.unread[topic] += count
-
-    def forget(self, topic: str) -> None:
-        """Remove the counts of one topic."""
-        for counts in (self.by_topic, self.unread):
-            counts.pop(topic, None)
-        for reason in [r for r in self.reasons if r.startswith(f"{topic}: ")]:
-            del self.reasons[reason]
-
-    def add(self, other: DroppedMessages) -> None:
-        """Add the counts and remarks of another."""
-        self.by_topic.update(other.by_topic)
-        self.reasons.update(other.reasons)
-        self.unread.update(other.unread)
-        for remark in other.remarks:
-            self.remark(remark)
-
-    def remark(self, text: str) -> None:
-        """Keep a sentence about the bag, once."""
-        if text not in self.remarks:
-            self.remarks.append(text)
-
-    def sentences(self) -> tuple[str, ...]:
-        """Return every remark, and every reason with its count."""
-        lost = (f"{reason}: {count} lost" for reason, count in self.reasons.items())
-        return (*self.remarks, *lost)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,13 @@ from jaxtyping import Int
 from acehand_core.errors import CalibrationError, InputError, SchemaError, nearest
 from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
+from acehand_core.motion import DroppedMessages
 from acehand_core.recordings.bags import images, topics
 from acehand_core.recordings.bags.bag import Bag
 from acehand_core.recordings.bags.depth import check_depth
 from acehand_core.recordings.bags.frames import codec_of, decode_packets, is_key
 from acehand_core.recordings.bags.library import COMPRESSED_VIDEO, decode
-from acehand_core.recordings.bags.records import DroppedMessages, Message, Topic
+from acehand_core.recordings.bags.records import Message, Topic
 from acehand_core.recordings.cameras import interpolated_poses
 from acehand_core.types import CameraPoses, RigidTransform, TimestampsNs
 

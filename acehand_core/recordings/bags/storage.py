@@ -25,13 +25,13 @@ from mcap.records import Message as McapMessage
 from mcap.stream_reader import StreamReader
 
 from acehand_core.errors import InputError
+from acehand_core.motion import DroppedMessages
 from acehand_core.recordings.bags.images import IMAGE
 from acehand_core.recordings.bags.library import decompress, typestore, unpacked_message
 from acehand_core.recordings.bags.records import (
     DEFINITION_FORMATS,
     UNKNOWN_TOPIC,
     Data,
-    DroppedMessages,
     Message,
     Place,
     Topic,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from acehand_core import InputError, Recording, RecordingOptions
-from acehand_core.recordings.registry import InputPart, RecordingFormat
+from acehand_core import Recording, RecordingOptions
+from acehand_core.recordings.registry import PICTURE_OPTIONS, RecordingFormat
 from acehand_core.settings import setting
 
 
@@ -37,16 +37,15 @@ class Arrays:
 class ArraysFolder(RecordingFormat):
     noun = "a folder of arrays"
     folder_of_frames = True
+    takes = PICTURE_OPTIONS - {"mirrored"}
 
     @staticmethod
     def matches(path: Path) -> bool:
         return path.is_dir() and any(path.glob("*.npy"))
 
-    def open(self, path: Path, options: RecordingOptions, progress) -> InputPart:
-        if options.mirrored:
-            raise InputError(f"{path}: --mirrored does not apply to {self.noun}.")
+    def open(self, path: Path, options: RecordingOptions, progress) -> Recording:
         rate = options.own["arrays"].array_rate
         frames = Arrays(sorted(path.glob("*.npy")))
         height, width = frames.at(0).shape[:2]
         times = np.round(np.arange(len(frames)) * 1e9 / rate).astype(np.int64)
-        return InputPart(Recording(str(path), None, times, rate, width, height, frames))
+        return Recording(str(path), None, times, rate, width, height, frames)

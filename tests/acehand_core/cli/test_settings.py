@@ -15,6 +15,7 @@ from acehand_core.cli.flags import parse
 from acehand_core.cli.main import settings_of
 from acehand_core.errors import InputError
 from acehand_core.pipeline.settings import JobSettings
+from acehand_core.recordings.options import RecordingOptions
 from acehand_core.settings import (
     check_values,
     group,
@@ -25,7 +26,7 @@ from acehand_core.settings import (
     setting,
 )
 from acehand_core.trackers.base import TrackerSettings
-from acehand_core.trackers.choose import choose_tracker
+from acehand_core.trackers.choose import open_tracked
 from acehand_ros.parameters import OFFLINE_BAG, as_parameters, check
 from helpers.commands import Run, hands_file
 from tools.docs_site import flag_table
@@ -94,7 +95,7 @@ def test_one_error_in_the_spelling_of_each_surface(tmp_path, capsys):
     """Of the library: Python's name of the setting; commands and nodes print their own."""
     hands = hands_file(tmp_path / "h.npz")
     with pytest.raises(InputError, match=r"apply to it: `hand_length`\.") as error:
-        choose_tracker(str(hands), TrackerSettings(hand_length_m=0.19))
+        open_tracked(hands, "auto", TrackerSettings(hand_length_m=0.19), RecordingOptions())
     run = Run(capsys, hands, "--hand-length", "0.19", "--output", tmp_path / "out")
     assert run.code == 2 and "apply to it: --hand-length." in run.err
     assert run.messages == str(error.value)

@@ -14,7 +14,7 @@ from acehand_core.cli.main import main as acehand
 from acehand_core.errors import InputError, OutputError
 from acehand_core.lerobot.check import check_dataset
 from acehand_core.pipeline.bag_convert import convert_bag
-from acehand_core.pipeline.run import Run as MainRun
+from acehand_core.pipeline.converter import Converter
 from acehand_core.recordings.bags.bag import Bag
 from acehand_core.recordings.bags.writer import BagWriter, clean_siblings
 from acehand_ros import offline_bag
@@ -173,15 +173,15 @@ def test_another_bag_in_its_place_is_refused(inputs, whole, tmp_path, capsys):
 def test_a_bag_without_the_newest_episodes_is_written_anew(
     inputs, whole, tmp_path, capsys, monkeypatch
 ):
-    demonstrate = MainRun.demonstrate
+    retarget = Converter.retarget
 
-    def fails_later(steps, view, *more):
-        if view.timestamps_ns[0] > stamps(COUNT)[-1]:
+    def fails_later(converter, episode, hands):
+        if episode.view.timestamps_ns[0] > stamps(COUNT)[-1]:
             raise InputError("not now")
-        return demonstrate(steps, view, *more)
+        return retarget(converter, episode, hands)
 
     with monkeypatch.context() as patch:
-        patch.setattr(MainRun, "demonstrate", fails_later)
+        patch.setattr(Converter, "retarget", fails_later)
         assert Acehand(capsys, *job(inputs, tmp_path)).code == 1
     topics = [topic for topic, _, _ in messages(tmp_path / "out")]
     assert topics.count("/left_hand/joint_states") == COUNT

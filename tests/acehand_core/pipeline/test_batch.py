@@ -103,8 +103,8 @@ def test_a_row_says_what_only_its_recording_has(hands, tmp_path):
     first, second, third = (entry.settings for entry in entries)
     assert (first.task, first.subject, first.fps) == ("pour", "anna", 30)
     assert first.calibration == tmp_path / "a.json", "next to the manifest"
-    assert (second.task, second.subject, second.cut) == ("all", None, (0.1, 0.2))
-    assert third.cut == (0.3, 0.1) and not second.reading.mirrored
+    assert (second.task, second.subject, second.extent) == ("all", None, (0.1, 0.2))
+    assert third.extent == (0.3, 0.1) and not second.reading.mirrored
     assert len({entry.id for entry in entries}) == 3
     # A recording's name stays when others are added.
     (alone,) = read_manifest(table(tmp_path / "few.csv", rows[1:2]), all_of_them)

@@ -14,7 +14,7 @@ from acehand_core.geometry import rotations
 from acehand_core.lerobot.check import check_dataset
 from acehand_core.lerobot.dataset import read_provenance
 from acehand_core.motion import CameraMotion, HandMotion
-from acehand_core.pipeline import run as main_run
+from acehand_core.pipeline.converter import Converter
 from acehand_core.pipeline.cutting import WINDOW_S, Cutting, cut_demonstrations
 from acehand_core.pipeline.settings import CutRules
 from acehand_core.recordings.video import open_video
@@ -62,7 +62,7 @@ def noisy(motion: HandMotion, seed: int) -> HandMotion:
 def cut(motion: HandMotion, rules: CutRules = RULES, turns: CameraMotion | None = None) -> Cutting:
     """Cut, and see that demonstrations and what is left out are all frames, in order."""
     cutting = cut_demonstrations(motion, rules, turns)
-    parts = sorted([*cutting.cuts, *cutting.left_out], key=lambda part: part.start)
+    parts = sorted([*cutting.spans, *cutting.left_out], key=lambda part: part.start)
     assert [0, *(part.stop for part in parts)] == [*(part.start for part in parts), len(motion)]
     assert all(part.stop > part.start for part in parts)
     return cutting
@@ -83,11 +83,11 @@ def test_rests_and_hands_that_leave_end_demonstrations(seed):
     moves = [(1.5, 2.5), (3.3, 4.3), (6.8, 8.0), (8.6, 9.8), (17.0, 18.5), (18.5, 20.0)]
     cutting = cut(noisy(drawn(24.0, moves, away=[(12.0, 15.0)]), seed))
     assert_at(cutting, [(1.5, 4.3), (6.8, 9.8), (17.0, 20.0)])
-    ends = [part.ends.split(" for ")[0] for part in cutting.cuts]
-    assert ends == ["still"] * 3 and {part.starts for part in cutting.cuts} == {
+    ends = [part.ends.split(" for ")[0] for part in cutting.spans]
+    assert ends == ["still"] * 3 and {part.starts for part in cutting.spans} == {
         "hands began to move"
     }
-    seconds = [float(part.ends.split()[-2]) for part in cutting.cuts]
+    seconds = [float(part.ends.split()[-2]) for part in cutting.spans]
     # Until it moves again, until it leaves, until the end.
     assert np.abs(np.array(seconds) - [2.5, 2.2, 4.0]).max() <= 2 * LATE_S
     gone = [part.reason for part in cutting.left_out if "no hands" in part.reason]
@@ -96,7 +96,7 @@ def test_rests_and_hands_that_leave_end_demonstrations(seed):
 
 def test_hands_that_come_and_leave_while_they_move():
     motion = drawn(12.0, [(1.0, 3.0), (5.5, 8.5)], away=[(0.0, 1.5), (7.5, 12.0)])
-    first, second = cut(noisy(motion, 0)).cuts
+    first, second = cut(noisy(motion, 0)).spans
     assert (first.starts, second.ends) == ("hands came", "hands left")
     # No frame without a hand is kept, however large the margin.
     assert (first.start, second.stop) == (45, 225)
@@ -107,8 +107,8 @@ def test_of_noise_alone_there_is_no_demonstration():
     for seed in range(10):
         still = noisy(drawn(120.0, []), seed)
         cutting = cut(still)
-        assert cutting.cuts == () and cutting.left_out[0].reason.startswith("still")
-    assert cut(dataclasses.replace(still, joint_sigma=None)).cuts
+        assert cutting.spans == () and cutting.left_out[0].reason.startswith("still")
+    assert cut(dataclasses.replace(still, joint_sigma=None)).spans
 
 
 @pytest.mark.parametrize("fps", [10, 30, 120])
@@ -140,8 +140,8 @@ def seen_from(motion: HandMotion, turn: np.ndarray, moved: np.ndarray | float = 
 def test_a_head_that_turns_does_not_move_hands():
     turns, turn = turned_head(14.0)
     still = noisy(seen_from(drawn(14.0, []), turn), 0)
-    assert cut(still, turns=turns).cuts == ()
-    assert cut(still).cuts, "without it the hand crosses the picture at 0.6 m/s"
+    assert cut(still, turns=turns).spans == ()
+    assert cut(still).spans, "without it the hand crosses the picture at 0.6 m/s"
     moving = noisy(seen_from(drawn(14.0, [(4.0, 5.0), (5.3, 6.5)]), turn), 0)
     assert_at(cut(moving, turns=turns), [(4.0, 6.5)])
 
@@ -156,8 +156,8 @@ def test_with_poses_neither_a_walking_head_nor_hands_that_it_carries_count():
     carried = drawn(14.0, [])
     for motion in (on_table, carried):
         motion = dataclasses.replace(noisy(motion, 0), T_world_camera=poses)
-        assert cut(motion, turns=turns).cuts == ()
-    assert cut(noisy(on_table, 0)).cuts, "without poses the hand runs through the picture"
+        assert cut(motion, turns=turns).spans == ()
+    assert cut(noisy(on_table, 0)).spans, "without poses the hand runs through the picture"
     # One that reaches out while the head walks moves in both.
     reaching = noisy(seen_from(drawn(14.0, [(4.0, 5.0), (5.3, 6.5)]), turn, walk), 0)
     reaching = dataclasses.replace(reaching, T_world_camera=poses)
@@ -170,7 +170,7 @@ def test_doubtful_hands_do_not_move():
     joints, quality = motion.joints_camera.copy(), motion.quality.copy()
     rng = np.random.default_rng(0)
     joints[210:300, 1] += rng.normal(0, 0.05, (90, 1, 3))
-    assert len(cut(dataclasses.replace(motion, joints_camera=joints)).cuts) == 2
+    assert len(cut(dataclasses.replace(motion, joints_camera=joints)).spans) == 2
     quality[210:300] = 0
     cutting = cut(noisy(dataclasses.replace(motion, joints_camera=joints, quality=quality), 0))
     assert_at(cutting, [(1.5, 4.4)])
@@ -182,21 +182,21 @@ def test_one_fingertip_alone_is_not_movement():
     joints = motion.joints_camera.copy()
     swing = 0.06 * np.sin(2 * np.pi * np.arange(len(motion)) / FPS)
     joints[:, 1, 8, 1] += swing
-    assert cut(dataclasses.replace(motion, joints_camera=joints)).cuts == ()
+    assert cut(dataclasses.replace(motion, joints_camera=joints)).spans == ()
     joints[:, 1, 12, 1] += swing  # two are
-    assert cut(dataclasses.replace(motion, joints_camera=joints)).cuts
+    assert cut(dataclasses.replace(motion, joints_camera=joints)).spans
 
 
 def test_a_hand_that_is_closed_may_rest_for_longer():
     """It rests for 2.2 s, open in the one and with thumb and index together in the other."""
     motion = drawn(10.0, [(1.5, 3.0), (5.2, 7.0)])
-    assert len(cut(motion).cuts) == 2
+    assert len(cut(motion).spans) == 2
     joints = motion.joints_camera.copy()
     joints[:, 1, 8] = joints[:, 1, 4] + [0.0, 0.02, 0.0]
     closed = dataclasses.replace(motion, joints_camera=joints)
     assert_at(cut(closed), [(1.5, 7.0)])
     # Longer than that it ends anyway.
-    first, _ = cut(closed, dataclasses.replace(RULES, hold_s=1.8)).cuts
+    first, _ = cut(closed, dataclasses.replace(RULES, hold_s=1.8)).spans
     assert first.ends.startswith("still and closed for ")
 
 
@@ -212,16 +212,16 @@ def test_long_demonstrations_are_divided_where_hands_are_slowest():
     """Moves of 1.5 s, one after another; after the eighth, 13.2 s on, a rest of 0.8 s."""
     starts = [1.2 + 1.5 * n + (0.8 if n >= 8 else 0.0) for n in range(13)]
     motion = drawn(24.0, [(start, start + 1.5) for start in starts])
-    first, second = cut(motion, dataclasses.replace(RULES, max_s=15.0)).cuts
+    first, second = cut(motion, dataclasses.replace(RULES, max_s=15.0)).spans
     assert first.stop == second.start and 13.2 <= first.stop / FPS <= 14.0
     assert first.ends == second.starts == "longest allowed length, 15 s"
-    for part in cut(motion, dataclasses.replace(RULES, max_s=4.0)).cuts:
+    for part in cut(motion, dataclasses.replace(RULES, max_s=4.0)).spans:
         assert RULES.min_s <= (part.stop - part.start) / FPS <= 4.0 + 1 / FPS
-    (whole,) = cut(motion).cuts
+    (whole,) = cut(motion).spans
     assert (whole.start, whole.stop) == (first.start, second.stop)
     # It is slowest at 4.9 s, where a second part would last for less than a second.
     motion = drawn(8.0, [(1.0, 4.9), (5.0, 5.3)])
-    for part in cut(motion, dataclasses.replace(RULES, max_s=4.0)).cuts:
+    for part in cut(motion, dataclasses.replace(RULES, max_s=4.0)).spans:
         assert (part.stop - part.start) / FPS >= RULES.min_s
 
 
@@ -293,7 +293,7 @@ def test_an_interrupted_run_makes_what_is_missing(tmp_path, capsys, monkeypatch)
     assert snapshot(out) == snapshot(whole)
 
     # All are there: the hands are not tracked again.
-    monkeypatch.setattr(main_run.Run, "track", None)
+    monkeypatch.setattr(Converter, "track", None)
     again = Run(capsys, *job(hands, out, "--resume"))
     assert again.code == 0 and again.json["skipped"] == [str(hands)]
     assert snapshot(out) == snapshot(whole)

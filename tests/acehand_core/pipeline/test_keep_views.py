@@ -15,7 +15,7 @@ from acehand_core.cli.retarget import main
 from acehand_core.lerobot.dataset import read_provenance
 from acehand_core.lerobot.trim import trim_episodes
 from acehand_core.lerobot.trim_rules import Gaps, TrimRules
-from acehand_core.pipeline import job as pipeline
+from acehand_core.pipeline import plan
 from acehand_core.recordings.hands_file import write_hand_motion
 from acehand_core.recordings.registry import open_recording
 from acehand_core.review.decisions import write_sidecars
@@ -114,7 +114,7 @@ def test_views_at_another_rate_and_without_being_asked(rig, tmp_path, capsys):
 
 
 def test_a_stopped_run_goes_on_with_all_views(rig, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(pipeline, "max_episode_frames", lambda fps: 5)
+    monkeypatch.setattr(plan, "max_episode_frames", lambda fps: 5)
     out = tmp_path / "out"
     words = [*rig, "--output", out, "--keep-views", "--keep-depth"]
     with monkeypatch.context() as patch:

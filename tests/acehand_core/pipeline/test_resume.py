@@ -8,7 +8,7 @@ import pytest
 
 from acehand_core.lerobot.dataset import JOB, read_provenance
 from acehand_core.lerobot.transaction import claim
-from acehand_core.pipeline import job as pipeline
+from acehand_core.pipeline import plan
 from helpers.commands import GripperRun as Run
 from helpers.commands import hands_file
 from helpers.dying_runs import stop_at
@@ -28,7 +28,7 @@ def stamps(dataset: Path) -> list[int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("finished", [1, 2])
 def test_the_missing_parts_of_a_split_recording_are_made(finished, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(pipeline, "max_episode_frames", lambda fps: 10)
+    monkeypatch.setattr(plan, "max_episode_frames", lambda fps: 10)
     hands, out = hands_file(tmp_path / "long.npz", 26), tmp_path / "out"
     with monkeypatch.context() as patch:
         stop_at(patch, finished)

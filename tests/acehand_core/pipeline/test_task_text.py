@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from acehand_core.errors import InputError
 from acehand_core.lerobot.dataset import JOB, read_provenance
-from acehand_core.pipeline.narration import Narration, seconds
-from acehand_core.pipeline.settings import TaskSegment, task_of
+from acehand_core.pipeline.narration import Narration, TaskSegment, seconds
+from acehand_core.pipeline.plan import task_of
 from helpers.bag_samples import SampleBag, pictures, stamps
 from helpers.commands import GRIPPER, Acehand, hands_file
 from helpers.commands import GripperRun as Run

@@ -10,9 +10,10 @@ import pytest
 import yaml
 
 from acehand_core.errors import InputError
+from acehand_core.motion import DroppedMessages
 from acehand_core.recordings.bags.bag import Bag
 from acehand_core.recordings.bags.library import UnpackedFiles
-from acehand_core.recordings.bags.records import DroppedMessages, Message
+from acehand_core.recordings.bags.records import Message
 from helpers.bag_samples import TOPIC, simple_bag
 
 

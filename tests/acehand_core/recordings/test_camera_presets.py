@@ -247,7 +247,7 @@ def test_a_resumed_run_has_the_camera_of_the_first(
 ) -> None:
     """Its second episode is interrupted: the camera is kept, though it would now be another."""
     video = write_video(tmp_path / "v.mp4", frames=12, size=(640, 480))
-    monkeypatch.setattr("acehand_core.pipeline.job.max_episode_frames", lambda fps: 6)
+    monkeypatch.setattr("acehand_core.pipeline.plan.max_episode_frames", lambda fps: 6)
     hands, out = hands_file(tmp_path / "h.npz", 12), tmp_path / "out"
     usual = ("--tracker", hands, "--output", out, "--no-overlay")
     flags = (*usual, "--camera-estimate")

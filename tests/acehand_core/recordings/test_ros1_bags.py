@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from acehand_core.errors import InputError
+from acehand_core.motion import DroppedMessages
 from acehand_core.recordings.bags.bag import Bag
-from acehand_core.recordings.bags.records import BagOptions, DroppedMessages
+from acehand_core.recordings.bags.records import BagOptions
 from acehand_core.recordings.bags.topics import bag_info
 from acehand_core.recordings.options import RecordingOptions
 from acehand_core.recordings.registry import Registry, open_recording

@@ -18,12 +18,13 @@ from acehand_core.errors import (
     UnsafeFileError,
 )
 from acehand_core.motion import Recording
-from acehand_core.recordings.hands_file import write_hand_motion
+from acehand_core.recordings.hands_file import read_motion_file, with_hands, write_hand_motion
 from acehand_core.recordings.keypoint_files import read_joints_file
+from acehand_core.recordings.options import RecordingOptions
 from acehand_core.recordings.registry import HandsFile, format_of
 from acehand_core.safe_files import safe_load_npz
 from acehand_core.trackers.base import Tracker, TrackerSettings, make_tracker, tracker_names
-from acehand_core.trackers.choose import FileTracker, choose_tracker
+from acehand_core.trackers.choose import FileTracker, open_tracked
 from helpers.fake_motion import CAMERA, assert_same_bits, random_motion
 from helpers.plugins import installed
 from helpers.video_fixtures import Images
@@ -149,7 +150,7 @@ WRONG = [
 def test_a_wrong_joints_file_is_refused(tmp_path, entries, message):
     path = joints_file(tmp_path, **entries)
     with pytest.raises(SchemaError) as error:
-        FileTracker(path, BOTH)
+        read_motion_file(path)
     assert str(error.value).startswith(f"{path}: ") and message in str(error.value)
 
 
@@ -161,14 +162,14 @@ def test_pickles_are_refused_unopened(tmp_path):
     bomb = np.array([Bomb()])
     for entries in ({"joints": bomb}, {"joints": two_hands(), "side": bomb}):
         with pytest.raises(UnsafeFileError, match="pickled"):
-            FileTracker(joints_file(tmp_path, **entries), BOTH)
+            read_motion_file(joints_file(tmp_path, **entries))
     assert not (tmp_path / "run").exists()
 
 
 def test_files_that_are_no_npz(tmp_path):
     path = tmp_path / "joints.npz"
     with pytest.raises(InputError, match=r"joints\.npz: cannot be read"):
-        FileTracker(path, BOTH)
+        read_motion_file(path)
     np.save(tmp_path / "plain.npy", two_hands())
     np.savez_compressed(path, joints=two_hands(50))
     whole = path.read_bytes()
@@ -178,7 +179,7 @@ def test_files_that_are_no_npz(tmp_path):
     for content in (b"", b"no zip", plain, whole[:100], whole[:-40], bytes(flipped)):
         path.write_bytes(content)
         with pytest.raises(SchemaError, match=r"joints\.npz: "):
-            FileTracker(path, BOTH)
+            read_motion_file(path)
     path.write_bytes(whole[:29] + b"\xff" + whole[30:])  # an array that begins after the file's end
     with pytest.raises(SchemaError, match=r"joints\.npz: "):
         safe_load_npz(path)
@@ -194,7 +195,7 @@ def test_damage_is_never_a_traceback(tmp_path_factory, data):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     (folder / "j.npz").write_bytes(content[: data.draw(st.integers(1, len(content)))])
     try:
-        FileTracker(folder / "j.npz", BOTH)
+        read_motion_file(folder / "j.npz")
     except AcehandError as error:
         assert "j.npz" in str(error)
 
@@ -213,34 +214,38 @@ def table(tmp_path):
 
 
 def test_a_table_alone_comes_back_as_it_is(table):
-    tracker = FileTracker(table, BOTH)
+    recording, tracker = open_tracked(table, "auto", BOTH, RecordingOptions())
     assert isinstance(tracker, Tracker)
-    recording = tracker.recording()
     assert len(recording) == 6 and recording.frames is None
     assert (recording.width, recording.height) == (640, 480) and recording.camera == CAMERA
     assert_same_bits(tracker.track(recording), random_motion(3, 6))
 
 
 def test_with_a_video_its_time_and_camera_count(table):
-    tracker, stored, same = FileTracker(table, BOTH), random_motion(3, 6), np.array_equal
+    stored, same = random_motion(3, 6), np.array_equal
+
+    def tracked(recording):
+        recording = with_hands(recording, table, read_motion_file(table))
+        return FileTracker(recording.hands).track(recording)
+
     mine = replace(CAMERA, model="pinhole", distortion=(), fx=700.0)
     poses = np.tile(np.eye(4), (6, 1, 1))
-    motion = tracker.track(video(6, mine, poses))
+    motion = tracked(video(6, mine, poses))
     assert motion.fps == 25.0 and motion.timestamps_ns[1] == 40_000_000
     assert motion.camera == mine.rescaled(1280, 960) and same(motion.T_world_camera, poses)
     # Without a camera and poses of its own the video has the file's, the camera at its size.
-    motion = tracker.track(video(6))
+    motion = tracked(video(6))
     assert motion.camera == CAMERA.rescaled(1280, 960)
     assert same(motion.T_world_camera, stored.T_world_camera)
     assert same(motion.joints_camera, stored.joints_camera, equal_nan=True)
     with pytest.raises(InputError, match=r"6 frames but v\.mp4 has 7"):
-        tracker.track(video(7))
+        tracked(video(7))
 
 
 @pytest.mark.parametrize("hands", ["left", "right"])
 def test_only_the_wanted_hand_is_given(table, hands):
-    tracker = FileTracker(table, TrackerSettings(hands=hands))
-    motion, whole = tracker.track(tracker.recording()), random_motion(3, 6)
+    opened = open_tracked(table, "auto", TrackerSettings(hands=hands), RecordingOptions())
+    motion, whole = opened[1].track(opened[0]), random_motion(3, 6)
     slot = ("left", "right").index(hands)
     np.testing.assert_array_equal(motion.known[:, slot], whole.known[:, slot])
     np.testing.assert_array_equal(motion.quality[:, slot], whole.quality[:, slot])
@@ -251,12 +256,12 @@ def test_only_the_wanted_hand_is_given(table, hands):
 def test_choosing_by_name_or_file(table, tmp_path):
     assert format_of(Path("a.npz")) is HandsFile and format_of(table) is HandsFile
     assert format_of(Path("video.mp4")) is not HandsFile
-    assert isinstance(choose_tracker(str(table), BOTH), FileTracker)
-    assert choose_tracker("auto", BOTH).name == "mediapipe"
+    assert isinstance(open_tracked(table, "auto", BOTH, RecordingOptions())[1], FileTracker)
+    assert make_tracker("auto", BOTH).name == "mediapipe"
     with pytest.raises(InputError, match=r"none\.npz"):
-        choose_tracker(str(tmp_path / "none.npz"), BOTH)
+        open_tracked(tmp_path / "none.npz", "auto", BOTH, RecordingOptions())
     with pytest.raises(InputError, match=r"'mediapip'.*Did you mean 'mediapipe'"):
-        choose_tracker("mediapip", BOTH)
+        make_tracker("mediapip", BOTH)
 
 
 PLUGIN = """

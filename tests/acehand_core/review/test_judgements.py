@@ -8,7 +8,7 @@ import pytest
 
 from acehand_core.lerobot.episode import DatasetReader
 from acehand_core.motion import RobotTrajectory
-from acehand_core.pipeline import run as main_run
+from acehand_core.pipeline import converter as main_run
 from acehand_core.review.checks import episode_measures
 from acehand_core.review.inspect import robot_of
 from helpers.commands import Run, hands_file

@@ -24,7 +24,7 @@ from acehand_core.recordings.options import RecordingOptions
 from acehand_core.recordings.registry import Registry
 from acehand_core.safe_files import content_sha256
 from acehand_core.trackers.base import TrackerSettings
-from acehand_core.trackers.choose import open_input
+from acehand_core.trackers.choose import open_tracked
 from helpers.fake_motion import assert_same_bits, random_motion
 
 STORE = StoreInfo("arctic", "train", "test", "none", {"width": 32})
@@ -210,9 +210,9 @@ def test_a_clip_is_an_input_with_the_hands_that_it_is_labelled_with(tmp_path):
     assert not late.hands.known[:, 1].any()
 
     # Its labels are the hands, unless a tracker is named.
-    recording, tracker = open_input(clip, "auto", TrackerSettings(), RecordingOptions())
+    recording, tracker = open_tracked(clip, "auto", TrackerSettings(), RecordingOptions())
     np.testing.assert_array_equal(tracker.track(recording).joints_camera, labels.joints_camera)
-    _, tracker = open_input(clip, "mediapipe", TrackerSettings(), RecordingOptions())
+    _, tracker = open_tracked(clip, "mediapipe", TrackerSettings(), RecordingOptions())
     assert tracker.name == "mediapipe"
     with pytest.raises(InputError, match="does not say which frames of which clip"):
         registry.open(tmp_path / "store/other", RecordingOptions())
