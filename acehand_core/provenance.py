@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import importlib.metadata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath, PureWindowsPath
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 from acehand_core import __version__
@@ -24,6 +25,15 @@ def library_versions() -> Mapping[str, str]:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
     return versions
+
+
+@functools.cache
+def code_sha256(*patterns: str) -> str:
+    """Return a hash of our files of some patterns, from the folder of ``acehand_core`` on."""
+    root, digest = Path(__file__).resolve().parent.parent, hashlib.sha256()
+    for path in sorted({path for pattern in patterns for path in root.glob(pattern)}):
+        digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()
 
 
 def without_folder(source: str) -> str:

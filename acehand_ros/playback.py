@@ -4,26 +4,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Float
 
 from acehand_core.errors import InputError
-from acehand_core.pipeline.bag_write import courses
 from acehand_core.recordings.bags import messages
 from acehand_core.recordings.bags.messages import Demonstration, PlainMessage
-from acehand_core.types import SIDES, Side, TimestampsNs
+from acehand_core.types import TimestampsNs
+from acehand_ros.drive import Drive, at_rate, rest_of
 from acehand_ros.messages import Outlet
-from retarget.robots.hand_spec import CommandLimits
 from retarget.robots.robot import Robot
-from retarget.solve.qp import nearest_path
-
-if TYPE_CHECKING:
-    from acehand_ros.drive import Drive
-
 
 _NS = 1_000_000_000
 
@@ -337,30 +330,3 @@ class Playback:
     def _frame(self, frame: int) -> list[PlainMessage]:
         found = messages.frame_messages(self._demonstration, frame, human=self._settings.markers)
         return [m for m in found if self._settings.tf or m.topic != "/tf"]
-
-
-def at_rate(demonstration: Demonstration, robot: Robot, rate: float) -> Demonstration:
-    """Return a demonstration whose hands keep their limits when played at a rate."""
-    if rate <= 1.0:
-        return demonstration
-    joints, commands = demonstration.joints.copy(), demonstration.commands.copy()
-    for slot, side in enumerate(SIDES):
-        if demonstration.known[:, slot].any():
-            hand = robot.hand(side)
-            limits = CommandLimits.of(hand, demonstration.fps * rate)
-            commands[:, slot] = nearest_path(limits, commands[:, slot].astype(float))
-            joints[:, slot] = hand.expand(commands[:, slot])
-    return replace(demonstration, joints=joints, commands=commands)
-
-
-def rest_of(
-    demonstration: Demonstration,
-    robot: Robot,
-    frame: int,
-    rate: float,
-    start: Mapping[Side, Float[np.ndarray, "C"]] | None = None,
-) -> Demonstration:
-    """Return the rest of a demonstration with courses at a rate, starting at the measured hands."""
-    commands, known = demonstration.commands[frame:], demonstration.known[frame:]
-    fps = demonstration.fps * rate
-    return replace(demonstration, courses=courses(robot, commands, known, fps, start))

@@ -15,7 +15,7 @@ from acehand_core.recordings.bags.messages import Demonstration, with_frame_pref
 from acehand_core.types import SIDES
 from acehand_ros import runtime
 from acehand_ros.control import choose_hands, read_joint_maps
-from acehand_ros.drive import ActionDrive, Drive, ForwardDrive
+from acehand_ros.drive import ActionDrive, Drive, ForwardDrive, RosControllers
 from acehand_ros.messages import Outlet
 from acehand_ros.parameters import PLAYER, declare, refuse_bad_values
 from acehand_ros.playback import Playback, PlayerSettings, Timeline
@@ -96,7 +96,6 @@ class TrajectoryPlayer:
     def _driven(
         self, demonstration: Demonstration, robot: Robot, values: Mapping[str, Any]
     ) -> Drive:
-        from acehand_ros.control_client import RosControllers
 
         names: dict[str, str] = {side: values[f"{side}_controller"] for side in SIDES}
         maps = read_joint_maps(values["controllers"], robot)

@@ -7,7 +7,7 @@ import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from acehand_core.lerobot import columns
 from acehand_core.lerobot import format as files
 from acehand_core.lerobot.columns import DEPTH_KEY, IMAGE_KEY, Layout, features, kept, view_key
 from acehand_core.lerobot.dataset import JOB, create, open_for_append, prepare_output
-from acehand_core.lerobot.format import INFO_PATH, read_json
+from acehand_core.lerobot.format import INFO_PATH, FeatureSpec, read_json
 from acehand_core.lerobot.writer import LeRobotWriter, max_episode_frames
 from acehand_core.motion import Depth, HandMotion, Recording, RobotTrajectory
 from acehand_core.pipeline.report import (
@@ -67,9 +67,7 @@ class Dataset:
     ) -> None:
         self.output, self.robot, self.fps = output, robot, fps
         self._existing: Existing = existing
-        self._writer: LeRobotWriter | None = None
-        self._layout: Layout | None = None
-        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._writer: EpisodeWriter | None = None
 
     @classmethod
     def open(
@@ -140,7 +138,7 @@ class Dataset:
             arms[0].joint_names if arms else (),
             other_videos=kept(recording, keep_views, keep_depth),
         )
-        self.begin(layout, recording)
+        writer = self.begin(layout, recording)
 
         fitted = {
             side: StoredCalibration(calibration, recording.name, recording.sha256 or "")
@@ -150,8 +148,8 @@ class Dataset:
         text = calibration_text(self.robot, fitted) if fitted else None
         planned = PlannedEpisode(recording, task or recording.task or TASK)
         episode = RetargetedEpisode(planned, motion, trajectory, text)
-        with self.encoded([recording]) as videos:
-            report, folder = self.store(episode, next(videos), overlay)
+        with writer.encoded([recording]) as videos:
+            report, folder = writer.store(episode, next(videos), overlay)
         self.draw(episode, folder, overlay, progress)
         return report
 
@@ -182,7 +180,7 @@ class Dataset:
     @property
     def has_episodes(self) -> bool:
         """Whether at least one episode was written or appended to."""
-        return self._writer is not None and self._writer.total_episodes > 0
+        return self._writer is not None and self._writer.lerobot.total_episodes > 0
 
     def rate_of(self, recording: Recording) -> int:
         """Return the dataset's rate; if not set, the first recording sets it."""
@@ -190,135 +188,60 @@ class Dataset:
             self.fps = max(1, round(recording.fps))
         return self.fps
 
-    def begin(self, layout: Layout, recording: Recording) -> None:
+    def begin(self, layout: Layout, recording: Recording) -> EpisodeWriter:
         """Open the dataset, or check a recording's layout. Raises InputError, OutputError."""
         if self._writer is not None:
-            if layout != self._layout:
-                shared = "frame", "hand_model", "image_size", "arm_joints", "other_videos"
-                differences = ", ".join(
-                    f"{name} is {getattr(layout, name)}, not {getattr(self._layout, name)}"
-                    for name in shared
-                    if getattr(layout, name) != getattr(self._layout, name)
-                )
+            first = self._writer.layout
+            shared = "frame", "hand_model", "image_size", "arm_joints", "other_videos"
+            differences = ", ".join(
+                f"{name} is {getattr(layout, name)}, not {getattr(first, name)}"
+                for name in shared
+                if getattr(layout, name) != getattr(first, name)
+            )
+            if layout != first:
                 raise InputError(
                     f"{recording.source} does not fit the dataset of this run: {differences}; "
                     "give it a separate `output`."
                 )
-            return
+            return self._writer
 
         fps, robot = self.rate_of(recording), self.robot.label
         if self._existing in ("append", "resume") and is_dataset(self.output):
             stored = read_json(self.output / INFO_PATH).get("features")
             specs = features(layout, stored if isinstance(stored, Mapping) else {})
-            self._writer = open_for_append(self.output, fps, specs, robot)
+            lerobot = open_for_append(self.output, fps, specs, robot)
         else:
             overwrite, specs = self._existing == "overwrite", features(layout)
-            self._writer = create(self.output, fps, specs, robot, overwrite=overwrite)
-        self._layout = layout
-        self._specs = specs
+            lerobot = create(self.output, fps, specs, robot, overwrite=overwrite)
+        self._writer = EpisodeWriter(self.output, self.robot, layout, specs, lerobot)
+        return self._writer
 
-    @contextlib.contextmanager
-    def encoded(self, views: Sequence[Recording]) -> Iterator[Iterator[dict[str, Path]]]:
-        """Encode parts of a recording, the first in a thread; yield an iterator of files by key."""
-        if views[0].frames is None:
-            yield ({} for _ in views)
-            return
-        assert self._writer is not None and self._layout is not None
-        writer, layout, stop = self._writer, self._layout, threading.Event()
+    def complete(
+        self,
+        episode: RetargetedEpisode,
+        number: int,
+        overlay: bool,
+        progress: Progress,
+        arm: Arm | None = None,
+    ) -> None:
+        """Write the files and pictures that an interrupted run left out of an episode.
 
-        def encode(view: Recording) -> dict[str, Path]:
-            keys, others = [key for key, _ in layout.other_videos], aligned(view)
-            kept(view, views=any(key != DEPTH_KEY for key in keys), depth=DEPTH_KEY in keys)
-            stored: dict[str, Recording | Depth] = {IMAGE_KEY: view}
-            stored |= {view_key(one.name): one.recording for one in others.views}
-            if others.depth is not None:
-                stored[DEPTH_KEY] = others.depth
-
-            streams, fps = {key: stored[key] for key in (IMAGE_KEY, *keys)}, round(view.fps)
-            paths = {key: writer.scratch_video(key) for key in streams}
-            try:
-                for key, stream in streams.items():
-                    encode_video(stream, paths[key], fps, VideoEncoding(), stop.is_set)
-            except OutputError as error:
-                raise OutputError(f"{self.output}: its video failed: {error}") from error
-            return paths
-
-        # Tracking waits for it only at the end, where retargeting leaves processors idle.
-        with ThreadPoolExecutor(1, "encode", in_background) as pool:
-            first = pool.submit(encode, views[0])
-
-            def videos() -> Iterator[dict[str, Path]]:
-                yield first.result()
-                yield from map(encode, views[1:])
-
-            try:
-                yield videos()
-            finally:
-                stop.set()
-
-    def store(
-        self, episode: RetargetedEpisode, videos: Mapping[str, Path], overlay: bool
-    ) -> tuple[EpisodeReport, Path]:
-        """Write one episode, unfinished until ``draw``; return its report and folder."""
-        assert self._writer is not None
-        number = self._writer.total_episodes
-        report, record, content = self._described(episode, number)
-        view = episode.planned.view
-        drawn = overlay and view.frames is not None
-        pictures = (files.SHEET, files.OVERLAY) if drawn else (files.SHEET,)
-        content[files.PENDING] = files.pending_bytes(pictures)
-
-        staged = {name: self._writer.scratch(name) for name in (files.HANDS, *content)}
-        with output_errors(self.output):
-            for name, data in content.items():
-                staged[name].write_bytes(data)
-
-        write_hand_motion(episode.hands, staged[files.HANDS], overwrite=True)
-        release_memory()
-        shown = view.source_timestamps_ns
-        stamps = view.timestamps_ns if shown is None else shown
-        sources = columns.Sources(episode.hands, episode.trajectory, stamps)
-        values = columns.write(self._specs, sources)
-        folder = files.episode_folder(number)
-        sidecars = {f"{folder}/{name}": path for name, path in staged.items()}
-        self._writer.add_episode(values, episode.planned.task, videos, record, sidecars)
-        del values
-        release_memory()  # pictures are drawn next
-        return report, self.output / folder
-
-    def lock(self) -> contextlib.AbstractContextManager[object]:
-        """Keep other writers away from the dataset. Raises LockedError, an OutputError."""
-        return contextlib.nullcontext() if self._writer else DirectoryLock(self.output)
-
-    def complete(self, episode: RetargetedEpisode, number: int) -> Path:
-        """Write an episode's missing files; return the folder for its pictures."""
+        Raises LockedError, an OutputError, while another process writes.
+        """
         folder = self.output / files.episode_folder(number)
-        with output_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            for path in files.partial_files(folder):
-                path.unlink()
-        if not (folder / files.HANDS).is_file():
-            write_hand_motion(episode.hands, folder / files.HANDS)
-        for name, data in self._described(episode, number)[2].items():
-            if not (folder / name).is_file():
-                with atomic_path(folder / name) as partial:
-                    partial.write_bytes(data)
-        return folder
-
-    def _described(
-        self, episode: RetargetedEpisode, number: int
-    ) -> tuple[EpisodeReport, dict[str, Any], dict[str, bytes]]:
-        """Return an episode's report, provenance, and the files of report and calibration."""
-        report = episode_report(episode, number)
-        record = episode_provenance(episode.hands, episode.trajectory, self.robot.license)
-        record |= _other_cameras(episode.planned.view)
-        if episode.planned.key is not None:
-            record[JOB] = episode.planned.key.to_json()
-        entry = {**report.json, "source": episode.planned.view.name, "provenance": record}
-        content = {files.REPORT: (json.dumps(entry, indent=2) + "\n").encode()}
-        if episode.calibration is not None:
-            content[files.CALIBRATION] = episode.calibration.encode()
-        return report, record, content
+        with contextlib.nullcontext() if self._writer else DirectoryLock(self.output):
+            with output_errors(folder):
+                folder.mkdir(parents=True, exist_ok=True)
+                for path in files.partial_files(folder):
+                    path.unlink()
+            if not (folder / files.HANDS).is_file():
+                write_hand_motion(episode.hands, folder / files.HANDS)
+            for name, data in _described(episode, number, self.robot)[2].items():
+                if not (folder / name).is_file():
+                    with atomic_path(folder / name) as partial:
+                        partial.write_bytes(data)
+            if {files.SHEET, files.OVERLAY} & set(episode.planned.missing):
+                self.draw(episode, folder, overlay, progress, arm)
 
     def draw(
         self,
@@ -343,7 +266,7 @@ class Dataset:
     def finish(self) -> None:
         """Complete the statistics and release the dataset. Raises OutputError."""
         if self._writer is not None:
-            self._writer.finish()
+            self._writer.lerobot.finish()
         elif self._existing == "resume" and is_dataset(self.output):
             from acehand_core.lerobot.repair import finish_statistics
 
@@ -352,7 +275,101 @@ class Dataset:
     def close(self) -> None:
         """Release the dataset; finished episodes stay."""
         if self._writer is not None:
-            self._writer.close()
+            self._writer.lerobot.close()
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeWriter:
+    """Writer of episodes of one layout to an open dataset."""
+
+    output: Path
+    robot: Robot
+    layout: Layout
+    specs: Sequence[FeatureSpec]
+    lerobot: LeRobotWriter
+
+    @contextlib.contextmanager
+    def encoded(self, views: Sequence[Recording]) -> Iterator[Iterator[dict[str, Path]]]:
+        """Encode parts of a recording, the first in a thread; yield an iterator of files by key."""
+        if views[0].frames is None:
+            yield ({} for _ in views)
+            return
+        layout, stop = self.layout, threading.Event()
+
+        def encode(view: Recording) -> dict[str, Path]:
+            keys, others = [key for key, _ in layout.other_videos], aligned(view)
+            kept(view, views=any(key != DEPTH_KEY for key in keys), depth=DEPTH_KEY in keys)
+            stored: dict[str, Recording | Depth] = {IMAGE_KEY: view}
+            stored |= {view_key(one.name): one.recording for one in others.views}
+            if others.depth is not None:
+                stored[DEPTH_KEY] = others.depth
+
+            streams, fps = {key: stored[key] for key in (IMAGE_KEY, *keys)}, round(view.fps)
+            paths = {key: self.lerobot.scratch_video(key) for key in streams}
+            try:
+                for key, stream in streams.items():
+                    encode_video(stream, paths[key], fps, VideoEncoding(), stop.is_set)
+            except OutputError as error:
+                raise OutputError(f"{self.output}: its video failed: {error}") from error
+            return paths
+
+        # Tracking waits for it only at the end, where retargeting leaves processors idle.
+        with ThreadPoolExecutor(1, "encode", in_background) as pool:
+            first = pool.submit(encode, views[0])
+
+            def videos() -> Iterator[dict[str, Path]]:
+                yield first.result()
+                yield from map(encode, views[1:])
+
+            try:
+                yield videos()
+            finally:
+                stop.set()
+
+    def store(
+        self, episode: RetargetedEpisode, videos: Mapping[str, Path], overlay: bool
+    ) -> tuple[EpisodeReport, Path]:
+        """Write one episode, unfinished until ``Dataset.draw``; return its report and folder."""
+        number = self.lerobot.total_episodes
+        report, record, content = _described(episode, number, self.robot)
+        view = episode.planned.view
+        drawn = overlay and view.frames is not None
+        pictures = (files.SHEET, files.OVERLAY) if drawn else (files.SHEET,)
+        content[files.PENDING] = files.pending_bytes(pictures)
+
+        staged = {name: self.lerobot.scratch(name) for name in (files.HANDS, *content)}
+        with output_errors(self.output):
+            for name, data in content.items():
+                staged[name].write_bytes(data)
+
+        write_hand_motion(episode.hands, staged[files.HANDS], overwrite=True)
+        release_memory()
+        shown = view.source_timestamps_ns
+        stamps = view.timestamps_ns if shown is None else shown
+        sources = columns.Sources(episode.hands, episode.trajectory, stamps)
+        values = columns.write(self.specs, sources)
+        folder = files.episode_folder(number)
+        sidecars = {f"{folder}/{name}": path for name, path in staged.items()}
+        self.lerobot.add_episode(values, episode.planned.task, videos, record, sidecars)
+        del values
+        release_memory()  # pictures are drawn next
+        return report, self.output / folder
+
+
+def _described(
+    episode: RetargetedEpisode, number: int, robot: Robot
+) -> tuple[EpisodeReport, dict[str, Any], dict[str, bytes]]:
+    """Return an episode's report, provenance, and the files of report and calibration."""
+    report = episode_report(episode, number)
+    record = episode_provenance(episode.hands, episode.trajectory, robot.license)
+    record |= _other_cameras(episode.planned.view)
+    if episode.planned.key is not None:
+        record[JOB] = episode.planned.key.to_json()
+    entry = {**report.json, "source": episode.planned.view.name, "provenance": record}
+    content = {files.REPORT: (json.dumps(entry, indent=2) + "\n").encode()}
+    if episode.calibration is not None:
+        content[files.CALIBRATION] = episode.calibration.encode()
+    return report, record, content
 
 
 def _other_cameras(view: Recording) -> dict[str, Any]:

@@ -223,15 +223,12 @@ class _Job:
         self, planned: PlannedEpisode, track: Callable[[], TrackedHands], notes: list[str]
     ) -> None:
         """Write the files that an interrupted run left out, and note them."""
-        dataset, number, settings = self.dataset, planned.number, self.converter.settings
+        converter, dataset, number = self.converter, self.dataset, planned.number
         assert number is not None
-        stored = self.converter.stored(dataset.output / files.episode_folder(number))
-        episode = self.converter.retarget(planned, stored or track())
-        with dataset.lock():
-            folder = dataset.complete(episode, number)
-            if {files.SHEET, files.OVERLAY} & set(planned.missing):
-                progress, arm = self.converter.progress, self.converter.arm
-                dataset.draw(episode, folder, settings.overlay, progress, arm)
+        stored = converter.stored(dataset.output / files.episode_folder(number))
+        episode = converter.retarget(planned, stored or track())
+        overlay = converter.settings.overlay
+        dataset.complete(episode, number, overlay, converter.progress, converter.arm)
         self.finished = self.finished.completed(number)
         made_now = f"episode {number} was interrupted; made now: {', '.join(planned.missing)}"
         notes.append(f"{planned.view.source}: {made_now}")
@@ -248,9 +245,9 @@ class _Job:
         layout = settings.layout(views[0], tracker, converter.robot, converter.arm)
         with contextlib.ExitStack() as stack:
             if not settings.dry_run:
-                dataset.begin(layout, views[0])
+                writer = dataset.begin(layout, views[0])
                 # Encoding runs while the tracker does.
-                videos = stack.enter_context(dataset.encoded(views))
+                videos = stack.enter_context(writer.encoded(views))
             tracked = track()
 
             for planned in episodes:
@@ -259,7 +256,7 @@ class _Job:
                 if settings.dry_run:
                     self.episodes.append(episode_report(episode, None))
                     continue
-                report, folder = dataset.store(episode, next(videos), settings.overlay)
+                report, folder = writer.store(episode, next(videos), settings.overlay)
                 self.episodes.append(report)
                 dataset.draw(episode, folder, settings.overlay, converter.progress, converter.arm)
 

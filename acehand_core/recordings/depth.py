@@ -133,27 +133,52 @@ def _plane(frames: VideoFrames, index: int) -> np.ndarray:
     return rows[: frame.height, : frame.width]
 
 
-def _source(
-    path: Path, place: Path, scale: float | None, whole: Recording
-) -> tuple[DepthFrames, TimestampsNs | None]:
-    """Return depth at ``place``, of the input ``path``, and its times, if they are known."""
-    if lerobot_video.is_episode(path) and not place.exists():
-        episode, coding = lerobot_video.open_depth(path, place.name)
-        assert isinstance(episode.frames, VideoFrames)
-        dequantised = partial(_dequantised, episode.frames, coding)
-        return DepthFrames(len(episode), dequantised, None), episode.timestamps_ns
-    if place.is_dir() and (paths := pictures_in(place, _SUFFIXES)):
-        times = times_of_names(place, [path.stem for path in paths])
-        paths, times = of_frames(paths, whole) or (paths, times)
-        return DepthFrames(len(paths), partial(_picture, paths), scale), times
-    if place.is_file() and (tracks := _tracks(place)):
-        index = scan(place, tracks[0])
-        counts = partial(_plane, VideoFrames(index, np.arange(len(index))))
-        return DepthFrames(len(index), counts, scale), index.timestamps_ns
-    raise InputError(
-        f"`depth={place}`: give a folder of {', '.join(_SUFFIXES)}, or a video with a track of "
-        "16-bit grey, or of a LeRobot episode the key of its depth."
-    )
+#: Pictures, and their times if they are known.
+Opened = tuple[DepthFrames, TimestampsNs | None]
+
+
+@dataclass(frozen=True, slots=True)
+class DepthFormat:
+    """One kind of depth.
+
+    ``open`` gets the input, where its depth is, metres per count, and all frames of the input. It
+    returns None for another kind.
+    """
+
+    noun: str
+    open: Callable[[Path, Path, float | None, Recording], Opened | None]
+
+
+def _of_lerobot(path: Path, place: Path, scale: float | None, whole: Recording) -> Opened | None:
+    if place.exists() or not lerobot_video.is_episode(path):
+        return None
+    episode, coding = lerobot_video.open_depth(path, place.name)
+    assert isinstance(episode.frames, VideoFrames)
+    dequantised = partial(_dequantised, episode.frames, coding)
+    return DepthFrames(len(episode), dequantised, None), episode.timestamps_ns
+
+
+def _of_folder(path: Path, place: Path, scale: float | None, whole: Recording) -> Opened | None:
+    if not place.is_dir() or not (paths := pictures_in(place, _SUFFIXES)):
+        return None
+    times = times_of_names(place, [path.stem for path in paths])
+    paths, times = of_frames(paths, whole) or (paths, times)
+    return DepthFrames(len(paths), partial(_picture, paths), scale), times
+
+
+def _of_video(path: Path, place: Path, scale: float | None, whole: Recording) -> Opened | None:
+    if not place.is_file() or not (tracks := _tracks(place)):
+        return None
+    index = scan(place, tracks[0])
+    counts = partial(_plane, VideoFrames(index, np.arange(len(index))))
+    return DepthFrames(len(index), counts, scale), index.timestamps_ns
+
+
+FORMATS = (
+    DepthFormat("the key of a LeRobot episode's depth", _of_lerobot),
+    DepthFormat(f"a folder of {', '.join(_SUFFIXES)}", _of_folder),
+    DepthFormat("a video with a track of 16-bit grey", _of_video),
+)
 
 
 def _tracks(video: Path) -> list[int]:
@@ -175,7 +200,11 @@ def with_depth(
     """
     place, whole_ns = options.depth, whole.timestamps_ns
     assert place is not None
-    depth, times = _source(path, place, options.depth_unit, whole)
+    opened = (kind.open(path, place, options.depth_unit, whole) for kind in FORMATS)
+    depth, times = next(filter(None, opened), (None, None))
+    if depth is None:
+        nouns = ", or ".join(kind.noun for kind in FORMATS)
+        raise InputError(f"`depth={place}`: give {nouns}.")
     own_clock = times is None or times[0] > whole_ns[-1] or times[-1] < whole_ns[0]
     if len(depth) == len(whole_ns) and own_clock:
         times = whole_ns

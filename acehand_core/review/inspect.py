@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import re
@@ -16,19 +15,15 @@ import numpy as np
 
 from acehand_core.atomic import atomic_path
 from acehand_core.errors import AcehandError, InputError, MissingDependencyError, OutputError
-from acehand_core.lerobot import columns
-from acehand_core.lerobot import episode as stored
 from acehand_core.lerobot import format as layout
 from acehand_core.lerobot.check import check_dataset
 from acehand_core.lerobot.check_files import DatasetProblem
 from acehand_core.lerobot.episode import DatasetReader, Episode
-from acehand_core.provenance import library_versions
+from acehand_core.provenance import code_sha256, library_versions
 from acehand_core.recordings import lerobot_video
-from acehand_core.review import checks, pictures
 from acehand_core.review.checks import batch_measures, episode_measures
 from acehand_core.review.pictures import LOOKS, picture_measures
 from acehand_core.types import Progress, no_progress
-from retarget.replay import clip, judgements
 from retarget.replay.clip import hand_length, wrist_paths
 from retarget.replay.judgements import (
     JUDGEMENTS,
@@ -317,8 +312,9 @@ def _read_kept(path: Path, key: str) -> list[Measure] | None:
 
 def _key(episode: Episode, video: lerobot_video.SourceEpisode | None, looks: int) -> str:
     """Return a hash of the files, code and settings on which measures depend."""
-    digest = hashlib.sha256(_code())
-    inputs = [looks, episode.robot_label, episode.fps, dict(library_versions())]
+    digest = hashlib.sha256()
+    code = code_sha256("acehand_core/**/*.py", "retarget/**/*.py", "r*/**/*.yaml")
+    inputs = [code, looks, episode.robot_label, episode.fps, dict(library_versions())]
     digest.update(json.dumps(inputs).encode())
     files = [episode.folder / name for name in (layout.HANDS, layout.REPORT, layout.CALIBRATION)]
     if video is not None:
@@ -329,12 +325,3 @@ def _key(episode: Episode, video: lerobot_video.SourceEpisode | None, looks: int
             stat = file.stat()
             digest.update(f"{file.name} {stat.st_size} {stat.st_mtime_ns}".encode())
     return digest.hexdigest()
-
-
-@functools.cache
-def _code() -> bytes:
-    """Return a hash of the modules that measure."""
-    digest = hashlib.sha256()
-    for module in (checks, columns, stored, pictures, clip, judgements):
-        digest.update(Path(str(module.__file__)).read_bytes())
-    return digest.digest()

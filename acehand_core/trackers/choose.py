@@ -17,6 +17,7 @@ from acehand_core import plugins
 from acehand_core.atomic import output_errors
 from acehand_core.errors import AcehandError, InputError, NoHandError
 from acehand_core.motion import HandMotion, Recording
+from acehand_core.provenance import code_sha256
 from acehand_core.recordings.hands_file import (
     read_hand_motion,
     read_motion_file,
@@ -32,8 +33,13 @@ from acehand_core.trackers.base import Tracker, TrackerSettings, make_tracker
 from acehand_core.types import Hands, Progress, Quality, TurnsMode, no_progress
 
 #: The code that decides what a tracker returns.
-_CODE = "*.py ace/*.py ace/model/**/*.py camera/*.py geometry/*.py hand/*.py motion/*.py"
-_CODE += " recordings/**/*.py trackers/**/*.py"
+_CODE = tuple(
+    f"acehand_core/{name}.py"
+    for name in (
+        *("*", "ace/*", "ace/model/**/*", "camera/*", "geometry/*", "hand/*", "motion/*"),
+        *("recordings/**/*", "trackers/**/*"),
+    )
+)
 #: Libraries that decide it too.
 _LIBRARIES = ("numpy", "openvino", "opencv-python-headless", "av", "torch", "diffusers")
 
@@ -113,7 +119,7 @@ class CachedTracker:
             "views": [[v.name, _digest(v.T_camera_view), self._key(v.recording)] for v in views],
             "depth": depth and [repr(depth.camera), depth.sigma_per_m, *map(_digest, measured)],
             "tracker": [self.name, settings, own and identity_of(own)],
-            "code": _code(),
+            "code": code_sha256(*_CODE),
             "libraries": _libraries(),
         }
 
@@ -122,16 +128,6 @@ def _digest(values: Any) -> str:
     if isinstance(values, np.ndarray):
         return hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()
     return repr(values)
-
-
-@functools.cache
-def _code() -> str:
-    """Return a hash of the code that decides what a tracker returns."""
-    root, digest = Path(__file__).resolve().parent.parent, hashlib.sha256()
-    for pattern in _CODE.split():
-        for path in sorted(root.glob(pattern)):
-            digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
-    return digest.hexdigest()
 
 
 @functools.cache

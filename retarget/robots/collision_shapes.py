@@ -14,8 +14,6 @@ from acehand_core.geometry import rotations
 if TYPE_CHECKING:
     import mujoco
 
-    from retarget.robots.kinematics import Posture
-
 _GOLDEN_STEPS = 24
 
 
@@ -26,6 +24,26 @@ class FrameSet:
     links: Int[np.ndarray, "K"]
     offsets: Float[np.ndarray, "K 3"]
     turns: Float[np.ndarray, "K 3 3"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Posture:
+    """Links (L), joint axes and anchors (Q) over T frames in contiguous blocks; base frame."""
+
+    positions: Float[np.ndarray, "L T 3"]
+    turns: Float[np.ndarray, "L T 3 3"]
+    axes: Float[np.ndarray, "Q T 3"]
+    anchors: Float[np.ndarray, "Q T 3"]
+
+    def points(self, frames: FrameSet) -> Float[np.ndarray, "T K 3"]:
+        """Return the origins of frames."""
+        points = np.empty((self.turns.shape[1], len(frames.links), 3))
+        for k, (link, offset) in enumerate(zip(frames.links, frames.offsets, strict=True)):
+            points[:, k] = self.positions[link] + times(self.turns[link], offset)
+        return points
+
+    def at(self, rows: Int[np.ndarray, "N"]) -> Posture:
+        return Posture(*(a[:, rows] for a in (self.positions, self.turns, self.axes, self.anchors)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,6 +79,11 @@ class Capsules:
         count = 2 * len(self.links)
         turns = np.broadcast_to(np.eye(3), (count, 3, 3))
         return FrameSet(np.repeat(self.links, 2), self.ends.reshape(count, 3), turns)
+
+
+def times(turns: np.ndarray, matrix: np.ndarray) -> np.ndarray:
+    # One large product instead of many small ones.
+    return (turns.reshape(-1, 3) @ matrix).reshape(len(turns), 3, *matrix.shape[1:])
 
 
 def read_capsules(model: mujoco.MjModel, prefix: str) -> Capsules:

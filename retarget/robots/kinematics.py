@@ -20,7 +20,7 @@ from acehand_core.errors import InputError, SchemaError, nearest
 from acehand_core.geometry import frames as rigid_frames
 from acehand_core.geometry import rotations
 from acehand_core.mujoco_gl import import_mujoco, quiet_mujoco
-from retarget.robots.collision_shapes import FrameSet, read_capsules
+from retarget.robots.collision_shapes import FrameSet, Posture, read_capsules, times
 from retarget.robots.hand_spec import HandSpec
 
 if TYPE_CHECKING:
@@ -30,26 +30,6 @@ if TYPE_CHECKING:
 BLOCK_FRAMES = 4096
 
 JointFrames = Float[np.ndarray, "T Q"]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Posture:
-    """Links (L), joint axes and anchors (Q) over T frames in contiguous blocks; base frame."""
-
-    positions: Float[np.ndarray, "L T 3"]
-    turns: Float[np.ndarray, "L T 3 3"]
-    axes: Float[np.ndarray, "Q T 3"]
-    anchors: Float[np.ndarray, "Q T 3"]
-
-    def points(self, frames: FrameSet) -> Float[np.ndarray, "T K 3"]:
-        """Return the origins of frames."""
-        points = np.empty((self.turns.shape[1], len(frames.links), 3))
-        for k, (link, offset) in enumerate(zip(frames.links, frames.offsets, strict=True)):
-            points[:, k] = self.positions[link] + _times(self.turns[link], offset)
-        return points
-
-    def at(self, rows: Int[np.ndarray, "N"]) -> Posture:
-        return Posture(*(a[:, rows] for a in (self.positions, self.turns, self.axes, self.anchors)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -230,27 +210,27 @@ class KinematicTree:
         base = np.broadcast_to(np.eye(3), (count, 3, 3))
         for index, link in enumerate(self._links):
             turn = base if link.parent < 0 else turns[link.parent]
-            position = _times(turn, link.position)
+            position = times(turn, link.position)
             if link.parent >= 0:
                 position += positions[link.parent]
             if link.column is None:
-                positions[index], turns[index] = position, _times(turn, link.turn)
+                positions[index], turns[index] = position, times(turn, link.turn)
                 continue
             column = link.column
-            axes[column] = _times(turn, link.turn @ link.axis)
-            anchors[column] = position + _times(turn, link.turn @ link.anchor)
-            rotation = _times(turn, link.turn)
+            axes[column] = times(turn, link.turn @ link.axis)
+            anchors[column] = position + times(turn, link.turn @ link.anchor)
+            rotation = times(turn, link.turn)
             if link.slides:
                 positions[index] = position + axes[column] * joints[:, column, None]
                 turns[index] = rotation
                 continue
             # Rodrigues: exp(angle axis) = 1 + sin(angle) K + (1 - cos(angle)) K K.
             skew = rotations.skew(link.axis)
-            by_sine, by_versine = (_times(turn, link.turn @ s) for s in (skew, skew @ skew))
+            by_sine, by_versine = (times(turn, link.turn @ s) for s in (skew, skew @ skew))
             rotation += sines[column, :, :, None] * by_sine
             rotation += versines[column, :, :, None] * by_versine
             turns[index] = rotation
-            positions[index] = anchors[column] - _times(rotation, link.anchor)
+            positions[index] = anchors[column] - times(rotation, link.anchor)
 
         return Posture(positions, turns, axes, anchors)
 
@@ -275,11 +255,6 @@ def load_mjcf(path: Path) -> mujoco.MjModel:
             return mujoco.MjModel.from_xml_path(str(path))
     except ValueError as error:
         raise InputError(f"{path}: MuJoCo cannot read this model: {error}") from error
-
-
-def _times(turns: np.ndarray, matrix: np.ndarray) -> np.ndarray:
-    # One large product instead of many small ones.
-    return (turns.reshape(-1, 3) @ matrix).reshape(len(turns), 3, *matrix.shape[1:])
 
 
 def _read_link(

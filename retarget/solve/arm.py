@@ -15,8 +15,8 @@ from acehand_core.geometry import frames, rotations
 from acehand_core.mujoco_gl import import_mujoco
 from acehand_core.settings import numbers, setting
 from acehand_core.types import RigidTransform
-from retarget.robots.collision_shapes import FrameSet
-from retarget.robots.kinematics import KinematicTree, Posture, ancestors
+from retarget.robots.collision_shapes import FrameSet, Posture
+from retarget.robots.kinematics import KinematicTree, ancestors
 
 if TYPE_CHECKING:
     import mujoco

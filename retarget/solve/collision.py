@@ -19,12 +19,13 @@ from acehand_core.geometry import rotations
 from acehand_core.mujoco_gl import import_mujoco
 from retarget.robots.collision_shapes import (
     FrameSet,
+    Posture,
     closest_points,
     distances_to_boxes,
     link_places,
 )
 from retarget.robots.hand_spec import HandSpec
-from retarget.robots.kinematics import KinematicTree, Posture, load_mjcf
+from retarget.robots.kinematics import KinematicTree, load_mjcf
 from retarget.solve.costs import Cost, PairGaps, Problem, State, Weights
 from retarget.solve.pinch import pinch_fingers
 

@@ -18,8 +18,9 @@ from jaxtyping import Float, Int
 from acehand_core.geometry import rotations
 from acehand_core.hand.skeleton import DISTALS, INTERMEDIATES, TIPS, finger_keypoints
 from acehand_core.motion import Calibration
+from retarget.robots.collision_shapes import Posture
 from retarget.robots.hand_spec import Commands, HandSpec
-from retarget.robots.kinematics import KinematicTree, Posture
+from retarget.robots.kinematics import KinematicTree
 from retarget.solve.pinch import Pinches, pinch_fingers
 from retarget.targets import (
     CALIBRATION_SIZE,

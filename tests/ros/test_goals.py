@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from acehand_ros.control import own_names
-from acehand_ros.control_client import RosControllers
+from acehand_ros.drive import RosControllers
 from retarget.robots.robot import load_robot
 
 LEFT = {"left": own_names(load_robot("inspire"))["left"]}
