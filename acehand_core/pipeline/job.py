@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from acehand_core.atomic import check_free
 from acehand_core.errors import AcehandError, InputError, Interrupted, OutputError
@@ -21,6 +21,7 @@ from acehand_core.lerobot.dataset import FinishedEpisodes, prepare_output
 from acehand_core.motion import DroppedMessages, HandMotion, Recording, RobotTrajectory
 from acehand_core.pipeline.converter import Converter, Input, TrackedHands
 from acehand_core.pipeline.dataset import Dataset, draw
+from acehand_core.pipeline.narration import Narration
 from acehand_core.pipeline.plan import Plan, cut_input
 from acehand_core.pipeline.report import (
     EpisodeReport,
@@ -39,9 +40,6 @@ from acehand_core.trackers.choose import open_tracked
 from acehand_core.types import Progress, no_progress
 from retarget.retargeting import retarget_motion
 from retarget.robots.robot import Robot, load_robot
-
-if TYPE_CHECKING:
-    from acehand_core.pipeline.narration import Narration
 
 
 def run_job(
@@ -121,8 +119,6 @@ class _Job:
         converter = Converter.of(settings, progress, registry)
         narration = None
         if settings.task_file:
-            from acehand_core.pipeline.narration import Narration
-
             narration = Narration.read(settings.task_file)
             narration.check_inputs(paths)
             for path in paths:

@@ -43,6 +43,20 @@ class TaskSegment:
     where: str
 
 
+def task_of(segments: Sequence[TaskSegment], start_s: float, end_s: float) -> str | None:
+    """Return the task from one time to another; None without a row for it.
+
+    The row with times that overlaps most, the earliest of several; else that of all of it.
+    """
+    best, most = None, 0.0
+    for one in segments:
+        if one.start_s is not None and one.end_s is not None:
+            shared = min(one.end_s, end_s) - max(one.start_s, start_s)
+            if shared > most:
+                best, most = one.task, shared
+    return best or next((one.task for one in segments if one.start_s is None), None)
+
+
 @dataclass(frozen=True, slots=True)
 class _Row:
     """A row as in the file; ``recording`` "": of any recording."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,26 +18,10 @@ from acehand_core.lerobot.dataset import EpisodeKey, FinishedEpisodes
 from acehand_core.lerobot.writer import max_episode_frames
 from acehand_core.motion import CameraMotion, Recording
 from acehand_core.pipeline.converter import Converter, Input, TrackedHands
+from acehand_core.pipeline.narration import Narration, TaskSegment, task_of
 from acehand_core.pipeline.report import PlannedEpisode
 from acehand_core.pipeline.settings import TASK, JobSettings, Span
 from acehand_core.recordings.selection import HOLE_NS, at_rate, part
-
-if TYPE_CHECKING:
-    from acehand_core.pipeline.narration import Narration, TaskSegment
-
-
-def task_of(segments: Sequence[TaskSegment], start_s: float, end_s: float) -> str | None:
-    """Return the task from one time to another; None without a row for it.
-
-    The row with times that overlaps most, the earliest of several; else that of all of it.
-    """
-    best, most = None, 0.0
-    for one in segments:
-        if one.start_s is not None and one.end_s is not None:
-            shared = min(one.end_s, end_s) - max(one.start_s, start_s)
-            if shared > most:
-                best, most = one.task, shared
-    return best or next((one.task for one in segments if one.start_s is None), None)
 
 
 def duration_s(recording: Recording) -> float:

@@ -175,9 +175,9 @@ def _of_video(path: Path, place: Path, scale: float | None, whole: Recording) ->
 
 
 FORMATS = (
-    DepthFormat("the key of a LeRobot episode's depth", _of_lerobot),
     DepthFormat(f"a folder of {', '.join(_SUFFIXES)}", _of_folder),
     DepthFormat("a video with a track of 16-bit grey", _of_video),
+    DepthFormat("the key of a LeRobot episode's depth", _of_lerobot),
 )
 
 

@@ -410,22 +410,20 @@ def _refuse_options_of_others(
     path: Path, kind: type[RecordingFormat], options: RecordingOptions
 ) -> None:
     """Raise InputError with the given options that a format does not take."""
-    names = formats()
-    wrong: dict[str, list[str]] = {}
+    names, wrong = formats(), []
     for leaf in leaves(RecordingOptions):
         first, *inner = leaf.path
         if leaf.value(options) == leaf.default:
             continue
         if first == "own" and names.get(kind) != inner[0]:
-            others = [other.noun for other, name in names.items() if name == inner[0]]
+            takers = {other.noun for other, name in names.items() if name == inner[0]}
         elif first != "own" and first not in kind.takes:
-            others = list(dict.fromkeys(one.noun for one in names if first in one.takes))
+            takers = {other.noun for other in names if first in other.takes}
         else:
             continue
-        wrong.setdefault(" or ".join(others), []).append(f"`{leaf.parameter}`")
+        wrong.append(f"`{leaf.parameter}`" + (f" (for {takers.pop()})" if len(takers) == 1 else ""))
     if wrong:
-        applies = "; ".join(f"{', '.join(given)} (for {noun})" for noun, given in wrong.items())
-        raise InputError(f"{path} is {kind.noun}, so leave out: {applies}.")
+        raise InputError(f"{path} is {kind.noun}, so leave out: {', '.join(wrong)}.")
 
 
 def _with_camera(

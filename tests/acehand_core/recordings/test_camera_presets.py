@@ -202,7 +202,7 @@ def test_a_camera_of_the_pictures(tmp_path: Path, estimates) -> None:
     options = RecordingOptions(camera_estimate=True, work_dir=tmp_path / "work")
 
     def opened(options: RecordingOptions, path: Path = video):
-        return Registry().open(path, options, lambda stage, *_: shown.append(stage)).recording
+        return Registry().open(path, options, lambda stage, *_: shown.append(stage))
 
     found = opened(options)
     assert found.camera == estimates.camera and shown == ["camera, tracks"]

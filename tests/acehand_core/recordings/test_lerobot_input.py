@@ -103,7 +103,7 @@ def test_another_camera_is_a_view(tmp_path: Path, whole: list[np.ndarray]) -> No
     options = RecordingOptions(
         video_key=EGO, start_s=0.05, rigs=RigOptions(rig=rig, view=("b=second",))
     )
-    opened = Registry().open(path, options).recording
+    opened = Registry().open(path, options)
     (view,) = opened.views
     assert view.synchronised and view.T_camera_view[0, 3] == 0.2
     at = int(np.searchsorted(view.recording.timestamps_ns, opened.timestamps_ns[0]))

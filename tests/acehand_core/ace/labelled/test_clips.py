@@ -199,13 +199,13 @@ def test_a_clip_is_an_input_with_the_hands_that_it_is_labelled_with(tmp_path):
     assert registry.expand([clip, segment]) == [clip, segment]
     for path, first in ((clip, 0), (segment, 4)):
         opened = registry.open(path, RecordingOptions())
-        assert len(opened.recording) == 9 - first
-        assert opened.recording.sha256 == registry.sha256(path, RecordingOptions())
-        np.testing.assert_array_equal(opened.recording.frames.at(0), pictures(9)[first])
+        assert len(opened) == 9 - first
+        assert opened.sha256 == registry.sha256(path, RecordingOptions())
+        np.testing.assert_array_equal(opened.frames.at(0), pictures(9)[first])
         np.testing.assert_array_equal(opened.hands.joints_camera, labels.joints_camera[first:])
     # A part has the hands of its frames; the other side is left out.
     late = registry.open(clip, RecordingOptions(start_s=0.09, hands="left"))
-    assert len(late.recording) == len(late.hands) == 6
+    assert len(late) == len(late.hands) == 6
     np.testing.assert_array_equal(late.hands.joints_camera[:, 0], labels.joints_camera[3:, 0])
     assert not late.hands.known[:, 1].any()
 
@@ -216,5 +216,5 @@ def test_a_clip_is_an_input_with_the_hands_that_it_is_labelled_with(tmp_path):
     assert tracker.name == "mediapipe"
     with pytest.raises(InputError, match="does not say which frames of which clip"):
         registry.open(tmp_path / "store/other", RecordingOptions())
-    with pytest.raises(InputError, match="`mirrored` does not apply"):
+    with pytest.raises(InputError, match="leave out: `mirrored`"):
         registry.open(clip, RecordingOptions(mirrored=True))
