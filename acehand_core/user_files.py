@@ -129,7 +129,10 @@ def without_header(content: Any, form: str, version: int, where: str) -> dict[st
 
 
 def structured(
-    kind: type[Made] | Mapping[str, Any], value: Any, where: str | Path, *at: str
+    kind: type[Made] | types.GenericAlias | Mapping[str, Any],
+    value: Any,
+    where: str | Path,
+    *at: str,
 ) -> Made:
     """Return a file's value as ``kind``. Raises SchemaError with ``where`` and the entry.
 

@@ -465,10 +465,10 @@ def _review(result: Result) -> str:
     healthy = result["healthy"]
     text = (
         f"`{command}`, {result['clips']} rendered clips of one lab, {result['damaged']} of them "
-        f"damaged, one of each kind: {result['found']} found, which is an episode that is doubtful "
-        f"or rejected with a finding that says what is wrong{missing}"
-        f". Of the healthy ones {healthy['accepted']} were accepted, {healthy['doubtful']} "
-        f"doubtful, {healthy['rejected']} rejected. What there is without the report: `acehand "
+        f"damaged, one of each kind: {result['found']} found, which is an episode that warns "
+        f"or fails with a finding that says what is wrong{missing}"
+        f". Of the healthy ones {healthy['pass']} passed, {healthy['warn']} "
+        f"warned, {healthy['fail']} failed. What there is without the report: `acehand "
         f"dataset check` and a verdict of `fail` find {result['found_by_peer']}; counting `warn`, "
         f"too, {result['found_by_peer_with_warnings']}, and {result['healthy_warned_by_peer']} "
         f"healthy clips. {result['report_s_per_episode']:.1f} s per episode, without the page; "

@@ -9,8 +9,8 @@ again; which variant of a kind, says the seed. A recording is healthy if the mai
 hand in 70 % of its frames or more and its own verdict is not "fail"; that is decided before
 anything is damaged, and without the report.
 
-A damage is found where the episode is doubtful or rejected and a finding says what is wrong (one of
-the checks listed for the damage); ``found_by_status`` counts doubtful and rejected episodes
+A damage is found where the episode warns or fails and a finding says what is wrong (one of
+the checks listed for the damage); ``found_by_status`` counts those episodes
 whatever the reason. The peer is what there is without the report: ``acehand dataset check``, which
 finds an episode whose files it names, and the main job's own verdict, which finds one if it is
 "fail" (in ``found_by_peer``), or also "warn" (``found_by_peer_with_warnings``).
@@ -94,7 +94,7 @@ def scores(dataset: Path, truth: dict[str, Any]) -> dict[str, Any]:
     named = named_by_check(dataset)
     check_seconds = time.perf_counter() - started
 
-    damaged, healthy, findings = [], Counter(accepted=0, doubtful=0, rejected=0), []
+    damaged, healthy, findings = [], Counter({"pass": 0, "warn": 0, "fail": 0}), []
     verdicts: dict[int, str] = {}
     for episode in inspection.episodes:
         number = episode.number
@@ -111,7 +111,7 @@ def scores(dataset: Path, truth: dict[str, Any]) -> dict[str, Any]:
         by = sorted({finding.check for finding in said if finding.check in damage.checks})
         damaged.append({
             "episode": number, "damage": kind, "variant": variant, "status": episode.status,
-            "found": episode.status != "accepted" and bool(by), "by": by,
+            "found": episode.status != "pass" and bool(by), "by": by,
             "also": sorted({finding.check for finding in said} - {*by}),
             "check": number in named, "verdict": verdicts[number],
         })  # fmt: skip
@@ -123,7 +123,7 @@ def scores(dataset: Path, truth: dict[str, Any]) -> dict[str, Any]:
         "clips": len(verdicts), "seed": truth["seed"], "variant": truth["variant"],
         "damaged": len(damaged),
         "found": sum(entry["found"] for entry in damaged),
-        "found_by_status": sum(entry["status"] != "accepted" for entry in damaged),
+        "found_by_status": sum(entry["status"] != "pass" for entry in damaged),
         "healthy": dict(healthy),
         "healthy_findings": dict(Counter(findings)),
         "found_by_peer": len(flagged.difference(whole)),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from retarget.check import check_hand as check_hand
-    from retarget.replay.judgements import read_gates as read_gates
+    from retarget.replay.checks import read_limits as read_limits
     from retarget.replay.simulate import Physics as Physics
     from retarget.retargeting import calibrate_motion, retarget_motion
     from retarget.robots.robot import Robot as Robot
@@ -45,7 +45,7 @@ _PUBLIC = {
     "check_hand": "check:check_hand",
     "load_robot": "robots.robot:load_robot",
     "read_calibrations": "solve.calibration_file:known_calibrations",
-    "read_gates": "replay.judgements:read_gates",
+    "read_limits": "replay.checks:read_limits",
     "retarget": "retargeting:retarget_motion",
     "robot_names": "robots.robot:robot_names",
 }

@@ -22,8 +22,8 @@ from acehand_core.motion import (
 )
 from acehand_core.processes import one_blas_thread
 from acehand_core.types import SIDES, Latency, Side, TimestampsNs
+from retarget.replay.checks import CHECKS, Checks, Measure, findings, status_of
 from retarget.replay.clip import EpisodeArrays, clip_measures, clip_of, evidence_measures
-from retarget.replay.judgements import JUDGEMENTS, Judgements, Measure, findings, status_of
 from retarget.replay.metrics import flexion_report
 from retarget.replay.simulate import Physics, play, sent_commands
 from retarget.robots.hand_spec import Commands, HandSpec, limit_violations, speed_violations
@@ -66,7 +66,7 @@ def retarget_motion(
     base_limits: BaseLimits | None = BaseLimits(),
     calibrations: Mapping[Side, Calibration] | None = None,
     physics: Physics = PHYSICS,
-    gates: Judgements = JUDGEMENTS,
+    limits: Checks = CHECKS,
     unchecked: bool = False,
     source_ns: TimestampsNs | None = None,
 ) -> RobotTrajectory:
@@ -84,7 +84,7 @@ def retarget_motion(
         base_limits: smoothness of the bases; None fixes each base to its palm.
         calibrations: known ones by side; the others are fitted to this motion.
         physics: how commands are replayed and delayed.
-        gates: limits of the verdict (``judgements.read_gates``).
+        limits: limits of the verdict (``checks.read_limits``).
         unchecked: accept a user's robot that fails its checks, and list them in the notes.
         source_ns: stamps of the source's frames; None: those of the motion.
 
@@ -127,7 +127,7 @@ def retarget_motion(
     if wrong := faults(robot, seen):
         notes = (f"the robot does not pass its checks: {'; '.join(wrong)}", *trajectory.notes)
         trajectory = replace(trajectory, notes=notes)
-    return replace(trajectory, verdict=judge(motion, trajectory, gates, robot, source_ns))
+    return replace(trajectory, verdict=judge(motion, trajectory, limits, robot, source_ns))
 
 
 def _measured(
@@ -246,7 +246,7 @@ def _in_frame(
 def judge(
     motion: HandMotion,
     trajectory: RobotTrajectory,
-    gates: Judgements = JUDGEMENTS,
+    limits: Checks = CHECKS,
     robot: Robot | None = None,
     source_ns: TimestampsNs | None = None,
 ) -> Verdict:
@@ -277,13 +277,12 @@ def judge(
         if clip.valid[:, slot].any():
             measures += _replay_measures(trajectory, slot, side)
 
-    found, reasons = findings(measures, gates), []
+    found, reasons = findings(measures, limits), []
     for finding in found:
-        limit = getattr(gates[finding.check], finding.level, None)
+        limit = getattr(limits[finding.check], finding.level, None)
         named = limit is not None and finding.check not in _PLAIN
         reasons.append(f"{finding.text} (limit {limit:g})" if named else finding.text)
-    words = {"accepted": "pass", "doubtful": "warn", "rejected": "fail"}
-    return Verdict(words[status_of(found)], tuple(reasons))  # type: ignore[arg-type]
+    return Verdict(status_of(found), tuple(reasons))
 
 
 def _replay_measures(trajectory: RobotTrajectory, slot: int, side: Side) -> Iterator[Measure]:

@@ -22,7 +22,7 @@ from acehand_core.cli.hands import View
 from acehand_core.cli.review import Inspect, Review
 from acehand_core.pipeline.settings import JobSettings
 from acehand_core.settings import Leaf, default_text, leaves
-from retarget.replay.judgements import JUDGEMENTS
+from retarget.replay.checks import CHECKS
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 _TABLE = re.compile(r"^.*<!-- table ([\w ]+) -->$", re.MULTILINE)
@@ -72,12 +72,12 @@ def flag_table(settings: Iterable[Leaf]) -> str:
 
 def limit_table() -> str:
     """Return a Markdown table of the checks of acehand inspect: meaning and limits."""
-    rows = ["| check | in | doubtful above | rejected above | measures |", "|---|---|---|---|---|"]
+    rows = ["| check | in | warn above | fail above | measures |", "|---|---|---|---|---|"]
     where = {"clip": "both", "replay": "verdict"}
-    for name, limit in JUDGEMENTS.items():
+    for name, limit in CHECKS.items():
         unit = f" {limit.unit}" if limit.unit else ""
         ends = [f"{end:g}{unit}" if isfinite(end) else "never"
-                for end in (limit.doubtful, limit.rejected)]  # fmt: skip
+                for end in (limit.warn, limit.fail)]  # fmt: skip
         seen = where.get(limit.source, "report")
         rows.append(f"| `{name}` | {seen} | {ends[0]} | {ends[1]} | {limit.meaning} |")
     return "\n".join(rows) + "\n"

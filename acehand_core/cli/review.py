@@ -14,12 +14,12 @@ from acehand_core.settings import like, setting
 
 if TYPE_CHECKING:
     from acehand_core.review.inspect import Inspection
-    from retarget.replay.judgements import Status
+    from retarget.replay.checks import Status
 
 _DATASETS = "LeRobot datasets with hands, or folders of them"
 #: Cache of measures in the folder of a review.
 _WORK = ".work"
-STATUSES: tuple[Status, ...] = ("accepted", "doubtful", "rejected")
+STATUSES: tuple[Status, ...] = ("pass", "warn", "fail")
 _SHARE: Mapping[str, Any] = {"low": 0, "high": 1, "default_text": "no limit", "metavar": "SHARE"}
 
 
@@ -36,11 +36,11 @@ class Inspect:
     )
     looks: int = setting(12, "frames per episode in which hands are detected again", low=0)
     page: bool = setting(True, "write report.html, not only report.json", pair=True)
-    max_rejected: float | None = setting(
-        None, "exit code 1 above this share of rejected episodes", **_SHARE
+    max_failed: float | None = setting(
+        None, "exit code 1 above this share of failed episodes", **_SHARE
     )
-    max_doubtful: float | None = setting(
-        None, "exit code 1 above this share of doubtful or rejected episodes", **_SHARE
+    max_warned: float | None = setting(
+        None, "exit code 1 above this share of failed or warned episodes", **_SHARE
     )
 
     def run(self, terminal: console.Terminal) -> int:
@@ -63,13 +63,13 @@ class Inspect:
 
         _say(inspection)
         total = max(len(inspection.episodes), 1)
-        rejected = inspection.count("rejected") / total
-        doubtful = inspection.count("doubtful") / total
-        passed = (self.max_rejected is None or rejected <= self.max_rejected) and (
-            self.max_doubtful is None or rejected + doubtful <= self.max_doubtful
+        failed = inspection.count("fail") / total
+        warned = inspection.count("warn") / total
+        passed = (self.max_failed is None or failed <= self.max_failed) and (
+            self.max_warned is None or failed + warned <= self.max_warned
         )
         if not passed:
-            console.say(f"too many: {rejected:.0%} rejected, {doubtful:.0%} doubtful")
+            console.say(f"too many: {failed:.0%} fail, {warned:.0%} warn")
         counts = {status: inspection.count(status) for status in STATUSES}
         episodes = len(inspection.episodes)
         console.say_files(
@@ -123,9 +123,9 @@ def _title(folders: tuple[Path, ...]) -> str:
 
 def _inspected(of: Inspect | Review, output: Path, terminal: console.Terminal) -> Inspection:
     from acehand_core.review.inspect import inspect
-    from retarget.replay.judgements import JUDGEMENTS, read_gates
+    from retarget.replay.checks import CHECKS, read_limits
 
-    limits = JUDGEMENTS if of.limits is None else read_gates(of.limits)
+    limits = CHECKS if of.limits is None else read_limits(of.limits)
     return inspect(of.folders, limits, of.looks, output / _WORK, terminal.bars)
 
 
@@ -142,7 +142,7 @@ def _say(inspection: Inspection) -> None:
     for check, levels_of in sorted(levels.items(), key=lambda item: -item[1].total()):
         console.say(f"  {check}: " + ", ".join(f"{n} {level}" for level, n in levels_of.items()))
     for episode in inspection.episodes:
-        if episode.status == "rejected":
-            first = next(f for f in episode.findings if f.level == "rejected")
+        if episode.status == "fail":
+            first = next(f for f in episode.findings if f.level == "fail")
             name = inspection.datasets[episode.dataset].name
-            console.say(f"  rejected: {name} episode {episode.number}: {first.text}")
+            console.say(f"  fail: {name} episode {episode.number}: {first.text}")

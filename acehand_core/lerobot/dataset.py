@@ -169,6 +169,8 @@ class EpisodeKey:
         settings = dict(values.pop("settings"))
         if "solver" in settings:
             settings["method"] = settings.pop("solver")
+        if "gates" in settings:
+            settings["limits"] = settings.pop("gates")
         if settings.get("prior") == "off":
             del settings["prior"]
         return cls(extent=values.pop("cut"), settings=settings, **values)

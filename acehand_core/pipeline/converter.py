@@ -24,7 +24,7 @@ from acehand_core.settings import file_identity
 from acehand_core.trackers.base import Tracker
 from acehand_core.trackers.choose import cached, open_tracked
 from acehand_core.types import SIDES, Progress, Side
-from retarget.replay.judgements import JUDGEMENTS, Judgements, read_gates
+from retarget.replay.checks import CHECKS, Checks, read_limits
 from retarget.replay.simulate import Physics
 from retarget.retargeting import refuse_faulty, retarget_motion
 from retarget.robots.robot import Robot, load_robot
@@ -67,7 +67,7 @@ class Converter:
     retargeter: Retargeter
     arm: Arm | None
     given: Mapping[Side, StoredCalibration]
-    gates: Judgements
+    limits: Checks
 
     @classmethod
     def of(
@@ -86,7 +86,7 @@ class Converter:
             retargeter=retargeter_named(settings.method, settings.second_pass),
             arm=settings.arm.load(),
             given=read_calibrations(settings.calibration, robot) if settings.calibration else {},
-            gates=read_gates(settings.gates) if settings.gates else JUDGEMENTS,
+            limits=read_limits(settings.limits) if settings.limits else CHECKS,
         )
 
     def shaping(self, fps: int | None) -> dict[str, Any]:
@@ -135,7 +135,7 @@ class Converter:
             self.retargeter,
             calibrations=tracked.calibrations,
             physics=Physics(latency=settings.latency, second_pass=settings.second_pass),
-            gates=self.gates,
+            limits=self.limits,
             unchecked=settings.robot_unchecked,
             source_ns=view.source_timestamps_ns,
         )

@@ -197,7 +197,7 @@ class JobSettings:
         metavar="FILE",
         identity="always",
     )
-    gates: Path | None = setting(
+    limits: Path | None = setting(
         None, "YAML with limits of the verdict (docs/formats.md)", metavar="FILE", identity="always"
     )
     latency: Latency = setting(

@@ -21,19 +21,19 @@ from acehand_core.lerobot.check_files import DatasetProblem
 from acehand_core.lerobot.episode import DatasetReader, Episode
 from acehand_core.provenance import code_sha256, library_versions
 from acehand_core.recordings import lerobot_video
-from acehand_core.review.checks import batch_measures, episode_measures
+from acehand_core.review.measures import batch_measures, episode_measures
 from acehand_core.review.pictures import LOOKS, picture_measures
 from acehand_core.types import Progress, no_progress
-from retarget.replay.clip import hand_length, wrist_paths
-from retarget.replay.judgements import (
-    JUDGEMENTS,
+from retarget.replay.checks import (
+    CHECKS,
+    Checks,
     Finding,
-    Judgements,
     Measure,
     Status,
     findings,
     status_of,
 )
+from retarget.replay.clip import hand_length, wrist_paths
 from retarget.robots.robot import Robot, load_stored_robot
 
 FORMAT, VERSION = "acehand-inspection", 1
@@ -44,7 +44,7 @@ class InspectedEpisode:
     """Measures and findings of one episode.
 
     ``dataset`` is an index of ``Inspection.datasets``; ``facts`` are compared within the batch
-    (``checks.batch_measures``).
+    (``measures.batch_measures``).
     """
 
     dataset: int
@@ -96,7 +96,7 @@ class Inspection:
 
     datasets: tuple[Path, ...]
     episodes: tuple[InspectedEpisode, ...]
-    limits: Judgements
+    limits: Checks
     looks: int
 
     @property
@@ -120,7 +120,7 @@ class Inspection:
         return sum(episode.status == status for episode in self.episodes)
 
     def to_json(self) -> dict[str, Any]:
-        statuses: tuple[Status, ...] = ("accepted", "doubtful", "rejected")
+        statuses: tuple[Status, ...] = ("pass", "warn", "fail")
 
         def counted(name: str) -> dict[str, dict[str, int]]:
             groups: dict[str, dict[str, int]] = {}
@@ -144,7 +144,7 @@ class Inspection:
             "by_task": counted("task"), "by_subject": counted("subject"),
             "limits": {
                 check: {**{level: limit if np.isfinite(limit) else None for level, limit in
-                           (("doubtful", limit.doubtful), ("rejected", limit.rejected))},
+                           (("warn", limit.warn), ("fail", limit.fail))},
                         "unit": limit.unit, "meaning": limit.meaning}
                 for check, limit in self.limits.items()
             },
@@ -195,7 +195,7 @@ def find_datasets(paths: Sequence[Path]) -> tuple[Path, ...]:
 
 def inspect(
     paths: Sequence[Path],
-    limits: Judgements = JUDGEMENTS,
+    limits: Checks = CHECKS,
     looks: int = LOOKS,
     work: Path | None = None,
     progress: Progress = no_progress,
@@ -203,7 +203,7 @@ def inspect(
     """Check every episode of datasets, or of folders of datasets.
 
     Args:
-        limits: see ``judgements.JUDGEMENTS``.
+        limits: see ``checks.CHECKS``.
         looks: frames per episode in which hands are detected again.
         work: cache of measures; they count while episode, video and checks are the same.
 
@@ -271,7 +271,7 @@ def _inspected(
         measure = Measure("unreadable", 1, f"it cannot be read: {error}")
         unknown = {"camera": None, "source_size": None, "work": [0.0, 0.0], "hand_length": None}
         return InspectedEpisode(
-            place, number, "", "", None, "", 0, 1.0, "rejected", (measure,), (), unknown
+            place, number, "", "", None, "", 0, 1.0, "fail", (measure,), (), unknown
         )
 
     kept = None if work is None else work / f"{episode.fingerprint}.json"

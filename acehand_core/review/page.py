@@ -29,12 +29,12 @@ from acehand_core.errors import MissingDependencyError
 from acehand_core.geometry import rotations
 from acehand_core.hand.skeleton import TIPS, WRIST
 from acehand_core.lerobot.episode import DatasetReader, Episode
-from acehand_core.review.checks import calibrations_of, episode_measures, tip_errors
 from acehand_core.review.decisions import Decision
 from acehand_core.review.inspect import InspectedEpisode, Inspection, robot_of
+from acehand_core.review.measures import calibrations_of, episode_measures, tip_errors
 from acehand_core.types import SIDES, Progress, no_progress
+from retarget.replay.checks import CHECKS, Finding, findings
 from retarget.replay.clip import extent, in_camera, project
-from retarget.replay.judgements import JUDGEMENTS, Finding, findings
 from retarget.robots.robot import Robot
 
 # A block has hands, robot and curves of an episode: four bytes with the length of a JSON head, the
@@ -213,7 +213,7 @@ def _entry(inspection: Inspection, place: int, video: tuple[str, float] | None) 
 
 def excess(finding: Finding, inspection: Inspection) -> float:
     """Return the ratio of a finding to its limit, to put the worst first."""
-    limit = inspection.limits[finding.check].doubtful
+    limit = inspection.limits[finding.check].warn
     return round(min(finding.value / limit, 1e3), 3) if limit > 0 else 1e3 * (finding.value > 0)
 
 
@@ -308,6 +308,6 @@ def write_episode_page(
     episode, robot = reader.read(number), robot_of(reader)
     measures = episode_measures(episode, robot)
     inspected = InspectedEpisode.of(0, episode, measures, findings(measures), {})
-    inspection = Inspection((reader.dataset,), (inspected,), JUDGEMENTS, looks=0)
+    inspection = Inspection((reader.dataset,), (inspected,), CHECKS, looks=0)
     title = f"{reader.dataset.resolve().name}, episode {number}"
     write_report(inspection, path, title, single=True, progress=progress)

@@ -19,8 +19,8 @@ from acehand_core.lerobot.episode import Episode
 from acehand_core.motion import Recording
 from acehand_core.recordings.selection import resized
 from acehand_core.types import SIDES
+from retarget.replay.checks import CHECKS, Measure
 from retarget.replay.clip import extent, project
-from retarget.replay.judgements import JUDGEMENTS, Measure
 
 if TYPE_CHECKING:
     from acehand_core.trackers.mediapipe.networks import Look
@@ -216,6 +216,6 @@ def _missing(episode: Episode, recording: Recording, looks: int) -> list[Measure
         share = len(lost) / min(looks, len(frames))
         text = f"in {share:.0%} of its frames in full view the {side} hand is not in the video"
         if episode.origin.get("tracker") != "mediapipe":  # gloves may hide it from these networks
-            share = min(share, JUDGEMENTS["picture_missing"].rejected)
+            share = min(share, CHECKS["picture_missing"].fail)
         measures.append(Measure("picture_missing", share, text, side, lost[0] if lost else None))
     return measures

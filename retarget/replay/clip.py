@@ -17,7 +17,7 @@ from acehand_core.geometry import frames, rotations
 from acehand_core.hand.skeleton import BONES, FINGERS, KNUCKLES, TIPS, WRIST, finger_keypoints
 from acehand_core.motion import HandMotion, RobotTrajectory, runs
 from acehand_core.types import SIDES, JointsCamera, PerHand, PerHandFlag, Side, TimestampsNs
-from retarget.replay.judgements import Measure
+from retarget.replay.checks import Measure
 from retarget.robots.hand_spec import HandSpec
 from retarget.robots.kinematics import KinematicTree
 from retarget.robots.robot import Robot

@@ -17,7 +17,7 @@ from acehand_core.geometry import frames, rotations
 from acehand_core.motion import ArmMotion, RobotTrajectory, Verdict, runs
 from acehand_core.processes import one_blas_thread
 from acehand_core.types import SIDES
-from retarget.replay.judgements import JUDGEMENTS
+from retarget.replay.checks import CHECKS
 from retarget.robots.robot import Robot
 from retarget.solve import arm_search
 from retarget.solve.arm import Arm, ArmJoints, ArmSettings, BasePath
@@ -185,7 +185,7 @@ def _reach_findings(
             alone = np.mean(~motion.reached_alone[active])
             way = f"; with nothing in its way {alone:.1%}" if alone < share else ""
             yield (
-                "fail" if share > JUDGEMENTS["reach"].rejected else "warn",
+                "fail" if share > CHECKS["reach"].fail else "warn",
                 f"the {SIDES[slot]} arm does not reach {share:.1%} of the frames{base} "
                 f"({_listed(active & ~motion.reached)}){way}",
             )

@@ -9,7 +9,7 @@ from acehand_core.errors import SchemaError
 from acehand_core.motion import FlexionReport, ReplayReport, RobotTrajectory
 from acehand_core.provenance import Agreement, Provenance
 from helpers.retarget_samples import motion_of, moving_hands
-from retarget.replay.judgements import JUDGEMENTS, read_gates
+from retarget.replay.checks import CHECKS, read_limits
 from retarget.retargeting import judge
 
 COUNT = 100
@@ -123,7 +123,7 @@ def test_broken_limits_fail(motion, trajectory, field):
     ],
 )
 def test_simulation_gates(motion, trajectory, slot, side, field, gate, text):
-    warn, fail = JUDGEMENTS[gate].doubtful, JUDGEMENTS[gate].rejected
+    warn, fail = CHECKS[gate].warn, CHECKS[gate].fail
     text = text.format(side=side)
     for value, status, named in (
         (warn, "pass", ()), (warn * 1.01, "warn", (text, f"(limit {warn:g})")),
@@ -261,16 +261,16 @@ def test_what_was_assumed_is_a_reason(motion, trajectory):
     assert verdict.status == "warn" and "single picture" in verdict.reasons[0]
 
 
-def test_gates_from_a_file(motion, trajectory, tmp_path):
-    path = tmp_path / "gates.yaml"
+def test_limits_from_a_file(motion, trajectory, tmp_path):
+    path = tmp_path / "limits.yaml"
     path.write_text("tracking_rad: {warn: 0.01, fail: 0.02}\nfilled: {warn: 0.1}\n")
-    gates = read_gates(path)
-    assert (gates["tracking_rad"].doubtful, gates["tracking_rad"].rejected) == (0.01, 0.02)
-    filled = dataclasses.replace(JUDGEMENTS["filled"], doubtful=0.1)
-    assert gates == JUDGEMENTS | {"tracking_rad": gates["tracking_rad"], "filled": filled}
+    limits = read_limits(path)
+    assert (limits["tracking_rad"].warn, limits["tracking_rad"].fail) == (0.01, 0.02)
+    filled = dataclasses.replace(CHECKS["filled"], doubtful=0.1)
+    assert limits == CHECKS | {"tracking_rad": limits["tracking_rad"], "filled": filled}
     late = with_report(trajectory, 0, rms_tracking_rad=0.03)
     assert judge(motion, late).status == "pass"
-    assert_verdict(judge(motion, late, gates), "fail", "0.03 rad", "(limit 0.02)")
+    assert_verdict(judge(motion, late, limits), "fail", "0.03 rad", "(limit 0.02)")
 
 
 @pytest.mark.parametrize(
@@ -285,9 +285,9 @@ def test_gates_from_a_file(motion, trajectory, tmp_path):
         ("- filled", "mapping"),
     ],
 )
-def test_bad_gates_say_why(tmp_path, text, message):
-    path = tmp_path / "gates.yaml"
+def test_bad_limits_say_why(tmp_path, text, message):
+    path = tmp_path / "limits.yaml"
     path.write_text(text)
     with pytest.raises(SchemaError, match=message) as error:
-        read_gates(path)
+        read_limits(path)
     assert str(path) in str(error.value)

@@ -6,7 +6,7 @@ const report = JSON.parse(document.getElementById("report").textContent);
 const $ = (id) => document.getElementById(id);
 const COLOURS = { left: "#1565c0", right: "#b23c00" };
 const STATES = ["#e4e7eb", "#5f9ea0", "#f2c14e", "#d1495b"];
-const SEVERITY = { rejected: 0, doubtful: 1, accepted: 2 };
+const SEVERITY = { fail: 0, warn: 1, pass: 2 };
 const WORDS = { accept: "accepted", doubt: "doubtful", reject: "rejected" };
 const BONES = [];
 for (let finger = 0; finger < 5; finger++) {
@@ -197,7 +197,7 @@ function drawCounts() {
   const decided = episodes.filter((e) => decisions.get(keyOf(e))?.decision).length;
   $("counts").replaceChildren(
     element("span", `${episodes.length} episodes`),
-    ...["accepted", "doubtful", "rejected"].map((s) => element("span", `${count(s)} ${s}`, { class: `badge ${s}` })),
+    ...["pass", "warn", "fail"].map((s) => element("span", `${count(s)} ${s}`, { class: `badge ${s}` })),
     element("span", `${decided} decided`),
   );
 }
@@ -230,15 +230,15 @@ function button(text, action) {
 }
 
 function drawBatch() {
-  const groups = (values) => Object.entries(values).map(([name, n]) => [name, n.accepted, n.doubtful, n.rejected]);
+  const groups = (values) => Object.entries(values).map(([name, n]) => [name, n.pass, n.warn, n.fail]);
   const tables = element("div", undefined, { class: "tables" });
   const reasons = Object.entries(report.reasons).map(([check, n]) => {
     const link = button(check.replaceAll("_", " "), () => { $("by-check").value = check; filterList(); });
     return [link, n, report.limits[check].meaning];
   });
   tables.append(
-    table("By task", ["task", "accepted", "doubtful", "rejected"], groups(report.by_task)),
-    table("By subject", ["subject", "accepted", "doubtful", "rejected"], groups(report.by_subject)),
+    table("By task", ["task", "pass", "warn", "fail"], groups(report.by_task)),
+    table("By subject", ["subject", "pass", "warn", "fail"], groups(report.by_subject)),
   );
   // Of an episode the worst of each check, and no more than three: the others want to be seen, too.
   const worst = episodes.flatMap((e) => [...new Map(e.findings.filter(isFault).sort((a, b) => a.excess - b.excess).map((f) => [f.check, f])).values()]
@@ -251,7 +251,7 @@ function drawBatch() {
   const found = table("Found", ["check", "episodes", "what it measures"], reasons);
   $("batch").replaceChildren(...report.notes.map((note) => element("p", note)), tables, moments, found,
     element("h3", "Distributions and limits"),
-    element("p", "Each point is an episode (its worse hand; of many episodes only those far out); lines are the limits: above the first it is doubtful, above the second rejected.", { class: "quiet" }),
+    element("p", "Each point is an episode (its worse hand; of many episodes only those far out); lines are the limits: above the first it is a warning, above the second it fails.", { class: "quiet" }),
     element("div", undefined, { id: "distributions" }));
   drawDistributions();
 }
@@ -279,10 +279,10 @@ async function drawDistributions() {
       hovertemplate: `%{text}<br>%{x:.3g} ${limit.unit}<extra></extra>`,
     });
     const most = Math.max(...listed.map((e) => e.values[check]));
-    const right = Math.max(most * 1.05, limit.doubtful * 1.15) || 1;
+    const right = Math.max(most * 1.05, limit.warn * 1.15) || 1;
     layout[`xaxis${axis}`] = { range: [Math.min(0, ...listed.map((e) => e.values[check])), right], zeroline: false, title: { text: `${check.replaceAll("_", " ")}${limit.unit ? ` (${limit.unit})` : ""}`, standoff: 2 } };
     layout[`yaxis${axis}`] = { visible: false };
-    [[limit.doubtful, "#8a5a00"], [limit.rejected, "#b3261e"]].forEach(([x, color]) => {
+    [[limit.warn, "#8a5a00"], [limit.fail, "#b3261e"]].forEach(([x, color]) => {
       if (x !== null && x <= right) layout.shapes.push({ type: "line", x0: x, x1: x, xref: `x${axis}`, y0: 0, y1: 1, yref: `y${axis} domain`, line: { color, width: 1.5 } });
     });
   });

@@ -49,12 +49,12 @@ def test_a_stored_calibration_is_used_again(tmp_path, capsys):
     assert stored["hands"]["right"]["source_sha256"] == right["source_sha256"]
 
 
-def test_a_bad_calibration_or_gates_file_stops_before_any_work(tmp_path, capsys):
+def test_a_bad_calibration_or_limits_file_stops_before_any_work(tmp_path, capsys):
     hands, out, bad = hands_file(tmp_path / "a.npz", 6), tmp_path / "out", tmp_path / "bad"
     bad.write_text("{}")
     for flags, message in (
         (("--calibration", tmp_path / "none.json"), "none.json"), (("--calibration", bad), "bad"),
-        (("--gates", tmp_path / "none.yaml"), "none.yaml"),
+        (("--limits", tmp_path / "none.yaml"), "none.yaml"),
         (("--calibration", bad, "--method", "dex-vector"), "--method trajectory"),
     ):  # fmt: skip
         run = Run(capsys, hands, "--output", out, *flags)

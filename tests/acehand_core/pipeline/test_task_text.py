@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from acehand_core.errors import InputError
 from acehand_core.lerobot.dataset import JOB, read_provenance
-from acehand_core.pipeline.narration import Narration, TaskSegment, seconds
-from acehand_core.pipeline.plan import task_of
+from acehand_core.pipeline.narration import Narration, TaskSegment, seconds, task_of
 from helpers.bag_samples import SampleBag, pictures, stamps
 from helpers.commands import GRIPPER, Acehand, hands_file
 from helpers.commands import GripperRun as Run

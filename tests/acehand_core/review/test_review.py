@@ -13,7 +13,9 @@ import pytest
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.hand.skeleton import WRIST
 from acehand_core.lerobot.episode import DatasetReader, Episode
-from acehand_core.review.checks import (
+from acehand_core.review.decisions import apply_decisions, read_decisions
+from acehand_core.review.inspect import find_datasets, inspect, robot_of
+from acehand_core.review.measures import (
     batch_measures,
     calibrations_of,
     column_measures,
@@ -21,13 +23,11 @@ from acehand_core.review.checks import (
     origin_measures,
     tip_errors,
 )
-from acehand_core.review.decisions import apply_decisions, read_decisions
-from acehand_core.review.inspect import find_datasets, inspect, robot_of
 from acehand_core.review.pictures import _pace, picture_measures
 from helpers.commands import Acehand
 from helpers.review_samples import true_dataset
+from retarget.replay.checks import CHECKS, Measure, findings, read_limits, status_of
 from retarget.replay.clip import clip_measures, hand_length, hand_measures
-from retarget.replay.judgements import JUDGEMENTS, Measure, findings, read_gates, status_of
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def value(measures: list[Measure], check: str, side: str | None = None) -> float
 
 def test_the_truth_is_accepted(dataset, episode):
     inspection = inspect((dataset,))
-    assert [e.status for e in inspection.episodes] == ["accepted"], inspection.episodes[0].findings
+    assert [e.status for e in inspection.episodes] == ["pass"], inspection.episodes[0].findings
     assert (episode.task, episode.subject, len(episode)) == ("lift <two> blocks", "anna", 120)
 
 
@@ -78,7 +78,7 @@ def test_an_action_is_the_next_state(episode, damage):
     action = DAMAGED_ACTIONS[damage](episode.columns["action"])
     damaged = replace(episode, columns={**episode.columns, "action": action})
     found = findings(column_measures(damaged))
-    assert [(f.check, f.level) for f in found] == [("action", "rejected")]
+    assert [(f.check, f.level) for f in found] == [("action", "fail")]
 
 
 def test_no_column_may_change_unnoticed(episode):
@@ -95,12 +95,12 @@ def test_no_column_may_change_unnoticed(episode):
             continue
         broken = column.copy()
         broken[7] = np.nan
-        assert ("finite", "rejected") in found(name, broken), name
+        assert ("finite", "fail") in found(name, broken), name
         if name not in (*made, *alone):
-            assert ("hand_columns", "rejected") in found(name, column[::-1] + 0.01), name
+            assert ("hand_columns", "fail") in found(name, column[::-1] + 0.01), name
 
 
-@pytest.mark.parametrize(("metres", "level"), [(0.0, None), (0.05, "doubtful"), (0.3, "rejected")])
+@pytest.mark.parametrize(("metres", "level"), [(0.0, None), (0.05, "warn"), (0.3, "fail")])
 def test_the_robot_hand_is_where_the_human_one_is(episode, reader, metres, level):
     columns = episode.robot
     moved_away = columns.T_frame_base.copy()
@@ -180,7 +180,7 @@ def test_another_camera_does_not_agree_with_what_was_seen(episode):
     longer = seen.camera * [1.5, 1.5, 1, 1, 1, 1]
     measures = hand_measures(replace(seen, camera=longer))
     assert value(measures, "depth_size") == pytest.approx(1.5, rel=1e-4)
-    assert status_of(findings(measures)) == "rejected"
+    assert status_of(findings(measures)) == "fail"
 
 
 def test_what_a_clip_says_of_its_frames(episode):
@@ -206,7 +206,7 @@ def test_what_a_clip_says_of_its_frames(episode):
 
 @pytest.mark.parametrize(("licences", "levels"), [
     (["mediapipe: Apache-2.0"], []), (["weights: CC BY-NC 4.0"], ["note"]),
-    (["robot model: licence unknown"], ["doubtful"]), ([], ["doubtful"]),
+    (["robot model: licence unknown"], ["warn"]), ([], ["warn"]),
 ])  # fmt: skip
 def test_the_chain_of_licences(episode, licences, levels):
     made = replace(episode, origin={**episode.origin, "licenses": licences})
@@ -219,8 +219,8 @@ def test_a_camera_that_is_assumed_or_of_another_size_is_found(episode):
         return {f.check: f.level for f in found}
 
     assert not levels()
-    assert levels(camera=episode.camera * [2, 2, 2, 2, 1, 1])["principal_point"] == "rejected"
-    assert levels(camera=episode.camera * [2, 2, 2, 2, 2, 2])["field_of_view"] == "rejected"
+    assert levels(camera=episode.camera * [2, 2, 2, 2, 1, 1])["principal_point"] == "fail"
+    assert levels(camera=episode.camera * [2, 2, 2, 2, 2, 2])["field_of_view"] == "fail"
     assumed = ("no intrinsics given: a pinhole of 60 degrees across the longer side is assumed",)
     old = {k: v for k, v in episode.origin.items() if k != "assumed"}  # before it was recorded
     assert levels(origin={**old, "notes": assumed}) == {"camera": "note"}
@@ -292,7 +292,7 @@ def test_hands_of_another_moment_are_found(networks, reader, episode, late):
     assert abs(value(measures, "picture_lag") - abs(late)) <= 1
     text = next(m.text for m in measures if m.check == "picture_lag")
     assert not late or ("earlier" if late > 0 else "later") in text
-    assert (status_of(findings(measures)) == "accepted") == (late == 0)
+    assert (status_of(findings(measures)) == "pass") == (late == 0)
 
 
 def test_hands_through_another_camera_and_of_the_other_side_are_found(networks, reader, episode):
@@ -347,8 +347,8 @@ def test_hands_that_the_video_does_not_show_are_rejected(networks, reader, episo
         return {f.side: f.level for f in findings(measures) if f.check == "picture_missing"}
 
     sides = () if pictures in ("recorded", "small") else ("left", "right")
-    assert levels("mediapipe") == dict.fromkeys(sides, "rejected")
-    assert levels("gloves") == dict.fromkeys(sides, "doubtful")
+    assert levels("mediapipe") == dict.fromkeys(sides, "fail")
+    assert levels("gloves") == dict.fromkeys(sides, "warn")
     # Out of view or doubtful, a hand is not looked for.
     away = episode.joints.copy()
     away[:, 0, :, 0] += 5
@@ -362,9 +362,7 @@ def test_a_hand_where_there_is_none_is_rejected(networks, reader, episode):
     joints[:, 0, :, :2] = joints[:, 0, :, :2] * 0.5 + [-0.1, -0.15]
     invented = replace(episode, joints=joints, origin={**episode.origin, "tracker": "mediapipe"})
     found = findings(picture_measures(invented, reader.recording(0)))
-    assert [(f.side, f.level) for f in found if f.check == "picture_missing"] == [
-        ("left", "rejected")
-    ]
+    assert [(f.side, f.level) for f in found if f.check == "picture_missing"] == [("left", "fail")]
 
 
 def facts(count: int = 8) -> list[dict]:
@@ -382,7 +380,7 @@ def test_an_episode_unlike_the_others_stands_out():
     batch[5] |= {"hand_length": 0.207}
     batch[6] |= {"measures": (Measure("jitter", 1.8, ""),)}
     batch[7] |= {"fingerprint": batch[0]["fingerprint"]}
-    found = [{m.check: m.value for m in measures if m.value > JUDGEMENTS[m.check].doubtful}
+    found = [{m.check: m.value for m in measures if m.value > CHECKS[m.check].doubtful}
              for measures in batch_measures(batch)]  # fmt: skip
     assert found[3] == {"batch_camera": pytest.approx(0.6)} and found[4] == {"batch_side": 1.0}
     assert found[5] == {"batch_hand_size": pytest.approx(0.15)}
@@ -402,7 +400,7 @@ def test_sizes_made_alike_are_no_other_camera():
     def odd():
         return [n for n, measures in enumerate(batch_measures(batch)) for m in measures
                 if m.check == "batch_camera"
-                and m.value > JUDGEMENTS["batch_camera"].doubtful]  # fmt: skip
+                and m.value > CHECKS["batch_camera"].warn]  # fmt: skip
 
     assert odd() == []
     batch[3] |= {"camera": [focal * 0.6, 0, 0, 0, 640, 480]}
@@ -425,7 +423,7 @@ def test_an_assumed_lens_is_said_of_one_episode_as_of_many(dataset, monkeypatch,
         words = ["inspect", *folders[:count], "--looks", 0, "--output", output, "--no-page"]
         run = Acehand(capsys, *words)
         report = json.loads((output / "report.json").read_text())
-        assert run.json["accepted"] == count and run.json["doubtful"] == 0
+        assert run.json["pass"] == count and run.json["warn"] == 0
         (note,) = report["notes"]
         assert str(count) in note and "lens" in note and "35%" in note and note in run.err
         for episode in report["episodes"]:
@@ -434,15 +432,15 @@ def test_an_assumed_lens_is_said_of_one_episode_as_of_many(dataset, monkeypatch,
 
 def test_limits_can_be_changed_and_are_checked(tmp_path):
     path = tmp_path / "limits.yaml"
-    path.write_text("jitter: {doubtful: 0.5, rejected: null}\n")
-    limits = read_gates(path)
-    assert (limits["jitter"].doubtful, limits["jitter"].rejected) == (0.5, float("inf"))
-    assert findings([Measure("jitter", 99.0, "")], limits)[0].level == "doubtful"
-    for wrong in ("jitter: {doubtful: 5, rejected: 1}", "jitter: {doubtful: much}", "jitter: 3",
-                  "jitter: {reject: 3}", "frame: {doubtful: 1}"):  # fmt: skip
+    path.write_text("jitter: {warn: 0.5, fail: null}\n")
+    limits = read_limits(path)
+    assert (limits["jitter"].warn, limits["jitter"].fail) == (0.5, float("inf"))
+    assert findings([Measure("jitter", 99.0, "")], limits)[0].level == "warn"
+    for wrong in ("jitter: {warn: 5, fail: 1}", "jitter: {warn: much}", "jitter: 3",
+                  "jitter: {reject: 3}", "frame: {warn: 1}"):  # fmt: skip
         path.write_text(wrong)
         with pytest.raises(SchemaError, match=wrong.partition(":")[0]):
-            read_gates(path)
+            read_limits(path)
 
 
 def test_a_folder_of_datasets_is_inspected_together(dataset, tmp_path):
@@ -462,19 +460,19 @@ def test_a_folder_of_datasets_is_inspected_together(dataset, tmp_path):
         find_datasets((tmp_path / "none",))
 
 
-def test_gates_make_the_exit_code(dataset, tmp_path, capsys):
-    """Of an episode without its calibration, which is doubtful."""
+def test_limits_make_the_exit_code(dataset, tmp_path, capsys):
+    """Of an episode without its calibration, which warns."""
     copy = shutil.copytree(dataset, tmp_path / "copy")
     (copy / "acehand/episode_000000/calibration.json").unlink()
     report = tmp_path / "report"
     arguments = ("inspect", copy, "--no-page", "--looks", 0, "--output", report)
-    loose = Acehand(capsys, *arguments, "--max-rejected", 0)
-    assert (loose.code, loose.json["doubtful"], loose.json["passed"]) == (0, 1, True)
-    strict = Acehand(capsys, *arguments, "--max-doubtful", 0.5)
+    loose = Acehand(capsys, *arguments, "--max-failed", 0)
+    assert (loose.code, loose.json["warn"], loose.json["passed"]) == (0, 1, True)
+    strict = Acehand(capsys, *arguments, "--max-warned", 0.5)
     assert (strict.code, strict.json["passed"]) == (1, False)
     said = json.loads((report / "report.json").read_text())
     assert said["reasons"] == {"calibration": 1}
-    assert said["by_subject"] == {"anna": {"accepted": 0, "doubtful": 1, "rejected": 0}}
+    assert said["by_subject"] == {"anna": {"pass": 0, "warn": 1, "fail": 0}}
     # Another report is not written over.
     (report / "report.json").write_text('{"verdict": "pass"}')
     refused = Acehand(capsys, *arguments)
@@ -492,7 +490,7 @@ def test_a_damaged_episode_is_rejected_and_the_rest_inspected(dataset, tmp_path)
     content[len(content) // 2] ^= 0xFF
     data[1].write_bytes(content)
     inspection = inspect((merged,), looks=0)
-    assert [e.status for e in inspection.episodes] == ["accepted", "rejected"]
+    assert [e.status for e in inspection.episodes] == ["pass", "fail"]
     assert inspection.episodes[1].findings[0].check == "unreadable"
 
 
@@ -512,7 +510,7 @@ def test_kept_measures_are_taken_while_nothing_changed(dataset, tmp_path, monkey
     assert first[:2] == again[:2] and (first[2], again[2]) == (1, 0)
     (copy / "acehand/episode_000000/calibration.json").unlink()
     status, _, count = inspected()
-    assert (status, count) == ("doubtful", 1)
+    assert (status, count) == ("warn", 1)
 
 
 def decided(path: Path, *entries: dict) -> Path:

@@ -335,7 +335,7 @@ def test_keys_decide_and_the_server_saves(browser, served):
     assert saved() == ("doubt", None)
     # Loaded again, the page knows.
     browser.open(f"http://127.0.0.1:{port}/")
-    assert "doubtful" in browser.run("document.querySelector('#list .badge').textContent")
+    assert "warn" in browser.run("document.querySelector('#list .badge').textContent")
     assert browser.errors == []
 
 

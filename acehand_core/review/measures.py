@@ -1,6 +1,6 @@
 """Measures of an inspection in addition to those of a conversion: of files, and of a batch.
 
-``retarget.replay.judgements`` lists all checks with their limits; ``pictures`` compares an episode
+``retarget.replay.checks`` lists all checks with their limits; ``pictures`` compares an episode
 with its video.
 """
 
@@ -22,8 +22,8 @@ from acehand_core.lerobot.episode import Episode
 from acehand_core.lerobot.format import CALIBRATION
 from acehand_core.motion import Calibration
 from acehand_core.types import SIDES, Side
+from retarget.replay.checks import Measure
 from retarget.replay.clip import clip_measures, evidence_measures
-from retarget.replay.judgements import Measure
 from retarget.robots.kinematics import KinematicTree
 from retarget.robots.robot import Robot
 from retarget.solve.calibration_file import read_calibrations

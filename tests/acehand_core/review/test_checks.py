@@ -9,14 +9,13 @@ import pytest
 from acehand_core.lerobot.episode import DatasetReader
 from acehand_core.motion import RobotTrajectory
 from acehand_core.pipeline import converter as main_run
-from acehand_core.review.checks import episode_measures
 from acehand_core.review.inspect import robot_of
+from acehand_core.review.measures import episode_measures
 from helpers.commands import Run, hands_file
 from helpers.retarget_samples import moving_hands
-from retarget.replay.judgements import JUDGEMENTS, findings, status_of
+from retarget.replay.checks import CHECKS, findings, status_of
 from retarget.retargeting import judge
 
-WORDS = {"accepted": "pass", "doubtful": "warn", "rejected": "fail"}
 COUNT = 60
 
 
@@ -59,16 +58,16 @@ def outside(made: RobotTrajectory) -> RobotTrajectory:
 CLIPS = {
     "fine": ({}, None, set()),
     # Nothing was recorded for 2 s at a time: every frame is an episode of its own.
-    "half a frame a second": (stamps(fps=0.5, count=3), None, {"few_frames doubtful"}),
-    "two frames a second": (stamps(fps=2, count=12), None, {"frame_s doubtful"}),
-    "one frame": ({"joints": moving_hands(1)}, None, {"few_frames doubtful"}),
+    "half a frame a second": (stamps(fps=0.5, count=3), None, {"few_frames warn"}),
+    "two frames a second": (stamps(fps=2, count=12), None, {"frame_s warn"}),
+    "one frame": ({"joints": moving_hands(1)}, None, {"few_frames warn"}),
     # 20 of 60 frames: 0.7 s from one to the next, 0.67 more than usual.
-    "a hole in time": (stamps(*range(20, 40)), None, {"stamp_gaps rejected"}),
-    "a hand that is mostly missing": (absent(1, 20), None, {"absent doubtful"}),
+    "a hole in time": (stamps(*range(20, 40)), None, {"stamp_gaps fail"}),
+    "a hand that is mostly missing": (absent(1, 20), None, {"absent warn"}),
     "a hand that never appears": (absent(1, 0), None, set()),
-    "a wrist that jumps": (elsewhere(), None, {"speed rejected"}),
-    "a far base": ({}, far_base, {"base rejected"}),
-    "joints outside their limits": ({}, outside, {"joint_limits rejected"}),
+    "a wrist that jumps": (elsewhere(), None, {"speed fail"}),
+    "a far base": ({}, far_base, {"base fail"}),
+    "joints outside their limits": ({}, outside, {"joint_limits fail"}),
 }  # fmt: skip
 
 
@@ -97,11 +96,11 @@ def test_a_clip_is_judged_alike(name, tmp_path, capsys, monkeypatch):
 
     reader = DatasetReader(output)
     measures = [m for m in episode_measures(reader.read(0), robot_of(reader))
-                if JUDGEMENTS[m.check].source == "clip"]  # fmt: skip
+                if CHECKS[m.check].source == "clip"]  # fmt: skip
     found = findings(measures)
     assert wanted <= {f"{f.check} {f.level}" for f in found}
     if not wanted:
-        assert status_of(found) == "accepted"
+        assert status_of(found) == "pass"
     # All that the page finds is among the converter's reasons, and nothing else but of the replay.
     said = {reason.split(" (limit")[0] for reason in verdict.reasons}
     # Of joints beyond their limits the converter counts both hands, before they were stored.
@@ -110,6 +109,6 @@ def test_a_clip_is_judged_alike(name, tmp_path, capsys, monkeypatch):
         "outside the joint limits" in reason for reason in said
     )
     order = ["pass", "warn", "fail"]
-    assert order.index(verdict.status) >= order.index(WORDS[status_of(found)])
+    assert order.index(verdict.status) >= order.index(status_of(found))
     if len(said) == len({f.text for f in found}):
-        assert verdict.status == WORDS[status_of(found)]
+        assert verdict.status == status_of(found)
