@@ -22,8 +22,8 @@ import functools
 import re
 import sys
 from dataclasses import is_dataclass
-from importlib.metadata import EntryPoint, EntryPoints, entry_points
-from typing import Any, Literal, cast, get_args
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Literal, get_args
 
 from acehand_core.errors import InputError, MissingDependencyError, nearest
 
@@ -33,9 +33,12 @@ Kind = Literal["recordings", "trackers", "robots", "methods", "exports", "comman
 
 
 @functools.cache
-def _installed(path: tuple[str, ...]) -> EntryPoints:
-    """Return the entries of all packages on ``path``, which is ``sys.path``."""
-    return cast(EntryPoints, entry_points())  # until Python 3.12 a subclass of dict with `select`
+def _installed(path: tuple[str, ...]) -> Any:
+    """Return the entries of all packages on ``path``, which is ``sys.path``.
+
+    Until Python 3.12 they are no ``EntryPoints``, but have its ``select``.
+    """
+    return entry_points()
 
 
 def _entries(group: str) -> dict[str, EntryPoint]:
