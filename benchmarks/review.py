@@ -33,7 +33,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from acehand_core.lerobot import format as files
+from acehand_core.lerobot import format as layout
 from acehand_core.lerobot.check import check_dataset
 from benchmarks import provenance
 from benchmarks.reviewing.damages import DAMAGES
@@ -98,7 +98,7 @@ def scores(dataset: Path, truth: dict[str, Any]) -> dict[str, Any]:
     verdicts: dict[int, str] = {}
     for episode in inspection.episodes:
         number = episode.number
-        verdicts[number] = files.read_report(dataset, number).get("verdict", "")
+        verdicts[number] = layout.read_report(dataset, number).get("verdict", "")
         said = [finding for finding in episode.findings if finding.level != "note"]
         kind = truth["episodes"][str(number)]
         if kind is None:
@@ -138,13 +138,13 @@ def scores(dataset: Path, truth: dict[str, Any]) -> dict[str, Any]:
 
 def named_by_check(dataset: Path) -> set[int]:
     """Return the episodes whose files ``acehand dataset check`` names, or that it names itself."""
-    rows = files.read_episode_rows(dataset)
+    rows = layout.read_episode_rows(dataset)
     numbers: dict[str, int] = {}
     for row in rows:
         number = row["episode_index"]
-        numbers[files.data_file(row)] = numbers[files.episode_folder(number)] = number
-        for key in files.video_keys(files.read_json(dataset / files.INFO_PATH)["features"]):
-            numbers[files.video_file(row, key)] = number
+        numbers[layout.data_file(row)] = numbers[layout.episode_folder(number)] = number
+        for key in layout.video_keys(layout.read_json(dataset / layout.INFO_PATH)["features"]):
+            numbers[layout.video_file(row, key)] = number
     found = set()
     for problem in check_dataset(dataset):
         said = re.match(r"episode (\d+):", problem.message)

@@ -67,7 +67,7 @@ class RenderSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class DrawnHands:
     """Hands of one input."""
 
     source: Path
@@ -109,7 +109,7 @@ def calibrations_of(
 
 def open_columns(
     sources: Sequence[Path], settings: RenderSettings, progress: Progress
-) -> tuple[Recording, list[Column]]:
+) -> tuple[Recording, list[DrawnHands]]:
     """Open all inputs; return their recording and the hands of each."""
     if settings.segment and not settings.clips and not any(map(_is_folder, sources)):
         raise InputError("`segment` needs a folder of predictions, or `clips=STORE`.")
@@ -119,7 +119,7 @@ def open_columns(
         return _over_clip(settings.clips, files, labels, settings)
     if len(files) == 1:
         recording, motion = _open(files[0], settings, progress)
-        return recording, [Column(files[0], labels[0], motion)]
+        return recording, [DrawnHands(files[0], labels[0], motion)]
 
     opened = [_open(file, settings, progress, own_poses=True) for file in files]
     for file, (_, motion) in zip(files[1:], opened[1:], strict=True):
@@ -139,7 +139,7 @@ def open_columns(
     if known:
         motions = [replace(motion, T_world_camera=known[0]) for motion in motions]
     recording = next((r for r, _ in opened if r.frames is not None), opened[0][0])
-    return recording, [Column(*row) for row in zip(files, labels, motions, strict=True)]
+    return recording, [DrawnHands(*row) for row in zip(files, labels, motions, strict=True)]
 
 
 def _is_folder(source: Path) -> bool:
@@ -182,7 +182,7 @@ def _labels(sources: Sequence[Path], settings: RenderSettings) -> list[str]:
 
 def _over_clip(
     root: Path, files: Sequence[Path], labels: Sequence[str], settings: RenderSettings
-) -> tuple[Recording, list[Column]]:
+) -> tuple[Recording, list[DrawnHands]]:
     """Return a segment of a store, its true hands and those predicted for it."""
     reading = settings.reading
     if settings.video is not None or reading != RecordingOptions():
@@ -199,11 +199,11 @@ def _over_clip(
         raise InputError(f"{files[0]}: {count} frames, but {root}/{wanted} has {len(recording)}.")
     recording = part(recording, 0, count)
     assert recording.hands is not None
-    columns = [Column(root, _TRUTH, replace(recording.hands, camera=recording.camera))]
+    columns = [DrawnHands(root, _TRUTH, replace(recording.hands, camera=recording.camera))]
     for file, label, motion in zip(files, labels, motions, strict=True):
         _check_same_frames(file, motion, root, recording)
         predicted = with_hands(recording, file, motion)
-        columns.append(Column(file, label, FileTracker(motion).track(predicted)))
+        columns.append(DrawnHands(file, label, FileTracker(motion).track(predicted)))
     return recording, columns
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from acehand_core.errors import AcehandError, NoHandError
-from acehand_core.lerobot import format as files
+from acehand_core.lerobot.format import CALIBRATION, HANDS
 from acehand_core.motion import Calibration, HandMotion, Recording
 from acehand_core.pipeline.report import PlannedEpisode, RetargetedEpisode
 from acehand_core.pipeline.settings import JobSettings
@@ -157,9 +157,9 @@ class Converter:
     def stored(self, folder: Path) -> TrackedHands | None:
         """Return the hands and calibrations kept in an episode's folder; None: incomplete."""
         try:
-            motion = read_hand_motion(folder / files.HANDS)
+            motion = read_hand_motion(folder / HANDS)
             if not self.retargeter.calibrates:
                 return TrackedHands(motion, {})
-            return TrackedHands(motion, known_calibrations(folder / files.CALIBRATION, self.robot))
+            return TrackedHands(motion, known_calibrations(folder / CALIBRATION, self.robot))
         except AcehandError:
             return None

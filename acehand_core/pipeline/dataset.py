@@ -23,10 +23,22 @@ from acehand_core.drawing.contact_sheet import (
 )
 from acehand_core.errors import InputError, MissingDependencyError, OutputError
 from acehand_core.lerobot import columns
-from acehand_core.lerobot import format as files
 from acehand_core.lerobot.columns import DEPTH_KEY, IMAGE_KEY, Layout, features, kept, view_key
 from acehand_core.lerobot.dataset import JOB, create, open_for_append, prepare_output
-from acehand_core.lerobot.format import INFO_PATH, FeatureSpec, read_json
+from acehand_core.lerobot.format import (
+    CALIBRATION,
+    HANDS,
+    INFO_PATH,
+    OVERLAY,
+    PENDING,
+    REPORT,
+    SHEET,
+    FeatureSpec,
+    episode_folder,
+    partial_files,
+    pending_bytes,
+    read_json,
+)
 from acehand_core.lerobot.writer import LeRobotWriter, max_episode_frames
 from acehand_core.motion import Depth, HandMotion, Recording, RobotTrajectory
 from acehand_core.pipeline.report import (
@@ -228,19 +240,19 @@ class Dataset:
 
         Raises LockedError, an OutputError, while another process writes.
         """
-        folder = self.output / files.episode_folder(number)
+        folder = self.output / episode_folder(number)
         with contextlib.nullcontext() if self._writer else DirectoryLock(self.output):
             with output_errors(folder):
                 folder.mkdir(parents=True, exist_ok=True)
-                for path in files.partial_files(folder):
+                for path in partial_files(folder):
                     path.unlink()
-            if not (folder / files.HANDS).is_file():
-                write_hand_motion(episode.hands, folder / files.HANDS)
+            if not (folder / HANDS).is_file():
+                write_hand_motion(episode.hands, folder / HANDS)
             for name, data in _described(episode, number, self.robot)[2].items():
                 if not (folder / name).is_file():
                     with atomic_path(folder / name) as partial:
                         partial.write_bytes(data)
-            if {files.SHEET, files.OVERLAY} & set(episode.planned.missing):
+            if {SHEET, OVERLAY} & set(episode.planned.missing):
                 self.draw(episode, folder, overlay, progress, arm)
 
     def draw(
@@ -260,7 +272,7 @@ class Dataset:
             episode = replace(episode, planned=replace(episode.planned, view=view))
         draw(episode, self.robot, folder, overlay, progress, arm)
         with output_errors(folder):
-            (folder / files.PENDING).unlink(missing_ok=True)
+            (folder / PENDING).unlink(missing_ok=True)
             sync(folder)
 
     def finish(self) -> None:
@@ -334,21 +346,21 @@ class EpisodeWriter:
         report, record, content = _described(episode, number, self.robot)
         view = episode.planned.view
         drawn = overlay and view.frames is not None
-        pictures = (files.SHEET, files.OVERLAY) if drawn else (files.SHEET,)
-        content[files.PENDING] = files.pending_bytes(pictures)
+        pictures = (SHEET, OVERLAY) if drawn else (SHEET,)
+        content[PENDING] = pending_bytes(pictures)
 
-        staged = {name: self.lerobot.scratch(name) for name in (files.HANDS, *content)}
+        staged = {name: self.lerobot.scratch(name) for name in (HANDS, *content)}
         with output_errors(self.output):
             for name, data in content.items():
                 staged[name].write_bytes(data)
 
-        write_hand_motion(episode.hands, staged[files.HANDS], overwrite=True)
+        write_hand_motion(episode.hands, staged[HANDS], overwrite=True)
         release_memory()
         shown = view.source_timestamps_ns
         stamps = view.timestamps_ns if shown is None else shown
         sources = columns.Sources(episode.hands, episode.trajectory, stamps)
         values = columns.write(self.specs, sources)
-        folder = files.episode_folder(number)
+        folder = episode_folder(number)
         sidecars = {f"{folder}/{name}": path for name, path in staged.items()}
         self.lerobot.add_episode(values, episode.planned.task, videos, record, sidecars)
         del values
@@ -366,9 +378,9 @@ def _described(
     if episode.planned.key is not None:
         record[JOB] = episode.planned.key.to_json()
     entry = {**report.json, "source": episode.planned.view.name, "provenance": record}
-    content = {files.REPORT: (json.dumps(entry, indent=2) + "\n").encode()}
+    content = {REPORT: (json.dumps(entry, indent=2) + "\n").encode()}
     if episode.calibration is not None:
-        content[files.CALIBRATION] = episode.calibration.encode()
+        content[CALIBRATION] = episode.calibration.encode()
     return report, record, content
 
 
@@ -412,7 +424,7 @@ def draw(
             hands = arms = None
         pictures = EpisodePictures(view, motion, trajectory, hands, arms)
         if not overlay or view.frames is None:
-            pictures.write_contact_sheet(folder / files.SHEET)
-            return [folder / files.SHEET]
-        pictures.write(folder / files.SHEET, folder / files.OVERLAY, progress)
-        return [folder / files.SHEET, folder / files.OVERLAY]
+            pictures.write_contact_sheet(folder / SHEET)
+            return [folder / SHEET]
+        pictures.write(folder / SHEET, folder / OVERLAY, progress)
+        return [folder / SHEET, folder / OVERLAY]

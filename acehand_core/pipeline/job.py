@@ -16,8 +16,8 @@ from typing import Any
 
 from acehand_core.atomic import check_free
 from acehand_core.errors import AcehandError, InputError, Interrupted, OutputError
-from acehand_core.lerobot import format as files
 from acehand_core.lerobot.dataset import FinishedEpisodes, prepare_output
+from acehand_core.lerobot.format import OVERLAY, SHEET, episode_folder
 from acehand_core.motion import DroppedMessages, HandMotion, Recording, RobotTrajectory
 from acehand_core.pipeline.converter import Converter, Input, TrackedHands
 from acehand_core.pipeline.dataset import Dataset, draw
@@ -221,7 +221,7 @@ class _Job:
         """Write the files that an interrupted run left out, and note them."""
         converter, dataset, number = self.converter, self.dataset, planned.number
         assert number is not None
-        stored = converter.stored(dataset.output / files.episode_folder(number))
+        stored = converter.stored(dataset.output / episode_folder(number))
         episode = converter.retarget(planned, stored or track())
         overlay = converter.settings.overlay
         dataset.complete(episode, number, overlay, converter.progress, converter.arm)
@@ -282,7 +282,7 @@ def view_hands(
     ``hands`` does not fit the video or the settings, OutputError for existing pictures.
     """
     check_hands_file(hands)
-    for name in (files.SHEET, files.OVERLAY):
+    for name in (SHEET, OVERLAY):
         check_free(settings.output / name, settings.existing == "overwrite")
     recording, motion, trajectory, robot = follow_hands(hands, video, settings, progress)
     shown = RetargetedEpisode(PlannedEpisode(recording), motion, trajectory)

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from acehand_core.geometry.cameras import Camera
-from acehand_core.lerobot import format as files
+from acehand_core.lerobot import format as layout
 from acehand_core.lerobot.check import read_rows
 from acehand_core.lerobot.stats import feature_stats
 from acehand_core.recordings.hands_file import read_hand_motion, write_hand_motion
@@ -58,15 +58,15 @@ class Stored:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._row = read_rows(root)[0]
-        self._features = files.read_json(root / files.INFO_PATH)["features"]
-        self._table = files.read_parquet(root / files.data_file(self._row))
+        self._features = layout.read_json(root / layout.INFO_PATH)["features"]
+        self._table = layout.read_parquet(root / layout.data_file(self._row))
         self.columns = {
-            key: files.column_values(self._table[key], self._features[key]["shape"])
+            key: layout.column_values(self._table[key], self._features[key]["shape"])
             .reshape(len(self._table), 2, -1)
             .copy()
             for key in (*HANDS, *ROBOT)
         }
-        self._hands = root / files.episode_folder(0) / files.HANDS
+        self._hands = root / layout.episode_folder(0) / layout.HANDS
         self.motion = read_hand_motion(self._hands)
 
     def __len__(self) -> int:
@@ -89,13 +89,13 @@ class Stored:
             shape, dtype = self._features[key]["shape"], self._features[key]["dtype"]
             stored = values.reshape(len(values), *shape).astype(dtype)
             field = table.schema.field(key)
-            column = files.column_array(stored, dtype, shape).cast(field.type)
+            column = layout.column_array(stored, dtype, shape).cast(field.type)
             table = table.set_column(table.schema.get_field_index(key), field, column)
             stats = feature_stats(stored)
             row |= {f"stats/{key}/{name}": value.tolist() for name, value in stats.items()}
-        files.write_parquet(table, self.root / files.data_file(row))
-        schema = files.read_parquet(self.root / path).schema
-        files.write_parquet(pa.Table.from_pylist([row], schema), self.root / path)
+        layout.write_parquet(table, self.root / layout.data_file(row))
+        schema = layout.read_parquet(self.root / path).schema
+        layout.write_parquet(pa.Table.from_pylist([row], schema), self.root / path)
         write_hand_motion(self.motion, self._hands, overwrite=True)
 
 
@@ -294,13 +294,13 @@ def give_commands_of(stored: Stored, other: Stored) -> None:
 
 def give_records_of(dataset: Path, other: Path) -> None:
     """Put another dataset's record of where its first episode comes from, and its files."""
-    places = [root / files.data_file(read_rows(root)[0]) for root in (dataset, other)]
-    ours, theirs = (files.read_parquet(place) for place in places)
+    places = [root / layout.data_file(read_rows(root)[0]) for root in (dataset, other)]
+    ours, theirs = (layout.read_parquet(place) for place in places)
     metadata = dict(ours.schema.metadata or {})
-    metadata[files.PROVENANCE_KEY] = (theirs.schema.metadata or {})[files.PROVENANCE_KEY]
-    files.write_parquet(ours.replace_schema_metadata(metadata), places[0])
-    for path in (other / files.episode_folder(0)).iterdir():
-        shutil.copy2(path, dataset / files.episode_folder(0) / path.name)
+    metadata[layout.PROVENANCE_KEY] = (theirs.schema.metadata or {})[layout.PROVENANCE_KEY]
+    layout.write_parquet(ours.replace_schema_metadata(metadata), places[0])
+    for path in (other / layout.episode_folder(0)).iterdir():
+        shutil.copy2(path, dataset / layout.episode_folder(0) / path.name)
 
 
 def show_later(dataset: Path, recording: Path, frames: int) -> None:
@@ -310,11 +310,11 @@ def show_later(dataset: Path, recording: Path, frames: int) -> None:
     """
     whole = open_video(recording)
     row = read_rows(dataset)[0]
-    (key,) = files.video_keys(files.read_json(dataset / files.INFO_PATH)["features"])
+    (key,) = layout.video_keys(layout.read_json(dataset / layout.INFO_PATH)["features"])
     later = part(whole, frames, len(whole))
     if len(later) != row["length"]:
         raise SystemExit(f"{dataset}: {row['length']} frames, {len(later)} to show")
-    encode_video(later, dataset / files.video_file(row, key), round(whole.fps))
+    encode_video(later, dataset / layout.video_file(row, key), round(whole.fps))
 
 
 _OFF = ("picture_agreement", "picture_lag")

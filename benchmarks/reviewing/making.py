@@ -22,7 +22,7 @@ import numpy as np
 from acehand_core import JobSettings
 from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.skeleton import finger_keypoints
-from acehand_core.lerobot import format as files
+from acehand_core.lerobot import format as layout
 from acehand_core.pipeline.batch.engines import EngineSettings, LocalEngine
 from acehand_core.pipeline.batch.folder import BatchFolder
 from acehand_core.pipeline.batch.manifest import read_manifest
@@ -129,7 +129,7 @@ def healthy_clips(
         settings = JobSettings(output=folder / name, cache=folder / "cache", overlay=False)
         datasets = _converted(folder / f"{name}.csv", rows, settings, workers)
         for clip, dataset in zip(more, datasets, strict=True):
-            report = files.read_report(dataset, 0) if dataset.is_dir() else {}
+            report = layout.read_report(dataset, 0) if dataset.is_dir() else {}
             found = report.get("coverage", {}).values()
             good = found and min(found) >= COVERAGE and report["verdict"] != "fail"
             (healthy if good else passed_over).append(clip)

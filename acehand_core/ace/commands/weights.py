@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from acehand_core.ace.model.config import Variant
 from acehand_core.cli import console
 from acehand_core.cli.console import OVERWRITE
 from acehand_core.settings import setting
@@ -13,7 +14,6 @@ from acehand_core.settings import setting
 if TYPE_CHECKING:
     from acehand_core.ace.model.weights.inspection import WeightsInspection
 
-Variant = Literal["k", "kfree"]
 _VARIANT = "if the path does not name it"
 
 

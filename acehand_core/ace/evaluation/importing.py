@@ -52,7 +52,7 @@ _CHUNK = re.compile(r"(\d+)_(\d+)\.json")
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction:
+class ImportedHands:
     """A method's hands of one segment.
 
     Attributes:
@@ -71,7 +71,7 @@ class Prediction:
 
 
 def _motion(
-    read: Prediction, truth: HandMotion, library: HandLibrary, provenance: Provenance, where: str
+    read: ImportedHands, truth: HandMotion, library: HandLibrary, provenance: Provenance, where: str
 ) -> HandMotion:
     """Return the motion of a segment, with times, rate and camera of its ground truth.
 
@@ -197,7 +197,7 @@ def _unmirrored(track: ManoTrack) -> ManoTrack:
     return replace(track, global_orient=orient, fingers=fingers, translation=translation)
 
 
-def read_dynhamr(source: Path, segment: str, truth: HandMotion, _: HandLibrary) -> Prediction:
+def read_dynhamr(source: Path, segment: str, truth: HandMotion, _: HandLibrary) -> ImportedHands:
     """Return the hands of ``source/segment.npz``, or of the last result in ``source/segment/``.
 
     B tracks over T frames. All hands are posed by the right MANO; those with ``is_right`` 0 are
@@ -231,7 +231,7 @@ def read_dynhamr(source: Path, segment: str, truth: HandMotion, _: HandLibrary) 
 
     mano = _unmirrored(ManoTrack(replace(_CAMERA, frame="world"), *hands))
     note = f"read from {path.name}; spans that it filled in are not marked there"
-    return Prediction(mano.present, mano, notes=(note,))
+    return ImportedHands(mano.present, mano, notes=(note,))
 
 
 def _result_file(source: Path, segment: str) -> Path:
@@ -285,7 +285,7 @@ def full_translation(
     return np.stack([x, y, 2 * focal / size], axis=1)
 
 
-def read_crops(source: Path, segment: str, truth: HandMotion, _: HandLibrary) -> Prediction:
+def read_crops(source: Path, segment: str, truth: HandMotion, _: HandLibrary) -> ImportedHands:
     """Return the hands of ``source/segment.npz``, N crops of single hands.
 
     Entries: ``frame`` (N,) from 0, ``right`` (N,), ``box_center`` (N, 2) and ``box_size`` (N,) in
@@ -323,7 +323,7 @@ def read_crops(source: Path, segment: str, truth: HandMotion, _: HandLibrary) ->
         rows.append(joints * sign[:, None] + translation[:, None])
     score = take(data, "score", where, (count,)) if "score" in data else np.ones(count)
     present, *hands, scores = _slots(len(truth), frame, right, score, where, *rows, score)
-    return Prediction(
+    return ImportedHands(
         present=present,
         mano=ManoTrack(_CAMERA, present, *hands[:4]),
         joints=hands[4] if len(hands) > 4 else None,
@@ -332,7 +332,7 @@ def read_crops(source: Path, segment: str, truth: HandMotion, _: HandLibrary) ->
     )
 
 
-def read_hawor(source: Path, segment: str, truth: HandMotion, _: HandLibrary) -> Prediction:
+def read_hawor(source: Path, segment: str, truth: HandMotion, _: HandLibrary) -> ImportedHands:
     """Return the hands of ``source/segment/cam_space/{0,1}/<first>_<last>.json``.
 
     0 is left, 1 right; left hands are true left hands (repaired shape directions); matrices are
@@ -376,7 +376,7 @@ def read_hawor(source: Path, segment: str, truth: HandMotion, _: HandLibrary) ->
             f"the last chunk ends {short} frames before a segment does; they count as without hands"
         )
 
-    return Prediction(present, ManoTrack(_CAMERA, present, *hands), notes=tuple(notes))
+    return ImportedHands(present, ManoTrack(_CAMERA, present, *hands), notes=tuple(notes))
 
 
 def _chunk(path: Path, slot: int) -> tuple[np.ndarray, ...]:
@@ -394,7 +394,7 @@ def _chunk(path: Path, slot: int) -> tuple[np.ndarray, ...]:
 
 def read_generic(
     source: Path, segment: str, truth: HandMotion, library: HandLibrary, **known: str | bool
-) -> Prediction:
+) -> ImportedHands:
     """Return the hands of the npz ``source/segment.npz``; its file may omit what is ``known``.
 
     Raises:
@@ -418,7 +418,7 @@ def read_generic(
         joints = take(data, "joints", where, (None, 2, len(order), 3)) * metres
         _every_frame(len(joints), len(truth), "joints", where)
         joints = in_order(joints, order)
-        return Prediction(_present(data, joints, where), joints=joints)
+        return ImportedHands(_present(data, joints, where), joints=joints)
 
     fixed = _flag(stated, "left_shapedirs_fixed", where)
     orient = take(data, "global_orient", where, (None, 2, 3), (None, 2, 3, 3))
@@ -447,7 +447,7 @@ def read_generic(
         "camera" if T is None else "world",
     )  # fmt: skip
     track = ManoTrack(convention, present, orient, pose, betas, translation, T)
-    return Prediction(present, _unmirrored(track) if mirrored else track)
+    return ImportedHands(present, _unmirrored(track) if mirrored else track)
 
 
 def _load_segment(source: Path, segment: str) -> tuple[dict[str, np.ndarray], str]:
@@ -484,7 +484,7 @@ def _present(data: Mapping[str, Any], values: np.ndarray, where: str) -> np.ndar
     return present
 
 
-Reader = Callable[[Path, str, HandMotion, HandLibrary], Prediction]
+Reader = Callable[[Path, str, HandMotion, HandLibrary], ImportedHands]
 
 #: Readers of methods by the name that ``acehand evaluate --method`` takes.
 METHODS: Mapping[str, Reader] = {

@@ -197,7 +197,7 @@ def scaled(frames: UInt8[np.ndarray, "n H W 3"]) -> Float[torch.Tensor, "3 n H W
 class _Steps(Dataset[Batch | AcehandError]):
     """One process's batches; entry ``step * accumulation + part``."""
 
-    def __init__(self, reader: ClipReader, plan: Plan) -> None:
+    def __init__(self, reader: ClipReader, plan: SamplingPlan) -> None:
         self.reader, self.plan = reader, plan
 
     def __len__(self) -> int:
@@ -213,7 +213,7 @@ class _Steps(Dataset[Batch | AcehandError]):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SamplingPlan:
     """The samples of each process: slices of a step's whole batch."""
 
     mixture: Mixture
@@ -234,7 +234,9 @@ class Plan:
         return self.mixture.draw(self.seed, step, total)[first : first + self.per_process]
 
 
-def batches(reader: ClipReader, plan: Plan, first_step: int, workers: int) -> Iterator[list[Batch]]:
+def batches(
+    reader: ClipReader, plan: SamplingPlan, first_step: int, workers: int
+) -> Iterator[list[Batch]]:
     """Yield this process's parts of each step. Raises AcehandError, also for a dead loader."""
     order = range(first_step * plan.accumulation, plan.steps * plan.accumulation)
     loader = DataLoader(

@@ -25,7 +25,7 @@ from acehand_core.ace.model.weights.own import save_own
 from acehand_core.ace.model.weights.state import LoadedWeights
 from acehand_core.ace.model.weights.tables import Tensors
 from acehand_core.ace.training import batches, build, checkpoints, run_folder, step
-from acehand_core.ace.training.batches import Batch, ClipReader, LatentCache, Plan
+from acehand_core.ace.training.batches import Batch, ClipReader, LatentCache, SamplingPlan
 from acehand_core.ace.training.config import TrainConfig
 from acehand_core.ace.training.step import SCORE, DivergedError, StepReport, TrainingModel
 from acehand_core.atomic import atomic_path, output_errors
@@ -146,7 +146,7 @@ class Run:
         self.start = build.read_start(config.model, config.start) if start is None else start
         self.cache = self._latents(mixture)
         self.reader = self._reader(self.stores)
-        self.plan = Plan(
+        self.plan = SamplingPlan(
             mixture, config.seed, optim.steps, optim.clips_per_process, running,
             optim.accumulation, self.accelerator.process_index,
         )  # fmt: skip

@@ -89,7 +89,7 @@ AGREED: dict[Quality, float] = {"fast": 0.0, "balanced": 0.05, "best": 0.0}
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
+class CropChange:
     """The difference of a crop from the upright one around a hand: turned, scaled, mirrored."""
 
     degrees: float | int = 0
@@ -106,12 +106,12 @@ class Variant:
 #: Crops of the size in which MediaPipe follows hands. Tighter ones would exclude near hands, and
 #: move wrists out: by 3 % of the hand's length at 0.9 of the side. Half are mirrored, for equal
 #: results of a hand and its mirror image.
-VARIANTS: dict[Quality, tuple[Variant, ...]] = {
+CROP_CHANGES: dict[Quality, tuple[CropChange, ...]] = {
     "fast": (),
     # The crop in which a hand was found counts without another look.
-    "balanced": (Variant(mirrored=True), Variant(20), Variant(-20, mirrored=True)),
+    "balanced": (CropChange(mirrored=True), CropChange(20), CropChange(-20, mirrored=True)),
     "best": tuple(
-        Variant(degrees, scale, mirrored)
+        CropChange(degrees, scale, mirrored)
         for mirrored in (False, True)
         for degrees, scale in ((0, 0.93), (0, 1.07), (12, 1.0), (-12, 1.0), (24, 1.0), (-24, 1.0))
     ),
@@ -470,7 +470,7 @@ def refine(
             around = _around(slots, frame, slot)
             if around is not None and search.apart(hand, around) < CONFIRMED[quality]:
                 refined[frame][slot] = merged([_look(hand), around], hand)
-            elif VARIANTS[quality]:
+            elif CROP_CHANGES[quality]:
                 doubtful.setdefault(frame, {})[slot] = hand
                 places.update(bytes(f"{frame} {slot} ", "ascii") + hand.pixels.tobytes())
     if not doubtful:
@@ -484,7 +484,7 @@ def refine(
         with naming(frame):
             return [_refined(networks, image, hand, quality, mirrored) for hand in hands]
 
-    crops = [[v.degrees, v.scale, v.mirrored] for v in VARIANTS[quality]]
+    crops = [[v.degrees, v.scale, v.mirrored] for v in CROP_CHANGES[quality]]
     own = {"crops": crops, "agreed": AGREED[quality], "hands": places.hexdigest()}
     cache = SegmentCache(work_dir, {**key, **own})
     pictures = frames_at(frames, np.array(wanted))
@@ -516,7 +516,7 @@ def _refined(
     """Return a hand by other crops; ``mirrored``: it was seen in a mirrored one."""
     crop = replace(crop_of(hand.pixels, networks.lens), mirrored=mirrored)
     looks = [_look(hand)] if quality == "balanced" else []
-    for variant in VARIANTS[quality]:
+    for variant in CROP_CHANGES[quality]:
         if len(looks) == 2 and search.apart(*looks) < AGREED[quality]:
             break
         look = networks.look(image, variant.of(crop))

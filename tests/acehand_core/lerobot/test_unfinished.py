@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from acehand_core import atomic
-from acehand_core.lerobot import format as files
+from acehand_core.lerobot import format as layout
 from acehand_core.lerobot.check import check_dataset
 from acehand_core.lerobot.dataset import open_for_append
 from acehand_core.lerobot.repair import repair
@@ -109,11 +109,11 @@ def test_a_run_killed_before_its_pictures_is_finished_by_resume(
     assert again.code == 0 and "notes" not in again.json
 
     # Whoever resumes without overlays gets none.
-    (root / FIRST / files.OVERLAY).unlink()
+    (root / FIRST / layout.OVERLAY).unlink()
     assert check_dataset(root) == [], "removed on purpose"
-    (root / FIRST / files.PENDING).write_bytes(files.pending_bytes(["overlay.mp4"]))
+    (root / FIRST / layout.PENDING).write_bytes(layout.pending_bytes(["overlay.mp4"]))
     assert Run(capsys, *job(inputs, root), "--resume", "--no-overlay").code == 0
-    assert check_dataset(root) == [] and not (root / FIRST / files.OVERLAY).exists()
+    assert check_dataset(root) == [] and not (root / FIRST / layout.OVERLAY).exists()
 
 
 def test_a_disk_that_is_full_when_pictures_are_drawn(inputs, whole, tmp_path, capsys, monkeypatch):
@@ -134,11 +134,11 @@ def test_a_disk_that_is_full_when_pictures_are_drawn(inputs, whole, tmp_path, ca
     assert check_dataset(root) == []
 
 
-@pytest.mark.parametrize("lost", [[files.SHEET], [files.HANDS, files.REPORT, files.SHEET]])
+@pytest.mark.parametrize("lost", [[layout.SHEET], [layout.HANDS, layout.REPORT, layout.SHEET]])
 def test_what_an_older_version_left_out_is_made_again(lost, inputs, whole, tmp_path, capsys):
     """It wrote hands and report after the episode, and nothing that says what is to come."""
     root = shutil.copytree(whole, tmp_path / "data")
-    for name in [*lost, files.OVERLAY]:
+    for name in [*lost, layout.OVERLAY]:
         (root / FIRST / name).unlink()
     (problem,) = check_dataset(root)
     assert all(name in str(problem) for name in lost)

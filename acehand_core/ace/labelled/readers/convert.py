@@ -58,7 +58,7 @@ class RunOptions:
     read: ReadOptions = field(default_factory=ReadOptions)
 
 
-class Converter:
+class ItemConverter:
     """Converts recordings of one dataset; caches MANO, file hashes and stores. One per process.
 
     Raises: InputError, SchemaError, MissingDependencyError when MANO cannot be loaded.

@@ -29,7 +29,7 @@ from acehand_core.ace.labelled.readers.base import (
     read_split_file,
     safe_name,
 )
-from acehand_core.ace.labelled.readers.convert import Converter, RunOptions
+from acehand_core.ace.labelled.readers.convert import ItemConverter, RunOptions
 from acehand_core.ace.labelled.readers.h2o import H2OReader
 from acehand_core.ace.labelled.readers.hoi4d import Hoi4dReader
 from acehand_core.ace.labelled.readers.hot3d import Hot3dReader
@@ -45,7 +45,7 @@ from acehand_core.recordings.video import EXTENSIONS, open_video
 from acehand_core.types import Progress
 
 #: Of a process of the pool.
-_here: Converter
+_here: ItemConverter
 
 
 class EgocentricReader:
@@ -238,7 +238,7 @@ def run(name: str, options: RunOptions, progress: Progress) -> ReaderReport:
         raise InputError(f"{reader.title} has no view {view!r}; {nearest(view, reader.views)}")
     if options.clips.images == "none":
         options = replace(options, read=replace(options.read, pictures=False))
-    converter = Converter(reader, options)
+    converter = ItemConverter(reader, options)
 
     every = list_items(reader, options)
     items = [item for item in every if not options.splits or item.split in options.splits]
@@ -290,8 +290,8 @@ def list_items(reader: Reader, options: RunOptions) -> list[Item]:
     return items
 
 
-def _outcomes(converter: Converter, items: Sequence[Item]) -> Iterator[tuple[Item, Any]]:
-    """Return each item with the result of ``Converter.convert``."""
+def _outcomes(converter: ItemConverter, items: Sequence[Item]) -> Iterator[tuple[Item, Any]]:
+    """Return each item with the result of ``ItemConverter.convert``."""
     options = converter.options
     if options.jobs <= 1 or len(items) == 1:
         return ((item, converter.convert(item)) for item in items)
@@ -303,7 +303,7 @@ def _outcomes(converter: Converter, items: Sequence[Item]) -> Iterator[tuple[Ite
 
 def _start_process(name: str, options: RunOptions) -> None:
     global _here
-    _here = Converter(find_reader(name), options)
+    _here = ItemConverter(find_reader(name), options)
 
 
 def _convert_here(item: Item) -> Any:

@@ -82,7 +82,7 @@ def reconstruct(
             weights and settings resumes.
     """
     options = options or InferenceOptions()
-    job = _Job(recording, model, encoder, hands, weights, options, betas)
+    job = _Reconstruction(recording, model, encoder, hands, weights, options, betas)
     windows = plan_windows(options.windows, job.latents, options.window_latents)
     with job.read(windows, work_dir, progress) as views:
         whole = range(len(recording))
@@ -109,7 +109,7 @@ def reconstruct_passes(
     after its last. Other arguments and errors are those of ``reconstruct``.
     """
     options = replace(options or InferenceOptions(), windows="paper")
-    job = _Job(recording, model, encoder, hands, weights, options, betas)
+    job = _Reconstruction(recording, model, encoder, hands, weights, options, betas)
     windows = [job.over(*span) for span in spans]
     distinct = {(window.start, window.stop): window for window in windows}
     in_order = [distinct[key] for key in sorted(distinct)]
@@ -133,7 +133,7 @@ def plan(recording: Recording, options: InferenceOptions) -> reading.ModelInput:
     return clip
 
 
-class _Job:
+class _Reconstruction:
     """One recording in the model: how it is read, and with what."""
 
     def __init__(

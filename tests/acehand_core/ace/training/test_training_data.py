@@ -21,7 +21,7 @@ from acehand_core.ace.training import build
 from acehand_core.ace.training.batches import (
     ClipReader,
     LatentCache,
-    Plan,
+    SamplingPlan,
     batches,
     encoder_key,
     shares,
@@ -67,12 +67,12 @@ def test_a_draw_depends_on_seed_and_step_alone(stores):
 
 def test_processes_share_the_draw_of_one(stores):
     mix = mixed(stores, a=1.0)
-    whole = Plan(mix, 3, 5, 8, 1, 1, 0).samples(2, 0)
+    whole = SamplingPlan(mix, 3, 5, 8, 1, 1, 0).samples(2, 0)
     split = [
         sample
         for part in range(2)
         for rank in range(2)
-        for sample in Plan(mix, 3, 5, 2, 2, 2, rank).samples(2, part)
+        for sample in SamplingPlan(mix, 3, 5, 2, 2, 2, rank).samples(2, part)
     ]
     assert split == whole
 
@@ -81,7 +81,7 @@ def test_a_dataset_for_every_process(stores):
     """The clips of one process share a dataset; those of a step need not."""
     mix = mixed(stores, a=1.0, b=1.0)
     mix = dataclasses.replace(mix, settings=dataclasses.replace(SHORT, dataset_per="process"))
-    steps = [[Plan(mix, 3, 300, 2, 2, 2, rank).samples(step, part)
+    steps = [[SamplingPlan(mix, 3, 300, 2, 2, 2, rank).samples(step, part)
               for part in range(2) for rank in range(2)] for step in range(300)]  # fmt: skip
     names = [[{s.dataset for s in one} for one in step] for step in steps]
     assert all(len(name) == 1 for step in names for name in step)
@@ -126,7 +126,7 @@ def test_recordings_that_are_too_short_are_counted_or_refused(stores):
 @pytest.mark.slow
 def test_loader_processes_give_the_same(stores):
     reader = ClipReader(stores, "tiny", HANDS)
-    plan = Plan(mixed(stores, a=1.0, b=1.0), 0, 3, 2, 1, 1, 0)
+    plan = SamplingPlan(mixed(stores, a=1.0, b=1.0), 0, 3, 2, 1, 1, 0)
     here = [parts[0] for parts in batches(reader, plan, 1, 0)]
     there = [parts[0] for parts in batches(reader, plan, 1, 1)]
     assert len(here) == 2

@@ -124,7 +124,7 @@ def _stream(clips, kind=batches.ClipReader):
     config = settings(clips, "run", "data.workers=1")
     stores = batches.open_stores(config.data.used())
     mixture = batches.make_mixture(config.data, config.data.used(), stores)
-    plan = batches.Plan(mixture, 0, 2, 1, 1, 1, 0)
+    plan = batches.SamplingPlan(mixture, 0, 2, 1, 1, 1, 0)
     return batches.batches(kind(stores, "tiny", HANDS), plan, 0, 1)
 
 
