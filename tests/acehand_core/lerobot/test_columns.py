@@ -1,5 +1,6 @@
 """Every column, written and read; and hands that leave, come late, or never appear."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.spatial.transform import Rotation
 
 from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
@@ -17,7 +19,7 @@ from acehand_core.hand.capsule import CapsuleHand
 from acehand_core.hand.skeleton import FINGER_JOINT_NAMES, KEYPOINT_NAMES
 from acehand_core.lerobot import columns
 from acehand_core.lerobot.check import check_dataset
-from acehand_core.lerobot.columns import Layout, Sources, features
+from acehand_core.lerobot.columns import Column, Form, Layout, Sources, features
 from acehand_core.motion import HandMotion
 from helpers import ROOT
 from helpers.commands import Run, hands_file
@@ -268,3 +270,59 @@ def test_every_entry_of_a_vector_has_its_own_name():
     assert shapes["observation.hand.betas"].names[9:11] == ("left_beta9", "right_beta0")
     assert shapes["observation.hand.translation"].names[2:4] == ("left_z", "right_x")
     assert shapes["observation.hand.global_orient"].names[5:7] == ("left_r32", "right_r11")
+
+
+def test_a_new_column_is_one_entry(tmp_path, capsys, monkeypatch):
+    """CONTRIBUTING.md: it is written, described, checked, and read back."""
+    tips = Column(
+        "hand.span",
+        lambda sources: np.linalg.norm(
+            sources.hands.joints_camera[:, :, 8] - sources.hands.joints_camera[:, :, 4], axis=-1
+        ),
+        "m",
+    )
+    monkeypatch.setattr(columns, "COLUMNS", (*columns.COLUMNS, tips))
+    hands, data = hands_file(tmp_path / "hands.npz"), tmp_path / "data"
+    assert Run(capsys, hands, "--output", data).code == 0
+    assert check_dataset(data) == []
+    info = json.loads((data / "meta/info.json").read_text())["features"]["hand.span"]
+    assert (info["shape"], info["names"], info["info"]) == ([2], ["left", "right"], {"unit": "m"})
+
+    (path,) = data.glob("data/*/*.parquet")
+    stored = np.array(pq.read_table(path, partitioning=None)["hand.span"].to_pylist())
+    joints = np.load(hands)["joints"]
+    expected = np.linalg.norm(joints[..., 8, :] - joints[..., 4, :], axis=-1)
+    np.testing.assert_allclose(
+        columns.read({"hand.span": stored}, [tips])[tips], expected, atol=1e-6
+    )
+
+
+def test_an_export_is_a_table_of_columns():
+    """CONTRIBUTING.md: other names and forms, here SciPy's quaternions, on what is stored."""
+
+    def to_xyzw(values):
+        return (
+            Rotation.from_matrix(values.reshape(-1, 3, 3)).as_quat().reshape(*values.shape[:-2], 4)
+        )
+
+    quaternions = Form(to_xyzw, lambda stored: stored)
+    rotation = {"hand": ("left", "right"), "rotation": ("x", "y", "z", "w")}
+    theirs = {
+        replace(columns.GLOBAL_ORIENT, name="state.wrist", axes=rotation, form=quaternions):
+            columns.GLOBAL_ORIENT,
+        replace(columns.FILLED, name="state.filled"): columns.FILLED,
+    }  # fmt: skip
+    turns = Rotation.from_rotvec(np.random.default_rng(0).uniform(-2, 2, (6, 3)))
+    stored = {
+        columns.GLOBAL_ORIENT.name: columns.GLOBAL_ORIENT.write(
+            turns.as_matrix().reshape(3, 2, 3, 3)
+        ),
+        columns.FILLED.name: np.array([[0, 1], [1, 0], [0, 0]], np.float32),
+    }
+    values = columns.read(stored, list(theirs.values()))
+    out = {column.name: column.write(values[ours]) for column, ours in theirs.items()}
+    error = turns.inv() * Rotation.from_quat(out["state.wrist"].reshape(6, 4))
+    assert error.magnitude().max() < 1e-6
+    np.testing.assert_array_equal(out["state.filled"], stored[columns.FILLED.name])
+    (wrist, _) = (column.spec(LAYOUT) for column in theirs)
+    assert wrist.shape == (8,) and wrist.names[:4] == ("left_x", "left_y", "left_z", "left_w")

@@ -19,6 +19,7 @@ from acehand_core.geometry import frames
 from acehand_core.pipeline.batch.folder import key_of
 from acehand_core.pipeline.batch.manifest import read_manifest
 from acehand_core.pipeline.settings import JobSettings
+from acehand_core.recordings import depth
 from acehand_core.recordings.options import RecordingOptions, RigOptions
 from acehand_core.recordings.registry import Registry, open_recording
 from acehand_core.recordings.rig import read_rig
@@ -589,3 +590,28 @@ def test_bags_have_views_of_their_own(rig, tmp_path):
     (bag / "metadata.yaml").write_text("")
     with pytest.raises((AcehandError, CalibrationError)):
         open_recording(bag, rig=rig, view=("right=b.mp4",))
+
+
+def test_a_depth_format_is_one_entry(videos, tmp_path, monkeypatch):
+    """CONTRIBUTING.md: a stack of arrays, of which nothing in the package knows."""
+
+    def stack(path, place, scale, whole):
+        if place.suffix != ".stack":
+            return None
+        counts = np.load(place.open("rb"))
+        return depth.DepthFrames(len(counts), counts.__getitem__, scale), None
+
+    with (tmp_path / "d.stack").open("wb") as file:
+        np.save(
+            file,
+            np.full((10, HEIGHT, WIDTH), 500, np.uint16)
+            + np.arange(10, dtype=np.uint16)[:, None, None],
+        )
+    lens = {"intrinsics": (80.0, 82.0, 47.0, 32.0), "depth": tmp_path / "d.stack"}
+    with pytest.raises(AcehandError, match=r"d\.stack is not a video"):
+        open_recording(videos[0], **lens)
+    ours = depth.DepthFormat("a stack of arrays", stack)
+    monkeypatch.setattr(depth, "FORMATS", (ours, *depth.FORMATS))
+    opened = open_recording(videos[0], **lens).depth
+    np.testing.assert_allclose(opened.frames.at(7), 0.507, rtol=1e-6)
+    assert opened.timestamps_ns[6] == 200_000_000
