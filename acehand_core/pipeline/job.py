@@ -34,7 +34,6 @@ from acehand_core.pipeline.report import (
 from acehand_core.pipeline.settings import JobSettings, Span
 from acehand_core.processes import release_memory
 from acehand_core.recordings.registry import HandsFile, Registry, format_of
-from acehand_core.recordings.selection import part
 from acehand_core.trackers.base import Tracker
 from acehand_core.trackers.choose import open_tracked
 from acehand_core.types import Progress, no_progress
@@ -206,8 +205,7 @@ class _Job:
 
         @functools.cache
         def track() -> TrackedHands:
-            whole = recording if tracked else part(recording, span.start, span.stop)
-            return tracked or self.converter.track(source.tracker, whole)
+            return tracked or self.converter.track(source.tracker, span.of(recording))
 
         for episode in episodes:
             if episode.missing:

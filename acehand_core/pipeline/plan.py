@@ -226,7 +226,7 @@ class Plan:
             offset_s = float(first - recording.timestamps_ns[0]) / 1e9
             length_s = float(last - first) / 1e9 + 1 / recording.fps
             extent = (extent[0] + offset_s, length_s)
-            recording = part(recording, span.start, span.stop)
+            recording = span.of(recording)
 
         view, _ = at_rate(recording, self.fps)
         if fit := settings.fit_of(recording):

@@ -13,7 +13,7 @@ from acehand_core.camera import FOCAL_LENGTH_VERSION
 from acehand_core.errors import InputError
 from acehand_core.motion import Recording
 from acehand_core.recordings.options import RecordingOptions
-from acehand_core.recordings.selection import Fit
+from acehand_core.recordings.selection import Fit, part
 from acehand_core.recordings.video_encode import even_size
 from acehand_core.settings import (
     file_identity,
@@ -66,6 +66,11 @@ class Span:
     ends: str = ""
     number: tuple[int, int] | None = None
     report: Mapping[str, Any] | None = None
+
+    def of(self, recording: Recording) -> Recording:
+        """Return these frames of a recording."""
+        whole = (self.start, self.stop) == (0, len(recording))
+        return recording if whole else part(recording, self.start, self.stop)
 
     def entry(self, start_s: float, end_s: float) -> dict[str, Any]:
         """Return its entry of the run's report."""
