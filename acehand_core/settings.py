@@ -52,6 +52,7 @@ class Setting:
         changeable: a ROS parameter that may be set while the node runs.
         short: its one-letter flag.
         default_text: the default as the help shows it; None: the value.
+        common: one of the few of a group that the help of a command with many settings shows first.
     """
 
     help: str
@@ -70,6 +71,7 @@ class Setting:
     changeable: bool = False
     short: str | None = None
     default_text: str | None = None
+    common: bool = False
 
 
 def setting(default: Any, help: str, **options: Any) -> Any:
@@ -296,16 +298,20 @@ def pixels(text: str) -> tuple[int, int]:
 def check_values(settings: Any) -> None:
     """Raise InputError for a field that is not one of its choices or is out of range."""
     for leaf in leaves(type(settings)):
-        if len(leaf.path) > 1 or (value := getattr(settings, leaf.name)) is None:
-            continue
-        low, high = leaf.setting.low, leaf.setting.high
-        for entry in value if isinstance(value, tuple) else (value,):
-            if leaf.choices and entry not in leaf.choices:
-                wrong = f"`{leaf.parameter}={entry!r}`"
-                raise InputError(f"{wrong}; {nearest(str(entry), leaf.choices)}")
-            if not (low is None or low <= entry) or not (high is None or entry <= high):
-                valid = f"{low:g} or more" if high is None else f"{low:g} to {high:g}"
-                raise InputError(f"`{leaf.parameter}={entry:g}`; valid: {valid}.")
+        if len(leaf.path) == 1 and (value := getattr(settings, leaf.name)) is not None:
+            check_value(leaf, value)
+
+
+def check_value(leaf: Leaf, value: Any) -> None:
+    """Raise InputError for a value, or one of several, that is no choice or is out of range."""
+    low, high = leaf.setting.low, leaf.setting.high
+    for entry in value if isinstance(value, tuple) else (value,):
+        if leaf.choices and entry not in leaf.choices:
+            wrong = f"`{leaf.parameter}={entry!r}`"
+            raise InputError(f"{wrong}; {nearest(str(entry), leaf.choices)}")
+        if not (low is None or low <= entry) or not (high is None or entry <= high):
+            valid = f"{low:g} or more" if high is None else f"{low:g} to {high:g}"
+            raise InputError(f"`{leaf.parameter}={entry:g}`; valid: {valid}.")
 
 
 def identity_of(settings: Any) -> dict[str, Any]:

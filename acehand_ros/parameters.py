@@ -13,7 +13,7 @@ from typing import Any, get_args
 from acehand_core import ConvertOptions, JobSettings
 from acehand_core.errors import AcehandError, InputError, nearest
 from acehand_core.recordings.bags.records import BagOptions
-from acehand_core.settings import Leaf, built, group, leaves, like, respelled, setting
+from acehand_core.settings import Leaf, built, check_value, group, leaves, like, respelled, setting
 from retarget.robots.robot import load_robot
 
 #: A node's parameters, named by ``Leaf.parameter``.
@@ -24,7 +24,7 @@ Table = tuple[Leaf, ...]
 class WorkParameters:
     """The main job's settings in the nodes that make datasets; "" and 0 are unset."""
 
-    robot: str = like(JobSettings, "robot", "inspire", "robot name, or the path of a robot.yaml")
+    robot: str = like(JobSettings, "robot", "inspire")
     hands: str = like(JobSettings, "hands", "auto", choices=("auto", "both", "left", "right"))
     tracker: str = like(JobSettings, "tracker", "auto")
     weights: str = like(JobSettings, "weights", "", "weights of the ace tracker")
@@ -44,28 +44,13 @@ class WorkParameters:
 class BagParameters:
     """Parameters of offline_bag."""
 
-    bag: str = like(ConvertOptions, "bag", "", "the recording: rosbag2 folder, .mcap, .db3 or .bag")
+    bag: str = like(ConvertOptions, "bag", "")
     output_dir: str = setting("", "folder of the LeRobot dataset to make")
     work: WorkParameters = group(WorkParameters)
-    image_topic: str = like(
-        BagOptions, "image_topic", "", "sensor_msgs/Image or CompressedImage; empty: the only one"
-    )
-    camera_info_topic: str = like(
-        BagOptions, "camera_info_topic", "", "sensor_msgs/CameraInfo; empty: that of the images"
-    )
-    world_frame: str = like(
-        BagOptions,
-        "world_frame",
-        "",
-        "TF frame in which the camera moves; empty: map, world or odom if connected to the camera; "
-        "none: ignore transforms",
-    )
-    depth_topic: str = like(
-        BagOptions,
-        "depth_topic",
-        "",
-        "depth, 16UC1, 32FC1 or compressedDepth; empty: the only usable one; none: ignore depth",
-    )
+    image_topic: str = like(BagOptions, "image_topic", "")
+    camera_info_topic: str = like(BagOptions, "camera_info_topic", "")
+    world_frame: str = like(BagOptions, "world_frame", "")
+    depth_topic: str = like(BagOptions, "depth_topic", "")
     views: str = like(JobSettings, "views", "")
     keep_views: bool = like(JobSettings, "keep_views", False)
     keep_depth: bool = like(JobSettings, "keep_depth", False)
@@ -76,7 +61,7 @@ class BagParameters:
     existing: str = setting(
         "refuse", "if the dataset exists", choices=("refuse", "append", "overwrite", "resume")
     )
-    storage: str = like(ConvertOptions, "storage", "mcap", "storage of the written bag")
+    storage: str = like(ConvertOptions, "storage", "mcap")
     autostart: bool = setting(True, "start at once; otherwise wait for ~/start")
     exit_when_done: bool = setting(True, "end the node, with an exit code, after the job")
 
@@ -105,7 +90,7 @@ class Player:
     """Parameters of trajectory_player."""
 
     source: str = setting("", "LeRobot dataset, or table of hands (.parquet, .npz)")
-    robot: str = like(JobSettings, "robot", "inspire", "robot name, or the path of a robot.yaml")
+    robot: str = like(JobSettings, "robot", "inspire")
     episode: int = setting(0, "which episode of a dataset", low=0, high=1000000)
     rate: float = setting(1.0, "speed; 0.5 is half as fast", low=0.01, high=10.0, changeable=True)
     loop: bool = setting(False, "start again at the end", changeable=True)
@@ -196,33 +181,31 @@ def check(table: Table, values: Mapping[str, Any]) -> None:
     known = {leaf.parameter: leaf for leaf in table}
     unknown = [name for name in values if name not in known]
     wrong = [f"{name!r} is no parameter; {nearest(name, known)}" for name in unknown]
-    problems = (_problem(known[name], value) for name, value in values.items() if name in known)
-    wrong += filter(None, problems)
+
+    def spell(leaf: Leaf, value: str | None) -> str:
+        return f"{leaf.parameter}:={value}"
+
+    for leaf in (known[name] for name in values if name in known):
+        value, wanted = values[leaf.parameter], type(leaf.default)
+        if type(value) is not wanted and (type(value), wanted) != (int, float):
+            wrong.append(f"{leaf.parameter}: {value!r} is not of type {wanted.__name__}.")
+            continue
+        try:
+            check_value(leaf, value)
+        except InputError as error:
+            wrong.append(respelled(str(error), [leaf], spell))
     if wrong:
         raise InputError(" ".join(sorted(wrong)))
     if "robot" in values:
         load_robot(values["robot"])  # at once, not when the hands are found
 
 
-def _problem(leaf: Leaf, value: Any) -> str | None:
-    wanted = type(leaf.default)
-    if wanted is float and type(value) is int:
-        value = float(value)
-    if type(value) is not wanted:
-        return f"{leaf.parameter}: {value!r} is not of type {wanted.__name__}."
-    if leaf.choices and value not in leaf.choices:
-        return f"{leaf.parameter}: {value!r}; {nearest(str(value), leaf.choices)}"
-    low, high = leaf.setting.low, leaf.setting.high
-    if low is not None and high is not None and not low <= float(value) <= high:
-        return f"{leaf.parameter}: {value}; valid: {low:g} to {high:g}."
-    return None
-
-
 def described(leaf: Leaf) -> str:
-    """Return the help of a parameter, with its range."""
-    low, high = leaf.setting.low, leaf.setting.high
+    """Return the help of a parameter, with what no value means, and its range."""
+    low, high, usual = leaf.setting.low, leaf.setting.high, leaf.setting.default_text
+    empty = f"; empty: {usual}" if usual and leaf.default == "" else ""
     bounds = "" if low is None or high is None else f" ({low:g} to {high:g})"
-    return as_parameters(leaf.setting.help) + bounds
+    return as_parameters(leaf.setting.help + empty) + bounds
 
 
 def usage(name: str) -> str:
@@ -273,7 +256,7 @@ def _descriptor(leaf: Leaf) -> Any:
 
     low, high = leaf.setting.low, leaf.setting.high
     descriptor = ParameterDescriptor(
-        description=as_parameters(leaf.setting.help),
+        description=described(leaf),
         additional_constraints=f"one of: {', '.join(leaf.choices)}" if leaf.choices else "",
         read_only=not leaf.setting.changeable,
     )

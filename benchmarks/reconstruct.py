@@ -23,11 +23,17 @@ import numpy as np
 import torch
 
 from acehand_core.ace.model.batch import ClipBatch, Readout, pinhole_batch
-from acehand_core.ace.model.config import DecoderConfig, ModelConfig, TrunkConfig, VaeConfig
+from acehand_core.ace.model.config import (
+    RELEASED,
+    DecoderConfig,
+    ModelConfig,
+    TrunkConfig,
+    VaeConfig,
+)
 from acehand_core.ace.model.encoder.vae import VideoEncoder
 from acehand_core.ace.model.inference.loading import InferenceOptions, WeightsRecord
 from acehand_core.ace.model.inference.reconstruction import reconstruct
-from acehand_core.ace.model.network import RELEASED, AceModel, place
+from acehand_core.ace.model.network import AceModel, place
 from acehand_core.ace.model.weights.state import LoadedWeights, state_shapes
 from acehand_core.ace.model.weights.tables import Shapes
 from acehand_core.geometry.cameras import Camera

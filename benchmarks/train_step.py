@@ -22,8 +22,7 @@ import torch
 
 from acehand_core.ace.labelled.clips.schema import ClipInfo
 from acehand_core.ace.model.batch import ClipBatch
-from acehand_core.ace.model.config import TEMPORAL_STRIDE, TOKEN_PIXELS, ModelConfig
-from acehand_core.ace.model.network import SolveOptions
+from acehand_core.ace.model.config import TEMPORAL_STRIDE, TOKEN_PIXELS, ModelConfig, SolveOptions
 from acehand_core.ace.model.weights import inspection
 from acehand_core.ace.training import build
 from acehand_core.ace.training.config import TrainConfig, compose

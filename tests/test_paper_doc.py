@@ -98,7 +98,8 @@ def test_every_flag_exists():
 
 def test_every_setting_of_training_exists():
     """By name: a group's file, or a field; test_train_config.py composes them."""
-    files = ("acehand_core/ace/training/config.py", "acehand_core/ace/labelled/clips/windows.py")
+    rooms = ("training/config.py", "model/config.py", "labelled/clips/windows.py")
+    files = [f"acehand_core/ace/{room}" for room in rooms]
     fields = {name.partition(".")[2] for file in files for name in names_in(ROOT / file)}
     settings = {word for line in SETTINGS.findall(TEXT) for word in line.split()}
     assert len(settings) > 10

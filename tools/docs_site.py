@@ -6,13 +6,9 @@ of ``docs`` must name a file of the repository; on the site they become its path
 
 from __future__ import annotations
 
-import ast
-import inspect
 import re
-import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
-from itertools import pairwise
 from math import isfinite
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -87,38 +83,34 @@ def training_table() -> str:
     """Return a Markdown table of the settings of ``acehand-train``."""
     from acehand_core.ace.training.config import TrainConfig
 
-    rows = [f"| `{name}` | {default} | {text} |" for name, default, text in documented(TrainConfig)]
+    settings = documented(TrainConfig())
+    rows = [f"| `{name}` | {default} | {text} |" for name, default, text in settings]
     return "\n".join(["| setting | default | meaning |", "|---|---|---|", *rows]) + "\n"
 
 
-def documented(kind: Any, where: str = "") -> Iterator[tuple[str, str, str]]:
-    """Yield name, default and text of every field, as the source of the dataclasses has them.
+def documented(defaults: Any, where: str = "") -> Iterator[tuple[str, str, str]]:
+    """Yield name, default and text of every field.
 
     Raises:
-        KeyError: a field has no text below it.
+        KeyError: a field has no text.
     """
-    (body,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
-    assert isinstance(body, ast.ClassDef)
-    texts: dict[str, str] = {}
-    for line, text in pairwise(body.body):
-        if isinstance(line, ast.AnnAssign) and isinstance(text, ast.Expr):
-            texts[ast.unparse(line.target)] = ast.literal_eval(text.value)
-
-    hints = get_type_hints(kind)
-    for field in fields(kind):
-        hint, name, default = hints[field.name], where + field.name, field.default
+    hints = get_type_hints(type(defaults))
+    for field in fields(defaults):
+        hint, name, default = hints[field.name], where + field.name, getattr(defaults, field.name)
+        if is_dataclass(hint) and not field.metadata:
+            yield from documented(default, f"{name}.")
+            continue
+        about = field.metadata["acehand"]
         if get_origin(hint) is dict:
-            yield f"{name}.NAME", "", texts[field.name]
-            yield from documented(get_args(hint)[1], f"{name}.NAME.")
-        elif is_dataclass(hint) and field.name in texts:  # documented with its own package
-            yield f"{name}.*", "", texts[field.name]
-        elif is_dataclass(hint):
-            yield from documented(hint, f"{name}.")
+            yield f"{name}.NAME", "", about.title
+            yield from documented(get_args(hint)[1](), f"{name}.NAME.")
+        elif is_dataclass(hint):  # documented with its own package
+            yield f"{name}.*", "", about.title
         else:
             if default is None or isinstance(default, bool):
                 default = {None: "null", True: "true", False: "false"}[default]
             choices = f" ({', '.join(get_args(hint))})" if get_origin(hint) is Literal else ""
-            yield name, f"`{default}`{choices}", texts[field.name]
+            yield name, f"`{default}`{choices}", about.help
 
 
 def tables() -> Mapping[str, Callable[[], str]]:

@@ -23,6 +23,7 @@ from jaxtyping import Float, UInt8
 from acehand_core.ace.model.batch import ClipBatch, PinholeBatch, Readout
 from acehand_core.ace.model.camera_fit import reported_intrinsics
 from acehand_core.ace.model.config import (
+    RELEASED,
     TEMPORAL_STRIDE,
     DecoderConfig,
     ModelConfig,
@@ -34,7 +35,7 @@ from acehand_core.ace.model.encoder.vae import VideoEncoder
 from acehand_core.ace.model.inference.loading import InferenceOptions, WeightsRecord
 from acehand_core.ace.model.inference.reconstruction import reconstruct
 from acehand_core.ace.model.inference.windows import latents_of, plan_windows
-from acehand_core.ace.model.network import RELEASED, AceModel, load_trunk, place
+from acehand_core.ace.model.network import AceModel, load_trunk, place
 from acehand_core.ace.model.weights.official_files import assemble
 from acehand_core.ace.model.weights.state import LoadedWeights
 from acehand_core.ace.model.weights.storage import store_of

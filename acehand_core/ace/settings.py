@@ -5,27 +5,17 @@ from __future__ import annotations
 import importlib
 import json
 import os
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float
 
-from acehand_core.ace.model.config import (
-    BearingSource,
-    Fallback,
-    FitGuards,
-    InferenceConfig,
-    Precision,
-    RayCells,
-    SolveKind,
-    TrainedHand,
-    Variant,
-)
+from acehand_core.ace.model.config import NATIVE, InferenceConfig, Precision, Variant
 from acehand_core.errors import AcehandError, InputError, MissingDependencyError, SchemaError
 from acehand_core.safe_files import content_sha256
-from acehand_core.settings import check_values, setting
+from acehand_core.settings import check_values, group, setting
 from acehand_core.types import SIDES
 
 #: Default of ``weights``.
@@ -36,23 +26,20 @@ _NOT_AUTOMATIC = {
     "synthetic": "trained on synthetic clips alone",
     "unknown": "their training data is not recorded",
 }
-NATIVE = "native"
-#: Beyond it the trunk sees far more tokens than in training.
-_MAX_ENCODE_WIDTH = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class AceSettings:
-    """Settings of the ace tracker; None means as recorded in the weights.
+    """Settings of the ace tracker.
 
     ``weights`` is any layout that ``model.weights`` reads; ``base``, ``vae`` and ``caption`` locate
-    pieces of the released model elsewhere. For the rest see ``model.config.InferenceConfig``,
-    ``model.inference.windows.plan_windows`` and ``read_betas``. ``every_slot`` also emits absent
-    hands, for scoring.
+    pieces of the released model elsewhere. ``run_as`` takes precedence over what the weights
+    record. For ``windows`` and ``betas`` see ``model.inference.windows.plan_windows`` and
+    ``read_betas``. ``every_slot`` also emits absent hands, for scoring.
     """
 
     weights: Path | None = setting(
-        None, "folder or checkpoint", default_text=f"${ENVIRONMENT_VARIABLE}"
+        None, "folder or checkpoint", default_text=f"${ENVIRONMENT_VARIABLE}", common=True
     )
     variant: Variant | None = setting(None, "k (needs the camera) or kfree, for weights with both")
     base: Path | None = setting(
@@ -62,57 +49,13 @@ class AceSettings:
     caption: Path | None = setting(
         None, "file of the caption embedding, if not next to the checkpoint"
     )
-    encode_width: str | None = setting(
-        None,
-        "width of the video for the model, or native",
-        default_text="as trained, else 832",
-        metavar="PIXELS",
-    )
     windows: str | None = setting(
         None,
         "paper: as released; blended: overlapping, cross-faded; full: one pass",
         default_text="paper",
         choices=("paper", "blended", "full"),
     )
-    window_latents: int | None = setting(
-        None,
-        "latents of a window; below 22, adjacent windows share one latent",
-        default_text="as trained, else 22",
-        low=2,
-        high=1024,
-    )
-    bearings: BearingSource | None = setting(
-        None,
-        "source of the bearings",
-        default_text="as trained, else as released",
-    )
-    solve: SolveKind | None = setting(
-        None,
-        "how hands are placed; without MANO files rigid replaces mixed",
-        default_text="as trained, else as released",
-    )
-    fallback: Fallback | None = setting(
-        None,
-        "placement of a hand with rejected anchors",
-        default_text="as trained, else released",
-    )
-    fit_guards: FitGuards | None = setting(
-        None,
-        "with `bearings=pinhole`: the paper's two guards on a fit, or also no excess over a radial "
-        "lens",
-        default_text="as trained, else excess",
-    )
-    ray_cells: RayCells | None = setting(
-        None,
-        "with `bearings=rays`: outer cells on the image's edges, as released, or all at their "
-        "centres",
-        default_text="as trained, else edges",
-    )
-    hand_model: TrainedHand | None = setting(
-        None,
-        "hand model of the training",
-        default_text="as trained, else mano",
-    )
+    run_as: InferenceConfig = group(InferenceConfig)
     betas: Path | None = setting(
         None,
         "measured shape of both hands: a HandMotion table or JSON",
@@ -139,7 +82,7 @@ class AceSettings:
 
     def __post_init__(self) -> None:
         check_values(self)
-        _ = self.encode_pixels  # checked on construction
+        check_values(self.run_as)
 
     def with_environment(self, tracker: str) -> tuple[AceSettings, str]:
         """Return these settings with weights that ``tracker`` may use, and a note.
@@ -178,20 +121,6 @@ class AceSettings:
             raise InputError("`tracker=ace` needs `weights=PATH`, or ACEHAND_WEIGHTS.")
         return self.weights
 
-    @property
-    def encode_pixels(self) -> int | None:
-        """The encode width in pixels, 0 for the video's width, None for the weights' own."""
-        if self.encode_width is None:
-            return None
-        if self.encode_width == NATIVE:
-            return 0
-        if self.encode_width.isdecimal() and 32 <= int(self.encode_width) <= _MAX_ENCODE_WIDTH:
-            return int(self.encode_width)
-        raise InputError(
-            f"`encode_width={self.encode_width}`; valid: {NATIVE}, or 32 to {_MAX_ENCODE_WIDTH} "
-            "pixels (832 as released)."
-        )
-
     def identity(self) -> dict[str, Any]:
         """Return every setting that results depend on, as plain values.
 
@@ -199,6 +128,9 @@ class AceSettings:
         MissingDependencyError without torch.
         """
         values = {k: v for k, v in asdict(self).items() if k not in ("device", "batch")}
+        values |= values.pop("run_as")
+        if (width := self.run_as.encode_width) is not None:
+            values["encode_width"] = str(width or NATIVE)
         values |= dict.fromkeys(("base", "vae", "caption")) | {"windows": self.windows or "paper"}
         values["weights"] = self.content()
         if self.betas is not None:
@@ -218,18 +150,6 @@ class AceSettings:
     def trained(self) -> InferenceConfig:
         """Return how to run the weights, as recorded in them. Raises as ``identity``."""
         return import_model("weights.load").recorded(self.place, self.variant)[1]
-
-    def applied(self, trained: InferenceConfig) -> tuple[InferenceConfig, tuple[str, ...]]:
-        """Return ``trained`` with the flags applied, and a sentence per flag that differs."""
-        flags = {f.name: getattr(self, f.name) for f in fields(trained)}
-        flags["encode_width"] = self.encode_pixels
-        given = {name: value for name, value in flags.items() if value is not None}
-        notes = tuple(
-            f"{name} {value}; these weights were trained with {was}"
-            for name, value in given.items()
-            if (was := getattr(trained, name)) is not None and was != value
-        )
-        return replace(trained, **given), notes
 
 
 def import_model(name: str) -> Any:

@@ -49,7 +49,7 @@ class AceTracker:
                 "`hand_length` does not apply to `tracker=ace`; give a measured shape with `betas`."
             )
         self._settings, self._ace = settings, ace
-        learned = ace.hand_model
+        learned = ace.run_as.hand_model
         if learned is None:
             with contextlib.suppress(AcehandError):  # reported where the weights are used
                 learned = ace.trained().hand_model
@@ -59,7 +59,7 @@ class AceTracker:
     @property
     def trained_frames(self) -> int | None:
         """Frames per training window of the weights; None if not recorded."""
-        latents = self._ace.window_latents or self._ace.trained().window_latents
+        latents = self._ace.run_as.window_latents or self._ace.trained().window_latents
         return None if latents is None else 4 * (latents - 1) + 1
 
     def check(self, recording: Recording) -> None:
@@ -105,7 +105,7 @@ class AceTracker:
         """Return hands and options, as trained unless flags differ, and notes."""
         ace = self._ace
         _, trained, variant = recorded(*_files(ace)[:2])
-        run_as, notes = ace.applied(trained)
+        run_as, notes = ace.run_as.applied_to(trained)
         hands = None
         if self.hand_model == "mano":
             hands = mano_hands()

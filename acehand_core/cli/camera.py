@@ -33,7 +33,7 @@ _COEFFICIENTS = {
 class Show:
     """Print a camera file or preset, and draw it.
 
-    --output shows VIDEO's first frame, or a grid, before and after undistortion. Lines that are
+    `output` shows VIDEO's first frame, or a grid, before and after undistortion. Lines that are
     straight in the world must be straight in the right half; otherwise the camera is another one.
     """
 
@@ -79,7 +79,7 @@ class Show:
 class Convert:
     """Write a camera file of any format, or a preset, in acehand's format (docs/formats.md).
 
-    --size and --model supply what a file lacks; an error message asks for them.
+    `size` and `model` supply what a file lacks; an error message asks for them.
     """
 
     file: Path = setting(..., _FILE, metavar="FILE[:NAME]", positional=True)
@@ -116,7 +116,7 @@ class Convert:
 
 @dataclass(frozen=True, slots=True)
 class Presets:
-    """List the presets of --camera-preset, with fields of view and sources."""
+    """List the presets of cameras, with fields of view and sources."""
 
     def run(self, terminal: console.Terminal) -> int:
         from acehand_core.recordings.camera_presets import PRESETS
@@ -208,7 +208,7 @@ def _say_estimate(report: dict[str, Any]) -> None:
     camera = report["camera"]
     if camera is None:
         console.say(f"{report['video']}: no estimate: {report['reason']}")
-        console.say("Calibrate the camera, or use --camera-preset (acehand camera presets).")
+        console.say("Calibrate the camera, or use one of `acehand camera presets`.")
         return
     console.say(
         f"{report['video']}: fx = fy = {camera['fx']:.1f} px +- {100 * report['error']:.1f} %, "

@@ -36,7 +36,7 @@ class Info:
             f"{f', recorded on {info.distro}' if info.distro else ''}"
         )
         for topic in info.topics:
-            used = dict.fromkeys(info.views, "  <- with --views")
+            used = dict.fromkeys(info.views, "  <- view")
             used |= dict.fromkeys(info.depth, "  <- depth")
             used |= {info.image or "": "  <- pictures", info.camera_info or "": "  <- camera"}
             strange = "" if topic.known_type else " (unknown type)"
@@ -119,7 +119,7 @@ class Run:
         job = self.job
         if job.existing in ("append", "resume") or job.dry_run:
             raise InputError(
-                "acehand batch run always resumes; --append, --resume and --dry-run do not apply."
+                "acehand batch run always resumes; `append`, `resume` and `dry_run` do not apply."
             )
         overwrite = job.existing == "overwrite"
         folder = BatchFolder(job.output)
@@ -160,7 +160,7 @@ def _report(folder: BatchFolder, terminal: console.Terminal) -> int:
         console.say(f"  {problem['id']}: {state}: {problem['reason']}")
     states = totals["states"]
     if {"failed", "quarantined"} & states.keys():
-        console.say("  acehand batch run with --retry retries the failed ones")
+        console.say("  acehand batch run with `retry` retries the failed ones")
     terminal.print_json(totals)
     if "done" not in states:
         none = set(states) == {"no_hand"}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Info:
     """Print the contents of a LeRobot dataset.
 
-    --feature adds exact statistics of a feature over all frames; --card writes a dataset card:
+    `feature` adds exact statistics of a feature over all frames; `card` writes a dataset card:
     contents, origin, licences, quality.
     """
 
@@ -33,18 +33,18 @@ class Info:
         None, "write a card for the Hugging Face Hub", metavar="FILE", default_text="none"
     )
     license: str | None = setting(
-        None, "for --card: licence, e.g. cc-by-4.0", metavar="ID", default_text="not stated"
+        None, "for `card`: licence, e.g. cc-by-4.0", metavar="ID", default_text="not stated"
     )
     consent: str | None = setting(
-        None, "for --card: consent of the recorded people", default_text="not stated"
+        None, "for `card`: consent of the recorded people", default_text="not stated"
     )
-    overwrite: bool = setting(False, "for --card: replace the file")
+    overwrite: bool = setting(False, "for `card`: replace the file")
 
     def run(self, terminal: console.Terminal) -> int:
         from acehand_core.lerobot.summary import card, summarize
 
         if self.card is None and (self.license or self.consent or self.overwrite):
-            raise InputError("--license, --consent and --overwrite require --card.")
+            raise InputError("`license`, `consent` and `overwrite` require `card`.")
         if self.card is not None:
             text = card(self.folder, self.license, self.consent)
             with atomic_path(self.card, self.overwrite) as partial:
@@ -115,15 +115,15 @@ class Merge:
 class Check:
     """Find the faults of a LeRobot dataset, or repair it.
 
-    --repair finishes the work of a killed writer and keeps the complete episodes of a broken
-    dataset. Before it loses episodes it asks, or without a terminal needs --yes; their files are
+    `repair` finishes the work of a killed writer and keeps the complete episodes of a broken
+    dataset. Before it loses episodes it asks, or without a terminal needs `yes`; their files are
     kept in DATASET/.unreferenced.
     """
 
     folder: Path = setting(..., "the dataset", metavar="DATASET", positional=True)
     repair: bool = setting(False, "repair it")
-    yes: bool = setting(False, "for --repair: lose episodes without asking")
-    dry_run: bool = setting(False, "for --repair: print the steps, and change nothing")
+    yes: bool = setting(False, "for `repair`: lose episodes without asking")
+    dry_run: bool = setting(False, "for `repair`: print the steps, and change nothing")
 
     def run(self, terminal: console.Terminal) -> int:
         """Print the problems, after any repair; the exit code is 0 only without problems."""
@@ -138,7 +138,7 @@ class Check:
             terminal.print_json({"to_do": plan.steps, "lost": plan.lost})
             return console.EXIT_SOME_FAILED if plan.steps else console.EXIT_OK
         if not self.repair and (self.yes or self.dry_run):
-            raise InputError("--yes and --dry-run require --repair.")
+            raise InputError("`yes` and `dry_run` require `repair`.")
         done = repair(self.folder, self._agree) if self.repair else []
         for line in done:
             console.say(f"repaired: {line}")
@@ -159,7 +159,7 @@ class Check:
             console.say(f"{len(plan.lost)} would go to {self.folder}/.unreferenced. Repair? [y/N]")
             return sys.stdin.readline().strip().lower() in ("y", "yes")
         raise InputError(
-            f"{self.folder}: not repaired, episodes would be lost: {'; '.join(plan.lost)}. --yes "
+            f"{self.folder}: not repaired, episodes would be lost: {'; '.join(plan.lost)}. `yes` "
             "repairs it anyway; their files are kept in .unreferenced."
         )
 
@@ -190,7 +190,7 @@ class Filter:
     )
     keep: Literal["undecided", "doubt", "accept"] = setting(
         "undecided",
-        "with --decisions, keep all but rejected, doubted and accepted, or accepted episodes",
+        "with `decisions`, keep all but rejected, doubted and accepted, or accepted episodes",
     )
     dry_run: bool = setting(False, "print the episodes to remove, and change nothing")
     delete: bool = setting(False, "do not keep them as a dataset in DATASET/.unreferenced")
@@ -202,7 +202,7 @@ class Filter:
         given = (bool(self.episodes), self.rules is not None, self.decisions is not None)
         if sum(given) != 1:
             raise InputError(
-                "acehand dataset filter needs either episode numbers, --rules or --decisions."
+                "acehand dataset filter needs either episode numbers, `rules` or `decisions`."
             )
         verb = "would remove" if self.dry_run else "removed"
         if self.decisions is None:

@@ -15,7 +15,7 @@ from acehand_core.errors import InputError, NoHandError
 from acehand_core.pipeline.settings import JobSettings
 from acehand_core.recordings.options import RecordingOptions
 from acehand_core.settings import group, like, setting
-from acehand_core.trackers.base import TrackerSettings, with_environment
+from acehand_core.trackers.base import TrackerSettings
 from acehand_core.types import Hands, Latency
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ class Reconstruct:
         None, ".parquet or .csv", metavar="FILE", default_text="VIDEO.hands.parquet"
     )
     overwrite: bool = setting(False, OVERWRITE)
-    reading: RecordingOptions = group(RecordingOptions)
-    tracking: TrackerSettings = group(TrackerSettings)
+    reading: RecordingOptions = group(RecordingOptions, "recording")
+    tracking: TrackerSettings = group(TrackerSettings, "tracking")
     work_dir: Path | None = setting(
         None, "folder for partial results; the same command resumes from them", metavar="DIR"
     )
@@ -52,8 +52,8 @@ class Reconstruct:
 
         output = self.output or self.input.with_suffix(".hands.parquet")
         hands_file.check_table_path(output, self.overwrite, hands_file.TABLE_SUFFIXES)
-        own = with_environment(self.tracking.own, self.tracker, terminal.bars)
-        settings = replace(self.tracking, hands=self.hands, work_dir=self.work_dir, own=own)
+        settings = replace(self.tracking, hands=self.hands, work_dir=self.work_dir)
+        settings = settings.with_environment(self.tracker, terminal.bars)
         recording, tracker = open_tracked(self.input, self.tracker, settings, self.reading)
         motion = tracker.track(recording, terminal.bars)
         if not motion.known.any():
@@ -90,7 +90,7 @@ class Export:
         if self.robot is not None:
             return self._commands(self.robot, terminal)
         if self.calibration or self.robot_model or self.latency != "off":
-            raise InputError("--robot-model, --calibration and --latency need --robot.")
+            raise InputError("`robot_model`, `calibration` and `latency` need `robot`.")
         from acehand_core.recordings.hands_file import check_table_path, read_motion_file
 
         suffixes = tuple(f".{name}" for name in plugins.names("exports"))
@@ -135,7 +135,7 @@ class Export:
 class View:
     """Show an episode of a dataset, or a table of hands, in rerun's viewer.
 
-    Without rerun, an episode is written as a page for a browser. With --output, a table of hands
+    Without rerun, an episode is written as a page for a browser. With `output`, a table of hands
     is drawn as pictures, without a viewer.
     """
 
@@ -160,23 +160,23 @@ class View:
         default_text="inspire; the dataset's",
     )
     overwrite: bool = setting(False, OVERWRITE)
-    overlay: bool = setting(True, "with --output, also write a video", pair=True)
-    reading: RecordingOptions = group(RecordingOptions)
+    overlay: bool = setting(True, "with `output`, also write a video", pair=True)
+    reading: RecordingOptions = group(RecordingOptions, "recording")
 
     def run(self, terminal: console.Terminal) -> int:
-        from acehand_core.pipeline.job import check_hands_file, view_hands
+        from acehand_core.pipeline.job import check_hands_file, draw_hands
         from acehand_core.recordings.lerobot_video import is_dataset
 
         if is_dataset(self.input):
             return self._show_episode(terminal)
         check_hands_file(self.input)
         if self.episode is not None:
-            raise InputError(f"{self.input}: is a table of hands; --episode is for datasets.")
+            raise InputError(f"{self.input}: is a table of hands; `episode` is for datasets.")
         if self.output is None:
             return self._show_table(terminal)
         if self.save is not None:
-            raise InputError("--output and --save exclude each other.")
-        files = view_hands(self.input, self.video, self._settings(), terminal.bars)
+            raise InputError("`output` and `save` exclude each other.")
+        files = draw_hands(self.input, self.video, self._settings(), terminal.bars)
         return console.say_files(files, terminal)
 
     def _settings(self) -> JobSettings:
@@ -200,11 +200,11 @@ class View:
 
         if self.output is not None:
             raise InputError(
-                f"{self.input}: --output is for tables of hands; acehand render draws an episode."
+                f"{self.input}: `output` is for tables of hands; acehand render draws an episode."
             )
         if self.video or self.hands or self.reading != RecordingOptions():
             raise InputError(
-                f"{self.input}: is a dataset, which has its video and hands; --video, --hands and "
+                f"{self.input}: is a dataset, which has its video and hands; `video`, `hands` and "
                 "the flags for reading recordings do not apply."
             )
         reader, number = DatasetReader(self.input), self.episode or 0
@@ -294,10 +294,9 @@ class Render(RenderSettings):
     def run(self, terminal: console.Terminal) -> int:
         from acehand_core.drawing.render import render
 
-        # Here --depth hides the robot: 16-bit PNG in mm, one per frame.
-        depth, rigs = self.reading.rigs.depth, replace(self.reading.rigs, depth=None)
-        settings = replace(self, depth=depth, reading=replace(self.reading, rigs=rigs))
-        return console.say_files(render(self.inputs, settings, terminal.bars), terminal)
+        if self.reading.rigs.depth is not None:
+            raise InputError("`depth` is for retargeting; with `scene_depth` it hides the robot.")
+        return console.say_files(render(self.inputs, self, terminal.bars), terminal)
 
 
 def _encoded(recording: Recording, folder: Path) -> tuple[Path, Float[np.ndarray, "T"]]:

@@ -1,4 +1,4 @@
-"""``acehand-retarget INPUT... --robot inspire``: the main job."""
+"""``acehand-retarget``: the main job."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Retarget:
 
 
 def summarise(report: JobReport, terminal: console.Terminal) -> None:
-    """Print the result of each input, with ``--quiet`` one line each."""
+    """Print the result of each input, with ``quiet`` one line each."""
     from acehand_core.pipeline.report import format_cuts, format_evidence, format_uncertainty
 
     quiet = terminal.quiet

@@ -1,4 +1,4 @@
-"""``acehand robots list|init|check|show|calibrate``."""
+"""``acehand robots list|check|show|init|calibrate``."""
 
 from __future__ import annotations
 
@@ -18,89 +18,92 @@ if TYPE_CHECKING:
     from retarget.robots.hand_spec import HandSpec
     from retarget.robots.robot import Robot
 
-ACTIONS = ("list", "init", "check", "show", "calibrate")
 _MARKS = {True: "ok", False: "FAILED", None: "skipped"}
 
 
 @dataclass(frozen=True, slots=True)
-class Robots:
-    """List, check, draw or calibrate robots, or add your own.
+class List:
+    """List robots: joints, commands in the controller's order, licence, reach of fingertips.
 
-    list (default): names, commands, licence; init: draft a robot.yaml from your MJCF or URDF;
-    check: compare the model with its robot.yaml; show: write a picture; calibrate: fit it to
-    canonical hand poses and write the result next to its robot.yaml. ROBOT is a name, NAME:VARIANT
-    or a robot.yaml, by default all; for init, the model file.
+    Also: acehand robots check, show, init and calibrate.
     """
 
     names: tuple[str, ...] = setting(
-        (), "action and robots", metavar="[list|init|check|show|calibrate] ROBOT", positional=True
+        (), "NAME, NAME:VARIANT or robot.yaml", metavar="ROBOT", positional=True, default_text="all"
     )
     robot_model: Path | None = like(JobSettings, "robot_model", None)
-    output: Path | None = setting(
-        None,
-        "picture of show, folder of init",
-        metavar="PATH",
-        default_text="ROBOT.png; the model's name",
-    )
-    side: Side | None = setting(
-        None, "init: side of the model", default_text="from its names and shape"
-    )
-    left: Path | None = setting(None, "init: model of the left hand", metavar="FILE")
+
+    def run(self, terminal: console.Terminal) -> int:
+        robots = self.robots()
+        for robot in robots:
+            _describe(robot)
+        terminal.print_json(lambda: {"robots": {robot.label: _details(robot) for robot in robots}})
+        return console.EXIT_OK
+
+    def robots(self) -> list[Robot]:
+        """Return the named robots, else all. Raises as ``load_robot``."""
+        from retarget.robots.robot import load_robot, robot_names
+
+        return [load_robot(name, models=self.robot_model) for name in self.names or robot_names()]
+
+
+@dataclass(frozen=True, slots=True)
+class Check(List):
+    """Compare the models of robots with their robot.yaml. Exit code 1 if a check fails."""
+
+    def run(self, terminal: console.Terminal) -> int:
+        checks, failed = _checked(self.robots())
+        terminal.print_json({"robots": checks, "failed": failed})
+        return console.EXIT_SOME_FAILED if failed else console.EXIT_OK
+
+
+@dataclass(frozen=True, slots=True)
+class Show:
+    """Draw a robot: open, closed, base frame, fingertips."""
+
+    name: str = setting(..., "NAME, NAME:VARIANT or robot.yaml", metavar="ROBOT", positional=True)
+    robot_model: Path | None = like(JobSettings, "robot_model", None)
+    output: Path | None = setting(None, "picture", metavar="PNG", default_text="ROBOT.png")
+    overwrite: bool = setting(False, OVERWRITE)
+
+    def run(self, terminal: console.Terminal) -> int:
+        from acehand_core.drawing.robot_sheet import draw_robot
+        from retarget.robots.robot import load_robot
+
+        robot = load_robot(self.name, models=self.robot_model)
+        output = self.output or Path(f"{robot.label.replace(':', '-')}.png")
+        draw_robot(robot, output, self.overwrite)
+        _describe(robot)
+        console.say(str(output))
+        terminal.print_json(
+            lambda: {"robots": {robot.label: _details(robot)}, "output": str(output)}
+        )
+        return console.EXIT_OK
+
+
+@dataclass(frozen=True, slots=True)
+class Init:
+    """Draft a robot.yaml from your own MJCF or URDF, draw the robot and check it."""
+
+    model: Path = setting(..., "MJCF or URDF file", metavar="MODEL", positional=True)
+    output: Path | None = setting(None, "folder", metavar="DIR", default_text="the model's name")
+    side: Side | None = setting(None, "side of the model", default_text="from its names and shape")
+    left: Path | None = setting(None, "model of the left hand", metavar="FILE")
     root: str | None = setting(
-        None, "init: link that carries the hand", metavar="LINK", default_text="found"
+        None, "link that carries the hand", metavar="LINK", default_text="found"
     )
     overwrite: bool = setting(False, OVERWRITE)
 
     def run(self, terminal: console.Terminal) -> int:
-        from acehand_core.errors import InputError
-        from retarget.robots.robot import load_robot, robot_names
-
-        words = list(self.names)
-        action = words.pop(0) if words and words[0] in ACTIONS else "list"
-        if action == "init":
-            return self._init(words, terminal)
-        if self.side is not None or self.left is not None or self.root is not None:
-            raise InputError("--side, --left and --root require `acehand robots init MODEL`.")
-        if action == "list" and self.output is not None:
-            action = "show"
-        names = words or list(robot_names())
-        if action == "show" and len(words) != 1:
-            raise InputError(f"Name one robot to show; valid: {', '.join(robot_names())}.")
-        robots = [load_robot(name, models=self.robot_model) for name in names]
-        if action == "check":
-            checks, failed = _checked(robots)
-            terminal.print_json({"robots": checks, "failed": failed})
-            return console.EXIT_SOME_FAILED if failed else console.EXIT_OK
-        if action == "calibrate":
-            return self._calibrate(robots, terminal)
-        written = {}
-        if action == "show":
-            from acehand_core.drawing.robot_sheet import draw_robot
-
-            output = self.output or Path(f"{robots[0].label.replace(':', '-')}.png")
-            draw_robot(robots[0], output, self.overwrite)
-            written = {"output": str(output)}
-        for robot in robots:
-            _describe(robot)
-        for name in written.values():
-            console.say(name)
-        terminal.print_json(lambda: {"robots": {r.label: _details(r) for r in robots}, **written})
-        return console.EXIT_OK
-
-    def _init(self, words: list[str], terminal: console.Terminal) -> int:
-        """Draft a robot.yaml, draw it and check it."""
         from acehand_core.drawing.robot_sheet import draw_robot
-        from acehand_core.errors import InputError, MissingDependencyError, SchemaError
+        from acehand_core.errors import MissingDependencyError, SchemaError
         from retarget.robots.draft_text import checks_of, robot_name, write_draft
         from retarget.robots.robot import load_robot
 
-        if len(words) != 1:
-            raise InputError("acehand robots init needs one MJCF or URDF file.")
-        model = Path(words[0])
-        folder = self.output or Path(robot_name(model))
+        folder = self.output or Path(robot_name(self.model))
         picture = folder / "robot.png"
         check_free(picture, self.overwrite)
-        path = write_draft(model, folder, self.left, self.side, self.root, self.overwrite)
+        path = write_draft(self.model, folder, self.left, self.side, self.root, self.overwrite)
         open_questions = checks_of(path.read_text(encoding="utf-8"))
         for question in open_questions:
             console.say(f"CHECK {question}")
@@ -122,19 +125,28 @@ class Robots:
         console.say(f"written: {path}" + (f" and {picture}" if record["picture"] else ""))
         console.say(f"after a change: acehand robots check {path}")
         if not failed:
-            console.say(f"then: acehand-retarget VIDEO --robot {path}")
+            console.say(f"then: `acehand retarget` VIDEO `robot={path}`")
         terminal.print_json(record | {"robots": checks, "failed": failed})
         return console.EXIT_SOME_FAILED if failed else console.EXIT_OK
 
-    def _calibrate(self, robots: list[Robot], terminal: console.Terminal) -> int:
-        """Write each robot's calibration file, unless it is up to date."""
+
+@dataclass(frozen=True, slots=True)
+class Calibrate(List):
+    """Fit robots to canonical hand poses and write calibration.json next to their robot.yaml.
+
+    A file that is up to date stays.
+    """
+
+    overwrite: bool = setting(False, OVERWRITE)
+
+    def run(self, terminal: console.Terminal) -> int:
         from acehand_core.atomic import atomic_path
         from retarget.robots.kinematics import KinematicTree
         from retarget.solve.calibration import fingerprint, fitted_robot, kept_calibration
         from retarget.solve.calibration_file import calibration_text
 
         files = []
-        for robot in robots:
+        for robot in self.robots():
             pairs = {side: (hand, KinematicTree.of(hand)) for side, hand in robot.hands.items()}
             path = next(iter(robot.hands.values())).calibration_path
             if path is None or any(hand.tracks == "opening" for hand, _ in pairs.values()):

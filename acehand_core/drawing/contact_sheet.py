@@ -21,7 +21,7 @@ from acehand_core.drawing.overlay import (
     write_png,
 )
 from acehand_core.drawing.panels import NOT_PLACED, Layer, Panels, PanelView
-from acehand_core.drawing.robot_view import RobotRenderer
+from acehand_core.drawing.robot_renderer import RobotRenderer
 from acehand_core.geometry import frames
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.capsule import CapsuleHand

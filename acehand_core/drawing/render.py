@@ -28,7 +28,7 @@ from acehand_core.drawing.render_inputs import (
     open_columns,
     robot_of,
 )
-from acehand_core.drawing.robot_view import RobotRenderer
+from acehand_core.drawing.robot_renderer import RobotRenderer
 from acehand_core.errors import InputError
 from acehand_core.motion import Recording
 from acehand_core.recordings.selection import only_hands
@@ -72,9 +72,10 @@ def render(
         shown = tuple(name for name in shown if name != "source")
     shown = given or shown
     motions = [column.motion for column in columns]
-    depth = tuple(sorted(settings.depth.glob("*.png"))) if settings.depth else ()
-    if settings.depth and len(depth) != (count := len(motions[0])):
-        raise InputError(f"{settings.depth}: {len(depth)} depth maps (.png) for {count} frames.")
+    folder, count = settings.scene_depth, len(motions[0])
+    depth = tuple(sorted(folder.glob("*.png"))) if folder else ()
+    if folder and len(depth) != count:
+        raise InputError(f"{folder}: {len(depth)} depth maps (.png) for {count} frames.")
     width, height = picture_size(recording) if recording.frames else (960, 540)
 
     with contextlib.ExitStack() as exits:

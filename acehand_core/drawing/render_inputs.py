@@ -36,7 +36,6 @@ class RenderSettings:
         robot: None: a dataset's own, else inspire.
         calibration: None: that of a dataset's episode, if it is of this robot, else a new one.
         hands: None: all; a robot with one hand follows that one.
-        depth: folder of 16-bit PNG in millimetres, one per frame, by name.
     """
 
     labels: tuple[str, ...] = setting(
@@ -61,9 +60,11 @@ class RenderSettings:
     moving: bool = setting(True, "write the video, not only the strip", pair=True)
     output: Path = setting(Path("acehand_render"), "folder to write", metavar="DIR")
     overwrite: bool = setting(False, "replace what is there")
-    reading: RecordingOptions = group(RecordingOptions)
-    arm: ArmSettings = group(ArmSettings)
-    depth: Path | None = None
+    reading: RecordingOptions = group(RecordingOptions, "recording")
+    arm: ArmSettings = group(ArmSettings, "arm")
+    scene_depth: Path | None = setting(
+        None, "16-bit PNG in mm, one per frame: what is nearer hides the robot", metavar="DIR"
+    )
 
 
 @dataclass(frozen=True, slots=True)

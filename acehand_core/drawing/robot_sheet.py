@@ -15,7 +15,7 @@ from jaxtyping import Float
 
 from acehand_core.atomic import check_free
 from acehand_core.drawing.overlay import write_png
-from acehand_core.drawing.robot_view import RobotRenderer
+from acehand_core.drawing.robot_renderer import RobotRenderer
 from acehand_core.geometry.cameras import Camera
 from acehand_core.types import ImageRgb, RigidTransform, Side
 from retarget.robots.check_anatomy import open_and_closed

@@ -26,7 +26,12 @@ from acehand_core.errors import (
 )
 from acehand_core.lerobot.dataset import episode_contents
 from acehand_core.motion import DroppedMessages
-from acehand_core.pipeline.bag_write import stoppable, stored_demonstrations, write_demonstration
+from acehand_core.pipeline.bag_write import (
+    WriteOptions,
+    stoppable,
+    stored_demonstrations,
+    write_demonstration,
+)
 from acehand_core.pipeline.job import run_job
 from acehand_core.pipeline.report import Failure, JobReport
 from acehand_core.pipeline.settings import JobSettings, Span
@@ -39,7 +44,7 @@ from acehand_core.recordings.bags.writer import BagWriter, Storage, clean_siblin
 from acehand_core.recordings.lerobot_video import is_dataset
 from acehand_core.recordings.registry import Registry
 from acehand_core.recordings.selection import hands_at, poses_at
-from acehand_core.settings import group, setting
+from acehand_core.settings import group, like, setting
 from acehand_core.types import Progress, TimestampsNs, no_progress
 
 _REPORT_EVERY = 200
@@ -88,15 +93,19 @@ class ConvertOptions:
     bag: Path = setting(..., "rosbag2 folder, .mcap, .db3 or .bag", metavar="BAG", positional=True)
     job: JobSettings = group(JobSettings)
     bag_output: Path | None = setting(
-        None, "write a bag (.mcap file or folder) with the original topics and ours", metavar="OUT"
+        None,
+        "write a bag (.mcap file or folder) with the original topics and ours",
+        metavar="OUT",
+        common=True,
     )
     episode_topic: str | None = setting(
         None,
         "cut into episodes by this topic: while a Bool is true, or from a String with the task to "
         "an empty one",
         metavar="TOPIC",
+        common=True,
     )
-    storage: Storage = setting("mcap", "of the written bag")
+    storage: Storage = like(WriteOptions, "storage", "mcap")
 
     def origin(self, index: BagIndex, episodes: Mapping[int, str]) -> BagOrigin:
         """Return what the written bag is made from."""

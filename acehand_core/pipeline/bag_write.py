@@ -227,7 +227,7 @@ class WriteOptions:
         default_text="newest",
     )
     overwrite: bool = setting(False, "replace existing output")
-    storage: Storage = setting("mcap", "of the written bag")
+    storage: Storage = setting("mcap", "storage of the written bag")
 
 
 @dataclass(frozen=True, slots=True)

@@ -271,7 +271,7 @@ class _Job:
         )
 
 
-def view_hands(
+def draw_hands(
     hands: Path, video: Path | None, settings: JobSettings, progress: Progress = no_progress
 ) -> list[Path]:
     """Draw a file of hands, over its video if given; return the files written.

@@ -23,7 +23,7 @@ from acehand_core.settings import (
     pixels,
     setting,
 )
-from acehand_core.trackers.base import Tracker, TrackerSettings, resolved_name, with_environment
+from acehand_core.trackers.base import Tracker, TrackerSettings, resolved_name
 from acehand_core.types import (
     Existing,
     Hands,
@@ -159,13 +159,18 @@ class JobSettings:
     """Settings of the main job; ``spans`` are those of its only input, None: by ``split``."""
 
     output: Path = setting(
-        Path("acehand_dataset"), "folder of the dataset", metavar="DIR", identity="never"
+        Path("acehand_dataset"),
+        "folder of the dataset",
+        metavar="DIR",
+        identity="never",
+        common=True,
     )
     robot: str = setting(
         "inspire",
         "robot name, NAME:VARIANT, or path of a robot.yaml",
         metavar="NAME",
         identity="always",
+        common=True,
     )
     robot_model: Path | None = setting(
         None,
@@ -176,12 +181,13 @@ class JobSettings:
     robot_unchecked: bool = setting(
         False, "continue with your own robot even if it fails its checks", identity="never"
     )
-    arm: ArmSettings = group(ArmSettings)
+    arm: ArmSettings = group(ArmSettings, "arm")
     hands: Hands | None = setting(
         None,
         "hands to track; a robot with one hand follows that one",
         identity="always",
         default_text="both",
+        common=True,
     )
     tracker: str = setting(
         "auto",
@@ -189,6 +195,7 @@ class JobSettings:
         "tracker, or a file of hands",
         metavar="NAME|FILE",
         identity="always",
+        common=True,
     )
     method: str = setting(
         "trajectory",
@@ -213,13 +220,14 @@ class JobSettings:
     second_pass: bool = setting(
         True, "lower commands that the replay could not follow", identity="always"
     )
-    reading: RecordingOptions = group(RecordingOptions)
-    tracking: TrackerSettings = group(TrackerSettings)
+    reading: RecordingOptions = group(RecordingOptions, "recording")
+    tracking: TrackerSettings = group(TrackerSettings, "tracking")
     task: str | None = setting(
         None,
         "what the hands do; LeRobot's task",
         identity="always",
         default_text="that of the recording, else 'hand motion'",
+        common=True,
     )
     subject: str | None = setting(
         None,
@@ -239,10 +247,15 @@ class JobSettings:
         "none",
         "episodes of a recording: one; one per demonstration, found by the hands' motion "
         "(docs/cutting.md); or one per row of `task_file`",
+        common=True,
     )
-    cutting: CutRules = group(CutRules)
+    cutting: CutRules = group(CutRules, "cutting")
     fps: int | None = setting(
-        None, "rate of the dataset, a whole number", identity="always", default_text="the source's"
+        None,
+        "rate of the dataset, a whole number",
+        identity="always",
+        default_text="the source's",
+        common=True,
     )
     image_size: tuple[int, int] | None = setting(
         None,
@@ -269,6 +282,7 @@ class JobSettings:
             "overwrite": "replace the dataset at `output`, once the first new episode is complete",
             "resume": "resume an interrupted run: finished episodes and segments are kept",
         },
+        common=True,
     )
     cache: Path | None = setting(
         None,
@@ -276,8 +290,12 @@ class JobSettings:
         metavar="DIR",
         identity="never",
     )
-    overlay: bool = setting(True, "write an overlay video per episode", pair=True, identity="never")
-    dry_run: bool = setting(False, "track, retarget and judge, but write nothing", identity="never")
+    overlay: bool = setting(
+        True, "write an overlay video per episode", pair=True, identity="never", common=True
+    )
+    dry_run: bool = setting(
+        False, "track, retarget and judge, but write nothing", identity="never", common=True
+    )
     spans: tuple[Span, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -378,12 +396,8 @@ class JobSettings:
         )
 
     def with_environment(self, progress: Progress = no_progress) -> JobSettings:
-        """Return settings with what the environment gives to the tracker, such as weights.
-
-        Raises InputError: settings of another tracker.
-        """
-        own = with_environment(self.tracking.own, self.tracker, progress)
-        return replace(self, tracking=replace(self.tracking, own=own))
+        """Return settings as ``TrackerSettings.with_environment``."""
+        return replace(self, tracking=self.tracking.with_environment(self.tracker, progress))
 
     @property
     def tracker_settings(self) -> TrackerSettings:

@@ -118,6 +118,7 @@ class RecordingOptions:
         metavar="FILE[:NAME]",
         either="camera",
         identity="always",
+        common=True,
     )
     camera_preset: str | None = setting(
         None,
@@ -144,16 +145,29 @@ class RecordingOptions:
         False, "a selfie video; it is flipped back when read, and stored so", identity="always"
     )
     start_s: float | None = setting(
-        None, "seconds to skip", flag="start", metavar="S", identity="never", default_text="0"
+        None,
+        "seconds to skip",
+        flag="start",
+        metavar="S",
+        identity="never",
+        default_text="0",
+        common=True,
     )
     duration_s: float | None = setting(
-        None, "seconds to read", flag="duration", metavar="S", identity="never", default_text="all"
+        None,
+        "seconds to read",
+        flag="duration",
+        metavar="S",
+        identity="never",
+        default_text="all",
+        common=True,
     )
     keypoints: str | None = setting(
         None,
         "layout of a file of keypoints: a mapping (YAML), or a preset such as mano, avp25, "
         "openxr26 or manus (docs/my_keypoints.md)",
         metavar="MAP|PRESET",
+        common=True,
     )
     video_key: str | None = setting(
         None, "which video of a LeRobot dataset", metavar="KEY", default_text="the only one"

@@ -7,7 +7,7 @@ A plug-in adds one with an entry point in the group ``acehand.trackers`` for a f
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -38,6 +38,7 @@ class TrackerSettings:
         low=0.05,  # of a small child
         high=0.35,  # beyond the largest measured
         identity="always",
+        common=True,
     )
     work_dir: Path | None = None
     own: Mapping[str, Any] = plugin_groups("trackers", "tracker {}", identity=False)
@@ -52,6 +53,7 @@ class TrackerSettings:
         "of the mediapipe tracker, against time: how many crops of each hand the landmark network "
         "sees again (0, 1 to 3, or 12), and how thorough the search is",
         identity="always",
+        common=True,
     )
     palm_calibration: float = setting(
         1.0,
@@ -64,6 +66,20 @@ class TrackerSettings:
 
     def __post_init__(self) -> None:
         check_values(self)
+
+    def with_environment(self, tracker: str, progress: Progress = no_progress) -> TrackerSettings:
+        """Return settings with what the environment gives to trackers, such as weights.
+
+        Trackers' own settings may have ``with_environment(tracker)``, which returns them and a
+        remark, empty for none. Raises InputError: settings that ``tracker`` does not use.
+        """
+        own = dict(self.own)
+        for name, settings in self.own.items():
+            if hasattr(settings, "with_environment"):
+                own[name], note = settings.with_environment(tracker)
+                if note:
+                    progress(note, 0, 0)
+        return replace(self, own=own)
 
 
 @runtime_checkable
@@ -100,23 +116,6 @@ def resolved_name(name: str, own: Mapping[str, Any]) -> str:
         return name
     automatic = (key for key, one in own.items() if hasattr(one, "automatic") and one.automatic())
     return next(automatic, "mediapipe")
-
-
-def with_environment(
-    own: Mapping[str, Any], tracker: str, progress: Progress = no_progress
-) -> dict[str, Any]:
-    """Return trackers' own settings completed from the environment, e.g. with weights.
-
-    A class of settings may have ``with_environment(tracker)``, which returns them and a remark,
-    empty for none, and raises InputError for settings that ``tracker`` would not use.
-    """
-    filled = dict(own)
-    for name, settings in own.items():
-        if hasattr(settings, "with_environment"):
-            filled[name], note = settings.with_environment(tracker)
-            if note:
-                progress(note, 0, 0)
-    return filled
 
 
 def make_tracker(name: str, settings: TrackerSettings) -> Tracker:

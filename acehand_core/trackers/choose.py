@@ -213,28 +213,29 @@ def track(
         hands: the hands to track.
         hand_length: wrist to middle fingertip in metres; the scale, which a single camera cannot
             know.
-        weights: of the model, for the ace tracker.
+        weights: of the model, for the ace tracker; None: those of ``$ACEHAND_WEIGHTS``.
         camera_motion: the camera's motion to estimate in recordings without camera poses.
         quality: of the mediapipe tracker, against its time.
         progress: called with (stage, done, total).
 
     Raises:
-        InputError: unknown tracker, or the recording lacks what it needs.
+        InputError: unknown tracker, weights for another one, or the recording lacks what it needs.
         NoHandError: no frame has a hand.
     """
-    if isinstance(tracker, str | Path) and format_of(Path(tracker)) is HandsFile:
-        file = Path(tracker)
-        recording, tracker = with_hands(recording, file, read_motion_file(file, hands)), "auto"
-    if recording.hands is not None and tracker == "auto":
-        refuse_settings(Path(recording.source), hand_length=hand_length is not None)
-        tracker = FileTracker(recording.hands)
-    elif isinstance(tracker, str | Path):
-        own = {}
+    if isinstance(tracker, str | Path):
+        settings = TrackerSettings(hands, hand_length, quality=quality, camera_motion=camera_motion)
         if weights is not None:
-            own["ace"] = plugins.settings_of("trackers")["ace"](weights=Path(weights))
-        settings = TrackerSettings(hands, hand_length, own=own, quality=quality)
-        settings = replace(settings, camera_motion=camera_motion)
-        tracker = make_tracker(str(tracker), settings)
+            ace = replace(settings.own["ace"], weights=Path(weights))
+            settings = replace(settings, own={**settings.own, "ace": ace})
+        settings = settings.with_environment(str(tracker), progress)
+
+        if format_of(file := Path(tracker)) is HandsFile:
+            recording, tracker = with_hands(recording, file, read_motion_file(file, hands)), "auto"
+        if recording.hands is not None and tracker == "auto":
+            refuse_settings(Path(recording.source), hand_length=hand_length is not None)
+            tracker = FileTracker(recording.hands)
+        else:
+            tracker = make_tracker(str(tracker), settings)
 
     motion = only_hands(tracker.track(recording, progress), hands)
     if not motion.known.any():

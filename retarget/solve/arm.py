@@ -195,7 +195,12 @@ class ArmSettings:
     """The arm that carries a hand, if ``path`` names one. Metres and radians."""
 
     path: Path | None = setting(
-        None, "MJCF or URDF of an arm that carries each hand", flag="arm", metavar="FILE", **_OWN
+        None,
+        "MJCF or URDF of an arm that carries each hand",
+        flag="arm",
+        metavar="FILE",
+        **_OWN,
+        common=True,
     )
     link: str | None = setting(
         None,

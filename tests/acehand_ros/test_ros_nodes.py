@@ -315,7 +315,7 @@ def test_what_the_tracker_is_told(node, name: str, choices: tuple[str, ...]) -> 
             job = clip_options(given, Path("clip"), Path("bag"), "").job
         assert getattr(job.tracking, name) == choice
     for wrong in ("fasst", ""):
-        with pytest.raises(InputError, match=rf"{name}: '{wrong}'; .*{choices[0]}"):
+        with pytest.raises(InputError, match=rf"{name}:='{wrong}'; .*{choices[0]}"):
             check(node, {name: wrong})
 
 

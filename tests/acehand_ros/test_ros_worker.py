@@ -82,12 +82,13 @@ def test_tables_describe_every_parameter_once(name: str) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"rate": 20.0}, r"rate: 20\.0; valid: 0\.01 to 10\."),
+        ({"rate": 20.0}, r"rate:=20; valid: 0\.01 to 10\."),
         ({"rate": "fast"}, "rate: 'fast' is not of type float"),
         ({"stamps": "recordd"}, "recordd.*Did you mean 'recorded'"),
+        ({"output": "goals"}, "output:='goals'; valid: action"),
         ({"sorce": "x"}, "'sorce' is no parameter.*Did you mean 'source'"),
         ({"loop": 1}, "loop: 1 is not of type bool"),
-        ({"episode": -1}, "episode: -1; valid: 0 to"),
+        ({"episode": -1}, "episode:=-1; valid: 0 to"),
     ],
 )
 def test_bad_values_are_refused_with_what_is_valid(values: dict, message: str) -> None:

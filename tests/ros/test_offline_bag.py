@@ -161,7 +161,7 @@ def test_what_is_wrong_is_said_and_is_the_exit_code(
     turns = start("offline_bag", bag=bag, output_dir=tmp_path / "d", camera_motion="ful")
     for process, code, sentence in (
         (missing, 2, "none"), (topic, 2, "/wrong"), (taken, 4, "use existing:=append"),
-        (fast, 2, "quality: 'fasst'; "), (turns, 2, "camera_motion: 'ful'; "),
+        (fast, 2, "quality:='fasst'; "), (turns, 2, "camera_motion:='ful'; "),
     ):  # fmt: skip
         ended, output = process.wait(120)
         assert ended == code, output

@@ -15,7 +15,8 @@ from acehand_core.cli.console import OVERWRITE, Bars
 from acehand_core.errors import InputError
 from acehand_core.pipeline.settings import JobSettings
 from acehand_core.settings import check_values, group, leaves, like, setting
-from acehand_core.types import Hands, Quality, TurnsMode
+from acehand_core.trackers.base import TrackerSettings
+from acehand_core.types import Hands
 
 if TYPE_CHECKING:
     from acehand_core.ace.evaluation.inputs import GroundTruth
@@ -26,9 +27,12 @@ class Truth:
     """Ground truth and its segments."""
 
     ground_truth: Path | None = setting(
-        None, "store of clips, or folder with a HandMotion table per segment", metavar="DIR"
+        None,
+        "store of clips, or folder with a HandMotion table per segment",
+        metavar="DIR",
+        common=True,
     )
-    segments: Path | None = setting(None, "list of segments", metavar="FILE")
+    segments: Path | None = setting(None, "list of segments", metavar="FILE", common=True)
     segment_length: int = setting(81, "without `segments`: frames of a segment")
     segment_stride: int | None = setting(
         None, "frames from one segment to the next", default_text="no overlap"
@@ -69,7 +73,7 @@ class Truth:
 class Evaluate:
     """Score predictions or a tracker by the paper's protocol.
 
-    --method reads another method's output. --report makes tables of evaluations with the paper's
+    `method` reads another method's output. `report` makes tables of evaluations with the paper's
     numbers.
     """
 
@@ -97,9 +101,7 @@ class Evaluate:
     )
     time: int = setting(0, "passes over the first segment to time", low=0)
     hands: Hands = like(JobSettings, "hands", "both", "which hands to look for")
-    hand_length_m: float | None = like(JobSettings, "hand_length_m", None)
-    camera_motion: TurnsMode = like(JobSettings, "camera_motion", "rotation")
-    quality: Quality = like(JobSettings, "quality", "balanced")
+    tracking: TrackerSettings = group(TrackerSettings, "tracking")
     report: Path | None = setting(None, "folder for report.md and report.json", metavar="DIR")
     row: tuple[tuple[str, str, str], ...] = setting(
         (),
@@ -107,7 +109,6 @@ class Evaluate:
         metavar="STUDY LABEL FILE",
         repeat=True,
     )
-    ace: AceSettings = group(AceSettings, "tracker ace")
 
     def __post_init__(self) -> None:
         check_values(self)
@@ -176,8 +177,7 @@ class Evaluate:
 
     def _check_no_tracker_flags(self) -> None:
         """Raise InputError for a given flag of trackers."""
-        of_trackers = {"decode_frames", "time", "hands", "hand_length_m", "camera_motion",
-                       "quality", "ace"}  # fmt: skip
+        of_trackers = {"decode_frames", "time", "hands", "tracking"}
         if self.method is None:
             of_trackers.add("keep")
         for leaf in leaves(Evaluate):
@@ -188,27 +188,20 @@ class Evaluate:
         from acehand_core.ace.evaluation.protocol import PAPER_WIDTHS
         from acehand_core.ace.evaluation.run import evaluate_tracker
         from acehand_core.ace.evaluation.tracking import Decoding, DoNothing
-        from acehand_core.trackers.base import TrackerSettings, make_tracker, with_environment
+        from acehand_core.trackers.base import make_tracker
 
-        chosen = with_environment({"ace": self.ace}, tracker, bars)["ace"]
-        if chosen.weights is not None:
+        settings = replace(self.tracking, hands=self.hands).with_environment(tracker, bars)
+        ace: AceSettings = settings.own["ace"]
+        if ace.weights is not None:
             # The second scoring pass needs every slot; labels are of the source's frames.
-            chosen = replace(chosen, every_slot=True, read_rate=chosen.read_rate or "source")
+            ace = replace(ace, every_slot=True, read_rate=ace.read_rate or "source")
             width = PAPER_WIDTHS.get(truth.dataset)
-            if width and chosen.encode_width is None and chosen.trained().encode_width is None:
-                chosen = replace(chosen, encode_width=str(width))
-        settings = TrackerSettings(
-            hands=self.hands,
-            hand_length_m=self.hand_length_m,
-            own={"ace": chosen},
-            camera_motion=self.camera_motion,
-            quality=self.quality,
-        )
+            if width and ace.run_as.applied_to(ace.trained())[0].encode_width is None:
+                ace = replace(ace, run_as=replace(ace.run_as, encode_width=width))
+            settings = replace(settings, own={**settings.own, "ace": ace})
         made = DoNothing() if tracker == DoNothing.name else make_tracker(tracker, settings)
-        decoding = Decoding(self.decode_frames, in_windows=self.ace.windows is not None)
-        names = ("hands", "hand_length_m", "camera_motion", "quality")
-        used = {name: getattr(settings, name) for name in names}
-        used["ace"] = chosen if chosen.weights else None
+        decoding = Decoding(self.decode_frames, in_windows=ace.windows is not None)
+        used = asdict(settings)
         return evaluate_tracker(made, truth, options, used, decoding, self.keep, self.time, bars)
 
 

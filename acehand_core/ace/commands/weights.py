@@ -84,7 +84,7 @@ class Fetch:
 class Convert:
     """Convert weights to another layout, or export a checkpoint of a training run.
 
-    For a run, --base, --vae and --caption are its own files, if moved.
+    For a run, `base`, `vae` and `caption` are its own files, if moved.
     """
 
     sources: tuple[Path, ...] = setting(

@@ -5,10 +5,11 @@ Default sizes are those of the released model; tests use tiny ones. Needs no tor
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Annotated, Any, Literal
 
 from acehand_core.errors import InputError
+from acehand_core.settings import like, setting
 from acehand_core.user_files import Count, Valid, structured
 
 Precision = Literal["bfloat16", "float32"]
@@ -154,27 +155,103 @@ class ModelConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class InferenceConfig:
-    """How a trained model is run by default: as it was trained.
+class SolveOptions:
+    """How hands are placed before the camera. Defaults are those of the released code.
 
-    None means not recorded, and as the released code does. ``bearings``, ``solve``, ``fallback``,
-    ``fit_guards``, ``ray_cells``: see ``network.SolveOptions``. ``encode_width`` is in pixels, 0
-    for the video's own; ``window_latents`` is the length of the training windows.
+    ``solve``: "mixed" PnP of the paper; "rigid" PnP of all joints against the anchors; or the
+    ablations "inverse" and "direct", without joints; see ``pnp``. For ``fit_guards`` see
+    ``camera_fit.guarded_pinhole``; clips with a rejected fit read the rays, cells at their centres.
     """
 
-    bearings: BearingSource | None = None
-    solve: SolveKind | None = None
-    fallback: Fallback | None = None
-    hand_model: TrainedHand | None = None
-    encode_width: Count | None = None
-    window_latents: Annotated[int, Valid("2 or more", lambda n: n >= 2)] | None = None
-    fit_guards: FitGuards | None = None
-    ray_cells: RayCells | None = None
+    bearings: BearingSource = setting(
+        "intrinsics",
+        "source of the bearings: the given intrinsics, the ray field, or a lens fitted to it",
+    )
+    solve: SolveKind = setting(
+        "mixed", "how hands are placed; without MANO files rigid replaces mixed"
+    )
+    fallback: Fallback = setting("released", "placement of a hand with rejected anchors")
+    fit_guards: FitGuards = setting(
+        "excess",
+        "with `bearings=pinhole`: the paper's two guards on a fit, or also no excess over a radial "
+        "lens",
+    )
+    ray_cells: RayCells = setting(
+        "edges",
+        "with `bearings=rays`: outer cells on the image's edges, as released, or all at their "
+        "centres",
+    )
+
+
+#: As the released code decodes.
+RELEASED: dict[Variant, SolveOptions] = {
+    "k": SolveOptions("intrinsics"),
+    "kfree": SolveOptions("rays"),
+}
+_AS_TRAINED = "as trained, else as released"
+#: Encode width of a video's own size, in text.
+NATIVE = "native"
+
+
+def _encode_width(text: str) -> int:
+    """Return a width in pixels, 0 for the video's own. Raises ValueError."""
+    if text != NATIVE and not text.isdecimal():
+        raise ValueError(f"{text!r} is neither {NATIVE} nor a width in pixels (832 as released)")
+    return 0 if text == NATIVE else int(text)
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceConfig:
+    """How a trained model is run: as recorded in its weights, or as asked for instead.
+
+    None means not recorded, and as the released code does. ``encode_width`` is in pixels, 0 for the
+    video's own; ``window_latents`` is the length of the training windows.
+    """
+
+    bearings: BearingSource | None = like(SolveOptions, "bearings", None, default_text=_AS_TRAINED)
+    solve: SolveKind | None = like(SolveOptions, "solve", None, default_text=_AS_TRAINED)
+    fallback: Fallback | None = like(SolveOptions, "fallback", None, default_text=_AS_TRAINED)
+    hand_model: TrainedHand | None = setting(
+        None, "hand model of the training", default_text="as trained, else mano"
+    )
+    encode_width: Count | None = setting(
+        None,
+        "width of the video for the model, or native",
+        default_text="as trained, else 832",
+        metavar="PIXELS",
+        parse=_encode_width,
+        low=0,
+        high=4096,  # beyond it the trunk sees far more tokens than in training
+    )
+    window_latents: Annotated[int, Valid("2 or more", lambda n: n >= 2)] | None = setting(
+        None,
+        "latents of a window; below 22, adjacent windows share one latent",
+        default_text="as trained, else 22",
+        low=2,
+        high=1024,
+    )
+    fit_guards: FitGuards | None = like(
+        SolveOptions, "fit_guards", None, default_text="as trained, else excess"
+    )
+    ray_cells: RayCells | None = like(
+        SolveOptions, "ray_cells", None, default_text="as trained, else edges"
+    )
 
     @classmethod
     def from_json(cls, data: Any, where: str) -> InferenceConfig:
         """Read a config file's object, None in older files. Raises SchemaError naming the field."""
         return cls() if data is None else structured(cls, data, where)
+
+    def applied_to(self, trained: InferenceConfig) -> tuple[InferenceConfig, tuple[str, ...]]:
+        """Return ``trained`` with what is given here, and a sentence per value that differs."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        given = {name: value for name, value in values.items() if value is not None}
+        notes = tuple(
+            f"{name} {value}; these weights were trained with {was}"
+            for name, value in given.items()
+            if (was := getattr(trained, name)) is not None and was != value
+        )
+        return replace(trained, **given), notes
 
     def describe(self) -> str:
         """Return the recorded values in one line."""

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -15,17 +14,7 @@ from torch import nn
 from acehand_core.ace.model import pnp
 from acehand_core.ace.model.batch import ClipBatch, FeatureSource, PinholeBatch, Readout
 from acehand_core.ace.model.camera_fit import FittedPinhole, fit_radial, guarded_pinhole
-from acehand_core.ace.model.config import (
-    BearingSource,
-    Fallback,
-    FitGuards,
-    ModelConfig,
-    Precision,
-    RayCells,
-    SolveKind,
-    TrunkConfig,
-    Variant,
-)
+from acehand_core.ace.model.config import ModelConfig, Precision, SolveOptions, TrunkConfig
 from acehand_core.ace.model.decoder import Decoder
 from acehand_core.ace.model.encoder.sources import TRUNK_SOURCES, make_source
 from acehand_core.ace.model.encoder.trunk import Trunk, add_adapters, merge_adapters
@@ -34,36 +23,6 @@ from acehand_core.ace.model.weights.state import LoadedWeights
 from acehand_core.errors import InputError, SchemaError
 
 Joints = Float[torch.Tensor, "B N 2 21 3"]
-
-
-@dataclass(frozen=True, slots=True)
-class SolveOptions:
-    """How hands are placed.
-
-    Attributes:
-        bearings: "intrinsics" of the given camera; "pinhole" or "radial" fitted to the predicted
-            rays; or the "rays" sampled at the anchors.
-        solve: "mixed" PnP of the paper; "rigid" PnP of all joints against the anchors; or the
-            ablations "inverse" and "direct", without joints; see ``pnp``.
-        fallback: placement of a rejected hand; see ``pnp.mixed_pnp``.
-        fit_guards: of bearings "pinhole", see ``camera_fit.guarded_pinhole``; clips with a rejected
-            fit read the rays, cells at their centres.
-        ray_cells: of bearings "rays": outer cells on the image's "edges", as released, or all at
-            their "centres", as trained.
-    """
-
-    bearings: BearingSource
-    solve: SolveKind = "mixed"
-    fallback: Fallback = "released"
-    fit_guards: FitGuards = "excess"
-    ray_cells: RayCells = "edges"
-
-
-#: As the released code decodes.
-RELEASED: dict[Variant, SolveOptions] = {
-    "k": SolveOptions("intrinsics"),
-    "kfree": SolveOptions("rays"),
-}
 
 
 class AceModel(nn.Module):

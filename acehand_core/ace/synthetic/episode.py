@@ -31,6 +31,7 @@ from acehand_core.ace.synthetic.script import (
 )
 from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
+from acehand_core.settings import setting
 from acehand_core.types import SIDES
 
 Lenses = Literal["mixed", "pinhole", "fisheye"]
@@ -54,21 +55,21 @@ Planned = tuple[list[Planner], list[Prop]]
 
 @dataclass(frozen=True, slots=True)
 class SynthOptions:
-    """Options of a store; ``real_share``: clips with real motion, ``frames``: 4k + 1."""
+    """Settings of clips. ``fast`` ones have no masks, coarser blur, and fewer have shadows."""
 
     width: int = 640
     height: int = 480
-    frames: int = 121
+    frames: int = setting(121, "of each clip, 4k + 1")
     fps: float = 30.0
-    cameras: Lenses = "mixed"
-    real_share: float = 0.4
-    #: No blur, no noise, even exposure.
-    clean: bool = False
-    #: For many small clips: no masks, coarser blur, shadows in fewer clips.
-    fast: bool = False
-    head_motion: HeadMotion = "ordinary"
-    rig: Rig = "none"
-    depth: DepthKind = "none"
+    cameras: Lenses = setting("mixed", "lenses")
+    real_share: float = setting(0.4, "share of clips with `motion`", metavar="P", low=0, high=1)
+    clean: bool = setting(False, "no blur, no noise, even exposure")
+    fast: bool = setting(False, "small clips without masks and depth, simpler light")
+    head_motion: HeadMotion = setting("ordinary", "motion of the head and its camera")
+    rig: Rig = setting("none", "further cameras")
+    depth: DepthKind = setting(
+        "none", "a depth camera: registered to the pictures, or 15 mm to the right"
+    )
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values; defaults that older stores do not know are omitted."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,8 @@ from acehand_core.errors import (
     OutputError,
     SchemaError,
 )
-from acehand_core.processes import in_processes
+from acehand_core.processes import in_processes, thread_count
+from acehand_core.settings import check_values, group, setting
 
 DATASET = "synthetic"
 _LICENCE = "Apache-2.0"
@@ -32,23 +33,20 @@ _LICENCE = "Apache-2.0"
 class SynthJob:
     """A store to make: clips ``first`` to ``first + clips - 1`` of a seed."""
 
-    output: Path
-    clips: int
-    seed: int = 0
-    first: int = 0
-    split: Split = "train"
-    options: SynthOptions = field(default_factory=SynthOptions)
-    motion: Path | None = None
-    processes: int = 1
-    #: Remove clips made with other settings, instead of refusing the store.
-    overwrite: bool = False
+    output: Path = setting(..., "store of clips", metavar="DIR")
+    clips: int = setting(..., "number of clips", low=1)
+    seed: int = setting(0, "random seed", metavar="S", low=0)
+    first: int = setting(0, "index of the first clip", metavar="I", low=0)
+    split: Split = setting("train", "subjects and scenes")
+    options: SynthOptions = group(SynthOptions)
+    motion: Path | None = setting(
+        None, "hand motion: a HandMotion table, or an npz of joints_world", metavar="FILE"
+    )
+    processes: int = setting(1, "worker processes; 0: one per core", low=0)
+    overwrite: bool = setting(False, "remove clips made with other settings")
 
     def __post_init__(self) -> None:
-        if self.clips < 1 or self.seed < 0 or self.first < 0 or self.processes < 1:
-            raise InputError(
-                f"{self.clips} clips from {self.first}, seed {self.seed}, {self.processes} "
-                "processes; clips and processes from 1, the others from 0."
-            )
+        check_values(self)
         options = self.options
         if options.width % 32 or options.height % 32 or min(options.width, options.height) < 32:
             raise InputError(f"size {options.width}x{options.height}: multiples of 32 are valid.")
@@ -151,9 +149,10 @@ def _render_all(
 ) -> Iterator[tuple[int, str | None]]:
     """Yield (index, error or None) of finished clips; OutputError ends everything."""
     attempt = functools.partial(_attempt, job, real=real)
-    if job.processes == 1 or len(indices) < 2:
+    processes = job.processes or thread_count()
+    if processes == 1 or len(indices) < 2:
         return ((index, attempt(index)) for index in indices)
-    return in_processes(attempt, indices, job.processes, job.name, job.output, _one_thread)
+    return in_processes(attempt, indices, processes, job.name, job.output, _one_thread)
 
 
 def _one_thread() -> None:

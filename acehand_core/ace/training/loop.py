@@ -151,7 +151,7 @@ class Run:
             optim.accumulation, self.accelerator.process_index,
         )  # fmt: skip
         ace = build.build_model(config, self.start)
-        self.bare = TrainingModel(ace, self.hands, config.solver.options())
+        self.bare = TrainingModel(ace, self.hands, config.solver)
         optimizer = step.make_optimizer(ace, optim)
         self.step = 0
         self.skipped = 0  # consecutive steps, up to this one

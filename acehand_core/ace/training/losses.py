@@ -23,6 +23,7 @@ from acehand_core.ace.model.batch import Readout
 from acehand_core.ace.model.camera_fit import token_centres
 from acehand_core.ace.training.targets import Prediction, Targets
 from acehand_core.errors import InputError
+from acehand_core.settings import setting
 
 #: Clamp of cosines, away from 1 and -1 where the arc cosine has no gradient: 1.4e-3 rad.
 COSINE_MARGIN = 1e-6
@@ -139,40 +140,28 @@ def _sum(element: torch.Tensor, mask: torch.Tensor) -> Scalar:
 class LossWeights:
     """Weights of the terms (paper, appendix "Loss Weights")."""
 
-    rotation_geodesic: float = 1.0
-    """Angle of hand orientation and finger rotations."""
-    rotation_matrix: float = 1.0
-    """Squared difference of the same rotations' matrices."""
-    shape: float = 0.1
-    """Shape parameters."""
-    joint_relative: float = 10.0
-    """3D joints relative to the wrist, per joint reading."""
-    joint_camera: float = 5.0
-    """3D joints in the camera frame, per joint reading."""
-    joint_wrist: float = 2.0
-    """3D wrist in the camera frame, per joint reading."""
-    anchors: float = 1.0
-    """2D anchors."""
-    reprojected: float = 1.0
-    """Joints of the placed hand, projected into the image."""
-    image_wrist: float = 0.5
-    """The projected wrist, in addition."""
-    translation: float = 1.0
-    """Translation of the solve."""
-    presence: float = 0.5
-    """Presence of a hand."""
-    visible: float = 0.25
-    """Visibility of a hand."""
-    acceleration: float = 0.5
-    """Second difference of the placed joints."""
-    rays: float = 1.0
-    """Ray field against the calibrated rays."""
-    fit: float = 0.0
-    """Pinhole fitted to the ray field; 5 in the K-free configuration."""
-    fit_warmup_steps: int = 500
-    """Steps over which the weight of `fit` grows linearly from 0."""
-    joint_readings: JointReading = "both"
-    """Joints that the joint terms see: the heads' (direct), the hand model's (hand), or both."""
+    rotation_geodesic: float = setting(1.0, "Angle of hand orientation and finger rotations.")
+    rotation_matrix: float = setting(1.0, "Squared difference of the same rotations' matrices.")
+    shape: float = setting(0.1, "Shape parameters.")
+    joint_relative: float = setting(10.0, "3D joints relative to the wrist, per joint reading.")
+    joint_camera: float = setting(5.0, "3D joints in the camera frame, per joint reading.")
+    joint_wrist: float = setting(2.0, "3D wrist in the camera frame, per joint reading.")
+    anchors: float = setting(1.0, "2D anchors.")
+    reprojected: float = setting(1.0, "Joints of the placed hand, projected into the image.")
+    image_wrist: float = setting(0.5, "The projected wrist, in addition.")
+    translation: float = setting(1.0, "Translation of the solve.")
+    presence: float = setting(0.5, "Presence of a hand.")
+    visible: float = setting(0.25, "Visibility of a hand.")
+    acceleration: float = setting(0.5, "Second difference of the placed joints.")
+    rays: float = setting(1.0, "Ray field against the calibrated rays.")
+    fit: float = setting(0.0, "Pinhole fitted to the ray field; 5 in the K-free configuration.")
+    fit_warmup_steps: int = setting(
+        500, "Steps over which the weight of `fit` grows linearly from 0."
+    )
+    joint_readings: JointReading = setting(
+        "both",
+        "Joints that the joint terms see: the heads' (direct), the hand model's (hand), or both.",
+    )
 
     def __post_init__(self) -> None:
         for field in fields(self):

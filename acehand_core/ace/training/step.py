@@ -14,8 +14,9 @@ from torch import nn
 
 from acehand_core.ace.model.batch import ClipBatch
 from acehand_core.ace.model.camera_fit import guarded_pinhole
+from acehand_core.ace.model.config import SolveOptions
 from acehand_core.ace.model.encoder.sources import TRUNK_SOURCES
-from acehand_core.ace.model.network import AceModel, SolveOptions, bearings_of, place_with
+from acehand_core.ace.model.network import AceModel, bearings_of, place_with
 from acehand_core.ace.model.pnp import sampled_bearings
 from acehand_core.ace.training import losses
 from acehand_core.ace.training.batches import Batch

@@ -91,7 +91,7 @@ class BagOptions:
         None, "the pictures of a bag", metavar="TOPIC", default_text="found by type"
     )
     camera_info_topic: str | None = setting(
-        None, "their calibration", metavar="TOPIC", default_text="found by type"
+        None, "the CameraInfo of these pictures", metavar="TOPIC", default_text="found by type"
     )
     world_frame: str | None = setting(
         None,

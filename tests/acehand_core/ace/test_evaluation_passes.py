@@ -11,10 +11,10 @@ from acehand_core.ace.evaluation.run import Options, evaluate_tracker
 from acehand_core.ace.evaluation.tracking import Decoding, DoNothing, suited, track_segments
 from acehand_core.ace.labelled.clips.store import ClipStore
 from acehand_core.ace.model.batch import ClipBatch, pinhole_batch
-from acehand_core.ace.model.config import InferenceConfig
+from acehand_core.ace.model.config import InferenceConfig, SolveOptions
 from acehand_core.ace.model.inference.loading import load_model
 from acehand_core.ace.model.inference.windows import latents_over
-from acehand_core.ace.model.network import SolveOptions, place
+from acehand_core.ace.model.network import place
 from acehand_core.ace.model.weights import own
 from acehand_core.ace.settings import AceSettings
 from acehand_core.ace.tracker import AceTracker
@@ -172,7 +172,7 @@ def test_a_lens_is_undistorted_only_for_those_who_cannot_see_to_it():
 
 def test_windows_cut_the_recording_as_in_any_other_run(folder):
     truth = Truth(45, (0, 27), 13)
-    ace = tracker(folder, windows="blended", window_latents=5)
+    ace = tracker(folder, windows="blended", run_as=InferenceConfig(window_latents=5))
     cut = dict(track_segments(ace, truth, truth.segments, Decoding(in_windows=True)))
     whole = ace.track(truth.recording("clip"))
     for segment, motion in cut.items():
@@ -183,7 +183,7 @@ def test_windows_cut_the_recording_as_in_any_other_run(folder):
         Decoding(30, in_windows=True)
     # So do weights that learned from less; one pass over more is for those who ask for it.
     for latents, in_windows in ((None, False), (4, False), (3, True)):
-        ace = tracker(folder, window_latents=latents)
+        ace = tracker(folder, run_as=InferenceConfig(window_latents=latents))
         assert suited(ace, truth, Decoding()) == Decoding(in_windows=in_windows)
         assert suited(ace, truth, Decoding(13)) == Decoding(13)
     assert suited(DoNothing(), truth, Decoding()) == Decoding()

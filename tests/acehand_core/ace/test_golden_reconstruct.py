@@ -11,10 +11,17 @@ import pytest
 import torch
 
 from acehand_core.ace import tracker as ace_tracker
-from acehand_core.ace.model.config import DecoderConfig, ModelConfig, TrunkConfig, VaeConfig
+from acehand_core.ace.model.config import (
+    RELEASED,
+    DecoderConfig,
+    InferenceConfig,
+    ModelConfig,
+    TrunkConfig,
+    VaeConfig,
+)
 from acehand_core.ace.model.inference.loading import InferenceOptions, WeightsRecord
 from acehand_core.ace.model.inference.reconstruction import reconstruct
-from acehand_core.ace.model.network import RELEASED, AceModel
+from acehand_core.ace.model.network import AceModel
 from acehand_core.ace.settings import AceSettings
 from acehand_core.ace.tracker import AceTracker
 from acehand_core.geometry import rotations
@@ -171,7 +178,11 @@ def test_released_files_and_pictures_through_the_tracker(
     monkeypatch.setattr(ace_tracker, "mano_hands", lambda: found.hands)
     ace_tracker._load.cache_clear()
     settings = AceSettings(
-        checkpoint, encode_width="native", drop_tail=True, every_slot=True, precision="float32"
+        checkpoint,
+        run_as=InferenceConfig(encode_width=0),
+        drop_tail=True,
+        every_slot=True,
+        precision="float32",
     )
     motion = AceTracker(TrackerSettings(own={"ace": settings})).track(recording)
     assert not motion.known[57:].any()  # 60 frames are cut to 57, as released

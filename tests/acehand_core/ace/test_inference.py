@@ -16,7 +16,7 @@ from acehand_core.ace import tracker as ace_tracker
 from acehand_core.ace.commands import evaluate
 from acehand_core.ace.evaluation.tracking import Decoding
 from acehand_core.ace.model.batch import ClipBatch, Readout, pinhole_batch
-from acehand_core.ace.model.config import InferenceConfig, ModelConfig
+from acehand_core.ace.model.config import RELEASED, InferenceConfig, ModelConfig, SolveOptions
 from acehand_core.ace.model.encoder.vae import PixelEncoder, VideoEncoder, unpack
 from acehand_core.ace.model.inference import loading, reading, windows
 from acehand_core.ace.model.inference.blend import recording_betas
@@ -24,7 +24,7 @@ from acehand_core.ace.model.inference.loading import InferenceOptions, solve_opt
 from acehand_core.ace.model.inference.reading import plan_input
 from acehand_core.ace.model.inference.reconstruction import reconstruct
 from acehand_core.ace.model.inference.windows import latents_of
-from acehand_core.ace.model.network import RELEASED, AceModel, SolveOptions, place
+from acehand_core.ace.model.network import AceModel, place
 from acehand_core.ace.model.weights import own, storage
 from acehand_core.ace.model.weights.load import load_weights
 from acehand_core.ace.model.weights.state import TrainingSource
@@ -45,6 +45,7 @@ from acehand_core.pipeline.job import run_job
 from acehand_core.pipeline.settings import JobSettings
 from acehand_core.recordings.hands_file import read_hand_motion, write_hand_motion
 from acehand_core.safe_files import content_sha256
+from acehand_core.trackers import choose
 from acehand_core.trackers.base import TrackerSettings, resolved_name
 from helpers import fake_ace as fake
 from helpers import tiny_model
@@ -214,8 +215,9 @@ def test_evaluation_scores_every_slot(monkeypatch):
         (command,) = parse("", words + more, evaluate.Evaluate)
         truth = SimpleNamespace(dataset="made-up")
         command._track("ace", truth, None, Bars(True, io.StringIO()))
-        assert asked[-1][3]["ace"].every_slot and not command.ace.every_slot
-    assert [one[3]["ace"].read_rate for one in asked] == ["source", "model"]
+        used = asked[-1][3]["own"]["ace"]
+        assert used["every_slot"] and not command.tracking.own["ace"].every_slot
+    assert [one[3]["own"]["ace"]["read_rate"] for one in asked] == ["source", "model"]
     assert [one[4] for one in asked] == [Decoding(), Decoding(in_windows=True)]
 
 
@@ -495,7 +497,7 @@ def weights_folder(request, tmp_path_factory):
 
 
 def track(folder, recording, settings=None, **ace):
-    own = {"ace": AceSettings(folder, encode_width="native", **ace)}
+    own = {"ace": AceSettings(folder, run_as=InferenceConfig(encode_width=0), **ace)}
     return AceTracker(replace(settings or TrackerSettings(), own=own)).track(recording)
 
 
@@ -537,7 +539,7 @@ def test_weights_without_a_record_are_run_as_released_and_others_as_they_were_tr
     assert k == RELEASED["k"] and solve_options("k", False).solve == "rigid"
     assert solve_options("k", False, InferenceConfig(solve="direct")).solve == "direct"
     settings = AceSettings(weights_folder, precision="float32")
-    assert settings.applied(settings.trained()) == (InferenceConfig(), ())
+    assert settings.run_as.applied_to(settings.trained()) == (InferenceConfig(), ())
     # Of a field's cells as released; of fits, which the released code has none of, with our guards.
     free = solve_options("kfree", True, InferenceConfig(bearings="pinhole"))
     assert (free.fit_guards, free.ray_cells) == ("excess", "edges")
@@ -548,7 +550,8 @@ def test_weights_without_a_record_are_run_as_released_and_others_as_they_were_tr
     own.save_own(tmp_path / "own", kfree)
     clip = fake.recording(9)
     settings = replace(settings, weights=tmp_path / "own")
-    asked = replace(settings, solve="rigid", encode_width="96", window_latents=5)
+    run_as = InferenceConfig(solve="rigid", encode_width=96, window_latents=5)
+    asked = replace(settings, run_as=run_as)
     found, other = (
         AceTracker(TrackerSettings(own={"ace": one})).track(clip).provenance
         for one in (settings, asked)
@@ -588,14 +591,13 @@ def test_the_command_line_writes_a_table(weights_folder, tmp_path, monkeypatch, 
     [
         ({"variant": "q"}, "`variant='q'`; valid: k, kfree"),
         ({"windows": "blend"}, "'blended'"),
-        ({"encode_width": "31"}, "native, or 32 to"),
-        ({"encode_width": "wide"}, "native, or 32 to"),
-        ({"solve": "rigit"}, "'rigid'"),
-        ({"fallback": "papers"}, "'paper'"),
-        ({"fit_guards": "paper's"}, "'paper'"),
-        ({"ray_cells": "edge"}, "'edges'"),
-        ({"hand_model": "manos"}, "'mano'"),
-        ({"window_latents": 1}, "`window_latents=1`; valid: 2 to"),
+        ({"run_as": InferenceConfig(encode_width=5000)}, "`encode_width=5000`; valid: 0 to"),
+        ({"run_as": InferenceConfig(solve="rigit")}, "'rigid'"),
+        ({"run_as": InferenceConfig(fallback="papers")}, "'paper'"),
+        ({"run_as": InferenceConfig(fit_guards="paper's")}, "'paper'"),
+        ({"run_as": InferenceConfig(ray_cells="edge")}, "'edges'"),
+        ({"run_as": InferenceConfig(hand_model="manos")}, "'mano'"),
+        ({"run_as": InferenceConfig(window_latents=1)}, "`window_latents=1`; valid: 2 to"),
         ({"batch": 0}, "`batch=0`"),
     ],
 )
@@ -614,7 +616,7 @@ def test_settings_that_cannot_be_are_refused(tmp_path, monkeypatch, values, name
         AceTracker(TrackerSettings(own=own))
 
 
-def test_flags_become_settings(tmp_path, monkeypatch):
+def test_flags_become_settings(monkeypatch, capsys):
     monkeypatch.delenv("ACEHAND_WEIGHTS", raising=False)
 
     def settings_of(*words):
@@ -624,9 +626,13 @@ def test_flags_become_settings(tmp_path, monkeypatch):
     assert settings_of() == AceSettings()
     words = "--weights w --encode-width native --second-opinion --betas b.json --ray-cells centres"
     settings = settings_of(*words.split())
-    expected = {"second_opinion": True, "betas": Path("b.json"), "ray_cells": "centres"}
-    assert settings == AceSettings(Path("w"), encode_width="native", **expected)
-    assert settings.encode_pixels == 0
+    run_as = InferenceConfig(encode_width=0, ray_cells="centres")
+    expected = {"second_opinion": True, "betas": Path("b.json"), "run_as": run_as}
+    assert settings == AceSettings(Path("w"), **expected)
+    assert settings_of("--encode-width", "672").run_as == InferenceConfig(encode_width=672)
+    with pytest.raises(SystemExit) as wrong:
+        settings_of("--encode-width", "wide")
+    assert wrong.value.code == 2 and "native" in capsys.readouterr().err
     with pytest.raises(InputError, match="`weights` is for `tracker=ace`, not mediapipe"):
         settings_of("--weights", "w", "--tracker", "mediapipe")
     monkeypatch.setenv("ACEHAND_WEIGHTS", "mine")
@@ -634,11 +640,16 @@ def test_flags_become_settings(tmp_path, monkeypatch):
     assert settings_of("--tracker", "mediapipe") == AceSettings()
 
 
-def test_a_python_caller_of_the_job_gets_the_weights_of_the_environment(tmp_path, monkeypatch):
+def test_a_python_caller_gets_the_weights_of_the_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("ACEHAND_WEIGHTS", str(tmp_path / "none"))
     report = run_job([EXAMPLE], JobSettings(tracker="ace", output=tmp_path / "out"))
     (failure,) = report.failures
     assert str(tmp_path / "none") in str(failure.error)
+    recording = fake.recording(9)
+    with pytest.raises(InputError, match=str(tmp_path / "none")):
+        choose.track(recording, "ace")
+    with pytest.raises(InputError, match="`weights` is for `tracker=ace`, not mediapipe"):
+        choose.track(recording, "mediapipe", weights=tmp_path / "none")
 
 
 def test_weights_are_told_apart_and_auto_takes_them(weights_folder, tmp_path):

@@ -451,17 +451,17 @@ def test_nothing_is_overwritten_without_leave(tmp_path, capsys, monkeypatch):
         "reconstruct": ([video, "--output", tmp_path / "r.csv"], tmp_path / "r.csv"),
         "export": ([hands, tmp_path / "e.csv"], tmp_path / "e.csv"),
         "view": ([hands, "--output", tmp_path / "view"], tmp_path / "view/contact_sheet.png"),
-        "robots": (["inspire", "--output", tmp_path / "r.png"], tmp_path / "r.png"),
+        "robots show": (["inspire", "--output", tmp_path / "r.png"], tmp_path / "r.png"),
     }
     (tmp_path / "view").mkdir()
     for name, (words, target) in targets.items():
         target.write_text("mine")
         with monkeypatch.context() as patch:
             patch.setattr(Registry, "open", None)
-            run = Acehand(capsys, name, *words)
+            run = Acehand(capsys, *name.split(), *words)
         assert run.code == 4 and "overwrite" in run.messages, name
         assert target.read_text() == "mine"
-        assert Acehand(capsys, name, *words, "--overwrite").code == 0
+        assert Acehand(capsys, *name.split(), *words, "--overwrite").code == 0
         assert target.read_bytes() != b"mine"
     monkeypatch.setattr(Registry, "open", None)
     for words in (["reconstruct", video, "--output"], ["export", hands]):
@@ -478,12 +478,11 @@ def test_robots(tmp_path, capsys):
     assert len(left["joints"]) == 12 and left["commands"][0] == "pinky"
     assert left["pinch_reach_mm"]["middle"] == pytest.approx(18.6, abs=0.2)
     assert listed["panda_gripper"]["sides"]["right"]["pinch_reach_mm"] == {}
-    for words in (["inspire"], ["show", "ability"]):
-        picture = tmp_path / f"{words[-1]}.png"
-        assert acehand(["robots", *words, "--output", str(picture)]) == 0
-        assert picture.stat().st_size > 10_000
+    picture = tmp_path / "ability.png"
+    assert acehand(["robots", "show", "ability", "--output", str(picture)]) == 0
+    assert picture.stat().st_size > 10_000
     for words, code, message in (
-        (["list", "inspire:other"], 0, "left fingertips"), (["show"], 2, "show"),
+        (["list", "inspire:other"], 0, "left fingertips"), (["inspire"], 0, "inspire: "),
         (["check", "inspir"], 2, "'inspire'"),
         (["show", "leap", "--robot-model", str(tmp_path)], 2, str(tmp_path)),
     ):  # fmt: skip

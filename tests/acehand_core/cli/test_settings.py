@@ -87,7 +87,7 @@ def test_a_new_flag_is_one_field():
     (leaf,) = leaves(Node)
     assert leaf.setting.help == "how sharp pictures are"
     assert (leaf.setting.low, leaf.setting.high, leaf.default) == (0.0, 1.0, 0.5)
-    with pytest.raises(InputError, match=r"sharpness: 2\.0; valid: 0 to 1"):
+    with pytest.raises(InputError, match="sharpness:=2; valid: 0 to 1"):
         check(leaves(Node), {"sharpness": 2.0})
 
 

@@ -22,7 +22,7 @@ from acehand_core.drawing.panels import (
     stack,
 )
 from acehand_core.drawing.render_inputs import RenderSettings
-from acehand_core.drawing.robot_view import RobotRenderer
+from acehand_core.drawing.robot_renderer import RobotRenderer
 from acehand_core.errors import InputError
 from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
@@ -260,7 +260,7 @@ def test_render_an_episode_with_depth(tmp_path, capsys):
         for i in range(5):
             cv2.imwrite(str(wall / f"{i}.png"), np.full((96, 128), millimetres, np.uint16))
         run = Acehand(capsys, "render", out, "--panels", "source,robot", "--no-moving",
-                      "--depth", wall, "--output", tmp_path / f"{millimetres}")  # fmt: skip
+                      "--scene-depth", wall, "--output", tmp_path / f"{millimetres}")  # fmt: skip
         assert run.code == 0, run.err
         strip = cv2.imread(str(tmp_path / f"{millimetres}" / "strip.png")).astype(int)
         half = (strip.shape[0] - 4) // 2
@@ -268,7 +268,11 @@ def test_render_an_episode_with_depth(tmp_path, capsys):
         shown[millimetres] = (difference[20:] > 60).mean()  # the time is written over the first row
     assert shown[100] == 0 and shown[5000] > 0.01
     (wall / "4.png").unlink()
-    for more, message in (("--depth", wall), "4 depth"), (("--episode", 3), "no episode 3"):
+    for more, message in (
+        (("--scene-depth", wall), "4 depth"),
+        (("--depth", wall), "--scene-depth"),
+        (("--episode", 3), "no episode 3"),
+    ):
         run = Acehand(capsys, "render", out, *more, "--output", tmp_path / "n")
         assert run.code == 2 and message in run.err
 

@@ -8,8 +8,8 @@ import sys
 import numpy as np
 import pytest
 
+from acehand_core.drawing.robot_renderer import RobotRenderer
 from acehand_core.drawing.robot_sheet import robot_sheet
-from acehand_core.drawing.robot_view import RobotRenderer
 from acehand_core.errors import MissingDependencyError
 from acehand_core.geometry.cameras import Camera
 from helpers import ROOT
@@ -183,7 +183,7 @@ def test_a_sheet_shows_the_base_frame_and_where_the_hand_closes(robot):
 PROBE = """
 import numpy as np
 from acehand_core.errors import MissingDependencyError
-from acehand_core.drawing.robot_view import RobotRenderer
+from acehand_core.drawing.robot_renderer import RobotRenderer
 from retarget.robots.robot import load_robot
 try:
     RobotRenderer(load_robot("inspire"), 64, 48).close()

@@ -11,15 +11,19 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import numpy as np
 
 from acehand_core.ace.labelled.clips.schema import ClipInfo, Kind
 from acehand_core.ace.labelled.clips.store import ClipStore
 from acehand_core.errors import InputError
+from acehand_core.user_files import Valid
 
 #: Frames per latent after the first.
 STRIDE = 4
+_Latents = Annotated[int, Valid("2 or more", lambda value: value >= 2)]
+_ImageFrames = Annotated[int, Valid("1, 5, 9 and so on", lambda n: n > 0 and n % STRIDE == 1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,21 +36,11 @@ class WindowSettings:
     accumulation part).
     """
 
-    latents: int = 21
-    image_frames: int = 5
+    latents: _Latents = 21
+    image_frames: _ImageFrames = 5
     aligned: bool = True
-    weighting: str = "recording"
-    dataset_per: str = "step"
-
-    def __post_init__(self) -> None:
-        if self.latents < 2:
-            raise InputError(f"latents is {self.latents}; valid: 2 or more.")
-        if self.image_frames < 1 or self.image_frames % STRIDE != 1:
-            raise InputError(f"image_frames is {self.image_frames}; valid: 1, 5, 9, ...")
-        if self.weighting not in ("recording", "frame"):
-            raise InputError(f"weighting is {self.weighting!r}; valid: recording, frame.")
-        if self.dataset_per not in ("step", "process"):
-            raise InputError(f"dataset_per is {self.dataset_per!r}; valid: step, process.")
+    weighting: Literal["recording", "frame"] = "recording"
+    dataset_per: Literal["step", "process"] = "step"
 
     def frames(self, kind: Kind) -> int:
         """Return the frames of a window."""

@@ -21,6 +21,7 @@ from acehand_core.errors import InputError, SchemaError, nearest
 from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import FrameSource
+from acehand_core.settings import setting
 from acehand_core.types import CameraPoses, JointsCamera, JointsImage, PerHand, TimestampsNs
 from acehand_core.unpickling import load_npy_object
 from acehand_core.user_files import read_json, structured
@@ -60,12 +61,13 @@ class ReadOptions:
     """Options of a reader.
 
     Attributes:
-        view: one of the reader's ``views``; None: the first.
         open_frames: see ``OpenFrames``; None: ``pictures.VrsImages``.
         pictures: False skips pictures and the packages they need.
     """
 
-    view: str | None = None
+    view: str | None = setting(
+        None, "camera or image version", metavar="NAME", default_text="the first"
+    )
     open_frames: OpenFrames | None = None
     pictures: bool = True
 

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import hashlib
 import traceback
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from acehand_core.hand.mano import ManoHand, load_mano
 from acehand_core.motion import HandMotion
 from acehand_core.provenance import Provenance
 from acehand_core.safe_files import content_sha256
+from acehand_core.settings import group, setting
 
 #: Larger files are identified by size and time, not by content.
 _HASHED_BYTES = 64 << 20
@@ -41,21 +42,17 @@ _VERSION = 4
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """Options of a conversion.
+    """Settings of ``acehand data convert``; several ``jobs`` need a picklable ``open_frames``."""
 
-    Attributes:
-        splits: to convert; empty for all.
-        split_file: JSON of split to names, replaces the reader's splits.
-        jobs: processes; more than one needs a picklable ``read.open_frames``.
-    """
-
-    root: Path
-    output: Path
-    splits: tuple[Split, ...] = ()
-    split_file: Path | None = None
-    jobs: int = 1
-    clips: pictures.ClipOptions = field(default_factory=pictures.ClipOptions)
-    read: ReadOptions = field(default_factory=ReadOptions)
+    root: Path = setting(..., "folder of the dataset", metavar="DIR")
+    output: Path = setting(..., "folder for the stores", metavar="DIR")
+    splits: tuple[Split, ...] = setting((), "splits to convert", flag="split", default_text="all")
+    split_file: Path | None = setting(
+        None, "recordings of each split, replaces the dataset's", metavar="JSON"
+    )
+    jobs: int = setting(1, "processes", low=1)
+    clips: pictures.ClipOptions = group(pictures.ClipOptions)
+    read: ReadOptions = group(ReadOptions)
 
 
 class ItemConverter:

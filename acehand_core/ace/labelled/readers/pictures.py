@@ -26,6 +26,7 @@ from acehand_core.recordings.cameras import undistorted_frames
 from acehand_core.recordings.video import VideoFrames
 from acehand_core.recordings.vrs import AriaFrames, VrsFile
 from acehand_core.safe_files import content_sha256
+from acehand_core.settings import setting
 from acehand_core.types import ImageRgb, TimestampsNs
 
 _IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png")
@@ -128,24 +129,22 @@ def upright_image(image: UInt8[np.ndarray, "H W 3"]) -> UInt8[np.ndarray, "W H 3
 
 @dataclass(frozen=True, slots=True)
 class ClipOptions:
-    """Options of clips.
+    """Settings of clips. For ``quality`` see ``ClipWriter.write``.
 
-    Attributes:
-        images: "keep" pictures with their lens, "undistort" them to a pinhole of the same focal
-            length, or "none"; "auto" undistorts ARCTIC and HOT3D: the paper calls only
-            Re:InterHand fisheye.
-        width: of resized pictures, camera rescaled; None keeps the native size.
-        quality: of stored video, see ``ClipWriter.write``.
-        media: "copy" pictures into the clip, or "reference" an unchanged video; "auto" references
-            unlabelled video only.
-        mano: the user's MANO files; None: see ``conventions.to_camera``.
+    ``images`` "auto" undistorts ARCTIC and HOT3D, to a pinhole of the same focal length: the paper
+    calls only Re:InterHand fisheye. ``media`` "auto" references unlabelled video only. Without
+    ``mano`` see ``conventions.to_camera``.
     """
 
-    images: Images = "auto"
-    width: int | None = None
-    quality: Literal["visual", "lossless"] = "visual"
-    media: Literal["auto", "copy", "reference"] = "auto"
-    mano: Path | None = None
+    images: Images = setting("auto", "undistort to a pinhole, keep the lens, or no pictures")
+    width: int | None = setting(None, "width to resize to", metavar="PX", low=2)
+    quality: Literal["visual", "lossless"] = setting("visual", "of stored video")
+    media: Literal["auto", "copy", "reference"] = setting(
+        "auto", "copy pictures, or reference the dataset's unchanged videos"
+    )
+    mano: Path | None = setting(
+        None, "folder with MANO_LEFT and MANO_RIGHT", default_text="$ACEHAND_MANO"
+    )
 
 
 def native_model(native: NativeRecording) -> str:

@@ -16,10 +16,11 @@ from acehand_core.ace.model.camera_fit import (
     guarded_pinhole,
     reported_intrinsics,
 )
+from acehand_core.ace.model.config import SolveOptions
 from acehand_core.ace.model.inference.blend import GATE, HandFrames, merge, mix
 from acehand_core.ace.model.inference.reading import ModelInput, WindowView
 from acehand_core.ace.model.inference.windows import Window, encode_camera
-from acehand_core.ace.model.network import SolveOptions, place
+from acehand_core.ace.model.network import place
 from acehand_core.errors import CalibrationError
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.capsule import CapsuleHand

@@ -9,12 +9,19 @@ from typing import Literal
 
 import torch
 
-from acehand_core.ace.model.config import AS_RELEASED, InferenceConfig, Precision, Variant
+from acehand_core.ace.model.config import (
+    AS_RELEASED,
+    RELEASED,
+    InferenceConfig,
+    Precision,
+    SolveOptions,
+    Variant,
+)
 from acehand_core.ace.model.encoder.sources import source_kind
 from acehand_core.ace.model.encoder.vae import PixelEncoder, VideoEncoder
 from acehand_core.ace.model.inference.reading import Tail
 from acehand_core.ace.model.inference.windows import DEFAULT_ENCODE_WIDTH, PAPER_LATENTS
-from acehand_core.ace.model.network import RELEASED, AceModel, SolveOptions
+from acehand_core.ace.model.network import AceModel
 from acehand_core.ace.model.weights.load import load_weights
 from acehand_core.ace.model.weights.sums import joint_sha256
 from acehand_core.errors import InputError, MissingDependencyError

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from acehand_core.ace.model.batch import ClipBatch, PinholeBatch, pinhole_batch
+from acehand_core.ace.model.config import RELEASED, SolveOptions
 from acehand_core.ace.model.decoder import Decoder
 from acehand_core.ace.model.inference.assembly import predicted_camera
-from acehand_core.ace.model.network import RELEASED, AceModel, SolveOptions, place
+from acehand_core.ace.model.network import AceModel, place
 from acehand_core.ace.model.weights.state import LoadedWeights
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.geometry.cameras import Camera

@@ -12,7 +12,7 @@ from acehand_core.ace.model.camera_fit import (
     guarded_pinhole,
     reported_intrinsics,
 )
-from acehand_core.ace.model.network import RELEASED
+from acehand_core.ace.model.config import RELEASED
 from acehand_core.ace.model.pnp import (
     Bearings,
     calibrated_bearings,

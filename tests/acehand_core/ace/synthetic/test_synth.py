@@ -483,13 +483,15 @@ def test_opengl_that_is_not_there_is_reported_once(tmp_path):
 
 @pytest.mark.parametrize(
     ("flags", "message"),
-    [(["--size", "100x96"], "multiples of 32"), (["--size", "large"], "640x480"),
-     (["--frames", "6"], "4k"), (["--clips", "0"], "from 1"), (["--real-share", "2"], "0 to 1"),
+    [(["--size", "100x96"], "multiples of 32"),
+     (["--frames", "6"], "4k"), (["--clips", "0"], "1 or more"), (["--real-share", "2"], "0 to 1"),
      (["--real-share", "0.5"], "--motion")],
 )  # fmt: skip
 def test_mistakes_are_named(flags, message, tmp_path, capsys):
     assert run("--clips", 1, "--output", tmp_path / "x", *flags) == 2
     assert message in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        run("--clips", 1, "--output", tmp_path / "x", "--size", "large")
     assert not (tmp_path / "x").exists()
 
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from acehand_core.ace.model.batch import ClipBatch
-from acehand_core.ace.model.network import AceModel, SolveOptions
+from acehand_core.ace.model.config import SolveOptions
+from acehand_core.ace.model.network import AceModel
 from acehand_core.ace.training import losses
 from acehand_core.ace.training.losses import TERMS, LossWeights, counts_of, term_sums, total
 from acehand_core.ace.training.step import TrainingModel

@@ -7,10 +7,11 @@ import torch
 
 pytest.importorskip("hydra")
 
+from acehand_core.ace.model.config import SolveOptions
 from acehand_core.ace.model.decoder import Decoder
 from acehand_core.ace.model.encoder.sources import make_source
 from acehand_core.ace.model.encoder.video_backbones import VideoMae, VJepa2
-from acehand_core.ace.model.network import AceModel, SolveOptions
+from acehand_core.ace.model.network import AceModel
 from acehand_core.ace.training.config import CONF, TrainConfig, compose
 from acehand_core.ace.training.main import main as entry_point
 from acehand_core.ace.training.step import factor, rate
@@ -114,10 +115,10 @@ def test_ablations_of_the_paper():
     rays = compose(["experiment=kfree", "solver=rays"])
     assert rays.losses.fit == 0 and rays.solver.bearings == "rays"
     # Ours, unless the paper's guards or the released reading of the field are asked for.
-    options = composed("kfree").solver.options()
+    options = composed("kfree").solver
     assert options == SolveOptions("pinhole", "mixed", "released", "excess", "centres")
     papers = compose(["experiment=kfree", "solver.fit_guards=paper", "solver.ray_cells=edges"])
-    assert papers.solver.options() == SolveOptions("pinhole", "mixed", "released", "paper", "edges")
+    assert papers.solver == SolveOptions("pinhole", "mixed", "released", "paper", "edges")
 
 
 #: Every row of the paper's tables of ablations: overrides; then bearings, solve, weight of L_fit,
@@ -177,7 +178,7 @@ def test_rows_of_the_papers_tables(overrides, expected, changes):
     [
         ("optim.precision=fp8", "valid: bfloat16, float32"),
         ("optim.steps=many", "optim.steps: .*'many'"),
-        ("optim.steps=0", "optim.steps is 0; above 0"),
+        ("optim.steps=0", "optim.steps is 0; .*above 0"),
         ("optim.stepz=1", r"'optim.stepz'.*'steps'"),
         ("sourc=rgb", r"'sourc'; valid: .*'source'"),
         ("model.trunk.tapp=3", r"'model.trunk.tapp'.*'tap'"),
@@ -195,18 +196,19 @@ def test_rows_of_the_papers_tables(overrides, expected, changes):
         ("hand=robot", "valid: acehand, mano"),
         ("device=banana", "device is 'banana'; valid: auto, cpu, cuda"),
         ("seed=-1", "seed is -1; valid: 0 to"),
-        ("optim.beta1=2", r"optim\.beta1 is 2\.0; from 0 to below 1"),
+        ("optim.beta1=2", r"optim\.beta1 is 2\.0; .*0 to below 1"),
         ("optim.lr_decoder=inf", r"optim\.lr_decoder is inf"),
         ("optim.warmup_steps=50000", r"optim\.warmup_steps is 50000 of optim\.steps 20000"),
         ("data.workers=-1", r"data\.workers is -1"),
         ("losses.rays=inf", r"losses\.rays is inf"),
         ("experiment=standard losses.fit=5", "losses.fit is 5.0 with solver.bearings"),
-        ("run=", "run is empty"),
+        ("run=", "run is ''"),
         ("data.sources.arctic.weight=-1", r"data\.sources\.arctic\.weight is -1"),
         ("data.sources.arctic.weight=inf", r"data\.sources\.arctic\.weight is inf"),
         ("experiment=tiny validation.sources.synthetic.weight=-1", r"synthetic\.weight is -1"),
         ("solver.ray_cells=centers", "ray_cells is 'centers'.*'centres'"),
-        ("data.window.weighting=foo", r"data\.window\.weighting is 'foo'; valid: recording"),
+        ("data.window.weighting=foo", r"data\.window\.weighting is 'foo'; valid: .*recording"),
+        ("data.window.dataset_per=gpu", "valid: process, step"),
         ("data.window.image_frames=-3", r"data\.window\.image_frames is -3"),
     ],
 )

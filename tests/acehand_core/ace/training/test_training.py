@@ -25,7 +25,8 @@ from safetensors.torch import load_file
 
 from acehand_core import user_files
 from acehand_core.ace.model.batch import ClipBatch
-from acehand_core.ace.model.network import AceModel, SolveOptions
+from acehand_core.ace.model.config import SolveOptions
+from acehand_core.ace.model.network import AceModel
 from acehand_core.ace.model.weights.load import load_weights
 from acehand_core.ace.training import checkpoints, config
 from acehand_core.ace.training.batches import Batch
