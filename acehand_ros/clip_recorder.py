@@ -43,7 +43,7 @@ _DIAGNOSTICS_S, _LOOK_S, _REMIND_S = 0.5, 0.2, 3.0
 def next_clip(folder: Path) -> Path:
     """Return the first free clip name in a folder: clip_000000, clip_000001, ..."""
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-    taken = {found[1] for name in names if (found := _CLIP.match(name))}
+    taken = {match[1] for name in names if (match := _CLIP.match(name))}
     free = (name for i in itertools.count() if (name := f"clip_{i:06d}") not in taken)
     return folder / next(free)
 
@@ -69,18 +69,19 @@ class ClipFolder:
         folder = self.path / "clips"
         work = folder / ".recovering"
         shutil.rmtree(work, ignore_errors=True)  # of an interrupted attempt
-        for left in sorted(folder.iterdir()) if folder.is_dir() else ():
-            found = _UNFINISHED.fullmatch(left.name)
-            if found is None:
+
+        for partial in sorted(folder.iterdir()) if folder.is_dir() else ():
+            match = _UNFINISHED.fullmatch(partial.name)
+            if match is None:
                 continue
             if not self._lock.held:
-                yield f"{left}: an unclosed clip, or one being recorded; left alone"
+                yield f"{partial}: an unclosed clip, or one being recorded; left alone"
                 continue
             try:
-                target = folder / found[1]
-                yield _recover(left, work, next_clip(folder) if target.exists() else target)
+                target = folder / match[1]
+                yield _recover(partial, work, next_clip(folder) if target.exists() else target)
             except OutputError as error:
-                yield f"{left}: an unclosed clip stays until the next start: {error}"
+                yield f"{partial}: an unclosed clip stays until the next start: {error}"
         shutil.rmtree(work, ignore_errors=True)
 
     def close(self) -> None:
@@ -88,34 +89,37 @@ class ClipFolder:
         self._lock.release()
 
 
-def _recover(left: Path, work: Path, target: Path) -> str:
+def _recover(partial: Path, work: Path, target: Path) -> str:
     """Make a clip of an unclosed one and remove that; return what was done."""
-    bag_path = left / left.name.split(".")[1]
+    bag_path = partial / partial.name.split(".")[1]
     if not any(file.stat().st_size for file in bag_path.glob("*") if file.is_file()):
-        with output_errors(left):
-            shutil.rmtree(left)
-        return f"{left}: removed; no data of this clip was on disk"
+        with output_errors(partial):
+            shutil.rmtree(partial)
+        return f"{partial}: removed; no data of this clip was on disk"
+
     recorder = ClipRecorder()
     try:
         bag = Bag(bag_path)
     except InputError as error:
         aside = target.with_name(f"{target.name}_unreadable")
         with output_errors(aside):
-            left.rename(aside)
+            partial.rename(aside)
         return f"{aside}: an unclosed clip cannot be read: {error}"
+
     with bag:
         topics = bag.topics
         recorder.start(work / target.name)
         for message in bag.messages(None, DroppedMessages()):
             msgtype = topics[message.topic].msgtype
             recorder.add(message.topic, msgtype, message.log_ns, bytes(message.data))
-    made = recorder.stop()
+
+    clip = recorder.stop()
     with output_errors(target):
-        if made is not None:
-            made.rename(target)
-        shutil.rmtree(left)
-    if made is None:
-        return f"{left}: removed; this clip had no image"
+        if clip is not None:
+            clip.rename(target)
+        shutil.rmtree(partial)
+    if clip is None:
+        return f"{partial}: removed; this clip had no image"
     return f"{target}: recovered {recorder.images} images of an unclosed clip"
 
 
@@ -132,10 +136,10 @@ def image_msgtype(topic: str, choice: str, graph: dict[str, list[str]]) -> str |
     if choice != "auto":
         return IMAGE if choice == "raw" else COMPRESSED
     types = graph.get(topic, [])
-    found = next((kind for kind in (IMAGE, COMPRESSED) if kind in types), None)
-    if types and found is None:
+    msgtype = next((kind for kind in (IMAGE, COMPRESSED) if kind in types), None)
+    if types and msgtype is None:
         raise InputError(f"{topic} carries {', '.join(types)}; valid: {IMAGE}, {COMPRESSED}.")
-    return found
+    return msgtype
 
 
 def image_topics(graph: dict[str, list[str]], but: str) -> str:
@@ -206,8 +210,8 @@ def convert_clip(
     numbers = [e.episode_index for e in report.job.episodes if e.episode_index is not None]
     if report.job.dataset is None or not numbers:
         return report, None
-    found = load_demonstrations(Path(report.job.dataset), options.job.robot, (numbers[-1],))
-    return report, next((demonstration for demonstration, _ in found), None)
+    episodes = load_demonstrations(Path(report.job.dataset), options.job.robot, (numbers[-1],))
+    return report, next((demonstration for demonstration, _ in episodes), None)
 
 
 class ClipRecorderNode:
@@ -223,6 +227,7 @@ class ClipRecorderNode:
             self._values["camera_info_topic"] or camera_info_topic(self._image_topic)
         )
         parameters.check_ace(self._values)  # now, not after the first clip
+
         self._clip, self._worker, self._outlet = ClipRecorder(), JobWorker(), Outlet(node)
         self._clips: ClipFolder | None = None
         self._subscriptions: list[Any] = []
@@ -231,11 +236,13 @@ class ClipRecorderNode:
         self._active = self._ended = False
         self._log = JobLog(node.get_logger(), self._worker)
         self._exit_code = EXIT_OK
+
         parameters.refuse_bad_values(node, parameters.CLIP_RECORDER, self._values.__setitem__)
         runtime.add_triggers(node, start=self._start, stop=self._stop, cancel=self._cancel)
-        runtime.add_timer(node, _DIAGNOSTICS_S, self._tell)
+        runtime.add_timer(node, _DIAGNOSTICS_S, self._publish_status)
         runtime.add_timer(node, _LOOK_S, self._look_for_camera)
         runtime.add_timer(node, _REMIND_S, self._remind)
+
         node.app = self
         if self._values["autostart"]:
             for step in (node.trigger_configure, node.trigger_activate):
@@ -250,10 +257,10 @@ class ClipRecorderNode:
     def close(self) -> int:
         """Close an open clip, which is kept, and stop the conversion."""
         if self._clip.recording:
-            self._keep("not converted")
+            self._close_unconverted("not converted")
         self._worker.cancel()
         self._worker.join()
-        self._tell()
+        self._publish_status()
         if self._clips is not None:
             self._clips.close()
         return self._exit_code
@@ -264,6 +271,7 @@ class ClipRecorderNode:
         for sentence in self._clips.recover():
             self._node.get_logger().warning(sentence)
         self._outlet.open([*(f"/{side}_hand/joint_trajectory" for side in SIDES), DIAGNOSTICS])
+
         # Not when a clip begins: loading takes longer than five images, all that the queue holds.
         load_library()
         typestore(LATEST)
@@ -284,7 +292,7 @@ class ClipRecorderNode:
         if self._clip.recording and self._clip.images:
             self._stop()
         elif self._clip.recording:
-            self._keep("not converted")
+            self._close_unconverted("not converted")
 
     def cleanup(self) -> None:
         """Close the topics and cancel a running conversion."""
@@ -316,8 +324,8 @@ class ClipRecorderNode:
         """Log that images are missing, or the length of the open clip."""
         log, topic = self._node.get_logger(), self._image_topic
         if self._active and not self._node.count_publishers(topic):
-            there = image_topics(dict(self._node.get_topic_names_and_types()), topic)
-            log.info(f"waiting for images on {topic}; current image topics: {there}")
+            others = image_topics(dict(self._node.get_topic_names_and_types()), topic)
+            log.info(f"waiting for images on {topic}; current image topics: {others}")
         elif self._clip.recording:
             seconds = self._clip.length_s(runtime.now_ns(self._node))
             log.info(f"recording {self._clip.path}: {self._clip.images} images, {seconds:.1f} s")
@@ -344,9 +352,9 @@ class ClipRecorderNode:
         except AcehandError as error:
             self._node.get_logger().error(str(error))
             if self._clip.recording:
-                self._keep("not converted, since it ended early")
+                self._close_unconverted("not converted, since it ended early")
 
-    def _keep(self, why: str) -> None:
+    def _close_unconverted(self, why: str) -> None:
         """Close an open clip without converting it and log the result."""
         log = self._node.get_logger()
         try:
@@ -390,7 +398,7 @@ class ClipRecorderNode:
             raise InputError("No clip is being converted.")
         return "stopping at the next step; the recorded clip stays"
 
-    def _tell(self) -> None:
+    def _publish_status(self) -> None:
         now_ns, name = runtime.now_ns(self._node), self._node.get_name()
         if self._clip.recording:
             length = f"{self._clip.length_s(now_ns):.2f}"
@@ -399,7 +407,7 @@ class ClipRecorderNode:
         else:
             message = job_diagnostics(name, self._worker.status, now_ns, self._verdict)
         self._outlet.publish([message])
-        if not self._log.tell():
+        if not self._log.update():
             return
         if (demonstration := self._demonstration) is not None:
             self._outlet.publish(messages.latched_messages(demonstration))

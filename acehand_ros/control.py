@@ -135,6 +135,7 @@ def _read_map(entry: _Map, hand: HandSpec, where: str) -> JointMap:
         raise SchemaError(f"{where} lacks driven joints of {owner}: {', '.join(missing)}.")
     if twice := sorted({name for name in driven if driven.count(name) > 1}):
         raise SchemaError(f"{where} names {', '.join(twice)} twice.")
+
     commands = tuple(map(hand.command_joints.index, driven))
     names = entry.controller, tuple(entry.joints)
     return JointMap(hand, *names, commands, entry.unit, entry.joint_states)
@@ -192,6 +193,7 @@ def description(
     """
     chosen = {side: one.hand for side, one in choose_hands(own_names(robot), hands).items()}
     roots = {s: ElementTree.parse(hand.urdf_path).getroot() for s, hand in chosen.items()}
+
     out = next(iter(roots.values()))
     if len(roots) > 1:
         out = ElementTree.Element("robot", name=robot.name)
@@ -207,6 +209,7 @@ def description(
             ElementTree.SubElement(fixed, "origin", xyz=f"0 {y:g} 0", rpy="0 0 0")
             known = {(e.tag, e.get("name")) for e in out}
             out.extend(e for e in root if (e.tag, e.get("name")) not in known)
+
     for side, hand in chosen.items():
         given = {n: v for (of, n), v in (parameters or {}).items() if of in ("", side)}
         out.append(_system(hand, plugin, given))
@@ -254,6 +257,7 @@ def _system(hand: HandSpec, plugin: str, parameters: Mapping[str, str]) -> Eleme
     add(hardware, "plugin").text = plugin
     for name, value in parameters.items():
         add(hardware, "param", name=name).text = value
+
     for name, start in zip(hand.joint_names, hand.expand(hand.rest), strict=True):
         driven = name in hand.command_joints
         if not driven and plugin != MOCK:

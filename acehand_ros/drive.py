@@ -70,13 +70,13 @@ class _Drive:
     ) -> tuple[dict[Side, Course], float]:
         """Return the remaining courses from the measured hands, and when they pass the frame."""
         rest = rest_of(self._demonstration, self._robot, frame, rate, start)
-        found = {side: one for side, one in rest.courses.items() if side in self._maps}
+        courses = {side: one for side, one in rest.courses.items() if side in self._maps}
         known, fps = self._demonstration.known[frame:], self._demonstration.fps * rate
         begins = [
             float(one.seconds[0]) - int(known[:, SIDES.index(side)].argmax()) / fps
-            for side, one in found.items()
+            for side, one in courses.items()
         ]
-        return found, min(begins, default=0.0)
+        return courses, min(begins, default=0.0)
 
 
 class ActionDrive(_Drive):
@@ -111,6 +111,7 @@ class ActionDrive(_Drive):
             self._lock.wait_for(lambda: not self._active, _CANCEL_S)
             self._goal += 1
             goal, self.problem = self._goal, None
+
         courses, begin = self._courses(frame, rate, self._controllers.measure())
         with self._lock:
             if goal != self._goal:
@@ -211,10 +212,12 @@ class ForwardDrive(_Drive):
             due = max(self._started_s + self._next * self._period_s, soonest)
             if now < due:
                 return due - now
+
             on_time = min(int((now - self._started_s) / self._period_s), self._count - 1)
             last = self._next - 1
             while self._next < on_time and self._within_limits(last, self._next + 1):
                 self._next += 1
+
             for side, path in self._paths.items():
                 self._controllers.command(side, self._maps[side].values(path[self._next]))
             self._sent_s = now
@@ -349,8 +352,8 @@ class RosControllers:
                 for name in self._maps[side].joints
             ]
 
-        def feedback(got: Any) -> None:
-            drive.feedback(side, goal, np.array(got.feedback.error.positions))
+        def feedback(message: Any) -> None:
+            drive.feedback(side, goal, np.array(message.feedback.error.positions))
 
         def answered(future: Any) -> None:
             handle = future.result()
@@ -361,9 +364,9 @@ class RosControllers:
                 handle.get_result_async().add_done_callback(ended)
 
         def ended(future: Any) -> None:
-            got = future.result()
-            good = got.status == _SUCCEEDED
-            drive.result(side, goal, None if good else self._reason(side, got.result))
+            message = future.result()
+            good = message.status == _SUCCEEDED
+            drive.result(side, goal, None if good else self._reason(side, message.result))
 
         def start() -> None:
             with self._sending:
@@ -418,35 +421,35 @@ class RosControllers:
 
         seen = self._seen.setdefault(topic, {})
 
-        def got(message: Any) -> None:
+        def received(message: Any) -> None:
             now = time.monotonic()
             # A JointState may lack all positions.
             for name, position in zip(message.name, message.position, strict=False):
                 if np.isfinite(position):
                     seen[name] = now, position
 
-        self._node.create_subscription(JointState, topic, got, qos_profile_sensor_data)
+        self._node.create_subscription(JointState, topic, received, qos_profile_sensor_data)
 
     def _fresh(self, one: JointMap, since: float) -> dict[str, float]:
         seen = dict(self._seen[one.joint_states])
         return {name: position for name, (at, position) in seen.items() if at > since}
 
     def _missing(self, one: JointMap, since: float) -> str:
-        found = self._fresh(one, since)
-        missing = [name for name in one.joints if name not in found]
+        positions = self._fresh(one, since)
+        missing = [name for name in one.joints if name not in positions]
         return (
             f"{one.joint_states}: no position of {', '.join(missing)}; it has those of "
-            f"{', '.join(sorted(found)) or 'no joint'}"
+            f"{', '.join(sorted(positions)) or 'no joint'}"
         )
 
     def _absent(self, name: str) -> str:
         from rclpy.action import get_action_names_and_types
 
         kind = "control_msgs/action/FollowJointTrajectory"
-        there = [n for n, kinds in get_action_names_and_types(self._node) if kind in kinds]
+        names = [n for n, kinds in get_action_names_and_types(self._node) if kind in kinds]
         # The list includes actions that only our own clients use.
         ours = {client._action_name.lstrip("/") for client in self._clients.values()}
-        others = [n for n in there if n.lstrip("/") not in ours]
+        others = [n for n in names if n.lstrip("/") not in ours]
         return (
             f"{name}: no such action; other trajectory controllers: {', '.join(others) or 'none'}"
         )

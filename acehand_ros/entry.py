@@ -26,6 +26,7 @@ def main(name: str, argv: Sequence[str] | None = None) -> int:
     argv = sys.argv if argv is None else argv
     for number in _SIGNALS:
         signal.signal(number, lambda *_: STOP.set())
+
     try:
         try:
             parameters = importlib.import_module("acehand_ros.parameters")

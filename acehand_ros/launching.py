@@ -62,8 +62,8 @@ def shown(node: str, *names: str, without: Collection[str] = ()) -> Table:
     """Return the parameters of a node, or those of ``names``."""
     from acehand_ros.parameters import TABLES
 
-    kept = names or {leaf.parameter for leaf in TABLES[node]} - {*without}
-    return tuple(leaf for leaf in TABLES[node] if leaf.parameter in kept)
+    names_shown = names or {leaf.parameter for leaf in TABLES[node]} - {*without}
+    return tuple(leaf for leaf in TABLES[node] if leaf.parameter in names_shown)
 
 
 def declared(*rows: tuple[str | None, ...]) -> list[Any]:
@@ -176,7 +176,8 @@ def rviz_config(scene: LaunchScene) -> dict[str, Any]:
     manager = config["Visualization Manager"]
     manager["Global Options"]["Fixed Frame"] = scene.frame_prefix + scene.fixed_frame
     namespace = scene.namespace.strip("/")
-    kept = []
+
+    displays = []
     for display in manager["Displays"]:
         topic = display.get("Topic") or display.get("Description Topic")
         if display["Class"].endswith("/Image"):
@@ -187,8 +188,8 @@ def rviz_config(scene: LaunchScene) -> dict[str, Any]:
             topic["Value"] = f"/{namespace}{topic['Value']}"
         if "TF Prefix" in display:
             display["TF Prefix"] = scene.frame_prefix.rstrip("/")  # RViz adds the slash
-        kept.append(display)
-    manager["Displays"] = kept
+        displays.append(display)
+    manager["Displays"] = displays
     return config
 
 

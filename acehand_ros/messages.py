@@ -113,8 +113,8 @@ class Outlet:
         """Publish messages, restamped if ``stamp_ns`` is given."""
         namespace = self._node.get_namespace()
         for message in messages:
-            made = to_ros(in_namespace(message, namespace), stamp_ns)
-            self._publisher(message.topic, message.msgtype).publish(made)
+            ros_message = to_ros(in_namespace(message, namespace), stamp_ns)
+            self._publisher(message.topic, message.msgtype).publish(ros_message)
 
     def has_subscriber(self, topic: str) -> bool:
         publisher = self._publishers.get(topic)

@@ -27,7 +27,7 @@ class OfflineBag:
         self._log = JobLog(node.get_logger(), self._worker)
         refuse_bad_values(node, OFFLINE_BAG, self._values.__setitem__)
         runtime.add_triggers(node, start=self._start, cancel=self._cancel)
-        runtime.add_timer(node, _DIAGNOSTICS_S, self._tell)
+        runtime.add_timer(node, _DIAGNOSTICS_S, self._publish_status)
         if self._values["autostart"]:
             node.get_logger().info(self._start())
 
@@ -41,7 +41,7 @@ class OfflineBag:
         if self._worker.cancel():
             self._node.get_logger().info("stopping; saving finished episodes")
         self._worker.join()
-        self._tell()
+        self._publish_status()
         return exit_code(self._worker.status)
 
     def _start(self) -> str:
@@ -56,10 +56,10 @@ class OfflineBag:
             raise InputError("No conversion is running.")
         return "stopping at the next step; finished episodes stay"
 
-    def _tell(self) -> None:
+    def _publish_status(self) -> None:
         now_ns, name = runtime.now_ns(self._node), self._node.get_name()
         self._outlet.publish([job_diagnostics(name, self._worker.status, now_ns)])
-        self._log.tell()
+        self._log.update()
 
 
 def exit_code(status: JobStatus) -> int:

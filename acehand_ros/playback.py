@@ -56,8 +56,8 @@ class Timeline:
         """Return the playhead in ns from the first stamp."""
         if self.paused or self._anchor_ns is None:
             return self._origin_ns
-        gone = max(0, int((now_ns - self._anchor_ns) * self.rate))
-        return min(self._origin_ns + gone, self.length_ns)
+        elapsed = max(0, int((now_ns - self._anchor_ns) * self.rate))
+        return min(self._origin_ns + elapsed, self.length_ns)
 
     def stamp_ns(self, now_ns: int) -> int:
         """Return the playhead in the recording's time."""
@@ -104,14 +104,17 @@ class Timeline:
             frame, self._next = self._next, self._next + 1
             restarted, self.starting = self.starting, False
             return Due((frame,), restarted, False)
+
         if self.paused or self._anchor_ns is None or now_ns < self._anchor_ns:
             return Due((), False, False)
+
         position = self.position_ns(now_ns)
         stop = int(np.searchsorted(self._offsets, position, side="right"))
         frames = tuple(range(self._next, stop))
         self._next = max(self._next, stop)
         restarted = self.starting and bool(frames)
         self.starting = self.starting and not frames
+
         ended = position >= self.length_ns
         if ended and self.loop:
             # Missed rounds are not made up for.
@@ -182,8 +185,8 @@ class Playback:
         self._wake = threading.Condition(self._lock)
         self._closed = self._ended = False
         self._changes = 0
-        self._kept_from: tuple[int, float] | None = None
-        self._kept: list[PlainMessage] = []
+        self._cached_from: tuple[int, float] | None = None
+        self._cached: list[PlainMessage] = []
         self._thread = threading.Thread(target=self._run, name="playback")
         self._drive = drive
         if drive is not None:
@@ -247,6 +250,7 @@ class Playback:
                 (self._timeline.pause if value else self._timeline.resume)(now)
             elif name == "position":
                 self._timeline.seek(float(value), now)
+
             if self._drive is not None and name != "loop":
                 # Commands already sent are for another time: start anew from the measured hands.
                 self._drive.stop()
@@ -272,18 +276,21 @@ class Playback:
                 due = self._timeline.due(now)
                 clock_ns = self._timeline.stamp_ns(now)
                 changes = self._changes
+
             if tick_s is not None and (time.monotonic() >= next_tick or due.frames):
                 self._publish_clock(clock_ns)
                 next_tick = max(next_tick + tick_s, time.monotonic() - tick_s)
             if self._drive is not None and due.restarted and due.frames and not self.paused:
                 self._begin(self._drive, due.frames[0])
                 continue
+
             driving_s = None if self._drive is None else self._drive.step()
             if self._drive is None and due.restarted and due.frames:
                 # Not stamped: a controller starts a trajectory with stamp zero on arrival.
                 self._outlet.publish(self._from(due.frames[0]))
             for frame in due.frames:
                 self._outlet.publish(self._frame(frame), self._stamp())
+
             with self._wake:
                 if self._closed:
                     return
@@ -322,11 +329,12 @@ class Playback:
     def _from(self, frame: int) -> list[PlainMessage]:
         """Return the remaining trajectories at the current rate; the last ones are cached."""
         wanted = frame, self._timeline.rate
-        if wanted != self._kept_from:
+        if wanted != self._cached_from:
             rest = rest_of(self._recorded, self._robot, *wanted)
-            self._kept_from, self._kept = wanted, list(messages.trajectory_messages(rest))
-        return self._kept
+            self._cached_from, self._cached = wanted, list(messages.trajectory_messages(rest))
+        return self._cached
 
     def _frame(self, frame: int) -> list[PlainMessage]:
-        found = messages.frame_messages(self._demonstration, frame, human=self._settings.markers)
-        return [m for m in found if self._settings.tf or m.topic != "/tf"]
+        settings = self._settings
+        of_frame = messages.frame_messages(self._demonstration, frame, human=settings.markers)
+        return [m for m in of_frame if settings.tf or m.topic != "/tf"]

@@ -32,7 +32,7 @@ class TrajectoryPlayer:
         self._node = node
         values = declare(node, PLAYER)
         self._exit = values["exit_when_done"]
-        self._said: str | None = None  # the problem that was logged
+        self._logged_problem: str | None = None  # the problem that was logged
         self._source = values["source"]
         demonstration, robot = load_episode(self._source, values["robot"], values["episode"])
         demonstration = with_frame_prefix(demonstration, values["frame_prefix"])
@@ -45,6 +45,7 @@ class TrajectoryPlayer:
 
             profile = QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)
             self._clock = node.create_publisher(Clock, "/clock", profile)
+
         settings = PlayerSettings(
             stamps=values["stamps"],
             clock_rate=float(values["clock_rate"]) if clock else None,
@@ -57,6 +58,7 @@ class TrajectoryPlayer:
         )
         if values["position"]:
             timeline.seek(float(values["position"]), time.monotonic_ns())
+
         self._controllers: Any = None
         driven = values["output"] != "topics"
         self._drive = self._driven(demonstration, robot, values) if driven else None
@@ -64,10 +66,11 @@ class TrajectoryPlayer:
         self._playback = Playback(
             demonstration, robot, timeline, outlet, settings, now, self._publish_clock, self._drive
         )
+
         refuse_bad_values(node, PLAYER, self._playback.set)
         actions = {"pause": self._pause, "resume": self._resume, "restart": self._restart}
         runtime.add_triggers(node, **actions)
-        runtime.add_timer(node, _STATUS_S, self._tell)
+        runtime.add_timer(node, _STATUS_S, self._publish_status)
         self._playback.prepare()
         self._wait_for_subscriber(float(values["wait_for_subscriber"]))
         # Log before playback starts: rclpy's first log call searches all loaded modules for its
@@ -86,7 +89,7 @@ class TrajectoryPlayer:
         if self._controllers is not None:
             self._controllers.close()
         self._playback.close()
-        self._tell()
+        self._publish_status()
         if self._playback.error is not None:
             self._node.get_logger().fatal(f"{self._source}: {self._playback.error}")
             return EXIT_SOME_FAILED
@@ -141,7 +144,7 @@ class TrajectoryPlayer:
         self._playback.set("position", 0.0)
         return "at the start"
 
-    def _tell(self) -> None:
+    def _publish_status(self) -> None:
         playback = self._playback
         state = "paused" if playback.paused else "ended" if playback.ended else "playing"
         level = OK if playback.error is None else ERROR
@@ -151,9 +154,9 @@ class TrajectoryPlayer:
             problem = self._drive.problem
             if problem is not None:
                 state, level = problem, ERROR
-            if problem is not None and problem != self._said:
+            if problem is not None and problem != self._logged_problem:
                 self._node.get_logger().error(f"{problem} The hands hold; ~/resume starts anew.")
-            self._said = problem
+            self._logged_problem = problem
         name, now_ns = self._node.get_name(), runtime.now_ns(self._node)
         message = diagnostics(name, level, state, values, now_ns, playback.status())
         self._outlet.publish([message])
@@ -164,11 +167,11 @@ def load_episode(source: str, robot: str, episode: int) -> tuple[Demonstration, 
     if not source.strip():
         raise InputError("The parameter 'source' is empty; give source:=PATH.")
     demonstrations = load_demonstrations(Path(source).expanduser(), robot)
-    found = list(itertools.islice(demonstrations, episode + 1))
-    if episode >= len(found):
-        numbers = map(str, range(len(found)))
+    episodes = list(itertools.islice(demonstrations, episode + 1))
+    if episode >= len(episodes):
+        numbers = map(str, range(len(episodes)))
         raise InputError(f"{source}: no episode {episode}; {nearest(str(episode), numbers)}")
-    return found[episode]
+    return episodes[episode]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -49,6 +49,7 @@ def job_diagnostics(
         values |= {"done": status.done, "total": status.total}
         values["percent"] = f"{100 * status.done / status.total:.0f}"
         message = status.message or f"{status.stage}: {status.done} of {status.total}"
+
     level = _LEVELS[status.state]
     if status.report is not None:
         values |= report_values(status.report)
@@ -79,26 +80,27 @@ class JobLog:
 
     def __init__(self, log: Any, worker: JobWorker) -> None:
         self._log, self._worker = log, worker
-        self._told, self._told_s = worker.status, 0.0
+        self._logged, self._logged_s = worker.status, 0.0
 
-    def tell(self) -> bool:
+    def update(self) -> bool:
         """Log a new stage, or its progress every few seconds; return whether the job has ended."""
-        status, told = self._worker.status, self._told
+        status, logged = self._worker.status, self._logged
         for remark in self._worker.take_remarks():
             self._log.info(remark)
         if status.state == "running":
             text = None
-            if status.stage != told.stage or told.state != "running":
+            if status.stage != logged.stage or logged.state != "running":
                 text = status.stage
-            elif status.total and time.monotonic() - self._told_s > _PROGRESS_S:
+            elif status.total and time.monotonic() - self._logged_s > _PROGRESS_S:
                 text = f"{status.stage}: {100 * status.done / status.total:.0f} %"
             if text is not None:
                 self._log.info(text)
-                self._told, self._told_s = status, time.monotonic()
+                self._logged, self._logged_s = status, time.monotonic()
             return False
-        if status.state == "idle" or status == told:
+
+        if status.state == "idle" or status == logged:
             return False
-        self._told = status
+        self._logged = status
         self._end(status)
         return True
 
@@ -110,15 +112,17 @@ class JobLog:
             else:
                 self._log.info(status.message)
             return
+
         count, values = len(report.job.episodes), report_values(report)
         if count or not report.job.failures:
-            made = f"{count} episode{'' if count == 1 else 's'}"
+            count_text = f"{count} episode{'' if count == 1 else 's'}"
             verdicts = f" ({values['verdicts']})" if count else ""
             bag = f", bag {report.bag}" if report.bag else ""
             self._log.info(
-                f"{status.message}: {made}{verdicts}, dataset {values['dataset']}{bag}, "
+                f"{status.message}: {count_text}{verdicts}, dataset {values['dataset']}{bag}, "
                 f"{values['seconds']} s"
             )
+
         episodes = report.job.episodes
         reasons = [reason for episode in episodes for reason in episode.reasons]
         notes = [note for episode in episodes for note in episode.json["notes"]]

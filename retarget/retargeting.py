@@ -37,12 +37,12 @@ from retarget.targets import HandTargets, bridged_poses, calibrated, unseen_fing
 
 PHYSICS = Physics()
 #: Checks without a measured number: their reasons name no limit.
-_PLAIN = ("few_frames", "frame_s", "absent", "wrong_side", "joint_limits", "speed_limits",
+_WITHOUT_LIMIT = ("few_frames", "frame_s", "absent", "wrong_side", "joint_limits", "speed_limits",
           "unstable", "cannot", "unused_evidence", "assumed")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class _Hand:
+class _RetargetedHand:
     """One robot hand over T frames; without ``targets`` it is absent and keeps its rest pose."""
 
     spec: HandSpec
@@ -118,7 +118,7 @@ def retarget_motion(
         if target is None:
             idle = np.tile(spec.rest, (len(motion), 1))
             unknown = np.full((len(motion), len(spec.tip_names)), np.nan)
-            hands.append(_Hand(spec, None, idle, idle, unknown))
+            hands.append(_RetargetedHand(spec, None, idle, idle, unknown))
         else:
             known = (calibrations or {}).get(side)
             solution = retargeter.solve(spec, target, motion.fps, known)
@@ -132,7 +132,7 @@ def retarget_motion(
 
 def _measured(
     hand: HandSpec, targets: HandTargets, fps: float, solution: HandSolution, latency: Latency
-) -> _Hand:
+) -> _RetargetedHand:
     """Return a solution with its base pose, replay, errors and notes."""
     tree = KinematicTree.of(hand)
     commands, calibration = solution.commands, solution.calibration
@@ -149,7 +149,7 @@ def _measured(
         ours = np.where(np.isfinite(human), robot, np.nan)  # the same tips
         touching = np.nanmean(human[seen], (0, 1)) - turn @ np.nanmean(ours[seen], (0, 1))
         poses = poses @ frames.rigid(turn, touching)
-    return _Hand(
+    return _RetargetedHand(
         hand,
         targets,
         commands,
@@ -170,7 +170,7 @@ def _assemble(
     motion: HandMotion,
     robot: Robot,
     method: str,
-    hands: Sequence[_Hand],
+    hands: Sequence[_RetargetedHand],
     base_limits: BaseLimits | None,
 ) -> RobotTrajectory:
     """Return both hands as one trajectory, without a verdict."""
@@ -222,11 +222,12 @@ def _assemble(
 
 
 def _in_frame(
-    motion: HandMotion, hands: Sequence[_Hand]
+    motion: HandMotion, hands: Sequence[_RetargetedHand]
 ) -> tuple[Literal["camera", "world", "none"], Float[np.ndarray, "T 2 4 4"] | None]:
     """Return base poses in the world if camera poses are known, otherwise in the camera frame."""
     if not motion.placed:
         return "none", None
+
     poses = np.broadcast_to(np.eye(4), (len(motion), 2, 4, 4)).copy()
     for slot, hand in enumerate(hands):
         if hand.targets is None or hand.T_camera_base is None:
@@ -240,6 +241,7 @@ def _in_frame(
                 raise InputError("no frame with a hand has a camera pose, so no base in the world.")
             pose = bridged_poses(motion.T_world_camera @ pose, known)
         poses[hand.targets.active, slot] = pose[hand.targets.active]
+
     return ("camera" if motion.T_world_camera is None else "world"), poses
 
 
@@ -271,18 +273,18 @@ def judge(
     counted = {measure.check for measure in measures}
     measures += [Measure("cannot", 1, note) for note in trajectory.notes]
     measures += evidence_measures(asdict(motion.provenance))
-    found_in_clip = clip_measures(clip, robot, trajectory.tip_error_m)
-    measures += [measure for measure in found_in_clip if measure.check not in counted]
+    from_columns = clip_measures(clip, robot, trajectory.tip_error_m)
+    measures += [measure for measure in from_columns if measure.check not in counted]
     for slot, side in enumerate(SIDES):
         if clip.valid[:, slot].any():
             measures += _replay_measures(trajectory, slot, side)
 
-    found, reasons = findings(measures, limits), []
-    for finding in found:
+    results, reasons = findings(measures, limits), []
+    for finding in results:
         limit = getattr(limits[finding.check], finding.level, None)
-        named = limit is not None and finding.check not in _PLAIN
+        named = limit is not None and finding.check not in _WITHOUT_LIMIT
         reasons.append(f"{finding.text} (limit {limit:g})" if named else finding.text)
-    return Verdict(status_of(found), tuple(reasons))
+    return Verdict(status_of(results), tuple(reasons))
 
 
 def _replay_measures(trajectory: RobotTrajectory, slot: int, side: Side) -> Iterator[Measure]:

@@ -128,13 +128,15 @@ def named_parameters(values: Shaped[np.ndarray, "*n 27"]) -> dict[str, Shaped[np
 def palm_frames(joints: Float[np.ndarray, "N 21 3"], side: Side) -> Float[np.ndarray, "N 4 4"]:
     """Return the palm frame of each hand in the frame of its joints, NaN without a palm."""
     spokes = joints[:, KNUCKLES[1:]] - joints[:, :1]
-    spokes = spokes / np.linalg.norm(spokes, axis=-1, keepdims=True)
-    along = spokes.mean(1)
-    # The normal of wrist, index and pinky knuckle points out of the palm on a right hand.
-    normal = np.cross(spokes[:, 0], spokes[:, 3]) * (1 if side == "right" else -1)
-    normal /= np.linalg.norm(normal, axis=-1, keepdims=True)
-    along = along - np.sum(along * normal, axis=-1, keepdims=True) * normal
-    along /= np.linalg.norm(along, axis=-1, keepdims=True)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        spokes = spokes / np.linalg.norm(spokes, axis=-1, keepdims=True)
+        along = spokes.mean(1)
+        # The normal of wrist, index and pinky knuckle points out of the palm on a right hand.
+        normal = np.cross(spokes[:, 0], spokes[:, 3]) * (1 if side == "right" else -1)
+        normal /= np.linalg.norm(normal, axis=-1, keepdims=True)
+        along = along - np.sum(along * normal, axis=-1, keepdims=True) * normal
+        along /= np.linalg.norm(along, axis=-1, keepdims=True)
+
     rotation = np.stack([normal, np.cross(along, normal), along], axis=-1)
     return frames.rigid(rotation, joints[:, WRIST])
 
@@ -142,8 +144,7 @@ def palm_frames(joints: Float[np.ndarray, "N 21 3"], side: Side) -> Float[np.nda
 def palm_rotation(targets: HandTargets) -> Float[np.ndarray, "3 3"]:
     """Return the mean palm in the frame of the targets' joints; the identity if unknown."""
     seen = targets.usable
-    with np.errstate(divide="ignore", invalid="ignore"):
-        palms = palm_frames(targets.joints_hand[seen], targets.side)[:, :3, :3]
+    palms = palm_frames(targets.joints_hand[seen], targets.side)[:, :3, :3]
     known = np.isfinite(palms).all((1, 2))
     if not known.any():
         return np.eye(3)
@@ -165,8 +166,7 @@ def hand_targets(motion: HandMotion, side: Side) -> HandTargets | None:
     finite = np.isfinite(joints).all(-1)
     palm_known = finite[:, [WRIST, *KNUCKLES[1:]]].all(1)
     active = motion.known[:, slot] & palm_known & finite[:, TIPS].any(1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        palms = palm_frames(joints, side)
+    palms = palm_frames(joints, side)
     active &= np.isfinite(palms).all((1, 2))  # some trackers write zeros for a missing hand
     weight = np.where(active, motion.quality[:, slot].astype(float), 0.0)
     usable = weight > 0
@@ -292,8 +292,8 @@ def bridged_poses(
     first = np.floor(place).astype(int)
     before, after = at[first], at[np.minimum(first + 1, len(at) - 1)]
     start, end = poses[before, :3, :3], poses[after, :3, :3]
-    way = rotations.log(np.swapaxes(start, 1, 2) @ end) * (place - first)[:, None]
-    bridge = frames.rigid(start @ rotations.exp(way), bridged(poses[:, :3, 3], known))
+    turn = rotations.log(np.swapaxes(start, 1, 2) @ end) * (place - first)[:, None]
+    bridge = frames.rigid(start @ rotations.exp(turn), bridged(poses[:, :3, 3], known))
     bridge[at] = poses[at]
     return bridge
 

@@ -142,7 +142,7 @@ class Calibrate(List):
     def run(self, terminal: console.Terminal) -> int:
         from acehand_core.atomic import atomic_path
         from retarget.robots.kinematics import KinematicTree
-        from retarget.solve.calibration import fingerprint, fitted_robot, kept_calibration
+        from retarget.solve.calibration import fingerprint, fitted_robot, stored_calibration
         from retarget.solve.calibration_file import calibration_text
 
         files = []
@@ -153,7 +153,7 @@ class Calibrate(List):
                 console.say(f"{robot.label}: a gripper; nothing to calibrate")
                 continue
             same = all(
-                (kept := kept_calibration(hand)) is not None
+                (kept := stored_calibration(hand)) is not None
                 and kept.sha256 == fingerprint(hand, tree)
                 for hand, tree in pairs.values()
             )

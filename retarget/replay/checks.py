@@ -74,7 +74,7 @@ class Finding(Measure):
 
 def findings(measures: Iterable[Measure], checks: Checks = CHECKS) -> list[Finding]:
     """Return measures beyond a limit, the worst first."""
-    found = []
+    exceeding = []
     for measure in measures:
         limit = checks[measure.check]
         if measure.value > limit.fail:
@@ -85,14 +85,14 @@ def findings(measures: Iterable[Measure], checks: Checks = CHECKS) -> list[Findi
             level = "note"
         else:
             continue
-        found.append(Finding(**asdict(measure), level=level))
+        exceeding.append(Finding(**asdict(measure), level=level))
     order = ("fail", "warn", "note")
-    return sorted(found, key=lambda finding: order.index(finding.level))
+    return sorted(exceeding, key=lambda finding: order.index(finding.level))
 
 
-def status_of(found: Sequence[Finding]) -> Status:
+def status_of(results: Sequence[Finding]) -> Status:
     """Return the worst level of findings."""
-    levels = {finding.level for finding in found}
+    levels = {finding.level for finding in results}
     if "fail" in levels:
         return "fail"
     return "warn" if "warn" in levels else "pass"

@@ -27,7 +27,7 @@ from retarget.targets import palm_frames, palm_sigma
 ADULT_HAND_M = 0.187
 LEAST_FRAMES = 10
 #: Unused share of what never saw a hand: a note, since nothing contradicts it.
-NOTHING_SHARED = 0.5
+BLIND_SHARE = 0.5
 #: Speeds that no wrist reaches: m/s, degrees per second.
 FAST_M_S, FAST_DEG_S = 6.0, 2000.0
 #: A joint that bends backwards by more is out of its range.
@@ -44,10 +44,10 @@ FAR_TIP_M = 0.030
 #: and its joints by less than the second (rad).
 _MOVED_M, _STOOD_RAD, _WINDOW_S = 0.02, 0.002, 0.5
 #: Rounding of angles that are stored as float32 (rad, m).
-_STORED = 1e-4
+_FLOAT32_ROUNDING = 1e-4
 
 _Poses = Float[np.ndarray, "T 4 4"]
-_Hand = Float[np.ndarray, "T 21 3"]
+_HandJoints = Float[np.ndarray, "T 21 3"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,8 +107,8 @@ def clip_of(
         pinhole = np.tile(np.array(row, float), (len(motion), 1))
     reached = None
     if any(trajectory.arms):
-        there = np.ones(len(motion), bool)
-        reached = np.stack([there if a is None else a.reached for a in trajectory.arms], axis=1)
+        always = np.ones(len(motion), bool)
+        reached = np.stack([always if a is None else a.reached for a in trajectory.arms], axis=1)
     active = trajectory.active
     return {
         "fps": float(motion.fps),
@@ -154,16 +154,19 @@ def clip_measures(
             continue
         measures += _stands_still(clip, columns, slot, side)
         measures += _acceleration(clip, columns, slot)
+
         tips = None if tip_error_m is None else tip_error_m[:, slot]
         if tips is not None and (known := np.isfinite(tips) & active[:, None]).any():
             far = float((tips[known] > FAR_TIP_M).mean())
             text = f"{far:.0%} of the {side} robot fingertips are over 30 mm off"
             worst = int(np.argmax(np.nan_to_num(tips).max(-1)))
             measures.append(Measure("far_tips", far, text, side, worst))
+
         if columns.arm_reached is not None:
             text = "in {:.0%} of the frames the {} arm does not reach the hand's place"
             beyond = active & ~columns.arm_reached[:, slot]
             measures.append(_share("reach", beyond, active, text, side))
+
         if robot is not None and side in robot.hands:
             measures += _limits(columns, robot.hands[side], slot, side)
             if bases is not None:
@@ -173,11 +176,11 @@ def clip_measures(
 
 def evidence_measures(origin: Mapping[str, Any]) -> Iterator[Measure]:
     """Measure how what was given agrees, and what was assumed, by a provenance as JSON."""
-    for one in origin.get("agreement", ()):
-        used, count = one["used"], one["frames"]
-        text = one["doubt"] or f"{one['source']} places hands in {used} of {count} frames"
-        text += f"; not used in {count - used} of {count} frames" if one["doubt"] else ""
-        share = 1 - used / count if count else NOTHING_SHARED
+    for source in origin.get("agreement", ()):
+        used, count = source["used"], source["frames"]
+        text = source["doubt"] or f"{source['source']} places hands in {used} of {count} frames"
+        text += f"; not used in {count - used} of {count} frames" if source["doubt"] else ""
+        share = 1 - used / count if count else BLIND_SHARE
         yield Measure("unused_evidence", share, text)
     if assumed := origin.get("assumed"):
         names = " and ".join(f"{name} (+-{sigma:.0%})" for name, sigma in assumed.items())
@@ -255,7 +258,7 @@ def hand_measures(clip: EpisodeArrays) -> list[Measure]:
     measures: list[Measure] = []
     for slot, side in enumerate(SIDES):
         seen = clip.observed[:, slot] & np.isfinite(clip.joints[:, slot]).all((1, 2))
-        measures += _vague_tips(clip, slot)
+        measures += _uncertain_tips(clip, slot)
         if seen.sum() < 3:
             continue
         hand = clip.joints[:, slot]
@@ -284,7 +287,7 @@ def _length(hand: Float[np.ndarray, "N 21 3"]) -> float:
     return float(np.median(np.linalg.norm(np.diff(chain, axis=1), axis=-1).sum(1)))
 
 
-def _shape(hand: _Hand, seen: Bool[np.ndarray, "T"], side: Side) -> Iterator[Measure]:
+def _shape(hand: _HandJoints, seen: Bool[np.ndarray, "T"], side: Side) -> Iterator[Measure]:
     length = _length(hand[seen])
     factor = max(length / ADULT_HAND_M, ADULT_HAND_M / max(length, 1e-9))
     text = f"the {side} hand is {1e3 * length:.0f} mm long: another unit, or depths that are off"
@@ -299,7 +302,7 @@ def _shape(hand: _Hand, seen: Bool[np.ndarray, "T"], side: Side) -> Iterator[Mea
     yield Measure("bone_length", varies, text, side)
 
 
-def _jitter(hand: _Hand, seen: Bool[np.ndarray, "T"], side: Side) -> Measure:
+def _jitter(hand: _HandJoints, seen: Bool[np.ndarray, "T"], side: Side) -> Measure:
     """Measure noise by third differences: those of white noise are sqrt(20) times as large.
 
     Smooth motion has hardly any, and the median leaves out the moments with more.
@@ -317,13 +320,11 @@ def _jitter(hand: _Hand, seen: Bool[np.ndarray, "T"], side: Side) -> Measure:
 
 
 def _motion(
-    clip: EpisodeArrays, hand: _Hand, seen: Bool[np.ndarray, "T"], side: Side
+    clip: EpisodeArrays, hand: _HandJoints, seen: Bool[np.ndarray, "T"], side: Side
 ) -> Iterator[Measure]:
     """Measure jumps of the wrist and turns of the palm between consecutive frames."""
     both = seen[1:] & seen[:-1]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        palms = palm_frames(hand, side)[:, :3, :3]
-
+    palms = palm_frames(hand, side)[:, :3, :3]
     turn = np.degrees(rotations.angle_between(palms[:-1], palms[1:])) * clip.fps
     turn = np.where(both & np.isfinite(turn), turn, 0.0)
     flips, at = int((turn > FAST_DEG_S).sum()), int(np.argmax(turn)) + 1
@@ -338,7 +339,7 @@ def _motion(
 
 
 def _bends(
-    clip: EpisodeArrays, hand: _Hand, seen: Bool[np.ndarray, "T"], side: Side
+    clip: EpisodeArrays, hand: _HandJoints, seen: Bool[np.ndarray, "T"], side: Side
 ) -> Iterator[Measure]:
     """Measure finger joints that bend backwards; where most do at once the side is wrong."""
     sign = 1 if side == "right" else -1
@@ -383,15 +384,15 @@ def _frozen(clip: EpisodeArrays, slot: int) -> Measure:
     return Measure("frozen", seconds, text, side, first)
 
 
-def _vague_tips(clip: EpisodeArrays, slot: int) -> Iterator[Measure]:
+def _uncertain_tips(clip: EpisodeArrays, slot: int) -> Iterator[Measure]:
     """Measure the share of uncertain fingertips in followed frames."""
     if clip.sigma is None or not (seen := clip.observed[:, slot]).any():
         return
     sigma = palm_sigma(clip.sigma[seen, slot])[:, TIPS]
     if np.isfinite(sigma).any():
-        vague, side = float((sigma > FAR_TIP_M).mean()), SIDES[slot]
-        text = f"{vague:.0%} of the {side} human fingertips are not known to 30 mm in the palm"
-        yield Measure("uncertain_tips", vague, text, side)
+        uncertain, side = float((sigma > FAR_TIP_M).mean()), SIDES[slot]
+        text = f"{uncertain:.0%} of the {side} human fingertips are not known to 30 mm in the palm"
+        yield Measure("uncertain_tips", uncertain, text, side)
 
 
 def _placement(clip: EpisodeArrays, slot: int, seen: Bool[np.ndarray, "T"]) -> Iterator[Measure]:
@@ -434,9 +435,9 @@ def _swaps(clip: EpisodeArrays) -> list[Measure]:
     if not len(before):
         return []
 
-    kept = np.linalg.norm(wrist[after] - wrist[before], axis=-1).sum(1)
-    changed = np.linalg.norm(wrist[after][:, ::-1] - wrist[before], axis=-1).sum(1)
-    swapped = (changed < SWAP_SHARE * kept) & (kept > SWAP_M)
+    straight = np.linalg.norm(wrist[after] - wrist[before], axis=-1).sum(1)
+    crossed = np.linalg.norm(wrist[after][:, ::-1] - wrist[before], axis=-1).sum(1)
+    swapped = (crossed < SWAP_SHARE * straight) & (straight > SWAP_M)
     count, at = int(swapped.sum()), int(after[np.argmax(swapped)])
     return [
         Measure("identity_swaps", count, f"swaps of the left and the right hand: {count}", frame=at)
@@ -477,7 +478,7 @@ def _unit(vectors: np.ndarray) -> np.ndarray:
 
 def _limits(columns: RobotColumns, hand: HandSpec, slot: int, side: Side) -> Iterator[Measure]:
     joints, commands = columns.joints[:, slot], columns.commands[:, slot]
-    outside = (joints < hand.lower - _STORED) | (joints > hand.upper + _STORED)
+    outside = (joints < hand.lower - _FLOAT32_ROUNDING) | (joints > hand.upper + _FLOAT32_ROUNDING)
     count, at = int(outside.sum()), int(np.argmax(outside.any(1)))
     text = f"{count} joint-frames of the {side} robot hand are outside the joint limits"
     yield Measure("joint_limits", count, text, side, at)
@@ -492,10 +493,10 @@ def _acceleration(clip: EpisodeArrays, columns: RobotColumns, slot: int) -> Iter
     """Measure the largest acceleration of the base over three consecutive frames with a hand."""
     if columns.T_frame_base is None or len(clip) < 3:
         return
-    there = clip.valid[:, slot]
-    together = there[:-2] & there[1:-1] & there[2:]
+    valid = clip.valid[:, slot]
+    throughout = valid[:-2] & valid[1:-1] & valid[2:]
     second = np.diff(columns.T_frame_base[:, slot, :3, 3], 2, axis=0) * clip.fps**2
-    sizes = np.where(together, np.nan_to_num(np.linalg.norm(second, axis=1)), 0.0)
+    sizes = np.where(throughout, np.nan_to_num(np.linalg.norm(second, axis=1)), 0.0)
     text = f"the {SIDES[slot]} wrist accelerates with {sizes.max():.0f} m/s2"
     at = int(np.argmax(sizes)) + 1
     yield Measure("wrist_acceleration", float(sizes.max()), text, SIDES[slot], at)
@@ -520,8 +521,7 @@ def _stands_still(
     clip: EpisodeArrays, columns: RobotColumns, slot: int, side: Side
 ) -> Iterator[Measure]:
     """Measure the share of the time in which human fingers move and the robot's do not."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        palms = palm_frames(clip.joints[:, slot], side)
+    palms = palm_frames(clip.joints[:, slot], side)
     window = max(round(_WINDOW_S * clip.fps), 1)
     seen = clip.observed[:, slot] & np.isfinite(palms).all((1, 2))
     tips = np.full((len(clip), len(TIPS), 3), np.nan)

@@ -80,7 +80,7 @@ def bending_fingers(hand: HandSpec) -> tuple[str, ...]:
 def robot_flexion(hand: HandSpec, tree: KinematicTree, commands: Commands) -> PerFinger:
     """Return the flexion of the robot's ``bending_fingers``, degrees."""
     fingers = bending_fingers(hand)
-    frame_of = dict(zip(hand.target_keypoints, hand.target_frames, strict=True))
+    frame_of = hand.frame_of_keypoint
     ends = [frame_of[k] for f in fingers for k in (finger_keypoints(f)[0], finger_keypoints(f)[-1])]
     points = tree.points(hand.expand(commands), ends).reshape(len(commands), -1, 2, 3)
     return flexion(points[:, :, 0], points[:, :, 1])
@@ -98,8 +98,7 @@ def flexion_reach(hand: HandSpec, tree: KinematicTree) -> Float[np.ndarray, "2 K
     """Return least and largest flexion of each finger over random commands and corners."""
     share = np.random.default_rng(0).random((_SAMPLES, len(hand.rest)))
     share[::2] = share[::2].round()
-    commands = hand.command_lower + share * (hand.command_upper - hand.command_lower)
-    bent = robot_flexion(hand, tree, commands)
+    bent = robot_flexion(hand, tree, hand.commands_at(share))
     return np.stack([bent.min(0), bent.max(0)])
 
 

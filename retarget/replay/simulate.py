@@ -80,21 +80,21 @@ def replay(
     sent = commands if sent is None else sent
     for values in (commands, sent):
         _check(hand, values, timestamps_s, active)
-    run = _Run(hand, contact)
-    run.reset(commands[0])  # at rest where the motion begins
+
+    sim = _Simulation(hand, contact)
+    sim.reset(commands[0])  # at rest where the motion begins
     joints = np.empty((len(commands), len(hand.joint_names)))
     penetration = np.empty(len(commands))
     if latency_s:
         sent = _sampled(sent, timestamps_s - latency_s, timestamps_s)
+
     with quiet_mujoco():
-        joints[0], penetration[0] = run.joints(), run.penetration()
+        joints[0], penetration[0] = sim.joints(), sim.penetration()
         for frame in range(1, len(commands)):
             seconds = float(timestamps_s[frame] - timestamps_s[frame - 1])
-            run.advance(sent[frame - 1], sent[frame], seconds, bool(active[frame]))
-            joints[frame], penetration[frame] = run.joints(), run.penetration()
-
-    report = _report(run, commands, joints, penetration, active)
-    return Replay(report, joints, run.slides)
+            sim.advance(sent[frame - 1], sent[frame], seconds, bool(active[frame]))
+            joints[frame], penetration[frame] = sim.joints(), sim.penetration()
+    return Replay(sim.report(commands, joints, penetration, active), joints, sim.slides)
 
 
 def _sampled(commands: np.ndarray, at: np.ndarray, times: np.ndarray) -> np.ndarray:
@@ -104,18 +104,18 @@ def _sampled(commands: np.ndarray, at: np.ndarray, times: np.ndarray) -> np.ndar
 def self_penetration(hand: HandSpec, joints: Float[np.ndarray, "T Q"]) -> Float[np.ndarray, "T"]:
     """Return the depth of the deepest self-contact at given joint angles, metres, >= 0."""
     mujoco = import_mujoco()
-    run = _Run(hand)
+    sim = _Simulation(hand)
     depths = np.empty(len(joints))
     for row, angles in enumerate(joints):
-        run.data.qpos[run.qpos] = angles
-        mujoco.mj_kinematics(run.model, run.data)
-        mujoco.mj_comPos(run.model, run.data)
-        mujoco.mj_collision(run.model, run.data)
-        depths[row] = run.penetration()
+        sim.data.qpos[sim.qpos] = angles
+        mujoco.mj_kinematics(sim.model, sim.data)
+        mujoco.mj_comPos(sim.model, sim.data)
+        mujoco.mj_collision(sim.model, sim.data)
+        depths[row] = sim.penetration()
     return depths
 
 
-class _Run:
+class _Simulation:
     """One simulation of one hand, with running counts."""
 
     def __init__(self, hand: HandSpec, contact: bool = True) -> None:
@@ -187,24 +187,24 @@ class _Run:
         contacts = self.data.contact.dist
         return float(max(0.0, -contacts.min())) if self.data.ncon else 0.0
 
-
-def _report(
-    run: _Run, commands: np.ndarray, joints: np.ndarray, depth: np.ndarray, active: np.ndarray
-) -> ReplayReport:
-    hand = run.hand
-    if not active.any():
-        return ReplayReport(0.0, 0.0, 0.0, 0.0, 0.0, run.unstable)
-    error = (hand.reduce(joints) - commands)[active]
-    penetrating = self_penetration(hand, hand.expand(commands[active]))
-    return ReplayReport(
-        rms_tracking_rad=_rms(error[:, ~run.slides]),
-        rms_tracking_m=_rms(error[:, run.slides]),
-        max_penetration_mm=float(depth[active].max() * 1e3),
-        commanded_penetration_mm=float(penetrating.max() * 1e3),
-        saturation_share=run.saturated / max(1, run.steps * len(hand.command_names)),
-        coupling_residual_rad=run.coupling_residual,
-        unstable_steps=run.unstable,
-    )
+    def report(
+        self, commands: np.ndarray, joints: np.ndarray, depth: np.ndarray, active: np.ndarray
+    ) -> ReplayReport:
+        """Compare simulated joints and commands over the active frames."""
+        if not active.any():
+            return ReplayReport(0.0, 0.0, 0.0, 0.0, 0.0, self.unstable)
+        hand = self.hand
+        error = (hand.reduce(joints) - commands)[active]
+        penetrating = self_penetration(hand, hand.expand(commands[active]))
+        return ReplayReport(
+            rms_tracking_rad=_rms(error[:, ~self.slides]),
+            rms_tracking_m=_rms(error[:, self.slides]),
+            max_penetration_mm=float(depth[active].max() * 1e3),
+            commanded_penetration_mm=float(penetrating.max() * 1e3),
+            saturation_share=self.saturated / max(1, self.steps * len(hand.command_names)),
+            coupling_residual_rad=self.coupling_residual,
+            unstable_steps=self.unstable,
+        )
 
 
 def _rms(values: np.ndarray) -> float:

@@ -27,15 +27,16 @@ JointValues = Float[np.ndarray, "J"]
 #: Least distance (m) of the knuckles from the base's origin, which otherwise moves down the palm.
 KNUCKLES_M = 0.03
 #: A joint twists a finger if it moves the tip by less than this share of its length per radian.
-_TWISTS = 0.1
+_TWIST_SHARE = 0.1
 #: A thumb within this share of the hand's width from the middle does not determine the side.
-_IN_THE_MIDDLE = 0.1
+_MIDDLE_SHARE = 0.1
 #: Fingers with directions further apart (rad) surround the palm instead of lying side by side.
-_AROUND = np.radians(15.0)
+_AROUND_RAD = np.radians(15.0)
 #: Smaller differences of angles (rad) do not identify the thumb.
-_SAME = np.radians(3.0)
-#: A finger closes the way its joints bend further, by at least this share of their range.
-_BENDS_ONE_WAY = 0.15
+_SAME_RAD = np.radians(3.0)
+#: A finger closes in the direction in which its joints bend further, by at least this share of
+#: their range.
+_ONE_WAY_SHARE = 0.15
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +53,15 @@ class Bend:
     """A finger of the open hand and how it closes.
 
     Turning about ``axis`` closes it; ``base`` is its first bending joint, ``along`` the direction
-    of the straight finger. Unless ``sure``, the limits allow both ways and ``axis`` closes towards
-    the other fingers.
+    of the straight finger. Unless ``one_way``, the limits allow both ways and ``axis`` closes
+    towards the other fingers.
     """
 
     axis: Point
     base: Point
     along: Point
     tip: Point
-    sure: bool
+    one_way: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +70,19 @@ class RobotPalm:
 
     Columns of ``rotation`` are x (out of the palm), y, z (to the fingers). ``order`` lists the
     fingers from the thumb's side on. ``thumb_side`` is the thumb's offset from the middle of the
-    others towards +y, as a share of the hand's width: positive on a right hand. ``alike`` is the
-    mean angle between the others, in degrees.
+    others towards +y, as a share of the hand's width: positive on a right hand. ``spread_deg`` is
+    the mean angle between the others.
     """
 
     rotation: Float[np.ndarray, "3 3"]
     order: tuple[int, ...]
     thumb_side: float
-    alike: float
+    spread_deg: float
 
     @property
     def side(self) -> Side | None:
         """Left or right; None with the thumb in the middle."""
-        if abs(self.thumb_side) < _IN_THE_MIDDLE:
+        if abs(self.thumb_side) < _MIDDLE_SHARE:
             return None
         return "right" if self.thumb_side > 0 else "left"
 
@@ -113,7 +114,7 @@ def slides(model: mujoco.MjModel, joint: int) -> bool:
     return int(model.jnt_type[joint]) == int(import_mujoco().mjtJoint.mjJNT_SLIDE)
 
 
-def bends(
+def find_bends(
     model: mujoco.MjModel,
     fingers: Sequence[Finger],
     rest: JointValues,
@@ -123,12 +124,12 @@ def bends(
     """Return how each finger of the open hand (joints at ``rest``) lies and closes.
 
     The bending axis covers most of the joints' range, so a spreading knuckle does not outweigh the
-    others. A finger closes the way that its joints move further. Raises NoHingeError.
+    others. A finger closes in the direction in which its joints move further. Raises NoHingeError.
     """
     posture = HandPosture(model, rest)
     tips = [posture.point(f.link, f.tip) for f in fingers]
     center = np.mean(tips, axis=0)
-    found = []
+    bends = []
     for finger, tip in zip(fingers, tips, strict=True):
         hinges = [j for j in finger.joints if not slides(model, j)]
         if not hinges:
@@ -136,7 +137,7 @@ def bends(
             raise NoHingeError(f"the finger that ends at {link!r} has no hinge")
         levers = {j: np.cross(posture.axes[j], tip - posture.anchors[j]) for j in hinges}
         length = max(float(np.linalg.norm(lever)) for lever in levers.values())
-        turning = [j for j in hinges if np.linalg.norm(levers[j]) > _TWISTS * length]
+        turning = [j for j in hinges if np.linalg.norm(levers[j]) > _TWIST_SHARE * length]
 
         axes = {j: posture.axes[j] for j in turning}
         spread = sum((upper[j] - lower[j]) * np.outer(axes[j], axes[j]) for j in turning)
@@ -145,49 +146,49 @@ def bends(
         flexing = [j for j in turning if abs(shares[j]) > np.cos(np.pi / 4)] or turning
         farther = sum(shares[j] * (upper[j] + lower[j] - 2 * rest[j]) for j in flexing)
         span = sum(abs(shares[j]) * (upper[j] - lower[j]) for j in flexing)
-        sure = bool(abs(farther) > _BENDS_ONE_WAY * span)
-        if not sure:
+        one_way = bool(abs(farther) > _ONE_WAY_SHARE * span)
+        if not one_way:
             farther = float(np.cross(axis, tip - posture.anchors[flexing[0]]) @ (center - tip))
 
         base = posture.anchors[flexing[0]]
         joints = [posture.anchors[j] for j in flexing]
         beyond = next((p for p in joints if np.linalg.norm(p - base) > 0.15 * length), tip)
         axis = axis if farther >= 0 else -axis
-        found.append(Bend(axis, base, _unit(beyond - base), tip, sure))
-    return found
+        bends.append(Bend(axis, base, _unit(beyond - base), tip, one_way))
+    return bends
 
 
-def thumb_spreads(found: Sequence[Bend]) -> Float[np.ndarray, "K"]:
+def thumb_spreads(bends: Sequence[Bend]) -> Float[np.ndarray, "K"]:
     """Return the mean angle between the other fingers (rad): least without the thumb."""
-    rest = [[b for j, b in enumerate(found) if j != i] for i in range(len(found))]
-    return np.array([_unlike(bends) for bends in rest])
+    rest = [[b for j, b in enumerate(bends) if j != i] for i in range(len(bends))]
+    return np.array([_mean_angle(others) for others in rest])
 
 
-def likely_thumb(found: Sequence[Bend]) -> int:
+def likely_thumb(bends: Sequence[Bend]) -> int:
     """Return the thumb of three or more fingers by position, the first if ambiguous."""
-    spreads = thumb_spreads(found)
-    return int(np.argmax(spreads < spreads.min() + _SAME))
+    spreads = thumb_spreads(bends)
+    return int(np.argmax(spreads < spreads.min() + _SAME_RAD))
 
 
-def find_palm(found: Sequence[Bend], thumb: int | None) -> RobotPalm:
+def find_palm(bends: Sequence[Bend], thumb: int | None) -> RobotPalm:
     """Return the palm frame of a hand, given the index of the thumb, if any."""
-    others = [i for i in range(len(found)) if i != thumb]
-    alike = _unlike([found[i] for i in others])
-    y = _unit(sum(found[i].axis for i in others))
+    others = [i for i in range(len(bends)) if i != thumb]
+    spread = _mean_angle([bends[i] for i in others])
+    y = _unit(sum(bends[i].axis for i in others))
     # Fingers around the palm lean outwards; the thumb's direction balances theirs.
-    z = sum(b.along for i, b in enumerate(found) if i != thumb or alike > _AROUND)
+    z = sum(b.along for i, b in enumerate(bends) if i != thumb or spread > _AROUND_RAD)
     z = _unit(z - (z @ y) * y)
     rotation = np.stack([np.cross(y, z), y, z], axis=1)
 
     # The thumb is next to the index finger by its root, or by its tip if the root is in the middle.
-    across = {i: float(found[i].base @ y) for i in others}
+    across = {i: float(bends[i].base @ y) for i in others}
     middle, width = np.mean(list(across.values())), max(np.ptp(list(across.values())), 1e-9)
     place = 0.0
     if thumb is not None and len(others) > 1:
-        root, tip = (float(p @ y - middle) / width for p in (found[thumb].base, found[thumb].tip))
-        place = root if abs(root) > _IN_THE_MIDDLE else tip
+        root, tip = (float(p @ y - middle) / width for p in (bends[thumb].base, bends[thumb].tip))
+        place = root if abs(root) > _MIDDLE_SHARE else tip
     order = sorted(others, key=lambda i: -np.sign(place) * across[i])
-    return RobotPalm(rotation, tuple(order), place, float(np.degrees(alike)))
+    return RobotPalm(rotation, tuple(order), place, float(np.degrees(spread)))
 
 
 def opening(model: mujoco.MjModel, jaws: Sequence[Finger], values: JointValues) -> float:
@@ -212,9 +213,9 @@ def find_jaws(
     return np.stack([np.cross(y, z), y, z], axis=1)
 
 
-def _unlike(found: Sequence[Bend]) -> float:
+def _mean_angle(bends: Sequence[Bend]) -> float:
     """Return the mean angle between directions and axes of fingers (rad)."""
-    pairs = list(itertools.combinations(found, 2))
+    pairs = list(itertools.combinations(bends, 2))
     if not pairs:
         return 0.0
     cosines = [np.clip([a.axis @ b.axis, a.along @ b.along], -1, 1) for a, b in pairs]

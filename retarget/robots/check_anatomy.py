@@ -35,17 +35,17 @@ _SIZE_FACTOR = 5.0
 #: Largest distance (m) from the base to the finger roots; hands with forearms have up to 0.35.
 _BASE_M = 0.5
 #: Largest ratio between finger lengths of both hands.
-_OTHER_SIDE = 1.25
+_SIDE_RATIO = 1.25
 #: Another finger contradicts the robot.yaml's thumb if it fits better by this angle (degrees).
 _THUMB_DEG = 10.0
 #: A closed hand is shown at this share of its way: fists hide their fingertips.
-_CLOSED = 0.75
+_CLOSED_SHARE = 0.75
 #: Fingers with roots closer side by side (m) have no order.
 _SAME_PLACE_M = 0.003
 
 
-class Wrong(AcehandError):
-    """A failed check."""
+class Fault(AcehandError):
+    """What is wrong with a robot.yaml."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Anatomy:
     def bends(self) -> list[Bend]:
         """How each finger lies and closes."""
         lower, upper = np.minimum(*self.ends), np.maximum(*self.ends)
-        return anatomy.bends(self.model, self.fingers, self.rest, lower, upper)
+        return anatomy.find_bends(self.model, self.fingers, self.rest, lower, upper)
 
     def openings(self) -> list[float]:
         """Return the opening of the jaws at both ends of the commands (m)."""
@@ -105,17 +105,17 @@ def size(hand: HandSpec, hands: tuple[HandSpec, ...] = ()) -> str:
         length = float(np.median([*lengths.values()]))
     ratio = length / typical
     if ratio > 200:
-        raise Wrong(f"{what} {length:.3g} m{long}: looks like millimetres instead of metres")
+        raise Fault(f"{what} {length:.3g} m{long}: looks like millimetres instead of metres")
     if ratio < 1 / 200:
-        raise Wrong(f"{what} {length * 1e3:.2g} mm{long}: looks like a model scaled by 0.001 twice")
+        raise Fault(f"{what} {length * 1e3:.2g} mm{long}: looks like a model scaled by 0.001 twice")
     if not 1 / _SIZE_FACTOR < ratio < _SIZE_FACTOR:
         human = f"a human's are {typical * 1e3:.0f} mm"
-        raise Wrong(f"{what} {length * 1e3:.0f} mm{long}, {human}: is the model in metres?")
+        raise Fault(f"{what} {length * 1e3:.0f} mm{long}, {human}: is the model in metres?")
 
     anchors = HandPosture(body.model, body.rest).anchors
     away = float(np.linalg.norm(anchors[[f.joints[0] for f in body.fingers]].mean(axis=0)))
     if away > _BASE_M:
-        raise Wrong(
+        raise Fault(
             f"the base is {away:.3g} m from where fingers begin; valid: up to {_BASE_M} m. "
             "Is `xyz` in millimetres instead of metres?"
         )
@@ -123,9 +123,9 @@ def size(hand: HandSpec, hands: tuple[HandSpec, ...] = ()) -> str:
     for other in hands if lengths else ():
         for finger, theirs in _lengths(other, read_anatomy(other)).items():
             short, longer = sorted((lengths.get(finger, theirs), theirs))
-            if longer > _OTHER_SIDE * short:
+            if longer > _SIDE_RATIO * short:
                 ours, theirs = lengths[finger] * 1e3, theirs * 1e3
-                raise Wrong(
+                raise Fault(
                     f"the {finger} is {ours:.0f} mm long, on the other hand {theirs:.0f} mm: "
                     "is each tip at its end?"
                 )
@@ -150,7 +150,7 @@ def fingers(hand: HandSpec) -> str:
     spreads = np.degrees(anatomy.thumb_spreads(bends))
     likely = int(np.argmin(spreads))
     if spreads[thumb] > spreads[likely] + _THUMB_DEG:
-        raise Wrong(
+        raise Fault(
             f"by its place the {hand.fingers[likely]} looks like the thumb: it opposes the others. "
             "Are keypoints of two fingers exchanged?"
         )
@@ -163,7 +163,7 @@ def fingers(hand: HandSpec) -> str:
         names = hand.fingers[one], hand.fingers[after]
         reverse = FINGERS.index(names[0]) > FINGERS.index(names[1])
         if reverse and abs(places[one] - places[after]) > _SAME_PLACE_M:
-            raise Wrong(
+            raise Fault(
                 f"the {names[0]} is nearer to the thumb than the {names[1]}: are keypoints of two "
                 "fingers exchanged?"
             )
@@ -176,21 +176,21 @@ def _thumbless(hand: HandSpec) -> bool:
 
 
 def _keypoints_along_fingers(hand: HandSpec, body: Anatomy) -> None:
-    """Raise Wrong if a finger's keypoints do not follow each other from palm to tip."""
-    frames = dict(zip(hand.target_keypoints, hand.target_frames, strict=True))
+    """Raise Fault if a finger's keypoints do not follow each other from palm to tip."""
+    frames = hand.frame_of_keypoint
     for finger in FINGERS:
         keys = [k for k in finger_keypoints(finger) if k in frames]
         placed = [(key, _frame(hand, body.model, frames[key])[0]) for key in keys]
         for (key, link), (after, beyond) in itertools.pairwise(placed):
             if link not in ancestors(body.model, beyond):
-                raise Wrong(
+                raise Fault(
                     f"keypoint {KEYPOINT_NAMES[after]} is on {frames[after]}, which "
                     f"{KEYPOINT_NAMES[key]} on {frames[key]} does not carry: is their order right?"
                 )
 
 
 def _joints_on_their_fingers(hand: HandSpec, body: Anatomy) -> None:
-    """Raise Wrong if a joint moves another finger than it is named after, or follows another's."""
+    """Raise Fault if a joint moves another finger than it is named after, or follows another's."""
     model = body.model
     numbers = {name: model.joint(hand.full_name(name)).id for name in hand.joint_names}
     moved = {
@@ -198,12 +198,12 @@ def _joints_on_their_fingers(hand: HandSpec, body: Anatomy) -> None:
         for name, number in numbers.items()
     }
     for name, places in moved.items():
-        said = fingers_named(name)
-        fits = any(hand.fingers[i] in said for i in places)
-        if len(places) == 1 and said and not fits and {*said} & {*hand.fingers}:
+        named = fingers_named(name)
+        fits = any(hand.fingers[i] in named for i in places)
+        if len(places) == 1 and named and not fits and {*named} & {*hand.fingers}:
             finger = hand.fingers[places[0]]
-            raise Wrong(
-                f"joint {name} moves the {finger}, but is named after the {said[0]}: are joints "
+            raise Fault(
+                f"joint {name} moves the {finger}, but is named after the {named[0]}: are joints "
                 "exchanged?"
             )
     if hand.tracks == "opening":
@@ -220,14 +220,14 @@ def _joints_on_their_fingers(hand: HandSpec, body: Anatomy) -> None:
             # ``coupling`` compares couplings with those of the user's own file.
             tied = hand.user_model is not None and compiled_model(hand.user_model).neq
             if not tied and chain.index(numbers[driver]) > chain.index(numbers[name]):
-                raise Wrong(
+                raise Fault(
                     f"{name} is nearer to the palm than {driver}, which it follows: are joints of "
                     "that finger exchanged?"
                 )
         elif driven & {*chain} and len(moved[driver]) == 1 and chain.index(numbers[name]) > 0:
             axis = HandPosture(model, body.rest).axes[numbers[name]]
             if abs(axis @ body.bends[place].axis) > np.cos(np.pi / 4):
-                raise Wrong(
+                raise Fault(
                     f"{name} bends the {hand.fingers[place]} and follows {driver} of another "
                     "finger: are joints exchanged?"
                 )
@@ -242,7 +242,7 @@ def palm_frame(hand: HandSpec) -> str:
         opened, closed = body.ends if gaps[0] > gaps[1] else body.ends[::-1]
         order = sorted(range(len(body.fingers)), key=lambda i: hand.fingers[i] != "thumb")
         jaws = [body.fingers[i] for i in (order if hand.side == "right" else order[::-1])]
-        found = anatomy.find_jaws(body.model, jaws, opened, closed)
+        axes = anatomy.find_jaws(body.model, jaws, opened, closed)
         what = "where the jaws open (y, from the index jaw to the thumb jaw on a right hand)"
         what += " and point (z)"
     else:
@@ -252,24 +252,24 @@ def palm_frame(hand: HandSpec) -> str:
             spreads = np.degrees(anatomy.thumb_spreads(bends))
             if spreads[thumb] > spreads.min() + _THUMB_DEG:
                 thumb = int(np.argmin(spreads))
-        found = anatomy.find_palm(bends, thumb).rotation
+        axes = anatomy.find_palm(bends, thumb).rotation
         what = "where the fingers close (x) and point (z)"
         others = [bend for i, bend in enumerate(bends) if i != thumb]
-        if not all(bend.sure for bend in others) and np.trace(found) < 0:
-            found = found * (-1, -1, 1)  # the joints allow closing the other way
+        if not all(bend.one_way for bend in others) and np.trace(axes) < 0:
+            axes = axes * (-1, -1, 1)  # the joints allow closing the other way
             note = "; fingers may close either way"
 
-    angles = np.degrees(np.arccos(np.clip(np.diag(found), -1, 1)))
-    said = ", ".join(f"{axis} {angle:.0f}" for axis, angle in zip("xyz", angles, strict=True))
+    angles = np.degrees(np.arccos(np.clip(np.diag(axes), -1, 1)))
+    listed = ", ".join(f"{axis} {angle:.0f}" for axis, angle in zip("xyz", angles, strict=True))
     if angles.max() <= PALM_DEG:
-        return f"{said} degrees from {what}{note}"
+        return f"{listed} degrees from {what}{note}"
     stated = np.eye(3) if hand.user_rpy is None else rotations.from_rpy(np.array(hand.user_rpy))
-    rpy = np.round(rotations.to_rpy(found.T @ stated), 3) + 0.0
+    rpy = np.round(rotations.to_rpy(axes.T @ stated), 3) + 0.0
     text = f"[{', '.join(f'{v:g}' for v in rpy)}]"
     fix = f"rpy: {text} would be right"
     if hand.user_rpy is None:
         fix = f"the model would have to be turned by rpy {text}"
-    raise Wrong(f"the base frame is off by {said} degrees from {what}; {fix}")
+    raise Fault(f"the base frame is off by {listed} degrees from {what}; {fix}")
 
 
 def side(hand: HandSpec) -> str:
@@ -279,10 +279,10 @@ def side(hand: HandSpec) -> str:
     bends = read_anatomy(hand).bends
     palm = anatomy.find_palm(bends, anatomy.likely_thumb(bends))
     others = [bend for i, bend in enumerate(bends) if i != hand.fingers.index("thumb")]
-    if palm.side is None or not all(bend.sure for bend in others):
+    if palm.side is None or not all(bend.one_way for bend in others):
         return "fits either side: the thumb is in the middle, or fingers bend both ways"
     if palm.side != hand.side:
-        raise Wrong(f"looks like a {palm.side} hand: its thumb is on that side of the fingers")
+        raise Fault(f"looks like a {palm.side} hand: its thumb is on that side of the fingers")
     return f"a {hand.side} hand by its thumb"
 
 
@@ -304,5 +304,5 @@ def open_and_closed(hand: HandSpec) -> tuple[JointVector, JointVector]:
             share = float(axes[joint] @ bend.axis)
             if joint in finger.joints and abs(share) > np.cos(np.pi / 4):
                 end = hand.command_upper[i] if share > 0 else hand.command_lower[i]
-                closed[i] = opened[i] + _CLOSED * (end - opened[i])
+                closed[i] = opened[i] + _CLOSED_SHARE * (end - opened[i])
     return hand.expand(opened), hand.expand(closed)

@@ -184,6 +184,7 @@ def closest_points(
     u, v, w = b - a, d - c, a - c
     uu, vv = np.maximum(np.sum(u * u, -1), 0), np.maximum(np.sum(v * v, -1), 0)
     uv, uw, vw = np.sum(u * v, -1), np.sum(u * w, -1), np.sum(v * w, -1)
+
     tiny = 1e-18
     determinant = uu * vv - uv * uv
     best_s = (uv * vw - vv * uw) / np.maximum(determinant, tiny)
@@ -191,6 +192,7 @@ def closest_points(
     inside = (best_s >= 0) & (best_s <= 1) & (best_t >= 0) & (best_t <= 1)
     inside &= determinant > 1e-9 * uu * vv + tiny
     best = np.where(inside, -1.0, np.inf)
+
     zero, one = np.zeros_like(uu), np.ones_like(uu)
     vs, us = np.maximum(vv, tiny), np.maximum(uu, tiny)
     for s_try, t_try in (

@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     import mujoco
 
 #: A sweep of an actuator: steps, longest time per step (s), and the speed that counts as rest.
-_SWEEP_STEPS, _SETTLE_S, _STILL = 17, 2.0, 1e-3
+_SWEEP_STEPS, _SETTLE_S, _REST_SPEED = 17, 2.0, 1e-3
 #: Least motion of a driver in a sweep, as a share of its range.
-_MOVES = 0.03
+_LEAST_TRAVEL = 0.03
 #: Deviations from the line above this (rad, m) are reported.
-_STRAIGHT = (np.radians(2.0), 5e-4)
+_LINE_TOLERANCE = (np.radians(2.0), 5e-4)
 
 
 @dataclass(frozen=True, slots=True)
-class Follow:
+class Coupling:
     """``q = factor * q_driver + offset``; ``doubt`` is what the file leaves open, if anything."""
 
     driver: int
@@ -40,11 +40,11 @@ class Follow:
 
 
 @dataclass(frozen=True, slots=True)
-class Drive:
+class Drivetrain:
     """Driven joints with their actuators, in actuator order (None: no actuator), and the others."""
 
     actuators: dict[int, int | None]
-    follows: dict[int, Follow]
+    couplings: dict[int, Coupling]
 
 
 def joint_ranges(model: mujoco.MjModel) -> tuple[JointValues, JointValues]:
@@ -54,7 +54,7 @@ def joint_ranges(model: mujoco.MjModel) -> tuple[JointValues, JointValues]:
     return lower, np.where(limited, model.jnt_range[:, 1], np.pi)
 
 
-def find_drive(model: mujoco.MjModel, joints: Sequence[int], looped: bool) -> Drive:
+def find_drivetrain(model: mujoco.MjModel, joints: Sequence[int], looped: bool) -> Drivetrain:
     """Return the drive of a hand's joints; ``looped``: the file closes linkages among them."""
     kinds = import_mujoco().mjtTrn
     direct = (int(kinds.mjTRN_JOINT), int(kinds.mjTRN_JOINTINPARENT))
@@ -74,35 +74,35 @@ def find_drive(model: mujoco.MjModel, joints: Sequence[int], looped: bool) -> Dr
         drivers = {j: None for j in joints if j not in tied}
 
     tied = _tied(model, joints, list(drivers))
-    follows = {j: f for j, f in tied.items() if f.driver in drivers}
+    couplings = {j: f for j, f in tied.items() if f.driver in drivers}
     paths = {}
     if looped or not all(_fixed(model, actuator) for actuator, _ in pulled):
         with quiet_mujoco():  # an unstable simulation has no result
             paths = {j: sweep(model, a) for j, a in drivers.items() if a is not None}
     for joint in joints:
-        if joint in drivers or joint in follows:
+        if joint in drivers or joint in couplings:
             continue
         head = tied[joint].driver if joint in tied else joint
-        if head not in follows and head not in drivers:
-            found = _by_tendon(model, head, pulled, drivers) if not paths else None
-            found = found or _by_sweep(model, head, paths)
-            if found is None:  # nothing in the file moves it
+        if head not in couplings and head not in drivers:
+            coupling = _by_tendon(model, head, pulled, drivers) if not paths else None
+            coupling = coupling or _by_sweep(model, head, paths)
+            if coupling is None:  # nothing in the file moves it
                 drivers[head] = None
             else:
-                follows[head] = found
+                couplings[head] = coupling
         if joint != head:
-            follows[joint] = _through(tied[joint], follows.get(head))
+            couplings[joint] = _chained(tied[joint], couplings.get(head))
 
     order = sorted(drivers, key=lambda j: (drivers[j] is None, drivers[j], j))
-    return Drive({j: drivers[j] for j in order}, follows)
+    return Drivetrain({j: drivers[j] for j in order}, couplings)
 
 
-def _through(one: Follow, head: Follow | None) -> Follow:
+def _chained(coupling: Coupling, head: Coupling | None) -> Coupling:
     """Chain a coupling with that of its driver, if the driver follows another joint."""
     if head is None:
-        return one
-    factor, offset = one.factor * head.factor, one.factor * head.offset + one.offset
-    return Follow(head.driver, factor, offset, head.doubt)
+        return coupling
+    factor, offset = coupling.factor * head.factor, coupling.factor * head.offset + coupling.offset
+    return Coupling(head.driver, factor, offset, head.doubt)
 
 
 def _tendons(model: mujoco.MjModel, joints: Sequence[int]) -> list[tuple[int, list[int]]]:
@@ -115,12 +115,12 @@ def _tendons(model: mujoco.MjModel, joints: Sequence[int]) -> list[tuple[int, li
         mujoco.mju_sparse2dense(
             moments, data.ten_J, model.ten_J_rownnz, model.ten_J_rowadr, model.ten_J_colind
         )
-    found = []
+    pulled = []
     for i in np.flatnonzero(model.actuator_trntype == int(mujoco.mjtTrn.mjTRN_TENDON)).tolist():
         row = moments[int(model.actuator_trnid[i, 0])]
         if group := [j for j in joints if abs(row[model.jnt_dofadr[j]]) > 1e-9]:
-            found.append((i, group))
-    return found
+            pulled.append((i, group))
+    return pulled
 
 
 def _fixed(model: mujoco.MjModel, actuator: int) -> bool:
@@ -132,7 +132,7 @@ def _fixed(model: mujoco.MjModel, actuator: int) -> bool:
 
 def _tied(
     model: mujoco.MjModel, joints: Sequence[int], drivers: Sequence[int]
-) -> dict[int, Follow]:
+) -> dict[int, Coupling]:
     """Return the joints tied to others by equalities, preferably to a driver."""
     links: dict[int, list[tuple[int, float, float, str]]] = defaultdict(list)
     firsts = set()
@@ -152,19 +152,19 @@ def _tied(
     # Without a driver the second joint of an equality is the free one.
     starts = [j for j in drivers if j in links]
     starts += [j for j in sorted(links) if j not in firsts] + sorted(links)
-    found: dict[int, Follow] = {}
+    couplings: dict[int, Coupling] = {}
     for start in starts:
-        if start in found:
+        if start in couplings:
             continue
-        found[start] = Follow(start, 1.0, 0.0)
+        couplings[start] = Coupling(start, 1.0, 0.0)
         queue = [start]
         for joint in queue:
             for other, factor, offset, doubt in links[joint]:
-                if other not in found:
-                    one = _through(Follow(joint, factor, offset), found[joint])
-                    found[other] = replace(one, doubt=doubt or one.doubt)
+                if other not in couplings:
+                    one = _chained(Coupling(joint, factor, offset), couplings[joint])
+                    couplings[other] = replace(one, doubt=doubt or one.doubt)
                     queue.append(other)
-    return {joint: one for joint, one in found.items() if one.driver != joint}
+    return {joint: one for joint, one in couplings.items() if one.driver != joint}
 
 
 def _by_tendon(
@@ -172,7 +172,7 @@ def _by_tendon(
     joint: int,
     pulled: Sequence[tuple[int, list[int]]],
     drivers: dict[int, int | None],
-) -> Follow | None:
+) -> Coupling | None:
     """Couple joints pulled by one tendon alone in proportion to their ranges."""
     lower, upper = joint_ranges(model)
     for actuator, group in pulled:
@@ -182,40 +182,41 @@ def _by_tendon(
         factor = float((upper[joint] - lower[joint]) / (upper[driver] - lower[driver]))
         name = model.tendon(int(model.actuator_trnid[actuator, 0])).name
         doubt = f"tendon {name} moves both; assumed: in proportion to their ranges"
-        return Follow(driver, factor, float(lower[joint] - factor * lower[driver]), doubt)
+        return Coupling(driver, factor, float(lower[joint] - factor * lower[driver]), doubt)
     return None
 
 
 def sweep(model: mujoco.MjModel, actuator: int) -> Float[np.ndarray, "S J"]:
     """Return all joints at rest along the range of one actuator, without gravity and contact."""
     mujoco = import_mujoco()
-    still = copy.copy(model)
-    still.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_CONTACT)
-    still.opt.gravity[:] = 0
-    data: Any = mujoco.MjData(still)
-    hinged = still.jnt_type >= int(mujoco.mjtJoint.mjJNT_SLIDE)
-    found = []
-    low, high = still.actuator_ctrlrange[actuator].tolist()
+    free = copy.copy(model)
+    free.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_CONTACT)
+    free.opt.gravity[:] = 0
+    data: Any = mujoco.MjData(free)
+
+    hinged = free.jnt_type >= int(mujoco.mjtJoint.mjJNT_SLIDE)
+    rows = []
+    low, high = free.actuator_ctrlrange[actuator].tolist()
     for value in np.linspace(low, high, _SWEEP_STEPS):
         data.ctrl[actuator] = value
-        for step in range(int(_SETTLE_S / still.opt.timestep)):
-            mujoco.mj_step(still, data)
-            if step * still.opt.timestep > 0.1 and np.abs(data.qvel).max() < _STILL:
+        for step in range(int(_SETTLE_S / free.opt.timestep)):
+            mujoco.mj_step(free, data)
+            if step * free.opt.timestep > 0.1 and np.abs(data.qvel).max() < _REST_SPEED:
                 break
-        found.append(np.where(hinged, data.qpos[still.jnt_qposadr], 0.0))
-    return np.array(found)
+        rows.append(np.where(hinged, data.qpos[free.jnt_qposadr], 0.0))
+    return np.array(rows)
 
 
 def _by_sweep(
     model: mujoco.MjModel, joint: int, paths: dict[int, Float[np.ndarray, "S J"]]
-) -> Follow | None:
+) -> Coupling | None:
     """Fit a line to a joint's motion by the driver that moves it most."""
     lower, upper = joint_ranges(model)
     if not paths:
         return None
     driver = max(paths, key=lambda j: float(np.ptp(paths[j][:, joint])))
     moves, follows = paths[driver][:, driver], paths[driver][:, joint]
-    if abs(moves[-1] - moves[0]) < _MOVES * (upper[driver] - lower[driver]):
+    if abs(moves[-1] - moves[0]) < _LEAST_TRAVEL * (upper[driver] - lower[driver]):
         return None
     # Through the open and the closed hand: a tendon may bend one joint after the other.
     factor = float((follows[-1] - follows[0]) / (moves[-1] - moves[0]))
@@ -227,6 +228,8 @@ def _by_sweep(
     ends = np.clip(ends, lower[joint], upper[joint])
     factor = float(np.diff(ends)[0] / (upper[driver] - lower[driver]))
     offset = float(ends[0] - factor * lower[driver])
-    unit = f"{missed * 1e3:.1f} mm" if slides(model, joint) else f"{np.degrees(missed):.1f} deg"
-    doubt = f"a line through the simulated open and closed hand, off by up to {unit}"
-    return Follow(driver, factor, offset, doubt if missed > _STRAIGHT[slides(model, joint)] else "")
+    sliding, doubt = slides(model, joint), ""
+    if missed > _LINE_TOLERANCE[sliding]:
+        error = f"{missed * 1e3:.1f} mm" if sliding else f"{np.degrees(missed):.1f} deg"
+        doubt = f"a line through the simulated open and closed hand, off by up to {error}"
+    return Coupling(driver, factor, offset, doubt)

@@ -19,7 +19,7 @@ from acehand_core.hand.skeleton import FINGERS
 from acehand_core.types import SIDES, Side
 from retarget.robots import anatomy, fingers
 from retarget.robots.anatomy import Finger, HandPosture, JointValues, Point, slides
-from retarget.robots.couplings import Drive, find_drive, joint_ranges
+from retarget.robots.couplings import Drivetrain, find_drivetrain, joint_ranges
 from retarget.robots.model_file import compiled, load_spec, urdf_limits
 
 if TYPE_CHECKING:
@@ -47,17 +47,17 @@ class ModelFacts:
 
 @dataclass(frozen=True, slots=True)
 class DraftedHand:
-    """What was found of one hand.
+    """The draft of one hand, whose links and joints in the file are ``parts``.
 
-    ``names`` are the human fingers of ``found.fingers``; ``joints`` maps our names to numbers.
+    ``names`` are the human fingers of ``parts.fingers``; ``joints`` maps our names to numbers.
     ``turn`` and ``origin`` place the root link in the base frame. ``lower``, ``upper``, ``opened``
     and ``closed`` are values of all joints. ``doubts`` are what the file leaves open, by topic.
     """
 
     side: Side
     facts: ModelFacts
-    found: fingers.FoundHand
-    drive: Drive
+    parts: fingers.ModelHand
+    drive: Drivetrain
     names: tuple[str, ...]
     joints: dict[str, int]
     turn: Float[np.ndarray, "3 3"]
@@ -135,26 +135,26 @@ def _same_joints(pair: dict[Side, DraftedHand]) -> dict[Side, DraftedHand]:
     return {"left": replace(left, joints={n: left.joints[n] for n in right.joints}), "right": right}
 
 
-def _drafted(facts: ModelFacts, found: fingers.FoundHand, side: Side | None) -> DraftedHand:
+def _drafted(facts: ModelFacts, parts: fingers.ModelHand, side: Side | None) -> DraftedHand:
     """Return the draft of one hand, of a given side if known."""
     model = facts.model
-    if len(found.fingers) > len(FINGERS):
-        links = ", ".join(model.body(f.link).name for f in found.fingers)
+    if len(parts.fingers) > len(FINGERS):
+        links = ", ".join(model.body(f.link).name for f in parts.fingers)
         roots = ", ".join(fingers.hand_roots(model)[:4])
         hint = f"valid: {roots}" if roots else "no link has two to five below it"
         raise InputError(
-            f"{facts.file}: {len(found.fingers)} chains of joints at "
-            f"{model.body(found.palm).name!r} ({links}) are too many fingers; name the link where "
+            f"{facts.file}: {len(parts.fingers)} chains of joints at "
+            f"{model.body(parts.palm).name!r} ({links}) are too many fingers; name the link where "
             f"the hand begins with `root=LINK` ({hint})."
         )
 
-    drive = find_drive(model, found.joints, any(found.looped))
+    drive = find_drivetrain(model, parts.joints, any(parts.looped))
     lower, upper = joint_ranges(model)
     drive = _within_limits(drive, lower, upper)
     opened = at_commands(drive, np.clip(0.0, lower, upper))
-    named = fingers.named_side(facts.model, facts.file, found)
-    if len(found.fingers) == 2:
-        gripper = _gripper(facts, found, drive, opened, lower, upper)
+    named = fingers.named_side(facts.model, facts.file, parts)
+    if len(parts.fingers) == 2:
+        gripper = _gripper(facts, parts, drive, opened, lower, upper)
         if (side or named) != "left":
             return gripper
         # A left one's thumb is towards -y.
@@ -162,88 +162,89 @@ def _drafted(facts: ModelFacts, found: fingers.FoundHand, side: Side | None) -> 
         turn, origin = half_turn @ gripper.turn, half_turn @ gripper.origin
         return replace(gripper, side="left", turn=turn, origin=origin)
 
-    bends = anatomy.bends(model, found.fingers, opened, lower, upper)
-    names, palm, doubts = _named(model, found, bends)
+    bends = anatomy.find_bends(model, parts.fingers, opened, lower, upper)
+    names, palm, doubts = _named(model, parts, bends)
     if palm.side is None and side is None and named is None:
         doubts["side"] = "the thumb is in the middle, and no name tells right from left"
     elif palm.side is not None and palm.side != (side or named or palm.side):
         doubts["side"] = f"it is called {side or named}, but looks like a {palm.side} hand"
 
     posture = HandPosture(model, opened)
-    turn, origin = _root_place(model, posture, found, palm.rotation, [b.base for b in bends])
+    turn, origin = _root_place(model, posture, parts, palm.rotation, [b.base for b in bends])
     closed = opened.copy()
-    for finger, bend in zip(found.fingers, bends, strict=True):
+    for finger, bend in zip(parts.fingers, bends, strict=True):
         for joint in finger.joints:
             share = float(posture.axes[joint] @ bend.axis)
             if joint in drive.actuators and abs(share) > 0.7 and not slides(model, joint):
                 closed[joint] = upper[joint] if share > 0 else lower[joint]
-    closed, joints = at_commands(drive, closed), fingers.our_joints(model, found, named)
+    closed, joints = at_commands(drive, closed), fingers.our_joints(model, parts, named)
     side = side or named or palm.side or "right"
     return DraftedHand(
-        side, facts, found, drive, names, joints, turn, origin, lower, upper, opened, closed, doubts
+        side, facts, parts, drive, names, joints, turn, origin, lower, upper, opened, closed, doubts
     )
 
 
 def _named(
-    model: mujoco.MjModel, found: fingers.FoundHand, bends: Sequence[anatomy.Bend]
+    model: mujoco.MjModel, parts: fingers.ModelHand, bends: Sequence[anatomy.Bend]
 ) -> tuple[tuple[str, ...], anatomy.RobotPalm, dict[str, str]]:
     """Return the human name of each finger, the palm, and the doubts."""
-    names, doubts = fingers.named_fingers(model, found), {}
-    seen = anatomy.likely_thumb(bends)
-    thumb = names.index("thumb") if "thumb" in names else seen
+    names, doubts = fingers.named_fingers(model, parts), {}
+    likely = anatomy.likely_thumb(bends)
+    thumb = names.index("thumb") if "thumb" in names else likely
     palm = anatomy.find_palm(bends, thumb)
 
     if "" in names or len({*names}) < len(names) or "thumb" not in names:
         doubts["keypoints"] = "names do not identify the fingers; they are assigned by position"
-        names = [""] * len(found.fingers)
+        names = [""] * len(parts.fingers)
         names[thumb] = "thumb"
         for name, place in zip(FINGERS[1:], palm.order, strict=False):
             names[place] = name
-    elif names[seen] != "thumb":
-        doubts["keypoints"] = f"by its position {names[seen]} looks like the thumb"
+    elif names[likely] != "thumb":
+        doubts["keypoints"] = f"by its position {names[likely]} looks like the thumb"
     elif palm.side is not None and list(palm.order) != sorted(
         palm.order, key=lambda i: FINGERS.index(names[i])
     ):
         doubts["keypoints"] = "the finger next to the thumb is not the index finger"
 
-    if not all(bend.sure for bend in bends):
+    if not all(bend.one_way for bend in bends):
         doubts["rpy"] = "joints move equally far both ways; the direction of the palm was guessed"
-    elif palm.alike > 40:
+    elif palm.spread_deg > 40:
         doubts["rpy"] = "fingers surround the palm; +x is assumed where they close"
     return tuple(names), palm, doubts
 
 
-def _within_limits(drive: Drive, lower: JointValues, upper: JointValues) -> Drive:
+def _within_limits(drive: Drivetrain, lower: JointValues, upper: JointValues) -> Drivetrain:
     """Invert couplings that the file's limits forbid, if that makes them possible."""
-    follows = dict(drive.follows)
-    for joint, one in drive.follows.items():
-        ends = np.array([lower[one.driver], upper[one.driver]])
+    couplings = dict(drive.couplings)
+    for joint, coupling in drive.couplings.items():
+        ends = np.array([lower[coupling.driver], upper[coupling.driver]])
         possible = []
-        for factor in (one.factor, -one.factor):
-            low, high = np.sort(factor * ends + one.offset)
+        for factor in (coupling.factor, -coupling.factor):
+            low, high = np.sort(factor * ends + coupling.offset)
             if min(high, upper[joint]) - max(low, lower[joint]) > 1e-6:
                 possible.append(factor)
+
         if not possible:
             doubt = "the limits of the two joints forbid this coupling, which the file has"
-            follows[joint] = replace(one, doubt=doubt)
-        elif possible[0] != one.factor:
-            doubt = f"the file has factor {one.factor:g}, which its limits forbid"
-            follows[joint] = replace(one, factor=possible[0], doubt=doubt)
-    return Drive(drive.actuators, follows)
+            couplings[joint] = replace(coupling, doubt=doubt)
+        elif possible[0] != coupling.factor:
+            doubt = f"the file has factor {coupling.factor:g}, which its limits forbid"
+            couplings[joint] = replace(coupling, factor=possible[0], doubt=doubt)
+    return Drivetrain(drive.actuators, couplings)
 
 
-def at_commands(drive: Drive, values: JointValues) -> JointValues:
+def at_commands(drive: Drivetrain, values: JointValues) -> JointValues:
     """Return joint values with coupled joints computed from the driven ones."""
     result = values.copy()
-    for joint, one in drive.follows.items():
-        result[joint] = one.factor * values[one.driver] + one.offset
+    for joint, coupling in drive.couplings.items():
+        result[joint] = coupling.factor * values[coupling.driver] + coupling.offset
     return result
 
 
 def _gripper(
     facts: ModelFacts,
-    found: fingers.FoundHand,
-    drive: Drive,
+    parts: fingers.ModelHand,
+    drive: Drivetrain,
     rest: JointValues,
     lower: JointValues,
     upper: JointValues,
@@ -255,10 +256,10 @@ def _gripper(
         values = rest.copy()
         values[list(drive.actuators)] = limit[list(drive.actuators)]
         ends.append(at_commands(drive, values))
-    gaps = [anatomy.opening(model, found.fingers, values) for values in ends]
+    gaps = [anatomy.opening(model, parts.fingers, values) for values in ends]
     opened, closed = ends if gaps[0] > gaps[1] else ends[::-1]
-    frame = anatomy.find_jaws(model, found.fingers, opened, closed)
-    jaws = _jaw_tips(model, found.fingers, closed, frame)
+    frame = anatomy.find_jaws(model, parts.fingers, opened, closed)
+    jaws = _jaw_tips(model, parts.fingers, closed, frame)
     frame = anatomy.find_jaws(model, jaws, opened, closed)
 
     # Fingers are closed where their meshes meet, if that is before the joints' end.
@@ -274,18 +275,18 @@ def _gripper(
             break
 
     posture = HandPosture(model, opened)
-    turn, origin = _root_place(model, posture, found, frame, [])
+    turn, origin = _root_place(model, posture, parts, frame, [])
     names = ("thumb", "index")
     turned = np.diag([-1.0, -1.0, 1.0]) @ turn
-    said = fingers.named_fingers(model, found)
-    if said == ["index", "thumb"] or (
-        {*said} != {*names} and np.trace(turned) > np.trace(turn) + 1e-6
+    file_names = fingers.named_fingers(model, parts)
+    if file_names == ["index", "thumb"] or (
+        {*file_names} != {*names} and np.trace(turned) > np.trace(turn) + 1e-6
     ):
         turn, names, origin = turned, ("index", "thumb"), origin * (-1, -1, 1)
-    joints = fingers.our_joints(model, found, fingers.named_side(model, facts.file, found))
-    found = replace(found, fingers=tuple(jaws), tip_names=(None, None))
+    joints = fingers.our_joints(model, parts, fingers.named_side(model, facts.file, parts))
+    parts = replace(parts, fingers=tuple(jaws), tip_names=(None, None))
     return DraftedHand(
-        "right", facts, found, drive, names, joints, turn, origin, lower, upper, opened, closed, {}
+        "right", facts, parts, drive, names, joints, turn, origin, lower, upper, opened, closed, {}
     )
 
 
@@ -297,25 +298,25 @@ def _jaw_tips(
 ) -> list[Finger]:
     """Return the jaws with tips in the middle of the meeting faces, near their ends."""
     posture = HandPosture(model, closed)
-    found = []
+    tipped = []
     for sign, jaw in zip((1, -1), jaws, strict=True):
         turn = posture.turns[jaw.link]
         points = fingers.link_points(model, posture, jaw.link) @ turn.T @ frame
         if not len(points):
-            found.append(jaw)
+            tipped.append(jaw)
             continue
         end = points[points[:, 2] > points[:, 2].max() - _JAW_END_M]
         face = sign * end[:, 1]
         tip = end[face < face.min() + _JAW_FACE_M].mean(axis=0)
         tip[1] = sign * face.min()
-        found.append(replace(jaw, tip=turn.T @ frame @ tip))
-    return found
+        tipped.append(replace(jaw, tip=turn.T @ frame @ tip))
+    return tipped
 
 
 def _root_place(
     model: mujoco.MjModel,
     posture: HandPosture,
-    found: fingers.FoundHand,
+    parts: fingers.ModelHand,
     axes: Float[np.ndarray, "3 3"],
     knuckles: Sequence[Point],
 ) -> tuple[Float[np.ndarray, "3 3"], Point]:
@@ -324,7 +325,7 @@ def _root_place(
     The base's origin is that of the link, where makers mount a hand, or the lower end of the palm
     if the link's origin is among the fingers.
     """
-    root = found.root
+    root = parts.root
     turn = axes.T @ posture.turns[root]
     near = np.round(turn)
     if np.linalg.det(near) > 0.5 and np.allclose(near @ near.T, np.eye(3)):

@@ -56,6 +56,7 @@ def draft_text(hands: Mapping[Side, DraftedHand], name: str, folder: Path) -> st
     """Return the robot.yaml of drafted hands, to be written to ``folder``."""
     first = hands["right"] if "right" in hands else next(iter(hands.values()))
     license_text, license_doubt = _license(first.facts.file)
+
     lines = [
         f"# Drafted by `acehand robots init {first.facts.file.name}` from that file; comments with",
         "# CHECK say what it leaves open. Schema: top of robots/inspire/robot.yaml.",
@@ -70,6 +71,7 @@ def draft_text(hands: Mapping[Side, DraftedHand], name: str, folder: Path) -> st
         "# Registers are radians (metres of slides) without register_scale or register_range.",
         "",
     ]
+
     if first.gripper:
         lines.append("follows: opening")
     dropped = [f for f in FINGERS if f not in first.names]
@@ -83,6 +85,7 @@ def draft_text(hands: Mapping[Side, DraftedHand], name: str, folder: Path) -> st
         "# fingers close), +y to the thumb on a right hand and away from it on a left one.",
         "sides:",
     ]
+
     for side in SIDES:
         if side in hands:
             lines += _side_lines(hands[side], first, frames[side], license_text, folder)
@@ -91,12 +94,12 @@ def draft_text(hands: Mapping[Side, DraftedHand], name: str, folder: Path) -> st
 
 def checks_of(text: str) -> list[str]:
     """Return the open questions of a robot.yaml: the key of each marked line and the reason."""
-    found = []
+    questions = []
     for line in text.splitlines():
         before, mark, reason = line.partition(CHECK)
         if mark:
-            found.append(f"{before.strip(' #').partition(':')[0]}: {reason.strip()}")
-    return found
+            questions.append(f"{before.strip(' #').partition(':')[0]}: {reason.strip()}")
+    return questions
 
 
 def _line(text: str, doubt: str = "") -> str:
@@ -126,13 +129,14 @@ def _joint_lines(first: DraftedHand) -> Iterator[str]:
     kinds = sorted({int(slides(facts.model, first.joints[n])) for n in unknown})
     assumed = " and ".join(f"{ASSUMED_SPEED[k]:g} {('rad/s', 'm/s')[k]}" for k in kinds)
     yield _line("joints:", f"{doubt}: {assumed} assumed" if unknown else "")
+
     for name, joint in first.joints.items():
         entry, doubt, speed = _limits_and_coupling(first, name), "", speeds[name]
         if joint in first.drive.actuators or speed > 0:
             assumed_speed = ASSUMED_SPEED[int(slides(facts.model, joint))]
             entry += f", velocity: {_number(speed if speed > 0 else assumed_speed)}"
-        if joint in first.drive.follows:
-            doubt = first.drive.follows[joint].doubt
+        if joint in first.drive.couplings:
+            doubt = first.drive.couplings[joint].doubt
         elif facts.model.nu and first.drive.actuators[joint] is None:
             doubt = "no actuator of the file moves it; assumed driven"
         if not facts.model.jnt_limited[joint]:
@@ -143,11 +147,11 @@ def _joint_lines(first: DraftedHand) -> Iterator[str]:
 def _limits_and_coupling(hand: DraftedHand, name: str) -> str:
     joint = hand.joints[name]
     text = f"limits: [{_number(hand.lower[joint])}, {_number(hand.upper[joint])}]"
-    if joint in hand.drive.follows:
-        one = hand.drive.follows[joint]
-        driver = next(n for n, j in hand.joints.items() if j == one.driver)
-        text += f", follows: {_quoted(driver)}, factor: {_number(one.factor)}"
-        text += f", offset: {_number(one.offset)}"
+    if joint in hand.drive.couplings:
+        coupling = hand.drive.couplings[joint]
+        driver = next(n for n, j in hand.joints.items() if j == coupling.driver)
+        text += f", follows: {_quoted(driver)}, factor: {_number(coupling.factor)}"
+        text += f", offset: {_number(coupling.offset)}"
     return text
 
 
@@ -167,6 +171,7 @@ def _command_lines(hand: DraftedHand) -> Iterator[str]:
         name = _quoted(ours[joint])
         limit = f", torque: {_number(torque)}" if torque > 0 else ""
         entries.append(f"  {name}: {{joint: {name}{limit}}}")
+
     doubt = f"the file limits no torque of {missing} of them; none is assumed" if missing else ""
     yield _line("commands:", doubt)
     yield from entries
@@ -180,7 +185,7 @@ def _frames(hand: DraftedHand) -> dict[str, tuple[str, np.ndarray | None]]:
         if finger not in hand.names:
             continue
         place = hand.names.index(finger)
-        chain, tip = hand.found.fingers[place], hand.found.tip_names[place]
+        chain, tip = hand.parts.fingers[place], hand.parts.tip_names[place]
         keypoints = [KEYPOINT_NAMES[i] for i in finger_keypoints(finger)]
         for key, joint in zip(*_keyed(hand, chain.joints, keypoints[:3]), strict=True):
             link = int(model.jnt_bodyid[joint])
@@ -220,13 +225,13 @@ def _side_lines(
     folder: Path,
 ) -> Iterator[str]:
     """Yield one side: its file, frame, names, and the joints that differ."""
-    model, root = hand.facts.model, hand.found.root
+    model, root = hand.facts.model, hand.parts.root
     yield _line(f"  {hand.side}:", hand.doubts.get("side", ""))
     own = []
     for name, j in hand.joints.items():
         entry, usual = _limits_and_coupling(hand, name), _limits_and_coupling(first, name)
         if entry != usual:
-            doubt = hand.drive.follows[j].doubt if j in hand.drive.follows else ""
+            doubt = hand.drive.couplings[j].doubt if j in hand.drive.couplings else ""
             own.append(_line(f"      {_quoted(name)}: {{{entry}}}", doubt))
     yield from (["    joints:", *own] if own else [])
     yield "    model:"

@@ -52,7 +52,7 @@ _DIRECTIONS = np.column_stack([_RADII * np.cos(_TURNS), _RADII * np.sin(_TURNS),
 
 
 @dataclass(frozen=True, slots=True)
-class FoundHand:
+class ModelHand:
     """One hand of a model: its root link, fingers, and all joints below the palm.
 
     ``root`` is the link to name in a robot.yaml, 0 for the file's world. ``tip_names`` has the site
@@ -67,7 +67,7 @@ class FoundHand:
     looped: tuple[bool, ...]
 
 
-def find_hands(model: mujoco.MjModel, root: str | None = None) -> list[FoundHand]:
+def find_hands(model: mujoco.MjModel, root: str | None = None) -> list[ModelHand]:
     """Return the hands of a model below a link, at most one below every arm.
 
     Links without joints between them count as one. Raises InputError without such a link or hand.
@@ -97,12 +97,12 @@ def find_hands(model: mujoco.MjModel, root: str | None = None) -> list[FoundHand
 
 def hand_roots(model: mujoco.MjModel) -> list[str]:
     """Return the links with exactly one hand of up to five fingers below them."""
-    found = []
+    roots = []
     for name in (model.body(i).name for i in range(1, model.nbody)):
         with contextlib.suppress(InputError):
             hands = find_hands(model, name)
-            found += [name] if len(hands) == 1 and len(hands[0].fingers) <= len(FINGERS) else []
-    return found
+            roots += [name] if len(hands) == 1 and len(hands[0].fingers) <= len(FINGERS) else []
+    return roots
 
 
 def _palms(
@@ -114,10 +114,12 @@ def _palms(
         return _palms(model, children, starts[0], children[starts[0]])
     if len(starts) < 2:
         return []
+
     limbs = [b for b in starts if b not in forked and _depth(children, b) > _FINGER_JOINTS]
     # Every branch forks again, or the others are legs: these branches are arms.
     if (len(forked) > 1 and len(forked) == len(starts)) or (forked and limbs):
         return [p for b in forked for p in _palms(model, children, b, children[b])]
+
     # Hands side by side in the file's world differ in their first links.
     if node == 0:
         parts = defaultdict(list)
@@ -130,12 +132,12 @@ def _palms(
 
 def _hand(
     model: mujoco.MjModel, children: dict[int, list[int]], palm: int, starts: list[int], top: int
-) -> FoundHand:
+) -> ModelHand:
     joints = _joints(model, [b for start in starts for b in _subtree(children, start)])
     balls = [j for j in joints if model.jnt_type[j] < int(import_mujoco().mjtJoint.mjJNT_SLIDE)]
     if balls:
-        said = ", ".join(model.joint(j).name for j in balls)
-        raise InputError(f"Ball joints are not supported, only hinges and slides: {said}.")
+        listed = ", ".join(model.joint(j).name for j in balls)
+        raise InputError(f"Ball joints are not supported, only hinges and slides: {listed}.")
 
     chains = [[leaf] for start in starts for leaf in _leaves(children, start)]
     looped = []
@@ -150,9 +152,9 @@ def _hand(
     posture = HandPosture(model, np.array([model.qpos0[a] for a in model.jnt_qposadr]))
     roots = np.mean([posture.positions[s] for s in starts], axis=0)
     for chain in chains:
-        found = [_fingertip(model, posture, leaf, palm) for leaf in chain]
-        far = [np.linalg.norm(posture.point(f.link, f.tip) - roots) for f, _ in found]
-        finger, name = found[int(np.argmax(far))]
+        tips = [_fingertip(model, posture, leaf, palm) for leaf in chain]
+        far = [np.linalg.norm(posture.point(f.link, f.tip) - roots) for f, _ in tips]
+        finger, name = tips[int(np.argmax(far))]
         fingers.append(finger)
         names.append(name)
 
@@ -161,7 +163,7 @@ def _hand(
     # On an arm the hand begins at the link shared by all fingers; a separate hand at its base.
     root = top or (0 if not common else common[0] if palm else common[-1])
     loops = tuple(chain in looped for chain in chains)
-    return FoundHand(root, palm, tuple(fingers), tuple(names), joints, loops)
+    return ModelHand(root, palm, tuple(fingers), tuple(names), joints, loops)
 
 
 def _joints(model: mujoco.MjModel, links: Sequence[int]) -> tuple[int, ...]:
@@ -193,18 +195,18 @@ def _fingertip(
 
 def _named_tips(model: mujoco.MjModel, posture: HandPosture, link: int) -> dict[str, Point]:
     """Return sites and empty links that may be a link's tip, first those called tips."""
-    found = {}
+    tips = {}
     for body in range(model.nbody):
         if model.body_weldid[body] == link and body != link:
             name = model.body(body).name
             if model.body_geomnum[body] == 0 or "tip" in name.lower():
-                found[name] = posture.positions[body]
+                tips[name] = posture.positions[body]
     for site in range(model.nsite):
         name, body = model.site(site).name, int(model.site_bodyid[site])
         if model.body_weldid[body] == link and "tip" in name.lower():
-            found[name] = posture.point(body, model.site_pos[site])
-    names = sorted((name for name in found if name), key=lambda name: "tip" not in name.lower())
-    return {name: posture.turns[link].T @ (found[name] - posture.positions[link]) for name in names}
+            tips[name] = posture.point(body, model.site_pos[site])
+    names = sorted((name for name in tips if name), key=lambda name: "tip" not in name.lower())
+    return {name: posture.turns[link].T @ (tips[name] - posture.positions[link]) for name in names}
 
 
 def link_points(model: mujoco.MjModel, posture: HandPosture, link: int) -> Float[np.ndarray, "N 3"]:
@@ -225,6 +227,7 @@ def _surface(model: mujoco.MjModel, geom: int) -> Float[np.ndarray, "N 3"]:
     """Return surface points of a geom in its frame; none of planes and height fields."""
     kinds = import_mujoco().mjtGeom
     kind, size, ball = kinds(model.geom_type[geom]), model.geom_size[geom], _DIRECTIONS
+
     if kind == kinds.mjGEOM_MESH:
         mesh = int(model.geom_dataid[geom])
         first = int(model.mesh_vertadr[mesh])
@@ -275,10 +278,10 @@ def fingers_named(text: str) -> tuple[str, ...]:
     return tuple(f for f, names in _NAMES.items() if re.search(names, text, re.IGNORECASE))
 
 
-def named_fingers(model: mujoco.MjModel, found: FoundHand) -> list[str]:
+def named_fingers(model: mujoco.MjModel, hand: ModelHand) -> list[str]:
     """Return the human finger of each chain by its names; "" if there is none."""
     fingers = []
-    for finger in found.fingers:
+    for finger in hand.fingers:
         texts = [model.joint(j).name for j in finger.joints]
         texts += [model.body(int(model.jnt_bodyid[j])).name for j in finger.joints]
         votes = Counter(name for text in texts for name in fingers_named(text))
@@ -286,10 +289,10 @@ def named_fingers(model: mujoco.MjModel, found: FoundHand) -> list[str]:
     return fingers
 
 
-def named_side(model: mujoco.MjModel, file: Path, found: FoundHand) -> Side | None:
+def named_side(model: mujoco.MjModel, file: Path, hand: ModelHand) -> Side | None:
     """Return the side in the names of all joints, else of the root, the model or the file."""
-    joints = [model.joint(j).name for j in found.joints]
-    root = model.body(found.root).name if found.root else ""
+    joints = [model.joint(j).name for j in hand.joints]
+    root = model.body(hand.root).name if hand.root else ""
     title = model.names[: model.names.find(b"\0")].decode()
     for texts in (joints, [root], [title], [file.stem], [file.resolve().parent.name]):
         marked = [s for s in SIDES if all(re.search(_mark(s), text) for text in texts)]
@@ -302,9 +305,9 @@ def _mark(side: Side) -> str:
     return _SIDE_MARK.format(_MARKS[side])
 
 
-def our_joints(model: mujoco.MjModel, found: FoundHand, side: Side | None) -> dict[str, int]:
+def our_joints(model: mujoco.MjModel, hand: ModelHand, side: Side | None) -> dict[str, int]:
     """Return the joints by our names: theirs without the side and special characters."""
-    theirs = {model.joint(j).name: j for j in found.joints}
+    theirs = {model.joint(j).name: j for j in hand.joints}
     marked = side is not None and all(re.search(_mark(side), name) for name in theirs)
     ours: dict[str, int] = {}
     for name, joint in theirs.items():

@@ -8,7 +8,7 @@ order, ``command_names``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -17,7 +17,7 @@ from jaxtyping import Float
 
 from acehand_core.errors import SchemaError
 from acehand_core.types import Side
-from acehand_core.user_files import Valid, called, structured
+from acehand_core.user_files import NOT_IN_FILES, Valid, called, structured
 from retarget.robots.parameters import (
     ZERO,
     Command,
@@ -91,9 +91,9 @@ class Link:
 class Tip:
     """A point fixed to a link."""
 
-    name: str
     link: str
     xyz: Vector
+    name: str = field(default="", metadata=NOT_IN_FILES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class _Solid:
         if self.end is not None and self.start == self.end:
             raise SchemaError("to must differ from `from`.")
 
-    def made(self, material: str | None = None) -> Shape:
+    def to_shape(self, material: str | None = None) -> Shape:
         start, radius = self.center or self.start or ZERO, self.radius or 0.0
         ends = self.end or ZERO, radius, self.size or ZERO, self.rpy or ZERO
         return Shape(self.shape, start, *ends, material)
@@ -160,7 +160,7 @@ class _LinkEntry:
         if self.joint is not None and self.axis is None:
             raise SchemaError("a link with a joint needs its axis.")
 
-    def made(self, name: str) -> Link:
+    def to_link(self, name: str) -> Link:
         return Link(
             name=name,
             parent=self.parent,
@@ -170,18 +170,10 @@ class _LinkEntry:
             axis=self.axis if self.joint and self.axis else (0.0, 0.0, 1.0),
             mass=self.mass,
             com=self.com,
-            visuals=tuple(shape.made(shape.material) for shape in self.visuals),
-            collisions=tuple(shape.made() for shape in self.collisions),
+            visuals=tuple(shape.to_shape(shape.material) for shape in self.visuals),
+            collisions=tuple(shape.to_shape() for shape in self.collisions),
             slides=self.motion == "slide",
         )
-
-
-@dataclass(frozen=True, slots=True)
-class TipEntry:
-    """A tip in a robot.yaml."""
-
-    link: str
-    xyz: Vector
 
 
 def read_body(file: RobotFile, side: Side, joint_names: tuple[str, ...]) -> HandBody | None:
@@ -203,7 +195,7 @@ def read_body(file: RobotFile, side: Side, joint_names: tuple[str, ...]) -> Hand
             problem = f"{joint!r} must move exactly one link, not {used.count(joint)}."
             file.fail(f"{place}: joint", problem)
 
-    tips = structured(dict[str, TipEntry], own.tips, file.path, "sides", side, "tips")
+    tips = structured(dict[str, Tip], own.tips, file.path, "sides", side, "tips")
     for name, tip in tips.items():
         file.choose(f"sides.{side}.tips.{name}.link", tip.link, entries)
     for pair in file.no_contact:
@@ -212,9 +204,9 @@ def read_body(file: RobotFile, side: Side, joint_names: tuple[str, ...]) -> Hand
     if file.simulation is None:
         file.fail("simulation", "is missing; links need it.")
 
-    links = tuple(entry.made(name) for name, entry in entries.items())
-    points = tuple(Tip(name, tip.link, tip.xyz) for name, tip in tips.items())
-    return HandBody(links, points, file.materials, file.no_contact, file.simulation)
+    links = tuple(entry.to_link(name) for name, entry in entries.items())
+    named_tips = tuple(replace(tip, name=name) for name, tip in tips.items())
+    return HandBody(links, named_tips, file.materials, file.no_contact, file.simulation)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -325,6 +317,15 @@ class HandSpec:
         """Return a joint, command, link or tip name with its side, as in model files."""
         return f"{self.side}_{name}"
 
+    @property
+    def frame_of_keypoint(self) -> dict[int, str]:
+        """The robot's frame of each human keypoint that it follows."""
+        return dict(zip(self.target_keypoints, self.target_frames, strict=True))
+
+    def commands_at(self, share: CommandBatch) -> CommandBatch:
+        """Return the driven angles at shares of their ranges, 0 to 1."""
+        return self.command_lower + share * (self.command_upper - self.command_lower)
+
     def expand(self, commands: CommandBatch) -> Joints:
         """Return all joints for driven angles."""
         return commands @ self.coupling.T + self.coupling_offset
@@ -376,11 +377,11 @@ class CommandLimits:
         A forward pass from ``history``, the last one or two finished frames; a joint approaches its
         bound only as fast as it can still brake.
         """
-        kept = np.clip(commands, self.lower, self.upper)
+        limited = np.clip(commands, self.lower, self.upper)
         done = [] if history is None else list(history[-2:])
 
         bend = np.where(np.isfinite(self.bend), self.bend, 1e9)
-        for frame in kept:
+        for frame in limited:
             if done:
                 last = done[-1]
                 high = np.minimum(self.step, _fastest(self.upper - last, bend))
@@ -393,9 +394,9 @@ class CommandLimits:
                 np.clip(frame, last + low, last + high, out=frame)
                 np.clip(frame, self.lower, self.upper, out=frame)
             done = [*done[-1:], frame]
-        return kept
+        return limited
 
-    def kept_by(self, commands: Commands, history: Float[np.ndarray, "H C"] | None = None) -> bool:
+    def allows(self, commands: Commands, history: Float[np.ndarray, "H C"] | None = None) -> bool:
         """Whether commands after ``history`` keep all limits, with the margins as tolerance."""
         if (commands < self.lower).any() or (commands > self.upper).any():
             return False

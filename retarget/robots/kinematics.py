@@ -171,6 +171,7 @@ class KinematicTree:
         """
         size = coupling.shape[1]
         hessian = np.zeros((len(points), size, size))
+
         for k, index in enumerate(links):
             chain = self.chain(int(index))  # from the point towards the base
             for place, outer in enumerate(chain):
@@ -281,8 +282,8 @@ def _read_link(
 
 def ancestors(model: mujoco.MjModel, body: int, end: int = 0) -> list[int]:
     """Return a body and its ancestors up to ``end``, excluded."""
-    found = []
+    chain = []
     while body not in (0, end):
-        found.append(body)
+        chain.append(body)
         body = int(model.body_parentid[body])
-    return found
+    return chain

@@ -101,7 +101,7 @@ class Files:
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
+class RobotVariant:
     """What differs in a variant."""
 
     joints: Changes
@@ -137,7 +137,7 @@ class RobotFile(Register):
     follows: Tracks = "keypoints"
     keypoints: dict[Annotated[str, OneOf(KEYPOINT_NAMES)], Text]
     dropped_fingers: tuple[Annotated[str, OneOf(FINGERS)], ...] | None = None
-    variants: dict[str, Variant] = field(default_factory=dict)
+    variants: dict[str, RobotVariant] = field(default_factory=dict)
     simulation: Simulation | None = None
     materials: dict[str, Material] = field(default_factory=dict)
     no_contact: Pairs = ()

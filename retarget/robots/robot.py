@@ -216,23 +216,23 @@ class Robot:
         """Return the requested human hands, by default the robot's. Raises InputError."""
         if len(self.hands) == len(SIDES):
             return asked or "both"
-        (there,) = self.hands
-        if asked not in (None, there):
-            problem = f"robot {self.label!r} has a {there} hand only"
-            raise InputError(f"`hands={asked}`: {problem}; give `hands={there}`.")
-        return there
+        (only,) = self.hands
+        if asked not in (None, only):
+            problem = f"robot {self.label!r} has a {only} hand only"
+            raise InputError(f"`hands={asked}`: {problem}; give `hands={only}`.")
+        return only
 
 
 def _robot_folders() -> dict[str, tuple[Path, bool]]:
     """Return the folders of robots by name, with whether each belongs to this package."""
-    found: dict[str, tuple[Path, bool]] = {}
+    folders: dict[str, tuple[Path, bool]] = {}
     for plugin in plugins.names("robots"):
         root = Path(str(importlib.resources.files(plugins.load("robots", plugin))))
         ours = plugins.is_ours("robots", plugin)
         for folder in sorted(root.iterdir()):
             if (folder / "robot.yaml").is_file():
-                found.setdefault(folder.name, (folder, ours))
-    return found
+                folders.setdefault(folder.name, (folder, ours))
+    return folders
 
 
 def robot_names() -> tuple[str, ...]:
@@ -307,13 +307,13 @@ def load_robot(
     return robot if models == OURS else _with_users_models(robot, file, models)
 
 
-def load_stored_robot(label: str, given: str | None, models: Path | None, made: str) -> Robot:
+def load_stored_robot(label: str, given: str | None, models: Path | None, dataset: str) -> Robot:
     """Return the robot of a dataset: the given one if its label matches, otherwise a packaged one.
 
     Args:
         label: the dataset's robot; "" takes the given one or the default.
         given, models: see ``load_robot``.
-        made: the dataset, for messages.
+        dataset: for messages.
 
     Raises:
         InputError: the robot is neither the given nor a packaged one.
@@ -326,7 +326,7 @@ def load_stored_robot(label: str, given: str | None, models: Path | None, made: 
     if split_variant(label)[0] not in robot_names():
         other = "" if robot is None else f"; {given} is {robot.label!r}"
         raise InputError(
-            f"{made}: made for the robot {label!r}, which does not come with acehand. "
+            f"{dataset}: made for the robot {label!r}, which does not come with acehand. "
             f"Give its robot.yaml (`robot`){other}."
         )
     return load_robot(label, models=models)

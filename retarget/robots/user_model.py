@@ -21,7 +21,7 @@ from acehand_core.mujoco_gl import import_mujoco, quiet_mujoco
 from acehand_core.types import Side
 from acehand_core.user_files import Text, structured
 from retarget.robots.anatomy import HandPosture
-from retarget.robots.hand_spec import ROOT_LINK, HandSpec, TipEntry
+from retarget.robots.hand_spec import ROOT_LINK, HandSpec, Tip
 from retarget.robots.model_file import compiled, files_of, load_spec, skeleton_urdf
 from retarget.robots.parameters import ZERO, Pairs, RobotFile, Simulation, Vector
 
@@ -35,7 +35,7 @@ _FORMAT = "4"
 #: Joints closer than this (m) leave no room for a link between them.
 CLUSTER_M = 0.02
 #: Elements of the user's file that are dropped or replaced.
-_NOT_TAKEN = ("keys", "sensors", "actuators", "equalities", "tendons", "lights", "cameras", "skins",
+_DROPPED = ("keys", "sensors", "actuators", "equalities", "tendons", "lights", "cameras", "skins",
               "flexes", "texts", "tuples", "numerics")  # fmt: skip
 #: MuJoCo's viewers show geom groups 0 to this one by default.
 _SHOWN_GROUPS = 2
@@ -62,7 +62,7 @@ class ModelEntry:
     joints: dict[str, str] = field(default_factory=dict)
     reversed: tuple[str, ...] = ()
     frames: dict[str, Text] = field(default_factory=dict)
-    tips: dict[str, TipEntry] = field(default_factory=dict)
+    tips: dict[str, Tip] = field(default_factory=dict)
     no_contact: Pairs = ()
 
 
@@ -105,7 +105,7 @@ def adopt(hand: HandSpec, entry: ModelEntry, file: Path) -> HandSpec:
     if not (mjcf.is_file() and urdf.is_file()):
         with quiet_mujoco():
             spec = _rewritten(hand, entry, file, sim)
-            _part_touching(spec, compiled(spec, file), hand)
+            _exclude_touching(spec, compiled(spec, file), hand)
             model = compiled(spec, file)
             texts = {urdf: skeleton_urdf(model, hand), mjcf: spec.to_xml()}
         folder.mkdir(parents=True, exist_ok=True)
@@ -115,8 +115,8 @@ def adopt(hand: HandSpec, entry: ModelEntry, file: Path) -> HandSpec:
             partial.replace(path)
 
     signs = tuple((entry.joints[n], -1 if n in entry.reversed else 1) for n in hand.joint_names)
-    made: dict[str, Any] = {"mjcf_path": mjcf, "urdf_path": urdf}
-    return replace(hand, **made, user_model=file, user_joints=signs, user_rpy=entry.rpy)
+    files: dict[str, Any] = {"mjcf_path": mjcf, "urdf_path": urdf}
+    return replace(hand, **files, user_model=file, user_joints=signs, user_rpy=entry.rpy)
 
 
 def _cache_key(hand: HandSpec, entry: ModelEntry, file: Path, sim: Simulation) -> str:
@@ -133,7 +133,7 @@ def _rewritten(hand: HandSpec, entry: ModelEntry, file: Path, sim: Simulation) -
     mujoco = import_mujoco()
     theirs = load_spec(file)
     _place_at_zero(theirs, file)
-    unwanted = [element for part in _NOT_TAKEN for element in getattr(theirs, part)]
+    unwanted = [element for part in _DROPPED for element in getattr(theirs, part)]
     unwanted += [site for site in theirs.sites if not site.name]
     unwanted += [joint for joint in theirs.joints if joint.type == mujoco.mjtJoint.mjJNT_FREE]
     for element in unwanted:
@@ -158,7 +158,7 @@ def _rewritten(hand: HandSpec, entry: ModelEntry, file: Path, sim: Simulation) -
         if body is None:
             names = [b.name for b in theirs.bodies]
             raise SchemaError(f"{file}: no link {entry.root!r}; {nearest(entry.root, names)}")
-        # The hand is what hangs on the root; its place on an arm does not matter.
+        # The hand is everything below the root; its place on an arm does not matter.
         body.pos, body.quat = (0, 0, 0), (1, 0, 0, 0)
         body.alt.type = mujoco.mjtOrientation.mjORIENTATION_QUAT  # an euler would take precedence
         for joint in body.joints:
@@ -297,7 +297,7 @@ def _exclude_stated(
         spec.add_exclude(bodyname1=first, bodyname2=second)
 
 
-def _part_touching(spec: Any, model: mujoco.MjModel, hand: HandSpec) -> None:
+def _exclude_touching(spec: Any, model: mujoco.MjModel, hand: HandSpec) -> None:
     """Exclude contact between neighbouring links and links that touch in the idle pose.
 
     Meshes collide as convex hulls, which overlap around most joints.

@@ -142,17 +142,20 @@ def load_arm(path: Path, link: str | None = None, mount: RigidTransform | None =
         raise InputError(f"{path}: no link or site {link!r}; {nearest(link, bodies)}")
     chain = _joints_of(model, bodies[link])
     if not chain:
-        raise SchemaError(f"{path}: link {link!r} hangs on no joint; name another (`arm_link`).")
+        raise SchemaError(f"{path}: no joint moves link {link!r}; name another (`arm_link`).")
+
     limited = model.jnt_limited.astype(bool)
     ranges = np.where(limited[:, None], model.jnt_range, ASSUMED_RANGE)
     names = tuple(model.joint(i).name for i in chain)
     speeds = urdf_limits(path, "velocity")
     posture = np.clip(np.zeros(model.njnt), ranges[:, 0], ranges[:, 1])
+
     notes = []
     if missing := [name for name in names if name not in speeds]:
         notes.append(f"assumed: {ASSUMED_SPEED:g} per second at most for {', '.join(missing)}")
     if wide := [name for i, name in zip(chain, names, strict=True) if not limited[i]]:
         notes.append(f"assumed: two turns for {', '.join(wide)}, which has no range")
+
     body = bodies[link]
     carried = (b for b in range(1, model.nbody) if body in ancestors(model, b)[1:])
     return Arm(

@@ -66,13 +66,13 @@ def attach_arms(
     scene = ArmScene(arm, trajectory, robot, slots, settings.clearance_m)
     placements = place_arms(scene, tasks, trajectory.fps, up, levels)
 
-    # The search sees some frames only, so its favourite may yet collide.
+    # The search tests only some frames, so its best placement may still collide.
     best: dict[int, ArmMotion] = {}
     for placement in placements:
-        motions = _moved(scene, tasks, placement, trajectory.fps)
+        motions = _follow_paths(scene, tasks, placement, trajectory.fps)
         if not best or _faults(motions, tasks) < _faults(best, tasks):
             best = motions
-        # A collision in all placements is due to the mount, and unreached frames stay so.
+        # If all placements collide, the mount is the cause; unreached frames stay unreached.
         colliding, unreached = _faults(best, tasks)
         expected = placement.cost * sum(int(task.active.sum()) for task in tasks.values())
         if placement.cost >= arm_search.COLLIDES or (not colliding and unreached <= expected):
@@ -90,7 +90,7 @@ def attach_arms(
     return replace(trajectory, arms=(best.get(0), best.get(1)), verdict=verdict)
 
 
-def _moved(
+def _follow_paths(
     scene: ArmScene, tasks: Mapping[int, ArmTask], placement: ArmPlacement, fps: float
 ) -> dict[int, ArmMotion]:
     """Return arms that follow their paths and keep apart where they can."""
@@ -101,7 +101,7 @@ def _moved(
         paths[slot] = frames.inverse(base) @ task.poses
         joints[slot] = follow_path(arm, paths[slot], task.active, fps, placement.postures[slot])
         places[slot] = scene.places(slot, base, joints[slot], every)
-    alone = dict(joints)
+    unobstructed = dict(joints)
 
     for _ in range(_AVOID_ROUNDS):
         moved = False
@@ -133,7 +133,7 @@ def _moved(
             T_frame_arm=base,
             joints=joints[slot],
             reached=reached,
-            reached_alone=_off(arm, task, paths[slot], alone[slot])[1],
+            reached_alone=_off(arm, task, paths[slot], unobstructed[slot])[1],
             position_error_m=np.where(task.active, off, np.nan),
             notes=arm.notes,
             to_other_m=distance.other,
@@ -148,9 +148,9 @@ def _off(
     arm: Arm, task: ArmTask, path: BasePath, joints: ArmJoints
 ) -> tuple[Float[np.ndarray, "T"], Bool[np.ndarray, "T"]]:
     """Return the hand base's position error, metres, and frames with position and turn reached."""
-    there = arm.base_poses(joints)
-    off = np.linalg.norm((there - path)[:, :3, 3], axis=1)
-    angle = rotations.angle_between(there[:, :3, :3], path[:, :3, :3])
+    reached = arm.base_poses(joints)
+    off = np.linalg.norm((reached - path)[:, :3, 3], axis=1)
+    angle = rotations.angle_between(reached[:, :3, :3], path[:, :3, :3])
     return off, task.active & (off <= arm_search.REACHED_M) & (angle <= arm_search.REACHED_RAD)
 
 
@@ -181,13 +181,15 @@ def _reach_findings(
         active = tasks[slot].active
         share = np.mean(~motion.reached[active])
         if share:
-            base = "" if tasks[slot].base is None else " from the base that is given"
-            alone = np.mean(~motion.reached_alone[active])
-            way = f"; with nothing in its way {alone:.1%}" if alone < share else ""
+            base = "" if tasks[slot].base is None else " from the given base"
+            unobstructed = np.mean(~motion.reached_alone[active])
+            obstacle_note = (
+                f"; without obstacles {unobstructed:.1%}" if unobstructed < share else ""
+            )
             yield (
                 "fail" if share > CHECKS["reach"].fail else "warn",
                 f"the {SIDES[slot]} arm does not reach {share:.1%} of the frames{base} "
-                f"({_listed(active & ~motion.reached)}){way}",
+                f"({_listed(active & ~motion.reached)}){obstacle_note}",
             )
 
 
@@ -195,30 +197,32 @@ def _distance_findings(
     motions: Mapping[int, ArmMotion], settings: ArmSettings
 ) -> Iterator[tuple[str, str]]:
     """Yield too small distances, those between the arms first, and a hint."""
-    keep = settings.clearance_m
-    found: list[tuple[str, str]] = []
+    clearance = settings.clearance_m
+    findings: list[tuple[str, str]] = []
     if len(motions) > 1:
         between = next(iter(motions.values())).to_other_m
-        found += _too_close("the arms", "each other", between, keep, "fail")
+        findings += _too_close("the arms", "each other", between, clearance, "fail")
     for slot, motion in motions.items():
         side = f"the {SIDES[slot]} arm"
-        found += _too_close(side, "itself or its hand", motion.to_itself_m, 0.0, "fail")
+        findings += _too_close(side, "itself or its hand", motion.to_itself_m, 0.0, "fail")
         given = settings.table_m is not None
-        table = "the table" if given else "the table that is assumed below it"
-        found += _too_close(side, table, motion.to_table_m, keep, "fail" if given else "warn")
-    yield from found
+        table = "the table" if given else "the assumed table below it"
+        findings += _too_close(
+            side, table, motion.to_table_m, clearance, "fail" if given else "warn"
+        )
+    yield from findings
     if any(motion.clearance_m.min() < 0 for motion in motions.values()):
         yield (
             "warn",
-            "no way without these collisions was found; try `arm_base_left` and `arm_base_right`, "
-            "another `arm_mount`, `arm_up` or `arm_table`",
+            "no motion without these collisions was found; try `arm_base_left` and "
+            "`arm_base_right`, another `arm_mount`, `arm_up` or `arm_table`",
         )
 
 
 def _too_close(
-    who: str, what: str, distance: Float[np.ndarray, "T"], keep_m: float, status: str
+    who: str, what: str, distance: Float[np.ndarray, "T"], clearance_m: float, status: str
 ) -> Iterator[tuple[str, str]]:
-    inside, near = distance < 0, (distance >= 0) & (distance < keep_m)
+    inside, near = distance < 0, (distance >= 0) & (distance < clearance_m)
     if inside.any():
         depth, share = -1e3 * distance.min(), inside.mean()
         verb = "go" if who == "the arms" else "goes"

@@ -1,6 +1,6 @@
 """Joints of an arm along a path: ``follow_path`` and ``refine``.
 
-``sweep`` follows the frames from several postures at once (damped least squares). The best way is
+``sweep`` follows the frames from several postures at once (damped least squares). The best path is
 refined over all frames together: Gauss-Newton with a sparse QP (PIQP), with joint ranges and speeds
 as bounds and acceleration as a cost. So the arm starts early for a fast stretch, unlike with
 differential solvers such as mink's. An ``Avoid`` (``arm_scene.py``) adds distances to keep.
@@ -21,10 +21,10 @@ from retarget.solve.arm import Arm, ArmJoints, BasePath, pose_points
 CHUNK_FRAMES, LOOK_AHEAD = 1024, 64
 _DAMPING = 1e-3
 _ROUNDS = 8
-#: Postures in which a sweep may begin, and ways that it keeps.
-_TRIED, _WAYS = 24, 8
-#: A way with a mean error larger by no more is as good.
-_AS_GOOD_M = 1e-3
+#: Postures tried at the start of a sweep, and candidate paths kept.
+_TRIED, _CANDIDATES = 24, 8
+#: Mean errors that differ by no more are equal.
+_EQUAL_M = 1e-3
 #: Frames further off count less and less, so that one out of reach does not pull the arm away from
 #: the others (Geman-McClure).
 _FAR_M = 0.1
@@ -39,7 +39,7 @@ Targets = Float[np.ndarray, "T 4 3"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Nearby:
+class Shortfalls:
     """N places where an arm lacks distance: by ``shortfall`` (m), with its joint derivatives."""
 
     frame: Int[np.ndarray, "N"]
@@ -48,7 +48,7 @@ class Nearby:
 
 
 #: Returns where joints of these frames bring an arm too close to something.
-Avoid = Callable[[ArmJoints, slice], Nearby]
+Avoid = Callable[[ArmJoints, slice], Shortfalls]
 
 
 def follow_path(
@@ -56,13 +56,15 @@ def follow_path(
 ) -> ArmJoints:
     """Return joints within ranges and speeds that follow ``path`` (arm frame) where ``active``.
 
-    The way that begins near ``posture`` is kept unless another one is better.
+    The path that begins near ``posture`` is preferred unless another one has a smaller error.
     """
     weights = active.astype(float)
-    ways, errors = sweep(arm, pose_points(path)[None], weights, arm.speed / fps, posture[None])
-    found = int(errors[0].argmin())
-    first = 0 if errors[0, 0] <= errors[0, found] + _AS_GOOD_M * weights.sum() else found
-    return refine(arm, ways[0, first], path, active, fps)
+    candidates, errors = sweep(
+        arm, pose_points(path)[None], weights, arm.speed / fps, posture[None]
+    )
+    best = int(errors[0].argmin())
+    first = 0 if errors[0, 0] <= errors[0, best] + _EQUAL_M * weights.sum() else best
+    return refine(arm, candidates[0, first], path, active, fps)
 
 
 def refine(
@@ -110,7 +112,7 @@ def sweep(
     step: Posture,
     postures: Float[np.ndarray, "N J"],
 ) -> tuple[Float[np.ndarray, "N W T J"], Float[np.ndarray, "N W"]]:
-    """Return ways along each of N paths, within ranges and speeds, and their errors.
+    """Return candidates along each of N paths, within ranges and speeds, and their errors.
 
     The first begins near the given posture, the others near random ones, the best first.
     """
@@ -123,22 +125,22 @@ def sweep(
     joints = descend(arm, joints, goals, 40)
     errors = mean_error(arm, joints, goals).reshape(stands, _TRIED)
     errors[:, 0] = -1.0
-    best = np.argsort(errors, axis=1, kind="stable")[:, :_WAYS]
+    best = np.argsort(errors, axis=1, kind="stable")[:, :_CANDIDATES]
     joints = np.take_along_axis(joints.reshape(stands, _TRIED, -1), best[..., None], axis=1)
-    joints = joints.reshape(stands * _WAYS, -1)
-    ways, sums = np.empty((count, *joints.shape)), np.zeros(len(joints))
+    joints = joints.reshape(stands * _CANDIDATES, -1)
+    candidates, sums = np.empty((count, *joints.shape)), np.zeros(len(joints))
 
     for frame in range(count):
         if frame > first and weights[frame]:
             low, high = np.maximum(arm.lower, joints - step), np.minimum(arm.upper, joints + step)
-            goals = np.repeat(targets[:, frame], _WAYS, axis=0)
+            goals = np.repeat(targets[:, frame], _CANDIDATES, axis=0)
             for _ in range(2):
                 joints = np.clip(joints + _step(arm, joints, goals), low, high)
             sums += np.minimum(mean_error(arm, joints, goals), _FAR_M)
-        ways[frame] = joints
+        candidates[frame] = joints
 
-    shaped = np.moveaxis(ways, 0, 1).reshape(stands, _WAYS, count, -1)
-    return shaped, sums.reshape(stands, _WAYS)
+    shaped = np.moveaxis(candidates, 0, 1).reshape(stands, _CANDIDATES, count, -1)
+    return shaped, sums.reshape(stands, _CANDIDATES)
 
 
 def _refine(
@@ -154,7 +156,7 @@ def _refine(
     """Gauss-Newton over one run of frames that follows ``history``; never worse than ``x``."""
     count, size = x.shape
     done, step = len(history), arm.speed / fps
-    nothing = Nearby(np.zeros(0, int), np.zeros(0), np.zeros((0, size)))
+    nothing = Shortfalls(np.zeros(0, int), np.zeros(0), np.zeros((0, size)))
     eye = sp.eye_array(size)
     total = count + done
     steps = sp.eye_array(total, format="csr")[1:] - sp.eye_array(total, format="csr")[:-1]
@@ -164,7 +166,7 @@ def _refine(
     middle = np.tile((arm.lower + arm.upper) / 2, (count, 1))
     x = _within(arm, x, step, history)
 
-    def cost(joints: ArmJoints, near: Nearby) -> float:
+    def cost(joints: ArmJoints, near: Shortfalls) -> float:
         points, _ = arm.points_and_jacobian(joints)
         gap = ((points - targets) ** 2).sum((1, 2))
         gap = (gap / (1 + gap / _FAR_M**2)) @ weights
@@ -214,11 +216,11 @@ def _refine(
 def _within(
     arm: Arm, joints: ArmJoints, step: Posture, history: Float[np.ndarray, "H J"]
 ) -> ArmJoints:
-    """Return joints exactly within ranges and speeds: solvers leave a rest of 1e-8."""
-    kept = np.clip(joints, arm.lower, arm.upper)
+    """Return joints exactly within ranges and speeds: solvers exceed them by 1e-8."""
+    limited = np.clip(joints, arm.lower, arm.upper)
     previous = history[-1] if len(history) else None
-    for row in kept:
+    for row in limited:
         if previous is not None:
             row[:] = np.clip(row, previous - step, previous + step)
         previous = row
-    return kept
+    return limited

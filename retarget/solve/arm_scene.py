@@ -22,7 +22,7 @@ from retarget.robots.collision_shapes import link_places
 from retarget.robots.kinematics import KinematicTree, load_mjcf
 from retarget.robots.robot import Robot
 from retarget.solve.arm import Arm, ArmJoints
-from retarget.solve.arm_path import Avoid, Nearby
+from retarget.solve.arm_path import Avoid, Shortfalls
 from retarget.solve.collision import volumes
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 FAR_M = 1.0
 #: Distance that shapes of one arm and its hand keep where the solver can choose.
 OWN_M = 0.005
-#: Extra distance to avoid, since a soft cost leaves a rest.
+#: Extra clearance: a soft cost leaves a small violation.
 _MARGIN_M = 0.003
 #: Frames whose pairs are compared at once, to bound the memory.
 _BLOCK = 256
@@ -41,7 +41,7 @@ ShapePairs = Int[np.ndarray, "_ 2"]
 
 _Rows = slice | Int[np.ndarray, "N"]
 #: Metres in T frames, and where shapes are inside each other.
-_Lacking = tuple[Float[np.ndarray, "T"], Bool[np.ndarray, "T"]]
+_Shortfall = tuple[Float[np.ndarray, "T"], Bool[np.ndarray, "T"]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,19 +63,19 @@ class Places:
 
 def solid_shapes(model: mujoco.MjModel, left_out: Collection[int]) -> Int[np.ndarray, "G"]:
     """Return the shapes that collide, or all if none does; without planes and some bodies."""
-    there = volumes(model)
-    there = there[~np.isin(model.geom_bodyid[there], list(left_out))]
-    solid = there[(model.geom_contype[there] | model.geom_conaffinity[there]) != 0]
-    return solid if len(solid) else there
+    shapes = volumes(model)
+    shapes = shapes[~np.isin(model.geom_bodyid[shapes], list(left_out))]
+    solid = shapes[(model.geom_contype[shapes] | model.geom_conaffinity[shapes]) != 0]
+    return solid if len(solid) else shapes
 
 
 def visible_shapes(arm: Arm) -> Int[np.ndarray, "G"]:
     """Return an arm's visible shapes: those that do not collide, if any."""
     model = arm.model
     solid = solid_shapes(model, arm.carried)
-    there = np.flatnonzero(~np.isin(model.geom_bodyid, list(arm.carried)))
-    silent = (model.geom_contype[there] | model.geom_conaffinity[there]) == 0
-    shown = np.intersect1d(there[silent], volumes(model))
+    shapes = np.flatnonzero(~np.isin(model.geom_bodyid, list(arm.carried)))
+    silent = (model.geom_contype[shapes] | model.geom_conaffinity[shapes]) == 0
+    shown = np.intersect1d(shapes[silent], volumes(model))
     return shown if len(shown) else solid
 
 
@@ -193,7 +193,7 @@ class ArmScene:
             self._hands[slot] = places
 
         self._between = self._pairs_between(slots)
-        self._own = {slot: self._pairs_of(slot) for slot in slots}
+        self._self_pairs = {slot: self._pairs_of(slot) for slot in slots}
         self._on_table = {slot: self._pairs_with_table(slot) for slot in slots}
 
     @property
@@ -232,7 +232,7 @@ class ArmScene:
             if not near and (meets or silent) and not named & excluded:
                 pairs.append((start + i, start + j))
 
-        apart = self._without_rest(slot, np.array(pairs, int).reshape(-1, 2), None)
+        apart = self._apart_at_rest(slot, np.array(pairs, int).reshape(-1, 2), None)
         free = np.flatnonzero(weld[bodies] != weld[self.arm.body]) + start
         of_hand = list(itertools.product(free.tolist(), self._hand_range[slot]))
         return np.concatenate([apart, np.array(of_hand, int).reshape(-1, 2)])
@@ -244,10 +244,10 @@ class ArmScene:
         first = (weld > 0) & (model.body_weldid[model.body_parentid[weld]] == 0)
         pairs = np.stack([np.arange(len(weld)) + start, np.full(len(weld), self._plane)], axis=1)
         level = ArmTable(np.array([0.0, 0.0, 1.0]), 0.0)
-        at_base = self._without_rest(slot, pairs[first], level)
+        at_base = self._apart_at_rest(slot, pairs[first], level)
         return np.concatenate([at_base, pairs[(weld > 0) & ~first]])
 
-    def _without_rest(self, slot: int, pairs: ShapePairs, table: ArmTable | None) -> ShapePairs:
+    def _apart_at_rest(self, slot: int, pairs: ShapePairs, table: ArmTable | None) -> ShapePairs:
         """Return the pairs that do not touch at rest."""
         for rest in self.arm.rests:
             sides = {slot: self.places(slot, np.eye(4), rest[None], slice(0, 1))}
@@ -272,60 +272,64 @@ class ArmScene:
         result = {}
         for slot in sides:
             on_table = np.zeros((0, 2), int) if table is None else self._on_table[slot]
-            own = self._smallest(sides, self._own[slot], None)
+            own = self._smallest(sides, self._self_pairs[slot], None)
             result[slot] = Distances(other, own, self._smallest(sides, on_table, table))
         return result
 
-    def lacking_alone(self, slot: int, places: Places, table: ArmTable | None) -> _Lacking:
+    def own_shortfall(self, slot: int, places: Places, table: ArmTable | None) -> _Shortfall:
         """Return the distance that an arm lacks to itself and the table, and its collisions."""
-        return self._lacking({slot: places}, self._kinds(slot, table))
+        return self._shortfall({slot: places}, self._own_pairs(slot, table))
 
-    def lacking_between(self, sides: Sides, keep_m: float) -> _Lacking:
+    def mutual_shortfall(self, sides: Sides, keep_m: float) -> _Shortfall:
         """Return the distance that two arms lack to each other, and their collisions."""
-        return self._lacking(sides, [(self._between, keep_m, None)])
+        return self._shortfall(sides, [(self._between, keep_m, None)])
 
     def avoidance(
         self, slot: int, T_frame_arm: RigidTransform, others: Sides, table: ArmTable | None
     ) -> Avoid:
         """Return what reports to a solver where an arm is too close to anything."""
         arm = self.arm
-        kinds = self._kinds(slot, table)
+        kinds = self._own_pairs(slot, table)
         if others:
             kinds.append((self._between, self.clearance_m, None))
 
-        def avoid(joints: ArmJoints, rows: slice) -> Nearby:
+        def avoid(joints: ArmJoints, rows: slice) -> Shortfalls:
             sides = {slot: self.places(slot, T_frame_arm, joints, rows)}
             sides |= {other: places.at(rows) for other, places in others.items()}
-            found = [self._close(sides, pairs, keep + _MARGIN_M, of) for pairs, keep, of in kinds]
-            parts = [[getattr(close, part.name) for close in found] for part in fields(_Close)]
+            near = [self._close(sides, pairs, keep + _MARGIN_M, of) for pairs, keep, of in kinds]
+            parts = [[getattr(close, part.name) for close in near] for part in fields(_Close)]
             close = _Close(*map(np.concatenate, parts))
+
             normal = close.normal @ T_frame_arm[:3, :3]
             points = frames.apply(frames.inverse(T_frame_arm), close.points)
             gradient = np.zeros((len(normal), joints.shape[1]))
             mine = (*self._arm_range[slot], *self._hand_range[slot])
             links = np.full(self._plane + 1, arm.body - 1)
             links[self._arm_range[slot]] = self._arm_bodies - 1
+
             for end, sign in ((0, -1.0), (1, 1.0)):
                 here = np.flatnonzero(np.isin(close.shapes[:, end], mine))
                 moving = links[close.shapes[here, end]]
                 rates = arm.point_rates(joints, close.frame[here], moving, points[here, end])
                 gradient[here] += sign * np.einsum("nx,nxj->nj", normal[here], rates)
-            return Nearby(close.frame, close.shortfall, gradient)
+            return Shortfalls(close.frame, close.shortfall, gradient)
 
         return avoid
 
-    def _kinds(
+    def _own_pairs(
         self, slot: int, table: ArmTable | None
     ) -> list[tuple[ShapePairs, float, ArmTable | None]]:
         """Return pairs, distance to keep and table of one arm alone."""
-        kinds: list[tuple[ShapePairs, float, ArmTable | None]] = [(self._own[slot], OWN_M, None)]
+        kinds: list[tuple[ShapePairs, float, ArmTable | None]] = [
+            (self._self_pairs[slot], OWN_M, None)
+        ]
         if table is not None:
             kinds.append((self._on_table[slot], self.clearance_m, table))
         return kinds
 
-    def _lacking(
+    def _shortfall(
         self, sides: Sides, kinds: Sequence[tuple[ShapePairs, float, ArmTable | None]]
-    ) -> _Lacking:
+    ) -> _Shortfall:
         count = len(next(iter(sides.values())).centres)
         lacking, inside = np.zeros(count), np.zeros(count, bool)
         for pairs, keep, table in kinds:
@@ -346,11 +350,11 @@ class ArmScene:
             for row in np.flatnonzero(near.any(axis=1)).tolist():
                 self._set(block, row, table)
                 for pair in np.flatnonzero(near[row]).tolist():
-                    found, points = self._distance(pairs[pair], keep_m)
-                    if found < keep_m:
+                    distance_m, points = self._distance(pairs[pair], keep_m)
+                    if distance_m < keep_m:
                         frame.append(first + row)
                         which.append(pair)
-                        distance.append(found)
+                        distance.append(distance_m)
                         ends.append(points)
 
         points, gap = np.array(ends).reshape(-1, 2, 3), np.array(distance)
@@ -411,5 +415,7 @@ class ArmScene:
     ) -> tuple[float, Float[np.ndarray, "2 3"]]:
         points = np.zeros(6)
         first, second = pair.tolist()
-        found = self._mujoco.mj_geomDistance(self._model, self._data, first, second, within, points)
-        return float(found), points.reshape(2, 3)
+        distance = self._mujoco.mj_geomDistance(
+            self._model, self._data, first, second, within, points
+        )
+        return float(distance), points.reshape(2, 3)

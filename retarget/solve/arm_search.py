@@ -1,9 +1,9 @@
 """Placement of arm bases: most of the clip in reach, without collisions.
 
 Searched bases stand at one height, on a table if there is one. Stands around each hand's path are
-tried with few poses, the best of every direction and height with more, then several ways along the
-clip; the best pair of ways without collision wins. A given base is the only stand of its arm.
-Everything is seeded, so the same clip gives the same bases.
+tried with few poses, the best of every direction and height with more, then several joint paths
+along the clip; the best pair of paths without collision wins. A given base is the only stand of its
+arm. Everything is seeded, so the same clip gives the same bases.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ APART_M = 0.4
 _HEIGHTS, _DISTANCES = (-0.55, -0.4, -0.2, 0.0, 0.2), (0.45, 0.6, 0.75)
 _SECTORS = 12
 #: Directions per height tried with more poses; best heights, stands and frames tried along the
-#: clip; ways kept of each.
-_DIRECTIONS, _TRIED_HEIGHTS, _TRIED_STANDS, _TRIED_FRAMES, _KEPT_WAYS = 8, 3, 12, 60, 2
-#: Pairs of ways compared in few and in all tried frames; results returned.
+#: clip; joint paths kept of each.
+_DIRECTIONS, _TRIED_HEIGHTS, _TRIED_STANDS, _TRIED_FRAMES, _KEPT_CANDIDATES = 8, 3, 12, 60, 2
+#: Pairs of paths compared in few and in all tried frames; results returned.
 _TRIED_PAIRS, _CHECKED_PAIRS, _RETURNED = 300, 30, 3
 #: Costs against 1 of an unreached frame: of a collision and per metre of missing distance. Between
 #: arms, missing room up to ``_ROOMY_M`` costs a little, since only some frames are tried.
@@ -70,8 +70,8 @@ class ArmPlacement:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Way:
-    """A way along the clip from one stand; ``cost`` is of misses and the arm's own distances."""
+class _Candidate:
+    """A joint path along the clip from one stand; ``cost``: its misses and own distances."""
 
     level: Level
     base: RigidTransform
@@ -116,11 +116,11 @@ def place_arms(
     best = np.sum([[one.score[0] for one in own] for own in tried.values()], axis=0)
     chosen = np.argsort(-best, kind="stable")[:_TRIED_HEIGHTS].tolist()
 
-    ways: dict[int, list[_Way]] = {slot: [] for slot in tasks}
+    candidates: dict[int, list[_Candidate]] = {slot: [] for slot in tasks}
     for slot, at in itertools.product(tasks, chosen):
-        ways[slot] += _ways(scene, slot, tasks[slot], fps, tried[slot][at], levels[at])
+        candidates[slot] += _candidates(scene, slot, tasks[slot], fps, tried[slot][at], levels[at])
     searched = any(task.base is None for task in tasks.values())
-    return _together(scene, ways, APART_M if searched else 0.0)
+    return _best_teams(scene, candidates, APART_M if searched else 0.0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -204,10 +204,10 @@ def _try(
     return _Stands(stands, share - 0.2 * np.minimum(error.mean(axis=1) / 0.1, 1), posture)
 
 
-def _ways(
+def _candidates(
     scene: ArmScene, slot: int, task: ArmTask, fps: float, tried: _Stands, level: Level
-) -> list[_Way]:
-    """Return ways along some frames of the clip from these stands."""
+) -> list[_Candidate]:
+    """Return joint paths along some frames of the clip from these stands."""
     arm = scene.arm
     stride = -(-len(task.poses) // _TRIED_FRAMES)
     rows = np.arange(0, len(task.poses), stride)
@@ -217,45 +217,45 @@ def _ways(
     targets = pose_points(frames.inverse(tried.stands)[:, None] @ task.poses[rows])
     joints, errors = sweep(arm, targets, weights, arm.speed * stride / fps, tried.postures)
 
-    ways = []
+    candidates = []
     for stand, own in enumerate(joints):
         best = np.argsort(errors[stand], kind="stable")
-        for index in best[: _KEPT_WAYS if task.base is None else None].tolist():
+        for index in best[: _KEPT_CANDIDATES if task.base is None else None].tolist():
             base, path = tried.stands[stand], own[index]
             off = mean_error(arm, path, targets[stand])[weights > 0]
             places = scene.places(slot, base, path, rows)
-            alone = _cost_of(*scene.lacking_alone(slot, places, level.table))
+            alone = _cost_of(*scene.own_shortfall(slot, places, level.table))
             missed = float((off > REACHED_M).mean() + np.minimum(off, 0.1).mean())
-            ways.append(_Way(level, base, path[0], places, missed + alone))
-    return sorted(ways, key=lambda way: way.cost)
+            candidates.append(_Candidate(level, base, path[0], places, missed + alone))
+    return sorted(candidates, key=lambda candidate: candidate.cost)
 
 
 def _cost_together(
-    scene: ArmScene, slots: Sequence[int], team: Sequence[_Way], rows: slice
+    scene: ArmScene, slots: Sequence[int], team: Sequence[_Candidate], rows: slice
 ) -> float:
-    """Return the cost of a way of each arm, with collisions of both in some frames."""
-    sides = {slot: way.places.at(rows) for slot, way in zip(slots, team, strict=True)}
+    """Return the cost of a path of each arm, with collisions of both in some frames."""
+    sides = {slot: candidate.places.at(rows) for slot, candidate in zip(slots, team, strict=True)}
     roomy = max(_ROOMY_M, scene.clearance_m)
-    lacking, inside = scene.lacking_between(sides, roomy)
-    lacks = np.maximum(lacking - (roomy - scene.clearance_m), 0)
-    room = _LACKS_ROOM * float(lacking.mean())
-    return sum(way.cost for way in team) + _cost_of(lacks, inside) + room
+    shortfall, inside = scene.mutual_shortfall(sides, roomy)
+    lacks = np.maximum(shortfall - (roomy - scene.clearance_m), 0)
+    room = _LACKS_ROOM * float(shortfall.mean())
+    return sum(candidate.cost for candidate in team) + _cost_of(lacks, inside) + room
 
 
-def _cost_of(lacking: Float[np.ndarray, "T"], inside: Bool[np.ndarray, "T"]) -> float:
-    return float(COLLIDES * inside.mean() + _LACKS * lacking.mean())
+def _cost_of(shortfall: Float[np.ndarray, "T"], inside: Bool[np.ndarray, "T"]) -> float:
+    return float(COLLIDES * inside.mean() + _LACKS * shortfall.mean())
 
 
-def _together(
-    scene: ArmScene, ways: Mapping[int, list[_Way]], apart_m: float
+def _best_teams(
+    scene: ArmScene, candidates: Mapping[int, list[_Candidate]], apart_m: float
 ) -> list[ArmPlacement]:
-    """Return the best teams of ways of all arms."""
+    """Return the best teams of paths, one of each arm."""
 
-    def cost(team: Sequence[_Way]) -> float:
-        return sum(way.cost for way in team)
+    def cost(team: Sequence[_Candidate]) -> float:
+        return sum(candidate.cost for candidate in team)
 
-    slots, every = tuple(ways), itertools.product(*ways.values())
-    level = [team for team in every if all(way.level is team[0].level for way in team)]
+    slots, every = tuple(candidates), itertools.product(*candidates.values())
+    level = [team for team in every if all(candidate.level is team[0].level for candidate in team)]
     steps = (np.linalg.norm(team[0].base[:3, 3] - team[-1].base[:3, 3]) for team in level)
     apart = [t for t, step in zip(level, steps, strict=True) if len(t) < 2 or step >= apart_m]
     teams = sorted(apart or level, key=cost)
@@ -268,16 +268,18 @@ def _together(
             teams = [teams[index] for index in order]
             costs = np.array([_cost_together(scene, slots, team, rows) for team in teams])
 
-    found: list[ArmPlacement] = []
+    placements: list[ArmPlacement] = []
     seen: set[bytes] = set()
     for index in np.argsort(costs, kind="stable").tolist():
         team = teams[index]
-        # Given bases are one set: then other postures are another try.
-        key = b"".join((way.base if apart_m else way.posture).tobytes() for way in team)
-        if key not in seen and len(found) < _RETURNED:
+        # With given bases, placements differ in their postures.
+        key = b"".join(
+            (candidate.base if apart_m else candidate.posture).tobytes() for candidate in team
+        )
+        if key not in seen and len(placements) < _RETURNED:
             seen.add(key)
-            bases = dict(zip(slots, (way.base for way in team), strict=True))
-            postures = dict(zip(slots, (way.posture for way in team), strict=True))
+            bases = dict(zip(slots, (candidate.base for candidate in team), strict=True))
+            postures = dict(zip(slots, (candidate.posture for candidate in team), strict=True))
             table = team[0].level.table
-            found.append(ArmPlacement(bases, postures, table, float(costs[index])))
-    return found
+            placements.append(ArmPlacement(bases, postures, table, float(costs[index])))
+    return placements

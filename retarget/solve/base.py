@@ -169,17 +169,14 @@ def _second_differences(turns: Turns, active: PerHandFlag) -> sp.csr_array:
     for hand in (0, 1):
         step = turns[:, hand]
         whole = active[:-2, hand] & active[1:-1, hand] & active[2:, hand]
-        keep = sp.diags_array(np.repeat(whole.astype(float), 3))
         parts = (step[:-1], -np.eye(3) - step[1:], np.broadcast_to(np.eye(3), step[1:].shape))
-        total = sp.csr_array((3 * (count - 2), 3 * count))
-        for shift, part in enumerate(parts):
-            rows = np.arange(3 * (count - 2)).reshape(-1, 3, 1).repeat(3, 2)
-            columns = (np.arange(count - 2)[:, None, None] + shift) * 3 + np.arange(3)
-            columns = np.broadcast_to(columns, rows.shape)
-            entries = (part.reshape(-1), (rows.reshape(-1), columns.reshape(-1)))
-            total = total + sp.csr_array(entries, shape=total.shape)
-        kept = sp.csr_array(keep @ total)
-        kept.eliminate_zeros()
-        blocks.append(kept)
+        entries = np.stack(parts, axis=1) * whole[:, None, None, None]
+        columns = np.arange(count - 2)[:, None] + np.arange(3)
+        matrix = sp.bsr_array(
+            (entries.reshape(-1, 3, 3), columns.reshape(-1), 3 * np.arange(count - 1)),
+            shape=(3 * (count - 2), 3 * count),
+        ).tocsr()
+        matrix.eliminate_zeros()
+        blocks.append(matrix)
 
     return sp.csr_array(sp.block_diag(blocks, format="csr"))

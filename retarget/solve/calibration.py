@@ -35,7 +35,7 @@ from acehand_core.motion import Calibration
 from acehand_core.types import Side
 from retarget.robots.hand_spec import CommandLimits, Commands, HandSpec
 from retarget.robots.kinematics import KinematicTree
-from retarget.solve.calibration_file import StoredCalibration, read_made_for
+from retarget.solve.calibration_file import StoredCalibration, calibrations_for
 from retarget.solve.costs import Weights
 from retarget.solve.objective import PoseObjective
 from retarget.solve.trajectory import solve_trajectory
@@ -67,7 +67,7 @@ _Share = Float[np.ndarray, "N 21"]
 _Parameters = Float[np.ndarray, "27"]
 
 MOVING_M = 0.03
-LEAST = 0.0075
+LEAST_SPREAD = 0.0075
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Spread:
 
 
 #: For fingertips that move by ``MOVING_M`` or more. Below, it shrinks with the third power, down to
-#: ``LEAST``: at 10 mm of motion 0.15 rad or 15 mm cost as much as fingertips 10 mm off.
+#: ``LEAST_SPREAD``: at 10 mm of motion 0.15 rad or 15 mm cost as much as fingertips 10 mm off.
 HAND_SPREAD = Spread(turn=4.0, place=0.4, size=3.0, offset=0.005, length=0.05)
 #: One similarity for all fingers: size and place are free, palm frame and base share their axes.
 ROBOT_SPREAD = Spread(turn=0.1, place=0.1, size=0.5, offset=1e-4, length=1e-3)
@@ -100,7 +100,7 @@ def calibrate(
     """Fit one hand over the measured frames by their weights and shares."""
     sample = sampled(targets)
     start = for_subject(robot_calibration(hand, tree), sample)
-    share = np.clip((tip_motion(sample) / MOVING_M) ** 3, LEAST, 1.0)
+    share = np.clip((tip_motion(sample) / MOVING_M) ** 3, LEAST_SPREAD, 1.0)
     return fit(hand, tree, sample, weights, start, HAND_SPREAD * float(share))
 
 
@@ -109,15 +109,15 @@ def sampled(targets: HandTargets, frames: int = MAX_FRAMES) -> HandTargets:
     seen = np.flatnonzero(targets.measured)
     chosen = seen[np.unique(np.linspace(0, len(seen) - 1, frames).round().astype(int))]
     share = None if targets.share is None else targets.share[chosen]
-    return _still(targets.side, targets.joints_hand[chosen], targets.weight[chosen], share)
+    return _unordered(targets.side, targets.joints_hand[chosen], targets.weight[chosen], share)
 
 
-def together(recordings: Sequence[HandTargets]) -> HandTargets:
+def pooled(recordings: Sequence[HandTargets]) -> HandTargets:
     """Return equally many frames of each recording of a subject's hand; no share counts as 1."""
     each = max(LEAST_FRAMES, MAX_FRAMES // len(recordings))
     samples = [sampled(targets, each) for targets in recordings]
     shares = [np.ones((len(s.weight), 21)) if s.share is None else s.share for s in samples]
-    return _still(
+    return _unordered(
         samples[0].side,
         np.concatenate([s.joints_hand for s in samples]),
         np.concatenate([s.weight for s in samples]),
@@ -125,7 +125,7 @@ def together(recordings: Sequence[HandTargets]) -> HandTargets:
     )
 
 
-def _still(
+def _unordered(
     side: Side, joints: _Joints, weight: Float[np.ndarray, "N"], share: _Share | None = None
 ) -> HandTargets:
     """Return frames without an order in time and a place before a camera."""
@@ -187,19 +187,19 @@ def _known_median(values: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "D"]:
 @functools.lru_cache(maxsize=16)
 def robot_calibration(hand: HandSpec, tree: KinematicTree) -> Calibration:
     """Return a robot's own calibration, stored or fitted. Raises SchemaError for a broken file."""
-    kept = kept_calibration(hand)
-    if kept is not None and kept.sha256 == fingerprint(hand, tree):
-        return kept.calibration
+    stored = stored_calibration(hand)
+    if stored is not None and stored.sha256 == fingerprint(hand, tree):
+        return stored.calibration
     return fit_robot(hand, tree)
 
 
-def kept_calibration(hand: HandSpec) -> StoredCalibration | None:
+def stored_calibration(hand: HandSpec) -> StoredCalibration | None:
     """Return the calibration stored next to the robot.yaml, whatever it was fitted to."""
     path = hand.calibration_path
     if path is None or not path.is_file():
         return None
     try:
-        return read_made_for(path, hand.robot, hand.variant).get(hand.side)
+        return calibrations_for(path, hand.robot, hand.variant).get(hand.side)
     except InputError:  # a folder copied for another robot
         return None
 
@@ -212,7 +212,7 @@ def fitted_robot(hand: HandSpec, tree: KinematicTree) -> StoredCalibration:
 def fit_robot(hand: HandSpec, tree: KinematicTree) -> Calibration:
     """Fit a robot hand to the canonical poses."""
     joints = canonical_joints(hand.side)
-    targets = _still(hand.side, joints, np.ones(len(joints)))
+    targets = _unordered(hand.side, joints, np.ones(len(joints)))
     start = _from_knuckles(hand, tree, joints)
     fitted = fit(hand, tree, targets, Weights(), start, ROBOT_SPREAD)
     # The robot's own is a similarity: offsets and lengths of fingers are the subject's.
@@ -250,7 +250,7 @@ def _poses() -> dict[str, list[list[float]]]:
 def _from_knuckles(hand: HandSpec, tree: KinematicTree, joints: _Joints) -> Calibration:
     """Return a start from the knuckles, which hardly move in either hand: size and place only."""
     scale, translation = 1.0, np.zeros(3)
-    frame_of = dict(zip(hand.target_keypoints, hand.target_frames, strict=True))
+    frame_of = hand.frame_of_keypoint
     knuckles = [keypoint for keypoint in frame_of if keypoint in KNUCKLES[1:]]
     if len(knuckles) >= 2:
         human = np.median(joints[:, knuckles], axis=0)
@@ -279,7 +279,7 @@ def fit(
     """
     count = len(targets.weight)
     weight = targets.weight / targets.weight.mean()
-    targets = _still(targets.side, targets.joints_hand, weight, targets.share)
+    targets = _unordered(targets.side, targets.joints_hand, weight, targets.share)
     limits = CommandLimits.of(hand, 1.0).without_rate()
 
     # Pinches and contact must not bend what all frames share.
@@ -318,11 +318,11 @@ def _step(
     transposed = np.swapaxes(by_command, 1, 2)
     normal = transposed @ by_command + 1e-9 * np.eye(commands.shape[1])
 
-    def unanswered(columns: np.ndarray) -> np.ndarray:
+    def unreachable(columns: np.ndarray) -> np.ndarray:
         return columns - by_command @ np.linalg.solve(normal, transposed @ columns)
 
-    columns = unanswered(window.by_calibration(pose))
-    residual = unanswered(residual[..., None])[..., 0]
+    columns = unreachable(window.by_calibration(pose))
+    residual = unreachable(residual[..., None])[..., 0]
     hessian = np.einsum("nrb,nrc->bc", columns, columns)
     gradient = np.einsum("nrb,nr->b", columns, residual) + pull * deviation
     hessian += DAMPING * np.diag(np.diag(hessian)) + np.diag(pull)
@@ -342,10 +342,12 @@ def _bounded_step(
         low, high = _bounds(now, float(named_parameters(step)["log_scale"][0]))
         inside = np.clip(step, low, high)
         outside = rest & (np.abs(inside - step) > 1e-12)
+
         # The scale comes first: the range of the lengths depends on it.
         too_far = named_parameters(outside)
         if too_far["log_scale"].any():
             too_far["log_lengths"][:] = False
+
         step[outside] = inside[outside]
         if not outside.any():
             break

@@ -49,7 +49,7 @@ def _is_rotation(rows: tuple[_Vector, ...]) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Hand:
+class _HandEntry:
     """The entry of a side."""
 
     scale: Annotated[float, _between(SCALE_RANGE)]
@@ -72,7 +72,7 @@ class _Hand:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Stored:
+class _CalibrationFile:
     """The content of a file; ``source`` is of sides without their own."""
 
     schema: Literal["acehand-calibration/1"]
@@ -80,7 +80,7 @@ class _Stored:
     variant: str
     source: str | None = None
     source_sha256: str | None = None
-    hands: Annotated[dict[Side, _Hand], Valid("left, right or both", bool)]
+    hands: Annotated[dict[Side, _HandEntry], Valid("left, right or both", bool)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +109,8 @@ def calibration_text(robot: Robot, fitted: Mapping[Side, StoredCalibration]) -> 
         if (fitted[side].source, fitted[side].sha256) != (first.source, first.sha256):
             hands[side] |= _origin_json(fitted[side])
 
-    made_for = {"schema": SCHEMA, "robot": robot.name, "variant": robot.variant}
-    record = {**made_for, **_origin_json(first), "hands": hands}
+    header = {"schema": SCHEMA, "robot": robot.name, "variant": robot.variant}
+    record = {**header, **_origin_json(first), "hands": hands}
     return json.dumps(record, indent=2, allow_nan=False) + "\n"
 
 
@@ -120,11 +120,11 @@ def _origin_json(fitted: StoredCalibration) -> dict[str, str | None]:
 
 
 def read_calibrations(path: Path, robot: Robot) -> dict[Side, StoredCalibration]:
-    """Read the calibrations of a file for a robot; see ``read_made_for``."""
-    return read_made_for(path, robot.name, robot.variant)
+    """Read the calibrations of a file for a robot; see ``calibrations_for``."""
+    return calibrations_for(path, robot.name, robot.variant)
 
 
-def read_made_for(path: Path, name: str, variant: str) -> dict[Side, StoredCalibration]:
+def calibrations_for(path: Path, name: str, variant: str) -> dict[Side, StoredCalibration]:
     """Read the calibrations of a file for a robot of this name and variant.
 
     Raises:
@@ -132,12 +132,11 @@ def read_made_for(path: Path, name: str, variant: str) -> dict[Side, StoredCalib
         SchemaError: it breaks the schema; the message names file and key.
     """
     record = read_json(path)
-    stored = structured(_Stored, record, path)
-    robot, made_for = stored.robot, stored.variant
-    if (robot, made_for) != (name, variant):
+    stored = structured(_CalibrationFile, record, path)
+    if (stored.robot, stored.variant) != (name, variant):
         raise InputError(
-            f"{path}: was made for {robot} ({made_for}), not for {name} ({variant}); fit another, "
-            "or take that robot."
+            f"{path}: was made for {stored.robot} ({stored.variant}), not for {name} ({variant}); "
+            "fit another, or take that robot."
         )
 
     fitted: dict[Side, StoredCalibration] = {}

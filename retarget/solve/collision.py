@@ -87,8 +87,7 @@ class HullPairs:
         self._use(pairs[np.isin(pairs, volumes(self._model)).all(axis=1)])
 
         rng = np.random.default_rng(0)
-        span = hand.command_upper - hand.command_lower
-        commands = hand.command_lower + span * rng.random((_SAMPLES, len(span)))
+        commands = hand.commands_at(rng.random((_SAMPLES, len(hand.rest))))
         posture = tree.posture(hand.expand(np.concatenate([hand.rest[None], commands])))
         self._use(self._geoms[self._pairs[self._meeting(posture)]])
         self._use(self._geoms[self._pairs[self._parted(posture)]])
@@ -169,12 +168,12 @@ class HullPairs:
 
     def _meeting(self, posture: Posture) -> Int[np.ndarray, "K"]:
         """Return the pairs that some pose may bring near."""
-        found = [np.zeros(0, int)]
+        pairs = [np.zeros(0, int)]
         for start in range(0, _SAMPLES, _BLOCK):
             rows = np.arange(start, start + _BLOCK)
             places = link_places(posture.at(rows), self._links, self._offsets, self._turns)
-            found.append(self._candidates(*places, NEAR_M / 2)[1])
-        return np.unique(np.concatenate(found))
+            pairs.append(self._candidates(*places, NEAR_M / 2)[1])
+        return np.unique(np.concatenate(pairs))
 
     def _parted(self, posture: Posture) -> Int[np.ndarray, "K"]:
         """Return the pairs that some pose parts: nothing can be done about the others."""
@@ -234,19 +233,6 @@ class HullCost(Cost):
 
 
 hull_pairs = functools.lru_cache(maxsize=8)(HullPairs)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Nearest:
-    """Nearest points of N pairs, the direction from the second to the first, and the distance.
-
-    The distance is negative where the first, a point of an axis, is inside the second's box.
-    """
-
-    first: Float[np.ndarray, "T N 3"]
-    second: Float[np.ndarray, "T N 3"]
-    normal: Float[np.ndarray, "T N 3"]
-    distance: Float[np.ndarray, "T N"]
 
 
 class CollisionPairs:
@@ -312,20 +298,24 @@ class CollisionPairs:
         self, posture: Posture, clearance: Float[np.ndarray, "T N"]
     ) -> Float[np.ndarray, "T N"]:
         """Return the missing distance of each pair, metres; negative where there is room."""
-        return clearance - self._nearest(posture).distance
+        return clearance - self._nearest(posture)[3]
 
     def gaps(
         self, posture: Posture, clearance: Float[np.ndarray, "T N"], weight: float = 1.0
     ) -> PairGaps:
         """Return near pairs, linearised; ``weight`` as in ``PairGaps``."""
-        nearest = self._nearest(posture)
-        frames, pairs = np.nonzero(nearest.distance < clearance + NEAR_M)
-        points = np.stack([nearest.first[frames, pairs], nearest.second[frames, pairs]], axis=1)
-        room = (nearest.distance - clearance)[frames, pairs]
-        close = Close(frames, pairs, room, points, nearest.normal[frames, pairs])
+        first, second, normal, distance = self._nearest(posture)
+        frames, pairs = np.nonzero(distance < clearance + NEAR_M)
+        points = np.stack([first[frames, pairs], second[frames, pairs]], axis=1)
+        room = (distance - clearance)[frames, pairs]
+        close = Close(frames, pairs, room, points, normal[frames, pairs])
         return _linearised(self._tree, self._coupling, posture, close, self._links[pairs], weight)
 
-    def _nearest(self, posture: Posture) -> _Nearest:
+    def _nearest(self, posture: Posture) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Return the nearest points of all pairs, the direction to the first, and the distance.
+
+        The distance is negative where the first, a point of an axis, is inside the second's box.
+        """
         ends = posture.points(self._ends)
         a, b = self._pairs.T
         starts, stops = ends[:, ::2], ends[:, 1::2]
@@ -334,14 +324,16 @@ class CollisionPairs:
         distance = np.linalg.norm(apart, axis=-1)
         normal = apart / np.maximum(distance, 1e-9)[..., None]
         if not len(self._box):
-            return _Nearest(first, second, normal, distance)
+            return first, second, normal, distance
 
         segment, at = self._boxed_segments, self._boxed.start
         places = posture, starts[:, segment], stops[:, segment], self._boxes, self._box
         boxed = distances_to_boxes(*places, self._clearance[self._boxed] + NEAR_M)
         columns = zip((first, second, normal, distance), boxed, strict=True)
-        whole = [np.concatenate([own[:, :at], new, own[:, at:]], axis=1) for own, new in columns]
-        return _Nearest(*whole)
+        first, second, normal, distance = (
+            np.concatenate([own[:, :at], new, own[:, at:]], axis=1) for own, new in columns
+        )
+        return first, second, normal, distance
 
 
 def _linearised(
@@ -373,8 +365,7 @@ def _meeting(
     """Return capsule and capsule-box pairs that some random pose brings near and some parts."""
     shapes = tree.capsules
     rng = np.random.default_rng(0)
-    span = hand.command_upper - hand.command_lower
-    commands = hand.command_lower + span * rng.random((_SAMPLES, len(span)))
+    commands = hand.commands_at(rng.random((_SAMPLES, len(hand.rest))))
     posture = tree.posture(hand.expand(commands))
     ends = posture.points(shapes.frames())
     starts, stops = ends[:, ::2], ends[:, 1::2]

@@ -263,7 +263,7 @@ class KeypointCost(VectorCost):
         hand, weights = self.problem.hand, self.problem.weights
         per_metre = 1 / weights.length_m**2
         terms = []
-        for keypoint, frame in zip(hand.target_keypoints, hand.target_frames, strict=True):
+        for keypoint, frame in hand.frame_of_keypoint.items():
             known = keypoint in (*INTERMEDIATES, *DISTALS)
             pull = weights.tip if keypoint in TIPS else weights.link * known
             finger = (keypoint - 1) // 4 if keypoint > 0 else -1
@@ -284,7 +284,7 @@ class DirectionCost(VectorCost):
     def _links(self) -> list[tuple[int, int, float, VectorTerm]]:
         """Each finger's last two keypoints, the length between the robot's, and its term."""
         hand, links = self.problem.hand, []
-        frame_of = dict(zip(hand.target_keypoints, hand.target_frames, strict=True))
+        frame_of = hand.frame_of_keypoint
         rest = hand.expand(hand.rest[None])
         for finger in hand.fingers:
             known = [k for k in finger_keypoints(finger) if k in frame_of]

@@ -30,7 +30,7 @@ from retarget.replay.simulate import second_pass
 from retarget.robots.hand_spec import CommandLimits, Commands, HandSpec
 from retarget.robots.kinematics import KinematicTree
 from retarget.robots.robot import Robot
-from retarget.solve.calibration import calibrate, sampled, together
+from retarget.solve.calibration import calibrate, pooled, sampled
 from retarget.solve.costs import Weights
 from retarget.solve.objective import PoseObjective
 from retarget.solve.trajectory import solve_trajectory
@@ -101,10 +101,9 @@ def build_dex(
         ) from error
 
     base = hand.full_name("base")
-    frame_of = dict(zip(hand.target_keypoints, hand.target_frames, strict=True))
     tips = [finger_keypoints(finger)[-1] for finger in hand.fingers]
     keypoints = tips if keypoints is None else list(keypoints)
-    links = [hand.full_name(frame_of[keypoint]) for keypoint in keypoints]
+    links = [hand.full_name(hand.frame_of_keypoint[keypoint]) for keypoint in keypoints]
     vectors = {
         "target_origin_link_names": [base] * len(links),
         "target_task_link_names": links,
@@ -199,7 +198,7 @@ class TrajectoryRetargeter(Retargeter):
                 if targets is not None and side not in known:
                     shown[side].append(sampled(targets))
         fitted: dict[Side, Calibration] = {
-            side: self._fitted(robot.hand(side), together(samples))
+            side: self._fitted(robot.hand(side), pooled(samples))
             for side, samples in shown.items()
             if samples
         }
@@ -271,10 +270,10 @@ def retargeter_named(method: str, second_pass: bool = True) -> Retargeter:
     """Return a method by its name. Raises InputError, or MissingDependencyError of its plug-in."""
     if method not in (known := plugins.names("methods")):
         raise InputError(f"Unknown solver {method!r}; {nearest(method, known)}")
-    made = plugins.load("methods", method)(second_pass)
-    if not isinstance(made, Retargeter):
+    retargeter = plugins.load("methods", method)(second_pass)
+    if not isinstance(retargeter, Retargeter):
         raise plugins.unfit("methods", method, "returns no Retargeter")
-    return made
+    return retargeter
 
 
 def robot_targets(motion: HandMotion, robot: Robot, side: Side) -> HandTargets | None:
@@ -287,10 +286,10 @@ def robot_targets(motion: HandMotion, robot: Robot, side: Side) -> HandTargets |
     if targets is None:
         return None
     if side not in robot.hands:
-        (there,) = robot.hands
+        (only,) = robot.hands
         raise InputError(
             f"Robot {robot.label!r} has no {side} hand, but the motion has one; look for the "
-            f"{there} one only (`hands={there}`)."
+            f"{only} one only (`hands={only}`)."
         )
 
     hand = robot.hand(side)

@@ -72,7 +72,8 @@ class TrajectoryProgram:
         joint in each frame, rad.
         """
         flat = x.reshape(-1)
-        quadratic = _block_diagonal(model.hessian) + self._smooth
+        blocks = sp.bsr_array((model.hessian, np.arange(len(x)), np.arange(len(x) + 1)))
+        quadratic = blocks.tocsr() + self._smooth
         linear = model.gradient.reshape(-1) + self._smooth @ flat + self._pull.reshape(-1)
         low = np.maximum(self._limits.lower - x, -trust[:, None])
         high = np.minimum(self._limits.upper - x, trust[:, None])
@@ -112,7 +113,7 @@ def nearest_path(limits: CommandLimits, commands: Commands, at_rest: bool = Fals
 
     ``at_rest``: with rest before the first command and after the last.
     """
-    if not at_rest and limits.kept_by(commands):
+    if not at_rest and limits.allows(commands):
         return commands
     count = len(commands)
     nearest = np.clip(commands, limits.lower, limits.upper)
@@ -168,15 +169,10 @@ def lead_s(
 def _gap_rows(gaps: PairGaps, shape: tuple[int, int], unit: Float[np.ndarray, "N"]) -> sp.csc_array:
     """Return the matrix of ``by_command @ step + unit * slack``."""
     extra, size = gaps.by_command.shape
-    columns = gaps.frames[:, None] * size + np.arange(size)
-    slack = shape[0] * shape[1] + np.arange(extra)
-    indices = np.concatenate([columns, slack[:, None]], axis=1)
-    values = np.concatenate([gaps.by_command, unit[:, None]], axis=1)
-    indptr = np.arange(0, extra * (size + 1) + 1, size + 1)
-    shape = extra, shape[0] * shape[1] + extra
-    matrix = sp.csr_array((values.reshape(-1), indices.reshape(-1), indptr), shape=shape)
-    matrix.eliminate_zeros()
-    return matrix.tocsc()
+    entries = gaps.by_command[:, None], gaps.frames, np.arange(extra + 1)
+    by_step = sp.bsr_array(entries, shape=(extra, shape[0] * size)).tocsr()
+    by_step.eliminate_zeros()
+    return sp.hstack([by_step, sp.diags_array(unit)], format="csc")
 
 
 def _differences(count: int, order: int) -> sp.csr_array:
@@ -184,10 +180,3 @@ def _differences(count: int, order: int) -> sp.csr_array:
     weights = {1: [-1.0, 1.0], 2: [1.0, -2.0, 1.0], 3: [-1.0, 3.0, -3.0, 1.0]}[order]
     shape = (count - order, count)
     return sp.diags_array(weights, offsets=list(range(order + 1)), shape=shape).tocsr()
-
-
-def _block_diagonal(blocks: Float[np.ndarray, "T C C"]) -> sp.csr_array:
-    count, size, _ = blocks.shape
-    indices = np.arange(count * size).reshape(count, 1, size).repeat(size, 1).reshape(-1)
-    indptr = np.arange(0, count * size * size + 1, size)
-    return sp.csr_array((blocks.reshape(-1), indices, indptr), shape=(count * size, count * size))

@@ -16,6 +16,7 @@ from dataclasses import replace
 
 import numpy as np
 from jaxtyping import Float, Int
+from scipy.sparse import csgraph
 
 from retarget.robots.hand_spec import CommandLimits, Commands
 from retarget.solve.collision import CollisionCost, HullCost
@@ -48,7 +49,7 @@ OTHER_START_BELOW = 0.5
 #: Frames solved together, of each start.
 START_BLOCK = 128
 #: Cost of a step at the speed limit, and of the squared excess in speed limits.
-STEP, BEYOND = 0.01, 100.0
+STEP_COST, EXCESS_COST = 0.01, 100.0
 START_ROUNDS, START_TRUST, START_CONVERGED_RAD = 15, 0.5, 1e-3
 
 
@@ -119,7 +120,7 @@ def _solve(
     pose = window.at(np.clip(start, limits.lower, limits.upper))
 
     # A guess that breaks a limit may be cheaper than any motion: the first round always counts.
-    kept = limits.kept_by(pose.commands, before)
+    feasible = limits.allows(pose.commands, before)
     trust = np.full(len(start), TRUST_RAD)
 
     model = None
@@ -127,23 +128,23 @@ def _solve(
         model = model or window.quadratic(pose)
         step, solved = program.step(pose.commands, model, trust)
         if not solved:
-            if kept:
+            if feasible:
                 break
-            pose, model, kept = window.at(limits.enforce(pose.commands, before)), None, True
+            pose, model, feasible = window.at(limits.enforce(pose.commands, before)), None, True
             continue
         trial = window.at(np.clip(pose.commands + step, limits.lower, limits.upper))
         worse = _total(program, trial) > _total(program, pose)
-        if kept and worse:
+        if feasible and worse:
             if not _shrink(trust, pose, trial, step):
                 break
             continue
-        pose, model, kept = trial, None, True
+        pose, model, feasible = trial, None, True
         largest = float(np.abs(step).max())
         if largest < converged:
             break
         trust = np.minimum(trust, max(GROWTH * largest, 10 * converged))
 
-    if limits.kept_by(pose.commands, before):
+    if limits.allows(pose.commands, before):
         return pose.commands
     return limits.enforce(pose.commands, before)
 
@@ -187,24 +188,24 @@ def best_path(
     for first in range(0, len(frames), START_BLOCK):
         rows = slice(first, first + START_BLOCK)
         block = starts[:, rows]
-        window = _alone(objective, np.tile(frames[rows], len(starts)))
+        window = _separate_frames(objective, np.tile(frames[rows], len(starts)))
         solved = _descend(window, limits, block.reshape(-1, block.shape[-1]))
         poses[:, rows] = solved.reshape(block.shape)
 
-    # For each group of joints the cheapest way through these poses.
-    window = _alone(objective, np.tile(frames, len(poses)))
+    # For each group of joints the cheapest path through these poses.
+    window = _separate_frames(objective, np.tile(frames, len(poses)))
     residual, jacobian = window.residuals(window.at(poses.reshape(-1, poses.shape[-1])))
     path, depends = np.empty_like(start), np.abs(jacobian).max(0) > 1e-9
     for joints in _groups(depends):
         of_group = depends[:, joints].any(1)
         cost = 0.5 * np.sum(residual[:, of_group] ** 2, axis=1).reshape(poses.shape[:2])
         cost[1:] /= OTHER_START_BELOW
-        chosen = _way(cost, poses[:, :, joints] / limits.step[joints])
+        chosen = _cheapest_path(cost, poses[:, :, joints] / limits.step[joints])
         path[:, joints] = poses[chosen, np.arange(len(frames))][:, joints]
     return path
 
 
-def _alone(objective: PoseObjective, frames: Int[np.ndarray, "N"]) -> FrameWindow:
+def _separate_frames(objective: PoseObjective, frames: Int[np.ndarray, "N"]) -> FrameWindow:
     """Return the objective of separate frames, in any order, without contact and pinches."""
     targets, near = objective.targets, objective.near
     only = replace(
@@ -252,22 +253,21 @@ def _descend(window: FrameWindow, limits: CommandLimits, commands: Commands) -> 
 
 def _groups(depends: np.ndarray) -> list[np.ndarray]:
     """Return sets of joints that share no residual with other sets."""
-    label = np.arange(depends.shape[1])
-    for row in depends:
-        together = np.unique(label[row])
-        label[np.isin(label, together)] = together[0] if len(together) else 0
-    return [np.flatnonzero(label == group) for group in np.unique(label)]
+    count, label = csgraph.connected_components(depends.T.astype(int) @ depends)
+    return [np.flatnonzero(label == group) for group in range(count)]
 
 
-def _way(cost: Float[np.ndarray, "K N"], at: Float[np.ndarray, "K N J"]) -> Int[np.ndarray, "N"]:
+def _cheapest_path(
+    cost: Float[np.ndarray, "K N"], at: Float[np.ndarray, "K N J"]
+) -> Int[np.ndarray, "N"]:
     """Return the indices of the cheapest sequence; ``at`` is in steps at the speed limit."""
     total, before = cost[:, 0], []
     for frame in range(1, cost.shape[1]):
         size = np.abs(at[:, None, frame] - at[None, :, frame - 1])
-        change = np.sum(STEP * size**2 + BEYOND * np.maximum(size - 1, 0) ** 2, axis=-1)
-        ways = total + change
-        before.append(ways.argmin(1))
-        total = ways.min(1) + cost[:, frame]
+        change = np.sum(STEP_COST * size**2 + EXCESS_COST * np.maximum(size - 1, 0) ** 2, axis=-1)
+        sums = total + change
+        before.append(sums.argmin(1))
+        total = sums.min(1) + cost[:, frame]
     chosen = [int(total.argmin())]
     for back in reversed(before):
         chosen.append(int(back[chosen[-1]]))

@@ -151,12 +151,12 @@ def test_losses_and_reasons_are_warnings(monkeypatch: pytest.MonkeyPatch) -> Non
         for done in (1, 2):
             progress("track", done, 4)
             time.sleep(0.01)
-            seen.append(job_log.tell())
+            seen.append(job_log.update())
         return report
 
     worker.start(work)
     assert worker.join(20)
-    assert job_log.tell() and not job_log.tell() and seen == [False, False]
+    assert job_log.update() and not job_log.update() and seen == [False, False]
     assert [(name, *words) for name, words, _ in log.method_calls] == [
         ("info", "track"),
         ("info", "track: 50 %"),

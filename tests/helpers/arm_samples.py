@@ -77,7 +77,7 @@ def menagerie_arm(folder: Path) -> Path:
 def few_stands(monkeypatch, sectors=8, frames=20):
     """Try fewer stands of the arms: paths of tests are easy."""
     for name, value in (("_SECTORS", sectors), ("_DIRECTIONS", sectors // 2), ("_TRIED_STANDS", 4),
-                        ("_TRIED_FRAMES", frames), ("_KEPT_WAYS", 2)):  # fmt: skip
+                        ("_TRIED_FRAMES", frames), ("_KEPT_CANDIDATES", 2)):  # fmt: skip
         monkeypatch.setattr(arm_search, name, value)
 
 

@@ -39,7 +39,7 @@ def test_enforced_commands_keep_every_limit(hand, commands, fps):
     assert_within_limits(hand, kept, fps)
     # Datasets store float32; a reader recomputes speeds from that.
     assert_within_limits(hand, kept.astype(np.float32).astype(float), fps)
-    assert limits.kept_by(kept)
+    assert limits.allows(kept)
     assert (limits.enforce(kept) == kept).all()
 
 
@@ -133,16 +133,16 @@ def test_commands_are_enforced_by_hand():
 
 
 def test_which_commands_keep_limits():
-    assert ONE.kept_by(column(0, 3, 6)) and ONE.kept_by(column(10, 9, 7, 4))
+    assert ONE.allows(column(0, 3, 6)) and ONE.allows(column(10, 9, 7, 4))
     for path in ((-0.1, 0), (9, 10.1), (0, 3.1), (3.1, 0), (0, 0, 1.1), (1.1, 0, 0)):
-        assert not ONE.kept_by(column(*path)), path
-    assert ONE.kept_by(column(3), column(9, 1, 2)) and not ONE.kept_by(column(3), column(9, 2, 1.9))
-    assert not ONE.kept_by(column(6), column(2))
-    assert ONE.without_rate().kept_by(column(0, 10, 0))
-    assert not ONE.without_rate().kept_by(column(0, 10.1))
+        assert not ONE.allows(column(*path)), path
+    assert ONE.allows(column(3), column(9, 1, 2)) and not ONE.allows(column(3), column(9, 2, 1.9))
+    assert not ONE.allows(column(6), column(2))
+    assert ONE.without_rate().allows(column(0, 10, 0))
+    assert not ONE.without_rate().allows(column(0, 10.1))
     # Half of what ``of`` leaves unused is tolerated.
-    assert ONE.kept_by(column(0, 3.0001)) and not ONE.kept_by(column(0, 3.0002))
-    assert ONE.kept_by(column(0, 0, 1.0004)) and not ONE.kept_by(column(0, 0, 1.0006))
+    assert ONE.allows(column(0, 3.0001)) and not ONE.allows(column(0, 3.0002))
+    assert ONE.allows(column(0, 0, 1.0004)) and not ONE.allows(column(0, 0, 1.0006))
 
 
 def test_limits_of_a_rate_and_of_every_fourth_frame():

@@ -219,7 +219,7 @@ def test_what_our_robots_files_say_is_what_robot_yaml_says(tmp_path, name, kind)
         model = one.facts.model
         driven = {model.joint(j).name for j in one.drive.actuators}
         assert driven == {hand.full_name(n) for n in hand.command_joints}
-        for joint, follow in one.drive.follows.items():
+        for joint, follow in one.drive.couplings.items():
             row = hand.joint_names.index(model.joint(joint).name.removeprefix(f"{side}_"))
             driver = model.joint(follow.driver).name.removeprefix(f"{side}_")
             factor = hand.coupling[row, hand.command_joints.index(driver)]
@@ -236,7 +236,7 @@ def test_what_our_robots_files_say_is_what_robot_yaml_says(tmp_path, name, kind)
         )
         zero = np.zeros((1, len(hand.joint_names)))
         for finger, tip in zip(hand.fingers, hand.tip_names, strict=True):
-            chain = one.found.fingers[one.names.index(finger)]
+            chain = one.parts.fingers[one.names.index(finger)]
             link = model.body(chain.link).name.removeprefix(f"{side}_")
             pose = tree.poses(zero, [link])[0, 0]
             found = pose[:3, :3] @ chain.tip + pose[:3, 3]

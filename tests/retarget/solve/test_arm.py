@@ -108,7 +108,7 @@ def test_an_mjcf_without_ranges_and_speeds(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"none\.xml"):
         load_arm(tmp_path / "none.xml")
     file.write_text(re.sub("<joint[^>]*>", "", text))
-    with pytest.raises(SchemaError, match="hangs on no joint"):
+    with pytest.raises(SchemaError, match="no joint moves"):
         load_arm(file)
 
 

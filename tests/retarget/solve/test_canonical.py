@@ -68,7 +68,7 @@ def test_left_poses_mirror_the_right():
 def test_what_is_kept_fits_the_robot(name):
     for side, hand in load_robot(name, models=OURS).hands.items():
         tree = KinematicTree.of(hand)
-        kept = canonical.kept_calibration(hand)
+        kept = canonical.stored_calibration(hand)
         stale = f"{side} is stale: acehand robots calibrate {name} --overwrite"
         assert kept is not None and kept.sha256 == canonical.fingerprint(hand, tree), stale
         again = canonical.fit_robot(hand, tree)
@@ -90,14 +90,14 @@ def test_another_hand_is_fitted_again(tmp_path, capsys):
                                  "index_proximal: {limits: [0, 1.40]"))  # fmt: skip
     hand = load_robot(file, models=OURS).hand("right")
     tree = KinematicTree.of(hand)
-    assert canonical.kept_calibration(hand).sha256 != canonical.fingerprint(hand, tree)
+    assert canonical.stored_calibration(hand).sha256 != canonical.fingerprint(hand, tree)
     assert main(["robots", "calibrate", str(file)]) == 4  # never replaced unasked
     assert "--overwrite" in capsys.readouterr().err
     assert main(["robots", "calibrate", str(file), "--overwrite", "--json"]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["files"] == [
         str(folder / "calibration.json")
     ]
-    assert canonical.kept_calibration(hand).sha256 == canonical.fingerprint(hand, tree)
+    assert canonical.stored_calibration(hand).sha256 == canonical.fingerprint(hand, tree)
     before = (folder / "calibration.json").read_bytes()
     assert main(["robots", "calibrate", str(file)]) == 0
     assert "calibration.json" in capsys.readouterr().err
@@ -118,7 +118,7 @@ def test_a_weight_of_nothing_leaves_what_is_kept(monkeypatch):
     """A new cost that is off by default; one that is on makes what is kept stale."""
     hand = load_robot("inspire", models=OURS).hand("right")
     tree = KinematicTree.of(hand)
-    kept = canonical.kept_calibration(hand).sha256
+    kept = canonical.stored_calibration(hand).sha256
     monkeypatch.setattr(canonical, "Weights", WeightsWithCentre)
     assert canonical.fingerprint(hand, tree) == kept
     monkeypatch.setattr(canonical, "Weights", lambda: WeightsWithCentre(centre=0.1))

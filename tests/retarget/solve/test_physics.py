@@ -41,7 +41,7 @@ def test_what_could_not_be_followed_is_lowered():
     assert before.rms_tracking_rad > 0.1
     assert after.rms_tracking_rad < 0.6 * before.rms_tracking_rad
     assert after.commanded_penetration_mm < 0.7 * before.commanded_penetration_mm
-    assert limits.kept_by(lowered)
+    assert limits.allows(lowered)
     assert np.abs(lowered - first)[:15].max() < 1e-3  # where nothing touched all is as it was
 
 
