@@ -43,8 +43,13 @@ def _installed(path: tuple[str, ...]) -> Any:
 
 def _entries(group: str) -> dict[str, EntryPoint]:
     """Return the entries of a group by name, this package's first. Raises InputError."""
+    return _entries_of(group, tuple(sys.path))
+
+
+@functools.cache
+def _entries_of(group: str, path: tuple[str, ...]) -> dict[str, EntryPoint]:
     found: dict[str, EntryPoint] = {}
-    entries = _installed(tuple(sys.path)).select(group=group)
+    entries = _installed(path).select(group=group)
     for entry in sorted(entries, key=lambda entry: (not _ours(entry), entry.name)):
         other = found.setdefault(entry.name, entry)
         if other is not entry and not _ours(other):

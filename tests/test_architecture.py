@@ -1,6 +1,7 @@
 """How heavy imports are. Who may import whom: the contracts in pyproject.toml, ``make lint``."""
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import pytest
 
 from acehand_core.cli import retarget
 from helpers import ROOT
-from helpers.commands import hands_file
+from helpers.commands import GRIPPER, hands_file
 
 PACKAGES = ("acehand_core", "retarget", "acehand_ros")
 
@@ -29,8 +30,10 @@ OF_TORCH = [ROOT / "acehand_core" / "ace" / name for name in ("model", "training
 TORCH_LIBRARIES = {"torch", "diffusers", "peft", "safetensors"}
 
 
-def modules() -> list[Path]:
-    return sorted(p for name in PACKAGES for p in (ROOT / name).rglob("*.py"))
+@functools.cache
+def modules() -> dict[Path, ast.Module]:
+    paths = sorted(p for name in PACKAGES for p in (ROOT / name).rglob("*.py"))
+    return {path: ast.parse(path.read_text("utf-8")) for path in paths}
 
 
 #: What reads flags before they are settings, prints a message's settings as flags, or runs hydra.
@@ -52,16 +55,14 @@ NOT_OURS = {
 }
 
 
-@pytest.mark.parametrize(
-    "path",
-    [p for p in modules() if not str(p).endswith(COMMANDS)],
-    ids=lambda p: str(p.relative_to(ROOT)),
-)
-def test_messages_name_settings_and_not_flags(path):
-    texts = [node.value for node in ast.walk(ast.parse(path.read_text("utf-8")))
-             if isinstance(node, ast.Constant) and isinstance(node.value, str)]  # fmt: skip
-    flags = {flag for text in texts for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z]", text)}
-    assert flags <= NOT_OURS
+def test_messages_name_settings_and_not_flags():
+    for path, tree in modules().items():
+        if str(path).endswith(COMMANDS):
+            continue
+        texts = [node.value for node in ast.walk(tree)
+                 if isinstance(node, ast.Constant) and isinstance(node.value, str)]  # fmt: skip
+        flags = {f for text in texts for f in re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z]", text)}
+        assert flags <= NOT_OURS, path
 
 
 def imports(path: Path) -> list[tuple[str, bool, int]]:
@@ -73,7 +74,7 @@ def imports(path: Path) -> list[tuple[str, bool, int]]:
 
     def visit(node, top):
         for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
                 continue
             if isinstance(child, ast.Import):
                 found.extend((alias.name, top, child.lineno) for alias in child.names)
@@ -83,17 +84,17 @@ def imports(path: Path) -> list[tuple[str, bool, int]]:
             inner = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
             visit(child, top and not inner)
 
-    visit(ast.parse(path.read_text("utf-8")), True)
+    visit(modules()[path], True)
     return found
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(ROOT)))
-def test_heavy_libraries_are_imported_where_they_are_needed(path):
-    of_torch = path.stem.endswith("_torch") or any(folder in path.parents for folder in OF_TORCH)
-    for target, top, line in imports(path):
-        library = target.split(".")[0]
-        if library in LAZY and not (of_torch and library in TORCH_LIBRARIES):
-            assert not top, f"{path}:{line}: {target} must be imported where it is needed"
+def test_heavy_libraries_are_imported_where_they_are_needed():
+    for path in modules():
+        of_torch = path.stem.endswith("_torch") or not set(OF_TORCH).isdisjoint(path.parents)
+        for target, top, line in imports(path):
+            library = target.split(".")[0]
+            if library in LAZY and not (of_torch and library in TORCH_LIBRARIES):
+                assert not top, f"{path}:{line}: {target} must be imported where it is needed"
 
 
 @pytest.mark.parametrize(
@@ -130,10 +131,11 @@ def test_the_walk_of_an_input_is_what_runs(tmp_path):
         if step is not None and step not in ran and code.co_qualname == step[0]:
             ran.append(step)
 
-    hands = hands_file(tmp_path / "hands.npz")
+    hands = hands_file(tmp_path / "hands.npz", 6)
+    words = [str(hands), "--output", str(tmp_path / "out"), "-q", *GRIPPER]
     sys.setprofile(seen)
     try:
-        code = retarget.main([str(hands), "--output", str(tmp_path / "out"), "-q"])
+        code = retarget.main(words)
     finally:
         sys.setprofile(None)
     assert code == 0 and ran == steps

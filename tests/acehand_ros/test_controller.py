@@ -73,7 +73,7 @@ def test_a_feasible_motion_is_passed_half_a_frame_late():
     np.testing.assert_allclose(found.velocities[3:-3], speed[3:-2], atol=0.06)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("jitter", "drop"), [(0.0, 0.0), (0.0, 0.2), (0.4, 0.0), (0.3, 0.2)])
 @pytest.mark.parametrize("rate", [0.5, 1.0, 2.0])
 def test_ragged_recordings_become_steady_trajectories(table, tmp_path, jitter, drop, rate):

@@ -217,7 +217,7 @@ def test_the_description_for_ros2_control(loaded):
     assert len(system.findall("joint")) == 6  # a driver is given what it drives
     yaw = system.find("joint[@name='left_thumb_proximal_yaw']/command_interface")
     assert {e.get("name"): e.text for e in yaw} == {"min": "0", "max": "1.308"}
-    with pytest.raises(InputError, match="'baudrate' is not NAME=VALUE"):
+    with pytest.raises(InputError, match="'baudrate'"):
         control.hardware_parameters("baudrate")
-    with pytest.raises(InputError, match="no up hand; valid: left, right"):
+    with pytest.raises(InputError, match="up hand; valid: left, right"):
         control.description(loaded[1], "up")

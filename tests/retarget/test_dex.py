@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from acehand_core.errors import MissingDependencyError
-from acehand_core.types import SIDES
 from helpers.retarget_samples import motion_of, moving_hands, targets_of
 from retarget.retargeting import retarget_motion
 from retarget.robots.robot import load_robot
@@ -73,11 +72,11 @@ def driven_by_hand(side, mode, alpha, joints):
 
 
 @installed
-@pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize(
-    ("mode", "filtered", "alpha"),
-    [("vector", True, 0.2), ("vector", False, 1.0), ("dexpilot", True, 0.2),
-     ("dexpilot", False, 1.0), ("position", True, 1.0), ("position", False, 1.0)],
+    ("side", "mode", "filtered", "alpha"),
+    [("left", "vector", True, 0.2), ("right", "vector", False, 1.0),
+     ("right", "dexpilot", True, 0.2), ("left", "dexpilot", False, 1.0),
+     ("left", "position", True, 1.0), ("right", "position", False, 1.0)],
 )  # fmt: skip
 def test_same_as_driving_the_library(side, mode, filtered, alpha, capsys):
     targets = sample(side)

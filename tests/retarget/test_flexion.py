@@ -90,7 +90,7 @@ def test_the_reach_of_a_finger(name):
         assert reach[0, k] <= 5
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("name", "label"),
     [
@@ -129,7 +129,7 @@ def test_a_held_pose_is_taken(name, label):
     assert self_penetration(hand, trajectory.joints[:, 1]).max() < 1e-3
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_thumb_wraps_over_a_fist(name):
     """Its tip lies before index and middle finger, outside of them, as the human's does."""

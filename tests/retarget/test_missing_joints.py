@@ -44,7 +44,7 @@ def test_a_finger_missing_for_two_seconds_leaves_the_others(whole: RobotTrajecto
     others = [i for i, name in enumerate(names) if name.startswith(("middle", "ring", "pinky"))]
     away = np.degrees(np.abs(trajectory.joints - whole.joints))
     assert len(others) == 6 and away[:, :, others].max() < 1.0
-    assert any("left index fingertip is unknown in 50%" in r for r in trajectory.verdict.reasons)
+    assert any("left index fingertip" in r and "50%" in r for r in trajectory.verdict.reasons)
 
 
 @pytest.mark.parametrize(
@@ -65,9 +65,7 @@ def test_a_pinky_that_is_never_known_idles_and_is_named() -> None:
     trajectory = followed(without(18, 19, 20), "inspire")
     assert trajectory.active.all() and trajectory.verdict.status == "warn"
     for slot, side in enumerate(("left", "right")):
-        assert f"the {side} pinky is never known: the robot's keeps its idle pose" in (
-            trajectory.verdict.reasons
-        )
+        assert any(f"{side} pinky" in reason for reason in trajectory.verdict.reasons)
         hand = retarget.load_robot("inspire").hand(side)
         pinky = hand.command_names.index("pinky")
         assert np.abs(trajectory.commands[:, slot, pinky] - hand.rest[pinky]).max() < 0.05
@@ -83,7 +81,7 @@ def test_a_gripper_needs_thumb_and_index_together() -> None:
     assert trajectory.active.all()
     assert np.abs(trajectory.joints - full.joints).max() < 0.01  # metres
     lacking = without(8)
-    with pytest.raises(InputError, match=r"tips of thumb and index, but the left hand's are never"):
+    with pytest.raises(InputError, match=r"thumb and index.*left hand"):
         followed(lacking, "panda_gripper")
 
 

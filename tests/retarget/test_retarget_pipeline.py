@@ -91,7 +91,7 @@ def test_both_hands(both):
     assert np.nanmean(trajectory.tip_error_m) < 0.012
     # The left thumb comes within 18.6 mm of the middle finger: the only reason.
     (reason,) = trajectory.verdict.reasons
-    assert "left hand cannot close the thumb-middle pinch of 3 frames" in reason
+    assert "left" in reason and "thumb-middle pinch of 3" in reason
     assert trajectory.joint_names == ROBOT.hand("right").joint_names
     assert all(c.residual_m < 0.015 for c in trajectory.calibration)
     assert trajectory.solve_seconds > 0 and trajectory.provenance is motion.provenance
@@ -208,12 +208,12 @@ def test_bases_before_a_camera_that_is_nowhere_stay_where_they_were():
 
 
 def test_an_absent_hand_keeps_its_joints_close():
-    joints = moving_hands(60)
+    joints = moving_hands(40)
     joints[20:26, 1] = np.nan
     trajectory = retarget_motion(motion_of(joints), ROBOT)
     assert_sound(trajectory)
     assert (~trajectory.active[20:26, 1]).all() and trajectory.active[:, 0].all()
-    whole = retarget_motion(motion_of(moving_hands(60)), ROBOT)
+    whole = retarget_motion(motion_of(moving_hands(40)), ROBOT)
     assert np.abs(trajectory.commands - whole.commands)[:, 1].max() < 0.1
 
 
@@ -278,6 +278,7 @@ def test_unknown_method():
         retarget_motion(motion_of(moving_hands(3)), ROBOT, "dex-vectors")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("side", SIDES)
 def test_a_robot_with_one_side(tmp_path, side):
     def drop(root):

@@ -68,7 +68,7 @@ def test_a_clip_between_start_and_stop(node: Any, start: Start, tmp_path: Path) 
     start("clip_recorder", output_dir=tmp_path, image_topic=TOPIC)
     spin_until(node, lambda: camera.publisher.get_subscription_count() == 1, 60)
     refused = trigger(node, "/clip_recorder/stop")
-    assert not refused.success and "No clip is being recorded" in refused.message
+    assert not refused.success and "No clip" in refused.message
     assert trigger(node, "/clip_recorder/start").success
     camera.timer.reset()
     spin_until(node, lambda: camera.sent == 12, 30)
@@ -163,7 +163,7 @@ def test_no_image_and_the_life_cycle(node: Any, start: Start, tmp_path: Path) ->
     # Whoever cleans up lets another have the folder.
     second = start("clip_recorder", output_dir=tmp_path, image_topic=TOPIC)
     code, output = second.wait(60)
-    assert code == 4 and "another clip_recorder records to it" in output, output
+    assert code == 4 and "another clip_recorder" in output, output
     assert "Traceback" not in output
     assert change(Transition.TRANSITION_CLEANUP) and state() == "unconfigured"
     ClipFolder(tmp_path).close()

@@ -285,15 +285,15 @@ def test_what_is_missing_is_named(start: Start, hands: Hands) -> None:
     )  # fmt: skip
     code, output = absent.wait(30)
     assert code == 1 and "Traceback" not in output
-    assert "lft/follow_joint_trajectory: no such action" in output
+    assert "lft/follow_joint_trajectory" in output
     assert "/left_hand/follow_joint_trajectory" in output
     other = start(
         "trajectory_player", source=TRUTH, output="action", hands="right",
         controllers="renesas_inspire_rh56", right_controller="right_hand", wait_for_controller=2.0,
     )  # fmt: skip
     code, output = other.wait(30)
-    assert code == 1 and "joint_states: no position of thumb_proximal_yaw_joint" in output
-    assert "it has those of left_index_intermediate" in output
+    assert code == 1 and "thumb_proximal_yaw_joint" in output
+    assert "left_index_intermediate" in output
 
 
 def test_another_rate_while_the_hands_follow_goals(node: Any, start: Start, hands: Hands) -> None:
@@ -386,7 +386,7 @@ def test_one_hand_off_its_path_stops_both_and_the_player(
         spin_until(node, lambda: player.popen.poll() is not None, 60)
         code, output = player.wait(5)
         assert code == 1, output
-        assert "left hand: left_hand ended the goal: PATH_TOLERANCE_VIOLATED" in output
+        assert "PATH_TOLERANCE_VIOLATED" in output
         assert "The hands hold" in output and "Traceback" not in output
         measured.hear(node, 1.0)
         text = running.text

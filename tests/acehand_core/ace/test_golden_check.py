@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
+from helpers import DATA
 from tools.golden_check import main
 
 
@@ -18,7 +19,10 @@ def check(folder, capsys, *flags):
     return code, json.loads(last), lines
 
 
-def test_every_public_case_passes(golden_folder, capsys):
+@pytest.mark.few(1)
+@pytest.mark.parametrize("every", [False, True], ids=["those of tests/data", "all"])
+def test_every_public_case_passes(every, golden_folder, capsys):
+    golden_folder = golden_folder if every else DATA / "golden"
     code, summary, lines = check(golden_folder, capsys)
     failed = [line for line in lines if not line.startswith("pass")]
     assert failed == [] and code == 0

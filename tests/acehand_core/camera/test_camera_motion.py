@@ -1,5 +1,7 @@
 """Rotations of a camera from its pictures, against views of a textured room drawn here by rays."""
 
+import functools
+
 import cv2
 import numpy as np
 import pytest
@@ -72,6 +74,16 @@ def drawn(camera: Camera, R: np.ndarray) -> list[np.ndarray]:
     return [view(camera, r, np.zeros(3)) for r in R]
 
 
+@functools.cache
+def _seen(lens: str, frame: int) -> np.ndarray:
+    return view(CAMERAS[lens], swaying_at(np.array([frame]))[0], np.zeros(3))
+
+
+def seen(count: int, lens: str = "pinhole") -> list[np.ndarray]:
+    """Return what a head sees that looks about, drawn once for all tests."""
+    return [_seen(lens, frame).copy() for frame in range(count)]
+
+
 def steps_off(motion: CameraMotion, R: np.ndarray, lag: int = 1) -> np.ndarray:
     """Return the errors of the rotations over ``lag`` frames, degrees."""
     true = np.swapaxes(R[:-lag], 1, 2) @ R[lag:]
@@ -86,7 +98,7 @@ def off_degrees(motion: CameraMotion, R: np.ndarray, lag: int) -> float:
 @pytest.mark.parametrize("lens", CAMERAS)
 def test_a_head_that_only_turns(lens):
     R = swaying(45)
-    motion = estimate_rotations(drawn(CAMERAS[lens], R), CAMERAS[lens])
+    motion = estimate_rotations(seen(45, lens), CAMERAS[lens])
     assert not motion.broken.any()
     # A slow turn and a slow movement look nearly alike at this size: most of the error is that.
     assert off_degrees(motion, R, 1) < 0.1 and off_degrees(motion, R, 30) < 1.0
@@ -125,7 +137,7 @@ def test_a_still_camera_does_not_turn():
 
 def test_larger_pictures_are_made_smaller():
     R, large = swaying(12), PINHOLE.rescaled(1280, 960)
-    grown = [cv2.resize(f, (1280, 960), interpolation=cv2.INTER_CUBIC) for f in drawn(PINHOLE, R)]
+    grown = [cv2.resize(f, (1280, 960), interpolation=cv2.INTER_CUBIC) for f in seen(12)]
     rgb = [np.stack([f] * 3, -1) for f in grown]
     motion = estimate_rotations(rgb, large, lambda number: np.zeros((960, 1280), bool))
     assert off_degrees(motion, R, 1) < 0.08
@@ -168,14 +180,13 @@ def covered(kind: str, frame: np.ndarray, rng: np.random.Generator) -> np.ndarra
 @pytest.mark.parametrize("kind", ["bars", "circle", "undistorted", "words"])
 def test_borders_and_words_are_no_scene_that_stands_still(kind):
     R, rng = swaying(40), np.random.default_rng(3)
-    motion = estimate_rotations([covered(kind, f, rng) for f in drawn(PINHOLE, R)], PINHOLE)
+    motion = estimate_rotations([covered(kind, f, rng) for f in seen(40)], PINHOLE)
     assert not motion.broken.any() and off_degrees(motion, R, 1) < 0.2
 
 
 def test_a_picture_that_hands_nearly_fill():
     """A hand covers all but two strips at the sides, and waves: it turns the result if unmasked."""
-    R, hand = swaying(30), np.zeros((240, 320), bool)
-    frames = drawn(PINHOLE, R)
+    R, hand, frames = swaying(30), np.zeros((240, 320), bool), seen(30)
     hand[:, 40:280] = True
     for t, frame in enumerate(frames):
         waving = np.roll(TEXTURES[4], (5 * t, 3 * t), (0, 1))[:240, :320]
@@ -188,7 +199,7 @@ def test_a_picture_that_hands_nearly_fill():
 def test_black_frames_a_cut_and_what_lies_between():
     R = swaying(40)
     other = rotations.exp(np.array([0.0, 2.6, 0.3])) @ R[:10]
-    frames = drawn(PINHOLE, np.concatenate([R, other]))
+    frames = seen(40) + drawn(PINHOLE, other)
     frames[12:20] = [np.zeros_like(frames[0])] * 8
     motion = estimate_rotations(frames, PINHOLE)
     assert np.flatnonzero(motion.broken).tolist() == [*range(12, 21), 40]
@@ -202,7 +213,7 @@ def test_black_frames_a_cut_and_what_lies_between():
 @pytest.mark.parametrize("kind", [0, 128, 255, "masked"])
 def test_nothing_to_follow(kind):
     """Pictures of one colour, or masked as a whole."""
-    frames = drawn(PINHOLE, swaying(4))
+    frames = seen(4)
     if kind != "masked":
         frames = [np.full((240, 320), kind, np.uint8)] * 4
     mask = np.full((240, 320), kind == "masked")

@@ -455,7 +455,7 @@ def test_unusable_cameras_say_why(change: dict, message: str) -> None:
 @pytest.mark.parametrize("name", VALID)
 def test_missing_field_is_named(name: str) -> None:
     values = {k: v for k, v in VALID.items() if k != name}
-    with pytest.raises(CalibrationError, match=rf"cam\.json: camera field '{name}' is missing"):
+    with pytest.raises(CalibrationError, match=rf"cam\.json: .*'{name}'"):
         Camera.from_json(values, "cam.json")
     with pytest.raises(CalibrationError, match=rf"^camera field '{name}'"):
         Camera.from_json(values)

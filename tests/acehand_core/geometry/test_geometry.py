@@ -243,6 +243,7 @@ def test_similarity_recovers_exact_data(seed, count):
         np.testing.assert_allclose(found[1], rotation, atol=1e-6)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("scale_range", [None, (1.0, 1.0), (0.9, 1.3), (2.0, 3.0)])
 @pytest.mark.parametrize("seed", range(4))
 def test_similarity_is_the_best_a_brute_search_finds(seed, scale_range):

@@ -22,7 +22,8 @@ from acehand_core.lerobot.check import check_dataset
 from acehand_core.lerobot.columns import Column, Form, Layout, Sources, features
 from acehand_core.motion import HandMotion
 from helpers import ROOT
-from helpers.commands import Run, hands_file
+from helpers.commands import GripperRun as Run
+from helpers.commands import hands_file
 from helpers.retarget_samples import motion_of, moving_hands
 from retarget.retargeting import retarget_motion
 from retarget.robots.robot import load_robot

@@ -33,7 +33,7 @@ def test_a_full_disk_at_any_step_of_appending_changes_nothing(dataset, tmp_path)
             samples.steps_to(disk),
             open_for_append(root, 30, samples.FEATURES, samples.ROBOT) as writer,
         ):
-            with pytest.raises(OutputError, match="No space left on device"):
+            with pytest.raises(OutputError, match="No space left"):
                 samples.add(writer, *MORE, seed=3)
             assert samples.snapshot(root) == before and samples.names_in(root.parent) == ["data"]
             failed.append(disk.seen[at])
@@ -72,7 +72,7 @@ def test_a_full_disk_while_tidying_up_is_no_failure(own):
 def test_a_full_disk_while_starting_a_dataset_leaves_nothing(tmp_path):
     for at in (0, 6, 12, 15):
         full = samples.steps_to(FullDisk(at))
-        with full, pytest.raises(OutputError, match="No space left on device"):
+        with full, pytest.raises(OutputError, match="No space left"):
             samples.write(tmp_path / "data")
         assert samples.names_in(tmp_path) == []
 

@@ -101,7 +101,7 @@ def test_edits_of_ours_and_of_lerobots_in_turn(tmp_path):
         assert check_every_frame(edited / f"chain-{name}") == [], name
     again = tmp_path / "again" / "datasets"
     merge_datasets([edited / "chain-delete_episodes", edited / "chain-split" / "val"], again / "x")
-    with pytest.raises(InputError, match="no episode would be left"):
+    with pytest.raises(InputError, match="no episode"):
         trim_episodes(again / "x", TrimRules(min_seconds=2), write_sidecars)
     trimmed = trim_episodes(again / "x", TrimRules(min_seconds=1.1), write_sidecars)
     assert [entry["episode"] for entry in trimmed.trimmed] == [1]

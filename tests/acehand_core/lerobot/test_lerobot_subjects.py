@@ -3,7 +3,8 @@
 import json
 
 from acehand_core.lerobot.dataset import read_provenance
-from helpers.commands import Acehand, Run, hands_file
+from helpers.commands import Acehand, hands_file
+from helpers.commands import GripperRun as Run
 
 
 def test_the_main_job_keeps_the_subject(tmp_path, capsys):
@@ -37,9 +38,9 @@ def test_the_main_job_keeps_the_subject(tmp_path, capsys):
     card = ("dataset", "info", root, "--card", root / "README.md")
     assert Acehand(capsys, *card).code == 0
     text = (root / "README.md").read_text()
-    assert "2 episodes of 1 recordings of 1 subject and others," in text and "s01" not in text
+    assert "1 subject and others" in text and "s01" not in text
     assert Acehand(capsys, "dataset", "filter", root, 1).code == 0
     assert Acehand(capsys, *card, "--overwrite").code == 0
     text = (root / "README.md").read_text()
-    assert "1 episodes of 1 recordings of 1 subject," in text and "- robot: `inspire`" in text
-    assert "robot model inspire" in text and "s01" not in text
+    assert "1 subject," in text and "- robot: `panda_gripper`" in text
+    assert "robot model panda_gripper" in text and "s01" not in text

@@ -16,7 +16,7 @@ from acehand_core.recordings.options import RecordingOptions
 from acehand_core.recordings.registry import Registry, open_recording
 from helpers import lerobot_samples as samples
 from helpers import older_datasets
-from helpers.commands import Acehand, Run, video_and_hands
+from helpers.commands import GRIPPER, Acehand, Run, video_and_hands
 from helpers.lerobot_samples import check_every_frame
 
 COUNT = 6
@@ -46,7 +46,7 @@ def old(new, tmp_path):
 
 def job(inputs: list[Path]) -> list[str]:
     video, hands = inputs
-    return [str(video), "--tracker", str(hands), "--no-overlay"]
+    return [str(video), "--tracker", str(hands), "--no-overlay", *GRIPPER]
 
 
 def joints_of(root: Path) -> np.ndarray:
@@ -94,7 +94,7 @@ def test_others_read_it_as_before(old, new, tmp_path, capsys):
     hands = old / "acehand" / "episode_000000" / "hand_motion.parquet"
     calibration = old / "acehand" / "episode_000000" / "calibration.json"
     out = tmp_path / "out"
-    assert Run(capsys, hands, "--calibration", calibration, "--output", out).code == 0
+    assert Run(capsys, hands, "--calibration", calibration, "--output", out, *GRIPPER).code == 0
     assert not [name for name, data in samples.snapshot(out).items() if b"somebody" in data]
     pytest.importorskip("rosbags")
     assert Acehand(capsys, "bag", "write", old, "--output", tmp_path / "bag").code == 0

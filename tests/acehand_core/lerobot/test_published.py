@@ -14,7 +14,8 @@ from acehand_core.motion import Recording
 from acehand_core.provenance import Provenance, without_folder
 from acehand_core.recordings.hands_file import read_hand_motion
 from helpers import lerobot_samples as samples
-from helpers.commands import Acehand, Run, video_and_hands
+from helpers.commands import Acehand, video_and_hands
+from helpers.commands import GripperRun as Run
 
 #: A folder that no other file names.
 MAKER = "jane-q-maker"

@@ -18,7 +18,7 @@ from acehand_core.lerobot.repair import repair
 from acehand_core.lerobot.transaction import STAGING
 from acehand_core.recordings.video import VideoFrames
 from helpers import lerobot_samples as samples
-from helpers.commands import Acehand, Run, hands_file, run_helper, video_and_hands
+from helpers.commands import GRIPPER, Acehand, Run, hands_file, run_helper, video_and_hands
 
 FIRST = "acehand/episode_000000"
 SHARES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
@@ -41,7 +41,7 @@ def whole(inputs, tmp_path_factory):
 
 def job(inputs: list[Path], output: Path) -> list[str]:
     video, hands = inputs
-    return [str(video), "--tracker", str(hands), "--output", str(output)]
+    return [str(video), "--tracker", str(hands), "--output", str(output), *GRIPPER]
 
 
 def killed_at(moment: str, *arguments: object) -> None:
@@ -127,7 +127,7 @@ def test_a_disk_that_is_full_when_pictures_are_drawn(inputs, whole, tmp_path, ca
     with monkeypatch.context() as patch:
         patch.setattr(atomic, "sync", full)
         run = Run(capsys, *job(inputs, root))
-    assert run.code == 4 and "No space left on device" in run.messages
+    assert run.code == 4 and "No space left" in run.messages
     assert [str(p) for p in check_dataset(root) if "overlay.mp4" in str(p)]
     assert Run(capsys, *job(inputs, root), "--resume").code == 0
     assert_same_extras(root, whole)
@@ -152,7 +152,7 @@ def test_what_an_older_version_left_out_is_made_again(lost, inputs, whole, tmp_p
 def test_an_episode_that_is_dropped_takes_its_pictures_along(whole, tmp_path):
     root = shutil.copytree(whole, tmp_path / "data")
     shutil.copytree(root / FIRST, root / "acehand" / "episode_000001")
-    assert "moved acehand/episode_000001 to .unreferenced" in repair(root)
+    assert any("acehand/episode_000001 to .unreferenced" in done for done in repair(root))
     assert samples.names_in(root / "acehand") == ["episode_000000"]
     assert (root / ".unreferenced" / "acehand" / "episode_000001" / "report.json").is_file()
 
@@ -174,13 +174,13 @@ def assert_exact(root: Path) -> None:
 def test_a_run_killed_before_its_statistics_is_finished(tmp_path, capsys):
     both = [hands_file(tmp_path / "a.npz", 9), hands_file(tmp_path / "b.npz", 5)]
     root = tmp_path / "data"
-    killed_at("statistics", *both, "--output", root)
+    killed_at("statistics", *both, "--output", root, *GRIPPER)
     with pytest.raises(AssertionError):
         assert_exact(root)
     (problem,) = check_dataset(root)
     assert problem.path == "meta/stats.json" and "existing=resume" in str(problem)
     other = shutil.copytree(root, tmp_path / "other")
-    run = Run(capsys, *both, "--output", root, "--resume")
+    run = Run(capsys, *both, "--output", root, "--resume", *GRIPPER)
     assert run.code == 0 and run.json["skipped"] == [str(path) for path in both]
     repaired = Acehand(capsys, "dataset", "check", other, "--repair")
     assert repaired.code == 0 and "quantiles" in repaired.json["repaired"][0]
@@ -208,13 +208,13 @@ def test_a_failure_while_exact_statistics_are_written(step, failure, code, tmp_p
             raise failure
 
     with samples.steps_to(fail):
-        run = Run(capsys, *both, "--output", root)
+        run = Run(capsys, *both, "--output", root, *GRIPPER)
     assert run.code == code and len(run.json["episodes"]) == 2
     assert seen[-1] == step and STAGING not in samples.names_in(root)
     assert [problem.path for problem in check_dataset(root)] == ["meta/stats.json"]
     mended = shutil.copytree(root, tmp_path / "mended")
     repair(mended)
-    assert Run(capsys, *both, "--output", root, "--resume").code == 0
+    assert Run(capsys, *both, "--output", root, "--resume", *GRIPPER).code == 0
     for whole in (root, mended):
         assert_exact(whole)
         assert check_dataset(whole) == []

@@ -228,7 +228,7 @@ def test_encodings_that_are_no_picture(tmp_path: Path) -> None:
         for i, encoding in enumerate(("32FC1", "bayer_rggb16", "rgb9")):  # OpenCV needs 3 x 3
             bag.pixels(np.zeros((2, 8), np.uint8), (2, 2), START + i, encoding)
     with pytest.raises(
-        InputError, match=r"32FC1.*distances(.|\n)*2 x 2 .*rggb16(.|\n)*rgb9.*Did you mean 'rgb8'"
+        InputError, match=r"32FC1.*distances(.|\n)*2 x 2 .*rggb16(.|\n)*rgb9.*'rgb8'"
     ):
         index_of(tmp_path / "bag")
 

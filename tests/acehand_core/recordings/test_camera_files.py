@@ -217,9 +217,7 @@ def test_raw_or_rectified_is_asked(tmp_path: Path, model: str) -> None:
     lens = Lens(d=(-0.3, 0.1, 1e-3, 2e-3, 0.0)[: 5 if model == "plumb_bob" else 4])
     p = [500.0, 0, 640.5, 0, 0, 510.0, 360.25, 0, 0, 0, 1, 0]
     path = samples.ros_calibration(tmp_path / "ost.yaml", lens, model, p)
-    with pytest.raises(
-        CalibrationError, match=r"raw, rectified; say which.*ost\.yaml:raw.*image_r"
-    ):
+    with pytest.raises(CalibrationError, match=r"raw, rectified.*ost\.yaml:raw.*image_r"):
         load_camera(path)
     assert load_camera(f"{path}:raw").fx == lens.fx
     rectified = load_camera(f"{path}:rectified")
@@ -283,7 +281,7 @@ def test_hints_may_fill_in_but_not_contradict(tmp_path: Path) -> None:
         load_camera(path)
     assert read_camera(path, CameraHints(size=(1280, 720))).camera.height == 720
     path = samples.opencv(path, five, distortion_coefficients=None)
-    with pytest.raises(CalibrationError, match=r"no distortion coefficients.*the file has: calibr"):
+    with pytest.raises(CalibrationError, match=r"distortion.*the file has: calibr"):
         load_camera(path)
     assert read_camera(path, CameraHints(model="pinhole")).camera.model == "pinhole"
 
@@ -464,4 +462,4 @@ def test_a_recording_with_a_chosen_camera(tmp_path: Path) -> None:
     recording = open_recording(tmp_path / "a.mp4", options)
     assert recording.camera.model == "pinhole" and 55.0 < recording.camera.fx < 60.0
     assert recording.processing["undistorted"]["distortion"][:2] == [-0.1, 0.02]
-    assert "camera cam0 of a Kalibr camchain" in recording.notes
+    assert any("cam0" in note and "Kalibr" in note for note in recording.notes)

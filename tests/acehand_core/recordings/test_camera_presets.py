@@ -102,7 +102,7 @@ def test_a_video_with_a_preset(tmp_path: Path) -> None:
     for mirrored in (False, True):
         wide = open_recording(video, camera_preset="gopro_wide", mirrored=mirrored)
         assert wide.camera == lens.whole_view() and wide.processing["undistorted"] == lens.to_json()
-    with pytest.raises(InputError, match="`intrinsics`, `camera` and `camera_preset`"):
+    with pytest.raises(InputError, match=r"`intrinsics`.*`camera`.*`camera_preset`"):
         open_recording(video, camera_preset="phone", intrinsics=(500, 500, 320, 180))
     # Datasets from before it was there can be resumed, but not with another preset.
     given = JobSettings(reading=RecordingOptions(camera_preset="aria")).shaping(30)
@@ -131,7 +131,7 @@ def test_without_a_camera_the_note_names_what_to_give(tmp_path: Path) -> None:
     for name in ("`camera_preset`", "`camera`", "`camera_estimate`"):
         assert name in note
     # Of 3:2 pictures: those whose pictures may be cropped; Aria's are square.
-    assert "this shape webcam, logitech_c920, phone)" in note
+    assert "webcam, logitech_c920, phone" in note
     square = presets_for(1408, 1408)
     assert "aria" in square and "gopro_wide" not in square
 
@@ -229,7 +229,7 @@ def test_pictures_that_give_no_camera(tmp_path: Path, estimates) -> None:
     estimates.camera = None
     refused = open_recording(write_video(tmp_path / "v.mp4", frames=2), camera_estimate=True)
     (note,) = refused.notes
-    assert refused.camera is None and "lines: there are too few straight lines" in note
+    assert refused.camera is None and "too few straight lines" in note
     video = phone_video(tmp_path / "a.mov", (640, 480), "iPhone 12", "com.apple.quicktime.model")
     phone = open_recording(video, camera_estimate=True)
     assert phone.camera == preset_camera("phone", 640, 480) and len(phone.notes) == 2
@@ -348,7 +348,7 @@ def test_a_gopros_lenses(tmp_path: Path) -> None:
     for style, keys in ((b"S", b""), (b"W", zoom)):
         recording = open_recording(gopro(path, size, style, 130.1, last=keys))
         assert recording.camera is None
-        assert any("field of view is not used" in note for note in recording.notes)
+        assert any("field of view" in note for note in recording.notes)
     # A polynomial that turns back is no lens.
     bad = key(b"POLY", b"f", 4, 3, struct.pack(">3f", 0, 1, -1))
     turned = open_recording(gopro(path, size, b"W", 130.1, last=bad))

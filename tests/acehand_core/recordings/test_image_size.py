@@ -89,7 +89,7 @@ def test_one_dataset_of_several_sizes(tmp_path, capsys, fit: str) -> None:
         assert (frame[:, :50].max() < 24) == (fit == "letterbox")
 
     more = Run(capsys, EXAMPLE, *job, "--append")
-    assert more.code == 2 and "shape of 'observation.images.ego' is [480, 640, 3]" in more.messages
+    assert more.code == 2 and "'observation.images.ego' is [480, 640, 3]" in more.messages
 
 
 def test_sizes_that_no_video_can_have(capsys, tmp_path) -> None:

@@ -74,16 +74,16 @@ def test_another_unit_is_named(name: str, given: str, true: str) -> None:
 @pytest.mark.parametrize("name", ["recorded", "rendered", "moving"])
 def test_the_other_hand_is_named(name: str) -> None:
     right = SAMPLES[name][:, 1]
-    with pytest.raises(SchemaError, match=r"look like a right hand.*`hands=right`"):
+    with pytest.raises(SchemaError, match=r"a right hand.*`hands=right`"):
         motion_from_joints(right, side="left", fps=30)
     for mirrored in (right * FLIP, right[..., [0, 2, 1]]):  # an axis turned over, two exchanged
-        with pytest.raises(SchemaError, match=r"look like a left hand.*one axis points the other"):
+        with pytest.raises(SchemaError, match=r"a left hand.*one axis"):
             motion_from_joints(mirrored, side="right", fps=30)
 
 
 def test_two_hands_in_the_wrong_slots() -> None:
     for wrong in (moving_hands(60)[:, ::-1], moving_hands(60) * FLIP):
-        with pytest.raises(SchemaError, match=r"both hands .*swapped .*or one axis"):
+        with pytest.raises(SchemaError, match=r"both hands.*swapped.*axis"):
             motion_from_joints(wrong, fps=30)
 
 

@@ -37,7 +37,7 @@ PUBLISHED = {
 def test_orders_are_the_published_ones(name: str) -> None:
     theirs = made.written(RIGHT, PUBLISHED[name])
     if name == "mano16":
-        with pytest.raises(SchemaError, match=r"fingertips.*the least is the wrist"):
+        with pytest.raises(SchemaError, match=r"fingertips.*the wrist"):
             motion_from_joints(theirs, order=name, side="right")
         return
     motion = motion_from_joints(theirs, order=name, side="right", fps=30)
@@ -217,7 +217,7 @@ def test_a_misspelt_column_is_named(tmp_path: Path) -> None:
     rows = [header, *([*row.ravel(), 0, 0] for row in RIGHT)]
     path, text = tmp_path / "a.csv", "\n".join(",".join(map(str, row)) for row in rows)
     path.write_text(text)
-    with pytest.raises(SchemaError, match=r"'right_indx_mcp_x'.*mean index_mcp"):
+    with pytest.raises(SchemaError, match=r"'right_indx_mcp_x'.*index_mcp"):
         read_motion_file(path)
     absent = mapped(path, "names: {right_indx_mcp: '-'}").joints_camera
     path.write_text(text.replace("indx", "index"))
@@ -426,7 +426,7 @@ def test_mistakes_in_mappings_are_named(text: str, message: str, tmp_path: Path)
     with pytest.raises(SchemaError, match=message) as error:
         load_map(str(path))
     assert str(error.value).startswith(str(path))
-    with pytest.raises(InputError, match=r"`keypoints=.*Did you mean 'manus'"):
+    with pytest.raises(InputError, match=r"`keypoints=.*'manus'"):
         load_map("mannus")
 
 
@@ -438,7 +438,7 @@ def test_a_knuckle_that_is_never_given_is_that_of_the_mean_hand() -> None:
     motion = motion_from_joints(missing, side="right")
     np.testing.assert_allclose(motion.joints_camera[:, 1, 17], joints[:, 17], atol=1e-9)
     assert np.isnan(motion.joints_camera[:, 1, 18:]).all() and motion.known[:, 1].all()
-    assert any("a knuckle of the right hand was estimated" in n for n in motion.provenance.notes)
+    assert any("knuckle of the right hand" in n for n in motion.provenance.notes)
     rest = CapsuleHand().rest_keypoints("right", np.zeros(10))
     spread = np.linalg.norm(rest[17] - rest[5]) * 1.2
     measured = np.linalg.norm(motion.joints_camera[0, 1, 17] - joints[0, 5])
@@ -452,7 +452,7 @@ def test_the_wrist_is_interpolated_over_short_gaps() -> None:
     off = np.linalg.norm(motion.joints_camera[:, 1, 0] - RIGHT[:, 0], axis=-1)
     assert off[:8].max() < 0.001 and 0 < off[10:20].max() < 0.008
     assert motion.known[:25, 1].all() and not motion.known[25:, 1].any()
-    assert any("wrist of the right hand was estimated" in n for n in motion.provenance.notes)
+    assert any("wrist of the right hand" in n for n in motion.provenance.notes)
 
 
 @pytest.mark.parametrize(
@@ -462,5 +462,5 @@ def test_the_wrist_is_interpolated_over_short_gaps() -> None:
 def test_the_palm_must_be_given(lacking: list[int], name: str) -> None:
     joints = RIGHT.copy()
     joints[:, lacking] = np.nan
-    with pytest.raises(SchemaError, match=f"of the right hand {name} are never given; the least"):
+    with pytest.raises(SchemaError, match=f"right hand {name} .*the least"):
         motion_from_joints(joints, side="right")

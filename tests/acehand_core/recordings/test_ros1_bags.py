@@ -176,7 +176,7 @@ def test_a_damaged_chunk(tmp_path: Path, compression: str) -> None:
     path.write_bytes(data)
     index = index_of(path)
     assert index.dropped.by_topic == {TOPIC: 2}
-    assert any("messages that cannot be read" in remark for remark in index.dropped.remarks)
+    assert any("cannot be read" in remark for remark in index.dropped.remarks)
     assert_same(index, [*images[:2], *images[4:]])
 
 
@@ -238,7 +238,7 @@ def test_realsense_depth_in_other_units(tmp_path: Path) -> None:
     viewer_bag(tmp_path / "a.bag", "1", 0.00025)
     index = index_of(tmp_path / "a.bag")
     assert len(index.whole) == 3 and index.whole.depth is None
-    assert any("depth of 0.00025 m per count" in remark for remark in index.dropped.remarks)
+    assert any("0.00025 m" in remark for remark in index.dropped.remarks)
 
 
 def test_an_ordinary_frame_called_1(tmp_path: Path) -> None:

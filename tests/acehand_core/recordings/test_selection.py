@@ -79,7 +79,7 @@ def test_a_view_gives_the_frame_nearest_in_time_to_each_frame(gaps, first):
     away = np.abs(stamps[expected] - times)
     limit = max(1e9 / 30, np.median(gaps)) / 2 + 1e6
     if (away > limit).sum() * 2 >= 20:
-        with pytest.raises(InputError, match="of 20 frames have no picture of it"):
+        with pytest.raises(InputError, match="of 20 frames"):
             check_together(main, stamps, "it")
     else:
         check_together(main, stamps, "it")

@@ -260,7 +260,7 @@ def test_choosing_by_name_or_file(table, tmp_path):
     assert make_tracker("auto", BOTH).name == "mediapipe"
     with pytest.raises(InputError, match=r"none\.npz"):
         open_tracked(tmp_path / "none.npz", "auto", BOTH, RecordingOptions())
-    with pytest.raises(InputError, match=r"'mediapip'.*Did you mean 'mediapipe'"):
+    with pytest.raises(InputError, match=r"'mediapip'.*'mediapipe'"):
         make_tracker("mediapip", BOTH)
 
 

@@ -217,5 +217,5 @@ def test_a_full_disk_is_an_output_error_and_leaves_nothing(tmp_path: Path, limit
     path = {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
     words = [sys.executable, "-c", _FULL_DISK, str(tmp_path / "out.mp4"), str(limit)]
     printed = subprocess.check_output(words, env=os.environ | path, text=True, timeout=60)
-    assert "out.mp4: cannot write: File too large" in printed
+    assert "out.mp4" in printed and "File too large" in printed
     assert list(tmp_path.iterdir()) == []

@@ -11,7 +11,8 @@ from acehand_core.motion import RobotTrajectory
 from acehand_core.pipeline import converter as main_run
 from acehand_core.review.inspect import robot_of
 from acehand_core.review.measures import episode_measures
-from helpers.commands import Run, hands_file
+from helpers.commands import GripperRun as Run
+from helpers.commands import hands_file
 from helpers.retarget_samples import moving_hands
 from retarget.replay.checks import CHECKS, findings, status_of
 from retarget.retargeting import judge

@@ -30,7 +30,7 @@ from acehand_core.trackers.skin_depth import outline_share
 from acehand_core.types import Side
 from benchmarks import photographs, provenance
 
-FRAMES = 60
+FRAMES = 45
 FOLDER = provenance.shared_folder() / "data" / "stereo_hand"
 photographed = pytest.mark.skipif(
     not FOLDER.is_dir(), reason="needs stereo_hand of the shared data"

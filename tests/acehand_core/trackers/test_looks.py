@@ -166,13 +166,13 @@ def test_segments_are_a_single_pass(network, count):
 @pytest.mark.parametrize("seed", range(3))
 def test_the_number_of_processors_does_not_matter(network, monkeypatch, seed):
     """Although the network remembers: segments are cut by frames, not by workers."""
-    network.hands = random_hands(seed, 95)
+    network.hands = random_hands(seed, 45)
     results = []
-    for cpus in (1, 2, 7, None):
+    for cpus in (1, 2, 7):
         monkeypatch.setenv("ACEHAND_THREADS", str(cpus))
-        results.append(redetection.forward_pass(Frames(95), FPS, no_progress, NO_CACHE))
+        results.append(redetection.forward_pass(Frames(45), FPS, no_progress, NO_CACHE))
     assert all(same(results[0], other) for other in results[1:])
-    assert sum(map(len, results[0])) > 20
+    assert sum(map(len, results[0])) > 10
 
 
 @pytest.mark.parametrize(("segment", "most"), [(10, 400), (200, 400)])

@@ -151,7 +151,7 @@ def test_an_exploding_simulation_is_counted_and_leaves_no_log(right, tmp_path, m
 def test_commands_that_are_not_finite_are_refused(right, value):
     commands = open_hand(right, 5)
     commands[3, right.command_names.index("thumb_bend")] = value
-    with pytest.raises(InputError, match=r"'thumb_bend' is (nan|inf) at frame 3"):
+    with pytest.raises(InputError, match=r"'thumb_bend' is (nan|inf) .*3"):
         replay(right, commands, times(5))
 
 

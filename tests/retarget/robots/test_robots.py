@@ -12,6 +12,7 @@ from scipy.spatial.transform import Rotation
 from acehand_core.errors import InputError, SchemaError
 from acehand_core.geometry import frames, rotations
 from acehand_core.types import SIDES
+from helpers import SLOW
 from helpers.makers_files import edited_copy
 from helpers.retarget_samples import (
     FPS,
@@ -82,7 +83,7 @@ def test_recovers_its_own_motions_over_the_whole_range(named_hand):
     """With tracking terms alone, every motion: a robot whose joints bend both ways as well."""
     _, hand = named_hand
     tracking = Weights(pinch=0.0, rest=1e-8, acceleration=0.0, jerk=0.0, contact=0.0)
-    for seed in range(8):
+    for seed in range(8 if SLOW else 3):
         commands = wide_commands(hand, seed)
         assert np.abs(recovered(hand, commands, tracking) - commands).max() < 1e-3, seed
 
@@ -395,7 +396,7 @@ def test_a_gripper_too_slow_for_the_pinches_says_which_it_misses(tmp_path):
     assert trajectory.verdict.status == "fail"  # its jaws hardly move where the human's do
     first = np.split(closed, np.flatnonzero(np.diff(closed) > 1) + 1)[0]
     (reason,) = (reason for reason in trajectory.verdict.reasons if "misses" in reason)
-    assert "right hand misses 4 of 4 thumb-index" in reason
+    assert "right" in reason and "4 of 4 thumb-index" in reason
     assert f"frames {first[0]} to {first[-1]}, " in reason
     assert f"{opening[closed].max() * 1e3:.0f} mm" in reason
 

@@ -177,7 +177,7 @@ def test_the_verdict_names_what_is_not_reached(arm, tmp_path: Path) -> None:
     short = ArmSettings(urdf(tmp_path / "short.urdf", speed=0.001))
     bad = attach_arms(trajectory, short.load(), short)
     assert bad.verdict.status == "fail"  # more than 20 %
-    assert "the right arm does not reach " in bad.verdict.reasons[-1]
+    assert "right arm" in bad.verdict.reasons[-1]
     with pytest.raises(InputError, match="relative to the"):
         unplaced = retarget_motion(motion_of(moving_hands(5), placed=False), load_robot("inspire"))
         attach_arms(unplaced, settings.load(), settings)
@@ -245,7 +245,7 @@ def test_the_page_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
         tables = [np.array(arm["T_frame_table"])[1, 3] for arm in arms.values()]
         bases = [np.array(arm["T_frame_arm"])[1, 3] for arm in arms.values()]
         assert tables == pytest.approx(bases) and bases[0] == pytest.approx(bases[1])
-        assert "assumed: a table at the height of the bases (`arm_table`)" in arms["left"]["notes"]
+        assert any("`arm_table`" in note for note in arms["left"]["notes"])
         assert all(arm["collision_frames"] == 0 for arm in arms.values())
     # Given: 0.35 m below the camera, upright, on a table that is there.
     stood = np.array(entries["our_stand"]["arm"]["left"]["T_frame_arm"])

@@ -160,7 +160,7 @@ def test_a_pinch_out_of_reach_comes_as_near_as_it_can(side, finger, nearest_mm):
     assert apart[0] == pytest.approx(np.linalg.norm(thumb - other) * 1e3, abs=1)
 
     (note,) = impossible_pinches(hand, tree, targets)
-    assert f"{side} hand cannot close the thumb-{finger} pinch" in note
+    assert f"thumb-{finger}" in note and side in note
     assert f"{nearest_mm:.0f} mm" in note
 
 
@@ -192,7 +192,7 @@ def test_a_pinch_that_is_closed_in_under_half_of_its_frames_is_missed(closing_ha
     assert len(notes) == missed
     if missed:
         thumb, index = tree.points(hand.expand(commands[:1]), ["thumb_tip", "index_tip"])[0]
-        assert "right hand misses 1 of 1 thumb-index" in notes[0] and "20 to 39" in notes[0]
+        assert "right" in notes[0] and "1 of 1 thumb-index" in notes[0] and "20 to 39" in notes[0]
         assert f"up to {np.linalg.norm(thumb - index) * 1e3:.0f} mm" in notes[0]
 
 

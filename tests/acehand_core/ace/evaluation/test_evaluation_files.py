@@ -68,9 +68,7 @@ def test_segments_of_two_hand_models_are_not_averaged(folders):
     other = replace(TRUTH, hand_model="mano")
     write_hand_motion(other, folders / "truth" / "two.parquet", overwrite=True)
     truth = open_ground_truth(folders / "truth")
-    with pytest.raises(
-        SchemaError, match=r"two: the hand model .* 'mano', that of one is 'acehand'"
-    ):
+    with pytest.raises(SchemaError, match=r"two: .*'mano'.*'acehand'"):
         evaluate_predictions(folders / "guess", truth, Options())
 
 

@@ -158,7 +158,7 @@ def test_hawor_chunks(tmp_path, truth):
     (folder.parent / "0" / "4_4.json").unlink()
     assert "ends 2 frames before" in imported(tmp_path, "hawor")[1]
     (folder / "0_9.json").write_text(json.dumps(chunk))
-    with pytest.raises(SchemaError, match=r"0_9\.json: 'init_root_orient' has shape"):
+    with pytest.raises(SchemaError, match=r"0_9\.json: 'init_root_orient'"):
         imported(tmp_path, "hawor")
 
 

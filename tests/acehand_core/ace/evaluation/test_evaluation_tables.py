@@ -144,9 +144,9 @@ def test_rows_made_otherwise_than_the_quoted_ones_are_marked(evaluation, capsys,
     assert differences(scored(evaluation, dataset="mine")) == []
 
     run = Acehand(capsys, "evaluate", evaluation, "--report", tmp_path / "report")
-    assert run.code == 0 and "warning: one.json does not compare" in run.err
+    assert run.code == 0 and "one.json" in run.err
     text = (tmp_path / "report/report.md").read_text()
-    assert "[1]* was not made like the quoted rows: segments: 1, the paper 291" in text
+    assert "[1]*" in text and "segments: 1, the paper 291" in text
     ours = [row for row in text.splitlines() if row.startswith("| A &lt;method")]
     assert ours and all(row.split("|")[-2].strip() == "[1]*" for row in ours)
 

@@ -106,7 +106,7 @@ def test_pictures_of_another_size_are_refused(tmp_path, kind):
         media.write_video(folder / media.VIDEO, wide, 30.0, "visual")
     else:
         media.write_image(folder / media.IMAGE, wide[0])
-    with pytest.raises(SchemaError, match=rf"{kind}\.\w+: pictures of 64 x 24.*32 x 24"):
+    with pytest.raises(SchemaError, match=rf"{kind}\.\w+: 64 x 24.*32 x 24"):
         ClipStore(tmp_path).open("s01__box__0").frames.at(0)
 
 
@@ -164,7 +164,7 @@ def test_bad_names_and_files_are_refused(tmp_path):
     for name in ("../x", "", ".hidden", "a/b"):
         with pytest.raises(SchemaError, match="letters"):
             info(name)
-    with pytest.raises(SchemaError, match="an image has one frame"):
+    with pytest.raises(SchemaError, match="one frame"):
         info(kind="image")
     with pytest.raises(InputError, match="no such folder"):
         ClipStore(tmp_path / "none")
@@ -214,7 +214,7 @@ def test_a_clip_is_an_input_with_the_hands_that_it_is_labelled_with(tmp_path):
     np.testing.assert_array_equal(tracker.track(recording).joints_camera, labels.joints_camera)
     _, tracker = open_tracked(clip, "mediapipe", TrackerSettings(), RecordingOptions())
     assert tracker.name == "mediapipe"
-    with pytest.raises(InputError, match="does not say which frames of which clip"):
+    with pytest.raises(InputError, match="frames of which clip"):
         registry.open(tmp_path / "store/other", RecordingOptions())
     with pytest.raises(InputError, match="leave out: `mirrored`"):
         registry.open(clip, RecordingOptions(mirrored=True))

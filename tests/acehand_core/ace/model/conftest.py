@@ -1,4 +1,6 @@
-"""Made-up weights on the disk: as released, and converted."""
+"""Made-up weights on the disk: as released, and converted; written once, copied for each test."""
+
+import shutil
 
 import pytest
 
@@ -6,9 +8,17 @@ from acehand_core.ace.model.weights.load import convert, sort_sources
 from helpers.weights_samples import release
 
 
+@pytest.fixture(scope="session")
+def written(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("weights")
+    convert(sort_sources([release().write(folder / "release")]), "acehand", folder / "own")
+    return folder
+
+
 @pytest.fixture
-def checkpoint(tmp_path):
-    return release().write(tmp_path / "release")
+def checkpoint(written, tmp_path):
+    (name,) = (path.name for path in (written / "release").glob("ace*.pt"))
+    return shutil.copytree(written / "release", tmp_path / "release") / name
 
 
 @pytest.fixture
@@ -17,6 +27,5 @@ def base(checkpoint):
 
 
 @pytest.fixture
-def own_folder(checkpoint, tmp_path):
-    convert(sort_sources([checkpoint]), "acehand", tmp_path / "own")
-    return tmp_path / "own"
+def own_folder(written, tmp_path):
+    return shutil.copytree(written / "own", tmp_path / "own")

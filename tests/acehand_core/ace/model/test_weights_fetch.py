@@ -164,5 +164,5 @@ def test_what_cannot_be_had_is_explained(hub, tmp_path):
     assert unreachable["error"] == "InputError" and "run again" in unreachable["message"]
     del hub.files["ace_ego_hand_k.pt"]
     absent, unknown = run(tmp_path, hub.url, K, {"name": "oficial-k"})
-    assert absent["error"] == "InputError" and "has no ace_ego_hand_k.pt" in absent["message"]
+    assert absent["error"] == "InputError" and "ace_ego_hand_k.pt" in absent["message"]
     assert "official-k" in unknown["message"]

@@ -338,7 +338,7 @@ def test_a_checkpoint_without_a_record_has_the_released_sizes(tmp_path):
 
 
 def test_variant_from_name_record_or_argument(checkpoint, tmp_path):
-    with pytest.raises(InputError, match="holds the variant kfree, not k"):
+    with pytest.raises(InputError, match="variant kfree, not k"):
         load_weights(checkpoint, "k")
     folder = checkpoint.parent
     release().write(folder, record=False).rename(folder / "mine.pt")

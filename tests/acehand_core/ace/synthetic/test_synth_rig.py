@@ -230,6 +230,6 @@ def test_a_stored_clip_is_a_recording_with_views_and_depth(tmp_path):
     views = {v.name: [np.zeros((64, 64, 3), np.uint8)] * 5 for v in clip.views}
     views["down"] = views["down"][:4]
     readings = {SENSOR_DEPTH: {"millimetres": np.zeros((5, 64, 64), np.uint16)}}
-    with pytest.raises(SchemaError, match=r"view_down.*4 pictures for 5 frames"):
+    with pytest.raises(SchemaError, match=r"view_down.*\b4\b.*\b5\b"):
         writer.write(clip.info, clip.motion, **frames_of, extra=readings, views=views)
     assert not any((tmp_path / "copy" / "clips").iterdir())

@@ -257,9 +257,9 @@ def test_another_configuration_is_not_resumed(data, tmp_path):
     assert len(changes) == 2 and "data.leave_out: None then, ['synthetic/clip1'] now" in changes
     with pytest.raises(InputError, match=r"data\.leave_out: \['synthetic/clip1'\] then, None now"):
         train(compose(overrides(data, run, "optim.lr_decoder=0.0005")), quiet)
-    with pytest.raises(InputError, match="'synthetic/absent': no such clip in"):
+    with pytest.raises(InputError, match="'synthetic/absent'"):
         train(compose([*overrides(data, run), "data.leave_out=[synthetic/absent]"]), quiet)
-    with pytest.raises(InputError, match="clips per step: 2 then, 3 now"):
+    with pytest.raises(InputError, match=r"clips per step: 2 .*3"):
         train(compose([*calmer, "optim.clips_per_process=3"]), quiet)
     newest = checkpoints.listed(run)[-1].path
     (newest / "trained.safetensors").write_bytes(b"damaged")
@@ -303,7 +303,7 @@ def test_a_folder_takes_one_training_at_a_time(data, tmp_path):
 
     def second(stage, done, total):
         if not refused:
-            with pytest.raises(OutputError, match="another process is writing to it"):
+            with pytest.raises(OutputError, match="another process"):
                 train(settings, quiet)
             refused.append(stage)
 
