@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from acehand_core.errors import OutputError
+from acehand_core.types import Progress
 
 #: Environment variable: threads that one process may use.
 THREADS = "ACEHAND_THREADS"
@@ -39,6 +40,20 @@ def thread_count() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+class SharedProgress:
+    """Progress of one stage that several threads advance."""
+
+    def __init__(self, progress: Progress, stage: str, total: int) -> None:
+        self._progress, self._stage, self._total = progress, stage, total
+        self._done, self._lock = 0, threading.Lock()
+
+    def advance(self, by: int = 1) -> None:
+        """Report ``by`` more as done."""
+        with self._lock:
+            self._done += by
+            self._progress(self._stage, self._done, self._total)
 
 
 def in_threads(

@@ -1,16 +1,19 @@
-"""npz files without pickles, and hashes of contents."""
+"""npz files without pickles, a cache of such files, and hashes of contents."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import lzma
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from acehand_core.atomic import atomic_path
 from acehand_core.errors import InputError, SchemaError, UnsafeFileError
 
 _MAX_BYTES = 16 << 30
@@ -50,6 +53,40 @@ def safe_load_npz(path: Path, max_bytes: int = _MAX_BYTES) -> dict[str, np.ndarr
         if not isinstance(value, np.ndarray):
             raise SchemaError(f"{path}: the member {key!r} is not an array.")
     return loaded
+
+
+class ArrayCache:
+    """Arrays of a recording's finished segments in a folder; without a folder nothing is kept.
+
+    A file is named by the kind of arrays, a hash of ``key`` (all that decides its content) and the
+    segment.
+    """
+
+    def __init__(self, folder: Path | None, kind: str, key: Mapping[str, Any]) -> None:
+        self._folder = folder
+        digest = hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()
+        self._prefix = f"{kind}-{digest[:24]}"
+
+    def get(self, start: int, stop: int) -> dict[str, np.ndarray] | None:
+        """Return the arrays of a segment; None if they are missing or damaged."""
+        path = self._path(start, stop)
+        try:
+            return safe_load_npz(path) if path is not None and path.is_file() else None
+        except InputError:
+            return None
+
+    def put(self, start: int, stop: int, arrays: Mapping[str, np.ndarray]) -> None:
+        """Write the arrays of a finished segment atomically. Raises OutputError."""
+        path = self._path(start, stop)
+        if path is not None:
+            columns: dict[str, Any] = dict(arrays)  # numpy's stub takes any keyword for its own
+            with atomic_path(path, overwrite=True) as partial, partial.open("wb") as file:
+                np.savez_compressed(file, **columns)
+
+    def _path(self, start: int, stop: int) -> Path | None:
+        if self._folder is None:
+            return None
+        return self._folder / f"{self._prefix}-{start:09d}-{stop:09d}.npz"
 
 
 def content_sha256(path: Path, read: Callable[[int], None] | None = None) -> str:

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from acehand_core.ace.labelled.clips.store import ClipStore
-from acehand_core.camera.recorded import recorded_rotations
+from acehand_core.camera.turns import recorded_rotations
 from acehand_core.geometry import frames
 from acehand_core.motion import CameraMotion, FrameSource, HandMotion, Recording
 from acehand_core.recordings.hands_file import read_hand_motion

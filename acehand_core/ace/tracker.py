@@ -111,6 +111,7 @@ class AceTracker:
             hands = mano_hands()
         elif run_as.hand_model == "acehand":
             hands = default_hands()
+
         width = DEFAULT_ENCODE_WIDTH if run_as.encode_width is None else run_as.encode_width
         options = InferenceOptions(
             windows=ace.windows or "paper",

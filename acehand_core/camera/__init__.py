@@ -1,4 +1,4 @@
-"""Camera rotations (``recorded``, ``turns``) and focal length, estimated from pictures."""
+"""Camera rotations (``turns``) and focal length, estimated from pictures."""
 
 #: Part of cache keys; raise it when an estimate from the same pictures changes.
 FOCAL_LENGTH_VERSION = 1

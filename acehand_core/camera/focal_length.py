@@ -153,9 +153,10 @@ def estimate(
         return FocalLengthEstimate(None, math.inf, findings, reason, *shown, None)
 
     if not thorough and all(finding("lines", still[lens][0], lens).reason for lens in still):
-        motion = replace(finding("motion", np.zeros((0, _COARSE))), reason="not looked at")
+        motion = replace(finding("motion", np.zeros((0, _COARSE))), reason="not analysed")
         lines = finding("lines", still["pinhole"][0])
         return rejected((motion, lines), f"lines: {lines.reason}")
+
     # Log-likelihood ratio of an equidistant fisheye to a pinhole.
     best = {lens: c.min(axis=1, initial=0.0).sum() for lens, (c, _) in still.items()}
     bent = seen.bent() / _TRUST["motion"].temperature
@@ -194,6 +195,7 @@ class _Evidence:
         if count > _STRETCHES * _STRETCH:
             starts = np.linspace(0, count - _STRETCH, _STRETCHES).astype(int).tolist()
             stretches = [(start, start + _STRETCH) for start in starts]
+
         total, done = sum(stop - start for start, stop in stretches), 0
         wanted, pictures = set(_spread(total, _PICTURES)), []
 
@@ -207,8 +209,10 @@ class _Evidence:
                 progress("tracks", done, total)
                 yield _gray(picture, size)
 
-        found = [window for stretch in stretches for window in windows(read(*stretch))]
-        self._windows = [found[at].tracks - self._middle for at in _spread(len(found), _WINDOWS)]
+        tracked = [window for stretch in stretches for window in windows(read(*stretch))]
+        chosen = _spread(len(tracked), _WINDOWS)
+        self._windows = [tracked[at].tracks - self._middle for at in chosen]
+
         cut = [structure.segments_in(_gray(picture, size)) for picture in pictures]
         self._best = int(np.argmax([len(segments) for segments in cut]))
         self._cut = [
@@ -222,7 +226,6 @@ class _Evidence:
 
     def bent(self) -> float:
         """Return the motion's misfit with a pinhole minus that with a fisheye."""
-        """Return how much less the motion's misfit is with a fisheye than with a pinhole."""
         most = sorted(self._windows, key=lambda tracks: -int(np.isfinite(tracks).sum()))
         tried = {
             lens: self._profiles(most[:_LENS_WINDOWS], lens, _COARSE) for lens in FIELDS_OF_VIEW
@@ -276,7 +279,7 @@ def finding(name: str, curves: Curves, lens: Lens = "pinhole") -> FocalLengthFin
     best = fine[density.argmax()]
     if min(best - fine[0], fine[-1] - best) < 2 * trust.blur:
         ends = f"{FIELDS_OF_VIEW[lens][0]:g} to {FIELDS_OF_VIEW[lens][1]:g}"
-        reason = f"no focal length between those of {ends} degrees fits best"
+        reason = f"the best focal length is outside of fields of view of {ends} degrees"
     elif error > MOST_OF_ONE:
         reason = f"other focal lengths fit nearly as well (+- {100 * error:.0f} %)"
     return FocalLengthFinding(name, lens, focal, error, parts, density, reason)
@@ -297,10 +300,8 @@ def agreed(
     fine = np.linspace(shortest, longest, _FINE)
     focal, error = _mean(_normal(motion.density * still.density, fine), fine)
     if error > MOST_ERROR:
-        return None, math.inf, (
-            f"both together are no surer than +- {100 * error:.1f} %; {100 * MOST_ERROR:.1f} % is "
-            "needed"
-        )  # fmt: skip
+        needed = f"{100 * MOST_ERROR:.1f} % is needed"
+        return None, math.inf, f"their combined error is {100 * error:.1f} %; {needed}"
     return focal, max(error, _LEAST_ERROR), ""
 
 

@@ -33,7 +33,7 @@ _WIDEST = np.radians(85)
 
 #: End points x0 y0 x1 y1 of segments, in pixels.
 Segments = Float[np.ndarray, "L 4"]
-#: Least length of a segment in widths of the picture, and largest number of segments.
+#: Least length of a segment as a share of the width of the picture, and largest number of segments.
 _SHORTEST, _MOST = 0.04, 100
 #: Standard deviation of a segment's end about the line to its vanishing point; share of outliers.
 _NOISE_PX, _STRAY = 0.8, 0.4
@@ -143,6 +143,7 @@ class _Scene:
             shrink, slope = _shrink(plane)
             bend = plane[..., :, None] * plane[..., None, :] * slope[..., None]
             J_camera = (shrink[..., None] * np.eye(2) + bend) @ J_camera
+
         far = self._points[:, 3]
         turned = camera - far[:, None] * self._t[:, None]
         J_pose = np.concatenate(
@@ -217,10 +218,10 @@ def _turns(plane: Float[np.ndarray, "K N 2"]) -> Float[np.ndarray, "K 3 3"]:
 
 def segments_in(picture: Gray) -> Segments:
     """Return the longest straight segments of a picture."""
-    found = cv2.createLineSegmentDetector(cv2.LSD_REFINE_STD).detect(picture)[0]
-    if found is None:
+    lines = cv2.createLineSegmentDetector(cv2.LSD_REFINE_STD).detect(picture)[0]
+    if lines is None:
         return np.zeros((0, 4))
-    segments = found.reshape(-1, 4).astype(float)  # OpenCV 4 has one more axis
+    segments = lines.reshape(-1, 4).astype(float)  # OpenCV 4 has one more axis
     length = np.hypot(segments[:, 2] - segments[:, 0], segments[:, 3] - segments[:, 1])
     order = np.argsort(-length)[:_MOST]
     return segments[order[length[order] >= _SHORTEST * picture.shape[1]]]
@@ -270,6 +271,7 @@ class _Lines:
         normal = np.cross(start, stop)  # of the plane through camera and line
         first = np.cross(normal[picks[0]], normal[picks[1]])
         second = np.cross(first, normal[picks[2]])
+
         sizes = np.linalg.norm(first, axis=1), np.linalg.norm(second, axis=1)
         good = (sizes[0] > 1e-9) & (sizes[1] > 1e-9)
         first, second = first[good] / sizes[0][good, None], second[good] / sizes[1][good, None]
@@ -288,10 +290,12 @@ class _Lines:
             residual = off[nearest, lines]
             inside = np.exp(-0.5 * (residual / _NOISE_PX) ** 2) / (_NOISE_PX * np.sqrt(2 * np.pi))
             weight = (1 - _STRAY) * inside / ((1 - _STRAY) * inside + self._stray)
+
             turned = corner @ rotations.exp(1e-5 * np.eye(3)).swapaxes(-1, -2)
             J = (self._off(turned, focal)[:, nearest, lines] - residual) / 1e-5  # (3, L)
             H = (J * weight) @ J.T
             H += damping * np.diag(np.diag(H)) + 1e-9 * np.eye(3)
+
             step = rotations.exp(-np.linalg.solve(H, (J * weight) @ residual))
             new = corner @ step.T
             new_value = float(self._likelihood(self._off(new[None], focal)).sum())

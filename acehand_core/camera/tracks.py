@@ -1,4 +1,4 @@
-"""Corner tracks as windows of keyframes, refined against the picture of origin to prevent drift."""
+"""Corner tracks in windows of keyframes, refined by their keyframe of origin against drift."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _Evidence = dict[int, np.ndarray]
 _CORNERS, _APART = 350, 10
 #: Smoothing of pictures, in pixels.
 _SMOOTH_PX = 0.8
-#: Largest error of tracking forth and back: by the frame before, and by the picture of origin; and
-#: the largest correction of the latter.
+#: Largest forward-backward error: from the frame before, and from the keyframe of origin; and the
+#: largest correction by the latter.
 _BACK_PX, _HOST_BACK_PX, _HOST_MOVES_PX = 2.1, 0.5, 2.0
 #: Median motion of corners between keyframes, in widths of the picture.
 _STEP = 0.02
@@ -48,11 +48,13 @@ def windows(pictures: Iterable[Gray]) -> Iterator[TrackWindow]:
         if stretch and len(seen.keys() & stretch[-1][1].keys()) < _SHARED:
             yield from _window(stretch, new)
             stretch, new = [], 0
+
         if stretch:
             last = stretch[-1][1]
             steps = [np.linalg.norm(seen[name] - last[name]) for name in seen.keys() & last.keys()]
             if not np.median(steps) > _STEP * picture.shape[1]:
                 continue
+
         stretch = [*stretch, (number, follower.with_more(number))][-_KEYFRAMES:]
         new += 1
         if len(stretch) == _KEYFRAMES and new >= _NEW:
@@ -62,7 +64,7 @@ def windows(pictures: Iterable[Gray]) -> Iterator[TrackWindow]:
 
 
 def _window(stretch: list[tuple[int, _Evidence]], new: int) -> Iterator[TrackWindow]:
-    """Yield the window of some keyframes, unless they add or hold too little."""
+    """Yield the window of some keyframes, unless they have too few new frames or tracks."""
     if len(stretch) < _FEW or (len(stretch) == _KEYFRAMES and new < _NEW // 2):
         return
     counts = Counter(name for _, pixels in stretch for name in pixels)
@@ -78,7 +80,7 @@ def _window(stretch: list[tuple[int, _Evidence]], new: int) -> Iterator[TrackWin
 
 
 class _Follower:
-    """Tracks corners through pictures; ``host``: the keyframe where a corner was found."""
+    """Tracks corners through pictures; ``host``: the keyframe in which a corner was detected."""
 
     def __init__(self) -> None:
         self._picture: Gray | None = None
@@ -92,18 +94,19 @@ class _Follower:
         picture = np.asarray(cv2.GaussianBlur(picture, (0, 0), _SMOOTH_PX), np.uint8)
         self._picture = picture
         if before is not None and len(self._at):
-            there, kept = _there_and_back(before, picture, self._at, self._at, _BACK_PX, level=4)
+            points, kept = _forward_backward(before, picture, self._at, self._at, _BACK_PX, 4)
             height, width = picture.shape
-            kept &= ((there > 3) & (there < (width - 4, height - 4))).all(axis=-1)
-            self._pick(there, kept)
-            there, kept = self._at.copy(), np.zeros(len(self._at), bool)
+            kept &= ((points > 3) & (points < (width - 4, height - 4))).all(axis=-1)
+            self._pick(points, kept)
+
+            points, kept = self._at.copy(), np.zeros(len(self._at), bool)
             for host in np.unique(self._host).tolist():
                 of = np.flatnonzero(self._host == host)
-                there[of], kept[of] = _there_and_back(
+                points[of], kept[of] = _forward_backward(
                     self._hosts[host], picture, self._host_at[of], self._at[of], _HOST_BACK_PX, 1
                 )
-            kept &= np.linalg.norm(there - self._at, axis=-1) < _HOST_MOVES_PX
-            self._pick(there, kept)
+            kept &= np.linalg.norm(points - self._at, axis=-1) < _HOST_MOVES_PX
+            self._pick(points, kept)
         return self._seen()
 
     def with_more(self, number: int) -> _Evidence:
@@ -113,16 +116,18 @@ class _Follower:
         mask = np.full(picture.shape, 255, np.uint8)
         for x, y in self._at.tolist():
             cv2.circle(mask, (round(x), round(y)), _APART, 0, -1)
-        found = None
+        new = None
         if wanted > 0:
-            found = cv2.goodFeaturesToTrack(picture, wanted, 0.005, _APART, mask=mask)
-        corners = np.zeros((0, 2), np.float32) if found is None else found.reshape(-1, 2)
+            new = cv2.goodFeaturesToTrack(picture, wanted, 0.005, _APART, mask=mask)
+        corners = np.zeros((0, 2), np.float32) if new is None else new.reshape(-1, 2)
+
         count = len(corners)
         self._at = np.concatenate([self._at, corners])
         self._host_at = np.concatenate([self._host_at, corners])
         self._names = np.concatenate([self._names, np.arange(self._next, self._next + count)])
         self._host = np.concatenate([self._host, np.full(count, number)])
         self._next += count
+
         used = set(self._host.tolist())
         hosts = self._hosts | {number: picture}
         self._hosts = {host: shown for host, shown in hosts.items() if host in used}
@@ -136,7 +141,7 @@ class _Follower:
         self._names, self._host = self._names[kept], self._host[kept]
 
 
-def _there_and_back(
+def _forward_backward(
     before: Gray,
     after: Gray,
     at: Float[np.ndarray, "N 2"],
@@ -144,16 +149,19 @@ def _there_and_back(
     back_px: float,
     level: int,
 ) -> tuple[Float[np.ndarray, "N 2"], Bool[np.ndarray, "N"]]:
-    """Return points of one picture in another, and which of them track back to their start."""
+    """Track points from one picture to another; also return which pass the forward-backward check.
+
+    ``guess``: initial places in the other picture.
+    """
     options: dict[str, Any] = {
         "winSize": (21, 21),
         "maxLevel": level,
         "flags": cv2.OPTFLOW_USE_INITIAL_FLOW,
     }
-    there, found, _ = cv2.calcOpticalFlowPyrLK(before, after, at, guess.copy(), **options)
+    tracked, status, _ = cv2.calcOpticalFlowPyrLK(before, after, at, guess.copy(), **options)
     # With the guess's shift, so that a wrong point gets no help.
-    home = there if guess is at else at + (there - guess)
-    back, found_back, _ = cv2.calcOpticalFlowPyrLK(after, before, there, home.copy(), **options)
-    kept = (found[:, 0] > 0) & (found_back[:, 0] > 0)
+    start = tracked if guess is at else at + (tracked - guess)
+    back, back_status, _ = cv2.calcOpticalFlowPyrLK(after, before, tracked, start.copy(), **options)
+    kept = (status[:, 0] > 0) & (back_status[:, 0] > 0)
     kept &= np.linalg.norm(back - at, axis=-1) < back_px
-    return np.asarray(there, np.float32), kept
+    return np.asarray(tracked, np.float32), kept

@@ -1,21 +1,29 @@
-"""Rotation of a moving camera, frame by frame, from whole pictures."""
+"""Rotation of a moving camera from whole pictures; in segments, with masked hands."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+import contextlib
+import hashlib
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import cv2
 import numpy as np
 from jaxtyping import Bool, Float, UInt8
 
-from acehand_core.errors import InputError
+from acehand_core.errors import AcehandError, InputError
 from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
-from acehand_core.motion import CameraMotion
-from acehand_core.types import Rotation
+from acehand_core.motion import CameraMotion, Recording, runs
+from acehand_core.processes import SharedProgress, in_threads, one_blas_thread
+from acehand_core.safe_files import ArrayCache
+from acehand_core.types import Progress, Rotation, no_progress
 
 Mask = Bool[np.ndarray, "H W"]
+Landmarks = Float[np.ndarray, "T S 21 2"]
 #: A frame at each of ``_WIDTHS``: blurred picture, and its usable pixels.
 Small = list[tuple[Float[np.ndarray, "_ _"], Bool[np.ndarray, "_ _"]]]
 
@@ -42,10 +50,19 @@ _STRIDE, _CLOSE = np.radians([6.0, 0.03])
 LONGEST_SIDE = 640
 #: Least correlation and overlap of frames of one scene.
 _LEAST_LIKENESS, _LEAST_OVERLAP = 0.6, 0.25
-#: Below this correlation the search covers all turns.
+#: Below this correlation of the turn near the last one, all turns are searched.
 _SURE_LIKENESS = 0.75
 #: Standard deviation of a turn: a constant in rad, and a share of the turn.
 _SIGMA, _SIGMA_SHARE = np.radians(0.2), 0.06
+
+#: Part of the cache key; raise it with every change of results.
+_CACHE_VERSION = 4
+#: Frames of a segment, and of its lead into the segment before, which finds the dark border.
+SEGMENT_FRAMES, LEAD_FRAMES = 320, 30
+#: Margin around the wanted frames.
+MARGIN_S = 0.5
+#: Longest gap between sightings of a hand that is masked, and the margin around sightings.
+_MISSED_S, _BEYOND_S = 1.0, 0.2
 
 
 def hand_mask(landmarks: Float[np.ndarray, "S 21 2"], width: int, height: int) -> Mask:
@@ -59,6 +76,7 @@ def hand_mask(landmarks: Float[np.ndarray, "S 21 2"], width: int, height: int) -
         inside = (hand >= -0.5).all(1) & (hand < (width - 0.5, height - 0.5)).all(1)
         if not np.isfinite(hand).all() or not inside.any():
             continue
+
         wrist, knuckles = hand[0], hand[[5, 9, 13, 17]].mean(0)
         palm = float(np.linalg.norm(knuckles - wrist))
         length = max(palm * 2.0, float(np.linalg.norm(np.ptp(hand, axis=0))))
@@ -67,6 +85,7 @@ def hand_mask(landmarks: Float[np.ndarray, "S 21 2"], width: int, height: int) -
         grown = max(1, round(_MARGIN * length))
         cv2.fillConvexPoly(mask, hull, 255)
         cv2.polylines(mask, [hull], True, 255, thickness=min(2 * grown, 32_000))
+
         if palm < 1.0:
             continue
         away = (wrist - knuckles) / palm
@@ -94,6 +113,7 @@ class DarkBorder:
         if self._brightest is not None:
             bright = np.maximum(bright, self._brightest)
         self._brightest = bright
+
         dark = (bright < _BLACK).astype(np.uint8)
         if not dark.any():
             return np.zeros(grey.shape, bool)
@@ -202,15 +222,17 @@ class Aligner:
         which = np.flatnonzero(fine & ((gradient**2).sum(1) > 1.0))
         if len(which) < 60:
             return None
+
         which = which[:: -(-len(which) // _MOST_PIXELS)]
         J = (gradient[which][:, None] @ self._slopes[level][which])[:, 0]
         value = picture.ravel()[which]
         for _ in range(8):
-            there, ok = self._sample(after, R, level, which)
+            sampled, ok = self._sample(after, R, level, which)
             if ok.sum() < 40:
                 return None
+
             # Brightness may differ by a constant.
-            r = (there - value)[ok]
+            r = (sampled - value)[ok]
             r = r - r.mean()
             r = r - np.average(r, weights=1 / (1 + (r / _SCALE) ** 2))
             weight = 1 / (1 + (r / _SCALE) ** 2) ** 2
@@ -221,7 +243,8 @@ class Aligner:
             R = rotations.exp(change * min(1.0, _STRIDE / max(size, 1e-12))) @ R
             if size < _CLOSE:
                 break
-        likeness, overlap = self._likeness(picture.ravel(), there, ok, which)
+
+        likeness, overlap = self._likeness(picture.ravel(), sampled, ok, which)
         return None if np.isneginf(likeness) else Turn(R, likeness, overlap)
 
 
@@ -249,6 +272,7 @@ def estimate_rotations(
     aligner, border = Aligner(seen), DarkBorder()
     before: Small | None = None
     last = np.eye(3)
+
     R: list[Rotation] = []
     broken, sigma = [], []
     for number, (grey, mask) in enumerate(pictures):
@@ -300,3 +324,125 @@ def _grey_pictures(
             grey = cv2.resize(grey, size, interpolation=cv2.INTER_AREA)
             mask = cv2.resize(mask.astype(np.uint8) * 255, size, interpolation=cv2.INTER_AREA) > 0
         yield np.asarray(grey, np.uint8), mask
+
+
+@dataclass(frozen=True, slots=True)
+class FrameSegment:
+    """Frames ``start`` to ``stop - 1``; those before ``first`` are the lead."""
+
+    start: int
+    first: int
+    stop: int
+
+
+@one_blas_thread()
+def recorded_rotations(
+    recording: Recording,
+    camera: Camera,
+    landmarks: Landmarks,
+    wanted: Bool[np.ndarray, "T"] | None = None,
+    work_dir: Path | None = None,
+    progress: Progress = no_progress,
+) -> CameraMotion:
+    """Estimate the rotation of a recording's camera from its pictures.
+
+    Args:
+        camera: overrides the recording's.
+        landmarks: pixels of the hands, which are masked; NaN for hands out of view.
+        wanted: frames to estimate, plus a margin; other steps are broken. None: all frames.
+        work_dir: cache of finished segments, or None.
+        progress: called with ("camera", frames done, frames in all).
+
+    Raises InputError without pictures, OutputError if ``work_dir`` cannot be written.
+    """
+    if recording.frames is None:
+        raise InputError(f"{recording.source}: it has no pictures to estimate camera motion from.")
+
+    frames, hands = recording.frames, bridged(landmarks, recording.fps)
+    key = {
+        "version": _CACHE_VERSION,
+        "source": recording.sha256,
+        "processing": dict(recording.processing),
+        "times": hashlib.sha256(recording.timestamps_ns.tobytes()).hexdigest(),
+        "camera": repr(camera),
+        "hands": hashlib.sha256(hands.tobytes()).hexdigest(),
+    }
+    cache = ArrayCache(work_dir, "camera", key)
+
+    if wanted is None:
+        wanted = np.ones(len(recording), bool)
+    segments = segments_of(wanted, round(MARGIN_S * recording.fps))
+    shared = SharedProgress(progress, "camera", sum(s.stop - s.start for s in segments))
+
+    def pictures(segment: FrameSegment, stop: threading.Event) -> Iterator[np.ndarray]:
+        for picture in frames.read(segment.start, segment.stop):
+            if stop.is_set():
+                raise AcehandError("stopped")
+            yield picture
+            shared.advance()
+
+    def estimate(segment: FrameSegment, stop: threading.Event) -> CameraMotion:
+        stored = cache.get(segment.start, segment.stop)
+        if stored is not None:
+            with contextlib.suppress(TypeError, ValueError):  # other arrays
+                motion = CameraMotion(**stored)
+                if len(motion) == segment.stop - segment.start:
+                    shared.advance(len(motion))
+                    return motion
+
+        def mask(number: int) -> Bool[np.ndarray, "H W"]:
+            return hand_mask(hands[segment.start + number], recording.width, recording.height)
+
+        motion = estimate_rotations(pictures(segment, stop), camera, mask)
+        cache.put(segment.start, segment.stop, asdict(motion))
+        return motion
+
+    motions = dict(zip(segments, in_threads(estimate, segments), strict=True))
+    return joined(motions, len(recording))
+
+
+def segments_of(wanted: Bool[np.ndarray, "T"], margin: int) -> list[FrameSegment]:
+    """Return segments that cover the wanted frames and a margin on both sides."""
+    count = len(wanted)
+    near = np.convolve(wanted, np.ones(2 * margin + 1))[margin : margin + count] > 0.5
+    segments = []
+    for first, stop in runs(near):
+        pieces = -(-(stop - first) // SEGMENT_FRAMES)
+        cuts = np.linspace(first, stop, pieces + 1).round().astype(int).tolist()
+        segments += [
+            FrameSegment(a if a == first else max(first, a - LEAD_FRAMES), a, b)
+            for a, b in itertools.pairwise(cuts)
+        ]
+    return segments
+
+
+def joined(segments: Mapping[FrameSegment, CameraMotion], count: int) -> CameraMotion:
+    """Return one motion over ``count`` frames, broken outside the segments and where one starts."""
+    rotations = np.tile(np.eye(3), (count, 1, 1))
+    broken, sigma = np.arange(count) > 0, np.zeros(count)
+    for segment, motion in segments.items():
+        own, at = segment.first - segment.start, slice(segment.first, segment.stop)
+        carry = rotations[segment.first - 1] @ motion.rotations[own - 1].T if own else np.eye(3)
+        rotations[at] = carry @ motion.rotations[own:]
+        broken[at], sigma[at] = motion.broken[own:], motion.sigma_rad[own:]
+        broken[segment.first] |= not own and segment.first > 0
+    return CameraMotion(rotations, broken, sigma)
+
+
+def bridged(landmarks: Landmarks, fps: float) -> Landmarks:
+    """Return landmarks with short gaps interpolated, and held for a moment before and after."""
+    out = landmarks.copy()
+    longest, beyond = round(_MISSED_S * fps), max(1, round(_BEYOND_S * fps))
+    for hand in range(landmarks.shape[1]):
+        seen = np.flatnonzero(np.isfinite(landmarks[:, hand]).all((1, 2)))
+        for a, b in itertools.pairwise(seen):
+            if 1 < b - a <= longest:
+                share = np.linspace(0, 1, b - a + 1)[1:-1, None, None]
+                ends = landmarks[a, hand], landmarks[b, hand]
+                out[a + 1 : b, hand] = (1 - share) * ends[0] + share * ends[1]
+        known = np.isfinite(out[:, hand]).all((1, 2))
+        for at in np.flatnonzero(known & ~np.roll(known, 1)):
+            out[max(0, at - beyond) : at, hand] = out[at, hand]
+        for at in np.flatnonzero(known & ~np.roll(known, -1)):
+            out[at + 1 : at + 1 + beyond, hand] = out[at, hand]
+    return out

@@ -58,6 +58,7 @@ class Camera:
         for name in ("fx", "fy", "cx", "cy"):
             if not math.isfinite(getattr(self, name)):
                 raise CalibrationError(f"Camera {name} is {getattr(self, name)}; give a number.")
+
         if self.fx <= 0 or self.fy <= 0:
             raise CalibrationError(
                 f"Camera focal lengths fx {self.fx}, fy {self.fy}: pixels above 0 are needed."

@@ -63,6 +63,7 @@ def undistort(model: str, coefficients: Coefficients, image: Plane) -> Plane:
         image_again, _ = distort(model, coefficients, plane)
         residual = np.linalg.norm(image_again - image, axis=-1)
         inside = np.linalg.norm(plane, axis=-1) <= largest
+
     good = inside & (residual <= _TOLERANCE * (1 + np.linalg.norm(image, axis=-1)))
     return np.where(good[:, None], plane, np.nan)
 
@@ -159,6 +160,7 @@ def _invert_radial(radial: tuple[Coefficients, Coefficients], largest: float, be
     length = np.linalg.norm(bent, axis=-1)
     result = np.where(np.isfinite(length), np.minimum(length, largest), np.nan)
     moving = np.flatnonzero(np.isfinite(length))
+
     low, high = np.zeros(len(moving)), np.full(len(moving), largest)
     for _ in range(_MAX_STEPS):
         r = result[moving]

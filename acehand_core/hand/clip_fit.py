@@ -117,6 +117,7 @@ def _solve(
     low, high = frames.limits()
     system, damping = _system(frames, x, trust), 1e-3
     cost = system.cost + smoothness.cost(system)
+
     for _ in range(iterations):
         diagonal, near, far, gradient = smoothness.normal(system)
         outwards = ((system.x <= low) & (gradient > 0)) | ((system.x >= high) & (gradient < 0))

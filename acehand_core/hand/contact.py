@@ -47,8 +47,8 @@ def radii() -> Float[np.ndarray, "20"]:
     skin = hand.rest_vertices("right", flat)
     distance, _ = _between(np.repeat(skin[:, None], 2, axis=1), bones)
     nearest = distance.argmin(1)
-    found = [np.quantile(distance[nearest == k, k], 0.25) for k in range(len(BONES))]
-    return np.minimum(found, _MAX_RADIUS_M)
+    quartiles = [np.quantile(distance[nearest == k, k], 0.25) for k in range(len(BONES))]
+    return np.minimum(quartiles, _MAX_RADIUS_M)
 
 
 def overlap(one: Joints, other: Joints) -> Float[np.ndarray, "N"]:

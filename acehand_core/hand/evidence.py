@@ -236,6 +236,7 @@ def below_mesh(
     rest = hand.rest_keypoints(side, betas)
     landmarks = pose.keypoints(side, rest) + offset @ np.swapaxes(pose.global_orient, 1, 2)
     points = skin_points(landmarks)
+
     below = np.empty(points.shape[:2])
     for start in range(0, len(points), _ROWS):
         part = slice(start, start + _ROWS)

@@ -86,10 +86,10 @@ def refine(
             relaxed[:, 6:] = articulation.comfortable()
             starts.append(relaxed)
         for x in starts:
-            found, found_cost = solve(problem, x, *problem.limits(), iterations)
-            better = found_cost < cost
-            best = problem.pose(found).where(better, best)
-            cost = np.where(better, found_cost, cost)
+            solution, new_cost = solve(problem, x, *problem.limits(), iterations)
+            better = new_cost < cost
+            best = problem.pose(solution).where(better, best)
+            cost = np.where(better, new_cost, cost)
     return best
 
 
@@ -122,14 +122,18 @@ def fit_shape(
     return betas
 
 
+def spread_rows(count: int, most: int = SHAPE_FRAMES) -> Int[np.ndarray, "M"]:
+    """Return up to ``most`` of ``count`` rows, evenly spread."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).astype(int))
+
+
 def _spread_frames(
     hands: Sequence[tuple[Pose, Evidence, Side]],
 ) -> list[tuple[Pose, Evidence, Side]]:
     """Return up to ``SHAPE_FRAMES`` of each hand's frames."""
     chosen = []
     for pose, evidence, side in hands:
-        count = len(pose.angles)
-        rows = np.unique(np.linspace(0, count - 1, min(count, SHAPE_FRAMES)).astype(int))
+        rows = spread_rows(len(pose.angles))
         chosen.append((pose.rows(rows), evidence.rows(rows), side))
     return chosen
 
@@ -348,6 +352,7 @@ class FrameProblem:
         if evidence.seen is not None:
             off = off * evidence.seen[rows, None, None]
         parts = [off / self._direction_sigma]
+
         if self._use_pixels:
             points = arms + (np.exp(x[:, 5:6]) * _ray(x))[:, None]
             residual, by_point = _pixel_residual(
@@ -371,6 +376,7 @@ class FrameProblem:
                 bent = np.sqrt(1 + (off / SKIN_REACH) ** 2)
                 parts.append(off / bent)
                 by_z = bent**-3 / sigma
+
         parts.append((x[:, 6:] - articulation.comfortable()) / ANGLE_SIGMA)
         residuals = np.concatenate([part.reshape(len(x), -1) for part in parts], axis=1)
         return residuals, by_points, by_z

@@ -13,6 +13,7 @@ from jaxtyping import Float
 
 from acehand_core.geometry import frames
 from acehand_core.hand import shape
+from acehand_core.hand.landmark_fit import spread_rows
 from acehand_core.hand.pose_fit import Poses, acehand_poses, free_poses
 from acehand_core.hand.shape import PALM, HandModel
 from acehand_core.processes import one_blas_thread
@@ -74,7 +75,7 @@ def fit_to_joints(
 
     if betas is None:
         betas = shape.shape_from_lengths(mean, gradients, target, weight)
-        some = np.unique(np.linspace(0, len(target) - 1, min(len(target), _SHAPE_ROWS)).astype(int))
+        some = spread_rows(len(target), _SHAPE_ROWS)
         for _ in range(2):
             pose, seen_at = fit_pose(betas, some), (target[some], weight[some])
             placed = pose.global_orient, pose.hand_pose, pose.wrist

@@ -157,6 +157,7 @@ def free_poses(
     wrist, turns = np.zeros((count, 3)), np.zeros((count, 45))
     limit = np.full(45, np.pi)
     shape, eye = np.broadcast_to(betas, (count, 10)), np.broadcast_to(np.eye(3), (count, 3, 3))
+
     for _ in range(3):
         # Skin deforms, so a tip is not rigid with its last joint: measure it as posed.
         hand_pose = base @ _exp15(turns)

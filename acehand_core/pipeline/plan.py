@@ -83,7 +83,7 @@ def _demonstrations(
     if motion.T_world_camera is not None:
         turns = CameraMotion.from_poses(motion.T_world_camera)
     elif settings.tracking.camera_motion != "off" and recording.frames and motion.camera:
-        from acehand_core.camera.recorded import recorded_rotations
+        from acehand_core.camera.turns import recorded_rotations
 
         fit = settings.fit_of(recording)
         turns = recorded_rotations(

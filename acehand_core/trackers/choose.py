@@ -108,6 +108,7 @@ class CachedTracker:
         own = self._settings.own.get(self.name)
         views, depth = recording.views, recording.depth
         measured = () if depth is None else (depth.timestamps_ns, depth.T_camera_depth)
+
         return {
             "recording": [recording.sha256, recording.name, recording.width, recording.height],
             "read": {**recording.processing, "notes": recording.notes, "fps": recording.fps},
@@ -132,11 +133,11 @@ def _digest(values: Any) -> str:
 
 @functools.cache
 def _libraries() -> dict[str, str]:
-    found = {}
+    versions = {}
     for name in _LIBRARIES:
         with contextlib.suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
+            versions[name] = version(name)
+    return versions
 
 
 def open_tracked(
@@ -179,6 +180,7 @@ def open_tracked(
         chosen, recording = make_tracker(tracker, settings), replace(recording, hands=None)
         # Before hours of work, or gigabytes of weights, for a recording that cannot do.
         getattr(chosen, "check", lambda recording: None)(recording)
+
     if reading.camera_poses is not None and not chosen.placed:
         raise InputError(f"{path}: `camera_poses` cannot apply to joints relative to the wrist.")
     return recording, chosen

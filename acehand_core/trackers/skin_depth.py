@@ -57,6 +57,7 @@ def skin_depth(
     z = np.full((len(taken), landmarks.shape[1], 41), np.nan)
     sigma = np.full_like(z, np.inf)
     reader = _Reader(depth, camera)
+
     for k, step in enumerate(steps.tolist()):
         # The hands at the picture's time.
         after = min(step + 1, len(times) - 1)
@@ -87,10 +88,10 @@ def _at_times(
     bridged = (after > before) & (taken[after] - taken[before] <= reach)
     both = bridged[:, None] & np.isfinite(z[before]) & np.isfinite(z[after])
     between = z[before] + share[:, None] * (z[after] - z[before])
-    found = np.where(both, between, z[near])
+    depth = np.where(both, between, z[near])
     close = (np.abs(taken[near] - times) <= reach / MOST_PERIODS / 2 + 1)[:, None]
-    known = (both | close) & np.isfinite(found)
-    return SkinDepth(np.where(known, found, 0.0), np.where(known, sigma[near], np.inf))
+    known = (both | close) & np.isfinite(depth)
+    return SkinDepth(np.where(known, depth, 0.0), np.where(known, sigma[near], np.inf))
 
 
 def outline_share(
@@ -128,6 +129,7 @@ def moved_by_depth(motion: HandMotion, depth: Depth, progress: Progress) -> Hand
     seconds = (motion.timestamps_ns - motion.timestamps_ns[0]) * 1e-9
     shift, logs = np.zeros_like(motion.translation), [np.zeros(0)]
     evidence = motion.known.astype(np.int8)
+
     for slot, (side, skin) in enumerate(zip(SIDES, read, strict=True)):
         joints = motion.joints_camera[:, slot]
         rest = CapsuleHand().rest_keypoints(side, np.zeros(10))
@@ -145,9 +147,11 @@ def moved_by_depth(motion: HandMotion, depth: Depth, progress: Progress) -> Hand
             smoothed = smooth(share[rows, None], weights, seconds[rows], METRIC_DEPTH_HZ)
             shift[rows, slot] = smoothed * joints[rows, WRIST]
             evidence[rows, slot] |= 4
+
     shift[~motion.known] = 0.0
     log, used = np.concatenate(logs), int((evidence & 4 > 0).any(1).sum())
     one, _ = depth_agreement(log, np.zeros_like(log), used, known_size=False)
+
     # How well other trackers know a distance is unknown: only another unit contradicts them.
     wrong = one.scale is not None and abs(np.log(one.scale)) > OTHER_UNIT
     one = replace(one, used=0 if wrong else used, doubt=one.doubt if wrong else "")
@@ -180,6 +184,7 @@ class _Reader:
         picture = self._depth.frames.at(index)
         points = skin_points(hands)
         z, sigma = np.full(points.shape[:2], np.nan), np.full(points.shape[:2], np.inf)
+
         for s, hand in enumerate(points):
             size = float(np.ptp(hand, axis=0).max())
             radius = max(RADIUS * size, self._least_px)
@@ -205,12 +210,13 @@ class _Reader:
         rays = self._camera.unproject(corners)
         box = np.concatenate([rays * far for far in (NEAREST_M, FARTHEST_M)])
         T_depth_camera = frames.inverse(self._depth.T_camera_depth)
-        there = self._depth.camera.project(frames.apply(T_depth_camera, box))
-        if not np.isfinite(there).any():
+        pixels = self._depth.camera.project(frames.apply(T_depth_camera, box))
+        if not np.isfinite(pixels).any():
             return np.empty((0, 3))
         height, width = picture.shape
-        x0, y0 = np.clip(np.floor(np.nanmin(there, axis=0)), 0, [width, height]).astype(int)
-        x1, y1 = np.clip(np.ceil(np.nanmax(there, axis=0)) + 1, 0, [width, height]).astype(int)
+        x0, y0 = np.clip(np.floor(np.nanmin(pixels, axis=0)), 0, [width, height]).astype(int)
+        x1, y1 = np.clip(np.ceil(np.nanmax(pixels, axis=0)) + 1, 0, [width, height]).astype(int)
+
         # Far more pixels than the points need only cost time.
         step = max(1, int(np.sqrt((x1 - x0) * (y1 - y0) / MOST_PIXELS)))
         z: Float32[np.ndarray, "_ _"] = picture[y0:y1:step, x0:x1:step]

@@ -36,7 +36,7 @@ for place, function in functions.items():
 """
 ARGUMENTS = {
     "acehand_core.trackers.mediapipe.tracker:MediaPipeTracker.track": 2,
-    "acehand_core.camera.recorded:recorded_rotations": 3,
+    "acehand_core.camera.turns:recorded_rotations": 3,
     "acehand_core.camera.focal_length:estimate": 1,
     "acehand_core.hand.mapping:fit_to_joints": 3,
     "retarget.retargeting:retarget_motion": 2,

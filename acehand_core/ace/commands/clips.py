@@ -102,10 +102,10 @@ class Synth(SynthJob):
             write_sheet(ClipStore(self.output), sheet)
         for name, message in report.errors.items():
             console.say(f"error: {name}: {message}")
-        console.say(f"{self.output}: {len(report.made)} clips made, {len(report.kept)} kept")
+        console.say(f"{self.output}: {len(report.written)} clips made, {len(report.kept)} kept")
         result: dict[str, Any] = {
             "output": str(self.output),
-            "made": list(report.made),
+            "made": list(report.written),
             "kept": list(report.kept),
             "sheet": str(sheet) if sheet else None,
         }

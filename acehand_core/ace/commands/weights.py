@@ -52,6 +52,7 @@ class Fetch:
             terminal.print_json({"sources": listed})
             return console.EXIT_OK
         console.say(sums.NOT_BUNDLED)
+
         done = []
         for name in self.names:
             fetched = fetch(name, self.revision, terminal.quiet)
@@ -127,6 +128,7 @@ class Convert:
         )  # fmt: skip
         console.say(f"{self.output}: {self.to}, variant {weights.config.variant}")
         console.say(f"  {weights.licence}")
+
         for name in weights.report.filled:
             console.say(f"  {name}: not in the source; has its initial value")
         if exported:
@@ -181,11 +183,14 @@ class Inspect:
         data: dict[str, Any] = {}
         config: ModelConfig | None = ModelConfig()
         if self.path is not None:
-            found = inspect(self.path, self.variant)
+            inspection = inspect(self.path, self.variant)
             if self.check_files:
-                found = replace(found, others=(*found.others, *damaged(found, self.path)))
-            config, data = found.config, found.to_json()
-            _describe(found)
+                inspection = replace(
+                    inspection, others=(*inspection.others, *damaged(inspection, self.path))
+                )
+            config, data = inspection.config, inspection.to_json()
+            _describe(inspection)
+
         if self.accounting:
             if config is None:
                 raise InputError(f"{self.path}: a part without sizes of a model.")
@@ -197,27 +202,28 @@ class Inspect:
         return console.EXIT_SOME_FAILED if data.get("problems") else console.EXIT_OK
 
 
-def _describe(found: WeightsInspection) -> None:
+def _describe(inspection: WeightsInspection) -> None:
     from acehand_core.ace.model.weights import state
 
-    console.say(f"layout {found.layout}, variant {found.variant or 'either'}")
-    console.say(f"  {found.licence or 'licence not stated'}")
-    if found.variant is not None and found.config is not None:
-        trunk, decoder = found.config.trunk, found.config.decoder
+    console.say(f"layout {inspection.layout}, variant {inspection.variant or 'either'}")
+    console.say(f"  {inspection.licence or 'licence not stated'}")
+    if inspection.variant is not None and inspection.config is not None:
+        trunk, decoder = inspection.config.trunk, inspection.config.decoder
         console.say(
             f"  transformer: width {trunk.dim}, read after block {trunk.tap} of "
             f"{trunk.num_layers}, adapters of rank {trunk.lora_rank}; decoder: width "
             f"{decoder.width}"
         )
-    if found.variant is not None:
-        console.say(f"  {state.describe_training(found.trained_on)}")
-        console.say(f"  {found.inference.describe()}")
-    for part in found.parts:
+    if inspection.variant is not None:
+        console.say(f"  {state.describe_training(inspection.trained_on)}")
+        console.say(f"  {inspection.inference.describe()}")
+
+    for part in inspection.parts:
         kinds = ", ".join(f"{count} {dtype}" for dtype, count in part.dtypes.items())
         size = f"{part.parameters:,} values in {part.tensors} tensors"
         console.say(f"  {part.name}: {size} ({kinds})")
-    for component in found.report.components:
+    for component in inspection.report.components:
         if component.unused:
             console.say(f"  {component.component}: {len(component.unused)} tensors do not run")
-    for problem in found.problems:
+    for problem in inspection.problems:
         console.say(f"problem: {problem}")

@@ -306,6 +306,7 @@ def read_crops(source: Path, segment: str, truth: HandMotion, _: HandLibrary) ->
     assert truth.camera is not None
     notes = ["depths use the ground truth's focal length, not the demo's"]
     camera = truth.camera
+
     if camera.model != "pinhole":
         camera = camera.pinhole_like()
         notes.append("taken as made on frames undistorted to a pinhole of the same focal length")
@@ -323,6 +324,7 @@ def read_crops(source: Path, segment: str, truth: HandMotion, _: HandLibrary) ->
         rows.append(joints * sign[:, None] + translation[:, None])
     score = take(data, "score", where, (count,)) if "score" in data else np.ones(count)
     present, *hands, scores = _slots(len(truth), frame, right, score, where, *rows, score)
+
     return ImportedHands(
         present=present,
         mano=ManoTrack(_CAMERA, present, *hands[:4]),
@@ -527,6 +529,7 @@ def import_predictions(
     files = {segment: output / f"{segment}{SUFFIX}" for segment in truth.segments}
     for path in files.values():
         check_free(path, overwrite)
+
     notes: list[str] = []
     motions = {}
     for done, segment in enumerate(truth.segments):

@@ -121,23 +121,25 @@ def check_prediction(
     active, known = motion.presence > 0.5, np.isfinite(motion.joints_camera).all((-1, -2))
     for name in _FIELDS[:1] if motion.hand_model == "none" else _FIELDS:
         finite = np.isfinite(getattr(motion, name)).reshape(*active.shape, -1)
-        gone = ~finite.all(-1)
+        unknown = ~finite.all(-1)
         for wrong, what in (
-            (gone & finite.any(-1), "is NaN in part"),
-            (gone & active, "is NaN while presence is above 0.5"),
-            (gone & known, "is NaN while joints_camera is known"),
+            (unknown & finite.any(-1), "is NaN in part"),
+            (unknown & active, "is NaN while presence is above 0.5"),
+            (unknown & known, "is NaN while joints_camera is known"),
         ):
             if wrong.any():
                 frame, slot = np.argwhere(wrong)[0]
                 raise SchemaError(
                     f"{where}: {name!r} of the {SIDES[slot]} hand in frame {frame} {what}."
                 )
+
     if motion.hand_model != "none" and not np.isfinite(motion.betas).all():
         raise SchemaError(f"{where}: 'betas' has NaN.")
 
     model = library.find(motion.hand_model, motion.left_shapedirs_fixed)
     if model is None:
         return
+
     for slot, side in enumerate(SIDES):
         rows = np.flatnonzero(known[:, slot])
         if not len(rows):
@@ -236,6 +238,7 @@ class StoreTruth:
         else:
             self.listed = read_segments(segments)
         self._by_id = self.listed.by_id()
+
         for segment in self._by_id.values():
             if segment.clip not in frames:
                 raise InputError(

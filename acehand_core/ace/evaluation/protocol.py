@@ -291,9 +291,9 @@ def jitter_runs(
     In mm per frame squared, mean over joints. ``assembled`` are wrist-relative joints plus the
     translation, metres.
     """
-    found = []
+    means = []
     for start, stop in runs(matched):
         if stop - start >= 3:
             second = np.linalg.norm(np.diff(assembled[start:stop], 2, axis=0), axis=-1)
-            found.append((1e3 * float(second.mean()), stop - start - 2))
-    return found
+            means.append((1e3 * float(second.mean()), stop - start - 2))
+    return means

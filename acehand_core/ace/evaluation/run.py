@@ -43,7 +43,7 @@ from acehand_core.user_files import Count, read_json, structured, without_header
 FORMAT = "acehand-evaluation"
 FORMAT_VERSION = 1
 #: Written next to kept predictions: tracker and settings, so that only the same run resumes.
-_MADE_BY = "made_by.json"
+_RUN_RECORD = "made_by.json"
 
 #: A segment's score and its prediction's provenance.
 _Scored = tuple[SegmentScore, Provenance]
@@ -219,10 +219,10 @@ def _one_hand_model(first_of: dict[str, str], segment: str, target: HandMotion) 
 def _result(
     scored: Sequence[_Scored], model: str, truth: GroundTruth, options: Options
 ) -> dict[str, Any]:
-    made_by = [provenance for _, provenance in scored]
-    trackers = sorted({made.tracker for made in made_by})
-    weights = sorted({str(made.weights) for made in made_by if made.weights is not None})
-    sizes = [made.settings.get("encode_size") for made in made_by]
+    origins = [provenance for _, provenance in scored]
+    trackers = sorted({origin.tracker for origin in origins})
+    weights = sorted({str(origin.weights) for origin in origins if origin.weights is not None})
+    sizes = [origin.settings.get("encode_size") for origin in origins]
     encoded = sorted({tuple(size) for size in sizes if isinstance(size, list | tuple)})
     summary = summarise([score for score, _ in scored], options.protocol, truth.summary, model)
 
@@ -241,19 +241,19 @@ def _result(
     }
 
 
-def _claim(folder: Path, made_by: Mapping[str, Any]) -> None:
+def _claim(folder: Path, run: Mapping[str, Any]) -> None:
     """Record the run in a folder of predictions, or check that it is the recorded one."""
-    path = folder / _MADE_BY
-    text = json.dumps(made_by, indent=1, sort_keys=True, default=str) + "\n"
+    path = folder / _RUN_RECORD
+    text = json.dumps(run, indent=1, sort_keys=True, default=str) + "\n"
     if path.is_file():
         if path.read_text("utf-8") != text:
             raise InputError(
                 f"{folder}: holds predictions of another tracker, setting or list of segments "
-                f"(see {_MADE_BY}); choose another folder."
+                f"(see {_RUN_RECORD}); choose another folder."
             )
         return
 
     if folder.is_dir() and any(folder.iterdir()):
-        raise InputError(f"{folder}: not empty and without {_MADE_BY}; choose another folder.")
+        raise InputError(f"{folder}: not empty and without {_RUN_RECORD}; choose another folder.")
     with atomic_path(path) as partial:
         partial.write_text(text, "utf-8")

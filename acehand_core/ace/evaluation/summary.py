@@ -81,6 +81,7 @@ def summarise(
     epe, joints = pool.epe_px[seen], pool.epe_joints[seen]
     runs = np.array([run for score in scores for run in score.jitter], float).reshape(-1, 2)
     weights = runs[:, 1].sum()
+
     return {
         "protocol": protocol.name,
         "segments": dict(segments),

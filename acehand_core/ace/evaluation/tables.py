@@ -62,10 +62,10 @@ def legend(entries: Sequence[TableEntry]) -> list[str]:
     for number, entry in enumerate(entries, 1):
         value = entry.json
         segments, method = value["segments"], value["method"]
-        made_by = ", ".join(map(str, [*method["trackers"], *method["weights"]]))
+        origin = ", ".join(map(str, [*method["trackers"], *method["weights"]]))
         anchors = value.get("anchors", "unknown")
         notes.append(
-            f"[{number}] {entry.name} ({made_by}): {segments['count']} segments of the list "
+            f"[{number}] {entry.name} ({origin}): {segments['count']} segments of the list "
             f"{segments['name']}, sha256 {segments['sha256']}; protocol {value['protocol']}, hand "
             f"model {value['hand_model']}, 2D joints {anchors}; {entry.file}"
         )

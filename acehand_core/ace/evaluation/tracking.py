@@ -223,12 +223,12 @@ def throughput(
         times.append(time.perf_counter() - began)
 
     seconds = statistics.median(times[1:])
-    there = np.isfinite(motion.joints_camera).all((-1, -2)) & (motion.presence > 0.5)
+    present = np.isfinite(motion.joints_camera).all((-1, -2)) & (motion.presence > 0.5)
     return {
         "segment": segment,
         "frames": len(held),
         "passes": passes,
         "seconds": seconds,
         "fps": len(held) / seconds,
-        "hands_per_frame": float(there.sum() / len(held)),
+        "hands_per_frame": float(present.sum() / len(held)),
     }

@@ -122,6 +122,7 @@ def make_segments(
             f"{dataset} {split}: no clip has {length} frames; the longest of {len(clips)} has "
             f"{longest}."
         )
+
     if count is not None:
         if not 1 <= count <= len(segments):
             raise InputError(

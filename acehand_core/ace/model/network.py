@@ -32,8 +32,10 @@ class AceModel(nn.Module):
         super().__init__()
         width = config.decoder.feature_dim
         if source is not None and source.feature_dim != width:
-            found = f"source {source.name!r} has {source.feature_dim} channels"
-            raise InputError(f"{found}; the decoder's feature_dim is {width}.")
+            raise InputError(
+                f"source {source.name!r} has {source.feature_dim} channels; the decoder's "
+                f"feature_dim is {width}."
+            )
         self.config = config
         self.source = source
         #: Rays start at zero (paper section 3.3).

@@ -106,6 +106,7 @@ def random_appearance(rng: np.random.Generator) -> Appearance:
         wall=(str(rng.choice(["plaster", "plaster", "plain", "stripes"])), (r, g, b)),
         furniture=_furniture(rng),
     )
+
     return Appearance(
         seed=int(rng.integers(1 << 30)),
         skin=_skin(rng),

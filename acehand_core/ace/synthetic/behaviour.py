@@ -221,9 +221,9 @@ class Planner:
         self._key(down, 0.08)
         self.holds.append(Hold(prop.name, slot, start, self.time))
         self._let_go(grasp, shift)
-        there = grasp.T_world_prop.copy()
-        there[:3, 3] += shift
-        self.obstacles[prop.name] = (prop, there)
+        T_world_prop = grasp.T_world_prop.copy()
+        T_world_prop[:3, 3] += shift
+        self.obstacles[prop.name] = (prop, T_world_prop)
 
     def share(self, prop: Prop, grasp: Grasp, times: np.ndarray, poses: np.ndarray) -> None:
         """Hold one side of an object along smoothly joined ``poses`` at ``times``; let go of it."""
@@ -233,12 +233,12 @@ class Planner:
         for time in np.linspace(start, stop, 1 + round(30 * (stop - start))).tolist():
             T = _pose_between(times, poses, time) @ T_prop_hand
             self.keys.append(HandKey(time, held.angles, T[:3, 3], T[:3, :3]))
-        there = poses[-1]
+        last = poses[-1]
         self.T_world_prop[prop.name] = grasp.T_world_prop
         if self.side == "right":  # one of the two hands holds it in the script
             self.holds.append(Hold(prop.name, 1, start, stop))
-        self._let_go(grasp, there[:3, 3] - grasp.T_world_prop[:3, 3])
-        self.obstacles[prop.name] = (prop, there)
+        self._let_go(grasp, last[:3, 3] - grasp.T_world_prop[:3, 3])
+        self.obstacles[prop.name] = (prop, last)
 
     def come(self, grasp: Grasp, pace: float = 1.0) -> None:
         """Approach an object with an open hand."""
@@ -273,9 +273,9 @@ class Planner:
         held = grasp.held
         for _ in range(6):
             shift = np.array([self.rng.uniform(-0.05, 0.05), self.rng.uniform(-0.03, 0.05), 0.0])
-            there = grasp.T_world_prop[:2, 3] + shift[:2]
+            place = grasp.T_world_prop[:2, 3] + shift[:2]
             others = [pose[:2, 3] for _, pose in self.obstacles.values()]
-            if any(np.linalg.norm(there - other) < 0.14 for other in others):
+            if any(np.linalg.norm(place - other) < 0.14 for other in others):
                 continue
             wrist = held.wrist + shift
             forearm = wrist - self.body.elbow(self.side, wrist)

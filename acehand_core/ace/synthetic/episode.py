@@ -121,6 +121,7 @@ def make_episode(
             scenario = "gestures"
         planners, props = _PLANS_OF[scenario](rng, planners, duration)
         hands = tuple(planners[0].keys), tuple(planners[1].keys)
+
     if walk:
         hands = (carried(hands[0], walk), carried(hands[1], walk))
     T_world_prop = planners[0].T_world_prop | planners[1].T_world_prop
@@ -131,6 +132,7 @@ def make_episode(
     camera = looks.random_camera(rng, options.width, options.height, options.cameras)
     while not looks.covers_image_circle(camera):
         camera = looks.random_camera(rng, options.width, options.height, options.cameras)
+
     sensor = looks.CLEAN if options.clean else looks.Sensor.random(rng)
     script = Script(
         name=f"synthetic (seed {seed}, clip {index}, {scenario})",
@@ -147,6 +149,7 @@ def make_episode(
         walk=walk,
     )
     appearance = looks.random_appearance(rng)
+
     if options.fast and rng.random() < 0.6:
         lights = tuple(replace(light, shadow=False) for light in appearance.lights)
         appearance = replace(appearance, lights=lights)
@@ -276,6 +279,7 @@ def seated_head(rng: np.random.Generator, duration: float) -> tuple[CameraKey, .
             np.array([rng.normal(0, 0.2), 0.55, 0.05]),
         )[int(rng.integers(4))]
         stop = start + rng.uniform(0.4, 1.3)
+
     keys = []
     for time in np.arange(0, duration + 0.4, 0.4):
         sway = rng.normal(0, 1, 7) * np.array([0.012, 0.01, 0.008, 0.025, 0.02, 0.01, 0.025])

@@ -288,6 +288,7 @@ def fit_grasp(
                     best = replace(grasp, clear=clear)
                 if clear >= _CLEAR_M:
                     return best
+
     assert best is not None
     return best
 

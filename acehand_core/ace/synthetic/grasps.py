@@ -102,6 +102,7 @@ def _by_rim(
     R = bent_within_limits(side, R, top - body.elbow(side, top), _BEND)
     rim = top - 0.012 * _Z
     angles, wrist, heading = pinch(side, betas, R, rim, wall)
+
     # The other fingers stay up, over the rim.
     angles = bend(angles, middle_flex=(6, 22), ring_flex=(2, 22), pinky_flex=(0, 20))
     thumb = np.array([np.cos(heading), np.sin(heading), 0.0])
@@ -143,6 +144,7 @@ def _beside(
         fingers_flex=(22, 18, 8), thumb_flex=(5, 15, 15), thumb_cmc_twist=30, thumb_cmc_spread=10
     )
     corner = T_world_prop[:3, 3] + np.array([outwards * wide, 0.0, half])
+
     # The index knuckle next to the upper edge, the thumb over it.
     knuckle = HandPoints.of(side, betas).rest[5]
     place = corner + np.array([outwards * 0.022, -0.045 + rng.uniform(-0.01, 0.01), -0.012])

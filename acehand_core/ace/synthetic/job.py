@@ -61,7 +61,7 @@ class SynthJob:
 class SynthReport:
     """Names of new clips and of skipped ones, and errors by name."""
 
-    made: tuple[str, ...]
+    written: tuple[str, ...]
     kept: tuple[str, ...]
     errors: dict[str, str]
 
@@ -95,16 +95,16 @@ def run(
     missing, kept = [i for i in done if not done[i]], [job.name(i) for i in done if done[i]]
     progress(len(kept), job.clips)
 
-    made, errors = [], {}
+    written, errors = [], {}
     for index, error in _render_all(job, missing, real):
         if error is None:
-            made.append(job.name(index))
+            written.append(job.name(index))
         else:
             errors[job.name(index)] = error
-        progress(len(kept) + len(made) + len(errors), job.clips)
+        progress(len(kept) + len(written) + len(errors), job.clips)
 
     writer.write_index()
-    return SynthReport(tuple(sorted(made)), tuple(kept), errors)
+    return SynthReport(tuple(sorted(written)), tuple(kept), errors)
 
 
 def make_clip(job: SynthJob, index: int, real: RealMotion | None) -> ClipInfo:
@@ -136,6 +136,7 @@ def make_clip(job: SynthJob, index: int, real: RealMotion | None) -> ClipInfo:
     )  # fmt: skip
     sight = {"joints_seen": drawn.seen, "out_of_sight": drawn.out_of_sight}
     extra: dict[str, Any] = {"sight": sight}
+
     if drawn.masks is not None:
         extra |= {"masks": {"hands": drawn.masks}, "depth": {"depth": drawn.depth}}
     if drawn.readings is not None:

@@ -105,6 +105,7 @@ def add_room(mujoco: Any, spec: Any, room: Room, seed: int) -> None:
         ((-1, 0, 0), (half, centre, middle), (tall, depth)),
         ((0, 0, -1), (0, centre, room.ceiling_z), (half, depth)),
     )
+
     for normal, position, size in walls:
         quaternion = np.empty(4)
         mujoco.mju_quatZ2Vec(quaternion, np.array(normal, float))

@@ -96,6 +96,7 @@ def _truth(
     count = len(T_world_camera)
     hand = CapsuleHand()
     presence = np.zeros((count, 2), np.float32)
+
     orient = np.full((count, 2, 3, 3), np.nan)
     pose = np.full((count, 2, 15, 3, 3), np.nan)
     translation = np.full((count, 2, 3), np.nan)
@@ -254,6 +255,7 @@ def render_episode(episode: SyntheticEpisode, clip: PosedClip, motion: HandMotio
                     seen_from = _seen_from(sensed.T_camera_view, [middle])
                     _, metres = _exposure(scene, sensed_lens, seen_from)
                 readings.append(read_depth(metres, sensed.camera, depth_rng, sensed.sigma_per_m))
+
     stacked = np.stack(depth)
     labels, seen = np.stack(masks) if masks else None, unoccluded_joints(lens, motion, stacked)
     read = np.stack(readings) if readings else None
@@ -309,9 +311,9 @@ def _parts(episode: SyntheticEpisode, clip: PosedClip, lens: Lens) -> list[int]:
         points = np.concatenate([joints[at], local], axis=1)
         return camera.project(points), lens.sees(points)
 
-    (before, here), (after, there) = seen(np.arange(count)), seen(other)
+    (before, seen_before), (after, seen_after) = seen(np.arange(count)), seen(other)
     moved = np.linalg.norm(after - before, axis=-1)
-    moved = np.where((here | there) & np.isfinite(moved), moved, 0.0).max(axis=1)
+    moved = np.where((seen_before | seen_after) & np.isfinite(moved), moved, 0.0).max(axis=1)
     parts = np.ceil(moved * episode.sensor.shutter / step).clip(1, most).astype(int)
     return parts.tolist()
 

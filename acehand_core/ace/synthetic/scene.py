@@ -70,6 +70,7 @@ class Scene(Offscreen):
         for eye in (camera, *others):
             if eye.model != "pinhole":
                 raise CalibrationError(f"A scene is drawn by a pinhole camera, not {eye.model!r}.")
+
         mujoco = import_mujoco()
         self._camera, self._hand = camera, CapsuleHand()
         quality = quality or Quality()
@@ -146,6 +147,7 @@ class Scene(Offscreen):
         mujoco.mj_forward(self._model, self._data)
         self._update(self._data, mujoco.MjvOption())
         scene = self._scene
+
         for slot, side in enumerate(SIDES):
             vertices = moment.vertices_world[slot]
             start, count = scene.skinvertadr[slot], scene.skinvertnum[slot]
@@ -207,6 +209,7 @@ def _build(
     visual.quality.offsamples = 0 if quality.oversampling > 1 else 4
     visual.headlight.ambient, visual.headlight.diffuse = [appearance.ambient] * 3, [0.18] * 3
     visual.headlight.specular = [0.0] * 3
+
     for light in appearance.lights:
         far = spec.worldbody.add_light(type=mujoco.mjtLightType.mjLIGHT_DIRECTIONAL)
         far.pos, far.dir = list(light.position), list(light.direction)

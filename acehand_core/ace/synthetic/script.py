@@ -55,7 +55,7 @@ class WalkKey:
     """Displacement of the body at one time from its seat."""
 
     time: float
-    gone_world: Vector
+    shift_world: Vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,14 +135,14 @@ def elbow_path(
         return script.elbows_world[slot]
     side, wrist = SIDES[slot], path.T_world_hand[:, :3, 3]
     fingers = path.T_world_hand[:, :3, 0] * (1.0 if side == "left" else -1.0)
-    gone = walked(script.walk, times)
-    elbow = script.body.elbow(side, wrist - gone) + gone
+    shift = walked(script.walk, times)
+    elbow = script.body.elbow(side, wrist - shift) + shift
     return elbow_within_limits(elbow, wrist, fingers)
 
 
 def walked(walk: tuple[WalkKey, ...], times: Times) -> Float[np.ndarray, "T 3"]:
     """Return the body's displacement at ``times``, 0 without keys."""
-    return _path(walk, "gone_world", times) if walk else np.zeros((len(times), 3))
+    return _path(walk, "shift_world", times) if walk else np.zeros((len(times), 3))
 
 
 def carried(keys: tuple[HandKey, ...], walk: tuple[WalkKey, ...]) -> tuple[HandKey, ...]:
@@ -150,10 +150,10 @@ def carried(keys: tuple[HandKey, ...], walk: tuple[WalkKey, ...]) -> tuple[HandK
     if not keys:
         return ()
     times = np.union1d([key.time for key in keys], [key.time for key in walk])
-    path, gone = hand_path(keys, times), walked(walk, times)
+    path, shifts = hand_path(keys, times), walked(walk, times)
     return tuple(
-        HandKey(float(t), angles, T[:3, 3] + moved, T[:3, :3])
-        for t, angles, T, moved in zip(times, path.angles, path.T_world_hand, gone, strict=True)
+        HandKey(float(t), angles, T[:3, 3] + shift, T[:3, :3])
+        for t, angles, T, shift in zip(times, path.angles, path.T_world_hand, shifts, strict=True)
     )
 
 
@@ -178,6 +178,7 @@ def prop_paths(
     moving = {
         name: np.repeat(rest[None], len(times), axis=0) for name, rest in T_world_prop.items()
     }
+
     rests = dict(T_world_prop)
     for hold in sorted(holds, key=lambda h: h.start):
         path, after = paths[hold.slot], times >= hold.start

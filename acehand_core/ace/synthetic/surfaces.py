@@ -187,14 +187,15 @@ def _lathe(profile: np.ndarray, around: int) -> Solid:
     ]
     vertices = np.concatenate([[[0, 0, profile[0, 1]]], *rings, [[0, 0, profile[-1, 1]]]])
     last = len(vertices) - 1
-    here, there = np.arange(around), (np.arange(around) + 1) % around
-    faces = [np.stack([0 * here, there + 1, here + 1], 1)]
+    this, following = np.arange(around), (np.arange(around) + 1) % around
+    faces = [np.stack([0 * this, following + 1, this + 1], 1)]
+
     for ring in range(len(rings) - 1):
         a, b = 1 + ring * around, 1 + (ring + 1) * around
-        faces.append(np.stack([a + here, a + there, b + there], 1))
-        faces.append(np.stack([a + here, b + there, b + here], 1))
+        faces.append(np.stack([a + this, a + following, b + following], 1))
+        faces.append(np.stack([a + this, b + following, b + this], 1))
     a = 1 + (len(rings) - 1) * around
-    faces.append(np.stack([a + here, a + there, 0 * here + last], 1))
+    faces.append(np.stack([a + this, a + following, 0 * this + last], 1))
     return vertices.astype(float), np.concatenate(faces)
 
 
@@ -207,12 +208,12 @@ def _tube(path: np.ndarray, half_thick: float, half_wide: float, around: int = 1
     angle = np.linspace(0, 2 * np.pi, around, endpoint=False)
     rings = path[:, None] + half_thick * np.cos(angle)[:, None] * outwards[:, None]
     rings = rings + half_wide * np.sin(angle)[:, None] * side
-    here, there = np.arange(around), (np.arange(around) + 1) % around
+    this, following = np.arange(around), (np.arange(around) + 1) % around
     faces = []
     for ring in range(len(path) - 1):
         a, b = ring * around, (ring + 1) * around
-        faces.append(np.stack([a + here, b + there, a + there], 1))
-        faces.append(np.stack([a + here, b + here, b + there], 1))
+        faces.append(np.stack([a + this, b + following, a + following], 1))
+        faces.append(np.stack([a + this, b + this, b + following], 1))
     return rings.reshape(-1, 3), np.concatenate(faces)
 
 

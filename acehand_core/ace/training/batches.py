@@ -77,7 +77,7 @@ class LatentCache:
         progress: Callable[[int], None] = lambda done: None,
     ) -> int:
         """Encode the recordings that the folder lacks; return their number. Can be resumed."""
-        made = 0
+        encoded = 0
         self.folder.mkdir(parents=True, exist_ok=True)
         for done, (clip, size) in enumerate(clips, 1):
             path = self.path(clip.info, size)
@@ -85,9 +85,9 @@ class LatentCache:
                 latents = encode(clip, size, encoder, self.image_frames)
                 with atomic_path(path, overwrite=True) as partial:
                     np.save(partial, latents, allow_pickle=False)
-                made += 1
+                encoded += 1
             progress(done)
-        return made
+        return encoded
 
 
 def encode(
@@ -244,6 +244,7 @@ def batches(
         multiprocessing_context="forkserver" if workers else None,
         prefetch_factor=2 if workers else None, worker_init_fn=_deaf,
     )  # fmt: skip
+
     parts: list[Batch] = []
     try:
         for batch in loader:

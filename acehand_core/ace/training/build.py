@@ -53,6 +53,7 @@ def read_start(config: ModelConfig, start: StartConfig) -> LoadedWeights | None:
         return loaded
     if config.source not in sources.TRUNK_SOURCES and config.source != "vae_latent":
         return None
+
     if start.random:
         return random_weights(config)
     stores = {} if start.vae is None else {"vae": official_files.open_vae(Path(start.vae))}
@@ -139,6 +140,7 @@ def weights_of(
     )
     if isinstance(source, sources.TinySource):
         return replace(trained, tiny=plain(source.state_dict()))
+
     if start is None:
         return trained
     trunk = start.trunk

@@ -76,9 +76,9 @@ def save(
     keep = {c.path for c in [*present[-config.keep_last :], *_scored(present)[: config.keep_best]]}
     for checkpoint in present:
         if checkpoint.path not in keep:
-            gone = checkpoint.path.with_name(f".{checkpoint.path.name}.old")
-            checkpoint.path.rename(gone)  # atomic; the removal may be interrupted
-            shutil.rmtree(gone, ignore_errors=True)
+            old = checkpoint.path.with_name(f".{checkpoint.path.name}.old")
+            checkpoint.path.rename(old)  # atomic; the removal may be interrupted
+            shutil.rmtree(old, ignore_errors=True)
     return path
 
 

@@ -49,6 +49,7 @@ class Logs:
 
             self._board = SummaryWriter(str(run / "tensorboard"), purge_step=first_step)
         self._wandb: Any = None
+
         if config.log.wandb:
             try:
                 import wandb
@@ -142,6 +143,7 @@ class Run:
             self.watched = batches.make_mixture(config.data, watched, self.watched_stores)
         for stores in (self.stores, self.watched_stores):
             batches.check_hand_models(stores, config.hand)
+
         self.hands = build.build_hands(config)
         self.start = build.read_start(config.model, config.start) if start is None else start
         self.cache = self._latents(mixture)
@@ -176,6 +178,7 @@ class Run:
         for name, count in self.plan.mixture.skipped.items():
             if count and main:
                 self.progress(f"{name}: {count} recordings are shorter than a window", 0, 0)
+
         # This process's validation windows and whether each counts.
         watched: list[tuple[Batch, bool]] = []
         if self.watched is not None:
@@ -273,6 +276,7 @@ class Run:
         ]
         own = clips_and_sizes[self.accelerator.process_index :: self.accelerator.num_processes]
         missing = [w for w in own if not cache.path(w[0].info_of(w[1]), w[2]).exists()]
+
         if missing:
             config, device = self.config, self.accelerator.device
             encoder = VideoEncoder.from_tensors(config.model.vae, vae, config.optim.precision)

@@ -73,6 +73,7 @@ def _run(composed: Any) -> None:
     except AcehandError as error:
         bar.close()
         _fail(error)
+
     bar.close()
     if report.signal is not None:
         stopped = f"stopped after step {report.steps}, saved; the same command resumes"

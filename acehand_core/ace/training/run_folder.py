@@ -92,9 +92,9 @@ def keep_description(
     now = json.loads(json.dumps(config.to_json()))
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        there = checkpoints.listed(folder)
-        entry = _start_entry(config, stores, watched, there[-1].step if there else 0)
-        if there:
+        earlier = checkpoints.listed(folder)
+        entry = _start_entry(config, stores, watched, earlier[-1].step if earlier else 0)
+        if earlier:
             starts = json.loads((folder / "provenance.json").read_text("utf-8"))["starts"]
             before = json.loads((folder / "config.json").read_text("utf-8"))
             differences, entry["changes"] = _differences(before, now)
@@ -122,6 +122,7 @@ def _start_entry(
     for name in _LIBRARIES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
+
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return {
         "step": step,
@@ -252,8 +253,8 @@ def _differences(
             inner = _differences(a, b, f"{full}.")
             differences, changes = differences + inner[0], changes + inner[1]
         elif a != b:
-            found = changes if _may_change(full, a, b) else differences
-            found.append(f"{full}: {a!r} then, {b!r} now")
+            kind = changes if _may_change(full, a, b) else differences
+            kind.append(f"{full}: {a!r} then, {b!r} now")
 
     if where == "optim.":
         batch = [v["clips_per_process"] * v["processes"] * v["accumulation"] for v in (old, new)]
@@ -304,12 +305,12 @@ def export(
             f"{run / 'config.json'}: not the configuration of a run: {error}."
         ) from error
 
-    there = checkpoints.listed(run)
+    available = checkpoints.listed(run)
     checkpoint = checkpoints.best(run)
     if step is not None:
-        checkpoint = next((c for c in there if c.step == step), None)
+        checkpoint = next((c for c in available if c.step == step), None)
     if checkpoint is None:
-        steps = ", ".join(str(c.step) for c in there) or "none"
+        steps = ", ".join(str(c.step) for c in available) or "none"
         raise InputError(f"{run}: no checkpoint {'' if step is None else step}; there: {steps}.")
 
     elsewhere = {name: path for name, path in asdict(moved or StartConfig()).items() if path}

@@ -121,12 +121,12 @@ def targets_of(
     """
     taught = info.supervision
     slots = np.array(taught.slots)
-    there = (motion.presence > 0.5) & motion.observed
+    present = (motion.presence > 0.5) & motion.observed
 
     # Without a label a possible hand is neither positive nor negative.
     unlabelled = ~motion.observed & (motion.presence > 0)
     joints = motion.joints_camera
-    known = np.isfinite(joints).all(-1) & there[..., None]
+    known = np.isfinite(joints).all(-1) & present[..., None]
     # Keypoints as shares of the image; NaN where unknown or behind the camera.
     anchors = motion.joints_image / (info.width, info.height)
     if info.camera is not None:
@@ -136,20 +136,20 @@ def targets_of(
     inside = np.asarray(((anchors >= 0) & (anchors < 1)).all(-1))
     same_left = motion.hand_model == "acehand" or info.left_shapedirs_fixed == left_shapedirs_fixed
     shape = slots & taught.shape & np.array([same_left, True])
-    orient, pose = _rotations(motion, there, hands)
+    orient, pose = _rotations(motion, present, hands)
 
     return Targets(
         global_orient=orient,
         hand_pose=pose,
         betas=_known(motion.betas, np.isfinite(motion.betas)),
-        translation=_known(motion.translation, there[..., None]),
+        translation=_known(motion.translation, present[..., None]),
         joints=_known(joints, known[..., None]),
         anchors=_known(anchors, inside[..., None]),
-        hand=torch.from_numpy(there & slots)[None],
+        hand=torch.from_numpy(present & slots)[None],
         joints_known=torch.from_numpy(known)[None],
         inside=torch.from_numpy(inside)[None],
-        presence=torch.from_numpy(there).float()[None],
-        visible=torch.from_numpy(there & (motion.visible > 0)).float()[None],
+        presence=torch.from_numpy(present).float()[None],
+        visible=torch.from_numpy(present & (motion.visible > 0)).float()[None],
         rays=_rays(info.camera, grid),
         camera=_pinhole(info, size),
         rotations=_flag(taught.rotations and info.hand_model != "none"),
@@ -165,12 +165,12 @@ def targets_of(
 
 
 def _rotations(
-    motion: HandMotion, there: Bool[np.ndarray, "N 2"], hands: TorchHands
+    motion: HandMotion, present: Bool[np.ndarray, "N 2"], hands: TorchHands
 ) -> tuple[Float[torch.Tensor, "1 N 2 3 3"], Float[torch.Tensor, "1 N 2 15 3 3"]]:
     """Return orientation and finger rotations minus the mean pose; identity where unknown."""
     orient, pose = (
         np.where(known[..., None, None] & np.isfinite(R).all((-1, -2), keepdims=True), R, np.eye(3))
-        for R, known in ((motion.global_orient, there), (motion.hand_pose, there[..., None]))
+        for R, known in ((motion.global_orient, present), (motion.hand_pose, present[..., None]))
     )
     fingers = torch.from_numpy(pose)[None]
     if hands.name == "mano":

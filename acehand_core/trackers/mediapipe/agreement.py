@@ -1,7 +1,8 @@
-"""Whether depth and the other cameras of a rig agree with the hands that the first camera sees.
+"""Agreement of depth and the other cameras of a rig with the hands that the first camera sees.
 
 The size of a hand in the picture gives its distance within several percent, and the epipolar planes
-of its landmarks say where another camera sees them. A source that contradicts either is not used.
+of its landmarks constrain where another camera sees them. A source that contradicts either is not
+used.
 """
 
 from __future__ import annotations
@@ -14,11 +15,10 @@ from jaxtyping import Float, Int
 
 from acehand_core.geometry import frames
 from acehand_core.geometry.cameras import Camera
-from acehand_core.hand.evidence import LEAST_READINGS, SkinDepth, rays, skin_points
+from acehand_core.hand.evidence import LEAST_READINGS, SkinDepth, skin_points
 from acehand_core.provenance import Agreement
-from acehand_core.trackers.mediapipe import pnp
 from acehand_core.trackers.mediapipe.linking import Slots, landmarks_of
-from acehand_core.trackers.mediapipe.reconstruct import SIZE_SIGMA, HandAlone
+from acehand_core.trackers.mediapipe.reconstruct import HandAlone
 from acehand_core.trackers.mediapipe.rig import (
     LANDMARK_RAD,
     PALM_M,
@@ -26,7 +26,9 @@ from acehand_core.trackers.mediapipe.rig import (
     ViewTrack,
     estimated_offset,
     in_view_of,
+    landmark_rays,
 )
+from acehand_core.trackers.mediapipe.uncertainty import SIZE_SIGMA
 from acehand_core.types import RigidTransform, Side, TimestampsNs
 
 DEPTH = "depth"
@@ -34,7 +36,7 @@ DEPTH = "depth"
 #: near; rendered clips: 5 % too far to 4 % too near.)
 ALONE_SIGMA = 0.05
 #: Share of sources that are set up with a wrong scale, as assumed, and the deviation of its
-#: logarithm: two sigma reach half and twice. Likelier wrong than ``DISAGREES``, it is not used.
+#: logarithm: two sigma reach half and twice. It is not used if likelier wrong than ``DISAGREES``.
 WRONG_SHARE, WRONG_SIGMA, DISAGREES = 0.4, 0.3, 0.68
 #: Depth follows the hand up to this spread of the logarithm of the distance over frames, and share
 #: of readings further than this from its surface, metres. (Right, painted on photographs: 0.04 and
@@ -170,11 +172,12 @@ def of_view(
         for each in ("frames", "pixels", "landmarks")
     )
     both = shared[1][rows]
-    pixels, points, there = pixels[both], points[both], seen[rows[both]]
+    pixels, points, view_pixels = pixels[both], points[both], seen[rows[both]]
     if not both.any():
         return Agreement(name, count, 0), 0.0
 
-    own, other, T = _rays(camera, pixels), _rays(view.camera, there), view.T_camera_view
+    own, other = landmark_rays(camera, pixels), landmark_rays(view.camera, view_pixels)
+    T = view.T_camera_view
     gaps, which = _gaps(own, other, T), rows[both]
     gap, same = _gap_of(gaps, which)
     nearest = other[same, gaps[same].argmin(1)]
@@ -198,6 +201,7 @@ def of_view(
         doubt += "or baseline of the rig, focal or hand length is wrong"
     else:
         sigma = float(np.hypot(sigma, gap * parallax))
+
     spread = _spread(log) if len(log) else None
     return Agreement(name, count, 0, scale, spread, gap, doubt), sigma
 
@@ -209,11 +213,6 @@ def _sigma_unused(wrong: float, log_scale: float) -> float:
 
 def _spread(values: np.ndarray) -> float:
     return 1.4826 * float(np.median(np.abs(values - np.median(values))))
-
-
-def _rays(camera: Camera, pixels: Float[np.ndarray, "N *k 21 2"]) -> Float[np.ndarray, "N *k 21 3"]:
-    flat = rays(pnp.bearings(camera, pixels.reshape(-1, 21, 2)))
-    return flat.reshape(*pixels.shape[:-1], 3)
 
 
 def _gaps(
@@ -244,8 +243,8 @@ def _log_scale(
 ) -> tuple[Float[np.ndarray, "M"], float]:
     """Return logarithms of distances by both rays over those of the hand alone.
 
-    Of the frames in which the angle between rays tells a distance; of rays that meet behind the
-    camera a hundredth. And by how much a shift of one palm in the other camera changes it.
+    Of the frames in which the angle between rays determines a distance; of rays that meet behind
+    the camera a hundredth. Also return the change by a shift of one palm in the other camera.
     """
     base, v = T_camera_view[:3, 3], other @ T_camera_view[:3, :3].T
     far = np.linalg.norm(points, axis=-1)
@@ -270,24 +269,28 @@ def _cause(
     pixels: Float[np.ndarray, "N 21 2"],
     rows: Int[np.ndarray, "N"],
 ) -> str:
-    """Return the mistake that, undone, brings the hands of some rows together; "" for none."""
-    T, lens, own = view.T_camera_view, view.camera, _rays(camera, pixels)
-    there = landmarks_of(view.at(times))[rows]
-    mirrored = np.array([lens.width - 1, 0]) + np.array([-1, 1]) * there
+    """Return the setup mistake that explains the gap of the hands in some rows; "" for none."""
+    T, lens, own = view.T_camera_view, view.camera, landmark_rays(camera, pixels)
+    seen = landmarks_of(view.at(times))[rows]
+    mirrored = np.array([lens.width - 1, 0]) + np.array([-1, 1]) * seen
     guesses = {
-        # Of two like lenses that is the same.
+        # With two lenses of one kind both mistakes look the same.
         "its pose seems to be inverse, or the two videos exchanged": _gaps(
-            own, _rays(lens, there), frames.inverse(T)
+            own, landmark_rays(lens, seen), frames.inverse(T)
         ),
-        "its pictures seem to be mirrored": _gaps(own, _rays(lens, mirrored), T),
-        "the two videos seem to be exchanged": _gaps(_rays(lens, pixels), _rays(camera, there), T),
+        "its pictures seem to be mirrored": _gaps(own, landmark_rays(lens, mirrored), T),
+        "the two videos seem to be exchanged": _gaps(
+            landmark_rays(lens, pixels), landmark_rays(camera, seen), T
+        ),
     }
+
     late = estimated_offset(camera, slots, times, view, wide=True)
     if late is not None:
         on_time = replace(view, timestamps_ns=view.timestamps_ns - round(late * 1e9))
-        then = _rays(lens, landmarks_of(on_time.at(times))[rows])
+        other = landmark_rays(lens, landmarks_of(on_time.at(times))[rows])
         clock = f"its clock seems to be {late:+.2f} s late (`view_offset={name}={late:.3f}`)"
-        guesses[clock] = _gaps(own, then, T)
-    left = {guess: _gap_of(gaps, rows)[0] for guess, gaps in guesses.items()}
-    likely = min(left, key=lambda guess: left[guess])
-    return likely if left[likely] < 2 * NOISE_GAP else ""
+        guesses[clock] = _gaps(own, other, T)
+
+    remaining = {guess: _gap_of(gaps, rows)[0] for guess, gaps in guesses.items()}
+    likely = min(remaining, key=lambda guess: remaining[guess])
+    return likely if remaining[likely] < 2 * NOISE_GAP else ""

@@ -72,6 +72,7 @@ class Crop:
                 half = cv2.resize(part, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA)
                 x, y = (self.x - left) / 2 - 0.25, (self.y - top) / 2 - 0.25
                 return replace(self, x=x, y=y, side=self.side / 2).picture(half, pixels)
+
         corners = np.array([[0.5, 0.5], [pixels - 0.5, 0.5], [0.5, pixels - 0.5]]) / pixels
         square = np.array([[0, 0], [pixels - 1, 0], [0, pixels - 1]], np.float32)
         matrix = cv2.getAffineTransform(square, self.to_picture(corners).astype(np.float32))
@@ -94,10 +95,10 @@ class Crop:
         part = image[first[1] : last[1], first[0] : last[0]]
         if 0 in part.shape:
             return np.zeros((pixels, pixels, 3), np.uint8)
+
         if shrink > 1:
-            part = cv2.resize(
-                part, None, fx=1 / shrink, fy=1 / shrink, interpolation=cv2.INTER_AREA
-            )
+            share = 1 / shrink
+            part = cv2.resize(part, None, fx=share, fy=share, interpolation=cv2.INTER_AREA)
         at = ((at - first + 0.5) / shrink - 0.5).astype(np.float32)
         return cv2.remap(part, at[..., 0], at[..., 1], cv2.INTER_LINEAR)
 
@@ -144,11 +145,12 @@ def _ray_view(lens: Camera | None, x: float, y: float) -> _RayView | None:
 
 
 def crop_of(pixels: Float[np.ndarray, "21 2"], lens: Camera | None = None) -> Crop:
-    """Return the crop in which to look for a hand with these landmarks a moment ago."""
+    """Return the crop that follows a hand with these landmarks in the frame before."""
     view = _ray_view(lens, *pixels[_MIDDLE].tolist())
     flat = pixels if view is None else view.from_picture(pixels)
     if not np.isfinite(flat).all():  # it reaches beyond the lens
         view, flat = None, pixels
+
     towards = (flat[_INDEX] + flat[_RING]) / 4 + flat[_MIDDLE] / 2 - flat[0]
     angle = float(np.arctan2(towards[0], -towards[1]))
     turn = rotation_2d(angle)
@@ -171,6 +173,7 @@ def palm_crop(points: Float[np.ndarray, "9 2"], around: Crop, lens: Camera | Non
             marks, size = flat[:3], np.linalg.norm(flat[[4, 6]] - flat[[3, 5]], axis=1)
         else:
             view = None
+
     centre, wrist, knuckle = marks
     towards = knuckle - wrist
     angle = float(np.arctan2(towards[0], -towards[1]))
@@ -185,9 +188,9 @@ def _crop(view: _RayView | None, centre: np.ndarray, side: float, angle: float) 
     x, y = view.to_picture(centre).tolist()
     if not np.isfinite(x + y):
         x, y = view.to_picture(np.zeros(2)).tolist()
-    there = _ray_view(view.lens, x, y)
-    if there is not None:
-        side *= float(np.linalg.norm(view.axes[:, 0]) / np.linalg.norm(there.axes[:, 0]))
+    own_view = _ray_view(view.lens, x, y)
+    if own_view is not None:
+        side *= float(np.linalg.norm(view.axes[:, 0]) / np.linalg.norm(own_view.axes[:, 0]))
     return Crop(x, y, max(side, 1.0), angle, lens=view.lens)
 
 

@@ -270,11 +270,11 @@ def _share_of_camera(gaps: list[Gap], seconds: _PerFrame) -> _PerFrame:
 
 def _time_to(marked: _Flags, seconds: _PerFrame) -> _PerFrame:
     """Return the time to the nearest marked frame, infinite for none."""
-    there = np.flatnonzero(marked)
-    if len(there) == 0:
+    rows = np.flatnonzero(marked)
+    if len(rows) == 0:
         return np.full(len(seconds), np.inf)
-    after = np.searchsorted(there, np.arange(len(seconds)))
-    before, after = there[np.maximum(after - 1, 0)], there[np.minimum(after, len(there) - 1)]
+    after = np.searchsorted(rows, np.arange(len(seconds)))
+    before, after = rows[np.maximum(after - 1, 0)], rows[np.minimum(after, len(rows) - 1)]
     return np.minimum(np.abs(seconds - seconds[before]), np.abs(seconds[after] - seconds))
 
 

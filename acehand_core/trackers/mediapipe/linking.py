@@ -217,6 +217,7 @@ def assign_slots(
     slots: Slots = [[None, None] for _ in frames]
     # The clearest evidence chooses first; later tracks take what is left of their side.
     evidence = _with_arms(tracks, worn)
+
     while tracks:
         at = int(np.argmax(np.abs(evidence)))
         track, side = tracks.pop(at), int(evidence[at] > 0)
@@ -262,6 +263,7 @@ def _of_the_wearer(tracks: Sequence[_Track], count: int) -> list[_Track]:
     at_once, better = np.zeros((2, count), int)
     for track in tracks:
         at_once[track.frames] += 1
+
     kept: list[_Track] = []
     best = np.full(count, -np.inf)
     for track in sorted(tracks, key=lambda t: -t.wearer_likeness):

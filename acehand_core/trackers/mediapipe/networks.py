@@ -56,7 +56,7 @@ INFERENCE_LIMIT_S = 60.0
 #: The wait for an answer is in such steps, so that Ctrl-C and ``end_with`` end it.
 _STEP_MS = 100
 _thread = threading.local()
-_making = threading.Lock()
+_networks_lock = threading.Lock()
 
 
 class InferenceError(AcehandError):
@@ -75,7 +75,7 @@ def naming(frame: int) -> Iterator[None]:
 
 
 def end_with(event: threading.Event | None) -> None:
-    """Let this thread look at no other frame, and wait for no inference, once the event is set."""
+    """Stop this thread's inference, also one in progress, once the event is set."""
     _thread.ended = event
 
 
@@ -141,6 +141,7 @@ class _Network(threading.local):
             # Never freed: that would wait for its answer, even when the interpreter ends.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(request))
             raise
+
         self._request = request
         return [np.array(output.data) for output in request.output_tensors]
 
@@ -165,20 +166,20 @@ class HandNetworks:
                 "pip install '.[mediapipe]' && acehand weights fetch hands; "
                 "or bring your own hands with `tracker=FILE`."
             ) from error
-        found = installed()
-        if found is None:
+        files = installed()
+        if files is None:
             raise MissingDependencyError(
                 "The mediapipe tracker needs MediaPipe's hand networks: run acehand weights fetch "
                 "hands once, or bring your own hands with `tracker=FILE`."
             )
-        check(found)
+        check(files)
 
         core = runtime.Core()
         # One thread per picture, a picture per processor; no bfloat16, so all machines agree.
         threads = thread_count()
         options: dict[str, Any] = {"NUM_STREAMS": threads, "INFERENCE_NUM_THREADS": threads}
         options["INFERENCE_PRECISION_HINT"] = "f32"
-        models = (core.read_model(found / name) for name in (PALM, LANDMARKS))
+        models = (core.read_model(files / name) for name in (PALM, LANDMARKS))
         compiled = (core.compile_model(model, "CPU", options) for model in models)
         self._palm, self._landmarks = map(_Network, compiled)
         # The first array of a tensor imports NumPy for OpenVINO. Two threads deadlock in that, with
@@ -233,7 +234,7 @@ def openvino() -> ModuleType:
 
 def hand_networks() -> HandNetworks:
     """Return the networks of this process; raises as ``HandNetworks``."""
-    with _making:
+    with _networks_lock:
         return _hand_networks()
 
 
@@ -332,15 +333,15 @@ def unpack(wheel: Path) -> None:
 
 
 def check(place: Path) -> None:
-    """Raise InputError unless a folder has the networks of MediaPipe 0.10.14."""
+    """Raise InputError unless a place has the networks of MediaPipe 0.10.14."""
     for name in SHA256:
         _check_content(place, name, (place / name).read_bytes())
 
 
-def _check_content(place: Path, name: str, content: bytes) -> None:
+def _check_content(source: Path, name: str, content: bytes) -> None:
     digest = hashlib.sha256(content).hexdigest()
     if digest != SHA256[name]:
         raise InputError(
-            f"{place}: {name} is not that of mediapipe {VERSION} (its SHA-256 is {digest}). "
+            f"{source}: {name} is not that of mediapipe {VERSION} (its SHA-256 is {digest}). "
             "acehand weights fetch hands fetches the right one."
         )

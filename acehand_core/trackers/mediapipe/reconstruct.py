@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -13,13 +13,12 @@ from acehand_core.geometry.cameras import Camera
 from acehand_core.geometry.frames import apply, inverse
 from acehand_core.hand import articulation, landmark_fit
 from acehand_core.hand.capsule import CapsuleHand
-from acehand_core.hand.clip_fit import ClipFit, HalfGain, fit_clip, joint_slopes
+from acehand_core.hand.clip_fit import HalfGain, fit_clip
 from acehand_core.hand.contact import PlacedHand, shifts_apart
 from acehand_core.hand.evidence import (
     KEYPOINT_WEIGHTS,
     LEAST_READINGS,
     Evidence,
-    OtherView,
     Pose,
     SkinDepth,
     below_mesh,
@@ -28,13 +27,21 @@ from acehand_core.hand.evidence import (
     thickness,
 )
 from acehand_core.hand.landmark_fit import reversed_palm
-from acehand_core.hand.skeleton import PALM, WRIST
+from acehand_core.hand.skeleton import WRIST
 from acehand_core.motion import FILL_FRAMES, CameraMotion
 from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.mediapipe import pnp
 from acehand_core.trackers.mediapipe.gaps import room_turns, smooth_and_fill, spans, trust_in_motion
 from acehand_core.trackers.mediapipe.search import Detection
-from acehand_core.types import CameraPoses, RigidTransform, Side, TimestampsNs
+from acehand_core.trackers.mediapipe.sightings import Sightings, ViewHands, collect
+from acehand_core.trackers.mediapipe.uncertainty import (
+    disagreement,
+    joint_sigma,
+    sigma_in_gap,
+    turn_sigma,
+    widened,
+)
+from acehand_core.types import CameraPoses, Side, TimestampsNs
 
 #: Longer gaps are not filled.
 MAX_FILL_S = 1.5
@@ -55,44 +62,12 @@ MIN_WEIGHT = 0.05
 FILLED_QUALITY, FILLED_DECAY = 0.4, 10.0
 MIN_DEPTH_M = 0.1
 
-#: Offsets of the network's wrist and thumb base from the hand model's: distal, dorsal, radial, in
-#: hand lengths. Rendered hands show 4, 0 and -1 % (wrist) and 2, -4 and 3 % (thumb base); this much
-#: lowers the misfit of a real hand's landmarks most, by 9 %.
-LANDMARK_OFFSET = np.zeros((21, 3))
-LANDMARK_OFFSET[WRIST] = 0.03, 0.0, -0.005
-LANDMARK_OFFSET[1] = 0.01, -0.01, 0.01
-
-#: Of the covariances of all frames together and of a single frame; the smaller one counts.
-TOGETHER_FACTOR, ALONE_FACTOR = 2.2, 1.3
-#: With one crop the quality of a landmark is unknown.
-ONE_CROP_FACTOR = 1.4
-#: Joints' own share of the solve's standard deviations, across the line of sight and along it.
-OWN_ACROSS, OWN_ALONG = 0.85, 1.15
-#: Keypoint definitions differ between datasets by this much.
-DEFINITION_M = 0.003
-#: The common share: a shift across, in units of the crops' difference, and a share of the distance,
-#: in units of the same over the palm's apparent length.
-SHIFT_FACTOR, SCALE_FACTOR = 1.4, 1.8
-#: Median disagreement of crops over the palm's apparent length, assumed for one crop.
-ONE_CROP_DISAGREEMENT = 0.035
-#: Standard deviation of hand sizes without a given length: 193.8 +- 9.8 mm of men, 180.5 +- 9.7 of
-#: women (Gordon et al. 1989, 1988 Anthropometric Survey of US Army Personnel).
-SIZE_SIGMA = 0.063
-#: Share of the distance where depth or another camera measures it: their calibration.
-METRIC_SCALE_SIGMA = 0.01
-#: Factor on all where it is measured, across and along. (By five rendered clips and the photographs
-#: of ``benchmarks.rig``.)
-METRIC_SIGMA = np.array([0.75, 0.6])
 #: A hand is doubtful with a less certain orientation of its palm or a lower mean presence. (On the
 #: rendered clips used to choose these: 5 % of the hands within 15 degrees and 20 mm, and three
 #: quarters of those turned by over 30 degrees.)
 MAX_TURN_SIGMA_RAD, MIN_PRESENCE = np.radians(40.0), 0.6
-#: Unknown acceleration of an occluded hand in each direction. (Rendered hands, withheld for up to
-#: 0.8 s.)
-GAP_ACCELERATION_M_S2 = 0.7
 
 _Rest = Float[np.ndarray, "21 3"]
-_Seconds = Float[np.ndarray, "N"]
 _Pixels = Float[np.ndarray, "N 21 2"]
 _Trust = Float[np.ndarray, "N"]
 
@@ -136,15 +111,6 @@ class HandTrack:
 
 
 @dataclass(frozen=True, slots=True)
-class ViewHands:
-    """The hands that another camera of the rig sees at the T frames' times."""
-
-    camera: Camera
-    T_view_camera: RigidTransform
-    detections: Mapping[Side, Sequence[Detection | None]]
-
-
-@dataclass(frozen=True, slots=True)
 class HandAlone:
     """A hand in up to ``SHAPE_FRAMES`` frames, as the first camera alone shows it.
 
@@ -166,35 +132,17 @@ class _Clip:
     camera: Camera
     timestamps_ns: TimestampsNs
     settings: TrackerSettings
-    motion: CameraMotion | None
-    T_world_camera: CameraPoses | None
-    views: Sequence[ViewHands]
-    skin: Mapping[Side, SkinDepth]
+    motion: CameraMotion | None = None
+    T_world_camera: CameraPoses | None = None
+    views: Sequence[ViewHands] = ()
+    skin: Mapping[Side, SkinDepth] = field(default_factory=dict)
     scale_sigma: float = 0.0
     assumed_sigma: float = 0.0
 
-
-@dataclass(frozen=True, slots=True)
-class _Sightings:
-    """The N frames with a visible hand.
-
-    ``pixels`` mean nothing where only another camera sees it; ``others`` are the cameras and pixels
-    of ``evidence.others``.
-    """
-
-    frames: Int[np.ndarray, "N"]
-    pixels: Float[np.ndarray, "N 21 2"]
-    confidence: Float[np.ndarray, "N"]
-    presence: Float[np.ndarray, "N"]
-    one_crop: Bool[np.ndarray, "N"]
-    evidence: Evidence
-    others: tuple[tuple[Camera, Float[np.ndarray, "N 21 2"]], ...]
-
-    def rows(self, keep: np.ndarray) -> _Sightings:
-        names = ("frames", "pixels", "confidence", "presence", "one_crop")
-        own = {name: getattr(self, name)[keep] for name in names}
-        others = tuple((camera, pixels[keep]) for camera, pixels in self.others)
-        return _Sightings(evidence=self.evidence.rows(keep), others=others, **own)
+    def sightings(self, detections: Sequence[Detection | None], side: Side) -> Sightings | None:
+        """Return the sightings of one hand, see ``sightings.collect``."""
+        skin, calibration = self.skin.get(side), self.settings.palm_calibration
+        return collect(detections, side, self.camera, self.views, skin, calibration)
 
 
 def reconstruct_hands(
@@ -220,17 +168,28 @@ def reconstruct_hands(
             depth and other cameras agree (``agreement``).
         assumed_sigma: by what is assumed of the pictures, of frames in which nothing measures it.
     """
-    sigmas = scale_sigma, assumed_sigma
-    clip = _Clip(camera, timestamps_ns, settings, motion, T_world_camera, views, skin, *sigmas)
+    clip = _Clip(
+        camera=camera,
+        timestamps_ns=timestamps_ns,
+        settings=settings,
+        motion=motion,
+        T_world_camera=T_world_camera,
+        views=views,
+        skin=skin,
+        scale_sigma=scale_sigma,
+        assumed_sigma=assumed_sigma,
+    )
     tracks = {side: HandTrack.absent(len(timestamps_ns)) for side in detections}
     seen = {
         side: sightings
         for side, hand in detections.items()
-        if (sightings := _sightings(hand, side, clip)) is not None
+        if (sightings := clip.sightings(hand, side)) is not None
     }
+
     if not seen:
         return tracks
     fitted, betas, length_sigma = _fit(seen, clip)
+
     for side, (sightings, pose) in fitted.items():
         rest = CapsuleHand().rest_keypoints(side, betas)
         _track_hand(tracks[side], sightings, pose, side, rest, clip)
@@ -257,16 +216,16 @@ def hands_alone(
     settings: TrackerSettings,
 ) -> dict[Side, HandAlone]:
     """Return the hands as one camera shows them: of the length given, else of the mean one."""
-    clip, model = _Clip(camera, timestamps_ns, settings, None, None, (), {}), CapsuleHand()
+    clip, model = _Clip(camera, timestamps_ns, settings), CapsuleHand()
     mean = np.zeros(10)
     size = (settings.hand_length_m or model.hand_length(mean)) / model.hand_length(mean)
+
     hands = {}
-    for side, found in detections.items():
-        if (sightings := _sightings(found, side, clip)) is None:
+    for side, hand in detections.items():
+        if (sightings := clip.sightings(hand, side)) is None:
             continue
-        count = len(sightings.frames)
-        some = np.unique(np.linspace(0, count - 1, min(count, landmark_fit.SHAPE_FRAMES)))
-        sightings, rest = sightings.rows(some.astype(int)), model.rest_keypoints(side, mean)
+        sightings = sightings.rows(landmark_fit.spread_rows(len(sightings.frames)))
+        rest = model.rest_keypoints(side, mean)
         evidence = sightings.evidence
         start = _start(evidence, sightings.pixels, side, rest, camera)
         pose = landmark_fit.refine(start, evidence, side, rest, try_relaxed=True)
@@ -277,7 +236,7 @@ def hands_alone(
 
 
 def _track_hand(
-    track: HandTrack, sightings: _Sightings, pose: Pose, side: Side, rest: _Rest, clip: _Clip
+    track: HandTrack, sightings: Sightings, pose: Pose, side: Side, rest: _Rest, clip: _Clip
 ) -> None:
     """Fit all frames of a hand of known shape that it explains, and write them into its track."""
     keypoints = pose.keypoints(side, rest) + _offsets(pose, sightings.evidence, side, rest)
@@ -320,77 +279,9 @@ def _misfit(keypoints: Float[np.ndarray, "N 21 3"], evidence: Evidence) -> Float
         return misfit
     seen, squares = evidence.seen_in.astype(float), evidence.seen_in * misfit**2
     for one in evidence.others:
-        there = _misfit(apply(one.T_view_camera, keypoints), one.evidence)
-        seen, squares = seen + one.evidence.seen_in, squares + one.evidence.seen_in * there**2
+        in_view = _misfit(apply(one.T_view_camera, keypoints), one.evidence)
+        seen, squares = seen + one.evidence.seen_in, squares + one.evidence.seen_in * in_view**2
     return np.sqrt(squares / seen)
-
-
-def _sightings(
-    detections: Sequence[Detection | None], side: Side, clip: _Clip
-) -> _Sightings | None:
-    """Collect the detections with all landmarks in a camera's field of view."""
-    offset = clip.settings.palm_calibration * LANDMARK_OFFSET
-    cameras = [clip.camera, *(view.camera for view in clip.views)]
-    found = [detections, *(view.detections[side] for view in clip.views)]
-    by_view = [_in_view(*pair) for pair in zip(found, cameras, strict=True)]
-    frames = np.array(sorted(set().union(*by_view)), int)
-    if len(frames) == 0:
-        return None
-    pixels: list[tuple[Camera, _Pixels]] = []
-    own, others = None, []
-    for hands, camera, view in zip(by_view, cameras, (None, *clip.views), strict=True):
-        if not hands:
-            continue
-        known = np.array([frame in hands for frame in frames.tolist()])
-        any_hand = next(iter(hands.values()))  # fills the arrays where the camera sees none
-        filled = [hands.get(frame, any_hand) for frame in frames.tolist()]
-        pixels.append((camera, np.stack([d.pixels for d in filled])))
-        bearing, world = pnp.bearings(*pixels[-1]), np.stack([d.world for d in filled])
-        one = Evidence.from_landmarks(bearing, world, _spread(camera, filled), offset)
-        one = one if known.all() else replace(one, seen=known)
-        if view is None:
-            own = one
-        else:
-            others.append(OtherView(one, view.T_view_camera))
-    if own is None:  # only others see it
-        pixels.insert(0, pixels[0])
-        own = replace(others[0].evidence, seen=np.zeros(len(frames), bool))
-    skin = clip.skin.get(side)
-    own = replace(own, others=tuple(others), skin=None if skin is None else skin.rows(frames))
-
-    first = [next(one[frame] for one in by_view if frame in one) for frame in frames.tolist()]
-    return _Sightings(
-        frames,
-        pixels[0][1],
-        np.array([d.confidence for d in first]),
-        np.array([d.presence for d in first]),
-        np.array([d.covariance is None for d in first]),
-        own,
-        tuple(pixels[1:]),
-    )
-
-
-def _in_view(detections: Sequence[Detection | None], camera: Camera) -> dict[int, Detection]:
-    """Return the detections by frame whose landmarks are all in the camera's field of view."""
-    seen = {frame: d for frame, d in enumerate(detections) if d is not None}
-    if not seen:
-        return {}
-    bearing = pnp.bearings(camera, np.stack([d.pixels for d in seen.values()]))
-    inside = np.isfinite(bearing).all((1, 2))
-    return {frame: d for (frame, d), i in zip(seen.items(), inside, strict=True) if i}
-
-
-def _spread(camera: Camera, hands: Sequence[Detection]) -> Float[np.ndarray, "N 21 2 2"] | None:
-    """Return the covariances over the crops as those of bearings; zero for one crop."""
-    if all(d.covariance is None for d in hands):
-        return None
-    pixels = np.stack([d.pixels for d in hands])
-    zero = np.zeros((21, 2, 2))
-    covariance = np.stack([zero if d.covariance is None else d.covariance for d in hands])
-    steps = 0.5 * np.eye(2)
-    columns = [pnp.bearings(camera, pixels + s) - pnp.bearings(camera, pixels - s) for s in steps]
-    by_pixel = np.nan_to_num(np.stack(columns, axis=-1))
-    return by_pixel @ covariance @ np.swapaxes(by_pixel, -1, -2)
 
 
 def _offsets(
@@ -401,8 +292,8 @@ def _offsets(
 
 
 def _fit(
-    seen: Mapping[Side, _Sightings], clip: _Clip
-) -> tuple[dict[Side, tuple[_Sightings, Pose]], Float[np.ndarray, "10"], float]:
+    seen: Mapping[Side, Sightings], clip: _Clip
+) -> tuple[dict[Side, tuple[Sightings, Pose]], Float[np.ndarray, "10"], float]:
     """Fit poses with the mean hand, one shape to all, then poses with that.
 
     Returns sightings with poses, betas, and the standard deviation of the hand's length, NaN if it
@@ -431,22 +322,22 @@ def _fit(
     return fitted, betas, landmark_fit.length_sigma(hands, betas) if hands else np.nan
 
 
-def _starts(sightings: _Sightings, side: Side, rest: _Rest, clip: _Clip) -> list[Pose]:
+def _starts(sightings: Sightings, side: Side, rest: _Rest, clip: _Clip) -> list[Pose]:
     """Return poses to start from, one per camera; its first part is the best of any camera."""
     evidence = sightings.evidence
-    found: list[tuple[np.ndarray, Pose]] = []
+    by_camera: list[tuple[np.ndarray, Pose]] = []
     if evidence.seen_in.any():
         start = _start(evidence, sightings.pixels, side, rest, clip.camera)
-        found.append((evidence.seen_in, start))
+        by_camera.append((evidence.seen_in, start))
     for one, (camera, pixels) in zip(evidence.others, sightings.others, strict=True):
         start = _start(one.evidence, pixels, side, rest, camera)
-        found.append((one.evidence.seen_in, start.moved(inverse(one.T_view_camera))))
+        by_camera.append((one.evidence.seen_in, start.moved(inverse(one.T_view_camera))))
 
     # Where a camera does not see the hand, the first one that does gives the start.
     starts: list[Pose] = []
-    for _, start in found:
-        unseen = ~found[len(starts)][0]
-        for seen, other in reversed(found):
+    for _, start in by_camera:
+        unseen = ~by_camera[len(starts)][0]
+        for seen, other in reversed(by_camera):
             start = other.where(seen & unseen, start)
         starts.append(start)
     if evidence.skin is not None:
@@ -460,6 +351,22 @@ def _start(evidence: Evidence, pixels: _Pixels, side: Side, rest: _Rest, camera:
     """Return poses from one camera's landmarks alone, in its frame."""
     pose = landmark_fit.articulate(replace(evidence, seen=None), side, rest)
     return _place(pose, evidence, pixels, side, rest, camera)
+
+
+def _place(
+    pose: Pose, evidence: Evidence, pixels: _Pixels, side: Side, rest: _Rest, camera: Camera
+) -> Pose:
+    """Place articulated hands, with wrists at the origin, before the camera."""
+    canonical = pose.keypoints(side, rest) + _offsets(pose, evidence, side, rest)
+    bearing, weights = evidence.bearing, KEYPOINT_WEIGHTS
+    depth = pnp.weak_perspective_depth(canonical, pixels, camera)
+    depth = np.maximum(depth, MIN_DEPTH_M)
+    wrist = pnp.mixed_pnp(canonical, depth, pixels, camera).translation
+    turn, wrist = pnp.rigid_pnp(canonical, bearing, wrist, np.tile(weights, (len(wrist), 1)))
+    # The solver turns about the wrist's landmark.
+    off = canonical[:, 0]
+    wrist = wrist + off - (turn @ off[..., None])[..., 0]
+    return Pose(turn @ pose.global_orient, pose.angles, wrist)
 
 
 def _at_depth(pose: Pose, evidence: Evidence, side: Side, rest: _Rest) -> Pose:
@@ -478,7 +385,7 @@ def _at_depth(pose: Pose, evidence: Evidence, side: Side, rest: _Rest) -> Pose:
 
 
 def _fit_together(
-    sightings: _Sightings, pose: Pose, trust: _Trust, side: Side, rest: _Rest, clip: _Clip
+    sightings: Sightings, pose: Pose, trust: _Trust, side: Side, rest: _Rest, clip: _Clip
 ) -> tuple[Pose, Float[np.ndarray, "N 21 2"], Float[np.ndarray, "N"]]:
     """Fit the frames of each appearance together, long ones in overlapping parts.
 
@@ -488,6 +395,7 @@ def _fit_together(
     known_size = clip.settings.hand_length_m is not None
     seen = np.zeros(len(timestamps_ns), bool)
     seen[sightings.frames] = True
+
     poses: list[Pose] = []
     sigmas, turn_sigmas = [], []
     for span in spans(seen, timestamps_ns, MAX_FILL_S):
@@ -501,6 +409,7 @@ def _fit_together(
                 part = motion.part(int(frames[0]), int(frames[-1]) + 1)
                 turns = room_turns(part)[frames - frames[0]]
             seconds = (timestamps_ns[frames] - timestamps_ns[frames[0]]) * 1e-9
+
             start, evidence = pose.rows(rows), sightings.evidence.rows(rows)
             half_gain = METRIC_HALF_GAIN_HZ if evidence.metric.mean() > 0.5 else HALF_GAIN_HZ
             fit = fit_clip(start, evidence, side, rest, seconds, turns, trust[rows], half_gain)
@@ -524,22 +433,6 @@ def _fit_together(
     return Pose(*joined), np.concatenate(sigmas), np.concatenate(turn_sigmas)
 
 
-def _place(
-    pose: Pose, evidence: Evidence, pixels: _Pixels, side: Side, rest: _Rest, camera: Camera
-) -> Pose:
-    """Place articulated hands, with wrists at the origin, before the camera."""
-    canonical = pose.keypoints(side, rest) + _offsets(pose, evidence, side, rest)
-    bearing, weights = evidence.bearing, KEYPOINT_WEIGHTS
-    depth = pnp.weak_perspective_depth(canonical, pixels, camera)
-    depth = np.maximum(depth, MIN_DEPTH_M)
-    wrist = pnp.mixed_pnp(canonical, depth, pixels, camera).translation
-    turn, wrist = pnp.rigid_pnp(canonical, bearing, wrist, np.tile(weights, (len(wrist), 1)))
-    # The solver turns about the wrist's landmark.
-    off = canonical[:, 0]
-    wrist = wrist + off - (turn @ off[..., None])[..., 0]
-    return Pose(turn @ pose.global_orient, pose.angles, wrist)
-
-
 def _write_spans(track: HandTrack, pose: Pose, side: Side, rest: _Rest, clip: _Clip) -> None:
     """Smooth each appearance of the hand, fill its short gaps, and write both into the track."""
     timestamps_ns, motion, T_world_camera = clip.timestamps_ns, clip.motion, clip.T_world_camera
@@ -555,16 +448,19 @@ def _write_spans(track: HandTrack, pose: Pose, side: Side, rest: _Rest, clip: _C
         smoothed, filled = smooth_and_fill(
             pose.rows(row[frames]), weights, seconds, turned, world, metric
         )
+
         track.global_orient[frames] = smoothed.global_orient
         track.hand_pose[frames] = articulation.angles_to_pose(smoothed.angles, side)
         track.joints[frames] = smoothed.keypoints(side, rest)
         track.translation[frames] = smoothed.wrist - rest[WRIST]
         track.filled[frames] = ~known
+
         # The quality of a filled frame falls with the distance to the nearest sighting.
         gaps, sightings = np.flatnonzero(~known), np.flatnonzero(known)
         after = np.searchsorted(sightings, gaps)
         distance = np.minimum(gaps - sightings[after - 1], sightings[after] - gaps)
         track.quality[frames[~known]] = FILLED_QUALITY * np.exp(-(distance - 1) / FILLED_DECAY)
+
         for gap in filled:
             rows, about = slice(gap.start, gap.stop), [gap.start - 1, gap.stop]
             inside, away = frames[rows], seconds[rows]
@@ -574,70 +470,3 @@ def _write_spans(track: HandTrack, pose: Pose, side: Side, rest: _Rest, clip: _C
             track.fill_frame[inside] = 1 + FILL_FRAMES.index(gap.frame)
             if turned is not None:
                 track.quality[inside] *= trust_in_motion(gap, turned)
-
-
-def widened(fit: ClipFit, one_crop: Bool[np.ndarray, "N"]) -> ClipFit:
-    """Return the fit with wider covariances in frames with a single crop."""
-    factor = np.where(one_crop, ONE_CROP_FACTOR**2, 1.0)[:, None, None]
-    return ClipFit(fit.pose, factor * fit.covariance, factor * fit.alone)
-
-
-def disagreement(evidence: Evidence, one_crop: Bool[np.ndarray, "N"]) -> Float[np.ndarray, "N"]:
-    """Return the crops' rms standard deviation per direction over the palm's apparent length."""
-    if evidence.spread is None:
-        return np.full(len(one_crop), ONE_CROP_DISAGREEMENT)
-    variance = np.trace(evidence.spread, axis1=-2, axis2=-1).mean(1) / 2
-    apart = np.sqrt(variance) / np.maximum(evidence.scale, 1e-6)
-    return np.where(one_crop, ONE_CROP_DISAGREEMENT, apart)
-
-
-def joint_sigma(
-    fit: ClipFit,
-    side: Side,
-    rest: _Rest,
-    apart: Float[np.ndarray, "N"],
-    known_size: bool,
-    metric: Bool[np.ndarray, "N"],
-) -> Float[np.ndarray, "N 21 2"]:
-    """Return joints' standard deviations per direction across and along the line of sight, metres.
-
-    ``apart`` is that of ``disagreement``; ``metric``: frames in which the distance is measured.
-    """
-    joints = fit.pose.keypoints(side, rest)
-    slopes = joint_slopes(fit.pose, side, rest)
-    distance = np.linalg.norm(joints, axis=-1)
-    ray = joints / distance[..., None]
-
-    def spread(unknowns: Float[np.ndarray, "N 28 28"]) -> Float[np.ndarray, "N 21 2"]:
-        covariance = slopes @ unknowns[:, None] @ np.swapaxes(slopes, -1, -2)
-        along = np.einsum("nji,njik,njk->nj", ray, covariance, ray)
-        across = (np.trace(covariance, axis1=2, axis2=3) - along) / 2
-        return np.sqrt(np.maximum(np.stack([across, along], axis=-1), 0))
-
-    own = np.minimum(TOGETHER_FACTOR * spread(fit.covariance), ALONE_FACTOR * spread(fit.alone))
-    palm = np.sqrt(np.mean(np.sum((rest[list(PALM[1:])] - rest[PALM[0]]) ** 2, axis=-1)))
-    shift = np.hypot(SHIFT_FACTOR * apart * palm, DEFINITION_M)
-    # A hand's distance is proportional to its size.
-    scale = np.hypot(SCALE_FACTOR * apart, 0.0 if known_size else SIZE_SIGMA)
-    scale = np.where(metric, METRIC_SCALE_SIGMA, scale)
-    common = np.stack(np.broadcast_arrays(shift[:, None], scale[:, None] * distance), axis=-1)
-    sigma: Float[np.ndarray, "N 21 2"] = np.hypot([OWN_ACROSS, OWN_ALONG] * own, common)
-    return np.where(metric[:, None, None], METRIC_SIGMA * sigma, sigma)
-
-
-def turn_sigma(fit: ClipFit) -> Float[np.ndarray, "N"]:
-    """Return the standard deviation of the palm's orientation as a rotation angle, rad."""
-    turns = (covariance[:, :3, :3] for covariance in (fit.covariance, fit.alone))
-    together, alone = (np.sqrt(np.trace(turn, axis1=1, axis2=2)) for turn in turns)
-    return np.minimum(TOGETHER_FACTOR * together, ALONE_FACTOR * alone)
-
-
-def sigma_in_gap(
-    ends: Float[np.ndarray, "2 21 2"], elapsed_s: _Seconds, left_s: _Seconds
-) -> Float[np.ndarray, "N 21 2"]:
-    """Return standard deviations in filled frames from those of both ends and the times to them."""
-    share = (elapsed_s / (elapsed_s + left_s))[:, None, None]
-    before, after = ends**2
-    variance = (1 - share) * before + share * after
-    off = GAP_ACCELERATION_M_S2 / 2 * elapsed_s * left_s
-    return np.sqrt(variance + off[:, None, None] ** 2)

@@ -10,9 +10,7 @@ hash of the pictures (file and reading), the networks and the settings, never of
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -22,13 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from acehand_core.atomic import atomic_path
-from acehand_core.errors import InputError
 from acehand_core.geometry.cameras import Camera
 from acehand_core.motion import FrameSource, runs
-from acehand_core.processes import in_threads, release_memory
+from acehand_core.processes import SharedProgress, in_threads, release_memory
 from acehand_core.recordings.video_encode import ahead
-from acehand_core.safe_files import safe_load_npz
+from acehand_core.safe_files import ArrayCache
 from acehand_core.trackers.mediapipe.crops import crop_of
 from acehand_core.trackers.mediapipe.linking import Slots, Turned, unturned
 from acehand_core.trackers.mediapipe.networks import (
@@ -84,50 +80,41 @@ def in_segments(
 
     ``least``: number of segments.
     """
-    count, done, lock = len(frames), 0, threading.Lock()
+    count = len(frames)
     pieces = max(min(least, count), -(-count // SEGMENT_FRAMES))
     edges = np.linspace(0, count, pieces + 1).round().astype(int).tolist()
+    shared = SharedProgress(progress, stage, count)
 
-    def advance(by: int) -> None:
-        nonlocal done
-        with lock:
-            done += by
-            progress(stage, done, count)
-
-    def found(segment: tuple[int, int], stop: threading.Event) -> Frames:
+    def detect(segment: tuple[int, int], stop: threading.Event) -> Frames:
         end_with(stop)
         result = cache.get(*segment)
         if result is not None:
-            advance(len(result))
+            shared.advance(len(result))
             return result
 
         look, result = begin(), []
         for frame, image in enumerate(ahead(frames.read(*segment)), segment[0]):
             result.append(look(frame, image))
-            advance(1)
+            shared.advance()
         cache.put(*segment, result)
         release_memory()  # kept hands lie scattered between freed pictures
         return result
 
-    return list(itertools.chain(*in_threads(found, list(itertools.pairwise(edges)))))
+    return list(itertools.chain(*in_threads(detect, list(itertools.pairwise(edges)))))
 
 
 class SegmentCache:
     """Detections per segment in a folder, if there is one."""
 
     def __init__(self, folder: Path | None, key: dict[str, Any]) -> None:
-        self._folder = folder
-        digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
-        self._prefix = f"detections-{digest[:24]}"
+        self._arrays = ArrayCache(folder, "detections", key)
 
     def get(self, start: int, stop: int) -> list[list[Detection]] | None:
         """Return a finished segment, or None, also for a damaged file."""
-        path = self._path(start, stop)
-        if path is None or not path.is_file():
+        if (data := self._arrays.get(start, stop)) is None:
             return None
-
         try:
-            data, flat = safe_load_npz(path), []
+            flat = []
             names = ("pixels", "world", "p_right", "look", "presence", "covariance")
             for pixels, world, p_right, look, presence, covariance in zip(
                 *(data[name] for name in names), strict=True
@@ -138,35 +125,26 @@ class SegmentCache:
             ends = np.cumsum(data["count"])
             if len(ends) != stop - start or ends[-1] != len(flat):
                 return None
-        except (InputError, EOFError, KeyError, ValueError):
+        except (KeyError, ValueError):
             return None
 
         return [flat[end - count : end] for end, count in zip(ends, data["count"], strict=True)]
 
     def put(self, start: int, stop: int, frames: list[list[Detection]]) -> None:
-        """Write a finished segment atomically. Raises OutputError."""
-        path = self._path(start, stop)
-        if path is None:
-            return
+        """Write a finished segment. Raises OutputError."""
         flat = [d for detections in frames for d in detections]
         one = np.full((21, 2, 2), np.nan)
         spread = [one if d.covariance is None else d.covariance for d in flat]
-        with atomic_path(path, overwrite=True) as partial, partial.open("wb") as file:
-            np.savez_compressed(
-                file,
-                count=np.array([len(d) for d in frames]),
-                pixels=np.array([d.pixels for d in flat]).reshape(-1, 21, 2),
-                world=np.array([d.world for d in flat]).reshape(-1, 21, 3),
-                p_right=np.array([d.p_right for d in flat]),
-                look=np.array([d.look for d in flat], dtype="U16"),
-                presence=np.array([d.presence for d in flat]),
-                covariance=np.array(spread).reshape(-1, 21, 2, 2),
-            )
-
-    def _path(self, start: int, stop: int) -> Path | None:
-        if self._folder is None:
-            return None
-        return self._folder / f"{self._prefix}-{start:09d}-{stop:09d}.npz"
+        arrays = {
+            "count": np.array([len(d) for d in frames]),
+            "pixels": np.array([d.pixels for d in flat]).reshape(-1, 21, 2),
+            "world": np.array([d.world for d in flat]).reshape(-1, 21, 3),
+            "p_right": np.array([d.p_right for d in flat]),
+            "look": np.array([d.look for d in flat], dtype="U16"),
+            "presence": np.array([d.presence for d in flat]),
+            "covariance": np.array(spread).reshape(-1, 21, 2, 2),
+        }
+        self._arrays.put(start, stop, arrays)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +200,7 @@ def find_gaps(slots: Slots) -> list[SightGap]:
 
 def look_again(
     frames: FrameSource,
-    found: Frames,
+    detections: Frames,
     slots: Slots,
     progress: Progress,
     turned: Turned = unturned,
@@ -230,21 +208,21 @@ def look_again(
 ) -> list[tuple[int, Detection]]:
     """Return (frame, detection) of hands that the forward pass lost or found late.
 
-    ``found`` are all detections, including other people's hands.
+    ``detections`` are all, including other people's hands.
     """
     gaps = find_gaps(slots)
     if not gaps:
         return []
     networks = hand_networks().through(lens)
-    present = [list(hands) for hands in found]
-    done, lock = 0, threading.Lock()
-    progress("look again", 0, len(gaps))
+    present = [list(hands) for hands in detections]
+    shared = SharedProgress(progress, "look again", len(gaps))
+    shared.advance(0)
 
     def hands_of(group: Sequence[SightGap], stop: threading.Event) -> list[tuple[int, Detection]]:
-        nonlocal done
         end_with(stop)
         hands: list[tuple[int, Detection]] = []
         pictures = _HeldPictures(frames, {})
+
         for gap in group:
             seen: dict[int, Detection] = {}
             if gap.before is not None:
@@ -258,9 +236,7 @@ def look_again(
             for frame, hand in seen.items():
                 present[frame].append(hand)
             hands += seen.items()
-            with lock:
-                done += 1
-                progress("look again", done, len(gaps))
+            shared.advance()
         return hands
 
     return list(itertools.chain(*in_threads(hands_of, _independent(gaps))))
@@ -336,7 +312,7 @@ class _Search:
                     places.append(last)
                 others = present[frame]
                 with naming(frame):
-                    match = self._found(np.ascontiguousarray(image), places, misses, others)
+                    match = self._detect(np.ascontiguousarray(image), places, misses, others)
                 if match is not None and any(apart(match, other) < SAME_HAND for other in others):
                     match = None
 
@@ -348,7 +324,7 @@ class _Search:
             seen[frame] = match
             last, at, misses = match, frame, 0
 
-    def _found(
+    def _detect(
         self,
         image: ImageRgb,
         places: Sequence[Detection],
@@ -368,15 +344,15 @@ class _Search:
     def _expected(
         self, hands: Sequence[Look], look: str, places: Sequence[Detection], misses: int
     ) -> Detection | None:
-        """Return the hand that continues one expected at some places: near, as large, same side."""
+        """Return the hand that matches an expected one in place, size and side, or None."""
 
-        def off(found: Detection) -> float:
-            return min(apart(found, place) for place in places)
+        def off(hand: Detection) -> float:
+            return min(apart(hand, place) for place in places)
 
-        found = [Detection(h.pixels, h.world, h.p_right, look, h.presence) for h in hands]
+        detections = [Detection(h.pixels, h.world, h.p_right, look, h.presence) for h in hands]
         near = [
             d
-            for d in found
+            for d in detections
             if off(d) < EXPECTED + 0.1 * misses
             and any(0.5 < d.size / place.size < 2.0 for place in places)
             and (d.p_right if self.slot else 1 - d.p_right) > 0.3

@@ -1,7 +1,8 @@
 """The same hands in several cameras: at the same times, with the same sides.
 
-Each camera of a rig is tracked alone. Two of its hands are one if the rays of their landmarks meet,
-before both cameras, in a hand of plausible size. What one camera alone invents is left out.
+Each camera of a rig is tracked alone. Hands of two cameras are the same if the rays of their
+landmarks meet, before both cameras, in a hand of plausible size. A spurious hand of one camera is
+left out.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from acehand_core.types import RigidTransform, TimestampsNs
 PALM_M, LEAST_PALM_M, MOST_PALM_M = 0.095, 0.045, 0.16
 #: Median gap between rays, over that length, up to which two hands are one.
 SAME_HAND = 0.25
-#: Error of a landmark, and its share of the angle between cameras at which they tell no size.
+#: Error of a landmark, and its share of the angle between cameras from which size is unobservable.
 LANDMARK_RAD, WEAK = 0.01, 0.25
 #: Hands of a camera are one appearance over gaps of up to so many frames; its unmatched frames take
 #: the side of matched ones up to so many frames away.
 APPEARANCE_GAP, NEIGHBOURS = 8, 60
 #: A hand that no other camera confirms, although one should see it in this share of its frames, is
-#: invented, unless the network is surer than this and only one other should see it, or it is a
-#: short part of an appearance. (16 rendered clips: invented up to 0.73, real ones that the other
-#: camera misses 0.88; no photographs have either.)
+#: spurious, unless its presence is above this and only one other should see it, or it is a short
+#: part of an appearance. (16 rendered clips: spurious up to 0.73, real ones that the other camera
+#: misses 0.88; no photographs have either.)
 EXPECTED_SHARE, SURE_PRESENCE, SHORT_FRAMES = 0.5, 0.8, 15
 #: A hand changes its side only if the other one is free in this share of the frames.
 MOSTLY_FREE = 0.8
@@ -60,6 +61,7 @@ class ViewTrack:
         before, after, share = neighbours(own, times)
         wait = own[after] - own[before]
         away = np.abs(times - own[np.where(share < 0.5, before, after)])
+
         out: Slots = []
         for number, (a, b, part) in enumerate(zip(before, after, share, strict=True)):
             pair: list[Detection | None] = [None, None]
@@ -94,7 +96,7 @@ def _between(one: Detection, two: Detection, share: float) -> Detection:
 def estimated_offset(
     camera: Camera, slots: Slots, times: TimestampsNs, view: ViewTrack, wide: bool = False
 ) -> float | None:
-    """Return by how many seconds a view's clock is late, if moving hands tell; else None.
+    """Return by how many seconds a view's clock is late; None if moving hands do not show it.
 
     ``wide`` searches further.
     """
@@ -103,23 +105,27 @@ def estimated_offset(
     clock = view.timestamps_ns
     if len(seen) == 0 or len(clock) < 2:
         return None
-    own, there = _rays(camera, landmarks_of(slots)[seen]), landmarks_of(view.slots)
+
+    own, landmarks = landmark_rays(camera, landmarks_of(slots)[seen]), landmarks_of(view.slots)
     step = float(np.median(np.diff(clock))) / 4
     count = int((WIDE_OFFSET_S if wide else MOST_OFFSET_S) * 1e9 / step)
+
     gaps = {}
     for number in range(-count, count + 1):
         at = times[seen] + round(number * step)
         after = np.clip(np.searchsorted(clock, at), 1, len(clock) - 1)
         share = (at - clock[after - 1]) / (clock[after] - clock[after - 1])
         share[(share < 0) | (share > 1)] = np.nan  # outside of the view's time
-        between = there[after] - there[after - 1]
-        moved = there[after - 1] + share[:, None, None, None] * between
-        known = np.isfinite(moved).all((2, 3)).any(1)
+        step_by_frame = landmarks[after] - landmarks[after - 1]
+        shifted = landmarks[after - 1] + share[:, None, None, None] * step_by_frame
+        known = np.isfinite(shifted).all((2, 3)).any(1)
         if known.sum() >= max(10, len(seen) // 3):
-            gap = _gaps(own[known], _rays(view.camera, moved[known]), view.T_camera_view)
+            view_rays = landmark_rays(view.camera, shifted[known])
+            gap = _gaps(own[known], view_rays, view.T_camera_view)
             gaps[number] = float(np.minimum(gap.min((1, 2)), 2 * SAME_HAND).mean())
     if 0 not in gaps:
         return None
+
     best = min(gaps, key=lambda number: gaps[number])
     late = best * step * 1e-9
     return late if abs(best) >= 2 and gaps[best] < OFFSET_GAIN * gaps[0] else None
@@ -132,12 +138,12 @@ def same_hands(
 
     An appearance of a hand that other cameras should confirm, and do not, is left out.
     """
-    own = _rays(camera, landmarks_of(slots))
+    own = landmark_rays(camera, landmarks_of(slots))
     seen = [view.at(times) for view in views]
-    rays_there = [
-        _rays(view.camera, landmarks_of(one)) for view, one in zip(views, seen, strict=True)
+    view_rays = [
+        landmark_rays(view.camera, landmarks_of(one)) for view, one in zip(views, seen, strict=True)
     ]
-    gaps = [_gaps(own, r, v.T_camera_view) for r, v in zip(rays_there, views, strict=True)]
+    gaps = [_gaps(own, r, v.T_camera_view) for r, v in zip(view_rays, views, strict=True)]
     matches = [_matched(gap, _present(one)) for gap, one in zip(gaps, seen, strict=True)]
 
     present = _present(slots)
@@ -147,7 +153,7 @@ def same_hands(
         expected += in_view_of(own, T_view_camera, view.camera)
         for slot in (0, 1):
             confirmed[:, slot] += (match == slot).any(1)
-    kept = _not_invented(present, confirmed, expected, slots)
+    kept = _not_spurious(present, confirmed, expected, slots)
     slots = [
         [h if k else None for h, k in zip(p, f, strict=True)]
         for p, f in zip(slots, kept.tolist(), strict=True)
@@ -156,10 +162,10 @@ def same_hands(
     exchanged = _exchanged(slots, seen, matches)
     slots = [pair[::-1] if t else pair for pair, t in zip(slots, exchanged.tolist(), strict=True)]
     others = []
-    for view, lines, one, match in zip(views, rays_there, seen, matches, strict=True):
-        found = (match >= 0).astype(int)
-        wanted = in_view_of(lines, view.T_camera_view, camera).astype(int)
-        real = _not_invented(_present(one), found, wanted, one)
+    for view, other, one, match in zip(views, view_rays, seen, matches, strict=True):
+        confirmed = (match >= 0).astype(int)
+        expected = in_view_of(other, view.T_camera_view, camera).astype(int)
+        real = _not_spurious(_present(one), confirmed, expected, one)
         match = np.where(exchanged[:, None] & (match >= 0), 1 - match, match)
         others.append(_by_side(one, slots, match, real))
         _separate(slots, others[-1], match)
@@ -170,16 +176,16 @@ def _present(slots: Slots) -> Bool[np.ndarray, "T 2"]:
     return np.array([[hand is not None for hand in pair] for pair in slots])
 
 
-def _rays(
-    camera: Camera, landmarks: Float[np.ndarray, "T 2 21 2"]
-) -> Float[np.ndarray, "T 2 21 3"]:
+def landmark_rays(
+    camera: Camera, pixels: Float[np.ndarray, "N *k 21 2"]
+) -> Float[np.ndarray, "N *k 21 3"]:
     """Return unit rays of landmarks, NaN where there is no hand or none before the camera."""
-    return rays(pnp.bearings(camera, landmarks.reshape(-1, 21, 2))).reshape(-1, 2, 21, 3)
+    return rays(pnp.bearings(camera, pixels.reshape(-1, 21, 2))).reshape(*pixels.shape[:-1], 3)
 
 
 def _gaps(
     own: Float[np.ndarray, "T 2 21 3"],
-    there: Float[np.ndarray, "T 2 21 3"],
+    other: Float[np.ndarray, "T 2 21 3"],
     T_camera_view: RigidTransform,
 ) -> Float[np.ndarray, "T 2 2"]:
     """Return the median gap between the rays of each pair of hands over their palm; or infinity.
@@ -188,7 +194,7 @@ def _gaps(
     first camera's slot, the view's slot.
     """
     u = own[:, :, None]
-    v = (there @ T_camera_view[:3, :3].T)[:, None]
+    v = (other @ T_camera_view[:3, :3].T)[:, None]
     base = T_camera_view[:3, 3]
     # The points p = s u and q = base + t v that are nearest to each other.
     uv, ub, vb = np.sum(u * v, -1), np.sum(u * base, -1), np.sum(v * base, -1)
@@ -196,6 +202,7 @@ def _gaps(
         s, t = (ub - uv * vb) / (1 - uv**2), (uv * ub - vb) / (1 - uv**2)
         p, q = s[..., None] * u, base + t[..., None] * v
         gap = np.median(np.linalg.norm(p - q, axis=-1), axis=-1)
+
         middle = (p + q) / 2
         palm = np.linalg.norm(middle[..., 9, :] - middle[..., 0, :], axis=-1)
         fits = (np.median(s, -1) > 0) & (np.median(t, -1) > 0)
@@ -235,13 +242,13 @@ def in_view_of(
     return np.asarray(other.contains(pixels).all(-1))
 
 
-def _not_invented(
+def _not_spurious(
     present: Bool[np.ndarray, "T 2"],
     confirmed: Int[np.ndarray, "T 2"],
     expected: Int[np.ndarray, "T 2"],
     slots: Slots,
 ) -> Bool[np.ndarray, "T 2"]:
-    """Return the hands of a camera that are not invented."""
+    """Return the hands of a camera without its spurious ones."""
     kept = present.copy()
     for slot in (0, 1):
         for start, stop in _appearances(present[:, slot]):
@@ -281,10 +288,12 @@ def _exchanged(
                 continue
             votes[frame, slot] += 2 * hand.confidence - 1
             for one, match in zip(seen, matches, strict=True):
-                for other in np.flatnonzero(match[frame] == slot).tolist():
-                    there = one[frame][other]
-                    assert there is not None
-                    votes[frame, slot] += (2 * there.confidence - 1) * (1 if other == slot else -1)
+                for view_slot in np.flatnonzero(match[frame] == slot).tolist():
+                    same = one[frame][view_slot]
+                    assert same is not None
+                    sign = 1 if view_slot == slot else -1
+                    votes[frame, slot] += (2 * same.confidence - 1) * sign
+
     exchanged = np.zeros(len(slots), bool)
     for start, stop in _appearances(np.asarray(_present(slots).any(1))):
         exchanged[start:stop] = votes[start:stop].sum() < 0
@@ -317,7 +326,7 @@ def _by_side(
     return out
 
 
-def _separate(slots: Slots, there: Slots, match: Int[np.ndarray, "T 2"]) -> None:
+def _separate(slots: Slots, view_slots: Slots, match: Int[np.ndarray, "T 2"]) -> None:
     """Give different hands of two cameras on one side different sides, in place.
 
     The one that is less sure of its side takes the other one where that is free, else the view's
@@ -327,21 +336,20 @@ def _separate(slots: Slots, there: Slots, match: Int[np.ndarray, "T 2"]) -> None
         clash = np.array(
             [
                 pair[side] is not None and other[side] is not None and not (row == side).any()
-                for pair, other, row in zip(slots, there, match, strict=True)
+                for pair, other, row in zip(slots, view_slots, match, strict=True)
             ]
         )
         for start, stop in _appearances(clash):
             rows = [frame for frame in range(start, stop) if clash[frame]]
             sure = [
                 np.mean([hand.confidence for frame in rows if (hand := one[frame][side])])
-                for one in (slots, there)
+                for one in (slots, view_slots)
             ]
-            weaker = slots if sure[0] < sure[1] else there
-            free = np.mean([
-                slots[frame][1 - side] is None and there[frame][1 - side] is None for frame in rows
-            ])  # fmt: skip
+            weaker = slots if sure[0] < sure[1] else view_slots
+            others = [(slots[frame][1 - side], view_slots[frame][1 - side]) for frame in rows]
+            free = np.mean([pair == (None, None) for pair in others])
             for frame in rows:
                 if free < MOSTLY_FREE:
-                    there[frame][side] = None
+                    view_slots[frame][side] = None
                 elif weaker[frame][1 - side] is None:
                     weaker[frame] = weaker[frame][::-1]

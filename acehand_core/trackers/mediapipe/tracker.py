@@ -51,15 +51,15 @@ from acehand_core.trackers.mediapipe.networks import (
 )
 from acehand_core.trackers.mediapipe.reconstruct import (
     MAX_FILL_S,
-    SIZE_SIGMA,
     HandTrack,
-    ViewHands,
     hands_alone,
     reconstruct_hands,
 )
 from acehand_core.trackers.mediapipe.redetection import SegmentCache, in_segments
 from acehand_core.trackers.mediapipe.rig import ViewTrack, estimated_offset, same_hands
 from acehand_core.trackers.mediapipe.search import Detection
+from acehand_core.trackers.mediapipe.sightings import ViewHands
+from acehand_core.trackers.mediapipe.uncertainty import SIZE_SIGMA
 from acehand_core.trackers.skin_depth import outline_share, skin_depth
 from acehand_core.types import SIDES, ImageRgb, Progress, Quality, Side, no_progress
 
@@ -120,7 +120,7 @@ CROP_CHANGES: dict[Quality, tuple[CropChange, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Measurements:
-    """What depth and other cameras tell of the hands, as ``reconstruct_hands`` takes it."""
+    """Measurements by depth and other cameras, as ``reconstruct_hands`` takes them."""
 
     views: Sequence[ViewHands] = ()
     skin: Mapping[Side, SkinDepth] = field(default_factory=dict)
@@ -151,29 +151,38 @@ class MediaPipeTracker:
         slots = self._refined(recording, camera, slots, progress)
         if note:
             recording = replace(recording, notes=(*recording.notes, note))
-        slots, given = self._measurements(recording, camera, slots, progress)
-        found = reconstruct_hands(
-            self._by_side(slots), camera, recording.timestamps_ns, self._settings, motion,
-            recording.T_world_camera, given.views, given.skin, given.scale_sigma,
-            float(np.hypot.reduce([0.0, *_assumed(recording).values()])),
-        )  # fmt: skip
-        tracks = [found[side] for side in SIDES]
+        slots, measured = self._measurements(recording, camera, slots, progress)
+
+        by_side = reconstruct_hands(
+            self._by_side(slots),
+            camera,
+            recording.timestamps_ns,
+            self._settings,
+            motion=motion,
+            T_world_camera=recording.T_world_camera,
+            views=measured.views,
+            skin=measured.skin,
+            scale_sigma=measured.scale_sigma,
+            assumed_sigma=float(np.hypot.reduce([0.0, *_assumed(recording).values()])),
+        )
+        tracks = [by_side[side] for side in SIDES]
         by_depth = int(np.any([track.evidence & 4 for track in tracks], axis=0).sum())
         agreement = tuple(
             replace(one, used=min(by_depth, one.frames)) if one.source == DEPTH else one
-            for one in given.agreement
+            for one in measured.agreement
         )
-        recording = replace(recording, notes=(*recording.notes, *given.notes))
+        recording = replace(recording, notes=(*recording.notes, *measured.notes))
         return self._assemble(recording, camera, tracks, motion, agreement)
 
     def _measurements(
         self, recording: Recording, camera: Camera, slots: Slots, progress: Progress
     ) -> tuple[Slots, _Measurements]:
-        """Return the hands, and what depth and other cameras that agree with them tell."""
+        """Return the hands, and the measurements by depth and cameras that agree with them."""
         if recording.depth is None and not recording.views:
             return slots, _Measurements()
         times, known_size = recording.timestamps_ns, self._settings.hand_length_m is not None
         alone = hands_alone(self._by_side(slots), camera, times, self._settings)
+
         agreement, sigmas, skin = [], [0.0], dict[Side, SkinDepth]()
         if recording.depth is not None:
             read = skin_depth(recording.depth, camera, landmarks_of(slots), times, progress)
@@ -199,9 +208,9 @@ class MediaPipeTracker:
         slots, others = same_hands(camera, slots, times, [tracked[name] for name in kept])
         views, own = [], self._by_side(slots)
         for name, hands in zip(kept, others, strict=True):
-            view, there = tracked[name], self._by_side(hands)
-            views.append(ViewHands(view.camera, inverse(view.T_camera_view), there))
-            pairs = (zip(own[side], there[side], strict=True) for side in SIDES)
+            view, by_side = tracked[name], self._by_side(hands)
+            views.append(ViewHands(view.camera, inverse(view.T_camera_view), by_side))
+            pairs = (zip(own[side], by_side[side], strict=True) for side in SIDES)
             same = [[a is not None and b is not None for a, b in pair] for pair in pairs]
             used = int(np.any(same, axis=0).sum())
             agreement = [
@@ -226,7 +235,7 @@ class MediaPipeTracker:
         return refine(recording.frames, slots, quality, progress, work_dir, key, lens)
 
     def _work_dir(self, recording: Recording) -> Path | None:
-        """Return where partial results are kept; nowhere without a hash to find them by."""
+        """Return the folder of partial results; None without a hash that identifies them."""
         return None if recording.sha256 is None else self._settings.work_dir
 
     def _view_tracks(
@@ -309,7 +318,7 @@ class MediaPipeTracker:
                 wanted[gap.start : gap.stop] = True
         if not wanted.any():
             return None
-        from acehand_core.camera.recorded import recorded_rotations
+        from acehand_core.camera.turns import recorded_rotations
 
         work_dir, landmarks = self._work_dir(recording), landmarks_of(slots)
         return recorded_rotations(recording, camera, landmarks, wanted, work_dir, progress)
@@ -331,6 +340,7 @@ class MediaPipeTracker:
         lost_turns = 0
         if motion is not None and recording.T_world_camera is None:
             lost_turns = int((filled.any(axis=1) & motion.broken).sum())
+
         return HandMotion(
             timestamps_ns=recording.timestamps_ns,
             fps=recording.fps,
@@ -389,11 +399,13 @@ class MediaPipeTracker:
                 "no hand length given: hands have the length of a mean adult hand; "
                 "distances scale with it"
             )
+
         if lost_turns:
             notes.append(
                 f"the camera's turn is unknown in {lost_turns} filled frames (cuts, blur, nothing "
                 "to see) and assumed to be none"
             )
+
         return Provenance(
             source=recording.name,
             source_sha256=recording.sha256,
@@ -423,12 +435,12 @@ def _assumed(recording: Recording) -> dict[str, float]:
 
 
 def wide(camera: Camera) -> Camera | None:
-    """Return the camera if its hands are to be seen along their rays, else None."""
+    """Return the camera if its crops lie along rays, as for a wide lens; else None."""
     return camera if np.nanmax(camera.field_of_view()) > WIDE_RAD else None
 
 
 def cache_key(recording: Recording, lens: Camera | None = None) -> dict[str, Any]:
-    """Return all that the first look's detections depend on."""
+    """Return all that the detections of the forward pass depend on."""
     times = recording.timestamps_ns
     return {
         "source": recording.sha256,
@@ -489,8 +501,8 @@ def refine(
     cache = SegmentCache(work_dir, {**key, **own})
     pictures = frames_at(frames, np.array(wanted))
     seen = in_segments(pictures, lambda: look, "refine", progress, cache, least=2)
-    for (frame, hands), found in zip(doubtful.items(), seen, strict=True):
-        for slot, hand in zip(hands, found, strict=True):
+    for (frame, hands), merged_hands in zip(doubtful.items(), seen, strict=True):
+        for slot, hand in zip(hands, merged_hands, strict=True):
             refined[frame][slot] = hand
     return refined
 
@@ -524,8 +536,8 @@ def _refined(
             looks.append(look)
     if len(looks) < 2:
         return hand
-    found = merged(looks, hand)
-    return found if search.apart(found, hand) < SAME else hand
+    mean = merged(looks, hand)
+    return mean if search.apart(mean, hand) < SAME else hand
 
 
 def merged(looks: Sequence[Look], first: Detection) -> Detection:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acehand_core.camera import recorded
-from acehand_core.camera.recorded import bridged, joined, recorded_rotations, segments_of
+from acehand_core.camera import turns
+from acehand_core.camera.turns import bridged, joined, recorded_rotations, segments_of
 from acehand_core.errors import InputError
 from acehand_core.geometry import rotations
 from acehand_core.geometry.cameras import Camera
@@ -63,7 +63,7 @@ def truth(monkeypatch):
         reference = rotations.exp(np.array([0.3, -0.2, 0.01 * numbers[0]]))
         return known(reference @ R[numbers])
 
-    monkeypatch.setattr(recorded, "estimate_rotations", estimate)
+    monkeypatch.setattr(turns, "estimate_rotations", estimate)
     return R, masks
 
 
@@ -77,7 +77,7 @@ def test_every_wanted_frame_and_those_about_it_belong_to_one_segment(wanted, mar
     owned = [t for s in segments for t in range(s.first, s.stop)]
     assert owned == [t for t in range(count) if any(wanted[max(0, t - margin) : t + margin + 1])]
     assert all(0 <= s.start <= s.first < s.stop <= count for s in segments)
-    assert all(s.stop - s.first <= recorded.SEGMENT_FRAMES for s in segments)
+    assert all(s.stop - s.first <= turns.SEGMENT_FRAMES for s in segments)
 
 
 @pytest.mark.parametrize("cpus", [1, 3])
@@ -108,7 +108,7 @@ def test_unwanted_frames_are_not_read_and_unknown(truth):
 
 def test_a_broken_step_inside_the_lead_of_a_segment():
     R, reference = turning(60), rotations.exp(np.array([0.1, 0, 0]))
-    first, second = recorded.FrameSegment(0, 0, 40), recorded.FrameSegment(10, 40, 60)
+    first, second = turns.FrameSegment(0, 0, 40), turns.FrameSegment(10, 40, 60)
     motion = joined({first: known(R[:40], [35]), second: known(reference @ R[10:], [25])}, 60)
     np.testing.assert_array_equal(np.flatnonzero(motion.broken), [35])
     np.testing.assert_allclose(motion.between(36, 59), R[36].T @ R[59], atol=1e-12)
@@ -150,7 +150,7 @@ def test_an_interrupted_run_resumes(truth, tmp_path, monkeypatch):
         recorded_rotations(recording(numbered(900)), *inputs, stop_in_the_second_segment)
     frames = numbered(900)
     motion = recorded_rotations(recording(frames), *inputs)
-    assert min(frames.seen) == 300 - recorded.LEAD_FRAMES
+    assert min(frames.seen) == 300 - turns.LEAD_FRAMES
     np.testing.assert_allclose(motion.between(0, 899), R[0].T @ R[899], atol=1e-12)
     assert not list(tmp_path.glob("*partial*"))
 
@@ -222,7 +222,7 @@ def asked(monkeypatch, tracked):
         return known(np.tile(np.eye(3), (len(recording), 1, 1)), [52])
 
     def run(seen, mode="rotation", poses=None):
-        monkeypatch.setattr(recorded, "recorded_rotations", answer)
+        monkeypatch.setattr(turns, "recorded_rotations", answer)
         return tracked(detections_of(seen), mode, numbered(len(seen)), poses=poses)
 
     return run, questions

@@ -13,7 +13,7 @@ from acehand_core.recordings.hands_file import read_hand_motion, write_hand_moti
 from acehand_core.recordings.selection import only_hands
 from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.mediapipe import reconstruct as fitting
-from acehand_core.trackers.mediapipe.reconstruct import LANDMARK_OFFSET
+from acehand_core.trackers.mediapipe.sightings import LANDMARK_OFFSET
 from helpers.fake_hands import KNOWN_LENGTH, LENGTH, PINHOLE, hand_motion, reconstruct, seen, stamps
 from helpers.fake_motion import random_motion
 

@@ -13,8 +13,9 @@ from acehand_core.motion import Depth, HandMotion
 from acehand_core.provenance import Provenance
 from acehand_core.trackers.base import TrackerSettings
 from acehand_core.trackers.mediapipe.linking import landmarks_of
-from acehand_core.trackers.mediapipe.reconstruct import ViewHands, reconstruct_hands
+from acehand_core.trackers.mediapipe.reconstruct import reconstruct_hands
 from acehand_core.trackers.mediapipe.rig import ViewTrack, estimated_offset, same_hands
+from acehand_core.trackers.mediapipe.sightings import ViewHands
 from acehand_core.trackers.skin_depth import moved_by_depth, skin_depth
 from acehand_core.types import no_progress
 from helpers.fake_hands import HAND, PINHOLE, ZERO, exact_evidence, hand_motion, seen, stamps

@@ -175,6 +175,7 @@ class ClipInfo:
                 f"a camera of {camera.width} x {camera.height} for pictures of {self.width} x "
                 f"{self.height}; rescale it first"
             )
+
         if wrong:
             raise SchemaError(f"clip {self.id}: {wrong}.")
 

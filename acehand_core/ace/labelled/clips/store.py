@@ -62,11 +62,12 @@ class ClipWriter:
         path = root / "store.json"
         # Asked first: another process may write store.json just now.
         filled = root.is_dir() and any(p for p in root.iterdir() if p.name[:1] != ".")
+
         if path.exists():
-            there = _store_info(root)
-            if (there.dataset, there.split) != (info.dataset, info.split):
+            stored = _store_info(root)
+            if (stored.dataset, stored.split) != (info.dataset, info.split):
                 raise SchemaError(
-                    f"{root}: holds {there.dataset} {there.split}, not {info.dataset} "
+                    f"{root}: holds {stored.dataset} {stored.split}, not {info.dataset} "
                     f"{info.split}; choose another folder."
                 )
             changed = changed_settings(root, info)
@@ -168,9 +169,8 @@ class ClipWriter:
         Raises:
             OutputError: not writable; clips not yet removed are still whole.
         """
-        gone = set(clips)
-        ClipStore(self.root).refresh_index(without=gone)
-        for name in sorted(gone):
+        ClipStore(self.root).refresh_index(without=clips)
+        for name in sorted(set(clips)):
             check_name(name, "clip")
             remove_folder(self.root / "clips" / name)
 
@@ -186,10 +186,10 @@ def changed_settings(root: Path, info: StoreInfo) -> list[str]:
     """
     if not (root / "store.json").exists():
         return []
-    there = _store_info(root)
-    if (there.dataset, there.split) != (info.dataset, info.split):
+    stored = _store_info(root)
+    if (stored.dataset, stored.split) != (info.dataset, info.split):
         return []
-    old, new = dict(there.settings), _as_read(info.settings)
+    old, new = dict(stored.settings), _as_read(info.settings)
     changed = [
         f"{name}: {old.get(name)!r} there, {new.get(name)!r} now"
         for name in {**old, **new}
@@ -279,8 +279,8 @@ class ClipStore:
         check_name(name, "extra file")
         path = self.folder(clip) / f"{name}.npz"
         if not path.exists():
-            there = [file.stem for file in path.parent.glob("*.npz")]
-            raise SchemaError(f"clip {clip}: no {name!r}; {nearest(name, there)}")
+            available = [file.stem for file in path.parent.glob("*.npz")]
+            raise SchemaError(f"clip {clip}: no {name!r}; {nearest(name, available)}")
         with np.load(path, allow_pickle=False) as arrays:
             return dict(arrays)
 

@@ -75,6 +75,7 @@ class ArcticReader:
         count = min(count, len(T_camera_world))
         rows, source, size, findings = _pictures(item, misc, count)
         labelled = (rows >= 0) & (rows < count)
+
         if size is not None:
             camera = rescaled_to(camera, size, findings)
         if len(sides[0][0]) != len(sides[1][0]):
@@ -89,6 +90,7 @@ class ArcticReader:
             T_camera_world = _at_rows(T_camera_world, rows)
         else:  # a fixed camera has a pose in unlabelled frames too
             T_camera_world = np.repeat(T_camera_world[:1], len(rows), axis=0)
+
         return base.NativeRecording(
             item=item,
             timestamps_ns=base.frame_times(rows, _FPS),
@@ -111,9 +113,9 @@ class ArcticReader:
 
 def _at_rows(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Return the values of these rows, NaN for missing rows."""
-    there = (rows >= 0) & (rows < len(values))
+    inside = (rows >= 0) & (rows < len(values))
     chosen = np.full((len(rows), *values.shape[1:]), np.nan)
-    chosen[there] = values[rows[there]]
+    chosen[inside] = values[rows[inside]]
     return chosen
 
 
@@ -175,6 +177,7 @@ def _pictures(
     subject, sequence, view = (item.key[k] for k in ("subject", "sequence", "view"))
     where = f"{item.path / 'meta' / 'misc.json'} {subject}"
     offset = base.integer(base.get(misc, "ioi_offset", where), f"{where} ioi_offset")
+
     # For view 0 cropped_images holds whole pictures, made smaller.
     for name in ("images", "cropped_images") if view == "0" else ("images",):
         folder = item.path / name / subject / sequence / view

@@ -79,6 +79,7 @@ def to_camera(track: ManoTrack, mano: ManoSource | None, one_shape: bool = True)
             "converted without MANO files: joints, and what needs MANO's mean pose or rest wrist, "
             "are missing; run the same command with them to complete the clip."
         )
+
     if track.T_camera_world is not None:
         rotation = track.T_camera_world[:, :3, :3]
         rotation = rotation[np.isfinite(rotation).all((-1, -2))]

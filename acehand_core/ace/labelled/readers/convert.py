@@ -231,6 +231,7 @@ def hand_motion(
     presence = present.astype(np.float32)
     if native.unlabelled_presence is not None:
         presence = np.where(present, presence, native.unlabelled_presence).astype(np.float32)
+
     visible = _visible(native, joints, image, camera, size) * (presence > 0.5)
     licences = ("MANO: non-commercial, https://mano.is.tue.mpg.de",) if complete else ()
     motion = HandMotion(
@@ -268,6 +269,7 @@ def _source(
     item = native.item
     unlabelled = (motion.presence > 0) & ~motion.observed
     slots = np.array(native.slots)
+
     return {
         "recording": item.name,
         "group": item.group,

@@ -100,6 +100,7 @@ class H2OReader:
             T_world_camera = np.stack(
                 [base.read_numbers(files[n], 16).reshape(4, 4) for n in numbers]
             )
+
         return base.NativeRecording(
             item=item,
             timestamps_ns=base.frame_times(np.array(numbers), _FPS),

@@ -64,6 +64,7 @@ class Hot3dReader:
         view = options.view or self.views[0]
         items = []
         above = [root, *base.subfolders(root)]
+
         for folder in (root, *(p for f in above for p in base.subfolders(f))):
             labels = folder / MANO_FILE
             if not labels.is_file() or not labels.stat().st_size:

@@ -102,6 +102,7 @@ class Hot3dClipsReader:
             findings.append("no hands.json: nothing is labelled.")
         elif not track[0].any():
             findings.append("no hands in this clip.")
+
         times, notes = _times([load(f"{key}.info.json") for key in keys], stream)
         findings += notes
         camera = cameras[len(cameras) // 2]
@@ -114,6 +115,7 @@ class Hot3dClipsReader:
         if item.key["device"] == "aria":
             camera, T_world_camera = camera.rotated(90), T_world_camera @ UPRIGHT
             source = ChangedFrames(source, upright_image)
+
         present, orient, fingers, betas, translation = track
         unlabelled_presence[~posed] = np.maximum(
             unlabelled_presence[~posed], np.where(present[~posed], 1, 0.5)
@@ -122,6 +124,7 @@ class Hot3dClipsReader:
         mano = base.ManoTrack(
             CONVENTION, present, orient, fingers, betas, translation, frames.inverse(T_world_camera)
         )
+
         return base.NativeRecording(
             item=item,
             timestamps_ns=times,

@@ -111,6 +111,7 @@ class ReInterHandReader:
         track = base.ManoTrack.of_vectors(
             CONVENTION, present, pose, betas, translation, T_camera_world
         )
+
         return base.NativeRecording(
             item=item,
             timestamps_ns=base.frame_times(np.array(shown), _FPS),

@@ -64,7 +64,7 @@ class OakInk2Reader:
         ids = [base.integer(number, f"{where} frame_id_list") for number in listed]
         tops = (item.path / "data" / token, item.path / token)
         folders = [top / name for top in tops for name in (serial, view)]
-        images = next((found for f in folders if (found := numbered_images(f))), {})
+        images = next((numbered for f in folders if (numbered := numbered_images(f))), {})
 
         shown = sorted(images) if images else sorted(set(ids))
         posed = [n for n in shown if n in extrinsics and n in intrinsics]
@@ -85,6 +85,7 @@ class OakInk2Reader:
         findings += unit
         labelled = np.array([n in raw for n in shown]) & np.isfinite(T).all((-1, -2))
         step = float(np.median(np.diff(shown))) if len(shown) > 1 else 4.0  # pictures come at 30 Hz
+
         return base.NativeRecording(
             item=item,
             timestamps_ns=base.frame_times(np.array(shown), _MOCAP_HZ),
@@ -176,6 +177,7 @@ def _hands(
     quaternion[np.isnan(wrist).any(-1)] = (1.0, 0.0, 0.0, 0.0)
     matrices = rotations.from_quaternion(quaternion)
     findings = []
+
     if present.any():
         distances = np.linalg.norm(frames.apply(T, np.nan_to_num(wrist))[present], axis=-1)
         distance = float(np.median(distances))

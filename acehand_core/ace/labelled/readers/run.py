@@ -87,6 +87,7 @@ class EgocentricReader:
         if path is not None:
             camera = fit_camera_to(load_camera(path), *size)
             note = f"camera: {path.relative_to(item.key['root'])}."
+
         return NativeRecording(
             item=item,
             timestamps_ns=recording.timestamps_ns,
@@ -157,10 +158,10 @@ def leave_other_splits(
         store = ClipStore(output / split)
         if store.info.dataset != dataset:
             continue
-        gone = [name for name in store.ids() if split_of.get(name, split) != split]
-        if gone:
-            ClipWriter(store.root, store.info).remove(gone)
-            changed.update((split, split_of[name]) for name in gone)
+        moved = [name for name in store.ids() if split_of.get(name, split) != split]
+        if moved:
+            ClipWriter(store.root, store.info).remove(moved)
+            changed.update((split, split_of[name]) for name in moved)
     return changed
 
 
@@ -256,6 +257,7 @@ def run(name: str, options: RunOptions, progress: Progress) -> ReaderReport:
         if changed:
             words = f"{split}: other settings than before ({'; '.join(changed)})"
             progress(f"{words}: every clip is converted again", 0, 0)
+
     try:
         report.changed_split = leave_other_splits(options.output, name, every)
         for done, (item, outcome) in enumerate(_outcomes(converter, items), 1):

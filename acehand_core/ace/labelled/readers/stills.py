@@ -41,18 +41,18 @@ _MAX_REPROJECTION_PX = 1.0
 
 def _still(item: base.Item, path: Path, side: int, K: np.ndarray) -> base.NativeRecording:
     """Return a recording of one picture without labels, ``side`` pixels square if missing."""
-    there = path.is_file()
-    size = image_size(path) if there else (side, side)
+    exists = path.is_file()
+    size = image_size(path) if exists else (side, side)
     return base.NativeRecording(
         item=item,
         timestamps_ns=np.zeros(1, np.int64),
         fps=30.0,
         size=size,
-        frames=ImageFiles([path]) if there else None,
+        frames=ImageFiles([path]) if exists else None,
         camera=base.pinhole(K, size),
         present=np.zeros((1, 2), bool),
         still=True,
-        findings=() if there else (f"{path.name} is missing; no picture.",),
+        findings=() if exists else (f"{path.name} is missing; no picture.",),
     )
 
 

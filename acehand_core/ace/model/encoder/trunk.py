@@ -201,8 +201,10 @@ def add_adapters(trunk: Trunk, tensors: Mapping[str, torch.Tensor] | None = None
     given, needed = shapes_of(tensors), shapes_of(parameters)
     for name in sorted(given.keys() | needed.keys()):
         if given.get(name) != needed.get(name):
-            found = f"has shape {given.get(name)}; {needed.get(name)} is needed"
-            raise SchemaError(f"adapter tensor {name!r} {found}.")
+            raise SchemaError(
+                f"adapter tensor {name!r} has shape {given.get(name)}; {needed.get(name)} is "
+                "needed."
+            )
     for name, parameter in parameters.items():
         parameter.data.copy_(tensors[name])
 

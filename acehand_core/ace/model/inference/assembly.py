@@ -188,6 +188,7 @@ def _place(readout: Readout, setup: PlacingSetup) -> tuple[HandFrames, float]:
     camera = None
     if setup.options.bearings == "intrinsics" and setup.camera is not None:
         camera = pinhole_batch([encode_camera(setup.camera, *setup.size)])
+
     placement = place(readout, joints[None], size, camera, setup.options)
     accepted = placement.accepted[0].numpy()
     values = HandFrames(
@@ -199,8 +200,8 @@ def _place(readout: Readout, setup: PlacingSetup) -> tuple[HandFrames, float]:
         arms=(joints - joints[:, :, :1]).numpy(),
         rotations=rotations.numpy(),
     )
-    there = values.there
-    return values, float(accepted[there].mean()) if there.any() else 1.0
+    present = values.present
+    return values, float(accepted[present].mean()) if present.any() else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,15 +287,15 @@ def assemble(
         rated = _rated(part, requested_slots)
         for name, values in rated.items():
             arrays[name][rows] = values
-        there = rated["observed"] | rated["filled"]
+        present = rated["observed"] | rated["filled"]
 
-        given = np.broadcast_to(requested_slots, there.shape) if every_slot else there
+        given = np.broadcast_to(requested_slots, present.shape) if every_slot else present
         posed = _default_hand(betas, part, given) if hands is None else _pose(hands, betas, part)
         for name, values in poses.items():
             values[rows][given] = getattr(posed, name)[given]
         seen = given if every_slot else rated["observed"]
         anchors[rows][seen] = part.anchors[seen]
-        errors.append(posed.error_m[there])
+        errors.append(posed.error_m[present])
         progress(rows.stop, total)
 
     error = np.concatenate(errors)
@@ -306,15 +307,15 @@ def _rated(part: HandFrames, requested: Bool[np.ndarray, "N 2"]) -> dict[str, np
     """Return presence, flags and quality by name: see ``assemble``."""
     presence = np.where(requested, np.clip(part.presence, 0, 1), 0.0)
     visible = np.where(requested, np.clip(part.visible, 0, 1), 0.0)
-    there = presence >= GATE
-    observed = there & (visible >= GATE)
+    present = presence >= GATE
+    observed = present & (visible >= GATE)
     seen_quality = presence * visible * part.trust
-    unseen_quality = np.where(there, FILLED_QUALITY * presence, 0.0)
+    unseen_quality = np.where(present, FILLED_QUALITY * presence, 0.0)
     return {
         "presence": presence,
         "visible": visible,
         "observed": observed,
-        "filled": there & ~observed,
+        "filled": present & ~observed,
         "quality": np.where(observed, seen_quality, unseen_quality),
     }
 
@@ -366,16 +367,17 @@ def _pose(hands: TorchHands, betas: Float[np.ndarray, "2 10"], frames: HandFrame
 
 
 def _default_hand(
-    betas: Float[np.ndarray, "2 10"], frames: HandFrames, there: Bool[np.ndarray, "N 2"]
+    betas: Float[np.ndarray, "2 10"], frames: HandFrames, wanted: Bool[np.ndarray, "N 2"]
 ) -> HandPoses:
     """Fit the default hand to the network's own joints."""
     model, shapes = CapsuleHand(), ((3, 3), (15, 3, 3), (3,), (21, 3))
     orient, pose, translation, joints = (
-        np.full((*there.shape, *shape), np.nan, np.float32) for shape in shapes
+        np.full((*wanted.shape, *shape), np.nan, np.float32) for shape in shapes
     )
-    hands = HandPoses(orient, pose, translation, joints, np.zeros(there.shape))
+    hands = HandPoses(orient, pose, translation, joints, np.zeros(wanted.shape))
+
     for slot, side in enumerate(SIDES):
-        rows = np.flatnonzero(there[:, slot])
+        rows = np.flatnonzero(wanted[:, slot])
         if not len(rows):
             continue
         target = (frames.wrist[rows, slot, None] + frames.arms[rows, slot]).astype(float)
@@ -392,8 +394,8 @@ def _default_shapes(frames: HandFrames) -> Float[np.ndarray, "2 10"]:
     """Return the default hand's betas from frames with the most certain hands."""
     betas = np.zeros((2, 10))
     for slot, side in enumerate(SIDES):
-        sure = frames.there[:, slot] & (frames.visible[:, slot] >= GATE)
-        rows = np.flatnonzero(sure if sure.any() else frames.there[:, slot])
+        sure = frames.present[:, slot] & (frames.visible[:, slot] >= GATE)
+        rows = np.flatnonzero(sure if sure.any() else frames.present[:, slot])
         if len(rows):
             spread = np.linspace(0, len(rows) - 1, min(len(rows), _SHAPE_FRAMES)).astype(int)
             joints = frames.arms[rows[np.unique(spread)], slot].astype(float)

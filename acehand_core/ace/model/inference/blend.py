@@ -65,7 +65,7 @@ class HandFrames:
             getattr(self, f.name)[index] = getattr(values, f.name)
 
     @property
-    def there(self) -> Bool[np.ndarray, "N 2"]:
+    def present(self) -> Bool[np.ndarray, "N 2"]:
         """True for present hands."""
         return self.presence >= GATE
 
@@ -80,7 +80,7 @@ def mix(
 
     If either lacks the hand, or at a ``cut``, the nearer estimate's pose is used whole.
     """
-    both = first.there & second.there
+    both = first.present & second.present
     if cut is not None:
         both &= ~cut[:, None]
     pose = np.where(both, share[:, None], np.round(share)[:, None])
@@ -134,10 +134,10 @@ def exchanged(first: HandFrames, second: HandFrames) -> Bool[np.ndarray, "N"]:
 
     straight = distance(0, 0) + distance(1, 1)
     left_right, right_left = distance(0, 1), distance(1, 0)
-    pair = (first.there & second.there).all(1)
+    pair = (first.present & second.present).all(1)
     crossed = pair & (left_right + right_left < 0.5 * straight) & (straight > _SAME_HAND_M)
-    left_first, right_first = (first.there & ~first.there[:, ::-1]).T
-    left_second, right_second = (second.there & ~second.there[:, ::-1]).T
+    left_first, right_first = (first.present & ~first.present[:, ::-1]).T
+    left_second, right_second = (second.present & ~second.present[:, ::-1]).T
     moved = left_first & right_second & (left_right < _SAME_HAND_M)
     moved |= right_first & left_second & (right_left < _SAME_HAND_M)
     return crossed | moved

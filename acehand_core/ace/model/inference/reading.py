@@ -8,14 +8,11 @@ settings, never of names.
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from itertools import groupby, islice
-from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import cv2
 import numpy as np
@@ -31,11 +28,10 @@ from acehand_core.ace.model.inference.windows import (
     frames_padded,
     frames_used,
 )
-from acehand_core.atomic import atomic_path
 from acehand_core.errors import InputError
 from acehand_core.motion import Recording
 from acehand_core.recordings.selection import at_rate
-from acehand_core.safe_files import safe_load_npz
+from acehand_core.safe_files import ArrayCache
 from acehand_core.types import Picture
 
 Tail = Literal["repeat", "drop"]
@@ -136,34 +132,6 @@ def plan_input(
     return ModelInput(taken, shown, resampled, size, count)
 
 
-class WindowStore:
-    """Named arrays per window in a folder."""
-
-    def __init__(self, folder: Path, key: Mapping[str, Any]) -> None:
-        self._folder = folder
-        digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
-        self._prefix = f"windows-{digest[:24]}"
-
-    def get(self, start: int, stop: int) -> Arrays | None:
-        """Return the arrays of a window of latents, or None if they are absent or damaged."""
-        path = self._path(start, stop)
-        if not path.is_file():
-            return None
-        try:
-            return safe_load_npz(path)
-        except (InputError, EOFError, ValueError):
-            return None
-
-    def put(self, start: int, stop: int, arrays: Mapping[str, torch.Tensor]) -> None:
-        """Write a window atomically. Raises OutputError for an unwritable folder."""
-        with atomic_path(self._path(start, stop), overwrite=True) as partial:
-            values = {name: value.numpy() for name, value in arrays.items()}
-            np.savez(partial, allow_pickle=False, **values)
-
-    def _path(self, start: int, stop: int) -> Path:
-        return self._folder / f"{self._prefix}-{start:06d}-{stop:06d}.npz"
-
-
 @runtime_checkable
 class LatentStream(Protocol):
     """The encoder's stream of one clip (``encoder.vae.EncoderStream``)."""
@@ -184,7 +152,7 @@ class Encoder(Protocol):
 class WindowView:
     """The recording as it is, or mirrored, and the store of its readouts."""
 
-    store: WindowStore
+    store: ArrayCache
     mirrored: bool
 
     def arrays(self, window: Window) -> Arrays:
@@ -305,5 +273,5 @@ class ViewReader:
 
         names = SECOND_OPINION if self._view.mirrored else tuple(f.name for f in fields(Readout))
         for row, window in enumerate(windows):
-            arrays = {name: getattr(readout, name)[row : row + 1] for name in names}
+            arrays = {name: getattr(readout, name)[row : row + 1].numpy() for name in names}
             self._view.store.put(window.start, window.stop, arrays)

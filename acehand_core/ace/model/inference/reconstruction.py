@@ -42,6 +42,7 @@ from acehand_core.motion import HandMotion, Recording
 from acehand_core.provenance import Provenance, library_versions
 from acehand_core.recordings.cameras import fit_camera_to, undistort
 from acehand_core.recordings.selection import part
+from acehand_core.safe_files import ArrayCache
 from acehand_core.types import Progress
 
 #: Raised with every change of the stored readouts.
@@ -190,7 +191,7 @@ class _Reconstruction:
             # A store for an input without a hash cannot be reused.
             folder = Path(scratch) if work_dir is None or key["source"] is None else work_dir
             views = [
-                reading.WindowView(reading.WindowStore(folder, {**key, "mirrored": m}), m)
+                reading.WindowView(ArrayCache(folder, "windows", {**key, "mirrored": m}), m)
                 for m in mirrored
             ]
             report = _stage(progress, "hands")
@@ -274,6 +275,7 @@ class _Reconstruction:
             notes.append(f"the camera is the network's own ({what}){given}")
         elif recording.camera is not None and recording.camera.model != "pinhole":
             notes.append(f"undistorted from {recording.camera.model} for the model")
+
         if self._input.resampled:
             rate = f"{recording.fps:.3g} fps"
             notes.append(f"recorded at {rate}, read at {reading.MODEL_FPS} fps, interpolated back")
@@ -301,6 +303,7 @@ class _Reconstruction:
             "solve": asdict(self._solve),
             "decoded_latents": max(window.stop - window.start for window in windows),
         }
+
         return Provenance(
             source=recording.name,
             source_sha256=recording.sha256,

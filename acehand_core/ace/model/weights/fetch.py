@@ -102,14 +102,15 @@ def fetch(name: str, revision: str | None = None, quiet: bool = False) -> Fetche
     hub: Any = huggingface_hub  # untyped exports
     if quiet:
         hub.utils.disable_progress_bars()
+
     try:
         patterns = list(source.files)
         folder = Path(
             hub.snapshot_download(source.repo, revision=revision, allow_patterns=patterns)
         )
         # The folder also has other downloads from the same repository.
-        there = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
-        wanted = hub.utils.filter_repo_objects(there, allow_patterns=patterns)
+        names = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
+        wanted = hub.utils.filter_repo_objects(names, allow_patterns=patterns)
         files = {file: folder / file for file in wanted}
         for needed in source.needed:
             if needed not in files:
@@ -128,10 +129,12 @@ def fetch(name: str, revision: str | None = None, quiet: bool = False) -> Fetche
             f"{name}: cannot get {source.repo} ({reason}). With HF_HUB_OFFLINE only the cache "
             "(HF_HOME) is used; else check the connection and run again to resume."
         ) from error
+
     digests = {file: sha256(path) for file, path in files.items()}
     unchecked = tuple(file for file, path in files.items() if _is_right(path) is None)
-    found = folder.name, folder, files, digests, unchecked
-    return FetchedWeights(name, source.repo, *found, source.licence)
+    return FetchedWeights(
+        name, source.repo, folder.name, folder, files, digests, unchecked, source.licence
+    )
 
 
 def _is_right(path: Path) -> bool | None:

@@ -82,27 +82,43 @@ def inspect(path: Path, variant: Variant | None = None) -> WeightsInspection:
         if caption.name in manifest.files:
             stores[caption.name] = _caption_store(caption)
         report = state.LoadReport(tuple(reports.values()), manifest.filled)
-        found = manifest.config, manifest.licence, _parts(stores), report
-        recorded = manifest.training_data, manifest.inference
-        return WeightsInspection(layout, *found, tuple(own.unlisted_files(manifest)), *recorded)
+        return WeightsInspection(
+            layout,
+            manifest.config,
+            manifest.licence,
+            _parts(stores),
+            report,
+            others=tuple(own.unlisted_files(manifest)),
+            trained_on=manifest.training_data,
+            inference=manifest.inference,
+        )
+
     if layout == "repackaged":
         variant = repackaged.find_variant(path, variant)
         config, stores, reports = repackaged.open_repackaged(path, variant)
         stores["caption"] = _caption_store(path / repackaged.CAPTION_FILE)
-        found = config, sums.RELEASED, _parts(stores), state.LoadReport(tuple(reports.values()))
-        return WeightsInspection(layout, *found, trained_on=state.RELEASED_TRAINING)
+        report = state.LoadReport(tuple(reports.values()))
+        return WeightsInspection(
+            layout,
+            config,
+            sums.RELEASED,
+            _parts(stores),
+            report,
+            trained_on=state.RELEASED_TRAINING,
+        )
+
     if layout == "official":
         return _checkpoint(find_checkpoint(path, variant))
     return _piece(path, layout)
 
 
-def damaged(found: WeightsInspection, path: Path) -> list[str]:
+def damaged(inspection: WeightsInspection, path: Path) -> list[str]:
     """Read every file; name those with another SHA-256 than in ``config.json`` or our record."""
-    if found.layout == "acehand":
+    if inspection.layout == "acehand":
         files = own.read_manifest(path).files
         stated = {str(path / name): entry["sha256"] for name, entry in files.items()}
     else:
-        stated = sums.sha256s({file: Path(file) for part in found.parts for file in part.files})
+        stated = sums.sha256s({f: Path(f) for part in inspection.parts for f in part.files})
     wrong = [file for file, digest in stated.items() if content_sha256(Path(file)) != digest]
     return [f"{file}: SHA-256 is not {stated[file]}: damaged or changed." for file in wrong]
 
@@ -116,8 +132,17 @@ def _checkpoint(path: Path) -> WeightsInspection:
     keys = state.ComponentReport("checkpoint", str(path), ignored=opened.ignored)
     licence = str(opened.record.get("licence") or sums.CHECKPOINT)
     report = state.LoadReport((keys, *reports.values()))
-    found = config, licence, _parts(opened.parts), report
-    return WeightsInspection("official", *found, (), *opened.recorded())
+    trained_on, inference = opened.recorded()
+
+    return WeightsInspection(
+        "official",
+        config,
+        licence,
+        _parts(opened.parts),
+        report,
+        trained_on=trained_on,
+        inference=inference,
+    )
 
 
 def _piece(path: Path, layout: Layout) -> WeightsInspection:

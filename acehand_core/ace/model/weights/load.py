@@ -9,7 +9,6 @@ from typing import Any, Literal
 from acehand_core.ace.model.config import AS_RELEASED, InferenceConfig, ModelConfig, Variant
 from acehand_core.ace.model.weights import official_files, own, repackaged
 from acehand_core.ace.model.weights.official import VAE_DECODER_PREFIXES
-from acehand_core.ace.model.weights.official_export import save_official
 from acehand_core.ace.model.weights.state import RELEASED_TRAINING, LoadedWeights
 from acehand_core.ace.model.weights.storage import open_pickle, open_safetensors
 from acehand_core.ace.model.weights.sums import joint_sha256, sha256, sha256s
@@ -135,8 +134,7 @@ def recorded(path: Path, variant: Variant | None = None) -> tuple[Any, Inference
         manifest = own.read_manifest(path)
         return manifest.training_data, manifest.inference, manifest.config.variant
     opened = official_files.open_checkpoint(find_checkpoint(path, variant))
-    found = official_files.choose_variant(variant, opened.variant, str(path))
-    return *opened.recorded(), found
+    return *opened.recorded(), official_files.choose_variant(variant, opened.variant, str(path))
 
 
 def find_checkpoint(path: Path, variant: str | None) -> Path:
@@ -211,6 +209,8 @@ def convert(
     pieces: dict[str, Any] = {name: path for name, path in sources.items() if name != "model"}
     weights = load_weights(sources["model"], variant, **pieces, config=config)
     if target == "official":
-        return weights, save_official(output, weights, sources.get("base"), seed, overwrite)
+        return weights, official_files.save_official(
+            output, weights, sources.get("base"), seed, overwrite
+        )
     own.save_own(output, weights, overwrite=overwrite)
     return weights, {}

@@ -190,6 +190,7 @@ def projectors(config: DecoderConfig, tap: int) -> Shapes:
     shapes |= _linear("ray_pe.ray_proj.2", d, d)
     shapes |= _linear("input_proj.0", d, config.feature_dim) | _norm("input_proj.1", d)
     shapes |= _attention("spatial_pool", d) | _norm("spatial_pool_norm", d)
+
     for index in range(config.num_layers):
         shapes |= _encoder_layer(f"temporal_encoder.layers.{index}", config)
     shapes |= _norm("temporal_encoder.norm", d)

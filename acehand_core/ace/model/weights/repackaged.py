@@ -21,8 +21,12 @@ from acehand_core.ace.model.config import (
     Variant,
 )
 from acehand_core.ace.model.weights import official, state, sums, tables
-from acehand_core.ace.model.weights.official_export import initial
-from acehand_core.ace.model.weights.official_files import CAPTION_KEY, choose_variant, read_caption
+from acehand_core.ace.model.weights.official_files import (
+    CAPTION_KEY,
+    choose_variant,
+    initial,
+    read_caption,
+)
 from acehand_core.ace.model.weights.storage import TensorStore, open_safetensors
 from acehand_core.ace.model.weights.sums import sha256s
 from acehand_core.errors import AcehandError, InputError, SchemaError

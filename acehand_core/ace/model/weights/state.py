@@ -5,7 +5,7 @@ Internally weights are parts by name, tensors under the names of the running mod
 reading and (except the re-packaging) writing, by the tables of their ``WeightsSection`` lists
 (``tables``):
 
-- ``official``, ``official_files``, ``official_export``: the released checkpoints and their base;
+- ``official``, ``official_files``: the released checkpoints and their base;
 - ``repackaged``: the safetensors re-packaging of them;
 - ``own``: our folder, with the names of the running modules.
 """

@@ -97,6 +97,7 @@ def open_pickle(path: Path) -> Any:
     if not path.is_file():
         raise InputError(f"{path}: no such file.")
     lazily = zipfile.is_zipfile(path)
+
     try:
         with warnings.catch_warnings():  # about pickles that are refused anyway
             warnings.simplefilter("ignore")

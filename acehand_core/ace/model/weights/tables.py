@@ -159,8 +159,8 @@ class WeightsSection:
         for name, tensor in tensors.items():
             if name in self.computed:
                 if not torch.equal(tensor.float(), powers_of_two(len(tensor))):
-                    found = tensor.float().tolist()
-                    raise SchemaError(f"{where}: tensor {name!r} is {found}; valid: 1, 2, 4, ...")
+                    values = tensor.float().tolist()
+                    raise SchemaError(f"{where}: tensor {name!r} is {values}; valid: 1, 2, 4, ...")
                 continue
             places = ((part, table.inside(name)) for part, table in self.tables.items())
             part, inside = next((place for place in places if place[1] is not None), ("", None))

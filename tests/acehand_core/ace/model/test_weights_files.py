@@ -474,7 +474,7 @@ def test_export_fills_what_the_model_does_not_hold(checkpoint, base, tmp_path):
 
 def test_initial_values_are_those_of_fresh_layers():
     """Against layers of PyTorch itself, by their spread."""
-    from acehand_core.ace.model.weights.official_export import initial
+    from acehand_core.ace.model.weights.official_files import initial
 
     config = DecoderConfig(feature_dim=96, width=96, num_layers=2)
     shapes = official.projectors(config, 1)

@@ -403,7 +403,7 @@ def test_clips_that_fail_are_reported_and_an_interrupted_job_resumes(tmp_path, m
     raising(1, InputError("a reason"))
     report = jobs.run(job)
     assert report.errors == {names[1]: "a reason"}
-    assert (report.kept, report.made) == ((names[0],), (names[2],))
+    assert (report.kept, report.written) == ((names[0],), (names[2],))
     assert "masks.npz" not in ClipStore(tmp_path / "s").info_of(names[2]).files
 
 

@@ -16,7 +16,7 @@ from acehand_core.ace.model.batch import ClipBatch
 from acehand_core.ace.model.config import SolveOptions
 from acehand_core.ace.model.encoder.trunk import Trunk
 from acehand_core.ace.model.network import AceModel
-from acehand_core.ace.model.weights.official_export import export_official
+from acehand_core.ace.model.weights.official_files import export_official
 from acehand_core.ace.model.weights.own import load_own, save_own
 from acehand_core.ace.training import build
 from acehand_core.ace.training.batches import (
