@@ -35,10 +35,11 @@ from retarget.solve.methods import HandSolution, Retargeter
 from retarget.solve.pinch import impossible_pinches, missed_pinches
 from retarget.targets import HandTargets, bridged_poses, calibrated, unseen_fingers
 
-PHYSICS = Physics()
 #: Checks without a measured number: their reasons name no limit.
-_WITHOUT_LIMIT = ("few_frames", "frame_s", "absent", "wrong_side", "joint_limits", "speed_limits",
-          "unstable", "cannot", "unused_evidence", "assumed")  # fmt: skip
+_WITHOUT_LIMIT = frozenset(
+    "few_frames frame_s absent wrong_side joint_limits speed_limits unstable cannot unused_evidence "
+    "assumed".split()
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ def retarget_motion(
     method: str | Retargeter = "trajectory",
     base_limits: BaseLimits | None = BaseLimits(),
     calibrations: Mapping[Side, Calibration] | None = None,
-    physics: Physics = PHYSICS,
+    physics: Physics = Physics(),
     limits: Checks = CHECKS,
     unchecked: bool = False,
     source_ns: TimestampsNs | None = None,
