@@ -37,8 +37,18 @@ from retarget.targets import HandTargets, bridged_poses, calibrated, unseen_fing
 
 #: Checks without a measured number: their reasons name no limit.
 _WITHOUT_LIMIT = frozenset(
-    "few_frames frame_s absent wrong_side joint_limits speed_limits unstable cannot unused_evidence "
-    "assumed".split()
+    [
+        "few_frames",
+        "frame_s",
+        "absent",
+        "wrong_side",
+        "joint_limits",
+        "speed_limits",
+        "unstable",
+        "cannot",
+        "unused_evidence",
+        "assumed",
+    ]
 )
 
 
