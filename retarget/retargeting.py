@@ -36,19 +36,9 @@ from retarget.solve.pinch import impossible_pinches, missed_pinches
 from retarget.targets import HandTargets, bridged_poses, calibrated, unseen_fingers
 
 #: Checks without a measured number: their reasons name no limit.
-_WITHOUT_LIMIT = frozenset(
-    [
-        "few_frames",
-        "frame_s",
-        "absent",
-        "wrong_side",
-        "joint_limits",
-        "speed_limits",
-        "unstable",
-        "cannot",
-        "unused_evidence",
-        "assumed",
-    ]
+_WITHOUT_LIMIT = (
+    *("few_frames", "frame_s", "absent", "wrong_side", "joint_limits", "speed_limits"),
+    *("unstable", "cannot", "unused_evidence", "assumed"),
 )
 
 
