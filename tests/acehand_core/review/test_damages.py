@@ -149,7 +149,7 @@ def test_a_sound_dataset_is_accepted(dataset):
     assert found == [set(), set()]
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(5)
 @pytest.mark.parametrize("name", DAMAGES)
 def test_both_commands_find(dataset, tmp_path, name):
     root = shutil.copytree(dataset, tmp_path / "two")
