@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from acehand_core.ace.labelled.clips.schema import Clip, ClipInfo
 from acehand_core.ace.labelled.clips.store import ClipStore
-from acehand_core.ace.labelled.clips.windows import STRIDE, Bucket, Mixture, Sample, mixture
+from acehand_core.ace.labelled.clips.windows import STRIDE, Mixture, Sample, mixture
 from acehand_core.ace.model.batch import ClipBatch
 from acehand_core.ace.model.config import TINY_TOKEN_PIXELS, TOKEN_PIXELS
 from acehand_core.ace.model.encoder.sources import source_kind
@@ -302,15 +302,9 @@ def make_mixture(
     leave_out: Collection[str] = (),
 ) -> Mixture:
     """Return the mixture of sources without the clips (SOURCE/CLIP) to leave out."""
-    buckets: dict[str, tuple[Bucket, ...]] = {}
-    skipped: dict[str, int] = {}
-    for name, source in sources.items():
 
-        def size(info: ClipInfo, width: int = source.encode_width) -> tuple[int, int]:
-            return encode_size(info.width, info.height, width)
+    def size(name: str, info: ClipInfo) -> tuple[int, int]:
+        return encode_size(info.width, info.height, sources[name].encode_width)
 
-        part = mixture({name: stores[name]}, {name: 1.0}, config.window, size, leave_out)
-        buckets |= part.buckets
-        skipped |= part.skipped
     weights = {name: source.weight for name, source in sources.items()}
-    return Mixture(buckets, weights, config.window, skipped)
+    return mixture(stores, weights, config.window, size, leave_out)

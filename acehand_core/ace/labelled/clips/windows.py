@@ -153,14 +153,14 @@ def mixture(
     stores: Mapping[str, ClipStore],
     weights: Mapping[str, float],
     settings: WindowSettings,
-    encoded: Callable[[ClipInfo], tuple[int, int]],
+    encoded: Callable[[str, ClipInfo], tuple[int, int]],
     leave_out: Collection[str] = (),
 ) -> Mixture:
     """Sort the clips of stores into buckets.
 
     Args:
         weights: positive, one per store, any scale.
-        encoded: returns the (width, height) at which a clip is encoded.
+        encoded: returns the (width, height) at which a clip of a store is encoded.
         leave_out: clips to skip, each as DATASET/CLIP.
 
     Raises:
@@ -193,7 +193,7 @@ def mixture(
         skipped[name] = len(wanted) - len(usable)
         for info in usable:
             lens = "none" if info.camera is None else info.camera.model
-            groups.setdefault((info.kind, encoded(info), lens), []).append(info)
+            groups.setdefault((info.kind, encoded(name, info), lens), []).append(info)
         if not usable:
             raise InputError(
                 f"{store.root}: none of {len(wanted)} clips has {shortest} frames or is an image; "

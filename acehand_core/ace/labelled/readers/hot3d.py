@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from acehand_core.ace.labelled.readers import base, hot3d_files
 from acehand_core.ace.labelled.readers.hot3d_files import (
@@ -235,13 +235,7 @@ def stream_poses(folder: Path, stream: str, boxes: HandBoxes) -> tuple[StreamPos
 
     headset_times, T_world_device = hot3d_files.read_headset(folder)
     rows, known = find_rows(headset_times, times)
-    if not known.any():
-        raise InputError(f"{folder / HEADSET_FILE}: no row at the time of any frame.")
-    if not known.all():
-        notes.append(
-            f"{int((~known).sum())} of {len(known)} frames have no headset pose in {HEADSET_FILE}: "
-            "neither hand is labelled there."
-        )
+    notes += _missing_rows(folder / HEADSET_FILE, known, "row", "headset pose")
     poses = np.where(known[:, None, None], T_world_device[rows], np.nan)
     return StreamPoses(times, cameras, poses @ T_device_camera), notes
 
@@ -253,15 +247,17 @@ def motion_at(folder: Path, timestamps_ns: Int[np.ndarray, "M"]) -> tuple[HandSt
     """
     track = hot3d_files.read_mano(folder)
     _, known = find_rows(track.timestamps_ns, timestamps_ns)
+    return track.at(timestamps_ns), _missing_rows(folder / MANO_FILE, known, "line", "line")
+
+
+def _missing_rows(path: Path, known: Bool[np.ndarray, "M"], row: str, what: str) -> list[str]:
+    """Report frames without a row in a file. Raises InputError if no frame has one."""
     if not known.any():
-        raise InputError(f"{folder / MANO_FILE}: no line at the time of any frame.")
-    notes = []
-    if not known.all():
-        notes.append(
-            f"{int((~known).sum())} of {len(known)} frames have no line in {MANO_FILE}: neither "
-            "hand is labelled there."
-        )
-    return track.at(timestamps_ns), notes
+        raise InputError(f"{path}: no {row} at the time of any frame.")
+    if known.all():
+        return []
+    lost = f"{int((~known).sum())} of {len(known)} frames have no {what} in {path.name}"
+    return [f"{lost}: neither hand is labelled there."]
 
 
 def wrists_in_boxes(

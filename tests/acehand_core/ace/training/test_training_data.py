@@ -49,9 +49,8 @@ def stores(tmp_path_factory):
 
 
 def mixed(stores, **weights):
-    return mixture(
-        {n: stores[n] for n in weights}, weights, SHORT, lambda info: (info.width, info.height)
-    )
+    chosen = {n: stores[n] for n in weights}
+    return mixture(chosen, weights, SHORT, lambda _, info: (info.width, info.height))
 
 
 def test_a_draw_depends_on_seed_and_step_alone(stores):
@@ -111,15 +110,15 @@ def test_every_watched_window_counts_once_on_any_number_of_processes(stores, cou
 
 def test_aligned_windows_start_where_latents_do(stores):
     aligned = dataclasses.replace(SHORT, aligned=True)
-    mix = mixture({"a": stores["a"]}, {"a": 1.0}, aligned, lambda info: (64, 64))
+    mix = mixture({"a": stores["a"]}, {"a": 1.0}, aligned, lambda *_: (64, 64))
     assert {s.start for step in range(40) for s in mix.draw(0, step, 4)} == {0, 4}
 
 
 def test_recordings_that_are_too_short_are_counted_or_refused(stores):
     with pytest.raises(InputError, match="3 clips has 81"):
-        mixture({"a": stores["a"]}, {"a": 1.0}, WindowSettings(), lambda info: (64, 64))
+        mixture({"a": stores["a"]}, {"a": 1.0}, WindowSettings(), lambda *_: (64, 64))
     with pytest.raises(InputError, match="weights above 0"):
-        mixture({"a": stores["a"]}, {"a": 0.0}, SHORT, lambda info: (64, 64))
+        mixture({"a": stores["a"]}, {"a": 0.0}, SHORT, lambda *_: (64, 64))
 
 
 @pytest.mark.slow
@@ -226,7 +225,7 @@ def pretrained(**optim):
 def latent_batch(stores, tmp_path):
     weights = build.random_weights(SIZES)
     cache = LatentCache(tmp_path, encoder_key(weights.vae, "float32"))
-    mix = mixture({"a": stores["a"]}, {"a": 1.0}, WindowSettings(latents=3), lambda info: (64, 64))
+    mix = mixture({"a": stores["a"]}, {"a": 1.0}, WindowSettings(latents=3), lambda *_: (64, 64))
     samples = mix.draw(0, 0, 2)
     encoder = tiny_model.encoder()
     clips = [(stores["a"].open(n), (64, 64)) for n in stores["a"].ids()]
