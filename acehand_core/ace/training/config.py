@@ -257,7 +257,7 @@ def schema(default: Any, named_groups: bool = True) -> type:
     for f in fields(default):
         hint, value = hints[f.name], getattr(default, f.name)
         if dataclasses.is_dataclass(value):
-            group = schema(value, named_groups)
+            group = schema(value if isinstance(value, hint) else hint(), named_groups)
             rows.append((f.name, group, field(default_factory=group)))
             continue
         if get_origin(hint) is Literal:

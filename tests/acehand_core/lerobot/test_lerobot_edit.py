@@ -210,7 +210,7 @@ def test_one_lost_file_costs_one_episode_and_only_with_leave(eleven, capsys):
 
     run = Acehand(capsys, "dataset", "check", eleven, "--repair")  # without a terminal
     assert run.code == 2 and samples.snapshot(eleven) == before
-    assert "episode 4" in run.messages and "--yes" in run.messages
+    assert "episode 4" in run.messages and "`yes`" in run.messages
     assert "10 whole episodes" in run.err
 
     run = Acehand(capsys, "dataset", "check", eleven, "--repair", "--yes")
