@@ -218,7 +218,7 @@ def test_a_camera_that_stands_still_is_refused(tmp_path, capsys) -> None:
     run = Acehand(capsys, "camera", "estimate", video, "--output", output, "--picture", drawn)
     assert run.code == 1 and not output.exists() and drawn.is_file()
     assert run.json["accepted"] is False and run.json["camera"] is None
-    assert "the camera hardly moves" in run.json["reason"] and "--camera-preset" in run.err
+    assert "the camera hardly moves" in run.json["reason"] and "camera presets" in run.err
 
 
 def test_a_proposal_is_written_as_our_camera_file(tmp_path, capsys, monkeypatch) -> None:

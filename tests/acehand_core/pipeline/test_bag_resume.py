@@ -270,7 +270,7 @@ def test_the_node_resumes(inputs, whole, tmp_path):
         log = JobLog(SimpleNamespace(info=said.append, warning=said.append), worker)
         worker.start(work)
         worker.join()
-        log.tell()
+        log.update()
         return offline_bag.exit_code(worker.status), " ".join(said)
 
     assert run("write messages")[0] == 130 and names_in(tmp_path) == ["dataset"]

@@ -166,11 +166,11 @@ def test_flags_that_do_not_apply(dataset, tmp_path, capsys, monkeypatch):
         ([table], "pip install 'acehand[view]'"),
         ([dataset, "--save", tmp_path / "x.rrd"], "pip install 'acehand[view]'"),
         ([dataset, "--output", out], "acehand render"),
-        ([dataset, "--video", dataset.with_name("clip.mp4")], "--video"),
-        ([dataset, "--intrinsics", "1,1,1,1"], "--video"),
+        ([dataset, "--video", dataset.with_name("clip.mp4")], "`video`"),
+        ([dataset, "--intrinsics", "1,1,1,1"], "`video`"),
         ([dataset, "--episode", 3, "--save", tmp_path / "x.html"], "no episode 3"),
-        ([table, "--episode", 0], "--episode is for datasets"),
-        ([table, "--output", out, "--save", tmp_path / "x.rrd"], "--save"),
+        ([table, "--episode", 0], "`episode` is for datasets"),
+        ([table, "--output", out, "--save", tmp_path / "x.rrd"], "`save`"),
         ([tmp_path, "--save", tmp_path / "x.rrd"], "HandMotion table"),
     ):
         run = Acehand(capsys, "view", *words)

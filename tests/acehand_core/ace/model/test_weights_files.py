@@ -20,9 +20,9 @@ from acehand_core.ace.model.weights.load import (
     identity,
     load_weights,
     recorded,
-    save_official,
     sort_sources,
 )
+from acehand_core.ace.model.weights.official_files import save_official
 from acehand_core.ace.model.weights.state import TrainingSource
 from acehand_core.ace.model.weights.storage import store_of
 from acehand_core.ace.settings import AceSettings
