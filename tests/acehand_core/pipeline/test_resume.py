@@ -79,6 +79,7 @@ def test_datasets_of_older_versions_resume(tmp_path, capsys, monkeypatch):
     (record,) = read_provenance(out)
     settings = record[JOB]["settings"]
     settings["solver"], settings["prior"] = settings.pop("method"), "off"
+    settings["gates"] = settings.pop("limits")
     monkeypatch.setattr("acehand_core.lerobot.dataset.read_provenance", lambda _: [record])
     run = Run(capsys, hands, "--output", out, "--resume")
     assert run.code == 0 and run.json["skipped"] == [str(hands)]
