@@ -34,9 +34,9 @@ Result = TypeVar("Result")
 
 def thread_count() -> int:
     """Return ``ACEHAND_THREADS``, else the number of processors that this process may use."""
-    said = os.environ.get(THREADS, "")
-    if said.isdecimal() and int(said) > 0:
-        return int(said)
+    threads = os.environ.get(THREADS, "")
+    if threads.isdecimal() and int(threads) > 0:
+        return int(threads)
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

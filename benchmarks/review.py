@@ -15,7 +15,7 @@ whatever the reason. The peer is what there is without the report: ``acehand dat
 finds an episode whose files it names, and the main job's own verdict, which finds one if it is
 "fail" (in ``found_by_peer``), or also "warn" (``found_by_peer_with_warnings``).
 
-One kind cannot be told by everybody: a mirrored video shows a left-handed world that is sound in
+One kind cannot always be detected: a mirrored video shows a left-handed world that is sound in
 itself, so only the task can betray it, where nearly all others do it with the right hand.
 
 With ``--keep`` the batch stays there, and is taken from there next time.

@@ -189,11 +189,11 @@ def compare(before: Path, after: Path) -> Iterator[str]:
             yield f"{command}: only {'before' if command in old else 'after'}"
             continue
         for part in ("exit", "out", "error"):
-            told = [
+            contents = [
                 _content(str(answer[command][part]).replace(str(folder.resolve()), ""))
                 for answer, folder in ((old, before), (new, after))
             ]
-            yield from (f"$ {command}: {part}: {text}" for text in _differences(*told))
+            yield from (f"$ {command}: {part}: {text}" for text in _differences(*contents))
 
     files = [
         {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()}

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from acehand_core.cli.console import Common, described, flag
-from acehand_core.cli.hands import View
+from acehand_core.cli.hands import ViewHands
 from acehand_core.cli.review import Inspect, Review
 from acehand_core.pipeline.settings import JobSettings
 from acehand_core.settings import Leaf, default_text, leaves
@@ -117,7 +117,8 @@ def tables() -> Mapping[str, Callable[[], str]]:
     """Return what makes each table, by the name in its marker."""
     job = [leaf for leaf in leaves(JobSettings) if leaf.group.title != "tracker ace"]
     ace = [leaf for leaf in leaves(JobSettings) if leaf.group.title == "tracker ace"]
-    view = [leaf for leaf in leaves(View) if len(leaf.path) == 1 and not leaf.setting.positional]
+    own = [leaf for leaf in leaves(ViewHands) if len(leaf.path) == 1]
+    view = [leaf for leaf in own if not leaf.setting.positional]
     shared = {flag(leaf) for leaf in leaves(Inspect)}
     return {
         "job": lambda: flag_table([*job, *leaves(Common)]),

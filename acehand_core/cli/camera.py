@@ -30,7 +30,7 @@ _COEFFICIENTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Show:
+class ShowCamera:
     """Print a camera file or preset, and draw it.
 
     `output` shows VIDEO's first frame, or a grid, before and after undistortion. Lines that are
@@ -76,14 +76,14 @@ class Show:
 
 
 @dataclass(frozen=True, slots=True)
-class Convert:
+class ConvertCamera:
     """Write a camera file of any format, or a preset, in acehand's format (docs/formats.md).
 
     `size` and `model` supply what a file lacks; an error message asks for them.
     """
 
     file: Path = setting(..., _FILE, metavar="FILE[:NAME]", positional=True)
-    size: tuple[int, int] | None = like(Show, "size", None)
+    size: tuple[int, int] | None = like(ShowCamera, "size", None)
     model: Literal["pinhole", "brown_conrady", "kannala_brandt"] | None = setting(
         None, "camera model of the coefficients, if the file lacks it"
     )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Info:
+class BagInfo:
     """Print topics, times and damage of a bag."""
 
     bag: Path = setting(..., "rosbag2 folder, .mcap, .db3 or .bag", metavar="BAG", positional=True)
@@ -49,7 +49,7 @@ class Info:
 
 
 @dataclass(frozen=True, slots=True)
-class Convert:
+class ConvertBag:
     """Convert a bag into a dataset, and optionally into another bag."""
 
     options: ConvertOptions = group(ConvertOptions)
@@ -73,7 +73,7 @@ class Convert:
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
+class WriteBag:
     """Write a dataset or a table of hands as a bag."""
 
     options: WriteOptions = group(WriteOptions)
@@ -91,7 +91,7 @@ class Write:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RunBatch:
     """Convert many recordings into one LeRobot dataset; the same command resumes.
 
     MANIFEST is a folder of recordings, or a CSV or Parquet table with a column "recording" and, for

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Info:
+class DatasetInfo:
     """Print the contents of a LeRobot dataset.
 
     `feature` adds exact statistics of a feature over all frames; `card` writes a dataset card:
@@ -112,7 +112,7 @@ class Merge:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class CheckDataset:
     """Find the faults of a LeRobot dataset, or repair it.
 
     `repair` finishes the work of a killed writer and keeps the complete episodes of a broken

@@ -132,7 +132,7 @@ class Export:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class ViewHands:
     """Show an episode of a dataset, or a table of hands, in rerun's viewer.
 
     Without rerun, an episode is written as a page for a browser. With `output`, a table of hands

@@ -22,7 +22,7 @@ _MARKS = {True: "ok", False: "FAILED", None: "skipped"}
 
 
 @dataclass(frozen=True, slots=True)
-class List:
+class ListRobots:
     """List robots: joints, commands in the controller's order, licence, reach of fingertips.
 
     Also: acehand robots check, show, init and calibrate.
@@ -48,7 +48,7 @@ class List:
 
 
 @dataclass(frozen=True, slots=True)
-class Check(List):
+class CheckRobots(ListRobots):
     """Compare the models of robots with their robot.yaml. Exit code 1 if a check fails."""
 
     def run(self, terminal: console.Terminal) -> int:
@@ -58,7 +58,7 @@ class Check(List):
 
 
 @dataclass(frozen=True, slots=True)
-class Show:
+class ShowRobot:
     """Draw a robot: open, closed, base frame, fingertips."""
 
     name: str = setting(..., "NAME, NAME:VARIANT or robot.yaml", metavar="ROBOT", positional=True)
@@ -82,7 +82,7 @@ class Show:
 
 
 @dataclass(frozen=True, slots=True)
-class Init:
+class InitRobot:
     """Draft a robot.yaml from your own MJCF or URDF, draw the robot and check it."""
 
     model: Path = setting(..., "MJCF or URDF file", metavar="MODEL", positional=True)
@@ -131,7 +131,7 @@ class Init:
 
 
 @dataclass(frozen=True, slots=True)
-class Calibrate(List):
+class CalibrateRobots(ListRobots):
     """Fit robots to canonical hand poses and write calibration.json next to their robot.yaml.
 
     A file that is up to date stays.

@@ -77,8 +77,8 @@ def origin_measures(episode: Episode) -> list[Measure]:
     verdict, reasons = episode.report.get("verdict"), episode.report.get("reasons") or ()
     if verdict is not None:
         value = {"pass": 0, "warn": 1}.get(str(verdict), 2)
-        said = f"the conversion's own verdict is {verdict}"
-        measures.append(Measure("verdict", value, f"{said}: {'; '.join(map(str, reasons))}"))
+        text = f"the conversion's own verdict is {verdict}: {'; '.join(map(str, reasons))}"
+        measures.append(Measure("verdict", value, text))
 
     licences = [str(line) for line in episode.origin.get("licenses", ())]
     value, text = 0, ""

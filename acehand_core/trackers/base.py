@@ -86,8 +86,8 @@ class TrackerSettings:
 class Tracker(Protocol):
     """Turns a recording into the motion of both hands.
 
-    A tracker may also have ``check(recording)``, which raises what ``track`` would, as far as can
-    be said without work; it is called before hours of it.
+    A tracker may also have ``check(recording)``, which raises what ``track`` would, as far as
+    settings and headers show; it is called before hours of work.
     """
 
     name: str

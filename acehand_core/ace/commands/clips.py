@@ -28,7 +28,7 @@ _COLOURS = ((255, 190, 60), (80, 220, 255))  # left, right
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Convert(RunOptions):
+class ConvertClips(RunOptions):
     """Convert a dataset in its native layout to stores of clips."""
 
     name: str = setting(..., "dataset (docs/datasets.md)", metavar="NAME", positional=True)

@@ -82,7 +82,7 @@ class Fetch:
 
 
 @dataclass(frozen=True, slots=True)
-class Convert:
+class ConvertWeights:
     """Convert weights to another layout, or export a checkpoint of a training run.
 
     For a run, `base`, `vae` and `caption` are its own files, if moved.
@@ -164,7 +164,7 @@ class Convert:
 
 
 @dataclass(frozen=True, slots=True)
-class Inspect:
+class InspectWeights:
     """Describe weights and report problems."""
 
     path: Path | None = setting(None, "file or folder of weights", metavar="PATH", positional=True)

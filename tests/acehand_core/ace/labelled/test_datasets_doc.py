@@ -41,7 +41,7 @@ def test_every_reader_is_stated_with_its_convention():
 
 
 def test_every_option_is_stated():
-    for leaf in leaves(clips.Convert):
+    for leaf in leaves(clips.ConvertClips):
         option = flag(leaf)
         if not leaf.setting.positional:
             assert f"`{option}" in TEXT or f" {option} " in TEXT, option
