@@ -52,15 +52,12 @@ from acehand_core.pipeline.settings import TASK
 from acehand_core.processes import in_background, release_memory
 from acehand_core.recordings.hands_file import write_hand_motion
 from acehand_core.recordings.lerobot_video import is_dataset, open_episode
-from acehand_core.recordings.selection import aligned
+from acehand_core.recordings.selection import SAME_TIME_NS, aligned
 from acehand_core.recordings.video_encode import VideoEncoding, encode_video, even_size
 from acehand_core.types import SIDES, Existing, Progress, no_progress
 from retarget.robots.robot import Robot, load_robot
 from retarget.solve.arm import Arm
 from retarget.solve.calibration_file import StoredCalibration, calibration_text
-
-#: Stamps are often rounded to milliseconds.
-_SAME_TIME_NS = 1_000_000
 
 
 class Dataset:
@@ -181,7 +178,7 @@ class Dataset:
                     "retarget the recording that is added."
                 )
         ticks = np.round(np.arange(len(times)) * 1e9 / fps)
-        if np.abs(times - times[0] - ticks).max() > _SAME_TIME_NS:
+        if np.abs(times - times[0] - ticks).max() > SAME_TIME_NS:
             raise InputError(
                 f"{name}: its frames are not 1/{fps} s apart; resample(recording, motion, {fps}) "
                 "before retargeting."

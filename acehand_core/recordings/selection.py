@@ -22,7 +22,7 @@ _REPEATS, _HELD_S = 100, 3600
 #: A higher ratio to the source's rate is a mistake.
 _FASTER = 10
 #: Times closer than this are equal: stamps are often rounded to milliseconds.
-_SAME_TIME_NS = 1_000_000
+SAME_TIME_NS = 1_000_000
 #: Longest gap to interpolate hands across.
 _BRIDGED_NS = 500_000_000
 #: In longer gaps of the recording, hands are absent.
@@ -78,7 +78,7 @@ class _Between:
         before = np.maximum(after - 1, 0)
         gap, into = stamps_ns[after] - stamps_ns[before], times_ns - stamps_ns[before]
         near = np.where(2 * into > gap, after, before)
-        off = np.abs(times_ns - stamps_ns[near]) > _SAME_TIME_NS
+        off = np.abs(times_ns - stamps_ns[near]) > SAME_TIME_NS
         rows = np.flatnonzero(off & (into > 0) & (into < gap) & (gap <= _BRIDGED_NS))
         return cls(near, rows, before[rows], after[rows], into[rows] / gap[rows])
 
@@ -239,7 +239,7 @@ def check_together(recording: Recording, stamps_ns: TimestampsNs, what: str) -> 
     away = np.abs(times - stamps_ns[_Between.of(stamps_ns, times).near])
     own = float(np.median(np.diff(stamps_ns))) if len(stamps_ns) > 1 else 0.0
     slower = max(1e9 / recording.fps, own)
-    apart = int((away > slower / 2 + _SAME_TIME_NS).sum())
+    apart = int((away > slower / 2 + SAME_TIME_NS).sum())
     if 2 * apart >= len(away):
         raise InputError(
             f"{recording.source}: {apart} of {len(away)} frames have no picture of {what} within "
