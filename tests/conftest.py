@@ -35,7 +35,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 #: Calls of one function that are checked in one test.
 CHECKED_CALLS = 40
 
-_jaxtyped = jaxtyping.jaxtyped
+# mutmut runs pytest several times in a process.
+_jaxtyped = getattr(jaxtyping.jaxtyped, "replaces", jaxtyping.jaxtyped)
 _beartyped = beartype.beartype(conf=beartype.BeartypeConf(violation_type=jaxtyping.TypeCheckError))
 _calls = collections.Counter[int]()
 
@@ -101,6 +102,7 @@ def _checked_at_first(**_: Any) -> Callable[[Any], Any]:
 
 # Before anything of ours is imported.
 if not SLOW:
+    _checked_at_first.replaces = _jaxtyped
     jaxtyping.jaxtyped = _checked_at_first
 _HOOK = jaxtyping.install_import_hook(["acehand_core", "retarget"], "beartype.beartype")
 

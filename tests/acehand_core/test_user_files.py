@@ -15,7 +15,9 @@ from acehand_core.user_files import (
     OneOf,
     Text,
     Valid,
+    called,
     read_json,
+    read_object,
     read_yaml,
     structured,
     without_header,
@@ -33,6 +35,13 @@ class Wheel:
     def __post_init__(self):
         if self.spokes == 13:
             raise SchemaError("13 spokes.")
+        if self.radius == 77:
+            raise SchemaError("radius is too large.")
+
+
+@dataclass(frozen=True, slots=True)
+class Tyre:
+    kind: str | None = called("class")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +54,10 @@ class Cart:
     ready: bool = False
     even: Annotated[int, Valid("an even number", lambda value: value % 2 == 0)] = 0
     notes: Mapping[str, Any] = field(default_factory=dict)
+    steps: list[int] = field(default_factory=list)
+    side: Literal["left", "right"] = "left"
+    rate: Annotated[int | float, "not a rule"] = 1
+    rim: tuple[Literal["a", "b"], ...] | None = called("rim")
 
 
 def test_valid_values_become_what_is_declared():
@@ -64,6 +77,42 @@ def test_valid_values_become_what_is_declared():
     assert type(made.wheels[0].radius) is float and type(made.load) is int
     assert structured(Cart, {"place": None, "owner": "me"}, "") == Cart(owner="me")
     assert structured(dict[str, Count], {"a": 1}, "") == {"a": 1}
+    assert structured(Cart, {"steps": [1, 2], "side": "right"}, "") == Cart(
+        steps=[1, 2], side="right"
+    )
+
+
+def test_an_entry_of_another_name():
+    assert structured(Tyre, {"class": "wide"}, "") == Tyre("wide")
+    assert structured(Tyre, {}, "") == Tyre(None)
+    with pytest.raises(SchemaError, match=r"f: kind .*class"):
+        structured(Tyre, {"kind": "wide"}, "f")
+
+
+def test_files_are_read(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("a: [1, two]\nb: ä\n", "utf-8")
+    assert read_yaml(path) == {"a": [1, "two"], "b": "ä"}
+    path.write_text('{"a": 1}')
+    assert read_object(path) == {"a": 1}
+    path.write_text("[1]")
+    with pytest.raises(SchemaError, match=r"file: .*\[1\].*mapping"):
+        read_object(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [(" \n<a/>", "XML"), ("- a", "a list"), ("", "nothing"), ("3", "value"), ("1: a", "keys")],
+)
+def test_a_yaml_file_of_something_else(tmp_path, text, word):
+    path = tmp_path / "file"
+    path.write_text(text)
+    with pytest.raises(SchemaError, match=word) as error:
+        read_yaml(path, " See the manual.")
+    assert str(error.value).endswith(" See the manual.")
+    with pytest.raises(SchemaError) as error:
+        read_yaml(path)
+    assert str(error.value).endswith((".", "`)."))
 
 
 @pytest.mark.parametrize(
@@ -94,6 +143,15 @@ def test_valid_values_become_what_is_declared():
         ({"even": 3}, "even", ["3", "an even number"]),
         ({"even": "x"}, "even", ["'x'", "an even number"]),
         ({"notes": {1: "x"}}, "notes.1", ["text"]),
+        ({"wheels": [3]}, "wheels[0]", ["3", "mapping"]),
+        ({"steps": [1, "x"]}, "steps[1]", ["'x'"]),
+        ({"steps": "1"}, "steps", ["'1'", "list"]),
+        ({"side": "up"}, "side", ["'up'", "left, right"]),
+        ({"rate": "fast"}, "rate", ["a number"]),
+        ({"rim": {"a": 1}}, "rim", ["list"]),
+        ({"wheels": [{"name": "a", "radius": 77}]}, "wheels[0].radius", ["too large"]),
+        ({"colour": "x" * 200}, "colour", ["x" * 76 + "..."]),
+        ({"colour": "x" * 78}, "colour", ["x" * 78 + "'"]),
     ],
 )  # fmt: skip
 def test_a_message_names_file_place_value_and_what_is_valid(entry, place, words):
