@@ -29,9 +29,12 @@ if TYPE_CHECKING:
     from acehand_core.recordings.hands_file import read_hand_motion as read_hand_motion
     from acehand_core.recordings.hands_file import write_hand_motion as write_hand_motion
     from acehand_core.recordings.keypoints.joints import motion_from_joints as motion_from_joints
+    from acehand_core.recordings.objects import read_objects as read_objects
+    from acehand_core.recordings.objects import write_objects as write_objects
     from acehand_core.recordings.options import RecordingOptions as RecordingOptions
     from acehand_core.recordings.registry import open_recording as open_recording
     from acehand_core.recordings.selection import resample as resample
+    from acehand_core.review.grasps import check_grasps as check_grasps
     from acehand_core.review.inspect import inspect as inspect
     from acehand_core.trackers.base import Tracker as Tracker
     from acehand_core.trackers.base import TrackerSettings as TrackerSettings
@@ -50,9 +53,11 @@ _PUBLIC = {
     "pipeline.settings": "JobSettings",
     "recordings.hands_file": "read_hand_motion write_hand_motion",
     "recordings.keypoints.joints": "motion_from_joints",
+    "recordings.objects": "read_objects write_objects",
     "recordings.options": "RecordingOptions",
     "recordings.registry": "open_recording",
     "recordings.selection": "resample",
+    "review.grasps": "check_grasps",
     "review.inspect": "inspect",
     "trackers.base": "Tracker TrackerSettings",
     "trackers.choose": "track",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Literal
@@ -15,6 +16,7 @@ from acehand_core.motion import (
     Calibration,
     FlexionReport,
     HandMotion,
+    ObjectTrack,
     ReplayReport,
     RobotTrajectory,
     Verdict,
@@ -24,6 +26,17 @@ from acehand_core.processes import one_blas_thread
 from acehand_core.types import SIDES, Latency, Side, TimestampsNs
 from retarget.replay.checks import CHECKS, Checks, Measure, findings, status_of
 from retarget.replay.clip import EpisodeArrays, clip_measures, clip_of, evidence_measures
+from retarget.replay.grasps import (
+    Grasp,
+    GraspScene,
+    Joints,
+    Poses,
+    find_grasps,
+    grasp_measure,
+    in_frame,
+    replay_grasps,
+    upright,
+)
 from retarget.replay.metrics import flexion_report
 from retarget.replay.simulate import Physics, play, sent_commands
 from retarget.robots.hand_spec import Commands, HandSpec, limit_violations, speed_violations
@@ -31,6 +44,7 @@ from retarget.robots.kinematics import KinematicTree
 from retarget.robots.robot import Robot, is_packaged
 from retarget.solve import methods
 from retarget.solve.base import BaseLimits, smooth_bases
+from retarget.solve.contacts import fit_contacts, plan_grasp, within_limits
 from retarget.solve.methods import HandSolution, Retargeter
 from retarget.solve.pinch import impossible_pinches, missed_pinches
 from retarget.targets import HandTargets, bridged_poses, calibrated, unseen_fingers
@@ -38,7 +52,7 @@ from retarget.targets import HandTargets, bridged_poses, calibrated, unseen_fing
 #: Checks without a measured number: their reasons name no limit.
 _WITHOUT_LIMIT = (
     *("few_frames", "frame_s", "absent", "wrong_side", "joint_limits", "speed_limits"),
-    *("unstable", "cannot", "unused_evidence", "assumed"),
+    *("unstable", "cannot", "unused_evidence", "assumed", "grasps"),
 )
 
 
@@ -70,6 +84,8 @@ def retarget_motion(
     limits: Checks = CHECKS,
     unchecked: bool = False,
     source_ns: TimestampsNs | None = None,
+    objects: ObjectTrack | None = None,
+    contacts: bool = True,
 ) -> RobotTrajectory:
     """Retarget both human hands of a motion to a robot, replay and judge the result.
 
@@ -88,6 +104,8 @@ def retarget_motion(
         limits: limits of the verdict (``checks.read_limits``).
         unchecked: accept a user's robot that fails its checks, and list them in the notes.
         source_ns: stamps of the source's frames; None: those of the motion.
+        objects: tracked objects, whose grasps are simulated.
+        contacts: close the robot's fingers on them (``solve/contacts.py``).
 
     Returns:
         Joints (T, 2, Q) and commands (T, 2, C) in rad (slides: m); controller registers (T, 2, C);
@@ -95,8 +113,8 @@ def retarget_motion(
         frame; ``tip_error_m`` (T, 2, K) between robot tips and calibrated human tips; ``verdict``.
 
     Raises:
-        InputError: unknown method, a hand that the robot lacks, or a user's robot that fails its
-            checks (``check_hand``).
+        InputError: unknown method, a hand that the robot lacks, a user's robot that fails its
+            checks (``check_hand``), or objects in another frame than the base poses.
         MissingDependencyError: MuJoCo, or a library of the method.
     """
     retargeter = method
@@ -125,10 +143,72 @@ def retarget_motion(
             solution = retargeter.solve(spec, target, motion.fps, known)
             hands.append(_measured(spec, target, motion.fps, solution, physics.latency))
     trajectory = _assemble(motion, robot, retargeter.name, hands, base_limits)
+    if objects is not None:
+        trajectory = _with_grasps(
+            motion, robot, hands, trajectory, base_limits, objects, contacts, physics.latency
+        )
     if wrong := faults(robot, seen):
         notes = (f"the robot does not pass its checks: {'; '.join(wrong)}", *trajectory.notes)
         trajectory = replace(trajectory, notes=notes)
     return replace(trajectory, verdict=judge(motion, trajectory, limits, robot, source_ns))
+
+
+def _with_grasps(
+    motion: HandMotion,
+    robot: Robot,
+    hands: Sequence[_RetargetedHand],
+    trajectory: RobotTrajectory,
+    base_limits: BaseLimits | None,
+    objects: ObjectTrack,
+    contacts: bool,
+    latency: Latency,
+) -> RobotTrajectory:
+    """Return a trajectory whose hands close on tracked objects, with what a simulation shows."""
+    joints = in_frame(motion, trajectory.frame, objects)
+    grasps = find_grasps(objects, motion.timestamps_ns, motion.fps, joints)
+    if contacts and grasps:
+        closing, shifts = list(hands), np.tile(np.eye(4), (len(motion), 2, 1, 1))
+        for slot in {grasp.slot for grasp in grasps}:
+            own = [grasp for grasp in grasps if grasp.slot == slot]
+            assert trajectory.T_frame_base is not None
+            bases = trajectory.T_frame_base[:, slot]
+            closing[slot], shifts[:, slot] = _closing_on(
+                own, hands[slot], bases, joints, motion.fps, objects.up, latency
+            )
+        trajectory = _assemble(motion, robot, trajectory.method, closing, base_limits, shifts)
+
+    poses = trajectory.T_frame_base
+    assert poses is not None
+    reports = replay_grasps(robot, grasps, trajectory.commands, poses, motion.fps, objects.up)
+    return replace(trajectory, grasps=reports)
+
+
+def _closing_on(
+    grasps: Sequence[Grasp],
+    hand: _RetargetedHand,
+    bases: Poses,
+    joints: Joints,
+    fps: float,
+    up: Float[np.ndarray, "3"],
+    latency: Latency,
+) -> tuple[_RetargetedHand, Poses]:
+    """Return a hand whose fingers close on the objects, and corrections of its base."""
+    spec, targets, calibration = hand.spec, hand.targets, hand.calibration
+    assert targets is not None and calibration is not None
+    commands, shifts = hand.commands, np.tile(np.eye(4), (len(bases), 1, 1))
+    started = time.perf_counter()
+    for grasp in grasps:
+        scene = GraspScene(spec, grasp.object)
+        fitted = fit_contacts(scene, grasp, hand.commands, bases, joints, fps, upright(up))
+        if fitted is not None:
+            commands, corrections = plan_grasp(spec, grasp, fitted, commands, fps)
+            shifts = shifts @ corrections
+    if commands is hand.commands:
+        return hand, shifts
+    commands = within_limits(spec, targets, calibration, commands, fps)
+    seconds = hand.seconds + time.perf_counter() - started
+    solution = HandSolution(commands, calibration, seconds)
+    return _measured(spec, targets, fps, solution, latency), shifts
 
 
 def _measured(
@@ -173,8 +253,9 @@ def _assemble(
     method: str,
     hands: Sequence[_RetargetedHand],
     base_limits: BaseLimits | None,
+    shifts: Float[np.ndarray, "T 2 4 4"] | None = None,
 ) -> RobotTrajectory:
-    """Return both hands as one trajectory, without a verdict."""
+    """Return both hands as one trajectory, without a verdict; ``shifts`` correct the bases."""
     specs, (left, right) = [hand.spec for hand in hands], hands
     commands, sent = np.stack([left.commands, right.commands], 1), (left.sent, right.sent)
     joints = np.stack([spec.expand(commands[:, i]) for i, spec in enumerate(specs)], axis=1)
@@ -182,6 +263,7 @@ def _assemble(
     active = np.stack([hand.targets.active if hand.targets else absent for hand in hands], axis=1)
     frame, poses = _in_frame(motion, hands)
     if poses is not None:
+        poses = poses if shifts is None else poses @ shifts
         if base_limits is not None:
             weights = np.where(active, motion.quality, 0.0)
             poses = smooth_bases(poses, active, weights, motion.fps, base_limits)
@@ -276,6 +358,8 @@ def judge(
     measures += evidence_measures(asdict(motion.provenance))
     from_columns = clip_measures(clip, robot, trajectory.tip_error_m)
     measures += [measure for measure in from_columns if measure.check not in counted]
+    if trajectory.grasps:
+        measures.append(grasp_measure(trajectory.grasps))
     for slot, side in enumerate(SIDES):
         if clip.valid[:, slot].any():
             measures += _replay_measures(trajectory, slot, side)

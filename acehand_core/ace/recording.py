@@ -42,7 +42,10 @@ class StoreClip(RecordingFormat):
         if poses is not None and np.isnan(poses).any():
             poses = None
         recording = replace(
-            recording, T_world_camera=poses, sha256=content_sha256(folder / "clip.json")
+            recording,
+            T_world_camera=poses,
+            sha256=content_sha256(folder / "clip.json"),
+            objects=None if poses is None else recording.objects,
         )
         frames = np.arange(first, clip.info.frames)
         hands = clip.motion.at(frames, recording.timestamps_ns, recording.fps)

@@ -33,6 +33,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "camera convert": ("a camera file of any format as ours", f"{_CLI}.camera:ConvertCamera"),
     "batch run": ("many recordings into one dataset", f"{_CLI}.convert:RunBatch"),
     "inspect": ("which episodes are good enough, and why", f"{_CLI}.review:Inspect"),
+    "grasp-check": ("would the robot hold what the human held?", f"{_CLI}.review:GraspCheck"),
     "review": ("accept or reject episodes in a browser", f"{_CLI}.review:Review"),
     "dataset info": ("contents and statistics of a dataset", f"{_CLI}.dataset:DatasetInfo"),
     "dataset merge": ("several datasets as one", f"{_CLI}.dataset:Merge"),

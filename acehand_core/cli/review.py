@@ -5,7 +5,7 @@ from __future__ import annotations
 import webbrowser
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,6 +76,32 @@ class Inspect:
             files, terminal, output=str(output), episodes=episodes, **counts, passed=passed
         )
         return console.EXIT_OK if passed else console.EXIT_SOME_FAILED
+
+
+@dataclass(frozen=True, slots=True)
+class GraspCheck:
+    """Simulate the grasps of an episode's tracked objects; exit code 1 if one fails."""
+
+    dataset: Path = setting(..., "LeRobot dataset with hands", metavar="DATASET", positional=True)
+    objects: Path = setting(..., "file of tracked objects (docs/grasps.md)", metavar="FILE")
+    episode: int = setting(0, "its number", low=0)
+
+    def run(self, terminal: console.Terminal) -> int:
+        """Print each grasp."""
+        from acehand_core.review.grasps import check_grasps
+
+        reports = check_grasps(self.dataset, self.episode, self.objects)
+        failed = sum(report.fault is not None for report in reports)
+        for report in reports:
+            console.say(
+                f"{report.object}, {report.side} hand, frames {report.first} to {report.last}: "
+                f"{report.fault or 'held'}, {report.position_error_m * 1e3:.0f} mm and "
+                f"{report.angle_error_deg:.0f} degrees off, slips by {report.slip_m * 1e3:.0f} mm, "
+                f"{report.force_n:.0f} N"
+            )
+        console.say(f"{len(reports) - failed} of {len(reports)} grasps hold")
+        terminal.print_json({"grasps": [asdict(report) for report in reports]})
+        return console.EXIT_SOME_FAILED if failed else console.EXIT_OK
 
 
 @dataclass(frozen=True, slots=True)

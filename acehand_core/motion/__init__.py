@@ -5,6 +5,13 @@ Axes, frames and units: ``acehand_core.types``.
 
 from __future__ import annotations
 
+from acehand_core.motion.objects import (
+    GraspFault,
+    GraspReport,
+    ObjectPart,
+    ObjectTrack,
+    TrackedObject,
+)
 from acehand_core.motion.recording import (
     FILL_FRAMES,
     CameraMotion,
@@ -45,11 +52,16 @@ __all__ = [
     "FillFrame",
     "FlexionReport",
     "FrameSource",
+    "GraspFault",
+    "GraspReport",
     "HandModelName",
     "HandMotion",
+    "ObjectPart",
+    "ObjectTrack",
     "Recording",
     "ReplayReport",
     "RobotTrajectory",
+    "TrackedObject",
     "Verdict",
     "View",
     "held_index",

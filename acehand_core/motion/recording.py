@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Int
 
 from acehand_core.errors import SchemaError
 from acehand_core.geometry.cameras import Camera
+from acehand_core.motion.objects import ObjectTrack
 from acehand_core.provenance import Provenance
 from acehand_core.types import (
     BothBetas,
@@ -176,6 +177,7 @@ class Recording:
         views: the other cameras of a rig; ``sha256`` is then of all their files, and of depth.
         hands: of a file of hands, or a clip's labels, for each frame; None: to be tracked.
         dropped: unusable messages of a bag, and remarks on a file of hands; reading adds to it.
+        objects: tracked objects in the picture, on the recording's clock.
     """
 
     source: str
@@ -198,6 +200,7 @@ class Recording:
     assumed: Mapping[str, float] = field(default_factory=dict)
     hands: HandMotion | None = None
     dropped: DroppedMessages | None = None
+    objects: ObjectTrack | None = None
 
     def __post_init__(self) -> None:
         if not self.name:

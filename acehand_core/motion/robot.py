@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from acehand_core.errors import SchemaError
+from acehand_core.motion.objects import GraspReport
 from acehand_core.motion.recording import check_times
 from acehand_core.provenance import Provenance
 from acehand_core.types import (
@@ -155,6 +156,7 @@ class RobotTrajectory:
     notes: tuple[str, ...] = ()
     verdict: Verdict | None = None
     arms: tuple[ArmMotion | None, ArmMotion | None] = (None, None)  # where asked for
+    grasps: tuple[GraspReport, ...] = ()  # of tracked objects
 
     def __post_init__(self) -> None:
         check_times(self.timestamps_ns, self.fps)

@@ -138,6 +138,8 @@ class Converter:
             limits=self.limits,
             unchecked=settings.robot_unchecked,
             source_ns=view.source_timestamps_ns,
+            objects=view.objects,
+            contacts=settings.contacts,
         )
         if self.arm is not None:
             from retarget.solve.arm_attachment import attach_arms

@@ -177,6 +177,8 @@ def episode_report(episode: RetargetedEpisode, number: int | None) -> EpisodeRep
         entry["assumed"] = dict(motion.provenance.assumed)
     if motion.provenance.agreement:
         entry["agreement"] = [asdict(one) for one in motion.provenance.agreement]
+    if trajectory.grasps:
+        entry["grasps"] = [asdict(grasp) for grasp in trajectory.grasps]
     if any(trajectory.arms):
         entry["arm"] = {
             side: _arm(arm, trajectory.active[:, slot])

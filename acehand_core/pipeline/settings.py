@@ -217,6 +217,9 @@ class JobSettings:
         "replay without (off) or with (on) the hand's delay, or send commands ahead by it (ahead)",
         identity="always",
     )
+    contacts: bool = setting(
+        True, "do not close the robot's fingers on tracked `objects`", identity="always"
+    )
     second_pass: bool = setting(
         True, "lower commands that the replay could not follow", identity="always"
     )

@@ -141,6 +141,12 @@ class RecordingOptions:
         metavar="FILE",
         identity="always",
     )
+    objects: Path | None = setting(
+        None,
+        "file of tracked objects, whose grasps the robot repeats (docs/grasps.md)",
+        metavar="FILE",
+        identity="always",
+    )
     mirrored: bool = setting(
         False, "a selfie video; it is flipped back when read, and stored so", identity="always"
     )

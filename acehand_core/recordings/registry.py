@@ -122,7 +122,9 @@ class HandsFile(RecordingFormat):
 
     order = 10
     noun = "a file of hands"
-    takes = frozenset({"keypoints", "camera_metadata", "camera_poses", "start_s", "duration_s"})
+    takes = frozenset(
+        {"keypoints", "camera_metadata", "camera_poses", "objects", "start_s", "duration_s"}
+    )
 
     @staticmethod
     def matches(path: Path) -> bool:
@@ -374,6 +376,10 @@ class Registry:
         recording = replace(recording, views=views)
         if recording.camera is not None or options.camera_poses is not None:
             recording = _calibrated(recording, options.camera_poses)
+        if options.objects is not None:
+            from acehand_core.recordings.objects import read_objects
+
+            recording = replace(recording, objects=read_objects(options.objects))
 
         if recording.frames is not None and min(recording.width, recording.height) < 2:
             size = f"{recording.width} x {recording.height} px"

@@ -14,7 +14,7 @@ from acehand_core.ace.labelled.clips.schema import ClipInfo, Split, StoreInfo, S
 from acehand_core.ace.labelled.clips.store import ClipStore, ClipWriter, changed_settings, made_from
 from acehand_core.ace.synthetic.episode import VERSION, SynthOptions, make_episode
 from acehand_core.ace.synthetic.real_motion import RealMotion, read_real_motion
-from acehand_core.ace.synthetic.rendering import render_episode, truth_of
+from acehand_core.ace.synthetic.rendering import objects_of, render_episode, truth_of
 from acehand_core.errors import (
     AcehandError,
     InputError,
@@ -142,7 +142,8 @@ def make_clip(job: SynthJob, index: int, real: RealMotion | None) -> ClipInfo:
     if drawn.readings is not None:
         extra[SENSOR_DEPTH] = {"millimetres": drawn.readings}
     writer = ClipWriter(job.output, _store_info(job, real))
-    return writer.write(info, motion, drawn.frames, extra, "visual", drawn.views)
+    objects = objects_of(clip)
+    return writer.write(info, motion, drawn.frames, extra, "visual", drawn.views, objects)
 
 
 def _render_all(

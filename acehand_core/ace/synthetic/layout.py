@@ -5,6 +5,7 @@ World frame: z up, table top at z = 0, y away from the person, x to the person's
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,8 +13,9 @@ import numpy as np
 from jaxtyping import Float
 
 from acehand_core.ace.synthetic import surfaces
-from acehand_core.geometry import frames
-from acehand_core.types import RigidTransform
+from acehand_core.geometry import frames, rotations
+from acehand_core.motion import ObjectPart
+from acehand_core.types import RigidTransform, Rotation
 
 #: Planes are lit at the corners of squares of this size; finer ones cost more than the hands do.
 GRID_M = 0.1
@@ -25,6 +27,8 @@ Distances = Float[np.ndarray, "N"]
 
 #: Radius of a mug's handle as a round tube; the mesh is oval, 4.8 by 7.2 mm.
 _HANDLE_M = 0.0068
+#: Boxes in a ring of a mug's or bowl's wall.
+_AROUND = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +192,59 @@ def distance(
             away[near[nearer]] = handle[nearer]
             slope[near[nearer]] = slope_handle[nearer]
     return away, slope @ T_world_prop[:3, :3].T
+
+
+def solid_parts(prop: Prop) -> tuple[ObjectPart, ...]:
+    """Return an object as convex solids for simulation; walls of mugs and bowls are boxes."""
+    size = prop.size
+    if prop.kind == "box":
+        return (ObjectPart("box", size),)
+    if prop.kind == "ball":
+        return (ObjectPart("sphere", size[:1]),)
+    profile = surfaces.PROFILES[prop.kind](*size)
+    if prop.kind == "can":
+        return (_disc(size[0], 0.0, size[1]),)
+    if prop.kind == "bottle":  # body, shoulder, neck
+        return tuple(
+            _disc(share * size[0], low * size[1], high * size[1])
+            for share, low, high in ((1.0, 0.0, 0.62), (0.8, 0.62, 0.76), (0.42, 0.76, 1.0))
+        )
+
+    # The outside from the foot up, the wall inside of it.
+    mug = prop.kind == "mug"
+    outside, wall = (profile[1:5], size[2]) if mug else (profile[1:8], 0.07 * size[0])
+    parts = [_disc(outside[0, 0], 0.0, 0.008 if mug else 0.003)]
+    for low, high in itertools.pairwise(outside):
+        edge = high - low
+        length = float(np.hypot(*edge))
+        inwards = np.array([-edge[1], edge[0]]) / length
+        r, z = 0.5 * (low + high) + 0.5 * wall * inwards
+        half = (0.5 * wall, float(high[0] * np.tan(np.pi / _AROUND)), 0.5 * length)
+        tilt = np.arctan2(edge[0], edge[1])
+        for angle in 2 * np.pi * np.arange(_AROUND) / _AROUND:
+            turn = rotations.from_rpy(np.array([0.0, 0.0, angle])) @ rotations.from_rpy(
+                np.array([0.0, tilt, 0.0])
+            )
+            place = (float(r * np.cos(angle)), float(r * np.sin(angle)), float(z))
+            parts.append(ObjectPart("box", half, place, _rpy(turn)))
+    if mug:
+        line = surfaces.mug_handle(*size[:2])[::2]
+        for a, b in itertools.pairwise(line):
+            turn = rotations.between(np.array([0.0, 0.0, 1.0]), rotations.unit(b - a))
+            half_length = 0.5 * float(np.linalg.norm(b - a))
+            x, y, z = map(float, 0.5 * (a + b))
+            parts.append(ObjectPart("capsule", (_HANDLE_M, half_length), (x, y, z), _rpy(turn)))
+    return tuple(parts)
+
+
+def _disc(radius: float, low: float, high: float) -> ObjectPart:
+    half = 0.5 * float(high - low)
+    return ObjectPart("cylinder", (float(radius), half), (0.0, 0.0, float(low) + half))
+
+
+def _rpy(turn: Rotation) -> tuple[float, float, float]:
+    x, y, z = map(float, rotations.to_rpy(turn))
+    return x, y, z
 
 
 def corners(prop: Prop) -> Points:

@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Float16, UInt8, UInt16
 
 from acehand_core.ace.synthetic.appearance import Lens
 from acehand_core.ace.synthetic.episode import SyntheticEpisode
+from acehand_core.ace.synthetic.layout import solid_parts
 from acehand_core.ace.synthetic.rig import read_depth
 from acehand_core.ace.synthetic.scene import Appearance, Moment, Quality, Scene
 from acehand_core.ace.synthetic.script import (
@@ -26,7 +27,7 @@ from acehand_core.geometry import frames, rotations
 from acehand_core.geometry.cameras import Camera
 from acehand_core.hand.articulation import angles_to_pose
 from acehand_core.hand.capsule import CapsuleHand
-from acehand_core.motion import HandMotion
+from acehand_core.motion import HandMotion, ObjectTrack, TrackedObject
 from acehand_core.provenance import Provenance
 from acehand_core.types import SIDES, CameraPoses, ImageRgb, RigidTransform, TimestampsNs
 
@@ -41,6 +42,8 @@ _FAST_BLUR_STEP_PX, _FAST_MOST_PARTS = 3.0, 3
 _SHIFTS = ((0.25, 0.25), (-0.25, -0.25), (0.25, -0.25), (-0.25, 0.25))
 #: Distance, in metres, of the points at rest by which the motion of the head counts.
 _STILL_M = 0.6
+#: Mass of an object, and friction of robot fingers on it (assumed).
+_PROP_KG, _PROP_FRICTION = 0.15, 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +213,17 @@ def truth_of(episode: SyntheticEpisode) -> tuple[PosedClip, HandMotion]:
         ),
     )
     return clip, motion
+
+
+def objects_of(clip: PosedClip) -> ObjectTrack | None:
+    """Return the objects of a posed clip, of assumed mass; None without any."""
+    objects = []
+    for prop in clip.script.props:
+        parts = solid_parts(prop)
+        poses = np.stack([moment.T_world_prop[prop.name] for moment in clip.moments])
+        times = clip.truth.timestamps_ns
+        objects.append(TrackedObject(prop.name, parts, _PROP_KG, _PROP_FRICTION, times, poses))
+    return ObjectTrack("world", np.array([0.0, 0.0, 1.0]), tuple(objects)) if objects else None
 
 
 def render_episode(episode: SyntheticEpisode, clip: PosedClip, motion: HandMotion) -> RenderedClip:

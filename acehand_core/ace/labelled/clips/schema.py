@@ -18,7 +18,15 @@ import numpy as np
 from acehand_core.atomic import atomic_path
 from acehand_core.errors import SchemaError
 from acehand_core.geometry.cameras import Camera
-from acehand_core.motion import Depth, FrameSource, HandModelName, HandMotion, Recording, View
+from acehand_core.motion import (
+    Depth,
+    FrameSource,
+    HandModelName,
+    HandMotion,
+    ObjectTrack,
+    Recording,
+    View,
+)
 from acehand_core.types import RigidTransform
 from acehand_core.user_files import Valid, structured, without_header
 
@@ -239,6 +247,7 @@ class Clip:
     frames: FrameSource | None
     views: tuple[View, ...] = ()
     depth: Depth | None = None
+    objects: ObjectTrack | None = None
 
     def recording(self) -> Recording:
         """Return the clip as a tracker's input."""
@@ -255,6 +264,7 @@ class Clip:
             name=f"{self.info.dataset}/{self.info.id}",
             views=self.views,
             depth=self.depth,
+            objects=self.objects,
         )
 
 

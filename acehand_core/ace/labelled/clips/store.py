@@ -6,6 +6,7 @@ STORE/index.json              copy of all clip.json for fast listing; rebuilt wh
 STORE/clips/ID/clip.json      metadata, flags, SHA-256 of the other files
 STORE/clips/ID/hands.parquet  HandMotion table
 STORE/clips/ID/video.mp4      or image.png, or nothing (a reference to an external file)
+STORE/clips/ID/objects.json   tracked objects, if known
 STORE/clips/ID/view_NAME.mp4  or .png: another camera of a rig
 STORE/clips/ID/NAME.npz       further arrays with one row per frame: masks, depth, latents
 ```
@@ -28,14 +29,16 @@ from acehand_core.ace.labelled.clips.media import SENSOR_DEPTH, DepthFile, Image
 from acehand_core.ace.labelled.clips.schema import Clip, ClipInfo, StoreInfo, check_name
 from acehand_core.atomic import atomic_folder, remove_folder
 from acehand_core.errors import InputError, SchemaError, nearest
-from acehand_core.motion import Depth, FrameSource, HandMotion, Recording, View
+from acehand_core.motion import Depth, FrameSource, HandMotion, ObjectTrack, Recording, View
 from acehand_core.recordings.hands_file import read_hand_motion, to_table
+from acehand_core.recordings.objects import read_objects, write_objects
 from acehand_core.safe_files import content_sha256
 from acehand_core.types import ImageRgb
 from acehand_core.user_files import read_json
 
 _HANDS = "hands.parquet"
 _CLIP = "clip.json"
+_OBJECTS = "objects.json"
 _INDEX = "index.json"
 
 
@@ -111,6 +114,7 @@ class ClipWriter:
         extra: Mapping[str, Mapping[str, np.ndarray]] | None = None,
         quality: Quality = "visual",
         views: Mapping[str, Iterable[ImageRgb]] | None = None,
+        objects: ObjectTrack | None = None,
     ) -> ClipInfo:
         """Write one clip, replacing one of the same name; return its complete metadata.
 
@@ -121,6 +125,7 @@ class ClipWriter:
             extra: name -> arrays with T rows, written as ``NAME.npz``.
             quality: of the video; images are always lossless.
             views: T pictures of each camera of ``info.views``.
+            objects: of the recording.
 
         Raises:
             SchemaError: the parts do not fit together. OutputError: not writable.
@@ -155,6 +160,8 @@ class ClipWriter:
                 # numpy's stub takes any keyword for its own flag.
                 columns: dict[str, Any] = dict(arrays)
                 np.savez_compressed(folder / f"{name}.npz", **columns)
+            if objects is not None:
+                write_objects(objects, folder / _OBJECTS)
             files = sorted(folder.iterdir())
             hashes = {file.name: content_sha256(file) for file in files}
             sizes = {file.name: file.stat().st_size for file in files}
@@ -268,7 +275,15 @@ class ClipStore:
             shape = (info.frames, camera.height, camera.width)
             readings = DepthFile(folder / f"{SENSOR_DEPTH}.npz", shape)
             depth = Depth(readings, times, camera, pose, info.depth.sigma_per_m)
-        return Clip(info, motion, self._frames(folder, info), tuple(views), depth)
+        objects = folder / _OBJECTS
+        return Clip(
+            info,
+            motion,
+            self._frames(folder, info),
+            tuple(views),
+            depth,
+            read_objects(objects) if objects.is_file() else None,
+        )
 
     def hands(self, clip: str) -> HandMotion:
         """Return the hands of a clip."""
