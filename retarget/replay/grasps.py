@@ -224,14 +224,15 @@ class GraspScene:
         entries = (getattr(self.model, kind)(_PREFIX + self.hand.full_name(n)) for n in names)
         return np.array([np.ravel(getattr(entry, field))[0] for entry in entries], int)
 
-    def link_of(self, geom: int) -> int:
-        """Return the link of a geom."""
-        return int(self.model.geom_bodyid[geom])
-
-    def tip_link(self, finger: int) -> int:
-        """Return the link of a fingertip."""
+    def fingertip(self, finger: int) -> list[int]:
+        """Return the geoms of a finger's last link that has some."""
         name = _PREFIX + self.hand.full_name(self.hand.tip_names[finger])
-        return int(self.model.site_bodyid[self.model.site(name).id])
+        model, objects = self.model, self._mujoco.mjtObj
+        site = self._mujoco.mj_name2id(model, objects.mjOBJ_SITE, name)
+        link = int(model.site_bodyid[site]) if site >= 0 else int(model.body(name).id)
+        while not (geoms := [g for g in self.hand_geoms if model.geom_bodyid[g] == link]):
+            link = int(model.body_parentid[link])
+        return geoms
 
     def pose(self, command: np.ndarray, T_base: RigidTransform, T_object: RigidTransform) -> None:
         """Place hand and object, without dynamics."""

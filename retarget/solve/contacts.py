@@ -84,8 +84,7 @@ class _Fit:
         for finger, tip in enumerate(tips):
             away, point = scene.point_to_object(tip)
             if away < TOUCH_M:
-                link = scene.tip_link(finger)
-                self.pads.append([g for g in scene.hand_geoms if scene.link_of(g) == link])
+                self.pads.append(scene.fingertip(finger))
                 self.points.append(point)
         touching = {geom for pad in self.pads for geom in pad}
         self._others = [geom for geom in scene.hand_geoms if geom not in touching]

@@ -57,6 +57,7 @@ class Cart:
     steps: list[int] = field(default_factory=list)
     side: Literal["left", "right"] = "left"
     rate: Annotated[int | float, "not a rule"] = 1
+    gear: int | Literal["low", "high"] = 1
     rim: tuple[Literal["a", "b"], ...] | None = called("rim")
 
 
@@ -148,6 +149,7 @@ def test_a_yaml_file_of_something_else(tmp_path, text, word):
         ({"steps": "1"}, "steps", ["'1'", "list"]),
         ({"side": "up"}, "side", ["'up'", "left, right"]),
         ({"rate": "fast"}, "rate", ["a number"]),
+        ({"gear": "third"}, "gear", ["'third'", "a whole number or low, high"]),
         ({"rim": {"a": 1}}, "rim", ["list"]),
         ({"wheels": [{"name": "a", "radius": 77}]}, "wheels[0].radius", ["too large"]),
         ({"colour": "x" * 200}, "colour", ["x" * 76 + "..."]),
@@ -171,6 +173,9 @@ def test_what_only_is_checked_stays_as_it_is():
     ):  # fmt: skip
         with pytest.raises(SchemaError, match=rf"^f: {re.escape(place)} ?(is|valid)"):
             structured(form, wrong, "f")
+    for own, wrong, word in ((form, 3, "a mapping"), (form["rows"], {"a": 1}, "a list")):
+        with pytest.raises(SchemaError, match=f"{wrong}; valid: {word}"):
+            structured(own, wrong, "f")
 
 
 def test_files_that_are_none_are_named(tmp_path):

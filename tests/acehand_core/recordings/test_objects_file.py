@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,11 @@ from scipy.spatial.transform import Rotation, Slerp
 
 from acehand_core.errors import SchemaError
 from acehand_core.recordings.objects import read_objects, write_objects
+from helpers import ROOT
+from retarget import load_robot
+from retarget.replay.grasps import GraspScene
+
+EXAMPLES = ROOT / "examples"
 
 QUARTER = [np.cos(np.pi / 4), 0.0, 0.0, np.sin(np.pi / 4)]
 
@@ -85,3 +91,26 @@ def test_bad_files(tmp_path: Path, changes: dict[str, Any], names: str) -> None:
     with pytest.raises(SchemaError, match=names) as error:
         read_objects(path)
     assert str(path) in str(error.value)
+
+
+def test_objects_of_a_hot3d_recording(
+    tmp_path: Path, shared: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recording = shared / "data" / "hot3d_aria_P0003_c701bd11"
+    if not recording.is_dir():
+        pytest.skip("no HOT3D recording in the shared data")
+    uid = 228358276546933
+    (tmp_path / f"{uid}.obj").write_text(
+        "v 0 0 0\nv 0.1 0 0\nv 0 0.1 0\nv 0 0 0.1\nf 1 3 2\nf 1 2 4\nf 1 4 3\nf 2 3 4\n"
+    )
+    output = tmp_path / "objects.json"
+    runpy.run_path(str(EXAMPLES / "hot3d_objects.py"))["main"](recording, tmp_path, output)
+    assert "left out" in capsys.readouterr().out
+    (item,) = read_objects(output).objects
+    # The file's first row of this object.
+    pose = item.at(np.array([56752108188860]))[0]
+    np.testing.assert_allclose(pose[:3, 3], [-0.06537463, -0.16220627, -0.33062553], atol=1e-7)
+    turn = Rotation.from_quat([0.39203265, -0.71724925, -0.00507116, 0.57605398])
+    np.testing.assert_allclose(pose[:3, :3], turn.as_matrix(), atol=1e-6)
+    model = GraspScene(load_robot("inspire").hand("right"), item).model
+    assert model.body_mass[model.body("object").id] == pytest.approx(0.3)
