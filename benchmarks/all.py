@@ -54,6 +54,7 @@ BENCHMARKS = (
     Benchmark("retarget", "retarget --ablation", 8),
     Benchmark("retarget_hour", "retarget_hour", 1.5),
     Benchmark("solver", "solver", 0.3),
+    Benchmark("grasps", "grasps --grasps 40", 25),
     Benchmark("gap_filling", "gap_filling", 3),
     Benchmark("fit_guards", "fit_guards", 0.6),
     Benchmark("evaluate", "evaluate", 0.1),

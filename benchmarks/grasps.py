@@ -1,6 +1,6 @@
 """Whether retargeted hands hold what the human held: grasps repeated in MuJoCo with free objects.
 
-    python -m benchmarks.grasps [--grasps 40] [--robots inspire leap] [--seed 9000]
+    python -m benchmarks.grasps [--grasps 40] [--robots inspire leap] [--seed 9100]
 
 Hands and objects are those of ``acehand synth`` episodes, without tracking (nothing is rendered):
 pinches of boxes and balls, mugs and bowls held by the rim, cans and bottles. Objects weigh 150 g,
@@ -57,7 +57,7 @@ def main() -> int:
     run = provenance.start(__file__)
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--grasps", type=int, default=40)
-    parser.add_argument("--seed", type=int, default=9000)
+    parser.add_argument("--seed", type=int, default=9100)
     parser.add_argument("--robots", nargs="+", default=["inspire"])
     parser.add_argument("--model", type=Path, help="model file of the robot, of others")
     provenance.add_output(parser)

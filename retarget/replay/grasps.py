@@ -177,7 +177,7 @@ class GraspScene:
         spec.option.integrator = child.option.integrator
         spec.option.cone = mujoco.mjtCone.mjCONE_ELLIPTIC
         spec.option.impratio = _IMPRATIO
-        # Equal settings keep MuJoCo from warning about a conflict.
+        spec.compiler.conflict = mujoco.mjtConflict.mjCONFLICT_MERGE
         child.option.gravity = spec.option.gravity
 
         plane = mujoco.mjtGeom.mjGEOM_PLANE
